@@ -1,0 +1,67 @@
+# What a person types. `make help` lists it.
+
+STAGE := target/gpool
+RELEASE := target/release
+STATIC_TARGET := x86_64-unknown-linux-gnu
+STATIC := target/static/$(STATIC_TARGET)/release
+# Built alone: in one build cargo would unify the features of no_std libraries with those of programs.
+SHIMS := gpool-interposer-cuda gpool-interposer-nvml
+SIMULATED := gpool-simulated-cuda gpool-simulated-nvml
+LIBRARIES := $(SHIMS) $(SIMULATED)
+EXCLUDE := $(addprefix --exclude ,$(LIBRARIES))
+CARGO := cargo
+CARGO_FLAGS := --locked --quiet
+
+.PHONY: help prepare build demo test bench test-long test-gpu clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+
+prepare:
+	@tests/prepare.sh
+
+build: ## Build everything and lay it out in target/gpool
+	$(CARGO) build $(CARGO_FLAGS) --release --workspace $(EXCLUDE)
+	for library in $(LIBRARIES); do $(CARGO) build $(CARGO_FLAGS) --release -p $$library || exit 1; done
+	RUSTFLAGS="-C target-feature=+crt-static" \
+	    $(CARGO) build $(CARGO_FLAGS) --release -p gpool-runtime-hook --target $(STATIC_TARGET) --target-dir target/static
+	rm -rf $(STAGE)
+	mkdir -p $(STAGE)/bin $(STAGE)/libexec $(STAGE)/lib $(STAGE)/simulated
+	cp $(RELEASE)/gpool $(RELEASE)/gpool-supervisor $(RELEASE)/gpool-simgpu $(STAGE)/bin/
+	cp $(RELEASE)/gpool-tenant $(RELEASE)/gpool-demo $(RELEASE)/gpool-integration $(STAGE)/bin/
+	if [ -e $(RELEASE)/gpool-bench ]; then cp $(RELEASE)/gpool-bench $(STAGE)/bin/; fi
+	cp $(STATIC)/gpool-runtime $(STAGE)/bin/
+	cp $(STATIC)/gpool-hook $(STAGE)/libexec/
+	cp $(RELEASE)/libgpool_shim_cuda.so $(STAGE)/lib/libgpool-cuda.so
+	cp $(RELEASE)/libgpool_shim_nvml.so $(STAGE)/lib/libgpool-nvml.so
+	cp $(RELEASE)/libgpool_simulated_cuda.so $(STAGE)/simulated/libcuda.so.1
+	cp $(RELEASE)/libgpool_simulated_nvml.so $(STAGE)/simulated/libnvidia-ml.so.1
+
+demo: ## Run the main job and judge it: three containers share one simulated GPU
+	@tests/prepare.sh
+	@$(MAKE) --no-print-directory build
+	@$(STAGE)/bin/gpool-demo
+
+test: ## Run everything that continuous integration runs
+	@tests/prepare.sh
+	@$(MAKE) --no-print-directory build
+	$(CARGO) fmt --check
+	if $(CARGO) clippy --version > /dev/null 2>&1; then \
+	    $(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings; fi
+	$(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
+	$(STAGE)/bin/gpool-integration
+
+bench: ## Measure every figure of SPECIFICATION.md into target/bench/results.json
+	@tests/prepare.sh
+	@$(MAKE) --no-print-directory build
+	@$(STAGE)/bin/gpool-bench
+
+test-long: ## Run the searches that take too long for `make test`
+	PROPTEST_CASES=20000 $(CARGO) test $(CARGO_FLAGS) --release --workspace $(EXCLUDE)
+
+test-gpu: ## Run what needs a real NVIDIA GPU
+	@if [ ! -e /dev/nvidiactl ]; then echo "skipped: no GPU"; else \
+	    echo "the suite for a real GPU is not part of this version" >&2; exit 1; fi
+
+clean: ## Remove everything that was built
+	$(CARGO) clean

@@ -1,0 +1,205 @@
+//! The command line.
+
+use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure};
+use clap::{Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use gpool_protocol::{Client, parse_bytes, parse_permille};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
+/// for the cause.
+const PLANNED: [&str; 14] = [
+    "run", "stats", "pause", "resume", "evict", "usage", "queue", "quota", "mig", "simulate", "explain", "runtime",
+    "doctor", "wait",
+];
+
+/// Shares of NVIDIA GPUs between the containers of this host.
+#[derive(Debug, Parser)]
+#[command(name = "gpool", version, after_help = EXIT_CODES_HELP, infer_long_args = false)]
+pub struct Arguments {
+    /// The supervisor's socket [default: socket.path of /etc/gpool/config.toml]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// List the leases, one line a container
+    Ps {
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Watch the leases: redraws on a terminal, prints plain blocks elsewhere
+    Top {
+        /// Print once and leave
+        #[arg(long)]
+        once: bool,
+        /// Seconds between two looks
+        #[arg(short, long, value_name = "SEC", default_value = "1", value_parser = parse_seconds)]
+        interval: Duration,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// GPUs of this host
+    Gpu {
+        /// What to do with them.
+        #[command(subcommand)]
+        verb: GpuVerb,
+    },
+    /// Show everything about leases, as one JSON array
+    Inspect {
+        /// Lease or container ids, or unique prefixes
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+    /// Change a lease while its container runs
+    Update(Change),
+    /// Show what happened: grants, refusals, changes, ends
+    Events {
+        /// Go on as things happen
+        #[arg(short, long)]
+        follow: bool,
+        /// How to print; json is one object a line
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Show versions and settings of the supervisor
+    Info {
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Print a completion script
+    Completion {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Verbs of `gpool gpu`.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum GpuVerb {
+    /// List the GPUs with what is promised of them
+    Ls {
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+}
+
+/// A live change of one lease.
+#[derive(Debug, Args)]
+#[group(id = "change", multiple = true)]
+pub struct Change {
+    /// Lease or container id, or a unique prefix
+    pub id: String,
+    /// New guaranteed share of the GPU, for example 0.2
+    #[arg(long, value_name = "SHARE", value_parser = parse_permille, required_unless_present = "memory")]
+    pub fraction: Option<u16>,
+    /// New memory cap, for example 4GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory: Option<u64>,
+}
+
+/// How data is printed. The text of a table is no interface; JSON and CSV are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// For programs: bytes, permille and nanoseconds as integers
+    Json,
+    /// For programs: the same figures, with a header line
+    Csv,
+}
+
+impl Arguments {
+    /// A client of the socket that the command line or the configuration names.
+    pub fn client(&self) -> Result<Client, Failure> {
+        if let Some(socket) = &self.socket {
+            return Ok(Client::new(socket));
+        }
+        let configuration =
+            gpool_configuration::load(Path::new(gpool_configuration::DEFAULT_PATH)).map_err(|error| {
+                Failure::Refused(ExitStatus::ConfigurationInvalid, format!("gpool: {error} [GPOOL-E004]"))
+            })?;
+        Ok(Client::new(configuration.socket.path))
+    }
+}
+
+/// Reads a command line.
+pub fn parse(command_line: impl IntoIterator<Item = OsString>) -> Result<Arguments, Failure> {
+    let clap_failure = |error| Failure::Clap(Box::new(error));
+    let matches = with_planned_verbs(Arguments::command()).try_get_matches_from(command_line).map_err(clap_failure)?;
+    if let Some(verb) = matches.subcommand_name().filter(|verb| PLANNED.contains(verb)) {
+        let sentence = format!("gpool: {verb} is planned but not part of version {}", env!("CARGO_PKG_VERSION"));
+        return Err(Failure::Refused(ExitStatus::Usage, sentence));
+    }
+    Arguments::from_arg_matches(&matches).map_err(clap_failure)
+}
+
+fn with_planned_verbs(command: Command) -> Command {
+    PLANNED.iter().fold(command, |command, verb| {
+        let rest = Arg::new("rest").num_args(0..).allow_hyphen_values(true).trailing_var_arg(true);
+        command.subcommand(Command::new(*verb).hide(true).disable_help_flag(true).arg(rest))
+    })
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.filter(|interval| interval.as_millis() >= 50).ok_or("an interval is at least 0.05 seconds".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Arguments, Failure> {
+        parse(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        with_planned_verbs(Arguments::command()).debug_assert();
+    }
+
+    #[test]
+    fn an_update_carries_exact_integers() {
+        let Verb::Update(change) = parsed("gpool update abc --fraction 0.2 --memory 4GiB").unwrap().verb else {
+            panic!("no update");
+        };
+        assert_eq!((change.fraction, change.memory), (Some(200), Some(4 << 30)));
+        assert!(matches!(parsed("gpool update abc"), Err(Failure::Clap(_))), "an update of nothing is a mistake");
+        assert!(matches!(parsed("gpool update abc --fraction 1.5"), Err(Failure::Clap(_))));
+        assert!(parsed("gpool update abc --memory 1GiB --socket /tmp/s").is_ok());
+    }
+
+    #[test]
+    fn planned_verbs_are_refused_by_name_whatever_follows() {
+        for line in
+            ["gpool quota set --team x 5", "gpool run --fraction 0.3 -- true", "gpool doctor --help", "gpool mig"]
+        {
+            let Err(Failure::Refused(ExitStatus::Usage, sentence)) = parsed(line) else {
+                panic!("{line} was not refused")
+            };
+            assert!(sentence.contains(line.split(' ').nth(1).unwrap()), "{sentence}");
+        }
+        assert!(matches!(parsed("gpool qouta"), Err(Failure::Clap(_))));
+    }
+
+    #[test]
+    fn an_interval_is_not_so_short_that_it_loads_the_host() {
+        assert!(
+            matches!(parsed("gpool top -i 0.5").unwrap().verb, Verb::Top { interval, .. } if interval.as_millis() == 500)
+        );
+        assert!(parsed("gpool top -i 0").is_err());
+        assert!(parsed("gpool top -i -1").is_err());
+    }
+}

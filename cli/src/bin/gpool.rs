@@ -1,0 +1,5 @@
+//! `gpool`: what a person types. Everything is in the library, so that tests and the demo can use it.
+
+fn main() -> std::process::ExitCode {
+    gpool_cli::run(std::env::args_os())
+}

@@ -1,0 +1,100 @@
+//! `gpool gpu ls`
+
+use crate::arguments::{Format, GpuVerb};
+use crate::exit::Failure;
+use crate::output::{self, Column, borderless, csv, figure, text};
+use crate::table::short_gpu;
+use gpool_protocol::{Client, GpuView, format_bytes, format_permille};
+
+const COLUMNS: [Column; 8] = [
+    figure("INDEX"),
+    text("UUID"),
+    text("NAME"),
+    text("DRIVER"),
+    figure("SHARE LEASED"),
+    figure("MEMORY LEASED / TOTAL"),
+    figure("MEMORY USED"),
+    figure("LEASES"),
+];
+
+/// Runs a verb of `gpool gpu`.
+pub fn run(client: &Client, verb: GpuVerb) -> Result<(), Failure> {
+    let GpuVerb::Ls { format } = verb;
+    let gpus: Vec<GpuView> = client.get("/v1/gpus")?;
+    match format {
+        Format::Table => output::print(&render(&gpus)),
+        Format::Json => output::print_json("gpus", &gpus),
+        Format::Csv => output::print(&render_csv(&gpus)),
+    }
+}
+
+fn render(gpus: &[GpuView]) -> String {
+    let cells = |gpu: &GpuView| {
+        vec![
+            gpu.index.to_string(),
+            short_gpu(&gpu.uuid.0).to_owned(),
+            gpu.name.clone(),
+            gpu.driver_version.clone(),
+            format_permille(gpu.fraction_leased_permille.into()),
+            format!("{} / {}", format_bytes(gpu.memory_leased_bytes), format_bytes(gpu.memory_total_bytes)),
+            format_bytes(gpu.memory_used_bytes),
+            gpu.leases.to_string(),
+        ]
+    };
+    borderless(&COLUMNS, gpus.iter().map(cells))
+}
+
+fn render_csv(gpus: &[GpuView]) -> String {
+    const HEADER: [&str; 9] = [
+        "index",
+        "uuid",
+        "name",
+        "driver_version",
+        "fraction_leased_permille",
+        "memory_leased_bytes",
+        "memory_total_bytes",
+        "memory_used_bytes",
+        "leases",
+    ];
+    let cells = |gpu: &GpuView| {
+        vec![
+            gpu.index.to_string(),
+            gpu.uuid.to_string(),
+            gpu.name.clone(),
+            gpu.driver_version.clone(),
+            gpu.fraction_leased_permille.to_string(),
+            gpu.memory_leased_bytes.to_string(),
+            gpu.memory_total_bytes.to_string(),
+            gpu.memory_used_bytes.to_string(),
+            gpu.leases.to_string(),
+        ]
+    };
+    csv(&HEADER, gpus.iter().map(cells))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::GpuUuid;
+
+    #[test]
+    fn a_gpu_is_one_line() {
+        let gpu = GpuView {
+            index: 0,
+            uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
+            name: "Simulated GPU".into(),
+            driver_version: "580.1".into(),
+            memory_total_bytes: 24 << 30,
+            memory_used_bytes: 12 << 30,
+            memory_leased_bytes: 15 << 30,
+            fraction_leased_permille: 1000,
+            leases: 3,
+        };
+        let want = "\
+INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL  MEMORY USED  LEASES
+    0  GPU-5ca1ab1e  Simulated GPU  580.1          100 %          15GiB / 24GiB        12GiB       3
+";
+        assert_eq!(render(std::slice::from_ref(&gpu)), want);
+        assert_eq!(render_csv(&[gpu]).lines().nth(1).unwrap().split(',').count(), 9);
+    }
+}

@@ -1,0 +1,20 @@
+//! `gpool inspect ID...`
+
+use crate::exit::Failure;
+use crate::output;
+use gpool_protocol::{Client, LeaseView};
+use serde_json::Value;
+
+/// Prints one JSON array. Ids that are found are printed even when another is not, as docker does.
+pub fn run(client: &Client, ids: &[String]) -> Result<(), Failure> {
+    let mut found = Vec::new();
+    let mut refused = None;
+    for id in ids {
+        match client.get::<LeaseView>(&format!("/v1/leases/{id}")) {
+            Ok(lease) => found.push(output::to_value(&lease)),
+            Err(refusal) => refused = refused.or(Some(refusal)),
+        }
+    }
+    output::print(&format!("{:#}\n", Value::Array(found)))?;
+    refused.map_or(Ok(()), |refusal| Err(refusal.into()))
+}

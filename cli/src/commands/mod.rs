@@ -1,0 +1,10 @@
+//! One file a command.
+
+pub mod completion;
+pub mod events;
+pub mod gpu;
+pub mod info;
+pub mod inspect;
+pub mod ps;
+pub mod top;
+pub mod update;

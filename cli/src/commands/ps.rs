@@ -1,0 +1,21 @@
+//! `gpool ps`
+
+use crate::arguments::Format;
+use crate::exit::Failure;
+use crate::output;
+use crate::table::{LeaseRow, render, render_csv};
+use gpool_protocol::{Client, LeaseView};
+
+/// Lists the leases.
+pub fn run(client: &Client, format: Format) -> Result<(), Failure> {
+    print(&client.get::<Vec<LeaseView>>("/v1/leases")?, format)
+}
+
+/// Prints `leases` once.
+pub fn print(leases: &[LeaseView], format: Format) -> Result<(), Failure> {
+    match format {
+        Format::Table => output::print(&render(&leases.iter().map(LeaseRow::from).collect::<Vec<_>>())),
+        Format::Json => output::print_json("leases", &leases),
+        Format::Csv => output::print(&render_csv(leases)),
+    }
+}

@@ -1,0 +1,140 @@
+//! How a command ends: exit codes and the sentence on stderr.
+
+use gpool_protocol::{ErrorBody, ErrorCode};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// The exit codes, with the numbers of `sysexits.h` where one fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitStatus {
+    /// Everything was done.
+    Done = 0,
+    /// It failed, for a reason that no other code names.
+    Failed = 1,
+    /// The command line or a value on it is not valid.
+    Usage = 2,
+    /// No lease has that id.
+    NotFound = 3,
+    /// Several leases match, or the lease's state forbids it.
+    Conflict = 4,
+    /// The supervisor does not answer.
+    SupervisorUnreachable = 69,
+    /// No share or memory is free; try later.
+    NoCapacity = 75,
+    /// The user may not do this.
+    NotPermitted = 77,
+    /// The configuration file cannot be used.
+    ConfigurationInvalid = 78,
+}
+
+/// Shown below `--help`.
+pub const EXIT_CODES_HELP: &str = "\
+Exit codes:
+  0   done
+  1   failed
+  2   usage, or a value that is not valid
+  3   no such lease (GPOOL-E301)
+  4   conflict (GPOOL-E302)
+  69  the supervisor is not reachable (GPOOL-E001)
+  75  no capacity, try later (GPOOL-E2xx)
+  77  not permitted (GPOOL-E401)
+  78  the configuration is not valid (GPOOL-E004)";
+
+impl From<ExitStatus> for ExitCode {
+    fn from(status: ExitStatus) -> Self {
+        ExitCode::from(status as u8)
+    }
+}
+
+impl From<ErrorCode> for ExitStatus {
+    fn from(code: ErrorCode) -> Self {
+        match code {
+            ErrorCode::SupervisorAbsent => ExitStatus::SupervisorUnreachable,
+            ErrorCode::ConfigurationInvalid => ExitStatus::ConfigurationInvalid,
+            ErrorCode::RequestInvalid
+            | ErrorCode::RequestKeyUnknown
+            | ErrorCode::RequestFeatureMissing
+            | ErrorCode::RequestNotAllowedFromEnv => ExitStatus::Usage,
+            ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoGpu => ExitStatus::NoCapacity,
+            ErrorCode::LeaseUnknown => ExitStatus::NotFound,
+            ErrorCode::LeaseConflict => ExitStatus::Conflict,
+            ErrorCode::NotPermitted => ExitStatus::NotPermitted,
+            _ => ExitStatus::Failed,
+        }
+    }
+}
+
+/// Why a command did not end with [`ExitStatus::Done`].
+#[derive(Debug)]
+pub enum Failure {
+    /// A sentence for stderr and a code.
+    Refused(ExitStatus, String),
+    /// clap's own answer; `--help` and `--version` are among them.
+    Clap(Box<clap::Error>),
+    /// Whoever read stdout has gone. That is how `| head` ends, so it is success.
+    ReaderGone,
+}
+
+impl Failure {
+    /// Says what happened and gives the exit code.
+    pub fn report(self) -> ExitCode {
+        match self {
+            Failure::Refused(status, sentence) => {
+                // Nothing is left to do when stderr is closed as well.
+                let _ = writeln!(std::io::stderr(), "{sentence}");
+                status.into()
+            }
+            Failure::Clap(error) => {
+                let _ = error.print();
+                ExitCode::from(error.exit_code() as u8)
+            }
+            Failure::ReaderGone => ExitStatus::Done.into(),
+        }
+    }
+}
+
+impl From<ErrorBody> for Failure {
+    fn from(refusal: ErrorBody) -> Self {
+        Failure::Refused(refusal.code.into(), refusal.to_string())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Failure::ReaderGone,
+            _ => Failure::Refused(ExitStatus::Failed, format!("gpool: the output cannot be written ({error})")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_keep_their_documented_codes() {
+        let codes = [
+            (ErrorCode::SupervisorAbsent, 69),
+            (ErrorCode::SupervisorFailed, 1),
+            (ErrorCode::ConfigurationInvalid, 78),
+            (ErrorCode::RequestInvalid, 2),
+            (ErrorCode::ShareNotFree, 75),
+            (ErrorCode::MemoryNotFree, 75),
+            (ErrorCode::LeaseUnknown, 3),
+            (ErrorCode::LeaseConflict, 4),
+            (ErrorCode::NotPermitted, 77),
+            (ErrorCode::BundleInvalid, 1),
+        ];
+        for (code, want) in codes {
+            assert_eq!(ExitStatus::from(code) as u8, want, "{}", code.text());
+        }
+    }
+
+    #[test]
+    fn a_closed_pipe_is_success() {
+        let failure = Failure::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert!(matches!(failure, Failure::ReaderGone));
+    }
+}

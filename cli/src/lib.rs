@@ -1,0 +1,48 @@
+//! `gpool`: looks at the leases of a host and changes them, through the supervisor's socket.
+//!
+//! Data goes to stdout, everything else to stderr. A reader that goes away early (`gpool ps | head -1`) is no failure.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod exit;
+pub mod live;
+mod output;
+pub mod table;
+
+pub use exit::ExitStatus;
+
+use arguments::{Arguments, Verb};
+use exit::Failure;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs one command line, the program's name first.
+pub fn run(command_line: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match arguments::parse(command_line) {
+        Ok(arguments) => arguments,
+        Err(refusal) => return refusal.report(),
+    };
+    match execute(arguments) {
+        Ok(()) => ExitStatus::Done.into(),
+        Err(failure) => failure.report(),
+    }
+}
+
+fn execute(arguments: Arguments) -> Result<(), Failure> {
+    // Completion must work on a machine whose configuration is broken.
+    if let Verb::Completion { shell } = arguments.verb {
+        return commands::completion::run(shell);
+    }
+    let client = arguments.client()?;
+    match arguments.verb {
+        Verb::Ps { format } => commands::ps::run(&client, format),
+        Verb::Top { once, interval, format } => commands::top::run(&client, once, interval, format),
+        Verb::Gpu { verb } => commands::gpu::run(&client, verb),
+        Verb::Inspect { ids } => commands::inspect::run(&client, &ids),
+        Verb::Update(change) => commands::update::run(&client, &change),
+        Verb::Events { follow, format } => commands::events::run(&client, follow, format),
+        Verb::Info { format } => commands::info::run(&client, format),
+        Verb::Completion { .. } => Ok(()),
+    }
+}

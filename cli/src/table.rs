@@ -1,0 +1,236 @@
+//! The table of leases, shared by `gpool ps`, `gpool top` and the demo.
+
+use crate::output::{Column, borderless, csv, figure, text};
+use gpool_protocol::{LeaseState, LeaseView, format_bytes, format_permille};
+
+/// How long a container's threads stood at a closed gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateWait {
+    /// All of it so far, in nanoseconds.
+    TotalNs(u64),
+    /// Thousandths of the time since the last look; above 1000 when several threads wait.
+    Permille(u64),
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRow {
+    /// Short container id, or a name.
+    pub container: String,
+    /// Short GPU identity.
+    pub gpu: String,
+    /// Share asked for.
+    pub share_permille: u64,
+    /// Share received lately. Whoever has a better meter than the supervisor's charges may put its figure here.
+    pub received_permille: u64,
+    /// Memory held, contexts included.
+    pub memory_used_bytes: u64,
+    /// Memory cap.
+    pub memory_cap_bytes: u64,
+    /// Allocations refused because of the cap.
+    pub allocations_refused: u64,
+    /// Time at a closed gate.
+    pub gate_wait: GateWait,
+    /// Processes that use the GPU.
+    pub processes: u32,
+    /// Where the lease stands.
+    pub state: LeaseState,
+    /// What the share rests on: `hardware`, `driver` or `co-operative`.
+    pub enforcement: String,
+}
+
+impl From<&LeaseView> for LeaseRow {
+    fn from(lease: &LeaseView) -> Self {
+        Self {
+            container: lease.container_id.short().to_owned(),
+            gpu: short_gpu(&lease.gpu_uuid.0).to_owned(),
+            share_permille: lease.fraction_permille.into(),
+            received_permille: lease.received_permille.into(),
+            memory_used_bytes: lease.memory_used_bytes,
+            memory_cap_bytes: lease.memory_cap_bytes,
+            allocations_refused: lease.allocations_refused,
+            gate_wait: GateWait::TotalNs(lease.gate_wait_ns),
+            processes: lease.processes,
+            state: lease.state,
+            enforcement: lease.enforcement.clone(),
+        }
+    }
+}
+
+const COLUMNS: [Column; 10] = [
+    text("CONTAINER"),
+    text("GPU"),
+    figure("SHARE"),
+    figure("RECEIVED"),
+    figure("MEMORY USED / CAP"),
+    figure("REFUSED"),
+    figure("GATE WAIT"),
+    figure("PROCS"),
+    text("STATE"),
+    text("ENFORCED"),
+];
+
+/// The table's text: a header and one line a row, each with a newline.
+pub fn render(rows: &[LeaseRow]) -> String {
+    borderless(&COLUMNS, rows.iter().map(cells))
+}
+
+fn cells(row: &LeaseRow) -> Vec<String> {
+    vec![
+        row.container.clone(),
+        row.gpu.clone(),
+        format_permille(row.share_permille),
+        format_tenths(row.received_permille),
+        format!("{} / {}", format_bytes(row.memory_used_bytes), format_bytes(row.memory_cap_bytes)),
+        row.allocations_refused.to_string(),
+        match row.gate_wait {
+            GateWait::TotalNs(ns) => format_duration(ns),
+            GateWait::Permille(permille) => format_tenths(permille),
+        },
+        row.processes.to_string(),
+        state_name(row.state).to_owned(),
+        row.enforcement.clone(),
+    ]
+}
+
+/// The same figures for programs: permille, bytes and nanoseconds, ids in full.
+pub fn render_csv(leases: &[LeaseView]) -> String {
+    const HEADER: [&str; 13] = [
+        "container_id",
+        "lease_id",
+        "gpu_uuid",
+        "fraction_permille",
+        "received_permille",
+        "memory_used_bytes",
+        "memory_cap_bytes",
+        "allocations_refused",
+        "gate_wait_ns",
+        "charged_gpu_ns",
+        "processes",
+        "state",
+        "enforcement",
+    ];
+    csv(
+        &HEADER,
+        leases.iter().map(|lease| {
+            vec![
+                lease.container_id.to_string(),
+                lease.lease_id.to_string(),
+                lease.gpu_uuid.to_string(),
+                lease.fraction_permille.to_string(),
+                lease.received_permille.to_string(),
+                lease.memory_used_bytes.to_string(),
+                lease.memory_cap_bytes.to_string(),
+                lease.allocations_refused.to_string(),
+                lease.gate_wait_ns.to_string(),
+                lease.charged_gpu_ns.to_string(),
+                lease.processes.to_string(),
+                state_name(lease.state).to_owned(),
+                lease.enforcement.clone(),
+            ]
+        }),
+    )
+}
+
+/// `GPU-` and the first eight digits tell the GPUs of one host apart.
+pub fn short_gpu(uuid: &str) -> &str {
+    uuid.get(..12).unwrap_or(uuid)
+}
+
+/// The state as people and programs see it.
+pub fn state_name(state: LeaseState) -> &'static str {
+    match state {
+        LeaseState::Pending => "pending",
+        LeaseState::Active => "active",
+        LeaseState::Ending => "ending",
+        LeaseState::Held => "held",
+    }
+}
+
+/// A measured share keeps its tenth, so that the figures of a column stand under one another.
+fn format_tenths(permille: u64) -> String {
+    format!("{}.{} %", permille / 10, permille % 10)
+}
+
+/// A duration in the largest unit that shows three digits: `870us`, `12.4ms`, `3.1s`, `2m05s`.
+pub fn format_duration(ns: u64) -> String {
+    let tenths = |unit: u64, name: &str| format!("{}.{}{name}", ns / unit, ns % unit * 10 / unit);
+    match ns {
+        0 => "0s".to_owned(),
+        1..1_000_000 => format!("{}us", ns.div_ceil(1_000)),
+        1_000_000..1_000_000_000 => tenths(1_000_000, "ms"),
+        1_000_000_000..60_000_000_000 => tenths(1_000_000_000, "s"),
+        _ => format!("{}m{:02}s", ns / 60_000_000_000, ns / 1_000_000_000 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::{ContainerId, GpuUuid, LeaseId};
+
+    fn lease(id: &str, fraction_permille: u16) -> LeaseView {
+        LeaseView {
+            lease_id: LeaseId(format!("01J{id}")),
+            container_id: ContainerId(id.repeat(16)),
+            state: LeaseState::Active,
+            gpu_uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
+            fraction_permille,
+            received_permille: 299,
+            charged_gpu_ns: 3_000_000_000,
+            memory_cap_bytes: 4 << 30,
+            memory_used_bytes: (4 << 30) - (100 << 20),
+            allocations_refused: 1,
+            gate_wait_ns: 12_345_678_901,
+            launches: 10_000,
+            processes: 1,
+            init_pid: None,
+            cgroup: None,
+            enforcement: "co-operative".into(),
+            owner_uid: 0,
+            created_unix_ms: 0,
+        }
+    }
+
+    #[test]
+    fn the_table_reads_like_dockers() {
+        let mut rows: Vec<LeaseRow> = [lease("3f9a", 300), lease("b7c1", 125)].iter().map(LeaseRow::from).collect();
+        rows[1].received_permille = 1000;
+        rows[1].gate_wait = GateWait::Permille(35);
+        rows[1].state = LeaseState::Held;
+        let want = "\
+CONTAINER     GPU            SHARE  RECEIVED  MEMORY USED / CAP  REFUSED  GATE WAIT  PROCS  STATE   ENFORCED
+3f9a3f9a3f9a  GPU-5ca1ab1e    30 %    29.9 %      3.9GiB / 4GiB        1      12.3s      1  active  co-operative
+b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.5 %      1  held    co-operative
+";
+        assert_eq!(render(&rows), want);
+    }
+
+    #[test]
+    fn no_lease_is_a_header() {
+        assert_eq!(render(&[]).lines().count(), 1);
+    }
+
+    #[test]
+    fn csv_keeps_ids_whole_and_figures_exact() {
+        let text = render_csv(&[lease("3f9a", 300)]);
+        let fields: Vec<&str> = text.lines().nth(1).unwrap().split(',').collect();
+        assert_eq!(text.lines().next().unwrap().split(',').count(), fields.len());
+        assert_eq!((fields[0].len(), fields[6], fields[8]), (64, "4294967296", "12345678901"));
+    }
+
+    #[test]
+    fn durations_are_short() {
+        let cases = [
+            (0, "0s"),
+            (1, "1us"),
+            (870_000, "870us"),
+            (12_449_999, "12.4ms"),
+            (3_100_000_000, "3.1s"),
+            (125_000_000_000, "2m05s"),
+        ];
+        for (ns, want) in cases {
+            assert_eq!(format_duration(ns), want);
+        }
+    }
+}

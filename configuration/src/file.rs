@@ -1,0 +1,99 @@
+//! Reading the file.
+
+use crate::keys::Configuration;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Where the configuration lies unless told otherwise.
+pub const DEFAULT_PATH: &str = "/etc/gpool/config.toml";
+
+/// A configuration file that cannot be used; the text names the file, the line and the remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigurationError {
+    path: PathBuf,
+    cause: String,
+}
+
+impl fmt::Display for ConfigurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.cause)
+    }
+}
+
+impl std::error::Error for ConfigurationError {}
+
+/// Reads the file at `path`. A file that is not there is an empty one.
+///
+/// # Errors
+/// An unreadable file, a syntax error, an unknown key, or a relative path where an absolute one is needed.
+pub fn load(path: &Path) -> Result<Configuration, ConfigurationError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(path, &text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Configuration::default()),
+        Err(error) => {
+            Err(ConfigurationError { path: path.to_owned(), cause: format!("cannot be read ({})", error.kind()) })
+        }
+    }
+}
+
+/// Reads `text`, naming `path` in errors.
+pub fn parse(path: &Path, text: &str) -> Result<Configuration, ConfigurationError> {
+    let failed = |cause: String| ConfigurationError { path: path.to_owned(), cause };
+    let configuration: Configuration =
+        toml::from_str(text).map_err(|error| failed(error.to_string().trim_end().to_owned()))?;
+    for (key, value) in absolute_paths(&configuration) {
+        if !value.is_absolute() {
+            return Err(failed(format!("{key} = {:?} must be an absolute path", value.display().to_string())));
+        }
+    }
+    Ok(configuration)
+}
+
+fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)> {
+    let mut all = vec![
+        ("paths.run_dir", &configuration.paths.run_dir),
+        ("paths.shim_dir", &configuration.paths.shim_dir),
+        ("paths.hook", &configuration.paths.hook),
+        ("socket.path", &configuration.socket.path),
+        ("driver.device_dir", &configuration.driver.device_dir),
+    ];
+    all.extend(configuration.driver.library_dirs.iter().map(|path| ("driver.library_dirs", path)));
+    all.extend(configuration.runtime.low_level.iter().map(|path| ("runtime.low_level", path)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Configuration, ConfigurationError> {
+        parse(Path::new("/etc/gpool/config.toml"), text)
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(parsed("").unwrap(), Configuration::default());
+        assert_eq!(load(Path::new("/proc/no/such/gpool.toml")).unwrap(), Configuration::default());
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_line_and_the_known_ones() {
+        let text = parsed("[lease]\nhold_mss = 3\n").unwrap_err().to_string();
+        assert!(text.contains("config.toml") && text.contains("line 2") && text.contains("hold_ms"), "{text}");
+    }
+
+    #[test]
+    fn a_relative_runtime_is_refused() {
+        let text = parsed("[runtime]\nlow_level = [\"runc\"]\n").unwrap_err().to_string();
+        assert!(text.contains("runtime.low_level") && text.contains("absolute"), "{text}");
+    }
+
+    #[test]
+    fn the_shipped_file_states_the_defaults() {
+        let shipped = include_str!("../../configs/config.toml");
+        assert_eq!(parsed(shipped).unwrap(), Configuration::default());
+        let active: String =
+            shipped.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line)).collect::<Vec<_>>().join("\n");
+        assert_eq!(parsed(&active).unwrap(), Configuration::default(), "the commented defaults must be the real ones");
+    }
+}

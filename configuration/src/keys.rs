@@ -1,0 +1,155 @@
+//! The keys of the configuration file.
+
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// The whole file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Configuration {
+    /// Where gpool's own files lie.
+    pub paths: Paths,
+    /// The supervisor's socket.
+    pub socket: Socket,
+    /// The NVIDIA driver of this host.
+    pub driver: Driver,
+    /// What the OCI wrapper puts itself in front of.
+    pub runtime: Runtime,
+    /// Who may ask for what.
+    pub policy: Policy,
+    /// The life of leases.
+    pub lease: Lease,
+}
+
+/// `[paths]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Paths {
+    /// Run-time state: leases and their regions. Must not outlive a boot.
+    pub run_dir: PathBuf,
+    /// The shims, `libgpool-cuda.so` and `libgpool-nvml.so`.
+    pub shim_dir: PathBuf,
+    /// The OCI hook.
+    pub hook: PathBuf,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self {
+            run_dir: "/run/gpool".into(),
+            shim_dir: "/usr/lib/gpool".into(),
+            hook: "/usr/libexec/gpool/gpool-hook".into(),
+        }
+    }
+}
+
+/// `[socket]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Socket {
+    /// Where the supervisor listens.
+    pub path: PathBuf,
+    /// Members of this group may change any lease, as root may.
+    pub group: String,
+}
+
+impl Default for Socket {
+    fn default() -> Self {
+        Self { path: "/run/gpool/gpool.sock".into(), group: "gpool".into() }
+    }
+}
+
+/// `[driver]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Driver {
+    /// The host's NVML. A plain name is looked up by the loader.
+    pub nvml: PathBuf,
+    /// Directories searched for the driver's libraries, first match wins.
+    pub library_dirs: Vec<PathBuf>,
+    /// Where the host's GPU device nodes are; in a container they are always in /dev.
+    pub device_dir: PathBuf,
+    /// Memory that one CUDA context is taken to cost until it has been measured on this host, in bytes.
+    pub context_bytes: u64,
+    /// Further host paths that the driver's libraries need in a container.
+    #[serde(rename = "mount")]
+    pub mounts: Vec<DriverMount>,
+}
+
+impl Default for Driver {
+    fn default() -> Self {
+        Self {
+            nvml: "libnvidia-ml.so.1".into(),
+            library_dirs: ["/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib64"]
+                .map(PathBuf::from)
+                .to_vec(),
+            device_dir: "/dev".into(),
+            context_bytes: 512 << 20,
+            mounts: Vec::new(),
+        }
+    }
+}
+
+/// `[[driver.mount]]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriverMount {
+    /// Path on the host.
+    pub source: PathBuf,
+    /// Path in the container; absent: the same.
+    pub destination: Option<PathBuf>,
+    /// Whether the container may only read it.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// `[runtime]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Runtime {
+    /// Candidates for the low-level runtime, absolute, first existing one wins.
+    pub low_level: Vec<PathBuf>,
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Self { low_level: ["/usr/bin/runc", "/usr/sbin/runc", "/usr/local/sbin/runc"].map(PathBuf::from).to_vec() }
+    }
+}
+
+/// `[policy]`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// What a container's environment may ask for.
+    pub env: EnvPolicy,
+}
+
+/// `[policy.env]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EnvPolicy {
+    /// Request keys that env may set; env may come from an image that somebody else made.
+    pub allow: Vec<String>,
+}
+
+impl Default for EnvPolicy {
+    fn default() -> Self {
+        let keys = ["fraction", "limit", "memory", "gpus", "model", "min-memory", "class", "wait"];
+        Self { allow: keys.map(String::from).to_vec() }
+    }
+}
+
+/// `[lease]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lease {
+    /// How long an ended container's place is kept for a restart of the same container, in milliseconds.
+    pub hold_ms: u64,
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self { hold_ms: 10_000 }
+    }
+}

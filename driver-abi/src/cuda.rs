@@ -1,0 +1,14 @@
+//! The CUDA driver API (cuda.h).
+//!
+//! A function's type is its symbol's name in camel case: `cuMemAlloc_v2` is a [`CuMemAllocV2`]. The `_ptsz` and
+//! `_ptds` variants have the type of the name that they extend.
+
+mod constants;
+mod data;
+mod functions;
+mod results;
+
+pub use constants::*;
+pub use data::*;
+pub use functions::*;
+pub use results::*;

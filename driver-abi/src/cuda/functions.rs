@@ -1,0 +1,102 @@
+//! Types of pointers to the functions of the CUDA driver API.
+
+use super::{
+    CUcontext, CUdevice, CUdeviceAttribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUfunction, CUgraph,
+    CUgraphExec, CUgraphNode, CUlaunchConfig, CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUresult, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+};
+use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+
+macro_rules! functions {
+    ($($name:ident, $symbol:literal ($($argument:ty),*);)*) => {
+        $(#[doc = concat!("`", $symbol, "`")] pub type $name = unsafe extern "C" fn($($argument),*) -> CUresult;)*
+    };
+}
+
+functions! {
+    CuInit, "cuInit"(c_uint);
+    CuDriverGetVersion, "cuDriverGetVersion"(*mut c_int);
+    CuGetErrorName, "cuGetErrorName"(CUresult, *mut *const c_char);
+    CuGetErrorString, "cuGetErrorString"(CUresult, *mut *const c_char);
+    CuGetProcAddress, "cuGetProcAddress"(*const c_char, *mut *mut c_void, c_int, c_ulonglong);
+    CuGetProcAddressV2, "cuGetProcAddress_v2"(
+        *const c_char, *mut *mut c_void, c_int, c_ulonglong, *mut CUdriverProcAddressQueryResult
+    );
+    CuGetExportTable, "cuGetExportTable"(*mut *const c_void, *const CUuuid);
+
+    CuDeviceGet, "cuDeviceGet"(*mut CUdevice, c_int);
+    CuDeviceGetCount, "cuDeviceGetCount"(*mut c_int);
+    CuDeviceGetName, "cuDeviceGetName"(*mut c_char, c_int, CUdevice);
+    CuDeviceGetUuid, "cuDeviceGetUuid"(*mut CUuuid, CUdevice);
+    CuDeviceGetUuidV2, "cuDeviceGetUuid_v2"(*mut CUuuid, CUdevice);
+    CuDeviceTotalMemV2, "cuDeviceTotalMem_v2"(*mut usize, CUdevice);
+    CuDeviceGetAttribute, "cuDeviceGetAttribute"(*mut c_int, CUdeviceAttribute, CUdevice);
+
+    CuCtxCreateV2, "cuCtxCreate_v2"(*mut CUcontext, c_uint, CUdevice);
+    CuCtxCreateV3, "cuCtxCreate_v3"(*mut CUcontext, *mut c_void, c_int, c_uint, CUdevice);
+    CuCtxCreateV4, "cuCtxCreate_v4"(*mut CUcontext, *mut c_void, c_uint, CUdevice);
+    CuCtxDestroyV2, "cuCtxDestroy_v2"(CUcontext);
+    CuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain"(*mut CUcontext, CUdevice);
+    CuDevicePrimaryCtxReleaseV2, "cuDevicePrimaryCtxRelease_v2"(CUdevice);
+    CuDevicePrimaryCtxResetV2, "cuDevicePrimaryCtxReset_v2"(CUdevice);
+    CuDevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState"(CUdevice, *mut c_uint, *mut c_int);
+    CuDevicePrimaryCtxSetFlagsV2, "cuDevicePrimaryCtxSetFlags_v2"(CUdevice, c_uint);
+    CuCtxGetCurrent, "cuCtxGetCurrent"(*mut CUcontext);
+    CuCtxSetCurrent, "cuCtxSetCurrent"(CUcontext);
+    CuCtxPushCurrentV2, "cuCtxPushCurrent_v2"(CUcontext);
+    CuCtxPopCurrentV2, "cuCtxPopCurrent_v2"(*mut CUcontext);
+    CuCtxGetDevice, "cuCtxGetDevice"(*mut CUdevice);
+    CuCtxSynchronize, "cuCtxSynchronize"();
+
+    CuMemGetInfoV2, "cuMemGetInfo_v2"(*mut usize, *mut usize);
+    CuMemAllocV2, "cuMemAlloc_v2"(*mut CUdeviceptr, usize);
+    CuMemAllocPitchV2, "cuMemAllocPitch_v2"(*mut CUdeviceptr, *mut usize, usize, usize, c_uint);
+    CuMemAllocManaged, "cuMemAllocManaged"(*mut CUdeviceptr, usize, c_uint);
+    CuMemAllocAsync, "cuMemAllocAsync"(*mut CUdeviceptr, usize, CUstream);
+    CuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync"(*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
+    CuMemFreeV2, "cuMemFree_v2"(CUdeviceptr);
+    CuMemFreeAsync, "cuMemFreeAsync"(CUdeviceptr, CUstream);
+    CuMemCreate, "cuMemCreate"(*mut CUmemGenericAllocationHandle, usize, *const c_void, c_ulonglong);
+    CuMemRelease, "cuMemRelease"(CUmemGenericAllocationHandle);
+    CuMemGetAddressRangeV2, "cuMemGetAddressRange_v2"(*mut CUdeviceptr, *mut usize, CUdeviceptr);
+    CuMemcpyHtoDV2, "cuMemcpyHtoD_v2"(CUdeviceptr, *const c_void, usize);
+    CuMemcpyDtoHV2, "cuMemcpyDtoH_v2"(*mut c_void, CUdeviceptr, usize);
+    CuMemsetD8V2, "cuMemsetD8_v2"(CUdeviceptr, c_uchar, usize);
+
+    CuStreamCreate, "cuStreamCreate"(*mut CUstream, c_uint);
+    CuStreamCreateWithPriority, "cuStreamCreateWithPriority"(*mut CUstream, c_uint, c_int);
+    CuStreamDestroyV2, "cuStreamDestroy_v2"(CUstream);
+    CuStreamSynchronize, "cuStreamSynchronize"(CUstream);
+    CuStreamQuery, "cuStreamQuery"(CUstream);
+    CuStreamBeginCaptureV2, "cuStreamBeginCapture_v2"(CUstream, CUstreamCaptureMode);
+    CuStreamEndCapture, "cuStreamEndCapture"(CUstream, *mut CUgraph);
+    CuStreamIsCapturing, "cuStreamIsCapturing"(CUstream, *mut CUstreamCaptureStatus);
+    CuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode"(*mut CUstreamCaptureMode);
+
+    CuEventCreate, "cuEventCreate"(*mut CUevent, c_uint);
+    CuEventRecord, "cuEventRecord"(CUevent, CUstream);
+    CuEventRecordWithFlags, "cuEventRecordWithFlags"(CUevent, CUstream, c_uint);
+    CuEventQuery, "cuEventQuery"(CUevent);
+    CuEventSynchronize, "cuEventSynchronize"(CUevent);
+    CuEventElapsedTime, "cuEventElapsedTime"(*mut f32, CUevent, CUevent);
+    CuEventDestroyV2, "cuEventDestroy_v2"(CUevent);
+
+    CuModuleLoadData, "cuModuleLoadData"(*mut CUmodule, *const c_void);
+    CuModuleLoadDataEx, "cuModuleLoadDataEx"(*mut CUmodule, *const c_void, c_uint, *mut c_int, *mut *mut c_void);
+    CuModuleUnload, "cuModuleUnload"(CUmodule);
+    CuModuleGetFunction, "cuModuleGetFunction"(*mut CUfunction, CUmodule, *const c_char);
+
+    CuLaunchKernel, "cuLaunchKernel"(
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
+    );
+    CuLaunchKernelEx, "cuLaunchKernelEx"(*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void);
+    CuLaunchCooperativeKernel, "cuLaunchCooperativeKernel"(
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void
+    );
+
+    CuGraphInstantiateV2, "cuGraphInstantiate_v2"(*mut CUgraphExec, CUgraph, *mut CUgraphNode, *mut c_char, usize);
+    CuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags"(*mut CUgraphExec, CUgraph, c_ulonglong);
+    CuGraphLaunch, "cuGraphLaunch"(CUgraphExec, CUstream);
+    CuGraphExecDestroy, "cuGraphExecDestroy"(CUgraphExec);
+    CuGraphDestroy, "cuGraphDestroy"(CUgraph);
+}

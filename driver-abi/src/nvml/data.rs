@@ -1,0 +1,115 @@
+//! Handles, structures and constants of NVML.
+
+#![allow(non_camel_case_types, non_snake_case)] // NVIDIA's names
+
+use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+
+/// A device.
+pub type nvmlDevice_t = *mut c_void;
+/// Who may use a device; 0 is everybody.
+pub type nvmlComputeMode_t = c_int;
+/// Off (0) or on (1).
+pub type nvmlEnableState_t = c_int;
+
+/// Everybody may use the device.
+pub const NVML_COMPUTEMODE_DEFAULT: nvmlComputeMode_t = 0;
+/// Off.
+pub const NVML_FEATURE_DISABLED: nvmlEnableState_t = 0;
+/// On.
+pub const NVML_FEATURE_ENABLED: nvmlEnableState_t = 1;
+/// In place of a number that is not known, in 64 bits.
+pub const NVML_VALUE_NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
+/// In place of the id of a MIG instance where there is none.
+pub const NVML_INSTANCE_NOT_AVAILABLE: c_uint = c_uint::MAX;
+/// Room that nvmlSystemGetDriverVersion needs.
+pub const NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE: usize = 80;
+/// Room that nvmlDeviceGetUUID needs.
+pub const NVML_DEVICE_UUID_V2_BUFFER_SIZE: usize = 96;
+/// Room that nvmlDeviceGetName needs.
+pub const NVML_DEVICE_NAME_V2_BUFFER_SIZE: usize = 96;
+/// Flag of nvmlInitWithFlags: success without a device.
+pub const NVML_INIT_FLAG_NO_GPUS: c_uint = 1;
+/// What `version` of [`nvmlMemory_v2_t`] has to hold: the size and the version, shifted by 24.
+pub const NVML_MEMORY_V2: c_uint = size_of::<nvmlMemory_v2_t>() as c_uint | (2 << 24);
+
+/// Memory of a device, in bytes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct nvmlMemory_t {
+    /// All of it.
+    pub total: c_ulonglong,
+    /// What nobody holds.
+    pub free: c_ulonglong,
+    /// What is held, and what the driver keeps.
+    pub used: c_ulonglong,
+}
+
+/// Memory of a device, in bytes, with the driver's own part apart.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct nvmlMemory_v2_t {
+    /// [`NVML_MEMORY_V2`], set by the caller.
+    pub version: c_uint,
+    /// All of it.
+    pub total: c_ulonglong,
+    /// What the driver keeps.
+    pub reserved: c_ulonglong,
+    /// What nobody holds.
+    pub free: c_ulonglong,
+    /// What is held.
+    pub used: c_ulonglong,
+}
+
+/// Utilization over the last sample period, in percent.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct nvmlUtilization_t {
+    /// Time in which a kernel executed.
+    pub gpu: c_uint,
+    /// Time in which device memory was read or written.
+    pub memory: c_uint,
+}
+
+/// A process with a context, as nvmlDeviceGetComputeRunningProcesses gave it before its second version.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct nvmlProcessInfo_v1_t {
+    /// The process id.
+    pub pid: c_uint,
+    /// Memory held, in bytes.
+    pub usedGpuMemory: c_ulonglong,
+}
+
+/// A process with a context, of nvmlDeviceGetComputeRunningProcesses_v2 and _v3.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct nvmlProcessInfo_v2_t {
+    /// The process id.
+    pub pid: c_uint,
+    /// Memory held, in bytes.
+    pub usedGpuMemory: c_ulonglong,
+    /// The GPU instance (MIG) or [`NVML_INSTANCE_NOT_AVAILABLE`].
+    pub gpuInstanceId: c_uint,
+    /// The compute instance (MIG) or [`NVML_INSTANCE_NOT_AVAILABLE`].
+    pub computeInstanceId: c_uint,
+}
+
+/// Where a device is on the PCI bus.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct nvmlPciInfo_t {
+    /// The address with a domain of four digits, as text.
+    pub busIdLegacy: [c_char; 16],
+    /// The domain.
+    pub domain: c_uint,
+    /// The bus.
+    pub bus: c_uint,
+    /// The device.
+    pub device: c_uint,
+    /// Device id (high half) and vendor id.
+    pub pciDeviceId: c_uint,
+    /// The same of the subsystem.
+    pub pciSubSystemId: c_uint,
+    /// The address with a domain of eight digits, as text.
+    pub busId: [c_char; 32],
+}

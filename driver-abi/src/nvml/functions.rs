@@ -1,0 +1,55 @@
+//! Types of pointers to the functions of NVML.
+
+use super::{
+    nvmlComputeMode_t, nvmlDevice_t, nvmlEnableState_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t,
+    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlReturn_t, nvmlUtilization_t,
+};
+use core::ffi::{c_char, c_int, c_uint};
+
+/// `nvmlErrorString`, the only function that returns no code.
+pub type NvmlErrorString = unsafe extern "C" fn(nvmlReturn_t) -> *const c_char;
+
+macro_rules! functions {
+    ($($name:ident, $symbol:literal ($($argument:ty),*);)*) => {
+        $(#[doc = concat!("`", $symbol, "`")] pub type $name = unsafe extern "C" fn($($argument),*) -> nvmlReturn_t;)*
+    };
+}
+
+functions! {
+    NvmlInit, "nvmlInit"();
+    NvmlInitV2, "nvmlInit_v2"();
+    NvmlInitWithFlags, "nvmlInitWithFlags"(c_uint);
+    NvmlShutdown, "nvmlShutdown"();
+
+    NvmlSystemGetDriverVersion, "nvmlSystemGetDriverVersion"(*mut c_char, c_uint);
+    NvmlSystemGetNvmlVersion, "nvmlSystemGetNVMLVersion"(*mut c_char, c_uint);
+    NvmlSystemGetCudaDriverVersion, "nvmlSystemGetCudaDriverVersion"(*mut c_int);
+    NvmlSystemGetCudaDriverVersionV2, "nvmlSystemGetCudaDriverVersion_v2"(*mut c_int);
+
+    NvmlDeviceGetCountV2, "nvmlDeviceGetCount_v2"(*mut c_uint);
+    NvmlDeviceGetHandleByIndexV2, "nvmlDeviceGetHandleByIndex_v2"(c_uint, *mut nvmlDevice_t);
+    NvmlDeviceGetHandleByUuid, "nvmlDeviceGetHandleByUUID"(*const c_char, *mut nvmlDevice_t);
+    NvmlDeviceGetIndex, "nvmlDeviceGetIndex"(nvmlDevice_t, *mut c_uint);
+    NvmlDeviceGetUuid, "nvmlDeviceGetUUID"(nvmlDevice_t, *mut c_char, c_uint);
+    NvmlDeviceGetName, "nvmlDeviceGetName"(nvmlDevice_t, *mut c_char, c_uint);
+    NvmlDeviceGetMinorNumber, "nvmlDeviceGetMinorNumber"(nvmlDevice_t, *mut c_uint);
+    NvmlDeviceGetPciInfoV3, "nvmlDeviceGetPciInfo_v3"(nvmlDevice_t, *mut nvmlPciInfo_t);
+    NvmlDeviceGetComputeMode, "nvmlDeviceGetComputeMode"(nvmlDevice_t, *mut nvmlComputeMode_t);
+    NvmlDeviceGetPersistenceMode, "nvmlDeviceGetPersistenceMode"(nvmlDevice_t, *mut nvmlEnableState_t);
+
+    NvmlDeviceGetMemoryInfo, "nvmlDeviceGetMemoryInfo"(nvmlDevice_t, *mut nvmlMemory_t);
+    NvmlDeviceGetMemoryInfoV2, "nvmlDeviceGetMemoryInfo_v2"(nvmlDevice_t, *mut nvmlMemory_v2_t);
+    NvmlDeviceGetUtilizationRates, "nvmlDeviceGetUtilizationRates"(nvmlDevice_t, *mut nvmlUtilization_t);
+    NvmlDeviceGetComputeRunningProcesses, "nvmlDeviceGetComputeRunningProcesses"(
+        nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v1_t
+    );
+    NvmlDeviceGetComputeRunningProcessesV2, "nvmlDeviceGetComputeRunningProcesses_v2"(
+        nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t
+    );
+    NvmlDeviceGetComputeRunningProcessesV3, "nvmlDeviceGetComputeRunningProcesses_v3"(
+        nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t
+    );
+    NvmlDeviceGetGraphicsRunningProcessesV3, "nvmlDeviceGetGraphicsRunningProcesses_v3"(
+        nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t
+    );
+}

@@ -1,0 +1,50 @@
+//! Sizes and offsets against the C headers for x86-64, and the symbol lists.
+
+use gpool_driver_abi::{CUDA_535, NVML_535, cuda, nvml};
+use std::mem::{offset_of, size_of};
+
+#[test]
+fn cuda_structures_have_the_layout_of_cuda_h() {
+    assert_eq!(size_of::<cuda::CUuuid>(), 16);
+    assert_eq!(size_of::<cuda::CUlaunchAttribute>(), 72);
+    assert_eq!(offset_of!(cuda::CUlaunchAttribute, value), 8);
+    assert_eq!(size_of::<cuda::CUlaunchConfig>(), 56);
+    assert_eq!(offset_of!(cuda::CUlaunchConfig, sharedMemBytes), 24);
+    assert_eq!(offset_of!(cuda::CUlaunchConfig, hStream), 32);
+    assert_eq!(offset_of!(cuda::CUlaunchConfig, attrs), 40);
+    assert_eq!(offset_of!(cuda::CUlaunchConfig, numAttrs), 48);
+}
+
+#[test]
+fn nvml_structures_have_the_layout_of_nvml_h() {
+    assert_eq!(size_of::<nvml::nvmlMemory_t>(), 24);
+    assert_eq!(offset_of!(nvml::nvmlMemory_t, used), 16);
+    assert_eq!(size_of::<nvml::nvmlMemory_v2_t>(), 40);
+    assert_eq!(offset_of!(nvml::nvmlMemory_v2_t, reserved), 16);
+    assert_eq!(offset_of!(nvml::nvmlMemory_v2_t, used), 32);
+    assert_eq!(nvml::NVML_MEMORY_V2, 0x0200_0028);
+    assert_eq!(size_of::<nvml::nvmlProcessInfo_v1_t>(), 16);
+    assert_eq!(size_of::<nvml::nvmlProcessInfo_v2_t>(), 24);
+    assert_eq!(offset_of!(nvml::nvmlProcessInfo_v2_t, usedGpuMemory), 8);
+    assert_eq!(offset_of!(nvml::nvmlProcessInfo_v2_t, gpuInstanceId), 16);
+    assert_eq!(size_of::<nvml::nvmlUtilization_t>(), 8);
+    assert_eq!(size_of::<nvml::nvmlPciInfo_t>(), 68);
+    assert_eq!(offset_of!(nvml::nvmlPciInfo_t, busId), 36);
+}
+
+#[test]
+fn results_are_sorted_and_named() {
+    assert!(cuda::RESULTS.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    assert!(nvml::RESULTS.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    assert!(cuda::RESULTS.iter().any(|(code, name, _)| *code == 2 && *name == c"CUDA_ERROR_OUT_OF_MEMORY"));
+}
+
+#[test]
+fn symbol_lists_hold_single_names_of_the_right_library() {
+    let cuda: Vec<&str> = CUDA_535.lines().collect();
+    let nvml: Vec<&str> = NVML_535.lines().collect();
+    assert_eq!((cuda.len(), nvml.len()), (600, 332));
+    assert!(cuda.iter().all(|name| name.starts_with("cu") && !name.contains(char::is_whitespace)));
+    assert!(nvml.iter().all(|name| name.starts_with("nvml") && !name.contains(char::is_whitespace)));
+    assert!(cuda.contains(&"cuLaunchKernel") && nvml.contains(&"nvmlInit_v2"));
+}

@@ -1,0 +1,10 @@
+//! Makes the table of libcuda's entry points and links against the real library's private path.
+include!("../shim_build.rs");
+
+fn main() {
+    build(&Shim {
+        soname: "libcuda.so.1",
+        real: "/dev/gpool/real/libcuda.so.1",
+        symbols: "../../driver-abi/symbols/cuda-535.txt",
+    });
+}

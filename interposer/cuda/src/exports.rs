@@ -1,0 +1,290 @@
+//! The functions that the shim answers itself. Each is thin: the logic is in gpool-interposer-logic and `accounts`.
+
+use crate::PROCESS;
+use crate::accounts::{charged, context_destroyed, primary_released, primary_retained};
+use crate::entry::{index, real};
+use crate::procaddress::{Found, substitute};
+use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use gpool_driver_abi::cuda::*;
+use gpool_interposer_logic::memory::Charge;
+use gpool_interposer_logic::{Admission, Driver};
+
+pub use crate::memory_exports::*;
+
+/// The per-thread default stream as a handle; `_ptsz` entry points mean it when they are given none.
+const STREAM_PER_THREAD: CUstream = 2 as CUstream;
+
+/// The real driver, as the slow path of the gate uses it.
+fn driver() -> Driver {
+    // SAFETY: each entry point has the type of its field.
+    unsafe {
+        Driver {
+            event_create: real(index::cuEventCreate),
+            event_destroy: real(index::cuEventDestroy_v2),
+            event_record: real(index::cuEventRecord),
+            event_query: real(index::cuEventQuery),
+            event_synchronize: real(index::cuEventSynchronize),
+            event_elapsed_time: real(index::cuEventElapsedTime),
+            stream_create: real(index::cuStreamCreate),
+            stream_is_capturing: real(index::cuStreamIsCapturing),
+            exchange_capture_mode: real(index::cuThreadExchangeStreamCaptureMode),
+            ctx_get_current: real(index::cuCtxGetCurrent),
+            ctx_push_current: real(index::cuCtxPushCurrent_v2),
+            ctx_pop_current: real(index::cuCtxPopCurrent_v2),
+        }
+    }
+}
+
+/// Registers with the lease. A process that finds no region gets no driver, so that none runs uncounted.
+///
+/// # Safety
+/// As the driver's function of this name; so for all functions here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuInit(flags: c_uint) -> CUresult {
+    // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
+    let result = unsafe { real::<CuInit>(index::cuInit)(flags) };
+    if result != CUDA_SUCCESS {
+        return result;
+    }
+    match PROCESS.register(driver()) {
+        Ok(()) => CUDA_SUCCESS,
+        Err(_) => CUDA_ERROR_OPERATING_SYSTEM,
+    }
+}
+
+/// Hands out our functions where the real ones are hooked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_int,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: see cuInit.
+    let result = unsafe { real::<CuGetProcAddress>(index::cuGetProcAddress)(symbol, function, version, flags) };
+    if result != CUDA_SUCCESS {
+        return result;
+    }
+    // SAFETY: the driver succeeded, so both pointers are valid.
+    match unsafe { substitute(symbol, *function) } {
+        // SAFETY: as above.
+        Found::Use(pointer) => unsafe { *function = pointer },
+        Found::TooNew => {
+            // SAFETY: as above.
+            unsafe { *function = core::ptr::null_mut() };
+            return CUDA_ERROR_NOT_FOUND;
+        }
+    }
+    CUDA_SUCCESS
+}
+
+/// Hands out our functions where the real ones are hooked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_int,
+    flags: c_ulonglong,
+    status: *mut CUdriverProcAddressQueryResult,
+) -> CUresult {
+    let name = index::cuGetProcAddress_v2;
+    // SAFETY: see cuInit.
+    let result = unsafe { real::<CuGetProcAddressV2>(name)(symbol, function, version, flags, status) };
+    // SAFETY: the driver succeeded, so `function` is valid.
+    if result != CUDA_SUCCESS || unsafe { (*function).is_null() } {
+        return result;
+    }
+    // SAFETY: as above.
+    match unsafe { substitute(symbol, *function) } {
+        // SAFETY: as above.
+        Found::Use(pointer) => unsafe { *function = pointer },
+        Found::TooNew => {
+            // SAFETY: as above; `status` may be null.
+            unsafe {
+                *function = core::ptr::null_mut();
+                if let Some(status) = status.as_mut() {
+                    *status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+                }
+            }
+            return CUDA_ERROR_NOT_FOUND;
+        }
+    }
+    CUDA_SUCCESS
+}
+
+/// Stands at the gate, then launches.
+#[inline(always)]
+fn gated(stream: CUstream, launch: impl FnOnce() -> CUresult) -> CUresult {
+    match PROCESS.admit(stream) {
+        Admission::Pass => launch(),
+        Admission::PassAlone(burst) => {
+            let result = launch();
+            PROCESS.launched_alone(burst);
+            result
+        }
+        Admission::NotInitialized => CUDA_ERROR_NOT_INITIALIZED,
+    }
+}
+
+/// The stream that a `_ptsz` entry point means.
+#[inline(always)]
+fn per_thread(stream: CUstream) -> CUstream {
+    if stream.is_null() { STREAM_PER_THREAD } else { stream }
+}
+
+#[inline(always)]
+fn legacy(stream: CUstream) -> CUstream {
+    stream
+}
+
+macro_rules! launches {
+    ($($meant:ident: $kernel:ident, $kernel_ex:ident, $cooperative:ident, $graph:ident;)*) => {$(
+        /// Gated.
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments)] // the driver's own signature
+        pub unsafe extern "C" fn $kernel(
+            function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+            block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+        ) -> CUresult {
+            // SAFETY: see cuInit.
+            gated($meant(stream), || unsafe {
+                real::<CuLaunchKernel>(index::$kernel)(
+                    function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra,
+                )
+            })
+        }
+
+        /// Gated.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $kernel_ex(
+            configuration: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+        ) -> CUresult {
+            // SAFETY: null, or the caller's configuration.
+            let stream = unsafe { configuration.as_ref() }.map_or(core::ptr::null_mut(), |given| given.hStream);
+            // SAFETY: see cuInit.
+            gated($meant(stream), || unsafe {
+                real::<CuLaunchKernelEx>(index::$kernel_ex)(configuration, function, parameters, extra)
+            })
+        }
+
+        /// Gated.
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments)] // the driver's own signature
+        pub unsafe extern "C" fn $cooperative(
+            function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+            block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void,
+        ) -> CUresult {
+            // SAFETY: see cuInit.
+            gated($meant(stream), || unsafe {
+                real::<CuLaunchCooperativeKernel>(index::$cooperative)(
+                    function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,
+                )
+            })
+        }
+
+        /// Gated.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $graph(graph: CUgraphExec, stream: CUstream) -> CUresult {
+            // SAFETY: see cuInit.
+            gated($meant(stream), || unsafe { real::<CuGraphLaunch>(index::$graph)(graph, stream) })
+        }
+    )*};
+}
+
+launches! {
+    legacy: cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel, cuGraphLaunch;
+    per_thread: cuLaunchKernel_ptsz, cuLaunchKernelEx_ptsz, cuLaunchCooperativeKernel_ptsz, cuGraphLaunch_ptsz;
+}
+
+macro_rules! left_streams {
+    ($($name:ident ($($argument:ident: $kind:ty),*) $meant:ident;)*) => {$(
+        /// The open burst on the stream ends first.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(stream: CUstream, $($argument: $kind),*) -> CUresult {
+            PROCESS.leave_stream($meant(stream));
+            type Function = unsafe extern "C" fn(CUstream, $($kind),*) -> CUresult;
+            // SAFETY: see cuInit.
+            unsafe { real::<Function>(index::$name)(stream, $($argument),*) }
+        }
+    )*};
+}
+
+left_streams! {
+    cuStreamDestroy() legacy;
+    cuStreamDestroy_v2() legacy;
+    cuStreamBeginCapture() legacy;
+    cuStreamBeginCapture_ptsz() per_thread;
+    cuStreamBeginCapture_v2(mode: CUstreamCaptureMode) legacy;
+    cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode) per_thread;
+}
+
+macro_rules! contexts {
+    ($($(#[$export:meta])* $name:ident: $kind:ident ($($argument:ident: $type:ty),*);)*) => {$(
+        /// Charged before it is made.
+        $(#[$export])*
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
+            // SAFETY: see cuInit.
+            charged(Charge::Context, || unsafe { real::<$kind>(index::$name)($($argument),*) })
+        }
+    )*};
+}
+
+contexts! {
+    #[unsafe(no_mangle)]
+    cuCtxCreate: CuCtxCreateV2 (context: *mut CUcontext, flags: c_uint, device: CUdevice);
+    #[unsafe(no_mangle)]
+    cuCtxCreate_v2: CuCtxCreateV2 (context: *mut CUcontext, flags: c_uint, device: CUdevice);
+    #[unsafe(no_mangle)]
+    cuCtxCreate_v3: CuCtxCreateV3 (
+        context: *mut CUcontext, affinities: *mut c_void, count: c_int, flags: c_uint, device: CUdevice
+    );
+    // Newer than the baseline: reached through cuGetProcAddress only, not exported.
+    cuCtxCreate_v4: CuCtxCreateV4 (context: *mut CUcontext, parameters: *mut c_void, flags: c_uint, device: CUdevice);
+}
+
+/// The account lets go of the context and its memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxDestroy(context: CUcontext) -> CUresult {
+    // SAFETY: see cuInit.
+    context_destroyed(context, || unsafe { real::<CuCtxDestroyV2>(index::cuCtxDestroy)(context) })
+}
+
+/// The account lets go of the context and its memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
+    // SAFETY: see cuInit.
+    context_destroyed(context, || unsafe { real::<CuCtxDestroyV2>(index::cuCtxDestroy_v2)(context) })
+}
+
+/// Charged when this makes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
+    primary_retained(context, device, || {
+        // SAFETY: see cuInit.
+        unsafe { real::<CuDevicePrimaryCtxRetain>(index::cuDevicePrimaryCtxRetain)(context, device) }
+    })
+}
+
+macro_rules! primary_releases {
+    ($($name:ident)*) => {$(
+        /// The account lets go of the primary context when this was its last use.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: CUdevice) -> CUresult {
+            // SAFETY: see cuInit.
+            primary_released(device, || unsafe { real::<CuDevicePrimaryCtxReleaseV2>(index::$name)(device) })
+        }
+    )*};
+}
+
+primary_releases! {
+    cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
+}
+
+/// Runs when the process ends: the driver is about to go away.
+extern "C" fn leave() {
+    PROCESS.stop();
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static LEAVE: extern "C" fn() = leave;

@@ -1,0 +1,144 @@
+//! Allocators: charge, ask the driver, keep or take back.
+
+use crate::accounts::{charged, freed};
+use crate::entry::{index, real};
+use core::ffi::{c_int, c_uint};
+use gpool_driver_abi::cuda::{
+    CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool, CUresult, CUstream,
+    CuDeviceTotalMemV2, CuMemAllocAsync, CuMemAllocFromPoolAsync, CuMemAllocManaged, CuMemAllocPitchV2, CuMemAllocV2,
+    CuMemFreeAsync, CuMemFreeV2, CuMemGetInfoV2,
+};
+use gpool_interposer_logic::memory::{self, Charge};
+
+/// Rows of a pitched allocation are padded to this on every GPU so far.
+const PITCH_ALIGNMENT: u64 = 512;
+
+fn bytes(bytes: u64) -> Charge {
+    Charge::Bytes(memory::rounded_bytes(bytes))
+}
+
+/// The lease's memory instead of the device's.
+///
+/// # Safety
+/// As the driver's function of this name; so for all functions here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+    // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
+    let result = unsafe { real::<CuMemGetInfoV2>(index::cuMemGetInfo_v2)(free, total) };
+    if result == CUDA_SUCCESS
+        && let Some(place) = crate::PROCESS.place()
+    {
+        // SAFETY: the driver succeeded, so both are valid.
+        unsafe {
+            let (free_bytes, total_bytes) = memory::visible(&place.region, *free as u64);
+            (*free, *total) = (free_bytes as usize, total_bytes as usize);
+        }
+    }
+    result
+}
+
+/// The lease's cap instead of the device's memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(total: *mut usize, device: CUdevice) -> CUresult {
+    // SAFETY: see cuMemGetInfo_v2.
+    let result = unsafe { real::<CuDeviceTotalMemV2>(index::cuDeviceTotalMem_v2)(total, device) };
+    if result == CUDA_SUCCESS
+        && let Some(place) = crate::PROCESS.place()
+    {
+        // SAFETY: the driver succeeded, so `total` is valid.
+        unsafe { *total = (*total).min(memory::cap_bytes(&place.region) as usize) };
+    }
+    result
+}
+
+/// The 32-bit allocator of CUDA 2 is not accounted for, so it is refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc(_pointer: *mut c_uint, _size: c_uint) -> CUresult {
+    CUDA_ERROR_NOT_SUPPORTED
+}
+
+/// See [`cuMemAlloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocPitch(
+    _pointer: *mut c_uint,
+    _pitch: *mut c_uint,
+    _width: c_uint,
+    _height: c_uint,
+    _element: c_uint,
+) -> CUresult {
+    CUDA_ERROR_NOT_SUPPORTED
+}
+
+/// Charged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, size: usize) -> CUresult {
+    // SAFETY: see cuMemGetInfo_v2.
+    charged(bytes(size as u64), || unsafe { real::<CuMemAllocV2>(index::cuMemAlloc_v2)(pointer, size) })
+}
+
+/// Charged with rows padded as every GPU so far pads them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocPitch_v2(
+    pointer: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: c_uint,
+) -> CUresult {
+    let row = (width as u64).saturating_add(PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
+    charged(bytes(row.saturating_mul(height as u64)), || {
+        // SAFETY: see cuMemGetInfo_v2.
+        unsafe { real::<CuMemAllocPitchV2>(index::cuMemAllocPitch_v2)(pointer, pitch, width, height, element) }
+    })
+}
+
+/// Charged in full: managed memory may all be on the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocManaged(pointer: *mut CUdeviceptr, size: usize, flags: c_uint) -> CUresult {
+    // SAFETY: see cuMemGetInfo_v2.
+    charged(bytes(size as u64), || unsafe { real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags) })
+}
+
+macro_rules! stream_ordered {
+    ($($allocate:ident, $from_pool:ident, $free:ident;)*) => {$(
+        /// Charged by its size; the pool's own reserve is not.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $allocate(pointer: *mut CUdeviceptr, size: usize, stream: CUstream) -> CUresult {
+            // SAFETY: see cuMemGetInfo_v2.
+            charged(bytes(size as u64), || unsafe { real::<CuMemAllocAsync>(index::$allocate)(pointer, size, stream) })
+        }
+
+        /// Charged by its size; the pool's own reserve is not.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $from_pool(
+            pointer: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
+        ) -> CUresult {
+            charged(bytes(size as u64), || {
+                // SAFETY: see cuMemGetInfo_v2.
+                unsafe { real::<CuMemAllocFromPoolAsync>(index::$from_pool)(pointer, size, pool, stream) }
+            })
+        }
+
+        /// Takes the charge back.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $free(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
+            // SAFETY: see cuMemGetInfo_v2.
+            freed(pointer, || unsafe { real::<CuMemFreeAsync>(index::$free)(pointer, stream) })
+        }
+    )*};
+}
+
+stream_ordered! {
+    cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync;
+    cuMemAllocAsync_ptsz, cuMemAllocFromPoolAsync_ptsz, cuMemFreeAsync_ptsz;
+}
+
+/// Takes the charge back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFree_v2(pointer: CUdeviceptr) -> CUresult {
+    // SAFETY: see cuMemGetInfo_v2.
+    freed(pointer, || unsafe { real::<CuMemFreeV2>(index::cuMemFree_v2)(pointer) })
+}
+
+/// A CUDA device ordinal is a C int in every entry point.
+const _: () = assert!(size_of::<CUdevice>() == size_of::<c_int>());

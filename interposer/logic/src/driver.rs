@@ -1,0 +1,127 @@
+//! The real driver's functions that the shim calls on its own account.
+
+use gpool_driver_abi::cuda::{self, CUcontext, CUevent, CUresult, CUstream, CUstreamCaptureMode};
+
+/// Success of a driver call.
+pub const CUDA_SUCCESS: CUresult = 0;
+/// An event has not happened yet.
+pub const CUDA_ERROR_NOT_READY: CUresult = 600;
+/// Creation flags of our events: timing on, waiting threads sleep.
+const EVENT_FLAGS: u32 = 1;
+/// A stream that does not synchronise with the legacy default stream.
+const STREAM_NON_BLOCKING: u32 = 1;
+/// Capture mode in which no call of this thread is forbidden while somebody captures.
+const CAPTURE_MODE_RELAXED: CUstreamCaptureMode = 2;
+
+/// Pointers into the real libcuda, never to our own exports.
+#[derive(Clone, Copy)]
+#[allow(missing_docs)] // each field is the driver function of that name
+pub struct Driver {
+    pub event_create: cuda::CuEventCreate,
+    pub event_destroy: cuda::CuEventDestroyV2,
+    pub event_record: cuda::CuEventRecord,
+    pub event_query: cuda::CuEventQuery,
+    pub event_synchronize: cuda::CuEventSynchronize,
+    pub event_elapsed_time: cuda::CuEventElapsedTime,
+    pub stream_create: cuda::CuStreamCreate,
+    pub stream_is_capturing: cuda::CuStreamIsCapturing,
+    pub exchange_capture_mode: cuda::CuThreadExchangeStreamCaptureMode,
+    pub ctx_get_current: cuda::CuCtxGetCurrent,
+    pub ctx_push_current: cuda::CuCtxPushCurrentV2,
+    pub ctx_pop_current: cuda::CuCtxPopCurrentV2,
+}
+
+impl Driver {
+    /// A new timing event of the current context; null on failure.
+    pub fn new_event(&self) -> CUevent {
+        let mut event = core::ptr::null_mut();
+        // SAFETY: `event` is a valid place for the handle.
+        let result = unsafe { (self.event_create)(&mut event, EVENT_FLAGS) };
+        if result == CUDA_SUCCESS { event } else { core::ptr::null_mut() }
+    }
+
+    /// A new stream of the current context; null on failure.
+    pub fn new_stream(&self) -> CUstream {
+        let mut stream = core::ptr::null_mut();
+        // SAFETY: `stream` is a valid place for the handle.
+        let result = unsafe { (self.stream_create)(&mut stream, STREAM_NON_BLOCKING) };
+        if result == CUDA_SUCCESS { stream } else { core::ptr::null_mut() }
+    }
+
+    /// Records `event` on `stream`.
+    pub fn record(&self, event: CUevent, stream: CUstream) -> CUresult {
+        // SAFETY: handles come from the driver; the driver checks them.
+        unsafe { (self.event_record)(event, stream) }
+    }
+
+    /// Whether `event` has happened: success, not ready, or an error.
+    pub fn query(&self, event: CUevent) -> CUresult {
+        // SAFETY: as above.
+        unsafe { (self.event_query)(event) }
+    }
+
+    /// Waits for `event`.
+    pub fn synchronize(&self, event: CUevent) -> CUresult {
+        // SAFETY: as above.
+        unsafe { (self.event_synchronize)(event) }
+    }
+
+    /// Nanoseconds from `from` to `to`, negative when `to` came first. The driver answers in a 32-bit float of
+    /// milliseconds with about half a microsecond of resolution.
+    pub fn elapsed_ns(&self, from: CUevent, to: CUevent) -> Option<i64> {
+        let mut milliseconds = 0f32;
+        // SAFETY: `milliseconds` is a valid place for the answer.
+        let result = unsafe { (self.event_elapsed_time)(&mut milliseconds, from, to) };
+        (result == CUDA_SUCCESS).then(|| (f64::from(milliseconds) * 1e6) as i64)
+    }
+
+    /// Whether `stream` is being captured into a graph. An error counts as no.
+    pub fn is_capturing(&self, stream: CUstream) -> bool {
+        let mut status = 0;
+        // SAFETY: `status` is a valid place for the answer.
+        let result = unsafe { (self.stream_is_capturing)(stream, &mut status) };
+        result == CUDA_SUCCESS && status != 0
+    }
+
+    /// The calling thread's context, null for none.
+    pub fn current_context(&self) -> CUcontext {
+        let mut context = core::ptr::null_mut();
+        // SAFETY: `context` is a valid place for the handle.
+        unsafe { (self.ctx_get_current)(&mut context) };
+        context
+    }
+
+    /// Runs `work` with `context` current on this thread.
+    pub fn with_context<R>(&self, context: CUcontext, work: impl FnOnce() -> R) -> Option<R> {
+        // SAFETY: the driver checks the handle; a push that succeeds is popped below.
+        if unsafe { (self.ctx_push_current)(context) } != CUDA_SUCCESS {
+            return None;
+        }
+        let result = work();
+        let mut popped = core::ptr::null_mut();
+        // SAFETY: `popped` is a valid place for the handle.
+        unsafe { (self.ctx_pop_current)(&mut popped) };
+        Some(result)
+    }
+
+    /// Lets this thread query and create events while a capture is going on elsewhere, until dropped.
+    pub fn relaxed_capture(&self) -> RelaxedCapture<'_> {
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: `mode` is a valid place that the driver reads and writes.
+        unsafe { (self.exchange_capture_mode)(&mut mode) };
+        RelaxedCapture { driver: self, before: mode }
+    }
+}
+
+/// Puts the thread's capture mode back when dropped.
+pub struct RelaxedCapture<'a> {
+    driver: &'a Driver,
+    before: CUstreamCaptureMode,
+}
+
+impl Drop for RelaxedCapture<'_> {
+    fn drop(&mut self) {
+        // SAFETY: `before` is a valid place that the driver reads and writes.
+        unsafe { (self.driver.exchange_capture_mode)(&mut self.before) };
+    }
+}

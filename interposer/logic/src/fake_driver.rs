@@ -1,0 +1,129 @@
+//! A region in memory and a driver whose GPU takes a fixed time per launch, for tests.
+
+use crate::clock;
+use crate::driver::Driver;
+use crate::process::{Place, Process};
+use crate::region::Region;
+use crate::registration::Registration;
+use core::ffi::c_void;
+use gpool_driver_abi::cuda::{CUcontext, CUevent, CUresult, CUstream};
+use gpool_shared_region::{CONTROL_BYTES, Control, REPORT_BYTES};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+/// A zeroed region whose bell goes nowhere.
+pub fn region() -> Region {
+    let words: &'static mut [u128] = Box::leak(vec![0u128; (CONTROL_BYTES + REPORT_BYTES) / 16 + 8].into_boxed_slice());
+    let base = words.as_mut_ptr().cast::<u8>();
+    let aligned = unsafe { base.add(base.align_offset(64)) };
+    // SAFETY: aligned, zeroed, leaked; Control and Slot hold only atomics and zeros.
+    unsafe { Region::in_memory(&*aligned.cast::<Control>(), aligned.add(CONTROL_BYTES), -1) }
+}
+
+/// The fake device: when its queue will be empty, per test thread group.
+pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice { busy_until_ns: 0, pending_ns: 0 });
+
+/// An in-order queue.
+pub struct FakeDevice {
+    busy_until_ns: u64,
+    pending_ns: u64,
+}
+
+impl FakeDevice {
+    /// Queues one kernel.
+    pub fn launch(&mut self, length_ns: u64) {
+        self.busy_until_ns = self.busy_until_ns.max(clock::now_ns()) + length_ns;
+        self.pending_ns += length_ns;
+    }
+}
+
+/// An event is a leaked cell that holds the time at which it happens.
+unsafe extern "C" fn event_create(event: *mut CUevent, _flags: u32) -> CUresult {
+    let cell: &'static mut u64 = Box::leak(Box::new(0));
+    unsafe { *event = (cell as *mut u64).cast() };
+    0
+}
+
+unsafe extern "C" fn event_destroy(_event: CUevent) -> CUresult {
+    0
+}
+
+unsafe extern "C" fn event_record(event: CUevent, _stream: CUstream) -> CUresult {
+    let at = DEVICE.lock().unwrap().busy_until_ns.max(clock::now_ns());
+    unsafe { *event.cast::<u64>() = at };
+    0
+}
+
+unsafe extern "C" fn event_query(event: CUevent) -> CUresult {
+    if unsafe { *event.cast::<u64>() } <= clock::now_ns() { 0 } else { 600 }
+}
+
+unsafe extern "C" fn event_synchronize(event: CUevent) -> CUresult {
+    clock::sleep_until_ns(unsafe { *event.cast::<u64>() });
+    0
+}
+
+unsafe extern "C" fn event_elapsed_time(ms: *mut f32, from: CUevent, to: CUevent) -> CUresult {
+    let (from, to) = unsafe { (*from.cast::<u64>(), *to.cast::<u64>()) };
+    unsafe { *ms = (to as i64 - from as i64) as f32 / 1e6 };
+    0
+}
+
+unsafe extern "C" fn stream_create(stream: *mut CUstream, _flags: u32) -> CUresult {
+    unsafe { *stream = 9 as *mut c_void as CUstream };
+    0
+}
+
+unsafe extern "C" fn stream_is_capturing(_stream: CUstream, status: *mut i32) -> CUresult {
+    unsafe { *status = 0 };
+    0
+}
+
+unsafe extern "C" fn exchange_capture_mode(_mode: *mut i32) -> CUresult {
+    0
+}
+
+unsafe extern "C" fn ctx_get_current(context: *mut CUcontext) -> CUresult {
+    unsafe { *context = 5 as *mut c_void as CUcontext };
+    0
+}
+
+unsafe extern "C" fn ctx_push_current(_context: CUcontext) -> CUresult {
+    0
+}
+
+unsafe extern "C" fn ctx_pop_current(_context: *mut CUcontext) -> CUresult {
+    0
+}
+
+/// The fake driver.
+pub fn driver() -> Driver {
+    Driver {
+        event_create,
+        event_destroy,
+        event_record,
+        event_query,
+        event_synchronize,
+        event_elapsed_time,
+        stream_create,
+        stream_is_capturing,
+        exchange_capture_mode,
+        ctx_get_current,
+        ctx_push_current,
+        ctx_pop_current,
+    }
+}
+
+/// A registered process in slot 0, with a live supervisor's heartbeat and a closed gate.
+pub fn process() -> &'static Process {
+    let process: &'static Process = Box::leak(Box::new(Process::new()));
+    let region = region();
+    let control = region.control();
+    control.heartbeat_ns.store(clock::now_ns() + 3_600_000_000_000, Ordering::Relaxed);
+    control.fail_open.store(1, Ordering::Relaxed);
+    control.burst_ns.store(1_000_000, Ordering::Relaxed);
+    control.depth_ns.store(3_000_000, Ordering::Relaxed);
+    let process_id = unsafe { libc::getpid() };
+    process.adopt(Place { region, registration: Registration { slot: 0, process_id }, driver: driver() });
+    process
+}

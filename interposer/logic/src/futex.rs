@@ -1,0 +1,96 @@
+//! Futex waits, and a mutex on top of them for use inside one process.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Waits while `*word == expected`, at most `timeout_ns`. May return early.
+///
+/// Works on a read-only shared mapping and across PID namespaces, because the key is the page.
+pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
+    let timeout = timeout_ns.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    });
+    let timeout = timeout.as_ref().map_or(core::ptr::null(), |time| time as *const libc::timespec);
+    // SAFETY: `word` outlives the call; FUTEX_WAIT only reads it; `timeout` is null or points to a live timespec.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, timeout) };
+}
+
+/// Wakes up to `count` waiters of `word`.
+pub fn wake(word: &AtomicU32, count: i32) {
+    // SAFETY: `word` outlives the call; FUTEX_WAKE does not touch the memory.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) };
+}
+
+/// A mutex of one process: no allocation, no poisoning, never in shared memory.
+pub struct Mutex<T> {
+    /// 0 free, 1 held, 2 held with waiters.
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is only reachable through the guard, and the word admits one guard at a time.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    /// A free mutex.
+    pub const fn new(value: T) -> Self {
+        Self { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for the mutex.
+    pub fn lock(&self) -> Guard<'_, T> {
+        if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            while self.word.swap(2, Ordering::Acquire) != 0 {
+                wait(&self.word, 2, None);
+            }
+        }
+        Guard { mutex: self }
+    }
+}
+
+/// The right to use a mutex's value.
+pub struct Guard<'a, T> {
+    mutex: &'a Mutex<T>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the guard holds the mutex.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard holds the mutex.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        if self.mutex.word.swap(0, Ordering::Release) == 2 {
+            wake(&self.mutex.word, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mutex_admits_one_at_a_time() {
+        let counter = Mutex::new(0u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20_000).for_each(|_| *counter.lock() += 1));
+            }
+        });
+        assert_eq!(*counter.lock(), 80_000);
+    }
+}

@@ -1,0 +1,29 @@
+//! What the shims do, as a no_std library: find the lease's region, take a place in it, keep the memory account,
+//! stand at the gate, and measure bursts of GPU work.
+//!
+//! Nothing here allocates. The hot path ([`Process::admit`]) takes no lock, uses no thread-local storage and makes
+//! no system call. The slow path runs about once per millisecond of GPU work.
+//!
+//! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `gate` (the hot path and
+//! the slow one behind it), `bursts` (measuring), `watcher` (the thread that looks when the program is silent).
+#![cfg_attr(not(test), no_std)]
+
+pub mod bursts;
+pub mod clock;
+pub mod driver;
+pub mod futex;
+pub mod gate;
+pub mod memory;
+pub mod process;
+pub mod region;
+pub mod registration;
+pub mod view;
+pub mod watcher;
+
+#[cfg(test)]
+mod fake_driver;
+
+pub use driver::Driver;
+pub use gate::Admission;
+pub use process::Process;
+pub use view::RegionView;

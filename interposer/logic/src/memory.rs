@@ -1,0 +1,143 @@
+//! The memory account: reserve, ask the driver, commit or roll back.
+//!
+//! Each process counts in its own slot and the lease's total is the sum over the slots, so there is no shared
+//! counter that a killed process could leave wrong, and no lock that it could take along.
+
+use crate::region::Region;
+use core::sync::atomic::{Ordering, fence};
+use gpool_shared_region::Slot;
+
+/// How often a refusal that may come from another process's passing reservation is tried again.
+const RETRIES: u32 = 4;
+
+/// What a reservation is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Charge {
+    /// Device memory; sizes are rounded as the driver does, see [`rounded_bytes`].
+    Bytes(u64),
+    /// One CUDA context, at the supervisor's estimate of its cost.
+    Context,
+}
+
+/// The device memory that an allocation of `bytes` takes: large ones whole 2 MiB pages, small ones 512 byte pieces
+/// of a page that many share.
+pub fn rounded_bytes(bytes: u64) -> u64 {
+    let granule: u64 = if bytes >= 1 << 20 { 2 << 20 } else { 512 };
+    bytes.saturating_add(granule - 1) / granule * granule
+}
+
+/// Memory held by the lease, contexts included.
+pub fn used_bytes(region: &Region) -> u64 {
+    let context_bytes = region.control().context_bytes.load(Ordering::Relaxed);
+    region.slots().fold(0u64, |sum, slot| {
+        let contexts = u64::from(slot.contexts.load(Ordering::Relaxed)).saturating_mul(context_bytes);
+        sum.saturating_add(slot.allocated_bytes.load(Ordering::Relaxed)).saturating_add(contexts)
+    })
+}
+
+/// The lease's cap in bytes.
+pub fn cap_bytes(region: &Region) -> u64 {
+    region.control().memory_cap_bytes.load(Ordering::Relaxed)
+}
+
+fn add(slot: &Slot, charge: Charge) {
+    match charge {
+        Charge::Bytes(bytes) => slot.allocated_bytes.fetch_add(bytes, Ordering::AcqRel),
+        Charge::Context => u64::from(slot.contexts.fetch_add(1, Ordering::AcqRel)),
+    };
+}
+
+/// Takes a charge back: after a free, or when the driver refused. Never below zero.
+pub fn release(slot: &Slot, charge: Charge) {
+    let subtract = |now: u64, by: u64| Some(now.saturating_sub(by));
+    match charge {
+        Charge::Bytes(bytes) => {
+            let _ = slot.allocated_bytes.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| subtract(now, bytes));
+        }
+        Charge::Context => {
+            let lower = |now: u32| Some(now.saturating_sub(1));
+            let _ = slot.contexts.fetch_update(Ordering::AcqRel, Ordering::Relaxed, lower);
+        }
+    }
+}
+
+/// Charges `charge` to `slot` if the lease stays within its cap; false, with nothing charged, otherwise.
+///
+/// Adds first and looks then: two processes that race may both see the other's passing charge, so a refusal is
+/// tried a few times; the cap is never passed, because both must have seen a sum within it.
+pub fn reserve(region: &Region, slot: &Slot, charge: Charge) -> bool {
+    for _ in 0..=RETRIES {
+        add(slot, charge);
+        // The sum must not be read before the charge is visible to the others.
+        fence(Ordering::SeqCst);
+        if used_bytes(region) <= cap_bytes(region) {
+            return true;
+        }
+        release(slot, charge);
+        core::hint::spin_loop();
+    }
+    let bytes = match charge {
+        Charge::Bytes(bytes) => bytes,
+        Charge::Context => region.control().context_bytes.load(Ordering::Relaxed),
+    };
+    slot.refused_bytes.store(bytes, Ordering::Relaxed);
+    slot.refused.fetch_add(1, Ordering::Relaxed);
+    false
+}
+
+/// What cuMemGetInfo should say: (free, total), with the device's own free memory as an upper bound.
+pub fn visible(region: &Region, device_free_bytes: u64) -> (u64, u64) {
+    let cap = cap_bytes(region);
+    (cap.saturating_sub(used_bytes(region)).min(device_free_bytes), cap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_driver::region;
+
+    #[test]
+    fn the_cap_holds_over_all_processes_and_contexts() {
+        let region = region();
+        region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        region.control().context_bytes.store(300, Ordering::Relaxed);
+        let (one, two) = (region.slot(0), region.slot(7));
+        assert!(reserve(&region, one, Charge::Context));
+        assert!(reserve(&region, two, Charge::Bytes(700)));
+        assert!(!reserve(&region, one, Charge::Bytes(1)));
+        assert_eq!((used_bytes(&region), one.refused.load(Ordering::Relaxed)), (1000, 1));
+        assert_eq!(visible(&region, u64::MAX), (0, 1000));
+        release(two, Charge::Bytes(700));
+        assert_eq!(visible(&region, 500), (500, 1000));
+    }
+
+    #[test]
+    fn racing_processes_never_pass_the_cap() {
+        let region = region();
+        region.control().memory_cap_bytes.store(100, Ordering::Relaxed);
+        let (held, most) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for index in 0..4 {
+                let (region, held, most) = (&region, &held, &most);
+                scope.spawn(move || {
+                    let slot = region.slot(index);
+                    for _ in 0..20_000 {
+                        if reserve(region, slot, Charge::Bytes(40)) {
+                            most.fetch_max(held.fetch_add(40, Ordering::SeqCst) + 40, Ordering::SeqCst);
+                            held.fetch_sub(40, Ordering::SeqCst);
+                            release(slot, Charge::Bytes(40));
+                        }
+                    }
+                });
+            }
+        });
+        assert!((40..=80).contains(&most.into_inner()), "two fit, three do not");
+        assert_eq!(used_bytes(&region), 0, "nothing leaks");
+    }
+
+    #[test]
+    fn sizes_are_rounded_as_the_driver_does() {
+        assert_eq!([1, 512, 513, 1 << 20, (2 << 20) + 1].map(rounded_bytes), [512, 512, 1024, 2 << 20, 4 << 20]);
+        assert!(rounded_bytes(u64::MAX) > 1 << 60);
+    }
+}

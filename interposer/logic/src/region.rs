@@ -1,0 +1,152 @@
+//! The three files of the lease, mapped.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicI32, Ordering};
+use gpool_shared_region::{
+    CONTROL_BYTES, Control, GateWord, HEARTBEAT_STALE_NS, MAGIC, OLDEST_VERSION, REPORT_BYTES, SLOT_BYTES, SLOTS, Slot,
+    VERSION,
+};
+
+const CONTROL_PATH: &CStr = c"/dev/gpool/control";
+const REPORT_PATH: &CStr = c"/dev/gpool/report";
+const BELL_PATH: &CStr = c"/dev/gpool/bell";
+
+/// Why a container's region cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegionError {
+    /// A file is not there or cannot be mapped.
+    Absent,
+    /// It is no region, or one of a version that this shim does not know.
+    Foreign,
+    /// All slots are taken.
+    Full,
+}
+
+/// The mapped region of this process's lease. Mapped once and never unmapped.
+pub struct Region {
+    control: &'static Control,
+    report: *const u8,
+    report_fd: i32,
+    bell_fd: AtomicI32,
+}
+
+// SAFETY: the report is only touched through atomics in `Slot`; the rest is immutable or atomic.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// Opens `path` so that it is closed on exec, away from the low numbers that programs close wholesale.
+fn open(path: &CStr, flags: i32) -> Option<i32> {
+    // SAFETY: `path` is a terminated string.
+    let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: `fd` is ours.
+    let high = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 700) };
+    if high < 0 {
+        return Some(fd);
+    }
+    // SAFETY: `fd` is ours and was just duplicated.
+    unsafe { libc::close(fd) };
+    Some(high)
+}
+
+/// Maps `length` bytes of `fd`, if the file is that long.
+fn map(fd: i32, length: usize, protection: i32) -> Option<*mut u8> {
+    // SAFETY: an all-zero stat is a valid place for the answer.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` is a valid place for the answer.
+    if unsafe { libc::fstat(fd, &mut stat) } != 0 || (stat.st_size as usize) < length {
+        return None;
+    }
+    // SAFETY: a new shared mapping of a file that is long enough.
+    let address = unsafe { libc::mmap(core::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, 0) };
+    (address != libc::MAP_FAILED).then_some(address.cast())
+}
+
+impl Region {
+    /// Maps the region that the runtime mounted into this container.
+    ///
+    /// # Errors
+    /// [`RegionError::Absent`] or [`RegionError::Foreign`].
+    pub fn open() -> Result<Self, RegionError> {
+        let control_fd = open(CONTROL_PATH, libc::O_RDONLY).ok_or(RegionError::Absent)?;
+        let control = map(control_fd, CONTROL_BYTES, libc::PROT_READ);
+        // SAFETY: `control_fd` is ours; the mapping stays.
+        unsafe { libc::close(control_fd) };
+        // SAFETY: the mapping is as long as Control, page-aligned, and never unmapped.
+        let control = unsafe { &*control.ok_or(RegionError::Absent)?.cast::<Control>() };
+        let version = control.version.load(Ordering::Acquire);
+        if control.magic.load(Ordering::Acquire) != MAGIC || !(OLDEST_VERSION..=VERSION).contains(&version) {
+            return Err(RegionError::Foreign);
+        }
+        let report_fd = open(REPORT_PATH, libc::O_RDWR).ok_or(RegionError::Absent)?;
+        let report = map(report_fd, REPORT_BYTES, libc::PROT_READ | libc::PROT_WRITE).ok_or(RegionError::Absent)?;
+        let bell_fd = open(BELL_PATH, libc::O_RDWR | libc::O_NONBLOCK).ok_or(RegionError::Absent)?;
+        Ok(Self { control, report, report_fd, bell_fd: AtomicI32::new(bell_fd) })
+    }
+
+    /// A region in memory, for tests and benchmarks of the gate.
+    ///
+    /// # Safety
+    /// `report` must point to [`REPORT_BYTES`] zeroed bytes, aligned to 64, that live for ever.
+    pub unsafe fn in_memory(control: &'static Control, report: *const u8, bell_fd: i32) -> Self {
+        Self { control, report, report_fd: -1, bell_fd: AtomicI32::new(bell_fd) }
+    }
+
+    /// The supervisor's page.
+    pub fn control(&self) -> &'static Control {
+        self.control
+    }
+
+    /// Slot `index` of the report.
+    pub fn slot(&self, index: usize) -> &'static Slot {
+        assert!(index < SLOTS);
+        // SAFETY: the report is mapped for SLOTS slots, aligned, for ever; Slot holds only atomics.
+        unsafe { &*self.report.add(index * SLOT_BYTES).cast::<Slot>() }
+    }
+
+    /// All slots.
+    pub fn slots(&self) -> impl Iterator<Item = &'static Slot> + '_ {
+        (0..SLOTS).map(|index| self.slot(index))
+    }
+
+    /// The descriptor whose record locks mark slots as taken.
+    pub fn report_fd(&self) -> i32 {
+        self.report_fd
+    }
+
+    /// The gate as it is now.
+    pub fn gate(&self) -> GateWord {
+        GateWord(self.control.gate.load(Ordering::Acquire))
+    }
+
+    /// Whether the supervisor has been silent for so long that it must be away.
+    pub fn supervisor_is_away(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.control.heartbeat_ns.load(Ordering::Relaxed)) > HEARTBEAT_STALE_NS
+    }
+
+    /// Asks the supervisor to look at slot `index`. A full bell is as good as a rung one.
+    pub fn ring(&self, index: usize) {
+        let byte = index as u8;
+        let fd = self.bell_fd.load(Ordering::Relaxed);
+        // A program may close descriptors that it did not open, and open a file under the same number.
+        if self.report_fd >= 0 && !is_fifo(fd) {
+            let Some(again) = open(BELL_PATH, libc::O_RDWR | libc::O_NONBLOCK) else { return };
+            self.bell_fd.store(again, Ordering::Relaxed);
+            // SAFETY: writes one byte from a live variable.
+            unsafe { libc::write(again, (&raw const byte).cast(), 1) };
+            return;
+        }
+        // SAFETY: writes one byte from a live variable.
+        unsafe { libc::write(fd, (&raw const byte).cast(), 1) };
+    }
+}
+
+fn is_fifo(fd: i32) -> bool {
+    // SAFETY: an all-zero stat is a valid place for the answer.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` is a valid place for the answer.
+    unsafe { libc::fstat(fd, &mut stat) == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFIFO }
+}

@@ -1,0 +1,78 @@
+//! Taking a place in the region.
+
+use crate::clock;
+use crate::region::{Region, RegionError};
+use core::sync::atomic::Ordering;
+use gpool_shared_region::{SLOT_BYTES, SLOTS};
+
+/// How long a new process waits for the supervisor to have seen it. Without the wait, a process killed at once
+/// after its first allocation could be charged to nobody.
+const ACCEPT_LIMIT_NS: u64 = 500_000_000;
+
+/// A process's place in the region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registration {
+    /// Index of its slot.
+    pub slot: usize,
+    /// Its pid in its own namespace; a forked child has another one and no place.
+    pub process_id: i32,
+}
+
+/// Takes a free slot, tells the supervisor, and waits until it has been seen.
+///
+/// The POSIX lock on the slot's first byte tells the host which process this is: F_GETLK on the host answers
+/// with the host's pid. It is not inherited by fork, and the kernel drops it with the process.
+///
+/// # Errors
+/// [`RegionError::Full`] when all slots are taken.
+pub fn register(region: &Region) -> Result<Registration, RegionError> {
+    for index in 0..SLOTS {
+        let slot = region.slot(index);
+        if slot.registration.load(Ordering::Acquire) != 0 || !lock_slot(region.report_fd(), index, libc::F_WRLCK) {
+            continue;
+        }
+        if slot.registration.load(Ordering::Acquire) != 0 {
+            // The supervisor has not freed it yet, or another process was quicker.
+            lock_slot(region.report_fd(), index, libc::F_UNLCK);
+            continue;
+        }
+        // SAFETY: getpid cannot fail.
+        let process_id = unsafe { libc::getpid() };
+        slot.process_id.store(process_id as u32, Ordering::Relaxed);
+        let registration = clock::now_ns() | 1;
+        slot.registration.store(registration, Ordering::Release);
+        region.ring(index);
+        wait_until_accepted(region, index, registration);
+        return Ok(Registration { slot: index, process_id });
+    }
+    Err(RegionError::Full)
+}
+
+fn wait_until_accepted(region: &Region, index: usize, registration: u64) {
+    let start_ns = clock::now_ns();
+    let accepted = &region.control().slots[index].accepted;
+    loop {
+        let now_ns = clock::now_ns();
+        if accepted.load(Ordering::Acquire) == registration
+            || now_ns - start_ns > ACCEPT_LIMIT_NS
+            || region.supervisor_is_away(now_ns)
+        {
+            return;
+        }
+        clock::sleep_until_ns(now_ns + 200_000);
+    }
+}
+
+fn lock_slot(fd: i32, index: usize, kind: i32) -> bool {
+    if fd < 0 {
+        return true;
+    }
+    // SAFETY: all-zero is a valid flock.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = (index * SLOT_BYTES) as libc::off_t;
+    lock.l_len = 1;
+    // SAFETY: `lock` is a valid description of one byte.
+    unsafe { libc::fcntl(fd, libc::F_SETLK, &lock) == 0 }
+}

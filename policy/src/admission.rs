@@ -1,0 +1,169 @@
+//! Whether a share fits, and on which GPU.
+//!
+//! Guarantees are never sold twice: the leased fractions of a GPU sum to at most 1000 permille, and leased memory plus
+//! the memory that processes outside any lease hold to at most the GPU's total. Placement is best fit: on one host it
+//! packs as well as fragmentation-gradient descent does, and keeps whole GPUs free.
+
+mod refusal;
+
+pub use refusal::{Offer, Refusal};
+
+/// A whole GPU's compute, in permille.
+pub const WHOLE_PERMILLE: u16 = 1000;
+
+/// One GPU and what is taken of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuCapacity {
+    /// UUID of the GPU or MIG instance.
+    pub key: String,
+    /// All of its memory.
+    pub memory_total_bytes: u64,
+    /// Memory held by processes outside any lease.
+    pub memory_foreign_bytes: u64,
+    /// Sum of the fractions of its leases.
+    pub fraction_leased_permille: u16,
+    /// Sum of the memory caps of its leases.
+    pub memory_leased_bytes: u64,
+}
+
+impl GpuCapacity {
+    /// Compute that is not leased.
+    #[must_use]
+    pub fn share_free_permille(&self) -> u16 {
+        WHOLE_PERMILLE.saturating_sub(self.fraction_leased_permille)
+    }
+
+    /// Memory that is neither leased nor held by others.
+    #[must_use]
+    pub fn memory_free_bytes(&self) -> u64 {
+        self.memory_total_bytes.saturating_sub(self.memory_foreign_bytes).saturating_sub(self.memory_leased_bytes)
+    }
+
+    fn offer(&self, demand: &Demand) -> Offer {
+        Offer {
+            key: self.key.clone(),
+            share_free_permille: self.share_free_permille(),
+            memory_free_bytes: self.memory_free_bytes(),
+            memory_asked_bytes: demand.memory_bytes(self.memory_total_bytes),
+        }
+    }
+}
+
+/// How a memory cap is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryDemand {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many thousandths of the GPU's memory.
+    Permille(u16),
+    /// Not given: the fraction of the GPU's memory.
+    Absent,
+}
+
+/// What a lease asks for on one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Guaranteed share of compute, 1 to 1000.
+    pub fraction_permille: u16,
+    /// Memory cap.
+    pub memory: MemoryDemand,
+}
+
+impl Demand {
+    /// The memory cap on a GPU with so much memory, rounded down.
+    #[must_use]
+    pub fn memory_bytes(&self, memory_total_bytes: u64) -> u64 {
+        let permille = match self.memory {
+            MemoryDemand::Bytes(bytes) => return bytes,
+            MemoryDemand::Permille(permille) => permille,
+            MemoryDemand::Absent => self.fraction_permille,
+        };
+        let bytes = u128::from(memory_total_bytes) * u128::from(permille) / u128::from(WHOLE_PERMILLE);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    fn check_fraction(&self) -> Result<(), Refusal> {
+        if (1..=WHOLE_PERMILLE).contains(&self.fraction_permille) {
+            return Ok(());
+        }
+        Err(Refusal::Fraction { asked_permille: self.fraction_permille })
+    }
+}
+
+/// Where a lease goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Index into the slice that was given.
+    pub index: usize,
+    /// The memory cap, resolved for that GPU.
+    pub memory_bytes: u64,
+}
+
+/// What a lease holds now on its GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its fraction.
+    pub fraction_permille: u16,
+    /// Its memory cap.
+    pub memory_bytes: u64,
+}
+
+/// Chooses the GPU that is left with the least share, then the least memory, then by key.
+///
+/// # Errors
+///
+/// A [`Refusal`] with what is free on each GPU.
+pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal> {
+    demand.check_fraction()?;
+    if gpus.is_empty() {
+        return Err(Refusal::NoGpu);
+    }
+    let best = gpus
+        .iter()
+        .enumerate()
+        .filter_map(|(index, gpu)| {
+            let memory_bytes = demand.memory_bytes(gpu.memory_total_bytes);
+            let share_left = gpu.share_free_permille().checked_sub(demand.fraction_permille)?;
+            let memory_left = gpu.memory_free_bytes().checked_sub(memory_bytes)?;
+            Some(((share_left, memory_left, &gpu.key), Placement { index, memory_bytes }))
+        })
+        .min_by(|one, other| one.0.cmp(&other.0));
+    if let Some((_, placement)) = best {
+        return Ok(placement);
+    }
+    let offers: Vec<Offer> = gpus.iter().map(|gpu| gpu.offer(demand)).collect();
+    Err(refuse(offers, demand.fraction_permille))
+}
+
+/// Whether a lease that holds `held` on `gpu` (its own part included in the GPU's sums) may hold `demand` instead.
+/// Returns the new memory cap. What does not grow is always allowed.
+///
+/// # Errors
+///
+/// A [`Refusal`] whose one offer counts the lease's own part as free.
+pub fn check_update(gpu: &GpuCapacity, held: Held, demand: &Demand) -> Result<u64, Refusal> {
+    demand.check_fraction()?;
+    let without = GpuCapacity {
+        fraction_leased_permille: gpu.fraction_leased_permille.saturating_sub(held.fraction_permille),
+        memory_leased_bytes: gpu.memory_leased_bytes.saturating_sub(held.memory_bytes),
+        ..gpu.clone()
+    };
+    let offer = without.offer(demand);
+    let share_fits =
+        demand.fraction_permille <= held.fraction_permille || demand.fraction_permille <= offer.share_free_permille;
+    let memory_fits =
+        offer.memory_asked_bytes <= held.memory_bytes || offer.memory_asked_bytes <= offer.memory_free_bytes;
+    match (share_fits, memory_fits) {
+        (true, true) => Ok(offer.memory_asked_bytes),
+        (true, false) => Err(Refusal::Memory { asked_permille: demand.fraction_permille, offers: vec![offer] }),
+        (false, _) => Err(Refusal::Share { asked_permille: demand.fraction_permille, offers: vec![offer] }),
+    }
+}
+
+fn refuse(offers: Vec<Offer>, asked_permille: u16) -> Refusal {
+    if offers.iter().all(|offer| offer.share_free_permille < asked_permille) {
+        Refusal::Share { asked_permille, offers }
+    } else {
+        Refusal::Memory { asked_permille, offers }
+    }
+}

@@ -1,0 +1,123 @@
+//! Why a share does not fit, with the numbers that a message needs.
+
+use std::fmt;
+
+/// What one GPU could give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// UUID of the GPU or MIG instance.
+    pub key: String,
+    /// Compute that is not leased.
+    pub share_free_permille: u16,
+    /// Memory that is neither leased nor held by others.
+    pub memory_free_bytes: u64,
+    /// Memory that the demand comes to on this GPU.
+    pub memory_asked_bytes: u64,
+}
+
+/// Why a lease was not placed or not changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no GPU to choose from.
+    NoGpu,
+    /// The fraction is not within 1 to 1000 permille.
+    Fraction {
+        /// What was asked for.
+        asked_permille: u16,
+    },
+    /// No GPU has so much compute free.
+    Share {
+        /// What was asked for.
+        asked_permille: u16,
+        /// Every GPU looked at, in the order given.
+        offers: Vec<Offer>,
+    },
+    /// No GPU that has the compute free has the memory free as well.
+    Memory {
+        /// The compute asked for; the memory is in each offer, as it may depend on the GPU.
+        asked_permille: u16,
+        /// Every GPU looked at, in the order given.
+        offers: Vec<Offer>,
+    },
+}
+
+impl Refusal {
+    /// The most compute free on one GPU.
+    #[must_use]
+    pub fn best_share_permille(&self) -> u16 {
+        self.offers().iter().map(|offer| offer.share_free_permille).max().unwrap_or(0)
+    }
+
+    /// The GPU with the most memory free among those that have the compute free.
+    #[must_use]
+    pub fn best_memory(&self) -> Option<&Offer> {
+        let asked = self.asked_permille();
+        self.offers()
+            .iter()
+            .filter(|offer| offer.share_free_permille >= asked)
+            .max_by_key(|offer| offer.memory_free_bytes)
+    }
+
+    /// What each GPU could give.
+    #[must_use]
+    pub fn offers(&self) -> &[Offer] {
+        match self {
+            Self::NoGpu | Self::Fraction { .. } => &[],
+            Self::Share { offers, .. } | Self::Memory { offers, .. } => offers,
+        }
+    }
+
+    fn asked_permille(&self) -> u16 {
+        match self {
+            Self::NoGpu => 0,
+            Self::Fraction { asked_permille }
+            | Self::Share { asked_permille, .. }
+            | Self::Memory { asked_permille, .. } => *asked_permille,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoGpu => write!(f, "no gpu matches the request"),
+            Self::Fraction { asked_permille } => {
+                write!(f, "fraction {} is not within 0.001 and 1", Fraction(*asked_permille))
+            }
+            Self::Share { asked_permille, .. } => {
+                let best = self.best_share_permille();
+                write!(
+                    f,
+                    "fraction {} asked, at most {} free on one gpu, ",
+                    Fraction(*asked_permille),
+                    Fraction(best)
+                )?;
+                if best == 0 {
+                    write!(f, "wait or end a lease")
+                } else {
+                    write!(f, "ask for at most {}, wait, or end a lease", Fraction(best))
+                }
+            }
+            Self::Memory { .. } => match self.best_memory() {
+                Some(offer) => write!(
+                    f,
+                    "{} bytes of memory asked, at most {} free on {}, ask for less memory, wait, or end a lease",
+                    offer.memory_asked_bytes, offer.memory_free_bytes, offer.key
+                ),
+                None => write!(f, "no gpu has the memory free, ask for less, wait, or end a lease"),
+            },
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// A fraction in permille, shown as a decimal with at most three digits.
+struct Fraction(u16);
+
+impl fmt::Display for Fraction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}.{:03}", self.0 / 1000, self.0 % 1000);
+        f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
+    }
+}

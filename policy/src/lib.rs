@@ -1,0 +1,17 @@
+//! The decisions of gpool, and nothing but decisions.
+//!
+//! * [`mod@slice`]: who may launch on a GPU now, for how long, and who is next;
+//! * [`timeline`]: what a measured burst costs, also when bursts overlap;
+//! * [`admission`]: whether a share fits, and on which GPU.
+//!
+//! Everything here is a pure function of its inputs: time is passed in, numbers are integers, and the same inputs
+//! give the same outputs bit for bit.
+
+#![forbid(unsafe_code)]
+
+pub mod admission;
+pub mod identity;
+pub mod slice;
+pub mod timeline;
+
+pub use identity::TenantId;

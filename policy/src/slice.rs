@@ -1,0 +1,25 @@
+//! Who may launch on a GPU now, and until when.
+//!
+//! A post-charged EEVDF (earliest eligible virtual deadline first, Stoica & Abdel-Wahab 1995) in integers, one
+//! [`SliceScheduler`] per GPU. Launched work cannot be called back, so the only lever is the gate in front of the
+//! launch, and the only currency is GPU time that was measured after it was used.
+//!
+//! The course of a slice: a tenant that wants is opened with a host time `until`; it issues work while what it has
+//! issued is expected to end before that; then it announces when its queued work will end. One hand-off before that
+//! end the scheduler decides who is next. If it is the same tenant, its `until` grows and nothing drains; if not, its
+//! gate closes and the next one opens, so that the first launch arrives when the device falls idle.
+
+mod account;
+mod handoff;
+mod message;
+mod parameters;
+mod pick;
+mod queue;
+mod scheduler;
+mod turn;
+mod virtual_clock;
+
+pub use crate::TenantId;
+pub use message::{Command, Input};
+pub use parameters::Parameters;
+pub use scheduler::SliceScheduler;

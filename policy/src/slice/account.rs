@@ -1,0 +1,158 @@
+//! What one tenant has had.
+
+use super::virtual_clock::{SCALE, VirtualClock};
+
+/// A tenant's weight, service and place in virtual time.
+///
+/// `ve = origin + service * 2^20 / weight`, computed from the total service since the origin, so that rounding does
+/// not accumulate.
+#[derive(Clone, Debug)]
+pub(super) struct Account {
+    weight: i128,
+    origin: i128,
+    service_ns: i128,
+    /// `ve`, kept for the sake of the many comparisons of a decision.
+    eligible_at: i128,
+    charged_ns: i64,
+    /// Part of the service that was held and not yet seen as measured work.
+    held_ns: i64,
+    /// Up to when that was.
+    held_until_ns: u64,
+    active: bool,
+    /// When it was last active.
+    active_ns: u64,
+}
+
+impl Account {
+    /// An account that is not active and owes `debt_ns`.
+    pub(super) fn new(clock: &VirtualClock, weight_permille: u16, debt_ns: u64, now_ns: u64) -> Self {
+        let weight = i128::from(weight_permille.max(1));
+        let origin = clock.entry_with_debt(weight, debt_ns);
+        Self {
+            weight,
+            origin,
+            service_ns: 0,
+            eligible_at: origin,
+            charged_ns: 0,
+            held_ns: 0,
+            held_until_ns: 0,
+            active: false,
+            active_ns: now_ns,
+        }
+    }
+
+    /// Virtual eligible time.
+    pub(super) fn eligible_at(&self) -> i128 {
+        self.eligible_at
+    }
+
+    /// Virtual deadline of a request of so many GPU ns: `ve + r / w`.
+    pub(super) fn deadline(&self, request_ns: u64) -> i128 {
+        let scaled = i128::from(request_ns) * SCALE;
+        // A 64-bit division is several times as fast, and every sensible request fits.
+        match (u64::try_from(scaled), u64::try_from(self.weight)) {
+            (Ok(scaled), Ok(weight)) => self.eligible_at + i128::from(scaled / weight),
+            _ => self.eligible_at + scaled / self.weight,
+        }
+    }
+
+    /// Whether an active tenant's virtual eligible time is not after V.
+    pub(super) fn is_eligible(&self, clock: &VirtualClock) -> bool {
+        clock.is_due(self.weight, self.eligible_at)
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// Measured GPU time so far.
+    pub(super) fn charged_ns(&self) -> i64 {
+        self.charged_ns
+    }
+
+    /// What it is owed (positive) or owes, in GPU ns. A tenant that is not active is never owed anything.
+    pub(super) fn lag_ns(&self, clock: &VirtualClock) -> i64 {
+        if self.active {
+            clock.lag_ns(self.weight, self.eligible_at())
+        } else {
+            clock.lag_on_entry_ns(self.weight, self.eligible_at()).min(0)
+        }
+    }
+
+    /// Becomes active: no credit for having slept, but a debt stays, for `debt_keep_ns`.
+    pub(super) fn wake(&mut self, clock: &mut VirtualClock, now_ns: u64, debt_keep_ns: u64) {
+        if self.active {
+            return;
+        }
+        let behind = clock.now() - self.eligible_at();
+        if behind > 0 || now_ns.saturating_sub(self.active_ns) > debt_keep_ns {
+            self.origin += behind;
+            self.eligible_at += behind;
+        }
+        self.active = true;
+        clock.enter(self.weight, self.eligible_at());
+    }
+
+    /// Is active no longer.
+    pub(super) fn retire(&mut self, clock: &mut VirtualClock, now_ns: u64) {
+        if self.active {
+            clock.leave(self.weight, self.eligible_at());
+            self.active = false;
+            self.active_ns = now_ns;
+        }
+    }
+
+    /// Takes a new weight and keeps the lag: `ve' = V - lag / w'`.
+    pub(super) fn reweigh(&mut self, clock: &mut VirtualClock, weight_permille: u16) {
+        let weight = i128::from(weight_permille.max(1));
+        if weight == self.weight {
+            return;
+        }
+        let now = clock.now();
+        let lag = self.weight * (now - self.eligible_at());
+        if self.active {
+            clock.leave(self.weight, self.eligible_at());
+        }
+        self.weight = weight;
+        self.origin = now - lag.div_euclid(weight);
+        self.service_ns = 0;
+        self.eligible_at = self.origin;
+        if self.active {
+            clock.enter(self.weight, self.eligible_at());
+        }
+    }
+
+    /// Books GPU time of a burst of its own that began at `began_ns`. What was booked as held and turns out to have
+    /// been work is not booked again; once work that began later is reported, the rest was no work and stays booked.
+    pub(super) fn charge(&mut self, clock: &mut VirtualClock, ns: i64, began_ns: u64) {
+        if began_ns >= self.held_until_ns {
+            self.held_ns = 0;
+        }
+        let known = ns.clamp(0, self.held_ns);
+        self.held_ns -= known;
+        self.charged_ns += ns;
+        self.serve(clock, ns - known);
+    }
+
+    /// Corrects what it was charged because of a burst of somebody else.
+    pub(super) fn correct(&mut self, clock: &mut VirtualClock, ns: i64) {
+        self.charged_ns += ns;
+        self.serve(clock, ns);
+    }
+
+    /// Books device time that was withheld from others up to now, until measured work takes its place.
+    pub(super) fn hold(&mut self, clock: &mut VirtualClock, now_ns: u64, ns: i64) {
+        self.held_ns += ns;
+        self.held_until_ns = now_ns;
+        self.serve(clock, ns);
+    }
+
+    fn serve(&mut self, clock: &mut VirtualClock, ns: i64) {
+        let before = self.eligible_at;
+        self.service_ns += i128::from(ns);
+        self.eligible_at = self.origin + (self.service_ns * SCALE).div_euclid(self.weight);
+        if self.active {
+            clock.shift(self.weight, before, self.eligible_at);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The slice that is being served.
+
+use super::TenantId;
+
+/// An open gate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// Whose.
+    pub(super) tenant: TenantId,
+    /// The end of its slice, host time.
+    pub(super) until_ns: u64,
+    /// When its queued work is expected to end, once it has said so.
+    pub(super) announced_ns: Option<u64>,
+    /// Since when somebody else has wanted the device.
+    pub(super) contested_ns: Option<u64>,
+    /// What the tenant had been charged when the slice was given or renewed.
+    pub(super) charged_before_ns: i64,
+}
+
+impl Turn {
+    /// Takes an announced end, bounded: not in the past and not beyond `until + 10 * drain limit`.
+    ///
+    /// A tenant may correct itself, and says so when its work ends before the announced end. But the first thing it
+    /// says of a slice is that its work lasts until the end of the slice; an earlier end is about the slice before,
+    /// and crossed the renewal on its way.
+    pub(super) fn announce(&mut self, now_ns: u64, estimated_end_ns: u64, drain_limit_ns: u64) {
+        let latest = self.until_ns.max(now_ns).saturating_add(drain_limit_ns.saturating_mul(10));
+        let end_ns = estimated_end_ns.clamp(now_ns, latest);
+        if self.announced_ns.is_some() || end_ns >= self.until_ns {
+            self.announced_ns = Some(end_ns);
+        }
+    }
+
+    /// Somebody else wants the device.
+    pub(super) fn contest(&mut self, now_ns: u64) {
+        self.contested_ns.get_or_insert(now_ns);
+    }
+
+    /// When to choose who is next: one hand-off before the announced end, but with somebody waiting not later than the
+    /// drain limit.
+    pub(super) fn decision_ns(&self, handoff_ns: u64, drain_limit_ns: u64) -> Option<u64> {
+        let drained_ns = self.announced_ns.map(|end_ns| end_ns.saturating_sub(handoff_ns));
+        let limit_ns = self.contested_ns.map(|_| self.until_ns.saturating_add(drain_limit_ns));
+        [drained_ns, limit_ns].into_iter().flatten().min()
+    }
+
+    /// When the next slice begins on the device if the same tenant wins it, and if another one does: at the announced
+    /// end, unless that is too far away to wait for.
+    pub(super) fn next_start_ns(&self, now_ns: u64, handoff_ns: u64) -> (u64, u64) {
+        match self.announced_ns {
+            Some(end_ns) if end_ns <= now_ns.saturating_add(handoff_ns) => (end_ns.max(now_ns), end_ns.max(now_ns)),
+            Some(end_ns) => (end_ns, now_ns),
+            None => (now_ns, now_ns),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What measured bursts cost.
+//!
+//! A burst is a stretch of time in which one context of one tenant had work on the device. The hardware slices time
+//! between contexts that have work, so a moment `dt` in which tenant `i` has `k_i` such contexts costs it
+//! `dt * k_i / sum k`. Bursts are reported in any order and late; each one changes what the others that overlap it
+//! have to pay, and the timeline answers with those changes.
+
+mod segment;
+
+use std::collections::BTreeMap;
+
+use crate::TenantId;
+use segment::Segment;
+
+/// One measured burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burst {
+    /// Who ran.
+    pub tenant: TenantId,
+    /// Which of its contexts; unique within the tenant.
+    pub context: u64,
+    /// First nanosecond with work on the device, `CLOCK_MONOTONIC`.
+    pub start_ns: u64,
+    /// First nanosecond without, `CLOCK_MONOTONIC`.
+    pub end_ns: u64,
+}
+
+/// A change of what a tenant has been charged, in nanoseconds of GPU time. Negative when a burst of somebody else
+/// turns out to have shared the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// Who is charged.
+    pub tenant: TenantId,
+    /// By how much its total changes.
+    pub ns: i64,
+}
+
+/// What became of a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Taken as reported.
+    Accepted,
+    /// Taken in part: it ended after now, or was longer than [`Bounds::longest_burst_ns`] (its end was kept).
+    Clamped,
+    /// Not taken: it ended before it started.
+    Reversed,
+    /// Not taken: it started at or after now.
+    Future,
+}
+
+/// Limits of what is remembered and believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// How far before the newest time seen overlaps are still corrected.
+    pub horizon_ns: u64,
+    /// The longest burst that is believed.
+    pub longest_burst_ns: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { horizon_ns: 2_000_000_000, longest_burst_ns: 60_000_000_000 }
+    }
+}
+
+/// The recent past of one device: disjoint segments, each with the contexts that had work in it.
+///
+/// The charges of a segment always sum to its length, exactly: the length is cut at `length * j / k` for the prefixes
+/// `j` of its contexts, so every remainder is carried to the next tenant.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    bounds: Bounds,
+    newest_ns: u64,
+    /// Before this everything is final; always at or before the first segment.
+    settled_ns: u64,
+    /// By start.
+    window: BTreeMap<u64, Segment>,
+}
+
+impl Timeline {
+    /// An empty timeline.
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, newest_ns: 0, settled_ns: 0, window: BTreeMap::new() }
+    }
+
+    /// Enters a burst. The changes are added to `deltas`, at most one per tenant, none of them zero.
+    ///
+    /// A stretch that the same context has already reported costs nothing a second time. The part of a burst that
+    /// lies before the horizon is charged in full, because who else ran then is no longer known.
+    pub fn add(&mut self, now_ns: u64, burst: Burst, deltas: &mut Vec<Delta>) -> Verdict {
+        self.settle(now_ns);
+        if burst.start_ns > burst.end_ns {
+            return Verdict::Reversed;
+        }
+        if burst.start_ns >= now_ns {
+            return Verdict::Future;
+        }
+        let end = burst.end_ns.min(now_ns);
+        let start = burst.start_ns.max(end.saturating_sub(self.bounds.longest_burst_ns));
+        let verdict = if (start, end) == (burst.start_ns, burst.end_ns) { Verdict::Accepted } else { Verdict::Clamped };
+
+        let first = deltas.len();
+        if start < self.settled_ns {
+            segment::charge(deltas, burst.tenant, length(start, end.min(self.settled_ns)));
+        }
+        let start = start.max(self.settled_ns);
+        if start < end {
+            self.cover(burst, start, end, deltas);
+        }
+        segment::drop_zeroes(deltas, first);
+        verdict
+    }
+
+    /// Number of segments remembered.
+    #[must_use]
+    pub fn segment_count(&self) -> usize {
+        self.window.len()
+    }
+
+    /// Marks `[start, end)` as used by the burst's context.
+    fn cover(&mut self, burst: Burst, start: u64, end: u64, deltas: &mut Vec<Delta>) {
+        self.cut(start, deltas);
+        self.cut(end, deltas);
+        let mut at = start;
+        while at < end {
+            match self.window.range_mut(at..end).next() {
+                Some((&begin, segment)) if begin == at => {
+                    segment.enter(at, burst.tenant, burst.context, deltas);
+                    at = segment.end_ns;
+                }
+                next => {
+                    let stop = next.map_or(end, |(&begin, _)| begin);
+                    segment::charge(deltas, burst.tenant, length(at, stop));
+                    self.window.insert(at, Segment::new(stop, burst.tenant, burst.context));
+                    at = stop;
+                }
+            }
+        }
+    }
+
+    /// Makes `at` a border between segments.
+    fn cut(&mut self, at: u64, deltas: &mut Vec<Delta>) {
+        let Some((&begin, segment)) = self.window.range_mut(..at).next_back() else { return };
+        if segment.end_ns > at {
+            let rest = segment.cut(begin, at, deltas);
+            self.window.insert(at, rest);
+        }
+    }
+
+    /// Forgets segments that ended before the horizon.
+    fn settle(&mut self, now_ns: u64) {
+        self.newest_ns = self.newest_ns.max(now_ns);
+        let horizon = self.newest_ns.saturating_sub(self.bounds.horizon_ns);
+        while let Some(oldest) = self.window.first_entry() {
+            if oldest.get().end_ns > horizon {
+                self.settled_ns = self.settled_ns.max(horizon.min(*oldest.key()));
+                return;
+            }
+            oldest.remove();
+        }
+        self.settled_ns = self.settled_ns.max(horizon);
+    }
+}
+
+fn length(start: u64, end: u64) -> i64 {
+    i64::try_from(end.saturating_sub(start)).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,74 @@
+//! One stretch of time in which the set of contexts with work does not change.
+
+use super::{Delta, length};
+use crate::TenantId;
+
+/// A stretch of time and the contexts that share it. Its start is its key in the window.
+#[derive(Clone, Debug)]
+pub(super) struct Segment {
+    /// First nanosecond after it.
+    pub(super) end_ns: u64,
+    /// Contexts with work, by tenant, each once.
+    holders: Vec<(TenantId, u64)>,
+}
+
+impl Segment {
+    pub(super) fn new(end_ns: u64, tenant: TenantId, context: u64) -> Self {
+        Self { end_ns, holders: vec![(tenant, context)] }
+    }
+
+    /// Adds a context to those that share the segment.
+    pub(super) fn enter(&mut self, start_ns: u64, tenant: TenantId, context: u64, deltas: &mut Vec<Delta>) {
+        if let Err(place) = self.holders.binary_search(&(tenant, context)) {
+            self.settle(start_ns, -1, deltas);
+            self.holders.insert(place, (tenant, context));
+            self.settle(start_ns, 1, deltas);
+        }
+    }
+
+    /// Shortens the segment to end at `at` and returns the rest. Rounding may move a nanosecond between tenants.
+    pub(super) fn cut(&mut self, start_ns: u64, at: u64, deltas: &mut Vec<Delta>) -> Self {
+        let rest = Self { end_ns: self.end_ns, holders: self.holders.clone() };
+        let shared = self.holders.len() > 1;
+        if shared {
+            self.settle(start_ns, -1, deltas);
+        }
+        self.end_ns = at;
+        if shared {
+            self.settle(start_ns, 1, deltas);
+            rest.settle(at, 1, deltas);
+        }
+        rest
+    }
+
+    /// Charges (`sign` 1) or returns (-1) the segment's length, split by contexts.
+    fn settle(&self, start_ns: u64, sign: i64, deltas: &mut Vec<Delta>) {
+        let total = i128::from(length(start_ns, self.end_ns));
+        let contexts = self.holders.len() as i128;
+        let mut paid = 0;
+        let mut counted = 0;
+        for of_one in self.holders.chunk_by(|a, b| a.0 == b.0) {
+            counted += of_one.len() as i128;
+            let due = i64::try_from(total * counted / contexts).unwrap_or(i64::MAX);
+            charge(deltas, of_one[0].0, sign * (due - paid));
+            paid = due;
+        }
+    }
+}
+
+/// Adds to a tenant's delta, or starts one.
+pub(super) fn charge(deltas: &mut Vec<Delta>, tenant: TenantId, ns: i64) {
+    match deltas.iter_mut().find(|delta| delta.tenant == tenant) {
+        Some(delta) => delta.ns += ns,
+        None => deltas.push(Delta { tenant, ns }),
+    }
+}
+
+/// Removes the deltas from `first` on that cancelled out.
+pub(super) fn drop_zeroes(deltas: &mut Vec<Delta>, first: usize) {
+    let mut index = 0;
+    deltas.retain(|delta| {
+        index += 1;
+        index <= first || delta.ns != 0
+    });
+}

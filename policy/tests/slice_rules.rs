@@ -1,0 +1,303 @@
+//! The rules of the slice scheduler, one by one, and arbitrary inputs.
+
+use gpool_policy::TenantId;
+use gpool_policy::slice::{Command, Input, Parameters, SliceScheduler};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+const A: TenantId = TenantId(1);
+const B: TenantId = TenantId(2);
+
+struct Table {
+    scheduler: SliceScheduler,
+    now: u64,
+}
+
+impl Table {
+    /// Two joined tenants of equal weight at 1 s.
+    fn new() -> Self {
+        let now = 1000 * MS;
+        let mut table = Self { scheduler: SliceScheduler::new(Parameters::default(), now), now };
+        for tenant in [A, B] {
+            assert_eq!(table.tell(Input::Join { tenant, weight_permille: 500, debt_ns: 0 }), []);
+        }
+        table
+    }
+
+    fn tell(&mut self, input: Input) -> Vec<Command> {
+        let mut commands = Vec::new();
+        self.scheduler.handle(self.now, input, &mut commands);
+        commands
+    }
+
+    fn after(&mut self, ns: u64, input: Input) -> Vec<Command> {
+        self.now += ns;
+        self.tell(input)
+    }
+
+    fn burst(&mut self, tenant: TenantId, ns: u64) {
+        self.tell(Input::Burst { tenant, context: 0, start_ns: self.now - ns, end_ns: self.now });
+    }
+}
+
+fn open(tenant: TenantId, until_ns: u64) -> Command {
+    Command::Open { tenant, until_ns }
+}
+
+#[test]
+fn a_want_opens_an_idle_device_at_once() {
+    let mut table = Table::new();
+    let until = table.now + table.scheduler.slice_ns();
+    assert_eq!(table.tell(Input::Wants { tenant: A }), [open(A, until)]);
+    assert_eq!(table.tell(Input::Wants { tenant: A }), []);
+    assert_eq!(table.tell(Input::Wants { tenant: B }), []);
+    assert_eq!((table.scheduler.running(), table.scheduler.wants(B)), (Some(A), true));
+}
+
+#[test]
+fn the_decision_is_one_hand_off_before_the_announced_end() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    let end = table.now + 12 * MS;
+    assert_eq!(table.after(9 * MS, Input::Announced { tenant: A, estimated_end_ns: end }), []);
+    table.burst(A, 8 * MS);
+    assert_eq!(table.scheduler.next_timer(), Some(end - table.scheduler.handoff_ns()));
+    table.now = end - table.scheduler.handoff_ns();
+    let until = end + table.scheduler.slice_ns();
+    assert_eq!(table.tell(Input::Pass), [Command::Close { tenant: A }, open(B, until)]);
+}
+
+#[test]
+fn an_earlier_end_may_be_announced() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    let end = table.now + 15 * MS;
+    table.after(9 * MS, Input::Announced { tenant: A, estimated_end_ns: end });
+    table.burst(A, 8 * MS);
+    let drained = table.now + MS;
+    let commands = table.after(MS, Input::Announced { tenant: A, estimated_end_ns: drained });
+    assert_eq!(commands[0], Command::Close { tenant: A });
+}
+
+#[test]
+fn alone_it_is_renewed_without_a_close() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    let end = table.now + 12 * MS;
+    table.burst(A, 8 * MS);
+    let until = end + table.scheduler.slice_ns();
+    assert_eq!(table.after(12 * MS, Input::Announced { tenant: A, estimated_end_ns: end }), [open(A, until)]);
+    assert_eq!(table.scheduler.next_timer(), None);
+}
+
+#[test]
+fn idle_passes_the_device_on_at_once() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    let until = table.now + MS + table.scheduler.slice_ns();
+    assert_eq!(table.after(MS, Input::Idle { tenant: A }), [Command::Close { tenant: A }, open(B, until)]);
+    assert_eq!(table.scheduler.active_count(), 2);
+    table.after(3 * MS, Input::Pass);
+    assert_eq!(table.scheduler.active_count(), 1);
+}
+
+#[test]
+fn silence_is_overlapped_at_the_drain_limit_and_booked() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    let limit = table.now + table.scheduler.slice_ns() + 20 * MS;
+    assert_eq!(table.scheduler.next_timer(), Some(limit));
+    table.now = limit;
+    assert_eq!(table.tell(Input::Pass)[0], Command::Close { tenant: A });
+    assert_eq!((table.scheduler.running(), table.scheduler.charged_ns(A)), (Some(B), Some(0)));
+    let silent = i64::try_from(table.scheduler.slice_ns() + 20 * MS).expect("small");
+    assert_eq!(table.scheduler.lag_ns(A), Some(-silent / 2));
+    // What it turns out to have run in that time is not booked twice.
+    table.burst(A, 25 * MS);
+    assert_eq!(table.scheduler.lag_ns(A), Some(-silent / 2));
+    assert_eq!(table.scheduler.charged_ns(A), Some(25 * MS));
+}
+
+#[test]
+fn a_lone_silent_tenant_makes_room_for_whoever_comes() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    assert_eq!(table.after(500 * MS, Input::Pass), []);
+    assert_eq!(table.tell(Input::Wants { tenant: B })[0], Command::Close { tenant: A });
+    assert_eq!(table.scheduler.running(), Some(B));
+    assert_eq!(table.scheduler.debt_ns(A), 0);
+}
+
+#[test]
+fn a_short_pause_keeps_what_is_owed_and_a_long_one_does_not() {
+    for (pause, kept) in [(MS, true), (5 * MS, false)] {
+        let mut table = Table::new();
+        table.tell(Input::Wants { tenant: A });
+        table.tell(Input::Wants { tenant: B });
+        table.now += 10 * MS;
+        table.burst(A, 10 * MS);
+        assert_eq!(table.scheduler.lag_ns(B), Some(5_000_000));
+        table.tell(Input::Idle { tenant: B });
+        table.after(pause, Input::Wants { tenant: B });
+        assert_eq!(table.scheduler.lag_ns(B), Some(if kept { 5_000_000 } else { 0 }));
+    }
+}
+
+#[test]
+fn debt_shortens_the_slice() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    table.now += 50 * MS;
+    table.burst(A, 50 * MS);
+    assert_eq!((table.scheduler.running(), table.scheduler.debt_ns(A)), (Some(B), 25 * MS));
+    // The one that is owed time pauses, so the debtor is next, for the least slice.
+    table.tell(Input::Wants { tenant: A });
+    assert_eq!(table.tell(Input::Idle { tenant: B }).last(), Some(&open(A, table.now + MS)));
+}
+
+#[test]
+fn an_end_that_is_too_far_away_is_not_waited_for() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    let limit = table.now + table.scheduler.slice_ns() + 20 * MS;
+    table.after(MS, Input::Announced { tenant: A, estimated_end_ns: table.now + 100 * MS });
+    assert_eq!(table.scheduler.next_timer(), Some(limit));
+    table.now = limit;
+    let until = limit + table.scheduler.slice_ns();
+    assert_eq!(table.tell(Input::Pass), [Command::Close { tenant: A }, open(B, until)]);
+    assert!(table.scheduler.wants(A));
+}
+
+#[test]
+fn holding_and_then_working_is_paid_twice() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    table.now += table.scheduler.slice_ns() + 20 * MS;
+    table.tell(Input::Pass);
+    let before = table.scheduler.lag_ns(A).expect("joined");
+    table.tell(Input::Wants { tenant: A });
+    table.now += 10 * MS;
+    table.burst(A, 5 * MS);
+    assert_eq!(table.scheduler.lag_ns(A), Some(before - 2_500_000));
+}
+
+#[test]
+fn an_announcement_that_crossed_a_renewal_is_ignored() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    let end = table.now + 12 * MS;
+    table.after(12 * MS, Input::Announced { tenant: A, estimated_end_ns: end });
+    table.tell(Input::Wants { tenant: B });
+    table.burst(A, 12 * MS);
+    assert_eq!(table.tell(Input::Announced { tenant: A, estimated_end_ns: end }), []);
+    assert_eq!((table.scheduler.running(), table.scheduler.wants(A)), (Some(A), false));
+}
+
+#[test]
+fn debt_is_forgotten_after_its_time() {
+    let mut table = Table::new();
+    table.tell(Input::Leave { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    table.tell(Input::Join { tenant: A, weight_permille: 500, debt_ns: 7 * MS });
+    assert_eq!(table.scheduler.debt_ns(A), 7 * MS);
+    table.after(10_001 * MS, Input::Wants { tenant: A });
+    assert_eq!(table.scheduler.debt_ns(A), 0);
+}
+
+#[test]
+fn absurd_announcements_are_bounded() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    let latest = table.now + table.scheduler.slice_ns() + 200 * MS;
+    table.tell(Input::Announced { tenant: A, estimated_end_ns: u64::MAX });
+    assert_eq!(table.scheduler.next_timer(), Some(latest - table.scheduler.handoff_ns()));
+    let until = table.now + table.scheduler.slice_ns();
+    assert_eq!(table.tell(Input::Announced { tenant: A, estimated_end_ns: 0 }), [open(A, until)]);
+}
+
+#[test]
+fn unknown_tenants_are_ignored() {
+    let mut table = Table::new();
+    let tenant = TenantId(9);
+    for input in [
+        Input::Wants { tenant },
+        Input::Idle { tenant },
+        Input::Leave { tenant },
+        Input::Weight { tenant, weight_permille: 3 },
+        Input::Announced { tenant, estimated_end_ns: 5 },
+        Input::Burst { tenant, context: 0, start_ns: 0, end_ns: 5 },
+        Input::FirstLaunch { tenant, after_open_ns: u64::MAX },
+    ] {
+        assert_eq!(table.tell(input), []);
+    }
+    assert_eq!((table.scheduler.running(), table.scheduler.total_charged_ns()), (None, 0));
+    assert_eq!((table.scheduler.handoff_ns(), table.scheduler.debt_ns(tenant)), (100_000, 0));
+}
+
+fn any_time() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0..200 * MS, 1 => Just(u64::MAX), 1 => any::<u64>()]
+}
+
+fn any_input() -> impl Strategy<Value = Input> {
+    let tenant = (0..5u64).prop_map(TenantId);
+    prop_oneof![
+        (tenant.clone(), any::<u16>(), 0..100 * MS).prop_map(|(tenant, weight_permille, debt_ns)| Input::Join {
+            tenant,
+            weight_permille,
+            debt_ns
+        }),
+        tenant.clone().prop_map(|tenant| Input::Leave { tenant }),
+        (tenant.clone(), any::<u16>()).prop_map(|(tenant, weight_permille)| Input::Weight { tenant, weight_permille }),
+        tenant.clone().prop_map(|tenant| Input::Wants { tenant }),
+        (tenant.clone(), any_time())
+            .prop_map(|(tenant, estimated_end_ns)| Input::Announced { tenant, estimated_end_ns }),
+        tenant.clone().prop_map(|tenant| Input::Idle { tenant }),
+        (tenant.clone(), 0..3u64, any_time(), any_time())
+            .prop_map(|(tenant, context, start_ns, end_ns)| Input::Burst { tenant, context, start_ns, end_ns }),
+        (tenant, any_time()).prop_map(|(tenant, after_open_ns)| Input::FirstLaunch { tenant, after_open_ns }),
+        Just(Input::Pass),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_inputs_keep_the_gates_in_order(steps in prop::collection::vec((0..3 * MS, any_input()), 1..200)) {
+        let mut scheduler = SliceScheduler::new(Parameters::default(), 0);
+        let (mut now, mut opened) = (0, None);
+        for (index, (passed, input)) in steps.into_iter().enumerate() {
+            now += passed;
+            // Every seventh input carries a time that lies back.
+            let told = if index % 7 == 0 { now / 2 } else { now };
+            let mut commands = Vec::new();
+            scheduler.handle(told, input, &mut commands);
+            for command in commands {
+                match command {
+                    Command::Open { tenant, until_ns } => {
+                        prop_assert!(opened.is_none_or(|other| other == tenant));
+                        prop_assert!(until_ns >= told && until_ns <= now + 300 * MS);
+                        opened = Some(tenant);
+                    }
+                    Command::Close { tenant } => {
+                        prop_assert_eq!(opened, Some(tenant));
+                        opened = None;
+                    }
+                }
+            }
+            prop_assert_eq!(scheduler.running(), opened);
+            if opened.is_none() {
+                prop_assert!((0..5).all(|tenant| !scheduler.wants(TenantId(tenant))));
+            }
+            prop_assert!(scheduler.next_timer().is_none_or(|at| at > told));
+            prop_assert!(scheduler.total_charged_ns() <= 20_000 * MS);
+        }
+    }
+}

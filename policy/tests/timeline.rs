@@ -1,0 +1,126 @@
+//! The charge against a reference that counts every nanosecond, and its bounds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpool_policy::TenantId;
+use gpool_policy::timeline::{Bounds, Burst, Delta, Timeline, Verdict};
+use proptest::prelude::*;
+
+const NOW: u64 = 1_000;
+
+fn burst(tenant: u64, context: u64, start_ns: u64, end_ns: u64) -> Burst {
+    Burst { tenant: TenantId(tenant), context, start_ns, end_ns }
+}
+
+fn timeline() -> Timeline {
+    Timeline::new(Bounds::default())
+}
+
+fn add(timeline: &mut Timeline, now: u64, burst: Burst) -> (Verdict, BTreeMap<u64, i64>) {
+    let mut deltas = Vec::new();
+    let verdict = timeline.add(now, burst, &mut deltas);
+    assert!(deltas.iter().all(|delta| delta.ns != 0), "{deltas:?}");
+    (verdict, deltas.iter().map(|delta: &Delta| (delta.tenant.0, delta.ns)).collect())
+}
+
+#[test]
+fn overlap_is_shared_by_contexts() {
+    let mut timeline = timeline();
+    assert_eq!(add(&mut timeline, NOW, burst(1, 0, 0, 90)).1, BTreeMap::from([(1, 90)]));
+    // A second context of tenant 2 takes a third of what is shared by three.
+    assert_eq!(add(&mut timeline, NOW, burst(2, 0, 30, 90)).1, BTreeMap::from([(1, -30), (2, 30)]));
+    assert_eq!(add(&mut timeline, NOW, burst(2, 1, 30, 90)).1, BTreeMap::from([(1, -10), (2, 10)]));
+    assert_eq!(timeline.segment_count(), 2);
+}
+
+#[test]
+fn a_context_pays_once() {
+    let mut timeline = timeline();
+    add(&mut timeline, NOW, burst(1, 0, 0, 90));
+    assert_eq!(add(&mut timeline, NOW, burst(1, 0, 10, 50)).1, BTreeMap::new());
+    assert_eq!(add(&mut timeline, NOW, burst(1, 0, 80, 100)).1, BTreeMap::from([(1, 10)]));
+}
+
+#[test]
+fn garbage_is_rejected_or_clamped() {
+    let mut timeline = timeline();
+    assert_eq!(add(&mut timeline, NOW, burst(1, 0, 50, 40)), (Verdict::Reversed, BTreeMap::new()));
+    assert_eq!(add(&mut timeline, NOW, burst(1, 0, NOW, NOW + 1)), (Verdict::Future, BTreeMap::new()));
+    assert_eq!(add(&mut timeline, NOW, burst(1, 0, 900, u64::MAX)), (Verdict::Clamped, BTreeMap::from([(1, 100)])));
+    let minute = Bounds::default().longest_burst_ns;
+    let (verdict, deltas) = add(&mut timeline, 10 * minute, burst(2, 0, 0, 5 * minute));
+    assert_eq!((verdict, deltas), (Verdict::Clamped, BTreeMap::from([(2, minute as i64)])));
+}
+
+#[test]
+fn what_lies_before_the_horizon_is_charged_in_full() {
+    let bounds = Bounds { horizon_ns: 100, longest_burst_ns: 10_000 };
+    let mut timeline = Timeline::new(bounds);
+    add(&mut timeline, 1_000, burst(1, 0, 800, 890));
+    add(&mut timeline, 1_000, burst(1, 0, 920, 960));
+    // 880 to 900 is settled, 900 to 920 was free, 920 to 960 is shared.
+    assert_eq!(add(&mut timeline, 1_000, burst(2, 0, 880, 960)).1, BTreeMap::from([(1, -20), (2, 60)]));
+    assert_eq!(timeline.segment_count(), 2);
+    add(&mut timeline, 5_000, burst(1, 0, 4_990, 4_991));
+    assert_eq!(timeline.segment_count(), 1);
+}
+
+/// For each nanosecond, who had work.
+type Moments = BTreeMap<u64, BTreeSet<(u64, u64)>>;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_agrees_with_counting_every_nanosecond(
+        bursts in prop::collection::vec((0..4u64, 0..3u64, 0..900u64, 1..300u64), 1..40),
+    ) {
+        let mut timeline = timeline();
+        let mut charged: BTreeMap<u64, i64> = BTreeMap::new();
+        let mut moments = Moments::new();
+        let mut order = Vec::new();
+        for (tenant, context, start, length) in bursts {
+            let end = (start + length).min(NOW);
+            order.push(burst(tenant, context, start, end));
+            (start..end).for_each(|at| { moments.entry(at).or_default().insert((tenant, context)); });
+            let (verdict, deltas) = add(&mut timeline, NOW, burst(tenant, context, start, end));
+            prop_assert_eq!(verdict, Verdict::Accepted);
+            deltas.into_iter().for_each(|(tenant, ns)| *charged.entry(tenant).or_default() += ns);
+            // Conservation, after every single burst.
+            prop_assert_eq!(charged.values().sum::<i64>(), moments.len() as i64);
+            prop_assert!(charged.values().all(|&ns| ns >= 0));
+        }
+        // Fairness: rounding moves less than a nanosecond per segment.
+        let segments = timeline.segment_count() as i64;
+        for (&tenant, &ns) in &charged {
+            let thousandths: i64 = moments.values().map(|contexts| {
+                let own = contexts.iter().filter(|(of, _)| *of == tenant).count() as i64;
+                1_000_000 * own / contexts.len() as i64
+            }).sum();
+            prop_assert!((ns - thousandths / 1_000_000).abs() <= segments + 1, "tenant {}: {} {}", tenant, ns, thousandths);
+        }
+        // The order of arrival does not matter to the total of anybody, but for the same rounding.
+        order.reverse();
+        let mut other = self::timeline();
+        let mut backwards: BTreeMap<u64, i64> = BTreeMap::new();
+        for late in order {
+            add(&mut other, NOW, late).1.into_iter().for_each(|(tenant, ns)| *backwards.entry(tenant).or_default() += ns);
+        }
+        backwards.retain(|_, ns| *ns != 0);
+        charged.retain(|_, ns| *ns != 0);
+        prop_assert_eq!(charged.keys().collect::<Vec<_>>(), backwards.keys().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_long_run_stays_small(step in 1_000_000..5_000_000u64, lateness in 0..50_000_000u64) {
+        let mut timeline = timeline();
+        let mut total = 0;
+        for round in 0..4_000 {
+            let end = 100_000_000 + round * step;
+            let (_, deltas) = add(&mut timeline, end + lateness, burst(round % 3, 0, end - step, end));
+            total += deltas.values().sum::<i64>();
+        }
+        prop_assert_eq!(total, 4_000 * step as i64);
+        prop_assert!(timeline.segment_count() <= 2_200);
+    }
+}

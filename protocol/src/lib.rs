@@ -1,0 +1,23 @@
+//! What the parts of gpool say to each other: the request grammar that travels in annotations and
+//! environment variables, the messages of the supervisor's socket, their errors, and a blocking client.
+//!
+//! Messages carry integers only (permille, bytes, nanoseconds) and ignore unknown fields, so that an
+//! old hook can talk to a new supervisor during an upgrade.
+#![forbid(unsafe_code)]
+
+mod client;
+mod error;
+mod identity;
+mod messages;
+mod quantity;
+mod request;
+
+pub use client::{Client, ClientError, DEFAULT_SOCKET};
+pub use error::{ErrorBody, ErrorCode};
+pub use identity::{ContainerId, GpuUuid, HostPid, LeaseId};
+pub use messages::{
+    BindRequest, Edit, Event, EventKind, GpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate, LeaseView,
+    SupervisorInfo,
+};
+pub use quantity::{MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};
+pub use request::{ANNOTATION_PREFIX, ENV_PREFIX, Request, RequestError, RequestSource};

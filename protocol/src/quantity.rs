@@ -1,0 +1,167 @@
+//! Shares and sizes as people write them, parsed without floats.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Why a share or a size could not be read. Its text says what is accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuantityError(String);
+
+impl fmt::Display for QuantityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for QuantityError {}
+
+/// A cap on device memory: absolute, or relative to the GPU that is chosen later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryCap {
+    /// So many bytes.
+    Bytes(u64),
+    /// Thousandths of the GPU's memory.
+    Permille(u16),
+}
+
+impl MemoryCap {
+    /// Reads `4GiB`, `4G`, `4096MiB`, plain bytes, or `25%`.
+    pub fn parse(text: &str) -> Result<Self, QuantityError> {
+        match text.trim().strip_suffix('%') {
+            None => parse_bytes(text).map(MemoryCap::Bytes),
+            Some(percent) => match parse_decimal(percent.trim(), 1) {
+                Some(permille @ 1..=1000) => Ok(MemoryCap::Permille(permille as u16)),
+                _ => Err(QuantityError("a percentage lies between 0.1% and 100%, with at most one decimal".into())),
+            },
+        }
+    }
+
+    /// The cap in bytes on a GPU with `total_bytes` of memory.
+    pub fn bytes_of(self, total_bytes: u64) -> u64 {
+        match self {
+            MemoryCap::Bytes(bytes) => bytes,
+            MemoryCap::Permille(permille) => (u128::from(total_bytes) * u128::from(permille) / 1000) as u64,
+        }
+    }
+}
+
+/// Reads a share of one GPU, 0.01 to 1 with at most three decimals (`0.3`, `.125`, `1`), as permille.
+///
+/// `30%` is accepted as well, because people write it.
+pub fn parse_permille(text: &str) -> Result<u16, QuantityError> {
+    let text = text.trim();
+    let parsed = match text.strip_suffix('%') {
+        Some(percent) => parse_decimal(percent.trim(), 1),
+        None => parse_decimal(text, 3),
+    };
+    match parsed {
+        Some(permille @ 10..=1000) => Ok(permille as u16),
+        _ => Err(QuantityError("a share lies between 0.01 and 1, with at most three decimals, for example 0.3".into())),
+    }
+}
+
+/// `digits[.digits]` scaled by ten to the power of `decimals`; none for anything else.
+fn parse_decimal(text: &str, decimals: usize) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let only_digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    if (whole.is_empty() && fraction.is_empty()) || !only_digits(whole) || !only_digits(fraction) {
+        return None;
+    }
+    let fraction = fraction.trim_end_matches('0');
+    if fraction.len() > decimals || whole.len() > 12 {
+        return None;
+    }
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let scaled: u64 = format!("{fraction:0<decimals$}0").parse().ok()?;
+    whole.checked_mul(10u64.checked_pow(decimals as u32)?)?.checked_add(scaled / 10)
+}
+
+/// Reads a size: `4GiB`, `4G` and `4GB` all mean 4 x 2^30 bytes, as docker's `--memory` does; plain digits are bytes.
+pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
+    let bad = || {
+        QuantityError("a size is a whole number with an optional unit B, KiB, MiB, GiB or TiB, for example 4GiB".into())
+    };
+    let text = text.trim();
+    let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(digits_end);
+    let number: u64 = digits.parse().map_err(|_| bad())?;
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(bad()),
+    };
+    let bytes = number.checked_mul(1u64 << shift).ok_or_else(bad)?;
+    if bytes == 0 { Err(QuantityError("a size is more than zero bytes, for example 4GiB".into())) } else { Ok(bytes) }
+}
+
+/// A size for people: whole MiB below 10 GiB are shown as `4096MiB` only when they are no round GiB.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    for (size, name) in UNITS {
+        if bytes >= size {
+            let tenths = (u128::from(bytes) * 10 / u128::from(size)) as u64;
+            return if bytes % size == 0 || tenths % 10 == 0 {
+                format!("{}{name}", tenths / 10)
+            } else {
+                format!("{}.{}{name}", tenths / 10, tenths % 10)
+            };
+        }
+    }
+    format!("{bytes}B")
+}
+
+/// A share for people: `30 %`, `12.5 %`.
+pub fn format_permille(permille: u64) -> String {
+    if permille % 10 == 0 { format!("{} %", permille / 10) } else { format!("{}.{} %", permille / 10, permille % 10) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn shares_are_read_exactly() {
+        for (text, want) in [("0.3", 300), (".125", 125), ("1", 1000), ("1.000", 1000), ("0.01", 10), ("30%", 300)] {
+            assert_eq!(parse_permille(text), Ok(want), "{text}");
+        }
+        for text in ["", ".", "0", "0.009", "1.001", "0.1234", "-0.3", "+0.3", "3e-1", "nan", "inf", "0,3", "0x1", "٣"]
+        {
+            assert!(parse_permille(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_exactly() {
+        for (text, want) in
+            [("4GiB", 4 << 30), ("4G", 4 << 30), ("512 MiB", 512 << 20), ("1048576", 1 << 20), ("1t", 1 << 40)]
+        {
+            assert_eq!(parse_bytes(text), Ok(want), "{text}");
+        }
+        for text in ["", "0", "-1", "4.5GiB", "4XB", "99999999999999999999", "20000000T", "GiB"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+        assert_eq!(MemoryCap::parse("25%"), Ok(MemoryCap::Permille(250)));
+        assert_eq!(MemoryCap::Permille(250).bytes_of(24 << 30), 6 << 30);
+        assert!(MemoryCap::parse("0%").is_err());
+        assert!(MemoryCap::parse("101%").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn every_permille_reads_back(permille in 10u16..=1000) {
+            let text = format!("{}.{:03}", permille / 1000, permille % 1000);
+            prop_assert_eq!(parse_permille(&text), Ok(permille));
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,24}") {
+            let _ = parse_permille(&text);
+            let _ = MemoryCap::parse(&text);
+        }
+    }
+}

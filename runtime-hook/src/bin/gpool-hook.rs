@@ -1,0 +1,7 @@
+//! The OCI hook of leased containers: see the library.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    gpool_runtime_hook::run_hook(&arguments, &mut std::io::stdin()).into()
+}

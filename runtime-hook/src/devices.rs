@@ -1,0 +1,183 @@
+//! Device nodes and their cgroup rules.
+//!
+//! Both stand in config.json, never in the cgroup alone: a low-level runtime hands its rules to systemd, and
+//! whatever it does not know of is gone at the next reload.
+
+use crate::fields::{fragment, list};
+use gpool_protocol::{ErrorBody, ErrorCode};
+use oci_spec::runtime::{LinuxDeviceBuilder, LinuxDeviceCgroupBuilder, LinuxDeviceType};
+use serde_json::{Value, json};
+
+const NODES: [&str; 2] = ["linux", "devices"];
+const RULES: [&str; 3] = ["linux", "resources", "devices"];
+/// The lowest major number of an NVIDIA node; those below belong to other drivers.
+const FIRST_NVIDIA_MAJOR: i64 = 195;
+
+/// A leased character device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device<'a> {
+    /// Path in the container.
+    pub path: &'a str,
+    /// Major number.
+    pub major: i64,
+    /// Minor number.
+    pub minor: i64,
+    /// Cgroup access.
+    pub access: &'a str,
+}
+
+/// What a cgroup rule covers; none means any.
+struct Rule {
+    allow: bool,
+    character: bool,
+    major: Option<i64>,
+    minor: Option<i64>,
+    opens: bool,
+}
+
+impl Rule {
+    fn read(rule: &Value) -> Self {
+        let number = |key: &str| rule[key].as_i64().filter(|number| *number >= 0);
+        let access = rule["access"].as_str().filter(|access| !access.is_empty()).unwrap_or("rwm");
+        Self {
+            allow: rule["allow"].as_bool().unwrap_or(false),
+            character: matches!(rule["type"].as_str().unwrap_or("a"), "a" | "" | "c" | "u"),
+            major: number("major"),
+            minor: number("minor"),
+            opens: access.contains(['r', 'w']),
+        }
+    }
+}
+
+/// Refuses a container that may open every device, as privileged ones may: it would see every GPU.
+pub fn refuse_privileged(spec: &Value) -> Result<(), ErrorBody> {
+    let mut open = false;
+    for rule in spec["linux"]["resources"]["devices"].as_array().into_iter().flatten().map(Rule::read) {
+        // A rule for mknod only, which engines give by default, opens nothing.
+        if rule.character && rule.major.is_none() && rule.opens {
+            open = rule.allow;
+        }
+    }
+    if !open {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::BundleInvalid,
+        "a privileged container may open every device and would see every GPU",
+        "start it without --privileged, or without a share",
+    ))
+}
+
+/// Gives the container exactly the `leased` devices, replacing nodes of the same path.
+///
+/// Nodes and rules for other devices of the same drivers, from `--gpus`, CDI or `--device-cgroup-rule`, go:
+/// whoever holds a share of one GPU must not open another.
+pub fn inject(spec: &mut Value, leased: &[Device<'_>]) -> Result<(), ErrorBody> {
+    if leased.is_empty() {
+        return Ok(());
+    }
+    let foreign = |major: Option<i64>, minor: Option<i64>| {
+        major.is_some_and(|major| major >= FIRST_NVIDIA_MAJOR && leased.iter().any(|device| device.major == major))
+            && !leased.iter().any(|device| (Some(device.major), Some(device.minor)) == (major, minor))
+    };
+    let nodes = list(spec, &NODES)?;
+    nodes.retain(|node| {
+        let character = matches!(node["type"].as_str(), Some("c" | "u"));
+        let same_path = leased.iter().any(|device| node["path"] == device.path);
+        !(same_path || character && foreign(node["major"].as_i64(), node["minor"].as_i64()))
+    });
+    for device in leased {
+        let node = LinuxDeviceBuilder::default().path(device.path).typ(LinuxDeviceType::C);
+        let node = node.major(device.major).minor(device.minor).file_mode(0o666_u32).uid(0_u32).gid(0_u32);
+        nodes.push(fragment(node.build())?);
+    }
+    let rules = list(spec, &RULES)?;
+    rules.retain(|rule| {
+        let rule = Rule::read(rule);
+        // Also wider rules for the leased devices themselves: `m` would let the container make more nodes.
+        let same = leased.iter().any(|device| (Some(device.major), Some(device.minor)) == (rule.major, rule.minor));
+        !(rule.allow && rule.character && (same || foreign(rule.major, rule.minor)))
+    });
+    if !rules.iter().map(Rule::read).any(|rule| rule.major.is_none() && rule.opens && !rule.allow) {
+        // On cgroup v1 a container without any rule for all devices may open them all.
+        rules.insert(0, json!({"allow": false, "access": "rwm"}));
+    }
+    for device in leased {
+        let rule = LinuxDeviceCgroupBuilder::default().allow(true).typ(LinuxDeviceType::C);
+        let rule = rule.major(device.major).minor(device.minor).access(device.access);
+        rules.push(fragment(rule.build())?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::assert_presentable;
+
+    const GPU: Device<'_> = Device { path: "/dev/nvidia0", major: 195, minor: 0, access: "rw" };
+
+    fn with_rules(rules: Value) -> Value {
+        json!({"linux": {"resources": {"devices": rules}}})
+    }
+
+    #[test]
+    fn privileged_containers_are_refused_and_default_ones_are_not() {
+        let open = [
+            json!([{"allow": true, "access": "rwm"}]),
+            json!([{"allow": false, "access": "rwm"}, {"allow": true, "type": "a", "access": "rwm"}]),
+            json!([{"allow": true, "type": "c", "major": -1, "minor": -1, "access": "rw"}]),
+        ];
+        for rules in open {
+            assert_presentable(&refuse_privileged(&with_rules(rules)).unwrap_err());
+        }
+        let closed = [
+            json!(null),
+            json!([{"allow": true, "access": "rwm"}, {"allow": false, "access": "rwm"}]),
+            json!([{"allow": false, "access": "rwm"}, {"allow": true, "type": "c", "access": "m"},
+                   {"allow": true, "type": "b", "access": "m"}, {"allow": true, "type": "c", "major": 1, "minor": 3}]),
+            json!([{"allow": false, "access": "rwm"}, {"allow": true, "type": "b", "access": "rwm"}]),
+        ];
+        for rules in closed {
+            assert_eq!(refuse_privileged(&with_rules(rules)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_node_and_a_rule_are_added_and_a_missing_denial_comes_first() {
+        let mut spec = json!({"linux": {"devices": null}});
+        inject(&mut spec, &[GPU]).unwrap();
+        let node =
+            json!({"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "fileMode": 438, "uid": 0, "gid": 0});
+        assert_eq!(spec["linux"]["devices"], json!([node]));
+        let rule = json!({"allow": true, "type": "c", "major": 195, "minor": 0, "access": "rw"});
+        assert_eq!(spec["linux"]["resources"]["devices"], json!([{"allow": false, "access": "rwm"}, rule]));
+        let once = spec.clone();
+        inject(&mut spec, &[GPU]).unwrap();
+        assert_eq!(spec, once);
+    }
+
+    #[test]
+    fn other_gpus_of_the_same_driver_go_and_other_devices_stay() {
+        let mut spec = json!({"linux": {
+            "devices": [
+                {"path": "/dev/nvidia1", "type": "c", "major": 195, "minor": 1},
+                {"path": "/dev/nvidia0", "type": "c", "major": 7, "minor": 7},
+                {"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229},
+                {"path": "/dev/disk", "type": "b", "major": 195, "minor": 9}
+            ],
+            "resources": {"devices": [
+                {"allow": false, "access": "rwm"},
+                {"allow": true, "type": "c", "major": 195, "minor": 1, "access": "rw"},
+                {"allow": true, "type": "c", "major": 195, "access": "rw"},
+                {"allow": true, "type": "c", "major": 10, "minor": 229, "access": "rwm"}
+            ]}
+        }});
+        inject(&mut spec, &[GPU]).unwrap();
+        let paths: Vec<_> = spec["linux"]["devices"].as_array().unwrap().iter().map(|node| &node["path"]).collect();
+        assert_eq!(paths, ["/dev/fuse", "/dev/disk", "/dev/nvidia0"]);
+        let minors: Vec<_> =
+            spec["linux"]["resources"]["devices"].as_array().unwrap().iter().map(|rule| &rule["minor"]).collect();
+        assert_eq!(minors, [&json!(null), &json!(229), &json!(0)]);
+    }
+}

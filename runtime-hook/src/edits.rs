@@ -1,0 +1,129 @@
+//! Puts the supervisor's edits into config.json.
+//!
+//! The file is changed as a JSON value: order, unknown fields and integers of any size stay as the engine wrote
+//! them. Typed structures only build the new fragments.
+
+use crate::devices::{self, Device};
+use crate::fields::{fragment, list, object};
+use crate::image::Image;
+use crate::libraries;
+use crate::spec::INJECTED;
+use gpool_protocol::{Edit, ErrorBody, ErrorCode, LeaseId};
+use oci_spec::runtime::{HookBuilder, MountBuilder};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// How libraries are mounted.
+const LIBRARY_OPTIONS: [&str; 5] = ["bind", "ro", "nosuid", "nodev", "rprivate"];
+/// Hooks of NVIDIA's legacy mode, which inject a driver of their own after ours.
+const LEGACY_HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
+
+/// Refuses what no edit can make safe. Asked before the supervisor is, so that nothing is reserved in vain.
+pub fn check(spec: &Value) -> Result<(), ErrorBody> {
+    for part in ["process", "linux", "root"] {
+        if !spec[part].is_object() {
+            return Err(ErrorBody::new(
+                ErrorCode::BundleInvalid,
+                format!("config.json has no {part} section, so this is no Linux container that could hold a share"),
+                "remove the request, or start a Linux container",
+            ));
+        }
+    }
+    devices::refuse_privileged(spec)?;
+    let prestart = spec["hooks"]["prestart"].as_array().into_iter().flatten();
+    let legacy = prestart
+        .filter_map(|hook| hook["path"].as_str())
+        .find(|path| LEGACY_HOOKS.iter().any(|name| path.contains(name)));
+    match legacy {
+        None => Ok(()),
+        Some(path) => Err(ErrorBody::new(
+            ErrorCode::BundleInvalid,
+            format!("the engine added NVIDIA's legacy hook {path}, which would put a driver library over the lease's"),
+            "start the container without --gpus; gpool brings the driver itself",
+        )),
+    }
+}
+
+/// The container's root as config.json names it, made absolute with the bundle's path.
+pub fn root_path(spec: &Value, bundle: &Path) -> Result<PathBuf, ErrorBody> {
+    match spec["root"]["path"].as_str() {
+        Some(path) if !path.is_empty() => Ok(bundle.join(path)),
+        _ => Err(ErrorBody::new(
+            ErrorCode::BundleInvalid,
+            "config.json has no root.path, so the image's libraries cannot be found",
+            "the container engine has to write a valid bundle",
+        )),
+    }
+}
+
+/// Applies `edits` in their order and marks `spec` as holding those of `lease`.
+pub fn apply(spec: &mut Value, image: &Image, lease: &LeaseId, edits: &[Edit]) -> Result<(), ErrorBody> {
+    let leased: Vec<Device<'_>> = edits.iter().filter_map(leased_device).collect();
+    devices::inject(spec, &leased)?;
+    for edit in edits {
+        match edit {
+            Edit::Device { .. } => {}
+            Edit::Mount { source, destination, options } => mount(spec, source, destination, options)?,
+            Edit::Library { source, file_name } => library(spec, image, source, file_name)?,
+            Edit::Env { name, value } => set_env(spec, name, value)?,
+            Edit::Hook { path, args, env } => {
+                let mut env = env.clone();
+                if env.is_empty() {
+                    // Without env a low-level runtime may give a hook that of the image, LD_PRELOAD included.
+                    env.push("GPOOL_HOOK=1".into());
+                }
+                let hook = fragment(HookBuilder::default().path(path).args(args.clone()).env(env).build())?;
+                let hooks = list(spec, &["hooks", "createRuntime"])?;
+                if !hooks.contains(&hook) {
+                    hooks.push(hook);
+                }
+            }
+        }
+    }
+    object(spec, &["annotations"])?.insert(INJECTED.to_owned(), Value::String(lease.0.clone()));
+    Ok(())
+}
+
+fn leased_device(edit: &Edit) -> Option<Device<'_>> {
+    match edit {
+        Edit::Device { path, major, minor, access } => Some(Device { path, major: *major, minor: *minor, access }),
+        _ => None,
+    }
+}
+
+/// Appends a bind mount. Later mounts lie on top, so an earlier one at the same place is taken out, not kept.
+fn mount(spec: &mut Value, source: &str, destination: &str, options: &[String]) -> Result<(), ErrorBody> {
+    let mounts = list(spec, &["mounts"])?;
+    mounts.retain(|mount| mount["destination"].as_str().is_none_or(|path| !same_path(path, destination)));
+    let built = MountBuilder::default().destination(destination).typ("bind").source(source).options(options);
+    mounts.push(fragment(built.build())?);
+    Ok(())
+}
+
+fn same_path(a: &str, b: &str) -> bool {
+    // Compares component by component: double and trailing slashes do not count.
+    Path::new(a).components().eq(Path::new(b).components())
+}
+
+fn library(spec: &mut Value, image: &Image, source: &str, file_name: &str) -> Result<(), ErrorBody> {
+    let mut places = libraries::destinations(image, file_name);
+    for place in libraries::foreign_mounts(list(spec, &["mounts"])?, file_name) {
+        if !places.iter().any(|known| same_path(known, &place)) {
+            places.push(place);
+        }
+    }
+    let options = LIBRARY_OPTIONS.map(String::from);
+    places.iter().try_for_each(|place| mount(spec, source, place, &options))
+}
+
+fn set_env(spec: &mut Value, name: &str, value: &str) -> Result<(), ErrorBody> {
+    let env = list(spec, &["process", "env"])?;
+    let names_it = |entry: &str| entry.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+    env.retain(|entry| !entry.as_str().is_some_and(names_it));
+    env.push(Value::String(format!("{name}={value}")));
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "edits_tests.rs"]
+mod tests;

@@ -1,0 +1,199 @@
+//! `gpool-hook`: run by the low-level runtime on the host, as the edits of a lease order it.
+//!
+//! ```text
+//! gpool-hook create-runtime LEASE_ID --socket PATH --shim PATH [--shim PATH ...]
+//! gpool-hook poststop LEASE_ID --socket PATH
+//! ```
+//!
+//! It reads the container's state on stdin and nothing from its environment.
+
+use crate::mounted;
+use crate::report::report;
+use gpool_protocol::{BindRequest, Client, ErrorBody, ErrorCode, HostPid, LeaseId};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// No state comes near this.
+const STATE_LIMIT_BYTES: u64 = 1 << 20;
+/// How long the supervisor may be silent before the start is refused.
+const BIND_PATIENCE: Duration = Duration::from_secs(4);
+/// How long the end of a container may be held up for a hint.
+const HINT_PATIENCE: Duration = Duration::from_millis(500);
+
+/// What the hook was called for.
+#[derive(Debug, PartialEq, Eq)]
+struct Call {
+    verb: Verb,
+    lease: LeaseId,
+    socket: PathBuf,
+    shims: Vec<PathBuf>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verb {
+    CreateRuntime,
+    Poststop,
+}
+
+impl Call {
+    fn read(arguments: &[OsString]) -> Result<Self, ErrorBody> {
+        let wrong = |what: String| {
+            ErrorBody::new(
+                ErrorCode::MessageInvalid,
+                what,
+                "update gpool-hook and gpool-supervisor to the same release",
+            )
+        };
+        let mut words = arguments.iter().map(|argument| argument.to_str().unwrap_or_default());
+        let verb = match words.next() {
+            Some("create-runtime") => Verb::CreateRuntime,
+            Some("poststop") => Verb::Poststop,
+            other => {
+                return Err(wrong(format!(
+                    "the hook was called for {:?}, which it does not know",
+                    other.unwrap_or("")
+                )));
+            }
+        };
+        // The id goes into a path of the socket's protocol.
+        let plain =
+            |id: &&str| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        let lease = words.next().filter(plain).ok_or_else(|| wrong("the hook was called without a lease id".into()))?;
+        let mut call = Call { verb, lease: LeaseId(lease.to_owned()), socket: PathBuf::new(), shims: Vec::new() };
+        while let Some(flag) = words.next() {
+            let value = words.next().filter(|value| !value.is_empty()).map(PathBuf::from);
+            match (flag, value) {
+                ("--socket", Some(path)) => call.socket = path,
+                ("--shim", Some(path)) => call.shims.push(path),
+                (flag, _) => return Err(wrong(format!("the hook was called with {flag:?}, which it cannot use"))),
+            }
+        }
+        if call.socket.as_os_str().is_empty() || (call.verb == Verb::CreateRuntime && call.shims.is_empty()) {
+            return Err(wrong("the hook was called without --socket or --shim".into()));
+        }
+        Ok(call)
+    }
+}
+
+/// Runs the hook with `arguments` (the program's name left out) and the container's state from `stdin`.
+/// Returns its exit status: 1 stops the container's start, and nothing stops its end.
+pub fn run_hook(arguments: &[OsString], stdin: &mut impl Read) -> u8 {
+    let mut state = Vec::new();
+    // Drained in any case: a low-level runtime may take a closed pipe for a failure of the hook.
+    let drained = stdin.take(STATE_LIMIT_BYTES).read_to_end(&mut state);
+    let outcome = Call::read(arguments).and_then(|call| match call.verb {
+        Verb::CreateRuntime => create_runtime(&call, &state),
+        Verb::Poststop => {
+            poststop(call);
+            Ok(())
+        }
+    });
+    match outcome {
+        Ok(()) => 0,
+        Err(_) if arguments.first().is_some_and(|verb| verb == "poststop") => 0,
+        Err(error) => {
+            drop(drained);
+            report(&error, None);
+            1
+        }
+    }
+}
+
+fn create_runtime(call: &Call, state: &[u8]) -> Result<(), ErrorBody> {
+    let invalid = |what: &str| {
+        ErrorBody::new(
+            ErrorCode::BundleInvalid,
+            format!("the low-level runtime told the hook no usable state ({what})"),
+            "use a low-level runtime that follows the OCI specification",
+        )
+    };
+    let state: Value = serde_json::from_slice(state).map_err(|_| invalid("no JSON"))?;
+    let pid = state["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 1);
+    let pid = pid.ok_or_else(|| invalid("no pid"))?;
+    let bundle = state["bundle"].as_str().or(state["bundlePath"].as_str()).ok_or_else(|| invalid("no bundle"))?;
+    let spec = read_spec(Path::new(bundle));
+    // crun says where the root is; under user namespaces config.json may be unreadable.
+    let root = state["root"].as_str().or(spec["root"]["path"].as_str()).ok_or_else(|| invalid("no root"))?;
+    let mounts = spec["mounts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // Before the lease is bound: a container that does not start needs none.
+    mounted::check(pid, &Path::new(bundle).join(root), mounts, &call.shims)?;
+    let client = Client::new(&call.socket).with_timeout(BIND_PATIENCE);
+    client.post::<_, Value>(&format!("/v1/leases/{}/bind", call.lease), &BindRequest { init_pid: HostPid(pid) })?;
+    Ok(())
+}
+
+/// config.json of the bundle, or null if it cannot be read.
+fn read_spec(bundle: &Path) -> Value {
+    let bytes = crate::bundle::Bundle::open(bundle).ok().and_then(|bundle| bundle.read().ok().flatten());
+    bytes.and_then(|config| serde_json::from_slice(&config.bytes).ok()).unwrap_or_default()
+}
+
+/// A hint; the supervisor sees the end by itself.
+fn poststop(call: Call) {
+    let (done, wait) = mpsc::channel();
+    // In a thread, because connecting to a full backlog has no limit of its own.
+    std::thread::spawn(move || {
+        let client = Client::new(&call.socket).with_timeout(HINT_PATIENCE);
+        let _ = client.post::<_, Value>(&format!("/v1/leases/{}/ended", call.lease), &json!({}));
+        let _ = done.send(());
+    });
+    let _ = wait.recv_timeout(HINT_PATIENCE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::assert_presentable;
+    use std::time::Instant;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn calls_are_read_and_wrong_ones_refused() {
+        let call = Call::read(&words("create-runtime 01ABC --socket /s --shim /a --shim /b")).unwrap();
+        assert_eq!((call.lease, call.socket), (LeaseId("01ABC".into()), "/s".into()));
+        assert_eq!(call.shims, [PathBuf::from("/a"), "/b".into()]);
+        for line in [
+            "",
+            "frob",
+            "create-runtime",
+            "create-runtime a/b --socket /s --shim /a",
+            "create-runtime L --socket /s",
+            "create-runtime L --shim /a",
+            "create-runtime L --socket",
+            "create-runtime L --socket /s --shim /a --x y",
+        ] {
+            assert_presentable(&Call::read(&words(line)).unwrap_err());
+            assert_eq!(run_hook(&words(line), &mut &b"{}"[..]), 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_names_no_container_stops_the_start() {
+        let call = Call::read(&words("create-runtime L --socket /proc/no/socket --shim /etc/hostname")).unwrap();
+        for state in ["", "[]", "{}", r#"{"pid":0,"bundle":"/"}"#, r#"{"pid":99}"#, r#"{"pid":99,"bundle":"/proc"}"#] {
+            assert_presentable(&create_runtime(&call, state.as_bytes()).unwrap_err());
+        }
+    }
+
+    #[test]
+    fn poststop_never_fails_and_never_waits_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        // Accepts nothing, so that an answer never comes.
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let begun = Instant::now();
+        for line in
+            [format!("poststop L --socket {}", socket.display()), "poststop L --socket /no".into(), "poststop".into()]
+        {
+            assert_eq!(run_hook(&words(&line), &mut &b"{}"[..]), 0, "{line}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(3));
+    }
+}

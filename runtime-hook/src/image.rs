@@ -1,0 +1,176 @@
+//! Looking into the image: where its loader searches for libraries, and which copies it brings.
+//!
+//! An image is somebody else's, its symbolic links included. Every look goes through `openat2` with the image's
+//! root as root, so that no link leads out of it. Nothing is ever written.
+
+use crate::low_level::cause;
+use gpool_protocol::{ErrorBody, ErrorCode};
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+/// The directory in which multiarch images keep libraries.
+const MULTIARCH: &str = "/usr/lib/x86_64-linux-gnu";
+/// A directory of the image can be listed this far; a larger one hides what comes after.
+const LISTING_LIMIT: usize = 100_000;
+
+/// The root file system of a container that is about to be made.
+#[derive(Debug)]
+pub struct Image {
+    root: OwnedFd,
+}
+
+/// An inode: device and number.
+pub type Inode = (u64, u64);
+
+impl Image {
+    /// Opens the root of the image at `path`.
+    pub fn open(path: &Path) -> Result<Self, ErrorBody> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root = open(path, flags, Mode::empty()).map_err(|errno| {
+            ErrorBody::new(
+                ErrorCode::BundleInvalid,
+                format!("the container's root {} cannot be opened ({})", path.display(), cause(&errno.into())),
+                "the container engine has to mount the image before it makes the container",
+            )
+        })?;
+        let image = Self { root };
+        match image.look_up("/", OFlag::O_PATH) {
+            Ok(_) => Ok(image),
+            Err(errno) => Err(ErrorBody::new(
+                ErrorCode::BundleInvalid,
+                format!("the kernel cannot look into {} safely (openat2: errno {})", path.display(), errno as i32),
+                "gpool needs Linux 5.6 or newer, with openat2 not filtered",
+            )),
+        }
+    }
+
+    /// The root below `directory`, which may already be in another mount namespace.
+    pub fn within(directory: OwnedFd, path: &str) -> Result<Self, Errno> {
+        let outer = Self { root: directory };
+        Ok(Self { root: outer.look_up(path, OFlag::O_PATH | OFlag::O_DIRECTORY)? })
+    }
+
+    fn look_up(&self, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        // EAGAIN: something was renamed elsewhere while ".." was being resolved.
+        for _ in 0..64 {
+            let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+            match openat2(&self.root, path, how) {
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                other => return other,
+            }
+        }
+        Err(Errno::EAGAIN)
+    }
+
+    fn stat(&self, path: &str, flags: OFlag) -> Option<FileStat> {
+        fstat(self.look_up(path, flags | OFlag::O_PATH).ok()?).ok()
+    }
+
+    fn is_dir(&self, path: &str) -> bool {
+        self.stat(path, OFlag::O_DIRECTORY).is_some()
+    }
+
+    /// The inode that `path` leads to in the end, if that is a regular file.
+    pub fn file(&self, path: &str) -> Option<Inode> {
+        self.stat(path, OFlag::empty())
+            .filter(|stat| kind(stat) == SFlag::S_IFREG)
+            .map(|stat| (stat.st_dev, stat.st_ino))
+    }
+
+    /// The inode of the directory at `path`.
+    pub fn directory(&self, path: &str) -> Option<Inode> {
+        self.stat(path, OFlag::O_DIRECTORY).map(|stat| (stat.st_dev, stat.st_ino))
+    }
+
+    /// Whether `path` itself is a symbolic link.
+    pub fn is_link(&self, path: &str) -> bool {
+        self.stat(path, OFlag::O_NOFOLLOW).is_some_and(|stat| kind(&stat) == SFlag::S_IFLNK)
+    }
+
+    /// The names in `directory`, sorted; none if it is absent.
+    pub fn names(&self, directory: &str) -> Vec<OsString> {
+        let opened = self.look_up(directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK);
+        let Some(directory) = opened.ok().and_then(|fd| Dir::from_fd(fd).ok()) else { return Vec::new() };
+        let entries = directory.into_iter().take(LISTING_LIMIT).map_while(Result::ok);
+        let mut names: Vec<_> =
+            entries.map(|entry| OsString::from_vec(entry.file_name().to_bytes().to_vec())).collect();
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        names
+    }
+
+    /// The directory in which the image's loader looks without being told to.
+    ///
+    /// Debian's loader, wherever the image got it from, searches the multiarch directory; the loaders of Fedora
+    /// and its relatives search /usr/lib64; musl's and all others search /usr/lib.
+    pub fn library_directory(&self) -> &'static str {
+        let debian = [MULTIARCH, "/lib/x86_64-linux-gnu"].iter().any(|path| self.is_dir(path))
+            || self.file("/etc/debian_version").is_some();
+        if debian {
+            return MULTIARCH;
+        }
+        let glibc =
+            |directory: &str| self.names(directory).iter().any(|name| name.as_encoded_bytes().starts_with(b"ld-linux"));
+        if ["/lib64", "/usr/lib64"].into_iter().any(glibc) { "/usr/lib64" } else { "/usr/lib" }
+    }
+}
+
+fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::assert_presentable;
+    use std::os::unix::fs::symlink;
+
+    fn image(files: &[&str]) -> (tempfile::TempDir, Image) {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = dir.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        }
+        let image = Image::open(dir.path()).unwrap();
+        (dir, image)
+    }
+
+    #[test]
+    fn the_directory_suits_the_images_loader() {
+        for (files, want) in [
+            (&["lib/x86_64-linux-gnu/libc.so.6", "lib64/ld-linux-x86-64.so.2"][..], MULTIARCH),
+            (&["usr/lib/x86_64-linux-gnu/libc.so.6"], MULTIARCH),
+            (&["etc/debian_version"], MULTIARCH),
+            (&["lib64/ld-linux-x86-64.so.2"], "/usr/lib64"),
+            (&["usr/lib64/ld-linux-x86-64.so.2"], "/usr/lib64"),
+            (&["lib/ld-musl-x86_64.so.1", "lib64/other"], "/usr/lib"),
+            (&[], "/usr/lib"),
+        ] {
+            assert_eq!(image(files).1.library_directory(), want, "{files:?}");
+        }
+    }
+
+    #[test]
+    fn no_link_leads_out_of_the_image() {
+        let (dir, image) = image(&["usr/lib/a"]);
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("secret"), "x").unwrap();
+        symlink(outside.path(), dir.path().join("absolute")).unwrap();
+        symlink("../../../../../../../..", dir.path().join("upwards")).unwrap();
+        symlink("/usr/lib/a", dir.path().join("inside")).unwrap();
+        assert_eq!(image.file("/absolute/secret"), None);
+        assert!(image.names("/absolute").is_empty());
+        assert_eq!(image.directory("/upwards"), image.directory("/"));
+        assert_eq!(image.file("/inside"), image.file("/usr/lib/a"));
+        assert!(image.is_link("/inside") && !image.is_link("/usr/lib/a"));
+        assert_presentable(&Image::open(&dir.path().join("absent")).unwrap_err());
+    }
+}

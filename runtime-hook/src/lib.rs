@@ -1,0 +1,30 @@
+//! What a container engine executes.
+//!
+//! `gpool-runtime` stands in front of a low-level runtime such as runc. It reads `config.json` on `create`, `run`
+//! and `restore`; if the container asks for a share of a GPU, it has the supervisor lease one, puts the lease's
+//! edits into `config.json`, and then becomes the low-level runtime with the same pid, arguments and environment.
+//! Everything else passes through at once.
+//!
+//! `gpool-hook` is the OCI hook of leased containers: it binds the lease to the container's init and refuses the
+//! start if a shim is not on top.
+//!
+//! A library with thin programs around it, so that tests can give it other paths.
+#![forbid(unsafe_code)]
+
+mod argv;
+mod bundle;
+mod devices;
+mod edits;
+mod fields;
+mod hook;
+mod image;
+mod libraries;
+mod low_level;
+mod mounted;
+mod report;
+mod spec;
+mod wrapper;
+
+pub use hook::run_hook;
+pub use low_level::Launch;
+pub use wrapper::{Installation, prepare, run};

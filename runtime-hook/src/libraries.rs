@@ -1,0 +1,153 @@
+//! Where a library of the lease goes in the container.
+//!
+//! A shim only counts if no program finds another copy of the same library: not in the loader's directory, not
+//! in a directory that the image adds, and not in one where an injector such as CDI has put the driver's own.
+
+use crate::image::Image;
+use serde_json::Value;
+
+/// Directories besides the loader's in which images and injectors keep copies of driver libraries.
+const OTHER_DIRECTORIES: [&str; 8] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/lib64",
+    "/usr/lib",
+    "/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+];
+/// gpool's own directory in the container; the driver's libraries lie there under their own names.
+const OWN_DIRECTORY: &str = "/dev/gpool/";
+
+/// `libcuda.so` for `libcuda.so.1`; the name itself for one without a version.
+fn unversioned(file_name: &str) -> &str {
+    match file_name.find(".so.") {
+        Some(at) => &file_name[..at + ".so".len()],
+        None => file_name,
+    }
+}
+
+/// Whether `name` is `stem`, with or without a version behind it.
+pub fn is_copy(name: &str, stem: &str) -> bool {
+    let version = |rest: &str| rest.starts_with('.') && rest.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit());
+    name.strip_prefix(stem).is_some_and(|rest| rest.is_empty() || version(rest))
+}
+
+/// All paths in the container at which `file_name` has to be mounted: its place and its unversioned name's in
+/// the loader's directory, and every copy that the image brings.
+pub fn destinations(image: &Image, file_name: &str) -> Vec<String> {
+    let stem = unversioned(file_name);
+    let main = image.library_directory();
+    let mut places: Vec<String> = vec![format!("{main}/{file_name}")];
+    if stem != file_name {
+        places.push(format!("{main}/{stem}"));
+    }
+    let mut searched = Vec::new();
+    let mut links = Vec::new();
+    for directory in
+        [main].into_iter().map(str::to_owned).chain(OTHER_DIRECTORIES.map(str::to_owned)).chain(compat(image))
+    {
+        // With a merged /usr several names lead to one directory.
+        let Some(inode) = image.directory(&directory) else { continue };
+        if searched.contains(&inode) {
+            continue;
+        }
+        searched.push(inode);
+        let copies = image.names(&directory).into_iter().filter_map(|name| name.into_string().ok());
+        for name in copies.filter(|name| is_copy(name, stem)) {
+            let path = format!("{directory}/{name}");
+            if image.file(&path).is_none() || places.contains(&path) {
+                continue;
+            }
+            if image.is_link(&path) { links.push(path) } else { places.push(path) }
+        }
+    }
+    // A link to a file that is covered already needs nothing; the low-level runtime would follow it there.
+    let mut covered: Vec<_> = places.iter().filter_map(|path| image.file(path)).collect();
+    for path in links {
+        if let Some(inode) = image.file(&path).filter(|inode| !covered.contains(inode)) {
+            covered.push(inode);
+            places.push(path);
+        }
+    }
+    places
+}
+
+/// `/usr/local/cuda*/compat`, where CUDA images keep a driver library for forward compatibility.
+fn compat(image: &Image) -> Vec<String> {
+    let names = image.names("/usr/local").into_iter().filter_map(|name| name.into_string().ok());
+    names.filter(|name| name.starts_with("cuda")).map(|name| format!("/usr/local/{name}/compat")).collect()
+}
+
+/// The destinations in `mounts` at which somebody else has mounted a copy of `file_name`.
+pub fn foreign_mounts(mounts: &[Value], file_name: &str) -> Vec<String> {
+    let stem = unversioned(file_name);
+    let destinations = mounts.iter().filter_map(|mount| mount["destination"].as_str());
+    let copies = destinations.filter(|path| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        is_copy(name, stem) && !path.starts_with(OWN_DIRECTORY)
+    });
+    copies.map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn names_of_copies_are_told_from_names_of_others() {
+        for name in ["libcuda.so", "libcuda.so.1", "libcuda.so.535.54.03"] {
+            assert!(is_copy(name, unversioned("libcuda.so.1")), "{name}");
+        }
+        for name in ["libcudart.so", "libcuda.so.debug", "libcuda.soo", "libcudadebugger.so.1", "libcuda.a"] {
+            assert!(!is_copy(name, "libcuda.so"), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_copy_of_the_image_is_covered_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        };
+        put("usr/lib/x86_64-linux-gnu/libc.so.6");
+        put("usr/lib/x86_64-linux-gnu/libcuda.so.535.54.03");
+        symlink("libcuda.so.535.54.03", dir.path().join("usr/lib/x86_64-linux-gnu/libcuda.so.1")).unwrap();
+        symlink("usr/lib", dir.path().join("lib")).unwrap();
+        put("usr/local/cuda-12.4/compat/libcuda.so.550.54.14");
+        symlink("cuda-12.4", dir.path().join("usr/local/cuda")).unwrap();
+        symlink("libcuda.so.550.54.14", dir.path().join("usr/local/cuda-12.4/compat/libcuda.so.1")).unwrap();
+        put("usr/local/nvidia/lib64/libcuda.so.1");
+        put("opt/real/libcuda.so.1");
+        symlink("/opt/real/libcuda.so.1", dir.path().join("usr/lib/libcuda.so.1")).unwrap();
+        symlink("/nowhere", dir.path().join("usr/lib/libcuda.so")).unwrap();
+        let image = Image::open(dir.path()).unwrap();
+        assert_eq!(
+            destinations(&image, "libcuda.so.1"),
+            [
+                "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+                "/usr/lib/x86_64-linux-gnu/libcuda.so",
+                "/usr/lib/x86_64-linux-gnu/libcuda.so.535.54.03",
+                "/usr/local/nvidia/lib64/libcuda.so.1",
+                "/usr/local/cuda/compat/libcuda.so.550.54.14",
+                "/usr/lib/libcuda.so.1",
+            ]
+        );
+    }
+
+    #[test]
+    fn mounts_of_others_are_found_but_not_our_own() {
+        let mounts = [
+            json!({"destination": "/usr/lib64/libcuda.so.580.1"}),
+            json!({"destination": "/dev/gpool/real/libcuda.so.1"}),
+            json!({"destination": "/x/libcuda.so"}),
+            json!({"destination": null}),
+        ];
+        assert_eq!(foreign_mounts(&mounts, "libcuda.so.1"), ["/usr/lib64/libcuda.so.580.1", "/x/libcuda.so"]);
+    }
+}

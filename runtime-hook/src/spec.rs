@@ -1,0 +1,134 @@
+//! What gpool reads from config.json, as far as it reads it: annotations, the process's env, the root.
+//!
+//! Fields are looked up one by one in the JSON value, so that one which gpool does not know, or an enum value
+//! that is newer than this build, disturbs nothing.
+
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, RequestSource};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The annotation that says which lease's edits config.json holds.
+pub const INJECTED: &str = "gpool.io/injected";
+
+const SANDBOX_MARKS: [&str; 2] = ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"];
+const NAMES_IN_POD: [&str; 3] =
+    ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "io.kubernetes.cri-o.ContainerName"];
+
+/// Whether config.json can hold a request at all, told without parsing it. Most containers end here.
+///
+/// Only a JSON writer that escapes plain letters could hide a request from this; such a container gets no GPU.
+pub fn may_hold_request(bytes: &[u8]) -> bool {
+    // Without the slash, which some JSON writers escape.
+    let marks: [&[u8]; 2] = [b"gpool.io", b"GPOOL_"];
+    bytes
+        .iter()
+        .enumerate()
+        .any(|(at, byte)| (*byte == b'g' || *byte == b'G') && marks.iter().any(|mark| bytes[at..].starts_with(mark)))
+}
+
+/// The parts of config.json from which a request is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    annotations: BTreeMap<String, String>,
+    env: Vec<String>,
+}
+
+impl Described {
+    /// Collects them; what is absent, null or of another type is left out.
+    pub fn read(spec: &Value) -> Self {
+        let annotations = spec["annotations"].as_object().into_iter().flatten();
+        let env = spec["process"]["env"].as_array().into_iter().flatten();
+        Self {
+            annotations: annotations.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))).collect(),
+            env: env.filter_map(|entry| entry.as_str().map(str::to_owned)).collect(),
+        }
+    }
+
+    /// The view of these parts that the request grammar reads.
+    pub fn source<'a>(&'a self, env_allow: &'a [String]) -> RequestSource<'a> {
+        let name = NAMES_IN_POD.iter().find_map(|key| self.annotations.get(*key));
+        RequestSource {
+            annotations: &self.annotations,
+            env: &self.env,
+            env_allow,
+            container_name: name.map(String::as_str),
+        }
+    }
+
+    /// Whether the container asks for a share. A pod's sandbox sees the pod's annotations but never computes.
+    pub fn has_request(&self) -> bool {
+        let sandbox = SANDBOX_MARKS.iter().any(|key| self.annotations.get(*key).is_some_and(|kind| kind == "sandbox"));
+        !sandbox && self.source(&[]).has_request()
+    }
+
+    /// The lease whose edits are said to be in already.
+    pub fn injected(&self) -> Option<LeaseId> {
+        self.annotations.get(INJECTED).cloned().map(LeaseId)
+    }
+}
+
+/// Checks what the mark says: the hook of that lease must be there, without which no shim would be looked for
+/// and no process bound. Anybody can write an annotation; only who writes the bundle can add a hook.
+pub fn verify_injected(spec: &Value, lease: &LeaseId) -> Result<(), ErrorBody> {
+    let hooks = spec["hooks"]["createRuntime"].as_array().into_iter().flatten();
+    let ours = |hook: &Value| {
+        let args = hook["args"].as_array().into_iter().flatten();
+        args.filter_map(Value::as_str).any(|argument| argument == lease.0)
+    };
+    if hooks.into_iter().any(ours) {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::BundleInvalid,
+        format!("config.json is marked as holding lease {lease} already, but the hook of that lease is not in it"),
+        format!("remove the annotation {INJECTED}, which only gpool writes"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::assert_presentable;
+    use serde_json::json;
+
+    #[test]
+    fn a_request_is_seen_in_annotations_and_env_only() {
+        let annotated = json!({"annotations": {"gpool.io/fraction": "0.3"}, "process": null});
+        let env = json!({"process": {"env": ["A=1", "GPOOL_FRACTION=0.3", 7]}, "annotations": null});
+        for spec in [&annotated, &env] {
+            assert!(may_hold_request(spec.to_string().as_bytes()));
+            assert!(Described::read(spec).has_request());
+        }
+        let elsewhere = json!({"process": {"args": ["echo", "GPOOL_FRACTION=1"]}, "annotations": {"x": "gpool.io/a"}});
+        assert!(!Described::read(&elsewhere).has_request());
+        for spec in [json!({}), json!([]), json!(null), json!({"annotations": 3, "process": {"env": "GPOOL_X=1"}})] {
+            assert!(!Described::read(&spec).has_request());
+        }
+        assert!(!may_hold_request(br#"{"process":{"env":["PATH=/g","gpool=1"]}}"#));
+        assert!(may_hold_request(br#"{"gpool.io\/fraction":"1"}"#));
+    }
+
+    #[test]
+    fn a_sandbox_asks_for_nothing_and_a_container_knows_its_name() {
+        for key in SANDBOX_MARKS {
+            let mut spec = json!({"annotations": {"gpool.io/fraction": "0.3", key: "sandbox"}});
+            assert!(!Described::read(&spec).has_request());
+            spec["annotations"][key] = json!("container");
+            assert!(Described::read(&spec).has_request());
+        }
+        for key in NAMES_IN_POD {
+            let described = Described::read(&json!({"annotations": {key: "web"}}));
+            assert_eq!(described.source(&[]).container_name, Some("web"));
+        }
+    }
+
+    #[test]
+    fn a_mark_without_the_leases_hook_is_refused() {
+        let lease = LeaseId("01LEASE".into());
+        let mut spec = json!({"annotations": {INJECTED: "01LEASE"}});
+        assert_eq!(Described::read(&spec).injected(), Some(lease.clone()));
+        assert_presentable(&verify_injected(&spec, &lease).unwrap_err());
+        spec["hooks"] = json!({"createRuntime": [{"path": "/x", "args": ["gpool-hook", "create-runtime", "01LEASE"]}]});
+        assert_eq!(verify_injected(&spec, &lease), Ok(()));
+    }
+}

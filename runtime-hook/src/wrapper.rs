@@ -1,0 +1,151 @@
+//! `gpool-runtime`: everything between the engine's call and the low-level runtime's.
+
+use crate::argv::{Creation, Invocation, scan};
+use crate::bundle::{Bundle, Config};
+use crate::edits;
+use crate::image::Image;
+use crate::low_level::{self, Launch};
+use crate::report::report;
+use crate::spec::{self, Described};
+use gpool_configuration::{Configuration, ConfigurationError};
+use gpool_protocol::{Client, ContainerId, ErrorBody, ErrorCode, LeaseGranted, LeaseId, LeaseRequest, Request};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long the supervisor may be silent: a person must hear of a hung one within five seconds.
+const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(4);
+/// How long a hint to the supervisor may hold up an error that is on its way already.
+const HINT_PATIENCE: Duration = Duration::from_millis(500);
+/// Exit status of every own error.
+const FAILED: u8 = 1;
+/// Exit status when the low-level runtime cannot be executed, as a shell has it.
+const NOT_EXECUTED: u8 = 127;
+
+/// Where gpool's files lie on this host. The program has them fixed; only tests have others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installation {
+    /// The configuration file.
+    pub configuration: PathBuf,
+    /// The symbolic link that records the low-level runtime.
+    pub low_level_link: PathBuf,
+}
+
+impl Default for Installation {
+    fn default() -> Self {
+        Self {
+            configuration: gpool_configuration::DEFAULT_PATH.into(),
+            low_level_link: "/run/gpool/low-level-runtime".into(),
+        }
+    }
+}
+
+/// Does what the engine asks for and becomes the low-level runtime. Returns an exit status only on failure,
+/// which has been reported by then.
+pub fn run(installation: &Installation, arguments: &[OsString]) -> u8 {
+    let command_line = scan(arguments);
+    let (error, status) = match choose(installation, &command_line.invocation) {
+        Ok(program) => (Launch { program, arguments: arguments.to_vec() }.exec(), NOT_EXECUTED),
+        Err(error) => (error, FAILED),
+    };
+    report(&error, command_line.log.as_deref());
+    status
+}
+
+/// Everything up to the exec: leases and edits if the container asks for a share, and says what to execute.
+///
+/// # Errors
+/// A request that cannot be honoured, or no usable low-level runtime. Without a request only the latter.
+pub fn prepare(installation: &Installation, arguments: &[OsString]) -> Result<Launch, ErrorBody> {
+    let program = choose(installation, &scan(arguments).invocation)?;
+    Ok(Launch { program, arguments: arguments.to_vec() })
+}
+
+fn choose(installation: &Installation, invocation: &Invocation) -> Result<PathBuf, ErrorBody> {
+    match invocation {
+        Invocation::PassThrough => low_level::recorded(&installation.low_level_link),
+        Invocation::Create(creation) => prepare_creation(installation, creation),
+    }
+}
+
+fn prepare_creation(installation: &Installation, creation: &Creation) -> Result<PathBuf, ErrorBody> {
+    let requested = find_request(creation)?;
+    let configuration = gpool_configuration::load(&installation.configuration);
+    let Some(requested) = requested else {
+        // A broken configuration must not stop containers that want nothing of gpool.
+        return match configuration {
+            Ok(configuration) => low_level::configured(&configuration.runtime.low_level, &installation.low_level_link),
+            Err(_) => low_level::recorded(&installation.low_level_link),
+        };
+    };
+    let configuration = configuration.map_err(unusable_configuration)?;
+    // Before the lease: without a low-level runtime there is nothing to lease for.
+    let program = low_level::configured(&configuration.runtime.low_level, &installation.low_level_link)?;
+    honour(requested, creation, &configuration)?;
+    Ok(program)
+}
+
+/// A container that asks for a share.
+struct Requested {
+    bundle: Bundle,
+    config: Config,
+    spec: Value,
+    described: Described,
+}
+
+/// None for a container without a request. A bundle or file that is not there is left to the low-level runtime,
+/// which says so in its own words.
+fn find_request(creation: &Creation) -> Result<Option<Requested>, ErrorBody> {
+    let Ok(bundle) = Bundle::open(&creation.bundle) else { return Ok(None) };
+    let Some(config) = bundle.read()? else { return Ok(None) };
+    if !spec::may_hold_request(&config.bytes) {
+        return Ok(None);
+    }
+    let spec = bundle.parse(&config)?;
+    let described = Described::read(&spec);
+    if !described.has_request() {
+        return Ok(None);
+    }
+    bundle.check_editable(&config)?;
+    Ok(Some(Requested { bundle, config, spec, described }))
+}
+
+fn honour(requested: Requested, creation: &Creation, configuration: &Configuration) -> Result<(), ErrorBody> {
+    let Requested { bundle, config, mut spec, described } = requested;
+    if let Some(lease) = described.injected() {
+        return spec::verify_injected(&spec, &lease);
+    }
+    let source = described.source(&configuration.policy.env.allow);
+    let Some(request) = Request::read(source)? else { return Ok(()) };
+    edits::check(&spec)?;
+    let image = Image::open(&edits::root_path(&spec, bundle.path())?)?;
+    let asked = LeaseRequest { container_id: container_id(creation)?, request };
+    let client = Client::new(&configuration.socket.path);
+    let granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;
+    let edited = edits::apply(&mut spec, &image, &granted.lease_id, &granted.edits);
+    edited.and_then(|()| bundle.replace(&config, &spec)).inspect_err(|_| give_back(&client, &granted.lease_id))
+}
+
+fn container_id(creation: &Creation) -> Result<ContainerId, ErrorBody> {
+    match creation.container_id.as_ref().map(|id| id.to_str()) {
+        Some(Some(id)) => Ok(ContainerId(id.to_owned())),
+        _ => Err(ErrorBody::new(
+            ErrorCode::BundleInvalid,
+            "the command line names no container id in plain text",
+            "give one as the last argument",
+        )),
+    }
+}
+
+/// The supervisor would notice by itself that this process is gone; told, it need not wait.
+fn give_back(client: &Client, lease: &LeaseId) {
+    let _ =
+        client.clone().with_timeout(HINT_PATIENCE).post::<_, Value>(&format!("/v1/leases/{lease}/ended"), &json!({}));
+}
+
+fn unusable_configuration(error: ConfigurationError) -> ErrorBody {
+    let lines = error.to_string();
+    let text: Vec<&str> = lines.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    ErrorBody::new(ErrorCode::ConfigurationInvalid, text.join(" "), "correct the file; gpool needs it for a share")
+}

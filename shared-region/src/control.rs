@@ -1,0 +1,74 @@
+//! What the supervisor tells the processes of a lease.
+
+use crate::SLOTS;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Length of the control file in bytes.
+pub const CONTROL_BYTES: usize = 4096;
+
+/// The supervisor's answer to one registration.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct ControlSlot {
+    /// The [`Slot::registration`](crate::Slot::registration) that the supervisor accepted, 0 for none.
+    pub accepted: AtomicU64,
+}
+
+/// The control page. Written by the supervisor only; every field alone is consistent.
+///
+/// Order of writing: `until_ns` and `opened_ns` before `gate` (release), so whoever sees an open gate word
+/// (acquire) sees at least the end that belongs to it.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Control {
+    /// [`MAGIC`](crate::MAGIC), written last when the page is made.
+    pub magic: AtomicU64,
+    /// [`VERSION`](crate::VERSION) of the supervisor that made the page.
+    pub version: AtomicU32,
+    reserved0: [u32; 13],
+
+    /// [`GateWord`](crate::GateWord); a futex word.
+    pub gate: AtomicU32,
+    /// 1: when the supervisor is away, run unpaced (memory caps hold). 0: stand at the gate until it is back.
+    pub fail_open: AtomicU32,
+    /// An open gate admits work only while the work already issued is expected to end before this.
+    pub until_ns: AtomicU64,
+    /// When the gate was opened last, for the measurement of the hand-off.
+    pub opened_ns: AtomicU64,
+    /// GPU time that one burst should hold.
+    pub burst_ns: AtomicU64,
+    /// Estimated unfinished work that a process may have on the device.
+    pub depth_ns: AtomicU64,
+    reserved1: [u64; 3],
+
+    /// Renewed every 100 ms by a supervisor that lives.
+    pub heartbeat_ns: AtomicU64,
+    reserved2: [u64; 7],
+
+    /// Most device memory that the lease may hold, contexts included.
+    pub memory_cap_bytes: AtomicU64,
+    /// What one CUDA context costs on this GPU and driver.
+    pub context_bytes: AtomicU64,
+    reserved3: [u64; 6],
+
+    /// One answer per slot of the report.
+    pub slots: [ControlSlot; SLOTS],
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(core::mem::size_of::<Control>() <= CONTROL_BYTES);
+    // The wire format: old shims meet new supervisors.
+    assert!(offset_of!(Control, magic) == 0);
+    assert!(offset_of!(Control, version) == 8);
+    assert!(offset_of!(Control, gate) == 64);
+    assert!(offset_of!(Control, fail_open) == 68);
+    assert!(offset_of!(Control, until_ns) == 72);
+    assert!(offset_of!(Control, opened_ns) == 80);
+    assert!(offset_of!(Control, burst_ns) == 88);
+    assert!(offset_of!(Control, depth_ns) == 96);
+    assert!(offset_of!(Control, heartbeat_ns) == 128);
+    assert!(offset_of!(Control, memory_cap_bytes) == 192);
+    assert!(offset_of!(Control, context_bytes) == 200);
+    assert!(offset_of!(Control, slots) == 256);
+};

@@ -1,0 +1,46 @@
+//! The layout that supervisor and interposer share. It is a wire format: a container may run for weeks with
+//! the shim it started with, so fields are only ever added in reserved space, and [`VERSION`] says which are there.
+//!
+//! Each lease has three files, bind-mounted into its container at `/dev/gpool/`:
+//!
+//! * `control`, one page, mounted read-only: [`Control`]. Only the supervisor writes it.
+//! * `report`, read-write for everybody in the container: [`SLOTS`] times [`Slot`]. The supervisor reads it with
+//!   pread, through [`SlotSnapshot`], and believes nothing in it without a bound.
+//! * `bell`, a FIFO: a process writes one byte, its slot's number, whenever the supervisor should look.
+//!
+//! All times are nanoseconds of CLOCK_MONOTONIC, which containers share with the host.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod control;
+mod gate_word;
+mod slot;
+
+pub use control::{CONTROL_BYTES, Control, ControlSlot};
+pub use gate_word::GateWord;
+pub use slot::{BURST_RING, BurstRecord, Demand, SLOT_BYTES, Slot, SlotSnapshot};
+
+/// First eight bytes of `control`: "GPOOLRGN".
+pub const MAGIC: u64 = u64::from_le_bytes(*b"GPOOLRGN");
+/// Version of this layout.
+pub const VERSION: u32 = 1;
+/// Oldest layout that a reader of this version still understands.
+pub const OLDEST_VERSION: u32 = 1;
+/// Processes that one lease can hold.
+pub const SLOTS: usize = 64;
+/// Length of the report file in bytes.
+pub const REPORT_BYTES: usize = SLOTS * SLOT_BYTES;
+
+/// Directory in the container; part of the ABI, because the shims carry these paths.
+pub const REGION_DIR: &str = "/dev/gpool";
+/// File names in the region, on the host and in the container.
+pub const CONTROL_FILE: &str = "control";
+/// See [`CONTROL_FILE`].
+pub const REPORT_FILE: &str = "report";
+/// See [`CONTROL_FILE`].
+pub const BELL_FILE: &str = "bell";
+
+/// A supervisor whose heartbeat is older than this is taken to be away.
+pub const HEARTBEAT_STALE_NS: u64 = 2_000_000_000;
+/// How often the supervisor renews its heartbeat.
+pub const HEARTBEAT_PERIOD_NS: u64 = 100_000_000;

@@ -1,0 +1,237 @@
+//! What a process of a lease tells the supervisor.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Bursts that a slot remembers; the supervisor reads far more often than this fills.
+pub const BURST_RING: usize = 64;
+/// Length of one slot in bytes. Slot `i` of the report starts at `i * SLOT_BYTES`, and its first byte is the one
+/// that the owning process holds a POSIX write lock on while it registers.
+pub const SLOT_BYTES: usize = 2048;
+
+/// What a process wants of its gate: values of [`Slot::demand`].
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    /// Nothing outstanding, nothing wanted.
+    Idle = 0,
+    /// Issuing work behind an open gate.
+    Running = 1,
+    /// At least one thread stands at the gate.
+    Waiting = 2,
+}
+
+impl Demand {
+    /// Reads a word that a tenant wrote; anything unknown counts as idle.
+    pub fn from_word(word: u32) -> Self {
+        match word {
+            1 => Demand::Running,
+            2 => Demand::Waiting,
+            _ => Demand::Idle,
+        }
+    }
+}
+
+/// One measured burst, in host time.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct BurstRecord {
+    /// Start on the device.
+    pub start_ns: AtomicU64,
+    /// End on the device.
+    pub end_ns: AtomicU64,
+}
+
+/// A process's place in the report.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Slot {
+    /// A number that the process makes up when it takes the slot; 0 means free. Only the supervisor frees a slot,
+    /// after the process is dead, so its bytes stay charged until then.
+    pub registration: AtomicU64,
+    /// The process's own pid as it sees itself, for people; never used to find it.
+    pub process_id: AtomicU32,
+    /// CUDA contexts that the process holds.
+    pub contexts: AtomicU32,
+    /// Device memory reserved by the process, contexts not included.
+    pub allocated_bytes: AtomicU64,
+    /// Allocations refused because of the cap.
+    pub refused: AtomicU64,
+    /// Size of the last refused allocation.
+    pub refused_bytes: AtomicU64,
+    reserved0: [u64; 3],
+
+    /// [`Demand`].
+    pub demand: AtomicU32,
+    /// The gate word that `demand` and `estimated_end_ns` refer to.
+    pub demand_word: AtomicU32,
+    /// When the work issued so far is expected to end.
+    pub estimated_end_ns: AtomicU64,
+    /// The gate word behind which `first_launch_ns` happened.
+    pub first_launch_word: AtomicU32,
+    /// Threads that stand at the gate.
+    pub waiters: AtomicU32,
+    /// The first launch after the gate opened with `first_launch_word`.
+    pub first_launch_ns: AtomicU64,
+    /// Time that threads stood at the gate, summed.
+    pub gate_wait_ns: AtomicU64,
+    /// Launches, counted when their burst ends.
+    pub launches: AtomicU64,
+    reserved1: [u64; 2],
+
+    /// Bursts ever written; the newest is at `(burst_count - 1) % BURST_RING`.
+    pub burst_count: AtomicU64,
+    /// Lengths of all bursts ever written, summed.
+    pub burst_total_ns: AtomicU64,
+    reserved2: [u64; 6],
+    /// The ring of bursts.
+    pub bursts: [BurstRecord; BURST_RING],
+}
+
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(size_of::<Slot>() <= SLOT_BYTES);
+    assert!(offset_of!(Slot, registration) == 0);
+    assert!(offset_of!(Slot, process_id) == 8);
+    assert!(offset_of!(Slot, contexts) == 12);
+    assert!(offset_of!(Slot, allocated_bytes) == 16);
+    assert!(offset_of!(Slot, refused) == 24);
+    assert!(offset_of!(Slot, refused_bytes) == 32);
+    assert!(offset_of!(Slot, demand) == 64);
+    assert!(offset_of!(Slot, demand_word) == 68);
+    assert!(offset_of!(Slot, estimated_end_ns) == 72);
+    assert!(offset_of!(Slot, first_launch_word) == 80);
+    assert!(offset_of!(Slot, waiters) == 84);
+    assert!(offset_of!(Slot, first_launch_ns) == 88);
+    assert!(offset_of!(Slot, gate_wait_ns) == 96);
+    assert!(offset_of!(Slot, launches) == 104);
+    assert!(offset_of!(Slot, burst_count) == 128);
+    assert!(offset_of!(Slot, burst_total_ns) == 136);
+    assert!(offset_of!(Slot, bursts) == 192);
+};
+
+/// A copy of one slot, as read by the supervisor with pread. Every value is a claim of the tenant.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotSnapshot<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> SlotSnapshot<'a> {
+    /// A view of one slot's bytes; none if there are too few, because a tenant may truncate its report.
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        bytes.get(..size_of::<Slot>()).map(|bytes| Self { bytes })
+    }
+
+    fn u64_at(&self, offset: usize) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.bytes[offset..offset + 8]);
+        u64::from_le_bytes(word)
+    }
+
+    fn u32_at(&self, offset: usize) -> u32 {
+        let mut word = [0; 4];
+        word.copy_from_slice(&self.bytes[offset..offset + 4]);
+        u32::from_le_bytes(word)
+    }
+
+    /// See [`Slot::registration`].
+    pub fn registration(&self) -> u64 {
+        self.u64_at(0)
+    }
+
+    /// See [`Slot::process_id`].
+    pub fn process_id(&self) -> u32 {
+        self.u32_at(8)
+    }
+
+    /// See [`Slot::contexts`].
+    pub fn contexts(&self) -> u32 {
+        self.u32_at(12)
+    }
+
+    /// See [`Slot::allocated_bytes`].
+    pub fn allocated_bytes(&self) -> u64 {
+        self.u64_at(16)
+    }
+
+    /// See [`Slot::refused`].
+    pub fn refused(&self) -> u64 {
+        self.u64_at(24)
+    }
+
+    /// See [`Slot::refused_bytes`].
+    pub fn refused_bytes(&self) -> u64 {
+        self.u64_at(32)
+    }
+
+    /// See [`Slot::demand`].
+    pub fn demand(&self) -> Demand {
+        Demand::from_word(self.u32_at(64))
+    }
+
+    /// See [`Slot::demand_word`].
+    pub fn demand_word(&self) -> u32 {
+        self.u32_at(68)
+    }
+
+    /// See [`Slot::estimated_end_ns`].
+    pub fn estimated_end_ns(&self) -> u64 {
+        self.u64_at(72)
+    }
+
+    /// See [`Slot::first_launch_word`].
+    pub fn first_launch_word(&self) -> u32 {
+        self.u32_at(80)
+    }
+
+    /// See [`Slot::first_launch_ns`].
+    pub fn first_launch_ns(&self) -> u64 {
+        self.u64_at(88)
+    }
+
+    /// See [`Slot::gate_wait_ns`].
+    pub fn gate_wait_ns(&self) -> u64 {
+        self.u64_at(96)
+    }
+
+    /// See [`Slot::launches`].
+    pub fn launches(&self) -> u64 {
+        self.u64_at(104)
+    }
+
+    /// See [`Slot::burst_count`].
+    pub fn burst_count(&self) -> u64 {
+        self.u64_at(128)
+    }
+
+    /// See [`Slot::burst_total_ns`].
+    pub fn burst_total_ns(&self) -> u64 {
+        self.u64_at(136)
+    }
+
+    /// Start and end of burst number `number`, which must be among the last [`BURST_RING`].
+    pub fn burst(&self, number: u64) -> (u64, u64) {
+        let offset = 192 + (number % BURST_RING as u64) as usize * size_of::<BurstRecord>();
+        (self.u64_at(offset), self.u64_at(offset + 8))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_reads_the_fields_where_the_layout_has_them() {
+        let mut bytes = [0u8; SLOT_BYTES];
+        bytes[16..24].copy_from_slice(&7u64.to_le_bytes());
+        bytes[64..68].copy_from_slice(&2u32.to_le_bytes());
+        bytes[192 + 16..192 + 24].copy_from_slice(&11u64.to_le_bytes());
+        let slot = SlotSnapshot::new(&bytes).unwrap();
+        assert_eq!((slot.allocated_bytes(), slot.demand(), slot.burst(65)), (7, Demand::Waiting, (11, 0)));
+    }
+
+    #[test]
+    fn a_truncated_slot_is_none_and_an_unknown_demand_is_idle() {
+        assert!(SlotSnapshot::new(&[0; 100]).is_none());
+        assert_eq!(Demand::from_word(77), Demand::Idle);
+    }
+}

@@ -1,0 +1,133 @@
+//! Devices. There is one, with index 0.
+
+use crate::driver::{Outcome, code, driver, put};
+use gpool_driver_abi::cuda::*;
+use std::ffi::{c_char, c_int};
+
+/// Streaming multiprocessors, each with room for [`THREADS_PER_MULTIPROCESSOR`].
+pub(crate) const MULTIPROCESSORS: u32 = 80;
+pub(crate) const THREADS_PER_MULTIPROCESSOR: u32 = 2048;
+pub(crate) const THREADS_PER_BLOCK: u32 = 1024;
+
+pub(crate) fn check(device: CUdevice) -> Outcome {
+    if device == 0 { Ok(()) } else { Err(CUDA_ERROR_INVALID_DEVICE) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CUresult {
+    code(|| {
+        driver()?;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(count, 1) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> CUresult {
+    code(|| {
+        driver()?;
+        check(ordinal)?;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(device, 0) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        check(device)?;
+        let room = usize::try_from(length).unwrap_or(0);
+        if name.is_null() || room == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let text = driver.parameters.name.as_bytes();
+        let length = text.len().min(room - 1);
+        // SAFETY: the caller gives room for `room` bytes, and at most that many are written.
+        unsafe {
+            name.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
+            name.add(length).write(0);
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        check(device)?;
+        let text = driver.parameters.uuid.trim_start_matches("GPU-").replace('-', "");
+        let number = u128::from_str_radix(&text, 16).map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(uuid, CUuuid { bytes: number.to_be_bytes() }) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice) -> CUresult {
+    // SAFETY: the same contract.
+    unsafe { cuDeviceGetUuid(uuid, device) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        check(device)?;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(bytes, driver.parameters.memory_bytes as usize) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: CUdeviceAttribute,
+    device: CUdevice,
+) -> CUresult {
+    code(|| {
+        driver()?;
+        check(device)?;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(value, attribute_value(attribute)) }
+    })
+}
+
+/// Values of a plausible device of compute capability 8.0. What is not listed is 0: absent or off.
+fn attribute_value(attribute: CUdeviceAttribute) -> c_int {
+    match attribute {
+        CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+        | CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X
+        | CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y => THREADS_PER_BLOCK as c_int,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z => 64,
+        CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X | CU_DEVICE_ATTRIBUTE_MAX_PITCH => c_int::MAX,
+        CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y | CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z => 65_535,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK => 48 << 10,
+        CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY
+        | CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK
+        | CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR => 64 << 10,
+        CU_DEVICE_ATTRIBUTE_WARP_SIZE => 32,
+        CU_DEVICE_ATTRIBUTE_CLOCK_RATE => 1_400_000,
+        CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE => 1_200_000,
+        CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT => 512,
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => MULTIPROCESSORS as c_int,
+        CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH => 4096,
+        CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => 32 << 20,
+        CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => THREADS_PER_MULTIPROCESSOR as c_int,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => 164 << 10,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => 163 << 10,
+        CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => 1,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 8,
+        CU_DEVICE_ATTRIBUTE_GPU_OVERLAP
+        | CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT
+        | CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING
+        | CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
+        | CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY
+        | CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
+        | CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
+        _ => 0,
+    }
+}

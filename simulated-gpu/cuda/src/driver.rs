@@ -1,0 +1,128 @@
+//! The library's one instance: what cuInit makes and every other function needs.
+
+use crate::objects::Objects;
+use gpool_device_model::{ContextId, DeviceParameters, Ticket};
+use gpool_driver_abi::cuda::*;
+use gpool_simulated_hardware::{Connection, Identity, Layout, Store, StoreError, is_visible};
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The version of the API that this library follows: 12.2.
+pub(crate) const VERSION: c_int = 12020;
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+static INITIALISING: Mutex<()> = Mutex::new(());
+/// Set in a child of fork: nothing works there any more, as with NVIDIA's driver.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// What a child must close: the first would keep its dead parent's lock, the second its connection.
+static INHERITED: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+
+/// What a function gives: nothing, or the code to return.
+pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
+
+pub(crate) struct Driver {
+    pub(crate) store: Store,
+    pub(crate) parameters: DeviceParameters,
+    connection: Connection,
+    objects: Mutex<Objects>,
+}
+
+impl Driver {
+    /// This process's objects. Not to be held while sleeping.
+    pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who this process is on the host.
+    pub(crate) fn identity(&self) -> &Identity {
+        self.connection.identity()
+    }
+
+    /// The newest complete ticket of a context.
+    pub(crate) fn last_completed(&self, context: ContextId) -> Outcome<Ticket> {
+        self.store.read(|device| device.last_completed(context)).map_err(lost)
+    }
+
+    fn open() -> Outcome<Self> {
+        let layout = Layout::default();
+        if !is_visible(&layout, 0) {
+            return Err(CUDA_ERROR_NO_DEVICE);
+        }
+        let store = Store::open(layout.root()).map_err(lost)?;
+        let parameters = store.read(|device| device.parameters().clone()).map_err(lost)?;
+        let connection = Connection::open(&layout).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
+        INHERITED[0].store(store.descriptor(), Ordering::Relaxed);
+        INHERITED[1].store(connection.descriptor(), Ordering::Relaxed);
+        // SAFETY: the handler is a function of this library and does only what is safe between fork and exec.
+        if unsafe { libc::pthread_atfork(None, None, Some(abandon)) } != 0 {
+            return Err(CUDA_ERROR_OPERATING_SYSTEM);
+        }
+        Ok(Self { store, parameters, connection, objects: Mutex::default() })
+    }
+}
+
+/// Runs in a child after fork.
+extern "C" fn abandon() {
+    FORKED.store(true, Ordering::Relaxed);
+    for descriptor in &INHERITED {
+        // SAFETY: the descriptors belong to the library's instance, which nobody uses any more in this process.
+        unsafe { libc::close(descriptor.swap(-1, Ordering::Relaxed)) };
+    }
+}
+
+/// The instance, or the code that says why there is none.
+pub(crate) fn driver() -> Outcome<&'static Driver> {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CUDA_ERROR_NOT_INITIALIZED);
+    }
+    DRIVER.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)
+}
+
+/// Turns what `work` gives into the code that a C function returns.
+pub(crate) fn code(work: impl FnOnce() -> Outcome) -> CUresult {
+    work().err().unwrap_or(CUDA_SUCCESS)
+}
+
+/// The state of the device cannot be used.
+pub(crate) fn lost(_: StoreError) -> CUresult {
+    CUDA_ERROR_OPERATING_SYSTEM
+}
+
+/// Writes to a place that the caller named.
+///
+/// # Safety
+///
+/// `place` is NULL or valid for a write.
+pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Outcome {
+    if place.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not NULL, so valid as the caller promises.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuInit(flags: c_uint) -> CUresult {
+    code(|| {
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if FORKED.load(Ordering::Relaxed) {
+            return Err(CUDA_ERROR_NOT_INITIALIZED);
+        }
+        let _turn = INITIALISING.lock().unwrap_or_else(PoisonError::into_inner);
+        if DRIVER.get().is_none() {
+            let opened = Driver::open()?;
+            DRIVER.get_or_init(|| opened);
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> CUresult {
+    // SAFETY: NULL or valid, as the API demands of its caller.
+    code(|| unsafe { put(version, VERSION) })
+}

@@ -1,0 +1,185 @@
+//! Finding functions by name, as cuGetProcAddress does, and the names of results.
+
+use crate::driver::{Outcome, VERSION, code, put};
+use crate::{
+    capture::*, context::*, device::*, driver::*, event::*, graph::*, launch::*, memory::*, module::*, stream::*,
+};
+use gpool_driver_abi::cuda::*;
+use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
+use std::ptr::null_mut;
+
+struct Entry {
+    /// The name without its version.
+    base: &'static str,
+    symbol: &'static str,
+    /// The first version of the API with it.
+    since: c_int,
+    address: *mut c_void,
+}
+
+macro_rules! entries {
+    ($($base:literal $since:literal $symbol:ident;)*) => {
+        [$(Entry { base: $base, symbol: stringify!($symbol), since: $since, address: $symbol as *mut c_void }),*]
+    };
+}
+
+/// Every function of this library. The versions are those of NVIDIA's cudaTypedefs.h; where only one variant is
+/// here, its version decides nothing.
+fn entries() -> [Entry; 71] {
+    entries! {
+        "cuInit" 2000 cuInit;
+        "cuDriverGetVersion" 2020 cuDriverGetVersion;
+        "cuGetErrorName" 6000 cuGetErrorName;
+        "cuGetErrorString" 6000 cuGetErrorString;
+        "cuGetProcAddress" 11030 cuGetProcAddress;
+        "cuGetProcAddress" 12000 cuGetProcAddress_v2;
+        "cuGetExportTable" 3000 cuGetExportTable;
+        "cuDeviceGet" 2000 cuDeviceGet;
+        "cuDeviceGetCount" 2000 cuDeviceGetCount;
+        "cuDeviceGetName" 2000 cuDeviceGetName;
+        "cuDeviceGetUuid" 9020 cuDeviceGetUuid;
+        "cuDeviceGetUuid" 11040 cuDeviceGetUuid_v2;
+        "cuDeviceTotalMem" 3020 cuDeviceTotalMem_v2;
+        "cuDeviceGetAttribute" 2000 cuDeviceGetAttribute;
+        "cuCtxCreate" 3020 cuCtxCreate_v2;
+        "cuCtxCreate" 11040 cuCtxCreate_v3;
+        "cuCtxDestroy" 4000 cuCtxDestroy_v2;
+        "cuDevicePrimaryCtxRetain" 7000 cuDevicePrimaryCtxRetain;
+        "cuDevicePrimaryCtxRelease" 11000 cuDevicePrimaryCtxRelease_v2;
+        "cuDevicePrimaryCtxReset" 11000 cuDevicePrimaryCtxReset_v2;
+        "cuDevicePrimaryCtxGetState" 7000 cuDevicePrimaryCtxGetState;
+        "cuDevicePrimaryCtxSetFlags" 11000 cuDevicePrimaryCtxSetFlags_v2;
+        "cuCtxGetCurrent" 4000 cuCtxGetCurrent;
+        "cuCtxSetCurrent" 4000 cuCtxSetCurrent;
+        "cuCtxPushCurrent" 4000 cuCtxPushCurrent_v2;
+        "cuCtxPopCurrent" 4000 cuCtxPopCurrent_v2;
+        "cuCtxGetDevice" 2000 cuCtxGetDevice;
+        "cuCtxSynchronize" 2000 cuCtxSynchronize;
+        "cuCtxGetStreamPriorityRange" 5050 cuCtxGetStreamPriorityRange;
+        "cuMemGetInfo" 3020 cuMemGetInfo_v2;
+        "cuMemAlloc" 3020 cuMemAlloc_v2;
+        "cuMemAllocPitch" 3020 cuMemAllocPitch_v2;
+        "cuMemAllocManaged" 6000 cuMemAllocManaged;
+        "cuMemAllocAsync" 11020 cuMemAllocAsync;
+        "cuMemAllocAsync" 11020 cuMemAllocAsync_ptsz;
+        "cuMemFree" 3020 cuMemFree_v2;
+        "cuMemFreeAsync" 11020 cuMemFreeAsync;
+        "cuMemFreeAsync" 11020 cuMemFreeAsync_ptsz;
+        "cuMemGetAddressRange" 3020 cuMemGetAddressRange_v2;
+        "cuMemcpyHtoD" 3020 cuMemcpyHtoD_v2;
+        "cuMemcpyDtoH" 3020 cuMemcpyDtoH_v2;
+        "cuMemsetD8" 3020 cuMemsetD8_v2;
+        "cuStreamCreate" 2000 cuStreamCreate;
+        "cuStreamCreateWithPriority" 5050 cuStreamCreateWithPriority;
+        "cuStreamDestroy" 4000 cuStreamDestroy_v2;
+        "cuStreamSynchronize" 2000 cuStreamSynchronize;
+        "cuStreamQuery" 2000 cuStreamQuery;
+        "cuStreamBeginCapture" 10010 cuStreamBeginCapture_v2;
+        "cuStreamEndCapture" 10000 cuStreamEndCapture;
+        "cuStreamIsCapturing" 10000 cuStreamIsCapturing;
+        "cuThreadExchangeStreamCaptureMode" 10010 cuThreadExchangeStreamCaptureMode;
+        "cuEventCreate" 2000 cuEventCreate;
+        "cuEventRecord" 2000 cuEventRecord;
+        "cuEventRecordWithFlags" 11010 cuEventRecordWithFlags;
+        "cuEventQuery" 2000 cuEventQuery;
+        "cuEventSynchronize" 2000 cuEventSynchronize;
+        "cuEventElapsedTime" 2000 cuEventElapsedTime;
+        "cuEventDestroy" 4000 cuEventDestroy_v2;
+        "cuModuleLoadData" 2000 cuModuleLoadData;
+        "cuModuleLoadDataEx" 2010 cuModuleLoadDataEx;
+        "cuModuleUnload" 2000 cuModuleUnload;
+        "cuModuleGetFunction" 2000 cuModuleGetFunction;
+        "cuFuncGetAttribute" 2020 cuFuncGetAttribute;
+        "cuLaunchKernel" 4000 cuLaunchKernel;
+        "cuLaunchKernelEx" 11060 cuLaunchKernelEx;
+        "cuLaunchCooperativeKernel" 9000 cuLaunchCooperativeKernel;
+        "cuGraphInstantiate" 11000 cuGraphInstantiate_v2;
+        "cuGraphInstantiateWithFlags" 11040 cuGraphInstantiateWithFlags;
+        "cuGraphLaunch" 10000 cuGraphLaunch;
+        "cuGraphExecDestroy" 10000 cuGraphExecDestroy;
+        "cuGraphDestroy" 10000 cuGraphDestroy;
+    }
+}
+
+/// The newest variant of `name` up to `version`, or the function with exactly that name.
+fn find(name: &str, version: c_int, flags: c_ulonglong) -> (*mut c_void, CUdriverProcAddressQueryResult) {
+    let per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM != 0;
+    let entries = entries();
+    let variants = || entries.iter().filter(|entry| entry.base == name || entry.symbol == name);
+    // Of equal versions the last wins, and the variants for per-thread default streams are listed last.
+    let fitting = variants().filter(|entry| {
+        entry.since <= version && (per_thread || entry.symbol == name || !entry.symbol.ends_with("_ptsz"))
+    });
+    match fitting.max_by_key(|entry| entry.since) {
+        Some(entry) => (entry.address, CU_GET_PROC_ADDRESS_SUCCESS),
+        None if variants().next().is_some() => (null_mut(), CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT),
+        None => (null_mut(), CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress(
+    name: *const c_char,
+    address: *mut *mut c_void,
+    version: c_int,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the same contract; no status is asked for.
+    unsafe { cuGetProcAddress_v2(name, address, version, flags, null_mut()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    address: *mut *mut c_void,
+    version: c_int,
+    flags: c_ulonglong,
+    status: *mut CUdriverProcAddressQueryResult,
+) -> CUresult {
+    code(|| {
+        if name.is_null() || address.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: a text that ends with a zero, as the API demands of its caller.
+        let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default();
+        let (found, answer) = find(name, version.min(VERSION), flags);
+        // SAFETY: not NULL, and valid as the API demands of its caller.
+        unsafe { put(address, found) }?;
+        if !status.is_null() {
+            // SAFETY: as above. A caller that asks for the status gets the reason there.
+            unsafe { put(status, answer) }?;
+        }
+        if found.is_null() { Err(CUDA_ERROR_NOT_FOUND) } else { Ok(()) }
+    })
+}
+
+/// Private tables are refused, as NVIDIA's driver refuses one that it does not know.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, _id: *const CUuuid) -> CUresult {
+    // SAFETY: NULL or valid, as the API demands of its caller.
+    code(|| unsafe { put(table, std::ptr::null()) }.and(Err(CUDA_ERROR_INVALID_VALUE)))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(error: CUresult, text: *mut *const c_char) -> CUresult {
+    // SAFETY: the same contract.
+    code(|| unsafe { put_text(error, text, |(_, name, _)| name) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorString(error: CUresult, text: *mut *const c_char) -> CUresult {
+    // SAFETY: the same contract.
+    code(|| unsafe { put_text(error, text, |(_, _, description)| description) })
+}
+
+type Known = (CUresult, &'static CStr, &'static CStr);
+
+/// # Safety
+///
+/// `text` is NULL or valid for a write.
+unsafe fn put_text(error: CUresult, text: *mut *const c_char, choose: fn(&Known) -> &'static CStr) -> Outcome {
+    let found = RESULTS.iter().find(|known| known.0 == error);
+    // SAFETY: as this function's caller promises.
+    unsafe { put(text, found.map_or(std::ptr::null(), |known| choose(known).as_ptr())) }?;
+    found.map(|_| ()).ok_or(CUDA_ERROR_INVALID_VALUE)
+}

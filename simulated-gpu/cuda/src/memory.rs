@@ -1,0 +1,223 @@
+//! Device memory: address space without pages until somebody writes, accounted on the device.
+
+use crate::capture;
+use crate::context::synchronize_current;
+use crate::driver::{Driver, Outcome, code, driver, lost, put};
+use crate::objects::Allocation;
+use gpool_driver_abi::cuda::*;
+use std::ffi::{c_uchar, c_uint, c_void};
+use std::ptr::null_mut;
+
+const PITCH_BYTES: usize = 512;
+
+fn map(bytes: usize) -> Option<u64> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new anonymous mapping, which touches nothing that exists.
+    let address = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
+    (address != libc::MAP_FAILED).then_some(address as u64)
+}
+
+/// Gives back what [`map`] made.
+pub(crate) fn unmap(address: u64, bytes: usize) {
+    // SAFETY: the range is one that `map` returned and that has just left the table of allocations.
+    unsafe { libc::munmap(address as *mut c_void, bytes) };
+}
+
+fn allocate(driver: &Driver, bytes: usize) -> Outcome<CUdeviceptr> {
+    if bytes == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let mut objects = driver.objects();
+    let (context, found) = objects.current()?;
+    let id = found.id;
+    capture::refuse_unsafe(&mut objects)?;
+    let reserved = driver.store.update(|device, now_ns| device.allocate(now_ns, id, bytes as u64)).map_err(lost)?;
+    reserved.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+    let Some(address) = map(bytes) else {
+        driver.store.update(|device, now_ns| device.free(now_ns, id, bytes as u64)).map_err(lost)?;
+        return Err(CUDA_ERROR_OUT_OF_MEMORY);
+    };
+    objects.allocations.insert(address, Allocation { bytes, context });
+    Ok(address)
+}
+
+fn free(driver: &Driver, address: CUdeviceptr) -> Outcome {
+    if address == 0 {
+        return Ok(());
+    }
+    let mut objects = driver.objects();
+    capture::refuse_unsafe(&mut objects)?;
+    let allocation = objects.allocations.remove(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    unmap(address, allocation.bytes);
+    if let Some(context) = objects.contexts.get(&allocation.context) {
+        let (id, bytes) = (context.id, allocation.bytes as u64);
+        driver.store.update(|device, now_ns| device.free(now_ns, id, bytes)).map_err(lost)?;
+    }
+    Ok(())
+}
+
+/// The allocation that holds an address: where it starts and how long it is.
+fn holding(driver: &Driver, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
+    let objects = driver.objects();
+    let (base, allocation) = objects.allocations.range(..=address).next_back()?;
+    (address - base < allocation.bytes as u64).then_some((*base, allocation.bytes))
+}
+
+/// Fails unless `bytes` from `address` lie in one allocation.
+fn check_range(driver: &Driver, address: CUdeviceptr, bytes: usize) -> Outcome {
+    let (base, length) = holding(driver, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let left = length as u64 - (address - base);
+    if bytes as u64 <= left { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+/// What a copy on the default stream does first: check, and wait for everything before it.
+fn prepare_copy(address: CUdeviceptr, host: *const c_void, bytes: usize) -> Outcome {
+    let driver = driver()?;
+    if host.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    check_range(driver, address, bytes)?;
+    synchronize_current(driver)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        driver.objects().current()?;
+        let free_bytes = driver.store.read(gpool_device_model::Device::memory_free).map_err(lost)?;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe {
+            put(free, free_bytes as usize)?;
+            put(total, driver.parameters.memory_bytes as usize)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        if address.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not NULL, and valid as the API demands of its caller.
+        unsafe { put(address, allocate(driver, bytes)?) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocPitch_v2(
+    address: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: c_uint,
+) -> CUresult {
+    let rounded = width.checked_next_multiple_of(PITCH_BYTES);
+    let Some((row, bytes)) = rounded.and_then(|row| Some((row, row.checked_mul(height)?))) else {
+        return CUDA_ERROR_INVALID_VALUE;
+    };
+    if pitch.is_null() || !matches!(element, 4 | 8 | 16) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the same contract for `address`; `pitch` is not NULL, and valid as the API demands of its caller.
+    unsafe {
+        let result = cuMemAlloc_v2(address, bytes);
+        if result == CUDA_SUCCESS {
+            pitch.write(row);
+        }
+        result
+    }
+}
+
+/// Managed memory is device memory here; nothing migrates.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usize, flags: c_uint) -> CUresult {
+    if !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the same contract.
+    unsafe { cuMemAlloc_v2(address, bytes) }
+}
+
+/// Takes effect at once, not in the order of the stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync(address: *mut CUdeviceptr, bytes: usize, _stream: CUstream) -> CUresult {
+    // SAFETY: the same contract.
+    unsafe { cuMemAlloc_v2(address, bytes) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync_ptsz(address: *mut CUdeviceptr, bytes: usize, _stream: CUstream) -> CUresult {
+    // SAFETY: the same contract.
+    unsafe { cuMemAlloc_v2(address, bytes) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
+    code(|| free(driver()?, address))
+}
+
+/// Takes effect at once, not in the order of the stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeAsync(address: CUdeviceptr, _stream: CUstream) -> CUresult {
+    cuMemFree_v2(address)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeAsync_ptsz(address: CUdeviceptr, _stream: CUstream) -> CUresult {
+    cuMemFree_v2(address)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetAddressRange_v2(
+    base: *mut CUdeviceptr,
+    bytes: *mut usize,
+    address: CUdeviceptr,
+) -> CUresult {
+    code(|| {
+        let found = holding(driver()?, address).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        if !base.is_null() {
+            // SAFETY: not NULL, and valid as the API demands of its caller.
+            unsafe { put(base, found.0) }?;
+        }
+        if !bytes.is_null() {
+            // SAFETY: as above.
+            unsafe { put(bytes, found.1) }?;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoD_v2(address: CUdeviceptr, host: *const c_void, bytes: usize) -> CUresult {
+    code(|| {
+        prepare_copy(address, host, bytes)?;
+        // SAFETY: the target lies in a live allocation, and the source is valid as the API demands of its caller.
+        unsafe { (address as *mut u8).copy_from(host.cast(), bytes) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoH_v2(host: *mut c_void, address: CUdeviceptr, bytes: usize) -> CUresult {
+    code(|| {
+        prepare_copy(address, host, bytes)?;
+        // SAFETY: the source lies in a live allocation, and the target is valid as the API demands of its caller.
+        unsafe { host.cast::<u8>().copy_from(address as *const u8, bytes) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD8_v2(address: CUdeviceptr, value: c_uchar, bytes: usize) -> CUresult {
+    code(|| {
+        check_range(driver()?, address, bytes)?;
+        synchronize_current(driver()?)?;
+        // SAFETY: the range lies in a live allocation.
+        unsafe { (address as *mut u8).write_bytes(value, bytes) };
+        Ok(())
+    })
+}

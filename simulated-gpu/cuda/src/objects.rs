@@ -1,0 +1,157 @@
+//! What this process has made: handles are names in tables, never addresses, so that a wrong one is told.
+
+use crate::capture::Capture;
+use crate::context::current;
+use crate::driver::Outcome;
+use gpool_device_model::{ContextId, Ticket};
+use gpool_driver_abi::cuda::*;
+use std::collections::{BTreeMap, HashMap};
+
+pub(crate) struct Context {
+    pub(crate) id: ContextId,
+    /// The newest ticket of the context.
+    pub(crate) last: Ticket,
+}
+
+pub(crate) struct Stream {
+    /// The handle of its context.
+    pub(crate) context: usize,
+    pub(crate) flags: u32,
+    /// The newest ticket of the stream.
+    pub(crate) last: Ticket,
+    pub(crate) capture: Option<Capture>,
+}
+
+/// Where an event was last recorded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Record {
+    Nowhere,
+    Queue {
+        context: ContextId,
+        ticket: Ticket,
+    },
+    /// In a stream that was capturing.
+    Capture {
+        stream: usize,
+    },
+}
+
+pub(crate) struct Event {
+    pub(crate) flags: u32,
+    pub(crate) context: usize,
+    pub(crate) record: Record,
+}
+
+pub(crate) struct Function {
+    pub(crate) module: usize,
+    /// Whether the first parameter says how long it runs.
+    pub(crate) spins: bool,
+}
+
+pub(crate) struct Module {
+    pub(crate) context: usize,
+    pub(crate) kernels: Vec<String>,
+}
+
+pub(crate) struct Allocation {
+    pub(crate) bytes: usize,
+    pub(crate) context: usize,
+}
+
+/// The durations of a graph's kernels, in order.
+pub(crate) type Kernels = Vec<u64>;
+
+#[derive(Default)]
+pub(crate) struct Objects {
+    handles: usize,
+    pub(crate) contexts: HashMap<usize, Context>,
+    pub(crate) primary_users: u32,
+    pub(crate) primary_flags: u32,
+    pub(crate) streams: HashMap<usize, Stream>,
+    pub(crate) events: HashMap<usize, Event>,
+    pub(crate) modules: HashMap<usize, Module>,
+    pub(crate) functions: HashMap<usize, Function>,
+    pub(crate) graphs: HashMap<usize, Kernels>,
+    pub(crate) executables: HashMap<usize, Kernels>,
+    /// By address.
+    pub(crate) allocations: BTreeMap<u64, Allocation>,
+    /// Completion times of markers that an event was recorded as; None until complete.
+    pub(crate) times: HashMap<(ContextId, Ticket), Option<u64>>,
+}
+
+/// What a stream handle means.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    /// The handle of the context.
+    pub(crate) context: usize,
+    pub(crate) id: ContextId,
+    /// The handle of the stream; None for the default stream.
+    pub(crate) stream: Option<usize>,
+}
+
+impl Objects {
+    /// A handle never given before.
+    pub(crate) fn new_handle(&mut self) -> usize {
+        self.handles += 1;
+        0x7000_0000 + self.handles * 16
+    }
+
+    /// The context that is current to this thread.
+    pub(crate) fn current(&self) -> Outcome<(usize, &Context)> {
+        let handle = current().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        Ok((handle, self.contexts.get(&handle).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?))
+    }
+
+    /// The context and stream that a handle stands for.
+    pub(crate) fn target(&self, stream: CUstream) -> Outcome<Target> {
+        match stream as usize {
+            0 | CU_STREAM_LEGACY | CU_STREAM_PER_THREAD => {
+                let (context, found) = self.current()?;
+                Ok(Target { context, id: found.id, stream: None })
+            }
+            handle => {
+                let context = self.streams.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?.context;
+                let id = self.contexts.get(&context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?.id;
+                Ok(Target { context, id, stream: Some(handle) })
+            }
+        }
+    }
+
+    /// Notes the newest ticket of a stream and its context.
+    pub(crate) fn issued(&mut self, target: Target, ticket: Ticket) {
+        if let Some(context) = self.contexts.get_mut(&target.context) {
+            context.last = ticket;
+        }
+        if let Some(stream) = target.stream.and_then(|handle| self.streams.get_mut(&handle)) {
+            stream.last = ticket;
+        }
+    }
+
+    /// Keeps the times of markers that an event still refers to.
+    pub(crate) fn completed(&mut self, context: ContextId, times: Vec<(Ticket, u64)>) {
+        for (ticket, time_ns) in times {
+            if let Some(time) = self.times.get_mut(&(context, ticket)) {
+                *time = Some(time_ns);
+            }
+        }
+    }
+
+    /// Forgets everything of a context that is destroyed and returns the addresses and sizes to unmap.
+    pub(crate) fn forget(&mut self, handle: usize) -> Vec<(u64, usize)> {
+        if let Some(context) = self.contexts.remove(&handle) {
+            self.times.retain(|(id, _), _| *id != context.id);
+        }
+        self.streams.retain(|_, stream| stream.context != handle);
+        self.events.retain(|_, event| event.context != handle);
+        self.modules.retain(|_, module| module.context != handle);
+        self.functions.retain(|_, function| self.modules.contains_key(&function.module));
+        let mut unmapped = Vec::new();
+        self.allocations.retain(|address, allocation| {
+            if allocation.context == handle {
+                unmapped.push((*address, allocation.bytes));
+            }
+            allocation.context != handle
+        });
+        unmapped
+    }
+}

@@ -1,0 +1,92 @@
+//! Streams. All of a context share its one queue; a stream only knows its own newest ticket.
+
+use crate::capture;
+use crate::driver::{Driver, Outcome, code, driver, put};
+use crate::objects::Stream;
+use crate::wait::wait;
+use gpool_device_model::{ContextId, Ticket};
+use gpool_driver_abi::cuda::*;
+use std::ffi::{c_int, c_uint};
+
+/// The context of a stream and the newest ticket to wait for; refused while it captures.
+fn position(driver: &Driver, stream: CUstream) -> Outcome<(ContextId, Ticket)> {
+    let mut objects = driver.objects();
+    let target = objects.target(stream)?;
+    match target.stream {
+        Some(handle) => {
+            capture::refuse_on_stream(&mut objects, handle)?;
+            Ok((target.id, objects.streams.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?.last))
+        }
+        None => {
+            capture::refuse_implicit(&mut objects, target.context)?;
+            Ok((target.id, objects.contexts.get(&target.context).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.last))
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        if stream.is_null() || flags & !CU_STREAM_NON_BLOCKING != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut objects = driver.objects();
+        let (context, _) = objects.current()?;
+        let handle = objects.new_handle();
+        objects.streams.insert(handle, Stream { context, flags, last: Ticket(0), capture: None });
+        // SAFETY: not NULL, and valid as the API demands of its caller.
+        unsafe { put(stream, handle as CUstream) }
+    })
+}
+
+/// Priorities are accepted and make no difference.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut CUstream,
+    flags: c_uint,
+    _priority: c_int,
+) -> CUresult {
+    // SAFETY: the same contract.
+    unsafe { cuStreamCreate(stream, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> CUresult {
+    code(|| {
+        driver()?.objects().current()?;
+        for (place, value) in [(least, 0), (greatest, -5)] {
+            if !place.is_null() {
+                // SAFETY: not NULL, and valid as the API demands of its caller.
+                unsafe { put(place, value) }?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
+    code(|| {
+        let removed = driver()?.objects().streams.remove(&(stream as usize));
+        removed.map(|_| ()).ok_or(CUDA_ERROR_INVALID_HANDLE)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        let (context, ticket) = position(driver, stream)?;
+        wait(driver, context, ticket)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        let (context, ticket) = position(driver, stream)?;
+        if driver.last_completed(context)? >= ticket { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) }
+    })
+}

@@ -1,0 +1,218 @@
+//! The device as the driver libraries see it.
+
+use crate::context::{Context, ContextId, Ticket};
+use crate::engine::{Activity, Engine};
+use crate::memory::{OutOfMemory, rounded_bytes};
+use crate::meter::Meter;
+use crate::parameters::DeviceParameters;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A context with this many pieces of work takes no more until one completes; see [`Device::is_full`].
+pub const QUEUE_LIMIT: usize = 1024;
+
+/// A look into the future ends after this many changes on the GPU, so that no caller computes for long.
+const PROJECTION_LIMIT: usize = 20_000;
+
+/// One simulated GPU. Every operation first advances it to the `now_ns` that it is given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    parameters: DeviceParameters,
+    memory_used_bytes: u64,
+    engine: Engine,
+    meter: Meter,
+}
+
+impl Device {
+    /// A device without contexts, made at `now_ns`.
+    pub fn new(parameters: DeviceParameters, now_ns: u64) -> Self {
+        let engine = Engine::new(now_ns, parameters.time_slice_ns, parameters.switch_cost_ns);
+        Self { parameters, memory_used_bytes: 0, engine, meter: Meter::new(now_ns) }
+    }
+
+    /// The fixed properties.
+    pub fn parameters(&self) -> &DeviceParameters {
+        &self.parameters
+    }
+
+    /// What the device has seen up to the time it was last advanced to.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// The time that the device was last advanced to.
+    pub fn now_ns(&self) -> u64 {
+        self.engine.clock_ns
+    }
+
+    /// Computes what happened up to `now_ns`. A time before the last one changes nothing.
+    pub fn advance(&mut self, now_ns: u64) {
+        while let Some(segment) = self.engine.step(now_ns) {
+            match segment.activity {
+                Activity::Idle => {}
+                Activity::Switch => self.meter.switch(segment.end_ns - segment.start_ns),
+                Activity::Busy { index, complete } => {
+                    let owner = &self.engine.contexts()[index].owner;
+                    self.meter.busy(owner, segment.start_ns, segment.end_ns, complete);
+                }
+            }
+        }
+        self.meter.now_ns = self.engine.clock_ns;
+    }
+
+    /// Makes a context for the process with this host pid, which belongs to `owner`, its cgroup path.
+    /// Takes the parameters' `context_bytes` of memory, or fails for lack of it.
+    pub fn create_context(&mut self, now_ns: u64, process: u32, owner: &str) -> Result<ContextId, OutOfMemory> {
+        self.advance(now_ns);
+        let bytes = self.parameters.context_bytes;
+        self.reserve(bytes)?;
+        self.meter.hold(owner, bytes);
+        Ok(self.engine.add(process, owner, bytes))
+    }
+
+    /// Takes a context away: its queued work is discarded, its kernel stops, its memory is free. An unknown one
+    /// changes nothing.
+    pub fn destroy_context(&mut self, now_ns: u64, context: ContextId) {
+        self.advance(now_ns);
+        if let Some(context) = self.engine.remove(context) {
+            self.release(&context, context.bytes);
+        }
+    }
+
+    /// Takes away all contexts of a process that is gone.
+    pub fn reap_process(&mut self, now_ns: u64, process: u32) {
+        let of_process = self.engine.contexts().iter().filter(|context| context.process == process);
+        for id in of_process.map(|context| context.id).collect::<Vec<_>>() {
+            self.destroy_context(now_ns, id);
+        }
+        self.advance(now_ns);
+    }
+
+    /// Allocates [`rounded_bytes`]`(bytes)`. A context that is gone gets nothing.
+    pub fn allocate(&mut self, now_ns: u64, context: ContextId, bytes: u64) -> Result<(), OutOfMemory> {
+        self.advance(now_ns);
+        let bytes = rounded_bytes(bytes);
+        if self.engine.context(context).is_none() {
+            return Err(OutOfMemory { requested_bytes: bytes, free_bytes: 0 });
+        }
+        self.reserve(bytes)?;
+        if let Some(context) = self.engine.context_mut(context) {
+            context.bytes += bytes;
+            self.meter.hold(&context.owner, bytes);
+        }
+        Ok(())
+    }
+
+    /// Gives back what [`Device::allocate`] of the same size took. Never more than the context has allocated.
+    pub fn free(&mut self, now_ns: u64, context: ContextId, bytes: u64) {
+        self.advance(now_ns);
+        if let Some(context) = self.engine.context_mut(context) {
+            let allocated = context.bytes - self.parameters.context_bytes;
+            let bytes = rounded_bytes(bytes).min(allocated);
+            context.bytes -= bytes;
+            self.memory_used_bytes -= bytes;
+            self.meter.release(&context.owner, bytes);
+        }
+    }
+
+    /// Queues a kernel of `duration_ns` GPU time (at least 1). Callers hold back while [`Device::is_full`]. A context
+    /// that is gone gives `Ticket(0)`.
+    pub fn submit_kernel(&mut self, now_ns: u64, context: ContextId, duration_ns: u64) -> Ticket {
+        self.submit(now_ns, context, |context| context.queue.push_kernel(duration_ns))
+    }
+
+    /// Queues a marker, which takes no time but completes only while its context is on the GPU: at once if it is
+    /// there and has no other work, after a switch if the GPU is free. Its time comes from
+    /// [`Device::take_marker_times`].
+    pub fn submit_marker(&mut self, now_ns: u64, context: ContextId) -> Ticket {
+        self.submit(now_ns, context, |context| context.queue.push_marker())
+    }
+
+    /// The newest ticket that is complete. For a context that is gone every ticket is.
+    pub fn last_completed(&self, context: ContextId) -> Ticket {
+        self.engine.context(context).map_or(Ticket(u64::MAX), |context| Ticket(context.completed))
+    }
+
+    /// Fetches the completion times of markers since the last call, oldest first. They are kept until fetched, the
+    /// newest 4096 of a context at most.
+    pub fn take_marker_times(&mut self, context: ContextId) -> Vec<(Ticket, u64)> {
+        self.engine.context_mut(context).map(|context| std::mem::take(&mut context.marker_times)).unwrap_or_default()
+    }
+
+    /// When this ticket will be complete if nothing more is submitted; the present time if it is already. Exact,
+    /// unless the GPU would change hands more than twenty thousand times until then: in that case a time before
+    /// completion. None for a ticket not yet issued and for a context that is gone.
+    pub fn projected_completion(&self, context: ContextId, ticket: Ticket) -> Option<u64> {
+        if ticket > self.engine.context(context)?.issued() {
+            return None;
+        }
+        if ticket <= self.last_completed(context) {
+            return Some(self.now_ns());
+        }
+        let mut future = self.engine.clone();
+        for _ in 0..PROJECTION_LIMIT {
+            if future.context(context)?.completed >= ticket.0 {
+                break;
+            }
+            future.step(u64::MAX)?;
+        }
+        Some(future.clock_ns)
+    }
+
+    /// Pieces of work not yet complete, the one that executes included. 0 for a context that is gone.
+    pub fn queued(&self, context: ContextId) -> usize {
+        self.engine.context(context).map_or(0, |context| context.queue.length() as usize)
+    }
+
+    /// Whether a submitter has to wait: at least [`QUEUE_LIMIT`] pieces of work are queued.
+    pub fn is_full(&self, context: ContextId) -> bool {
+        self.queued(context) >= QUEUE_LIMIT
+    }
+
+    /// Whether the context exists.
+    pub fn has_context(&self, context: ContextId) -> bool {
+        self.engine.context(context).is_some()
+    }
+
+    /// Memory held by contexts and their allocations, in bytes.
+    pub fn memory_used(&self) -> u64 {
+        self.memory_used_bytes
+    }
+
+    /// Memory that is left, in bytes.
+    pub fn memory_free(&self) -> u64 {
+        self.parameters.memory_bytes - self.memory_used_bytes
+    }
+
+    /// Host pid and bytes held (contexts included) of every process with a context, by pid.
+    pub fn processes(&self) -> Vec<(u32, u64)> {
+        let mut bytes_by_process = BTreeMap::new();
+        for context in self.engine.contexts() {
+            *bytes_by_process.entry(context.process).or_insert(0) += context.bytes;
+        }
+        bytes_by_process.into_iter().collect()
+    }
+
+    fn submit(&mut self, now_ns: u64, context: ContextId, push: impl FnOnce(&mut Context)) -> Ticket {
+        self.advance(now_ns);
+        let Some(context) = self.engine.context_mut(context) else { return Ticket(0) };
+        push(context);
+        let ticket = context.issued();
+        self.engine.settle();
+        ticket
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
+        let free_bytes = self.memory_free();
+        if bytes > free_bytes {
+            return Err(OutOfMemory { requested_bytes: bytes, free_bytes });
+        }
+        self.memory_used_bytes += bytes;
+        Ok(())
+    }
+
+    fn release(&mut self, context: &Context, bytes: u64) {
+        self.memory_used_bytes -= bytes;
+        self.meter.release(&context.owner, bytes);
+    }
+}

@@ -1,0 +1,21 @@
+//! A model of one NVIDIA GPU: memory, per-process contexts, in-order queues and round-robin time slices.
+//!
+//! Nothing here runs, sleeps or reads a clock. Callers pass the time in as nanoseconds (CLOCK_MONOTONIC outside,
+//! a virtual clock in tests) and the model computes, analytically, what a GPU would have done up to then. The
+//! result depends only on the operations and their times, never on how often somebody asked.
+//!
+//! What it leaves out: concurrent kernels of one context, copy engines, and what kernels compute.
+
+mod context;
+mod device;
+mod engine;
+mod memory;
+mod meter;
+mod parameters;
+mod queue;
+
+pub use context::{ContextId, Ticket};
+pub use device::{Device, QUEUE_LIMIT};
+pub use memory::{OutOfMemory, rounded_bytes};
+pub use meter::{Meter, OwnerUsage};
+pub use parameters::DeviceParameters;

@@ -1,0 +1,145 @@
+//! What the device has seen: who ran for how long and who held what.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What one owner has had of the device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerUsage {
+    /// Time in which a kernel of the owner executed.
+    pub busy_ns: u64,
+    /// Kernels completed.
+    pub kernels: u64,
+    /// Memory held now, contexts included.
+    pub bytes_now: u64,
+    /// The most memory ever held, contexts included.
+    pub bytes_peak: u64,
+}
+
+/// The device's own record. Owners stay in it after they are gone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meter {
+    /// When the device was made.
+    pub started_ns: u64,
+    /// Up to when the record goes.
+    pub now_ns: u64,
+    /// Time in which a kernel executed.
+    pub busy_ns: u64,
+    /// Time in which contexts were exchanged. Not part of `busy_ns`.
+    pub switch_ns: u64,
+    /// Time in which at least one context had work.
+    pub pending_ns: u64,
+    /// By owner, which is the cgroup path of the process.
+    pub owners: BTreeMap<String, OwnerUsage>,
+    recent: RecentBusy,
+}
+
+impl Meter {
+    pub(crate) fn new(now_ns: u64) -> Self {
+        Self { started_ns: now_ns, now_ns, ..Self::default() }
+    }
+
+    /// Time since the device was made.
+    pub fn elapsed_ns(&self) -> u64 {
+        self.now_ns - self.started_ns
+    }
+
+    /// Time in which the device did nothing: neither a kernel nor a switch.
+    pub fn idle_ns(&self) -> u64 {
+        self.elapsed_ns() - self.busy_ns - self.switch_ns
+    }
+
+    /// Busy time in the last whole second of the clock, in thousandths.
+    pub fn recent_busy_permille(&self) -> u32 {
+        u32::try_from(self.recent.last_whole_second(self.now_ns) / (SECOND_NS / 1000)).unwrap_or(1000)
+    }
+
+    /// A kernel of `owner` executed for this stretch of time.
+    pub(crate) fn busy(&mut self, owner: &str, start_ns: u64, end_ns: u64, complete: bool) {
+        self.busy_ns += end_ns - start_ns;
+        self.pending_ns += end_ns - start_ns;
+        self.recent.record(start_ns, end_ns);
+        self.change(owner, |usage| {
+            usage.busy_ns += end_ns - start_ns;
+            usage.kernels += u64::from(complete);
+        });
+    }
+
+    /// A switch went on for this long. Only a context with work is ever switched to.
+    pub(crate) fn switch(&mut self, elapsed_ns: u64) {
+        self.switch_ns += elapsed_ns;
+        self.pending_ns += elapsed_ns;
+    }
+
+    pub(crate) fn hold(&mut self, owner: &str, bytes: u64) {
+        self.change(owner, |usage| {
+            usage.bytes_now += bytes;
+            usage.bytes_peak = usage.bytes_peak.max(usage.bytes_now);
+        });
+    }
+
+    pub(crate) fn release(&mut self, owner: &str, bytes: u64) {
+        self.change(owner, |usage| usage.bytes_now -= bytes);
+    }
+
+    fn change(&mut self, owner: &str, change: impl FnOnce(&mut OwnerUsage)) {
+        match self.owners.get_mut(owner) {
+            Some(usage) => change(usage),
+            None => change(self.owners.entry(owner.to_owned()).or_default()),
+        }
+    }
+}
+
+/// Busy time in the current second of the clock and in the one before.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct RecentBusy {
+    second: u64,
+    current_ns: u64,
+    previous_ns: u64,
+}
+
+impl RecentBusy {
+    fn record(&mut self, start_ns: u64, end_ns: u64) {
+        let within = |second: u64| {
+            let from_ns = start_ns.max(second * SECOND_NS);
+            end_ns.min((second + 1) * SECOND_NS).saturating_sub(from_ns)
+        };
+        let last = end_ns.saturating_sub(1) / SECOND_NS;
+        if last > self.second {
+            let carried_ns = if last == self.second + 1 { self.current_ns } else { 0 };
+            self.previous_ns = carried_ns + within(last - 1);
+            self.current_ns = 0;
+            self.second = last;
+        }
+        self.current_ns += within(last);
+    }
+
+    fn last_whole_second(&self, now_ns: u64) -> u64 {
+        match (now_ns / SECOND_NS).checked_sub(self.second) {
+            Some(0) => self.previous_ns,
+            Some(1) => self.current_ns,
+            Some(_) | None => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recent_busy_does_not_depend_on_the_steps() {
+        let mut whole = RecentBusy::default();
+        whole.record(300_000_000, 2_250_000_000);
+        let mut parts = RecentBusy::default();
+        for step in 0..39 {
+            parts.record(300_000_000 + step * 50_000_000, 350_000_000 + step * 50_000_000);
+        }
+        assert_eq!(whole, parts);
+        assert_eq!(whole.last_whole_second(2_300_000_000), SECOND_NS);
+        assert_eq!(whole.last_whole_second(3_300_000_000), 250_000_000);
+        assert_eq!(whole.last_whole_second(4_300_000_000), 0);
+    }
+}

@@ -1,0 +1,105 @@
+//! What single situations lead to.
+
+use gpool_device_model::{Device, DeviceParameters, Ticket};
+
+const MS: u64 = 1_000_000;
+
+fn device() -> Device {
+    Device::new(DeviceParameters::standard(0), 0)
+}
+
+#[test]
+fn two_backlogged_contexts_get_half_each() {
+    let mut device = device();
+    let a = device.create_context(0, 1, "a").unwrap();
+    let b = device.create_context(0, 2, "b").unwrap();
+    for _ in 0..1000 {
+        device.submit_kernel(0, a, 5 * MS);
+        device.submit_kernel(0, b, 3 * MS);
+    }
+    device.advance(2000 * MS);
+    let meter = device.meter();
+    let (a, b) = (meter.owners["a"].busy_ns, meter.owners["b"].busy_ns);
+    assert!(a.abs_diff(b) <= 2 * MS, "{a} and {b}");
+    assert_eq!(a + b, meter.busy_ns);
+    assert_eq!(meter.idle_ns(), 0);
+    assert_eq!(meter.busy_ns + meter.switch_ns, 2000 * MS);
+}
+
+#[test]
+fn a_preempted_kernel_goes_on_with_its_remainder() {
+    let mut device = device();
+    let a = device.create_context(0, 1, "a").unwrap();
+    let b = device.create_context(0, 2, "b").unwrap();
+    let long = device.submit_kernel(0, a, 3 * MS);
+    let short = device.submit_kernel(0, b, MS);
+    // a for 2 ms, a switch, b for 1 ms, a switch, a for 1 ms
+    assert_eq!(device.projected_completion(b, short), Some(3 * MS + 50_000));
+    assert_eq!(device.projected_completion(a, long), Some(4 * MS + 100_000));
+    device.advance(4 * MS + 99_999);
+    assert_eq!((device.last_completed(a), device.last_completed(b)), (Ticket(0), short));
+    device.advance(4 * MS + 100_000);
+    assert_eq!(device.last_completed(a), long);
+    assert_eq!(device.meter().owners["a"].kernels, 1);
+}
+
+#[test]
+fn a_marker_takes_no_time_but_needs_its_context_on_the_gpu() {
+    let mut device = device();
+    let a = device.create_context(0, 1, "a").unwrap();
+    let b = device.create_context(0, 2, "b").unwrap();
+    let at_once = device.submit_marker(10, a);
+    assert_eq!(device.take_marker_times(a), [(at_once, 10)]);
+    let after_switch = device.submit_marker(20, b);
+    assert_eq!(device.last_completed(b), Ticket(0));
+    device.advance(MS);
+    assert_eq!(device.take_marker_times(b), [(after_switch, 50_020)]);
+    device.submit_kernel(MS, b, 100);
+    let behind = device.submit_marker(MS, b);
+    device.advance(2 * MS);
+    assert_eq!(device.take_marker_times(b), [(behind, MS + 100)]);
+    assert!(device.take_marker_times(b).is_empty());
+}
+
+#[test]
+fn a_dead_process_leaves_nothing_and_its_kernel_stops() {
+    let mut device = device();
+    let a = device.create_context(0, 1, "a").unwrap();
+    let b = device.create_context(0, 2, "b").unwrap();
+    device.allocate(0, a, 1 << 30).unwrap();
+    device.submit_kernel(0, a, 1000 * MS);
+    device.submit_kernel(0, b, MS);
+    device.reap_process(MS, 1);
+    assert_eq!(device.memory_used(), 256 << 20);
+    assert_eq!(device.processes(), [(2, 256 << 20)]);
+    device.advance(10 * MS);
+    let meter = device.meter();
+    assert_eq!((meter.owners["a"].busy_ns, meter.owners["b"].busy_ns), (MS, MS));
+    assert_eq!((meter.owners["a"].bytes_now, meter.owners["a"].bytes_peak), (0, (1 << 30) + (256 << 20)));
+    assert_eq!(device.submit_kernel(10 * MS, a, 1), Ticket(0));
+    assert_eq!(device.projected_completion(a, Ticket(1)), None);
+}
+
+#[test]
+fn memory_is_refused_when_it_is_gone() {
+    let mut device = device();
+    let a = device.create_context(0, 1, "a").unwrap();
+    let free = device.memory_free();
+    assert_eq!(device.allocate(0, a, free + 1).unwrap_err().free_bytes, free);
+    device.allocate(0, a, free).unwrap();
+    assert!(device.create_context(0, 2, "b").is_err());
+    device.free(0, a, free);
+    assert_eq!(device.memory_free(), free);
+    device.free(0, a, u64::MAX);
+    assert_eq!(device.memory_used(), 256 << 20);
+}
+
+#[test]
+fn time_never_goes_back() {
+    let mut device = device();
+    let a = device.create_context(5 * MS, 1, "a").unwrap();
+    device.submit_kernel(5 * MS, a, MS);
+    device.advance(MS);
+    assert_eq!(device.now_ns(), 5 * MS);
+    assert_eq!(device.meter().busy_ns, 0);
+}

@@ -1,0 +1,55 @@
+//! Where the parts of the simulated hardware lie.
+
+use std::path::{Path, PathBuf};
+
+/// The directory that the simulated libraries look in.
+pub const DEFAULT_DIRECTORY: &str = "/run/gpool-simgpu";
+
+/// The paths below one directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// The layout below `root`.
+    pub fn new(root: impl AsRef<Path>) -> Self {
+        Self { root: root.as_ref().to_owned() }
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What containers need besides libraries and nodes: the device's state and the server's socket.
+    pub fn state(&self) -> PathBuf {
+        self.root.join("state")
+    }
+
+    /// The state of the first device.
+    pub fn device(&self) -> PathBuf {
+        self.root.join("state/device0")
+    }
+
+    /// Where the server listens.
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("state/socket")
+    }
+
+    /// Where whoever installs puts the simulated libraries.
+    pub fn libraries(&self) -> PathBuf {
+        self.root.join("lib")
+    }
+
+    /// The device nodes.
+    pub fn nodes(&self) -> PathBuf {
+        self.root.join("dev")
+    }
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self::new(DEFAULT_DIRECTORY)
+    }
+}

@@ -1,0 +1,120 @@
+//! The part of the kernel driver that needs a process of its own: telling processes who they are, and giving back
+//! what the dead held.
+
+use crate::handshake::Identity;
+use crate::layout::Layout;
+use crate::store::{Store, StoreError};
+use crate::{nodes, owner};
+use gpool_device_model::DeviceParameters;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+/// The server cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The device's state failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A call to the system failed.
+    #[error("{doing}: {cause}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+/// A process that uses the device.
+struct Process {
+    pid: u32,
+    death: OwnedFd,
+    /// Kept open for as long as the process lives; nothing more is said on it.
+    _stream: UnixStream,
+}
+
+/// Makes a new device with its state, socket and nodes below `layout`, calls `ready`, and serves until `stop` is
+/// readable. Takes socket and nodes away at the end; the state stays.
+pub fn serve(
+    layout: &Layout,
+    parameters: DeviceParameters,
+    stop: BorrowedFd<'_>,
+    ready: impl FnOnce(),
+) -> Result<(), ServeError> {
+    let failed = |doing| move |cause| ServeError::System { doing, cause };
+    let store = Store::create(layout.root(), parameters)?;
+    fs::create_dir_all(layout.libraries()).map_err(failed("make the directory of the libraries"))?;
+    nodes::create(layout).map_err(failed("make the device nodes"))?;
+    let listener = listen(layout).map_err(failed("listen on the socket"))?;
+    ready();
+    let result = attend(&store, &listener, stop);
+    let _ = fs::remove_file(layout.socket());
+    nodes::remove(layout).map_err(failed("remove the device nodes"))?;
+    result
+}
+
+fn listen(layout: &Layout) -> io::Result<UnixListener> {
+    let path = layout.socket();
+    match fs::remove_file(&path) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
+        Ok(()) | Err(_) => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn attend(store: &Store, listener: &UnixListener, stop: BorrowedFd<'_>) -> Result<(), ServeError> {
+    let mut processes: Vec<Process> = Vec::new();
+    loop {
+        let mut waits = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        waits.extend(processes.iter().map(|process| PollFd::new(&process.death, PollFlags::IN)));
+        match poll(&mut waits, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(cause) => return Err(ServeError::System { doing: "wait for processes", cause: cause.into() }),
+        }
+        let happened: Vec<bool> = waits.iter().map(|wait| !wait.revents().is_empty()).collect();
+        let dead: Vec<u32> =
+            processes.iter().zip(&happened[2..]).filter(|(_, dead)| **dead).map(|(process, _)| process.pid).collect();
+        if !dead.is_empty() {
+            store.update(|device, now_ns| dead.iter().for_each(|pid| device.reap_process(now_ns, *pid)))?;
+            let mut gone = happened[2..].iter();
+            processes.retain(|_| gone.next() != Some(&true));
+        }
+        if happened[0] {
+            return Ok(());
+        }
+        if happened[1]
+            && let Ok((stream, _)) = listener.accept()
+        {
+            // A process that cannot be identified gets no answer, and no device.
+            processes.extend(welcome(stream).ok());
+        }
+    }
+}
+
+/// Tells a process who it is. Never blocks: the answer fits into the empty socket.
+fn welcome(mut stream: UnixStream) -> io::Result<Process> {
+    stream.set_nonblocking(true)?;
+    let peer: Pid = socket_peercred(&stream)?.pid;
+    let death = pidfd_open(peer, PidfdFlags::empty())?;
+    // A peer that has hung up already may be dead, and its pid another's by now.
+    let mut state = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::RDHUP)];
+    poll(&mut state, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    if !state[0].revents().is_empty() {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
+    let pid = peer.as_raw_pid().unsigned_abs();
+    let identity = Identity { host_pid: pid, owner: owner::of_process(pid)? };
+    let mut line = serde_json::to_vec(&identity)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    Ok(Process { pid, death, _stream: stream })
+}

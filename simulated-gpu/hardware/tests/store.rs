@@ -1,0 +1,47 @@
+//! The shared state under several processes and threads.
+
+use gpool_device_model::DeviceParameters;
+use gpool_simulated_hardware::{Store, now_ns};
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn a_store_sees_what_another_wrote() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = Store::create(directory.path(), DeviceParameters::standard(0)).unwrap();
+    let other = Store::open(directory.path()).unwrap();
+    let context = one.update(|device, now_ns| device.create_context(now_ns, 7, "/a").unwrap()).unwrap();
+    let ticket = other.update(|device, now_ns| device.submit_kernel(now_ns, context, 2_000_000)).unwrap();
+    let due_ns = one.snapshot().unwrap().projected_completion(context, ticket).unwrap();
+    while now_ns() < due_ns {
+        std::thread::yield_now();
+    }
+    let device = one.snapshot().unwrap();
+    assert_eq!(device.last_completed(context), ticket);
+    assert_eq!(device.meter().owners["/a"].busy_ns, 2_000_000);
+    let mode = std::fs::metadata(directory.path().join("state/device0")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o666);
+}
+
+#[test]
+fn no_update_is_lost_between_stores_and_threads() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = Store::create(directory.path(), DeviceParameters::standard(0)).unwrap();
+    let second = Store::open(directory.path()).unwrap();
+    let context = first.update(|device, now_ns| device.create_context(now_ns, 7, "/a").unwrap()).unwrap();
+    std::thread::scope(|scope| {
+        for store in [&first, &second, &first, &second] {
+            scope.spawn(|| {
+                for _ in 0..250 {
+                    store.update(|device, now_ns| device.submit_kernel(now_ns, context, 1 << 40)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(first.snapshot().unwrap().queued(context), 1000);
+}
+
+#[test]
+fn a_missing_state_is_told_with_its_path() {
+    let error = Store::open("/nonexistent").unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/state/device0: "), "{error}");
+}

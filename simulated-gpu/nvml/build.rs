@@ -1,0 +1,7 @@
+//! Links the library as NVIDIA links libnvidia-ml: under its name, and with calls of its own functions going through
+//! the dynamic linker (not DT_SYMBOLIC).
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
+}

@@ -1,0 +1,12 @@
+//! The simulated libnvidia-ml.so.1: what NVML shows of a simulated device.
+//!
+//! As in NVIDIA's library, some functions call others through the dynamic linker, so that whatever stands in front
+//! of this library sees one call twice. Nothing is ever printed.
+
+#![allow(non_snake_case)] // the functions have the names of nvml.h
+
+mod device;
+mod library;
+mod memory;
+mod processes;
+mod system;

@@ -1,0 +1,254 @@
+//! The thread that attends to births and deaths: processes that register, processes and containers that end, and
+//! kept places that expire. Everything it knows of an end it sees itself, through pidfds and cgroups.
+
+use crate::cgroup;
+use crate::gatekeeper::{Notice, Order};
+use crate::lease::{BIND_GRACE, Figures, Lease, Leases, Process};
+use crate::procfs::WatchedProcess;
+use crate::region::Report;
+use gpool_policy::TenantId;
+use gpool_protocol::{EventKind, HostPid, LeaseId, LeaseState};
+use gpool_shared_region::{SLOT_BYTES, SLOTS, SlotSnapshot};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How often an ending container's cgroup is looked at.
+const ENDING_PERIOD: Duration = Duration::from_millis(20);
+/// Kept places and abandoned requests are looked at this often.
+const IDLE_PERIOD: Duration = Duration::from_millis(500);
+
+/// The attendant's mailbox, before the thread runs and while it does.
+pub struct Mailbox {
+    sender: Sender<Notice>,
+    receiver: Receiver<Notice>,
+    bell: Arc<OwnedFd>,
+}
+
+/// Puts notices into the mailbox.
+#[derive(Clone)]
+pub struct Post {
+    sender: Sender<Notice>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Post {
+    /// Puts `notice` in and wakes the attendant.
+    pub fn put(&self, notice: Notice) {
+        let _ = self.sender.send(notice);
+        self.wake();
+    }
+
+    /// Wakes the attendant: there is something new to watch.
+    pub fn wake(&self) {
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+impl Mailbox {
+    /// An empty mailbox.
+    ///
+    /// # Errors
+    /// When the kernel gives no descriptor.
+    pub fn new() -> std::io::Result<Self> {
+        let (sender, receiver) = channel();
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(Self { sender, receiver, bell })
+    }
+
+    /// For those who write to it.
+    pub fn post(&self) -> Post {
+        Post { sender: self.sender.clone(), bell: self.bell.clone() }
+    }
+
+    /// Attends for ever; runs on its own thread.
+    pub fn attend(self, leases: &Leases) {
+        loop {
+            let patience = self.look_after(leases);
+            self.wait(leases, patience);
+            let mut counter = [0u8; 8];
+            let _ = rustix::io::read(&*self.bell, &mut counter);
+            while let Ok(notice) = self.receiver.try_recv() {
+                act_on(leases, notice);
+            }
+        }
+    }
+
+    /// Waits until a watched process ends, a notice comes, or `patience` is over.
+    fn wait(&self, leases: &Leases, patience: Duration) {
+        // Descriptors are duplicated so that the book is not locked while waiting.
+        let watched: Vec<OwnedFd> = {
+            let book = leases.book();
+            let all = book.leases.values().flat_map(watched_by);
+            all.filter_map(|fd| fd.try_clone_to_owned().ok()).collect()
+        };
+        let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+        fds.extend(watched.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let limit = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+        let _ = poll(&mut fds, Some(&limit));
+    }
+
+    /// Acts on every end that can be seen now; says how long until it should look again unasked.
+    fn look_after(&self, leases: &Leases) -> Duration {
+        let mut book = leases.book();
+        let now = Instant::now();
+        book.held.retain(|held| held.until > now);
+        let mut over: Vec<(LeaseId, &str)> = Vec::new();
+        let mut patience = IDLE_PERIOD;
+        for (id, lease) in &mut book.leases {
+            bury_processes(leases, lease);
+            match end_of(lease, now) {
+                End::Not => {}
+                End::Coming => patience = ENDING_PERIOD,
+                End::Here(cause) => over.push((id.clone(), cause)),
+            }
+        }
+        for (id, cause) in over {
+            leases.end(&mut book, &id, cause);
+        }
+        patience
+    }
+}
+
+/// What is still to be watched of a lease; what has been seen to end no longer is.
+fn watched_by(lease: &Lease) -> impl Iterator<Item = BorrowedFd<'_>> {
+    let container = match lease.state {
+        LeaseState::Active => lease.init.as_ref(),
+        LeaseState::Pending if lease.abandoned.is_none() => lease.requester.as_ref(),
+        _ => None,
+    };
+    container.into_iter().chain(lease.processes.values().map(|process| &process.watched)).map(|p| p.pidfd.as_fd())
+}
+
+enum End {
+    Not,
+    Coming,
+    Here(&'static str),
+}
+
+/// Whether a lease is over: the init has ended and its cgroup is empty, or nobody ever bound it.
+fn end_of(lease: &mut Lease, now: Instant) -> End {
+    match lease.state {
+        LeaseState::Pending => {
+            if lease.requester.as_ref().is_some_and(|requester| !requester.has_ended()) {
+                return End::Not;
+            }
+            let since = *lease.abandoned.get_or_insert(now);
+            if now.duration_since(since) >= BIND_GRACE { End::Here("its container never started") } else { End::Coming }
+        }
+        LeaseState::Active | LeaseState::Ending => {
+            if lease.init.as_ref().is_some_and(|init| !init.has_ended()) {
+                return End::Not;
+            }
+            lease.state = LeaseState::Ending;
+            // Several containers may share a PID namespace, so others can outlive the init.
+            if lease.record.cgroup.as_deref().is_some_and(cgroup::is_populated) {
+                return End::Coming;
+            }
+            End::Here("its container has ended")
+        }
+        LeaseState::Held => End::Not,
+    }
+}
+
+/// Frees the slots of processes that have ended, and keeps what they counted.
+fn bury_processes(leases: &Leases, lease: &mut Lease) {
+    let dead: Vec<usize> =
+        lease.processes.iter().filter(|(_, process)| process.watched.has_ended()).map(|(slot, _)| *slot).collect();
+    if dead.is_empty() {
+        return;
+    }
+    let mut report = Report::new();
+    report.read(&lease.region, SLOTS);
+    for slot in &dead {
+        if let Some((_, last)) = report.taken().find(|(index, _)| index == slot) {
+            retire(&mut lease.retired, &last);
+        }
+    }
+    for slot in dead {
+        lease.processes.remove(&slot);
+        lease.region.clear_slot(slot);
+    }
+    lease.note_processes();
+    if let Err(error) = lease.record.write(&leases.configuration.paths.run_dir) {
+        eprintln!("gpool-supervisor: {error}");
+    }
+    leases.gatekeeper.order(Order::Look { tenant: lease.tenant });
+}
+
+/// Memory comes back with the process; what it counted stays.
+fn retire(retired: &mut Figures, last: &SlotSnapshot<'_>) {
+    retired.refused = retired.refused.saturating_add(last.refused());
+    retired.gate_wait_ns = retired.gate_wait_ns.saturating_add(last.gate_wait_ns());
+    retired.launches = retired.launches.saturating_add(last.launches());
+    if last.refused() > 0 {
+        retired.refused_bytes = last.refused_bytes();
+    }
+}
+
+fn act_on(leases: &Leases, notice: Notice) {
+    match notice {
+        Notice::Registered { tenant, slot, registration } => accept(leases, tenant, slot, registration),
+        Notice::ReportCut { tenant } => {
+            let mut book = leases.book();
+            if let Some(lease) = book.of_tenant(tenant) {
+                let about = crate::lease::about(&lease.record, None);
+                let message = format!(
+                    "{} has cut its report short: what it uses is no longer measured, and its gate stays closed",
+                    lease.record.container_id.short()
+                );
+                leases.events.note(EventKind::Breach, about, message);
+            }
+        }
+    }
+}
+
+/// Finds out who has taken a slot, and accepts it; a slot that nobody holds is freed again.
+fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) {
+    let mut book = leases.book();
+    let Some(lease) = book.of_tenant(tenant) else { return };
+    if lease.processes.get(&slot).is_some_and(|process| process.registration == registration) {
+        lease.region.control().slots[slot].accepted.store(registration, Ordering::Release);
+        return;
+    }
+    match holder_of(lease, slot).and_then(|pid| WatchedProcess::open(pid).ok()) {
+        Some(watched) => {
+            lease.processes.insert(slot, Process { registration, watched });
+            lease.note_processes();
+            if let Err(error) = lease.record.write(&leases.configuration.paths.run_dir) {
+                eprintln!("gpool-supervisor: {error}");
+            }
+            lease.region.control().slots[slot].accepted.store(registration, Ordering::Release);
+        }
+        None => {
+            // Dead before it was seen, and nothing can be charged to it: it allocates after it is accepted.
+            if still_registered(lease, slot, registration) {
+                lease.region.clear_slot(slot);
+            }
+        }
+    }
+}
+
+fn still_registered(lease: &Lease, slot: usize, registration: u64) -> bool {
+    let mut word = [0u8; 8];
+    let read = lease.region.report_file().read_exact_at(&mut word, (slot * SLOT_BYTES) as u64);
+    read.is_ok() && u64::from_le_bytes(word) == registration
+}
+
+/// The host's pid of whoever holds the record lock on the slot's first byte.
+fn holder_of(lease: &Lease, slot: usize) -> Option<HostPid> {
+    let mut lock = nix::libc::flock {
+        l_type: nix::libc::F_WRLCK as i16,
+        l_whence: nix::libc::SEEK_SET as i16,
+        l_start: (slot * SLOT_BYTES) as i64,
+        l_len: 1,
+        l_pid: 0,
+    };
+    nix::fcntl::fcntl(lease.region.report_file(), nix::fcntl::FcntlArg::F_GETLK(&mut lock)).ok()?;
+    let held = lock.l_type != nix::libc::F_UNLCK as i16 && lock.l_pid > 0;
+    held.then(|| HostPid(lock.l_pid as u32))
+}

@@ -1,0 +1,5 @@
+//! The host daemon.
+
+fn main() -> std::process::ExitCode {
+    gpool_supervisor::main()
+}

@@ -1,0 +1,76 @@
+//! A container's cgroup, found from its init and read from the host, cgroup v1 and v2.
+
+use gpool_protocol::HostPid;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The controllers whose line in /proc/PID/cgroup names the container, best first. The unified hierarchy comes
+/// first where it is in use; on a hybrid host its path is `/` and says nothing.
+const V1_CONTROLLERS: [&str; 4] = ["devices", "memory", "freezer", "pids"];
+
+/// Path of the process's cgroup, as the host's /proc shows it. None for the root cgroup: that is no container.
+pub fn path_of(pid: HostPid) -> Option<String> {
+    path_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+fn path_in(text: &str) -> Option<String> {
+    let entries: Vec<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            (path != "/" && !path.is_empty()).then_some((controllers, path))
+        })
+        .collect();
+    let unified = entries.iter().find(|(controllers, _)| controllers.is_empty());
+    let v1 = V1_CONTROLLERS.iter().find_map(|wanted| {
+        entries.iter().find(|(controllers, _)| controllers.split(',').any(|controller| controller == *wanted))
+    });
+    unified.or(v1).map(|(_, path)| (*path).to_owned())
+}
+
+/// Whether any process is left in the cgroup `path` or below it, in whatever hierarchy holds it.
+pub fn is_populated(path: &str) -> bool {
+    directories(path).iter().any(|directory| holds_processes(directory))
+}
+
+/// The directories that `path` names: one on cgroup v2, one per controller on v1.
+fn directories(path: &str) -> Vec<PathBuf> {
+    let relative = path.trim_start_matches('/');
+    if relative.is_empty() || Path::new(relative).components().any(|part| part.as_os_str() == "..") {
+        return Vec::new();
+    }
+    let root = Path::new("/sys/fs/cgroup");
+    let mut hierarchies = vec![root.to_owned(), root.join("unified")];
+    hierarchies.extend(V1_CONTROLLERS.iter().map(|controller| root.join(controller)));
+    hierarchies.into_iter().map(|hierarchy| hierarchy.join(relative)).filter(|path| path.is_dir()).collect()
+}
+
+fn holds_processes(directory: &Path) -> bool {
+    let here = fs::read_to_string(directory.join("cgroup.procs")).is_ok_and(|procs| !procs.trim().is_empty());
+    here || fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && holds_processes(&entry.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_container_is_found_on_every_layout() {
+        assert_eq!(path_in("0::/system.slice/docker-1.scope\n"), Some("/system.slice/docker-1.scope".into()));
+        let hybrid = "5:devices:/docker/1\n4:memory:/docker/1\n0::/\n";
+        assert_eq!(path_in(hybrid), Some("/docker/1".into()));
+        assert_eq!(path_in("12:cpu,cpuacct:/x\n11:pids:/docker/2\n"), Some("/docker/2".into()));
+        assert_eq!(path_in("5:devices:/\n0::/\n"), None);
+    }
+
+    #[test]
+    fn a_path_that_climbs_names_nothing() {
+        assert!(directories("/../../etc").is_empty());
+        assert!(!is_populated("/gpool-no-such-cgroup"));
+    }
+}

@@ -1,0 +1,146 @@
+//! The files of the driver that a leased container gets: device nodes, libraries, and our shims in front of two.
+
+use super::Gpu;
+use gpool_configuration::Configuration;
+use gpool_protocol::Edit;
+use gpool_shared_region::REGION_DIR;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// What the two shims stand in for, and their file names in `paths.shim_dir`.
+const SHIMMED: [(&str, &str); 2] = [("libcuda.so.1", "libgpool-cuda.so"), ("libnvidia-ml.so.1", "libgpool-nvml.so")];
+/// What the driver's libraries load on their own account; mounted where the host has them.
+const COMPANIONS: [&str; 8] = [
+    "libnvidia-ptxjitcompiler.so.1",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-nvvm.so.70",
+    "libnvidia-gpucomp.so",
+    "libcudadebugger.so.1",
+    "libnvidia-opencl.so.1",
+    "libnvidia-allocator.so.1",
+    "libnvidia-pkcs11-openssl3.so",
+];
+/// Nodes that every GPU container needs beside its GPU; only the first must be there.
+const CONTROL_NODES: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
+
+/// A file of the driver that is not where the configuration says; the text names the key.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverFilesError {
+    /// A library is in none of the directories.
+    #[error("{name} is in none of driver.library_dirs ({dirs})")]
+    NoLibrary {
+        /// The library.
+        name: &'static str,
+        /// Where it was looked for.
+        dirs: String,
+    },
+    /// A shim is not installed.
+    #[error("the shim {path} is not installed (paths.shim_dir)")]
+    NoShim {
+        /// Where it should be.
+        path: String,
+    },
+    /// A device node is not there.
+    #[error("{path} is no character device (driver.device_dir)")]
+    NoNode {
+        /// Where it should be.
+        path: String,
+    },
+}
+
+/// What was found once, at the start of the supervisor.
+#[derive(Debug, Clone)]
+pub struct DriverFiles {
+    device_dir: PathBuf,
+    libraries: Vec<Edit>,
+    shims: Vec<PathBuf>,
+}
+
+impl DriverFiles {
+    /// Looks where the configuration says.
+    ///
+    /// # Errors
+    /// When a library that cannot be done without, or a shim, is not there.
+    pub fn find(configuration: &Configuration) -> Result<Self, DriverFilesError> {
+        let driver = &configuration.driver;
+        let find = |name: &str| driver.library_dirs.iter().map(|dir| dir.join(name)).find(|path| path.exists());
+        let mut libraries = Vec::new();
+        let mut shims = Vec::new();
+        for (name, shim) in SHIMMED {
+            let no_library = || DriverFilesError::NoLibrary {
+                name,
+                dirs: driver.library_dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", "),
+            };
+            let real = find(name).ok_or_else(no_library)?;
+            let shim = configuration.paths.shim_dir.join(shim);
+            if !shim.is_file() {
+                return Err(DriverFilesError::NoShim { path: shim.display().to_string() });
+            }
+            libraries.push(read_only_mount(&resolved(&real), &format!("{REGION_DIR}/real/{name}")));
+            libraries.push(Edit::Library { source: shim.display().to_string(), file_name: name.into() });
+            shims.push(shim);
+        }
+        for name in COMPANIONS {
+            if let Some(path) = find(name) {
+                libraries.push(Edit::Library { source: resolved(&path).display().to_string(), file_name: name.into() });
+            }
+        }
+        for mount in &driver.mounts {
+            let destination = mount.destination.as_ref().unwrap_or(&mount.source);
+            let access = if mount.read_only { "ro" } else { "rw" };
+            libraries.push(Edit::Mount {
+                source: mount.source.display().to_string(),
+                destination: destination.display().to_string(),
+                options: ["rbind", access, "nosuid", "nodev", "rprivate"].map(String::from).to_vec(),
+            });
+        }
+        Ok(Self { device_dir: driver.device_dir.clone(), libraries, shims })
+    }
+
+    /// The shims, which the hook checks to be on top.
+    pub fn shims(&self) -> &[PathBuf] {
+        &self.shims
+    }
+
+    /// The edits that bring the driver and exactly one GPU into a container.
+    ///
+    /// # Errors
+    /// When a device node is not there.
+    pub fn edits(&self, gpu: &Gpu) -> Result<Vec<Edit>, DriverFilesError> {
+        let mut edits = vec![self.device(&format!("nvidia{}", gpu.minor))?];
+        for (index, name) in CONTROL_NODES.iter().enumerate() {
+            match self.device(name) {
+                Ok(edit) => edits.push(edit),
+                Err(error) if index == 0 => return Err(error),
+                Err(_) => {}
+            }
+        }
+        edits.extend(self.libraries.iter().cloned());
+        // An NVIDIA wrapper behind us must not inject the driver a second time.
+        edits.push(Edit::Env { name: "NVIDIA_VISIBLE_DEVICES".into(), value: "void".into() });
+        Ok(edits)
+    }
+
+    fn device(&self, name: &str) -> Result<Edit, DriverFilesError> {
+        let path = self.device_dir.join(name);
+        let node = std::fs::metadata(&path).ok().filter(|metadata| metadata.file_type().is_char_device());
+        let node = node.ok_or_else(|| DriverFilesError::NoNode { path: path.display().to_string() })?;
+        let (major, minor) = (rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev()));
+        // No "m": a container has no business making nodes of GPUs.
+        Ok(Edit::Device { path: format!("/dev/{name}"), major: major.into(), minor: minor.into(), access: "rw".into() })
+    }
+}
+
+/// Through symlinks to the file itself, so that a mount shows the file and not a link into nowhere.
+fn resolved(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// A bind mount that the container may read and execute from.
+pub fn read_only_mount(source: &Path, destination: &str) -> Edit {
+    Edit::Mount {
+        source: source.display().to_string(),
+        destination: destination.into(),
+        options: ["bind", "ro", "nosuid", "nodev", "rprivate"].map(String::from).to_vec(),
+    }
+}

@@ -1,0 +1,173 @@
+//! One lease as the gatekeeper sees it: its region, and what has been read from it.
+
+use super::order::Notice;
+use crate::region::{RegionHost, Report};
+use gpool_policy::TenantId;
+use gpool_policy::slice::Input;
+use gpool_shared_region::{BURST_RING, Demand, GateWord, SLOTS};
+use std::sync::Arc;
+
+/// What one process has told before.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    registration: u64,
+    burst_count: u64,
+    burst_total_ns: u64,
+}
+
+/// A lease with its gate.
+pub struct Tenant {
+    pub id: TenantId,
+    pub gpu: usize,
+    pub region: Arc<RegionHost>,
+    seen: [Seen; SLOTS],
+    /// Slots below this have been rung from.
+    slots: usize,
+    word: GateWord,
+    /// Set when the gate was opened after having been closed: the next first launch measures the hand-off.
+    measured_from_ns: Option<u64>,
+    /// Whether the last look found anything outstanding or wanted.
+    live: bool,
+    cut: bool,
+}
+
+impl Tenant {
+    /// A lease whose region is ready. The gate is closed: a taken-over tenant asks anew.
+    pub fn new(id: TenantId, gpu: usize, region: Arc<RegionHost>) -> Self {
+        let word = region.close_gate();
+        let mut tenant = Self {
+            id,
+            gpu,
+            region,
+            seen: [Seen::default(); SLOTS],
+            slots: SLOTS,
+            word,
+            measured_from_ns: None,
+            live: true,
+            cut: false,
+        };
+        tenant.skip_the_past();
+        tenant
+    }
+
+    /// Bursts from before this supervisor's life are charged to nobody: the ledger marks the gap.
+    fn skip_the_past(&mut self) {
+        let mut report = Report::new();
+        report.read(&self.region, SLOTS);
+        self.slots = 1;
+        for (index, slot) in report.taken() {
+            let seen = Seen {
+                registration: slot.registration(),
+                burst_count: slot.burst_count(),
+                burst_total_ns: slot.burst_total_ns(),
+            };
+            self.seen[index] = seen;
+            self.slots = self.slots.max(index + 1);
+        }
+    }
+
+    /// Whether it may have bursts to tell without ringing.
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Empties the bell; learns which slots are in use.
+    pub fn hush(&mut self) {
+        let mut bytes = [0u8; 256];
+        while let Ok(count) = rustix::io::read(self.region.bell(), &mut bytes)
+            && count > 0
+        {
+            let highest = bytes[..count].iter().copied().max().unwrap_or(0);
+            self.slots = self.slots.max(usize::from(highest) + 1).min(SLOTS);
+        }
+    }
+
+    /// Opens or renews the gate.
+    pub fn open(&mut self, now_ns: u64, until_ns: u64) {
+        if !self.word.is_open() {
+            self.measured_from_ns = Some(now_ns);
+        }
+        self.word = self.region.open_gate(now_ns, until_ns);
+        self.live = true;
+    }
+
+    /// Closes the gate.
+    pub fn close(&mut self) {
+        if self.word.is_open() {
+            self.word = self.region.close_gate();
+        }
+        self.measured_from_ns = None;
+    }
+
+    /// Reads the report into `report`: measured bursts and hand-offs go to `inputs`, new processes to `notices`.
+    pub fn collect(&mut self, report: &mut Report, inputs: &mut Vec<Input>, notices: &mut Vec<Notice>) {
+        report.read(&self.region, self.slots);
+        if report.is_cut() && !self.cut {
+            self.cut = true;
+            notices.push(Notice::ReportCut { tenant: self.id });
+        }
+        for (index, slot) in report.taken() {
+            let seen = &mut self.seen[index];
+            if seen.registration != slot.registration() {
+                *seen = Seen { registration: slot.registration(), ..Seen::default() };
+                notices.push(Notice::Registered { tenant: self.id, slot: index, registration: seen.registration });
+            }
+            let (count, total_ns) = (slot.burst_count(), slot.burst_total_ns());
+            let first = seen.burst_count.max(count.saturating_sub(BURST_RING as u64));
+            let mut told_ns = 0;
+            for number in first..count {
+                let (start_ns, end_ns) = slot.burst(number);
+                told_ns += end_ns.saturating_sub(start_ns);
+                inputs.push(Input::Burst { tenant: self.id, context: index as u64, start_ns, end_ns });
+            }
+            // The ring turned over between two looks: what it no longer shows is charged just before the rest.
+            let lost_ns = total_ns.saturating_sub(seen.burst_total_ns).saturating_sub(told_ns);
+            if first > seen.burst_count && lost_ns > 0 {
+                let end_ns = slot.burst(first).0;
+                let start_ns = end_ns.saturating_sub(lost_ns);
+                inputs.push(Input::Burst { tenant: self.id, context: index as u64, start_ns, end_ns });
+            }
+            // A count that goes backward is a lie or a truncated file; either way start from what it says now.
+            (seen.burst_count, seen.burst_total_ns) = (count, total_ns);
+            if let Some(from_ns) = self.measured_from_ns
+                && slot.first_launch_word() == self.word.0
+            {
+                self.measured_from_ns = None;
+                let after_open_ns = slot.first_launch_ns().saturating_sub(from_ns);
+                inputs.push(Input::FirstLaunch { tenant: self.id, after_open_ns });
+            }
+        }
+    }
+
+    /// What the processes together want, from the report that `collect` just read.
+    pub fn demand(&mut self, report: &Report) -> Option<Input> {
+        let (tenant, open) = (self.id, self.word.is_open());
+        let (mut waiting, mut waiting_here, mut running, mut end_ns) = (false, false, false, 0);
+        for (_, slot) in report.taken() {
+            match slot.demand() {
+                Demand::Idle => continue,
+                Demand::Running => running = true,
+                Demand::Waiting => {
+                    waiting = true;
+                    waiting_here |= slot.demand_word() == self.word.0;
+                }
+            }
+            end_ns = end_ns.max(slot.estimated_end_ns());
+        }
+        self.live = waiting || running;
+        match (open, waiting, running) {
+            (_, false, false) => Some(Input::Idle { tenant }),
+            (false, true, _) => Some(Input::Wants { tenant }),
+            // Closed, and still finishing what it issued: nothing new.
+            (false, false, true) => None,
+            (true, true, false) if waiting_here => Some(Input::Announced { tenant, estimated_end_ns: end_ns }),
+            // One process has used its part of the slice, another has not: the slice ends with the grant.
+            (true, true, true) if waiting_here => {
+                let until_ns = self.region.control().until_ns.load(std::sync::atomic::Ordering::Relaxed);
+                Some(Input::Announced { tenant, estimated_end_ns: end_ns.max(until_ns) })
+            }
+            // It stood at the gate before this opening and is being woken, or is at work.
+            (true, _, _) => None,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Reading one request and writing one answer.
+
+use gpool_protocol::{ErrorBody, ErrorCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// No request head is longer.
+const HEAD_LIMIT: usize = 16 << 10;
+/// No request body is longer.
+const BODY_LIMIT: usize = 1 << 20;
+
+/// One request.
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    /// `name=value` pairs behind the question mark.
+    pub query: String,
+    pub body: Vec<u8>,
+}
+
+fn invalid(what: impl Into<String>) -> ErrorBody {
+    ErrorBody::new(ErrorCode::MessageInvalid, what, "see the messages in the documentation of the socket")
+}
+
+impl Request {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// A head or body that is no HTTP, too long, or cut short.
+    pub fn read(stream: &mut UnixStream) -> Result<Self, ErrorBody> {
+        let mut bytes = Vec::new();
+        let (mut request, head_end, length) = loop {
+            let mut chunk = [0; 4096];
+            let count =
+                stream.read(&mut chunk).map_err(|cause| invalid(format!("the request was cut short ({cause})")))?;
+            bytes.extend_from_slice(&chunk[..count]);
+            if let Some(head) = parse_head(&bytes)? {
+                break head;
+            }
+            if count == 0 || bytes.len() > HEAD_LIMIT {
+                return Err(invalid("the request has no complete head"));
+            }
+        };
+        request.body = bytes.split_off(head_end);
+        if length > BODY_LIMIT || request.body.len() > length {
+            return Err(invalid("the request's body is longer than it may be"));
+        }
+        let got = request.body.len();
+        request.body.resize(length, 0);
+        stream
+            .read_exact(&mut request.body[got..])
+            .map_err(|cause| invalid(format!("the body was cut short ({cause})")))?;
+        Ok(request)
+    }
+
+    /// The body as a message.
+    ///
+    /// # Errors
+    /// No JSON, or JSON of another shape.
+    pub fn message<T: DeserializeOwned>(&self) -> Result<T, ErrorBody> {
+        serde_json::from_slice(&self.body).map_err(|cause| invalid(format!("the body is not understood ({cause})")))
+    }
+
+    /// The value of `name` in the query.
+    pub fn query_value(&self, name: &str) -> Option<&str> {
+        self.query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value)
+    }
+}
+
+/// Method and path, where the head ends, and how long the body is; none while the head is incomplete.
+fn parse_head(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, ErrorBody> {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut head = httparse::Request::new(&mut headers);
+    let parsed = head.parse(bytes).map_err(|cause| invalid(format!("the request is no HTTP ({cause})")))?;
+    let httparse::Status::Complete(end) = parsed else { return Ok(None) };
+    let length = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let length = match length {
+        None => 0,
+        Some(header) => std::str::from_utf8(header.value)
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .ok_or_else(|| invalid("the content-length is no number"))?,
+    };
+    let target = head.path.unwrap_or_default();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let method = head.method.unwrap_or_default().to_owned();
+    Ok(Some((Request { method, path: path.into(), query: query.into(), body: Vec::new() }, end, length)))
+}
+
+/// The HTTP status for a refusal.
+fn status_of(code: ErrorCode) -> (u16, &'static str) {
+    match code {
+        ErrorCode::MessageInvalid | ErrorCode::RequestInvalid => (400, "Bad Request"),
+        ErrorCode::NotPermitted => (403, "Forbidden"),
+        ErrorCode::LeaseUnknown => (404, "Not Found"),
+        ErrorCode::LeaseConflict | ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoGpu => {
+            (409, "Conflict")
+        }
+        _ => (500, "Internal Server Error"),
+    }
+}
+
+/// Writes an answer or a refusal.
+pub fn answer<T: Serialize>(stream: &mut UnixStream, outcome: &Result<T, ErrorBody>) -> io::Result<()> {
+    let (status, body) = match outcome {
+        Ok(message) => ((200, "OK"), serde_json::to_vec(message)?),
+        Err(error) => (status_of(error.code), serde_json::to_vec(error)?),
+    };
+    let head = format!(
+        "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        status.0,
+        status.1,
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(&body)
+}
+
+/// Begins an answer of JSON lines that ends when the connection does.
+pub fn begin_lines(stream: &mut UnixStream) -> io::Result<()> {
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/jsonl\r\nConnection: close\r\n\r\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &[u8]) -> Result<Request, ErrorBody> {
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        there.write_all(text).unwrap();
+        drop(there);
+        Request::read(&mut here)
+    }
+
+    #[test]
+    fn a_request_is_read_with_its_query_and_body() {
+        let request = read(b"PATCH /v1/leases/x?a=1&b=2 HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}").unwrap();
+        assert_eq!((request.method.as_str(), request.path.as_str()), ("PATCH", "/v1/leases/x"));
+        assert_eq!((request.query_value("b"), request.body.as_slice()), (Some("2"), b"{}".as_slice()));
+    }
+
+    #[test]
+    fn rubbish_is_refused() {
+        let long = [b"GET / HTTP/1.1\r\n".as_slice(), &[b'a'; 20_000]].concat();
+        for text in
+            [b"\x00\x01".as_slice(), b"GET / HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{}", &long]
+        {
+            assert!(read(text).is_err());
+        }
+        assert!(read(b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n").is_err());
+    }
+}

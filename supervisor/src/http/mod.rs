@@ -1,0 +1,8 @@
+//! The socket: HTTP/1.1 with JSON, one request a connection.
+
+mod authority;
+mod exchange;
+mod listener;
+mod routes;
+
+pub use listener::Listener;

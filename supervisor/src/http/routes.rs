@@ -1,0 +1,121 @@
+//! What each method and path does.
+
+use super::authority::Peer;
+use super::exchange::{Request, answer, begin_lines};
+use crate::lease::Leases;
+use crate::service::Identity;
+use gpool_protocol::{
+    BindRequest, ErrorBody, ErrorCode, HostPid, LeaseRequest, LeaseUpdate, LeaseView, SupervisorInfo,
+};
+use gpool_shared_region::VERSION;
+use serde::Serialize;
+use serde_json::Value;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A follower hears at least this often that the line is still up.
+const FOLLOW_PERIOD: Duration = Duration::from_secs(5);
+
+/// Answers one connection.
+pub fn serve(mut stream: UnixStream, leases: &Arc<Leases>, identity: &Identity) -> io::Result<()> {
+    let request = match Request::read(&mut stream) {
+        Ok(request) => request,
+        Err(error) => return answer(&mut stream, &Err::<Value, _>(error)),
+    };
+    if request.method == "GET" && request.path == "/v1/events" {
+        return events(&mut stream, &request, leases);
+    }
+    let outcome = Peer::of(&stream, leases).and_then(|peer| route(&request, &peer, leases, identity));
+    answer(&mut stream, &outcome)
+}
+
+fn value<T: Serialize>(message: T) -> Result<Value, ErrorBody> {
+    serde_json::to_value(message).map_err(|cause| {
+        ErrorBody::new(ErrorCode::SupervisorFailed, format!("the answer cannot be encoded ({cause})"), "report this")
+    })
+}
+
+fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -> Result<Value, ErrorBody> {
+    let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
+    match (request.method.as_str(), parts.as_slice()) {
+        ("GET", ["v1", "info"]) => value(info(leases, identity)),
+        ("GET", ["v1", "gpus"]) => value(leases.book().gpu_views(&leases.gpus, &leases.used_bytes())),
+        ("GET", ["v1", "leases"]) => value(leases.book().views()),
+        ("GET", ["v1", "leases", id]) => value(leases.book().find(id)?.view()),
+        ("POST", ["v1", "leases"]) => {
+            peer.must_administer("start a leased container")?;
+            value(leases.grant(&request.message::<LeaseRequest>()?, peer.process()?, peer.uid)?)
+        }
+        ("POST", ["v1", "leases", id, "bind"]) => {
+            peer.must_administer("bind a lease")?;
+            value(leases.bind(id, request.message::<BindRequest>()?.init_pid)?)
+        }
+        // A hint: the attendant sees every end by itself, and looks again now.
+        ("POST", ["v1", "leases", id, "ended"]) => {
+            (leases.watch_changed)();
+            value(leases.book().find(id)?.view())
+        }
+        ("PATCH", ["v1", "leases", id]) => value(update(request, peer, leases, id)?),
+        (method, _) => Err(ErrorBody::new(
+            ErrorCode::MessageInvalid,
+            format!("{method} {} is nothing that the supervisor answers", request.path),
+            "see the messages in the documentation of the socket",
+        )),
+    }
+}
+
+fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
+    let change = request.message::<LeaseUpdate>()?;
+    if change.fraction_permille.is_some_and(|permille| !(10..=1000).contains(&permille))
+        || change.memory_bytes == Some(0)
+    {
+        return Err(ErrorBody::new(
+            ErrorCode::RequestInvalid,
+            "fraction_permille lies between 10 and 1000 and memory_bytes above 0",
+            "correct the value",
+        ));
+    }
+    let (lease_id, owner_uid) = {
+        let mut book = leases.book();
+        let lease = book.find(id)?;
+        (lease.record.lease_id.0.clone(), lease.record.owner_uid)
+    };
+    peer.must_own(owner_uid)?;
+    leases.update(&lease_id, &change, peer.uid)
+}
+
+fn info(leases: &Leases, identity: &Identity) -> SupervisorInfo {
+    let statistics = leases.gatekeeper.statistics();
+    SupervisorInfo {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: HostPid(std::process::id()),
+        started_unix_ms: identity.started_unix_ms,
+        region_version: VERSION,
+        handoff_ns: statistics.handoff_ns,
+        slice_ns: statistics.slice_ns,
+    }
+}
+
+fn events(stream: &mut UnixStream, request: &Request, leases: &Leases) -> io::Result<()> {
+    let mut after = request.query_value("after").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let follow = request.query_value("follow") == Some("1");
+    begin_lines(stream)?;
+    loop {
+        let events = leases.events.after(after, follow.then_some(FOLLOW_PERIOD));
+        for event in &events {
+            after = event.sequence;
+            let mut line = serde_json::to_vec(event)?;
+            line.push(b'\n');
+            stream.write_all(&line)?;
+        }
+        if !follow {
+            return Ok(());
+        }
+        if events.is_empty() {
+            // An empty line finds out whether anybody still listens.
+            stream.write_all(b"\n")?;
+        }
+    }
+}

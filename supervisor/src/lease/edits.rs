@@ -1,0 +1,41 @@
+//! What a leased container gets in its config.json.
+
+use crate::device::{DriverFiles, DriverFilesError, Gpu, read_only_mount};
+use gpool_configuration::Configuration;
+use gpool_protocol::{Edit, LeaseId};
+use gpool_shared_region::{BELL_FILE, CONTROL_FILE, REGION_DIR, REPORT_FILE};
+use std::path::Path;
+
+/// The edits for one lease: the driver with one GPU, the region, and the hook that binds the lease.
+///
+/// # Errors
+/// When a device node is not there.
+pub fn edits(
+    configuration: &Configuration,
+    files: &DriverFiles,
+    gpu: &Gpu,
+    lease: &LeaseId,
+    region: &Path,
+) -> Result<Vec<Edit>, DriverFilesError> {
+    let mut edits = files.edits(gpu)?;
+    edits.push(read_only_mount(&region.join(CONTROL_FILE), &format!("{REGION_DIR}/{CONTROL_FILE}")));
+    for name in [REPORT_FILE, BELL_FILE] {
+        edits.push(Edit::Mount {
+            source: region.join(name).display().to_string(),
+            destination: format!("{REGION_DIR}/{name}"),
+            options: ["bind", "rw", "nosuid", "nodev", "noexec", "rprivate"].map(String::from).to_vec(),
+        });
+    }
+    let mut args = ["gpool-hook", "create-runtime", &lease.0, "--socket"].map(String::from).to_vec();
+    args.push(configuration.socket.path.display().to_string());
+    for shim in files.shims() {
+        args.extend(["--shim".to_owned(), shim.display().to_string()]);
+    }
+    edits.push(Edit::Hook {
+        path: configuration.paths.hook.display().to_string(),
+        args,
+        // Never empty: a hook without env may be handed the image's.
+        env: vec!["GPOOL_HOOK=1".into()],
+    });
+    Ok(edits)
+}

@@ -1,0 +1,159 @@
+//! What is written down of a lease, so that a restarted supervisor finds it: one file in the lease's directory on
+//! the run-time tmpfs, stamped with the boot.
+
+use crate::procfs::ProcessName;
+use gpool_protocol::{ContainerId, GpuUuid, LeaseId};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Directory of all leases, below `paths.run_dir`.
+pub const LEASES_DIR: &str = "leases";
+const RECORD_FILE: &str = "lease.json";
+const REGION_DIR: &str = "region";
+
+/// A record that cannot be written or read; the text names the file.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {cause}")]
+pub struct RecordError {
+    path: String,
+    cause: String,
+}
+
+fn failed<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> RecordError {
+    let path = path.display().to_string();
+    move |cause| RecordError { path, cause: cause.to_string() }
+}
+
+/// A registered process, as written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessRecord {
+    /// Its slot in the report.
+    pub slot: usize,
+    /// The number that it made up when it took the slot.
+    pub registration: u64,
+    /// Who it is on the host.
+    pub process: ProcessName,
+}
+
+/// A lease, as written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The boot in which all this is true.
+    pub boot_id: String,
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Its container.
+    pub container_id: ContainerId,
+    /// Its GPU.
+    pub gpu_uuid: GpuUuid,
+    /// Its share.
+    pub fraction_permille: u16,
+    /// Its memory cap.
+    pub memory_cap_bytes: u64,
+    /// Who started it.
+    pub owner_uid: u32,
+    /// When.
+    pub created_unix_ms: u64,
+    /// The process that asked for it: the OCI runtime, before the container runs.
+    pub requester: Option<ProcessName>,
+    /// The container's init, once bound.
+    pub init: Option<ProcessName>,
+    /// The container's cgroup, once bound.
+    pub cgroup: Option<String>,
+    /// Registered processes.
+    #[serde(default)]
+    pub processes: Vec<ProcessRecord>,
+}
+
+/// A lease's directory.
+pub fn dir_of(run_dir: &Path, lease: &LeaseId) -> PathBuf {
+    run_dir.join(LEASES_DIR).join(&lease.0)
+}
+
+/// Where a lease's region is mounted on the host.
+pub fn region_dir_of(run_dir: &Path, lease: &LeaseId) -> PathBuf {
+    dir_of(run_dir, lease).join(REGION_DIR)
+}
+
+/// Makes the directory of all leases, for root alone.
+///
+/// # Errors
+/// Names the directory.
+pub fn prepare(run_dir: &Path) -> Result<(), RecordError> {
+    let dir = run_dir.join(LEASES_DIR);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed(&dir))
+}
+
+impl Record {
+    /// Writes the record so that it is either the old one or the new one, whatever happens.
+    ///
+    /// # Errors
+    /// Names the file.
+    pub fn write(&self, run_dir: &Path) -> Result<(), RecordError> {
+        let dir = dir_of(run_dir, &self.lease_id);
+        let (path, temporary) = (dir.join(RECORD_FILE), dir.join("lease.json.new"));
+        fs::create_dir_all(&dir).map_err(failed(&dir))?;
+        let text = serde_json::to_vec(self).map_err(failed(&path))?;
+        let written = fs::OpenOptions::new().write(true).create(true).truncate(true).open(&temporary);
+        written.and_then(|mut file| file.write_all(&text)).map_err(failed(&temporary))?;
+        fs::rename(&temporary, &path).map_err(failed(&path))
+    }
+
+    /// All records in `run_dir`; what cannot be read is told and passed over.
+    pub fn read_all(run_dir: &Path) -> (Vec<Record>, Vec<RecordError>) {
+        let (mut records, mut errors) = (Vec::new(), Vec::new());
+        let entries = fs::read_dir(run_dir.join(LEASES_DIR)).into_iter().flatten().flatten();
+        for dir in entries.map(|entry| entry.path()) {
+            let path = dir.join(RECORD_FILE);
+            let read = fs::read(&path).and_then(|text| serde_json::from_slice(&text).map_err(io::Error::from));
+            match read {
+                Ok(record) => records.push(record),
+                Err(error) => errors.push(failed(&path)(error)),
+            }
+        }
+        records.sort_by(|one: &Record, other| one.lease_id.cmp(&other.lease_id));
+        (records, errors)
+    }
+
+    /// Takes the directory of a lease away, with whatever is in it.
+    pub fn remove(run_dir: &Path, lease: &LeaseId) {
+        // What is gone already needs no removing; the next start passes over what stays.
+        let _ = fs::remove_dir_all(dir_of(run_dir, lease));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_reads_back_and_rubbish_is_passed_over() {
+        let run_dir = tempfile::tempdir().unwrap();
+        prepare(run_dir.path()).unwrap();
+        let record = Record {
+            boot_id: "b".into(),
+            lease_id: LeaseId("01".into()),
+            container_id: ContainerId("c".into()),
+            gpu_uuid: GpuUuid("GPU-1".into()),
+            fraction_permille: 300,
+            memory_cap_bytes: 4 << 30,
+            owner_uid: 0,
+            created_unix_ms: 1,
+            requester: None,
+            init: None,
+            cgroup: Some("/docker/c".into()),
+            processes: Vec::new(),
+        };
+        record.write(run_dir.path()).unwrap();
+        let rubbish = run_dir.path().join(LEASES_DIR).join("02");
+        fs::create_dir(&rubbish).unwrap();
+        fs::write(rubbish.join(RECORD_FILE), "{").unwrap();
+        let (records, errors) = Record::read_all(run_dir.path());
+        assert_eq!((records, errors.len()), (vec![record.clone()], 1));
+        Record::remove(run_dir.path(), &record.lease_id);
+        assert!(Record::read_all(run_dir.path()).0.is_empty());
+    }
+}

@@ -1,0 +1,73 @@
+//! A refusal of `policy` in words: what was asked, what is free, what to do.
+
+use gpool_policy::admission::{Offer, Refusal};
+use gpool_protocol::{ErrorBody, ErrorCode, format_bytes, format_permille};
+
+fn list(offers: &[Offer], free: impl Fn(&Offer) -> String) -> String {
+    offers.iter().map(|offer| format!("{} has {}", offer.key, free(offer))).collect::<Vec<_>>().join(", ")
+}
+
+/// The message for `refusal`.
+pub fn worded(refusal: &Refusal) -> ErrorBody {
+    match refusal {
+        Refusal::NoGpu => ErrorBody::new(
+            ErrorCode::NoGpu,
+            "this host has no GPU that NVML shows",
+            "look at the driver with nvidia-smi",
+        ),
+        Refusal::Fraction { asked_permille } => ErrorBody::new(
+            ErrorCode::RequestInvalid,
+            format!("a share of {} cannot be", format_permille((*asked_permille).into())),
+            "ask for a share between 0.01 and 1",
+        ),
+        Refusal::Share { asked_permille, offers } => {
+            let free = list(offers, |offer| format!("{} free", format_permille(offer.share_free_permille.into())));
+            let best = refusal.best_share_permille();
+            let less = match best {
+                0..10 => String::new(),
+                _ => format!("ask for {} or less, ", format_permille(best.into())),
+            };
+            ErrorBody::new(
+                ErrorCode::ShareNotFree,
+                format!("{} of a GPU is asked for, but {free}", format_permille((*asked_permille).into())),
+                format!("{less}lower a running share with gpool update, or stop a container (gpool ps lists them)"),
+            )
+        }
+        Refusal::Memory { offers, .. } => {
+            let free = list(offers, |offer| {
+                let (asked, free) = (offer.memory_asked_bytes, offer.memory_free_bytes);
+                format!("{} free of the {} needed", format_bytes(free), format_bytes(asked))
+            });
+            let less = match refusal.best_memory() {
+                Some(offer) if offer.memory_free_bytes > 0 => {
+                    format!("ask for GPOOL_MEMORY={} or less, ", format_bytes(offer.memory_free_bytes))
+                }
+                _ => String::new(),
+            };
+            ErrorBody::new(
+                ErrorCode::MemoryNotFree,
+                format!("no GPU has enough memory: {free}"),
+                format!("{less}lower a cap with gpool update, or stop a container (gpool ps lists them)"),
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_is_free_and_what_to_do() {
+        let offer = Offer {
+            key: "GPU-1".into(),
+            share_free_permille: 100,
+            memory_free_bytes: 9 << 30,
+            memory_asked_bytes: 5 << 30,
+        };
+        let text = worded(&Refusal::Share { asked_permille: 200, offers: vec![offer] }).to_string();
+        for part in ["20 %", "GPU-1 has 10 % free", "ask for 10 % or less", "gpool update", "GPOOL-E201"] {
+            assert!(text.contains(part), "{text} lacks {part}");
+        }
+    }
+}

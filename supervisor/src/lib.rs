@@ -1,0 +1,30 @@
+//! gpool's host daemon. It acts and never decides: decisions are `gpool-policy`'s.
+//!
+//! | room | what |
+//! |---|---|
+//! | `service` | starting up, in order |
+//! | `http` | the socket: who may ask for what |
+//! | `lease` | a share's life: grant, bind, change, end, and taking over after a restart |
+//! | `gatekeeper` | the thread that opens gates; it waits for nobody |
+//! | `region` | the files that a lease shares with its container |
+//! | `attendant` | births and deaths of processes and containers |
+//! | `sampler` | NVML and charged time, once a second |
+//! | `device` | GPUs, and the driver's files for a container |
+//!
+//! Locks: the book of leases is held while the gatekeeper is asked, never the other way round; the gatekeeper takes
+//! no lock at all.
+
+mod attendant;
+mod cgroup;
+mod clock;
+mod device;
+mod events;
+mod gatekeeper;
+mod http;
+mod lease;
+mod procfs;
+mod region;
+mod sampler;
+mod service;
+
+pub use service::main;

@@ -1,0 +1,104 @@
+//! What /proc says of a process, and handles that outlive the reuse of a pid.
+
+use gpool_protocol::HostPid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// A process by pid and start time, which together name it for one boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessName {
+    /// Pid on the host.
+    pub pid: HostPid,
+    /// Start time in clock ticks since boot, field 22 of /proc/PID/stat.
+    pub start_ticks: u64,
+}
+
+/// A process that is watched: readable when it has ended.
+#[derive(Debug)]
+pub struct WatchedProcess {
+    /// Which one.
+    pub name: ProcessName,
+    /// Its pidfd.
+    pub pidfd: OwnedFd,
+}
+
+impl WatchedProcess {
+    /// Takes hold of the process that has `pid` now.
+    ///
+    /// # Errors
+    /// When there is none, or it ends meanwhile.
+    pub fn open(pid: HostPid) -> io::Result<Self> {
+        let no_process = || io::Error::from(io::ErrorKind::NotFound);
+        let raw = i32::try_from(pid.0).ok().and_then(Pid::from_raw).ok_or_else(no_process)?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
+        // Read after the pidfd is open: if the process lives, pid and pidfd mean the same one.
+        let start_ticks = start_ticks(pid)?;
+        let watched = Self { name: ProcessName { pid, start_ticks }, pidfd };
+        if watched.has_ended() { Err(no_process()) } else { Ok(watched) }
+    }
+
+    /// Takes hold of exactly the process `name`.
+    ///
+    /// # Errors
+    /// When it has ended, also if another one has its pid now.
+    pub fn reopen(name: ProcessName) -> io::Result<Self> {
+        let watched = Self::open(name.pid)?;
+        if watched.name == name { Ok(watched) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// Start time of the process in clock ticks since boot.
+fn start_ticks(pid: HostPid) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name in parentheses may hold anything, so count from its end: state is field 3.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = after_name.split_whitespace().nth(22 - 3).and_then(|field| field.parse().ok());
+    ticks.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// This boot's id; state of another boot is void.
+pub fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Supplementary and primary groups of the process.
+pub fn groups(pid: HostPid) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let lines = status.lines().filter_map(|line| line.strip_prefix("Groups:").or(line.strip_prefix("Gid:")));
+    lines.flat_map(str::split_whitespace).filter_map(|field| field.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_more_than_its_pid() {
+        let me = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+        assert!(!me.has_ended() && me.name.start_ticks > 0);
+        assert!(WatchedProcess::reopen(me.name).is_ok());
+        let impostor = ProcessName { start_ticks: me.name.start_ticks + 1, ..me.name };
+        assert!(WatchedProcess::reopen(impostor).is_err());
+    }
+
+    #[test]
+    fn an_ended_process_is_seen() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let watched = WatchedProcess::open(HostPid(child.id())).unwrap();
+        assert!(!watched.has_ended());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(watched.has_ended());
+        assert!(WatchedProcess::reopen(watched.name).is_err());
+    }
+}

@@ -1,0 +1,10 @@
+//! Waking the threads that stand at a gate.
+
+use rustix::thread::futex::{Flags, wake};
+use std::sync::atomic::AtomicU32;
+
+/// Wakes every waiter of `word`, in whatever container and PID namespace.
+pub fn wake_all(word: &AtomicU32) {
+    // A word without waiters is no error; nothing else can go wrong with a mapped, aligned word.
+    let _ = wake(word, Flags::empty(), i32::MAX as u32);
+}

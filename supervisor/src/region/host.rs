@@ -1,0 +1,207 @@
+//! Making, finding and removing a region, and writing its control page.
+
+use super::futex;
+use crate::clock;
+use gpool_shared_region::{
+    BELL_FILE, CONTROL_BYTES, CONTROL_FILE, Control, GateWord, MAGIC, REPORT_BYTES, REPORT_FILE, SLOT_BYTES, VERSION,
+};
+use rustix::fs::{Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// Size of a region's tmpfs: what a tenant grows stops here.
+const TMPFS_OPTIONS: &std::ffi::CStr = c"size=262144,nr_inodes=8,mode=0755";
+/// GPU time that one burst should hold.
+const BURST_NS: u64 = 1_000_000;
+/// Estimated unfinished work that a process may have on the device.
+const DEPTH_NS: u64 = 3_000_000;
+
+/// A region that cannot be made or used; the text names the path.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} {path}: {cause}")]
+pub struct RegionError {
+    action: &'static str,
+    path: String,
+    cause: String,
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> RegionError {
+    let path = path.display().to_string();
+    move |cause| RegionError { action, path, cause: cause.to_string() }
+}
+
+/// A region as the supervisor holds it. The control page is written here and nowhere else.
+pub struct RegionHost {
+    dir: PathBuf,
+    control: *mut Control,
+    report: File,
+    bell: OwnedFd,
+}
+
+// SAFETY: the control page is only touched through its atomics; the rest are descriptors.
+unsafe impl Send for RegionHost {}
+// SAFETY: as above.
+unsafe impl Sync for RegionHost {}
+
+impl RegionHost {
+    /// Makes a region in `dir`: an own tmpfs with the three files, gate closed.
+    ///
+    /// # Errors
+    /// Names the path that could not be made. What was made is removed again.
+    pub fn create(dir: &Path, memory_cap_bytes: u64, context_bytes: u64) -> Result<Self, RegionError> {
+        std::fs::create_dir_all(dir).map_err(failed("cannot make", dir))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        rustix::mount::mount("gpool", dir, "tmpfs", flags, TMPFS_OPTIONS)
+            .map_err(|cause| failed("cannot mount a tmpfs on", dir)(cause.into()))?;
+        let made = Self::make_files(dir).and_then(|()| Self::open(dir));
+        match made {
+            Ok(region) => {
+                region.initialise(memory_cap_bytes, context_bytes);
+                Ok(region)
+            }
+            Err(error) => {
+                Self::remove(dir);
+                Err(error)
+            }
+        }
+    }
+
+    fn make_files(dir: &Path) -> Result<(), RegionError> {
+        for (name, mode, length) in [(CONTROL_FILE, 0o644, CONTROL_BYTES), (REPORT_FILE, 0o666, REPORT_BYTES)] {
+            let path = dir.join(name);
+            let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path);
+            let file = file.map_err(failed("cannot make", &path))?;
+            file.set_len(length as u64).map_err(failed("cannot size", &path))?;
+            // The umask may have taken bits away.
+            file.set_permissions(PermissionsExt::from_mode(mode)).map_err(failed("cannot set the mode of", &path))?;
+        }
+        let path = dir.join(BELL_FILE);
+        let mode = Mode::from_raw_mode(0o666);
+        let node = rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0);
+        node.map_err(|cause| failed("cannot make", &path)(cause.into()))?;
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))
+            .map_err(failed("cannot set the mode of", &path))
+    }
+
+    /// Opens a region that is there: after [`RegionHost::create`], or after a restart of the supervisor.
+    ///
+    /// # Errors
+    /// Names the path that could not be opened or mapped.
+    pub fn open(dir: &Path) -> Result<Self, RegionError> {
+        let path = dir.join(CONTROL_FILE);
+        let control = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("cannot open", &path))?;
+        let (protection, sharing) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping of a file that only root can shorten; it is unmapped when this value is dropped.
+        let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), CONTROL_BYTES, protection, sharing, &control, 0) };
+        let mapped = mapped.map_err(|cause| failed("cannot map", &path)(cause.into()))?;
+        let path = dir.join(REPORT_FILE);
+        let report = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("cannot open", &path))?;
+        let path = dir.join(BELL_FILE);
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let bell = rustix::fs::open(&path, flags, Mode::empty())
+            .map_err(|cause| failed("cannot open", &path)(cause.into()))?;
+        Ok(Self { dir: dir.to_owned(), control: mapped.cast(), report, bell })
+    }
+
+    fn initialise(&self, memory_cap_bytes: u64, context_bytes: u64) {
+        let control = self.control();
+        control.version.store(VERSION, Ordering::Relaxed);
+        control.fail_open.store(1, Ordering::Relaxed);
+        control.burst_ns.store(BURST_NS, Ordering::Relaxed);
+        control.depth_ns.store(DEPTH_NS, Ordering::Relaxed);
+        control.memory_cap_bytes.store(memory_cap_bytes, Ordering::Relaxed);
+        control.context_bytes.store(context_bytes, Ordering::Relaxed);
+        self.beat(clock::now_ns());
+        control.magic.store(MAGIC, Ordering::Release);
+    }
+
+    /// Whether this is a region of a layout that this supervisor knows.
+    pub fn is_ours(&self) -> bool {
+        let control = self.control();
+        control.magic.load(Ordering::Acquire) == MAGIC && control.version.load(Ordering::Relaxed) == VERSION
+    }
+
+    /// The control page.
+    pub fn control(&self) -> &Control {
+        // SAFETY: mapped for the life of this value, page-aligned, long enough; Control holds only atomics.
+        unsafe { &*self.control }
+    }
+
+    /// Where the files are on the host.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The bell, for waiting.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// The report file, whose record locks name the processes.
+    pub fn report_file(&self) -> &File {
+        &self.report
+    }
+
+    /// Says that the supervisor lives.
+    pub fn beat(&self, now_ns: u64) {
+        self.control().heartbeat_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// The gate as it is.
+    pub fn gate(&self) -> GateWord {
+        GateWord(self.control().gate.load(Ordering::Relaxed))
+    }
+
+    /// Opens the gate, or renews an open one, until `until_ns`; wakes who stands there. Returns the new word.
+    pub fn open_gate(&self, now_ns: u64, until_ns: u64) -> GateWord {
+        let control = self.control();
+        control.until_ns.store(until_ns, Ordering::Relaxed);
+        control.opened_ns.store(now_ns, Ordering::Relaxed);
+        let word = self.gate().next(true);
+        control.gate.store(word.0, Ordering::Release);
+        futex::wake_all(&control.gate);
+        word
+    }
+
+    /// Closes the gate. Nobody is woken: who waits goes on waiting. Returns the new word.
+    pub fn close_gate(&self) -> GateWord {
+        let word = self.gate().next(false);
+        self.control().gate.store(word.0, Ordering::Release);
+        word
+    }
+
+    /// Reads the first `slots` slots into `buffer`; returns how many bytes there were. A tenant may have cut the file.
+    pub fn read_report(&self, buffer: &mut [u8], slots: usize) -> usize {
+        let end = (slots * SLOT_BYTES).min(buffer.len());
+        self.report.read_at(&mut buffer[..end], 0).unwrap_or(0)
+    }
+
+    /// Frees slot `index` after its process has died. The registration goes last, so that no new process takes the
+    /// slot while it is being cleared.
+    pub fn clear_slot(&self, index: usize) {
+        self.control().slots[index].accepted.store(0, Ordering::Release);
+        let start = (index * SLOT_BYTES) as u64;
+        let zeros = [0u8; SLOT_BYTES - 8];
+        // A failure leaves the slot taken, which costs a slot and nothing else.
+        let _ = self.report.write_all_at(&zeros, start + 8).and_then(|()| self.report.write_all_at(&zeros[..8], start));
+    }
+
+    /// Takes the files away. Containers that still run keep their own mounts of them.
+    pub fn remove(dir: &Path) {
+        // A region that was never mounted, or is gone, is as removed as can be.
+        let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
+        let _ = std::fs::remove_dir(dir);
+    }
+}
+
+impl Drop for RegionHost {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `open`, not used after this.
+        let _ = unsafe { rustix::mm::munmap(self.control.cast(), CONTROL_BYTES) };
+    }
+}

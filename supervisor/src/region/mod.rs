@@ -1,0 +1,8 @@
+//! The host's side of a lease's region: three files on a small tmpfs of their own.
+
+mod futex;
+mod host;
+mod report;
+
+pub use host::RegionHost;
+pub use report::Report;

@@ -1,0 +1,44 @@
+//! A copy of a report, slot by slot.
+
+use super::RegionHost;
+use gpool_shared_region::{REPORT_BYTES, SLOT_BYTES, SLOTS, SlotSnapshot};
+
+/// A buffer that reports are read into.
+pub struct Report {
+    bytes: Vec<u8>,
+    length: usize,
+    asked: usize,
+}
+
+impl Report {
+    /// An empty buffer, for any region.
+    pub fn new() -> Self {
+        Self { bytes: vec![0; REPORT_BYTES], length: 0, asked: 0 }
+    }
+
+    /// Reads the first `slots` slots of `region`.
+    pub fn read(&mut self, region: &RegionHost, slots: usize) {
+        self.asked = slots.min(SLOTS);
+        self.length = region.read_report(&mut self.bytes, self.asked);
+    }
+
+    /// Whether the tenant has cut its report short.
+    pub fn is_cut(&self) -> bool {
+        self.length < self.asked * SLOT_BYTES
+    }
+
+    /// The slots that are taken, with their indices.
+    pub fn taken(&self) -> impl Iterator<Item = (usize, SlotSnapshot<'_>)> {
+        let bytes = &self.bytes[..self.length];
+        bytes.chunks(SLOT_BYTES).enumerate().filter_map(|(index, chunk)| {
+            let slot = SlotSnapshot::new(chunk)?;
+            (slot.registration() != 0).then_some((index, slot))
+        })
+    }
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,103 @@
+//! Starting up in order: configuration, one instance, GPUs, gates, leases that were, and the socket last.
+
+use crate::attendant::Mailbox;
+use crate::device::{DriverFiles, NvmlInventory};
+use crate::events::{About, Events};
+use crate::gatekeeper;
+use crate::http::Listener;
+use crate::lease::{self, Leases};
+use crate::{clock, procfs, sampler};
+use clap::Parser;
+use gpool_policy::TenantId;
+use gpool_protocol::EventKind;
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex};
+
+/// The gpool host daemon: grants shares of GPUs to containers, paces them and accounts for them.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// Configuration file; one that is not there is an empty one
+    #[arg(long, value_name = "FILE", default_value = gpool_configuration::DEFAULT_PATH)]
+    config: PathBuf,
+    /// Check the configuration and exit
+    #[arg(long)]
+    check_config: bool,
+}
+
+/// What stays the same for the life of this process.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity {
+    /// Unix time of the start, milliseconds.
+    pub started_unix_ms: u64,
+}
+
+/// Exit status for a configuration that cannot be used, as sysexits has it.
+const CONFIGURATION_INVALID: u8 = 78;
+
+/// Runs the supervisor until it is killed.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let configuration = match gpool_configuration::load(&arguments.config) {
+        Ok(configuration) => configuration,
+        Err(error) => {
+            eprintln!("gpool-supervisor: {error} [GPOOL-E004]");
+            return ExitCode::from(CONFIGURATION_INVALID);
+        }
+    };
+    if arguments.check_config {
+        return ExitCode::SUCCESS;
+    }
+    match run(configuration) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gpool-supervisor: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn std::error::Error>> {
+    let identity = Identity { started_unix_ms: clock::unix_ms() };
+    lease::prepare(&configuration.paths.run_dir)?;
+    let lock_path = configuration.paths.run_dir.join("supervisor.lock");
+    let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&lock_path)?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| format!("another supervisor holds {}; stop it first", lock_path.display()))?;
+
+    let files = DriverFiles::find(&configuration)?;
+    let inventory = NvmlInventory::open(&configuration.driver.nvml)?;
+    let gpus = inventory.gpus()?;
+    let mailbox = Mailbox::new()?;
+    let (post, waker) = (mailbox.post(), mailbox.post());
+    let (gatekeeper, _thread) = gatekeeper::start(gpus.len(), move |notice| post.put(notice))?;
+    let counters = |value: u64| gpus.iter().map(|_| AtomicU64::new(value)).collect::<Vec<_>>();
+    let leases = Arc::new(Leases {
+        context_bytes: counters(configuration.driver.context_bytes),
+        foreign_bytes: counters(0),
+        used_bytes: counters(0),
+        next_tenant: AtomicU64::new(TenantId(1).0),
+        book: Mutex::default(),
+        ended: Condvar::new(),
+        watch_changed: Box::new(move || waker.wake()),
+        events: Arc::new(Events::default()),
+        boot_id: procfs::boot_id()?,
+        configuration,
+        gpus,
+        files,
+        gatekeeper,
+    });
+    let message = format!("started with {} GPU(s)", leases.gpus.len());
+    leases.events.note(EventKind::SupervisorStarted, About::default(), message);
+    lease::take_over(&leases);
+
+    let (attended, sampled) = (leases.clone(), leases.clone());
+    std::thread::Builder::new().name("attendant".into()).spawn(move || mailbox.attend(&attended))?;
+    std::thread::Builder::new().name("sampler".into()).spawn(move || sampler::sample(&sampled, &inventory))?;
+    let listener = Listener::bind(&leases.configuration.socket.path)?;
+    listener.serve(&leases, identity);
+    Ok(())
+}

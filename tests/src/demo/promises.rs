@@ -1,0 +1,84 @@
+//! The summary: each promise with the figure that was measured.
+
+use std::time::Duration;
+
+/// What was promised, what was measured and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Promise {
+    what: String,
+    figure: String,
+    aim: String,
+    /// None for a figure that is only shown beside its aim.
+    holds: Option<bool>,
+}
+
+/// All of them, in the order of the demo.
+#[derive(Debug, Default)]
+pub struct Promises(Vec<Promise>);
+
+impl Promises {
+    /// Adds one that decides the exit status.
+    pub fn judge(&mut self, what: &str, figure: &str, aim: &str, holds: bool) {
+        self.0.push(Promise { what: what.into(), figure: figure.into(), aim: aim.into(), holds: Some(holds) });
+    }
+
+    /// Adds a speed, which a noisy machine may miss: shown here, judged by the benchmarks.
+    pub fn show_speed(&mut self, what: &str, measured: Option<Duration>, aim: &str) {
+        let figure = measured.map_or("not seen".to_owned(), |time| format!("{:.1} ms", time.as_secs_f64() * 1e3));
+        self.show(what, &figure, aim);
+    }
+
+    /// Adds a figure that decides nothing.
+    pub fn show(&mut self, what: &str, figure: &str, aim: &str) {
+        self.0.push(Promise { what: what.into(), figure: figure.into(), aim: aim.into(), holds: None });
+    }
+
+    /// Whether every judged promise holds.
+    pub fn all_hold(&self) -> bool {
+        self.0.iter().all(|promise| promise.holds != Some(false))
+    }
+
+    /// The table, and a last line that says how it went.
+    pub fn summary(&self) -> String {
+        let width = |cell: fn(&Promise) -> &String| self.0.iter().map(|promise| cell(promise).chars().count()).max();
+        let (what, figure, aim) = (width(|p| &p.what), width(|p| &p.figure), width(|p| &p.aim));
+        let (what, figure, aim) = (what.unwrap_or(0).max(7), figure.unwrap_or(0).max(8), aim.unwrap_or(0).max(3));
+        let line = |a: &str, b: &str, c: &str, d: &str| format!("{a:what$}  {b:>figure$}  {c:>aim$}  {d}\n");
+        let mut text = format!("\n{}", line("PROMISE", "MEASURED", "AIM", "VERDICT"));
+        for promise in &self.0 {
+            let verdict = match promise.holds {
+                Some(true) => "pass",
+                Some(false) => "FAIL",
+                None => "shown",
+            };
+            text += &line(&promise.what, &promise.figure, &promise.aim, verdict);
+        }
+        let failed = self.0.iter().filter(|promise| promise.holds == Some(false)).count();
+        let judged = self.0.iter().filter(|promise| promise.holds.is_some()).count();
+        text + &format!("\n{} of {judged} promises hold\n", judged - failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_do_not_decide() {
+        let mut promises = Promises::default();
+        promises.judge("share", "0.2 points", "1 point", true);
+        promises.show_speed("update seen", None, "1 s");
+        assert!(promises.all_hold());
+        promises.judge("cap", "1 byte", "0 bytes", false);
+        assert!(!promises.all_hold());
+        let want = "
+PROMISE        MEASURED      AIM  VERDICT
+share        0.2 points  1 point  pass
+update seen    not seen      1 s  shown
+cap              1 byte  0 bytes  FAIL
+
+1 of 2 promises hold
+";
+        assert_eq!(promises.summary(), want);
+    }
+}

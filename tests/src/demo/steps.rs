@@ -1,0 +1,227 @@
+//! What happens in the demo, step by step, and which figure judges which promise.
+
+use super::board::Board;
+use super::promises::Promises;
+use crate::failure::{Context, Failure, Result};
+use crate::host::{Container, Host, succeeded, text};
+use crate::measure::{self, Entitled};
+use crate::meter::{MeterReader, now_ns, usage_of};
+use crate::scenarios::wait_until_running;
+use crate::tenant::{self, PauseFile, Tenant};
+use crate::trace::{Recorder, Trace};
+use gpool_protocol::{format_bytes, parse_bytes};
+use std::time::{Duration, Instant};
+
+/// How long all three run while their shares are judged.
+const JUDGED: Duration = Duration::from_secs(10);
+/// After a change, before a share is judged: how fast is shown, not judged.
+const SETTLE: Duration = Duration::from_secs(1);
+/// The same for shares after a change.
+const AFTER_CHANGE: Duration = Duration::from_secs(5);
+/// Between two readings of the meter.
+const EVERY: Duration = Duration::from_millis(2);
+
+/// Name, share, memory and kernel length of the three containers.
+const TENANTS: [(&str, &str, &str, u64); 3] = [
+    ("small-kernels", "0.3", "4GiB", 300),
+    ("medium-kernels", "0.6", "10GiB", 2000),
+    ("long-kernels", "0.1", "1GiB", 5000),
+];
+
+/// Says what comes.
+pub fn announce(step: u32, what: &str) {
+    println!("\n[{step}/7] {what}");
+}
+
+/// Moments of the demo, in nanoseconds of the meter's clock.
+#[derive(Debug, Default)]
+struct Moments {
+    all_busy: u64,
+    updated: u64,
+    paused: u64,
+    resumed: u64,
+    back: u64,
+    killed: u64,
+    end: u64,
+}
+
+/// Plays every step and judges.
+pub fn play(host: &mut Host, promises: &mut Promises) -> Result<()> {
+    let reader = host.meter()?;
+    let pause = PauseFile::new("/run/gpool-demo-pause")?;
+    let containers = start_three(host, &pause)?;
+    refuse_a_fourth(host, promises)?;
+    wait_until_running(host, &containers)?;
+
+    let [first, second, third] = &containers;
+    let all = [first, second, third];
+    let mut board = Board::new(reader.clone());
+    let mut at = Moments::default();
+    let recorder = Recorder::start(reader.clone(), EVERY);
+
+    announce(4, "all three are busy for ten seconds");
+    std::thread::sleep(SETTLE);
+    at.all_busy = now_ns();
+    board.show(host, &all, JUDGED)?;
+
+    announce(5, "gpool update: the first and the third container get 20 % each while they run");
+    update(host, first, "0.2")?;
+    at.updated = now_ns();
+    update(host, third, "0.2")?;
+    board.show(host, &all, SETTLE + AFTER_CHANGE)?;
+
+    announce(6, "the 60 % container falls idle, its time goes to the others; then it comes back");
+    pause.pause()?;
+    at.paused = now_ns();
+    board.show(host, &all, Duration::from_secs(4))?;
+    pause.resume()?;
+    at.resumed = now_ns();
+    std::thread::sleep(SETTLE);
+    at.back = now_ns();
+    board.show(host, &all, AFTER_CHANGE)?;
+
+    announce(7, "kill -9 on the first process of the first container");
+    at.killed = now_ns();
+    first.kill_init()?;
+    board.show(host, &[second, third], Duration::from_secs(3))?;
+    at.end = now_ns();
+    let trace = recorder.stop()?;
+
+    judge_shares(&trace, &containers, &at, promises);
+    judge_memory(host, &trace, &containers, promises)?;
+    judge_idle(&trace, &containers, &at, promises);
+    judge_kill(host, &reader, &trace, &containers, &at, promises)
+}
+
+fn start_three(host: &Host, pause: &PauseFile) -> Result<[Container; 3]> {
+    announce(2, "start three containers: 30 % and 4 GiB, 60 % and 10 GiB, 10 % and 1 GiB of the same GPU");
+    let start = |(name, fraction, memory, kernel_us): (&str, &str, &str, u64)| {
+        let tenant = Tenant { kernel_us, pause: (fraction == "0.6").then_some(pause) };
+        println!("$ docker run -d --runtime=gpool -e GPOOL_FRACTION={fraction} -e GPOOL_MEMORY={memory} ...");
+        let env = [("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", memory)];
+        tenant.run(host, name, &env)
+    };
+    let [first, second, third] = TENANTS;
+    Ok([start(first)?, start(second)?, start(third)?])
+}
+
+fn refuse_a_fourth(host: &Host, promises: &mut Promises) -> Result<()> {
+    announce(3, "a fourth container asks for 20 %, which is not free");
+    let command = Tenant { kernel_us: 1000, pause: None }.command();
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    let refused = host.try_run_container("refused", &[("GPOOL_FRACTION", "0.2")], &[], &command)?;
+    let said = text(&refused.stderr);
+    println!("$ docker run -d --runtime=gpool -e GPOOL_FRACTION=0.2 ...\n{said}");
+    let is_right = !refused.status.success() && said.contains("GPOOL-E201");
+    promises.judge(
+        "a fourth container is refused",
+        &format!("exit {}", refused.status.code().unwrap_or(-1)),
+        "GPOOL-E201",
+        is_right,
+    );
+    // A refused `docker run -d` leaves a container in the state Created.
+    host.docker(&["rm", "-f", "refused"]).map(drop)
+}
+
+fn update(host: &Host, container: &Container, fraction: &str) -> Result<()> {
+    let id = &container.id[..12];
+    println!("$ gpool update {id} --fraction {fraction}");
+    succeeded("gpool update", host.gpool(&["update", id, "--fraction", fraction])?).map(drop)
+}
+
+fn judge_shares(trace: &Trace, containers: &[Container; 3], at: &Moments, promises: &mut Promises) {
+    let [first, second, third] = containers.each_ref().map(|container| container.id.as_str());
+    let judged_end = at.all_busy + JUDGED.as_nanos() as u64;
+    let entitled = [(first, 0.3), (second, 0.6), (third, 0.1)];
+    judge_error(trace, "share received over 10 s, all busy", &entitled, at.all_busy, judged_end, promises);
+    let busy = trace.busy(at.all_busy, judged_end) * 100.0;
+    promises.judge("GPU busy while work was there", &format!("{busy:.2} %"), "95 % (97 %)", busy >= 95.0);
+    let switching = trace.switching(at.all_busy, judged_end) * 100.0;
+    promises.show("GPU exchanging contexts meanwhile", &format!("{switching:.2} %"), "");
+    let entitled = [(first, 0.2), (second, 0.6), (third, 0.2)];
+    let settled = at.updated + SETTLE.as_nanos() as u64;
+    judge_error(trace, "new shares after gpool update", &entitled, settled, at.paused, promises);
+    let seen = measure::effect_time(trace, &entitled, at.updated, Duration::from_secs(1), 0.02);
+    promises.show_speed("update seen in the shares", seen, "1000 ms");
+}
+
+fn judge_error(trace: &Trace, what: &str, entitled: &[Entitled], from: u64, to: u64, promises: &mut Promises) {
+    let error = measure::worst_error_points(trace, entitled, from, to);
+    let shares: Vec<String> =
+        entitled.iter().map(|(id, _)| format!("{:.1}", trace.share(id, from, to) * 100.0)).collect();
+    let figure = format!("{} %, error {error:.2}", shares.join(" / "));
+    promises.judge(what, &figure, "1 point", error <= 1.0);
+}
+
+fn judge_memory(host: &Host, trace: &Trace, containers: &[Container; 3], promises: &mut Promises) -> Result<()> {
+    for (container, (name, _, memory, _)) in containers.iter().zip(TENANTS) {
+        let cap = parse_bytes(memory).context(memory)?;
+        let peak = measure::peak_bytes(trace, &container.id);
+        let over = peak.saturating_sub(cap);
+        let figure = format!("{} held, {over} bytes over", format_bytes(peak));
+        promises.judge(&format!("memory cap of {name}"), &figure, &format_bytes(cap), over == 0 && peak > 0);
+        let report = tenant::report(&container.log(&host.engine)?)?;
+        let figure = format!("{} / {}", format_bytes(report.cuda_total_bytes), format_bytes(report.nvml_total_bytes));
+        let is_cap = report.cuda_total_bytes == cap && report.nvml_total_bytes == cap;
+        promises.judge(&format!("cuMemGetInfo / NVML in {name}"), &figure, &format_bytes(cap), is_cap);
+    }
+    Ok(())
+}
+
+fn judge_idle(trace: &Trace, containers: &[Container; 3], at: &Moments, promises: &mut Promises) {
+    let [first, second, third] = containers.each_ref().map(|container| container.id.as_str());
+    let from = at.paused + SETTLE.as_nanos() as u64;
+    let lent = (trace.share(first, from, at.resumed) + trace.share(third, from, at.resumed)) * 100.0;
+    promises.judge("idle time lent to the others", &format!("{lent:.2} %"), "95 %", lent >= 95.0);
+    promises.show_speed(
+        "idle time lent after",
+        measure::lend_gap(trace, second, at.paused, at.resumed),
+        "one slice, 20 ms",
+    );
+    promises.show_speed("lent time taken back after", measure::first_run(trace, second, at.resumed), "50 ms");
+    let entitled = [(first, 0.2), (second, 0.6), (third, 0.2)];
+    judge_error(trace, "shares after it came back", &entitled, at.back, at.killed, promises);
+}
+
+fn judge_kill(
+    host: &Host,
+    reader: &MeterReader,
+    trace: &Trace,
+    containers: &[Container; 3],
+    at: &Moments,
+    promises: &mut Promises,
+) -> Result<()> {
+    let [first, second, third] = containers;
+    promises.show_speed(
+        "memory of a killed container free after",
+        measure::memory_freed(trace, &first.id, at.killed),
+        "1000 ms",
+    );
+    let entitled = [(second.id.as_str(), 0.75), (third.id.as_str(), 0.25)];
+    let seen = measure::effect_time(trace, &entitled, at.killed, Duration::from_secs(1), 0.02);
+    promises.show_speed("its slice with the others after", seen, "1000 ms");
+    let held = usage_of(&reader.read()?, &first.id).bytes_now;
+    let from = at.killed + SETTLE.as_nanos() as u64;
+    let busy = trace.busy(from, at.end) * 100.0;
+    let figure = format!("{} held, {busy:.1} % with the others", format_bytes(held));
+    promises.judge("a killed container's slice and memory are free", &figure, "0, 95 %", held == 0 && busy >= 95.0);
+    let granted = successor(host)?;
+    let figure = if granted { "granted" } else { "refused" };
+    promises.judge("its share can be given to another container", figure, "granted", granted);
+    Ok(())
+}
+
+/// Whether another container gets the 20 % that the killed one had, once its place is no longer kept for a restart.
+fn successor(host: &Host) -> Result<bool> {
+    let deadline = Instant::now() + crate::host::HOLD + Duration::from_secs(4);
+    let env = [("GPOOL_FRACTION", "0.2"), ("GPOOL_MEMORY", "4GiB")];
+    loop {
+        match (Tenant { kernel_us: 1000, pause: None }).run(host, "successor", &env) {
+            Ok(_) => return Ok(true),
+            Err(_) if Instant::now() < deadline => host.docker(&["rm", "-f", "successor"]).map(drop)?,
+            Err(failure) if failure.to_string().contains("GPOOL-E2") => return Ok(false),
+            Err(failure) => return Err(Failure::new(format!("after the kill: {failure}"))),
+        }
+        std::thread::sleep(Duration::from_millis(250));
+    }
+}

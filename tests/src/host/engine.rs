@@ -1,0 +1,110 @@
+//! A Docker engine of the run's own: data, socket and containerd all below the private `/run`.
+
+use super::program::Program;
+use super::succeeded;
+use crate::failure::{Context, Result, ensure};
+use crate::image;
+use crate::stage::Stage;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const HOME: &str = "/run/gpool-docker";
+
+/// Debian's client: a machine may have another one in front of it.
+const DOCKER: &str = "/usr/bin/docker";
+
+/// A running dockerd.
+#[derive(Debug)]
+pub struct Engine {
+    process: Program,
+}
+
+impl Engine {
+    /// Starts dockerd with the runtime `gpool`, its containers below `cgroup_parent`.
+    pub fn start(stage: &Stage, cgroup_parent: &str) -> Result<Self> {
+        fs::create_dir_all(HOME).context(HOME)?;
+        let file = format!("{HOME}/daemon.json");
+        fs::write(&file, settings(stage, cgroup_parent)).context(&file)?;
+        let mut process = Program::start("dockerd", Command::new("/usr/sbin/dockerd").args(["--config-file", &file]))?;
+        process.wait_for("an answer of dockerd", Duration::from_secs(40), |_| {
+            client(&["version"]).output().is_ok_and(|output| output.status.success())
+        })?;
+        Ok(Self { process })
+    }
+
+    /// What `DOCKER_HOST` must be for a client of this engine.
+    pub fn address(&self) -> String {
+        format!("unix://{HOME}/docker.sock")
+    }
+
+    /// Runs `docker` and returns what it said.
+    pub fn docker(&self, arguments: &[&str]) -> Result<Output> {
+        client(arguments).output().context("docker cannot be started")
+    }
+
+    /// Runs `docker` and returns its stdout.
+    ///
+    /// # Errors
+    /// Docker's own sentence.
+    pub fn docker_text(&self, arguments: &[&str]) -> Result<String> {
+        succeeded(&format!("docker {}", arguments.join(" ")), self.docker(arguments)?)
+    }
+
+    /// Makes the image from local files.
+    pub fn import_image(&self, stage: &Stage) -> Result<()> {
+        let root = Path::new(HOME).join("image");
+        image::lay_out(stage, &root)?;
+        let mut tar = Command::new("tar");
+        tar.arg("-C").arg(&root).args(["-cf", "-", "."]).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut packing = tar.spawn().context("tar")?;
+        let packed = packing.stdout.take().map_or(Stdio::null(), Stdio::from);
+        let imported = client(&["import", "-", image::NAME]).stdin(packed).output().context("docker import")?;
+        let status = packing.wait().context("tar")?;
+        ensure(status.success(), || format!("tar ended with {status}"))?;
+        succeeded("docker import", imported).map(drop)
+    }
+
+    /// Kills and removes every container.
+    pub fn remove_all_containers(&self) -> Result<()> {
+        let ids = self.docker_text(&["ps", "-aq"])?;
+        let arguments: Vec<&str> = ["rm", "-f"].into_iter().chain(ids.lines()).collect();
+        if ids.is_empty() { Ok(()) } else { self.docker_text(&arguments).map(drop) }
+    }
+
+    /// The end of dockerd's log.
+    pub fn log_end(&self) -> String {
+        self.process.log_end()
+    }
+
+    /// Stops dockerd and the containerd that it started.
+    pub fn stop(self, patience: Duration) -> Result<()> {
+        self.process.stop(patience)
+    }
+}
+
+fn client(arguments: &[&str]) -> Command {
+    let mut command = Command::new(DOCKER);
+    // The person's own docker settings and contexts must not matter.
+    command.args(arguments).env("DOCKER_HOST", format!("unix://{HOME}/docker.sock")).env("DOCKER_CONFIG", HOME);
+    command.env_remove("DOCKER_CONTEXT").env_remove("DOCKER_TLS_VERIFY").stdin(Stdio::null());
+    command
+}
+
+fn settings(stage: &Stage, cgroup_parent: &str) -> String {
+    serde_json::json!({
+        "bridge": "none",
+        "iptables": false,
+        "ip6tables": false,
+        "ip-masq": false,
+        "data-root": format!("{HOME}/data"),
+        "exec-root": format!("{HOME}/exec"),
+        "pidfile": format!("{HOME}/docker.pid"),
+        "hosts": [format!("unix://{HOME}/docker.sock")],
+        "runtimes": { "gpool": { "path": stage.program("gpool-runtime") } },
+        "exec-opts": ["native.cgroupdriver=cgroupfs"],
+        "cgroup-parent": format!("/{cgroup_parent}"),
+    })
+    .to_string()
+}

@@ -1,0 +1,42 @@
+//! Puts the built files where a host has them, inside the run's own `/run` and `/etc`.
+
+use super::program::Program;
+use crate::failure::{Context, Result};
+use crate::stage::Stage;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The run's own copy of the stage.
+pub const STAGE: &str = "/run/gpool-stage";
+/// Where the simulated GPU keeps its state, its device nodes and its libraries.
+pub const SIMULATED_GPU: &str = "/run/gpool-simgpu";
+
+/// Writes `/etc/gpool/config.toml` and puts the simulated driver's libraries in their place.
+pub fn write_configuration(stage: &Stage) -> Result<()> {
+    let libraries = Path::new(SIMULATED_GPU).join("lib");
+    fs::create_dir_all(&libraries).context(libraries.display())?;
+    for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        fs::copy(stage.simulated().join(name), libraries.join(name)).context(name)?;
+    }
+    // The state must exist before it can be mounted into a container; the simulated GPU fills it.
+    fs::create_dir_all("/etc/gpool").context("/etc/gpool")?;
+    fs::write("/etc/gpool/config.toml", configuration(stage)).context("/etc/gpool/config.toml")
+}
+
+fn configuration(stage: &Stage) -> String {
+    format!(
+        "[paths]\nshim_dir = \"{shims}\"\nhook = \"{hook}\"\n\n\
+         [driver]\nnvml = \"{SIMULATED_GPU}/lib/libnvidia-ml.so.1\"\nlibrary_dirs = [\"{SIMULATED_GPU}/lib\"]\n\
+         device_dir = \"{SIMULATED_GPU}/dev\"\n\n[[driver.mount]]\nsource = \"{SIMULATED_GPU}/state\"\n\n\
+         [lease]\nhold_ms = {hold_ms}\n",
+        shims = stage.shims().display(),
+        hook = stage.hook().display(),
+        hold_ms = super::HOLD.as_millis(),
+    )
+}
+
+/// Starts the simulated GPU.
+pub fn start_simulated_gpu(stage: &Stage) -> Result<Program> {
+    Program::start("simgpu", &mut Command::new(stage.program("gpool-simgpu")))
+}

@@ -1,0 +1,196 @@
+//! A whole host, private to one run: the simulated GPU, the supervisor and a Docker engine, as real processes.
+
+mod container;
+mod engine;
+mod install;
+mod program;
+
+pub use container::Container;
+pub use engine::Engine;
+pub use program::Program;
+
+use crate::census::Census;
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::meter::MeterReader;
+use crate::namespaces::Inside;
+use crate::stage::Stage;
+use gpool_protocol::{Client, DEFAULT_SOCKET, LeaseView, SupervisorInfo};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// How long any part may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An ended container's place is kept this long here; the default of ten seconds would only make runs longer.
+pub const HOLD: Duration = Duration::from_secs(2);
+
+/// The parts of a host, running.
+#[derive(Debug)]
+pub struct Host {
+    /// The run's own copy of the built files.
+    pub stage: Stage,
+    /// The Docker engine.
+    pub engine: Engine,
+    simulated_gpu: Program,
+    supervisor: Option<Program>,
+    before: Census,
+    cgroup_parent: String,
+}
+
+impl Host {
+    /// Installs everything into the namespaces of `inside` and starts it.
+    ///
+    /// # Errors
+    /// When a part is not ready in time; the sentence holds the end of its log.
+    pub fn start(inside: &Inside) -> Result<Self> {
+        let mut host = Self::start_without_supervisor(inside)?;
+        host.start_supervisor()?;
+        Ok(host)
+    }
+
+    /// The same, with everything in its place but no supervisor running.
+    pub fn start_without_supervisor(inside: &Inside) -> Result<Self> {
+        let before = Census::take(&inside.cgroup_parent);
+        let stage = Stage::of_this_program()?.copy_to(Path::new(install::STAGE))?;
+        install::write_configuration(&stage)?;
+        let mut simulated_gpu = install::start_simulated_gpu(&stage)?;
+        simulated_gpu.wait_for_line("ready", PATIENCE)?;
+        let engine = Engine::start(&stage, &inside.cgroup_parent)?;
+        engine.import_image(&stage)?;
+        let cgroup_parent = inside.cgroup_parent.clone();
+        Ok(Self { stage, engine, simulated_gpu, supervisor: None, before, cgroup_parent })
+    }
+
+    /// A client of the supervisor's socket.
+    pub fn client(&self) -> Client {
+        Client::new(DEFAULT_SOCKET)
+    }
+
+    /// Every lease, as the supervisor sees it.
+    pub fn leases(&self) -> Result<Vec<LeaseView>> {
+        Ok(self.client().get("/v1/leases")?)
+    }
+
+    /// The lease of `container`.
+    pub fn lease_of(&self, container: &Container) -> Result<LeaseView> {
+        Ok(self.client().get(&format!("/v1/leases/{}", container.id))?)
+    }
+
+    /// The simulated hardware's own meter.
+    pub fn meter(&self) -> Result<MeterReader> {
+        MeterReader::open(Path::new(install::SIMULATED_GPU))
+    }
+
+    /// Runs the command line tool.
+    pub fn gpool(&self, arguments: &[&str]) -> Result<Output> {
+        Command::new(self.stage.program("gpool")).args(arguments).output().context("gpool cannot be started")
+    }
+
+    /// Runs `docker` and returns what it said, whatever that is.
+    pub fn docker(&self, arguments: &[&str]) -> Result<Output> {
+        self.engine.docker(arguments)
+    }
+
+    /// Starts a container with the runtime `gpool`, detached.
+    ///
+    /// # Errors
+    /// When docker refuses; the sentence is docker's.
+    pub fn run_container(
+        &self,
+        name: &str,
+        env: &[(&str, &str)],
+        options: &[&str],
+        command: &[&str],
+    ) -> Result<Container> {
+        let output = self.try_run_container(name, env, options, command)?;
+        ensure(output.status.success(), || format!("docker run {name}: {}", text(&output.stderr)))?;
+        Container::inspect(&self.engine, name)
+    }
+
+    /// The same, for containers that may be refused.
+    pub fn try_run_container(
+        &self,
+        name: &str,
+        env: &[(&str, &str)],
+        options: &[&str],
+        command: &[&str],
+    ) -> Result<Output> {
+        let mut arguments: Vec<String> = ["run", "-d", "--runtime=gpool", "--name", name].map(String::from).to_vec();
+        arguments.extend(env.iter().flat_map(|(key, value)| ["-e".to_owned(), format!("{key}={value}")]));
+        arguments.extend(options.iter().chain(&[crate::image::NAME]).chain(command).map(|text| text.to_string()));
+        self.docker(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Kills the supervisor with SIGKILL.
+    pub fn kill_supervisor(&mut self) -> Result<()> {
+        self.supervisor.take().map_or(Ok(()), Program::kill)
+    }
+
+    /// Starts the supervisor, for the first time or after [`Host::kill_supervisor`].
+    pub fn start_supervisor(&mut self) -> Result<()> {
+        let mut command = Command::new(self.stage.program("gpool-supervisor"));
+        let mut supervisor = Program::start("supervisor", &mut command)?;
+        wait_for_supervisor(&mut supervisor)?;
+        self.supervisor = Some(supervisor);
+        Ok(())
+    }
+
+    /// The supervisor's process id, while it runs.
+    pub fn supervisor_pid(&self) -> Option<u32> {
+        self.supervisor.as_ref().map(Program::pid)
+    }
+
+    /// The ends of all logs, for a person who looks for a cause.
+    pub fn logs(&self) -> String {
+        let supervisor = self.supervisor.as_ref().map(Program::log_end).unwrap_or_default();
+        format!("{}{supervisor}{}", self.simulated_gpu.log_end(), self.engine.log_end())
+    }
+
+    /// Removes every container, stops every part and lists what is left: leases beyond their hold, processes, mounts,
+    /// sockets, cgroup directories. Nothing should be.
+    pub fn stop(mut self) -> Result<Vec<String>> {
+        let mut left = Vec::new();
+        self.engine.remove_all_containers()?;
+        if let Some(supervisor) = self.supervisor.take() {
+            left.extend(self.leases_beyond_hold()?);
+            supervisor.stop(PATIENCE)?;
+        }
+        self.engine.stop(PATIENCE)?;
+        self.simulated_gpu.stop(PATIENCE)?;
+        left.extend(Census::left_since(&self.before, &self.cgroup_parent));
+        Ok(left)
+    }
+
+    fn leases_beyond_hold(&self) -> Result<Vec<String>> {
+        let deadline = Instant::now() + HOLD + Duration::from_secs(2);
+        loop {
+            let leases = self.leases()?;
+            if leases.is_empty() || Instant::now() > deadline {
+                return Ok(leases.iter().map(|lease| format!("lease of container {}", lease.container_id)).collect());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn wait_for_supervisor(supervisor: &mut Program) -> Result<()> {
+    let client = Client::new(DEFAULT_SOCKET);
+    let own = supervisor.pid();
+    supervisor.wait_for("an answer on its socket", PATIENCE, |_| {
+        client.get::<SupervisorInfo>("/v1/info").is_ok_and(|info| info.pid.0 == own)
+    })
+}
+
+/// What a program said, without the last newline.
+pub fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).trim_end().to_owned()
+}
+
+/// Fails with what `output` says on stderr unless it ended well; otherwise its stdout.
+pub fn succeeded(what: &str, output: Output) -> Result<String> {
+    match output.status.success() {
+        true => Ok(text(&output.stdout)),
+        false => Err(Failure::new(format!("{what}: {}", text(&output.stderr)))),
+    }
+}

@@ -1,0 +1,21 @@
+//! The main job end to end, its demo, its measurements and its integration tests, with real parts: a real dockerd,
+//! real containers, the real shims, on a simulated GPU.
+//!
+//! Everything runs in namespaces of its own ([`namespaces`]), so that nothing is left on the machine, also after a
+//! SIGKILL. Figures come from the simulated hardware's own meter ([`meter`]), never from what gpool says about itself.
+
+pub mod census;
+pub mod cgroups;
+pub mod demo;
+pub mod failure;
+pub mod host;
+pub mod image;
+pub mod janitor;
+pub mod measure;
+pub mod meter;
+pub mod namespaces;
+pub mod runner;
+pub mod scenarios;
+pub mod stage;
+pub mod tenant;
+pub mod trace;

@@ -1,0 +1,62 @@
+//! Runs the integration scenarios one after the other, each in namespaces of its own.
+
+use crate::failure::{Failure, Result};
+use crate::janitor;
+use crate::namespaces::{self, Ended, Inside};
+use crate::scenarios::{Place, SCENARIOS, Scenario};
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// `gpool-integration [--list] [FILTER]`: runs the scenarios whose name contains FILTER.
+pub fn run() -> ExitCode {
+    if let Some(code) = janitor::serve_if_asked() {
+        return code;
+    }
+    let argument = std::env::args().nth(1).unwrap_or_default();
+    if let Some(code) = namespaces::serve_if_inside(|inside| one(&argument, inside)) {
+        return code;
+    }
+    if argument == "--list" {
+        SCENARIOS.iter().filter(is_own).for_each(|scenario| println!("{:32}{}", scenario.name, scenario.what));
+        return ExitCode::SUCCESS;
+    }
+    // A part of another scenario runs only when it is asked for by its whole name.
+    let is_asked_for =
+        |scenario: &&Scenario| scenario.name == argument || (scenario.name.contains(&argument) && is_own(scenario));
+    all(SCENARIOS.iter().filter(is_asked_for))
+}
+
+fn is_own(scenario: &&Scenario) -> bool {
+    !matches!(scenario.run, Place::PartOfAnother(_))
+}
+
+fn one(name: &str, inside: &Inside) -> Result<ExitCode> {
+    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
+    let scenario = scenario.ok_or_else(|| Failure::new(format!("no scenario is called {name}")))?;
+    match scenario.run {
+        Place::Inside(run) | Place::PartOfAnother(run) => run(inside).map(|()| ExitCode::SUCCESS),
+        Place::Outside(_) => Err(Failure::new(format!("{name} runs outside"))),
+    }
+}
+
+fn all<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> ExitCode {
+    let (mut passed, mut failed) = (0, 0);
+    for scenario in scenarios {
+        let start = Instant::now();
+        let ended = match scenario.run {
+            Place::Outside(run) => run().map(|()| Ended::With(ExitStatus::default())),
+            _ => namespaces::run(&[scenario.name.to_owned()], Duration::from_secs(scenario.limit_s)),
+        };
+        let verdict = match ended {
+            Ok(Ended::With(status)) if status.success() => "ok".to_owned(),
+            Ok(Ended::With(status)) => format!("FAILED ({status})"),
+            Ok(Ended::TimedOut) => format!("FAILED (still running after {} s)", scenario.limit_s),
+            Err(failure) => format!("FAILED ({failure})"),
+        };
+        *(if verdict == "ok" { &mut passed } else { &mut failed }) += 1;
+        println!("{:32}{verdict}  {:.1} s", scenario.name, start.elapsed().as_secs_f64());
+    }
+    println!("{passed} passed, {failed} failed");
+    // A filter that matches nothing is a mistake, not a success.
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

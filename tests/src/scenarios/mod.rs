@@ -1,0 +1,152 @@
+//! The integration scenarios. Each starts what it needs and must leave nothing.
+
+mod engine_alone;
+mod host_containerd;
+mod killed_half_way;
+mod main_job;
+mod one_slice_two_processes;
+mod pass_through;
+mod playground;
+mod simulated_gpu;
+mod supervisor_restart;
+mod truncated_report;
+
+use crate::failure::{Failure, Result, ensure};
+use crate::host::{Container, Host};
+use crate::meter::usage_of;
+use crate::namespaces::Inside;
+use crate::tenant::Tenant;
+use std::time::{Duration, Instant};
+
+/// One scenario.
+#[derive(Debug)]
+pub struct Scenario {
+    /// What a person types to run it alone.
+    pub name: &'static str,
+    /// What it shows, in one line.
+    pub what: &'static str,
+    /// It fails when it runs longer, in seconds.
+    pub limit_s: u64,
+    /// The scenario itself.
+    pub run: Place,
+}
+
+/// Where a scenario runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Place {
+    /// In namespaces of its own.
+    Inside(fn(&Inside) -> Result<()>),
+    /// Where the runner is: it starts and kills runs. It must keep its own time.
+    Outside(fn() -> Result<()>),
+    /// In namespaces of its own, but only when another scenario or a person asks for it by its name.
+    PartOfAnother(fn(&Inside) -> Result<()>),
+}
+
+/// All scenarios, in the order in which they run.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "engine-alone",
+        what: "the private engine runs a plain container and leaves nothing",
+        limit_s: 60,
+        run: Place::Inside(engine_alone::run),
+    },
+    Scenario {
+        name: "killed-half-way",
+        what: "a run killed with SIGKILL, its container frozen, leaves nothing and the next run works",
+        limit_s: 120,
+        run: Place::Outside(killed_half_way::run),
+    },
+    Scenario {
+        name: "frozen",
+        what: "the run that killed-half-way kills",
+        limit_s: 60,
+        run: Place::PartOfAnother(killed_half_way::freeze_and_wait),
+    },
+    Scenario {
+        name: "simulated-gpu",
+        what: "two plain containers use the simulated GPU without gpool, its meter sees them",
+        limit_s: 60,
+        run: Place::Inside(simulated_gpu::run),
+    },
+    Scenario {
+        name: "host-containerd",
+        what: "a containerd of the host is left alone",
+        limit_s: 60,
+        run: Place::Inside(host_containerd::run),
+    },
+    Scenario {
+        name: "pass-through",
+        what: "a container without a request runs as under plain runc, with the supervisor stopped",
+        limit_s: 60,
+        run: Place::Inside(pass_through::run),
+    },
+    Scenario {
+        name: "playground",
+        what: "a shell on a private host with everything running, for a person",
+        limit_s: 3600,
+        run: Place::PartOfAnother(playground::run),
+    },
+    Scenario {
+        name: "main-job",
+        what: "three containers share one GPU: the demo, judged",
+        limit_s: 240,
+        run: Place::Inside(main_job::run),
+    },
+    Scenario {
+        name: "one-slice-two-processes",
+        what: "two processes of one container share its slice and its memory cap",
+        limit_s: 60,
+        run: Place::Inside(one_slice_two_processes::run),
+    },
+    Scenario {
+        name: "supervisor-restart",
+        what: "the supervisor killed and started again takes running containers over",
+        limit_s: 90,
+        run: Place::Inside(supervisor_restart::run),
+    },
+    Scenario {
+        name: "truncated-report",
+        what: "a tenant that truncates its report harms nobody else",
+        limit_s: 60,
+        run: Place::Inside(truncated_report::run),
+    },
+];
+
+/// Ends a scenario: logs when it failed, then a stop that must leave nothing.
+fn finish(host: Host, outcome: Result<()>) -> Result<()> {
+    if outcome.is_err() {
+        eprint!("{}", host.logs());
+    }
+    // Stopped in any case, so that a failure does not hide what it leaves.
+    let left = host.stop();
+    outcome?;
+    let left = left?;
+    ensure(left.is_empty(), || format!("left behind: {}", left.join(", ")))
+}
+
+/// Starts a container with a tenant for each name, share, memory and kernel length in microseconds.
+fn start_tenants(host: &Host, wanted: &[(&str, &str, &str, u64)]) -> Result<Vec<Container>> {
+    let start = |(name, fraction, memory, kernel_us): &(&str, &str, &str, u64)| {
+        let env = [("GPOOL_FRACTION", *fraction), ("GPOOL_MEMORY", *memory)];
+        Tenant { kernel_us: *kernel_us, pause: None }.run(host, name, &env)
+    };
+    wanted.iter().map(start).collect()
+}
+
+/// Waits until each container's kernels execute.
+pub fn wait_until_running(host: &Host, containers: &[Container]) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(15);
+    let reader = host.meter()?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let meter = reader.read()?;
+        let Some(idle) = containers.iter().find(|container| usage_of(&meter, &container.id).kernels == 0) else {
+            return Ok(());
+        };
+        if !idle.is_alive() || Instant::now() > deadline {
+            let said = idle.log(&host.engine)?;
+            return Err(Failure::new(format!("{} ran no kernel within {PATIENCE:?}; it said:\n{said}", idle.name)));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

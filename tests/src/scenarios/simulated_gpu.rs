@@ -1,0 +1,57 @@
+//! The simulated GPU without gpool: what plain containers see of it, and what its meter sees of them. The native
+//! control of everything that is measured with gpool.
+
+use super::finish;
+use crate::failure::{Result, ensure};
+use crate::host::{Container, Host};
+use crate::image;
+use crate::meter::{now_ns, usage_of};
+use crate::namespaces::Inside;
+use crate::tenant::{Tenant, report};
+use crate::trace::Recorder;
+use std::time::Duration;
+
+const GPU: &str = "/run/gpool-simgpu";
+
+/// Runs two tenants side by side, compares their times with the whole, kills one.
+pub fn run(inside: &Inside) -> Result<()> {
+    let host = Host::start_without_supervisor(inside)?;
+    let outcome = share_and_kill(&host);
+    finish(host, outcome)
+}
+
+fn share_and_kill(host: &Host) -> Result<()> {
+    let first = start(host, "first")?;
+    let second = start(host, "second")?;
+    std::thread::sleep(Duration::from_secs(1));
+    let recorder = Recorder::start(host.meter()?, Duration::from_millis(2));
+    std::thread::sleep(Duration::from_secs(2));
+    let killed = now_ns();
+    first.kill_init()?;
+    std::thread::sleep(Duration::from_secs(1));
+    let trace = recorder.stop()?;
+    let shares = [&first, &second].map(|container| trace.share(&container.id, killed - 2_000_000_000, killed));
+    let is_fair = shares.iter().all(|share| (0.4..0.6).contains(share));
+    ensure(is_fair, || format!("two equal tenants received {shares:?}"))?;
+    let found = report(&second.log(&host.engine)?)?;
+    ensure(found.cuda_total_bytes == 24 << 30, || format!("without gpool the GPU is not whole: {found:?}"))?;
+    let meter = host.meter()?.read()?;
+    let held = [&first, &second].map(|container| usage_of(&meter, &container.id).bytes_now);
+    ensure(held[0] == 0 && held[1] > 0, || format!("after the kill of the first they hold {held:?}"))
+}
+
+fn start(host: &Host, name: &str) -> Result<Container> {
+    let libraries = ["libcuda.so.1", "libnvidia-ml.so.1"]
+        .map(|library| format!("{GPU}/lib/{library}:{}/{library}:ro", image::LIBRARIES));
+    let devices = ["nvidia0", "nvidiactl", "nvidia-uvm"].map(|node| format!("{GPU}/dev/{node}:/dev/{node}:rw"));
+    let state = format!("{GPU}/state:{GPU}/state");
+    let mut options = vec!["run", "-d", "--runtime=runc", "--name", name, "-v", &state];
+    options.extend(libraries.iter().flat_map(|mount| ["-v", mount]));
+    options.extend(devices.iter().flat_map(|device| ["--device", device]));
+    options.push(image::NAME);
+    let mut command = Tenant { kernel_us: 500, pause: None }.command();
+    command.extend(["--allocate-mib", "1024"].map(String::from));
+    options.extend(command.iter().map(String::as_str));
+    host.engine.docker_text(&options)?;
+    Container::inspect(&host.engine, name)
+}

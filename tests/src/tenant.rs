@@ -1,0 +1,111 @@
+//! The ordinary program in the containers, `gpool-tenant`, seen from outside: how it is started and what it prints.
+
+use crate::failure::{Context, Failure, Result};
+use crate::host::{Container, Host};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where the pause file's directory is in the container.
+const MOUNT: &str = "/data";
+
+/// How a tenant is to behave.
+#[derive(Debug, Clone, Copy)]
+pub struct Tenant<'a> {
+    /// GPU time of each of its kernels, in microseconds.
+    pub kernel_us: u64,
+    /// It falls idle while this says so.
+    pub pause: Option<&'a PauseFile>,
+}
+
+impl Tenant<'_> {
+    /// Its command line in the container.
+    pub fn command(&self) -> Vec<String> {
+        let mut command = ["gpool-tenant", "--nvml", "--kernel-us"].map(String::from).to_vec();
+        command.push(self.kernel_us.to_string());
+        if self.pause.is_some() {
+            command.extend(["--pause-file".to_owned(), format!("{MOUNT}/pause")]);
+        }
+        command
+    }
+
+    /// Starts it in a container with the runtime `gpool`.
+    pub fn run(&self, host: &Host, name: &str, env: &[(&str, &str)]) -> Result<Container> {
+        let mount = self.pause.map(|pause| format!("{}:{MOUNT}:ro", pause.directory.display()));
+        let options: Vec<&str> = mount.iter().flat_map(|mount| ["-v", mount]).collect();
+        let command = self.command();
+        host.run_container(name, env, &options, &command.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+/// A file whose presence makes a tenant fall idle, in a directory that its container can see.
+#[derive(Debug)]
+pub struct PauseFile {
+    directory: PathBuf,
+}
+
+impl PauseFile {
+    /// Makes the directory; nothing is paused yet.
+    pub fn new(directory: impl AsRef<Path>) -> Result<Self> {
+        let directory = directory.as_ref().to_owned();
+        fs::create_dir_all(&directory).context(directory.display())?;
+        Ok(Self { directory })
+    }
+
+    /// From now on the tenant is idle.
+    pub fn pause(&self) -> Result<()> {
+        fs::write(self.directory.join("pause"), "").context("the pause file")
+    }
+
+    /// From now on it works again.
+    pub fn resume(&self) -> Result<()> {
+        fs::remove_file(self.directory.join("pause")).context("the pause file")
+    }
+}
+
+/// What a tenant found out about its GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// `cuMemGetInfo`'s total, in bytes.
+    pub cuda_total_bytes: u64,
+    /// NVML's total, in bytes.
+    pub nvml_total_bytes: u64,
+    /// What it had allocated, in bytes, contexts not included, when it was first refused more.
+    pub allocated_bytes: u64,
+}
+
+/// Reads the report from everything that the tenant printed: a line of JSON for each event.
+///
+/// # Errors
+/// When the tenant failed, or has not come so far yet.
+pub fn report(log: &str) -> Result<Report> {
+    let events: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let of_kind = |kind: &str| events.iter().find(|event| event["event"] == kind);
+    if let Some(error) = of_kind("error") {
+        return Err(Failure::new(format!("the tenant failed: {error}")));
+    }
+    let figure = |kind: &str, name: &str| {
+        let found = of_kind(kind).and_then(|event| event[name].as_u64());
+        found.ok_or_else(|| Failure::new(format!("the tenant printed no {kind} event with {name}: {log}")))
+    };
+    Ok(Report {
+        cuda_total_bytes: figure("memory", "total")?,
+        nvml_total_bytes: figure("nvml", "total")?,
+        allocated_bytes: figure("allocated", "bytes")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_from_the_log() {
+        let log = "{\"event\":\"memory\",\"total\":4,\"free\":3}\n{\"event\":\"nvml\",\"total\":4,\"used\":1}\n\
+                   {\"event\":\"allocated\",\"bytes\":3,\"refused\":1}\n";
+        assert_eq!(report(log), Ok(Report { cuda_total_bytes: 4, nvml_total_bytes: 4, allocated_bytes: 3 }));
+        assert!(report("{\"event\":\"memory\",\"total\":4}").is_err());
+        let failed = report("{\"event\":\"error\",\"call\":\"cuInit\",\"code\":100}").unwrap_err();
+        assert!(failed.to_string().contains("cuInit"), "{failed}");
+    }
+}
