@@ -1,7 +1,7 @@
 //! The figures of the demo and of the benchmarks, each a function of a recorded [`Trace`].
 
 use crate::meter::usage_of;
-use crate::trace::Trace;
+use crate::trace::{Trace, nanoseconds};
 use gpool_device_model::Meter;
 use std::time::Duration;
 
@@ -11,6 +11,13 @@ pub type Entitled<'a> = (&'a str, f64);
 /// The largest difference between the share received and the share due, in points of a hundred.
 pub fn worst_error_points(trace: &Trace, entitled: &[Entitled], from_ns: u64, to_ns: u64) -> f64 {
     let error = |(id, due): &Entitled| (trace.share(id, from_ns, to_ns) - due).abs() * 100.0;
+    entitled.iter().map(error).fold(0.0, f64::max)
+}
+
+/// The same for shares of what the GPU delivered, so that time in which it did nothing is no error.
+pub fn worst_proportion_error_points(trace: &Trace, entitled: &[Entitled], from_ns: u64, to_ns: u64) -> f64 {
+    let busy = trace.busy(from_ns, to_ns);
+    let error = |(id, due): &Entitled| (trace.share(id, from_ns, to_ns) / busy - due).abs() * 100.0;
     entitled.iter().map(error).fold(0.0, f64::max)
 }
 
@@ -76,10 +83,6 @@ pub fn peak_bytes(trace: &Trace, container_id: &str) -> u64 {
     trace.readings().last().map_or(0, |meter| usage_of(meter, container_id).bytes_peak)
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +95,10 @@ mod tests {
         let trace = traced(2000, |ms| vec![("a", ms * 310_000), ("b", ms * 600_000)]);
         let entitled = [("a", 0.3), ("b", 0.6)];
         assert!((worst_error_points(&trace, &entitled, 0, 2000 * MS) - 1.0).abs() < 1e-6);
+        assert!(
+            (worst_proportion_error_points(&trace, &entitled, 0, 2000 * MS) - 5.934).abs() < 0.01,
+            "60 of 91 instead of 60 of 100"
+        );
         assert!((mean_error_points(&trace, &entitled, 0, 2000 * MS, Duration::from_secs(1)) - 0.5).abs() < 1e-6);
     }
 

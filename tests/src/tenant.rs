@@ -14,15 +14,25 @@ const MOUNT: &str = "/data";
 pub struct Tenant<'a> {
     /// GPU time of each of its kernels, in microseconds.
     pub kernel_us: u64,
+    /// How much it allocates, in MiB; until it is refused when none.
+    pub allocate_mib: Option<u64>,
     /// It falls idle while this says so.
     pub pause: Option<&'a PauseFile>,
 }
 
 impl Tenant<'_> {
+    /// One with kernels of this length that allocates as much as it gets and never falls idle.
+    pub fn greedy(kernel_us: u64) -> Self {
+        Self { kernel_us, allocate_mib: None, pause: None }
+    }
+
     /// Its command line in the container.
     pub fn command(&self) -> Vec<String> {
         let mut command = ["gpool-tenant", "--nvml", "--kernel-us"].map(String::from).to_vec();
         command.push(self.kernel_us.to_string());
+        if let Some(mib) = self.allocate_mib {
+            command.extend(["--allocate-mib".to_owned(), mib.to_string()]);
+        }
         if self.pause.is_some() {
             command.extend(["--pause-file".to_owned(), format!("{MOUNT}/pause")]);
         }

@@ -4,14 +4,18 @@ use crate::failure::{Failure, Result};
 use crate::meter::{MeterReader, usage_of};
 use gpool_device_model::Meter;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Between two readings when something is watched closely.
+const CLOSE: Duration = Duration::from_millis(2);
 
 /// A recording that goes on.
 #[derive(Debug)]
 pub struct Recorder {
     stop: Arc<AtomicBool>,
+    every_ns: Arc<AtomicU64>,
     thread: JoinHandle<Result<Trace>>,
 }
 
@@ -19,16 +23,30 @@ impl Recorder {
     /// Reads the meter `every` so often until [`Recorder::stop`].
     pub fn start(reader: MeterReader, every: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let is_over = Arc::clone(&stop);
+        let every_ns = Arc::new(AtomicU64::new(nanoseconds(every)));
+        let (is_over, pause_ns) = (Arc::clone(&stop), Arc::clone(&every_ns));
         let thread = std::thread::spawn(move || {
             let mut readings = vec![reader.read()?];
             while !is_over.load(Ordering::Relaxed) {
-                std::thread::sleep(every);
+                std::thread::sleep(Duration::from_nanos(pause_ns.load(Ordering::Relaxed)));
                 readings.push(reader.read()?);
             }
             Ok(Trace { readings })
         });
-        Self { stop, thread }
+        Self { stop, every_ns, thread }
+    }
+
+    /// Watches `event` closely: reads every two milliseconds around it and for `after` it, then as before.
+    ///
+    /// Not all the time, because each reading takes the device's lock and thus the tenants' time.
+    pub fn closely<R>(&self, after: Duration, event: impl FnOnce() -> R) -> R {
+        let before_ns = self.every_ns.swap(nanoseconds(CLOSE), Ordering::Relaxed);
+        // The pause that has begun is still a long one.
+        std::thread::sleep(Duration::from_nanos(before_ns));
+        let result = event();
+        std::thread::sleep(after);
+        self.every_ns.store(before_ns, Ordering::Relaxed);
+        result
     }
 
     /// Ends the recording.
@@ -94,6 +112,11 @@ impl Trace {
             (None, None) => 0.0,
         }
     }
+}
+
+/// A duration as the meter counts.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

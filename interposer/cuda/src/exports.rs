@@ -218,6 +218,25 @@ left_streams! {
     cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode) per_thread;
 }
 
+macro_rules! waits {
+    ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*);)*) => {$(
+        /// The open bursts end first.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
+            PROCESS.before_wait();
+            // SAFETY: see cuInit.
+            unsafe { real::<$kind>(index::$name)($($argument),*) }
+        }
+    )*};
+}
+
+waits! {
+    cuCtxSynchronize: CuCtxSynchronize ();
+    cuStreamSynchronize: CuStreamSynchronize (stream: CUstream);
+    cuStreamSynchronize_ptsz: CuStreamSynchronize (stream: CUstream);
+    cuEventSynchronize: CuEventSynchronize (event: CUevent);
+}
+
 macro_rules! contexts {
     ($($(#[$export:meta])* $name:ident: $kind:ident ($($argument:ident: $type:ty),*);)*) => {$(
         /// Charged before it is made.

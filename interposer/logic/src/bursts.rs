@@ -182,6 +182,11 @@ impl Bursts {
         self.table.iter().position(late).map(|index| (index, self.table[index].context))
     }
 
+    /// Any open burst of `context`.
+    pub fn open_in(&self, context: CUcontext) -> Option<usize> {
+        self.table.iter().position(|burst| burst.state == State::Open && burst.context == context)
+    }
+
     /// The open burst on `stream`, if any.
     pub fn open_on(&self, stream: CUstream) -> Option<usize> {
         self.table.iter().position(|burst| burst.state == State::Open && burst.stream == stream)

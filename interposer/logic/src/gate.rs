@@ -4,12 +4,13 @@
 //! thread's credit was given, the launch goes to the same stream, and there is credit left. Credit is given on the
 //! slow path, one burst at a time; the estimates live there.
 
+use crate::bursts::Bursts;
 use crate::clock;
 use crate::futex;
 use crate::process::{Place, Process};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gpool_driver_abi::cuda::CUstream;
-use gpool_shared_region::Demand;
+use gpool_shared_region::{Demand, HEARTBEAT_STALE_NS};
 
 /// Credit lines; a thread picks one by its thread pointer.
 pub const STRIPES: usize = 64;
@@ -175,7 +176,7 @@ impl Process {
                         // Nothing changed for a whole time-out: the bell may have been lost with a supervisor.
                         rung_word = None;
                     }
-                    futex::wait(&place.region.control().gate, word.0, Some(GATE_TIMEOUT_NS));
+                    futex::wait(&place.region.control().gate, word.0, Some(patience_ns(place, now_ns)));
                 }
             }
         }
@@ -194,11 +195,24 @@ impl Process {
         self.bursts.lock().close(&place.driver, burst, 0);
     }
 
-    /// Ends the open burst on `stream` before the program captures, destroys or waits for the stream.
+    /// Ends the open burst on `stream` before the program captures or destroys the stream.
     pub fn leave_stream(&self, stream: CUstream) {
         let Some(place) = self.place() else { return };
+        self.end_bursts(place, |bursts| bursts.open_on(stream));
+    }
+
+    /// Ends the open bursts of the calling thread's context: the program is about to wait for its work, and the time
+    /// in which it has none must not count as work.
+    pub fn before_wait(&self) {
+        let Some(place) = self.place() else { return };
+        let context = place.driver.current_context();
+        self.end_bursts(place, |bursts| bursts.open_in(context));
+    }
+
+    fn end_bursts(&self, place: &Place, next: impl Fn(&Bursts) -> Option<usize>) {
+        let _relaxed = place.driver.relaxed_capture();
         let mut bursts = self.bursts.lock();
-        while let Some(burst) = bursts.open_on(stream) {
+        while let Some(burst) = next(&bursts) {
             let holder = self.stripes.iter().find(|stripe| stripe.holds(burst));
             let unused = holder.and_then(Stripe::revoke).map_or(0, |(_, unused)| unused);
             bursts.close(&place.driver, burst, unused);
@@ -206,8 +220,16 @@ impl Process {
     }
 }
 
+/// How long to stand at the gate before looking again: not past the moment at which a supervisor that has died now
+/// counts as away.
+fn patience_ns(place: &Place, now_ns: u64) -> u64 {
+    let heartbeat_ns = place.region.control().heartbeat_ns.load(Ordering::Relaxed);
+    let away_in_ns = (heartbeat_ns + HEARTBEAT_STALE_NS).saturating_sub(now_ns) + 1_000_000;
+    away_in_ns.min(GATE_TIMEOUT_NS)
+}
+
 /// Whether work may be issued now, how much, or what to wait for.
-fn verdict(place: &Place, open: bool, bursts: &crate::bursts::Bursts, now_ns: u64) -> Verdict {
+fn verdict(place: &Place, open: bool, bursts: &Bursts, now_ns: u64) -> Verdict {
     let control = place.region.control();
     let end_ns = bursts.estimated_end_ns(now_ns);
     let burst_ns = control.burst_ns.load(Ordering::Relaxed).max(1);

@@ -204,7 +204,7 @@ impl SliceScheduler {
     }
 
     fn decision_ns(&self, turn: &Turn) -> Option<u64> {
-        turn.decision_ns(self.handoff.ns(), self.parameters.drain_limit_ns)
+        turn.decision_ns(self.handoff.lead_ns(), self.parameters.drain_limit_ns)
     }
 
     /// Opens the gate of whoever is next, if it is time to.
@@ -216,7 +216,7 @@ impl SliceScheduler {
         if self.decision_ns(&turn).is_none_or(|at| at > now_ns) {
             return;
         }
-        let (own_start_ns, other_start_ns) = turn.next_start_ns(now_ns, self.handoff.ns());
+        let (own_start_ns, other_start_ns) = turn.next_start_ns(now_ns, self.handoff.lead_ns());
         let limit_ns = turn.until_ns.saturating_add(self.parameters.drain_limit_ns);
         if now_ns >= limit_ns && turn.announced_ns.is_none_or(|end_ns| end_ns > limit_ns) {
             self.book_silence(&turn, limit_ns);

@@ -77,15 +77,16 @@ fn a_tenant_that_only_holds_its_gate_gains_nothing() {
 fn an_overrun_is_followed_by_a_later_slice() {
     let mut world = World::new(8, &[plan(500, 500_000), plan(500, 500_000)]);
     run_until_running(&mut world, 0, SECOND);
-    let usual: Vec<u64> = openings(&world, 0).windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
-    let longest_usual = *usual.iter().max().expect("many");
+    let mut usual: Vec<u64> = openings(&world, 0).windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    usual.sort_unstable();
+    let typical = usual[usual.len() / 2];
     world.clients[0].surprise_ns = Some(50 * MS);
     let started = openings(&world, 0).len();
     world.run_until(world.now + 400 * MS);
     let after: Vec<u64> = openings(&world, 0)[started - 1..].windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     let longest = *after.iter().max().expect("some");
-    println!("gap between slices: usual at most {longest_usual}, after the overrun {longest}");
-    assert!(longest >= longest_usual + 25 * MS, "{longest} {longest_usual}");
+    println!("gap between slices: usually {typical}, after the overrun {longest}");
+    assert!(longest >= typical + 25 * MS, "{longest} {typical}");
     world.run_until(6 * SECOND);
     let shares = [0, 1].map(|client| permyriad(world.received(client), 6 * SECOND));
     assert!((shares[0] - shares[1]).abs() <= 60, "{shares:?}");

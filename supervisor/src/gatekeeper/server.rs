@@ -24,8 +24,9 @@ impl Server {
 
     /// Feeds one input and carries out what follows.
     pub fn handle(&mut self, tenants: &mut BTreeMap<TenantId, Tenant>, input: Input) {
-        self.scheduler.handle(clock::now_ns(), input, &mut self.commands);
-        self.carry_out(tenants);
+        let now_ns = clock::now_ns();
+        self.scheduler.handle(now_ns, input, &mut self.commands);
+        self.carry_out(tenants, now_ns);
     }
 
     /// Collects what every live tenant of this GPU has measured, then hears those of `rung`, then lets time pass.
@@ -39,6 +40,8 @@ impl Server {
         report: &mut Report,
         notices: &mut Vec<Notice>,
     ) {
+        let now_ns = clock::now_ns();
+        let due_ns = self.scheduler.next_timer().map_or(now_ns, |at_ns| at_ns.min(now_ns));
         let mut demands = Vec::new();
         for tenant in tenants.values_mut().filter(|tenant| tenant.gpu == gpu) {
             let rang = rung.contains(&tenant.id);
@@ -55,15 +58,15 @@ impl Server {
             self.scheduler.handle(clock::now_ns(), input, &mut self.commands);
         }
         self.scheduler.handle(clock::now_ns(), Input::Pass, &mut self.commands);
-        self.carry_out(tenants);
+        self.carry_out(tenants, due_ns);
     }
 
-    fn carry_out(&mut self, tenants: &mut BTreeMap<TenantId, Tenant>) {
+    fn carry_out(&mut self, tenants: &mut BTreeMap<TenantId, Tenant>, due_ns: u64) {
         for command in self.commands.drain(..) {
             match command {
                 Command::Open { tenant, until_ns } => {
                     if let Some(tenant) = tenants.get_mut(&tenant) {
-                        tenant.open(clock::now_ns(), until_ns);
+                        tenant.open(clock::now_ns(), due_ns, until_ns);
                     }
                 }
                 Command::Close { tenant } => {

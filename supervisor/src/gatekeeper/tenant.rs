@@ -82,10 +82,10 @@ impl Tenant {
         }
     }
 
-    /// Opens or renews the gate.
-    pub fn open(&mut self, now_ns: u64, until_ns: u64) {
+    /// Opens or renews the gate. `due_ns` is when this should have happened: a late timer is part of the hand-off.
+    pub fn open(&mut self, now_ns: u64, due_ns: u64, until_ns: u64) {
         if !self.word.is_open() {
-            self.measured_from_ns = Some(now_ns);
+            self.measured_from_ns = Some(due_ns);
         }
         self.word = self.region.open_gate(now_ns, until_ns);
         self.live = true;

@@ -18,8 +18,10 @@ const JUDGED: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_secs(1);
 /// The same for shares after a change.
 const AFTER_CHANGE: Duration = Duration::from_secs(5);
-/// Between two readings of the meter.
-const EVERY: Duration = Duration::from_millis(2);
+/// Between two readings of the meter, while nothing changes.
+const EVERY: Duration = Duration::from_millis(50);
+/// After a change, while it is watched closely.
+const WATCHED: Duration = Duration::from_millis(500);
 
 /// Name, share, memory and kernel length of the three containers.
 const TENANTS: [(&str, &str, &str, u64); 3] = [
@@ -71,18 +73,23 @@ pub fn play(host: &mut Host, promises: &mut Promises) -> Result<()> {
     board.show(host, &all, SETTLE + AFTER_CHANGE)?;
 
     announce(6, "the 60 % container falls idle, its time goes to the others; then it comes back");
-    pause.pause()?;
     at.paused = now_ns();
+    recorder.closely(WATCHED, || pause.pause())?;
     board.show(host, &all, Duration::from_secs(4))?;
-    pause.resume()?;
-    at.resumed = now_ns();
-    std::thread::sleep(SETTLE);
+    let resume = || {
+        at.resumed = now_ns();
+        pause.resume()
+    };
+    recorder.closely(SETTLE, resume)?;
     at.back = now_ns();
     board.show(host, &all, AFTER_CHANGE)?;
 
     announce(7, "kill -9 on the first process of the first container");
-    at.killed = now_ns();
-    first.kill_init()?;
+    let kill = || {
+        at.killed = now_ns();
+        first.kill_init()
+    };
+    recorder.closely(WATCHED, kill)?;
     board.show(host, &[second, third], Duration::from_secs(3))?;
     at.end = now_ns();
     let trace = recorder.stop()?;
@@ -96,7 +103,7 @@ pub fn play(host: &mut Host, promises: &mut Promises) -> Result<()> {
 fn start_three(host: &Host, pause: &PauseFile) -> Result<[Container; 3]> {
     announce(2, "start three containers: 30 % and 4 GiB, 60 % and 10 GiB, 10 % and 1 GiB of the same GPU");
     let start = |(name, fraction, memory, kernel_us): (&str, &str, &str, u64)| {
-        let tenant = Tenant { kernel_us, pause: (fraction == "0.6").then_some(pause) };
+        let tenant = Tenant { kernel_us, allocate_mib: None, pause: (fraction == "0.6").then_some(pause) };
         println!("$ docker run -d --runtime=gpool -e GPOOL_FRACTION={fraction} -e GPOOL_MEMORY={memory} ...");
         let env = [("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", memory)];
         tenant.run(host, name, &env)
@@ -107,7 +114,7 @@ fn start_three(host: &Host, pause: &PauseFile) -> Result<[Container; 3]> {
 
 fn refuse_a_fourth(host: &Host, promises: &mut Promises) -> Result<()> {
     announce(3, "a fourth container asks for 20 %, which is not free");
-    let command = Tenant { kernel_us: 1000, pause: None }.command();
+    let command = Tenant::greedy(1000).command();
     let command: Vec<&str> = command.iter().map(String::as_str).collect();
     let refused = host.try_run_container("refused", &[("GPOOL_FRACTION", "0.2")], &[], &command)?;
     let said = text(&refused.stderr);
@@ -216,7 +223,7 @@ fn successor(host: &Host) -> Result<bool> {
     let deadline = Instant::now() + crate::host::HOLD + Duration::from_secs(4);
     let env = [("GPOOL_FRACTION", "0.2"), ("GPOOL_MEMORY", "4GiB")];
     loop {
-        match (Tenant { kernel_us: 1000, pause: None }).run(host, "successor", &env) {
+        match Tenant::greedy(1000).run(host, "successor", &env) {
             Ok(_) => return Ok(true),
             Err(_) if Instant::now() < deadline => host.docker(&["rm", "-f", "successor"]).map(drop)?,
             Err(failure) if failure.to_string().contains("GPOOL-E2") => return Ok(false),

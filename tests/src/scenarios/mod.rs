@@ -128,7 +128,7 @@ fn finish(host: Host, outcome: Result<()>) -> Result<()> {
 fn start_tenants(host: &Host, wanted: &[(&str, &str, &str, u64)]) -> Result<Vec<Container>> {
     let start = |(name, fraction, memory, kernel_us): &(&str, &str, &str, u64)| {
         let env = [("GPOOL_FRACTION", *fraction), ("GPOOL_MEMORY", *memory)];
-        Tenant { kernel_us: *kernel_us, pause: None }.run(host, name, &env)
+        Tenant::greedy(*kernel_us).run(host, name, &env)
     };
     wanted.iter().map(start).collect()
 }

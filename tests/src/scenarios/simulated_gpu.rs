@@ -49,8 +49,7 @@ fn start(host: &Host, name: &str) -> Result<Container> {
     options.extend(libraries.iter().flat_map(|mount| ["-v", mount]));
     options.extend(devices.iter().flat_map(|device| ["--device", device]));
     options.push(image::NAME);
-    let mut command = Tenant { kernel_us: 500, pause: None }.command();
-    command.extend(["--allocate-mib", "1024"].map(String::from));
+    let command = Tenant { allocate_mib: Some(1024), ..Tenant::greedy(500) }.command();
     options.extend(command.iter().map(String::as_str));
     host.engine.docker_text(&options)?;
     Container::inspect(&host.engine, name)

@@ -32,6 +32,7 @@ fn across_a_restart(host: &mut Host) -> Result<()> {
     host.start_supervisor()?;
     let back = now_ns() + 1_000_000_000;
     std::thread::sleep(Duration::from_secs(6));
+    let end = now_ns();
     let trace = recorder.stop()?;
     let ids = |leases: &[gpool_protocol::LeaseView]| {
         let mut ids: Vec<_> = leases.iter().map(|lease| (lease.lease_id.clone(), lease.container_id.clone())).collect();
@@ -46,9 +47,14 @@ fn across_a_restart(host: &mut Host) -> Result<()> {
         let wait = longest_silence(&trace, container);
         ensure(wait <= LONGEST_WAIT, || format!("{} ran nothing for {wait:?}", container.name))?;
     }
+    let busy = trace.busy(back, end);
+    ensure(busy >= 0.9, || format!("after the restart the GPU is busy for {busy:.3} of the time"))?;
     let entitled = [(containers[0].id.as_str(), 0.3), (containers[1].id.as_str(), 0.7)];
-    let error = measure::worst_error_points(&trace, &entitled, back, now_ns());
-    ensure(error <= 2.0, || format!("shares after the restart are off by {error:.2} points"))
+    let error = measure::worst_proportion_error_points(&trace, &entitled, back, end);
+    ensure(error <= 2.0, || {
+        let shares = entitled.map(|(id, _)| trace.share(id, back, end));
+        format!("shares after the restart are {shares:.3?}, off by {error:.2} points")
+    })
 }
 
 /// The longest time between two readings in which the container got nothing.
