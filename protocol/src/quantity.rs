@@ -104,7 +104,7 @@ pub fn format_bytes(bytes: u64) -> String {
     for (size, name) in UNITS {
         if bytes >= size {
             let tenths = (u128::from(bytes) * 10 / u128::from(size)) as u64;
-            return if bytes % size == 0 || tenths % 10 == 0 {
+            return if bytes.is_multiple_of(size) || tenths.is_multiple_of(10) {
                 format!("{}{name}", tenths / 10)
             } else {
                 format!("{}.{}{name}", tenths / 10, tenths % 10)
@@ -116,7 +116,7 @@ pub fn format_bytes(bytes: u64) -> String {
 
 /// A share for people: `30 %`, `12.5 %`.
 pub fn format_permille(permille: u64) -> String {
-    if permille % 10 == 0 { format!("{} %", permille / 10) } else { format!("{}.{} %", permille / 10, permille % 10) }
+    if permille.is_multiple_of(10) { format!("{} %", permille / 10) } else { format!("{}.{} %", permille / 10, permille % 10) }
 }
 
 #[cfg(test)]

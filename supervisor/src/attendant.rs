@@ -250,5 +250,5 @@ fn holder_of(lease: &Lease, slot: usize) -> Option<HostPid> {
     };
     nix::fcntl::fcntl(lease.region.report_file(), nix::fcntl::FcntlArg::F_GETLK(&mut lock)).ok()?;
     let held = lock.l_type != nix::libc::F_UNLCK as i16 && lock.l_pid > 0;
-    held.then(|| HostPid(lock.l_pid as u32))
+    held.then_some(HostPid(lock.l_pid as u32))
 }

@@ -120,7 +120,7 @@ impl Bursts {
 
     /// Launches that fill `room_ns` of GPU time, at least one; exactly one while the cost is unknown.
     pub fn launches_for(&self, room_ns: u64) -> u32 {
-        if self.launch_ns == 0 { 1 } else { (room_ns / self.launch_ns).clamp(1, 4096) as u32 }
+        room_ns.checked_div(self.launch_ns).map_or(1, |launches| launches.clamp(1, 4096) as u32)
     }
 
     /// Starts a burst of up to `launches` launches on `stream`. None when no event can be had or the table is

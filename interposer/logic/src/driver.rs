@@ -1,5 +1,8 @@
 //! The real driver's functions that the shim calls on its own account.
 
+// Handles are the driver's opaque numbers in pointer type: passed on, never followed.
+#![allow(clippy::not_unsafe_ptr_arg_deref)]
+
 use gpool_driver_abi::cuda::{self, CUcontext, CUevent, CUresult, CUstream, CUstreamCaptureMode};
 
 /// Success of a driver call.

@@ -1,5 +1,8 @@
 //! A region in memory and a driver whose GPU takes a fixed time per launch, for tests.
 
+// SAFETY: for all of this file: handles are leaked cells or constants made here, and out-pointers are the caller's.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
 use crate::clock;
 use crate::driver::Driver;
 use crate::process::{Place, Process};

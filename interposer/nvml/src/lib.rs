@@ -8,6 +8,8 @@ mod entry;
 #[allow(non_snake_case)] // the names are the driver's
 mod exports;
 
+// A test build, as lints make one, has the standard library's.
+#[cfg(not(test))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     // SAFETY: ends the process; a panic must not cross into the program.

@@ -28,7 +28,7 @@ const CONTROL_NODES: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
 pub enum DriverFilesError {
     /// A library is in none of the directories.
     #[error("{name} is in none of driver.library_dirs ({dirs})")]
-    NoLibrary {
+    Library {
         /// The library.
         name: &'static str,
         /// Where it was looked for.
@@ -36,13 +36,13 @@ pub enum DriverFilesError {
     },
     /// A shim is not installed.
     #[error("the shim {path} is not installed (paths.shim_dir)")]
-    NoShim {
+    Shim {
         /// Where it should be.
         path: String,
     },
     /// A device node is not there.
     #[error("{path} is no character device (driver.device_dir)")]
-    NoNode {
+    Node {
         /// Where it should be.
         path: String,
     },
@@ -67,14 +67,14 @@ impl DriverFiles {
         let mut libraries = Vec::new();
         let mut shims = Vec::new();
         for (name, shim) in SHIMMED {
-            let no_library = || DriverFilesError::NoLibrary {
+            let no_library = || DriverFilesError::Library {
                 name,
                 dirs: driver.library_dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", "),
             };
             let real = find(name).ok_or_else(no_library)?;
             let shim = configuration.paths.shim_dir.join(shim);
             if !shim.is_file() {
-                return Err(DriverFilesError::NoShim { path: shim.display().to_string() });
+                return Err(DriverFilesError::Shim { path: shim.display().to_string() });
             }
             libraries.push(read_only_mount(&resolved(&real), &format!("{REGION_DIR}/real/{name}")));
             libraries.push(Edit::Library { source: shim.display().to_string(), file_name: name.into() });
@@ -124,7 +124,7 @@ impl DriverFiles {
     fn device(&self, name: &str) -> Result<Edit, DriverFilesError> {
         let path = self.device_dir.join(name);
         let node = std::fs::metadata(&path).ok().filter(|metadata| metadata.file_type().is_char_device());
-        let node = node.ok_or_else(|| DriverFilesError::NoNode { path: path.display().to_string() })?;
+        let node = node.ok_or_else(|| DriverFilesError::Node { path: path.display().to_string() })?;
         let (major, minor) = (rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev()));
         // No "m": a container has no business making nodes of GPUs.
         Ok(Edit::Device { path: format!("/dev/{name}"), major: major.into(), minor: minor.into(), access: "rw".into() })
