@@ -29,7 +29,7 @@ build: ## Build everything and lay it out in target/gpool
 	mkdir -p $(STAGE)/bin $(STAGE)/libexec $(STAGE)/lib $(STAGE)/simulated
 	cp $(RELEASE)/gpool $(RELEASE)/gpool-supervisor $(RELEASE)/gpool-simgpu $(STAGE)/bin/
 	cp $(RELEASE)/gpool-tenant $(RELEASE)/gpool-demo $(RELEASE)/gpool-integration $(STAGE)/bin/
-	if [ -e $(RELEASE)/gpool-bench ]; then cp $(RELEASE)/gpool-bench $(STAGE)/bin/; fi
+	cp $(RELEASE)/gpool-bench $(RELEASE)/gpool-launch-cost $(STAGE)/bin/
 	cp $(STATIC)/gpool-runtime $(STAGE)/bin/
 	cp $(STATIC)/gpool-hook $(STAGE)/libexec/
 	cp $(RELEASE)/libgpool_shim_cuda.so $(STAGE)/lib/libgpool-cuda.so

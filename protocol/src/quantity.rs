@@ -116,7 +116,11 @@ pub fn format_bytes(bytes: u64) -> String {
 
 /// A share for people: `30 %`, `12.5 %`.
 pub fn format_permille(permille: u64) -> String {
-    if permille.is_multiple_of(10) { format!("{} %", permille / 10) } else { format!("{}.{} %", permille / 10, permille % 10) }
+    if permille.is_multiple_of(10) {
+        format!("{} %", permille / 10)
+    } else {
+        format!("{}.{} %", permille / 10, permille % 10)
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! Everything runs in namespaces of its own ([`namespaces`]), so that nothing is left on the machine, also after a
 //! SIGKILL. Figures come from the simulated hardware's own meter ([`meter`]), never from what gpool says about itself.
 
+pub mod bench;
 pub mod census;
 pub mod cgroups;
 pub mod demo;

@@ -65,6 +65,15 @@ pub fn start(gpus: usize, notice: impl Fn(Notice) + Send + 'static) -> io::Resul
     Ok((gatekeeper, thread))
 }
 
+/// The thread works for some microseconds at a time and must not queue behind busy programs: late by 4 ms at the 99th
+/// percentile without, by 0.1 ms with. Where the kernel refuses, hand-offs are later and nothing else.
+fn ask_for_priority() {
+    let parameter = nix::libc::sched_param { sched_priority: 1 };
+    let policy = nix::libc::SCHED_FIFO | nix::libc::SCHED_RESET_ON_FORK;
+    // SAFETY: `parameter` is a valid description; 0 means the calling thread.
+    let _ = unsafe { nix::libc::sched_setscheduler(0, policy, &parameter) };
+}
+
 struct Loop {
     servers: Vec<Server>,
     tenants: BTreeMap<TenantId, Tenant>,
@@ -77,6 +86,7 @@ struct Loop {
 
 impl Loop {
     fn run(mut self) {
+        ask_for_priority();
         let mut rung = Vec::new();
         loop {
             self.wakeup.wait(self.next_ns(), &mut rung);

@@ -7,6 +7,8 @@ mod main_job;
 mod one_slice_two_processes;
 mod pass_through;
 mod playground;
+mod random_kills;
+mod silent_tenant;
 mod simulated_gpu;
 mod supervisor_restart;
 mod truncated_report;
@@ -103,6 +105,18 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "the supervisor killed and started again takes running containers over",
         limit_s: 90,
         run: Place::Inside(supervisor_restart::run),
+    },
+    Scenario {
+        name: "silent-tenant",
+        what: "a tenant that falls silent with its gate open does not keep the GPU",
+        limit_s: 90,
+        run: Place::Inside(silent_tenant::run),
+    },
+    Scenario {
+        name: "random-kills",
+        what: "tenants that are pid 1, killed at random for a minute: all accounts stay right",
+        limit_s: 180,
+        run: Place::Inside(random_kills::run),
     },
     Scenario {
         name: "truncated-report",

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 /// How long containers are killed.
 const DURATION: Duration = Duration::from_secs(60);
 /// Name, share, cap in GiB and kernel length in microseconds.
-const TENANTS: [(&str, &str, u64, u64); 3] = [("one", "0.3", 4, 300), ("two", "0.4", 8, 2000), ("three", "0.2", 2, 5000)];
+const TENANTS: [(&str, &str, u64, u64); 3] =
+    [("one", "0.3", 4, 300), ("two", "0.4", 8, 2000), ("three", "0.2", 2, 5000)];
 /// Killed memory must be free after this.
 const FREED: Duration = Duration::from_secs(5);
 

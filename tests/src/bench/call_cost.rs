@@ -1,0 +1,143 @@
+//! `gpool-launch-cost`: what calls through the shim cost beside the same calls of the library behind it. It runs in a
+//! leased container, where both are there, and calls them in turn in one process, so that both meet the same machine.
+
+use gpool_driver_abi::cuda::{
+    CUcontext, CUfunction, CUmodule, CuCtxCreateV2, CuCtxSynchronize, CuDriverGetVersion, CuInit, CuLaunchKernel,
+    CuModuleGetFunction, CuModuleLoadData,
+};
+use serde_json::json;
+use std::ffi::{CStr, c_void};
+use std::hint::black_box;
+use std::mem::transmute_copy;
+use std::process::ExitCode;
+use std::ptr::null_mut;
+use std::time::Instant;
+
+/// Where a program finds the shim, and where the shim finds what it stands for.
+const SHIM: &CStr = c"libcuda.so.1";
+const REAL: &CStr = c"/dev/gpool/real/libcuda.so.1";
+
+const PTX: &CStr = c".version 6.0
+.target sm_50
+.address_size 64
+.visible .entry spin_ns(.param .u64 ns) { ret; }
+";
+
+/// Shorter than a launch takes on the host, so that no launch waits for room in the queue.
+const KERNEL_NS: u64 = 1000;
+/// Measurements, each of one block through the shim and one past it.
+const BLOCKS: usize = 20;
+const LAUNCHES: u32 = 2000;
+const CALLS: u32 = 500_000;
+
+/// Prints the measurements as one line of JSON, in nanoseconds a call.
+pub fn run() -> ExitCode {
+    match measure() {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(what) => {
+            eprintln!("gpool-launch-cost: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure() -> Result<serde_json::Value, String> {
+    let (shim, real) = (Library::open(SHIM)?, Library::open(REAL)?);
+    let kernel = prepare(&shim)?;
+    let synchronize: CuCtxSynchronize = shim.function(c"cuCtxSynchronize")?;
+    let (mut launch, mut launch_native) = (Vec::new(), Vec::new());
+    let (mut version, mut version_native) = (Vec::new(), Vec::new());
+    let ways = [shim.function::<CuLaunchKernel>(c"cuLaunchKernel")?, real.function(c"cuLaunchKernel")?];
+    let versions = [shim.function::<CuDriverGetVersion>(c"cuDriverGetVersion")?, real.function(c"cuDriverGetVersion")?];
+    for _ in 0..BLOCKS {
+        for (way, into) in ways.iter().zip([&mut launch, &mut launch_native]) {
+            into.push(launches(*way, kernel)?);
+            // SAFETY: no arguments; a context is current to this thread.
+            checked("cuCtxSynchronize", unsafe { synchronize() })?;
+        }
+        for (way, into) in versions.iter().zip([&mut version, &mut version_native]) {
+            into.push(version_calls(*way)?);
+        }
+    }
+    Ok(json!({
+        "launch_ns": launch, "launch_native_ns": launch_native,
+        "version_ns": version, "version_native_ns": version_native,
+    }))
+}
+
+/// A context and a kernel, made through the shim so that the lease counts them.
+fn prepare(shim: &Library) -> Result<CUfunction, String> {
+    let (mut context, mut module, mut kernel): (CUcontext, CUmodule, CUfunction) = (null_mut(), null_mut(), null_mut());
+    let init: CuInit = shim.function(c"cuInit")?;
+    let create: CuCtxCreateV2 = shim.function(c"cuCtxCreate_v2")?;
+    let load: CuModuleLoadData = shim.function(c"cuModuleLoadData")?;
+    let find: CuModuleGetFunction = shim.function(c"cuModuleGetFunction")?;
+    // SAFETY: all results go to live locals, and the PTX and the name end with a zero.
+    unsafe {
+        checked("cuInit", init(0))?;
+        checked("cuCtxCreate", create(&mut context, 0, 0))?;
+        checked("cuModuleLoadData", load(&mut module, PTX.as_ptr().cast()))?;
+        checked("cuModuleGetFunction", find(&mut kernel, module, c"spin_ns".as_ptr()))?;
+    }
+    Ok(kernel)
+}
+
+/// Nanoseconds of one launch.
+fn launches(launch: CuLaunchKernel, kernel: CUfunction) -> Result<f64, String> {
+    let mut duration_ns = KERNEL_NS;
+    let mut parameters = [(&raw mut duration_ns).cast::<c_void>()];
+    let mut failed = 0;
+    let start = Instant::now();
+    for _ in 0..LAUNCHES {
+        let list = parameters.as_mut_ptr();
+        // SAFETY: the kernel takes one u64, which outlives the call.
+        failed |= unsafe { launch(kernel, 1, 1, 1, 1, 1, 1, 0, null_mut(), list, null_mut()) };
+    }
+    let elapsed_ns = start.elapsed().as_nanos() as f64;
+    checked("cuLaunchKernel", failed)?;
+    Ok(elapsed_ns / f64::from(LAUNCHES))
+}
+
+/// Nanoseconds of one cuDriverGetVersion, a call that the shim only passes on.
+fn version_calls(get: CuDriverGetVersion) -> Result<f64, String> {
+    let (mut version, mut failed) = (0, 0);
+    let start = Instant::now();
+    for _ in 0..CALLS {
+        // SAFETY: the result goes to a live local.
+        failed |= unsafe { black_box(get)(&mut version) };
+    }
+    let elapsed_ns = start.elapsed().as_nanos() as f64;
+    checked("cuDriverGetVersion", failed)?;
+    Ok(elapsed_ns / f64::from(CALLS))
+}
+
+fn checked(call: &str, code: i32) -> Result<(), String> {
+    if code == 0 { Ok(()) } else { Err(format!("{call} answered {code}")) }
+}
+
+struct Library {
+    name: &'static CStr,
+    handle: *mut c_void,
+}
+
+impl Library {
+    fn open(name: &'static CStr) -> Result<Self, String> {
+        // SAFETY: the name ends with a zero; loading the driver has no preconditions.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        if handle.is_null() { Err(format!("{name:?} cannot be loaded")) } else { Ok(Self { name, handle }) }
+    }
+
+    /// The function `name`, whose type `F` is.
+    fn function<F: Copy>(&self, name: &CStr) -> Result<F, String> {
+        // SAFETY: the name ends with a zero and the library is never closed.
+        let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
+        if address.is_null() {
+            return Err(format!("{:?} has no {name:?}", self.name));
+        }
+        // SAFETY: the types of gpool-driver-abi are those of the driver's functions of these names; each is a pointer.
+        Ok(unsafe { transmute_copy(&address) })
+    }
+}

@@ -1,0 +1,237 @@
+//! The figures: their names, their units and what is promised of them.
+
+/// How one figure comes out of several measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduce {
+    /// The middle one.
+    Median,
+    /// The largest one.
+    Worst,
+    /// The 99th percentile over all rounds together: one round has too few events for it.
+    P99,
+}
+
+/// What SPECIFICATION.md promises.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Promise {
+    /// Nothing; the figure is there to be watched.
+    Nothing,
+    /// Not more than this.
+    AtMost(f64),
+    /// Not less than this.
+    AtLeast(f64),
+}
+
+impl Promise {
+    /// The number that is promised.
+    pub fn limit(self) -> Option<f64> {
+        match self {
+            Promise::Nothing => None,
+            Promise::AtMost(limit) | Promise::AtLeast(limit) => Some(limit),
+        }
+    }
+
+    /// Whether `value` keeps it; none when nothing is promised.
+    pub fn is_kept(self, value: f64) -> Option<bool> {
+        match self {
+            Promise::Nothing => None,
+            Promise::AtMost(limit) => Some(value <= limit),
+            Promise::AtLeast(limit) => Some(value >= limit),
+        }
+    }
+}
+
+/// One figure of the table.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure {
+    /// Its name in the results.
+    pub name: &'static str,
+    /// What it counts.
+    pub unit: &'static str,
+    /// How one round's measurements become one figure.
+    pub reduce: Reduce,
+    /// What is promised.
+    pub promise: Promise,
+    /// Whether it was measured on the simulated GPU, and so says nothing about a real one.
+    pub is_simulated: bool,
+    /// What was measured, and what its native control is.
+    pub what: &'static str,
+}
+
+/// The figure called `name`.
+pub fn figure(name: &str) -> Option<&'static Figure> {
+    FIGURES.iter().find(|figure| figure.name == name)
+}
+
+const fn simulated(
+    name: &'static str,
+    unit: &'static str,
+    reduce: Reduce,
+    promise: Promise,
+    what: &'static str,
+) -> Figure {
+    Figure { name, unit, reduce, promise, is_simulated: true, what }
+}
+
+const fn host(name: &'static str, unit: &'static str, reduce: Reduce, promise: Promise, what: &'static str) -> Figure {
+    Figure { name, unit, reduce, promise, is_simulated: false, what }
+}
+
+use Promise::{AtLeast, AtMost, Nothing};
+use Reduce::{Median, P99, Worst};
+
+/// All figures, in the order of the table.
+pub const FIGURES: &[Figure] = &[
+    simulated(
+        "share.error_10s",
+        "points",
+        Median,
+        AtMost(1.0),
+        "worst deviation from 30/60/10 % over 10 s; native: the same tenants in plain containers",
+    ),
+    simulated("share.error_1s_mae", "points", Median, AtMost(2.0), "mean absolute error over windows of 1 s"),
+    simulated(
+        "share.work_delivered",
+        "ratio",
+        Median,
+        AtLeast(0.95),
+        "GPU time received over entitled, all three together",
+    ),
+    simulated(
+        "share.work_delivered_min",
+        "ratio",
+        Median,
+        Nothing,
+        "the same of the tenant that received least of what it is entitled to",
+    ),
+    simulated(
+        "gpu.busy",
+        "ratio",
+        Median,
+        AtLeast(0.95),
+        "kernels executing while all three had work, aim 0.97; switches are not busy",
+    ),
+    simulated(
+        "lend.idle",
+        "ratio",
+        Median,
+        AtLeast(0.95),
+        "GPU time that the others used while the 60 % tenant was idle for 2 s",
+    ),
+    simulated(
+        "lend.time",
+        "ms",
+        Median,
+        AtMost(20.0),
+        "last kernel of the idle tenant to the next one of another; readings 1 ms apart; \
+         native: the idle tenant synchronises every 8 launches, or its queue would hold seconds of work",
+    ),
+    simulated("lend.p99", "ms", P99, Nothing, "the same"),
+    simulated(
+        "reclaim.p50",
+        "ms",
+        Median,
+        Nothing,
+        "the tenant wants again to its first kernel, up to 1 ms of it the tenant's own poll; native as in lend.time",
+    ),
+    simulated("reclaim.p99", "ms", P99, AtMost(50.0), "the same"),
+    simulated(
+        "update.effect",
+        "ms",
+        Worst,
+        AtMost(1000.0),
+        "gpool update to the start of the first window of 1 s within 2 points of the new shares",
+    ),
+    simulated(
+        "kill.free",
+        "ms",
+        Worst,
+        AtMost(1000.0),
+        "SIGKILL to the container's init to no byte held at the device; native: plain containers",
+    ),
+    simulated("kill.slice", "ms", Worst, AtMost(1000.0), "its last kernel to the next one of another"),
+    host(
+        "gate.launch_added",
+        "ns",
+        Median,
+        AtMost(20.0),
+        "the gate before one launch, null driver, watcher and bursts included; native: an empty loop",
+    ),
+    host(
+        "gate.launch_two_threads",
+        "ratio",
+        Median,
+        Nothing,
+        "thread CPU time per call with two threads over one; native: a private atomic counter",
+    ),
+    host(
+        "gate.burst_added",
+        "ns",
+        Median,
+        Nothing,
+        "the slow path behind the gate, once per burst of about 1 ms of GPU time, null driver",
+    ),
+    simulated(
+        "gate.launch_added_whole",
+        "ns",
+        Median,
+        Nothing,
+        "cuLaunchKernel through the shim in a container, bursts measured with the simulated driver's events; \
+         native: the simulated library's own in the same process",
+    ),
+    host(
+        "shim.trampoline_added",
+        "ns",
+        Median,
+        Nothing,
+        "cuDriverGetVersion through the shim in a container; native: the library's own",
+    ),
+    host(
+        "runtime.create_added",
+        "ms",
+        Median,
+        AtMost(25.0),
+        "gpool-runtime create with a request beside runc create without, whole processes; native: runc",
+    ),
+    host("runtime.passthrough_added", "ms", Median, AtMost(2.0), "gpool-runtime state beside runc state; native: runc"),
+    host(
+        "runtime.start_200",
+        "leases/s",
+        Median,
+        Nothing,
+        "gpool-runtime run of `true` with a request, 200 times, one after the other; native: runc run without",
+    ),
+    simulated(
+        "handoff.p50",
+        "us",
+        Median,
+        Nothing,
+        "gate opened to the first launch behind it, three tenants competing; the supervisor's own running median",
+    ),
+    host("supervisor.rss", "MiB", Median, AtMost(32.0), "resident memory with three tenants competing"),
+    host("supervisor.cpu_idle", "ratio", Median, AtMost(0.01), "of one core, three idle leases, 10 s"),
+    host("supervisor.cpu_busy", "ratio", Median, Nothing, "of one core, three tenants competing, 10 s"),
+    host("decide.16", "ns", Median, Nothing, "one decision of the slice scheduler with 16 tenants that want"),
+    host("decide.128", "ns", Median, Nothing, "the same with 128"),
+    host("decide.1000", "ns", Median, Nothing, "the same with 1000"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for (index, listed) in FIGURES.iter().enumerate() {
+            assert!(!FIGURES[..index].iter().any(|other| other.name == listed.name), "{}", listed.name);
+            assert_eq!(figure(listed.name), Some(listed));
+        }
+    }
+
+    #[test]
+    fn promises_have_a_direction() {
+        assert_eq!(AtMost(1.0).is_kept(1.5), Some(false));
+        assert_eq!(AtLeast(0.95).is_kept(0.97), Some(true));
+        assert_eq!(Nothing.is_kept(7.0), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! What the gate costs a launch, without any driver's cost around it.
+
+use super::null_driver::{Bursts, process};
+use super::sheet::{Sheet, median};
+use crate::failure::Result;
+use gpool_driver_abi::cuda::CUstream;
+use gpool_interposer_logic::Process;
+use std::hint::black_box;
+use std::ptr::without_provenance_mut;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+/// Calls in one measurement; five measurements are ten million.
+const CALLS: u32 = 2_000_000;
+/// The same on the slow path, which costs hundreds of times as much.
+const SLOW_CALLS: u32 = 200_000;
+/// Measurements in a round, each beside its control.
+const REPEATS: usize = 5;
+
+/// Adds one round.
+pub fn measure(sheet: &mut Sheet) -> Result<()> {
+    let (fast, slow) = (process(Bursts::Endless), process(Bursts::OneLaunch));
+    let (mut launch, mut burst, mut empty) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ratio, mut native_ratio) = (Vec::new(), Vec::new());
+    let stream = stream(0);
+    for _ in 0..REPEATS {
+        let nothing = per_call(CALLS, || _ = black_box(stream));
+        empty.push(nothing);
+        launch.push(per_call(CALLS, || _ = black_box(fast.admit(black_box(stream)))) - nothing);
+        burst.push(per_call(SLOW_CALLS, || _ = black_box(slow.admit(black_box(stream)))) - nothing);
+        ratio.push(two_over_one(|thread| admit_many(fast, thread)));
+        native_ratio.push(two_over_one(|_| count_many()));
+    }
+    sheet.add("gate.launch_added", &launch, &empty)?;
+    sheet.add("gate.burst_added", &burst, &[median(&empty)])?;
+    sheet.add("gate.launch_two_threads", &ratio, &native_ratio)
+}
+
+/// Each thread launches on a stream of its own.
+fn stream(thread: usize) -> CUstream {
+    without_provenance_mut::<u8>(0x1000 + thread).cast()
+}
+
+/// Nanoseconds of one call.
+fn per_call(calls: u32, mut call: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    for _ in 0..calls {
+        call();
+    }
+    start.elapsed().as_nanos() as f64 / f64::from(calls)
+}
+
+fn admit_many(process: &Process, thread: usize) {
+    let stream = stream(thread);
+    for _ in 0..CALLS {
+        black_box(process.admit(black_box(stream)));
+    }
+}
+
+/// What the hot path does at least, on a line that is shared with nobody.
+fn count_many() {
+    let counter = Box::new(AtomicU32::new(CALLS));
+    for _ in 0..CALLS {
+        let left = black_box(&counter).load(Ordering::Relaxed);
+        counter.store(left.wrapping_sub(1), Ordering::Relaxed);
+    }
+}
+
+/// Thread CPU time of `work` with two threads at once over that of one alone. Time in which a thread does not run does
+/// not count, so neighbours on the machine matter little.
+fn two_over_one(work: impl Fn(usize) + Sync) -> f64 {
+    let alone = cpu_of(1, &work);
+    cpu_of(2, &work) / alone
+}
+
+fn cpu_of(threads: usize, work: &(impl Fn(usize) + Sync)) -> f64 {
+    let start = Barrier::new(threads);
+    let timed = |thread: usize| {
+        start.wait();
+        let before_ns = thread_cpu_ns();
+        work(thread);
+        (thread_cpu_ns() - before_ns) as f64
+    };
+    let total: f64 = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || timed(thread))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).sum()
+    });
+    total / threads as f64
+}
+
+/// CPU time of the calling thread.
+fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

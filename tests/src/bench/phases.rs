@@ -1,0 +1,175 @@
+//! What happens to the three tenants while they are watched, and what the hardware's meter shows of it.
+
+use super::trio::{LENDER, Trio};
+use crate::failure::{Failure, Result};
+use crate::host::{Host, succeeded};
+use crate::measure::{self, Entitled};
+use crate::meter::now_ns;
+use crate::trace::{Recorder, Trace};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Between two readings where shares over seconds are wanted, and where moments are.
+const EVERY: Duration = Duration::from_millis(5);
+const EVERY_MOMENT: Duration = Duration::from_millis(1);
+
+const SETTLE: Duration = Duration::from_secs(1);
+const BUSY: Duration = Duration::from_secs(10);
+const WINDOW: Duration = Duration::from_secs(1);
+/// Longer than the promise by as much as a share needs to be seen.
+const AFTER_UPDATE: Duration = Duration::from_millis(2500);
+/// Shares this close count as the new ones.
+const TOLERANCE: f64 = 0.02;
+const UPDATES: usize = 4;
+const LONG_PAUSE: Duration = Duration::from_secs(2);
+/// The least length of a short pause and of the time between two; up to as much again is added.
+const SHORT_PAUSE: Duration = Duration::from_millis(70);
+const AFTER_KILL: Duration = Duration::from_millis(700);
+
+/// All three at work.
+#[derive(Debug, Clone, Copy)]
+pub struct Busy {
+    pub error_10s: f64,
+    pub error_1s_mae: f64,
+    pub work_delivered: f64,
+    pub work_delivered_min: f64,
+    pub busy: f64,
+}
+
+/// Watches ten seconds in which nothing changes. `meanwhile` is called once a second.
+pub fn all_busy(host: &Host, trio: &Trio, mut meanwhile: impl FnMut() -> Result<()>) -> Result<Busy> {
+    sleep(SETTLE);
+    let recorder = Recorder::start(host.meter()?, EVERY);
+    let from_ns = now_ns();
+    for _ in 0..BUSY.as_secs() {
+        sleep(Duration::from_secs(1));
+        meanwhile()?;
+    }
+    let to_ns = now_ns();
+    let trace = recorder.stop()?;
+    let entitled = trio.entitled();
+    let received = |(id, due): &Entitled| trace.share(id, from_ns, to_ns) / due;
+    let total: f64 = entitled.iter().map(|(id, _)| trace.share(id, from_ns, to_ns)).sum();
+    Ok(Busy {
+        error_10s: measure::worst_error_points(&trace, &entitled, from_ns, to_ns),
+        error_1s_mae: measure::mean_error_points(&trace, &entitled, from_ns, to_ns, WINDOW),
+        work_delivered: total / entitled.iter().map(|(_, due)| due).sum::<f64>(),
+        work_delivered_min: entitled.iter().map(received).fold(f64::INFINITY, f64::min),
+        busy: trace.busy(from_ns, to_ns),
+    })
+}
+
+/// Changes the shares to and fro; milliseconds until each change was seen, or as long as was waited for it.
+pub fn updates(host: &Host, trio: &Trio) -> Result<Vec<f64>> {
+    let recorder = Recorder::start(host.meter()?, EVERY);
+    let [first, _, third] = trio.containers.each_ref().map(|container| container.id.as_str());
+    let mut changes = Vec::new();
+    for change in 0..UPDATES {
+        let there = change % 2 == 0;
+        changes.push((now_ns(), if there { [0.2, 0.6, 0.2] } else { [0.3, 0.6, 0.1] }));
+        // The one that gives comes first, or there is no room for the one that takes.
+        let steps = if there { [(first, "0.2"), (third, "0.2")] } else { [(third, "0.1"), (first, "0.3")] };
+        for (container, fraction) in steps {
+            succeeded("gpool update", host.gpool(&["update", container, "--fraction", fraction])?)?;
+        }
+        sleep(AFTER_UPDATE);
+    }
+    let trace = recorder.stop()?;
+    let ids = trio.entitled().map(|(id, _)| id);
+    let seen = |(at_ns, dues): &(u64, [f64; 3])| {
+        let entitled = [0, 1, 2].map(|index| (ids[index], dues[index]));
+        let effect = measure::effect_time(&trace, &entitled, *at_ns, WINDOW, TOLERANCE);
+        milliseconds(effect.unwrap_or(AFTER_UPDATE).min(AFTER_UPDATE))
+    };
+    Ok(changes.iter().map(seen).collect())
+}
+
+/// Idle time of the lender.
+#[derive(Debug, Clone)]
+pub struct Lending {
+    /// Part of a long pause in which the others ran.
+    pub used: f64,
+    /// Milliseconds, for each short pause.
+    pub lent_ms: Vec<f64>,
+    /// The same.
+    pub reclaimed_ms: Vec<f64>,
+}
+
+/// Pauses the lender once for long and `events` times for a moment.
+pub fn lending(host: &Host, trio: &Trio, events: usize) -> Result<Lending> {
+    let recorder = Recorder::start(host.meter()?, EVERY_MOMENT);
+    let pause = &trio.pauses[LENDER];
+    let long_ns = now_ns();
+    pause.pause()?;
+    sleep(LONG_PAUSE);
+    let long_end_ns = now_ns();
+    pause.resume()?;
+    let mut moments = Vec::new();
+    for event in 0..events {
+        sleep(short_pause(2 * event));
+        let paused_ns = now_ns();
+        pause.pause()?;
+        sleep(short_pause(2 * event + 1));
+        moments.push((paused_ns, now_ns()));
+        pause.resume()?;
+    }
+    sleep(2 * SHORT_PAUSE);
+    let trace = recorder.stop()?;
+    let lender = trio.lender();
+    let lent = |(from_ns, to_ns): &(u64, u64)| measure::lend_gap(&trace, lender, *from_ns, *to_ns).map(milliseconds);
+    let reclaimed = |(_, at_ns): &(u64, u64)| measure::first_run(&trace, lender, *at_ns).map(milliseconds);
+    Ok(Lending {
+        used: used_by_others(&trace, lender, long_ns, long_end_ns),
+        lent_ms: moments.iter().filter_map(lent).collect(),
+        reclaimed_ms: moments.iter().filter_map(reclaimed).collect(),
+    })
+}
+
+/// From 70 to 140 ms, in steps that have nothing to do with the length of a slice.
+fn short_pause(index: usize) -> Duration {
+    SHORT_PAUSE + SHORT_PAUSE * (index as u32 * 37 % 100) / 100
+}
+
+/// Busy time of the others from the lender's last kernel to the end.
+fn used_by_others(trace: &Trace, lender: &str, from_ns: u64, to_ns: u64) -> f64 {
+    let had_ns = |at_ns: u64| trace.share(lender, from_ns, at_ns) * (at_ns - from_ns) as f64;
+    let all_ns = had_ns(to_ns);
+    let readings = trace.since(from_ns).iter().map(|meter| meter.now_ns);
+    let silent_ns = readings.take_while(|at_ns| *at_ns < to_ns).find(|at_ns| had_ns(*at_ns) >= all_ns - 1.0);
+    silent_ns.map_or(0.0, |silent_ns| trace.busy(silent_ns, to_ns) - trace.share(lender, silent_ns, to_ns))
+}
+
+/// What the deaths of containers free.
+#[derive(Debug, Clone, Default)]
+pub struct Kills {
+    /// Milliseconds until the killed one held no byte.
+    pub freed_ms: Vec<f64>,
+    /// Milliseconds until others ran after its last kernel.
+    pub inherited_ms: Vec<f64>,
+}
+
+/// Kills one container after the other.
+pub fn kills(host: &Host, trio: &Trio) -> Result<Kills> {
+    let recorder = Recorder::start(host.meter()?, EVERY_MOMENT);
+    let mut killed = Vec::new();
+    for container in &trio.containers {
+        killed.push((container.id.as_str(), now_ns()));
+        container.kill_init()?;
+        sleep(AFTER_KILL);
+    }
+    let trace = recorder.stop()?;
+    let mut kills = Kills::default();
+    for (index, (id, at_ns)) in killed.iter().enumerate() {
+        let freed = measure::memory_freed(&trace, id, *at_ns);
+        let freed = freed.ok_or_else(|| Failure::new(format!("{id} was killed and still holds memory")))?;
+        kills.freed_ms.push(milliseconds(freed));
+        let next_ns = killed.get(index + 1).map(|(_, next_ns)| *next_ns);
+        let inherited = next_ns.and_then(|next_ns| measure::lend_gap(&trace, id, *at_ns, next_ns));
+        kills.inherited_ms.extend(inherited.map(milliseconds));
+    }
+    Ok(kills)
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
