@@ -59,7 +59,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { horizon_ns: 2_000_000_000, longest_burst_ns: 60_000_000_000 }
+        Self { horizon_ns: 2_000_000_000, longest_burst_ns: 10_000_000_000 }
     }
 }
 
@@ -75,21 +75,33 @@ pub struct Timeline {
     settled_ns: u64,
     /// By start.
     window: BTreeMap<u64, Segment>,
+    /// By tenant: the end of its latest burst. Nothing before it is charged a second time once it is final.
+    charged_until: BTreeMap<TenantId, u64>,
 }
+
+/// Segments remembered; a flood of crumbs makes the past final earlier instead of making every burst dearer.
+const SEGMENTS: usize = 8192;
 
 impl Timeline {
     /// An empty timeline.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, newest_ns: 0, settled_ns: 0, window: BTreeMap::new() }
+        Self { bounds, newest_ns: 0, settled_ns: 0, window: BTreeMap::new(), charged_until: BTreeMap::new() }
+    }
+
+    /// Forgets what is remembered of `tenant` alone; what it shared with others stays.
+    pub fn forget(&mut self, tenant: TenantId) {
+        self.charged_until.remove(&tenant);
     }
 
     /// Enters a burst. The changes are added to `deltas`, at most one per tenant, none of them zero.
     ///
     /// A stretch that the same context has already reported costs nothing a second time. The part of a burst that
-    /// lies before the horizon is charged in full, because who else ran then is no longer known.
+    /// lies before the horizon is charged in full, because who else ran then is no longer known, but only from the end
+    /// of the tenant's latest burst on: nobody can report the same past again and again.
     pub fn add(&mut self, now_ns: u64, burst: Burst, deltas: &mut Vec<Delta>) -> Verdict {
         self.settle(now_ns);
+        self.bound_segments();
         if burst.start_ns > burst.end_ns {
             return Verdict::Reversed;
         }
@@ -101,8 +113,11 @@ impl Timeline {
         let verdict = if (start, end) == (burst.start_ns, burst.end_ns) { Verdict::Accepted } else { Verdict::Clamped };
 
         let first = deltas.len();
-        if start < self.settled_ns {
-            segment::charge(deltas, burst.tenant, length(start, end.min(self.settled_ns)));
+        let charged_until = self.charged_until.entry(burst.tenant).or_default();
+        let unknown = start.max(*charged_until);
+        *charged_until = end.max(*charged_until);
+        if unknown < self.settled_ns {
+            segment::charge(deltas, burst.tenant, length(unknown, end.min(self.settled_ns)));
         }
         let start = start.max(self.settled_ns);
         if start < end {
@@ -160,6 +175,15 @@ impl Timeline {
             oldest.remove();
         }
         self.settled_ns = self.settled_ns.max(horizon);
+    }
+
+    /// Makes the oldest segments final while there are too many.
+    fn bound_segments(&mut self) {
+        while self.window.len() > SEGMENTS
+            && let Some((_, oldest)) = self.window.pop_first()
+        {
+            self.settled_ns = self.settled_ns.max(oldest.end_ns);
+        }
     }
 }
 

@@ -240,7 +240,7 @@ pub struct SupervisorInfo {
     pub started_unix_ms: u64,
     /// Version of the shared region's layout.
     pub region_version: u32,
-    /// Median time from opening a gate to the first launch behind it.
+    /// Mean time from the decision to open a gate to the first launch behind it.
     pub handoff_ns: u64,
     /// Length of a slice, derived from the hand-off.
     pub slice_ns: u64,

@@ -110,7 +110,8 @@ fn collect(source: RequestSource<'_>) -> Result<BTreeMap<String, Entry>, Request
         let Some((key, value)) = env_key(raw) else { continue };
         let written_as = raw.split('=').next().unwrap_or_default().to_owned();
         refuse_unknown(&key, &written_as)?;
-        if !source.env_allow.contains(&key) {
+        // A key that would be refused as an annotation too says so at once.
+        if !source.env_allow.contains(&key) && !PLANNED.contains(&key.as_str()) {
             return Err(ErrorBody::new(
                 ErrorCode::RequestNotAllowedFromEnv,
                 format!("{written_as} may not be set from the environment, because an image can carry it"),

@@ -25,7 +25,9 @@ pub struct Control {
     pub magic: AtomicU64,
     /// [`VERSION`](crate::VERSION) of the supervisor that made the page.
     pub version: AtomicU32,
-    reserved0: [u32; 13],
+    /// Oldest shim that can read this page: a shim whose [`VERSION`](crate::VERSION) is below it must not run.
+    pub oldest_reader: AtomicU32,
+    reserved0: [u32; 12],
 
     /// [`GateWord`](crate::GateWord); a futex word.
     pub gate: AtomicU32,
@@ -51,7 +53,7 @@ pub struct Control {
     pub context_bytes: AtomicU64,
     reserved3: [u64; 6],
 
-    /// One answer per slot of the report.
+    /// One answer per slot of the report. What follows on the page is reserved and zero.
     pub slots: [ControlSlot; SLOTS],
 }
 
@@ -61,6 +63,7 @@ const _: () = {
     // The wire format: old shims meet new supervisors.
     assert!(offset_of!(Control, magic) == 0);
     assert!(offset_of!(Control, version) == 8);
+    assert!(offset_of!(Control, oldest_reader) == 12);
     assert!(offset_of!(Control, gate) == 64);
     assert!(offset_of!(Control, fail_open) == 68);
     assert!(offset_of!(Control, until_ns) == 72);

@@ -24,7 +24,7 @@ pub use slot::{BURST_RING, BurstRecord, Demand, SLOT_BYTES, Slot, SlotSnapshot};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GPOOLRGN");
 /// Version of this layout.
 pub const VERSION: u32 = 1;
-/// Oldest layout that a reader of this version still understands.
+/// Oldest layout that this version still understands, on both sides.
 pub const OLDEST_VERSION: u32 = 1;
 /// Processes that one lease can hold.
 pub const SLOTS: usize = 64;

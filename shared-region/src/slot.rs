@@ -58,7 +58,9 @@ pub struct Slot {
     pub refused: AtomicU64,
     /// Size of the last refused allocation.
     pub refused_bytes: AtomicU64,
-    reserved0: [u64; 3],
+    /// [`VERSION`](crate::VERSION) of the shim.
+    pub shim_version: AtomicU32,
+    reserved0: [u32; 5],
 
     /// [`Demand`].
     pub demand: AtomicU32,
@@ -83,7 +85,7 @@ pub struct Slot {
     /// Lengths of all bursts ever written, summed.
     pub burst_total_ns: AtomicU64,
     reserved2: [u64; 6],
-    /// The ring of bursts.
+    /// The ring of bursts. What follows in the slot is reserved and zero: room for each burst's GPU and context.
     pub bursts: [BurstRecord; BURST_RING],
 }
 
@@ -96,6 +98,7 @@ const _: () = {
     assert!(offset_of!(Slot, allocated_bytes) == 16);
     assert!(offset_of!(Slot, refused) == 24);
     assert!(offset_of!(Slot, refused_bytes) == 32);
+    assert!(offset_of!(Slot, shim_version) == 40);
     assert!(offset_of!(Slot, demand) == 64);
     assert!(offset_of!(Slot, demand_word) == 68);
     assert!(offset_of!(Slot, estimated_end_ns) == 72);

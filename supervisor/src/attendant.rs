@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+/// Notices acted on before deaths are looked at again.
+const NOTICES: usize = 256;
 /// How often an ending container's cgroup is looked at.
 const ENDING_PERIOD: Duration = Duration::from_millis(20);
 /// Kept places and abandoned requests are looked at this often.
@@ -72,7 +74,8 @@ impl Mailbox {
             self.wait(leases, patience);
             let mut counter = [0u8; 8];
             let _ = rustix::io::read(&*self.bell, &mut counter);
-            while let Ok(notice) = self.receiver.try_recv() {
+            // So many at a time: deaths are attended to in between, however much there is to read.
+            for notice in self.receiver.try_iter().take(NOTICES) {
                 act_on(leases, notice);
             }
         }
@@ -94,6 +97,9 @@ impl Mailbox {
 
     /// Acts on every end that can be seen now; says how long until it should look again unasked.
     fn look_after(&self, leases: &Leases) -> Duration {
+        if !leases.book().stranded.is_empty() {
+            crate::lease::take_over_stranded(leases);
+        }
         let mut book = leases.book();
         let now = Instant::now();
         book.held.retain(|held| held.until > now);
@@ -162,6 +168,8 @@ fn bury_processes(leases: &Leases, lease: &mut Lease) {
     if dead.is_empty() {
         return;
     }
+    // Their last bursts are in the slots that are about to be cleared.
+    leases.gatekeeper.collect(lease.tenant);
     let mut report = Report::new();
     report.read(&lease.region, SLOTS);
     for slot in &dead {
@@ -215,8 +223,8 @@ fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) {
         lease.region.control().slots[slot].accepted.store(registration, Ordering::Release);
         return;
     }
-    match holder_of(lease, slot).and_then(|pid| WatchedProcess::open(pid).ok()) {
-        Some(watched) => {
+    match holder_of(lease, slot) {
+        Ok(Some(watched)) => {
             lease.processes.insert(slot, Process { registration, watched });
             lease.note_processes();
             if let Err(error) = lease.record.write(&leases.configuration.paths.run_dir) {
@@ -224,7 +232,9 @@ fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) {
             }
             lease.region.control().slots[slot].accepted.store(registration, Ordering::Release);
         }
-        None => {
+        // Not seen now; the process allocates only after a while, and is looked at again when it rings.
+        Err(error) => eprintln!("gpool-supervisor: a process cannot be watched: {error}"),
+        Ok(None) => {
             // Dead before it was seen, and nothing can be charged to it: it allocates after it is accepted.
             if still_registered(lease, slot, registration) {
                 lease.region.clear_slot(slot);
@@ -239,8 +249,24 @@ fn still_registered(lease: &Lease, slot: usize, registration: u64) -> bool {
     read.is_ok() && u64::from_le_bytes(word) == registration
 }
 
-/// The host's pid of whoever holds the record lock on the slot's first byte.
-fn holder_of(lease: &Lease, slot: usize) -> Option<HostPid> {
+/// The process that holds the record lock on the slot's first byte; none when nobody does.
+fn holder_of(lease: &Lease, slot: usize) -> std::io::Result<Option<WatchedProcess>> {
+    loop {
+        let Some(pid) = lock_holder(lease, slot)? else { return Ok(None) };
+        match WatchedProcess::open(pid) {
+            // Still the holder after its pidfd was opened, so the pid cannot have changed hands in between.
+            Ok(watched) if lock_holder(lease, slot)? == Some(pid) => return Ok(Some(watched)),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => match error.raw_os_error() {
+                Some(nix::libc::ESRCH) => {}
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+fn lock_holder(lease: &Lease, slot: usize) -> std::io::Result<Option<HostPid>> {
     let mut lock = nix::libc::flock {
         l_type: nix::libc::F_WRLCK as i16,
         l_whence: nix::libc::SEEK_SET as i16,
@@ -248,7 +274,7 @@ fn holder_of(lease: &Lease, slot: usize) -> Option<HostPid> {
         l_len: 1,
         l_pid: 0,
     };
-    nix::fcntl::fcntl(lease.region.report_file(), nix::fcntl::FcntlArg::F_GETLK(&mut lock)).ok()?;
+    nix::fcntl::fcntl(lease.region.report_file(), nix::fcntl::FcntlArg::F_GETLK(&mut lock))?;
     let held = lock.l_type != nix::libc::F_UNLCK as i16 && lock.l_pid > 0;
-    held.then_some(HostPid(lock.l_pid as u32))
+    Ok(held.then_some(HostPid(lock.l_pid as u32)))
 }

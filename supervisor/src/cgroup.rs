@@ -10,7 +10,15 @@ const V1_CONTROLLERS: [&str; 4] = ["devices", "memory", "freezer", "pids"];
 
 /// Path of the process's cgroup, as the host's /proc shows it. None for the root cgroup: that is no container.
 pub fn path_of(pid: HostPid) -> Option<String> {
-    path_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+    known_path_of(pid).ok().flatten()
+}
+
+/// The same, where a process that cannot be looked at must not pass for one in the root cgroup.
+///
+/// # Errors
+/// When the process has ended.
+pub fn known_path_of(pid: HostPid) -> std::io::Result<Option<String>> {
+    Ok(path_in(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?))
 }
 
 fn path_in(text: &str) -> Option<String> {

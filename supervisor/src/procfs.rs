@@ -71,13 +71,6 @@ pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Supplementary and primary groups of the process.
-pub fn groups(pid: HostPid) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let lines = status.lines().filter_map(|line| line.strip_prefix("Groups:").or(line.strip_prefix("Gid:")));
-    lines.flat_map(str::split_whitespace).filter_map(|field| field.parse().ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

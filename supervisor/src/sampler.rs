@@ -14,31 +14,38 @@ use std::time::Duration;
 /// Between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
 /// A context costs at least and at most this; a sample outside is something else.
-const CONTEXT_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=4 << 30;
+const CONTEXT_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=1 << 30;
+
+/// Allocated bytes and contexts by process.
+type Claims = BTreeMap<HostPid, (u64, u32)>;
 
 /// Samples for ever; runs on its own thread.
 pub fn sample(leases: &Leases, inventory: &NvmlInventory) {
-    let mut learnt: Vec<Option<u64>> = vec![None; leases.gpus.len()];
     loop {
-        for (index, gpu) in leases.gpus.iter().enumerate() {
-            let before = claims(leases, index);
-            match inventory.occupancy(gpu.index) {
-                Ok(occupancy) => {
-                    let after = claims(leases, index);
-                    learn_context_cost(leases, index, &before, &after, &occupancy, &mut learnt[index]);
-                    note_foreign(leases, index, &occupancy, &after);
-                }
-                Err(error) => eprintln!("gpool-supervisor: {error}"),
-            }
-        }
+        note_memory(leases, inventory);
         note_charges(leases);
         tell_refusals(leases);
         std::thread::sleep(PERIOD);
     }
 }
 
+/// Asks NVML once who holds what on each GPU.
+pub fn note_memory(leases: &Leases, inventory: &NvmlInventory) {
+    for (index, gpu) in leases.gpus.iter().enumerate() {
+        let before = claims(leases, index);
+        match inventory.occupancy(gpu.index) {
+            Ok(occupancy) => {
+                let after = claims(leases, index);
+                learn_context_cost(leases, index, &before, &after, &occupancy);
+                note_foreign(leases, index, &occupancy, &after);
+            }
+            Err(error) => eprintln!("gpool-supervisor: {error}"),
+        }
+    }
+}
+
 /// What each registered process of a GPU claims: allocated bytes and contexts.
-fn claims(leases: &Leases, gpu: usize) -> BTreeMap<HostPid, (u64, u32)> {
+fn claims(leases: &Leases, gpu: usize) -> Claims {
     let mut report = Report::new();
     let mut claims = BTreeMap::new();
     for lease in leases.book().leases.values().filter(|lease| lease.gpu == gpu) {
@@ -52,33 +59,29 @@ fn claims(leases: &Leases, gpu: usize) -> BTreeMap<HostPid, (u64, u32)> {
     claims
 }
 
-/// A process that claimed the same before and after NVML was asked shows what its contexts cost beyond its claim.
-/// The largest cost seen counts, so that caps are never passed because of an estimate.
-fn learn_context_cost(
-    leases: &Leases,
-    gpu: usize,
-    before: &BTreeMap<HostPid, (u64, u32)>,
-    after: &BTreeMap<HostPid, (u64, u32)>,
-    occupancy: &Occupancy,
-    learnt: &mut Option<u64>,
-) {
-    for (pid, claim) in after.iter().filter(|(pid, claim)| before.get(pid) == Some(claim)) {
-        let (allocated_bytes, contexts) = *claim;
-        let Some(used_bytes) = occupancy.by_process.get(pid) else { continue };
-        let Some(beyond) = used_bytes.checked_sub(allocated_bytes).filter(|_| contexts > 0) else { continue };
-        let cost = beyond.div_ceil(contexts.into());
-        if CONTEXT_BYTES.contains(&cost) && learnt.is_none_or(|known| cost > known) {
-            *learnt = Some(cost);
-            leases.context_bytes[gpu].store(cost, Ordering::Relaxed);
-            let book = leases.book();
-            let here = book.leases.values().filter(|lease| lease.gpu == gpu);
-            here.for_each(|lease| lease.region.control().context_bytes.store(cost, Ordering::Relaxed));
+/// A process with one context that claimed the same before and after NVML was asked shows what its context costs
+/// beyond its claim. The least cost seen counts, and for its own lease alone: what a program holds beyond its account,
+/// or lies about, is not its neighbours' loss. New leases of the GPU begin with what was seen last.
+fn learn_context_cost(leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupancy: &Occupancy) {
+    let mut book = leases.book();
+    for lease in book.leases.values_mut().filter(|lease| lease.gpu == gpu) {
+        for pid in lease.processes.values().map(|process| process.watched.name.pid) {
+            let Some((allocated_bytes, 1)) = after.get(&pid).filter(|claim| before.get(&pid) == Some(claim)) else {
+                continue;
+            };
+            let Some(used_bytes) = occupancy.by_process.get(&pid) else { continue };
+            let Some(cost) = used_bytes.checked_sub(*allocated_bytes) else { continue };
+            if CONTEXT_BYTES.contains(&cost) && lease.context_bytes.is_none_or(|known| cost < known) {
+                lease.context_bytes = Some(cost);
+                lease.region.control().context_bytes.store(cost, Ordering::Relaxed);
+                leases.context_bytes[gpu].store(cost, Ordering::Relaxed);
+            }
         }
     }
 }
 
 /// Memory that no lease accounts for cannot be promised to anybody.
-fn note_foreign(leases: &Leases, gpu: usize, occupancy: &Occupancy, claims: &BTreeMap<HostPid, (u64, u32)>) {
+fn note_foreign(leases: &Leases, gpu: usize, occupancy: &Occupancy, claims: &Claims) {
     let leased: u64 =
         occupancy.by_process.iter().filter(|(pid, _)| claims.contains_key(pid)).map(|(_, bytes)| *bytes).sum();
     let foreign: u64 =

@@ -60,7 +60,16 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// A descriptor for each process and three for each lease: as many as the host allows.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // Refused only where it is not needed: the soft limit may always rise to the hard one.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn std::error::Error>> {
+    raise_descriptor_limit();
     let identity = Identity { started_unix_ms: clock::unix_ms() };
     lease::prepare(&configuration.paths.run_dir)?;
     let lock_path = configuration.paths.run_dir.join("supervisor.lock");
@@ -93,6 +102,8 @@ fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn 
     let message = format!("started with {} GPU(s)", leases.gpus.len());
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
     lease::take_over(&leases);
+    // Before the first request: what others hold cannot be promised.
+    sampler::note_memory(&leases, &inventory);
 
     let (attended, sampled) = (leases.clone(), leases.clone());
     std::thread::Builder::new().name("attendant".into()).spawn(move || mailbox.attend(&attended))?;

@@ -86,6 +86,9 @@ fn primary_is_active(device: CUdevice) -> bool {
 
 /// Retains the primary context into `*context`, charging it when this makes it.
 pub fn primary_retained(context: *mut CUcontext, device: CUdevice, driver: impl FnOnce() -> CUresult) -> CUresult {
+    if PROCESS.place().is_none() {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
     let mut primaries = PRIMARIES.lock();
     let result = if primary_is_active(device) { driver() } else { charged(Charge::Context, driver) };
     if result == CUDA_SUCCESS
@@ -99,6 +102,9 @@ pub fn primary_retained(context: *mut CUcontext, device: CUdevice, driver: impl 
 
 /// Releases or resets the primary context of `device`, taking the charge back when it is gone.
 pub fn primary_released(device: CUdevice, driver: impl FnOnce() -> CUresult) -> CUresult {
+    if PROCESS.place().is_none() {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
     let mut primaries = PRIMARIES.lock();
     let before = primary_is_active(device);
     if let Some(known) = primaries.0.get_mut(device as usize)

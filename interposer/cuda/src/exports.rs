@@ -5,6 +5,7 @@ use crate::accounts::{charged, context_destroyed, primary_released, primary_reta
 use crate::entry::{index, real};
 use crate::procaddress::{Found, substitute};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::memory::Charge;
 use gpool_interposer_logic::{Admission, Driver};
@@ -47,7 +48,10 @@ pub unsafe extern "C" fn cuInit(flags: c_uint) -> CUresult {
         return result;
     }
     match PROCESS.register(driver()) {
-        Ok(()) => CUDA_SUCCESS,
+        Ok(()) => {
+            attend_fork_and_exit();
+            CUDA_SUCCESS
+        }
         Err(_) => CUDA_ERROR_OPERATING_SYSTEM,
     }
 }
@@ -191,6 +195,23 @@ macro_rules! launches {
     )*};
 }
 
+macro_rules! refused_launches {
+    ($($name:ident ($($argument:ident: $type:ty),*);)*) => {$(
+        /// A launch of CUDA 3 or a retired one: not measured, so it is refused.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
+            CUDA_ERROR_NOT_SUPPORTED
+        }
+    )*};
+}
+
+refused_launches! {
+    cuLaunch(_function: CUfunction);
+    cuLaunchGrid(_function: CUfunction, _width: c_int, _height: c_int);
+    cuLaunchGridAsync(_function: CUfunction, _width: c_int, _height: c_int, _stream: CUstream);
+    cuLaunchCooperativeKernelMultiDevice(_list: *mut c_void, _count: c_uint, _flags: c_uint);
+}
+
 launches! {
     legacy: cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel, cuGraphLaunch;
     per_thread: cuLaunchKernel_ptsz, cuLaunchKernelEx_ptsz, cuLaunchCooperativeKernel_ptsz, cuGraphLaunch_ptsz;
@@ -299,11 +320,34 @@ primary_releases! {
     cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
 }
 
-/// Runs when the process ends: the driver is about to go away.
-extern "C" fn leave() {
-    PROCESS.stop();
+unsafe extern "C" {
+    /// What pthread_atfork calls; in libc.so itself since glibc 2.3.2.
+    fn __register_atfork(
+        prepare: *const c_void,
+        parent: *const c_void,
+        child: extern "C" fn(),
+        library: *const c_void,
+    ) -> c_int;
+    /// What atexit calls.
+    fn __cxa_atexit(function: extern "C" fn(*mut c_void), argument: *mut c_void, library: *const c_void) -> c_int;
 }
 
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static LEAVE: extern "C" fn() = leave;
+/// Once for each process, after the driver's own cuInit: handlers run in reverse order, so ours come first.
+fn attend_fork_and_exit() {
+    static DONE: AtomicU32 = AtomicU32::new(0);
+    if DONE.swap(1, Ordering::AcqRel) == 0 {
+        // SAFETY: both functions live as long as this library, which is never unloaded.
+        unsafe {
+            __register_atfork(core::ptr::null(), core::ptr::null(), forked, core::ptr::null());
+            __cxa_atexit(leave, core::ptr::null_mut(), core::ptr::null());
+        }
+    }
+}
+
+extern "C" fn forked() {
+    PROCESS.forked();
+}
+
+extern "C" fn leave(_: *mut c_void) {
+    PROCESS.stop();
+}

@@ -21,6 +21,8 @@ const ANCHOR_RENEW_NS: u64 = 500_000_000;
 const ANCHOR_LIMIT_NS: u64 = 5_000_000_000;
 /// A wider bracket does not replace a usable anchor.
 const ANCHOR_BRACKET_NS: u64 = 200_000;
+/// A program that adds nothing to its burst for so long beyond the burst's expected end has stopped adding.
+const ADD_PATIENCE_NS: u64 = 100_000;
 /// What a launch is taken to cost before one has been measured.
 const UNKNOWN_LAUNCH_NS: u64 = 1_000_000;
 
@@ -55,6 +57,8 @@ struct Burst {
     opened_ns: u64,
     launches: u32,
     estimate_ns: u64,
+    /// Whether its end came right after its last launch, so that its length says what a launch costs.
+    is_exact: bool,
 }
 
 const FREE_ANCHOR: Anchor =
@@ -69,6 +73,7 @@ const FREE_BURST: Burst = Burst {
     opened_ns: 0,
     launches: 0,
     estimate_ns: 0,
+    is_exact: false,
 };
 
 /// The bursts of one process.
@@ -123,14 +128,38 @@ impl Bursts {
         room_ns.checked_div(self.launch_ns).map_or(1, |launches| launches.clamp(1, 4096) as u32)
     }
 
-    /// Starts a burst of up to `launches` launches on `stream`. None when no event can be had or the table is
-    /// full; the work then runs unmeasured, which the device's own per-process time reveals to the host.
+    /// Whether no further burst can be opened until one has ended.
+    pub fn is_full(&self) -> bool {
+        self.live >= TABLE
+    }
+
+    /// What a launch is expected to cost.
+    fn expected_launch_ns(&self) -> u64 {
+        if self.launch_ns == 0 { UNKNOWN_LAUNCH_NS } else { self.launch_ns }
+    }
+
+    /// Work runs that cannot be measured, because the driver gives no event: it is charged at its estimate, so that
+    /// it is not free.
+    pub fn charge_unmeasured(&self, slot: &Slot, now_ns: u64) {
+        publish(slot, now_ns.saturating_sub(self.expected_launch_ns()), now_ns, 1);
+    }
+
+    /// Starts a burst of up to `launches` launches on `stream`. None when no event can be had.
     pub fn open(&mut self, driver: &Driver, context: CUcontext, stream: CUstream, launches: u32) -> Option<usize> {
         self.renew_anchor(driver, context)?;
         let free = |burst: &Burst| burst.state == State::Free;
         let index = (self.table.iter().position(|burst| free(burst) && burst.context == context))
-            .or_else(|| self.table.iter().position(|burst| free(burst) && burst.context.is_null()))?;
+            .or_else(|| self.table.iter().position(|burst| free(burst) && burst.context.is_null()))
+            .or_else(|| self.table.iter().position(free))?;
         let burst = &mut self.table[index];
+        if burst.context != context && !burst.context.is_null() {
+            // Events belong to the context in which they were made.
+            for event in [burst.start, burst.end] {
+                // SAFETY: our own event, used by no live burst.
+                unsafe { (driver.event_destroy)(event) };
+            }
+            *burst = FREE_BURST;
+        }
         if burst.context.is_null() {
             let (start, end) = (driver.new_event(), driver.new_event());
             if start.is_null() || end.is_null() {
@@ -143,6 +172,7 @@ impl Bursts {
         }
         let now_ns = clock::now_ns();
         let launch_ns = if self.launch_ns == 0 { UNKNOWN_LAUNCH_NS } else { self.launch_ns };
+        burst.is_exact = true;
         burst.state = State::Open;
         burst.stream = stream;
         burst.sequence = self.next_sequence;
@@ -168,18 +198,31 @@ impl Bursts {
             self.estimated_end_ns = self.estimated_end_ns.saturating_sub(unused_ns);
         }
         burst.launches = used;
-        // An event recorded into somebody's capture would become part of the graph.
-        let lost = driver.is_capturing(burst.stream) || driver.record(burst.end, burst.stream) != CUDA_SUCCESS;
+        let record = || {
+            // An event recorded into somebody's capture would become part of the graph.
+            driver.is_capturing(burst.stream) || driver.record(burst.end, burst.stream) != CUDA_SUCCESS
+        };
+        // The default stream's handle means the current context's.
+        let here = driver.current_context() == burst.context;
+        let lost = if here { record() } else { driver.with_context(burst.context, record).unwrap_or(true) };
         burst.state = if lost { State::Free } else { State::Closed };
         self.live -= usize::from(lost);
     }
 
-    /// Open bursts that should have ended by `now_ns`: the program has stopped adding to them.
-    pub fn overdue(&self, now_ns: u64) -> Option<(usize, CUcontext)> {
-        let late = |burst: &Burst| {
-            burst.state == State::Open && now_ns > self.estimated_end_ns && now_ns > burst.opened_ns + burst.estimate_ns
+    /// When each open burst should have ended, if no more launches are added: (index, time). `unused` says how many
+    /// of the launches that it may hold have not happened.
+    pub fn open_ends(&self, unused: impl Fn(usize) -> u32) -> impl Iterator<Item = (usize, u64)> {
+        let end = move |(index, burst): (usize, &Burst)| {
+            let used = burst.launches.saturating_sub(unused(index));
+            (index, burst.opened_ns + self.expected_launch_ns().saturating_mul(used.into()) + ADD_PATIENCE_NS)
         };
-        self.table.iter().position(late).map(|index| (index, self.table[index].context))
+        self.table.iter().enumerate().filter(|(_, burst)| burst.state == State::Open).map(end)
+    }
+
+    /// Ends burst `index`, to which the program has stopped adding; its length includes the silence.
+    pub fn close_late(&mut self, driver: &Driver, index: usize, unused: u32) {
+        self.table[index].is_exact = false;
+        self.close(driver, index, unused);
     }
 
     /// Any open burst of `context`.
@@ -223,13 +266,17 @@ impl Bursts {
             .map_or(now_ns, |end_ns| (end_ns.max(0) as u64).min(now_ns));
         publish(slot, placed_ns.saturating_sub(length_ns), placed_ns, burst.launches);
         self.last_end_ns = self.last_end_ns.max(placed_ns);
-        if burst.launches > 0 {
+        if burst.launches > 0 && (burst.is_exact || self.launch_ns == 0) {
             let launch_ns = (length_ns / u64::from(burst.launches)).max(1);
             self.launch_ns = match self.launch_ns {
                 0 => launch_ns,
                 known => (known * 3 + launch_ns) / 4,
             };
         }
+    }
+
+    fn is_in_use(&self, context: CUcontext) -> bool {
+        self.table.iter().any(|burst| burst.state != State::Free && burst.context == context)
     }
 
     fn forget(&mut self, index: usize) {
@@ -278,7 +325,8 @@ impl Bursts {
         let index = match known {
             Some(index) => index,
             None => {
-                let index = self.anchors.iter().position(|anchor| anchor.context.is_null())?;
+                let index = self.anchors.iter().position(|anchor| anchor.context.is_null());
+                let index = index.or_else(|| self.anchors.iter().position(|anchor| !self.is_in_use(anchor.context)))?;
                 let (stream, event, spare) = (driver.new_stream(), driver.new_event(), driver.new_event());
                 if stream.is_null() || event.is_null() || spare.is_null() {
                     return None;

@@ -50,6 +50,14 @@ impl<T> Mutex<T> {
     }
 }
 
+impl<T> Mutex<T> {
+    /// Takes the mutex if it is free.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let taken = self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Guard { mutex: self })
+    }
+}
+
 /// The right to use a mutex's value.
 pub struct Guard<'a, T> {
     mutex: &'a Mutex<T>,

@@ -18,6 +18,8 @@ pub const STRIPES: usize = 64;
 const GATE_TIMEOUT_NS: u64 = 500_000_000;
 /// The longest sleep for depth, so that a wrong estimate cannot stall a tenant.
 const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
+/// How long to wait for a place in a full table of bursts.
+const FULL_SLEEP_NS: u64 = 200_000;
 /// The per-thread default stream as a handle (CU_STREAM_PER_THREAD); only its own thread can name it.
 const STREAM_PER_THREAD: usize = 2;
 
@@ -72,7 +74,7 @@ impl Default for Stripe {
 pub enum Admission {
     /// Launch.
     Pass,
-    /// Launch, then call [`Process::launched_alone`]: only this thread can name the stream's end.
+    /// Launch, then call [`Process::launched_alone`]: the burst ends with this launch.
     PassAlone(usize),
     /// Do not launch: the process has not registered, or is a forked child, which has no driver.
     NotInitialized,
@@ -104,7 +106,8 @@ impl Process {
             && stripe.word.load(Ordering::Relaxed) == control.gate.load(Ordering::Relaxed)
         {
             let credit = stripe.credit.load(Ordering::Relaxed);
-            if credit > 0 {
+            // Credit without a burst is credit that this thread wrote back after it had been revoked.
+            if credit > 0 && stripe.burst.load(Ordering::Relaxed) != 0 {
                 // Two threads on one line may both pass on one credit; credit is an estimate, never a charge.
                 stripe.credit.store(credit - 1, Ordering::Relaxed);
                 return Admission::Pass;
@@ -128,11 +131,12 @@ impl Process {
             return Admission::Pass;
         }
         let _relaxed = driver.relaxed_capture();
-        let mut rung_word = None;
+        let (mut rung_word, mut rung_ns) = (None, 0);
         let mut waited_from_ns = None;
         loop {
-            let word = place.region.gate();
             let mut bursts = self.bursts.lock();
+            // Read under the lock, so that what is said of this process belongs to one word.
+            let word = place.region.gate();
             if let Some((burst, unused)) = stripe.revoke() {
                 bursts.close(driver, burst, unused);
             }
@@ -144,7 +148,9 @@ impl Process {
                     if let Some(from_ns) = waited_from_ns.take() {
                         self.stop_waiting(place, from_ns, now_ns);
                     }
-                    let alone = stream as usize == STREAM_PER_THREAD;
+                    // A burst of one launch ends with it: by the next launch, or a look, the program may have been
+                    // silent for long. Of the per-thread stream only this thread can record the end.
+                    let alone = launches == 1 || stream as usize == STREAM_PER_THREAD;
                     let launches = if alone { 1 } else { launches };
                     let burst = bursts.open(driver, driver.current_context(), stream, launches);
                     place.note_issue(word.0, now_ns, bursts.estimated_end_ns(now_ns));
@@ -155,7 +161,10 @@ impl Process {
                             stripe.grant(word.0, stream as usize, burst, launches - 1);
                             Admission::Pass
                         }
-                        None => Admission::Pass,
+                        None => {
+                            bursts.charge_unmeasured(place.slot(), now_ns);
+                            Admission::Pass
+                        }
                     };
                 }
                 Verdict::SleepUntil(at_ns) => {
@@ -169,12 +178,10 @@ impl Process {
                     }
                     place.say(Demand::Waiting, word.0, estimated_end_ns);
                     drop(bursts);
-                    if rung_word != Some(word) {
-                        rung_word = Some(word);
+                    // Once for each word, and again after a whole time-out: a bell may be lost with a supervisor.
+                    if rung_word != Some(word) || now_ns >= rung_ns + GATE_TIMEOUT_NS {
+                        (rung_word, rung_ns) = (Some(word), now_ns);
                         place.ring();
-                    } else {
-                        // Nothing changed for a whole time-out: the bell may have been lost with a supervisor.
-                        rung_word = None;
                     }
                     futex::wait(&place.region.control().gate, word.0, Some(patience_ns(place, now_ns)));
                 }
@@ -213,10 +220,21 @@ impl Process {
         let _relaxed = place.driver.relaxed_capture();
         let mut bursts = self.bursts.lock();
         while let Some(burst) = next(&bursts) {
-            let holder = self.stripes.iter().find(|stripe| stripe.holds(burst));
-            let unused = holder.and_then(Stripe::revoke).map_or(0, |(_, unused)| unused);
+            let unused = self.revoke_credit_of(burst);
             bursts.close(&place.driver, burst, unused);
         }
+    }
+
+    /// Takes the credit of an open burst away; how much was left.
+    pub(crate) fn revoke_credit_of(&self, burst: usize) -> u32 {
+        let holder = self.stripes.iter().find(|stripe| stripe.holds(burst));
+        holder.and_then(Stripe::revoke).map_or(0, |(_, unused)| unused)
+    }
+
+    /// The credit of an open burst that is left.
+    pub(crate) fn credit_of(&self, burst: usize) -> u32 {
+        let holder = self.stripes.iter().find(|stripe| stripe.holds(burst));
+        holder.map_or(0, |stripe| stripe.credit.load(Ordering::Relaxed))
     }
 }
 
@@ -239,6 +257,9 @@ fn verdict(place: &Place, open: bool, bursts: &Bursts, now_ns: u64) -> Verdict {
         return Verdict::Wait;
     }
     let depth_ns = control.depth_ns.load(Ordering::Relaxed);
+    if bursts.is_full() {
+        return Verdict::SleepUntil(now_ns + FULL_SLEEP_NS);
+    }
     if bursts.live() > 0 && end_ns > now_ns + depth_ns {
         return Verdict::SleepUntil((end_ns - depth_ns).min(now_ns + DEPTH_SLEEP_LIMIT_NS));
     }
@@ -269,9 +290,25 @@ mod tests {
         futex::wake(&control.gate, i32::MAX);
     }
 
+    /// Waits for `condition`; ends the whole test program when it never comes, because scoped threads would wait too.
+    fn until(condition: impl Fn() -> bool) {
+        let start = std::time::Instant::now();
+        while !condition() {
+            if start.elapsed() > Duration::from_secs(20) {
+                eprintln!("the condition never came");
+                std::process::abort();
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
     fn launch(process: &Process, length_ns: u64) {
-        assert_eq!(process.admit(STREAM), Admission::Pass);
+        let admission = process.admit(STREAM);
+        assert_ne!(admission, Admission::NotInitialized);
         DEVICE.lock().unwrap().launch(length_ns);
+        if let Admission::PassAlone(burst) = admission {
+            process.launched_alone(burst);
+        }
     }
 
     #[test]
@@ -282,9 +319,7 @@ mod tests {
         let control = process.place().unwrap().region.control();
         std::thread::scope(|scope| {
             let launcher = scope.spawn(|| launch(process, 100_000));
-            while slot.waiters.load(Ordering::Relaxed) == 0 {
-                std::thread::yield_now();
-            }
+            until(|| slot.waiters.load(Ordering::Relaxed) > 0);
             assert!(!launcher.is_finished());
             assert_eq!(slot.demand.load(Ordering::Relaxed), Demand::Waiting as u32);
             open(control, clock::now_ns() + 10_000_000_000);
@@ -303,11 +338,7 @@ mod tests {
         for _ in 0..40 {
             launch(process, 300_000);
         }
-        let start = std::time::Instant::now();
-        while slot.demand.load(Ordering::Acquire) != Demand::Idle as u32 {
-            assert!(start.elapsed() < Duration::from_secs(20), "the watcher never reported");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until(|| slot.demand.load(Ordering::Acquire) == Demand::Idle as u32);
         let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
         assert!((12_000_000..14_000_000).contains(&measured_ns), "40 launches of 0.3 ms, measured {measured_ns} ns");
         assert_eq!(slot.launches.load(Ordering::Relaxed), 40);
@@ -329,9 +360,7 @@ mod tests {
                     launch(process, 1_000_000);
                 }
             });
-            while slot.waiters.load(Ordering::Relaxed) == 0 {
-                std::thread::yield_now();
-            }
+            until(|| slot.waiters.load(Ordering::Relaxed) > 0);
             let (count, end_ns) = (issued.load(Ordering::Relaxed), slot.estimated_end_ns.load(Ordering::Relaxed));
             assert!((25..=34).contains(&count), "about thirty launches of 1 ms fit in 30 ms, issued {count}");
             assert!(end_ns >= from_ns + 30_000_000, "the announced end is the end of the grant or a little later");

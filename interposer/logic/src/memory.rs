@@ -66,7 +66,13 @@ pub fn release(slot: &Slot, charge: Charge) {
 /// Adds first and looks then: two processes that race may both see the other's passing charge, so a refusal is
 /// tried a few times; the cap is never passed, because both must have seen a sum within it.
 pub fn reserve(region: &Region, slot: &Slot, charge: Charge) -> bool {
-    for _ in 0..=RETRIES {
+    let bytes = match charge {
+        Charge::Bytes(bytes) => bytes,
+        Charge::Context => region.control().context_bytes.load(Ordering::Relaxed),
+    };
+    // What can never fit is not even tried: an absurd size must not wrap the sum.
+    let tries = if bytes > cap_bytes(region) { 0 } else { RETRIES + 1 };
+    for _ in 0..tries {
         add(slot, charge);
         // The sum must not be read before the charge is visible to the others.
         fence(Ordering::SeqCst);
@@ -76,10 +82,6 @@ pub fn reserve(region: &Region, slot: &Slot, charge: Charge) -> bool {
         release(slot, charge);
         core::hint::spin_loop();
     }
-    let bytes = match charge {
-        Charge::Bytes(bytes) => bytes,
-        Charge::Context => region.control().context_bytes.load(Ordering::Relaxed),
-    };
     slot.refused_bytes.store(bytes, Ordering::Relaxed);
     slot.refused.fetch_add(1, Ordering::Relaxed);
     false
@@ -133,6 +135,18 @@ mod tests {
         });
         assert!((40..=80).contains(&most.into_inner()), "two fit, three do not");
         assert_eq!(used_bytes(&region), 0, "nothing leaks");
+    }
+
+    #[test]
+    fn an_absurd_size_is_refused_and_changes_nothing() {
+        let region = region();
+        region.control().memory_cap_bytes.store(4 << 30, Ordering::Relaxed);
+        let slot = region.slot(0);
+        assert!(reserve(&region, slot, Charge::Bytes(3 << 30)));
+        for size in [u64::MAX, rounded_bytes(u64::MAX), u64::MAX - (3 << 30), 1 << 63] {
+            assert!(!reserve(&region, slot, Charge::Bytes(size)));
+        }
+        assert_eq!(used_bytes(&region), 3 << 30);
     }
 
     #[test]

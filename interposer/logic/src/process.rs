@@ -1,6 +1,7 @@
 //! One process of a tenant: its place in the region, its credit and its bursts.
 
 use crate::bursts::Bursts;
+use crate::clock;
 use crate::driver::Driver;
 use crate::futex::{self, Mutex};
 use crate::gate::{STRIPES, Stripe};
@@ -11,6 +12,9 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use gpool_driver_abi::cuda::CUcontext;
 use gpool_shared_region::{Control, Demand, Slot};
+
+/// How long the end of the process may wait for a look in progress.
+const STOP_LIMIT_NS: u64 = 100_000_000;
 
 /// A process that has registered.
 pub struct Place {
@@ -127,10 +131,8 @@ impl Process {
     /// A context is about to be destroyed.
     pub fn leave_context(&self, context: CUcontext) {
         let Some(place) = self.place() else { return };
+        self.before_wait();
         let mut bursts = self.bursts.lock();
-        for stripe in &self.stripes {
-            let _ = stripe.revoke();
-        }
         bursts.settle(&place.driver, place.slot());
         bursts.leave_context(&place.driver, context);
     }
@@ -145,9 +147,19 @@ impl Process {
         }
     }
 
-    /// The process is ending; the watcher makes no more driver calls.
+    /// The process is ending: the watcher makes no more driver calls. Waits a moment for a look in progress.
     pub fn stop(&self) {
         self.stopping.store(1, Ordering::Release);
+        let limit_ns = clock::now_ns() + STOP_LIMIT_NS;
+        while self.bursts.try_lock().is_none() && clock::now_ns() < limit_ns {
+            clock::sleep_until_ns(clock::now_ns() + 100_000);
+        }
+    }
+
+    /// A forked child has no driver and no place: locks may be held by threads that it does not have, and its
+    /// parent's slot is not its own.
+    pub fn forked(&self) {
+        self.control.store(core::ptr::null_mut(), Ordering::Release);
     }
 }
 

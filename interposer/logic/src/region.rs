@@ -78,10 +78,17 @@ impl Region {
         // SAFETY: the mapping is as long as Control, page-aligned, and never unmapped.
         let control = unsafe { &*control.ok_or(RegionError::Absent)?.cast::<Control>() };
         let version = control.version.load(Ordering::Acquire);
-        if control.magic.load(Ordering::Acquire) != MAGIC || !(OLDEST_VERSION..=VERSION).contains(&version) {
+        let readable = version >= OLDEST_VERSION && control.oldest_reader.load(Ordering::Relaxed) <= VERSION;
+        if control.magic.load(Ordering::Acquire) != MAGIC || !readable {
             return Err(RegionError::Foreign);
         }
-        let report_fd = open(REPORT_PATH, libc::O_RDWR).ok_or(RegionError::Absent)?;
+        // Opened once and never closed: closing any descriptor of a file drops the process's record locks on it, and
+        // the lock on our slot's byte is what names this process to the host.
+        // SAFETY: a terminated string.
+        let report_fd = unsafe { libc::open(REPORT_PATH.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if report_fd < 0 {
+            return Err(RegionError::Absent);
+        }
         let report = map(report_fd, REPORT_BYTES, libc::PROT_READ | libc::PROT_WRITE).ok_or(RegionError::Absent)?;
         let bell_fd = open(BELL_PATH, libc::O_RDWR | libc::O_NONBLOCK).ok_or(RegionError::Absent)?;
         Ok(Self { control, report, report_fd, bell_fd: AtomicI32::new(bell_fd) })

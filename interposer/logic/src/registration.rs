@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::region::{Region, RegionError};
 use core::sync::atomic::Ordering;
-use gpool_shared_region::{SLOT_BYTES, SLOTS};
+use gpool_shared_region::{SLOT_BYTES, SLOTS, VERSION};
 
 /// How long a new process waits for the supervisor to have seen it. Without the wait, a process killed at once
 /// after its first allocation could be charged to nobody.
@@ -39,6 +39,7 @@ pub fn register(region: &Region) -> Result<Registration, RegionError> {
         // SAFETY: getpid cannot fail.
         let process_id = unsafe { libc::getpid() };
         slot.process_id.store(process_id as u32, Ordering::Relaxed);
+        slot.shim_version.store(VERSION, Ordering::Relaxed);
         let registration = clock::now_ns() | 1;
         slot.registration.store(registration, Ordering::Release);
         region.ring(index);

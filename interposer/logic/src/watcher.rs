@@ -1,6 +1,7 @@
 //! The thread that looks when the program is silent: it ends bursts that nobody adds to, settles what has finished,
 //! and tells the supervisor when nothing is outstanding, so that an idle tenant does not hold the GPU.
 
+use crate::bursts::Bursts;
 use crate::clock;
 use crate::futex;
 use crate::process::{Place, Process};
@@ -39,31 +40,40 @@ impl Process {
         }
     }
 
-    /// One look: ends what is overdue, settles, and says when to look again; none when there is nothing to see.
+    /// One look: ends what nobody adds to, settles, and says when to look again; none when there is nothing to see.
     fn look(&self, place: &Place) -> Option<u64> {
         let driver = &place.driver;
         let mut bursts = self.bursts.lock();
+        if self.stopping.load(Ordering::Acquire) != 0 {
+            return None;
+        }
         let now_ns = clock::now_ns();
-        while let Some((index, context)) = bursts.overdue(now_ns) {
-            let holder = self.stripes.iter().find(|stripe| stripe.holds(index));
-            let unused = holder.and_then(|stripe| stripe.revoke()).map_or(0, |(_, unused)| unused);
-            let closed = driver.with_context(context, || bursts.close(driver, index, unused));
-            if closed.is_none() {
-                bursts.leave_context(driver, context);
-            }
+        let silent = |bursts: &Bursts| {
+            bursts
+                .open_ends(|burst| self.credit_of(burst))
+                .find(|(_, end_ns)| *end_ns <= now_ns)
+                .map(|(burst, _)| burst)
+        };
+        while let Some(burst) = silent(&bursts) {
+            let unused = self.revoke_credit_of(burst);
+            bursts.close_late(driver, burst, unused);
         }
         bursts.settle(driver, place.slot());
         let now_ns = clock::now_ns();
         if bursts.live() > 0 {
-            let look_ns = bursts.estimated_end_ns(now_ns) + LOOK_AFTER_NS;
+            let expected_ns = bursts.estimated_end_ns(now_ns) + LOOK_AFTER_NS;
+            let open_ns = bursts.open_ends(|burst| self.credit_of(burst)).map(|(_, end_ns)| end_ns).min();
+            let look_ns = open_ns.map_or(expected_ns, |open_ns| open_ns.min(expected_ns));
             return Some(look_ns.clamp(now_ns + LOOK_LEAST_NS, now_ns + LOOK_MOST_NS));
         }
         let slot = place.slot();
         let word = place.region.gate();
         if slot.waiters.load(Ordering::Acquire) > 0 {
             // Drained before the announced end, and nothing has been decided yet: say so, or the device idles.
-            let announced = word.is_open() && slot.demand_word.load(Ordering::Relaxed) == word.0;
-            if announced && slot.estimated_end_ns.load(Ordering::Relaxed) > now_ns {
+            // And where another thread's issue has hidden that this one waits, say that too.
+            let here = word.is_open() && slot.demand_word.load(Ordering::Relaxed) == word.0;
+            let early = here && slot.estimated_end_ns.load(Ordering::Relaxed) > now_ns;
+            if early || slot.demand.load(Ordering::Relaxed) == Demand::Running as u32 {
                 place.say(Demand::Waiting, word.0, now_ns);
                 drop(bursts);
                 place.ring();
@@ -83,8 +93,9 @@ impl Process {
     }
 
     fn watch(&self, place: &Place) {
-        // Relaxed for the life of this thread: our queries must not break somebody's capture.
-        let _relaxed = place.driver.relaxed_capture();
+        // Relaxed for the life of this thread: our queries must not break somebody's capture. Never put back: at the
+        // end of the process the driver may be gone.
+        core::mem::forget(place.driver.relaxed_capture());
         while self.stopping.load(Ordering::Acquire) == 0 {
             // Parked first, then a look: an issue after the look finds the mark and wakes us.
             self.watcher_parked.store(1, Ordering::SeqCst);

@@ -11,7 +11,7 @@ static VIEW: AtomicPtr<RegionView> = AtomicPtr::new(core::ptr::null_mut());
 /// The lease's region, opened at the first use and kept for the life of the process.
 fn view() -> Option<&'static RegionView> {
     static mut PLACE: core::mem::MaybeUninit<RegionView> = core::mem::MaybeUninit::uninit();
-    // 0 untouched, 1 being opened, 2 done. A thread that comes meanwhile sees the device's own figures once.
+    // 0 untouched, 1 being opened, 2 done. A thread that comes meanwhile waits for the few system calls that it takes.
     if OPENED.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok() {
         if let Ok(opened) = RegionView::open() {
             let place = &raw mut PLACE;

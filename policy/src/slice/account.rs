@@ -21,6 +21,8 @@ pub(super) struct Account {
     active: bool,
     /// When it was last active.
     active_ns: u64,
+    /// When it joined: nothing before that can have been its work.
+    joined_ns: u64,
 }
 
 impl Account {
@@ -38,7 +40,13 @@ impl Account {
             held_until_ns: 0,
             active: false,
             active_ns: now_ns,
+            joined_ns: now_ns,
         }
+    }
+
+    /// When it joined.
+    pub(super) fn joined_ns(&self) -> u64 {
+        self.joined_ns
     }
 
     /// Virtual eligible time.
@@ -130,13 +138,13 @@ impl Account {
         }
         let known = ns.clamp(0, self.held_ns);
         self.held_ns -= known;
-        self.charged_ns += ns;
+        self.charged_ns = self.charged_ns.saturating_add(ns);
         self.serve(clock, ns - known);
     }
 
     /// Corrects what it was charged because of a burst of somebody else.
     pub(super) fn correct(&mut self, clock: &mut VirtualClock, ns: i64) {
-        self.charged_ns += ns;
+        self.charged_ns = self.charged_ns.saturating_add(ns);
         self.serve(clock, ns);
     }
 

@@ -131,6 +131,7 @@ impl SliceScheduler {
             Input::Leave { tenant } => {
                 self.end_turn_of(tenant, commands);
                 self.queue.remove(tenant, now_ns);
+                self.timeline.forget(tenant);
             }
             Input::Weight { tenant, weight_permille } => self.reweigh(tenant, weight_permille),
             Input::Wants { tenant } => match &self.turn {
@@ -182,16 +183,19 @@ impl SliceScheduler {
         self.want(tenant);
     }
 
-    fn charge(&mut self, burst: Burst) {
-        if self.queue.get(burst.tenant).is_none() {
-            return;
+    fn charge(&mut self, mut burst: Burst) {
+        let Some(joined_ns) = self.queue.get(burst.tenant).map(Account::joined_ns) else { return };
+        if burst.start_ns < joined_ns {
+            self.doubtful_bursts += 1;
+            burst.start_ns = joined_ns;
+            burst.end_ns = burst.end_ns.max(joined_ns);
         }
         let mut deltas = std::mem::take(&mut self.deltas);
         if self.timeline.add(self.now_ns, burst, &mut deltas) != Verdict::Accepted {
             self.doubtful_bursts += 1;
         }
         for delta in deltas.drain(..) {
-            self.total_charged_ns += delta.ns;
+            self.total_charged_ns = self.total_charged_ns.saturating_add(delta.ns);
             match self.queue.book(delta.tenant) {
                 Some((account, clock)) if delta.tenant == burst.tenant => {
                     account.charge(clock, delta.ns, burst.start_ns);

@@ -34,6 +34,13 @@ pub enum Order {
         /// To what.
         weight_permille: u16,
     },
+    /// A process of the lease has died: take what it still has to tell, then answer. Its slot is freed after that.
+    Collect {
+        /// Which lease.
+        tenant: TenantId,
+        /// Rung when done.
+        done: Sender<()>,
+    },
     /// A process of the lease has died and its slot is free: look again.
     Look {
         /// Which lease.

@@ -29,11 +29,22 @@ pub struct Tenant {
     /// Whether the last look found anything outstanding or wanted.
     live: bool,
     cut: bool,
+    /// Times that its bell was heard since the last heartbeat.
+    looks: u32,
+    /// Notices about it since the last heartbeat.
+    told: u32,
 }
 
+/// Bells heard from one tenant between two heartbeats; an honest one rings some dozens of times. One that rings more
+/// is not listened to until the next, so that its noise is its own loss.
+const LOOKS: u32 = 400;
+/// Notices about one tenant between two heartbeats.
+const NOTICES: u32 = 2 * SLOTS as u32;
+
 impl Tenant {
-    /// A lease whose region is ready. The gate is closed: a taken-over tenant asks anew.
-    pub fn new(id: TenantId, gpu: usize, region: Arc<RegionHost>) -> Self {
+    /// A lease whose region is ready. The gate is closed: a taken-over tenant asks anew. Processes that are there
+    /// already are told as registered: some may have come while no supervisor was there to see it.
+    pub fn new(id: TenantId, gpu: usize, region: Arc<RegionHost>, notices: &mut Vec<Notice>) -> Self {
         let word = region.close_gate();
         let mut tenant = Self {
             id,
@@ -45,13 +56,15 @@ impl Tenant {
             measured_from_ns: None,
             live: true,
             cut: false,
+            looks: 0,
+            told: 0,
         };
-        tenant.skip_the_past();
+        tenant.skip_the_past(notices);
         tenant
     }
 
-    /// Bursts from before this supervisor's life are charged to nobody: the ledger marks the gap.
-    fn skip_the_past(&mut self) {
+    /// Bursts from before this supervisor's life are charged to nobody.
+    fn skip_the_past(&mut self, notices: &mut Vec<Notice>) {
         let mut report = Report::new();
         report.read(&self.region, SLOTS);
         self.slots = 1;
@@ -63,6 +76,7 @@ impl Tenant {
             };
             self.seen[index] = seen;
             self.slots = self.slots.max(index + 1);
+            notices.push(Notice::Registered { tenant: self.id, slot: index, registration: seen.registration });
         }
     }
 
@@ -71,15 +85,27 @@ impl Tenant {
         self.live
     }
 
-    /// Empties the bell; learns which slots are in use.
-    pub fn hush(&mut self) {
-        let mut bytes = [0u8; 256];
-        while let Ok(count) = rustix::io::read(self.region.bell(), &mut bytes)
-            && count > 0
-        {
+    /// Takes what the bell holds, up to a bound; learns which slots are in use. False when it rings too much.
+    pub fn hush(&mut self) -> bool {
+        let mut bytes = [0u8; 4096];
+        if let Ok(count) = rustix::io::read(self.region.bell(), &mut bytes) {
             let highest = bytes[..count].iter().copied().max().unwrap_or(0);
             self.slots = self.slots.max(usize::from(highest) + 1).min(SLOTS);
         }
+        self.looks += 1;
+        self.looks <= LOOKS
+    }
+
+    /// The bell cannot be listened to now; the next period tries again.
+    pub fn deafen(&mut self) {
+        self.looks = LOOKS + 1;
+    }
+
+    /// A new count of bells and notices begins; whether the bell was too loud until now.
+    pub fn begin_period(&mut self) -> bool {
+        let was_loud = self.looks > LOOKS;
+        (self.looks, self.told) = (0, 0);
+        was_loud
     }
 
     /// Opens or renews the gate. `due_ns` is when this should have happened: a late timer is part of the hand-off.
@@ -109,15 +135,19 @@ impl Tenant {
         for (index, slot) in report.taken() {
             let seen = &mut self.seen[index];
             if seen.registration != slot.registration() {
+                if self.told >= NOTICES {
+                    continue;
+                }
+                self.told += 1;
                 *seen = Seen { registration: slot.registration(), ..Seen::default() };
                 notices.push(Notice::Registered { tenant: self.id, slot: index, registration: seen.registration });
             }
             let (count, total_ns) = (slot.burst_count(), slot.burst_total_ns());
             let first = seen.burst_count.max(count.saturating_sub(BURST_RING as u64));
-            let mut told_ns = 0;
+            let mut told_ns = 0u64;
             for number in first..count {
                 let (start_ns, end_ns) = slot.burst(number);
-                told_ns += end_ns.saturating_sub(start_ns);
+                told_ns = end_ns.saturating_sub(start_ns).saturating_add(told_ns);
                 inputs.push(Input::Burst { tenant: self.id, context: index as u64, start_ns, end_ns });
             }
             // The ring turned over between two looks: what it no longer shows is charged just before the rest.

@@ -35,6 +35,13 @@ impl Gatekeeper {
         receiver.recv().unwrap_or_default()
     }
 
+    /// Takes what the processes of a tenant still have to tell.
+    pub fn collect(&self, tenant: TenantId) {
+        let (sender, receiver) = channel();
+        self.order(Order::Collect { tenant, done: sender });
+        let _ = receiver.recv();
+    }
+
     /// Ends a tenant; what it owed.
     pub fn leave(&self, tenant: TenantId) -> u64 {
         let (sender, receiver) = channel();
@@ -98,8 +105,7 @@ impl Loop {
             again.extend(rung.iter().map(|token| TenantId(*token)));
             self.look(&again, now_ns);
             if now_ns >= self.beat_ns {
-                self.tenants.values().for_each(|tenant| tenant.region.beat(now_ns));
-                self.beat_ns = now_ns + HEARTBEAT_PERIOD_NS;
+                self.beat(now_ns);
             }
         }
     }
@@ -111,11 +117,24 @@ impl Loop {
         timers.chain(beat).min()
     }
 
+    /// Says that the supervisor lives, and listens again to bells that were too loud.
+    fn beat(&mut self, now_ns: u64) {
+        self.beat_ns = now_ns + HEARTBEAT_PERIOD_NS;
+        for tenant in self.tenants.values_mut() {
+            tenant.region.beat(now_ns);
+            if tenant.begin_period() {
+                listen(&self.wakeup, tenant);
+            }
+        }
+    }
+
     fn look(&mut self, rung: &[TenantId], now_ns: u64) {
         let mut notices = Vec::new();
         for id in rung {
-            if let Some(tenant) = self.tenants.get_mut(id) {
-                tenant.hush();
+            if let Some(tenant) = self.tenants.get_mut(id)
+                && !tenant.hush()
+            {
+                self.wakeup.forget(tenant.region.bell());
             }
         }
         for (gpu, server) in self.servers.iter_mut().enumerate() {
@@ -132,14 +151,15 @@ impl Loop {
     fn obey(&mut self, order: Order, again: &mut Vec<TenantId>) {
         match order {
             Order::Join { tenant: id, gpu, region, weight_permille, debt_ns } => {
-                let tenant = Tenant::new(id, gpu, region);
+                let mut notices = Vec::new();
+                let mut tenant = Tenant::new(id, gpu, region, &mut notices);
                 tenant.region.beat(clock::now_ns());
-                if self.wakeup.watch(tenant.region.bell(), id.0).is_ok() {
-                    self.tenants.insert(id, tenant);
-                    let input = Input::Join { tenant: id, weight_permille, debt_ns };
-                    self.servers[gpu].handle(&mut self.tenants, input);
-                    again.push(id);
-                }
+                listen(&self.wakeup, &mut tenant);
+                self.tenants.insert(id, tenant);
+                let input = Input::Join { tenant: id, weight_permille, debt_ns };
+                self.servers[gpu].handle(&mut self.tenants, input);
+                again.push(id);
+                notices.into_iter().for_each(|notice| (self.notice)(notice));
             }
             Order::Leave { tenant: id, debt_ns } => {
                 let mut debt = 0;
@@ -159,6 +179,10 @@ impl Loop {
                     let input = Input::Weight { tenant: id, weight_permille };
                     self.servers[gpu].handle(&mut self.tenants, input);
                 }
+            }
+            Order::Collect { tenant, done } => {
+                self.collect_last(tenant);
+                let _ = done.send(());
             }
             Order::Look { tenant } => again.push(tenant),
             Order::Statistics(answer) => {
@@ -191,5 +215,13 @@ impl Loop {
             handoff_ns: self.servers.iter().map(|server| server.scheduler.handoff_ns()).max().unwrap_or(0),
             slice_ns: self.servers.iter().map(|server| server.scheduler.slice_ns()).max().unwrap_or(0),
         }
+    }
+}
+
+fn listen(wakeup: &Wakeup, tenant: &mut Tenant) {
+    if let Err(error) = wakeup.watch(tenant.region.bell(), tenant.id.0) {
+        // Tried again at the next heartbeat.
+        tenant.deafen();
+        eprintln!("gpool-supervisor: a lease's bell cannot be heard: {error}");
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::cgroup;
 use crate::lease::Leases;
-use crate::procfs::{WatchedProcess, groups};
+use crate::procfs::WatchedProcess;
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
 use rustix::net::sockopt::socket_peercred;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
 /// The process on the other side, as the kernel knows it.
@@ -28,7 +29,9 @@ impl Peer {
         let credentials = socket_peercred(stream).map_err(|_| refused("the peer has no credentials"))?;
         let pid = HostPid(credentials.pid.as_raw_nonzero().get() as u32);
         let group = nix::unistd::Group::from_name(&leases.configuration.socket.group).ok().flatten();
-        let in_group = group.is_some_and(|group| groups(pid).contains(&group.gid.as_raw()));
+        let in_group = group.is_some_and(|group| {
+            credentials.gid.as_raw() == group.gid.as_raw() || peer_groups(stream).contains(&group.gid.as_raw())
+        });
         Ok(Self { uid: credentials.uid.as_raw(), pid, in_group, in_lease: is_in_a_lease(pid, leases) })
     }
 
@@ -61,9 +64,32 @@ impl Peer {
     }
 }
 
-/// A process inside a lease has no say, whoever it is.
+/// Supplementary groups of the peer as they were when it connected (SO_PEERGROUPS), so that a reused pid gives nobody
+/// another's groups.
+fn peer_groups(stream: &UnixStream) -> Vec<u32> {
+    let mut groups = vec![0u32; 1024];
+    let mut length = (groups.len() * size_of::<u32>()) as nix::libc::socklen_t;
+    // SAFETY: the buffer is as long as `length` says, and the kernel writes back how much it used.
+    let result = unsafe {
+        nix::libc::getsockopt(
+            stream.as_raw_fd(),
+            nix::libc::SOL_SOCKET,
+            nix::libc::SO_PEERGROUPS,
+            groups.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    groups.truncate(if result == 0 { length as usize / size_of::<u32>() } else { 0 });
+    groups
+}
+
+/// A process inside a lease has no say, whoever it is; nor has one that ended before it could be looked at.
 fn is_in_a_lease(pid: HostPid, leases: &Leases) -> bool {
-    let Some(path) = cgroup::path_of(pid) else { return false };
+    let path = match cgroup::known_path_of(pid) {
+        Ok(Some(path)) => path,
+        Ok(None) => return false,
+        Err(_) => return true,
+    };
     let book = leases.book();
     book.leases
         .values()

@@ -5,9 +5,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 /// No request head is longer.
 const HEAD_LIMIT: usize = 16 << 10;
+/// A whole request comes within this, however its bytes trickle.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
 /// No request body is longer.
 const BODY_LIMIT: usize = 1 << 20;
 
@@ -30,9 +33,11 @@ impl Request {
     /// # Errors
     /// A head or body that is no HTTP, too long, or cut short.
     pub fn read(stream: &mut UnixStream) -> Result<Self, ErrorBody> {
+        let deadline = Instant::now() + REQUEST_PATIENCE;
         let mut bytes = Vec::new();
         let (mut request, head_end, length) = loop {
             let mut chunk = [0; 4096];
+            wait_no_longer_than(stream, deadline)?;
             let count =
                 stream.read(&mut chunk).map_err(|cause| invalid(format!("the request was cut short ({cause})")))?;
             bytes.extend_from_slice(&chunk[..count]);
@@ -49,6 +54,7 @@ impl Request {
         }
         let got = request.body.len();
         request.body.resize(length, 0);
+        wait_no_longer_than(stream, deadline)?;
         stream
             .read_exact(&mut request.body[got..])
             .map_err(|cause| invalid(format!("the body was cut short ({cause})")))?;
@@ -71,6 +77,15 @@ impl Request {
             .find(|(key, _)| *key == name)
             .map(|(_, value)| value)
     }
+}
+
+/// Sets the limit of the next read to what is left until `deadline`.
+fn wait_no_longer_than(stream: &UnixStream, deadline: Instant) -> Result<(), ErrorBody> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
+        return Err(invalid("the request took too long"));
+    }
+    Ok(())
 }
 
 /// Method and path, where the head ends, and how long the body is; none while the head is incomplete.

@@ -53,6 +53,8 @@ pub struct Lease {
     pub region: Arc<RegionHost>,
     /// The OCI runtime that asked for it, until the container is bound.
     pub requester: Option<WatchedProcess>,
+    /// The least that a context of this lease was seen to cost.
+    pub context_bytes: Option<u64>,
     /// When the requester was seen to have ended without binding.
     pub abandoned: Option<Instant>,
     /// The container's init.
@@ -134,6 +136,8 @@ pub struct Book {
     pub leases: BTreeMap<LeaseId, Lease>,
     /// Kept places.
     pub held: Vec<Held>,
+    /// Leases of running containers that could not be taken over yet.
+    pub stranded: Vec<Record>,
 }
 
 impl Book {
@@ -159,7 +163,7 @@ impl Book {
                 "gpool ps shows those that there are",
             )),
             several => Err(ErrorBody::new(
-                ErrorCode::LeaseUnknown,
+                ErrorCode::LeaseConflict,
                 format!("{text:?} means {} leases", several.len()),
                 "give more of the id",
             )),

@@ -15,7 +15,8 @@ pub fn capacities(
     let promised = |index: usize| {
         let leases = book.leases.values().filter(|lease| lease.gpu == index).map(|lease| &lease.record);
         let kept = book.held.iter().filter(|held| held.gpu == index && Some(&held.record.container_id) != container);
-        leases.chain(kept.map(|held| &held.record)).fold((0u16, 0u64), |(permille, bytes), record| {
+        let stranded = book.stranded.iter().filter(|record| record.gpu_uuid == gpus[index].uuid);
+        leases.chain(kept.map(|held| &held.record)).chain(stranded).fold((0u16, 0u64), |(permille, bytes), record| {
             (permille.saturating_add(record.fraction_permille), bytes.saturating_add(record.memory_cap_bytes))
         })
     };

@@ -212,6 +212,7 @@ impl Leases {
             gpu,
             region,
             requester,
+            context_bytes: None,
             abandoned: None,
             init: None,
             processes: BTreeMap::new(),
@@ -231,9 +232,11 @@ impl Leases {
     pub fn bind(&self, lease: &str, init_pid: HostPid) -> Result<LeaseView, ErrorBody> {
         let gone = |cause| failed("the container's init is no process of this host", cause);
         let init = WatchedProcess::open(init_pid).map_err(gone)?;
-        let cgroup = cgroup::path_of(init_pid);
         let mut book = self.book();
         let lease = book.find(lease)?;
+        // A container without a cgroup of its own shares its starter's, which says nothing about the container.
+        let starter = lease.requester.as_ref().and_then(|requester| cgroup::path_of(requester.name.pid));
+        let cgroup = cgroup::path_of(init_pid).filter(|path| Some(path) != starter.as_ref());
         if lease.record.init.is_some_and(|bound| bound != init.name) {
             return Err(ErrorBody::new(
                 ErrorCode::LeaseConflict,

@@ -12,4 +12,4 @@ mod view;
 pub use book::{Figures, Lease, Process};
 pub use grant::{BIND_GRACE, Leases, about};
 pub use record::prepare;
-pub use takeover::take_over;
+pub use takeover::{take_over, take_over_stranded};

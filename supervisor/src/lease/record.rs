@@ -83,6 +83,8 @@ pub fn region_dir_of(run_dir: &Path, lease: &LeaseId) -> PathBuf {
 /// # Errors
 /// Names the directory.
 pub fn prepare(run_dir: &Path) -> Result<(), RecordError> {
+    // Everybody may reach the socket in it; the leases are root's alone.
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(run_dir).map_err(failed(run_dir))?;
     let dir = run_dir.join(LEASES_DIR);
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed(&dir))
 }

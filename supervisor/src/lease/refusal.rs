@@ -40,7 +40,8 @@ pub fn worded(refusal: &Refusal) -> ErrorBody {
             });
             let less = match refusal.best_memory() {
                 Some(offer) if offer.memory_free_bytes > 0 => {
-                    format!("ask for GPOOL_MEMORY={} or less, ", format_bytes(offer.memory_free_bytes))
+                    // In whole MiB, so that it can be typed as it stands.
+                    format!("ask for GPOOL_MEMORY={}MiB or less, ", offer.memory_free_bytes >> 20)
                 }
                 _ => String::new(),
             };

@@ -18,14 +18,32 @@ pub fn take_over(leases: &Leases) {
     for error in errors {
         eprintln!("gpool-supervisor: passed over a lease that cannot be read: {error}");
     }
-    for record in records {
-        let id = record.lease_id.clone();
-        if let Err(cause) = take_over_one(leases, record) {
-            eprintln!("gpool-supervisor: lease {id} is over: {cause}");
-            RegionHost::remove(&region_dir_of(&run_dir, &id));
-            Record::remove(&run_dir, &id);
-        }
+    records.into_iter().for_each(|record| take_over_or_strand(leases, record));
+}
+
+/// Tries again with the leases that could not be taken over though their containers run.
+pub fn take_over_stranded(leases: &Leases) {
+    let stranded = std::mem::take(&mut leases.book().stranded);
+    stranded.into_iter().for_each(|record| take_over_or_strand(leases, record));
+}
+
+/// A lease whose container has ended is cleared away. One whose container runs keeps its files and its place, and is
+/// tried again: a fault of ours must not sell its share to somebody else.
+fn take_over_or_strand(leases: &Leases, record: Record) {
+    let run_dir = &leases.configuration.paths.run_dir;
+    let Err(cause) = take_over_one(leases, record.clone()) else { return };
+    let id = &record.lease_id;
+    let same_boot = record.boot_id == leases.boot_id;
+    let init_lives = record.init.is_some_and(|name| WatchedProcess::reopen(name).is_ok());
+    let others_live = record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
+    if same_boot && (init_lives || others_live) {
+        eprintln!("gpool-supervisor: lease {id} cannot be taken over yet: {cause}");
+        leases.book().stranded.push(record);
+        return;
     }
+    eprintln!("gpool-supervisor: lease {id} is over: {cause}");
+    RegionHost::remove(&region_dir_of(run_dir, id));
+    Record::remove(run_dir, id);
 }
 
 fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
@@ -51,6 +69,8 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         return Err("its region is of another layout".into());
     }
     let region = Arc::new(region);
+    // A supervisor that died within an update may have written one and not the other; the record is the promise.
+    region.control().memory_cap_bytes.store(record.memory_cap_bytes, Ordering::Relaxed);
     region.control().context_bytes.store(leases.context_bytes[gpu].load(Ordering::Relaxed), Ordering::Relaxed);
     let known = record.processes.clone();
     let mut book = leases.book();

@@ -3,7 +3,8 @@
 use super::futex;
 use crate::clock;
 use gpool_shared_region::{
-    BELL_FILE, CONTROL_BYTES, CONTROL_FILE, Control, GateWord, MAGIC, REPORT_BYTES, REPORT_FILE, SLOT_BYTES, VERSION,
+    BELL_FILE, CONTROL_BYTES, CONTROL_FILE, Control, GateWord, MAGIC, OLDEST_VERSION, REPORT_BYTES, REPORT_FILE,
+    SLOT_BYTES, VERSION,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -111,6 +112,7 @@ impl RegionHost {
     fn initialise(&self, memory_cap_bytes: u64, context_bytes: u64) {
         let control = self.control();
         control.version.store(VERSION, Ordering::Relaxed);
+        control.oldest_reader.store(OLDEST_VERSION, Ordering::Relaxed);
         control.fail_open.store(1, Ordering::Relaxed);
         control.burst_ns.store(BURST_NS, Ordering::Relaxed);
         control.depth_ns.store(DEPTH_NS, Ordering::Relaxed);
@@ -123,7 +125,8 @@ impl RegionHost {
     /// Whether this is a region of a layout that this supervisor knows.
     pub fn is_ours(&self) -> bool {
         let control = self.control();
-        control.magic.load(Ordering::Acquire) == MAGIC && control.version.load(Ordering::Relaxed) == VERSION
+        let version = control.version.load(Ordering::Relaxed);
+        control.magic.load(Ordering::Acquire) == MAGIC && (OLDEST_VERSION..=VERSION).contains(&version)
     }
 
     /// The control page.

@@ -26,9 +26,9 @@ const PTX: &CStr = c".version 6.0
 /// Shorter than a launch takes on the host, so that no launch waits for room in the queue.
 const KERNEL_NS: u64 = 1000;
 /// Measurements, each of one block through the shim and one past it.
-const BLOCKS: usize = 20;
-const LAUNCHES: u32 = 2000;
-const CALLS: u32 = 500_000;
+const BLOCKS: usize = 100;
+const LAUNCHES: u32 = 1000;
+const CALLS: u32 = 100_000;
 
 /// Prints the measurements as one line of JSON, in nanoseconds a call.
 pub fn run() -> ExitCode {

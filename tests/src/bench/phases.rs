@@ -1,5 +1,6 @@
 //! What happens to the three tenants while they are watched, and what the hardware's meter shows of it.
 
+use super::process_cost::cpu_wait_us;
 use super::trio::{LENDER, Trio};
 use crate::failure::{Failure, Result};
 use crate::host::{Host, succeeded};
@@ -34,19 +35,22 @@ pub struct Busy {
     pub work_delivered: f64,
     pub work_delivered_min: f64,
     pub busy: f64,
+    /// Time in which some process of this machine waited for a CPU over all time.
+    pub cpu_wait: Option<f64>,
 }
 
 /// Watches ten seconds in which nothing changes. `meanwhile` is called once a second.
 pub fn all_busy(host: &Host, trio: &Trio, mut meanwhile: impl FnMut() -> Result<()>) -> Result<Busy> {
     sleep(SETTLE);
     let recorder = Recorder::start(host.meter()?, EVERY);
-    let from_ns = now_ns();
+    let (from_ns, waited_us) = (now_ns(), cpu_wait_us());
     for _ in 0..BUSY.as_secs() {
         sleep(Duration::from_secs(1));
         meanwhile()?;
     }
-    let to_ns = now_ns();
+    let (to_ns, waited_to_us) = (now_ns(), cpu_wait_us());
     let trace = recorder.stop()?;
+    let waited = |(from_us, to_us): (u64, u64)| (to_us - from_us) as f64 * 1e3 / (to_ns - from_ns) as f64;
     let entitled = trio.entitled();
     let received = |(id, due): &Entitled| trace.share(id, from_ns, to_ns) / due;
     let total: f64 = entitled.iter().map(|(id, _)| trace.share(id, from_ns, to_ns)).sum();
@@ -56,6 +60,7 @@ pub fn all_busy(host: &Host, trio: &Trio, mut meanwhile: impl FnMut() -> Result<
         work_delivered: total / entitled.iter().map(|(_, due)| due).sum::<f64>(),
         work_delivered_min: entitled.iter().map(received).fold(f64::INFINITY, f64::min),
         busy: trace.busy(from_ns, to_ns),
+        cpu_wait: waited_us.zip(waited_to_us).map(waited),
     })
 }
 

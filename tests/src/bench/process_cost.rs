@@ -1,4 +1,4 @@
-//! What a process costs the host.
+//! What a process costs the host, and how busy the host is.
 
 use crate::failure::{Context, Failure, Result};
 use std::fs;
@@ -23,6 +23,13 @@ pub fn resident_mib(pid: u32) -> Result<f64> {
     let kib =
         status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
     kib.map(|kib| kib / 1024.0).ok_or_else(|| Failure::new(format!("{path} has no VmRSS")))
+}
+
+/// Time in which some process of this machine waited for a CPU, in microseconds since its start; none where the kernel
+/// does not account for it.
+pub fn cpu_wait_us() -> Option<u64> {
+    let pressure = fs::read_to_string("/proc/pressure/cpu").ok()?;
+    pressure.lines().find(|line| line.starts_with("some"))?.rsplit_once("total=")?.1.parse().ok()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Shares, lending, kills and the supervisor's own cost: three tenants with gpool beside the same three without.
 
+use super::catalog::MACHINE;
 use super::phases::{self, Busy, Kills, Lending};
 use super::process_cost::{cpu_ns, resident_mib};
 use super::sheet::Sheet;
@@ -35,6 +36,9 @@ pub fn measure(host: &Host, sheet: &mut Sheet) -> Result<()> {
     add("share.work_delivered", |busy| busy.work_delivered)?;
     add("share.work_delivered_min", |busy| busy.work_delivered_min)?;
     add("gpu.busy", |busy| busy.busy)?;
+    if let (Some(own), Some(native)) = (busy.cpu_wait, plain.busy.cpu_wait) {
+        sheet.add(MACHINE, &[own], &[native])?;
+    }
     sheet.add("update.effect", &updates, &[])?;
     sheet.add("lend.idle", &[lending.used], &[plain.lending.used])?;
     for name in ["lend.time", "lend.p99"] {

@@ -1,6 +1,6 @@
 //! What has been measured so far, round by round, and the files and the table that come of it.
 
-use super::catalog::{FIGURES, Figure, Reduce, figure};
+use super::catalog::{FIGURES, Figure, MACHINE, Reduce, figure};
 use crate::failure::{Context, Failure, Result};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -54,10 +54,11 @@ impl Sheet {
         FIGURES.iter().filter_map(|figure| Some(line(figure, self.0.get(figure.name)?))).collect()
     }
 
-    /// Figures that have no measurement in some round of `rounds`.
+    /// Figures that should have been measured in each of `rounds` and were not.
     pub fn missing(&self, rounds: usize) -> Vec<&'static str> {
         let measured = |name: &str| self.0.get(name).map_or(0, Vec::len);
-        FIGURES.iter().map(|figure| figure.name).filter(|name| measured(name) < rounds).collect()
+        let names = FIGURES.iter().map(|figure| figure.name).filter(|name| *name != MACHINE);
+        names.filter(|name| measured(name) < rounds).collect()
     }
 
     /// The results as JSON.
