@@ -114,7 +114,7 @@ impl Client {
         ErrorBody::new(
             ErrorCode::SupervisorAbsent,
             format!("the supervisor is not running (nothing answers on {})", self.socket.display()),
-            "start gpool-supervisor.service",
+            "start gpool-supervisor",
         )
     }
 

@@ -206,7 +206,7 @@ fn act_on(leases: &Leases, notice: Notice) {
             if let Some(lease) = book.of_tenant(tenant) {
                 let about = crate::lease::about(&lease.record, None);
                 let message = format!(
-                    "{} has cut its report short: what it uses is no longer measured, and its gate stays closed",
+                    "{} has cut its report short: its processes can no longer be heard, and end when they use it",
                     lease.record.container_id.short()
                 );
                 leases.events.note(EventKind::Breach, about, message);

@@ -43,7 +43,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
         ("GET", ["v1", "gpus"]) => value(leases.book().gpu_views(&leases.gpus, &leases.used_bytes())),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
-        ("GET", ["v1", "leases", id]) => value(leases.book().find(id)?.view()),
+        ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => {
             peer.must_administer("start a leased container")?;
             value(leases.grant(&request.message::<LeaseRequest>()?, peer.process()?, peer.uid)?)

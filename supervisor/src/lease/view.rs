@@ -3,7 +3,7 @@
 use super::book::{Book, Held, Lease};
 use crate::device::Gpu;
 use crate::region::Report;
-use gpool_protocol::{GpuView, LeaseState, LeaseView};
+use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseState, LeaseView};
 use std::sync::atomic::Ordering;
 
 /// What enforces a share today.
@@ -67,6 +67,20 @@ impl Book {
     /// All leases and kept places.
     pub fn views(&self) -> Vec<LeaseView> {
         self.leases.values().map(Lease::view).chain(self.held.iter().map(Held::view)).collect()
+    }
+
+    /// The lease or the kept place that `text` means, see [`Book::find`].
+    ///
+    /// # Errors
+    /// Unknown, or not unique.
+    pub fn view_of(&mut self, text: &str) -> Result<LeaseView, ErrorBody> {
+        let found = self.find(text).map(|lease| lease.view());
+        let means =
+            |held: &&Held| held.record.lease_id.0.starts_with(text) || held.record.container_id.0.starts_with(text);
+        match (found, self.held.iter().find(means)) {
+            (Err(error), Some(held)) if error.code == ErrorCode::LeaseUnknown && !text.is_empty() => Ok(held.view()),
+            (found, _) => found,
+        }
     }
 
     /// The GPUs with what is promised of them; `used_bytes` is what NVML last said.

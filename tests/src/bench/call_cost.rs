@@ -25,10 +25,13 @@ const PTX: &CStr = c".version 6.0
 
 /// Shorter than a launch takes on the host, so that no launch waits for room in the queue.
 const KERNEL_NS: u64 = 1000;
-/// Measurements, each of one block through the shim and one past it.
-const BLOCKS: usize = 100;
-const LAUNCHES: u32 = 1000;
-const CALLS: u32 = 100_000;
+/// Measurements, each of one block through the shim and one past it. Blocks are short, so that both of a pair meet the
+/// same machine, and many, because a launch of the simulated driver takes anything from 3 to 6 us.
+const BLOCKS: usize = 1000;
+/// Before the estimates are settled and the caches warm.
+const WARM_UP_BLOCKS: usize = 50;
+const LAUNCHES: u32 = 200;
+const CALLS: u32 = 10_000;
 
 /// Prints the measurements as one line of JSON, in nanoseconds a call.
 pub fn run() -> ExitCode {
@@ -52,7 +55,7 @@ fn measure() -> Result<serde_json::Value, String> {
     let (mut version, mut version_native) = (Vec::new(), Vec::new());
     let ways = [shim.function::<CuLaunchKernel>(c"cuLaunchKernel")?, real.function(c"cuLaunchKernel")?];
     let versions = [shim.function::<CuDriverGetVersion>(c"cuDriverGetVersion")?, real.function(c"cuDriverGetVersion")?];
-    for _ in 0..BLOCKS {
+    for _ in 0..WARM_UP_BLOCKS + BLOCKS {
         for (way, into) in ways.iter().zip([&mut launch, &mut launch_native]) {
             into.push(launches(*way, kernel)?);
             // SAFETY: no arguments; a context is current to this thread.
@@ -61,6 +64,9 @@ fn measure() -> Result<serde_json::Value, String> {
         for (way, into) in versions.iter().zip([&mut version, &mut version_native]) {
             into.push(version_calls(*way)?);
         }
+    }
+    for measured in [&mut launch, &mut launch_native, &mut version, &mut version_native] {
+        measured.drain(..WARM_UP_BLOCKS);
     }
     Ok(json!({
         "launch_ns": launch, "launch_native_ns": launch_native,

@@ -115,6 +115,13 @@ pub const FIGURES: &[Figure] = &[
         "kernels executing while all three had work, aim 0.97; switches are not busy",
     ),
     simulated(
+        "gpu.longest_gap",
+        "ms",
+        Worst,
+        Nothing,
+        "longest time without a kernel while two tenants or three had work, during all pauses; readings 1 ms apart",
+    ),
+    simulated(
         "lend.idle",
         "ratio",
         Median,
@@ -143,7 +150,8 @@ pub const FIGURES: &[Figure] = &[
         "ms",
         Worst,
         AtMost(1000.0),
-        "gpool update to the start of the first window of 1 s within 2 points of the new shares",
+        "gpool update to the start of the first window of 1 s within 2 points of the new shares, which may be 0.2 s \
+         before the change is complete",
     ),
     simulated(
         "kill.free",
@@ -166,6 +174,13 @@ pub const FIGURES: &[Figure] = &[
         Median,
         Nothing,
         "the hot path, thread CPU time per call with two threads over one; native: a private atomic counter",
+    ),
+    host(
+        "gate.launch_eight_threads",
+        "ratio",
+        Worst,
+        Nothing,
+        "the same with eight threads, with stacks of 8 MiB as pthreads have them, over one",
     ),
     host(
         "gate.burst_added",

@@ -7,14 +7,21 @@ use gpool_driver_abi::cuda::CUstream;
 use gpool_interposer_logic::Process;
 use std::hint::black_box;
 use std::ptr::without_provenance_mut;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Instant;
 
 /// Calls in one measurement; five measurements are ten million.
 const CALLS: u32 = 2_000_000;
 /// The same on the slow path, which costs hundreds of times as much.
 const SLOW_CALLS: u32 = 200_000;
+/// With more threads than cores.
+const CROWD: usize = 8;
+const CROWD_CALLS: u32 = 200_000;
+/// What a thread gets that asks for nothing, of Rust and of the C library. The place of a thread's stack decides which
+/// line of credit it uses.
+const RUST_STACK: usize = 2 << 20;
+const PTHREAD_STACK: usize = 8 << 20;
 /// A burst of a millisecond when a launch takes 2.5 us, as a launch of a real driver does at least.
 const USUAL_BURST: u16 = 400;
 /// The most that a burst holds. Without a device bursts follow each other a hundred times as fast as on one, and two
@@ -25,21 +32,25 @@ const REPEATS: usize = 5;
 
 /// Adds one round.
 pub fn measure(sheet: &mut Sheet) -> Result<()> {
-    let (usual, slow, longest) = (process(USUAL_BURST), process(1), process(LONGEST_BURST));
+    let (usual, slow) = (process(USUAL_BURST), process(1));
     let (mut added, mut burst, mut empty) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut ratio, mut native_ratio) = (Vec::new(), Vec::new());
+    let (mut two, mut crowd, mut native) = (Vec::new(), Vec::new(), Vec::new());
     let stream = stream(0);
     for _ in 0..REPEATS {
         let nothing = per_call(CALLS, || _ = black_box(stream));
         empty.push(nothing);
         added.push(per_call(CALLS, || launch(black_box(usual), black_box(stream))) - nothing);
         burst.push(per_call(SLOW_CALLS, || launch(black_box(slow), black_box(stream))) - nothing);
-        ratio.push(two_over_one(|thread| admit_many(longest, thread)));
-        native_ratio.push(two_over_one(|_| count_many()));
+        // Each time a process of its own: threads that meet on a line spoil its estimates for good.
+        let (for_two, for_crowd) = (process(LONGEST_BURST), process(LONGEST_BURST));
+        two.push(many_over_one(2, RUST_STACK, |thread| admit_many(for_two, thread, CALLS)));
+        crowd.push(many_over_one(CROWD, PTHREAD_STACK, |thread| admit_many(for_crowd, thread, CROWD_CALLS)));
+        native.push(many_over_one(2, RUST_STACK, |_| count_many()));
     }
     sheet.add("gate.launch_added", &added, &empty)?;
     sheet.add("gate.burst_added", &burst, &[median(&empty)])?;
-    sheet.add("gate.launch_two_threads", &ratio, &native_ratio)
+    sheet.add("gate.launch_two_threads", &two, &native)?;
+    sheet.add("gate.launch_eight_threads", &crowd, &native)
 }
 
 /// Each thread launches on a stream of its own.
@@ -56,9 +67,9 @@ fn per_call(calls: u32, mut call: impl FnMut()) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-fn admit_many(process: &Process, thread: usize) {
+fn admit_many(process: &Process, thread: usize, calls: u32) {
     let stream = stream(thread);
-    for _ in 0..CALLS {
+    for _ in 0..calls {
         launch(black_box(process), black_box(stream));
     }
 }
@@ -72,24 +83,31 @@ fn count_many() {
     }
 }
 
-/// Thread CPU time of `work` with two threads at once over that of one alone. Time in which a thread does not run does
+/// Thread CPU time of `work` with many threads at once over that of one alone. Time in which a thread does not run does
 /// not count, so neighbours on the machine matter little.
-fn two_over_one(work: impl Fn(usize) + Sync) -> f64 {
-    let alone = cpu_of(1, &work);
-    cpu_of(2, &work) / alone
+fn many_over_one(threads: usize, stack_bytes: usize, work: impl Fn(usize) + Sync) -> f64 {
+    let alone = cpu_of(1, stack_bytes, &work);
+    cpu_of(threads, stack_bytes, &work) / alone
 }
 
-fn cpu_of(threads: usize, work: &(impl Fn(usize) + Sync)) -> f64 {
-    let start = Barrier::new(threads);
+/// Thread CPU time of each thread, on average; no number when a thread cannot be had.
+fn cpu_of(threads: usize, stack_bytes: usize, work: &(impl Fn(usize) + Sync)) -> f64 {
+    let is_started = AtomicBool::new(false);
     let timed = |thread: usize| {
-        start.wait();
+        while !is_started.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
         let before_ns = thread_cpu_ns();
         work(thread);
         (thread_cpu_ns() - before_ns) as f64
     };
+    let timed = &timed;
     let total: f64 = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || timed(thread))).collect();
-        running.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).sum()
+        let one = |thread| Builder::new().stack_size(stack_bytes).spawn_scoped(scope, move || timed(thread));
+        let running: Vec<_> = (0..threads).map(one).collect();
+        is_started.store(true, Ordering::Release);
+        let cpu_ns = |thread: std::io::Result<ScopedJoinHandle<'_, f64>>| thread.ok()?.join().ok();
+        running.into_iter().map(|thread| cpu_ns(thread).unwrap_or(f64::NAN)).sum()
     });
     total / threads as f64
 }

@@ -98,6 +98,8 @@ pub struct Lending {
     pub lent_ms: Vec<f64>,
     /// The same.
     pub reclaimed_ms: Vec<f64>,
+    /// The longest time in which nobody ran, in milliseconds.
+    pub longest_gap_ms: f64,
 }
 
 /// Pauses the lender once for long and `events` times for a moment.
@@ -127,6 +129,7 @@ pub fn lending(host: &Host, trio: &Trio, events: usize) -> Result<Lending> {
         used: used_by_others(&trace, lender, long_ns, long_end_ns),
         lent_ms: moments.iter().filter_map(lent).collect(),
         reclaimed_ms: moments.iter().filter_map(reclaimed).collect(),
+        longest_gap_ms: longest_gap_ms(&trace),
     })
 }
 
@@ -142,6 +145,19 @@ fn used_by_others(trace: &Trace, lender: &str, from_ns: u64, to_ns: u64) -> f64 
     let readings = trace.since(from_ns).iter().map(|meter| meter.now_ns);
     let silent_ns = readings.take_while(|at_ns| *at_ns < to_ns).find(|at_ns| had_ns(*at_ns) >= all_ns - 1.0);
     silent_ns.map_or(0.0, |silent_ns| trace.busy(silent_ns, to_ns) - trace.share(lender, silent_ns, to_ns))
+}
+
+/// The longest time from one reading to another between which the device was not busy.
+fn longest_gap_ms(trace: &Trace) -> f64 {
+    let mut gaps_ns = Vec::new();
+    let mut last = (0, 0);
+    for meter in trace.readings() {
+        if meter.busy_ns > last.1 || last.0 == 0 {
+            last = (meter.now_ns, meter.busy_ns);
+        }
+        gaps_ns.push(meter.now_ns - last.0);
+    }
+    milliseconds(Duration::from_nanos(gaps_ns.into_iter().max().unwrap_or(0)))
 }
 
 /// What the deaths of containers free.

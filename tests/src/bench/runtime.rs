@@ -75,7 +75,7 @@ fn in_turn(
 ) -> Result<Vec<(Duration, Duration)>> {
     let pair = |index: usize| {
         let (own_id, native_id) = (format!("{name}-leased-{index}"), format!("{name}-plain-{index}"));
-        if index % 2 == 0 {
+        if index.is_multiple_of(2) {
             let first = own(&own_id)?;
             Ok((first, native(&native_id)?))
         } else {

@@ -40,6 +40,7 @@ pub fn measure(host: &Host, sheet: &mut Sheet) -> Result<()> {
         sheet.add(MACHINE, &[own], &[native])?;
     }
     sheet.add("update.effect", &updates, &[])?;
+    sheet.add("gpu.longest_gap", &[lending.longest_gap_ms], &[plain.lending.longest_gap_ms])?;
     sheet.add("lend.idle", &[lending.used], &[plain.lending.used])?;
     for name in ["lend.time", "lend.p99"] {
         sheet.add(name, &lending.lent_ms, &plain.lending.lent_ms)?;

@@ -77,16 +77,19 @@ impl Sheet {
     }
 }
 
+/// One side of a round: the figure's own measurements or the native ones.
+type Pick = fn(&Round) -> &Vec<f64>;
+
 fn line(figure: &'static Figure, rounds: &[Round]) -> Line {
-    let each = |pick: fn(&Round) -> &Vec<f64>| -> Vec<f64> {
+    let each = |pick: Pick| -> Vec<f64> {
         rounds.iter().map(pick).filter(|measured| !measured.is_empty()).map(|m| reduced(figure.reduce, m)).collect()
     };
-    let all = |pick: fn(&Round) -> &Vec<f64>| -> Vec<f64> { rounds.iter().flat_map(pick).copied().collect() };
+    let all = |pick: Pick| -> Vec<f64> { rounds.iter().flat_map(pick).copied().collect() };
     let over_rounds = |each: &[f64], all: &[f64]| match figure.reduce {
         Reduce::P99 => reduced(Reduce::P99, all),
         Reduce::Median | Reduce::Worst => reduced(Reduce::Median, each),
     };
-    let (own, native): (fn(&Round) -> &Vec<f64>, fn(&Round) -> &Vec<f64>) = (|r| &r.own, |r| &r.native);
+    let (own, native): (Pick, Pick) = (|round| &round.own, |round| &round.native);
     let (rounds, native_rounds) = (each(own), each(native));
     Line {
         figure,
@@ -104,7 +107,7 @@ fn reduced(reduce: Reduce, measured: &[f64]) -> f64 {
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
     match reduce {
-        Reduce::Median if sorted.len() % 2 == 0 => sorted[middle - 1].midpoint(sorted[middle]),
+        Reduce::Median if sorted.len().is_multiple_of(2) => sorted[middle - 1].midpoint(sorted[middle]),
         Reduce::Median => sorted[middle],
         Reduce::Worst => sorted[sorted.len() - 1],
         Reduce::P99 => sorted[(sorted.len() * 99).div_ceil(100) - 1],

@@ -18,6 +18,10 @@ const JUDGED: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_secs(1);
 /// The same for shares after a change.
 const AFTER_CHANGE: Duration = Duration::from_secs(5);
+/// An effect is there in the first window of this length whose shares are this close (0 to 1) to the new ones: short
+/// enough to tell before from after, long enough for several slices of everybody.
+const EFFECT_WINDOW: Duration = Duration::from_millis(250);
+const EFFECT_TOLERANCE: f64 = 0.05;
 /// Between two readings of the meter, while nothing changes.
 const EVERY: Duration = Duration::from_millis(50);
 /// After a change, while it is watched closely.
@@ -148,7 +152,7 @@ fn judge_shares(trace: &Trace, containers: &[Container; 3], at: &Moments, promis
     let entitled = [(first, 0.2), (second, 0.6), (third, 0.2)];
     let settled = at.updated + SETTLE.as_nanos() as u64;
     judge_error(trace, "new shares after gpool update", &entitled, settled, at.paused, promises);
-    let seen = measure::effect_time(trace, &entitled, at.updated, Duration::from_secs(1), 0.02);
+    let seen = measure::effect_time(trace, &entitled, at.updated, EFFECT_WINDOW, EFFECT_TOLERANCE);
     promises.show_speed("update seen in the shares", seen, "1000 ms");
 }
 
@@ -205,7 +209,7 @@ fn judge_kill(
         "1000 ms",
     );
     let entitled = [(second.id.as_str(), 0.75), (third.id.as_str(), 0.25)];
-    let seen = measure::effect_time(trace, &entitled, at.killed, Duration::from_secs(1), 0.02);
+    let seen = measure::effect_time(trace, &entitled, at.killed, EFFECT_WINDOW, EFFECT_TOLERANCE);
     promises.show_speed("its slice with the others after", seen, "1000 ms");
     let held = usage_of(&reader.read()?, &first.id).bytes_now;
     let from = at.killed + SETTLE.as_nanos() as u64;
