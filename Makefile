@@ -2,6 +2,7 @@
 
 STAGE := target/gpool
 RELEASE := target/release
+GUEST := target/guest
 STATIC_TARGET := x86_64-unknown-linux-gnu
 STATIC := target/static/$(STATIC_TARGET)/release
 # Built alone: in one build cargo would unify the features of no_std libraries with those of programs.
@@ -22,7 +23,8 @@ prepare:
 
 build: ## Build everything and lay it out in target/gpool
 	$(CARGO) build $(CARGO_FLAGS) --release --workspace $(EXCLUDE)
-	for library in $(LIBRARIES); do $(CARGO) build $(CARGO_FLAGS) --release -p $$library || exit 1; done
+	for library in $(SHIMS); do $(CARGO) build $(CARGO_FLAGS) --profile guest -p $$library || exit 1; done
+	for library in $(SIMULATED); do $(CARGO) build $(CARGO_FLAGS) --release -p $$library || exit 1; done
 	RUSTFLAGS="-C target-feature=+crt-static" \
 	    $(CARGO) build $(CARGO_FLAGS) --release -p gpool-runtime-hook --target $(STATIC_TARGET) --target-dir target/static
 	rm -rf $(STAGE)
@@ -32,8 +34,8 @@ build: ## Build everything and lay it out in target/gpool
 	cp $(RELEASE)/gpool-bench $(RELEASE)/gpool-launch-cost $(STAGE)/bin/
 	cp $(STATIC)/gpool-runtime $(STAGE)/bin/
 	cp $(STATIC)/gpool-hook $(STAGE)/libexec/
-	cp $(RELEASE)/libgpool_shim_cuda.so $(STAGE)/lib/libgpool-cuda.so
-	cp $(RELEASE)/libgpool_shim_nvml.so $(STAGE)/lib/libgpool-nvml.so
+	cp $(GUEST)/libgpool_shim_cuda.so $(STAGE)/lib/libgpool-cuda.so
+	cp $(GUEST)/libgpool_shim_nvml.so $(STAGE)/lib/libgpool-nvml.so
 	cp $(RELEASE)/libgpool_simulated_cuda.so $(STAGE)/simulated/libcuda.so.1
 	cp $(RELEASE)/libgpool_simulated_nvml.so $(STAGE)/simulated/libnvidia-ml.so.1
 

@@ -194,7 +194,8 @@ pub const FIGURES: &[Figure] = &[
         "ns",
         Median,
         Nothing,
-        "cuLaunchKernel through the shim in a container, bursts measured with the simulated driver's events; \
+        "cuLaunchKernel through the shim in a container, 200 between synchronisations; bursts are measured with the \
+         simulated driver's events, which cost as much as a launch; \
          native: the simulated library's own in the same process",
     ),
     host(
