@@ -3,16 +3,18 @@
 //! Figures on the simulated GPU say how gpool shares a device that takes turns as an NVIDIA GPU does; they are no
 //! figures of a real one. Where absolute times are given they are those of this machine at this hour.
 //!
-//! Rooms: `catalog` (names and promises), `sheet` and `table` (what was measured), `sharing` with `trio` and `phases`
-//! (three tenants), `calls` and `call_cost` (calls in a container), `gate` and `null_driver` (the gate alone),
-//! `runtime` and `bundle` (whole processes of the OCI runtime), `decide` (the scheduler).
+//! Rooms: `figures` and `catalog` (names and promises), `sheet` and `table` (what was measured), `sharing` with `trio`,
+//! `phases` and `lending` (three tenants), `calls` and `call_cost` (calls in a container), `gate` and `null_driver`
+//! (the gate alone), `runtime` and `bundle` (whole processes of the OCI runtime), `decide` (the scheduler).
 
 mod bundle;
 pub mod call_cost;
 mod calls;
-pub mod catalog;
+mod catalog;
 mod decide;
+mod figures;
 mod gate;
+mod lending;
 mod null_driver;
 mod phases;
 mod process_cost;

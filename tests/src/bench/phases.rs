@@ -1,18 +1,19 @@
 //! What happens to the three tenants while they are watched, and what the hardware's meter shows of it.
 
 use super::process_cost::cpu_wait_us;
-use super::trio::{LENDER, Trio};
+use super::trio::Trio;
 use crate::failure::{Failure, Result};
 use crate::host::{Host, succeeded};
 use crate::measure::{self, Entitled};
 use crate::meter::now_ns;
-use crate::trace::{Recorder, Trace};
+use crate::trace::Recorder;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Between two readings where shares over seconds are wanted, and where moments are.
+/// Between two readings where shares over seconds are wanted.
 const EVERY: Duration = Duration::from_millis(5);
-const EVERY_MOMENT: Duration = Duration::from_millis(1);
+/// Between two readings where moments are wanted.
+pub const EVERY_MOMENT: Duration = Duration::from_millis(1);
 
 const SETTLE: Duration = Duration::from_secs(1);
 const BUSY: Duration = Duration::from_secs(10);
@@ -22,9 +23,6 @@ const AFTER_UPDATE: Duration = Duration::from_millis(2500);
 /// Shares this close count as the new ones.
 const TOLERANCE: f64 = 0.02;
 const UPDATES: usize = 4;
-const LONG_PAUSE: Duration = Duration::from_secs(2);
-/// The least length of a short pause and of the time between two; up to as much again is added.
-const SHORT_PAUSE: Duration = Duration::from_millis(70);
 const AFTER_KILL: Duration = Duration::from_millis(700);
 
 /// All three at work.
@@ -89,77 +87,6 @@ pub fn updates(host: &Host, trio: &Trio) -> Result<Vec<f64>> {
     Ok(changes.iter().map(seen).collect())
 }
 
-/// Idle time of the lender.
-#[derive(Debug, Clone)]
-pub struct Lending {
-    /// Part of a long pause in which the others ran.
-    pub used: f64,
-    /// Milliseconds, for each short pause.
-    pub lent_ms: Vec<f64>,
-    /// The same.
-    pub reclaimed_ms: Vec<f64>,
-    /// The longest time in which nobody ran, in milliseconds.
-    pub longest_gap_ms: f64,
-}
-
-/// Pauses the lender once for long and `events` times for a moment.
-pub fn lending(host: &Host, trio: &Trio, events: usize) -> Result<Lending> {
-    let recorder = Recorder::start(host.meter()?, EVERY_MOMENT);
-    let pause = &trio.pauses[LENDER];
-    let long_ns = now_ns();
-    pause.pause()?;
-    sleep(LONG_PAUSE);
-    let long_end_ns = now_ns();
-    pause.resume()?;
-    let mut moments = Vec::new();
-    for event in 0..events {
-        sleep(short_pause(2 * event));
-        let paused_ns = now_ns();
-        pause.pause()?;
-        sleep(short_pause(2 * event + 1));
-        moments.push((paused_ns, now_ns()));
-        pause.resume()?;
-    }
-    sleep(2 * SHORT_PAUSE);
-    let trace = recorder.stop()?;
-    let lender = trio.lender();
-    let lent = |(from_ns, to_ns): &(u64, u64)| measure::lend_gap(&trace, lender, *from_ns, *to_ns).map(milliseconds);
-    let reclaimed = |(_, at_ns): &(u64, u64)| measure::first_run(&trace, lender, *at_ns).map(milliseconds);
-    Ok(Lending {
-        used: used_by_others(&trace, lender, long_ns, long_end_ns),
-        lent_ms: moments.iter().filter_map(lent).collect(),
-        reclaimed_ms: moments.iter().filter_map(reclaimed).collect(),
-        longest_gap_ms: longest_gap_ms(&trace),
-    })
-}
-
-/// From 70 to 140 ms, in steps that have nothing to do with the length of a slice.
-fn short_pause(index: usize) -> Duration {
-    SHORT_PAUSE + SHORT_PAUSE * (index as u32 * 37 % 100) / 100
-}
-
-/// Busy time of the others from the lender's last kernel to the end.
-fn used_by_others(trace: &Trace, lender: &str, from_ns: u64, to_ns: u64) -> f64 {
-    let had_ns = |at_ns: u64| trace.share(lender, from_ns, at_ns) * (at_ns - from_ns) as f64;
-    let all_ns = had_ns(to_ns);
-    let readings = trace.since(from_ns).iter().map(|meter| meter.now_ns);
-    let silent_ns = readings.take_while(|at_ns| *at_ns < to_ns).find(|at_ns| had_ns(*at_ns) >= all_ns - 1.0);
-    silent_ns.map_or(0.0, |silent_ns| trace.busy(silent_ns, to_ns) - trace.share(lender, silent_ns, to_ns))
-}
-
-/// The longest time from one reading to another between which the device was not busy.
-fn longest_gap_ms(trace: &Trace) -> f64 {
-    let mut gaps_ns = Vec::new();
-    let mut last = (0, 0);
-    for meter in trace.readings() {
-        if meter.busy_ns > last.1 || last.0 == 0 {
-            last = (meter.now_ns, meter.busy_ns);
-        }
-        gaps_ns.push(meter.now_ns - last.0);
-    }
-    milliseconds(Duration::from_nanos(gaps_ns.into_iter().max().unwrap_or(0)))
-}
-
 /// What the deaths of containers free.
 #[derive(Debug, Clone, Default)]
 pub struct Kills {
@@ -185,12 +112,17 @@ pub fn kills(host: &Host, trio: &Trio) -> Result<Kills> {
         let freed = freed.ok_or_else(|| Failure::new(format!("{id} was killed and still holds memory")))?;
         kills.freed_ms.push(milliseconds(freed));
         let next_ns = killed.get(index + 1).map(|(_, next_ns)| *next_ns);
-        let inherited = next_ns.and_then(|next_ns| measure::lend_gap(&trace, id, *at_ns, next_ns));
-        kills.inherited_ms.extend(inherited.map(milliseconds));
+        // Of the last one nobody inherits.
+        let inherited = next_ns.map(|next_ns| {
+            let gap = measure::lend_gap(&trace, id, *at_ns, next_ns);
+            milliseconds(gap.unwrap_or(Duration::from_nanos(next_ns - at_ns)))
+        });
+        kills.inherited_ms.extend(inherited);
     }
     Ok(kills)
 }
 
-fn milliseconds(duration: Duration) -> f64 {
+/// For the sheet.
+pub fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }

@@ -1,7 +1,8 @@
 //! Shares, lending, kills and the supervisor's own cost: three tenants with gpool beside the same three without.
 
-use super::catalog::MACHINE;
-use super::phases::{self, Busy, Kills, Lending};
+use super::figures::MACHINE;
+use super::lending::{Lending, lend};
+use super::phases::{self, Busy, Kills};
 use super::process_cost::{cpu_ns, resident_mib};
 use super::sheet::Sheet;
 use super::trio::{Trio, Way};
@@ -25,7 +26,7 @@ pub fn measure(host: &Host, sheet: &mut Sheet) -> Result<()> {
     let trio = Trio::start(host, Way::Leased)?;
     let busy = supervised(host, &trio, sheet)?;
     let updates = phases::updates(host, &trio)?;
-    let lending = phases::lending(host, &trio, PAUSES)?;
+    let lending = lend(host, &trio, PAUSES)?;
     idle(host, &trio, sheet)?;
     let kills = phases::kills(host, &trio)?;
     host.engine.remove_all_containers()?;
@@ -63,7 +64,7 @@ fn plain(host: &Host) -> Result<Plain> {
     let mut trio = Trio::start(host, Way::Plain)?;
     let busy = phases::all_busy(host, &trio, || Ok(()))?;
     trio.make_lender_prompt(host)?;
-    let lending = phases::lending(host, &trio, PLAIN_PAUSES)?;
+    let lending = lend(host, &trio, PLAIN_PAUSES)?;
     let kills = phases::kills(host, &trio)?;
     host.engine.remove_all_containers()?;
     Ok(Plain { busy, lending, kills })

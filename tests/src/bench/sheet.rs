@@ -1,6 +1,7 @@
 //! What has been measured so far, round by round, and the files and the table that come of it.
 
-use super::catalog::{FIGURES, Figure, MACHINE, Reduce, figure};
+use super::catalog::{Figure, Reduce, figure};
+use super::figures::{FIGURES, MACHINE};
 use crate::failure::{Context, Failure, Result};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

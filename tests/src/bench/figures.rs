@@ -1,0 +1,182 @@
+//! The figures: their names, their units, what was measured and what is promised.
+
+use super::catalog::Figure;
+use super::catalog::Promise::{self, AtLeast, AtMost, Nothing};
+use super::catalog::Reduce::{self, Median, P99, Worst};
+
+const fn simulated(
+    name: &'static str,
+    unit: &'static str,
+    reduce: Reduce,
+    promise: Promise,
+    what: &'static str,
+) -> Figure {
+    Figure { name, unit, reduce, promise, is_simulated: true, what }
+}
+
+const fn host(name: &'static str, unit: &'static str, reduce: Reduce, promise: Promise, what: &'static str) -> Figure {
+    Figure { name, unit, reduce, promise, is_simulated: false, what }
+}
+
+/// The one figure that a machine may not have: its kernel may not account for pressure.
+pub const MACHINE: &str = "machine.cpu_wait";
+
+/// All figures, in the order of the table.
+pub const FIGURES: &[Figure] = &[
+    simulated(
+        "share.error_10s",
+        "points",
+        Median,
+        AtMost(1.0),
+        "worst deviation from 30/60/10 % over 10 s; native: the same tenants in plain containers",
+    ),
+    simulated("share.error_1s_mae", "points", Median, AtMost(2.0), "mean absolute error over windows of 1 s"),
+    simulated(
+        "share.work_delivered",
+        "ratio",
+        Median,
+        AtLeast(0.95),
+        "GPU time received over entitled, all three together",
+    ),
+    simulated(
+        "share.work_delivered_min",
+        "ratio",
+        Median,
+        Nothing,
+        "the same of the tenant that received least of what it is entitled to",
+    ),
+    simulated(
+        "gpu.busy",
+        "ratio",
+        Median,
+        AtLeast(0.95),
+        "kernels executing while all three had work, aim 0.97; switches are not busy",
+    ),
+    simulated(
+        "gpu.longest_gap",
+        "ms",
+        Worst,
+        Nothing,
+        "longest time without a kernel while two tenants or three had work, during all pauses; readings 1 ms apart",
+    ),
+    simulated(
+        "lend.idle",
+        "ratio",
+        Median,
+        AtLeast(0.95),
+        "GPU time that the others used while the 60 % tenant was idle for 2 s",
+    ),
+    simulated(
+        "lend.time",
+        "ms",
+        Median,
+        AtMost(20.0),
+        "last kernel of the idle tenant to the next one of another; readings 1 ms apart; \
+         native: the idle tenant synchronises every 8 launches, or its queue would hold seconds of work",
+    ),
+    simulated("lend.p99", "ms", P99, Nothing, "the same"),
+    simulated(
+        "reclaim.p50",
+        "ms",
+        Median,
+        Nothing,
+        "the tenant wants again to its first kernel, up to 1 ms of it the tenant's own poll; native as in lend.time",
+    ),
+    simulated("reclaim.p99", "ms", P99, AtMost(50.0), "the same"),
+    simulated(
+        "update.effect",
+        "ms",
+        Worst,
+        AtMost(1000.0),
+        "gpool update to the start of the first window of 1 s within 2 points of the new shares, which may be 0.2 s \
+         before the change is complete",
+    ),
+    simulated(
+        "kill.free",
+        "ms",
+        Worst,
+        AtMost(1000.0),
+        "SIGKILL to the container's init to no byte held at the device; native: plain containers",
+    ),
+    simulated("kill.slice", "ms", Worst, AtMost(1000.0), "its last kernel to the next one of another"),
+    host(
+        "gate.launch_added",
+        "ns",
+        Median,
+        AtMost(20.0),
+        "the gate before one launch, null driver, with the slow path once per 400 launches; native: an empty loop",
+    ),
+    host(
+        "gate.launch_two_threads",
+        "ratio",
+        Median,
+        Nothing,
+        "the hot path, thread CPU time per call with two threads over one; native: a private atomic counter",
+    ),
+    host(
+        "gate.launch_eight_threads",
+        "ratio",
+        Worst,
+        Nothing,
+        "the same with eight threads, with stacks of 8 MiB as pthreads have them, over one",
+    ),
+    host(
+        "gate.burst_added",
+        "ns",
+        Median,
+        Nothing,
+        "the slow path behind the gate, once per burst of about 1 ms of GPU time, null driver",
+    ),
+    simulated(
+        "gate.launch_added_whole",
+        "ns",
+        Median,
+        Nothing,
+        "cuLaunchKernel through the shim in a container, 200 between synchronisations; bursts are measured with the \
+         simulated driver's events, which cost as much as a launch; \
+         native: the simulated library's own in the same process",
+    ),
+    host(
+        "shim.trampoline_added",
+        "ns",
+        Median,
+        Nothing,
+        "cuDriverGetVersion through the shim in a container; native: the library's own",
+    ),
+    host(
+        "runtime.create_added",
+        "ms",
+        Median,
+        AtMost(25.0),
+        "gpool-runtime create with a request beside runc create without, whole processes; native: runc",
+    ),
+    host("runtime.passthrough_added", "ms", Median, AtMost(2.0), "gpool-runtime state beside runc state; native: runc"),
+    host(
+        "runtime.start_200",
+        "leases/s",
+        Median,
+        Nothing,
+        "gpool-runtime run of `true` with a request, 200 times, one after the other; native: runc run without",
+    ),
+    simulated(
+        "handoff.p50",
+        "us",
+        Median,
+        Nothing,
+        "gate opened to the first launch behind it, three tenants competing; the supervisor's own running median",
+    ),
+    host("supervisor.rss", "MiB", Median, AtMost(32.0), "resident memory with three tenants competing"),
+    host("supervisor.cpu_idle", "ratio", Median, AtMost(0.01), "of one core, three idle leases, 10 s"),
+    host("supervisor.cpu_busy", "ratio", Median, Nothing, "of one core, three tenants competing, 10 s"),
+    host(
+        MACHINE,
+        "ratio",
+        Median,
+        Nothing,
+        "time in which some process of this machine waited for a CPU (PSI), while the shares were measured: \
+         what disturbs the figures above",
+    ),
+    host("decide.16", "ns", Median, Nothing, "one decision of the slice scheduler with 16 tenants that want"),
+    host("decide.128", "ns", Median, Nothing, "the same with 128"),
+    host("decide.1000", "ns", Median, Nothing, "the same with 1000"),
+];
