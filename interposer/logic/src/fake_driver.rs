@@ -1,8 +1,5 @@
 //! A region in memory and a driver whose GPU takes a fixed time per launch, for tests.
 
-// SAFETY: for all of this file: handles are leaked cells or constants made here, and out-pointers are the caller's.
-#![allow(clippy::undocumented_unsafe_blocks)]
-
 use crate::clock;
 use crate::driver::Driver;
 use crate::process::{Place, Process};
@@ -18,6 +15,7 @@ use std::sync::atomic::Ordering;
 pub fn region() -> Region {
     let words: &'static mut [u128] = Box::leak(vec![0u128; (CONTROL_BYTES + REPORT_BYTES) / 16 + 8].into_boxed_slice());
     let base = words.as_mut_ptr().cast::<u8>();
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     let aligned = unsafe { base.add(base.align_offset(64)) };
     // SAFETY: aligned, zeroed, leaked; Control and Slot hold only atomics and zeros.
     unsafe { Region::in_memory(&*aligned.cast::<Control>(), aligned.add(CONTROL_BYTES), -1) }
@@ -43,6 +41,7 @@ impl FakeDevice {
 /// An event is a leaked cell that holds the time at which it happens.
 unsafe extern "C" fn event_create(event: *mut CUevent, _flags: u32) -> CUresult {
     let cell: &'static mut u64 = Box::leak(Box::new(0));
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *event = (cell as *mut u64).cast() };
     0
 }
@@ -53,31 +52,38 @@ unsafe extern "C" fn event_destroy(_event: CUevent) -> CUresult {
 
 unsafe extern "C" fn event_record(event: CUevent, _stream: CUstream) -> CUresult {
     let at = DEVICE.lock().unwrap().busy_until_ns.max(clock::now_ns());
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *event.cast::<u64>() = at };
     0
 }
 
 unsafe extern "C" fn event_query(event: CUevent) -> CUresult {
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     if unsafe { *event.cast::<u64>() } <= clock::now_ns() { 0 } else { 600 }
 }
 
 unsafe extern "C" fn event_synchronize(event: CUevent) -> CUresult {
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     clock::sleep_until_ns(unsafe { *event.cast::<u64>() });
     0
 }
 
 unsafe extern "C" fn event_elapsed_time(ms: *mut f32, from: CUevent, to: CUevent) -> CUresult {
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     let (from, to) = unsafe { (*from.cast::<u64>(), *to.cast::<u64>()) };
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *ms = (to as i64 - from as i64) as f32 / 1e6 };
     0
 }
 
 unsafe extern "C" fn stream_create(stream: *mut CUstream, _flags: u32) -> CUresult {
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *stream = 9 as *mut c_void as CUstream };
     0
 }
 
 unsafe extern "C" fn stream_is_capturing(_stream: CUstream, status: *mut i32) -> CUresult {
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *status = 0 };
     0
 }
@@ -87,6 +93,7 @@ unsafe extern "C" fn exchange_capture_mode(_mode: *mut i32) -> CUresult {
 }
 
 unsafe extern "C" fn ctx_get_current(context: *mut CUcontext) -> CUresult {
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *context = 5 as *mut c_void as CUcontext };
     0
 }
@@ -126,6 +133,7 @@ pub fn process() -> &'static Process {
     control.fail_open.store(1, Ordering::Relaxed);
     control.burst_ns.store(1_000_000, Ordering::Relaxed);
     control.depth_ns.store(3_000_000, Ordering::Relaxed);
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     let process_id = unsafe { libc::getpid() };
     process.adopt(Place { region, registration: Registration { slot: 0, process_id }, driver: driver() });
     process
