@@ -1,6 +1,7 @@
 //! `gpool-launch-cost`: what calls through the shim cost beside the same calls of the library behind it. It runs in a
 //! leased container, where both are there, and calls them in turn in one process, so that both meet the same machine.
 
+use super::process_cost::thread_cpu_ns;
 use gpool_driver_abi::cuda::{
     CUcontext, CUfunction, CUmodule, CuCtxCreateV2, CuCtxSynchronize, CuDriverGetVersion, CuInit, CuLaunchKernel,
     CuModuleGetFunction, CuModuleLoadData,
@@ -11,7 +12,7 @@ use std::hint::black_box;
 use std::mem::transmute_copy;
 use std::process::ExitCode;
 use std::ptr::null_mut;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Where a program finds the shim, and where the shim finds what it stands for.
 const SHIM: &CStr = c"libcuda.so.1";
@@ -25,13 +26,15 @@ const PTX: &CStr = c".version 6.0
 
 /// Shorter than a launch takes on the host, so that no launch waits for room in the queue.
 const KERNEL_NS: u64 = 1000;
-/// Measurements, each of one block through the shim and one past it. Blocks are short, so that both of a pair meet the
-/// same machine, and many, because a launch of the simulated driver takes anything from 3 to 6 us.
-const BLOCKS: usize = 1000;
+/// Measurements, each of one block through the shim and one past it.
+const BLOCKS: usize = 300;
 /// Before the estimates are settled and the caches warm.
-const WARM_UP_BLOCKS: usize = 50;
-const LAUNCHES: u32 = 200;
-const CALLS: u32 = 10_000;
+const WARM_UP_BLOCKS: usize = 20;
+const LAUNCHES: u32 = 500;
+const CALLS: u32 = 30_000;
+/// After each block of launches, until the shim's watcher and the supervisor have seen the end of it: what they do
+/// would be charged to the block that follows.
+const SETTLE: Duration = Duration::from_millis(2);
 
 /// Prints the measurements as one line of JSON, in nanoseconds a call.
 pub fn run() -> ExitCode {
@@ -60,6 +63,7 @@ fn measure() -> Result<serde_json::Value, String> {
             into.push(launches(*way, kernel)?);
             // SAFETY: no arguments; a context is current to this thread.
             checked("cuCtxSynchronize", unsafe { synchronize() })?;
+            std::thread::sleep(SETTLE);
         }
         for (way, into) in versions.iter().zip([&mut version, &mut version_native]) {
             into.push(version_calls(*way)?);
@@ -91,20 +95,21 @@ fn prepare(shim: &Library) -> Result<CUfunction, String> {
     Ok(kernel)
 }
 
-/// Nanoseconds of one launch.
+/// Nanoseconds of CPU time of one launch: a launch of the simulated driver waits for whoever else uses the device, which
+/// is no cost of the shim.
 fn launches(launch: CuLaunchKernel, kernel: CUfunction) -> Result<f64, String> {
     let mut duration_ns = KERNEL_NS;
     let mut parameters = [(&raw mut duration_ns).cast::<c_void>()];
     let mut failed = 0;
-    let start = Instant::now();
+    let start_ns = thread_cpu_ns();
     for _ in 0..LAUNCHES {
         let list = parameters.as_mut_ptr();
         // SAFETY: the kernel takes one u64, which outlives the call.
         failed |= unsafe { launch(kernel, 1, 1, 1, 1, 1, 1, 0, null_mut(), list, null_mut()) };
     }
-    let elapsed_ns = start.elapsed().as_nanos() as f64;
+    let used_ns = (thread_cpu_ns() - start_ns) as f64;
     checked("cuLaunchKernel", failed)?;
-    Ok(elapsed_ns / f64::from(LAUNCHES))
+    Ok(used_ns / f64::from(LAUNCHES))
 }
 
 /// Nanoseconds of one cuDriverGetVersion, a call that the shim only passes on.

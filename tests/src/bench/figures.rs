@@ -132,7 +132,7 @@ pub const FIGURES: &[Figure] = &[
         "ns",
         Median,
         Nothing,
-        "cuLaunchKernel through the shim in a container, 200 between synchronisations; bursts are measured with the \
+        "cuLaunchKernel through the shim in a container, thread CPU time; bursts are measured with the \
          simulated driver's events, which cost as much as a launch; \
          native: the simulated library's own in the same process",
     ),

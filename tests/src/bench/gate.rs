@@ -1,6 +1,7 @@
 //! What the gate costs a launch, without any driver's cost around it.
 
 use super::null_driver::{launch, process};
+use super::process_cost::thread_cpu_ns;
 use super::sheet::{Sheet, median};
 use crate::failure::Result;
 use gpool_driver_abi::cuda::CUstream;
@@ -17,7 +18,10 @@ const CALLS: u32 = 2_000_000;
 const SLOW_CALLS: u32 = 200_000;
 /// With more threads than cores.
 const CROWD: usize = 8;
-const CROWD_CALLS: u32 = 200_000;
+/// CPU time of each of several threads: longer than they take to start, and than the kernel lets one of them run.
+const THREAD_CPU_NS: u64 = 20_000_000;
+/// Calls between two looks at that time.
+const BLOCK: u32 = 10_000;
 /// What a thread gets that asks for nothing, of Rust and of the C library. The place of a thread's stack decides which
 /// line of credit it uses.
 const RUST_STACK: usize = 2 << 20;
@@ -34,7 +38,8 @@ const REPEATS: usize = 5;
 pub fn measure(sheet: &mut Sheet) -> Result<()> {
     let (usual, slow) = (process(USUAL_BURST), process(1));
     let (mut added, mut burst, mut empty) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut two, mut crowd, mut native) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut two, mut two_native) = (Vec::new(), Vec::new());
+    let (mut crowd, mut crowd_native) = (Vec::new(), Vec::new());
     let stream = stream(0);
     for _ in 0..REPEATS {
         let nothing = per_call(CALLS, || _ = black_box(stream));
@@ -43,14 +48,15 @@ pub fn measure(sheet: &mut Sheet) -> Result<()> {
         burst.push(per_call(SLOW_CALLS, || launch(black_box(slow), black_box(stream))) - nothing);
         // Each time a process of its own: threads that meet on a line spoil its estimates for good.
         let (for_two, for_crowd) = (process(LONGEST_BURST), process(LONGEST_BURST));
-        two.push(many_over_one(2, RUST_STACK, |thread| admit_many(for_two, thread, CALLS)));
-        crowd.push(many_over_one(CROWD, PTHREAD_STACK, |thread| admit_many(for_crowd, thread, CROWD_CALLS)));
-        native.push(many_over_one(2, RUST_STACK, |_| count_many()));
+        two.push(many_over_one(2, RUST_STACK, |thread| launches(for_two, thread)));
+        crowd.push(many_over_one(CROWD, PTHREAD_STACK, |thread| launches(for_crowd, thread)));
+        two_native.push(many_over_one(2, RUST_STACK, |_| private_counts()));
+        crowd_native.push(many_over_one(CROWD, PTHREAD_STACK, |_| private_counts()));
     }
     sheet.add("gate.launch_added", &added, &empty)?;
     sheet.add("gate.burst_added", &burst, &[median(&empty)])?;
-    sheet.add("gate.launch_two_threads", &two, &native)?;
-    sheet.add("gate.launch_eight_threads", &crowd, &native)
+    sheet.add("gate.launch_two_threads", &two, &two_native)?;
+    sheet.add("gate.launch_eight_threads", &crowd, &crowd_native)
 }
 
 /// Each thread launches on a stream of its own.
@@ -67,53 +73,58 @@ fn per_call(calls: u32, mut call: impl FnMut()) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-fn admit_many(process: &Process, thread: usize, calls: u32) {
+/// Thread CPU time of one launch, in nanoseconds.
+fn launches(process: &Process, thread: usize) -> f64 {
     let stream = stream(thread);
-    for _ in 0..calls {
-        launch(black_box(process), black_box(stream));
-    }
+    cpu_per_call(|| launch(black_box(process), black_box(stream)))
 }
 
 /// What the hot path does at least, on a line that is shared with nobody.
-fn count_many() {
-    let counter = Box::new(AtomicU32::new(CALLS));
-    for _ in 0..CALLS {
+fn private_counts() -> f64 {
+    let counter = Box::new(AtomicU32::new(u32::MAX));
+    cpu_per_call(|| {
         let left = black_box(&counter).load(Ordering::Relaxed);
         counter.store(left.wrapping_sub(1), Ordering::Relaxed);
+    })
+}
+
+/// Nanoseconds of CPU time. Time in which a thread does not run does not count, so neighbours on the machine matter
+/// little.
+fn cpu_per_call(mut call: impl FnMut()) -> f64 {
+    let (start_ns, mut calls) = (thread_cpu_ns(), 0);
+    loop {
+        (0..BLOCK).for_each(|_| call());
+        calls += BLOCK;
+        let used_ns = thread_cpu_ns() - start_ns;
+        if used_ns >= THREAD_CPU_NS {
+            return used_ns as f64 / f64::from(calls);
+        }
     }
 }
 
-/// Thread CPU time of `work` with many threads at once over that of one alone. Time in which a thread does not run does
-/// not count, so neighbours on the machine matter little.
-fn many_over_one(threads: usize, stack_bytes: usize, work: impl Fn(usize) + Sync) -> f64 {
-    let alone = cpu_of(1, stack_bytes, &work);
-    cpu_of(threads, stack_bytes, &work) / alone
+/// What `work` measures with many threads at once, on average, over what it measures with one alone.
+fn many_over_one(threads: usize, stack_bytes: usize, work: impl Fn(usize) -> f64 + Sync) -> f64 {
+    let alone = average_of(1, stack_bytes, &work);
+    average_of(threads, stack_bytes, &work) / alone
 }
 
-/// Thread CPU time of each thread, on average; no number when a thread cannot be had.
-fn cpu_of(threads: usize, stack_bytes: usize, work: &(impl Fn(usize) + Sync)) -> f64 {
-    let is_started = AtomicBool::new(false);
-    let timed = |thread: usize| {
-        while !is_started.load(Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-        let before_ns = thread_cpu_ns();
-        work(thread);
-        (thread_cpu_ns() - before_ns) as f64
-    };
-    let timed = &timed;
+/// No number when a thread cannot be had.
+fn average_of(threads: usize, stack_bytes: usize, work: &(impl Fn(usize) -> f64 + Sync)) -> f64 {
+    let is_started = &AtomicBool::new(false);
     let total: f64 = std::thread::scope(|scope| {
-        let one = |thread| Builder::new().stack_size(stack_bytes).spawn_scoped(scope, move || timed(thread));
+        let one = |thread| {
+            let measured = move || {
+                while !is_started.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                work(thread)
+            };
+            Builder::new().stack_size(stack_bytes).spawn_scoped(scope, measured)
+        };
         let running: Vec<_> = (0..threads).map(one).collect();
         is_started.store(true, Ordering::Release);
-        let cpu_ns = |thread: std::io::Result<ScopedJoinHandle<'_, f64>>| thread.ok()?.join().ok();
-        running.into_iter().map(|thread| cpu_ns(thread).unwrap_or(f64::NAN)).sum()
+        let measured = |thread: std::io::Result<ScopedJoinHandle<'_, f64>>| thread.ok()?.join().ok();
+        running.into_iter().map(|thread| measured(thread).unwrap_or(f64::NAN)).sum()
     });
     total / threads as f64
-}
-
-/// CPU time of the calling thread.
-fn thread_cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

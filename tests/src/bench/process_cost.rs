@@ -16,6 +16,12 @@ pub fn cpu_ns(pid: u32) -> Result<u64> {
     Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
+/// CPU time of the calling thread, in nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Resident memory of `pid` in MiB.
 pub fn resident_mib(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/status");

@@ -1,4 +1,5 @@
-//! Two processes in one container, the second through `docker exec`: one slice and one memory cap for both.
+//! Two processes in one container, the second through `docker exec` and with two threads: one slice and one memory cap
+//! for all.
 
 use super::{finish, wait_until_running};
 use crate::failure::{Result, ensure};
@@ -23,7 +24,8 @@ fn two_beside_one(host: &Host) -> Result<()> {
     let twofold = &modest.run(host, "twofold", &[("GPOOL_FRACTION", "0.4"), ("GPOOL_MEMORY", "4GiB")])?;
     let single = &Tenant::greedy(1000).run(host, "single", &[("GPOOL_FRACTION", "0.6"), ("GPOOL_MEMORY", "4GiB")])?;
     wait_until_running(host, &[twofold.clone(), single.clone()])?;
-    let command = ["exec", "-d", "twofold", "gpool-tenant", "--kernel-us", "700", "--chunk-mib", "16"];
+    let tenant = ["gpool-tenant", "--kernel-us", "700", "--chunk-mib", "16", "--threads", "2"];
+    let command = [&["exec", "-d", "twofold"][..], &tenant].concat();
     host.engine.docker_text(&command)?;
     std::thread::sleep(Duration::from_secs(1));
     let processes = host.lease_of(twofold)?.processes;
