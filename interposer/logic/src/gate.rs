@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gpool_driver_abi::cuda::CUstream;
 use gpool_shared_region::{Demand, HEARTBEAT_STALE_NS};
 
-/// Credit lines; a thread picks one by its thread pointer.
-pub const STRIPES: usize = 64;
+/// Credit lines; a thread picks one by its thread pointer. A prime.
+pub const STRIPES: usize = 61;
 /// A thread at the gate looks at the heartbeat this often.
 const GATE_TIMEOUT_NS: u64 = 500_000_000;
 /// The longest sleep for depth, so that a wrong estimate cannot stall a tenant.
@@ -92,8 +92,9 @@ fn stripe_index() -> usize {
     let pointer: usize;
     // SAFETY: on x86-64 Linux fs:0 holds the thread pointer itself.
     unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly, pure)) };
-    // Thread control blocks are page-aligned apart from a constant; Fibonacci hashing spreads the rest.
-    (pointer >> 6).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58
+    // Threads' control blocks lie at the ends of stacks mapped one after the other, so many pages apart: modulo a prime,
+    // as many neighbours as there are stripes differ, whatever the distance; a hash lets some of eight collide.
+    (pointer >> 12) as u32 as usize % STRIPES
 }
 
 impl Process {

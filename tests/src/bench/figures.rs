@@ -88,8 +88,8 @@ pub const FIGURES: &[Figure] = &[
         "ms",
         Worst,
         AtMost(1000.0),
-        "gpool update to the start of the first window of 1 s within 2 points of the new shares, which may be 0.2 s \
-         before the change is complete",
+        "gpool update to the start of the first window of 1 s within 2 points of the new shares; 0 when the change \
+         was complete within 0.2 s",
     ),
     simulated(
         "kill.free",

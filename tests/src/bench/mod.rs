@@ -84,18 +84,29 @@ fn measure(inside: &Inside, only: Option<&str>) -> Result<ExitCode> {
     let mut sheet = Sheet::default();
     let host = Host::start(inside)?;
     let failures = rounds(&host, inside, &sections, &mut sheet);
-    let left = host.stop()?;
+    if !failures.is_empty() {
+        eprint!("{}", host.logs());
+    }
     print!("\n{}", table::render(&sheet.lines()));
     failures.iter().for_each(|failure| eprintln!("not measured: {failure}"));
+    let left = host.stop()?;
     left.iter().for_each(|thing| eprintln!("left behind: {thing}"));
     if only.is_none() {
-        let path = results_path()?;
-        sheet.write(&path)?;
-        println!("written to {}", path.display());
-        let missing = sheet.missing(ROUNDS);
-        ensure(missing.is_empty(), || format!("without all {ROUNDS} rounds: {}", missing.join(", ")))?;
+        publish(&sheet)?;
     }
     Ok(if failures.is_empty() && left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes the results if they are whole: a file with a round less would not show it.
+fn publish(sheet: &Sheet) -> Result<()> {
+    let path = results_path()?;
+    let missing = sheet.missing(ROUNDS);
+    ensure(missing.is_empty(), || {
+        format!("{} is left as it was; without all {ROUNDS} rounds: {}", path.display(), missing.join(", "))
+    })?;
+    sheet.write(&path)?;
+    println!("written to {}", path.display());
+    Ok(())
 }
 
 /// Everything, again and again. A section that fails is told, and the others go on.
@@ -108,7 +119,7 @@ fn rounds(host: &Host, inside: &Inside, sections: &[&Section], sheet: &mut Sheet
             let verdict = if measured.is_ok() { "measured" } else { "FAILED" };
             println!("round {round} {:8} {verdict} in {:.1} s", section.name, start.elapsed().as_secs_f64());
             if let Err(failure) = measured {
-                failures.push(format!("{} in round {round}: {failure}\n{}", section.name, host.logs()));
+                failures.push(format!("{} in round {round}: {failure}", section.name));
                 // What a failed section leaves must not stand in the way of the next.
                 failures.extend(host.engine.remove_all_containers().err().map(|failure| failure.to_string()));
             }
