@@ -147,6 +147,7 @@ impl Bursts {
     /// Starts a burst of up to `launches` launches on `stream`. None when no event can be had.
     pub fn open(&mut self, driver: &Driver, context: CUcontext, stream: CUstream, launches: u32) -> Option<usize> {
         self.renew_anchor(driver, context)?;
+        let launch_ns = self.expected_launch_ns();
         let free = |burst: &Burst| burst.state == State::Free;
         let index = (self.table.iter().position(|burst| free(burst) && burst.context == context))
             .or_else(|| self.table.iter().position(|burst| free(burst) && burst.context.is_null()))
@@ -171,7 +172,6 @@ impl Bursts {
             return None;
         }
         let now_ns = clock::now_ns();
-        let launch_ns = if self.launch_ns == 0 { UNKNOWN_LAUNCH_NS } else { self.launch_ns };
         burst.is_exact = true;
         burst.state = State::Open;
         burst.stream = stream;

@@ -163,7 +163,7 @@ pub const FIGURES: &[Figure] = &[
         "us",
         Median,
         Nothing,
-        "gate opened to the first launch behind it, three tenants competing; the supervisor's own running median",
+        "gate opened to the first launch behind it, three tenants competing; the supervisor's own running mean",
     ),
     host("supervisor.rss", "MiB", Median, AtMost(32.0), "resident memory with three tenants competing"),
     host("supervisor.cpu_idle", "ratio", Median, AtMost(0.01), "of one core, three idle leases, 10 s"),
