@@ -1,14 +1,12 @@
 //! What the gate costs a launch, without any driver's cost around it.
 
-use super::null_driver::{launch, process};
+use super::null_driver::{Stream, launch, launch_natively, process};
 use super::process_cost::thread_cpu_ns;
 use super::sheet::{Sheet, median};
 use crate::failure::Result;
-use gpool_driver_abi::cuda::CUstream;
 use gpool_interposer_logic::Process;
 use std::hint::black_box;
-use std::ptr::without_provenance_mut;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Instant;
 
@@ -36,32 +34,26 @@ const REPEATS: usize = 5;
 
 /// Adds one round.
 pub fn measure(sheet: &mut Sheet) -> Result<()> {
-    let (usual, slow) = (process(USUAL_BURST), process(1));
+    let (usual, slow) = (process(), process());
+    let (usual_stream, slow_stream) = (Stream::new(USUAL_BURST), Stream::new(1));
     let (mut added, mut burst, mut empty) = (Vec::new(), Vec::new(), Vec::new());
     let (mut two, mut two_native) = (Vec::new(), Vec::new());
     let (mut crowd, mut crowd_native) = (Vec::new(), Vec::new());
-    let stream = stream(0);
     for _ in 0..REPEATS {
-        let nothing = per_call(CALLS, || _ = black_box(stream));
+        let nothing = per_call(CALLS, || launch_natively(black_box(usual_stream)));
         empty.push(nothing);
-        added.push(per_call(CALLS, || launch(black_box(usual), black_box(stream))) - nothing);
-        burst.push(per_call(SLOW_CALLS, || launch(black_box(slow), black_box(stream))) - nothing);
-        // Each time a process of its own: threads that meet on a line spoil its estimates for good.
-        let (for_two, for_crowd) = (process(LONGEST_BURST), process(LONGEST_BURST));
-        two.push(many_over_one(2, RUST_STACK, |thread| launches(for_two, thread)));
-        crowd.push(many_over_one(CROWD, PTHREAD_STACK, |thread| launches(for_crowd, thread)));
-        two_native.push(many_over_one(2, RUST_STACK, |_| private_counts()));
-        crowd_native.push(many_over_one(CROWD, PTHREAD_STACK, |_| private_counts()));
+        added.push(per_call(CALLS, || launch(black_box(usual), black_box(usual_stream))) - nothing);
+        burst.push(per_call(SLOW_CALLS, || launch(black_box(slow), black_box(slow_stream))) - nothing);
+        let (for_two, for_crowd) = (process(), process());
+        two.push(many_over_one(2, RUST_STACK, || launches(for_two)));
+        crowd.push(many_over_one(CROWD, PTHREAD_STACK, || launches(for_crowd)));
+        two_native.push(many_over_one(2, RUST_STACK, native_launches));
+        crowd_native.push(many_over_one(CROWD, PTHREAD_STACK, native_launches));
     }
     sheet.add("gate.launch_added", &added, &empty)?;
     sheet.add("gate.burst_added", &burst, &[median(&empty)])?;
     sheet.add("gate.launch_two_threads", &two, &two_native)?;
     sheet.add("gate.launch_eight_threads", &crowd, &crowd_native)
-}
-
-/// Each thread launches on a stream of its own.
-fn stream(thread: usize) -> CUstream {
-    without_provenance_mut::<u8>(0x1000 + thread).cast()
 }
 
 /// Nanoseconds of one call.
@@ -73,19 +65,16 @@ fn per_call(calls: u32, mut call: impl FnMut()) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-/// Thread CPU time of one launch, in nanoseconds.
-fn launches(process: &Process, thread: usize) -> f64 {
-    let stream = stream(thread);
+/// Thread CPU time of one launch on a stream of its own, in nanoseconds.
+fn launches(process: &Process) -> f64 {
+    let stream = Stream::new(LONGEST_BURST);
     cpu_per_call(|| launch(black_box(process), black_box(stream)))
 }
 
-/// What the hot path does at least, on a line that is shared with nobody.
-fn private_counts() -> f64 {
-    let counter = Box::new(AtomicU32::new(u32::MAX));
-    cpu_per_call(|| {
-        let left = black_box(&counter).load(Ordering::Relaxed);
-        counter.store(left.wrapping_sub(1), Ordering::Relaxed);
-    })
+/// The same without gpool.
+fn native_launches() -> f64 {
+    let stream = Stream::new(LONGEST_BURST);
+    cpu_per_call(|| launch_natively(black_box(stream)))
 }
 
 /// Nanoseconds of CPU time. Time in which a thread does not run does not count, so neighbours on the machine matter
@@ -103,21 +92,21 @@ fn cpu_per_call(mut call: impl FnMut()) -> f64 {
 }
 
 /// What `work` measures with many threads at once, on average, over what it measures with one alone.
-fn many_over_one(threads: usize, stack_bytes: usize, work: impl Fn(usize) -> f64 + Sync) -> f64 {
+fn many_over_one(threads: usize, stack_bytes: usize, work: impl Fn() -> f64 + Sync) -> f64 {
     let alone = average_of(1, stack_bytes, &work);
     average_of(threads, stack_bytes, &work) / alone
 }
 
 /// No number when a thread cannot be had.
-fn average_of(threads: usize, stack_bytes: usize, work: &(impl Fn(usize) -> f64 + Sync)) -> f64 {
+fn average_of(threads: usize, stack_bytes: usize, work: &(impl Fn() -> f64 + Sync)) -> f64 {
     let is_started = &AtomicBool::new(false);
     let total: f64 = std::thread::scope(|scope| {
-        let one = |thread| {
+        let one = |_| {
             let measured = move || {
                 while !is_started.load(Ordering::Acquire) {
                     std::thread::yield_now();
                 }
-                work(thread)
+                work()
             };
             Builder::new().stack_size(stack_bytes).spawn_scoped(scope, measured)
         };

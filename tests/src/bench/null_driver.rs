@@ -8,25 +8,42 @@ use gpool_interposer_logic::registration::Registration;
 use gpool_interposer_logic::{Admission, Driver, Process};
 use gpool_shared_region::{CONTROL_BYTES, Control, GateWord, REPORT_BYTES};
 use std::ffi::c_uint;
-use std::ptr::{NonNull, without_provenance_mut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr::{self, NonNull, without_provenance_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// GPU time that a burst seems to take, as long as the supervisor wants bursts to be.
-const BURST_MS: f32 = 1.0;
-/// The same in nanoseconds.
+/// GPU time that the supervisor wants a burst to hold.
 const BURST_NS: u64 = 1_000_000;
 /// Long after the end of any measurement.
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// Milliseconds that the first burst seems to take, as bits; taken once. It holds one launch, and so decides what a
-/// launch is taken to cost and how many share a burst from then on.
-static FIRST_BURST_MS: AtomicU32 = AtomicU32::new(0);
+/// A stream that counts its launches, alone on its cache line: what a driver does at least.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct Stream {
+    launch_ns: u64,
+    launches: AtomicU64,
+}
 
-/// A registered process whose gate is open for an hour, with so many launches in each burst. It is never freed: its
-/// watcher thread may look at it for ever.
-///
-/// One process is to be made at a time.
-pub fn process(launches_per_burst: u16) -> &'static Process {
+impl Stream {
+    /// A stream on which each launch takes so long that a burst holds `launches_per_burst`. It is never freed: a
+    /// watcher thread may look at it for ever.
+    pub fn new(launches_per_burst: u16) -> &'static Self {
+        let launch_ns = BURST_NS / u64::from(launches_per_burst.max(1));
+        Box::leak(Box::new(Self { launch_ns, launches: AtomicU64::new(0) }))
+    }
+
+    fn handle(&self) -> CUstream {
+        ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// GPU time of all launches so far.
+    fn busy_ns(&self) -> u64 {
+        self.launches.load(Ordering::Relaxed) * self.launch_ns
+    }
+}
+
+/// A registered process whose gate is open for an hour. It is never freed: its watcher thread may look at it for ever.
+pub fn process() -> &'static Process {
     let process: &'static Process = Box::leak(Box::new(Process::new()));
     let (control, report) = region();
     control.heartbeat_ns.store(now_ns() + HOUR_NS, Ordering::Relaxed);
@@ -38,17 +55,21 @@ pub fn process(launches_per_burst: u16) -> &'static Process {
     let region = unsafe { Region::in_memory(control, report.as_ptr(), -1) };
     let process_id = i32::try_from(std::process::id()).unwrap_or(0);
     process.adopt(Place { region, registration: Registration { slot: 0, process_id }, driver: driver() });
-    FIRST_BURST_MS.store((BURST_MS / f32::from(launches_per_burst)).to_bits(), Ordering::Relaxed);
-    for _ in 0..2 * u32::from(launches_per_burst) {
-        launch(process, without_provenance_mut::<u8>(HANDLE).cast());
-    }
     process
 }
 
-/// What the shim does around a launch on `stream`; there is no launch in it.
+/// A launch without gpool.
 #[inline(always)]
-pub fn launch(process: &Process, stream: CUstream) {
-    match process.admit(stream) {
+pub fn launch_natively(stream: &Stream) {
+    stream.launches.store(stream.launches.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// A launch with what the shim does around it.
+#[inline(always)]
+pub fn launch(process: &Process, stream: &Stream) {
+    let admission = process.admit(stream.handle());
+    launch_natively(stream);
+    match admission {
         Admission::Pass => {}
         Admission::PassAlone(burst) => process.launched_alone(burst),
         Admission::NotInitialized => unreachable!("the process is registered"),
@@ -90,20 +111,26 @@ fn driver() -> Driver {
     }
 }
 
-/// Any handle that is not null.
-const HANDLE: usize = 64;
+/// The context's handle: any that is not null.
+const CONTEXT: usize = 64;
 
 unsafe extern "C" fn event_create(event: *mut CUevent, _flags: c_uint) -> CUresult {
-    // SAFETY: the caller gives a place for the handle; so for all functions here that give an answer.
-    unsafe { *event = without_provenance_mut::<u8>(HANDLE).cast() };
+    // SAFETY: the caller gives a place for the handle; so for all functions here that give an answer. An event is the
+    // GPU time of its stream at which it was recorded.
+    unsafe { *event = Box::into_raw(Box::new(AtomicU64::new(0))).cast() };
     0
 }
 
-unsafe extern "C" fn event_destroy(_event: CUevent) -> CUresult {
+unsafe extern "C" fn event_destroy(event: CUevent) -> CUresult {
+    // SAFETY: made by event_create, and used no more.
+    drop(unsafe { Box::from_raw(event.cast::<AtomicU64>()) });
     0
 }
 
-unsafe extern "C" fn event_record(_event: CUevent, _stream: CUstream) -> CUresult {
+unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult {
+    // SAFETY: made by event_create; streams are made by Stream::new and never freed.
+    let (event, stream) = unsafe { (&*event.cast::<AtomicU64>(), &*stream.cast::<Stream>()) };
+    event.store(stream.busy_ns(), Ordering::Relaxed);
     0
 }
 
@@ -111,16 +138,18 @@ unsafe extern "C" fn event_done(_event: CUevent) -> CUresult {
     0
 }
 
-unsafe extern "C" fn event_elapsed_time(milliseconds: *mut f32, _from: CUevent, _to: CUevent) -> CUresult {
-    let first_ms = f32::from_bits(FIRST_BURST_MS.swap(0, Ordering::Relaxed));
+unsafe extern "C" fn event_elapsed_time(milliseconds: *mut f32, from: CUevent, to: CUevent) -> CUresult {
+    // SAFETY: both made by event_create.
+    let at_ns = |event: CUevent| unsafe { &*event.cast::<AtomicU64>() }.load(Ordering::Relaxed);
+    let elapsed_ns = at_ns(to) as f64 - at_ns(from) as f64;
     // SAFETY: see event_create.
-    unsafe { *milliseconds = if first_ms > 0.0 { first_ms } else { BURST_MS } };
+    unsafe { *milliseconds = (elapsed_ns / 1e6) as f32 };
     0
 }
 
 unsafe extern "C" fn stream_create(stream: *mut CUstream, _flags: c_uint) -> CUresult {
     // SAFETY: see event_create.
-    unsafe { *stream = without_provenance_mut::<u8>(HANDLE).cast() };
+    unsafe { *stream = Stream::new(1).handle() };
     0
 }
 
@@ -136,7 +165,7 @@ unsafe extern "C" fn exchange_capture_mode(_mode: *mut i32) -> CUresult {
 
 unsafe extern "C" fn ctx_get_current(context: *mut CUcontext) -> CUresult {
     // SAFETY: see event_create.
-    unsafe { *context = without_provenance_mut::<u8>(HANDLE).cast() };
+    unsafe { *context = without_provenance_mut::<u8>(CONTEXT).cast() };
     0
 }
 
@@ -151,13 +180,11 @@ mod tests {
     #[test]
     fn the_gate_is_open_and_bursts_hold_what_they_should() {
         for launches in [1, 400, 4000] {
-            let process = process(launches);
+            let (process, stream) = (process(), Stream::new(launches));
             let slot = process.place().map(|place| place.slot()).unwrap();
-            let before = slot.burst_count.load(Ordering::Relaxed);
-            let stream = without_provenance_mut::<u8>(HANDLE).cast();
             let calls = 100 * u64::from(launches);
             (0..calls).for_each(|_| launch(process, stream));
-            let bursts = slot.burst_count.load(Ordering::Relaxed) - before;
+            let bursts = slot.burst_count.load(Ordering::Relaxed);
             assert!((95..=300).contains(&bursts), "{bursts} bursts of {launches} launches for {calls} calls");
         }
     }
