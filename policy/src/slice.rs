@@ -16,6 +16,7 @@ mod parameters;
 mod pick;
 mod queue;
 mod scheduler;
+mod share;
 mod turn;
 mod virtual_clock;
 
@@ -23,3 +24,4 @@ pub use crate::TenantId;
 pub use message::{Command, Input};
 pub use parameters::Parameters;
 pub use scheduler::SliceScheduler;
+pub use share::{Class, Priority, Share};

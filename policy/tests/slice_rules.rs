@@ -1,7 +1,7 @@
 //! The rules of the slice scheduler, one by one, and arbitrary inputs.
 
 use gpool_policy::TenantId;
-use gpool_policy::slice::{Command, Input, Parameters, SliceScheduler};
+use gpool_policy::slice::{Command, Input, Parameters, Share, SliceScheduler};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -19,7 +19,7 @@ impl Table {
         let now = 1000 * MS;
         let mut table = Self { scheduler: SliceScheduler::new(Parameters::default(), now), now };
         for tenant in [A, B] {
-            assert_eq!(table.tell(Input::Join { tenant, weight_permille: 500, debt_ns: 0 }), []);
+            assert_eq!(table.tell(Input::Join { tenant, share: Share::of(500), debt_ns: 0 }), []);
         }
         table
     }
@@ -41,7 +41,7 @@ impl Table {
 }
 
 fn open(tenant: TenantId, until_ns: u64) -> Command {
-    Command::Open { tenant, until_ns }
+    Command::Open { tenant, until_ns, depth_ns: Parameters::default().depth_ns }
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn debt_is_forgotten_after_its_time() {
     let mut table = Table::new();
     table.tell(Input::Leave { tenant: A });
     table.tell(Input::Wants { tenant: B });
-    table.tell(Input::Join { tenant: A, weight_permille: 500, debt_ns: 7 * MS });
+    table.tell(Input::Join { tenant: A, share: Share::of(500), debt_ns: 7 * MS });
     assert_eq!(table.scheduler.debt_ns(A), 7 * MS);
     table.after(10_001 * MS, Input::Wants { tenant: A });
     assert_eq!(table.scheduler.debt_ns(A), 0);
@@ -230,7 +230,7 @@ fn unknown_tenants_are_ignored() {
         Input::Wants { tenant },
         Input::Idle { tenant },
         Input::Leave { tenant },
-        Input::Weight { tenant, weight_permille: 3 },
+        Input::Change { tenant, share: Share::of(3) },
         Input::Announced { tenant, estimated_end_ns: 5 },
         Input::Burst { tenant, context: 0, start_ns: 0, end_ns: 5 },
         Input::FirstLaunch { tenant, after_open_ns: u64::MAX },
@@ -250,11 +250,11 @@ fn any_input() -> impl Strategy<Value = Input> {
     prop_oneof![
         (tenant.clone(), any::<u16>(), 0..100 * MS).prop_map(|(tenant, weight_permille, debt_ns)| Input::Join {
             tenant,
-            weight_permille,
+            share: Share::of(weight_permille),
             debt_ns
         }),
         tenant.clone().prop_map(|tenant| Input::Leave { tenant }),
-        (tenant.clone(), any::<u16>()).prop_map(|(tenant, weight_permille)| Input::Weight { tenant, weight_permille }),
+        (tenant.clone(), any::<u16>()).prop_map(|(tenant, weight)| Input::Change { tenant, share: Share::of(weight) }),
         tenant.clone().prop_map(|tenant| Input::Wants { tenant }),
         (tenant.clone(), any_time())
             .prop_map(|(tenant, estimated_end_ns)| Input::Announced { tenant, estimated_end_ns }),
@@ -281,7 +281,7 @@ proptest! {
             scheduler.handle(told, input, &mut commands);
             for command in commands {
                 match command {
-                    Command::Open { tenant, until_ns } => {
+                    Command::Open { tenant, until_ns, .. } => {
                         prop_assert!(opened.is_none_or(|other| other == tenant));
                         prop_assert!(until_ns >= told && until_ns <= now + 300 * MS);
                         opened = Some(tenant);
@@ -290,6 +290,7 @@ proptest! {
                         prop_assert_eq!(opened, Some(tenant));
                         opened = None;
                     }
+                    Command::Hung { .. } => {}
                 }
             }
             prop_assert_eq!(scheduler.running(), opened);

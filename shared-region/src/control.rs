@@ -1,7 +1,7 @@
 //! What the supervisor tells the processes of a lease.
 
-use crate::SLOTS;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::{GPUS, SLOTS};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Length of the control file in bytes.
 pub const CONTROL_BYTES: usize = 4096;
@@ -47,14 +47,21 @@ pub struct Control {
     pub heartbeat_ns: AtomicU64,
     reserved2: [u64; 7],
 
-    /// Most device memory that the lease may hold, contexts included.
+    /// Most device memory that the lease may hold on each of its GPUs, contexts included.
     pub memory_cap_bytes: AtomicU64,
     /// What one CUDA context costs on this GPU and driver.
     pub context_bytes: AtomicU64,
-    reserved3: [u64; 6],
+    /// GPUs of the lease; 0, from a supervisor of version 1, is one. Since version 2.
+    pub gpus: AtomicU32,
+    reserved3: [u32; 11],
 
-    /// One answer per slot of the report. What follows on the page is reserved and zero.
+    /// One answer per slot of the report.
     pub slots: [ControlSlot; SLOTS],
+
+    /// The UUIDs of the lease's GPUs as cuDeviceGetUuid gives them; a GPU's place here is its index in
+    /// [`Slot::gpu_bytes`](crate::Slot::gpu_bytes) and in a burst's tag. Since version 2. What follows on the page is
+    /// reserved and zero.
+    pub gpu_uuids: [[AtomicU8; 16]; GPUS],
 }
 
 const _: () = {
@@ -73,5 +80,7 @@ const _: () = {
     assert!(offset_of!(Control, heartbeat_ns) == 128);
     assert!(offset_of!(Control, memory_cap_bytes) == 192);
     assert!(offset_of!(Control, context_bytes) == 200);
+    assert!(offset_of!(Control, gpus) == 208);
     assert!(offset_of!(Control, slots) == 256);
+    assert!(offset_of!(Control, gpu_uuids) == 768);
 };

@@ -18,16 +18,18 @@ mod slot;
 
 pub use control::{CONTROL_BYTES, Control, ControlSlot};
 pub use gate_word::GateWord;
-pub use slot::{BURST_RING, BurstRecord, Demand, SLOT_BYTES, Slot, SlotSnapshot};
+pub use slot::{BURST_RING, BurstRecord, BurstTag, Demand, SLOT_BYTES, Slot, SlotSnapshot};
 
 /// First eight bytes of `control`: "GPOOLRGN".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GPOOLRGN");
 /// Version of this layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Oldest layout that this version still understands, on both sides.
 pub const OLDEST_VERSION: u32 = 1;
 /// Processes that one lease can hold.
 pub const SLOTS: usize = 64;
+/// GPUs that one lease can hold.
+pub const GPUS: usize = 16;
 /// Length of the report file in bytes.
 pub const REPORT_BYTES: usize = SLOTS * SLOT_BYTES;
 

@@ -1,5 +1,6 @@
 //! What a process of a lease tells the supervisor.
 
+use crate::GPUS;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bursts that a slot remembers; the supervisor reads far more often than this fills.
@@ -39,6 +40,28 @@ pub struct BurstRecord {
     pub start_ns: AtomicU64,
     /// End on the device.
     pub end_ns: AtomicU64,
+}
+
+/// Where a burst ran: the GPU's index in the lease in the lowest byte, above it the number of the context in its
+/// process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BurstTag(pub u64);
+
+impl BurstTag {
+    /// The tag of a burst of context number `context` on GPU `gpu` of the lease.
+    pub fn new(gpu: u8, context: u32) -> Self {
+        Self(u64::from(context) << 8 | u64::from(gpu))
+    }
+
+    /// The GPU's index in the lease, as claimed.
+    pub fn gpu(self) -> usize {
+        (self.0 & 0xff) as usize
+    }
+
+    /// The context's number in its process, as claimed.
+    pub fn context(self) -> u32 {
+        (self.0 >> 8) as u32
+    }
 }
 
 /// A process's place in the report.
@@ -85,8 +108,17 @@ pub struct Slot {
     /// Lengths of all bursts ever written, summed.
     pub burst_total_ns: AtomicU64,
     reserved2: [u64; 6],
-    /// The ring of bursts. What follows in the slot is reserved and zero: room for each burst's GPU and context.
+    /// The ring of bursts.
     pub bursts: [BurstRecord; BURST_RING],
+
+    /// What ran in the burst at the same place of the ring: a [`BurstTag`]. Since version 2.
+    pub burst_tags: [AtomicU64; BURST_RING],
+    /// Device memory reserved on each GPU of the lease, contexts not included; `allocated_bytes` is the sum. Since
+    /// version 2.
+    pub gpu_bytes: [AtomicU64; GPUS],
+    /// CUDA contexts held on each GPU of the lease; `contexts` is the sum. Since version 2. What follows in the slot
+    /// is reserved and zero.
+    pub gpu_contexts: [AtomicU32; GPUS],
 }
 
 const _: () = {
@@ -110,6 +142,9 @@ const _: () = {
     assert!(offset_of!(Slot, burst_count) == 128);
     assert!(offset_of!(Slot, burst_total_ns) == 136);
     assert!(offset_of!(Slot, bursts) == 192);
+    assert!(offset_of!(Slot, burst_tags) == 1216);
+    assert!(offset_of!(Slot, gpu_bytes) == 1728);
+    assert!(offset_of!(Slot, gpu_contexts) == 1856);
 };
 
 /// A copy of one slot, as read by the supervisor with pread. Every value is a claim of the tenant.
@@ -154,6 +189,29 @@ impl<'a> SlotSnapshot<'a> {
     /// See [`Slot::allocated_bytes`].
     pub fn allocated_bytes(&self) -> u64 {
         self.u64_at(16)
+    }
+
+    /// See [`Slot::shim_version`].
+    pub fn shim_version(&self) -> u32 {
+        self.u32_at(40)
+    }
+
+    /// Device memory reserved on GPU `gpu` of the lease. A shim of version 1 knows one GPU.
+    pub fn gpu_bytes(&self, gpu: usize) -> u64 {
+        match (self.shim_version(), gpu) {
+            (0..=1, 0) => self.allocated_bytes(),
+            (0..=1, _) | (_, GPUS..) => 0,
+            _ => self.u64_at(1728 + 8 * gpu),
+        }
+    }
+
+    /// Contexts on GPU `gpu` of the lease. A shim of version 1 knows one GPU.
+    pub fn gpu_contexts(&self, gpu: usize) -> u32 {
+        match (self.shim_version(), gpu) {
+            (0..=1, 0) => self.contexts(),
+            (0..=1, _) | (_, GPUS..) => 0,
+            _ => self.u32_at(1856 + 4 * gpu),
+        }
     }
 
     /// See [`Slot::refused`].
@@ -209,6 +267,11 @@ impl<'a> SlotSnapshot<'a> {
     /// See [`Slot::burst_total_ns`].
     pub fn burst_total_ns(&self) -> u64 {
         self.u64_at(136)
+    }
+
+    /// Where burst number `number` ran; all zero from a shim of version 1.
+    pub fn burst_tag(&self, number: u64) -> BurstTag {
+        BurstTag(self.u64_at(1216 + 8 * (number % BURST_RING as u64) as usize))
     }
 
     /// Start and end of burst number `number`, which must be among the last [`BURST_RING`].

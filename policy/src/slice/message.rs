@@ -1,6 +1,6 @@
 //! What the scheduler is told and what it answers.
 
-use super::TenantId;
+use super::{Share, TenantId};
 
 /// Something that happened. An input about a tenant that has not joined is ignored.
 ///
@@ -8,12 +8,12 @@ use super::TenantId;
 /// the charge that was known when the tenant rang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// A lease begins. Of a tenant that has joined already, only the weight is taken.
+    /// A lease begins. Of a tenant that has joined already, only the share is taken.
     Join {
         /// Who.
         tenant: TenantId,
-        /// Its entitlement; 0 is taken as 1.
-        weight_permille: u16,
+        /// What it is entitled to.
+        share: Share,
         /// GPU time it owes from an earlier life.
         debt_ns: u64,
     },
@@ -23,11 +23,28 @@ pub enum Input {
         tenant: TenantId,
     },
     /// An entitlement has changed. What the tenant is owed or owes stays.
-    Weight {
+    Change {
         /// Who.
         tenant: TenantId,
-        /// Its new entitlement; 0 is taken as 1.
-        weight_permille: u16,
+        /// What it is entitled to from now on.
+        share: Share,
+    },
+    /// The tenant's gate stays closed until [`Resume`](Self::Resume). What it has launched goes on.
+    Pause {
+        /// Who.
+        tenant: TenantId,
+    },
+    /// The tenant may be served again.
+    Resume {
+        /// Who.
+        tenant: TenantId,
+    },
+    /// The tenant has used GPU time that it did not report: a debt, but no charge.
+    Owe {
+        /// Who.
+        tenant: TenantId,
+        /// How much, in GPU time.
+        ns: u64,
     },
     /// Threads of the tenant stand at its gate. May be repeated.
     Wants {
@@ -82,10 +99,20 @@ pub enum Command {
         tenant: TenantId,
         /// Host time, `CLOCK_MONOTONIC`.
         until_ns: u64,
+        /// Estimated unfinished work that it may have on the device, in GPU time.
+        depth_ns: u64,
     },
     /// Let nothing more through.
     Close {
         /// Who.
         tenant: TenantId,
+    },
+    /// The tenant's work has not come to an end for [`Parameters::hang_ns`](super::Parameters::hang_ns). Told once;
+    /// nothing but the end of its processes can free the device of it.
+    Hung {
+        /// Who.
+        tenant: TenantId,
+        /// Since when nothing of it has ended, `CLOCK_MONOTONIC`.
+        since_ns: u64,
     },
 }

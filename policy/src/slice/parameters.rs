@@ -21,6 +21,12 @@ pub struct Parameters {
     pub handoff_min_ns: u64,
     /// The greatest hand-off that is believed.
     pub handoff_max_ns: u64,
+    /// Estimated unfinished work that a tenant may have on the device while no latency tenant has joined.
+    pub depth_ns: u64,
+    /// The same while one has: less stands in its way.
+    pub latency_depth_ns: u64,
+    /// A tenant of which nothing has ended for so long, though it should have, is reported as hung.
+    pub hang_ns: u64,
     /// How long a debt outlives its owner's last activity.
     pub debt_keep_ns: u64,
 }
@@ -37,6 +43,9 @@ impl Default for Parameters {
             handoff_initial_ns: 100_000,
             handoff_min_ns: 20_000,
             handoff_max_ns: 2_000_000,
+            depth_ns: 6_000_000,
+            latency_depth_ns: 1_000_000,
+            hang_ns: 30_000_000_000,
             debt_keep_ns: 10_000_000_000,
         }
     }

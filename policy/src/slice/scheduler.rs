@@ -120,11 +120,11 @@ impl SliceScheduler {
     fn take(&mut self, input: Input, commands: &mut Vec<Command>) {
         let now_ns = self.now_ns;
         match input {
-            Input::Join { tenant, weight_permille, debt_ns } => {
+            Input::Join { tenant, share, debt_ns } => {
                 if self.queue.get(tenant).is_some() {
-                    self.reweigh(tenant, weight_permille);
+                    self.reweigh(tenant, share.weight_permille);
                 } else {
-                    let account = Account::new(&self.queue.clock, weight_permille, debt_ns, now_ns);
+                    let account = Account::new(&self.queue.clock, share.weight_permille, debt_ns, now_ns);
                     self.queue.join(tenant, account);
                 }
             }
@@ -133,7 +133,8 @@ impl SliceScheduler {
                 self.queue.remove(tenant, now_ns);
                 self.timeline.forget(tenant);
             }
-            Input::Weight { tenant, weight_permille } => self.reweigh(tenant, weight_permille),
+            Input::Change { tenant, share } => self.reweigh(tenant, share.weight_permille),
+            Input::Pause { .. } | Input::Resume { .. } | Input::Owe { .. } => {}
             Input::Wants { tenant } => match &self.turn {
                 Some(turn) if turn.tenant == tenant => {
                     if now_ns >= turn.until_ns && turn.announced_ns.is_none() {
@@ -281,7 +282,7 @@ impl SliceScheduler {
         self.queue.serve(tenant);
         let contested_ns = self.queue.anybody_wants().then_some(self.now_ns);
         self.turn = Some(Turn { tenant, until_ns, announced_ns: None, contested_ns, charged_before_ns });
-        commands.push(Command::Open { tenant, until_ns });
+        commands.push(Command::Open { tenant, until_ns, depth_ns: self.parameters.depth_ns });
     }
 
     fn end_turn_of(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {

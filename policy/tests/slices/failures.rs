@@ -1,6 +1,6 @@
 //! Tenants that fall silent, overrun, or leave.
 
-use gpool_policy::slice::{Command, Input, Parameters};
+use gpool_policy::slice::{Command, Input, Parameters, Share};
 
 use crate::world::{MS, SECOND, World, permyriad, plan};
 
@@ -8,7 +8,7 @@ use crate::world::{MS, SECOND, World, permyriad, plan};
 fn openings(world: &World, client: usize) -> Vec<(u64, u64)> {
     let mine = world.tenant(client);
     let opened = |&(at, command): &(u64, Command)| match command {
-        Command::Open { tenant, until_ns } if tenant == mine => Some((at, until_ns)),
+        Command::Open { tenant, until_ns, .. } if tenant == mine => Some((at, until_ns)),
         _ => None,
     };
     world.trace.iter().filter_map(opened).collect()
@@ -104,7 +104,7 @@ fn a_restart_does_not_wash_debt_away() {
     }
     let debt_ns = world.scheduler.debt_ns(tenant);
     world.tell(Input::Leave { tenant });
-    world.tell(Input::Join { tenant, weight_permille: 500, debt_ns });
+    world.tell(Input::Join { tenant, share: Share::of(500), debt_ns });
     world.tell(Input::Wants { tenant });
     assert!(world.scheduler.debt_ns(tenant).abs_diff(debt_ns) <= 2);
     assert_eq!(world.scheduler.running(), Some(world.tenant(1)));

@@ -1,6 +1,6 @@
 //! Shares, busy time, idle tenants and changed weights, measured by the device's own meter.
 
-use gpool_policy::slice::{Command, Input};
+use gpool_policy::slice::{Command, Input, Share};
 
 use crate::world::{MS, Plan, SECOND, World, permyriad, plan};
 
@@ -61,7 +61,7 @@ fn kernels_longer_than_a_slice_overlap_and_are_paid_for() {
         let mut gap = (0, 0);
         let opened = world.trace.iter().filter(|(_, command)| match command {
             Command::Open { tenant, .. } => *tenant == world.tenant(1),
-            Command::Close { .. } => false,
+            Command::Close { .. } | Command::Hung { .. } => false,
         });
         for (at, _) in opened {
             gap = (gap.0.max(at - gap.1), *at);
@@ -118,8 +118,8 @@ fn a_new_weight_acts_within_two_slices() {
     let mut world = World::new(5, &[plan(300, MS), plan(600, MS), plan(100, 3 * MS)]);
     world.run_until(3 * SECOND);
     let lags: Vec<i64> = (0..3).filter_map(|client| world.scheduler.lag_ns(world.tenant(client))).collect();
-    world.tell(Input::Weight { tenant: world.tenant(0), weight_permille: 600 });
-    world.tell(Input::Weight { tenant: world.tenant(1), weight_permille: 300 });
+    world.tell(Input::Change { tenant: world.tenant(0), share: Share::of(600) });
+    world.tell(Input::Change { tenant: world.tenant(1), share: Share::of(300) });
     for (client, lag) in lags.iter().enumerate() {
         let kept = world.scheduler.lag_ns(world.tenant(client)).expect("joined");
         assert!((kept - lag).abs() <= 4, "client {client}: {lag} became {kept}");

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use gpool_device_model::{Device, DeviceParameters};
 use gpool_policy::TenantId;
-use gpool_policy::slice::{Command, Input, Parameters, SliceScheduler};
+use gpool_policy::slice::{Command, Input, Parameters, Share, SliceScheduler};
 
 use crate::client::Client;
 use crate::events::{Agenda, Event};
@@ -77,7 +77,7 @@ impl World {
             let tenant = TenantId(id);
             let context = world.device.create_context(0, index as u32 + 1, &index.to_string()).expect("memory");
             world.clients.push(Client::new(tenant, context, plan.kernel_ns));
-            world.tell(Input::Join { tenant, weight_permille: plan.weight, debt_ns: plan.debt_ns });
+            world.tell(Input::Join { tenant, share: Share::of(plan.weight), debt_ns: plan.debt_ns });
         }
         world
     }
@@ -107,7 +107,8 @@ impl World {
             self.trace.push((self.now, command));
             self.commands += 1;
             let (tenant, until_ns) = match command {
-                Command::Open { tenant, until_ns } => (tenant, Some(until_ns)),
+                Command::Hung { .. } => continue,
+                Command::Open { tenant, until_ns, .. } => (tenant, Some(until_ns)),
                 Command::Close { tenant } => (tenant, None),
             };
             let Some(client) = self.clients.iter().position(|client| client.tenant == tenant) else { continue };

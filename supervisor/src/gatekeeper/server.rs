@@ -64,11 +64,12 @@ impl Server {
     fn carry_out(&mut self, tenants: &mut BTreeMap<TenantId, Tenant>, due_ns: u64) {
         for command in self.commands.drain(..) {
             match command {
-                Command::Open { tenant, until_ns } => {
+                Command::Open { tenant, until_ns, .. } => {
                     if let Some(tenant) = tenants.get_mut(&tenant) {
                         tenant.open(clock::now_ns(), due_ns, until_ns);
                     }
                 }
+                Command::Hung { .. } => {}
                 Command::Close { tenant } => {
                     if let Some(tenant) = tenants.get_mut(&tenant) {
                         tenant.close();

@@ -7,7 +7,7 @@ use super::wakeup::{Doorbell, Wakeup};
 use crate::clock;
 use crate::region::Report;
 use gpool_policy::TenantId;
-use gpool_policy::slice::Input;
+use gpool_policy::slice::{Input, Share};
 use gpool_shared_region::HEARTBEAT_PERIOD_NS;
 use std::collections::BTreeMap;
 use std::io;
@@ -156,7 +156,7 @@ impl Loop {
                 tenant.region.beat(clock::now_ns());
                 listen(&self.wakeup, &mut tenant);
                 self.tenants.insert(id, tenant);
-                let input = Input::Join { tenant: id, weight_permille, debt_ns };
+                let input = Input::Join { tenant: id, share: Share::of(weight_permille), debt_ns };
                 self.servers[gpu].handle(&mut self.tenants, input);
                 again.push(id);
                 notices.into_iter().for_each(|notice| (self.notice)(notice));
@@ -176,7 +176,7 @@ impl Loop {
             }
             Order::Weight { tenant: id, weight_permille } => {
                 if let Some(gpu) = self.tenants.get(&id).map(|tenant| tenant.gpu) {
-                    let input = Input::Weight { tenant: id, weight_permille };
+                    let input = Input::Change { tenant: id, share: Share::of(weight_permille) };
                     self.servers[gpu].handle(&mut self.tenants, input);
                 }
             }

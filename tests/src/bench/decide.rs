@@ -3,7 +3,7 @@
 use super::sheet::Sheet;
 use crate::failure::{Failure, Result};
 use gpool_policy::TenantId;
-use gpool_policy::slice::{Command, Input, Parameters, SliceScheduler};
+use gpool_policy::slice::{Command, Input, Parameters, Share, SliceScheduler};
 use std::time::Instant;
 
 /// Decisions in one round.
@@ -25,7 +25,7 @@ fn per_decision_ns(tenants: u64) -> Result<f64> {
     let mut commands = Vec::new();
     let weight_permille = u16::try_from(1000 / tenants).unwrap_or(1).max(1);
     for tenant in (1..=tenants).map(TenantId) {
-        scheduler.handle(0, Input::Join { tenant, weight_permille, debt_ns: 0 }, &mut commands);
+        scheduler.handle(0, Input::Join { tenant, share: Share::of(weight_permille), debt_ns: 0 }, &mut commands);
         scheduler.handle(0, Input::Wants { tenant }, &mut commands);
     }
     let (mut now_ns, mut switches) = (0, 0);
@@ -50,8 +50,8 @@ fn per_decision_ns(tenants: u64) -> Result<f64> {
 
 fn last_opened(commands: &mut Vec<Command>) -> Opened {
     let opened = commands.iter().rev().find_map(|command| match command {
-        Command::Open { tenant, until_ns } => Some((*tenant, *until_ns)),
-        Command::Close { .. } => None,
+        Command::Open { tenant, until_ns, .. } => Some((*tenant, *until_ns)),
+        Command::Close { .. } | Command::Hung { .. } => None,
     });
     commands.clear();
     opened
