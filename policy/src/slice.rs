@@ -10,17 +10,22 @@
 //! gate closes and the next one opens, so that the first launch arrives when the device falls idle.
 
 mod account;
+mod ceiling;
+mod decide;
+mod explain;
+mod habits;
 mod handoff;
 mod message;
 mod parameters;
-mod pick;
 mod queue;
+mod ready;
 mod scheduler;
 mod share;
 mod turn;
 mod virtual_clock;
 
 pub use crate::TenantId;
+pub use explain::{Explanation, State, WaitCause};
 pub use message::{Command, Input};
 pub use parameters::Parameters;
 pub use scheduler::SliceScheduler;

@@ -56,17 +56,21 @@ impl Account {
 
     /// Virtual deadline of a request of so many GPU ns: `ve + r / w`.
     pub(super) fn deadline(&self, request_ns: u64) -> i128 {
-        let scaled = i128::from(request_ns) * SCALE;
-        // A 64-bit division is several times as fast, and every sensible request fits.
-        match (u64::try_from(scaled), u64::try_from(self.weight)) {
-            (Ok(scaled), Ok(weight)) => self.eligible_at + i128::from(scaled / weight),
-            _ => self.eligible_at + scaled / self.weight,
-        }
+        self.eligible_at + self.virtual_length(i128::from(request_ns) * SCALE)
     }
 
-    /// Whether an active tenant's virtual eligible time is not after V.
-    pub(super) fn is_eligible(&self, clock: &VirtualClock) -> bool {
-        clock.is_due(self.weight, self.eligible_at)
+    /// The virtual time from which on it is eligible, if it may run ahead by `slack_ns`: `ve - slack / w`, less half a
+    /// nanosecond, so that a lag that rounds to zero counts as none.
+    pub(super) fn threshold(&self, slack_ns: u64) -> i128 {
+        self.eligible_at - self.virtual_length(i128::from(slack_ns) * SCALE + SCALE / 2)
+    }
+
+    fn virtual_length(&self, scaled: i128) -> i128 {
+        // A 64-bit division is several times as fast, and every sensible length fits.
+        match (u64::try_from(scaled), u64::try_from(self.weight)) {
+            (Ok(scaled), Ok(weight)) => i128::from(scaled / weight),
+            _ => scaled / self.weight,
+        }
     }
 
     pub(super) fn is_active(&self) -> bool {
@@ -110,24 +114,30 @@ impl Account {
         }
     }
 
-    /// Takes a new weight and keeps the lag: `ve' = V - lag / w'`.
-    pub(super) fn reweigh(&mut self, clock: &mut VirtualClock, weight_permille: u16) {
-        let weight = i128::from(weight_permille.max(1));
-        if weight == self.weight {
-            return;
-        }
-        let now = clock.now();
-        let lag = self.weight * (now - self.eligible_at());
+    /// Leaves `clock`, whether active or not; its lag, in units of weight times virtual time.
+    pub(super) fn depart(&mut self, clock: &mut VirtualClock) -> i128 {
+        let lag = self.weight * (clock.now() - self.eligible_at);
         if self.active {
-            clock.leave(self.weight, self.eligible_at());
+            clock.leave(self.weight, self.eligible_at);
         }
-        self.weight = weight;
-        self.origin = now - lag.div_euclid(weight);
+        lag
+    }
+
+    /// Enters `clock`, the same or another, after [`depart`](Self::depart), with a weight: the lag stays. Where nobody
+    /// else is active there is nobody to owe anything.
+    pub(super) fn arrive(&mut self, clock: &mut VirtualClock, weight_permille: u16, lag: i128) {
+        self.weight = i128::from(weight_permille.max(1));
+        self.origin = clock.entry_with_lag(self.weight, lag, self.active);
         self.service_ns = 0;
         self.eligible_at = self.origin;
         if self.active {
-            clock.enter(self.weight, self.eligible_at());
+            clock.enter(self.weight, self.eligible_at);
         }
+    }
+
+    /// Books a debt for time that was used and not reported.
+    pub(super) fn owe(&mut self, clock: &mut VirtualClock, ns: u64) {
+        self.serve(clock, i64::try_from(ns).unwrap_or(i64::MAX));
     }
 
     /// Books GPU time of a burst of its own that began at `began_ns`. What was booked as held and turns out to have

@@ -9,7 +9,7 @@ pub struct Parameters {
     pub slice_max_ns: u64,
     /// A slice is so many hand-offs long, within the two limits above: 100 makes a hand-off cost 1 %.
     pub slice_per_handoff: u64,
-    /// The shortest slice of a tenant in debt.
+    /// The shortest slice of a tenant in debt, and the least that a cut leaves of a slice.
     pub least_slice_ns: u64,
     /// How long the next tenant waits for one that has not answered at the end of its slice, before both overlap.
     pub drain_limit_ns: u64,
@@ -21,10 +21,23 @@ pub struct Parameters {
     pub handoff_min_ns: u64,
     /// The greatest hand-off that is believed.
     pub handoff_max_ns: u64,
-    /// Estimated unfinished work that a tenant may have on the device while no latency tenant has joined.
+    /// Estimated unfinished work that a tenant may have on the device while no latency tenant is about.
     pub depth_ns: u64,
-    /// The same while one has: less stands in its way.
+    /// The same while one is: less stands in its way.
     pub latency_depth_ns: u64,
+    /// How long a latency tenant that is idle still counts as being about.
+    pub latency_about_ns: u64,
+    /// How far a latency tenant may run ahead of its share before its requests have been measured.
+    pub slack_initial_ns: u64,
+    /// The least that is learnt.
+    pub slack_min_ns: u64,
+    /// The most that is learnt.
+    pub slack_max_ns: u64,
+    /// How much earlier than its ceiling allows a slice may begin: what a hand-off loses is not lost for good, and the
+    /// next slice begins later by as much.
+    pub ceiling_slack_ns: u64,
+    /// How long a tenant whose work has outrun its announcements again and again may not work ahead.
+    pub cautious_ns: u64,
     /// A tenant of which nothing has ended for so long, though it should have, is reported as hung.
     pub hang_ns: u64,
     /// How long a debt outlives its owner's last activity.
@@ -45,8 +58,43 @@ impl Default for Parameters {
             handoff_max_ns: 2_000_000,
             depth_ns: 6_000_000,
             latency_depth_ns: 1_000_000,
+            latency_about_ns: 10_000_000_000,
+            slack_initial_ns: 25_000_000,
+            slack_min_ns: 5_000_000,
+            slack_max_ns: 50_000_000,
+            ceiling_slack_ns: 2_000_000,
+            cautious_ns: 1_000_000_000,
             hang_ns: 30_000_000_000,
             debt_keep_ns: 10_000_000_000,
+        }
+    }
+}
+
+impl Parameters {
+    /// The same scheduler in a world where everything takes `factor` times as long.
+    #[must_use]
+    pub fn scaled(self, factor: u64) -> Self {
+        let times = |ns: u64| ns.saturating_mul(factor);
+        Self {
+            slice_min_ns: times(self.slice_min_ns),
+            slice_max_ns: times(self.slice_max_ns),
+            slice_per_handoff: self.slice_per_handoff,
+            least_slice_ns: times(self.least_slice_ns),
+            drain_limit_ns: times(self.drain_limit_ns),
+            linger_ns: times(self.linger_ns),
+            handoff_initial_ns: times(self.handoff_initial_ns),
+            handoff_min_ns: times(self.handoff_min_ns),
+            handoff_max_ns: times(self.handoff_max_ns),
+            depth_ns: times(self.depth_ns),
+            latency_depth_ns: times(self.latency_depth_ns),
+            latency_about_ns: times(self.latency_about_ns),
+            slack_initial_ns: times(self.slack_initial_ns),
+            slack_min_ns: times(self.slack_min_ns),
+            slack_max_ns: times(self.slack_max_ns),
+            ceiling_slack_ns: times(self.ceiling_slack_ns),
+            cautious_ns: times(self.cautious_ns),
+            hang_ns: times(self.hang_ns),
+            debt_keep_ns: times(self.debt_keep_ns),
         }
     }
 }

@@ -1,114 +1,365 @@
-//! The tenants of a GPU: who is active, who wants, who lingers.
+//! The tenants of a GPU: who is active, who wants, who may be served, who lingers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::account::Account;
+use super::ceiling::Ceiling;
+use super::habits::Habits;
+use super::ready::{Candidate, Ready};
 use super::virtual_clock::VirtualClock;
-use super::{Parameters, TenantId};
+use super::{Class, Parameters, Priority, Share, TenantId};
 
 /// A tenant and where it stands.
 #[derive(Clone, Debug)]
-struct Place {
-    account: Account,
-    wants: bool,
+pub(super) struct Place {
+    pub(super) share: Share,
+    pub(super) account: Account,
+    pub(super) ceiling: Ceiling,
+    pub(super) habits: Habits,
+    /// Since when it stands at its gate.
+    pub(super) wants_since_ns: Option<u64>,
+    pub(super) paused: bool,
+    /// A gang that cannot have all its GPUs now.
+    pub(super) held_back: bool,
+    /// A latency tenant has used up its slack: until it has rested or is owed time, it competes as batch.
+    pub(super) slack_spent: bool,
+    /// Since when work of it should have ended and nothing has.
+    pub(super) silent_since_ns: Option<u64>,
     /// Idle and still active, until then.
     lingers_until_ns: Option<u64>,
+    /// Blocked by its ceiling, until then.
+    blocked_until_ns: Option<u64>,
+    /// When it was last seen to be active.
+    seen_ns: u64,
 }
 
-/// A tenant is *active*, and counts in virtual time, from its first want until it has been idle for `linger_ns`; it
-/// *wants* while it stands at its gate.
-#[derive(Clone, Debug, Default)]
+/// A tenant is *active*, and counts in the virtual time of its priority, from its first want until it has been idle
+/// for the linger time; it *wants* while it stands at its gate; it is *ready* while it wants and nothing forbids it.
+#[derive(Clone, Debug)]
 pub(super) struct Queue {
-    pub(super) clock: VirtualClock,
+    pub(super) parameters: Parameters,
+    clocks: [VirtualClock; Priority::COUNT],
     places: BTreeMap<TenantId, Place>,
+    ready: Ready,
     /// Those that linger, by when that ends.
     lingering: BTreeSet<(u64, TenantId)>,
+    /// Those that want and are above their ceilings, by when they are not.
+    blocked: BTreeSet<(u64, TenantId)>,
+    latency_tenants: BTreeSet<TenantId>,
     active_count: usize,
-    wanting_count: usize,
+    /// What a batch tenant asks for.
+    pub(super) slice_ns: u64,
 }
 
 impl Queue {
-    pub(super) fn get(&self, tenant: TenantId) -> Option<&Account> {
-        self.places.get(&tenant).map(|place| &place.account)
+    pub(super) fn new(parameters: Parameters, slice_ns: u64) -> Self {
+        Self {
+            parameters,
+            clocks: Default::default(),
+            places: BTreeMap::new(),
+            ready: Ready::default(),
+            lingering: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            latency_tenants: BTreeSet::new(),
+            active_count: 0,
+            slice_ns,
+        }
     }
 
-    /// The account and the clock it moves.
-    pub(super) fn book(&mut self, tenant: TenantId) -> Option<(&mut Account, &mut VirtualClock)> {
-        self.places.get_mut(&tenant).map(|place| (&mut place.account, &mut self.clock))
+    pub(super) fn get(&self, tenant: TenantId) -> Option<&Place> {
+        self.places.get(&tenant)
     }
 
-    pub(super) fn join(&mut self, tenant: TenantId, account: Account) {
-        self.places.insert(tenant, Place { account, wants: false, lingers_until_ns: None });
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TenantId, &Place)> {
+        self.places.iter().map(|(&tenant, place)| (tenant, place))
+    }
+
+    /// The virtual time that a tenant's priority goes by.
+    pub(super) fn clock_of(&self, place: &Place) -> &VirtualClock {
+        &self.clocks[place.share.priority as usize]
+    }
+
+    /// What a tenant is owed (positive) or owes, in GPU ns.
+    pub(super) fn lag_ns(&self, place: &Place) -> i64 {
+        place.account.lag_ns(self.clock_of(place))
+    }
+
+    pub(super) fn join(&mut self, tenant: TenantId, share: Share, debt_ns: u64, now_ns: u64) {
+        let account = Account::new(&self.clocks[share.priority as usize], share.weight_permille, debt_ns, now_ns);
+        let place = Place {
+            share,
+            account,
+            ceiling: Ceiling::default(),
+            habits: Habits::new(&self.parameters),
+            wants_since_ns: None,
+            paused: false,
+            held_back: false,
+            slack_spent: false,
+            silent_since_ns: None,
+            lingers_until_ns: None,
+            blocked_until_ns: None,
+            seen_ns: now_ns,
+        };
+        self.places.insert(tenant, place);
+        if share.class == Class::Latency {
+            self.latency_tenants.insert(tenant);
+        }
     }
 
     /// Forgets a tenant.
     pub(super) fn remove(&mut self, tenant: TenantId, now_ns: u64) {
         self.serve(tenant);
         self.retire(tenant, now_ns);
+        self.latency_tenants.remove(&tenant);
         self.places.remove(&tenant);
     }
 
-    /// The tenant stands at its gate. Returns whether it is known.
-    pub(super) fn want(&mut self, tenant: TenantId, now_ns: u64, parameters: &Parameters) -> bool {
+    /// Takes a new share; what the tenant is owed or owes stays.
+    pub(super) fn change(&mut self, tenant: TenantId, share: Share) {
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        let (old, new) = (place.share, share);
+        place.share = share;
+        if old.weight_permille != new.weight_permille || old.priority != new.priority {
+            let lag = place.account.depart(&mut self.clocks[old.priority as usize]);
+            place.account.arrive(&mut self.clocks[new.priority as usize], new.weight_permille, lag);
+        }
+        if new.limit_permille.is_none() {
+            place.ceiling = Ceiling::default();
+        }
+        place.slack_spent = false;
+        if new.class == Class::Latency {
+            self.latency_tenants.insert(tenant);
+        } else {
+            self.latency_tenants.remove(&tenant);
+        }
+        self.place(tenant);
+    }
+
+    /// Whether a latency tenant is about: it has joined, and was active not long ago.
+    pub(super) fn latency_is_about(&self, now_ns: u64) -> bool {
+        let about = |tenant: &TenantId| {
+            let place = self.places.get(tenant)?;
+            let seen = now_ns.saturating_sub(place.seen_ns) <= self.parameters.latency_about_ns;
+            Some(!place.paused && (place.account.is_active() || seen))
+        };
+        self.latency_tenants.iter().any(|tenant| about(tenant) == Some(true))
+    }
+
+    /// The tenant stands at its gate. Returns whether that is news of a known tenant.
+    pub(super) fn want(&mut self, tenant: TenantId, now_ns: u64) -> bool {
         let Some(place) = self.places.get_mut(&tenant) else { return false };
+        place.wants_since_ns.get_or_insert(now_ns);
+        if place.paused {
+            return false;
+        }
         if !place.account.is_active() {
-            place.account.wake(&mut self.clock, now_ns, parameters.debt_keep_ns);
+            let clock = &mut self.clocks[place.share.priority as usize];
+            place.account.wake(clock, now_ns, self.parameters.debt_keep_ns);
+            place.habits.begin_request(place.account.charged_ns());
+            place.slack_spent = false;
             self.active_count += 1;
         }
+        place.seen_ns = now_ns;
         if let Some(until_ns) = place.lingers_until_ns.take() {
             self.lingering.remove(&(until_ns, tenant));
         }
-        self.wanting_count += usize::from(!place.wants);
-        place.wants = true;
+        self.place(tenant);
         true
     }
 
     /// The tenant stands at its gate no longer.
     pub(super) fn serve(&mut self, tenant: TenantId) {
         if let Some(place) = self.places.get_mut(&tenant) {
-            self.wanting_count -= usize::from(place.wants);
-            place.wants = false;
+            place.wants_since_ns = None;
+            self.place(tenant);
         }
     }
 
-    /// The tenant wants nothing any more; it lingers from now on, if it does not already.
-    pub(super) fn rest(&mut self, tenant: TenantId, now_ns: u64, linger_ns: u64) {
+    /// The tenant wants nothing that we know of; it stays active until `until_ns`, or for as long as was said before.
+    pub(super) fn rest(&mut self, tenant: TenantId, until_ns: u64) {
         self.serve(tenant);
         let Some(place) = self.places.get_mut(&tenant) else { return };
         if place.account.is_active() && place.lingers_until_ns.is_none() {
-            let until_ns = now_ns.saturating_add(linger_ns);
             place.lingers_until_ns = Some(until_ns);
             self.lingering.insert((until_ns, tenant));
         }
     }
 
-    /// Those whose linger time is over are active no longer.
-    pub(super) fn retire_lingering(&mut self, now_ns: u64) {
-        while let Some(&(until_ns, tenant)) = self.lingering.first().filter(|(until_ns, _)| *until_ns <= now_ns) {
-            self.retire(tenant, until_ns);
+    /// The tenant says that it is idle: it lingers for the linger time from now on at most.
+    pub(super) fn idle(&mut self, tenant: TenantId, now_ns: u64) {
+        let until_ns = now_ns.saturating_add(self.parameters.linger_ns);
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        place.silent_since_ns = None;
+        if place.account.is_active() {
+            place.seen_ns = now_ns;
+            place.habits.end_request(place.account.charged_ns());
+        }
+        if let Some(later_ns) = place.lingers_until_ns.take_if(|at_ns| *at_ns > until_ns) {
+            self.lingering.remove(&(later_ns, tenant));
+        }
+        self.rest(tenant, until_ns);
+    }
+
+    pub(super) fn pause(&mut self, tenant: TenantId, now_ns: u64) {
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        place.paused = true;
+        self.place(tenant);
+        self.retire(tenant, now_ns);
+    }
+
+    pub(super) fn resume(&mut self, tenant: TenantId) -> bool {
+        let Some(place) = self.places.get_mut(&tenant) else { return false };
+        place.paused = false;
+        place.wants_since_ns.is_some()
+    }
+
+    /// Sets whether a tenant may not be chosen here, because another GPU of it is not to be had.
+    pub(super) fn hold_back(&mut self, tenant: TenantId, held_back: bool) -> bool {
+        let Some(place) = self.places.get_mut(&tenant).filter(|place| place.held_back != held_back) else {
+            return false;
+        };
+        place.held_back = held_back;
+        self.place(tenant);
+        true
+    }
+
+    /// Changes a tenant with what it has on its clock, then puts it where it belongs.
+    pub(super) fn book(&mut self, tenant: TenantId, change: impl FnOnce(&mut Place, &mut VirtualClock)) {
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        change(place, &mut self.clocks[place.share.priority as usize]);
+        if place.account.is_active() && place.wants_since_ns.is_some() {
+            self.place(tenant);
         }
     }
 
-    /// When the next linger time is over.
-    pub(super) fn linger_timer(&self) -> Option<u64> {
-        self.lingering.first().map(|&(until_ns, _)| until_ns)
+    /// Changes what does not bear on its place.
+    pub(super) fn note(&mut self, tenant: TenantId, change: impl FnOnce(&mut Place)) {
+        if let Some(place) = self.places.get_mut(&tenant) {
+            change(place);
+        }
     }
 
-    /// Those that stand at their gates, by id.
-    pub(super) fn wanting(&self) -> impl Iterator<Item = (TenantId, &Account)> {
-        self.places.iter().filter(|(_, place)| place.wants).map(|(&tenant, place)| (tenant, &place.account))
+    /// Time has passed: who lingered long enough is active no longer, who was above its ceiling long enough is ready.
+    /// Those that became ready are added to `news`.
+    pub(super) fn pass(&mut self, now_ns: u64, news: &mut Vec<TenantId>) {
+        while let Some(&(until_ns, tenant)) = self.lingering.first().filter(|(until_ns, _)| *until_ns <= now_ns) {
+            self.retire(tenant, until_ns);
+        }
+        while let Some(&(until_ns, tenant)) = self.blocked.first().filter(|(until_ns, _)| *until_ns <= now_ns) {
+            self.blocked.remove(&(until_ns, tenant));
+            if let Some(place) = self.places.get_mut(&tenant) {
+                place.blocked_until_ns = None;
+                let candidate = self.candidate(tenant);
+                self.ready.place(tenant, candidate);
+                news.push(tenant);
+            }
+        }
+    }
+
+    /// A tenant that wants is above its ceiling now: its turn would have to wait.
+    pub(super) fn block(&mut self, tenant: TenantId, now_ns: u64) {
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        let Some(limit_permille) = place.share.limit_permille.filter(|_| place.wants_since_ns.is_some()) else {
+            return;
+        };
+        let until_ns = place.ceiling.opens_ns(limit_permille).saturating_sub(self.parameters.ceiling_slack_ns);
+        if until_ns <= now_ns {
+            return;
+        }
+        if let Some(old_ns) = place.blocked_until_ns.replace(until_ns) {
+            self.blocked.remove(&(old_ns, tenant));
+        }
+        self.blocked.insert((until_ns, tenant));
+        self.ready.place(tenant, None);
+    }
+
+    /// When something here changes by itself.
+    pub(super) fn timer_ns(&self) -> Option<u64> {
+        [&self.lingering, &self.blocked].iter().filter_map(|set| set.first().map(|&(until_ns, _)| until_ns)).min()
+    }
+
+    pub(super) fn choose(&mut self) -> Option<TenantId> {
+        self.ready.choose(&self.clocks)
+    }
+
+    pub(super) fn is_ready(&self, tenant: TenantId) -> bool {
+        self.ready.contains(tenant)
+    }
+
+    pub(super) fn anybody_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Whether a ready tenant is eligible, and whether as a latency tenant within its slack.
+    pub(super) fn eligibility(&self, tenant: TenantId) -> (bool, bool) {
+        self.ready.get(tenant).map_or((false, false), |candidate| {
+            let eligible = self.clocks[candidate.priority as usize].has_reached(candidate.threshold);
+            (eligible, eligible && candidate.latency)
+        })
     }
 
     pub(super) fn wants(&self, tenant: TenantId) -> bool {
-        self.places.get(&tenant).is_some_and(|place| place.wants)
-    }
-
-    pub(super) fn anybody_wants(&self) -> bool {
-        self.wanting_count > 0
+        self.places.get(&tenant).is_some_and(|place| place.wants_since_ns.is_some() && !place.paused)
     }
 
     pub(super) fn active_count(&self) -> usize {
         self.active_count
+    }
+
+    /// What a tenant asks for in GPU time: a batch tenant the slice, or its usual burst if that is longer; a latency
+    /// tenant what is left of its slack.
+    pub(super) fn request_ns(&self, place: &Place) -> u64 {
+        let least_ns = self.parameters.least_slice_ns;
+        let lag_ns = self.lag_ns(place);
+        let slack_ns = self.slack_ns(place);
+        if slack_ns > 0 {
+            let left_ns = i64::try_from(slack_ns).unwrap_or(i64::MAX).saturating_add(lag_ns);
+            return u64::try_from(left_ns).unwrap_or(0).clamp(least_ns, self.parameters.slack_max_ns);
+        }
+        let debt_ns = if lag_ns < 0 { lag_ns.unsigned_abs() } else { 0 };
+        self.full_slice_ns(place).saturating_sub(debt_ns).max(least_ns)
+    }
+
+    /// The slice of a tenant without debt: one that is shorter than what it launches at once means nothing.
+    pub(super) fn full_slice_ns(&self, place: &Place) -> u64 {
+        self.slice_ns.max(place.habits.burst_ns().min(self.parameters.slack_max_ns.min(self.parameters.slice_max_ns)))
+    }
+
+    /// How far a tenant may run ahead of its share now.
+    pub(super) fn slack_ns(&self, place: &Place) -> u64 {
+        let has_slack = place.share.class == Class::Latency && !place.slack_spent;
+        if has_slack { place.habits.slack_ns(&self.parameters) } else { 0 }
+    }
+
+    fn candidate(&self, tenant: TenantId) -> Option<Candidate> {
+        let place = self.places.get(&tenant)?;
+        let forbidden = place.paused || place.held_back || place.blocked_until_ns.is_some();
+        if place.wants_since_ns.is_none() || forbidden || !place.account.is_active() {
+            return None;
+        }
+        let slack_ns = self.slack_ns(place);
+        // Of a batch tenant the deadline of a full slice: only debtors ask for less, and they are not eligible.
+        let request_ns = if slack_ns > 0 { self.request_ns(place) } else { self.full_slice_ns(place) };
+        Some(Candidate {
+            priority: place.share.priority,
+            latency: slack_ns > 0,
+            eligible_at: place.account.eligible_at(),
+            threshold: place.account.threshold(slack_ns),
+            deadline: place.account.deadline(request_ns),
+        })
+    }
+
+    /// Puts a tenant where it belongs. Being blocked is found out when it is to be served, and ends with a change of
+    /// what it wants.
+    fn place(&mut self, tenant: TenantId) {
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        if (place.wants_since_ns.is_none() || place.share.limit_permille.is_none())
+            && let Some(until_ns) = place.blocked_until_ns.take()
+        {
+            self.blocked.remove(&(until_ns, tenant));
+        }
+        let candidate = self.candidate(tenant);
+        self.ready.place(tenant, candidate);
     }
 
     fn retire(&mut self, tenant: TenantId, at_ns: u64) {
@@ -117,7 +368,7 @@ impl Queue {
             self.lingering.remove(&(until_ns, tenant));
         }
         if place.account.is_active() {
-            place.account.retire(&mut self.clock, at_ns);
+            place.account.retire(&mut self.clocks[place.share.priority as usize], at_ns);
             self.active_count -= 1;
         }
     }

@@ -1,8 +1,8 @@
-//! The state machine.
+//! The state machine: what it is told.
 
-use super::account::Account;
+use std::collections::BTreeSet;
+
 use super::handoff::Handoff;
-use super::pick::{Candidate, pick};
 use super::queue::Queue;
 use super::turn::Turn;
 use super::{Command, Input, Parameters, TenantId};
@@ -13,38 +13,47 @@ use crate::timeline::{Bounds, Burst, Delta, Timeline, Verdict};
 /// At most one tenant holds a slice. Others may still have work in flight: that overlaps, and is charged as such.
 #[derive(Clone, Debug)]
 pub struct SliceScheduler {
-    parameters: Parameters,
-    now_ns: u64,
-    queue: Queue,
-    turn: Option<Turn>,
-    handoff: Handoff,
+    pub(super) parameters: Parameters,
+    pub(super) now_ns: u64,
+    pub(super) queue: Queue,
+    pub(super) turn: Option<Turn>,
+    pub(super) handoff: Handoff,
+    /// Tenants that hold several GPUs: the end of their turns is decided for all of them together.
+    pub(super) gangs: BTreeSet<TenantId>,
+    /// A gang's turn should be decided on.
+    pub(super) gang_is_due: bool,
     timeline: Timeline,
     total_charged_ns: i64,
     doubtful_bursts: u64,
     deltas: Vec<Delta>,
+    pub(super) next_silence_check_ns: Option<u64>,
 }
 
 impl SliceScheduler {
     /// A scheduler without tenants. Times are nanoseconds of `CLOCK_MONOTONIC`.
     #[must_use]
     pub fn new(parameters: Parameters, now_ns: u64) -> Self {
+        let handoff = Handoff::new(&parameters);
         Self {
             parameters,
             now_ns,
-            queue: Queue::default(),
+            queue: Queue::new(parameters, handoff.slice_ns(&parameters)),
             turn: None,
-            handoff: Handoff::new(&parameters),
+            handoff,
+            gangs: BTreeSet::new(),
+            gang_is_due: false,
             timeline: Timeline::new(Bounds::default()),
             total_charged_ns: 0,
             doubtful_bursts: 0,
             deltas: Vec::new(),
+            next_silence_check_ns: None,
         }
     }
 
     /// Takes an input and adds what to do to `commands`. A time before the last one is taken as the last one.
     pub fn handle(&mut self, now_ns: u64, input: Input, commands: &mut Vec<Command>) {
         self.now_ns = self.now_ns.max(now_ns);
-        self.queue.retire_lingering(self.now_ns);
+        self.pass(commands);
         self.take(input, commands);
         self.decide(commands);
     }
@@ -53,7 +62,7 @@ impl SliceScheduler {
     #[must_use]
     pub fn next_timer(&self) -> Option<u64> {
         let decision = self.turn.as_ref().and_then(|turn| self.decision_ns(turn));
-        [decision, self.queue.linger_timer()].into_iter().flatten().min()
+        [decision, self.queue.timer_ns(), self.next_silence_check_ns].into_iter().flatten().min()
     }
 
     /// The hand-off to expect, from the measured ones: gate opened to first launch.
@@ -71,14 +80,14 @@ impl SliceScheduler {
     /// GPU time a tenant has been charged since it joined.
     #[must_use]
     pub fn charged_ns(&self, tenant: TenantId) -> Option<u64> {
-        self.queue.get(tenant).map(|account| u64::try_from(account.charged_ns()).unwrap_or(0))
+        self.queue.get(tenant).map(|place| u64::try_from(place.account.charged_ns()).unwrap_or(0))
     }
 
     /// GPU time a tenant is owed (positive) or owes: `w (V - ve)`. Of a tenant that is not active, what it would be
     /// if it became active now.
     #[must_use]
     pub fn lag_ns(&self, tenant: TenantId) -> Option<i64> {
-        self.queue.get(tenant).map(|account| account.lag_ns(&self.queue.clock))
+        self.queue.get(tenant).map(|place| self.queue.lag_ns(place))
     }
 
     /// GPU time a tenant owes; 0 of one that has not joined.
@@ -122,31 +131,41 @@ impl SliceScheduler {
         match input {
             Input::Join { tenant, share, debt_ns } => {
                 if self.queue.get(tenant).is_some() {
-                    self.reweigh(tenant, share.weight_permille);
+                    self.queue.change(tenant, share);
                 } else {
-                    let account = Account::new(&self.queue.clock, share.weight_permille, debt_ns, now_ns);
-                    self.queue.join(tenant, account);
+                    self.queue.join(tenant, share, debt_ns, now_ns);
                 }
             }
             Input::Leave { tenant } => {
                 self.end_turn_of(tenant, commands);
                 self.queue.remove(tenant, now_ns);
                 self.timeline.forget(tenant);
+                self.gangs.remove(&tenant);
             }
-            Input::Change { tenant, share } => self.reweigh(tenant, share.weight_permille),
-            Input::Pause { .. } | Input::Resume { .. } | Input::Owe { .. } => {}
+            Input::Change { tenant, share } => self.queue.change(tenant, share),
+            Input::Pause { tenant } => {
+                self.end_turn_of(tenant, commands);
+                self.queue.pause(tenant, now_ns);
+            }
+            Input::Resume { tenant } => {
+                if self.queue.resume(tenant) {
+                    self.want(tenant, commands);
+                }
+            }
+            Input::Owe { tenant, ns } => self.queue.book(tenant, |place, clock| place.account.owe(clock, ns)),
             Input::Wants { tenant } => match &self.turn {
                 Some(turn) if turn.tenant == tenant => {
                     if now_ns >= turn.until_ns && turn.announced_ns.is_none() {
-                        self.announce(tenant, now_ns);
+                        self.announce(tenant, now_ns, commands);
                     }
                 }
-                _ => self.want(tenant),
+                _ => self.want(tenant, commands),
             },
-            Input::Announced { tenant, estimated_end_ns } => self.announce(tenant, estimated_end_ns),
+            Input::Announced { tenant, estimated_end_ns } => self.announce(tenant, estimated_end_ns, commands),
             Input::Idle { tenant } => {
+                self.queue.note(tenant, |place| place.ceiling.drained(u64::MAX));
                 self.end_turn_of(tenant, commands);
-                self.queue.rest(tenant, now_ns, self.parameters.linger_ns);
+                self.queue.idle(tenant, now_ns);
             }
             Input::Burst { tenant, context, start_ns, end_ns } => {
                 self.charge(Burst { tenant, context, start_ns, end_ns });
@@ -154,38 +173,41 @@ impl SliceScheduler {
             Input::FirstLaunch { tenant, after_open_ns } => {
                 if self.queue.get(tenant).is_some() {
                     self.handoff.learn(&self.parameters, after_open_ns);
+                    self.queue.slice_ns = self.slice_ns();
                 }
             }
             Input::Pass => {}
         }
     }
 
-    fn reweigh(&mut self, tenant: TenantId, weight_permille: u16) {
-        if let Some((account, clock)) = self.queue.book(tenant) {
-            account.reweigh(clock, weight_permille);
-        }
-    }
-
-    fn want(&mut self, tenant: TenantId) {
-        let known = self.queue.want(tenant, self.now_ns, &self.parameters);
-        if let Some(turn) = self.turn.as_mut().filter(|turn| known && turn.tenant != tenant) {
-            turn.contest(self.now_ns);
+    fn want(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
+        let now_ns = self.now_ns;
+        if self.queue.want(tenant, now_ns) {
+            let at_work = self.turn.is_some_and(|turn| turn.tenant == tenant);
+            self.queue.note(tenant, |place| {
+                place.ceiling.drained(now_ns);
+                if !at_work {
+                    place.silent_since_ns = None;
+                }
+            });
+            self.queue.block(tenant, now_ns);
+            self.rival(tenant, commands);
         }
     }
 
     /// Of the tenant that runs, when its work ends; of another one, whose gate has closed meanwhile, that it wants.
-    fn announce(&mut self, tenant: TenantId, estimated_end_ns: u64) {
+    fn announce(&mut self, tenant: TenantId, estimated_end_ns: u64, commands: &mut Vec<Command>) {
         if let Some(turn) = self.turn.as_mut().filter(|turn| turn.tenant == tenant) {
             turn.announce(self.now_ns, estimated_end_ns, self.parameters.drain_limit_ns);
             if turn.announced_ns.is_none() {
                 return;
             }
         }
-        self.want(tenant);
+        self.want(tenant, commands);
     }
 
     fn charge(&mut self, mut burst: Burst) {
-        let Some(joined_ns) = self.queue.get(burst.tenant).map(Account::joined_ns) else { return };
+        let Some(joined_ns) = self.queue.get(burst.tenant).map(|place| place.account.joined_ns()) else { return };
         if burst.start_ns < joined_ns {
             self.doubtful_bursts += 1;
             burst.start_ns = joined_ns;
@@ -197,97 +219,38 @@ impl SliceScheduler {
         }
         for delta in deltas.drain(..) {
             self.total_charged_ns = self.total_charged_ns.saturating_add(delta.ns);
-            match self.queue.book(delta.tenant) {
-                Some((account, clock)) if delta.tenant == burst.tenant => {
-                    account.charge(clock, delta.ns, burst.start_ns);
+            self.queue.book(delta.tenant, |place, clock| {
+                if delta.tenant == burst.tenant {
+                    place.account.charge(clock, delta.ns, burst.start_ns);
+                } else {
+                    place.account.correct(clock, delta.ns);
                 }
-                Some((account, clock)) => account.correct(clock, delta.ns),
-                None => {}
-            }
+                let Some(limit_permille) = place.share.limit_permille else { return };
+                match u64::try_from(delta.ns) {
+                    Ok(ns) => place.ceiling.charge(limit_permille, burst.start_ns, ns),
+                    Err(_) => place.ceiling.correct(limit_permille, delta.ns.unsigned_abs()),
+                }
+            });
         }
         self.deltas = deltas;
+        self.observe(burst);
     }
 
-    fn decision_ns(&self, turn: &Turn) -> Option<u64> {
-        turn.decision_ns(self.handoff.lead_ns(), self.parameters.drain_limit_ns)
-    }
-
-    /// Opens the gate of whoever is next, if it is time to.
-    fn decide(&mut self, commands: &mut Vec<Command>) {
-        let now_ns = self.now_ns;
-        let Some(turn) = self.turn else {
-            return self.open_next(now_ns, commands);
-        };
-        if self.decision_ns(&turn).is_none_or(|at| at > now_ns) {
-            return;
-        }
-        let (own_start_ns, other_start_ns) = turn.next_start_ns(now_ns, self.handoff.lead_ns());
-        let limit_ns = turn.until_ns.saturating_add(self.parameters.drain_limit_ns);
-        if now_ns >= limit_ns && turn.announced_ns.is_none_or(|end_ns| end_ns > limit_ns) {
-            self.book_silence(&turn, limit_ns);
-        }
-        if self.choose() == Some(turn.tenant) {
-            return self.open(turn.tenant, own_start_ns, commands);
-        }
-        self.end_turn_of(turn.tenant, commands);
-        if turn.announced_ns.is_none() {
-            self.queue.rest(turn.tenant, now_ns, self.parameters.linger_ns);
-        }
-        self.open_next(other_start_ns, commands);
-    }
-
-    /// A tenant that did not drain in time has used the device while others waited, as far as can be known now. What
-    /// the scheduler itself was late is not its fault.
-    fn book_silence(&mut self, turn: &Turn, limit_ns: u64) {
-        let since_ns = turn.contested_ns.unwrap_or(limit_ns);
-        let silent_ns = i64::try_from(limit_ns.saturating_sub(since_ns)).unwrap_or(i64::MAX);
-        if let Some((account, clock)) = self.queue.book(turn.tenant) {
-            let measured_ns = account.charged_ns() - turn.charged_before_ns;
-            account.hold(clock, self.now_ns, (silent_ns - measured_ns.max(0)).max(0));
-        }
-    }
-
-    fn choose(&self) -> Option<TenantId> {
-        if !self.queue.anybody_wants() {
-            return None;
-        }
-        let slice_ns = self.slice_ns();
-        pick(self.queue.wanting().map(|(tenant, account)| Candidate {
-            tenant,
-            eligible_at: account.eligible_at(),
-            deadline: account.deadline(slice_ns),
-            eligible: account.is_eligible(&self.queue.clock),
-        }))
-    }
-
-    /// The slice of a tenant: debt shortens it, `max(least, q + min(0, lag))`.
-    fn request_ns(&self, account: &Account) -> u64 {
-        let slice_ns = self.slice_ns();
-        let lag_ns = account.lag_ns(&self.queue.clock);
-        let debt_ns = if lag_ns < 0 { lag_ns.unsigned_abs() } else { 0 };
-        slice_ns.saturating_sub(debt_ns).max(self.parameters.least_slice_ns)
-    }
-
-    fn open_next(&mut self, start_ns: u64, commands: &mut Vec<Command>) {
-        if let Some(tenant) = self.choose() {
-            self.open(tenant, start_ns, commands);
-        }
-    }
-
-    /// Gives or renews a slice that begins, on the device, at `start_ns`.
-    fn open(&mut self, tenant: TenantId, start_ns: u64, commands: &mut Vec<Command>) {
-        let Some(account) = self.queue.get(tenant) else { return };
-        let until_ns = start_ns.saturating_add(self.request_ns(account));
-        let charged_before_ns = account.charged_ns();
-        self.queue.serve(tenant);
-        let contested_ns = self.queue.anybody_wants().then_some(self.now_ns);
-        self.turn = Some(Turn { tenant, until_ns, announced_ns: None, contested_ns, charged_before_ns });
-        commands.push(Command::Open { tenant, until_ns, depth_ns: self.parameters.depth_ns });
-    }
-
-    fn end_turn_of(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
-        if self.turn.take_if(|turn| turn.tenant == tenant).is_some() {
-            commands.push(Command::Close { tenant });
-        }
+    /// Learns from a burst, as far as it can be true.
+    fn observe(&mut self, burst: Burst) {
+        let (now_ns, parameters, slice_ns) = (self.now_ns, self.parameters, self.slice_ns());
+        let length_ns = burst.end_ns.min(now_ns).saturating_sub(burst.start_ns);
+        let ended_ns = self.turn.filter(|turn| turn.tenant == burst.tenant).map(|turn| turn.until_ns);
+        self.queue.note(burst.tenant, |place| {
+            if length_ns > 0 {
+                place.habits.burst(now_ns, length_ns);
+            }
+            if let Some(silent_ns) = place.silent_since_ns.as_mut() {
+                *silent_ns = (*silent_ns).max(burst.end_ns.min(now_ns));
+            }
+            if ended_ns.is_some_and(|until_ns| burst.end_ns.min(now_ns) > until_ns.saturating_add(slice_ns)) {
+                place.habits.outran(&parameters, now_ns, slice_ns);
+            }
+        });
     }
 }

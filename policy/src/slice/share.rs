@@ -27,6 +27,11 @@ pub enum Priority {
     Scavenger,
 }
 
+impl Priority {
+    /// How many there are; `self as usize` is below.
+    pub const COUNT: usize = 3;
+}
+
 /// What a lease is entitled to on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {

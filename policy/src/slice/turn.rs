@@ -7,6 +7,8 @@ use super::TenantId;
 pub(super) struct Turn {
     /// Whose.
     pub(super) tenant: TenantId,
+    /// When the slice was given or renewed: its begin on the device.
+    pub(super) start_ns: u64,
     /// The end of its slice, host time.
     pub(super) until_ns: u64,
     /// When its queued work is expected to end, once it has said so.
@@ -15,6 +17,8 @@ pub(super) struct Turn {
     pub(super) contested_ns: Option<u64>,
     /// What the tenant had been charged when the slice was given or renewed.
     pub(super) charged_before_ns: i64,
+    /// Whether the tenant was a latency tenant within its slack.
+    pub(super) in_slack: bool,
 }
 
 impl Turn {
@@ -34,6 +38,15 @@ impl Turn {
     /// Somebody else wants the device.
     pub(super) fn contest(&mut self, now_ns: u64) {
         self.contested_ns.get_or_insert(now_ns);
+    }
+
+    /// Ends the slice early, at `at_ns`, unless it ends about then anyway. Returns whether that changes anything.
+    pub(super) fn cut(&mut self, at_ns: u64, least_gain_ns: u64) -> bool {
+        let worth_it = self.announced_ns.is_none() && self.until_ns > at_ns.saturating_add(least_gain_ns);
+        if worth_it {
+            self.until_ns = at_ns;
+        }
+        worth_it
     }
 
     /// When to choose who is next: one hand-off before the announced end, but with somebody waiting not later than the

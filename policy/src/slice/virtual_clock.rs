@@ -44,9 +44,14 @@ impl VirtualClock {
         narrow(rounded(weight * (self.weighted_sum - self.weight_sum * ve), self.weight_sum * SCALE))
     }
 
-    /// Whether [`lag_ns`](Self::lag_ns) of an active tenant is not negative, without dividing.
-    pub(super) fn is_due(&self, weight: i128, ve: i128) -> bool {
-        2 * weight * (self.weighted_sum - self.weight_sum * ve) + self.weight_sum * SCALE >= 0
+    /// Whether V, not rounded, is at or after `at`.
+    pub(super) fn has_reached(&self, at: i128) -> bool {
+        if self.weight_sum == 0 { self.resting >= at } else { self.weighted_sum >= self.weight_sum * at }
+    }
+
+    /// Sum of the weights of active tenants.
+    pub(super) fn weight_sum(&self) -> u64 {
+        u64::try_from(self.weight_sum).unwrap_or(0)
     }
 
     /// The lag that a tenant which is not active would have if it became active now, in GPU ns. As its own weight
@@ -57,6 +62,16 @@ impl VirtualClock {
             return narrow(rounded(apart, SCALE));
         }
         narrow(rounded(apart * self.weight_sum, (self.weight_sum + weight) * SCALE))
+    }
+
+    /// The virtual eligible time at which a tenant that enters has `lag`, in units of weight times virtual time. Its own
+    /// weight moves V when it enters; one that is not `active` does not.
+    pub(super) fn entry_with_lag(&self, weight: i128, lag: i128, active: bool) -> i128 {
+        match (active, self.weight_sum) {
+            (false, _) => self.now() - lag.div_euclid(weight),
+            (true, 0) => self.now(),
+            (true, others) => self.now() - (lag * (others + weight)).div_euclid(others * weight),
+        }
     }
 
     /// The virtual eligible time at which a tenant that becomes active now has a lag of `-debt_ns`.

@@ -1,0 +1,217 @@
+//! The state machine: what it does.
+
+use super::scheduler::SliceScheduler;
+use super::turn::Turn;
+use super::{Class, Command, TenantId};
+
+impl SliceScheduler {
+    /// Lets time pass: who has become ready meanwhile is a rival of the tenant that runs.
+    pub(super) fn pass(&mut self, commands: &mut Vec<Command>) {
+        let mut news = Vec::new();
+        self.queue.pass(self.now_ns, &mut news);
+        for tenant in news {
+            self.rival(tenant, commands);
+        }
+        self.look_for_the_hung(commands);
+    }
+
+    /// A tenant is ready: the one that runs may have to make room.
+    ///
+    /// * A latency tenant within its slack gets the device at once; what the other one has launched overlaps.
+    /// * One of a higher priority, or one that is owed time while the other one has had more than its share, has the
+    ///   other's slice cut short: that one finishes what it has launched, and nobody idles.
+    pub(super) fn rival(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
+        let now_ns = self.now_ns;
+        let Some(turn) = self.turn.as_mut().filter(|turn| turn.tenant != tenant) else { return };
+        if !self.queue.is_ready(tenant) {
+            return;
+        }
+        turn.contest(now_ns);
+        let turn = *turn;
+        let (Some(holder), Some(comer)) = (self.queue.get(turn.tenant), self.queue.get(tenant)) else { return };
+        let (eligible, in_slack) = self.queue.eligibility(tenant);
+        let outranks = comer.share.priority < holder.share.priority;
+        let same_rank = comer.share.priority == holder.share.priority;
+        if in_slack && (outranks || same_rank && !turn.in_slack) {
+            self.end_turn_of(turn.tenant, commands);
+            // It is likely to want on, and will say so when it stands at its gate.
+            self.queue.rest(turn.tenant, now_ns.saturating_add(self.parameters.drain_limit_ns));
+            return self.open(tenant, now_ns, commands);
+        }
+        let holds_lent_time = same_rank && eligible && !turn.in_slack && self.queue.lag_ns(holder) < 0;
+        if !outranks && !holds_lent_time {
+            return;
+        }
+        let least_ns = self.parameters.least_slice_ns;
+        let at_ns = if outranks { now_ns } else { now_ns.max(turn.start_ns.saturating_add(least_ns)) };
+        if let Some(turn) = self.turn.as_mut()
+            && turn.cut(at_ns, least_ns)
+        {
+            let (tenant, until_ns) = (turn.tenant, turn.until_ns);
+            let depth_ns = self.depth_ns(tenant);
+            commands.push(Command::Open { tenant, until_ns, depth_ns });
+        }
+    }
+
+    pub(super) fn decision_ns(&self, turn: &Turn) -> Option<u64> {
+        turn.decision_ns(self.handoff.lead_ns(), self.parameters.drain_limit_ns)
+    }
+
+    /// Opens the gate of whoever is next, if it is time to.
+    pub(super) fn decide(&mut self, commands: &mut Vec<Command>) {
+        let now_ns = self.now_ns;
+        let Some(turn) = self.turn else {
+            return self.open_next(now_ns, commands);
+        };
+        if self.decision_ns(&turn).is_none_or(|at| at > now_ns) {
+            return;
+        }
+        let limit_ns = turn.until_ns.saturating_add(self.parameters.drain_limit_ns);
+        if now_ns >= limit_ns && turn.announced_ns.is_none_or(|end_ns| end_ns > limit_ns) {
+            self.book_silence(&turn, limit_ns);
+        }
+        if self.gangs.contains(&turn.tenant) {
+            self.gang_is_due = true;
+            return;
+        }
+        if self.prefers_holder() {
+            self.renew(commands);
+        } else {
+            self.hand_over(commands);
+        }
+    }
+
+    /// Whether the one that runs would be chosen again.
+    pub(super) fn prefers_holder(&mut self) -> bool {
+        let Some(turn) = self.turn else { return false };
+        self.expect_the_rest(&turn);
+        self.choose() == Some(turn.tenant)
+    }
+
+    /// Gives the one that runs another slice, which begins when its work so far ends.
+    pub(super) fn renew(&mut self, commands: &mut Vec<Command>) {
+        let Some(turn) = self.turn else { return };
+        let (own_start_ns, _) = turn.next_start_ns(self.now_ns, self.handoff.lead_ns());
+        self.open(turn.tenant, own_start_ns, commands);
+    }
+
+    /// Ends the turn of the one that runs and opens the next gate.
+    pub(super) fn hand_over(&mut self, commands: &mut Vec<Command>) {
+        let Some(turn) = self.turn else { return };
+        let (_, other_start_ns) = turn.next_start_ns(self.now_ns, self.handoff.lead_ns());
+        self.end_turn_of(turn.tenant, commands);
+        if turn.announced_ns.is_none() {
+            self.queue.rest(turn.tenant, self.now_ns.saturating_add(self.parameters.linger_ns));
+        }
+        self.open_next(other_start_ns, commands);
+    }
+
+    /// What the tenant has launched and nobody has measured yet counts against its ceiling.
+    fn expect_the_rest(&mut self, turn: &Turn) {
+        let now_ns = self.now_ns;
+        self.queue.note(turn.tenant, |place| {
+            let measured_ns = u64::try_from(place.account.charged_ns() - turn.charged_before_ns).unwrap_or(0);
+            let until_ns = turn.announced_ns.unwrap_or(now_ns).max(now_ns);
+            let launched_ns = until_ns.saturating_sub(turn.start_ns);
+            place.ceiling.expect(launched_ns.saturating_sub(measured_ns), until_ns);
+        });
+    }
+
+    /// A tenant that did not drain in time has used the device while others waited, as far as can be known now. What
+    /// the scheduler itself was late is not its fault.
+    fn book_silence(&mut self, turn: &Turn, limit_ns: u64) {
+        let since_ns = turn.contested_ns.unwrap_or(limit_ns);
+        let silent_ns = i64::try_from(limit_ns.saturating_sub(since_ns)).unwrap_or(i64::MAX);
+        let now_ns = self.now_ns;
+        self.queue.book(turn.tenant, |place, clock| {
+            let measured_ns = place.account.charged_ns() - turn.charged_before_ns;
+            place.account.hold(clock, now_ns, (silent_ns - measured_ns.max(0)).max(0));
+        });
+    }
+
+    /// Who is next; those that turn out to be above their ceilings are put aside.
+    pub(super) fn choose(&mut self) -> Option<TenantId> {
+        loop {
+            let tenant = self.queue.choose()?;
+            self.queue.block(tenant, self.now_ns);
+            if self.queue.is_ready(tenant) {
+                return Some(tenant);
+            }
+        }
+    }
+
+    fn open_next(&mut self, start_ns: u64, commands: &mut Vec<Command>) {
+        if let Some(tenant) = self.choose() {
+            self.open(tenant, start_ns, commands);
+        }
+    }
+
+    /// Gives or renews a slice that begins, on the device, at `start_ns`.
+    fn open(&mut self, tenant: TenantId, start_ns: u64, commands: &mut Vec<Command>) {
+        let Some(until_ns) = self.begin_turn(tenant, start_ns) else { return };
+        let depth_ns = self.depth_ns(tenant);
+        commands.push(Command::Open { tenant, until_ns, depth_ns });
+    }
+
+    /// The end of the slice that begins at `start_ns`.
+    pub(super) fn begin_turn(&mut self, tenant: TenantId, start_ns: u64) -> Option<u64> {
+        let now_ns = self.now_ns;
+        let place = self.queue.get(tenant)?;
+        let (_, in_slack) = self.queue.eligibility(tenant);
+        let until_ns = start_ns.saturating_add(self.queue.request_ns(place));
+        let charged_before_ns = place.account.charged_ns();
+        // Its slack is used up: a tenant that wants more than its share must not come back every millisecond.
+        let slack_spent = place.share.class == Class::Latency && (!in_slack || self.is_spent(place));
+        self.queue.note(tenant, |place| {
+            place.silent_since_ns.get_or_insert(now_ns);
+            place.slack_spent = slack_spent;
+            place.habits.begin_turn();
+        });
+        self.queue.serve(tenant);
+        let contested_ns = self.queue.anybody_ready().then_some(now_ns);
+        let turn = Turn { tenant, start_ns, until_ns, announced_ns: None, contested_ns, charged_before_ns, in_slack };
+        self.turn = Some(turn);
+        self.next_silence_check_ns.get_or_insert(now_ns.saturating_add(self.parameters.hang_ns));
+        Some(until_ns)
+    }
+
+    fn is_spent(&self, place: &super::queue::Place) -> bool {
+        let slack_ns = i64::try_from(self.queue.slack_ns(place)).unwrap_or(i64::MAX);
+        let least_ns = i64::try_from(self.parameters.least_slice_ns).unwrap_or(i64::MAX);
+        self.queue.lag_ns(place).saturating_add(slack_ns) <= least_ns
+    }
+
+    /// How much unfinished work a tenant may have on the device.
+    pub(super) fn depth_ns(&self, tenant: TenantId) -> u64 {
+        let Some(place) = self.queue.get(tenant) else { return self.parameters.depth_ns };
+        if place.habits.is_cautious(self.now_ns) {
+            return 0;
+        }
+        let alone = place.share.class == Class::Latency || !self.queue.latency_is_about(self.now_ns);
+        if alone { self.parameters.depth_ns } else { self.parameters.latency_depth_ns }
+    }
+
+    pub(super) fn end_turn_of(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
+        if let Some(turn) = self.turn.take_if(|turn| turn.tenant == tenant) {
+            self.expect_the_rest(&turn);
+            commands.push(Command::Close { tenant });
+        }
+    }
+
+    /// Tells who has had work outstanding for so long that it must be hanging, once each.
+    fn look_for_the_hung(&mut self, commands: &mut Vec<Command>) {
+        let now_ns = self.now_ns;
+        if self.next_silence_check_ns.is_none_or(|at_ns| at_ns > now_ns) {
+            return;
+        }
+        let hang_ns = self.parameters.hang_ns;
+        let silent = self.queue.iter().filter_map(|(tenant, place)| Some((tenant, place.silent_since_ns?)));
+        let (hung, rest): (Vec<_>, Vec<_>) =
+            silent.partition(|(_, since_ns)| now_ns.saturating_sub(*since_ns) >= hang_ns);
+        self.next_silence_check_ns = rest.iter().map(|(_, since_ns)| since_ns.saturating_add(hang_ns)).min();
+        for (tenant, since_ns) in hung {
+            self.queue.note(tenant, |place| place.silent_since_ns = None);
+            commands.push(Command::Hung { tenant, since_ns });
+        }
+    }
+}
