@@ -169,7 +169,17 @@ impl SliceScheduler {
         });
         self.queue.serve(tenant);
         let contested_ns = self.queue.anybody_ready().then_some(now_ns);
-        let turn = Turn { tenant, start_ns, until_ns, announced_ns: None, contested_ns, charged_before_ns, in_slack };
+        let since_ns = self.turn.filter(|turn| turn.tenant == tenant).map_or(now_ns, |turn| turn.since_ns);
+        let turn = Turn {
+            since_ns,
+            tenant,
+            start_ns,
+            until_ns,
+            announced_ns: None,
+            contested_ns,
+            charged_before_ns,
+            in_slack,
+        };
         self.turn = Some(turn);
         self.next_silence_check_ns.get_or_insert(now_ns.saturating_add(self.parameters.hang_ns));
         Some(until_ns)

@@ -298,6 +298,16 @@ impl Queue {
         })
     }
 
+    /// Whether a tenant is not ahead of its share by more than it may be, ready or not.
+    pub(super) fn is_eligible(&self, place: &Place) -> bool {
+        self.clock_of(place).has_reached(place.account.threshold(self.slack_ns(place)))
+    }
+
+    /// Whether nobody but this tenant is ready.
+    pub(super) fn is_alone(&self, tenant: TenantId) -> bool {
+        self.ready.is_only(tenant)
+    }
+
     pub(super) fn wants(&self, tenant: TenantId) -> bool {
         self.places.get(&tenant).is_some_and(|place| place.wants_since_ns.is_some() && !place.paused)
     }

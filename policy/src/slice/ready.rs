@@ -63,6 +63,11 @@ impl Ready {
         self.candidates.is_empty()
     }
 
+    /// Whether there is no candidate but this tenant, if that is one.
+    pub(super) fn is_only(&self, tenant: TenantId) -> bool {
+        self.candidates.len() == usize::from(self.candidates.contains_key(&tenant))
+    }
+
     pub(super) fn contains(&self, tenant: TenantId) -> bool {
         self.candidates.contains_key(&tenant)
     }

@@ -52,9 +52,7 @@ impl SliceScheduler {
 
     /// Takes an input and adds what to do to `commands`. A time before the last one is taken as the last one.
     pub fn handle(&mut self, now_ns: u64, input: Input, commands: &mut Vec<Command>) {
-        self.now_ns = self.now_ns.max(now_ns);
-        self.pass(commands);
-        self.take(input, commands);
+        self.take_in(now_ns, input, commands);
         self.decide(commands);
     }
 
@@ -126,7 +124,7 @@ impl SliceScheduler {
         self.doubtful_bursts
     }
 
-    fn take(&mut self, input: Input, commands: &mut Vec<Command>) {
+    pub(super) fn take(&mut self, input: Input, commands: &mut Vec<Command>) {
         let now_ns = self.now_ns;
         match input {
             Input::Join { tenant, share, debt_ns } => {

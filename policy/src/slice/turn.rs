@@ -9,6 +9,8 @@ pub(super) struct Turn {
     pub(super) tenant: TenantId,
     /// When the slice was given or renewed: its begin on the device.
     pub(super) start_ns: u64,
+    /// Since when the tenant has held the device, over all renewals.
+    pub(super) since_ns: u64,
     /// The end of its slice, host time.
     pub(super) until_ns: u64,
     /// When its queued work is expected to end, once it has said so.

@@ -1,0 +1,78 @@
+//! What one GPU does for a tenant that holds others too.
+
+use super::scheduler::SliceScheduler;
+use super::{Command, Input, TenantId};
+
+impl SliceScheduler {
+    /// Takes an input without deciding: see [`decide`](Self::decide).
+    pub(super) fn take_in(&mut self, now_ns: u64, input: Input, commands: &mut Vec<Command>) {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.pass(commands);
+        self.take(input, commands);
+    }
+
+    /// A gang whose turn should be decided on for all its GPUs.
+    pub(super) fn take_due_gang(&mut self) -> Option<TenantId> {
+        let is_due = std::mem::take(&mut self.gang_is_due);
+        self.turn.filter(|_| is_due).map(|turn| turn.tenant)
+    }
+
+    pub(super) fn hold_back(&mut self, gang: TenantId, held_back: bool) -> bool {
+        self.queue.hold_back(gang, held_back)
+    }
+
+    /// From when on a gang could have this GPU, if another one of it chooses it: none while it is not its due. It may
+    /// take a slice over that has lasted a whole slice, or one of somebody who has had more than his share; never from
+    /// a latency tenant within its slack.
+    pub(super) fn accepts_from_ns(&self, gang: TenantId) -> Option<u64> {
+        let place = self.queue.get(gang).filter(|_| self.queue.wants(gang))?;
+        let allowed_ns = match place.share.limit_permille {
+            Some(limit) => place.ceiling.opens_ns(limit).saturating_sub(self.parameters.ceiling_slack_ns),
+            None => 0,
+        };
+        let Some(turn) = self.turn.filter(|turn| turn.tenant != gang) else {
+            let is_due = self.queue.is_eligible(place) || self.queue.is_alone(gang);
+            return is_due.then_some(allowed_ns.max(self.now_ns));
+        };
+        let holder = self.queue.get(turn.tenant)?;
+        if turn.in_slack || place.share.priority > holder.share.priority || !self.queue.is_eligible(place) {
+            return None;
+        }
+        let outranks = place.share.priority < holder.share.priority;
+        let lasted_ns = match (outranks, self.queue.lag_ns(holder) < 0) {
+            (true, _) => 0,
+            (false, true) => self.parameters.least_slice_ns,
+            (false, false) => self.slice_ns(),
+        };
+        Some(turn.since_ns.saturating_add(lasted_ns).max(allowed_ns))
+    }
+
+    /// Gives the slice to a gang that this or another GPU has chosen, and says when it ends. Whoever had it is told to
+    /// close.
+    pub(super) fn seize(&mut self, now_ns: u64, gang: TenantId, commands: &mut Vec<Command>) -> u64 {
+        self.now_ns = self.now_ns.max(now_ns);
+        if let Some(turn) = self.turn {
+            self.end_turn_of(turn.tenant, commands);
+            self.queue.rest(turn.tenant, self.now_ns.saturating_add(self.parameters.drain_limit_ns));
+        }
+        self.begin_turn(gang, self.now_ns).unwrap_or(self.now_ns)
+    }
+
+    /// The gang's slice ends at the same time on all its GPUs.
+    pub(super) fn set_turn_end(&mut self, gang: TenantId, until_ns: u64) {
+        if let Some(turn) = self.turn.as_mut().filter(|turn| turn.tenant == gang) {
+            turn.until_ns = until_ns;
+        }
+    }
+
+    /// Another GPU has taken the slice from a gang, or has found that it is idle.
+    pub(super) fn release(&mut self, gang: TenantId) {
+        let mut known = Vec::new();
+        let announced = self.turn.is_some_and(|turn| turn.announced_ns.is_some());
+        let held = self.running() == Some(gang);
+        self.end_turn_of(gang, &mut known);
+        if held && !announced {
+            self.queue.rest(gang, self.now_ns.saturating_add(self.parameters.drain_limit_ns));
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! All GPUs of a host: one scheduler each, and the gangs that hold several.
+//!
+//! A tenant with several GPUs has an account on each and one gate. Its gate opens only when all its GPUs grant it: one
+//! of them chooses it by the usual rule, and on the others it is eligible as well and takes the slice over from
+//! whoever holds it, if that one has had a whole slice or more than its share. Whether it goes on is decided for all
+//! its GPUs together; when one of them takes its slice away, the others are free for the next one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::server_set::ServerSet;
+use super::{Command, Input, Parameters, Share, SliceScheduler, TenantId};
+use crate::timeline::Burst;
+
+/// How often one input may move gangs about before the rest waits for the next one.
+const ROUNDS: usize = 16;
+/// When the rest is looked at, if nothing happens before.
+const RECHECK_NS: u64 = 1_000_000;
+
+/// Decides for all GPUs of a host whose gates are open.
+#[derive(Clone, Debug)]
+pub struct HostScheduler {
+    servers: Vec<SliceScheduler>,
+    homes: BTreeMap<TenantId, ServerSet>,
+    /// Tenants with several GPUs, and whether their gates are open.
+    gangs: BTreeMap<TenantId, bool>,
+    /// When a gang that is held back may be let go.
+    recheck_ns: Option<u64>,
+    now_ns: u64,
+    buffer: Vec<Command>,
+}
+
+impl HostScheduler {
+    /// So many GPUs without tenants. Times are nanoseconds of `CLOCK_MONOTONIC`.
+    #[must_use]
+    pub fn new(parameters: Parameters, servers: usize, now_ns: u64) -> Self {
+        Self {
+            servers: (0..servers.min(ServerSet::LIMIT)).map(|_| SliceScheduler::new(parameters, now_ns)).collect(),
+            homes: BTreeMap::new(),
+            gangs: BTreeMap::new(),
+            recheck_ns: None,
+            now_ns,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// A lease begins on these GPUs and owes `debt_ns` on each. Of a tenant that has joined already, only the share is
+    /// taken. Unknown GPUs are left out; on none it never runs.
+    pub fn join(
+        &mut self,
+        now_ns: u64,
+        tenant: TenantId,
+        servers: ServerSet,
+        share: Share,
+        debt_ns: u64,
+        commands: &mut Vec<Command>,
+    ) {
+        if !self.homes.contains_key(&tenant) {
+            let servers: ServerSet = servers.iter().filter(|&index| index < self.servers.len()).collect();
+            self.homes.insert(tenant, servers);
+            if servers.len() > 1 {
+                self.gangs.insert(tenant, false);
+                servers.iter().for_each(|index| _ = self.servers[index].gangs.insert(tenant));
+            }
+        }
+        self.handle(now_ns, Input::Join { tenant, share, debt_ns }, commands);
+    }
+
+    /// Takes an input and adds what to do to `commands`: an input about a tenant goes to all its GPUs, `Pass` to all
+    /// that there are. A burst belongs to one GPU: see [`burst`](Self::burst).
+    pub fn handle(&mut self, now_ns: u64, input: Input, commands: &mut Vec<Command>) {
+        self.now_ns = self.now_ns.max(now_ns);
+        let touched = match tenant_of(&input) {
+            Some(tenant) => self.servers_of(tenant),
+            None => self.due(),
+        };
+        touched.iter().for_each(|index| self.take(index, input, commands));
+        if let Input::Leave { tenant } = input {
+            self.homes.remove(&tenant);
+            self.gangs.remove(&tenant);
+        }
+        self.settle(touched, commands);
+    }
+
+    /// A context of a tenant had work on one GPU.
+    pub fn burst(&mut self, now_ns: u64, server: usize, burst: Burst, commands: &mut Vec<Command>) {
+        self.now_ns = self.now_ns.max(now_ns);
+        if !self.servers_of(burst.tenant).contains(server) {
+            return;
+        }
+        let Burst { tenant, context, start_ns, end_ns } = burst;
+        self.take(server, Input::Burst { tenant, context, start_ns, end_ns }, commands);
+        self.settle(ServerSet::one(server), commands);
+    }
+
+    /// When to call [`handle`](Self::handle) with [`Input::Pass`], if nothing else happens before. `None`: never.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<u64> {
+        self.servers.iter().filter_map(SliceScheduler::next_timer).chain(self.recheck_ns).min()
+    }
+
+    /// Number of GPUs.
+    #[must_use]
+    pub fn server_count(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// One GPU's scheduler, to look at.
+    ///
+    /// # Panics
+    /// When there is no such GPU.
+    #[must_use]
+    pub fn server(&self, index: usize) -> &SliceScheduler {
+        &self.servers[index]
+    }
+
+    /// The GPUs of a tenant; none of one that has not joined.
+    #[must_use]
+    pub fn servers_of(&self, tenant: TenantId) -> ServerSet {
+        self.homes.get(&tenant).copied().unwrap_or_default()
+    }
+
+    /// GPUs on which something is due.
+    fn due(&self) -> ServerSet {
+        if self.recheck_ns.is_some_and(|at_ns| at_ns <= self.now_ns) {
+            return (0..self.servers.len()).collect();
+        }
+        let is_due = |server: &SliceScheduler| server.next_timer().is_some_and(|at_ns| at_ns <= self.now_ns);
+        self.servers.iter().enumerate().filter(|(_, server)| is_due(server)).map(|(index, _)| index).collect()
+    }
+
+    fn take(&mut self, index: usize, input: Input, commands: &mut Vec<Command>) {
+        let mut own = std::mem::take(&mut self.buffer);
+        self.servers[index].take_in(self.now_ns, input, &mut own);
+        self.mediate(index, &mut own, commands);
+        self.buffer = own;
+    }
+
+    /// Lets the touched GPUs decide, and those that this touches.
+    fn settle(&mut self, mut touched: ServerSet, commands: &mut Vec<Command>) {
+        self.recheck_ns = None;
+        for _ in 0..ROUNDS {
+            touched = touched.union(self.judge_gangs());
+            let mut next = self.admit_gangs(commands);
+            for index in touched.iter() {
+                if next.contains(index) {
+                    // It has become free meanwhile, and what gangs may have must be judged anew first.
+                    continue;
+                }
+                let mut own = std::mem::take(&mut self.buffer);
+                self.servers[index].decide(&mut own);
+                next = next.union(self.mediate(index, &mut own, commands));
+                self.buffer = own;
+                if let Some(gang) = self.servers[index].take_due_gang() {
+                    next = next.union(self.decide_on(gang, commands));
+                }
+            }
+            if next.is_empty() {
+                return;
+            }
+            touched = next;
+        }
+        self.recheck_ns = Some(self.now_ns + RECHECK_NS);
+    }
+
+    /// Passes on what one GPU wants done with gates; of gangs, to their other GPUs as well. The GPUs that have become
+    /// free by it.
+    fn mediate(&mut self, index: usize, own: &mut Vec<Command>, commands: &mut Vec<Command>) -> ServerSet {
+        let mut freed = ServerSet::default();
+        for command in own.drain(..) {
+            match command {
+                Command::Open { tenant, until_ns, .. } if self.gangs.contains_key(&tenant) => {
+                    freed = freed.union(self.gather(index, tenant, until_ns, commands));
+                    commands.push(command);
+                }
+                Command::Close { tenant } if self.gangs.contains_key(&tenant) => {
+                    freed = freed.union(self.disband(tenant, commands));
+                }
+                other => commands.push(other),
+            }
+        }
+        freed
+    }
+
+    /// The gate of a gang opens, or its slice is cut: the same on all its GPUs.
+    fn gather(&mut self, index: usize, gang: TenantId, until_ns: u64, commands: &mut Vec<Command>) -> ServerSet {
+        let mut freed = ServerSet::default();
+        let was_open = self.gangs.insert(gang, true) == Some(true);
+        for other in self.servers_of(gang).iter().filter(|&other| other != index) {
+            if !was_open {
+                let mut closed = Vec::new();
+                self.servers[other].seize(self.now_ns, gang, &mut closed);
+                freed = freed.union(self.mediate(other, &mut closed, commands));
+            }
+            self.servers[other].set_turn_end(gang, until_ns);
+        }
+        freed
+    }
+
+    /// The gate of a gang closes: on all its GPUs.
+    fn disband(&mut self, gang: TenantId, commands: &mut Vec<Command>) -> ServerSet {
+        if self.gangs.insert(gang, false) != Some(true) {
+            return ServerSet::default();
+        }
+        commands.push(Command::Close { tenant: gang });
+        let servers = self.servers_of(gang);
+        servers.iter().for_each(|index| self.servers[index].release(gang));
+        servers
+    }
+
+    /// The work of a gang comes to its end: it goes on if all its GPUs would choose it again.
+    fn decide_on(&mut self, gang: TenantId, commands: &mut Vec<Command>) -> ServerSet {
+        let servers = self.servers_of(gang);
+        let mut goes_on = true;
+        for index in servers.iter() {
+            goes_on &= self.servers[index].prefers_holder();
+        }
+        if !goes_on {
+            return self.disband(gang, commands);
+        }
+        let mut own = Vec::new();
+        servers.iter().for_each(|index| self.servers[index].renew(&mut own));
+        let opened = own.iter().filter_map(|command| match command {
+            Command::Open { until_ns, depth_ns, .. } => Some((*until_ns, *depth_ns)),
+            Command::Close { .. } | Command::Hung { .. } => None,
+        });
+        if let Some((until_ns, depth_ns)) = opened.min() {
+            servers.iter().for_each(|index| self.servers[index].set_turn_end(gang, until_ns));
+            commands.push(Command::Open { tenant: gang, until_ns, depth_ns });
+        }
+        ServerSet::default()
+    }
+
+    /// Finds out which gangs could have all their GPUs now. The GPUs that may choose one which they could not before.
+    fn judge_gangs(&mut self) -> ServerSet {
+        let mut released = ServerSet::default();
+        for (&gang, &is_open) in &self.gangs {
+            let servers = self.homes.get(&gang).copied().unwrap_or_default();
+            let from_ns = servers.iter().try_fold(self.now_ns, |latest_ns, index| {
+                self.servers[index].accepts_from_ns(gang).map(|from_ns| from_ns.max(latest_ns))
+            });
+            let held_back = !is_open && from_ns.is_none_or(|from_ns| from_ns > self.now_ns);
+            if held_back {
+                self.recheck_ns = [self.recheck_ns, from_ns].into_iter().flatten().min();
+            }
+            for index in servers.iter() {
+                if self.servers[index].hold_back(gang, held_back) && !held_back {
+                    released.insert(index);
+                }
+            }
+        }
+        released
+    }
+
+    /// Opens the gates of gangs that could have all their GPUs and are first on one of them. The GPUs that have become
+    /// free by it.
+    fn admit_gangs(&mut self, commands: &mut Vec<Command>) -> ServerSet {
+        let mut freed = ServerSet::default();
+        let closed: Vec<TenantId> =
+            self.gangs.iter().filter(|(_, is_open)| !**is_open).map(|(&gang, _)| gang).collect();
+        for gang in closed {
+            let Some(index) = self.servers_of(gang).iter().find(|&index| self.servers[index].choose() == Some(gang))
+            else {
+                continue;
+            };
+            let mut own = Vec::new();
+            let until_ns = self.servers[index].seize(self.now_ns, gang, &mut own);
+            let depth_ns = self.servers[index].depth_ns(gang);
+            freed = freed.union(self.mediate(index, &mut own, commands));
+            freed = freed.union(self.gather(index, gang, until_ns, commands));
+            commands.push(Command::Open { tenant: gang, until_ns, depth_ns });
+            // What the others may have is another question now.
+            freed = freed.union(self.judge_gangs());
+        }
+        freed
+    }
+
+    /// Tenants with several GPUs.
+    #[must_use]
+    pub fn gangs(&self) -> BTreeSet<TenantId> {
+        self.gangs.keys().copied().collect()
+    }
+}
+
+fn tenant_of(input: &Input) -> Option<TenantId> {
+    match *input {
+        Input::Join { tenant, .. }
+        | Input::Leave { tenant }
+        | Input::Change { tenant, .. }
+        | Input::Pause { tenant }
+        | Input::Resume { tenant }
+        | Input::Owe { tenant, .. }
+        | Input::Wants { tenant }
+        | Input::Announced { tenant, .. }
+        | Input::Idle { tenant }
+        | Input::Burst { tenant, .. }
+        | Input::FirstLaunch { tenant, .. } => Some(tenant),
+        Input::Pass => None,
+    }
+}

@@ -1,0 +1,276 @@
+//! The rules for latency tenants, limits, priorities, pauses, penalties and hung tenants, one by one.
+
+use gpool_policy::TenantId;
+use gpool_policy::slice::{Class, Command, Input, Parameters, Priority, Share, SliceScheduler, State, WaitCause};
+
+const MS: u64 = 1_000_000;
+const A: TenantId = TenantId(1);
+const B: TenantId = TenantId(2);
+const C: TenantId = TenantId(3);
+
+struct Table {
+    scheduler: SliceScheduler,
+    now: u64,
+}
+
+impl Table {
+    fn new(shares: &[(TenantId, Share)]) -> Self {
+        let now = 1000 * MS;
+        let mut table = Self { scheduler: SliceScheduler::new(Parameters::default(), now), now };
+        for &(tenant, share) in shares {
+            assert_eq!(table.tell(Input::Join { tenant, share, debt_ns: 0 }), []);
+        }
+        table
+    }
+
+    fn tell(&mut self, input: Input) -> Vec<Command> {
+        let mut commands = Vec::new();
+        self.scheduler.handle(self.now, input, &mut commands);
+        commands
+    }
+
+    fn after(&mut self, ns: u64, input: Input) -> Vec<Command> {
+        self.now += ns;
+        self.tell(input)
+    }
+
+    fn burst(&mut self, tenant: TenantId, ns: u64) -> Vec<Command> {
+        self.tell(Input::Burst { tenant, context: 0, start_ns: self.now - ns, end_ns: self.now })
+    }
+}
+
+fn latency(weight: u16) -> Share {
+    Share { class: Class::Latency, ..Share::of(weight) }
+}
+
+fn opened(commands: &[Command]) -> Option<TenantId> {
+    commands.iter().rev().find_map(|command| match command {
+        Command::Open { tenant, .. } => Some(*tenant),
+        Command::Close { .. } | Command::Hung { .. } => None,
+    })
+}
+
+fn depth_of(commands: &[Command]) -> u64 {
+    let depth = commands.iter().rev().find_map(|command| match command {
+        Command::Open { depth_ns, .. } => Some(*depth_ns),
+        Command::Close { .. } | Command::Hung { .. } => None,
+    });
+    depth.expect("an opened gate")
+}
+
+#[test]
+fn a_latency_tenant_takes_the_device_over_at_once_and_gives_it_back() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, latency(300))]);
+    table.tell(Input::Wants { tenant: A });
+    let commands = table.after(2 * MS, Input::Wants { tenant: B });
+    assert_eq!(commands[0], Command::Close { tenant: A });
+    assert_eq!(opened(&commands), Some(B));
+    table.after(MS / 10, Input::Wants { tenant: A });
+    let commands = table.after(3 * MS, Input::Idle { tenant: B });
+    assert_eq!((commands[0], opened(&commands)), (Command::Close { tenant: B }, Some(A)));
+}
+
+#[test]
+fn a_latency_tenant_without_slack_waits_like_anybody() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, latency(500))]);
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    // It uses twice its slack while the other one stands at its gate.
+    table.tell(Input::Wants { tenant: A });
+    table.now += 100 * MS;
+    table.burst(B, 100 * MS);
+    assert_eq!(table.scheduler.lag_ns(B), Some(-50_000_000));
+    table.tell(Input::Announced { tenant: B, estimated_end_ns: table.now });
+    assert_eq!(table.scheduler.running(), Some(A));
+    // It has no slack left: its wish preempts nobody.
+    assert_eq!(table.after(MS, Input::Wants { tenant: B }), []);
+    let why = table.scheduler.explain(B).expect("joined").state;
+    assert!(matches!(why, State::Waiting { behind: Some(A), cause: WaitCause::Debt, .. }), "{why:?}");
+}
+
+#[test]
+fn two_latency_tenants_do_not_interrupt_each_other() {
+    let mut table = Table::new(&[(A, latency(300)), (B, latency(300))]);
+    table.tell(Input::Wants { tenant: A });
+    assert_eq!(table.after(MS, Input::Wants { tenant: B }), []);
+    assert_eq!(opened(&table.after(MS, Input::Idle { tenant: A })), Some(B));
+}
+
+#[test]
+fn batch_works_less_far_ahead_while_a_latency_tenant_is_about() {
+    let parameters = Parameters::default();
+    let mut table = Table::new(&[(A, Share::of(500))]);
+    assert_eq!(depth_of(&table.tell(Input::Wants { tenant: A })), parameters.depth_ns);
+    table.tell(Input::Idle { tenant: A });
+    table.tell(Input::Join { tenant: B, share: latency(300), debt_ns: 0 });
+    assert_eq!(depth_of(&table.tell(Input::Wants { tenant: A })), parameters.latency_depth_ns);
+    table.tell(Input::Idle { tenant: A });
+    table.now += parameters.latency_about_ns + MS;
+    assert_eq!(depth_of(&table.tell(Input::Wants { tenant: A })), parameters.depth_ns);
+}
+
+#[test]
+fn lent_time_is_cut_short_when_its_owner_comes_back() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: B });
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Idle { tenant: B });
+    // B lingers and is owed time, while A runs alone.
+    table.now += MS;
+    table.burst(A, MS);
+    let commands = table.after(MS / 2, Input::Wants { tenant: B });
+    assert!(matches!(commands[..], [Command::Open { tenant: A, until_ns, .. }] if until_ns == table.now));
+    let commands = table.tell(Input::Announced { tenant: A, estimated_end_ns: table.now + MS });
+    assert_eq!(commands, []);
+    table.now += MS;
+    assert_eq!(opened(&table.tell(Input::Pass)), Some(B));
+}
+
+#[test]
+fn a_limit_holds_also_on_an_idle_device() {
+    let mut table = Table::new(&[(A, Share { limit_permille: Some(250), ..Share::of(250) })]);
+    assert_eq!(opened(&table.tell(Input::Wants { tenant: A })), Some(A));
+    table.now += 10 * MS;
+    table.burst(A, 10 * MS);
+    let commands = table.tell(Input::Announced { tenant: A, estimated_end_ns: table.now });
+    assert_eq!(commands, [Command::Close { tenant: A }]);
+    let opens = 1000 * MS + 40 * MS - Parameters::default().ceiling_slack_ns;
+    assert_eq!(table.scheduler.next_timer(), Some(opens));
+    let why = table.scheduler.explain(A).expect("joined").state;
+    assert!(matches!(why, State::Waiting { cause: WaitCause::Ceiling { .. }, .. }), "{why:?}");
+    table.now = opens;
+    assert_eq!(opened(&table.tell(Input::Pass)), Some(A));
+}
+
+#[test]
+fn without_its_limit_a_waiting_tenant_runs_at_once() {
+    let mut table = Table::new(&[(A, Share { limit_permille: Some(100), ..Share::of(100) })]);
+    table.tell(Input::Wants { tenant: A });
+    table.now += 10 * MS;
+    table.burst(A, 10 * MS);
+    table.tell(Input::Announced { tenant: A, estimated_end_ns: table.now });
+    assert_eq!(table.scheduler.running(), None);
+    assert_eq!(opened(&table.after(MS, Input::Change { tenant: A, share: Share::of(100) })), Some(A));
+}
+
+#[test]
+fn guaranteed_before_burst_before_scavenger() {
+    let with = |priority| Share { priority, ..Share::of(300) };
+    let mut table =
+        Table::new(&[(A, with(Priority::Scavenger)), (B, with(Priority::Burst)), (C, with(Priority::Guaranteed))]);
+    assert_eq!(opened(&table.tell(Input::Wants { tenant: A })), Some(A));
+    // The slice of a lower priority is cut, and what it has launched drains.
+    let commands = table.after(2 * MS, Input::Wants { tenant: B });
+    assert!(matches!(commands[..], [Command::Open { tenant: A, until_ns, .. }] if until_ns == table.now));
+    table.tell(Input::Announced { tenant: A, estimated_end_ns: table.now });
+    assert_eq!(table.scheduler.running(), Some(B));
+    table.after(2 * MS, Input::Wants { tenant: C });
+    table.tell(Input::Announced { tenant: B, estimated_end_ns: table.now });
+    assert_eq!(table.scheduler.running(), Some(C));
+    for _ in 0..10 {
+        table.now += 6 * MS;
+        table.burst(C, 6 * MS);
+        let end = table.scheduler.next_timer().map_or(table.now, |at| at.min(table.now + 6 * MS));
+        table.now = end.max(table.now);
+        table.tell(Input::Announced { tenant: C, estimated_end_ns: table.now });
+        assert_eq!(table.scheduler.running(), Some(C), "the others wait for as long as it wants");
+    }
+    assert_eq!(opened(&table.tell(Input::Idle { tenant: C })), Some(B));
+    assert_eq!(opened(&table.tell(Input::Idle { tenant: B })), Some(A));
+}
+
+#[test]
+fn a_paused_tenant_waits_until_it_is_resumed() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    assert_eq!(table.tell(Input::Pause { tenant: A }), [Command::Close { tenant: A }]);
+    assert_eq!(table.after(MS, Input::Wants { tenant: A }), []);
+    assert_eq!(table.scheduler.explain(A).map(|why| why.state), Some(State::Paused));
+    assert_eq!(opened(&table.tell(Input::Wants { tenant: B })), Some(B));
+    table.tell(Input::Idle { tenant: B });
+    assert_eq!(opened(&table.after(5 * MS, Input::Resume { tenant: A })), Some(A));
+}
+
+#[test]
+fn unreported_time_is_a_debt_and_no_charge() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    table.tell(Input::Owe { tenant: A, ns: 100 * MS });
+    assert_eq!((table.scheduler.debt_ns(A), table.scheduler.charged_ns(A)), (50 * MS, Some(0)));
+}
+
+#[test]
+fn a_change_of_priority_keeps_the_debt() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500)), (C, Share::of(500))]);
+    for tenant in [A, B, C] {
+        table.tell(Input::Wants { tenant });
+    }
+    let burst = Share { priority: Priority::Burst, ..Share::of(500) };
+    table.tell(Input::Change { tenant: C, share: burst });
+    table.now += 10 * MS;
+    table.burst(A, 10 * MS);
+    let lag = table.scheduler.lag_ns(A);
+    assert_eq!(lag, Some(-5_000_000));
+    table.tell(Input::Change { tenant: A, share: burst });
+    assert_eq!(table.scheduler.lag_ns(A), lag);
+}
+
+#[test]
+fn a_tenant_of_which_nothing_ends_is_told_once() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    let since_ns = table.now;
+    table.after(29_000 * MS, Input::Wants { tenant: B });
+    assert_eq!(table.scheduler.running(), Some(B), "nobody waits for it that long");
+    let hung = Command::Hung { tenant: A, since_ns };
+    let commands = table.after(1000 * MS, Input::Pass);
+    assert_eq!(commands.iter().filter(|command| **command == hung).count(), 1, "{commands:?}");
+    table.tell(Input::Idle { tenant: B });
+    assert!(!table.after(60_000 * MS, Input::Pass).contains(&hung));
+}
+
+#[test]
+fn who_outruns_its_slices_again_and_again_may_not_work_ahead_for_a_second() {
+    let mut table = Table::new(&[(A, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    let mut commands = Vec::new();
+    for _ in 0..6 {
+        (0..25).for_each(|_| {
+            table.now += MS;
+            table.burst(A, MS);
+        });
+        commands = table.tell(Input::Announced { tenant: A, estimated_end_ns: table.now });
+    }
+    assert_eq!(depth_of(&commands), 0);
+    table.now += 1100 * MS;
+    table.tell(Input::Idle { tenant: A });
+    assert_eq!(depth_of(&table.tell(Input::Wants { tenant: A })), Parameters::default().depth_ns);
+}
+
+#[test]
+fn a_slice_is_not_shorter_than_what_is_launched_at_once() {
+    let mut table = Table::new(&[(A, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    table.now += 15 * MS;
+    table.burst(A, 15 * MS);
+    let start = table.now;
+    let commands = table.tell(Input::Announced { tenant: A, estimated_end_ns: start });
+    assert!(matches!(commands[..], [Command::Open { until_ns, .. }] if until_ns == start + 15 * MS), "{commands:?}");
+}
+
+#[test]
+fn the_bound_is_that_of_the_tenants_present() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    table.now += 4 * MS;
+    table.burst(A, 4 * MS);
+    let slice_ns = table.scheduler.slice_ns();
+    let depth_ns = Parameters::default().depth_ns;
+    let (a, b) = (table.scheduler.explain(A).expect("joined"), table.scheduler.explain(B).expect("joined"));
+    assert_eq!((a.turn_bound_ns, b.turn_bound_ns), (slice_ns + depth_ns + 4 * MS, slice_ns + depth_ns));
+    assert_eq!((a.longest_turn_ns, b.longest_turn_ns), (a.turn_bound_ns, a.turn_bound_ns));
+    assert_eq!((b.weight_sum, b.lag_ns), (1000, 2_000_000));
+    assert!(matches!(b.state, State::Waiting { behind: Some(A), cause: WaitCause::Turn, .. }));
+}
