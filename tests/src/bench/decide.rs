@@ -13,10 +13,13 @@ type Opened = Option<(TenantId, u64)>;
 
 /// Adds one round.
 pub fn measure(sheet: &mut Sheet) -> Result<()> {
-    for (name, tenants) in [("decide.16", 16), ("decide.128", 128), ("decide.1000", 1000)] {
-        sheet.add(name, &[per_decision_ns(tenants)?], &[])?;
+    let mut times = Vec::new();
+    for (name, tenants) in [("decide.2", 2), ("decide.16", 16), ("decide.128", 128), ("decide.1000", 1000)] {
+        let time = per_decision_ns(tenants)?;
+        sheet.add(name, &[time], &[])?;
+        times.push(time);
     }
-    Ok(())
+    sheet.add("decide.growth", &[times[3] / times[0]], &[])
 }
 
 /// Nanoseconds of host time for one slice: its measured burst, its announcement, and the choice of the next tenant.

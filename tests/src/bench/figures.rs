@@ -176,7 +176,9 @@ pub const FIGURES: &[Figure] = &[
         "time in which some process of this machine waited for a CPU (PSI), while the shares were measured: \
          what disturbs the figures above",
     ),
-    host("decide.16", "ns", Median, Nothing, "one decision of the slice scheduler with 16 tenants that want"),
+    host("decide.2", "ns", Median, Nothing, "one decision of the slice scheduler with 2 tenants that want"),
+    host("decide.16", "ns", Median, Nothing, "the same with 16"),
     host("decide.128", "ns", Median, Nothing, "the same with 128"),
     host("decide.1000", "ns", Median, Nothing, "the same with 1000"),
+    host("decide.growth", "ratio", Median, AtMost(12.0), "a decision with 1000 tenants over one with 2"),
 ];
