@@ -52,8 +52,8 @@ impl Device {
                 Activity::Idle => {}
                 Activity::Switch => self.meter.switch(segment.end_ns - segment.start_ns),
                 Activity::Busy { index, complete } => {
-                    let owner = &self.engine.contexts()[index].owner;
-                    self.meter.busy(owner, segment.start_ns, segment.end_ns, complete);
+                    let Context { process, owner, .. } = &self.engine.contexts()[index];
+                    self.meter.busy(*process, owner, segment.start_ns, segment.end_ns, complete);
                 }
             }
         }

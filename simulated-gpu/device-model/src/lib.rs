@@ -12,6 +12,7 @@ mod engine;
 mod memory;
 mod meter;
 mod parameters;
+mod process;
 mod queue;
 
 pub use context::{ContextId, Ticket};
@@ -19,3 +20,4 @@ pub use device::{Device, QUEUE_LIMIT};
 pub use memory::{OutOfMemory, rounded_bytes};
 pub use meter::{Meter, OwnerUsage};
 pub use parameters::DeviceParameters;
+pub use process::{ProcessSample, ProcessUsage, SAMPLE_PERIOD_NS};

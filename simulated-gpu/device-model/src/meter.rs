@@ -1,9 +1,12 @@
 //! What the device has seen: who ran for how long and who held what.
 
+use crate::process::{self, ProcessSample, ProcessUsage};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-const SECOND_NS: u64 = 1_000_000_000;
+/// Utilisation is that of a window of a sixth of a second, the shortest sample period that the documentation of
+/// nvmlDeviceGetUtilizationRates names.
+const WINDOW_NS: u64 = 166_666_667;
 
 /// What one owner has had of the device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +36,8 @@ pub struct Meter {
     pub pending_ns: u64,
     /// By owner, which is the cgroup path of the process.
     pub owners: BTreeMap<String, OwnerUsage>,
+    /// By host pid. Processes stay in it after they are gone, until more than 256 are there.
+    pub processes: BTreeMap<u32, ProcessUsage>,
     recent: RecentBusy,
 }
 
@@ -51,16 +56,23 @@ impl Meter {
         self.elapsed_ns() - self.busy_ns - self.switch_ns
     }
 
-    /// Busy time in the last whole second of the clock, in thousandths.
+    /// Busy time in the last whole window of 166 ms of the clock, in thousandths.
     pub fn recent_busy_permille(&self) -> u32 {
-        u32::try_from(self.recent.last_whole_second(self.now_ns) / (SECOND_NS / 1000)).unwrap_or(1000)
+        u32::try_from(self.recent.last_whole_window(self.now_ns) * 1000 / WINDOW_NS).unwrap_or(1000)
     }
 
-    /// A kernel of `owner` executed for this stretch of time.
-    pub(crate) fn busy(&mut self, owner: &str, start_ns: u64, end_ns: u64, complete: bool) {
+    /// How busy each process kept the device in the finished sampling periods of the last ten seconds, by time and
+    /// then by process. Periods in which a process was idle are left out.
+    pub fn process_samples(&self) -> Vec<ProcessSample> {
+        process::samples(&self.processes, self.now_ns)
+    }
+
+    /// A kernel of `process`, which works for `owner`, executed for this stretch of time.
+    pub(crate) fn busy(&mut self, process: u32, owner: &str, start_ns: u64, end_ns: u64, complete: bool) {
         self.busy_ns += end_ns - start_ns;
         self.pending_ns += end_ns - start_ns;
         self.recent.record(start_ns, end_ns);
+        process::record(&mut self.processes, process, start_ns, end_ns);
         self.change(owner, |usage| {
             usage.busy_ns += end_ns - start_ns;
             usage.kernels += u64::from(complete);
@@ -92,32 +104,32 @@ impl Meter {
     }
 }
 
-/// Busy time in the current second of the clock and in the one before.
+/// Busy time in the current window of the clock and in the one before.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct RecentBusy {
-    second: u64,
+    window: u64,
     current_ns: u64,
     previous_ns: u64,
 }
 
 impl RecentBusy {
     fn record(&mut self, start_ns: u64, end_ns: u64) {
-        let within = |second: u64| {
-            let from_ns = start_ns.max(second * SECOND_NS);
-            end_ns.min((second + 1) * SECOND_NS).saturating_sub(from_ns)
+        let within = |window: u64| {
+            let from_ns = start_ns.max(window * WINDOW_NS);
+            end_ns.min((window + 1) * WINDOW_NS).saturating_sub(from_ns)
         };
-        let last = end_ns.saturating_sub(1) / SECOND_NS;
-        if last > self.second {
-            let carried_ns = if last == self.second + 1 { self.current_ns } else { 0 };
+        let last = end_ns.saturating_sub(1) / WINDOW_NS;
+        if last > self.window {
+            let carried_ns = if last == self.window + 1 { self.current_ns } else { 0 };
             self.previous_ns = carried_ns + within(last - 1);
             self.current_ns = 0;
-            self.second = last;
+            self.window = last;
         }
         self.current_ns += within(last);
     }
 
-    fn last_whole_second(&self, now_ns: u64) -> u64 {
-        match (now_ns / SECOND_NS).checked_sub(self.second) {
+    fn last_whole_window(&self, now_ns: u64) -> u64 {
+        match (now_ns / WINDOW_NS).checked_sub(self.window) {
             Some(0) => self.previous_ns,
             Some(1) => self.current_ns,
             Some(_) | None => 0,
@@ -131,15 +143,16 @@ mod tests {
 
     #[test]
     fn recent_busy_does_not_depend_on_the_steps() {
+        let (start_ns, end_ns) = (WINDOW_NS / 2, WINDOW_NS * 2 + WINDOW_NS / 4);
         let mut whole = RecentBusy::default();
-        whole.record(300_000_000, 2_250_000_000);
+        whole.record(start_ns, end_ns);
         let mut parts = RecentBusy::default();
-        for step in 0..39 {
-            parts.record(300_000_000 + step * 50_000_000, 350_000_000 + step * 50_000_000);
+        for from_ns in (start_ns..end_ns).step_by(7_000_000) {
+            parts.record(from_ns, end_ns.min(from_ns + 7_000_000));
         }
         assert_eq!(whole, parts);
-        assert_eq!(whole.last_whole_second(2_300_000_000), SECOND_NS);
-        assert_eq!(whole.last_whole_second(3_300_000_000), 250_000_000);
-        assert_eq!(whole.last_whole_second(4_300_000_000), 0);
+        assert_eq!(whole.last_whole_window(WINDOW_NS * 2 + 1), WINDOW_NS);
+        assert_eq!(whole.last_whole_window(WINDOW_NS * 3 + 1), WINDOW_NS / 4);
+        assert_eq!(whole.last_whole_window(WINDOW_NS * 4 + 1), 0);
     }
 }

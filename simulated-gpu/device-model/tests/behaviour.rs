@@ -103,3 +103,27 @@ fn time_never_goes_back() {
     assert_eq!(device.now_ns(), 5 * MS);
     assert_eq!(device.meter().busy_ns, 0);
 }
+
+#[test]
+fn each_process_is_metered_and_sampled() {
+    let mut device = device();
+    let a = device.create_context(0, 1, "a").unwrap();
+    let b = device.create_context(0, 2, "a").unwrap();
+    device.submit_kernel(0, a, 150 * MS);
+    device.submit_kernel(250 * MS, b, 50 * MS);
+    device.advance(499 * MS);
+    let busy = |device: &Device, process| device.meter().processes[&process].busy_ns;
+    assert_eq!((busy(&device, 1), busy(&device, 2)), (150 * MS, 50 * MS));
+    assert_eq!(device.meter().owners["a"].busy_ns, 200 * MS);
+    let sampled = |device: &Device| -> Vec<(u32, u64, u32)> {
+        let samples = device.meter().process_samples();
+        samples.iter().map(|sample| (sample.process, sample.end_ns / MS, sample.percent)).collect()
+    };
+    assert_eq!(sampled(&device), [(1, 250, 60)]);
+    device.advance(500 * MS);
+    assert_eq!(sampled(&device), [(1, 250, 60), (2, 500, 20)]);
+    device.reap_process(501 * MS, 1);
+    assert_eq!(busy(&device, 1), 150 * MS);
+    device.advance(10_300 * MS);
+    assert_eq!(sampled(&device), [(2, 500, 20)]);
+}

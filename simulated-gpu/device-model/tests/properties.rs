@@ -76,6 +76,15 @@ fn play(history: &[(u64, Operation)], step_ns: u64, check: impl Fn(&Device)) -> 
 fn conserves(device: &Device) {
     let meter = device.meter();
     assert_eq!(meter.owners.values().map(|usage| usage.busy_ns).sum::<u64>(), meter.busy_ns);
+    assert_eq!(meter.processes.values().map(|usage| usage.busy_ns).sum::<u64>(), meter.busy_ns);
+    let samples = meter.process_samples();
+    let mut ends: Vec<u64> = samples.iter().map(|sample| sample.end_ns).collect();
+    ends.dedup();
+    for end_ns in ends {
+        let of_period = samples.iter().filter(|sample| sample.end_ns == end_ns);
+        // Each of the four processes' percentages may be rounded up by half.
+        assert!(end_ns <= meter.now_ns && of_period.map(|sample| sample.percent).sum::<u32>() <= 102);
+    }
     assert_eq!(meter.busy_ns + meter.switch_ns + meter.idle_ns(), meter.elapsed_ns());
     assert!(meter.pending_ns >= meter.busy_ns && meter.pending_ns <= meter.elapsed_ns());
     assert!(device.memory_used() <= device.parameters().memory_bytes);

@@ -12,7 +12,7 @@ const HEADER_BYTES: usize = 40;
 const FIRST_BUFFER: u64 = 4096;
 /// Far more than a device with hundreds of busy contexts needs. The file is sparse.
 const BUFFER_BYTES: u64 = 16 << 20;
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// What the header says about the valid buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
