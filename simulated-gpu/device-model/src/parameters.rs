@@ -9,6 +9,8 @@ pub struct DeviceParameters {
     pub uuid: String,
     /// The name as NVML and the driver print it. Always says that the device is simulated.
     pub name: String,
+    /// Its bus in PCI domain 0, where it is device 0.
+    pub pci_bus: u32,
     /// All of the device's memory.
     pub memory_bytes: u64,
     /// What a context itself takes from the memory.
@@ -26,6 +28,7 @@ impl DeviceParameters {
         Self {
             uuid: format!("GPU-51313131-0000-4000-8000-{index:012x}"),
             name: "NVIDIA simulated GPU (gpool)".to_owned(),
+            pci_bus: index + 1,
             memory_bytes: 24 << 30,
             context_bytes: 256 << 20,
             time_slice_ns: 2_000_000,

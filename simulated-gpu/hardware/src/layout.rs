@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 /// The directory that the simulated libraries look in.
 pub const DEFAULT_DIRECTORY: &str = "/run/gpool-simgpu";
 
+/// No host has more devices.
+pub const MAX_DEVICES: u32 = 16;
+
 /// The paths below one directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
@@ -22,14 +25,19 @@ impl Layout {
         &self.root
     }
 
-    /// What containers need besides libraries and nodes: the device's state and the server's socket.
+    /// What containers need besides libraries and nodes: the devices' state and the server's socket.
     pub fn state(&self) -> PathBuf {
         self.root.join("state")
     }
 
-    /// The state of the first device.
-    pub fn device(&self) -> PathBuf {
-        self.root.join("state/device0")
+    /// The state of the device with this index, which is also its minor number.
+    pub fn device(&self, index: u32) -> PathBuf {
+        self.root.join(format!("state/device{index}"))
+    }
+
+    /// How many devices there are: those with a state, counted from the first.
+    pub fn device_count(&self) -> u32 {
+        (0..MAX_DEVICES).take_while(|index| self.device(*index).exists()).count() as u32
     }
 
     /// Where the server listens.

@@ -1,4 +1,4 @@
-//! What an NVIDIA GPU and its kernel driver are to a process, without either: a state that all processes share, a
+//! What NVIDIA GPUs and their kernel driver are to a process, without either: a state that all processes share, a
 //! server that learns who they are and cleans up after them, and device nodes.
 //!
 //! The state lies in a file that is advanced by whoever asks; see [`Store`]. Nothing executes: time is computed.
@@ -10,13 +10,15 @@ mod layout;
 mod nodes;
 mod owner;
 pub mod program;
+mod selection;
 mod server;
 mod store;
 
 pub use clock::now_ns;
 pub use gpool_device_model as model;
 pub use handshake::{Connection, Identity};
-pub use layout::{DEFAULT_DIRECTORY, Layout};
+pub use layout::{DEFAULT_DIRECTORY, Layout, MAX_DEVICES};
 pub use nodes::is_visible;
+pub use selection::selected;
 pub use server::{ServeError, serve};
 pub use store::{Store, StoreError};

@@ -1,6 +1,6 @@
 //! Device nodes, and who may see the device.
 
-use crate::layout::Layout;
+use crate::layout::{Layout, MAX_DEVICES};
 use rustix::fs::{CWD, FileType, Mode, OFlags, makedev, mknodat, open};
 use rustix::io::Errno;
 use std::fs::{self, Permissions};
@@ -8,16 +8,25 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Name, major and minor as NVIDIA's driver has them. The major of nvidia-uvm is assigned when it is loaded; this
-/// one is an example.
-const NODES: [(&str, u32, u32); 3] = [("nvidia0", 195, 0), ("nvidiactl", 195, 255), ("nvidia-uvm", 510, 0)];
+/// The major number of NVIDIA's driver.
+const MAJOR: u32 = 195;
 
-/// Makes the nodes anew. Needs CAP_MKNOD.
-pub(crate) fn create(layout: &Layout) -> io::Result<()> {
+/// Name, major and minor of what all devices share, as NVIDIA's driver has them. The major of nvidia-uvm is assigned
+/// when it is loaded; this one is an example.
+const SHARED: [(&str, u32, u32); 2] = [("nvidiactl", MAJOR, 255), ("nvidia-uvm", 510, 0)];
+
+/// The nodes of a host with this many devices.
+fn nodes(devices: u32) -> impl Iterator<Item = (String, u32, u32)> {
+    let of_devices = (0..devices).map(|index| (format!("nvidia{index}"), MAJOR, index));
+    of_devices.chain(SHARED.map(|(name, major, minor)| (name.to_owned(), major, minor)))
+}
+
+/// Makes the nodes of `devices` devices anew. Needs CAP_MKNOD.
+pub(crate) fn create(layout: &Layout, devices: u32) -> io::Result<()> {
     let directory = layout.nodes();
     fs::create_dir_all(&directory)?;
     remove(layout)?;
-    for (name, major, minor) in NODES {
+    for (name, major, minor) in nodes(devices) {
         let path = directory.join(name);
         mknodat(CWD, &path, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(major, minor))?;
         fs::set_permissions(&path, Permissions::from_mode(0o666))?;
@@ -25,9 +34,9 @@ pub(crate) fn create(layout: &Layout) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the nodes away again.
+/// Takes all nodes away again.
 pub(crate) fn remove(layout: &Layout) -> io::Result<()> {
-    for (name, _, _) in NODES {
+    for (name, _, _) in nodes(MAX_DEVICES) {
         match fs::remove_file(layout.nodes().join(name)) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
             Ok(()) | Err(_) => {}

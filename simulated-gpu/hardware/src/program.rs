@@ -1,17 +1,17 @@
 //! The command line of gpool-simgpu.
 
-use crate::layout::{DEFAULT_DIRECTORY, Layout};
+use crate::layout::{DEFAULT_DIRECTORY, Layout, MAX_DEVICES};
 use crate::server::{ServeError, serve};
 use crate::store::Store;
 use clap::{Parser, Subcommand};
-use gpool_device_model::DeviceParameters;
+use gpool_device_model::{Device, DeviceParameters};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Play an NVIDIA GPU and its kernel driver for processes that load the simulated libraries.
+/// Play NVIDIA GPUs and their kernel driver for processes that load the simulated libraries.
 #[derive(Debug, Parser)]
 #[command(name = "gpool-simgpu", version)]
 struct Arguments {
@@ -20,7 +20,10 @@ struct Arguments {
     /// Where state, socket and device nodes lie; the simulated libraries look in the default only.
     #[arg(long, global = true, default_value = DEFAULT_DIRECTORY)]
     dir: PathBuf,
-    /// The device's memory: bytes, or a number with KiB, MiB or GiB.
+    /// How many devices there are, all alike.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEVICES)))]
+    gpus: u32,
+    /// A device's memory: bytes, or a number with KiB, MiB or GiB.
     #[arg(long, default_value = "24GiB", value_parser = bytes)]
     memory: u64,
     /// What a context takes from it.
@@ -36,15 +39,19 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Print what the device has seen, as JSON: who ran for how long and who held what.
-    Meter,
+    /// Print what the devices have seen, a line of JSON for each: who ran for how long and who held what.
+    Meter {
+        /// Print this device only.
+        #[arg(long, value_name = "INDEX")]
+        gpu: Option<u32>,
+    },
 }
 
 /// Runs the program with the process's arguments.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.verb {
-        Some(Verb::Meter) => meter(&arguments),
+        Some(Verb::Meter { gpu }) => meter(&arguments.dir, gpu),
         None => play(&arguments),
     };
     match result {
@@ -56,10 +63,23 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn meter(arguments: &Arguments) -> Result<(), ServeError> {
-    let device = Store::open(&arguments.dir)?.snapshot()?;
+fn meter(directory: &Path, gpu: Option<u32>) -> Result<(), ServeError> {
+    // Without any device, the first one's absence is the error to tell.
+    let all = 0..Layout::new(directory).device_count().max(1);
+    let wanted = gpu.map_or(all, |index| index..index + 1);
+    for index in wanted {
+        let line = seen(index, &Store::open_device(directory, index)?.snapshot()?);
+        let written = writeln!(std::io::stdout(), "{line}");
+        written.map_err(|cause| ServeError::System { doing: "print the meter", cause })?;
+    }
+    Ok(())
+}
+
+fn seen(index: u32, device: &Device) -> serde_json::Value {
     let meter = device.meter();
-    let text = serde_json::json!({
+    serde_json::json!({
+        "gpu": index,
+        "uuid": device.parameters().uuid,
         "name": device.parameters().name,
         "elapsed_ns": meter.elapsed_ns(),
         "idle_ns": meter.idle_ns(),
@@ -67,23 +87,22 @@ fn meter(arguments: &Arguments) -> Result<(), ServeError> {
         "memory_used_bytes": device.memory_used(),
         "processes": device.processes(),
         "meter": meter,
-    });
-    let written = writeln!(std::io::stdout(), "{text}");
-    written.map_err(|cause| ServeError::System { doing: "print the meter", cause })
+    })
 }
 
 fn play(arguments: &Arguments) -> Result<(), ServeError> {
     let failed = |doing| move |cause| ServeError::System { doing, cause };
     raise_descriptor_limit().map_err(failed("raise the limit of open files"))?;
     let stop = termination().map_err(failed("take the signals"))?;
-    let parameters = DeviceParameters {
+    let parameters = |index| DeviceParameters {
         memory_bytes: arguments.memory,
         context_bytes: arguments.context_memory,
         time_slice_ns: arguments.time_slice,
         switch_cost_ns: arguments.switch_cost,
-        ..DeviceParameters::standard(0)
+        ..DeviceParameters::standard(index)
     };
-    serve(&Layout::new(&arguments.dir), parameters, stop.as_fd(), || {
+    let parameters: Vec<DeviceParameters> = (0..arguments.gpus).map(parameters).collect();
+    serve(&Layout::new(&arguments.dir), &parameters, stop.as_fd(), || {
         let mut output = std::io::stdout();
         // Whoever started this and does not listen is not waiting either.
         let _ = writeln!(output, "ready").and_then(|()| output.flush());
@@ -127,6 +146,13 @@ fn bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_number_of_devices_is_bounded() {
+        let gpus = |text: &str| Arguments::try_parse_from(["gpool-simgpu", "--gpus", text]).map(|given| given.gpus);
+        assert_eq!((gpus("1").ok(), gpus("16").ok()), (Some(1), Some(16)));
+        assert!(gpus("0").is_err() && gpus("17").is_err());
+    }
 
     #[test]
     fn sizes_are_read_with_and_without_units() {

@@ -2,7 +2,7 @@
 //! what the dead held.
 
 use crate::handshake::Identity;
-use crate::layout::Layout;
+use crate::layout::{Layout, MAX_DEVICES};
 use crate::store::{Store, StoreError};
 use crate::{nodes, owner};
 use gpool_device_model::DeviceParameters;
@@ -39,24 +39,40 @@ struct Process {
     _stream: UnixStream,
 }
 
-/// Makes a new device with its state, socket and nodes below `layout`, calls `ready`, and serves until `stop` is
-/// readable. Takes socket and nodes away at the end; the state stays.
+/// Makes new devices, one for each of `parameters`, with their state, socket and nodes below `layout`, calls `ready`,
+/// and serves until `stop` is readable. Takes socket and nodes away at the end; the state stays.
 pub fn serve(
     layout: &Layout,
-    parameters: DeviceParameters,
+    parameters: &[DeviceParameters],
     stop: BorrowedFd<'_>,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
     let failed = |doing| move |cause| ServeError::System { doing, cause };
-    let store = Store::create(layout.root(), parameters)?;
+    let stores = create(layout, parameters)?;
     fs::create_dir_all(layout.libraries()).map_err(failed("make the directory of the libraries"))?;
-    nodes::create(layout).map_err(failed("make the device nodes"))?;
+    nodes::create(layout, stores.len() as u32).map_err(failed("make the device nodes"))?;
     let listener = listen(layout).map_err(failed("listen on the socket"))?;
     ready();
-    let result = attend(&store, &listener, stop);
+    let result = attend(&stores, &listener, stop);
     let _ = fs::remove_file(layout.socket());
     nodes::remove(layout).map_err(failed("remove the device nodes"))?;
     result
+}
+
+/// Makes the devices, and takes away what an earlier run with more of them has left.
+fn create(layout: &Layout, parameters: &[DeviceParameters]) -> Result<Vec<Store>, ServeError> {
+    for index in parameters.len() as u32..MAX_DEVICES {
+        match fs::remove_file(layout.device(index)) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+                return Err(ServeError::System { doing: "remove the state of earlier devices", cause });
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let make = |(index, parameters): (u32, &DeviceParameters)| {
+        Store::create_device(layout.root(), index, parameters.clone()).map_err(ServeError::from)
+    };
+    (0..).zip(parameters).map(make).collect()
 }
 
 fn listen(layout: &Layout) -> io::Result<UnixListener> {
@@ -71,7 +87,7 @@ fn listen(layout: &Layout) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn attend(store: &Store, listener: &UnixListener, stop: BorrowedFd<'_>) -> Result<(), ServeError> {
+fn attend(stores: &[Store], listener: &UnixListener, stop: BorrowedFd<'_>) -> Result<(), ServeError> {
     let mut processes: Vec<Process> = Vec::new();
     loop {
         let mut waits = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
@@ -84,7 +100,9 @@ fn attend(store: &Store, listener: &UnixListener, stop: BorrowedFd<'_>) -> Resul
         let dead: Vec<u32> =
             processes.iter().zip(&happened[2..]).filter(|(_, dead)| **dead).map(|(process, _)| process.pid).collect();
         if !dead.is_empty() {
-            store.update(|device, now_ns| dead.iter().for_each(|pid| device.reap_process(now_ns, *pid)))?;
+            for store in stores {
+                store.update(|device, now_ns| dead.iter().for_each(|pid| device.reap_process(now_ns, *pid)))?;
+            }
             let mut gone = happened[2..].iter();
             processes.retain(|_| gone.next() != Some(&true));
         }

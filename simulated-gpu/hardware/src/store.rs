@@ -45,11 +45,20 @@ struct Known {
 impl Store {
     /// Makes a new device in `directory/state/device0`, in place of one that may be there. Everybody may use it.
     pub fn create(directory: impl AsRef<Path>, parameters: DeviceParameters) -> Result<Self, StoreError> {
+        Self::create_device(directory, 0, parameters)
+    }
+
+    /// The same for the device with this index.
+    pub fn create_device(
+        directory: impl AsRef<Path>,
+        index: u32,
+        parameters: DeviceParameters,
+    ) -> Result<Self, StoreError> {
         let layout = Layout::new(directory);
-        let path = layout.device();
+        let path = layout.device(index);
         let failed = |cause| StoreError { path: path.clone(), cause };
         fs::create_dir_all(layout.state()).map_err(failed)?;
-        let unfinished = layout.state().join("device0.new");
+        let unfinished = path.with_extension("new");
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o666).open(&unfinished);
         let file = file.map_err(failed)?;
         file.set_permissions(Permissions::from_mode(0o666)).map_err(failed)?;
@@ -57,16 +66,20 @@ impl Store {
         let content = content.map_err(|cause| failed(std::io::Error::other(cause)))?;
         image::write(&file, 1, &content).map_err(failed)?;
         fs::rename(&unfinished, &path).map_err(failed)?;
-        Self::open_layout(&layout)
+        Self::open_path(path)
     }
 
-    /// Opens the device in `directory/state/device0`.
+    /// Opens the first device, whose state is `directory/state/device0`.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, StoreError> {
-        Self::open_layout(&Layout::new(directory))
+        Self::open_device(directory, 0)
     }
 
-    fn open_layout(layout: &Layout) -> Result<Self, StoreError> {
-        let path = layout.device();
+    /// Opens the device with this index.
+    pub fn open_device(directory: impl AsRef<Path>, index: u32) -> Result<Self, StoreError> {
+        Self::open_path(Layout::new(directory).device(index))
+    }
+
+    fn open_path(path: PathBuf) -> Result<Self, StoreError> {
         let file = OpenOptions::new().read(true).write(true).open(&path).and_then(|file| {
             image::read_header(&file)?;
             Ok(file)

@@ -1,7 +1,7 @@
 //! The shared state under several processes and threads.
 
 use gpool_device_model::DeviceParameters;
-use gpool_simulated_hardware::{Store, now_ns};
+use gpool_simulated_hardware::{Layout, Store, now_ns};
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
@@ -44,4 +44,21 @@ fn no_update_is_lost_between_stores_and_threads() {
 fn a_missing_state_is_told_with_its_path() {
     let error = Store::open("/nonexistent").unwrap_err().to_string();
     assert!(error.starts_with("/nonexistent/state/device0: "), "{error}");
+}
+
+#[test]
+fn devices_lie_beside_each_other_and_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path());
+    assert_eq!(layout.device_count(), 0);
+    for index in 0..3 {
+        Store::create_device(directory.path(), index, DeviceParameters::standard(index)).unwrap();
+    }
+    assert_eq!(layout.device_count(), 3);
+    let [first, third] = [0, 2].map(|index| Store::open_device(directory.path(), index).unwrap());
+    first.update(|device, now_ns| device.create_context(now_ns, 7, "/a").unwrap()).unwrap();
+    let [first, third] = [first, third].map(|store| store.snapshot().unwrap());
+    assert_eq!((first.processes().len(), third.processes().len()), (1, 0));
+    assert!(first.parameters().uuid != third.parameters().uuid);
+    assert_eq!((first.parameters().pci_bus, third.parameters().pci_bus), (1, 3));
 }
