@@ -1,19 +1,28 @@
 //! Contexts, and which one is current to a thread.
 
 use crate::capture;
-use crate::device::check;
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
 use crate::memory::unmap;
-use crate::objects::{Context, Objects};
+use crate::objects::{Context, Objects, Place};
 use crate::wait::wait;
 use gpool_device_model::Ticket;
 use gpool_driver_abi::cuda::*;
+use gpool_simulated_hardware::MAX_DEVICES;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
+use std::ops::Range;
 use std::ptr::null_mut;
 
-/// The handle of the device's primary context, which stays the same when it is made again.
+/// The handle of the first device's primary context. A primary context keeps its handle when it is made again.
 const PRIMARY: usize = 0x6000_0000;
+/// All handles of primary contexts, 16 apart like other handles.
+const PRIMARIES: Range<usize> = PRIMARY..PRIMARY + 16 * MAX_DEVICES as usize;
+
+/// The handle of a device's primary context. Fails for a device that this process does not see.
+fn primary(driver: &Driver, device: CUdevice) -> Outcome<usize> {
+    driver.gpu(device)?;
+    Ok(PRIMARY + 16 * device as usize)
+}
 
 thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
@@ -35,17 +44,18 @@ fn push(handle: usize) {
     });
 }
 
-fn create(driver: &Driver, objects: &mut Objects, handle: usize) -> Outcome {
+fn create(driver: &Driver, objects: &mut Objects, handle: usize, device: CUdevice) -> Outcome {
     let identity = driver.identity();
-    let made = driver.store.update(|device, now_ns| device.create_context(now_ns, identity.host_pid, &identity.owner));
+    let store = &driver.gpu(device)?.store;
+    let made = store.update(|device, now_ns| device.create_context(now_ns, identity.host_pid, &identity.owner));
     let id = made.map_err(lost)?.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-    objects.contexts.insert(handle, Context { id, last: Ticket(0) });
+    objects.contexts.insert(handle, Context { place: Place { device, id }, last: Ticket(0) });
     Ok(())
 }
 
 fn destroy(driver: &Driver, objects: &mut Objects, handle: usize) -> Outcome {
-    let id = objects.contexts.get(&handle).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.id;
-    driver.store.update(|device, now_ns| device.destroy_context(now_ns, id)).map_err(lost)?;
+    let place = objects.contexts.get(&handle).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.place;
+    driver.store(place)?.update(|device, now_ns| device.destroy_context(now_ns, place.id)).map_err(lost)?;
     for (address, bytes) in objects.forget(handle) {
         unmap(address, bytes);
     }
@@ -57,13 +67,13 @@ fn destroy(driver: &Driver, objects: &mut Objects, handle: usize) -> Outcome {
 pub unsafe extern "C" fn cuCtxCreate_v2(context: *mut CUcontext, _flags: c_uint, device: CUdevice) -> CUresult {
     code(|| {
         let driver = driver()?;
-        check(device)?;
+        driver.gpu(device)?;
         if context.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let mut objects = driver.objects();
         let handle = objects.new_handle();
-        create(driver, &mut objects, handle)?;
+        create(driver, &mut objects, handle, device)?;
         push(handle);
         // SAFETY: not NULL, and valid as the API demands of its caller.
         unsafe { put(context, handle as CUcontext) }
@@ -90,7 +100,7 @@ pub unsafe extern "C" fn cuCtxCreate_v3(
 pub extern "C" fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
     code(|| {
         let driver = driver()?;
-        if context as usize == PRIMARY {
+        if PRIMARIES.contains(&(context as usize)) {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
         destroy(driver, &mut driver.objects(), context as usize)
@@ -101,17 +111,17 @@ pub extern "C" fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
     code(|| {
         let driver = driver()?;
-        check(device)?;
+        let handle = primary(driver, device)?;
         if context.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let mut objects = driver.objects();
-        if !objects.contexts.contains_key(&PRIMARY) {
-            create(driver, &mut objects, PRIMARY)?;
+        if !objects.contexts.contains_key(&handle) {
+            create(driver, &mut objects, handle, device)?;
         }
-        objects.primary_users += 1;
+        objects.primaries.entry(device).or_default().users += 1;
         // SAFETY: not NULL, and valid as the API demands of its caller.
-        unsafe { put(context, PRIMARY as CUcontext) }
+        unsafe { put(context, handle as CUcontext) }
     })
 }
 
@@ -119,11 +129,12 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, devic
 pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
     code(|| {
         let driver = driver()?;
-        check(device)?;
+        let handle = primary(driver, device)?;
         let mut objects = driver.objects();
-        objects.primary_users = objects.primary_users.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-        if objects.primary_users == 0 && objects.contexts.contains_key(&PRIMARY) {
-            destroy(driver, &mut objects, PRIMARY)?;
+        let found = objects.primaries.entry(device).or_default();
+        found.users = found.users.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        if found.users == 0 && objects.contexts.contains_key(&handle) {
+            destroy(driver, &mut objects, handle)?;
         }
         Ok(())
     })
@@ -133,10 +144,10 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
 pub extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
     code(|| {
         let driver = driver()?;
-        check(device)?;
+        let handle = primary(driver, device)?;
         let mut objects = driver.objects();
-        if objects.contexts.contains_key(&PRIMARY) {
-            destroy(driver, &mut objects, PRIMARY)?;
+        if objects.contexts.contains_key(&handle) {
+            destroy(driver, &mut objects, handle)?;
         }
         Ok(())
     })
@@ -150,12 +161,12 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
 ) -> CUresult {
     code(|| {
         let driver = driver()?;
-        check(device)?;
+        let handle = primary(driver, device)?;
         let objects = driver.objects();
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe {
-            put(flags, objects.primary_flags)?;
-            put(active, c_int::from(objects.contexts.contains_key(&PRIMARY)))
+            put(flags, objects.primaries.get(&device).map_or(0, |primary| primary.flags))?;
+            put(active, c_int::from(objects.contexts.contains_key(&handle)))
         }
     })
 }
@@ -164,8 +175,8 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
 pub extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> CUresult {
     code(|| {
         let driver = driver()?;
-        check(device)?;
-        driver.objects().primary_flags = flags;
+        primary(driver, device)?;
+        driver.objects().primaries.entry(device).or_default().flags = flags;
         Ok(())
     })
 }
@@ -222,9 +233,9 @@ pub unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut CUcontext) -> CUresult
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetDevice(device: *mut CUdevice) -> CUresult {
     code(|| {
-        driver()?.objects().current()?;
+        let found = driver()?.objects().current()?.1.place.device;
         // SAFETY: NULL or valid, as the API demands of its caller.
-        unsafe { put(device, 0) }
+        unsafe { put(device, found) }
     })
 }
 
@@ -235,12 +246,12 @@ pub extern "C" fn cuCtxSynchronize() -> CUresult {
 
 /// Waits for all work of the current context.
 pub(crate) fn synchronize_current(driver: &Driver) -> Outcome {
-    let (id, last) = {
+    let (place, last) = {
         let mut objects = driver.objects();
         let (handle, context) = objects.current()?;
-        let found = (context.id, context.last);
+        let found = (context.place, context.last);
         capture::refuse_in_context(&mut objects, handle)?;
         found
     };
-    wait(driver, id, last)
+    wait(driver, place, last)
 }

@@ -1,6 +1,6 @@
-//! Devices. There is one, with index 0.
+//! Devices. Their ordinals count what this process sees.
 
-use crate::driver::{Outcome, code, driver, put};
+use crate::driver::{code, driver, put};
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_char, c_int};
 
@@ -9,39 +9,33 @@ pub(crate) const MULTIPROCESSORS: u32 = 80;
 pub(crate) const THREADS_PER_MULTIPROCESSOR: u32 = 2048;
 pub(crate) const THREADS_PER_BLOCK: u32 = 1024;
 
-pub(crate) fn check(device: CUdevice) -> Outcome {
-    if device == 0 { Ok(()) } else { Err(CUDA_ERROR_INVALID_DEVICE) }
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CUresult {
     code(|| {
-        driver()?;
+        let driver = driver()?;
         // SAFETY: NULL or valid, as the API demands of its caller.
-        unsafe { put(count, 1) }
+        unsafe { put(count, driver.gpu_count() as c_int) }
     })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> CUresult {
     code(|| {
-        driver()?;
-        check(ordinal)?;
+        driver()?.gpu(ordinal)?;
         // SAFETY: NULL or valid, as the API demands of its caller.
-        unsafe { put(device, 0) }
+        unsafe { put(device, ordinal) }
     })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
     code(|| {
-        let driver = driver()?;
-        check(device)?;
+        let gpu = driver()?.gpu(device)?;
         let room = usize::try_from(length).unwrap_or(0);
         if name.is_null() || room == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let text = driver.parameters.name.as_bytes();
+        let text = gpu.parameters.name.as_bytes();
         let length = text.len().min(room - 1);
         // SAFETY: the caller gives room for `room` bytes, and at most that many are written.
         unsafe {
@@ -55,9 +49,8 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, devic
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> CUresult {
     code(|| {
-        let driver = driver()?;
-        check(device)?;
-        let text = driver.parameters.uuid.trim_start_matches("GPU-").replace('-', "");
+        let gpu = driver()?.gpu(device)?;
+        let text = gpu.parameters.uuid.trim_start_matches("GPU-").replace('-', "");
         let number = u128::from_str_radix(&text, 16).map_err(|_| CUDA_ERROR_UNKNOWN)?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(uuid, CUuuid { bytes: number.to_be_bytes() }) }
@@ -73,10 +66,9 @@ pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> CUresult {
     code(|| {
-        let driver = driver()?;
-        check(device)?;
+        let gpu = driver()?.gpu(device)?;
         // SAFETY: NULL or valid, as the API demands of its caller.
-        unsafe { put(bytes, driver.parameters.memory_bytes as usize) }
+        unsafe { put(bytes, gpu.parameters.memory_bytes as usize) }
     })
 }
 
@@ -87,14 +79,17 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     device: CUdevice,
 ) -> CUresult {
     code(|| {
-        driver()?;
-        check(device)?;
+        let gpu = driver()?.gpu(device)?;
+        let found = match attribute {
+            CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => gpu.parameters.pci_bus as c_int,
+            other => attribute_value(other),
+        };
         // SAFETY: NULL or valid, as the API demands of its caller.
-        unsafe { put(value, attribute_value(attribute)) }
+        unsafe { put(value, found) }
     })
 }
 
-/// Values of a plausible device of compute capability 8.0. What is not listed is 0: absent or off.
+/// What all devices have in common: values of a plausible device of compute capability 8.0. What is not listed is 0: absent or off.
 fn attribute_value(attribute: CUdeviceAttribute) -> c_int {
     match attribute {
         CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
@@ -117,7 +112,6 @@ fn attribute_value(attribute: CUdeviceAttribute) -> c_int {
         CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => THREADS_PER_MULTIPROCESSOR as c_int,
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => 164 << 10,
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => 163 << 10,
-        CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => 1,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 8,
         CU_DEVICE_ATTRIBUTE_GPU_OVERLAP
         | CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT

@@ -1,9 +1,9 @@
 //! The library's one instance: what cuInit makes and every other function needs.
 
-use crate::objects::Objects;
-use gpool_device_model::{ContextId, DeviceParameters, Ticket};
+use crate::objects::{Objects, Place};
+use gpool_device_model::{DeviceParameters, Ticket};
 use gpool_driver_abi::cuda::*;
-use gpool_simulated_hardware::{Connection, Identity, Layout, Store, StoreError, is_visible};
+use gpool_simulated_hardware::{Connection, Identity, Layout, MAX_DEVICES, Store, StoreError, is_visible, selected};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,15 +15,21 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 static INITIALISING: Mutex<()> = Mutex::new(());
 /// Set in a child of fork: nothing works there any more, as with NVIDIA's driver.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// What a child must close: the first would keep its dead parent's lock, the second its connection.
-static INHERITED: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+/// What a child must close: the stores would keep its dead parent's locks, the last its connection.
+static INHERITED: [AtomicI32; MAX_DEVICES as usize + 1] = [const { AtomicI32::new(-1) }; MAX_DEVICES as usize + 1];
 
 /// What a function gives: nothing, or the code to return.
 pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
 
-pub(crate) struct Driver {
+/// A device that this process sees.
+pub(crate) struct Gpu {
     pub(crate) store: Store,
     pub(crate) parameters: DeviceParameters,
+}
+
+pub(crate) struct Driver {
+    /// By ordinal.
+    gpus: Vec<Gpu>,
     connection: Connection,
     objects: Mutex<Objects>,
 }
@@ -39,27 +45,58 @@ impl Driver {
         self.connection.identity()
     }
 
+    /// How many devices this process sees.
+    pub(crate) fn gpu_count(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// The device with this ordinal.
+    pub(crate) fn gpu(&self, ordinal: CUdevice) -> Outcome<&Gpu> {
+        usize::try_from(ordinal).ok().and_then(|index| self.gpus.get(index)).ok_or(CUDA_ERROR_INVALID_DEVICE)
+    }
+
+    /// The state of the device that a context is on.
+    pub(crate) fn store(&self, place: Place) -> Outcome<&Store> {
+        self.gpu(place.device).map(|gpu| &gpu.store)
+    }
+
     /// The newest complete ticket of a context.
-    pub(crate) fn last_completed(&self, context: ContextId) -> Outcome<Ticket> {
-        self.store.read(|device| device.last_completed(context)).map_err(lost)
+    pub(crate) fn last_completed(&self, place: Place) -> Outcome<Ticket> {
+        self.store(place)?.read(|device| device.last_completed(place.id)).map_err(lost)
     }
 
     fn open() -> Outcome<Self> {
         let layout = Layout::default();
-        if !is_visible(&layout, 0) {
+        let gpus = visible_gpus(&layout)?;
+        if gpus.is_empty() {
             return Err(CUDA_ERROR_NO_DEVICE);
         }
-        let store = Store::open(layout.root()).map_err(lost)?;
-        let parameters = store.read(|device| device.parameters().clone()).map_err(lost)?;
         let connection = Connection::open(&layout).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
-        INHERITED[0].store(store.descriptor(), Ordering::Relaxed);
-        INHERITED[1].store(connection.descriptor(), Ordering::Relaxed);
+        let descriptors = gpus.iter().map(|gpu| gpu.store.descriptor()).chain([connection.descriptor()]);
+        for (place, descriptor) in INHERITED.iter().zip(descriptors) {
+            place.store(descriptor, Ordering::Relaxed);
+        }
         // SAFETY: the handler is a function of this library and does only what is safe between fork and exec.
         if unsafe { libc::pthread_atfork(None, None, Some(abandon)) } != 0 {
             return Err(CUDA_ERROR_OPERATING_SYSTEM);
         }
-        Ok(Self { store, parameters, connection, objects: Mutex::default() })
+        Ok(Self { gpus, connection, objects: Mutex::default() })
     }
+}
+
+/// The devices whose nodes this process may open, by minor number, of which CUDA_VISIBLE_DEVICES then chooses.
+fn visible_gpus(layout: &Layout) -> Outcome<Vec<Gpu>> {
+    let open = |index| {
+        let store = Store::open_device(layout.root(), index).map_err(lost)?;
+        let parameters = store.read(|device| device.parameters().clone()).map_err(lost)?;
+        Ok(Gpu { store, parameters })
+    };
+    let visible = (0..layout.device_count()).filter(|index| is_visible(layout, *index));
+    let mut found = visible.map(|index| open(index).map(Some)).collect::<Outcome<Vec<Option<Gpu>>>>()?;
+    let uuids: Vec<&str> = found.iter().flatten().map(|gpu| gpu.parameters.uuid.as_str()).collect();
+    let variable = std::env::var_os("CUDA_VISIBLE_DEVICES");
+    let chosen = selected(&uuids, variable.as_ref().map(|value| value.to_str().unwrap_or_default()));
+    Ok(chosen.into_iter().filter_map(|index| found[index].take()).collect())
 }
 
 /// Runs in a child after fork.

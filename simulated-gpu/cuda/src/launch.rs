@@ -50,16 +50,16 @@ pub(crate) fn submit(
         match attempt(driver, target, work)? {
             Submission::Done { ticket, times } => {
                 objects.issued(target, ticket);
-                record(&mut objects, Record::Queue { context: target.id, ticket })?;
+                record(&mut objects, Record::Queue { place: target.place, ticket })?;
                 if matches!(work, Work::Marker) {
-                    objects.times.insert((target.id, ticket), None);
+                    objects.times.insert((target.place, ticket), None);
                 }
-                objects.completed(target.id, times);
+                objects.completed(target.place, times);
                 return Ok(());
             }
             Submission::Full { completed } => {
                 drop(objects);
-                wait(driver, target.id, Ticket(completed.0 + ROOM))?;
+                wait(driver, target.place, Ticket(completed.0 + ROOM))?;
             }
             Submission::Gone => return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
         }
@@ -67,8 +67,8 @@ pub(crate) fn submit(
 }
 
 fn attempt(driver: &Driver, target: Target, work: Work<'_>) -> Outcome<Submission> {
-    let id = target.id;
-    let submitted = driver.store.update(|device, now_ns| {
+    let id = target.place.id;
+    let submitted = driver.store(target.place)?.update(|device, now_ns| {
         if !device.has_context(id) {
             return Submission::Gone;
         }
@@ -140,8 +140,16 @@ impl Launch {
     unsafe fn run(self, function: CUfunction, stream: CUstream) -> Outcome {
         let driver = driver()?;
         let mut duration_ns = self.formula_ns()?;
-        let found = driver.objects().functions.get(&(function as usize)).map(|function| function.spins);
-        if found.ok_or(CUDA_ERROR_INVALID_HANDLE)? {
+        let spins = {
+            let objects = driver.objects();
+            let found = objects.functions.get(&(function as usize)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+            let module = objects.modules.get(&found.module).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+            if objects.target(stream)?.context != module.context {
+                return Err(CUDA_ERROR_INVALID_HANDLE);
+            }
+            found.spins
+        };
+        if spins {
             // SAFETY: as this function's caller promises.
             duration_ns = unsafe { self.first_parameter() }?;
         }

@@ -30,12 +30,13 @@ fn allocate(driver: &Driver, bytes: usize) -> Outcome<CUdeviceptr> {
     }
     let mut objects = driver.objects();
     let (context, found) = objects.current()?;
-    let id = found.id;
+    let place = found.place;
     capture::refuse_unsafe(&mut objects)?;
-    let reserved = driver.store.update(|device, now_ns| device.allocate(now_ns, id, bytes as u64)).map_err(lost)?;
+    let (store, id) = (driver.store(place)?, place.id);
+    let reserved = store.update(|device, now_ns| device.allocate(now_ns, id, bytes as u64)).map_err(lost)?;
     reserved.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
     let Some(address) = map(bytes) else {
-        driver.store.update(|device, now_ns| device.free(now_ns, id, bytes as u64)).map_err(lost)?;
+        store.update(|device, now_ns| device.free(now_ns, id, bytes as u64)).map_err(lost)?;
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     };
     objects.allocations.insert(address, Allocation { bytes, context });
@@ -51,8 +52,8 @@ fn free(driver: &Driver, address: CUdeviceptr) -> Outcome {
     let allocation = objects.allocations.remove(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     unmap(address, allocation.bytes);
     if let Some(context) = objects.contexts.get(&allocation.context) {
-        let (id, bytes) = (context.id, allocation.bytes as u64);
-        driver.store.update(|device, now_ns| device.free(now_ns, id, bytes)).map_err(lost)?;
+        let (place, bytes) = (context.place, allocation.bytes as u64);
+        driver.store(place)?.update(|device, now_ns| device.free(now_ns, place.id, bytes)).map_err(lost)?;
     }
     Ok(())
 }
@@ -85,12 +86,13 @@ fn prepare_copy(address: CUdeviceptr, host: *const c_void, bytes: usize) -> Outc
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     code(|| {
         let driver = driver()?;
-        driver.objects().current()?;
-        let free_bytes = driver.store.read(gpool_device_model::Device::memory_free).map_err(lost)?;
+        let device = driver.objects().current()?.1.place.device;
+        let gpu = driver.gpu(device)?;
+        let free_bytes = gpu.store.read(gpool_device_model::Device::memory_free).map_err(lost)?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe {
             put(free, free_bytes as usize)?;
-            put(total, driver.parameters.memory_bytes as usize)
+            put(total, gpu.parameters.memory_bytes as usize)
         }
     })
 }

@@ -7,8 +7,16 @@ use gpool_device_model::{ContextId, Ticket};
 use gpool_driver_abi::cuda::*;
 use std::collections::{BTreeMap, HashMap};
 
-pub(crate) struct Context {
+/// A context on its device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    /// The device's ordinal.
+    pub(crate) device: CUdevice,
     pub(crate) id: ContextId,
+}
+
+pub(crate) struct Context {
+    pub(crate) place: Place,
     /// The newest ticket of the context.
     pub(crate) last: Ticket,
 }
@@ -27,7 +35,7 @@ pub(crate) struct Stream {
 pub(crate) enum Record {
     Nowhere,
     Queue {
-        context: ContextId,
+        place: Place,
         ticket: Ticket,
     },
     /// In a stream that was capturing.
@@ -38,6 +46,7 @@ pub(crate) enum Record {
 
 pub(crate) struct Event {
     pub(crate) flags: u32,
+    /// The handle of its context.
     pub(crate) context: usize,
     pub(crate) record: Record,
 }
@@ -61,12 +70,19 @@ pub(crate) struct Allocation {
 /// The durations of a graph's kernels, in order.
 pub(crate) type Kernels = Vec<u64>;
 
+/// How a device's primary context is used.
+#[derive(Default)]
+pub(crate) struct Primary {
+    pub(crate) users: u32,
+    pub(crate) flags: u32,
+}
+
 #[derive(Default)]
 pub(crate) struct Objects {
     handles: usize,
     pub(crate) contexts: HashMap<usize, Context>,
-    pub(crate) primary_users: u32,
-    pub(crate) primary_flags: u32,
+    /// By the device's ordinal.
+    pub(crate) primaries: HashMap<CUdevice, Primary>,
     pub(crate) streams: HashMap<usize, Stream>,
     pub(crate) events: HashMap<usize, Event>,
     pub(crate) modules: HashMap<usize, Module>,
@@ -76,7 +92,7 @@ pub(crate) struct Objects {
     /// By address.
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     /// Completion times of markers that an event was recorded as; None until complete.
-    pub(crate) times: HashMap<(ContextId, Ticket), Option<u64>>,
+    pub(crate) times: HashMap<(Place, Ticket), Option<u64>>,
 }
 
 /// What a stream handle means.
@@ -84,7 +100,7 @@ pub(crate) struct Objects {
 pub(crate) struct Target {
     /// The handle of the context.
     pub(crate) context: usize,
-    pub(crate) id: ContextId,
+    pub(crate) place: Place,
     /// The handle of the stream; None for the default stream.
     pub(crate) stream: Option<usize>,
 }
@@ -107,12 +123,12 @@ impl Objects {
         match stream as usize {
             0 | CU_STREAM_LEGACY | CU_STREAM_PER_THREAD => {
                 let (context, found) = self.current()?;
-                Ok(Target { context, id: found.id, stream: None })
+                Ok(Target { context, place: found.place, stream: None })
             }
             handle => {
                 let context = self.streams.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?.context;
-                let id = self.contexts.get(&context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?.id;
-                Ok(Target { context, id, stream: Some(handle) })
+                let place = self.contexts.get(&context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?.place;
+                Ok(Target { context, place, stream: Some(handle) })
             }
         }
     }
@@ -128,9 +144,9 @@ impl Objects {
     }
 
     /// Keeps the times of markers that an event still refers to.
-    pub(crate) fn completed(&mut self, context: ContextId, times: Vec<(Ticket, u64)>) {
+    pub(crate) fn completed(&mut self, place: Place, times: Vec<(Ticket, u64)>) {
         for (ticket, time_ns) in times {
-            if let Some(time) = self.times.get_mut(&(context, ticket)) {
+            if let Some(time) = self.times.get_mut(&(place, ticket)) {
                 *time = Some(time_ns);
             }
         }
@@ -139,7 +155,7 @@ impl Objects {
     /// Forgets everything of a context that is destroyed and returns the addresses and sizes to unmap.
     pub(crate) fn forget(&mut self, handle: usize) -> Vec<(u64, usize)> {
         if let Some(context) = self.contexts.remove(&handle) {
-            self.times.retain(|(id, _), _| *id != context.id);
+            self.times.retain(|(place, _), _| *place != context.place);
         }
         self.streams.retain(|_, stream| stream.context != handle);
         self.events.retain(|_, event| event.context != handle);

@@ -2,24 +2,24 @@
 
 use crate::capture;
 use crate::driver::{Driver, Outcome, code, driver, put};
-use crate::objects::Stream;
+use crate::objects::{Place, Stream};
 use crate::wait::wait;
-use gpool_device_model::{ContextId, Ticket};
+use gpool_device_model::Ticket;
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_int, c_uint};
 
 /// The context of a stream and the newest ticket to wait for; refused while it captures.
-fn position(driver: &Driver, stream: CUstream) -> Outcome<(ContextId, Ticket)> {
+fn position(driver: &Driver, stream: CUstream) -> Outcome<(Place, Ticket)> {
     let mut objects = driver.objects();
     let target = objects.target(stream)?;
     match target.stream {
         Some(handle) => {
             capture::refuse_on_stream(&mut objects, handle)?;
-            Ok((target.id, objects.streams.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?.last))
+            Ok((target.place, objects.streams.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?.last))
         }
         None => {
             capture::refuse_implicit(&mut objects, target.context)?;
-            Ok((target.id, objects.contexts.get(&target.context).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.last))
+            Ok((target.place, objects.contexts.get(&target.context).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.last))
         }
     }
 }
@@ -77,8 +77,8 @@ pub extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
 pub extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
     code(|| {
         let driver = driver()?;
-        let (context, ticket) = position(driver, stream)?;
-        wait(driver, context, ticket)
+        let (place, ticket) = position(driver, stream)?;
+        wait(driver, place, ticket)
     })
 }
 
@@ -86,7 +86,7 @@ pub extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
 pub extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
     code(|| {
         let driver = driver()?;
-        let (context, ticket) = position(driver, stream)?;
-        if driver.last_completed(context)? >= ticket { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) }
+        let (place, ticket) = position(driver, stream)?;
+        if driver.last_completed(place)? >= ticket { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) }
     })
 }

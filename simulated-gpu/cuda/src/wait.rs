@@ -1,21 +1,22 @@
 //! Waiting for work: sleep until it should be complete, look again.
 
 use crate::driver::{Driver, Outcome, lost};
-use gpool_device_model::{ContextId, Ticket};
+use crate::objects::Place;
+use gpool_device_model::Ticket;
 use gpool_driver_abi::cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
 
 /// Returns when `ticket` is complete. Late wake-ups delay the caller, never the device's accounts.
-pub(crate) fn wait(driver: &Driver, context: ContextId, ticket: Ticket) -> Outcome {
+pub(crate) fn wait(driver: &Driver, place: Place, ticket: Ticket) -> Outcome {
     loop {
         // The look into the future runs on a copy, so that nobody else waits for it.
-        let device = driver.store.snapshot().map_err(lost)?;
-        if !device.has_context(context) {
+        let device = driver.store(place)?.snapshot().map_err(lost)?;
+        if !device.has_context(place.id) {
             return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
-        if device.last_completed(context) >= ticket {
+        if device.last_completed(place.id) >= ticket {
             return Ok(());
         }
-        let due_ns = device.projected_completion(context, ticket).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
+        let due_ns = device.projected_completion(place.id, ticket).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
         sleep_until(due_ns);
     }
 }
