@@ -8,6 +8,8 @@ fn cuda_structures_have_the_layout_of_cuda_h() {
     assert_eq!(size_of::<cuda::CUuuid>(), 16);
     assert_eq!(size_of::<cuda::CUlaunchAttribute>(), 72);
     assert_eq!(offset_of!(cuda::CUlaunchAttribute, value), 8);
+    assert_eq!(size_of::<cuda::CUDA_GRAPH_INSTANTIATE_PARAMS>(), 32);
+    assert_eq!(offset_of!(cuda::CUDA_GRAPH_INSTANTIATE_PARAMS, result_out), 24);
     assert_eq!(size_of::<cuda::CUlaunchConfig>(), 56);
     assert_eq!(offset_of!(cuda::CUlaunchConfig, sharedMemBytes), 24);
     assert_eq!(offset_of!(cuda::CUlaunchConfig, hStream), 32);

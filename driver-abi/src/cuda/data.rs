@@ -47,6 +47,28 @@ pub struct CUlaunchAttribute {
     pub value: [u64; 8],
 }
 
+/// How an instantiation of a graph ended.
+pub type CUgraphInstantiateResult = c_uint;
+/// It succeeded.
+pub const CUDA_GRAPH_INSTANTIATE_SUCCESS: CUgraphInstantiateResult = 0;
+/// It failed for a reason that the function's own result tells.
+pub const CUDA_GRAPH_INSTANTIATE_ERROR: CUgraphInstantiateResult = 1;
+
+/// What cuGraphInstantiateWithParams takes and gives back. Source: cuda.h of CUDA 12.0, CUDA_GRAPH_INSTANTIATE_PARAMS.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(non_snake_case, non_camel_case_types)] // NVIDIA's names
+pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
+    /// As those of cuGraphInstantiateWithFlags.
+    pub flags: c_ulonglong,
+    /// Where the graph is uploaded if a flag asks for it.
+    pub hUploadStream: CUstream,
+    /// The node at fault, written by the driver.
+    pub hErrNode_out: CUgraphNode,
+    /// Written by the driver.
+    pub result_out: CUgraphInstantiateResult,
+}
+
 /// What cuLaunchKernelEx takes in place of single arguments.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Stream capture: work is written down instead of done, and what cannot be written down breaks the capture.
 
 use crate::driver::{Outcome, code, driver, put};
-use crate::objects::{Kernels, Objects};
+use crate::objects::{Node, Objects};
 use gpool_driver_abi::cuda::*;
 use std::cell::Cell;
 use std::ptr::null_mut;
@@ -10,16 +10,16 @@ pub(crate) struct Capture {
     pub(crate) mode: CUstreamCaptureMode,
     pub(crate) thread: i32,
     pub(crate) invalid: bool,
-    pub(crate) kernels: Kernels,
+    pub(crate) nodes: Vec<Node>,
 }
 
 impl Capture {
     /// Writes work down.
-    pub(crate) fn record(&mut self, kernels: &[u64]) -> Outcome {
+    pub(crate) fn record(&mut self, nodes: &[Node]) -> Outcome {
         if self.invalid {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         }
-        self.kernels.extend_from_slice(kernels);
+        self.nodes.extend_from_slice(nodes);
         Ok(())
     }
 }
@@ -96,7 +96,7 @@ pub extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptur
         if stream.capture.is_some() {
             return Err(CUDA_ERROR_ILLEGAL_STATE);
         }
-        stream.capture = Some(Capture { mode, thread: thread(), invalid: false, kernels: Vec::new() });
+        stream.capture = Some(Capture { mode, thread: thread(), invalid: false, nodes: Vec::new() });
         Ok(())
     })
 }
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgrap
         let finished = stream.capture.take().filter(|capture| !capture.invalid);
         let made = finished.map(|capture| {
             let made = objects.new_handle();
-            objects.graphs.insert(made, capture.kernels);
+            objects.graphs.insert(made, capture.nodes.into());
             made
         });
         // SAFETY: not NULL, and valid as the API demands of its caller.

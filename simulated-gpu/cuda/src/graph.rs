@@ -1,9 +1,10 @@
-//! Graphs: the kernels of a capture, submitted together.
+//! Graphs: the work of a capture, submitted together.
 
 use crate::driver::{code, driver, put};
 use crate::launch::{Work, submit};
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_char, c_ulonglong};
+use std::ptr::null_mut;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
@@ -17,9 +18,9 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let mut objects = driver.objects();
-        let kernels = objects.graphs.get(&(graph as usize)).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let nodes = objects.graphs.get(&(graph as usize)).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let handle = objects.new_handle();
-        objects.executables.insert(handle, kernels);
+        objects.executables.insert(handle, nodes);
         // SAFETY: not NULL, and valid as the API demands of its caller.
         unsafe { put(executable, handle as CUgraphExec) }
     })
@@ -37,16 +38,44 @@ pub unsafe extern "C" fn cuGraphInstantiate_v2(
     unsafe { cuGraphInstantiateWithFlags(executable, graph, 0) }
 }
 
+/// Flags make no difference: there is nothing to upload, and no launch by the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphInstantiateWithParams(
+    executable: *mut CUgraphExec,
+    graph: CUgraph,
+    parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> CUresult {
+    // SAFETY: NULL or valid, as the API demands of its caller.
+    let Some(given) = (unsafe { parameters.as_mut() }) else { return CUDA_ERROR_INVALID_VALUE };
+    // SAFETY: the same contract.
+    let result = unsafe { cuGraphInstantiateWithFlags(executable, graph, given.flags) };
+    given.hErrNode_out = null_mut();
+    given.result_out =
+        if result == CUDA_SUCCESS { CUDA_GRAPH_INSTANTIATE_SUCCESS } else { CUDA_GRAPH_INSTANTIATE_ERROR };
+    result
+}
+
+/// Checks its arguments; there is nothing to upload.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphUpload(executable: CUgraphExec, stream: CUstream) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        let objects = driver.objects();
+        objects.target(stream)?;
+        objects.executables.get(&(executable as usize)).map(|_| ()).ok_or(CUDA_ERROR_INVALID_VALUE)
+    })
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) -> CUresult {
     code(|| {
         let driver = driver()?;
-        let kernels = driver.objects().executables.get(&(executable as usize)).cloned();
-        let kernels = kernels.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if kernels.is_empty() {
+        let nodes = driver.objects().executables.get(&(executable as usize)).cloned();
+        let nodes = nodes.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if nodes.is_empty() {
             return Ok(());
         }
-        submit(driver, stream, Work::Kernels(&kernels), |_, _| Ok(()))
+        submit(driver, stream, Work::Nodes(&nodes), |_, _| Ok(()))
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::capture;
 use crate::device::{MULTIPROCESSORS, THREADS_PER_BLOCK, THREADS_PER_MULTIPROCESSOR};
 use crate::driver::{Driver, Outcome, code, driver, lost};
-use crate::objects::{Objects, Record, Target};
+use crate::objects::{Node, Objects, Record, Target};
 use crate::wait::wait;
 use gpool_device_model::{QUEUE_LIMIT, Ticket};
 use gpool_driver_abi::cuda::*;
@@ -15,8 +15,8 @@ const ROOM: u64 = QUEUE_LIMIT as u64 / 16;
 /// What goes into a queue.
 #[derive(Clone, Copy)]
 pub(crate) enum Work<'a> {
-    /// Kernels with these durations in nanoseconds.
-    Kernels(&'a [u64]),
+    /// These, one after the other.
+    Nodes(&'a [Node]),
     Marker,
 }
 
@@ -26,8 +26,8 @@ enum Submission {
     Gone,
 }
 
-/// Queues work on a stream, or writes it down while the stream captures. Blocks while the queue is full. `record`
-/// learns where the work went.
+/// Queues work on a stream, or writes it down while the stream captures. Blocks while the queue is full. Refuses work
+/// on memory that is not there. `record` learns where the work went.
 pub(crate) fn submit(
     driver: &Driver,
     stream: CUstream,
@@ -37,11 +37,13 @@ pub(crate) fn submit(
     loop {
         let mut objects = driver.objects();
         let target = objects.target(stream)?;
+        let nodes = if let Work::Nodes(nodes) = work { nodes } else { &[] };
+        let transfers = || nodes.iter().filter_map(|node| node.transfer.as_ref());
+        transfers().try_for_each(|transfer| transfer.check(&objects))?;
         if let Some(handle) = target.stream
             && let Some(capture) = objects.streams.get_mut(&handle).and_then(|stream| stream.capture.as_mut())
         {
-            let kernels = if let Work::Kernels(kernels) = work { kernels } else { &[] };
-            capture.record(kernels)?;
+            capture.record(nodes)?;
             return record(&mut objects, Record::Capture { stream: handle });
         }
         if target.stream.is_none() {
@@ -55,6 +57,8 @@ pub(crate) fn submit(
                     objects.times.insert((target.place, ticket), None);
                 }
                 objects.completed(target.place, times);
+                // SAFETY: checked above, and the objects have been locked since.
+                transfers().for_each(|transfer| unsafe { transfer.apply() });
                 return Ok(());
             }
             Submission::Full { completed } => {
@@ -78,9 +82,13 @@ fn attempt(driver: &Driver, target: Target, work: Work<'_>) -> Outcome<Submissio
         let mut ticket = Ticket(0);
         match work {
             Work::Marker => ticket = device.submit_marker(now_ns, id),
-            Work::Kernels(kernels) => {
-                for duration_ns in kernels {
-                    ticket = device.submit_kernel(now_ns, id, *duration_ns);
+            Work::Nodes(nodes) => {
+                for node in nodes {
+                    // A marker is completed in order and takes no time. Nobody asks for its time.
+                    ticket = match node.gpu_time_ns {
+                        Some(duration_ns) => device.submit_kernel(now_ns, id, duration_ns),
+                        None => device.submit_marker(now_ns, id),
+                    };
                 }
             }
         }
@@ -153,7 +161,8 @@ impl Launch {
             // SAFETY: as this function's caller promises.
             duration_ns = unsafe { self.first_parameter() }?;
         }
-        submit(driver, stream, Work::Kernels(&[duration_ns]), |_, _| Ok(()))
+        let node = Node { gpu_time_ns: Some(duration_ns), transfer: None };
+        submit(driver, stream, Work::Nodes(&[node]), |_, _| Ok(()))
     }
 }
 

@@ -1,12 +1,13 @@
 //! The simulated libcuda.so.1: an implementation of the CUDA driver API on a simulated device.
 //!
-//! Kernels compute nothing and take a computed time (see `launch`). All streams of a context share one in-order
-//! queue, and copies take no GPU time. Private export tables are refused. Nothing is ever printed.
+//! Kernels compute nothing and take a computed time (see `launch`), and so do memsets and copies within a device; copies
+//! from and to the host take none (see `transfer`). All streams of a context share one in-order queue. Private export tables are refused. Nothing is ever printed.
 
 #![allow(non_snake_case)] // the functions have the names of cuda.h
 
 mod capture;
 mod context;
+mod copy;
 mod device;
 mod driver;
 mod event;
@@ -16,5 +17,7 @@ mod lookup;
 mod memory;
 mod module;
 mod objects;
+mod per_thread;
 mod stream;
+mod transfer;
 mod wait;

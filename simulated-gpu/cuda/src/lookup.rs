@@ -2,7 +2,8 @@
 
 use crate::driver::{Outcome, VERSION, code, put};
 use crate::{
-    capture::*, context::*, device::*, driver::*, event::*, graph::*, launch::*, memory::*, module::*, stream::*,
+    capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*, memory::*, module::*,
+    per_thread::*, stream::*,
 };
 use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
@@ -25,7 +26,7 @@ macro_rules! entries {
 
 /// Every function of this library. The versions are those of NVIDIA's cudaTypedefs.h; where only one variant is
 /// here, its version decides nothing.
-fn entries() -> [Entry; 71] {
+fn entries() -> [Entry; 100] {
     entries! {
         "cuInit" 2000 cuInit;
         "cuDriverGetVersion" 2020 cuDriverGetVersion;
@@ -66,9 +67,30 @@ fn entries() -> [Entry; 71] {
         "cuMemFreeAsync" 11020 cuMemFreeAsync;
         "cuMemFreeAsync" 11020 cuMemFreeAsync_ptsz;
         "cuMemGetAddressRange" 3020 cuMemGetAddressRange_v2;
+        "cuMemcpy" 4000 cuMemcpy;
+        "cuMemcpy" 7000 cuMemcpy_ptds;
         "cuMemcpyHtoD" 3020 cuMemcpyHtoD_v2;
+        "cuMemcpyHtoD" 7000 cuMemcpyHtoD_v2_ptds;
         "cuMemcpyDtoH" 3020 cuMemcpyDtoH_v2;
+        "cuMemcpyDtoH" 7000 cuMemcpyDtoH_v2_ptds;
+        "cuMemcpyDtoD" 3020 cuMemcpyDtoD_v2;
+        "cuMemcpyDtoD" 7000 cuMemcpyDtoD_v2_ptds;
+        "cuMemcpyAsync" 4000 cuMemcpyAsync;
+        "cuMemcpyAsync" 7000 cuMemcpyAsync_ptsz;
+        "cuMemcpyHtoDAsync" 3020 cuMemcpyHtoDAsync_v2;
+        "cuMemcpyHtoDAsync" 7000 cuMemcpyHtoDAsync_v2_ptsz;
+        "cuMemcpyDtoHAsync" 3020 cuMemcpyDtoHAsync_v2;
+        "cuMemcpyDtoHAsync" 7000 cuMemcpyDtoHAsync_v2_ptsz;
+        "cuMemcpyDtoDAsync" 3020 cuMemcpyDtoDAsync_v2;
+        "cuMemcpyDtoDAsync" 7000 cuMemcpyDtoDAsync_v2_ptsz;
         "cuMemsetD8" 3020 cuMemsetD8_v2;
+        "cuMemsetD8" 7000 cuMemsetD8_v2_ptds;
+        "cuMemsetD8Async" 3020 cuMemsetD8Async;
+        "cuMemsetD8Async" 7000 cuMemsetD8Async_ptsz;
+        "cuMemsetD32" 3020 cuMemsetD32_v2;
+        "cuMemsetD32" 7000 cuMemsetD32_v2_ptds;
+        "cuMemsetD32Async" 3020 cuMemsetD32Async;
+        "cuMemsetD32Async" 7000 cuMemsetD32Async_ptsz;
         "cuStreamCreate" 2000 cuStreamCreate;
         "cuStreamCreateWithPriority" 5050 cuStreamCreateWithPriority;
         "cuStreamDestroy" 4000 cuStreamDestroy_v2;
@@ -91,11 +113,19 @@ fn entries() -> [Entry; 71] {
         "cuModuleGetFunction" 2000 cuModuleGetFunction;
         "cuFuncGetAttribute" 2020 cuFuncGetAttribute;
         "cuLaunchKernel" 4000 cuLaunchKernel;
+        "cuLaunchKernel" 7000 cuLaunchKernel_ptsz;
         "cuLaunchKernelEx" 11060 cuLaunchKernelEx;
+        "cuLaunchKernelEx" 11060 cuLaunchKernelEx_ptsz;
         "cuLaunchCooperativeKernel" 9000 cuLaunchCooperativeKernel;
+        "cuLaunchCooperativeKernel" 9000 cuLaunchCooperativeKernel_ptsz;
         "cuGraphInstantiate" 11000 cuGraphInstantiate_v2;
         "cuGraphInstantiateWithFlags" 11040 cuGraphInstantiateWithFlags;
+        "cuGraphInstantiateWithParams" 12000 cuGraphInstantiateWithParams;
+        "cuGraphInstantiateWithParams" 12000 cuGraphInstantiateWithParams_ptsz;
+        "cuGraphUpload" 11010 cuGraphUpload;
+        "cuGraphUpload" 11010 cuGraphUpload_ptsz;
         "cuGraphLaunch" 10000 cuGraphLaunch;
+        "cuGraphLaunch" 10000 cuGraphLaunch_ptsz;
         "cuGraphExecDestroy" 10000 cuGraphExecDestroy;
         "cuGraphDestroy" 10000 cuGraphDestroy;
     }
@@ -108,7 +138,8 @@ fn find(name: &str, version: c_int, flags: c_ulonglong) -> (*mut c_void, CUdrive
     let variants = || entries.iter().filter(|entry| entry.base == name || entry.symbol == name);
     // Of equal versions the last wins, and the variants for per-thread default streams are listed last.
     let fitting = variants().filter(|entry| {
-        entry.since <= version && (per_thread || entry.symbol == name || !entry.symbol.ends_with("_ptsz"))
+        let is_plain = !entry.symbol.ends_with("_ptsz") && !entry.symbol.ends_with("_ptds");
+        entry.since <= version && (per_thread || is_plain || entry.symbol == name)
     });
     match fitting.max_by_key(|entry| entry.since) {
         Some(entry) => (entry.address, CU_GET_PROC_ADDRESS_SUCCESS),

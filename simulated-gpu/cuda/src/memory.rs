@@ -1,11 +1,10 @@
 //! Device memory: address space without pages until somebody writes, accounted on the device.
 
 use crate::capture;
-use crate::context::synchronize_current;
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
 use crate::objects::Allocation;
 use gpool_driver_abi::cuda::*;
-use std::ffi::{c_uchar, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 
 const PITCH_BYTES: usize = 512;
@@ -56,30 +55,6 @@ fn free(driver: &Driver, address: CUdeviceptr) -> Outcome {
         driver.store(place)?.update(|device, now_ns| device.free(now_ns, place.id, bytes)).map_err(lost)?;
     }
     Ok(())
-}
-
-/// The allocation that holds an address: where it starts and how long it is.
-fn holding(driver: &Driver, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
-    let objects = driver.objects();
-    let (base, allocation) = objects.allocations.range(..=address).next_back()?;
-    (address - base < allocation.bytes as u64).then_some((*base, allocation.bytes))
-}
-
-/// Fails unless `bytes` from `address` lie in one allocation.
-fn check_range(driver: &Driver, address: CUdeviceptr, bytes: usize) -> Outcome {
-    let (base, length) = holding(driver, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let left = length as u64 - (address - base);
-    if bytes as u64 <= left { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
-}
-
-/// What a copy on the default stream does first: check, and wait for everything before it.
-fn prepare_copy(address: CUdeviceptr, host: *const c_void, bytes: usize) -> Outcome {
-    let driver = driver()?;
-    if host.is_null() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    check_range(driver, address, bytes)?;
-    synchronize_current(driver)
 }
 
 #[unsafe(no_mangle)]
@@ -180,7 +155,7 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(
     address: CUdeviceptr,
 ) -> CUresult {
     code(|| {
-        let found = holding(driver()?, address).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        let found = driver()?.objects().holding(address).ok_or(CUDA_ERROR_NOT_FOUND)?;
         if !base.is_null() {
             // SAFETY: not NULL, and valid as the API demands of its caller.
             unsafe { put(base, found.0) }?;
@@ -189,37 +164,6 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(
             // SAFETY: as above.
             unsafe { put(bytes, found.1) }?;
         }
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoD_v2(address: CUdeviceptr, host: *const c_void, bytes: usize) -> CUresult {
-    code(|| {
-        prepare_copy(address, host, bytes)?;
-        // SAFETY: the target lies in a live allocation, and the source is valid as the API demands of its caller.
-        unsafe { (address as *mut u8).copy_from(host.cast(), bytes) };
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoH_v2(host: *mut c_void, address: CUdeviceptr, bytes: usize) -> CUresult {
-    code(|| {
-        prepare_copy(address, host, bytes)?;
-        // SAFETY: the source lies in a live allocation, and the target is valid as the API demands of its caller.
-        unsafe { host.cast::<u8>().copy_from(address as *const u8, bytes) };
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8_v2(address: CUdeviceptr, value: c_uchar, bytes: usize) -> CUresult {
-    code(|| {
-        check_range(driver()?, address, bytes)?;
-        synchronize_current(driver()?)?;
-        // SAFETY: the range lies in a live allocation.
-        unsafe { (address as *mut u8).write_bytes(value, bytes) };
         Ok(())
     })
 }

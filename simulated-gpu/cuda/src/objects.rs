@@ -3,9 +3,11 @@
 use crate::capture::Capture;
 use crate::context::current;
 use crate::driver::Outcome;
+use crate::transfer::Transfer;
 use gpool_device_model::{ContextId, Ticket};
 use gpool_driver_abi::cuda::*;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// A context on its device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,8 +69,17 @@ pub(crate) struct Allocation {
     pub(crate) context: usize,
 }
 
-/// The durations of a graph's kernels, in order.
-pub(crate) type Kernels = Vec<u64>;
+/// A piece of work: a kernel, a copy or a memset.
+#[derive(Clone, Copy)]
+pub(crate) struct Node {
+    /// How long it occupies the multiprocessors; None if it only takes its place in the order of work.
+    pub(crate) gpu_time_ns: Option<u64>,
+    /// What it does to memory; nothing if it is a kernel.
+    pub(crate) transfer: Option<Transfer>,
+}
+
+/// The work of a graph, in order.
+pub(crate) type Nodes = Arc<[Node]>;
 
 /// How a device's primary context is used.
 #[derive(Default)]
@@ -87,8 +98,8 @@ pub(crate) struct Objects {
     pub(crate) events: HashMap<usize, Event>,
     pub(crate) modules: HashMap<usize, Module>,
     pub(crate) functions: HashMap<usize, Function>,
-    pub(crate) graphs: HashMap<usize, Kernels>,
-    pub(crate) executables: HashMap<usize, Kernels>,
+    pub(crate) graphs: HashMap<usize, Nodes>,
+    pub(crate) executables: HashMap<usize, Nodes>,
     /// By address.
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     /// Completion times of markers that an event was recorded as; None until complete.
@@ -131,6 +142,12 @@ impl Objects {
                 Ok(Target { context, place, stream: Some(handle) })
             }
         }
+    }
+
+    /// The allocation that holds an address: where it starts and how long it is.
+    pub(crate) fn holding(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
+        let (base, allocation) = self.allocations.range(..=address).next_back()?;
+        (address - base < allocation.bytes as u64).then_some((*base, allocation.bytes))
     }
 
     /// Notes the newest ticket of a stream and its context.

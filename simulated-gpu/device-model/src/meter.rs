@@ -13,7 +13,7 @@ const WINDOW_NS: u64 = 166_666_667;
 pub struct OwnerUsage {
     /// Time in which a kernel of the owner executed.
     pub busy_ns: u64,
-    /// Kernels completed.
+    /// Kernels completed, and copies and memsets that ran like kernels.
     pub kernels: u64,
     /// Memory held now, contexts included.
     pub bytes_now: u64,
