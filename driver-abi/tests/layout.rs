@@ -30,6 +30,9 @@ fn nvml_structures_have_the_layout_of_nvml_h() {
     assert_eq!(offset_of!(nvml::nvmlProcessInfo_v2_t, usedGpuMemory), 8);
     assert_eq!(offset_of!(nvml::nvmlProcessInfo_v2_t, gpuInstanceId), 16);
     assert_eq!(size_of::<nvml::nvmlUtilization_t>(), 8);
+    assert_eq!(size_of::<nvml::nvmlProcessUtilizationSample_t>(), 32);
+    assert_eq!(offset_of!(nvml::nvmlProcessUtilizationSample_t, timeStamp), 8);
+    assert_eq!(offset_of!(nvml::nvmlProcessUtilizationSample_t, decUtil), 28);
     assert_eq!(size_of::<nvml::nvmlPciInfo_t>(), 68);
     assert_eq!(offset_of!(nvml::nvmlPciInfo_t, busId), 36);
 }

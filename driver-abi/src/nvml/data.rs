@@ -70,6 +70,24 @@ pub struct nvmlUtilization_t {
     pub memory: c_uint,
 }
 
+/// How busy a process kept a device in one sample period, in percent. Source: nvml.h, nvmlProcessUtilizationSample_t.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct nvmlProcessUtilizationSample_t {
+    /// The process id.
+    pub pid: c_uint,
+    /// When the sample was taken, in microseconds of CLOCK_REALTIME.
+    pub timeStamp: c_ulonglong,
+    /// Multiprocessors.
+    pub smUtil: c_uint,
+    /// Device memory.
+    pub memUtil: c_uint,
+    /// Video encoder.
+    pub encUtil: c_uint,
+    /// Video decoder.
+    pub decUtil: c_uint,
+}
+
 /// A process with a context, as nvmlDeviceGetComputeRunningProcesses gave it before its second version.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use super::{
     nvmlComputeMode_t, nvmlDevice_t, nvmlEnableState_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t,
-    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlReturn_t, nvmlUtilization_t,
+    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlUtilization_t,
 };
-use core::ffi::{c_char, c_int, c_uint};
+use core::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 /// `nvmlErrorString`, the only function that returns no code.
 pub type NvmlErrorString = unsafe extern "C" fn(nvmlReturn_t) -> *const c_char;
@@ -29,6 +29,7 @@ functions! {
     NvmlDeviceGetCountV2, "nvmlDeviceGetCount_v2"(*mut c_uint);
     NvmlDeviceGetHandleByIndexV2, "nvmlDeviceGetHandleByIndex_v2"(c_uint, *mut nvmlDevice_t);
     NvmlDeviceGetHandleByUuid, "nvmlDeviceGetHandleByUUID"(*const c_char, *mut nvmlDevice_t);
+    NvmlDeviceGetHandleByPciBusIdV2, "nvmlDeviceGetHandleByPciBusId_v2"(*const c_char, *mut nvmlDevice_t);
     NvmlDeviceGetIndex, "nvmlDeviceGetIndex"(nvmlDevice_t, *mut c_uint);
     NvmlDeviceGetUuid, "nvmlDeviceGetUUID"(nvmlDevice_t, *mut c_char, c_uint);
     NvmlDeviceGetName, "nvmlDeviceGetName"(nvmlDevice_t, *mut c_char, c_uint);
@@ -40,6 +41,9 @@ functions! {
     NvmlDeviceGetMemoryInfo, "nvmlDeviceGetMemoryInfo"(nvmlDevice_t, *mut nvmlMemory_t);
     NvmlDeviceGetMemoryInfoV2, "nvmlDeviceGetMemoryInfo_v2"(nvmlDevice_t, *mut nvmlMemory_v2_t);
     NvmlDeviceGetUtilizationRates, "nvmlDeviceGetUtilizationRates"(nvmlDevice_t, *mut nvmlUtilization_t);
+    NvmlDeviceGetProcessUtilization, "nvmlDeviceGetProcessUtilization"(
+        nvmlDevice_t, *mut nvmlProcessUtilizationSample_t, *mut c_uint, c_ulonglong
+    );
     NvmlDeviceGetComputeRunningProcesses, "nvmlDeviceGetComputeRunningProcesses"(
         nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v1_t
     );

@@ -13,6 +13,7 @@ pub mod program;
 mod selection;
 mod server;
 mod store;
+mod wall_clock;
 
 pub use clock::now_ns;
 pub use gpool_device_model as model;
@@ -22,3 +23,4 @@ pub use nodes::is_visible;
 pub use selection::selected;
 pub use server::{ServeError, serve};
 pub use store::{Store, StoreError};
+pub use wall_clock::{samples_after, wall_clock_offset_ns};

@@ -1,23 +1,43 @@
 //! Devices and what they are.
 
-use crate::library::{Outcome, code, initialised, look, put, put_text, visible};
+use crate::library::{Outcome, code, look, put, put_text, visible};
 use gpool_driver_abi::nvml::*;
+use gpool_simulated_hardware::model::Device;
 use std::ffi::{CStr, c_char, c_uint};
 
-/// The handle of the one device.
-const DEVICE: usize = 0x5000_0000;
+/// The handle of the device with minor number 0; the others follow with this distance.
+const FIRST: usize = 0x5000_0000;
+const DISTANCE: usize = 16;
 
-/// Fails unless the handle is the device's.
-pub(crate) fn check(device: nvmlDevice_t) -> Outcome {
-    initialised()?;
-    if device as usize == DEVICE { Ok(()) } else { Err(NVML_ERROR_INVALID_ARGUMENT) }
+fn handle(minor: u32) -> nvmlDevice_t {
+    (FIRST + minor as usize * DISTANCE) as nvmlDevice_t
+}
+
+/// The minor number of the device that a handle stands for. Fails for a handle that is no visible device's.
+pub(crate) fn minor(device: nvmlDevice_t) -> Outcome<u32> {
+    visible()?.into_iter().find(|minor| handle(*minor) == device).ok_or(NVML_ERROR_INVALID_ARGUMENT)
+}
+
+/// The visible device that has what is looked for.
+fn search(wanted: impl Fn(&Device) -> bool) -> Outcome<nvmlDevice_t> {
+    for minor in visible()? {
+        if look(minor, &wanted)? {
+            return Ok(handle(minor));
+        }
+    }
+    Err(NVML_ERROR_NOT_FOUND)
+}
+
+/// The address on the bus with a domain of so many digits.
+fn pci_address(bus: u32, domain_digits: usize) -> String {
+    format!("{:0domain_digits$}:{bus:02x}:00.0", 0)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> nvmlReturn_t {
     // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| initialised().and_then(|()| unsafe { put(count, c_uint::from(visible())) }))
+    code(|| visible().and_then(|minors| unsafe { put(count, minors.len() as c_uint) }))
 }
 
 #[unsafe(no_mangle)]
@@ -30,12 +50,9 @@ pub unsafe extern "C" fn nvmlDeviceGetCount(count: *mut c_uint) -> nvmlReturn_t 
 #[inline(never)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut nvmlDevice_t) -> nvmlReturn_t {
     code(|| {
-        initialised()?;
-        if index != 0 || !visible() {
-            return Err(NVML_ERROR_INVALID_ARGUMENT);
-        }
+        let minor = *visible()?.get(index as usize).ok_or(NVML_ERROR_INVALID_ARGUMENT)?;
         // SAFETY: NULL or valid, as the API demands of its caller.
-        unsafe { put(device, DEVICE as nvmlDevice_t) }
+        unsafe { put(device, handle(minor)) }
     })
 }
 
@@ -53,31 +70,52 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: 
         }
         // SAFETY: a text that ends with a zero, as the API demands of its caller.
         let wanted = unsafe { CStr::from_ptr(uuid) };
-        if !look(|device| device.parameters().uuid.as_bytes() == wanted.to_bytes())? || !visible() {
-            return Err(NVML_ERROR_NOT_FOUND);
-        }
+        let found = search(|device| device.parameters().uuid.as_bytes() == wanted.to_bytes())?;
         // SAFETY: NULL or valid, as the API demands of its caller.
-        unsafe { put(device, DEVICE as nvmlDevice_t) }
+        unsafe { put(device, found) }
+    })
+}
+
+/// Takes the address with a domain of four or of eight digits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
+    address: *const c_char,
+    device: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    code(|| {
+        if address.is_null() {
+            return Err(NVML_ERROR_INVALID_ARGUMENT);
+        }
+        // SAFETY: a text that ends with a zero, as the API demands of its caller.
+        let wanted = unsafe { CStr::from_ptr(address) }.to_str().map_err(|_| NVML_ERROR_NOT_FOUND)?;
+        let found = search(|device| {
+            let bus = device.parameters().pci_bus;
+            [4, 8].iter().any(|digits| pci_address(bus, *digits).eq_ignore_ascii_case(wanted))
+        })?;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(device, found) }
     })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetIndex(device: nvmlDevice_t, index: *mut c_uint) -> nvmlReturn_t {
-    // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| check(device).and_then(|()| unsafe { put(index, 0) }))
+    code(|| {
+        let found = visible()?.into_iter().position(|minor| handle(minor) == device);
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(index, found.ok_or(NVML_ERROR_INVALID_ARGUMENT)? as c_uint) }
+    })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, minor: *mut c_uint) -> nvmlReturn_t {
+pub unsafe extern "C" fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, place: *mut c_uint) -> nvmlReturn_t {
     // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| check(device).and_then(|()| unsafe { put(minor, 0) }))
+    code(|| minor(device).and_then(|minor| unsafe { put(place, minor) }))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: *mut c_char, length: c_uint) -> nvmlReturn_t {
     code(|| {
-        check(device)?;
-        let text = look(|device| device.parameters().uuid.clone())?;
+        let text = look(minor(device)?, |device| device.parameters().uuid.clone())?;
         // SAFETY: NULL or valid for `length` bytes, as the API demands of its caller.
         unsafe { put_text(uuid, length, &text) }
     })
@@ -86,23 +124,21 @@ pub unsafe extern "C" fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: *mut c_ch
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetName(device: nvmlDevice_t, name: *mut c_char, length: c_uint) -> nvmlReturn_t {
     code(|| {
-        check(device)?;
-        let text = look(|device| device.parameters().name.clone())?;
+        let text = look(minor(device)?, |device| device.parameters().name.clone())?;
         // SAFETY: NULL or valid for `length` bytes, as the API demands of its caller.
         unsafe { put_text(name, length, &text) }
     })
 }
 
-/// Bus 1, device 0, as libcuda's attributes say.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, place: *mut nvmlPciInfo_t) -> nvmlReturn_t {
     code(|| {
-        check(device)?;
+        let bus = look(minor(device)?, |device| device.parameters().pci_bus)?;
         let mut found = nvmlPciInfo_t {
             busIdLegacy: [0; 16],
             domain: 0,
-            bus: 1,
+            bus,
             device: 0,
             pciDeviceId: 0x0000_10de,
             pciSubSystemId: 0x0000_10de,
@@ -110,8 +146,8 @@ pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, place: *m
         };
         // SAFETY: both arrays are longer than their text.
         unsafe {
-            put_text(found.busIdLegacy.as_mut_ptr(), 16, "0000:01:00.0")?;
-            put_text(found.busId.as_mut_ptr(), 32, "00000000:01:00.0")?;
+            put_text(found.busIdLegacy.as_mut_ptr(), 16, &pci_address(bus, 4))?;
+            put_text(found.busId.as_mut_ptr(), 32, &pci_address(bus, 8))?;
         }
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(place, found) }
@@ -121,7 +157,7 @@ pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, place: *m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetComputeMode(device: nvmlDevice_t, mode: *mut nvmlComputeMode_t) -> nvmlReturn_t {
     // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| check(device).and_then(|()| unsafe { put(mode, NVML_COMPUTEMODE_DEFAULT) }))
+    code(|| minor(device).and_then(|_| unsafe { put(mode, NVML_COMPUTEMODE_DEFAULT) }))
 }
 
 #[unsafe(no_mangle)]
@@ -130,5 +166,5 @@ pub unsafe extern "C" fn nvmlDeviceGetPersistenceMode(
     mode: *mut nvmlEnableState_t,
 ) -> nvmlReturn_t {
     // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| check(device).and_then(|()| unsafe { put(mode, NVML_FEATURE_ENABLED) }))
+    code(|| minor(device).and_then(|_| unsafe { put(mode, NVML_FEATURE_ENABLED) }))
 }

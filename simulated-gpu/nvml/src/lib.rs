@@ -1,4 +1,4 @@
-//! The simulated libnvidia-ml.so.1: what NVML shows of a simulated device.
+//! The simulated libnvidia-ml.so.1: what NVML shows of simulated devices.
 //!
 //! As in NVIDIA's library, some functions call others through the dynamic linker, so that whatever stands in front
 //! of this library sees one call twice. Nothing is ever printed.
@@ -10,3 +10,4 @@ mod library;
 mod memory;
 mod processes;
 mod system;
+mod utilization;

@@ -10,35 +10,47 @@ pub(crate) type Outcome<T = ()> = Result<T, nvmlReturn_t>;
 
 struct Library {
     users: u32,
-    store: Option<Arc<Store>>,
+    /// The host's devices by minor number, once they are known.
+    stores: Option<Arc<[Store]>>,
 }
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, store: None });
+static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, stores: None });
 
 fn library() -> MutexGuard<'static, Library> {
     LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The state of the device; an error before nvmlInit.
-fn store() -> Outcome<Arc<Store>> {
+/// The states of the host's devices; an error before nvmlInit.
+fn stores() -> Outcome<Arc<[Store]>> {
     let library = library();
     let users = library.users;
-    library.store.as_ref().filter(|_| users > 0).cloned().ok_or(NVML_ERROR_UNINITIALIZED)
+    library.stores.as_ref().filter(|_| users > 0).cloned().ok_or(NVML_ERROR_UNINITIALIZED)
 }
 
 /// Fails before nvmlInit.
 pub(crate) fn initialised() -> Outcome {
-    store().map(drop)
+    stores().map(drop)
 }
 
-/// Whether this process may use the one device.
-pub(crate) fn visible() -> bool {
-    is_visible(&Layout::default(), 0)
+/// Minor numbers of the devices that this process may use, which are also the order of their indices.
+pub(crate) fn visible() -> Outcome<Vec<u32>> {
+    let layout = Layout::default();
+    Ok((0..stores()?.len() as u32).filter(|minor| is_visible(&layout, *minor)).collect())
 }
 
-/// Looks at the device as it is now.
-pub(crate) fn look<T>(look: impl FnOnce(&Device) -> T) -> Outcome<T> {
-    store()?.read(look).map_err(|_| NVML_ERROR_UNKNOWN)
+/// Looks at the device with this minor number as it is now.
+pub(crate) fn look<T>(minor: u32, look: impl FnOnce(&Device) -> T) -> Outcome<T> {
+    let stores = stores()?;
+    let store = stores.get(minor as usize).ok_or(NVML_ERROR_INVALID_ARGUMENT)?;
+    store.read(look).map_err(|_| NVML_ERROR_UNKNOWN)
+}
+
+/// The states of all devices. There is no driver without one.
+fn open() -> Outcome<Arc<[Store]>> {
+    let layout = Layout::default();
+    let devices = 0..layout.device_count();
+    let opened = devices.map(|minor| Store::open_device(layout.root(), minor)).collect::<Result<Arc<[Store]>, _>>();
+    opened.ok().filter(|stores| !stores.is_empty()).ok_or(NVML_ERROR_DRIVER_NOT_LOADED)
 }
 
 /// Turns what `work` gives into the code that a C function returns.
@@ -86,9 +98,8 @@ pub(crate) unsafe fn put_text(place: *mut c_char, room: c_uint, text: &str) -> O
 pub extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
     code(|| {
         let mut library = library();
-        if library.store.is_none() {
-            let opened = Store::open(Layout::default().root()).map_err(|_| NVML_ERROR_DRIVER_NOT_LOADED)?;
-            library.store = Some(Arc::new(opened));
+        if library.stores.is_none() {
+            library.stores = Some(open()?);
         }
         library.users += 1;
         Ok(())
@@ -112,7 +123,7 @@ pub extern "C" fn nvmlShutdown() -> nvmlReturn_t {
         let mut library = library();
         library.users = library.users.checked_sub(1).ok_or(NVML_ERROR_UNINITIALIZED)?;
         if library.users == 0 {
-            library.store = None;
+            library.stores = None;
         }
         Ok(())
     })

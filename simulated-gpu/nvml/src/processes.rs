@@ -1,6 +1,6 @@
 //! Who has a context on the device. Pids are those of the host, as the server sees them.
 
-use crate::device::check;
+use crate::device::minor;
 use crate::library::{Outcome, code, look};
 use gpool_driver_abi::nvml::*;
 use std::ffi::c_uint;
@@ -11,11 +11,11 @@ use std::ffi::c_uint;
 ///
 /// `count` is NULL or valid, and `list` is NULL or valid for `*count` elements.
 unsafe fn fill<T>(device: nvmlDevice_t, count: *mut c_uint, list: *mut T, describe: fn((u32, u64)) -> T) -> Outcome {
-    check(device)?;
+    let minor = minor(device)?;
     if count.is_null() {
         return Err(NVML_ERROR_INVALID_ARGUMENT);
     }
-    let processes = look(gpool_simulated_hardware::model::Device::processes)?;
+    let processes = look(minor, gpool_simulated_hardware::model::Device::processes)?;
     // SAFETY: not NULL, and so valid as this function's caller promises.
     let room = unsafe { count.replace(processes.len() as c_uint) };
     if processes.is_empty() {
@@ -78,5 +78,5 @@ pub unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     _list: *mut nvmlProcessInfo_v2_t,
 ) -> nvmlReturn_t {
     // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| check(device).and_then(|()| unsafe { crate::library::put(count, 0) }))
+    code(|| minor(device).and_then(|_| unsafe { crate::library::put(count, 0) }))
 }
