@@ -20,3 +20,4 @@ pub mod scenarios;
 pub mod stage;
 pub mod tenant;
 pub mod trace;
+pub mod workload;

@@ -41,10 +41,16 @@ impl Tenant<'_> {
 
     /// Starts it in a container with the runtime `gpool`.
     pub fn run(&self, host: &Host, name: &str, env: &[(&str, &str)]) -> Result<Container> {
+        self.run_with(host, name, env, &[])
+    }
+
+    /// The same with further options of `gpool-tenant`, such as `--graph`; its `--help` lists them.
+    pub fn run_with(&self, host: &Host, name: &str, env: &[(&str, &str)], more: &[&str]) -> Result<Container> {
         let mount = self.pause.map(|pause| format!("{}:{MOUNT}:ro", pause.directory.display()));
         let options: Vec<&str> = mount.iter().flat_map(|mount| ["-v", mount]).collect();
         let command = self.command();
-        host.run_container(name, env, &options, &command.iter().map(String::as_str).collect::<Vec<_>>())
+        let command: Vec<&str> = command.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        host.run_container(name, env, &options, &command)
     }
 }
 
@@ -89,11 +95,8 @@ pub struct Report {
 /// # Errors
 /// When the tenant failed, or has not come so far yet.
 pub fn report(log: &str) -> Result<Report> {
-    let events: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let events = events(log)?;
     let of_kind = |kind: &str| events.iter().find(|event| event["event"] == kind);
-    if let Some(error) = of_kind("error") {
-        return Err(Failure::new(format!("the tenant failed: {error}")));
-    }
     let figure = |kind: &str, name: &str| {
         let found = of_kind(kind).and_then(|event| event[name].as_u64());
         found.ok_or_else(|| Failure::new(format!("the tenant printed no {kind} event with {name}: {log}")))
@@ -103,6 +106,24 @@ pub fn report(log: &str) -> Result<Report> {
         nvml_total_bytes: figure("nvml", "total")?,
         allocated_bytes: figure("allocated", "bytes")?,
     })
+}
+
+/// The latencies of all requests in the log, in microseconds and in the order in which they ended.
+///
+/// # Errors
+/// When the tenant failed.
+pub fn latencies_us(log: &str) -> Result<Vec<u64>> {
+    let requests = |event: &Value| (event["event"] == "request").then(|| event["latency_us"].as_u64()).flatten();
+    Ok(events(log)?.iter().filter_map(requests).collect())
+}
+
+/// The events in the log. A line that is not complete yet is left out.
+fn events(log: &str) -> Result<Vec<Value>> {
+    let events: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    match events.iter().find(|event| event["event"] == "error") {
+        Some(error) => Err(Failure::new(format!("the tenant failed: {error}"))),
+        None => Ok(events),
+    }
 }
 
 #[cfg(test)]
@@ -117,5 +138,14 @@ mod tests {
         assert!(report("{\"event\":\"memory\",\"total\":4}").is_err());
         let failed = report("{\"event\":\"error\",\"call\":\"cuInit\",\"code\":100}").unwrap_err();
         assert!(failed.to_string().contains("cuInit"), "{failed}");
+    }
+
+    #[test]
+    fn latencies_are_read_in_their_order() {
+        let log = "{\"event\":\"memory\",\"gpu\":0,\"total\":4}\n{\"event\":\"request\",\"gpu\":0,\"latency_us\":900}\n\
+                   {\"event\":\"progress\",\"latency\":{\"count\":1}}\n{\"event\":\"request\",\"gpu\":1,\"latency_us\":70}\n\
+                   {\"event\":\"requ";
+        assert_eq!(latencies_us(log), Ok(vec![900, 70]));
+        assert!(latencies_us("{\"event\":\"error\",\"call\":\"cuLaunchKernel\",\"code\":700}").is_err());
     }
 }

@@ -1,0 +1,104 @@
+//! The driver's functions, as a program finds them.
+
+use super::{check, fail};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
+use std::mem::transmute_copy;
+use std::ptr::null_mut;
+
+macro_rules! functions {
+    ($($field:ident $name:literal ($($argument:ty),*);)*) => {
+        /// The driver's functions, found through its own look-up.
+        pub(super) struct Driver { $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> c_int),* }
+
+        impl Driver {
+            pub(super) fn load() -> Self {
+                let find = Lookup::open();
+                Self { $($field: {
+                    let address = find.function($name);
+                    // SAFETY: the driver's function of this name has this type.
+                    unsafe { transmute_copy(&address) }
+                }),* }
+            }
+        }
+    };
+}
+
+functions! {
+    init c"cuInit" (c_uint);
+    device_count c"cuDeviceGetCount" (*mut c_int);
+    device_get c"cuDeviceGet" (*mut c_int, c_int);
+    context_create c"cuCtxCreate" (*mut *mut c_void, c_uint, c_int);
+    context_set c"cuCtxSetCurrent" (*mut c_void);
+    synchronize c"cuCtxSynchronize" ();
+    memory_info c"cuMemGetInfo" (*mut usize, *mut usize);
+    allocate c"cuMemAlloc" (*mut u64, usize);
+    copy_async c"cuMemcpyDtoDAsync" (u64, u64, usize, *mut c_void);
+    set_async c"cuMemsetD8Async" (u64, c_uchar, usize, *mut c_void);
+    module_load c"cuModuleLoadData" (*mut *mut c_void, *const c_void);
+    module_function c"cuModuleGetFunction" (*mut *mut c_void, *mut c_void, *const c_char);
+    launch c"cuLaunchKernel" (
+        *mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void, *mut *mut c_void,
+        *mut *mut c_void
+    );
+    stream_create c"cuStreamCreate" (*mut *mut c_void, c_uint);
+    capture_begin c"cuStreamBeginCapture" (*mut c_void, c_int);
+    capture_end c"cuStreamEndCapture" (*mut c_void, *mut *mut c_void);
+    graph_instantiate c"cuGraphInstantiate" (*mut *mut c_void, *mut c_void, *mut *mut c_void, *mut c_char, usize);
+    graph_launch c"cuGraphLaunch" (*mut c_void, *mut c_void);
+}
+
+/// The API version that is asked for: cuCtxCreate with three arguments is the variant before 11.4, cuGraphInstantiate
+/// with five the one before 12.0.
+const VERSION: c_int = 11030;
+
+type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> c_int;
+type GetProcAddressV2 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
+
+enum Lookup {
+    First(GetProcAddress),
+    Second(GetProcAddressV2),
+}
+
+impl Lookup {
+    fn open() -> Self {
+        let library = open_library(c"libcuda.so.1");
+        // SAFETY: the driver's functions of these names have these types.
+        unsafe {
+            let second = libc::dlsym(library, c"cuGetProcAddress_v2".as_ptr());
+            if !second.is_null() {
+                return Self::Second(transmute_copy(&second));
+            }
+            let first = libc::dlsym(library, c"cuGetProcAddress".as_ptr());
+            if first.is_null() {
+                fail("dlsym cuGetProcAddress", -1);
+            }
+            Self::First(transmute_copy(&first))
+        }
+    }
+
+    fn function(&self, name: &CStr) -> *mut c_void {
+        let mut address = null_mut();
+        // SAFETY: the name ends with a zero, and the address is written to a live local.
+        let code = unsafe {
+            match self {
+                Self::First(find) => find(name.as_ptr(), &mut address, VERSION, 0),
+                Self::Second(find) => find(name.as_ptr(), &mut address, VERSION, 0, null_mut()),
+            }
+        };
+        check(&name.to_string_lossy(), code);
+        if address.is_null() {
+            fail(&name.to_string_lossy(), 500);
+        }
+        address
+    }
+}
+
+/// Loads a library or ends the program.
+pub(super) fn open_library(name: &CStr) -> *mut c_void {
+    // SAFETY: the name ends with a zero; loading the driver has no preconditions.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+    if library.is_null() {
+        fail(&format!("dlopen {}", name.to_string_lossy()), -1);
+    }
+    library
+}

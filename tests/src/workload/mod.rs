@@ -1,0 +1,42 @@
+//! `gpool-tenant`: an ordinary program of the CUDA driver API. It allocates memory, launches kernels, and says on
+//! stdout, as lines of JSON, what happened to it. It knows nothing of gpool, uses nothing of the other rooms, and runs
+//! the same on a real and on a simulated GPU.
+//!
+//! Its events: `memory` (cuMemGetInfo, a line for each GPU), `nvml`, `allocated`, `progress` each second, with
+//! `--request-rate` a `request` for each and `requests` at the end, and `error`.
+
+mod arrivals;
+mod context;
+mod driver;
+mod latency;
+mod memory;
+mod nvml;
+mod options;
+mod program;
+mod work;
+
+pub use program::run;
+
+use serde_json::{Value, json};
+use std::ffi::c_int;
+use std::io::Write;
+use std::process::exit;
+
+/// Prints one line. A reader who is gone ends the program.
+fn say(line: &Value) {
+    let mut output = std::io::stdout().lock();
+    if writeln!(output, "{line}").and_then(|()| output.flush()).is_err() {
+        exit(1);
+    }
+}
+
+fn fail(call: &str, code: c_int) -> ! {
+    say(&json!({"event": "error", "call": call, "code": code}));
+    exit(1)
+}
+
+fn check(call: &str, code: c_int) {
+    if code != 0 {
+        fail(call, code);
+    }
+}

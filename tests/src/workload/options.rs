@@ -1,0 +1,105 @@
+//! The command line.
+
+use clap::Parser;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+/// Allocate memory on a GPU, launch kernels, and report on stdout.
+///
+/// A piece of work is a kernel (--kernel-us), with a copy and a memset behind it (--copy-mib), or a graph of such
+/// kernels (--graph). It is launched over and over, or when a request comes (--request-rate). --launch-batch 1
+/// synchronises after every kernel.
+#[derive(Debug, Parser)]
+#[command(name = "gpool-tenant")]
+pub(super) struct Options {
+    /// How long each kernel runs.
+    #[arg(long, default_value_t = 500)]
+    pub(super) kernel_us: u64,
+    /// Capture so many kernels as a graph and launch that.
+    #[arg(long, value_name = "KERNELS")]
+    pub(super) graph: Option<NonZeroU32>,
+    /// After each kernel copy so much within the device, and set as much.
+    #[arg(long, value_name = "MIB")]
+    pub(super) copy_mib: Option<NonZeroU32>,
+    /// Work only on requests, which come at random with this mean rate for each thread (a Poisson process).
+    #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
+    pub(super) request_rate: Option<f64>,
+    /// Pieces of work of one request.
+    #[arg(long, value_name = "PIECES", default_value = "10")]
+    pub(super) request_pieces: NonZeroU32,
+    /// The same seed gives the same arrivals.
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Do the same on every visible GPU, not on the first only.
+    #[arg(long)]
+    pub(super) all_gpus: bool,
+    /// Contexts on each GPU, all of them at work.
+    #[arg(long, default_value = "1")]
+    pub(super) contexts: NonZeroU32,
+    /// Threads that launch, in each context.
+    #[arg(long, default_value_t = 1)]
+    pub(super) threads: u32,
+    /// Synchronise after so many kernels; absent: only to keep at most 1000 outstanding.
+    #[arg(long)]
+    pub(super) launch_batch: Option<u64>,
+    /// The size of one allocation.
+    #[arg(long, default_value_t = 64)]
+    pub(super) chunk_mib: u64,
+    /// How much to allocate on each GPU; absent: until it is refused.
+    #[arg(long)]
+    pub(super) allocate_mib: Option<u64>,
+    /// Try one more allocation so often after a refusal.
+    #[arg(long, default_value_t = 1000)]
+    pub(super) retry_allocation_ms: u64,
+    /// While this file exists, launch nothing.
+    #[arg(long)]
+    pub(super) pause_file: Option<PathBuf>,
+    /// How long to run; 0: for ever.
+    #[arg(long, default_value_t = 0)]
+    pub(super) seconds: u64,
+    /// Say what NVML shows of the device's memory.
+    #[arg(long)]
+    pub(super) nvml: bool,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().map_err(|cause| format!("{text:?} is not a rate: {cause}"))?;
+    let is_possible = rate.is_finite() && rate > 0.0;
+    is_possible.then_some(rate).ok_or_else(|| format!("{text:?} is not a rate: give requests per second, above 0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
+        Options::try_parse_from([&["gpool-tenant"], arguments].concat())
+    }
+
+    #[test]
+    fn without_options_it_launches_single_kernels_on_one_gpu() {
+        let options = parse(&[]).unwrap();
+        assert_eq!((options.kernel_us, options.threads, options.contexts.get()), (500, 1, 1));
+        assert!(options.graph.is_none() && options.copy_mib.is_none() && options.request_rate.is_none());
+        assert!(!options.all_gpus && options.allocate_mib.is_none());
+    }
+
+    #[test]
+    fn work_is_chosen_by_options_that_go_together() {
+        let options = parse(&["--graph", "20", "--copy-mib", "4", "--request-rate", "12.5", "--all-gpus"]).unwrap();
+        assert_eq!(options.graph.map(NonZeroU32::get), Some(20));
+        assert_eq!(options.copy_mib.map(NonZeroU32::get), Some(4));
+        assert_eq!((options.request_rate, options.request_pieces.get()), (Some(12.5), 10));
+        assert!(options.all_gpus);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_option() {
+        for (option, value) in
+            [("--graph", "0"), ("--contexts", "0"), ("--request-rate", "0"), ("--request-rate", "inf")]
+        {
+            let refused = parse(&[option, value]).unwrap_err().to_string();
+            assert!(refused.contains(option), "{refused}");
+        }
+    }
+}
