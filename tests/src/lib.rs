@@ -12,6 +12,7 @@ pub mod failure;
 pub mod host;
 pub mod image;
 pub mod janitor;
+pub mod library;
 pub mod measure;
 pub mod meter;
 pub mod namespaces;

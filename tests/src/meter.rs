@@ -17,7 +17,12 @@ pub struct MeterReader {
 impl MeterReader {
     /// Opens the simulated GPU whose directory is `directory`.
     pub fn open(directory: &Path) -> Result<Self> {
-        let store = Store::open(directory).context("the simulated GPU cannot be opened")?;
+        Self::open_device(directory, 0)
+    }
+
+    /// Opens the device with this index of the simulated GPUs whose directory is `directory`.
+    pub fn open_device(directory: &Path, index: u32) -> Result<Self> {
+        let store = Store::open_device(directory, index).context(format!("simulated GPU {index} cannot be opened"))?;
         Ok(Self { store: Arc::new(store) })
     }
 

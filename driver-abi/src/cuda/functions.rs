@@ -1,9 +1,9 @@
 //! Types of pointers to the functions of the CUDA driver API.
 
 use super::{
-    CUcontext, CUdevice, CUdeviceAttribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUfunction, CUgraph,
-    CUgraphExec, CUgraphNode, CUlaunchConfig, CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUresult, CUstream,
-    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUcontext, CUdevice, CUdeviceAttribute, CUdeviceptr, CUdriverProcAddressQueryResult,
+    CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUlaunchConfig, CUmemGenericAllocationHandle, CUmemoryPool,
+    CUmodule, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
@@ -61,7 +61,16 @@ functions! {
     CuMemGetAddressRangeV2, "cuMemGetAddressRange_v2"(*mut CUdeviceptr, *mut usize, CUdeviceptr);
     CuMemcpyHtoDV2, "cuMemcpyHtoD_v2"(CUdeviceptr, *const c_void, usize);
     CuMemcpyDtoHV2, "cuMemcpyDtoH_v2"(*mut c_void, CUdeviceptr, usize);
+    CuMemcpyDtoDV2, "cuMemcpyDtoD_v2"(CUdeviceptr, CUdeviceptr, usize);
+    CuMemcpyHtoDAsyncV2, "cuMemcpyHtoDAsync_v2"(CUdeviceptr, *const c_void, usize, CUstream);
+    CuMemcpyDtoHAsyncV2, "cuMemcpyDtoHAsync_v2"(*mut c_void, CUdeviceptr, usize, CUstream);
+    CuMemcpyDtoDAsyncV2, "cuMemcpyDtoDAsync_v2"(CUdeviceptr, CUdeviceptr, usize, CUstream);
+    CuMemcpy, "cuMemcpy"(CUdeviceptr, CUdeviceptr, usize);
+    CuMemcpyAsync, "cuMemcpyAsync"(CUdeviceptr, CUdeviceptr, usize, CUstream);
     CuMemsetD8V2, "cuMemsetD8_v2"(CUdeviceptr, c_uchar, usize);
+    CuMemsetD8Async, "cuMemsetD8Async"(CUdeviceptr, c_uchar, usize, CUstream);
+    CuMemsetD32V2, "cuMemsetD32_v2"(CUdeviceptr, c_uint, usize);
+    CuMemsetD32Async, "cuMemsetD32Async"(CUdeviceptr, c_uint, usize, CUstream);
 
     CuStreamCreate, "cuStreamCreate"(*mut CUstream, c_uint);
     CuStreamCreateWithPriority, "cuStreamCreateWithPriority"(*mut CUstream, c_uint, c_int);
@@ -96,6 +105,10 @@ functions! {
 
     CuGraphInstantiateV2, "cuGraphInstantiate_v2"(*mut CUgraphExec, CUgraph, *mut CUgraphNode, *mut c_char, usize);
     CuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags"(*mut CUgraphExec, CUgraph, c_ulonglong);
+    CuGraphInstantiateWithParams, "cuGraphInstantiateWithParams"(
+        *mut CUgraphExec, CUgraph, *mut CUDA_GRAPH_INSTANTIATE_PARAMS
+    );
+    CuGraphUpload, "cuGraphUpload"(CUgraphExec, CUstream);
     CuGraphLaunch, "cuGraphLaunch"(CUgraphExec, CUstream);
     CuGraphExecDestroy, "cuGraphExecDestroy"(CUgraphExec);
     CuGraphDestroy, "cuGraphDestroy"(CUgraph);

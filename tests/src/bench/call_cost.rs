@@ -2,6 +2,8 @@
 //! leased container, where both are there, and calls them in turn in one process, so that both meet the same machine.
 
 use super::process_cost::thread_cpu_ns;
+use crate::failure::{Result, ensure};
+use crate::library::Library;
 use gpool_driver_abi::cuda::{
     CUcontext, CUfunction, CUmodule, CuCtxCreateV2, CuCtxSynchronize, CuDriverGetVersion, CuInit, CuLaunchKernel,
     CuModuleGetFunction, CuModuleLoadData,
@@ -9,7 +11,6 @@ use gpool_driver_abi::cuda::{
 use serde_json::json;
 use std::ffi::{CStr, c_void};
 use std::hint::black_box;
-use std::mem::transmute_copy;
 use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -50,7 +51,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn measure() -> Result<serde_json::Value, String> {
+fn measure() -> Result<serde_json::Value> {
     let (shim, real) = (Library::open(SHIM)?, Library::open(REAL)?);
     let kernel = prepare(&shim)?;
     let synchronize: CuCtxSynchronize = shim.function(c"cuCtxSynchronize")?;
@@ -79,7 +80,7 @@ fn measure() -> Result<serde_json::Value, String> {
 }
 
 /// A context and a kernel, made through the shim so that the lease counts them.
-fn prepare(shim: &Library) -> Result<CUfunction, String> {
+fn prepare(shim: &Library) -> Result<CUfunction> {
     let (mut context, mut module, mut kernel): (CUcontext, CUmodule, CUfunction) = (null_mut(), null_mut(), null_mut());
     let init: CuInit = shim.function(c"cuInit")?;
     let create: CuCtxCreateV2 = shim.function(c"cuCtxCreate_v2")?;
@@ -97,7 +98,7 @@ fn prepare(shim: &Library) -> Result<CUfunction, String> {
 
 /// Nanoseconds of CPU time of one launch: a launch of the simulated driver waits for whoever else uses the device, which
 /// is no cost of the shim.
-fn launches(launch: CuLaunchKernel, kernel: CUfunction) -> Result<f64, String> {
+fn launches(launch: CuLaunchKernel, kernel: CUfunction) -> Result<f64> {
     let mut duration_ns = KERNEL_NS;
     let mut parameters = [(&raw mut duration_ns).cast::<c_void>()];
     let mut failed = 0;
@@ -113,7 +114,7 @@ fn launches(launch: CuLaunchKernel, kernel: CUfunction) -> Result<f64, String> {
 }
 
 /// Nanoseconds of one cuDriverGetVersion, a call that the shim only passes on.
-fn version_calls(get: CuDriverGetVersion) -> Result<f64, String> {
+fn version_calls(get: CuDriverGetVersion) -> Result<f64> {
     let (mut version, mut failed) = (0, 0);
     let start = Instant::now();
     for _ in 0..CALLS {
@@ -125,30 +126,6 @@ fn version_calls(get: CuDriverGetVersion) -> Result<f64, String> {
     Ok(elapsed_ns / f64::from(CALLS))
 }
 
-fn checked(call: &str, code: i32) -> Result<(), String> {
-    if code == 0 { Ok(()) } else { Err(format!("{call} answered {code}")) }
-}
-
-struct Library {
-    name: &'static CStr,
-    handle: *mut c_void,
-}
-
-impl Library {
-    fn open(name: &'static CStr) -> Result<Self, String> {
-        // SAFETY: the name ends with a zero; loading the driver has no preconditions.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
-        if handle.is_null() { Err(format!("{name:?} cannot be loaded")) } else { Ok(Self { name, handle }) }
-    }
-
-    /// The function `name`, whose type `F` is.
-    fn function<F: Copy>(&self, name: &CStr) -> Result<F, String> {
-        // SAFETY: the name ends with a zero and the library is never closed.
-        let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
-        if address.is_null() {
-            return Err(format!("{:?} has no {name:?}", self.name));
-        }
-        // SAFETY: the types of gpool-driver-abi are those of the driver's functions of these names; each is a pointer.
-        Ok(unsafe { transmute_copy(&address) })
-    }
+fn checked(call: &str, code: i32) -> Result<()> {
+    ensure(code == 0, || format!("{call} answered {code}"))
 }

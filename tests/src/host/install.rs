@@ -38,5 +38,10 @@ fn configuration(stage: &Stage) -> String {
 
 /// Starts the simulated GPU.
 pub fn start_simulated_gpu(stage: &Stage) -> Result<Program> {
-    Program::start("simgpu", &mut Command::new(stage.program("gpool-simgpu")))
+    start_simulated_gpus(stage, 1)
+}
+
+/// Starts so many simulated GPUs.
+pub fn start_simulated_gpus(stage: &Stage, gpus: u32) -> Result<Program> {
+    Program::start("simgpu", Command::new(stage.program("gpool-simgpu")).args(["--gpus", &gpus.to_string()]))
 }

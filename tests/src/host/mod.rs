@@ -25,6 +25,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// An ended container's place is kept this long here; the default of ten seconds would only make runs longer.
 pub const HOLD: Duration = Duration::from_secs(2);
 
+/// Installs everything into the namespaces of a run and starts so many simulated GPUs, and nothing else.
+pub fn start_simulated_gpus_alone(gpus: u32) -> Result<(Stage, Program)> {
+    let stage = Stage::of_this_program()?.copy_to(Path::new(install::STAGE))?;
+    install::write_configuration(&stage)?;
+    let mut simulated_gpus = install::start_simulated_gpus(&stage, gpus)?;
+    simulated_gpus.wait_for_line("ready", PATIENCE)?;
+    Ok((stage, simulated_gpus))
+}
+
 /// The parts of a host, running.
 #[derive(Debug)]
 pub struct Host {

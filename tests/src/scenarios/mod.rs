@@ -10,6 +10,7 @@ mod playground;
 mod random_kills;
 mod silent_tenant;
 mod simulated_gpu;
+mod simulated_gpus;
 mod supervisor_restart;
 mod truncated_report;
 
@@ -69,6 +70,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "two plain containers use the simulated GPU without gpool, its meter sees them",
         limit_s: 60,
         run: Place::Inside(simulated_gpu::run),
+    },
+    Scenario {
+        name: "two-simulated-gpus",
+        what: "programs on two simulated GPUs, without engine and gpool: copies, graphs, utilisation, tenants",
+        limit_s: 60,
+        run: Place::Inside(simulated_gpus::run),
     },
     Scenario {
         name: "host-containerd",
