@@ -1,6 +1,6 @@
 //! The shared state under several processes and threads.
 
-use gpool_device_model::DeviceParameters;
+use gpool_device_model::{Device, DeviceParameters};
 use gpool_simulated_hardware::{Layout, Store, now_ns};
 use std::os::unix::fs::PermissionsExt;
 
@@ -61,4 +61,25 @@ fn devices_lie_beside_each_other_and_are_counted() {
     assert_eq!((first.processes().len(), third.processes().len()), (1, 0));
     assert!(first.parameters().uuid != third.parameters().uuid);
     assert_eq!((first.parameters().pci_bus, third.parameters().pci_bus), (1, 3));
+}
+
+/// Every change of the device writes its whole state.
+#[test]
+fn the_state_does_not_grow_with_time() {
+    let bytes_after = |seconds: u64| {
+        let mut device = Device::new(DeviceParameters::standard(0), 0);
+        for process in 0..3 {
+            let context = device.create_context(0, process, "/a/cgroup/of/usual/length").unwrap();
+            for _ in 0..1000 {
+                device.submit_kernel(0, context, 1_000_000_000);
+            }
+        }
+        device.advance(seconds * 1_000_000_000);
+        assert_eq!(device.meter().process_samples().len() as u64, 3 * 4 * seconds.min(10));
+        postcard::to_stdvec(&device).unwrap().len()
+    };
+    let (early, late, later) = (bytes_after(1), bytes_after(20), bytes_after(200));
+    // A byte for each process and period of 250 ms in ten seconds, and longer numbers.
+    assert!(late - early <= 3 * 40 + 40, "{early} bytes became {late}");
+    assert!(later - late <= 20, "{late} bytes became {later}");
 }
