@@ -65,6 +65,7 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::{ClassName, LiarAction};
 
     fn parsed(text: &str) -> Result<Configuration, ConfigurationError> {
         parse(Path::new("/etc/gpool/config.toml"), text)
@@ -86,6 +87,32 @@ mod tests {
     fn a_relative_runtime_is_refused() {
         let text = parsed("[runtime]\nlow_level = [\"runc\"]\n").unwrap_err().to_string();
         assert!(text.contains("runtime.low_level") && text.contains("absolute"), "{text}");
+    }
+
+    #[test]
+    fn classes_are_set_one_by_one_and_mistyped_ones_are_refused() {
+        let text = "[policy]\nclasses = [\"latency\", \"batch\"]\n[class.latency]\nfail_open = false\n\
+                    [class.train]\nliar_action = \"event\"\n";
+        let configuration = parsed(text).unwrap();
+        assert_eq!(configuration.policy.classes, [ClassName::Latency, ClassName::Batch]);
+        assert!(!configuration.class.of(ClassName::Latency).fail_open && configuration.class.batch.fail_open);
+        assert_eq!(configuration.class.train.liar_action, LiarAction::Event);
+        for (text, names) in [
+            ("[policy]\nclasses = [\"bach\"]\n", "`batch`"),
+            ("[class.bach]\nfail_open = true\n", "`batch`"),
+            ("[class.batch]\nfail_opn = true\n", "`fail_open`"),
+            ("[class.batch]\nliar_action = \"kill\"\n", "`debt`"),
+        ] {
+            let error = parsed(text).unwrap_err().to_string();
+            assert!(error.contains("line 2") || error.contains("line 1"), "{error}");
+            assert!(error.contains(names), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_environment_may_ask_for_nothing_that_another_pays_for() {
+        let allowed = Configuration::default().policy.env.allow;
+        assert_eq!(allowed, ["fraction", "limit", "memory", "gpus", "model", "min-memory", "class", "wait"]);
     }
 
     #[test]

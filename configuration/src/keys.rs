@@ -17,6 +17,8 @@ pub struct Configuration {
     pub runtime: Runtime,
     /// Who may ask for what.
     pub policy: Policy,
+    /// What holds for the containers of each class.
+    pub class: Classes,
     /// The life of leases.
     pub lease: Lease,
 }
@@ -118,11 +120,87 @@ impl Default for Runtime {
 }
 
 /// `[policy]`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
+    /// Classes that a container may have.
+    pub classes: Vec<ClassName>,
     /// What a container's environment may ask for.
     pub env: EnvPolicy,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        use ClassName::{Batch, Latency, Notebook, Train};
+        Self { classes: vec![Latency, Batch, Notebook, Train], env: EnvPolicy::default() }
+    }
+}
+
+/// A class as the file writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClassName {
+    /// Short requests that somebody waits for.
+    Latency,
+    /// Works for as long as it gets.
+    Batch,
+    /// Works when a person has pressed a key.
+    Notebook,
+    /// A training job.
+    Train,
+}
+
+/// `[class]`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Classes {
+    /// `[class.latency]`
+    pub latency: ClassPolicy,
+    /// `[class.batch]`
+    pub batch: ClassPolicy,
+    /// `[class.notebook]`
+    pub notebook: ClassPolicy,
+    /// `[class.train]`
+    pub train: ClassPolicy,
+}
+
+impl Classes {
+    /// What holds for a class.
+    pub fn of(&self, class: ClassName) -> &ClassPolicy {
+        match class {
+            ClassName::Latency => &self.latency,
+            ClassName::Batch => &self.batch,
+            ClassName::Notebook => &self.notebook,
+            ClassName::Train => &self.train,
+        }
+    }
+}
+
+/// One class.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClassPolicy {
+    /// Whether its containers run unpaced once the supervisor has been away for 2 s; else they stand still until it is
+    /// back. Memory caps hold in both cases.
+    pub fail_open: bool,
+    /// What follows when the device was busy for longer than a container has reported.
+    pub liar_action: LiarAction,
+}
+
+impl Default for ClassPolicy {
+    fn default() -> Self {
+        Self { fail_open: true, liar_action: LiarAction::Debt }
+    }
+}
+
+/// What follows when a container's reports fall short of the device's own figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LiarAction {
+    /// An event and nothing else.
+    Event,
+    /// An event, and the difference as a debt.
+    Debt,
 }
 
 /// `[policy.env]`

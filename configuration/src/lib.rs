@@ -7,4 +7,7 @@ mod file;
 mod keys;
 
 pub use file::{ConfigurationError, DEFAULT_PATH, load, parse};
-pub use keys::{Configuration, Driver, DriverMount, EnvPolicy, Lease, Paths, Policy, Runtime, Socket};
+pub use keys::{
+    ClassName, ClassPolicy, Classes, Configuration, Driver, DriverMount, EnvPolicy, Lease, LiarAction, Paths, Policy,
+    Runtime, Socket,
+};
