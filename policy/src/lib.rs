@@ -2,7 +2,9 @@
 //!
 //! * [`mod@slice`]: who may launch on a GPU now, for how long, and who is next;
 //! * [`timeline`]: what a measured burst costs, also when bursts overlap;
-//! * [`admission`]: whether a share fits, and on which GPU.
+//! * [`admission`]: whether a share fits, and on which GPUs;
+//! * [`honesty`]: whether a tenant reports all that the device has given it;
+//! * [`promise`]: what a share is worth beside the tenants that are there.
 //!
 //! Everything here is a pure function of its inputs: time is passed in, numbers are integers, and the same inputs
 //! give the same outputs bit for bit.
@@ -10,7 +12,9 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod honesty;
 pub mod identity;
+pub mod promise;
 pub mod slice;
 pub mod timeline;
 
