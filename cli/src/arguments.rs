@@ -1,18 +1,16 @@
 //! The command line.
 
 use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure};
-use clap::{Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use gpool_protocol::{Client, parse_bytes, parse_permille};
+use clap::{Arg, ArgGroup, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use gpool_protocol::{Class, Client, Priority, parse_bytes, parse_permille};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-const PLANNED: [&str; 14] = [
-    "run", "stats", "pause", "resume", "evict", "usage", "queue", "quota", "mig", "simulate", "explain", "runtime",
-    "doctor", "wait",
-];
+const PLANNED: [&str; 11] =
+    ["run", "stats", "evict", "usage", "queue", "quota", "mig", "simulate", "runtime", "doctor", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -61,6 +59,26 @@ pub enum Verb {
     },
     /// Change a lease while its container runs
     Update(Change),
+    /// Keep the gates of leases closed until they are resumed: what has been launched goes on, nothing more begins
+    Pause {
+        /// Lease or container ids, or unique prefixes
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+    /// Serve paused leases again
+    Resume {
+        /// Lease or container ids, or unique prefixes
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+    /// Show why a lease runs or waits, and how exact its share is beside those who are there
+    Explain {
+        /// Lease or container id, or a unique prefix
+        id: String,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
     /// Show what happened: grants, refusals, changes, ends
     Events {
         /// Go on as things happen
@@ -94,18 +112,30 @@ pub enum GpuVerb {
     },
 }
 
-/// A live change of one lease.
+/// A live change of one lease. What is not named stays as it is.
 #[derive(Debug, Args)]
-#[group(id = "change", multiple = true)]
+#[command(group = ArgGroup::new("change").multiple(true).required(true))]
 pub struct Change {
     /// Lease or container id, or a unique prefix
     pub id: String,
-    /// New guaranteed share of the GPU, for example 0.2
-    #[arg(long, value_name = "SHARE", value_parser = parse_permille, required_unless_present = "memory")]
+    /// New share of each of its GPUs, for example 0.2
+    #[arg(long, value_name = "SHARE", value_parser = parse_permille, group = "change")]
     pub fraction: Option<u16>,
-    /// New memory cap, for example 4GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    /// The most that it may have of each GPU, also when others leave time; not below the share
+    #[arg(long, value_name = "SHARE", value_parser = parse_permille, group = "change")]
+    pub limit: Option<u16>,
+    /// Take the limit away
+    #[arg(long, conflicts_with = "limit", group = "change")]
+    pub no_limit: bool,
+    /// New memory cap on each GPU, for example 4GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, group = "change")]
     pub memory: Option<u64>,
+    /// New class: latency, batch, notebook or train
+    #[arg(long, value_name = "CLASS", value_parser = Class::parse, group = "change")]
+    pub class: Option<Class>,
+    /// New priority: guaranteed, burst or scavenger
+    #[arg(long, value_name = "PRIORITY", value_parser = Priority::parse, group = "change")]
+    pub priority: Option<Priority>,
 }
 
 /// How data is printed. The text of a table is no interface; JSON and CSV are.
@@ -114,6 +144,8 @@ pub enum Format {
     /// For people
     #[default]
     Table,
+    /// For people, with every column
+    Wide,
     /// For programs: bytes, permille and nanoseconds as integers
     Json,
     /// For programs: the same figures, with a header line
@@ -179,6 +211,29 @@ mod tests {
         assert!(matches!(parsed("gpool update abc"), Err(Failure::Clap(_))), "an update of nothing is a mistake");
         assert!(matches!(parsed("gpool update abc --fraction 1.5"), Err(Failure::Clap(_))));
         assert!(parsed("gpool update abc --memory 1GiB --socket /tmp/s").is_ok());
+    }
+
+    #[test]
+    fn an_update_changes_one_thing_or_several() {
+        let line = "gpool update abc --limit 0.5 --class latency --priority burst";
+        let Verb::Update(change) = parsed(line).unwrap().verb else { panic!("no update") };
+        assert_eq!(
+            (change.fraction, change.limit, change.no_limit, change.class, change.priority),
+            (None, Some(500), false, Some(Class::Latency), Some(Priority::Burst))
+        );
+        for line in ["gpool update abc --no-limit", "gpool update abc --class train"] {
+            assert!(matches!(parsed(line).unwrap().verb, Verb::Update(_)), "{line}");
+        }
+        for line in [
+            "gpool update abc --limit 0.5 --no-limit",
+            "gpool update abc --class fast",
+            "gpool update abc --priority high",
+            "gpool pause",
+            "gpool explain",
+        ] {
+            assert!(matches!(parsed(line), Err(Failure::Clap(_))), "{line}");
+        }
+        assert!(matches!(parsed("gpool pause a b").unwrap().verb, Verb::Pause { ids } if ids.len() == 2));
     }
 
     #[test]

@@ -55,7 +55,8 @@ impl From<ErrorCode> for ExitStatus {
             ErrorCode::RequestInvalid
             | ErrorCode::RequestKeyUnknown
             | ErrorCode::RequestFeatureMissing
-            | ErrorCode::RequestNotAllowedFromEnv => ExitStatus::Usage,
+            | ErrorCode::RequestNotAllowedFromEnv
+            | ErrorCode::RequestNotAllowed => ExitStatus::Usage,
             ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoGpu => ExitStatus::NoCapacity,
             ErrorCode::LeaseUnknown => ExitStatus::NotFound,
             ErrorCode::LeaseConflict => ExitStatus::Conflict,
@@ -120,6 +121,7 @@ mod tests {
             (ErrorCode::SupervisorFailed, 1),
             (ErrorCode::ConfigurationInvalid, 78),
             (ErrorCode::RequestInvalid, 2),
+            (ErrorCode::RequestNotAllowed, 2),
             (ErrorCode::ShareNotFree, 75),
             (ErrorCode::MemoryNotFree, 75),
             (ErrorCode::LeaseUnknown, 3),

@@ -1,7 +1,7 @@
 //! The table of leases, shared by `gpool ps`, `gpool top` and the demo.
 
 use crate::output::{Column, borderless, csv, figure, text};
-use gpool_protocol::{LeaseState, LeaseView, format_bytes, format_permille};
+use gpool_protocol::{Class, LeaseState, LeaseView, Priority, format_bytes, format_permille};
 
 /// How long a container's threads stood at a closed gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +17,20 @@ pub enum GateWait {
 pub struct LeaseRow {
     /// Short container id, or a name.
     pub container: String,
-    /// Short GPU identity.
-    pub gpu: String,
-    /// Share asked for.
+    /// Short identities of its GPUs.
+    pub gpus: Vec<String>,
+    /// Share asked for, of each GPU.
     pub share_permille: u64,
+    /// The most that it may have of each GPU.
+    pub limit_permille: Option<u64>,
+    /// How it uses the GPU.
+    pub class: Class,
+    /// Before whom it is served.
+    pub priority: Priority,
+    /// Who pays.
+    pub team: Option<String>,
+    /// Whether its gate is kept closed.
+    pub paused: bool,
     /// Share received lately. Whoever has a better meter than the supervisor's charges may put its figure here.
     pub received_permille: u64,
     /// Memory held, contexts included.
@@ -43,8 +53,13 @@ impl From<&LeaseView> for LeaseRow {
     fn from(lease: &LeaseView) -> Self {
         Self {
             container: lease.container_id.short().to_owned(),
-            gpu: short_gpu(&lease.gpu_uuid.0).to_owned(),
+            gpus: all_gpus(lease).map(|uuid| short_gpu(uuid).to_owned()).collect(),
             share_permille: lease.fraction_permille.into(),
+            limit_permille: lease.limit_permille.map(u64::from),
+            class: lease.class,
+            priority: lease.priority,
+            team: lease.team.clone(),
+            paused: lease.paused,
             received_permille: lease.received_permille.into(),
             memory_used_bytes: lease.memory_used_bytes,
             memory_cap_bytes: lease.memory_cap_bytes,
@@ -55,6 +70,12 @@ impl From<&LeaseView> for LeaseRow {
             enforcement: lease.enforcement.clone(),
         }
     }
+}
+
+/// The GPUs of a lease, also of one that an older supervisor shows.
+fn all_gpus(lease: &LeaseView) -> impl Iterator<Item = &str> {
+    let first = lease.gpus.is_empty().then_some(&lease.gpu_uuid);
+    first.into_iter().chain(lease.gpus.iter().map(|gpu| &gpu.gpu_uuid)).map(|uuid| uuid.0.as_str())
 }
 
 const COLUMNS: [Column; 10] = [
@@ -75,10 +96,43 @@ pub fn render(rows: &[LeaseRow]) -> String {
     borderless(&COLUMNS, rows.iter().map(cells))
 }
 
+/// What `--format wide` shows beyond the table.
+const WIDE_COLUMNS: [Column; 5] = [text("GPUS"), figure("LIMIT"), text("CLASS"), text("PRIORITY"), text("TEAM")];
+
+/// The table with every column.
+pub fn render_wide(rows: &[LeaseRow]) -> String {
+    let columns: Vec<Column> = COLUMNS.into_iter().chain(WIDE_COLUMNS).collect();
+    borderless(&columns, rows.iter().map(|row| [cells(row), wide_cells(row)].concat()))
+}
+
+fn wide_cells(row: &LeaseRow) -> Vec<String> {
+    vec![
+        row.gpus.join(","),
+        row.limit_permille.map_or_else(|| "-".to_owned(), format_permille),
+        row.class.to_string(),
+        row.priority.to_string(),
+        row.team.clone().unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+/// The first GPU, and how many more there are.
+fn gpu_cell(gpus: &[String]) -> String {
+    match gpus {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first, more @ ..] => format!("{first} +{}", more.len()),
+    }
+}
+
+/// Where a lease stands, or that it is paused: a paused one goes nowhere.
+fn state_cell(row: &LeaseRow) -> &'static str {
+    if row.paused && row.state == LeaseState::Active { "paused" } else { state_name(row.state) }
+}
+
 fn cells(row: &LeaseRow) -> Vec<String> {
     vec![
         row.container.clone(),
-        row.gpu.clone(),
+        gpu_cell(&row.gpus),
         format_permille(row.share_permille),
         format_tenths(row.received_permille),
         format!("{} / {}", format_bytes(row.memory_used_bytes), format_bytes(row.memory_cap_bytes)),
@@ -88,14 +142,14 @@ fn cells(row: &LeaseRow) -> Vec<String> {
             GateWait::Permille(permille) => format_tenths(permille),
         },
         row.processes.to_string(),
-        state_name(row.state).to_owned(),
+        state_cell(row).to_owned(),
         row.enforcement.clone(),
     ]
 }
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 13] = [
+    const HEADER: [&str; 19] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -109,6 +163,12 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "processes",
         "state",
         "enforcement",
+        "gpu_uuids",
+        "limit_permille",
+        "class",
+        "priority",
+        "team",
+        "paused",
     ];
     csv(
         &HEADER,
@@ -127,6 +187,12 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.processes.to_string(),
                 state_name(lease.state).to_owned(),
                 lease.enforcement.clone(),
+                all_gpus(lease).collect::<Vec<_>>().join(" "),
+                lease.limit_permille.map(|limit| limit.to_string()).unwrap_or_default(),
+                lease.class.to_string(),
+                lease.priority.to_string(),
+                lease.team.clone().unwrap_or_default(),
+                lease.paused.to_string(),
             ]
         }),
     )
@@ -167,7 +233,7 @@ pub fn format_duration(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_protocol::{ContainerId, GpuUuid, LeaseId};
+    use gpool_protocol::{ContainerId, GpuUuid, LeaseGpuView, LeaseId};
 
     fn lease(id: &str, fraction_permille: u16) -> LeaseView {
         LeaseView {
@@ -175,7 +241,13 @@ mod tests {
             container_id: ContainerId(id.repeat(16)),
             state: LeaseState::Active,
             gpu_uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
+            gpus: Vec::new(),
             fraction_permille,
+            limit_permille: None,
+            class: Class::Batch,
+            priority: Priority::Guaranteed,
+            team: None,
+            paused: false,
             received_permille: 299,
             charged_gpu_ns: 3_000_000_000,
             memory_cap_bytes: 4 << 30,
@@ -204,6 +276,39 @@ CONTAINER     GPU            SHARE  RECEIVED  MEMORY USED / CAP  REFUSED  GATE W
 b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.5 %      1  held    co-operative
 ";
         assert_eq!(render(&rows), want);
+    }
+
+    fn on_three_gpus(id: &str) -> LeaseView {
+        let gpu = |digit: char| LeaseGpuView {
+            gpu_uuid: GpuUuid(format!("GPU-{}-0000-4000-8000-000000000000", digit.to_string().repeat(8))),
+            received_permille: 0,
+            charged_gpu_ns: 0,
+            memory_used_bytes: 0,
+        };
+        LeaseView {
+            gpus: ['1', '2', '3'].map(gpu).to_vec(),
+            limit_permille: Some(500),
+            class: Class::Latency,
+            priority: Priority::Burst,
+            team: Some("vision".into()),
+            paused: true,
+            ..lease(id, 300)
+        }
+    }
+
+    #[test]
+    fn several_gpus_fit_into_one_line_and_wide_has_the_rest() {
+        let rows = [LeaseRow::from(&on_three_gpus("3f9a")), LeaseRow::from(&lease("b7c1", 125))];
+        let table = render(&rows);
+        assert!(table.lines().nth(1).unwrap().contains("3f9a3f9a3f9a  GPU-11111111 +2    30 %"), "{table}");
+        assert!(table.contains("  paused  "), "{table}");
+        let wide = render_wide(&rows);
+        let ends: Vec<&str> = wide.lines().map(|line| line.split("co-operative").last().unwrap().trim()).collect();
+        assert!(
+            ends[0].ends_with("ENFORCED      GPUS                                    LIMIT  CLASS    PRIORITY    TEAM")
+        );
+        assert_eq!(ends[1], "GPU-11111111,GPU-22222222,GPU-33333333   50 %  latency  burst       vision");
+        assert_eq!(ends[2], "GPU-5ca1ab1e                                -  batch    guaranteed  -");
     }
 
     #[test]

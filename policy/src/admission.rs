@@ -1,12 +1,15 @@
 //! Whether a share fits, and on which GPU.
 //!
 //! Guarantees are never sold twice: the leased fractions of a GPU sum to at most 1000 permille, and leased memory plus
-//! the memory that processes outside any lease hold to at most the GPU's total. Placement is best fit: on one host it
-//! packs as well as fragmentation-gradient descent does, and keeps whole GPUs free.
+//! the memory that processes outside any lease hold to at most the GPU's total. Leases of a lower priority have a
+//! weight among their like and nothing that was promised, so only their memory counts. Placement is best fit: on one
+//! host it packs as well as fragmentation-gradient descent does, and keeps whole GPUs free.
 
 mod refusal;
 
 pub use refusal::{Offer, Refusal};
+
+use crate::slice::Priority;
 
 /// A whole GPU's compute, in permille.
 pub const WHOLE_PERMILLE: u16 = 1000;
@@ -20,7 +23,7 @@ pub struct GpuCapacity {
     pub memory_total_bytes: u64,
     /// Memory held by processes outside any lease.
     pub memory_foreign_bytes: u64,
-    /// Sum of the fractions of its leases.
+    /// Sum of the fractions of its guaranteed leases.
     pub fraction_leased_permille: u16,
     /// Sum of the memory caps of its leases.
     pub memory_leased_bytes: u64,
@@ -60,16 +63,29 @@ pub enum MemoryDemand {
     Absent,
 }
 
-/// What a lease asks for on one GPU.
+/// What a lease asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Guaranteed share of compute, 1 to 1000.
+    /// Share of each GPU's compute, 1 to 1000.
     pub fraction_permille: u16,
-    /// Memory cap.
+    /// Memory cap on each GPU.
     pub memory: MemoryDemand,
+    /// Whether the share is promised.
+    pub priority: Priority,
+    /// Number of GPUs, all or none; 0 is taken as 1.
+    pub gpus: usize,
 }
 
 impl Demand {
+    /// The part of the share that has to be free: only guarantees take capacity.
+    #[must_use]
+    pub fn guaranteed_permille(&self) -> u16 {
+        match self.priority {
+            Priority::Guaranteed => self.fraction_permille,
+            Priority::Burst | Priority::Scavenger => 0,
+        }
+    }
+
     /// The memory cap on a GPU with so much memory, rounded down.
     #[must_use]
     pub fn memory_bytes(&self, memory_total_bytes: u64) -> u64 {
@@ -91,24 +107,25 @@ impl Demand {
 }
 
 /// Where a lease goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Index into the slice that was given.
-    pub index: usize,
-    /// The memory cap, resolved for that GPU.
+    /// Indices into the slice that was given, ascending.
+    pub indices: Vec<usize>,
+    /// The memory cap on each: of unlike GPUs, what it comes to on the smallest.
     pub memory_bytes: u64,
 }
 
 /// What a lease holds now on its GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Its fraction.
-    pub fraction_permille: u16,
+    /// The part of its fraction that counts as leased.
+    pub guaranteed_permille: u16,
     /// Its memory cap.
     pub memory_bytes: u64,
 }
 
-/// Chooses the GPU that is left with the least share, then the least memory, then by key.
+/// Chooses the GPUs that are left with the least share, then the least memory, then by key; as many as asked for, or
+/// none.
 ///
 /// # Errors
 ///
@@ -118,25 +135,31 @@ pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal
     if gpus.is_empty() {
         return Err(Refusal::NoGpu);
     }
-    let best = gpus
-        .iter()
-        .enumerate()
-        .filter_map(|(index, gpu)| {
-            let memory_bytes = demand.memory_bytes(gpu.memory_total_bytes);
-            let share_left = gpu.share_free_permille().checked_sub(demand.fraction_permille)?;
-            let memory_left = gpu.memory_free_bytes().checked_sub(memory_bytes)?;
-            Some(((share_left, memory_left, &gpu.key), Placement { index, memory_bytes }))
-        })
-        .min_by(|one, other| one.0.cmp(&other.0));
-    if let Some((_, placement)) = best {
-        return Ok(placement);
+    let wanted = demand.gpus.max(1);
+    if wanted > gpus.len() {
+        return Err(Refusal::TooFewGpus { asked: wanted, present: gpus.len() });
     }
-    let offers: Vec<Offer> = gpus.iter().map(|gpu| gpu.offer(demand)).collect();
-    Err(refuse(offers, demand.fraction_permille))
+    let fit = |(index, gpu): (usize, &GpuCapacity)| {
+        let memory_bytes = demand.memory_bytes(gpu.memory_total_bytes);
+        let share_left = gpu.share_free_permille().checked_sub(demand.guaranteed_permille())?;
+        let memory_left = gpu.memory_free_bytes().checked_sub(memory_bytes)?;
+        Some(((share_left, memory_left, gpu.key.clone()), index, memory_bytes))
+    };
+    let mut fitting: Vec<_> = gpus.iter().enumerate().filter_map(fit).collect();
+    if fitting.len() < wanted {
+        let offers: Vec<Offer> = gpus.iter().map(|gpu| gpu.offer(demand)).collect();
+        return Err(refuse(offers, demand));
+    }
+    fitting.sort();
+    fitting.truncate(wanted);
+    let memory_bytes = fitting.iter().map(|(_, _, bytes)| *bytes).min().unwrap_or(0);
+    let mut indices: Vec<usize> = fitting.iter().map(|(_, index, _)| *index).collect();
+    indices.sort_unstable();
+    Ok(Placement { indices, memory_bytes })
 }
 
 /// Whether a lease that holds `held` on `gpu` (its own part included in the GPU's sums) may hold `demand` instead.
-/// Returns the new memory cap. What does not grow is always allowed.
+/// Returns the new memory cap. What does not grow is always allowed. Of a lease on several GPUs each is checked.
 ///
 /// # Errors
 ///
@@ -144,26 +167,28 @@ pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal
 pub fn check_update(gpu: &GpuCapacity, held: Held, demand: &Demand) -> Result<u64, Refusal> {
     demand.check_fraction()?;
     let without = GpuCapacity {
-        fraction_leased_permille: gpu.fraction_leased_permille.saturating_sub(held.fraction_permille),
+        fraction_leased_permille: gpu.fraction_leased_permille.saturating_sub(held.guaranteed_permille),
         memory_leased_bytes: gpu.memory_leased_bytes.saturating_sub(held.memory_bytes),
         ..gpu.clone()
     };
     let offer = without.offer(demand);
-    let share_fits =
-        demand.fraction_permille <= held.fraction_permille || demand.fraction_permille <= offer.share_free_permille;
+    let asked_permille = demand.guaranteed_permille();
+    let share_fits = asked_permille <= held.guaranteed_permille || asked_permille <= offer.share_free_permille;
     let memory_fits =
         offer.memory_asked_bytes <= held.memory_bytes || offer.memory_asked_bytes <= offer.memory_free_bytes;
     match (share_fits, memory_fits) {
         (true, true) => Ok(offer.memory_asked_bytes),
-        (true, false) => Err(Refusal::Memory { asked_permille: demand.fraction_permille, offers: vec![offer] }),
-        (false, _) => Err(Refusal::Share { asked_permille: demand.fraction_permille, offers: vec![offer] }),
+        (true, false) => Err(Refusal::Memory { asked_permille, gpus: 1, offers: vec![offer] }),
+        (false, _) => Err(Refusal::Share { asked_permille, gpus: 1, offers: vec![offer] }),
     }
 }
 
-fn refuse(offers: Vec<Offer>, asked_permille: u16) -> Refusal {
-    if offers.iter().all(|offer| offer.share_free_permille < asked_permille) {
-        Refusal::Share { asked_permille, offers }
+fn refuse(offers: Vec<Offer>, demand: &Demand) -> Refusal {
+    let (asked_permille, gpus) = (demand.guaranteed_permille(), demand.gpus.max(1));
+    let with_share = offers.iter().filter(|offer| offer.share_free_permille >= asked_permille).count();
+    if with_share < gpus {
+        Refusal::Share { asked_permille, gpus, offers }
     } else {
-        Refusal::Memory { asked_permille, offers }
+        Refusal::Memory { asked_permille, gpus, offers }
     }
 }

@@ -3,6 +3,7 @@
 use gpool_policy::admission::{
     Demand, GpuCapacity, Held, MemoryDemand, Placement, Refusal, WHOLE_PERMILLE, check_update, place,
 };
+use gpool_policy::slice::Priority;
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
@@ -18,22 +19,26 @@ fn gpu(key: &str, share: u16, memory_gib: u64) -> GpuCapacity {
 }
 
 fn demand(fraction_permille: u16, memory: MemoryDemand) -> Demand {
-    Demand { fraction_permille, memory }
+    Demand { fraction_permille, memory, priority: Priority::Guaranteed, gpus: 1 }
+}
+
+fn index(placed: Result<Placement, Refusal>) -> Result<usize, Refusal> {
+    placed.map(|placed| placed.indices[0])
 }
 
 #[test]
 fn best_fit_keeps_whole_gpus_free() {
     let gpus = [gpu("a", 0, 0), gpu("b", 600, 4), gpu("c", 500, 4)];
     let small = demand(300, MemoryDemand::Bytes(4 * GIB));
-    assert_eq!(place(&gpus, &small), Ok(Placement { index: 1, memory_bytes: 4 * GIB }));
-    assert_eq!(place(&gpus, &demand(500, MemoryDemand::Bytes(GIB))).map(|placed| placed.index), Ok(2));
-    assert_eq!(place(&gpus, &demand(1000, MemoryDemand::Bytes(GIB))).map(|placed| placed.index), Ok(0));
+    assert_eq!(place(&gpus, &small), Ok(Placement { indices: vec![1], memory_bytes: 4 * GIB }));
+    assert_eq!(index(place(&gpus, &demand(500, MemoryDemand::Bytes(GIB)))), Ok(2));
+    assert_eq!(index(place(&gpus, &demand(1000, MemoryDemand::Bytes(GIB)))), Ok(0));
 }
 
 #[test]
 fn ties_go_by_memory_and_then_by_key() {
     let gpus = [gpu("z", 500, 4), gpu("y", 500, 8), gpu("x", 500, 8)];
-    assert_eq!(place(&gpus, &demand(100, MemoryDemand::Bytes(GIB))).map(|placed| placed.index), Ok(2));
+    assert_eq!(index(place(&gpus, &demand(100, MemoryDemand::Bytes(GIB)))), Ok(2));
 }
 
 #[test]
@@ -67,7 +72,7 @@ fn refusals_say_what_is_free() {
 #[test]
 fn an_update_counts_its_own_part_as_free() {
     let full = gpu("a", 1000, 23);
-    let held = Held { fraction_permille: 400, memory_bytes: 10 * GIB };
+    let held = Held { guaranteed_permille: 400, memory_bytes: 10 * GIB };
     assert_eq!(check_update(&full, held, &demand(400, MemoryDemand::Bytes(10 * GIB))), Ok(10 * GIB));
     assert_eq!(check_update(&full, held, &demand(300, MemoryDemand::Bytes(GIB))), Ok(GIB));
     let more = check_update(&full, held, &demand(401, MemoryDemand::Bytes(GIB)));
@@ -79,13 +84,63 @@ fn an_update_counts_its_own_part_as_free() {
     assert_eq!(check_update(&crowded, held, &demand(400, MemoryDemand::Bytes(9 * GIB))), Ok(9 * GIB));
 }
 
+fn take(gpu: &mut GpuCapacity, held: Held) {
+    gpu.fraction_leased_permille += held.guaranteed_permille;
+    gpu.memory_leased_bytes += held.memory_bytes;
+}
+
+fn give_back(gpu: &mut GpuCapacity, held: Held) {
+    gpu.fraction_leased_permille -= held.guaranteed_permille;
+    gpu.memory_leased_bytes -= held.memory_bytes;
+}
+
+#[test]
+fn several_gpus_are_given_together_or_not_at_all() {
+    let gpus = [gpu("a", 700, 4), gpu("b", 0, 0), gpu("c", 500, 4), gpu("d", 600, 4)];
+    let asked = |gpus, fraction| Demand { gpus, ..demand(fraction, MemoryDemand::Bytes(GIB)) };
+    assert_eq!(place(&gpus, &asked(2, 300)).map(|placed| placed.indices), Ok(vec![0, 3]), "the fullest that fit");
+    assert_eq!(place(&gpus, &asked(3, 400)).map(|placed| placed.indices), Ok(vec![1, 2, 3]));
+    let share = place(&gpus, &asked(3, 450)).expect_err("only two have it");
+    assert_eq!(share.best_share_permille(), 400, "what three have");
+    assert_eq!(
+        share.to_string(),
+        "fraction 0.45 asked, at most 0.4 free on 3 gpus, ask for at most 0.4, wait, or end a lease"
+    );
+    let memory = Demand { gpus: 4, ..demand(300, MemoryDemand::Bytes(20 * GIB)) };
+    let memory = place(&gpus, &memory).expect_err("three hold 4 GiB");
+    assert!(matches!(memory, Refusal::Memory { gpus: 4, .. }), "{memory:?}");
+    assert_eq!(memory.best_memory().map(|offer| offer.memory_free_bytes), Some(19 * GIB));
+    assert_eq!(place(&gpus, &asked(5, 10)), Err(Refusal::TooFewGpus { asked: 5, present: 4 }));
+    let unlike = [gpu("a", 0, 0), GpuCapacity { memory_total_bytes: 12 * GIB, ..gpu("b", 0, 0) }];
+    let quarter = Demand { gpus: 2, ..demand(250, MemoryDemand::Absent) };
+    assert_eq!(place(&unlike, &quarter).map(|placed| placed.memory_bytes), Ok(3 * GIB), "one cap for both");
+}
+
+#[test]
+fn lower_priorities_take_memory_and_no_guarantee() {
+    let full = [gpu("a", 1000, 4)];
+    for priority in [Priority::Burst, Priority::Scavenger] {
+        let asked = Demand { priority, ..demand(500, MemoryDemand::Bytes(GIB)) };
+        assert_eq!(index(place(&full, &asked)), Ok(0));
+        let too_much = Demand { memory: MemoryDemand::Bytes(20 * GIB), ..asked };
+        assert!(matches!(place(&full, &too_much), Err(Refusal::Memory { .. })));
+        let held = Held { guaranteed_permille: 0, memory_bytes: GIB };
+        assert_eq!(check_update(&full[0], held, &asked), Ok(GIB));
+        let raised = Demand { priority: Priority::Guaranteed, ..asked };
+        assert!(matches!(check_update(&full[0], held, &raised), Err(Refusal::Share { .. })), "a promise must be free");
+    }
+}
+
 fn any_demand() -> impl Strategy<Value = Demand> {
     let memory = prop_oneof![
         (0..30 * GIB).prop_map(MemoryDemand::Bytes),
         (0..1200u16).prop_map(MemoryDemand::Permille),
         Just(MemoryDemand::Absent),
     ];
-    (0..1100u16, memory).prop_map(|(fraction_permille, memory)| Demand { fraction_permille, memory })
+    (0..1100u16, memory, 0..4u8, 0..4usize).prop_map(|(fraction_permille, memory, burst, gpus)| {
+        let priority = if burst == 0 { Priority::Burst } else { Priority::Guaranteed };
+        Demand { fraction_permille, memory, priority, gpus }
+    })
 }
 
 proptest! {
@@ -100,36 +155,42 @@ proptest! {
             memory_foreign_bytes: bytes,
             ..gpu(&index.to_string(), 0, 0)
         }).collect();
-        let mut leases: Vec<(usize, Held)> = Vec::new();
+        let mut leases: Vec<(Vec<usize>, Held)> = Vec::new();
         for (demand, chosen, what) in steps {
             if what == 0 && !leases.is_empty() {
                 let index = chosen.index(leases.len());
-                let (on, held) = leases[index];
-                if let Ok(memory_bytes) = check_update(&gpus[on], held, &demand) {
-                    gpus[on].fraction_leased_permille += demand.fraction_permille;
-                    gpus[on].fraction_leased_permille -= held.fraction_permille;
-                    gpus[on].memory_leased_bytes = gpus[on].memory_leased_bytes + memory_bytes - held.memory_bytes;
-                    leases[index].1 = Held { fraction_permille: demand.fraction_permille, memory_bytes };
+                let (on, held) = leases[index].clone();
+                let checked: Result<Vec<u64>, Refusal> =
+                    on.iter().map(|&gpu| check_update(&gpus[gpu], held, &demand)).collect();
+                if let Ok(bytes) = checked {
+                    let memory_bytes = bytes.into_iter().min().expect("it has a gpu");
+                    let new = Held { guaranteed_permille: demand.guaranteed_permille(), memory_bytes };
+                    on.iter().for_each(|&gpu| give_back(&mut gpus[gpu], held));
+                    on.iter().for_each(|&gpu| take(&mut gpus[gpu], new));
+                    leases[index].1 = new;
                 }
             } else if what == 1 && !leases.is_empty() {
                 let (on, held) = leases.swap_remove(chosen.index(leases.len()));
-                gpus[on].fraction_leased_permille -= held.fraction_permille;
-                gpus[on].memory_leased_bytes -= held.memory_bytes;
+                on.iter().for_each(|&gpu| give_back(&mut gpus[gpu], held));
             } else {
                 match place(&gpus, &demand) {
                     Ok(placed) => {
-                        let held =
-                            Held { fraction_permille: demand.fraction_permille, memory_bytes: placed.memory_bytes };
-                        gpus[placed.index].fraction_leased_permille += held.fraction_permille;
-                        gpus[placed.index].memory_leased_bytes += held.memory_bytes;
-                        leases.push((placed.index, held));
+                        prop_assert_eq!(placed.indices.len(), demand.gpus.max(1), "all or none");
+                        let held = Held {
+                            guaranteed_permille: demand.guaranteed_permille(),
+                            memory_bytes: placed.memory_bytes,
+                        };
+                        placed.indices.iter().for_each(|&gpu| take(&mut gpus[gpu], held));
+                        leases.push((placed.indices, held));
                     }
                     Err(refusal) => {
-                        let fits = gpus.iter().any(|gpu| {
-                            (1..=gpu.share_free_permille()).contains(&demand.fraction_permille)
+                        let fits = |gpu: &&GpuCapacity| {
+                            (1..=WHOLE_PERMILLE).contains(&demand.fraction_permille)
+                                && demand.guaranteed_permille() <= gpu.share_free_permille()
                                 && demand.memory_bytes(gpu.memory_total_bytes) <= gpu.memory_free_bytes()
-                        });
-                        prop_assert!(!fits, "refused without need: {refusal}");
+                        };
+                        let fitting = gpus.iter().filter(fits).count();
+                        prop_assert!(fitting < demand.gpus.max(1), "refused without need: {refusal}");
                     }
                 }
             }

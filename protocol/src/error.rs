@@ -26,6 +26,8 @@ pub enum ErrorCode {
     RequestFeatureMissing,
     #[serde(rename = "GPOOL-E104")]
     RequestNotAllowedFromEnv,
+    #[serde(rename = "GPOOL-E105")]
+    RequestNotAllowed,
     #[serde(rename = "GPOOL-E201")]
     ShareNotFree,
     #[serde(rename = "GPOOL-E202")]
@@ -58,6 +60,7 @@ impl ErrorCode {
             ErrorCode::RequestKeyUnknown => "GPOOL-E102",
             ErrorCode::RequestFeatureMissing => "GPOOL-E103",
             ErrorCode::RequestNotAllowedFromEnv => "GPOOL-E104",
+            ErrorCode::RequestNotAllowed => "GPOOL-E105",
             ErrorCode::ShareNotFree => "GPOOL-E201",
             ErrorCode::MemoryNotFree => "GPOOL-E202",
             ErrorCode::NoGpu => "GPOOL-E203",

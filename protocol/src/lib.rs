@@ -5,19 +5,23 @@
 //! old hook can talk to a new supervisor during an upgrade.
 #![forbid(unsafe_code)]
 
+mod class;
 mod client;
 mod error;
+mod explanation;
 mod identity;
 mod messages;
 mod quantity;
 mod request;
 
+pub use class::{Class, Priority};
 pub use client::{Client, ClientError, DEFAULT_SOCKET};
 pub use error::{ErrorBody, ErrorCode};
+pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};
 pub use identity::{ContainerId, GpuUuid, HostPid, LeaseId};
 pub use messages::{
-    BindRequest, Edit, Event, EventKind, GpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate, LeaseView,
-    SupervisorInfo,
+    BindRequest, Edit, Event, EventKind, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,
+    LeaseView, SupervisorInfo,
 };
 pub use quantity::{MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};
-pub use request::{ANNOTATION_PREFIX, ENV_PREFIX, Request, RequestError, RequestSource};
+pub use request::{ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit};

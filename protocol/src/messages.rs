@@ -7,6 +7,8 @@
 //! | `POST /v1/leases/ID/ended` | nothing | [`LeaseView`]; a hint, the supervisor looks for itself |
 //! | `GET /v1/leases`, `GET /v1/leases/ID` | | `[LeaseView]`, [`LeaseView`] |
 //! | `PATCH /v1/leases/ID` | [`LeaseUpdate`] | [`LeaseView`] |
+//! | `POST /v1/leases/ID/pause`, `.../resume` | nothing | [`LeaseView`] |
+//! | `GET /v1/leases/ID/explain` | | [`LeaseExplanation`](crate::LeaseExplanation) |
 //! | `GET /v1/gpus` | | `[GpuView]` |
 //! | `GET /v1/events?after=SEQ&follow=1` | | one [`Event`] a line |
 //! | `GET /v1/info` | | [`SupervisorInfo`] |
@@ -14,6 +16,7 @@
 //! `ID` is a lease id or container id, or a unique prefix of one. Every refusal is an
 //! [`ErrorBody`](crate::ErrorBody) with a 4xx or 5xx status.
 
+use crate::class::{Class, Priority};
 use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId};
 use crate::request::Request;
 use serde::{Deserialize, Serialize};
@@ -32,8 +35,11 @@ pub struct LeaseRequest {
 pub struct LeaseGranted {
     /// The new lease.
     pub lease_id: LeaseId,
-    /// The GPU that the share lies on.
+    /// The first GPU that the share lies on.
     pub gpu_uuid: GpuUuid,
+    /// All GPUs of a lease on several, in the order in which the container sees them; empty for one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpu_uuids: Vec<GpuUuid>,
     /// What must change in config.json, in this order.
     pub edits: Vec<Edit>,
 }
@@ -97,12 +103,24 @@ pub struct BindRequest {
 /// A live change of a lease; absent fields stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseUpdate {
-    /// New guaranteed share in permille.
+    /// New share in permille.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fraction_permille: Option<u16>,
-    /// New memory cap in bytes.
+    /// New ceiling in permille, not below the share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_permille: Option<u16>,
+    /// Takes the ceiling away; not together with a new one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_limit: bool,
+    /// New memory cap on each GPU, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// New class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
+    /// New priority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
 }
 
 /// Where a lease stands in its life.
@@ -128,17 +146,37 @@ pub struct LeaseView {
     pub container_id: ContainerId,
     /// Where it stands.
     pub state: LeaseState,
-    /// Its GPU.
+    /// Its GPU; of several, the first.
     pub gpu_uuid: GpuUuid,
-    /// Guaranteed share, permille.
+    /// Each of its GPUs, in the order in which the container sees them. Empty from an older supervisor.
+    #[serde(default)]
+    pub gpus: Vec<LeaseGpuView>,
+    /// Share of each GPU, permille.
     pub fraction_permille: u16,
-    /// GPU time that the supervisor charged over about the last ten seconds, in permille of that time.
+    /// The most that it may have of each GPU, permille.
+    #[serde(default)]
+    pub limit_permille: Option<u16>,
+    /// How it uses the GPU.
+    #[serde(default)]
+    pub class: Class,
+    /// Before whom it is served.
+    #[serde(default)]
+    pub priority: Priority,
+    /// Who pays.
+    #[serde(default)]
+    pub team: Option<String>,
+    /// Whether its gate is kept closed until it is resumed.
+    #[serde(default)]
+    pub paused: bool,
+    /// GPU time that the supervisor charged over about the last ten seconds, in permille of that time; of several
+    /// GPUs, their mean.
     pub received_permille: u16,
-    /// All GPU time charged so far, from the tenant's own measured bursts.
+    /// All GPU time charged so far, from the tenant's own measured bursts; of several GPUs, their sum.
     pub charged_gpu_ns: u64,
-    /// Memory cap, contexts included.
+    /// Memory cap on each GPU, contexts included.
     pub memory_cap_bytes: u64,
-    /// Memory held now, contexts included, as the interposer accounts for it.
+    /// Memory held now, contexts included, as the interposer accounts for it; of several GPUs, on the one where it is
+    /// most.
     pub memory_used_bytes: u64,
     /// Allocations refused because of the cap.
     pub allocations_refused: u64,
@@ -160,6 +198,19 @@ pub struct LeaseView {
     pub created_unix_ms: u64,
 }
 
+/// What a lease has and uses of one of its GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseGpuView {
+    /// The GPU.
+    pub gpu_uuid: GpuUuid,
+    /// GPU time charged over about the last ten seconds, in permille of that time.
+    pub received_permille: u16,
+    /// All GPU time charged so far.
+    pub charged_gpu_ns: u64,
+    /// Memory held now, contexts included.
+    pub memory_used_bytes: u64,
+}
+
 /// A GPU as `gpool gpu ls` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuView {
@@ -177,7 +228,7 @@ pub struct GpuView {
     pub memory_used_bytes: u64,
     /// Memory promised to leases.
     pub memory_leased_bytes: u64,
-    /// Share promised to leases, permille.
+    /// Share promised to guaranteed leases, permille.
     pub fraction_leased_permille: u16,
     /// Leases on it.
     pub leases: u32,
@@ -221,12 +272,20 @@ pub enum EventKind {
     LeaseTakenOver,
     /// A share or cap was changed.
     LeaseUpdated,
+    /// A lease's gate is kept closed from now on.
+    LeasePaused,
+    /// A paused lease is served again.
+    LeaseResumed,
     /// A lease ended.
     LeaseEnded,
     /// An allocation was refused because of the cap.
     AllocationRefused,
     /// A tenant broke the rules of its region.
     Breach,
+    /// The device was busy for a tenant for longer than the tenant has reported.
+    UnderReported,
+    /// A tenant's work on the device does not come to an end.
+    Hung,
 }
 
 /// The supervisor about itself.
@@ -244,4 +303,29 @@ pub struct SupervisorInfo {
     pub handoff_ns: u64,
     /// Length of a slice, derived from the hand-off.
     pub slice_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_of_an_older_supervisor_is_read() {
+        let old = r#"{"lease_id":"01","container_id":"c","state":"active","gpu_uuid":"GPU-1","fraction_permille":300,
+            "received_permille":1,"charged_gpu_ns":2,"memory_cap_bytes":3,"memory_used_bytes":4,"allocations_refused":5,
+            "gate_wait_ns":6,"launches":7,"processes":8,"init_pid":null,"cgroup":null,"enforcement":"co-operative",
+            "owner_uid":0,"created_unix_ms":9}"#;
+        let lease: LeaseView = serde_json::from_str(old).unwrap();
+        assert_eq!((lease.limit_permille, lease.class, lease.paused), (None, Class::Batch, false));
+        let granted: LeaseGranted = serde_json::from_str(r#"{"lease_id":"01","gpu_uuid":"GPU-1","edits":[]}"#).unwrap();
+        assert!(granted.gpu_uuids.is_empty());
+    }
+
+    #[test]
+    fn an_update_says_only_what_changes() {
+        let update = LeaseUpdate { fraction_permille: Some(200), ..LeaseUpdate::default() };
+        assert_eq!(serde_json::to_string(&update).unwrap(), r#"{"fraction_permille":200}"#);
+        let unlimited: LeaseUpdate = serde_json::from_str(r#"{"no_limit":true,"class":"train"}"#).unwrap();
+        assert_eq!((unlimited.no_limit, unlimited.class), (true, Some(Class::Train)));
+    }
 }

@@ -1,7 +1,8 @@
 //! The request grammar: which keys a container may carry, and what their values mean.
 
+use crate::class::{Class, Priority};
 use crate::error::{ErrorBody, ErrorCode};
-use crate::quantity::{MemoryCap, parse_permille};
+use crate::quantity::{MemoryCap, format_permille, parse_permille};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -11,12 +12,17 @@ pub const ANNOTATION_PREFIX: &str = "gpool.io/";
 pub const ENV_PREFIX: &str = "GPOOL_";
 
 /// Keys whose feature works today, in the order of the documentation.
-const LANDED: [&str; 6] = ["fraction", "memory", "gpus", "mode", "class", "priority"];
+const LANDED: [&str; 8] = ["fraction", "limit", "memory", "gpus", "mode", "class", "priority", "team"];
 /// Keys that the grammar knows and that are refused by name until their feature lands.
-const PLANNED: [&str; 10] =
-    ["limit", "model", "min-memory", "mig-profile", "isolation", "team", "project", "cost-center", "wait", "profile"];
+const PLANNED: [&str; 8] =
+    ["model", "min-memory", "mig-profile", "isolation", "project", "cost-center", "wait", "profile"];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
+
+/// GPUs that one container can have.
+pub const GPUS_LIMIT: u16 = 16;
+/// A team's name is no longer, in bytes.
+const TEAM_LENGTH: usize = 63;
 
 /// A refused request; its text names the key, the value and the remedy.
 pub type RequestError = ErrorBody;
@@ -24,11 +30,38 @@ pub type RequestError = ErrorBody;
 /// What a container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Guaranteed share of one GPU's compute, in permille (10 to 1000).
+    /// Share of each of its GPUs' compute, in permille (10 to 1000).
     pub fraction_permille: u16,
-    /// Cap on device memory, contexts included; absent: fraction x the GPU's memory.
+    /// The most that it may have of each GPU, in permille, not below the fraction; absent: idle time may be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_permille: Option<u16>,
+    /// Cap on the memory of each GPU, contexts included; absent: fraction x the GPU's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryCap>,
+    /// Number of GPUs, 1 to 16, all or none.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub gpus: u16,
+    /// How it uses the GPU.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub class: Class,
+    /// Before whom it is served.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub priority: Priority,
+    /// Who pays, and whose debts count as its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub team: Option<String>,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn is_one(gpus: &u16) -> bool {
+    *gpus == 1
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Where the keys of a container are read from.
@@ -90,14 +123,94 @@ impl Request {
                 "add GPOOL_FRACTION or the annotation gpool.io/fraction, for example 0.3",
             ));
         };
-        let fraction_permille =
-            parse_permille(&fraction.value).map_err(|cause| invalid(fraction, &cause.to_string()))?;
-        let memory = match entries.get("memory") {
-            Some(entry) => Some(MemoryCap::parse(&entry.value).map_err(|cause| invalid(entry, &cause.to_string()))?),
-            None => None,
+        let request = Self {
+            fraction_permille: permille(fraction)?,
+            limit_permille: entries.get("limit").map(permille).transpose()?,
+            memory: entries.get("memory").map(|entry| told(entry, MemoryCap::parse(&entry.value))).transpose()?,
+            gpus: entries.get("gpus").map_or(Ok(1), |entry| told(entry, parse_gpus(&entry.value)))?,
+            class: entries
+                .get("class")
+                .map_or(Ok(Class::default()), |entry| told(entry, Class::parse(&entry.value)))?,
+            priority: entries
+                .get("priority")
+                .map_or(Ok(Priority::default()), |entry| told(entry, Priority::parse(&entry.value)))?,
+            team: entries.get("team").map(|entry| told(entry, parse_team(&entry.value))).transpose()?,
         };
-        Ok(Some(Self { fraction_permille, memory }))
+        request.check()?;
+        Ok(Some(request))
     }
+
+    /// Whether the values go together and lie in their ranges: what came over the socket may not have come from
+    /// [`Request::read`].
+    ///
+    /// # Errors
+    /// Names the first value that does not, and what it may be.
+    pub fn check(&self) -> Result<(), RequestError> {
+        let wrong = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::RequestInvalid, message, remedy));
+        if !(10..=1000).contains(&self.fraction_permille) {
+            return wrong(
+                format!("a fraction of {} cannot be", format_permille(self.fraction_permille.into())),
+                "ask for a share between 0.01 and 1",
+            );
+        }
+        check_limit(self.fraction_permille, self.limit_permille)?;
+        if !(1..=GPUS_LIMIT).contains(&self.gpus) {
+            return wrong(format!("gpus={} cannot be", self.gpus), "ask for 1 to 16 GPUs");
+        }
+        match self.team.as_deref().map(parse_team) {
+            Some(Err(cause)) => wrong("the team's name is not valid".into(), &cause),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a ceiling goes with a share.
+///
+/// # Errors
+/// Names both when the ceiling is below the share or above the whole GPU.
+pub fn check_limit(fraction_permille: u16, limit_permille: Option<u16>) -> Result<(), RequestError> {
+    let Some(limit) = limit_permille else { return Ok(()) };
+    if (fraction_permille..=1000).contains(&limit) {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::RequestInvalid,
+        format!(
+            "a limit of {} does not go with a fraction of {}",
+            format_permille(limit.into()),
+            format_permille(fraction_permille.into())
+        ),
+        "give a limit between the fraction and 1, or none",
+    ))
+}
+
+fn permille(entry: &Entry) -> Result<u16, RequestError> {
+    told(entry, parse_permille(&entry.value))
+}
+
+fn told<T, E: ToString>(entry: &Entry, parsed: Result<T, E>) -> Result<T, RequestError> {
+    parsed.map_err(|cause| invalid(entry, &cause.to_string()))
+}
+
+/// A plain number of GPUs.
+fn parse_gpus(text: &str) -> Result<u16, String> {
+    let text = text.trim();
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let parsed = text.parse().ok().filter(|gpus| digits && (1..=GPUS_LIMIT).contains(gpus));
+    parsed.ok_or_else(|| "a number of GPUs lies between 1 and 16".to_owned())
+}
+
+/// A plain identifier, so that it can stand in file names, labels and tables as it is.
+fn parse_team(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let starts_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if starts_well && text.len() <= TEAM_LENGTH && text.bytes().all(plain) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "a team is at most {TEAM_LENGTH} letters, digits, dots, dashes and underscores, a letter or digit first"
+    ))
 }
 
 fn invalid(entry: &Entry, expected: &str) -> RequestError {
@@ -159,9 +272,6 @@ fn refuse_unknown(key: &str, written_as: &str) -> Result<(), RequestError> {
 fn refuse_what_has_not_landed(key: &str, entry: &Entry) -> Result<(), RequestError> {
     let accepted: &[&str] = match key {
         "mode" => &["auto", "slice"],
-        "class" => &["batch"],
-        "priority" => &["guaranteed"],
-        "gpus" => &["1"],
         planned if PLANNED.contains(&planned) => &[],
         _ => return Ok(()),
     };
@@ -199,8 +309,20 @@ mod tests {
     fn read(annotations: &[(&str, &str)], env: &[&str], name: Option<&str>) -> Result<Option<Request>, RequestError> {
         let annotations = annotations.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         let env: Vec<String> = env.iter().map(|s| s.to_string()).collect();
-        let allow = ["fraction", "memory"].map(String::from);
+        let allow = ["fraction", "memory", "limit", "gpus", "class"].map(String::from);
         Request::read(RequestSource { annotations: &annotations, env: &env, env_allow: &allow, container_name: name })
+    }
+
+    fn share(fraction_permille: u16) -> Request {
+        Request {
+            fraction_permille,
+            limit_permille: None,
+            memory: None,
+            gpus: 1,
+            class: Class::Batch,
+            priority: Priority::Guaranteed,
+            team: None,
+        }
     }
 
     #[test]
@@ -212,7 +334,7 @@ mod tests {
     fn an_annotation_wins_over_env_and_the_containers_own_over_the_pods() {
         let env = ["GPOOL_FRACTION=0.3", "GPOOL_MEMORY=4GiB"];
         let got = read(&[("gpool.io/fraction", "0.5")], &env, None).unwrap().unwrap();
-        assert_eq!(got, Request { fraction_permille: 500, memory: Some(MemoryCap::Bytes(4 << 30)) });
+        assert_eq!(got, Request { memory: Some(MemoryCap::Bytes(4 << 30)), ..share(500) });
         let pod = [("gpool.io/fraction", "0.5"), ("gpool.io/fraction.web", "0.2"), ("gpool.io/fraction.db", "0.1")];
         assert_eq!(read(&pod, &[], Some("web")).unwrap().unwrap().fraction_permille, 200);
         assert_eq!(read(&pod, &[], Some("other")).unwrap().unwrap().fraction_permille, 500);
@@ -233,12 +355,72 @@ mod tests {
         assert!(typo.to_string().contains("did you mean fraction?"), "{typo}");
         let value = read(&[], &["GPOOL_FRACTION=1.5"], None).unwrap_err();
         assert!(value.to_string().contains("GPOOL_FRACTION=\"1.5\""), "{value}");
-        let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/limit", "0.5")], &[], None).unwrap_err();
+        let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/wait", "5m")], &[], None).unwrap_err();
         assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
         let env = read(&[], &["GPOOL_FRACTION=0.3", "GPOOL_PRIORITY=guaranteed"], None).unwrap_err();
         assert_eq!(env.code, ErrorCode::RequestNotAllowedFromEnv);
         let memory_only = read(&[], &["GPOOL_MEMORY=4GiB"], None).unwrap_err();
         assert!(memory_only.to_string().contains("no fraction"), "{memory_only}");
+    }
+
+    #[test]
+    fn every_key_that_works_is_read() {
+        let annotations = [("gpool.io/priority", "burst"), ("gpool.io/team", "vision-2"), ("gpool.io/mode", "slice")];
+        let env = ["GPOOL_FRACTION=0.25", "GPOOL_LIMIT=0.5", "GPOOL_GPUS=4", "GPOOL_CLASS=latency"];
+        let want = Request {
+            limit_permille: Some(500),
+            gpus: 4,
+            class: Class::Latency,
+            priority: Priority::Burst,
+            team: Some("vision-2".into()),
+            ..share(250)
+        };
+        assert_eq!(read(&annotations, &env, None).unwrap(), Some(want));
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_with_the_key_and_the_range() {
+        for (key, value, want) in [
+            ("limit", "0.2", "between the fraction and 1"),
+            ("limit", "1.2", "between 0.01 and 1"),
+            ("gpus", "0", "between 1 and 16"),
+            ("gpus", "17", "between 1 and 16"),
+            ("gpus", "+2", "between 1 and 16"),
+            ("class", "fast", "latency, batch, notebook, train"),
+            ("priority", "high", "guaranteed, burst, scavenger"),
+            ("team", "", "a letter or digit first"),
+            ("team", "../etc", "a letter or digit first"),
+            ("team", "a b", "letters, digits"),
+        ] {
+            let key = format!("gpool.io/{key}");
+            let error = read(&[("gpool.io/fraction", "0.3"), (&key, value)], &[], None).unwrap_err();
+            assert_eq!(error.code, ErrorCode::RequestInvalid, "{error}");
+            assert!(error.to_string().contains(want), "{error}");
+        }
+        assert!(parse_team(&"a".repeat(63)).is_ok() && parse_team(&"a".repeat(64)).is_err());
+    }
+
+    #[test]
+    fn older_peers_are_understood_and_understand() {
+        let old = r#"{"fraction_permille":300,"memory":{"bytes":4294967296}}"#;
+        let request: Request = serde_json::from_str(old).unwrap();
+        assert_eq!(request, Request { memory: Some(MemoryCap::Bytes(4 << 30)), ..share(300) });
+        assert_eq!(serde_json::to_string(&request).unwrap(), old, "what an older supervisor knows is all there is");
+    }
+
+    #[test]
+    fn what_came_over_the_socket_is_checked_again() {
+        let wrong = [
+            share(9),
+            share(1001),
+            Request { limit_permille: Some(299), ..share(300) },
+            Request { gpus: 0, ..share(300) },
+            Request { team: Some("a/b".into()), ..share(300) },
+        ];
+        assert!(share(300).check().is_ok());
+        for request in wrong {
+            assert_eq!(request.check().unwrap_err().code, ErrorCode::RequestInvalid, "{request:?}");
+        }
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //! kept places that expire. Everything it knows of an end it sees itself, through pidfds and cgroups.
 
 use crate::cgroup;
+use crate::clock;
 use crate::gatekeeper::{Notice, Order};
-use crate::lease::{BIND_GRACE, Figures, Lease, Leases, Process};
+use crate::lease::{BIND_GRACE, Lease, Leases, Process, about};
 use crate::procfs::WatchedProcess;
 use crate::region::Report;
 use gpool_policy::TenantId;
 use gpool_protocol::{EventKind, HostPid, LeaseId, LeaseState};
-use gpool_shared_region::{SLOT_BYTES, SLOTS, SlotSnapshot};
+use gpool_shared_region::{SLOT_BYTES, SLOTS};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -174,7 +175,7 @@ fn bury_processes(leases: &Leases, lease: &mut Lease) {
     report.read(&lease.region, SLOTS);
     for slot in &dead {
         if let Some((_, last)) = report.taken().find(|(index, _)| index == slot) {
-            retire(&mut lease.retired, &last);
+            lease.retired.count(&last);
         }
     }
     for slot in dead {
@@ -188,31 +189,39 @@ fn bury_processes(leases: &Leases, lease: &mut Lease) {
     leases.gatekeeper.order(Order::Look { tenant: lease.tenant });
 }
 
-/// Memory comes back with the process; what it counted stays.
-fn retire(retired: &mut Figures, last: &SlotSnapshot<'_>) {
-    retired.refused = retired.refused.saturating_add(last.refused());
-    retired.gate_wait_ns = retired.gate_wait_ns.saturating_add(last.gate_wait_ns());
-    retired.launches = retired.launches.saturating_add(last.launches());
-    if last.refused() > 0 {
-        retired.refused_bytes = last.refused_bytes();
-    }
-}
-
 fn act_on(leases: &Leases, notice: Notice) {
     match notice {
         Notice::Registered { tenant, slot, registration } => accept(leases, tenant, slot, registration),
         Notice::ReportCut { tenant } => {
             let mut book = leases.book();
             if let Some(lease) = book.of_tenant(tenant) {
-                let about = crate::lease::about(&lease.record, None);
                 let message = format!(
                     "{} has cut its report short: its processes can no longer be heard, and end when they use it",
                     lease.record.container_id.short()
                 );
-                leases.events.note(EventKind::Breach, about, message);
+                leases.events.note(EventKind::Breach, about(&lease.record, None), message);
+            }
+        }
+        Notice::Hung { tenant, since_ns } => {
+            let mut book = leases.book();
+            if let Some(lease) = book.of_tenant(tenant) {
+                let message = hung_message(lease, clock::now_ns().saturating_sub(since_ns));
+                leases.events.note(EventKind::Hung, about(&lease.record, None), message);
             }
         }
     }
+}
+
+/// Who is hung, since when, and what helps.
+fn hung_message(lease: &Lease, since_ns: u64) -> String {
+    let pids: Vec<String> = lease.processes.values().map(|process| process.watched.name.pid.to_string()).collect();
+    format!(
+        "{} has work on the GPU of which nothing has ended for {} s; only the end of its processes (host pid {}) frees \
+         the GPU of it: restart the container if that is not meant",
+        lease.record.container_id.short(),
+        since_ns / 1_000_000_000,
+        if pids.is_empty() { "unknown".to_owned() } else { pids.join(", ") },
+    )
 }
 
 /// Finds out who has taken a slot, and accepts it; a slot that nobody holds is freed again.

@@ -1,6 +1,7 @@
 //! A container's cgroup, found from its init and read from the host, cgroup v1 and v2.
 
 use gpool_protocol::HostPid;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -42,6 +43,23 @@ pub fn is_populated(path: &str) -> bool {
     directories(path).iter().any(|directory| holds_processes(directory))
 }
 
+/// All processes in the cgroup `path` and below it, by the pids that the host knows.
+pub fn processes_in(path: &str) -> BTreeSet<HostPid> {
+    let mut processes = BTreeSet::new();
+    directories(path).iter().for_each(|directory| collect_processes(directory, &mut processes));
+    processes
+}
+
+fn collect_processes(directory: &Path, processes: &mut BTreeSet<HostPid>) {
+    let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    processes.extend(text.lines().filter_map(|line| line.trim().parse().ok().map(HostPid)));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect_processes(&entry.path(), processes);
+        }
+    }
+}
+
 /// The directories that `path` names: one on cgroup v2, one per controller on v1.
 fn directories(path: &str) -> Vec<PathBuf> {
     let relative = path.trim_start_matches('/');
@@ -80,5 +98,18 @@ mod tests {
     fn a_path_that_climbs_names_nothing() {
         assert!(directories("/../../etc").is_empty());
         assert!(!is_populated("/gpool-no-such-cgroup"));
+        assert!(processes_in("/gpool-no-such-cgroup").is_empty());
+    }
+
+    #[test]
+    fn processes_of_all_directories_below_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        let below = root.path().join("a/b");
+        fs::create_dir_all(&below).unwrap();
+        fs::write(root.path().join("cgroup.procs"), "7\n8\n").unwrap();
+        fs::write(below.join("cgroup.procs"), "9\n").unwrap();
+        let mut found = BTreeSet::new();
+        collect_processes(root.path(), &mut found);
+        assert_eq!(found, BTreeSet::from([7, 8, 9].map(HostPid)));
     }
 }

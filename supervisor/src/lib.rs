@@ -9,12 +9,14 @@
 //! | `region` | the files that a lease shares with its container |
 //! | `attendant` | births and deaths of processes and containers |
 //! | `sampler` | NVML and charged time, once a second |
+//! | `auditor` | what leases report, against what the device saw |
 //! | `device` | GPUs, and the driver's files for a container |
 //!
 //! Locks: the book of leases is held while the gatekeeper is asked, never the other way round; the gatekeeper takes
 //! no lock at all.
 
 mod attendant;
+mod auditor;
 mod cgroup;
 mod clock;
 mod device;

@@ -2,8 +2,10 @@
 //!
 //! NVML is asked here and nowhere else, because a call may block for long on a sick GPU.
 
+use crate::auditor::Auditor;
 use crate::device::{NvmlInventory, Occupancy};
-use crate::lease::{Lease, Leases, about};
+use crate::gatekeeper::Statistics;
+use crate::lease::{Holding, Lease, Leases, about};
 use crate::region::Report;
 use gpool_protocol::{EventKind, HostPid, format_bytes};
 use gpool_shared_region::SLOTS;
@@ -16,14 +18,17 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// A context costs at least and at most this; a sample outside is something else.
 const CONTEXT_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=1 << 30;
 
-/// Allocated bytes and contexts by process.
-type Claims = BTreeMap<HostPid, (u64, u32)>;
+/// What each process claims to hold of one GPU.
+type Claims = BTreeMap<HostPid, Holding>;
 
 /// Samples for ever; runs on its own thread.
 pub fn sample(leases: &Leases, inventory: &NvmlInventory) {
+    let mut auditor = Auditor::new(leases.gpus.len());
     loop {
         note_memory(leases, inventory);
-        note_charges(leases);
+        let statistics = leases.gatekeeper.statistics();
+        note_charges(leases, &statistics);
+        auditor.look(leases, inventory, &statistics);
         tell_refusals(leases);
         std::thread::sleep(PERIOD);
     }
@@ -44,15 +49,16 @@ pub fn note_memory(leases: &Leases, inventory: &NvmlInventory) {
     }
 }
 
-/// What each registered process of a GPU claims: allocated bytes and contexts.
+/// What each registered process of a GPU claims.
 fn claims(leases: &Leases, gpu: usize) -> Claims {
     let mut report = Report::new();
     let mut claims = BTreeMap::new();
-    for lease in leases.book().leases.values().filter(|lease| lease.gpu == gpu) {
+    for lease in leases.book().leases.values() {
+        let Some(place) = lease.place_of(gpu) else { continue };
         report.read(&lease.region, SLOTS);
         for (slot, claimed) in report.taken() {
             if let Some(process) = lease.processes.get(&slot) {
-                claims.insert(process.watched.name.pid, (claimed.allocated_bytes(), claimed.contexts()));
+                claims.insert(process.watched.name.pid, Holding::of(&claimed, place));
             }
         }
     }
@@ -64,13 +70,12 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
 /// or lies about, is not its neighbours' loss. New leases of the GPU begin with what was seen last.
 fn learn_context_cost(leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupancy: &Occupancy) {
     let mut book = leases.book();
-    for lease in book.leases.values_mut().filter(|lease| lease.gpu == gpu) {
+    for lease in book.leases.values_mut().filter(|lease| lease.place_of(gpu).is_some()) {
         for pid in lease.processes.values().map(|process| process.watched.name.pid) {
-            let Some((allocated_bytes, 1)) = after.get(&pid).filter(|claim| before.get(&pid) == Some(claim)) else {
-                continue;
-            };
+            let claim = after.get(&pid).filter(|claim| claim.contexts == 1 && before.get(&pid) == Some(claim));
+            let Some(claim) = claim else { continue };
             let Some(used_bytes) = occupancy.by_process.get(&pid) else { continue };
-            let Some(cost) = used_bytes.checked_sub(*allocated_bytes) else { continue };
+            let Some(cost) = used_bytes.checked_sub(claim.allocated_bytes) else { continue };
             if CONTEXT_BYTES.contains(&cost) && lease.context_bytes.is_none_or(|known| cost < known) {
                 lease.context_bytes = Some(cost);
                 lease.region.control().context_bytes.store(cost, Ordering::Relaxed);
@@ -92,12 +97,21 @@ fn note_foreign(leases: &Leases, gpu: usize, occupancy: &Occupancy, claims: &Cla
     leases.foreign_bytes[gpu].store(foreign + unattributed, Ordering::Relaxed);
 }
 
-fn note_charges(leases: &Leases) {
-    let statistics = leases.gatekeeper.statistics();
+/// What the scheduler has charged goes into the book, and into the record if there is anything new: a restarted
+/// supervisor goes on from there.
+fn note_charges(leases: &Leases, statistics: &Statistics) {
     let mut book = leases.book();
     for standing in &statistics.standings {
-        if let Some(lease) = book.of_tenant(standing.tenant) {
-            lease.note_charge(statistics.at_ns, standing.charged_ns);
+        let Some(lease) = book.of_tenant(standing.tenant) else { continue };
+        if let Some(account) = lease.accounts.iter_mut().find(|account| account.gpu == standing.gpu) {
+            account.note(statistics.at_ns, standing.charged_ns, standing.lag_ns);
+        }
+    }
+    for lease in book.leases.values_mut() {
+        if lease.note_standing(statistics.at_ns)
+            && let Err(error) = lease.record.write(&leases.configuration.paths.run_dir)
+        {
+            eprintln!("gpool-supervisor: {error}");
         }
     }
 }
@@ -118,13 +132,14 @@ fn tell_refusals(leases: &Leases) {
 
 fn refusal_message(lease: &Lease, figures: &crate::lease::Figures) -> String {
     let context_bytes = lease.region.control().context_bytes.load(Ordering::Relaxed);
+    let held = figures.fullest();
     format!(
         "refused {} more allocation(s) of {}, the last of {}: it holds {} and {} context(s) of {} each, of a cap of {}",
         figures.refused - lease.refusals_told,
         lease.record.container_id.short(),
         format_bytes(figures.refused_bytes),
-        format_bytes(figures.allocated_bytes),
-        figures.contexts,
+        format_bytes(held.allocated_bytes),
+        held.contexts,
         format_bytes(context_bytes),
         format_bytes(lease.record.memory_cap_bytes)
     )

@@ -9,6 +9,7 @@ use crate::lease::{self, Leases};
 use crate::{clock, procfs, sampler};
 use clap::Parser;
 use gpool_policy::TenantId;
+use gpool_policy::slice::ServerSet;
 use gpool_protocol::EventKind;
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -80,6 +81,9 @@ fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn 
     let files = DriverFiles::find(&configuration)?;
     let inventory = NvmlInventory::open(&configuration.driver.nvml)?;
     let gpus = inventory.gpus()?;
+    if gpus.len() > ServerSet::LIMIT {
+        return Err(format!("NVML shows {} GPUs, and one supervisor serves {}", gpus.len(), ServerSet::LIMIT).into());
+    }
     let mailbox = Mailbox::new()?;
     let (post, waker) = (mailbox.post(), mailbox.post());
     let (gatekeeper, _thread) = gatekeeper::start(gpus.len(), move |notice| post.put(notice))?;

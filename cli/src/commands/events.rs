@@ -28,7 +28,7 @@ fn present(line: &str, format: Format) -> String {
     let kind = output::to_value(&event.kind).as_str().unwrap_or_default().to_owned();
     match format {
         Format::Json => line.to_owned(),
-        Format::Table => {
+        Format::Table | Format::Wide => {
             let container = event.container_id.as_ref().map_or("-", |id| id.short());
             format!("{}  {kind:18}  {container:12}  {}", time(event.unix_ms), event.message)
         }

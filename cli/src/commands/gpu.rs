@@ -22,7 +22,7 @@ pub fn run(client: &Client, verb: GpuVerb) -> Result<(), Failure> {
     let GpuVerb::Ls { format } = verb;
     let gpus: Vec<GpuView> = client.get("/v1/gpus")?;
     match format {
-        Format::Table => output::print(&render(&gpus)),
+        Format::Table | Format::Wide => output::print(&render(&gpus)),
         Format::Json => output::print_json("gpus", &gpus),
         Format::Csv => output::print(&render_csv(&gpus)),
     }

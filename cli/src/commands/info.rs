@@ -10,7 +10,7 @@ use gpool_protocol::{Client, SupervisorInfo};
 pub fn run(client: &Client, format: Format) -> Result<(), Failure> {
     let info: SupervisorInfo = client.get("/v1/info")?;
     match format {
-        Format::Table => {
+        Format::Table | Format::Wide => {
             output::print(&facts(&info).map(|(name, value)| format!("{:20}{value}\n", format!("{name}:"))).concat())
         }
         Format::Json => output::print_json("supervisor", &info),

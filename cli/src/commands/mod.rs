@@ -2,9 +2,11 @@
 
 pub mod completion;
 pub mod events;
+pub mod explain;
 pub mod gpu;
 pub mod info;
 pub mod inspect;
+pub mod pause;
 pub mod ps;
 pub mod top;
 pub mod update;

@@ -3,7 +3,7 @@
 use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::output;
-use crate::table::{LeaseRow, render, render_csv};
+use crate::table::{LeaseRow, render, render_csv, render_wide};
 use gpool_protocol::{Client, LeaseView};
 
 /// Lists the leases.
@@ -14,8 +14,13 @@ pub fn run(client: &Client, format: Format) -> Result<(), Failure> {
 /// Prints `leases` once.
 pub fn print(leases: &[LeaseView], format: Format) -> Result<(), Failure> {
     match format {
-        Format::Table => output::print(&render(&leases.iter().map(LeaseRow::from).collect::<Vec<_>>())),
+        Format::Table => output::print(&render(&rows(leases))),
+        Format::Wide => output::print(&render_wide(&rows(leases))),
         Format::Json => output::print_json("leases", &leases),
         Format::Csv => output::print(&render_csv(leases)),
     }
+}
+
+fn rows(leases: &[LeaseView]) -> Vec<LeaseRow> {
+    leases.iter().map(LeaseRow::from).collect()
 }

@@ -4,7 +4,7 @@ use super::ps;
 use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::live::LiveBlock;
-use crate::table::{GateWait, LeaseRow, render};
+use crate::table::{GateWait, LeaseRow, render, render_wide};
 use gpool_protocol::{Client, LeaseId, LeaseView};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ pub fn run(client: &Client, once: bool, interval: Duration, format: Format) -> R
         let look = Look { at: Instant::now(), leases: client.get("/v1/leases")? };
         match format {
             Format::Table => live.draw(&mut std::io::stdout().lock(), &render(&rows(&look, last.as_ref())))?,
+            Format::Wide => live.draw(&mut std::io::stdout().lock(), &render_wide(&rows(&look, last.as_ref())))?,
             other => ps::print(&look.leases, other)?,
         }
         if once {
@@ -40,7 +41,8 @@ fn rows(look: &Look, last: Option<&Look>) -> Vec<LeaseRow> {
     let since = |lease: &LeaseView| {
         let mut row = LeaseRow::from(lease);
         if let Some(before) = before.get(&lease.lease_id) {
-            row.received_permille = permille(lease.charged_gpu_ns, before.charged_gpu_ns, elapsed_ns);
+            let gpus = lease.gpus.len().max(1) as u128;
+            row.received_permille = permille(lease.charged_gpu_ns, before.charged_gpu_ns, elapsed_ns * gpus);
             row.gate_wait = GateWait::Permille(permille(lease.gate_wait_ns, before.gate_wait_ns, elapsed_ns));
         }
         row

@@ -7,7 +7,14 @@ use gpool_protocol::{Client, LeaseUpdate, LeaseView};
 
 /// Changes a lease and prints the container's id, as docker does.
 pub fn run(client: &Client, change: &Change) -> Result<(), Failure> {
-    let update = LeaseUpdate { fraction_permille: change.fraction, memory_bytes: change.memory };
+    let update = LeaseUpdate {
+        fraction_permille: change.fraction,
+        limit_permille: change.limit,
+        no_limit: change.no_limit,
+        memory_bytes: change.memory,
+        class: change.class,
+        priority: change.priority,
+    };
     let lease: LeaseView = client.patch(&format!("/v1/leases/{}", change.id), &update)?;
     output::print(&format!("{}\n", lease.container_id))
 }

@@ -20,56 +20,78 @@ pub struct Offer {
 pub enum Refusal {
     /// There is no GPU to choose from.
     NoGpu,
+    /// There are not so many GPUs.
+    TooFewGpus {
+        /// How many were asked for.
+        asked: usize,
+        /// How many there are to choose from.
+        present: usize,
+    },
     /// The fraction is not within 1 to 1000 permille.
     Fraction {
         /// What was asked for.
         asked_permille: u16,
     },
-    /// No GPU has so much compute free.
+    /// No GPU, or not enough of them, has so much compute free.
     Share {
-        /// What was asked for.
+        /// What was asked for on each.
         asked_permille: u16,
+        /// How many GPUs were asked for.
+        gpus: usize,
         /// Every GPU looked at, in the order given.
         offers: Vec<Offer>,
     },
-    /// No GPU that has the compute free has the memory free as well.
+    /// No GPU that has the compute free, or not enough of them, has the memory free as well.
     Memory {
         /// The compute asked for; the memory is in each offer, as it may depend on the GPU.
         asked_permille: u16,
+        /// How many GPUs were asked for.
+        gpus: usize,
         /// Every GPU looked at, in the order given.
         offers: Vec<Offer>,
     },
 }
 
 impl Refusal {
-    /// The most compute free on one GPU.
+    /// The most compute that is free on as many GPUs as were asked for.
     #[must_use]
     pub fn best_share_permille(&self) -> u16 {
-        self.offers().iter().map(|offer| offer.share_free_permille).max().unwrap_or(0)
+        let mut free: Vec<u16> = self.offers().iter().map(|offer| offer.share_free_permille).collect();
+        free.sort_unstable_by(|one, other| other.cmp(one));
+        free.get(self.gpus() - 1).copied().unwrap_or(0)
     }
 
-    /// The GPU with the most memory free among those that have the compute free.
+    /// Of the GPUs that have the compute free, the one whose free memory as many as were asked for have.
     #[must_use]
     pub fn best_memory(&self) -> Option<&Offer> {
         let asked = self.asked_permille();
-        self.offers()
-            .iter()
-            .filter(|offer| offer.share_free_permille >= asked)
-            .max_by_key(|offer| offer.memory_free_bytes)
+        let mut offers: Vec<&Offer> = self.offers().iter().filter(|offer| offer.share_free_permille >= asked).collect();
+        offers.sort_by_key(|offer| std::cmp::Reverse(offer.memory_free_bytes));
+        offers.get(self.gpus() - 1).copied()
+    }
+
+    /// How many GPUs were asked for, at least 1.
+    #[must_use]
+    pub fn gpus(&self) -> usize {
+        match self {
+            Self::NoGpu | Self::Fraction { .. } => 1,
+            Self::TooFewGpus { asked, .. } => (*asked).max(1),
+            Self::Share { gpus, .. } | Self::Memory { gpus, .. } => (*gpus).max(1),
+        }
     }
 
     /// What each GPU could give.
     #[must_use]
     pub fn offers(&self) -> &[Offer] {
         match self {
-            Self::NoGpu | Self::Fraction { .. } => &[],
+            Self::NoGpu | Self::TooFewGpus { .. } | Self::Fraction { .. } => &[],
             Self::Share { offers, .. } | Self::Memory { offers, .. } => offers,
         }
     }
 
     fn asked_permille(&self) -> u16 {
         match self {
-            Self::NoGpu => 0,
+            Self::NoGpu | Self::TooFewGpus { .. } => 0,
             Self::Fraction { asked_permille }
             | Self::Share { asked_permille, .. }
             | Self::Memory { asked_permille, .. } => *asked_permille,
@@ -81,6 +103,9 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoGpu => write!(f, "no gpu matches the request"),
+            Self::TooFewGpus { asked, present } => {
+                write!(f, "{asked} gpus asked, {present} present, ask for at most {present}")
+            }
             Self::Fraction { asked_permille } => {
                 write!(f, "fraction {} is not within 0.001 and 1", Fraction(*asked_permille))
             }
@@ -88,9 +113,11 @@ impl fmt::Display for Refusal {
                 let best = self.best_share_permille();
                 write!(
                     f,
-                    "fraction {} asked, at most {} free on one gpu, ",
+                    "fraction {} asked, at most {} free on {} gpu{}, ",
                     Fraction(*asked_permille),
-                    Fraction(best)
+                    Fraction(best),
+                    if self.gpus() == 1 { "one".to_owned() } else { self.gpus().to_string() },
+                    if self.gpus() == 1 { "" } else { "s" }
                 )?;
                 if best == 0 {
                     write!(f, "wait or end a lease")

@@ -102,12 +102,13 @@ impl DriverFiles {
         &self.shims
     }
 
-    /// The edits that bring the driver and exactly one GPU into a container.
+    /// The edits that bring the driver and exactly these GPUs, in NVML's order, into a container.
     ///
     /// # Errors
     /// When a device node is not there.
-    pub fn edits(&self, gpu: &Gpu) -> Result<Vec<Edit>, DriverFilesError> {
-        let mut edits = vec![self.device(&format!("nvidia{}", gpu.minor))?];
+    pub fn edits(&self, gpus: &[&Gpu]) -> Result<Vec<Edit>, DriverFilesError> {
+        let nodes = gpus.iter().map(|gpu| self.device(&format!("nvidia{}", gpu.minor)));
+        let mut edits = nodes.collect::<Result<Vec<Edit>, _>>()?;
         for (index, name) in CONTROL_NODES.iter().enumerate() {
             match self.device(name) {
                 Ok(edit) => edits.push(edit),
@@ -118,6 +119,10 @@ impl DriverFiles {
         edits.extend(self.libraries.iter().cloned());
         // An NVIDIA wrapper behind us must not inject the driver a second time.
         edits.push(Edit::Env { name: "NVIDIA_VISIBLE_DEVICES".into(), value: "void".into() });
+        if gpus.len() > 1 {
+            // CUDA puts the fastest first unless told to number GPUs as NVML does.
+            edits.push(Edit::Env { name: "CUDA_DEVICE_ORDER".into(), value: "PCI_BUS_ID".into() });
+        }
         Ok(edits)
     }
 

@@ -1,8 +1,10 @@
 //! GPUs through NVML.
 
+use gpool_policy::honesty::Sample;
 use gpool_protocol::{GpuUuid, HostPid};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -109,5 +111,18 @@ impl NvmlInventory {
             UsedGpuMemory::Unavailable => None,
         });
         Ok(Occupancy { used_bytes, by_process: known.collect() })
+    }
+
+    /// How busy each process kept the GPU `index` in the sampling periods that ended after `since_us` of NVML's clock.
+    /// Nothing where NVML has no such figures: on MIG instances, on old GPUs, and while nobody works.
+    pub fn process_use(&self, index: u32, since_us: u64) -> Vec<Sample> {
+        let device = self.nvml.device_by_index(index);
+        let samples = device.and_then(|device| device.process_utilization_stats(since_us)).unwrap_or_default();
+        let sample = |sample: ProcessUtilizationSample| Sample {
+            process: sample.pid,
+            at_us: sample.timestamp,
+            busy_percent: sample.sm_util,
+        };
+        samples.into_iter().map(sample).collect()
     }
 }

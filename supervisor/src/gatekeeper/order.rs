@@ -2,6 +2,7 @@
 
 use crate::region::RegionHost;
 use gpool_policy::TenantId;
+use gpool_policy::slice::{Explanation, Share};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -11,12 +12,12 @@ pub enum Order {
     Join {
         /// Its tenant id, never used before.
         tenant: TenantId,
-        /// Index of its GPU.
-        gpu: usize,
+        /// Indices of its GPUs, in the order in which its bursts number them; at least one.
+        gpus: Vec<usize>,
         /// Its region.
         region: Arc<RegionHost>,
-        /// Its share.
-        weight_permille: u16,
+        /// What it is entitled to.
+        share: Share,
         /// GPU time that it owes from an earlier life.
         debt_ns: u64,
     },
@@ -24,15 +25,39 @@ pub enum Order {
     Leave {
         /// Which.
         tenant: TenantId,
-        /// Where the debt goes, in GPU nanoseconds.
-        debt_ns: Sender<u64>,
+        /// Where the debts go: by GPU, in GPU nanoseconds.
+        debts_ns: Sender<Vec<(usize, u64)>>,
     },
-    /// A share has changed.
-    Weight {
+    /// An entitlement has changed.
+    Change {
         /// Whose.
         tenant: TenantId,
         /// To what.
-        weight_permille: u16,
+        share: Share,
+    },
+    /// The tenant's gate stays closed until it is resumed.
+    Pause {
+        /// Whose.
+        tenant: TenantId,
+    },
+    /// The tenant may be served again.
+    Resume {
+        /// Who.
+        tenant: TenantId,
+    },
+    /// The tenant has used GPU time that it did not report.
+    Owe {
+        /// Who.
+        tenant: TenantId,
+        /// How much.
+        ns: u64,
+    },
+    /// Say where a tenant stands on each of its GPUs.
+    Explain {
+        /// Who.
+        tenant: TenantId,
+        /// Where that goes.
+        answer: Sender<Explained>,
     },
     /// A process of the lease has died: take what it still has to tell, then answer. Its slot is freed after that.
     Collect {
@@ -62,6 +87,13 @@ pub enum Notice {
         /// The number that it made up.
         registration: u64,
     },
+    /// Nothing of the tenant's work ends.
+    Hung {
+        /// Which.
+        tenant: TenantId,
+        /// Since when, CLOCK_MONOTONIC.
+        since_ns: u64,
+    },
     /// The tenant has cut its report short.
     ReportCut {
         /// Which.
@@ -69,11 +101,22 @@ pub enum Notice {
     },
 }
 
-/// One tenant's figures.
+/// Where a tenant stands at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Explained {
+    /// CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// In the order of its GPUs; empty if it is gone.
+    pub gpus: Vec<Explanation>,
+}
+
+/// One tenant's figures on one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// Which tenant.
     pub tenant: TenantId,
+    /// Index of the GPU.
+    pub gpu: usize,
     /// GPU time charged since it joined.
     pub charged_ns: u64,
     /// GPU time that it is owed (positive) or owes.
@@ -85,7 +128,7 @@ pub struct Standing {
 pub struct Statistics {
     /// CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// By tenant.
+    /// By tenant and GPU.
     pub standings: Vec<Standing>,
     /// Longest of the GPUs' measured hand-offs.
     pub handoff_ns: u64,

@@ -4,7 +4,8 @@ use super::order::Notice;
 use crate::region::{RegionHost, Report};
 use gpool_policy::TenantId;
 use gpool_policy::slice::Input;
-use gpool_shared_region::{BURST_RING, Demand, GateWord, SLOTS};
+use gpool_policy::timeline::Burst;
+use gpool_shared_region::{BURST_RING, BurstTag, Demand, GateWord, SLOTS};
 use std::sync::Arc;
 
 /// What one process has told before.
@@ -15,10 +16,20 @@ struct Seen {
     burst_total_ns: u64,
 }
 
+/// What has been read from reports and not yet fed to the schedulers.
+#[derive(Default)]
+pub struct Heard {
+    /// Measured bursts by GPU of this host.
+    pub bursts: Vec<(usize, Burst)>,
+    /// Measured hand-offs.
+    pub inputs: Vec<Input>,
+}
+
 /// A lease with its gate.
 pub struct Tenant {
     pub id: TenantId,
-    pub gpu: usize,
+    /// Indices of its GPUs on this host, in the order in which its bursts number them.
+    pub gpus: Vec<usize>,
     pub region: Arc<RegionHost>,
     seen: [Seen; SLOTS],
     /// Slots below this have been rung from.
@@ -44,11 +55,11 @@ const NOTICES: u32 = 2 * SLOTS as u32;
 impl Tenant {
     /// A lease whose region is ready. The gate is closed: a taken-over tenant asks anew. Processes that are there
     /// already are told as registered: some may have come while no supervisor was there to see it.
-    pub fn new(id: TenantId, gpu: usize, region: Arc<RegionHost>, notices: &mut Vec<Notice>) -> Self {
+    pub fn new(id: TenantId, gpus: Vec<usize>, region: Arc<RegionHost>, notices: &mut Vec<Notice>) -> Self {
         let word = region.close_gate();
         let mut tenant = Self {
             id,
-            gpu,
+            gpus,
             region,
             seen: [Seen::default(); SLOTS],
             slots: SLOTS,
@@ -109,11 +120,11 @@ impl Tenant {
     }
 
     /// Opens or renews the gate. `due_ns` is when this should have happened: a late timer is part of the hand-off.
-    pub fn open(&mut self, now_ns: u64, due_ns: u64, until_ns: u64) {
+    pub fn open(&mut self, now_ns: u64, due_ns: u64, until_ns: u64, depth_ns: u64) {
         if !self.word.is_open() {
             self.measured_from_ns = Some(due_ns);
         }
-        self.word = self.region.open_gate(now_ns, until_ns);
+        self.word = self.region.open_gate(now_ns, until_ns, depth_ns);
         self.live = true;
     }
 
@@ -125,8 +136,8 @@ impl Tenant {
         self.measured_from_ns = None;
     }
 
-    /// Reads the report into `report`: measured bursts and hand-offs go to `inputs`, new processes to `notices`.
-    pub fn collect(&mut self, report: &mut Report, inputs: &mut Vec<Input>, notices: &mut Vec<Notice>) {
+    /// Reads the report into `report`: measured bursts and hand-offs go to `heard`, new processes to `notices`.
+    pub fn collect(&mut self, report: &mut Report, heard: &mut Heard, notices: &mut Vec<Notice>) {
         report.read(&self.region, self.slots);
         if report.is_cut() && !self.cut {
             self.cut = true;
@@ -148,14 +159,14 @@ impl Tenant {
             for number in first..count {
                 let (start_ns, end_ns) = slot.burst(number);
                 told_ns = end_ns.saturating_sub(start_ns).saturating_add(told_ns);
-                inputs.push(Input::Burst { tenant: self.id, context: index as u64, start_ns, end_ns });
+                heard.bursts.push(burst_of(self.id, &self.gpus, index, slot.burst_tag(number), (start_ns, end_ns)));
             }
             // The ring turned over between two looks: what it no longer shows is charged just before the rest.
             let lost_ns = total_ns.saturating_sub(seen.burst_total_ns).saturating_sub(told_ns);
             if first > seen.burst_count && lost_ns > 0 {
                 let end_ns = slot.burst(first).0;
                 let start_ns = end_ns.saturating_sub(lost_ns);
-                inputs.push(Input::Burst { tenant: self.id, context: index as u64, start_ns, end_ns });
+                heard.bursts.push(burst_of(self.id, &self.gpus, index, slot.burst_tag(first), (start_ns, end_ns)));
             }
             // A count that goes backward is a lie or a truncated file; either way start from what it says now.
             (seen.burst_count, seen.burst_total_ns) = (count, total_ns);
@@ -164,7 +175,7 @@ impl Tenant {
             {
                 self.measured_from_ns = None;
                 let after_open_ns = slot.first_launch_ns().saturating_sub(from_ns);
-                inputs.push(Input::FirstLaunch { tenant: self.id, after_open_ns });
+                heard.inputs.push(Input::FirstLaunch { tenant: self.id, after_open_ns });
             }
         }
     }
@@ -199,5 +210,35 @@ impl Tenant {
             // It stood at the gate before this opening and is being woken, or is at work.
             (true, _, _) => None,
         }
+    }
+}
+
+/// A burst of the process in slot `slot`, and the GPU that it ran on. Of a GPU that the lease does not have, it counts on
+/// the first. Contexts of different processes never have one number: 24 bits are the process's own, as many as a tag
+/// is believed for.
+fn burst_of(
+    tenant: TenantId,
+    gpus: &[usize],
+    slot: usize,
+    tag: BurstTag,
+    (start_ns, end_ns): (u64, u64),
+) -> (usize, Burst) {
+    let gpu = gpus.get(tag.gpu()).or(gpus.first()).copied().unwrap_or(0);
+    let context = (slot as u64) << 24 | u64::from(tag.context() & 0xff_ffff);
+    (gpu, Burst { tenant, context, start_ns, end_ns })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_counts_on_the_gpu_that_its_tag_names() {
+        let on = |gpu, context| burst_of(TenantId(1), &[4, 7], 3, BurstTag::new(gpu, context), (10, 20));
+        let (gpu, burst) = on(1, 5);
+        assert_eq!((gpu, burst.context, burst.start_ns, burst.end_ns), (7, 3 << 24 | 5, 10, 20));
+        assert_eq!(on(0, 5).0, 4);
+        assert_eq!(on(2, 5).0, 4, "the lease has no third GPU");
+        assert_eq!(on(0, u32::MAX).1.context, 3 << 24 | 0xff_ffff, "no claim reaches another process's contexts");
     }
 }

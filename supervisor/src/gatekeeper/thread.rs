@@ -1,15 +1,14 @@
 //! The gatekeeper's loop.
 
-use super::order::{Notice, Order, Standing, Statistics};
-use super::server::Server;
+use super::gates::{Gates, Tenants};
+use super::order::{Explained, Notice, Order, Statistics};
 use super::tenant::Tenant;
 use super::wakeup::{Doorbell, Wakeup};
 use crate::clock;
 use crate::region::Report;
 use gpool_policy::TenantId;
-use gpool_policy::slice::{Input, Share};
+use gpool_policy::slice::Input;
 use gpool_shared_region::HEARTBEAT_PERIOD_NS;
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -42,11 +41,18 @@ impl Gatekeeper {
         let _ = receiver.recv();
     }
 
-    /// Ends a tenant; what it owed.
-    pub fn leave(&self, tenant: TenantId) -> u64 {
+    /// Ends a tenant; what it owed on each of its GPUs.
+    pub fn leave(&self, tenant: TenantId) -> Vec<(usize, u64)> {
         let (sender, receiver) = channel();
-        self.order(Order::Leave { tenant, debt_ns: sender });
-        receiver.recv().unwrap_or(0)
+        self.order(Order::Leave { tenant, debts_ns: sender });
+        receiver.recv().unwrap_or_default()
+    }
+
+    /// Where a tenant stands on each of its GPUs.
+    pub fn explain(&self, tenant: TenantId) -> Explained {
+        let (sender, receiver) = channel();
+        self.order(Order::Explain { tenant, answer: sender });
+        receiver.recv().unwrap_or_default()
     }
 }
 
@@ -60,8 +66,8 @@ pub fn start(gpus: usize, notice: impl Fn(Notice) + Send + 'static) -> io::Resul
     let gatekeeper = Gatekeeper { orders: sender, doorbell: wakeup.doorbell() };
     let now_ns = clock::now_ns();
     let state = Loop {
-        servers: (0..gpus).map(|_| Server::new(now_ns)).collect(),
-        tenants: BTreeMap::new(),
+        gates: Gates::new(gpus, now_ns),
+        tenants: Tenants::new(),
         wakeup,
         orders: receiver,
         notice: Box::new(notice),
@@ -82,8 +88,8 @@ fn ask_for_priority() {
 }
 
 struct Loop {
-    servers: Vec<Server>,
-    tenants: BTreeMap<TenantId, Tenant>,
+    gates: Gates,
+    tenants: Tenants,
     wakeup: Wakeup,
     orders: Receiver<Order>,
     notice: Box<dyn Fn(Notice) + Send>,
@@ -103,7 +109,7 @@ impl Loop {
                 self.obey(order, &mut again);
             }
             again.extend(rung.iter().map(|token| TenantId(*token)));
-            self.look(&again, now_ns);
+            self.look(&again);
             if now_ns >= self.beat_ns {
                 self.beat(now_ns);
             }
@@ -112,9 +118,8 @@ impl Loop {
 
     /// The next timer of any scheduler, and the heartbeat while there is somebody to hear it.
     fn next_ns(&self) -> Option<u64> {
-        let timers = self.servers.iter().filter_map(|server| server.scheduler.next_timer());
         let beat = (!self.tenants.is_empty()).then_some(self.beat_ns);
-        timers.chain(beat).min()
+        self.gates.next_timer().into_iter().chain(beat).min()
     }
 
     /// Says that the supervisor lives, and listens again to bells that were too loud.
@@ -128,7 +133,7 @@ impl Loop {
         }
     }
 
-    fn look(&mut self, rung: &[TenantId], now_ns: u64) {
+    fn look(&mut self, rung: &[TenantId]) {
         let mut notices = Vec::new();
         for id in rung {
             if let Some(tenant) = self.tenants.get_mut(id)
@@ -137,84 +142,56 @@ impl Loop {
                 self.wakeup.forget(tenant.region.bell());
             }
         }
-        for (gpu, server) in self.servers.iter_mut().enumerate() {
-            let due = server.scheduler.next_timer().is_some_and(|at_ns| at_ns <= now_ns);
-            let here = |id: &TenantId| self.tenants.get(id).is_some_and(|tenant| tenant.gpu == gpu);
-            if due || rung.iter().any(here) {
-                server.look(gpu, &mut self.tenants, rung, &mut self.report, &mut notices);
-            }
-        }
+        self.gates.look(&mut self.tenants, rung, &mut self.report, &mut notices);
         notices.into_iter().for_each(|notice| (self.notice)(notice));
     }
 
     /// Carries out one order; tenants to look at go to `again`.
     fn obey(&mut self, order: Order, again: &mut Vec<TenantId>) {
+        let mut notices = Vec::new();
         match order {
-            Order::Join { tenant: id, gpu, region, weight_permille, debt_ns } => {
-                let mut notices = Vec::new();
-                let mut tenant = Tenant::new(id, gpu, region, &mut notices);
+            Order::Join { tenant: id, gpus, region, share, debt_ns } => {
+                let mut tenant = Tenant::new(id, gpus, region, &mut notices);
                 tenant.region.beat(clock::now_ns());
                 listen(&self.wakeup, &mut tenant);
                 self.tenants.insert(id, tenant);
-                let input = Input::Join { tenant: id, share: Share::of(weight_permille), debt_ns };
-                self.servers[gpu].handle(&mut self.tenants, input);
+                self.gates.join(&mut self.tenants, id, share, debt_ns, &mut notices);
                 again.push(id);
-                notices.into_iter().for_each(|notice| (self.notice)(notice));
             }
-            Order::Leave { tenant: id, debt_ns } => {
-                let mut debt = 0;
-                if let Some(gpu) = self.tenants.get(&id).map(|tenant| tenant.gpu) {
-                    self.collect_last(id);
-                    debt = self.servers[gpu].scheduler.debt_ns(id);
-                    self.servers[gpu].handle(&mut self.tenants, Input::Leave { tenant: id });
-                }
+            Order::Leave { tenant: id, debts_ns } => {
+                self.gates.collect_last(&mut self.tenants, id, &mut self.report, &mut notices);
+                let debts = self.gates.leave(&mut self.tenants, id, &mut notices);
                 if let Some(mut tenant) = self.tenants.remove(&id) {
                     tenant.close();
                     self.wakeup.forget(tenant.region.bell());
                 }
-                let _ = debt_ns.send(debt);
+                let _ = debts_ns.send(debts);
             }
-            Order::Weight { tenant: id, weight_permille } => {
-                if let Some(gpu) = self.tenants.get(&id).map(|tenant| tenant.gpu) {
-                    let input = Input::Change { tenant: id, share: Share::of(weight_permille) };
-                    self.servers[gpu].handle(&mut self.tenants, input);
-                }
+            Order::Change { tenant, share } => self.feed(Input::Change { tenant, share }, &mut notices),
+            Order::Pause { tenant } => self.feed(Input::Pause { tenant }, &mut notices),
+            Order::Resume { tenant } => {
+                self.feed(Input::Resume { tenant }, &mut notices);
+                again.push(tenant);
+            }
+            Order::Owe { tenant, ns } => self.feed(Input::Owe { tenant, ns }, &mut notices),
+            Order::Explain { tenant, answer } => {
+                let gpus = self.tenants.get(&tenant).map_or_else(Vec::new, |tenant| self.gates.explain(tenant));
+                let _ = answer.send(Explained { at_ns: clock::now_ns(), gpus });
             }
             Order::Collect { tenant, done } => {
-                self.collect_last(tenant);
+                self.gates.collect_last(&mut self.tenants, tenant, &mut self.report, &mut notices);
                 let _ = done.send(());
             }
             Order::Look { tenant } => again.push(tenant),
             Order::Statistics(answer) => {
-                let _ = answer.send(self.statistics());
+                let _ = answer.send(self.gates.statistics(&self.tenants));
             }
         }
+        notices.into_iter().for_each(|notice| (self.notice)(notice));
     }
 
-    /// The last bursts of a tenant that is leaving.
-    fn collect_last(&mut self, id: TenantId) {
-        let Some(tenant) = self.tenants.get_mut(&id) else { return };
-        let (mut inputs, mut notices) = (Vec::new(), Vec::new());
-        tenant.collect(&mut self.report, &mut inputs, &mut notices);
-        let gpu = tenant.gpu;
-        inputs.into_iter().for_each(|input| self.servers[gpu].handle(&mut self.tenants, input));
-    }
-
-    fn statistics(&self) -> Statistics {
-        let standing = |tenant: &Tenant| {
-            let scheduler = &self.servers[tenant.gpu].scheduler;
-            Standing {
-                tenant: tenant.id,
-                charged_ns: scheduler.charged_ns(tenant.id).unwrap_or(0),
-                lag_ns: scheduler.lag_ns(tenant.id).unwrap_or(0),
-            }
-        };
-        Statistics {
-            at_ns: clock::now_ns(),
-            standings: self.tenants.values().map(standing).collect(),
-            handoff_ns: self.servers.iter().map(|server| server.scheduler.handoff_ns()).max().unwrap_or(0),
-            slice_ns: self.servers.iter().map(|server| server.scheduler.slice_ns()).max().unwrap_or(0),
-        }
+    fn feed(&mut self, input: Input, notices: &mut Vec<Notice>) {
+        self.gates.handle(&mut self.tenants, input, notices);
     }
 }
 

@@ -112,7 +112,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, ErrorBody
 fn status_of(code: ErrorCode) -> (u16, &'static str) {
     match code {
         ErrorCode::MessageInvalid | ErrorCode::RequestInvalid => (400, "Bad Request"),
-        ErrorCode::NotPermitted => (403, "Forbidden"),
+        ErrorCode::NotPermitted | ErrorCode::RequestNotAllowed => (403, "Forbidden"),
         ErrorCode::LeaseUnknown => (404, "Not Found"),
         ErrorCode::LeaseConflict | ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoGpu => {
             (409, "Conflict")

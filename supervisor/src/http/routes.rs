@@ -57,6 +57,9 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             (leases.watch_changed)();
             value(leases.book().find(id)?.view())
         }
+        ("POST", ["v1", "leases", id, "pause"]) => value(set_paused(peer, leases, id, true)?),
+        ("POST", ["v1", "leases", id, "resume"]) => value(set_paused(peer, leases, id, false)?),
+        ("GET", ["v1", "leases", id, "explain"]) => value(leases.explain(id)?),
         ("PATCH", ["v1", "leases", id]) => value(update(request, peer, leases, id)?),
         (method, _) => Err(ErrorBody::new(
             ErrorCode::MessageInvalid,
@@ -68,22 +71,21 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
 
 fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
     let change = request.message::<LeaseUpdate>()?;
-    if change.fraction_permille.is_some_and(|permille| !(10..=1000).contains(&permille))
-        || change.memory_bytes == Some(0)
-    {
-        return Err(ErrorBody::new(
-            ErrorCode::RequestInvalid,
-            "fraction_permille lies between 10 and 1000 and memory_bytes above 0",
-            "correct the value",
-        ));
-    }
-    let (lease_id, owner_uid) = {
-        let mut book = leases.book();
-        let lease = book.find(id)?;
-        (lease.record.lease_id.0.clone(), lease.record.owner_uid)
-    };
-    peer.must_own(owner_uid)?;
+    let lease_id = own(peer, leases, id)?;
     leases.update(&lease_id, &change, peer.uid)
+}
+
+fn set_paused(peer: &Peer, leases: &Leases, id: &str, paused: bool) -> Result<LeaseView, ErrorBody> {
+    let lease_id = own(peer, leases, id)?;
+    leases.set_paused(&lease_id, paused, peer.uid)
+}
+
+/// The full id of a lease that the peer may change.
+fn own(peer: &Peer, leases: &Leases, id: &str) -> Result<String, ErrorBody> {
+    let mut book = leases.book();
+    let lease = book.find(id)?;
+    peer.must_own(lease.record.owner_uid)?;
+    Ok(lease.record.lease_id.0.clone())
 }
 
 fn info(leases: &Leases, identity: &Identity) -> SupervisorInfo {

@@ -1,17 +1,16 @@
 //! All leases of this host, in memory.
 
-use super::record::{ProcessRecord, Record};
+use super::account::GpuAccount;
+use super::debts::Debts;
+use super::record::{ProcessRecord, Record, StandingRecord};
 use crate::procfs::WatchedProcess;
 use crate::region::{RegionHost, Report};
 use gpool_policy::TenantId;
 use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, LeaseId, LeaseState};
-use gpool_shared_region::SLOTS;
-use std::collections::{BTreeMap, VecDeque};
+use gpool_shared_region::{GPUS, SLOTS, SlotSnapshot};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Seconds over which a received share is averaged.
-pub const SHARE_WINDOW: usize = 10;
 
 /// A registered process.
 #[derive(Debug)]
@@ -22,13 +21,32 @@ pub struct Process {
     pub watched: WatchedProcess,
 }
 
-/// Sums over processes.
+/// Memory on one GPU, summed over processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct Holding {
     /// Memory reserved, contexts not included.
     pub allocated_bytes: u64,
     /// Contexts.
     pub contexts: u64,
+}
+
+impl Holding {
+    /// What a process claims to hold on GPU `gpu` of its lease.
+    pub fn of(slot: &SlotSnapshot<'_>, gpu: usize) -> Self {
+        Self { allocated_bytes: slot.gpu_bytes(gpu), contexts: slot.gpu_contexts(gpu).into() }
+    }
+
+    /// All of it, where a context costs `context_bytes`.
+    pub fn bytes(self, context_bytes: u64) -> u64 {
+        self.allocated_bytes.saturating_add(self.contexts.saturating_mul(context_bytes))
+    }
+}
+
+/// Sums over processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Memory by GPU of the lease.
+    pub held: [Holding; GPUS],
     /// Allocations refused.
     pub refused: u64,
     /// Size of the last refused allocation.
@@ -39,6 +57,34 @@ pub struct Figures {
     pub launches: u64,
 }
 
+impl Figures {
+    /// Adds a process.
+    fn add(mut self, slot: &SlotSnapshot<'_>) -> Self {
+        for (gpu, held) in self.held.iter_mut().enumerate() {
+            let claimed = Holding::of(slot, gpu);
+            held.allocated_bytes = held.allocated_bytes.saturating_add(claimed.allocated_bytes);
+            held.contexts = held.contexts.saturating_add(claimed.contexts);
+        }
+        self.count(slot);
+        self
+    }
+
+    /// Adds what a process has counted. Memory comes back with the process; what it counted stays.
+    pub fn count(&mut self, slot: &SlotSnapshot<'_>) {
+        self.refused = self.refused.saturating_add(slot.refused());
+        self.gate_wait_ns = self.gate_wait_ns.saturating_add(slot.gate_wait_ns());
+        self.launches = self.launches.saturating_add(slot.launches());
+        if slot.refused() > 0 {
+            self.refused_bytes = slot.refused_bytes();
+        }
+    }
+
+    /// The GPU of the lease on which it holds most.
+    pub fn fullest(&self) -> Holding {
+        self.held.into_iter().max_by_key(|held| (held.allocated_bytes, held.contexts)).unwrap_or_default()
+    }
+}
+
 /// One lease.
 pub struct Lease {
     /// What is written down of it.
@@ -47,8 +93,8 @@ pub struct Lease {
     pub state: LeaseState,
     /// Its tenant in the scheduler.
     pub tenant: TenantId,
-    /// Index of its GPU.
-    pub gpu: usize,
+    /// Its GPUs, in the order in which the container sees them, with what it has had of each.
+    pub accounts: Vec<GpuAccount>,
     /// Its region.
     pub region: Arc<RegionHost>,
     /// The OCI runtime that asked for it, until the container is bound.
@@ -65,8 +111,6 @@ pub struct Lease {
     pub retired: Figures,
     /// Refusals that an event has told.
     pub refusals_told: u64,
-    /// (at, charged) by the second, newest last.
-    pub charges: VecDeque<(u64, u64)>,
 }
 
 impl Lease {
@@ -84,35 +128,28 @@ impl Lease {
     /// Sums over the report as it is now and the processes that have ended.
     pub fn figures(&self, report: &mut Report) -> Figures {
         report.read(&self.region, SLOTS);
-        report.taken().fold(self.retired, |sum, (_, slot)| Figures {
-            allocated_bytes: sum.allocated_bytes.saturating_add(slot.allocated_bytes()),
-            contexts: sum.contexts.saturating_add(slot.contexts().into()),
-            refused: sum.refused.saturating_add(slot.refused()),
-            refused_bytes: if slot.refused() > 0 { slot.refused_bytes() } else { sum.refused_bytes },
-            gate_wait_ns: sum.gate_wait_ns.saturating_add(slot.gate_wait_ns()),
-            launches: sum.launches.saturating_add(slot.launches()),
-        })
+        report.taken().fold(self.retired, |sum, (_, slot)| sum.add(&slot))
     }
 
-    /// Adds the charged total of one moment; keeps a window of them.
-    pub fn note_charge(&mut self, at_ns: u64, charged_ns: u64) {
-        self.charges.push_back((at_ns, charged_ns));
-        while self.charges.len() > SHARE_WINDOW + 1 {
-            self.charges.pop_front();
+    /// Indices of its GPUs on this host.
+    pub fn gpus(&self) -> impl Iterator<Item = usize> {
+        self.accounts.iter().map(|account| account.gpu)
+    }
+
+    /// The place of a GPU of this host among those of the lease.
+    pub fn place_of(&self, gpu: usize) -> Option<usize> {
+        self.gpus().position(|its| its == gpu)
+    }
+
+    /// Writes what it has had and owes into the record, which the caller writes to disk. False if there is nothing
+    /// new in it.
+    pub fn note_standing(&mut self, at_ns: u64) -> bool {
+        let gpus: Vec<_> = self.accounts.iter().map(GpuAccount::standing).collect();
+        if self.record.standing.as_ref().is_some_and(|known| known.gpus == gpus) {
+            return false;
         }
-    }
-
-    /// Charged GPU time over the window, in permille of it.
-    pub fn received_permille(&self) -> u16 {
-        let (Some(first), Some(last)) = (self.charges.front(), self.charges.back()) else { return 0 };
-        let elapsed_ns = last.0.saturating_sub(first.0);
-        let charged_ns = last.1.saturating_sub(first.1);
-        (charged_ns.saturating_mul(1000) + elapsed_ns / 2).checked_div(elapsed_ns).unwrap_or(0).min(1000) as u16
-    }
-
-    /// All GPU time charged.
-    pub fn charged_ns(&self) -> u64 {
-        self.charges.back().map_or(0, |(_, charged_ns)| *charged_ns)
+        self.record.standing = Some(StandingRecord { at_ns, gpus });
+        true
     }
 }
 
@@ -121,12 +158,10 @@ impl Lease {
 pub struct Held {
     /// What the lease was.
     pub record: Record,
-    /// Index of its GPU.
-    pub gpu: usize,
+    /// Indices of its GPUs.
+    pub gpus: Vec<usize>,
     /// Kept until.
     pub until: Instant,
-    /// GPU time that it owed at its end.
-    pub debt_ns: u64,
 }
 
 /// The leases and the kept places.
@@ -136,6 +171,8 @@ pub struct Book {
     pub leases: BTreeMap<LeaseId, Lease>,
     /// Kept places.
     pub held: Vec<Held>,
+    /// What ended leases owed.
+    pub debts: Debts,
     /// Leases of running containers that could not be taken over yet.
     pub stranded: Vec<Record>,
 }

@@ -1,6 +1,8 @@
 //! What is promised of each GPU, for admission and for people.
 
 use super::book::Book;
+use super::entitlement::held_demand;
+use super::record::Record;
 use crate::device::Gpu;
 use gpool_policy::admission::GpuCapacity;
 use gpool_protocol::ContainerId;
@@ -13,11 +15,14 @@ pub fn capacities(
     container: Option<&ContainerId>,
 ) -> Vec<GpuCapacity> {
     let promised = |index: usize| {
-        let leases = book.leases.values().filter(|lease| lease.gpu == index).map(|lease| &lease.record);
-        let kept = book.held.iter().filter(|held| held.gpu == index && Some(&held.record.container_id) != container);
-        let stranded = book.stranded.iter().filter(|record| record.gpu_uuid == gpus[index].uuid);
-        leases.chain(kept.map(|held| &held.record)).chain(stranded).fold((0u16, 0u64), |(permille, bytes), record| {
-            (permille.saturating_add(record.fraction_permille), bytes.saturating_add(record.memory_cap_bytes))
+        let leases = book.leases.values().filter(|lease| lease.gpus().any(|gpu| gpu == index));
+        let kept = book.held.iter().filter(|held| held.gpus.contains(&index));
+        let kept = kept.filter(|held| Some(&held.record.container_id) != container);
+        let stranded = book.stranded.iter().filter(|record| record.gpus().contains(&gpus[index].uuid));
+        let records = leases.map(|lease| &lease.record).chain(kept.map(|held| &held.record)).chain(stranded);
+        records.fold((0u16, 0u64), |(permille, bytes), record: &Record| {
+            let guaranteed = held_demand(record).guaranteed_permille();
+            (permille.saturating_add(guaranteed), bytes.saturating_add(record.memory_cap_bytes))
         })
     };
     let capacity = |(index, gpu): (usize, &Gpu)| {

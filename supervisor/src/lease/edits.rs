@@ -6,18 +6,18 @@ use gpool_protocol::{Edit, LeaseId};
 use gpool_shared_region::{BELL_FILE, CONTROL_FILE, REGION_DIR, REPORT_FILE};
 use std::path::Path;
 
-/// The edits for one lease: the driver with one GPU, the region, and the hook that binds the lease.
+/// The edits for one lease: the driver with its GPUs, the region, and the hook that binds the lease.
 ///
 /// # Errors
 /// When a device node is not there.
 pub fn edits(
     configuration: &Configuration,
     files: &DriverFiles,
-    gpu: &Gpu,
+    gpus: &[&Gpu],
     lease: &LeaseId,
     region: &Path,
 ) -> Result<Vec<Edit>, DriverFilesError> {
-    let mut edits = files.edits(gpu)?;
+    let mut edits = files.edits(gpus)?;
     edits.push(read_only_mount(&region.join(CONTROL_FILE), &format!("{REGION_DIR}/{CONTROL_FILE}")));
     for name in [REPORT_FILE, BELL_FILE] {
         edits.push(Edit::Mount {

@@ -1,8 +1,10 @@
-//! Granting, binding, changing and ending leases.
+//! Granting, binding and ending leases.
 
+use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
 use super::capacity::capacities;
 use super::edits::edits;
+use super::entitlement::{check_class, class_policy, demand_of, share_of};
 use super::record::{Record, region_dir_of};
 use super::refusal::worded;
 use crate::cgroup;
@@ -11,15 +13,15 @@ use crate::device::{DriverFiles, Gpu};
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
 use crate::procfs::WatchedProcess;
-use crate::region::RegionHost;
+use crate::region::{ControlPage, RegionHost};
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
-use gpool_policy::admission::{Demand, Held as HeldShare, MemoryDemand, check_update, place};
+use gpool_policy::admission::{Demand, GpuCapacity, Placement, place};
 use gpool_protocol::{
-    ContainerId, ErrorBody, ErrorCode, EventKind, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseState,
-    LeaseUpdate, LeaseView, MemoryCap, format_bytes, format_permille,
+    Class, ContainerId, ErrorBody, ErrorCode, EventKind, GpuUuid, HostPid, LeaseGranted, LeaseId, LeaseRequest,
+    LeaseState, LeaseView, Priority, format_bytes, format_permille,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,8 +53,24 @@ pub struct Leases {
     pub watch_changed: Box<dyn Fn() + Send + Sync>,
 }
 
-fn failed(what: &str, cause: impl std::fmt::Display) -> ErrorBody {
+/// A lease on its way into the book.
+pub struct Entry {
+    pub record: Record,
+    pub accounts: Vec<GpuAccount>,
+    pub region: Arc<RegionHost>,
+    pub requester: Option<WatchedProcess>,
+    /// GPU time that it owes from an earlier life.
+    pub debt_ns: u64,
+    pub state: LeaseState,
+}
+
+/// A failure of the supervisor itself.
+pub fn failed(what: &str, cause: impl std::fmt::Display) -> ErrorBody {
     ErrorBody::new(ErrorCode::SupervisorFailed, format!("{what} ({cause})"), "look at the supervisor's log")
+}
+
+fn loaded(values: &[AtomicU64]) -> Vec<u64> {
+    values.iter().map(|value| value.load(Ordering::Relaxed)).collect()
 }
 
 impl Leases {
@@ -61,13 +79,14 @@ impl Leases {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn loaded(values: &[AtomicU64]) -> Vec<u64> {
-        values.iter().map(|value| value.load(Ordering::Relaxed)).collect()
-    }
-
     /// What NVML last said of the memory in use, by GPU.
     pub fn used_bytes(&self) -> Vec<u64> {
-        Self::loaded(&self.used_bytes)
+        loaded(&self.used_bytes)
+    }
+
+    /// The GPUs as admission sees them; a place that is kept for `container` counts as free.
+    pub fn capacities(&self, book: &Book, container: Option<&ContainerId>) -> Vec<GpuCapacity> {
+        capacities(&self.gpus, &loaded(&self.foreign_bytes), book, container)
     }
 
     /// Grants a lease, or refuses with the cause and the next step.
@@ -88,45 +107,38 @@ impl Leases {
     }
 
     fn try_grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
+        asked.request.check()?;
+        check_class(&self.configuration, asked.request.class)?;
         let mut book = self.wait_for_the_old_one(&asked.container_id)?;
-        let demand = Demand {
-            fraction_permille: asked.request.fraction_permille,
-            memory: match asked.request.memory {
-                None => MemoryDemand::Absent,
-                Some(MemoryCap::Bytes(bytes)) => MemoryDemand::Bytes(bytes),
-                Some(MemoryCap::Permille(permille)) => MemoryDemand::Permille(permille),
-            },
-        };
-        let foreign = Self::loaded(&self.foreign_bytes);
-        let mut capacities = capacities(&self.gpus, &foreign, &book, Some(&asked.container_id));
-        // A restarted container comes back to its own GPU if it still fits there.
         let kept = book.held.iter().position(|held| held.record.container_id == asked.container_id);
-        let home = kept.map(|index| book.held[index].gpu);
-        let at_home =
-            home.and_then(|gpu| place(&capacities[gpu..=gpu], &demand).ok().map(|place| (gpu, place.memory_bytes)));
-        let (gpu, memory_cap_bytes) = match at_home {
-            Some(found) => found,
-            None => {
-                place(&capacities, &demand).map(|found| (found.index, found.memory_bytes)).map_err(|r| worded(&r))?
-            }
-        };
-        capacities.clear();
-        let debt_ns = kept.map_or(0, |index| book.held[index].debt_ns);
+        let home = kept.map(|index| book.held[index].gpus.clone());
+        let capacities = self.capacities(&book, Some(&asked.container_id));
+        let demand = demand_of(&asked.request);
+        let placed = home.and_then(|home| at_home(&capacities, &home, &demand));
+        let placed = placed.map_or_else(|| place(&capacities, &demand).map_err(|refusal| worded(&refusal)), Ok)?;
+        let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| self.gpus[*gpu].uuid.clone()).collect();
         let record = Record {
             boot_id: self.boot_id.clone(),
             lease_id: LeaseId(ulid::Ulid::generate().to_string()),
             container_id: asked.container_id.clone(),
-            gpu_uuid: self.gpus[gpu].uuid.clone(),
+            gpu_uuid: uuids[0].clone(),
+            gpu_uuids: if uuids.len() > 1 { uuids } else { Vec::new() },
             fraction_permille: asked.request.fraction_permille,
-            memory_cap_bytes,
+            limit_permille: asked.request.limit_permille,
+            class: asked.request.class,
+            priority: asked.request.priority,
+            team: asked.request.team.clone(),
+            paused: false,
+            memory_cap_bytes: placed.memory_bytes,
             owner_uid: uid,
             created_unix_ms: clock::unix_ms(),
             requester: Some(requester.name),
             init: None,
             cgroup: None,
             processes: Vec::new(),
+            standing: None,
         };
-        let granted = self.make(&mut book, record, gpu, requester, debt_ns)?;
+        let granted = self.make(&mut book, record, placed.indices, requester)?;
         if let Some(index) = kept {
             book.held.remove(index);
         }
@@ -159,9 +171,8 @@ impl Leases {
         &self,
         book: &mut Book,
         record: Record,
-        gpu: usize,
+        gpus: Vec<usize>,
         requester: WatchedProcess,
-        debt_ns: u64,
     ) -> Result<LeaseGranted, ErrorBody> {
         let run_dir = &self.configuration.paths.run_dir;
         let region_dir = region_dir_of(run_dir, &record.lease_id);
@@ -171,45 +182,54 @@ impl Leases {
             Record::remove(run_dir, &lease_id);
             error
         };
-        let edits = edits(&self.configuration, &self.files, &self.gpus[gpu], &lease_id, &region_dir)
+        let its: Vec<&Gpu> = gpus.iter().map(|gpu| &self.gpus[*gpu]).collect();
+        let edits = edits(&self.configuration, &self.files, &its, &lease_id, &region_dir)
             .map_err(|cause| failed("the driver cannot be brought into the container", cause))?;
         record.write(run_dir).map_err(|cause| undo(failed("the lease cannot be written down", cause)))?;
-        let context_bytes = self.context_bytes[gpu].load(Ordering::Relaxed);
-        let region = RegionHost::create(&region_dir, record.memory_cap_bytes, context_bytes)
+        let page = ControlPage {
+            memory_cap_bytes: record.memory_cap_bytes,
+            context_bytes: self.context_bytes_of(&gpus),
+            fail_open: class_policy(&self.configuration, record.class).fail_open,
+            gpu_uuids: record.gpus(),
+        };
+        let region = RegionHost::create(&region_dir, &page)
             .map_err(|cause| undo(failed("the lease's region cannot be made", cause)))?;
-        let gpu_uuid = record.gpu_uuid.clone();
-        self.enter(book, record, gpu, Arc::new(region), Some(requester), debt_ns, LeaseState::Pending);
+        let debt_ns = book.debts.owed_ns(&record, clock::now_ns());
+        book.debts.hand_over(&record);
+        let granted = LeaseGranted {
+            lease_id: lease_id.clone(),
+            gpu_uuid: record.gpu_uuid.clone(),
+            gpu_uuids: record.gpu_uuids.clone(),
+            edits,
+        };
+        let state = LeaseState::Pending;
+        let accounts = gpus.into_iter().map(|gpu| GpuAccount::new(gpu, 0)).collect();
+        let requester = Some(requester);
+        self.enter(book, Entry { record, accounts, region: Arc::new(region), requester, debt_ns, state });
         let lease = &book.leases[&lease_id].record;
-        let message = format!(
-            "granted {} of {} and {} to {}",
-            format_permille(lease.fraction_permille.into()),
-            lease.gpu_uuid,
-            format_bytes(lease.memory_cap_bytes),
-            lease.container_id.short()
-        );
+        let message = format!("granted {} to {}", described(lease), lease.container_id.short());
         self.events.note(EventKind::LeaseGranted, about(lease, Some(lease.owner_uid)), message);
-        Ok(LeaseGranted { lease_id, gpu_uuid, edits })
+        Ok(granted)
+    }
+
+    /// What a context is taken to cost on these GPUs: of several, the most.
+    pub fn context_bytes_of(&self, gpus: &[usize]) -> u64 {
+        gpus.iter().map(|gpu| self.context_bytes[*gpu].load(Ordering::Relaxed)).max().unwrap_or(0)
     }
 
     /// Puts a lease into the book and hands its gate to the gatekeeper.
-    #[allow(clippy::too_many_arguments)] // the parts of a lease, named where it is made
-    pub fn enter(
-        &self,
-        book: &mut Book,
-        record: Record,
-        gpu: usize,
-        region: Arc<RegionHost>,
-        requester: Option<WatchedProcess>,
-        debt_ns: u64,
-        state: LeaseState,
-    ) -> TenantId {
+    pub fn enter(&self, book: &mut Book, entry: Entry) -> TenantId {
+        let Entry { record, accounts, region, requester, debt_ns, state } = entry;
         let tenant = TenantId(self.next_tenant.fetch_add(1, Ordering::Relaxed));
-        let weight_permille = record.fraction_permille;
-        self.gatekeeper.order(Order::Join { tenant, gpu, region: region.clone(), weight_permille, debt_ns });
+        let gpus = accounts.iter().map(|account| account.gpu).collect();
+        self.gatekeeper.order(Order::Join { tenant, gpus, region: region.clone(), share: share_of(&record), debt_ns });
+        if record.paused {
+            self.gatekeeper.order(Order::Pause { tenant });
+        }
         let lease = Lease {
             state,
             tenant,
-            gpu,
+            accounts,
             region,
             requester,
             context_bytes: None,
@@ -218,7 +238,6 @@ impl Leases {
             processes: BTreeMap::new(),
             retired: Default::default(),
             refusals_told: 0,
-            charges: VecDeque::new(),
             record,
         };
         book.leases.insert(lease.record.lease_id.clone(), lease);
@@ -260,59 +279,56 @@ impl Leases {
         Ok(view)
     }
 
-    /// Changes a running lease: both values or none.
-    ///
-    /// # Errors
-    /// An unknown lease, or no room on its GPU.
-    pub fn update(&self, lease: &str, change: &LeaseUpdate, uid: u32) -> Result<LeaseView, ErrorBody> {
-        let mut book = self.book();
-        let (id, gpu, old) = {
-            let lease = book.find(lease)?;
-            (lease.record.lease_id.clone(), lease.gpu, lease.record.clone())
-        };
-        let foreign = Self::loaded(&self.foreign_bytes);
-        let capacity = &capacities(&self.gpus, &foreign, &book, None)[gpu];
-        let held = HeldShare { fraction_permille: old.fraction_permille, memory_bytes: old.memory_cap_bytes };
-        let demand = Demand {
-            fraction_permille: change.fraction_permille.unwrap_or(old.fraction_permille),
-            memory: MemoryDemand::Bytes(change.memory_bytes.unwrap_or(old.memory_cap_bytes)),
-        };
-        let memory_cap_bytes = check_update(capacity, held, &demand).map_err(|refusal| worded(&refusal))?;
-        let lease = book.leases.get_mut(&id).expect("found above");
-        lease.record.fraction_permille = demand.fraction_permille;
-        lease.record.memory_cap_bytes = memory_cap_bytes;
-        if let Err(cause) = lease.record.write(&self.configuration.paths.run_dir) {
-            lease.record = old;
-            return Err(failed("the lease cannot be written down, and is as it was", cause));
-        }
-        lease.region.control().memory_cap_bytes.store(memory_cap_bytes, Ordering::Relaxed);
-        self.gatekeeper.order(Order::Weight { tenant: lease.tenant, weight_permille: demand.fraction_permille });
-        let message = format!(
-            "changed {} from {} and {} to {} and {}",
-            old.container_id.short(),
-            format_permille(old.fraction_permille.into()),
-            format_bytes(old.memory_cap_bytes),
-            format_permille(demand.fraction_permille.into()),
-            format_bytes(memory_cap_bytes)
-        );
-        self.events.note(EventKind::LeaseUpdated, about(&lease.record, Some(uid)), message);
-        Ok(lease.view())
-    }
-
     /// Ends a lease: its gate, its region, its directory. Its place is kept for a while if it ever ran.
     pub fn end(&self, book: &mut Book, id: &LeaseId, cause: &str) {
         let Some(lease) = book.leases.remove(id) else { return };
-        let debt_ns = self.gatekeeper.leave(lease.tenant);
+        let now_ns = clock::now_ns();
+        for (gpu, debt_ns) in self.gatekeeper.leave(lease.tenant) {
+            book.debts.keep(&lease.record, &self.gpus[gpu].uuid, debt_ns, now_ns);
+        }
+        if let Err(error) = book.debts.write(&self.configuration.paths.run_dir) {
+            eprintln!("gpool-supervisor: {error}");
+        }
         RegionHost::remove(lease.region.dir());
         Record::remove(&self.configuration.paths.run_dir, id);
         let message = format!("ended {}: {cause}", lease.record.container_id.short());
         self.events.note(EventKind::LeaseEnded, about(&lease.record, None), message);
         let hold = Duration::from_millis(self.configuration.lease.hold_ms);
         if lease.record.init.is_some() && !hold.is_zero() {
-            book.held.push(Held { record: lease.record, gpu: lease.gpu, until: Instant::now() + hold, debt_ns });
+            let gpus = lease.gpus().collect();
+            book.held.push(Held { record: lease.record, gpus, until: Instant::now() + hold });
         }
         self.ended.notify_all();
     }
+}
+
+/// A restarted container comes back to its own GPUs if it still fits there.
+fn at_home(capacities: &[GpuCapacity], home: &[usize], demand: &Demand) -> Option<Placement> {
+    let there: Vec<GpuCapacity> = home.iter().map(|gpu| capacities[*gpu].clone()).collect();
+    let placed = place(&there, demand).ok()?;
+    Some(Placement { indices: placed.indices.iter().map(|index| home[*index]).collect(), ..placed })
+}
+
+/// The share that a record holds, in words: what is as usual is not said.
+pub fn described(record: &Record) -> String {
+    let mut text = match record.gpus() {
+        [one] => format!("{} of {one}", format_permille(record.fraction_permille.into())),
+        several => {
+            let names: Vec<&str> = several.iter().map(|gpu| gpu.0.as_str()).collect();
+            format!("{} of each of {}", format_permille(record.fraction_permille.into()), names.join(", "))
+        }
+    };
+    text += &format!(" and {}", format_bytes(record.memory_cap_bytes));
+    if let Some(limit) = record.limit_permille {
+        text += &format!(", at most {}", format_permille(limit.into()));
+    }
+    if record.class != Class::default() {
+        text += &format!(", class {}", record.class);
+    }
+    if record.priority != Priority::default() {
+        text += &format!(", priority {}", record.priority);
+    }
+    text
 }
 
 /// What an event about `record` is about.

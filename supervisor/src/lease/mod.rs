@@ -1,15 +1,21 @@
 //! Leases: a share granted to a container, from the request to the end.
 
+mod account;
 mod book;
 mod capacity;
+mod change;
+mod debts;
 mod edits;
+mod entitlement;
+mod explain;
 mod grant;
 mod record;
 mod refusal;
 mod takeover;
 mod view;
 
-pub use book::{Figures, Lease, Process};
+pub use book::{Figures, Holding, Lease, Process};
+pub use entitlement::class_policy;
 pub use grant::{BIND_GRACE, Leases, about};
 pub use record::prepare;
 pub use takeover::{take_over, take_over_stranded};

@@ -2,7 +2,7 @@
 //! the run-time tmpfs, stamped with the boot.
 
 use crate::procfs::ProcessName;
-use gpool_protocol::{ContainerId, GpuUuid, LeaseId};
+use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Priority};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
@@ -38,7 +38,25 @@ pub struct ProcessRecord {
     pub process: ProcessName,
 }
 
-/// A lease, as written down.
+/// What a lease has had and owes on one GPU, as written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuStanding {
+    /// GPU time charged since the lease began.
+    pub charged_ns: u64,
+    /// GPU time that it owed.
+    pub debt_ns: u64,
+}
+
+/// What a lease has had and owes at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandingRecord {
+    /// When, CLOCK_MONOTONIC of the record's boot.
+    pub at_ns: u64,
+    /// In the order of the lease's GPUs.
+    pub gpus: Vec<GpuStanding>,
+}
+
+/// A lease, as written down. What an older supervisor did not write has a default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The boot in which all this is true.
@@ -47,11 +65,29 @@ pub struct Record {
     pub lease_id: LeaseId,
     /// Its container.
     pub container_id: ContainerId,
-    /// Its GPU.
+    /// Its GPU; of several, the first.
     pub gpu_uuid: GpuUuid,
-    /// Its share.
+    /// All its GPUs if there are several.
+    #[serde(default)]
+    pub gpu_uuids: Vec<GpuUuid>,
+    /// Its share of each GPU.
     pub fraction_permille: u16,
-    /// Its memory cap.
+    /// Its ceiling on each GPU.
+    #[serde(default)]
+    pub limit_permille: Option<u16>,
+    /// How it uses the GPU.
+    #[serde(default)]
+    pub class: Class,
+    /// Before whom it is served.
+    #[serde(default)]
+    pub priority: Priority,
+    /// Who pays.
+    #[serde(default)]
+    pub team: Option<String>,
+    /// Whether its gate is kept closed.
+    #[serde(default)]
+    pub paused: bool,
+    /// Its memory cap on each GPU.
     pub memory_cap_bytes: u64,
     /// Who started it.
     pub owner_uid: u32,
@@ -66,6 +102,9 @@ pub struct Record {
     /// Registered processes.
     #[serde(default)]
     pub processes: Vec<ProcessRecord>,
+    /// What it had had and owed lately.
+    #[serde(default)]
+    pub standing: Option<StandingRecord>,
 }
 
 /// A lease's directory.
@@ -89,19 +128,32 @@ pub fn prepare(run_dir: &Path) -> Result<(), RecordError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed(&dir))
 }
 
+/// Writes `value` to `path` as JSON so that the file is either the old one or the new one, whatever happens.
+///
+/// # Errors
+/// Names the file.
+pub fn write_whole(path: &Path, value: &impl Serialize) -> Result<(), RecordError> {
+    let temporary = path.with_extension("json.new");
+    let text = serde_json::to_vec(value).map_err(failed(path))?;
+    let written = fs::OpenOptions::new().write(true).create(true).truncate(true).open(&temporary);
+    written.and_then(|mut file| file.write_all(&text)).map_err(failed(&temporary))?;
+    fs::rename(&temporary, path).map_err(failed(path))
+}
+
 impl Record {
+    /// Its GPUs, in the order in which the container sees them.
+    pub fn gpus(&self) -> &[GpuUuid] {
+        if self.gpu_uuids.is_empty() { std::slice::from_ref(&self.gpu_uuid) } else { &self.gpu_uuids }
+    }
+
     /// Writes the record so that it is either the old one or the new one, whatever happens.
     ///
     /// # Errors
     /// Names the file.
     pub fn write(&self, run_dir: &Path) -> Result<(), RecordError> {
         let dir = dir_of(run_dir, &self.lease_id);
-        let (path, temporary) = (dir.join(RECORD_FILE), dir.join("lease.json.new"));
         fs::create_dir_all(&dir).map_err(failed(&dir))?;
-        let text = serde_json::to_vec(self).map_err(failed(&path))?;
-        let written = fs::OpenOptions::new().write(true).create(true).truncate(true).open(&temporary);
-        written.and_then(|mut file| file.write_all(&text)).map_err(failed(&temporary))?;
-        fs::rename(&temporary, &path).map_err(failed(&path))
+        write_whole(&dir.join(RECORD_FILE), self)
     }
 
     /// All records in `run_dir`; what cannot be read is told and passed over.
@@ -127,28 +179,35 @@ impl Record {
     }
 }
 
+/// A record as version 0.1 wrote it, for tests.
+#[cfg(test)]
+pub fn sample() -> Record {
+    let old = r#"{"boot_id":"b","lease_id":"01","container_id":"c","gpu_uuid":"GPU-1","fraction_permille":300,
+        "memory_cap_bytes":4294967296,"owner_uid":0,"created_unix_ms":1,"requester":null,"init":null,
+        "cgroup":"/docker/c"}"#;
+    serde_json::from_str(old).expect("what was read before is read for ever")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn a_record_of_an_older_supervisor_is_read() {
+        let record = sample();
+        assert_eq!(record.gpus(), [GpuUuid("GPU-1".into())]);
+        assert_eq!((record.limit_permille, record.class, record.priority), (None, Class::Batch, Priority::Guaranteed));
+        assert!(!record.paused && record.standing.is_none() && record.processes.is_empty());
+    }
+
+    #[test]
     fn a_record_reads_back_and_rubbish_is_passed_over() {
         let run_dir = tempfile::tempdir().unwrap();
         prepare(run_dir.path()).unwrap();
-        let record = Record {
-            boot_id: "b".into(),
-            lease_id: LeaseId("01".into()),
-            container_id: ContainerId("c".into()),
-            gpu_uuid: GpuUuid("GPU-1".into()),
-            fraction_permille: 300,
-            memory_cap_bytes: 4 << 30,
-            owner_uid: 0,
-            created_unix_ms: 1,
-            requester: None,
-            init: None,
-            cgroup: Some("/docker/c".into()),
-            processes: Vec::new(),
-        };
+        let mut record = sample();
+        record.gpu_uuids = vec![GpuUuid("GPU-1".into()), GpuUuid("GPU-2".into())];
+        record.class = Class::Latency;
+        record.standing = Some(StandingRecord { at_ns: 5, gpus: vec![GpuStanding { charged_ns: 6, debt_ns: 7 }; 2] });
         record.write(run_dir.path()).unwrap();
         let rubbish = run_dir.path().join(LEASES_DIR).join("02");
         fs::create_dir(&rubbish).unwrap();

@@ -7,6 +7,14 @@ fn list(offers: &[Offer], free: impl Fn(&Offer) -> String) -> String {
     offers.iter().map(|offer| format!("{} has {}", offer.key, free(offer))).collect::<Vec<_>>().join(", ")
 }
 
+/// How many GPUs were asked for, in a sentence.
+fn gpus_are(gpus: usize) -> String {
+    match gpus {
+        0 | 1 => "a GPU is".into(),
+        several => format!("{several} GPUs each is"),
+    }
+}
+
 /// The message for `refusal`.
 pub fn worded(refusal: &Refusal) -> ErrorBody {
     match refusal {
@@ -15,12 +23,17 @@ pub fn worded(refusal: &Refusal) -> ErrorBody {
             "this host has no GPU that NVML shows",
             "look at the driver with nvidia-smi",
         ),
+        Refusal::TooFewGpus { asked, present } => ErrorBody::new(
+            ErrorCode::NoGpu,
+            format!("{asked} GPUs are asked for, and this host has {present}"),
+            format!("ask for gpus={present} or less"),
+        ),
         Refusal::Fraction { asked_permille } => ErrorBody::new(
             ErrorCode::RequestInvalid,
             format!("a share of {} cannot be", format_permille((*asked_permille).into())),
             "ask for a share between 0.01 and 1",
         ),
-        Refusal::Share { asked_permille, offers } => {
+        Refusal::Share { asked_permille, gpus, offers } => {
             let free = list(offers, |offer| format!("{} free", format_permille(offer.share_free_permille.into())));
             let best = refusal.best_share_permille();
             let less = match best {
@@ -29,11 +42,11 @@ pub fn worded(refusal: &Refusal) -> ErrorBody {
             };
             ErrorBody::new(
                 ErrorCode::ShareNotFree,
-                format!("{} of a GPU is asked for, but {free}", format_permille((*asked_permille).into())),
+                format!("{} of {} asked for, but {free}", format_permille((*asked_permille).into()), gpus_are(*gpus)),
                 format!("{less}lower a running share with gpool update, or stop a container (gpool ps lists them)"),
             )
         }
-        Refusal::Memory { offers, .. } => {
+        Refusal::Memory { gpus, offers, .. } => {
             let free = list(offers, |offer| {
                 let (asked, free) = (offer.memory_asked_bytes, offer.memory_free_bytes);
                 format!("{} free of the {} needed", format_bytes(free), format_bytes(asked))
@@ -47,7 +60,10 @@ pub fn worded(refusal: &Refusal) -> ErrorBody {
             };
             ErrorBody::new(
                 ErrorCode::MemoryNotFree,
-                format!("no GPU has enough memory: {free}"),
+                match gpus {
+                    0 | 1 => format!("no GPU has enough memory: {free}"),
+                    several => format!("not {several} GPUs have enough memory: {free}"),
+                },
                 format!("{less}lower a cap with gpool update, or stop a container (gpool ps lists them)"),
             )
         }
@@ -66,9 +82,14 @@ mod tests {
             memory_free_bytes: 9 << 30,
             memory_asked_bytes: 5 << 30,
         };
-        let text = worded(&Refusal::Share { asked_permille: 200, offers: vec![offer] }).to_string();
+        let text = worded(&Refusal::Share { asked_permille: 200, gpus: 1, offers: vec![offer.clone()] }).to_string();
         for part in ["20 %", "GPU-1 has 10 % free", "ask for 10 % or less", "gpool update", "GPOOL-E201"] {
             assert!(text.contains(part), "{text} lacks {part}");
         }
+        let offers = vec![offer.clone(), Offer { key: "GPU-2".into(), ..offer }];
+        let text = worded(&Refusal::Share { asked_permille: 200, gpus: 2, offers }).to_string();
+        assert!(text.contains("20 % of 2 GPUs each is asked for") && text.contains("GPU-2 has 10 % free"), "{text}");
+        let text = worded(&Refusal::TooFewGpus { asked: 4, present: 2 }).to_string();
+        assert!(text.contains("gpus=2") && text.contains("GPOOL-E203"), "{text}");
     }
 }

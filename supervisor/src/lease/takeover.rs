@@ -1,12 +1,16 @@
 //! After a restart: the leases that were, against the kernel's own facts.
 
+use super::account::GpuAccount;
 use super::book::Process;
-use super::grant::{Leases, about};
-use super::record::{Record, region_dir_of};
+use super::debts::{Debts, KEPT_NS};
+use super::entitlement::class_policy;
+use super::grant::{Entry, Leases, about};
+use super::record::{Record, StandingRecord, region_dir_of};
+use crate::clock;
 use crate::gatekeeper::Order;
 use crate::procfs::WatchedProcess;
 use crate::region::RegionHost;
-use gpool_protocol::{EventKind, LeaseState};
+use gpool_protocol::{EventKind, GpuUuid, LeaseState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,6 +18,7 @@ use std::sync::atomic::Ordering;
 /// they keep their files, and find a supervisor's heartbeat again.
 pub fn take_over(leases: &Leases) {
     let run_dir = leases.configuration.paths.run_dir.clone();
+    leases.book().debts = Debts::read(&run_dir);
     let (records, errors) = Record::read_all(&run_dir);
     for error in errors {
         eprintln!("gpool-supervisor: passed over a lease that cannot be read: {error}");
@@ -50,8 +55,11 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     if record.boot_id != leases.boot_id {
         return Err("it is of another boot".into());
     }
-    let gpu = leases.gpus.iter().position(|gpu| gpu.uuid == record.gpu_uuid);
-    let gpu = gpu.ok_or_else(|| format!("its GPU {} is gone", record.gpu_uuid))?;
+    let place = |uuid: &GpuUuid| {
+        let found = leases.gpus.iter().position(|gpu| gpu.uuid == *uuid);
+        found.ok_or_else(|| format!("its GPU {uuid} is gone"))
+    };
+    let gpus = record.gpus().iter().map(place).collect::<Result<Vec<usize>, String>>()?;
     let init = record.init.and_then(|name| WatchedProcess::reopen(name).ok());
     let requester =
         record.requester.filter(|_| record.init.is_none()).and_then(|name| WatchedProcess::reopen(name).ok());
@@ -71,13 +79,18 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     let region = Arc::new(region);
     // A supervisor that died within an update may have written one and not the other; the record is the promise.
     region.control().memory_cap_bytes.store(record.memory_cap_bytes, Ordering::Relaxed);
-    region.control().context_bytes.store(leases.context_bytes[gpu].load(Ordering::Relaxed), Ordering::Relaxed);
+    region.control().context_bytes.store(leases.context_bytes_of(&gpus), Ordering::Relaxed);
+    // The configuration may have changed since.
+    region.set_fail_open(class_policy(&leases.configuration, record.class).fail_open);
     let known = record.processes.clone();
+    let debt_ns = debt_of(record.standing.as_ref(), clock::now_ns());
+    let accounts = accounts(&gpus, record.standing.as_ref());
     let mut book = leases.book();
     let about = about(&record, None);
     let id = record.lease_id.clone();
     let short = record.container_id.short().to_owned();
-    let tenant = leases.enter(&mut book, record, gpu, region.clone(), requester, 0, state);
+    let entry = Entry { record, accounts, region: region.clone(), requester, debt_ns, state };
+    let tenant = leases.enter(&mut book, entry);
     let lease = book.leases.get_mut(&id).expect("entered above");
     lease.init = init;
     for process in known {
@@ -94,4 +107,39 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     leases.gatekeeper.order(Order::Look { tenant });
     leases.events.note(EventKind::LeaseTakenOver, about, format!("took {short} over"));
     Ok(())
+}
+
+/// The accounts go on from what was written down last.
+fn accounts(gpus: &[usize], standing: Option<&StandingRecord>) -> Vec<GpuAccount> {
+    let before_ns =
+        |place: usize| standing.and_then(|standing| standing.gpus.get(place)).map_or(0, |gpu| gpu.charged_ns);
+    gpus.iter().enumerate().map(|(place, gpu)| GpuAccount::new(*gpu, before_ns(place))).collect()
+}
+
+/// What it owed when that was written down, unless it was too long ago: of several GPUs the most, because they are
+/// served together.
+fn debt_of(standing: Option<&StandingRecord>, now_ns: u64) -> u64 {
+    let recent =
+        |standing: &&StandingRecord| now_ns.checked_sub(standing.at_ns).is_some_and(|age_ns| age_ns <= KEPT_NS);
+    let gpus = standing.filter(recent).into_iter().flat_map(|standing| &standing.gpus);
+    gpus.map(|gpu| gpu.debt_ns).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::GpuStanding;
+    use super::*;
+
+    #[test]
+    fn totals_go_on_and_debts_only_for_ten_seconds() {
+        let gpus = [(7, 1), (9, 3)].map(|(charged_ns, debt_ns)| GpuStanding { charged_ns, debt_ns }).to_vec();
+        let standing = StandingRecord { at_ns: 100, gpus };
+        let charged: Vec<u64> = accounts(&[2, 5], Some(&standing)).iter().map(GpuAccount::charged_ns).collect();
+        assert_eq!(charged, [7, 9]);
+        assert_eq!(accounts(&[2], None)[0].charged_ns(), 0);
+        assert_eq!(debt_of(Some(&standing), 100 + KEPT_NS), 3);
+        assert_eq!(debt_of(Some(&standing), 101 + KEPT_NS), 0);
+        assert_eq!(debt_of(Some(&standing), 99), 0, "a time to come is another clock's");
+        assert_eq!(debt_of(None, 0), 0);
+    }
 }

@@ -1,9 +1,11 @@
 //! Leases and GPUs as the socket shows them.
 
+use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
+use super::record::Record;
 use crate::device::Gpu;
 use crate::region::Report;
-use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseState, LeaseView};
+use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, LeaseView};
 use std::sync::atomic::Ordering;
 
 /// What enforces a share today.
@@ -14,25 +16,28 @@ impl Lease {
     pub fn view(&self) -> LeaseView {
         let figures = self.figures(&mut Report::new());
         let context_bytes = self.region.control().context_bytes.load(Ordering::Relaxed);
+        let of_gpu = |(place, (gpu_uuid, account)): (usize, (_, &GpuAccount))| LeaseGpuView {
+            gpu_uuid,
+            received_permille: account.received_permille(),
+            charged_gpu_ns: account.charged_ns(),
+            memory_used_bytes: figures.held[place].bytes(context_bytes),
+        };
+        let gpus: Vec<LeaseGpuView> =
+            self.record.gpus().iter().cloned().zip(&self.accounts).enumerate().map(of_gpu).collect();
+        let received: u64 = gpus.iter().map(|gpu| u64::from(gpu.received_permille)).sum();
         LeaseView {
-            lease_id: self.record.lease_id.clone(),
-            container_id: self.record.container_id.clone(),
             state: self.state,
-            gpu_uuid: self.record.gpu_uuid.clone(),
-            fraction_permille: self.record.fraction_permille,
-            received_permille: self.received_permille(),
-            charged_gpu_ns: self.charged_ns(),
-            memory_cap_bytes: self.record.memory_cap_bytes,
-            memory_used_bytes: figures.allocated_bytes.saturating_add(figures.contexts.saturating_mul(context_bytes)),
+            received_permille: (received / gpus.len().max(1) as u64) as u16,
+            charged_gpu_ns: gpus.iter().fold(0, |sum, gpu| sum.saturating_add(gpu.charged_gpu_ns)),
+            memory_used_bytes: gpus.iter().map(|gpu| gpu.memory_used_bytes).max().unwrap_or(0),
+            gpus,
             allocations_refused: figures.refused,
             gate_wait_ns: figures.gate_wait_ns,
             launches: figures.launches,
             processes: self.processes.len() as u32,
             init_pid: self.record.init.map(|init| init.pid),
             cgroup: self.record.cgroup.clone(),
-            enforcement: ENFORCEMENT.into(),
-            owner_uid: self.record.owner_uid,
-            created_unix_ms: self.record.created_unix_ms,
+            ..view_of_record(&self.record)
         }
     }
 }
@@ -40,26 +45,38 @@ impl Lease {
 impl Held {
     /// The kept place, as a lease without a container.
     pub fn view(&self) -> LeaseView {
-        LeaseView {
-            lease_id: self.record.lease_id.clone(),
-            container_id: self.record.container_id.clone(),
-            state: LeaseState::Held,
-            gpu_uuid: self.record.gpu_uuid.clone(),
-            fraction_permille: self.record.fraction_permille,
-            received_permille: 0,
-            charged_gpu_ns: 0,
-            memory_cap_bytes: self.record.memory_cap_bytes,
-            memory_used_bytes: 0,
-            allocations_refused: 0,
-            gate_wait_ns: 0,
-            launches: 0,
-            processes: 0,
-            init_pid: None,
-            cgroup: None,
-            enforcement: ENFORCEMENT.into(),
-            owner_uid: self.record.owner_uid,
-            created_unix_ms: self.record.created_unix_ms,
-        }
+        view_of_record(&self.record)
+    }
+}
+
+/// What a record says of a lease: its share, and nothing used.
+fn view_of_record(record: &Record) -> LeaseView {
+    let of_gpu = |gpu_uuid| LeaseGpuView { gpu_uuid, received_permille: 0, charged_gpu_ns: 0, memory_used_bytes: 0 };
+    LeaseView {
+        lease_id: record.lease_id.clone(),
+        container_id: record.container_id.clone(),
+        state: LeaseState::Held,
+        gpu_uuid: record.gpu_uuid.clone(),
+        gpus: record.gpus().iter().cloned().map(of_gpu).collect(),
+        fraction_permille: record.fraction_permille,
+        limit_permille: record.limit_permille,
+        class: record.class,
+        priority: record.priority,
+        team: record.team.clone(),
+        paused: record.paused,
+        received_permille: 0,
+        charged_gpu_ns: 0,
+        memory_cap_bytes: record.memory_cap_bytes,
+        memory_used_bytes: 0,
+        allocations_refused: 0,
+        gate_wait_ns: 0,
+        launches: 0,
+        processes: 0,
+        init_pid: None,
+        cgroup: None,
+        enforcement: ENFORCEMENT.into(),
+        owner_uid: record.owner_uid,
+        created_unix_ms: record.created_unix_ms,
     }
 }
 
@@ -95,7 +112,7 @@ impl Book {
             memory_used_bytes: used_bytes.get(index).copied().unwrap_or(0),
             memory_leased_bytes: capacity.memory_leased_bytes,
             fraction_leased_permille: capacity.fraction_leased_permille,
-            leases: self.leases.values().filter(|lease| lease.gpu == index).count() as u32,
+            leases: self.leases.values().filter(|lease| lease.gpus().any(|gpu| gpu == index)).count() as u32,
         };
         gpus.iter().zip(capacities).enumerate().map(view).collect()
     }

@@ -2,8 +2,9 @@
 
 use super::futex;
 use crate::clock;
+use gpool_protocol::GpuUuid;
 use gpool_shared_region::{
-    BELL_FILE, CONTROL_BYTES, CONTROL_FILE, Control, GateWord, MAGIC, OLDEST_VERSION, REPORT_BYTES, REPORT_FILE,
+    BELL_FILE, CONTROL_BYTES, CONTROL_FILE, Control, GPUS, GateWord, MAGIC, OLDEST_VERSION, REPORT_BYTES, REPORT_FILE,
     SLOT_BYTES, VERSION,
 };
 use rustix::fs::{Mode, OFlags};
@@ -37,6 +38,18 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> R
     move |cause| RegionError { action, path, cause: cause.to_string() }
 }
 
+/// What a new control page says.
+pub struct ControlPage<'a> {
+    /// Memory cap on each GPU.
+    pub memory_cap_bytes: u64,
+    /// What a context is taken to cost.
+    pub context_bytes: u64,
+    /// Whether the container runs unpaced while no supervisor is there.
+    pub fail_open: bool,
+    /// The lease's GPUs, at most [`GPUS`].
+    pub gpu_uuids: &'a [GpuUuid],
+}
+
 /// A region as the supervisor holds it. The control page is written here and nowhere else.
 pub struct RegionHost {
     dir: PathBuf,
@@ -55,7 +68,7 @@ impl RegionHost {
     ///
     /// # Errors
     /// Names the path that could not be made. What was made is removed again.
-    pub fn create(dir: &Path, memory_cap_bytes: u64, context_bytes: u64) -> Result<Self, RegionError> {
+    pub fn create(dir: &Path, page: &ControlPage<'_>) -> Result<Self, RegionError> {
         std::fs::create_dir_all(dir).map_err(failed("cannot make", dir))?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         rustix::mount::mount("gpool", dir, "tmpfs", flags, TMPFS_OPTIONS)
@@ -63,7 +76,7 @@ impl RegionHost {
         let made = Self::make_files(dir).and_then(|()| Self::open(dir));
         match made {
             Ok(region) => {
-                region.initialise(memory_cap_bytes, context_bytes);
+                region.initialise(page);
                 Ok(region)
             }
             Err(error) => {
@@ -110,15 +123,21 @@ impl RegionHost {
         Ok(Self { dir: dir.to_owned(), control: mapped.cast(), report, bell })
     }
 
-    fn initialise(&self, memory_cap_bytes: u64, context_bytes: u64) {
+    fn initialise(&self, page: &ControlPage<'_>) {
         let control = self.control();
         control.version.store(VERSION, Ordering::Relaxed);
         control.oldest_reader.store(OLDEST_VERSION, Ordering::Relaxed);
-        control.fail_open.store(1, Ordering::Relaxed);
+        self.set_fail_open(page.fail_open);
         control.burst_ns.store(BURST_NS, Ordering::Relaxed);
         control.depth_ns.store(DEPTH_NS, Ordering::Relaxed);
-        control.memory_cap_bytes.store(memory_cap_bytes, Ordering::Relaxed);
-        control.context_bytes.store(context_bytes, Ordering::Relaxed);
+        control.memory_cap_bytes.store(page.memory_cap_bytes, Ordering::Relaxed);
+        control.context_bytes.store(page.context_bytes, Ordering::Relaxed);
+        control.gpus.store(page.gpu_uuids.len().min(GPUS) as u32, Ordering::Relaxed);
+        for (place, uuid) in control.gpu_uuids.iter().zip(page.gpu_uuids) {
+            for (to, byte) in place.iter().zip(uuid_bytes(uuid)) {
+                to.store(byte, Ordering::Relaxed);
+            }
+        }
         self.beat(clock::now_ns());
         control.magic.store(MAGIC, Ordering::Release);
     }
@@ -128,6 +147,11 @@ impl RegionHost {
         let control = self.control();
         let version = control.version.load(Ordering::Relaxed);
         control.magic.load(Ordering::Acquire) == MAGIC && (OLDEST_VERSION..=VERSION).contains(&version)
+    }
+
+    /// What the container does while no supervisor is there.
+    pub fn set_fail_open(&self, fail_open: bool) {
+        self.control().fail_open.store(u32::from(fail_open), Ordering::Relaxed);
     }
 
     /// The control page.
@@ -161,9 +185,11 @@ impl RegionHost {
         GateWord(self.control().gate.load(Ordering::Relaxed))
     }
 
-    /// Opens the gate, or renews an open one, until `until_ns`; wakes who stands there. Returns the new word.
-    pub fn open_gate(&self, now_ns: u64, until_ns: u64) -> GateWord {
+    /// Opens the gate, or renews an open one, until `until_ns` and with `depth_ns` of unfinished work at most; wakes who
+    /// stands there. Returns the new word.
+    pub fn open_gate(&self, now_ns: u64, until_ns: u64, depth_ns: u64) -> GateWord {
         let control = self.control();
+        control.depth_ns.store(depth_ns, Ordering::Relaxed);
         control.until_ns.store(until_ns, Ordering::Relaxed);
         control.opened_ns.store(now_ns, Ordering::Relaxed);
         let word = self.gate().next(true);
@@ -207,5 +233,36 @@ impl Drop for RegionHost {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `open`, not used after this.
         let _ = unsafe { rustix::mm::munmap(self.control.cast(), CONTROL_BYTES) };
+    }
+}
+
+/// The sixteen bytes of a UUID as cuDeviceGetUuid gives them: the digits of NVML's text in their order. Zeros for a
+/// text that is no UUID, which no device has.
+fn uuid_bytes(uuid: &GpuUuid) -> [u8; 16] {
+    let digits = uuid.0.split_once('-').map_or("", |(_, digits)| digits);
+    let hex: Vec<u8> = digits.bytes().filter(|byte| *byte != b'-').collect();
+    let mut bytes = [0; 16];
+    if hex.len() == 32 && hex.iter().all(u8::is_ascii_hexdigit) {
+        for (byte, pair) in bytes.iter_mut().zip(hex.chunks(2)) {
+            let digit = |character: u8| char::from(character).to_digit(16).unwrap_or(0) as u8;
+            *byte = digit(pair[0]) << 4 | digit(pair[1]);
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_has_the_bytes_that_cuda_shows() {
+        let uuid = GpuUuid("GPU-00112233-4455-6677-8899-aabbccddeeff".into());
+        assert_eq!(uuid_bytes(&uuid), std::array::from_fn(|index| index as u8 * 0x11));
+        for text in
+            ["", "GPU-1", "GPU-0011223g-4455-6677-8899-aabbccddeeff", "GPU-00112233-4455-6677-8899-aabbccddeeff0"]
+        {
+            assert_eq!(uuid_bytes(&GpuUuid(text.into())), [0; 16], "{text}");
+        }
     }
 }

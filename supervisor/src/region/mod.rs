@@ -4,5 +4,5 @@ mod futex;
 mod host;
 mod report;
 
-pub use host::RegionHost;
+pub use host::{ControlPage, RegionHost};
 pub use report::Report;

@@ -1,0 +1,228 @@
+//! `gpool explain ID`
+
+use crate::arguments::Format;
+use crate::exit::Failure;
+use crate::output;
+use crate::table::{format_duration, short_gpu};
+use gpool_protocol::{Client, GpuExplanation, LeaseExplanation, Standing, WaitCause, format_permille};
+
+/// Shows where a lease stands on each of its GPUs, why, and how exact its share is.
+pub fn run(client: &Client, id: &str, format: Format) -> Result<(), Failure> {
+    let explanation: LeaseExplanation = client.get(&format!("/v1/leases/{id}/explain"))?;
+    match format {
+        Format::Table | Format::Wide => output::print(&render(&explanation)),
+        Format::Json => output::print_json("explanation", &explanation),
+        Format::Csv => output::print(&render_csv(&explanation)),
+    }
+}
+
+fn render(explanation: &LeaseExplanation) -> String {
+    let mut text = format!(
+        "container {}, lease {}\nshare {}, limit {}, class {}, priority {}\n",
+        explanation.container_id.short(),
+        explanation.lease_id,
+        format_permille(explanation.fraction_permille.into()),
+        explanation.limit_permille.map_or_else(|| "none".to_owned(), |limit| format_permille(limit.into())),
+        explanation.class,
+        explanation.priority,
+    );
+    for gpu in &explanation.gpus {
+        text += &format!("\n{}\n", short_gpu(&gpu.gpu_uuid.0));
+        for (name, value) in facts(explanation, gpu) {
+            text += &format!("  {:14}{value}\n", format!("{name}:"));
+        }
+    }
+    text
+}
+
+fn facts(explanation: &LeaseExplanation, gpu: &GpuExplanation) -> [(&'static str, String); 5] {
+    let bounds = gpu
+        .share_error
+        .iter()
+        .map(|bound| format!("{} over {}", points(bound.bound_ppm), format_whole_seconds(bound.window_ns)));
+    [
+        ("state", standing(&gpu.standing)),
+        ("lag", lag(gpu.lag_ns)),
+        ("charged", format_duration(gpu.charged_gpu_ns)),
+        (
+            "competes",
+            format!(
+                "{} of the {} that the active leases of its priority have",
+                format_permille(explanation.fraction_permille.into()),
+                format_permille(gpu.weight_sum_permille)
+            ),
+        ),
+        (
+            "share error",
+            format!(
+                "at most {} while it always has work (its turns take up to {}, anybody's up to {})",
+                bounds.collect::<Vec<_>>().join(", "),
+                format_duration(gpu.turn_bound_ns),
+                format_duration(gpu.longest_turn_ns)
+            ),
+        ),
+    ]
+}
+
+fn standing(standing: &Standing) -> String {
+    match standing {
+        Standing::Idle => "idle: it wants nothing".to_owned(),
+        Standing::Paused => "paused: gpool resume lets it go on".to_owned(),
+        Standing::Running { left_ns } => format!("running, {} of its turn left", format_duration(*left_ns)),
+        Standing::Waiting { waited_ns, behind, cause } => {
+            let whom = behind.as_ref().map_or_else(String::new, |container| format!(" behind {}", container.short()));
+            format!("waiting for {}{whom}: {}", format_duration(*waited_ns), why(*cause))
+        }
+    }
+}
+
+fn why(cause: WaitCause) -> String {
+    match cause {
+        WaitCause::Turn => "it is another's turn".to_owned(),
+        WaitCause::Debt => "it has had more than its share, and the others come first until that is made up".to_owned(),
+        WaitCause::Ceiling { left_ns } => {
+            format!("it is at its limit, for {} more", format_duration(left_ns))
+        }
+        WaitCause::Priority => "a container of a higher priority has work".to_owned(),
+        WaitCause::Gang => "another of its GPUs is not free yet, and it runs on all of them or none".to_owned(),
+    }
+}
+
+fn lag(lag_ns: i64) -> String {
+    match lag_ns {
+        0 => "nothing owed".to_owned(),
+        1.. => format!("{} of GPU time are owed to it", format_duration(lag_ns.unsigned_abs())),
+        _ => format!("it owes {} of GPU time", format_duration(lag_ns.unsigned_abs())),
+    }
+}
+
+/// Hundredths of a GPU with two decimals, rounded up: a bound must not look better than it is.
+fn points(ppm: u64) -> String {
+    let hundredths = ppm.div_ceil(100);
+    format!("{}.{:02} points", hundredths / 100, hundredths % 100)
+}
+
+fn format_whole_seconds(ns: u64) -> String {
+    format!("{} s", ns / 1_000_000_000)
+}
+
+/// One line a GPU; a bound is in millionths of a GPU, with its window's seconds in the header.
+fn render_csv(explanation: &LeaseExplanation) -> String {
+    const HEADER: [&str; 14] = [
+        "container_id",
+        "lease_id",
+        "gpu_uuid",
+        "state",
+        "cause",
+        "behind_container_id",
+        "waited_ns",
+        "lag_ns",
+        "charged_gpu_ns",
+        "weight_sum_permille",
+        "turn_bound_ns",
+        "longest_turn_ns",
+        "window_ns",
+        "bound_ppm",
+    ];
+    let rows = explanation.gpus.iter().flat_map(|gpu| {
+        let standing = output::to_value(&gpu.standing);
+        let field = |name: &str| match &standing[name] {
+            serde_json::Value::String(text) => text.clone(),
+            serde_json::Value::Object(object) => object["kind"].as_str().unwrap_or_default().to_owned(),
+            serde_json::Value::Number(number) => number.to_string(),
+            _ => String::new(),
+        };
+        let row = vec![
+            explanation.container_id.to_string(),
+            explanation.lease_id.to_string(),
+            gpu.gpu_uuid.to_string(),
+            field("state"),
+            field("cause"),
+            field("behind"),
+            field("waited_ns"),
+            gpu.lag_ns.to_string(),
+            gpu.charged_gpu_ns.to_string(),
+            gpu.weight_sum_permille.to_string(),
+            gpu.turn_bound_ns.to_string(),
+            gpu.longest_turn_ns.to_string(),
+        ];
+        let with_bound = move |bound: &gpool_protocol::ShareErrorBound| {
+            [row.clone(), vec![bound.window_ns.to_string(), bound.bound_ppm.to_string()]].concat()
+        };
+        gpu.share_error.iter().map(with_bound).collect::<Vec<_>>()
+    });
+    output::csv(&HEADER, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Priority, ShareErrorBound};
+
+    fn explanation() -> LeaseExplanation {
+        let bound = |seconds: u64, bound_ppm| ShareErrorBound { window_ns: seconds * 1_000_000_000, bound_ppm };
+        LeaseExplanation {
+            lease_id: LeaseId("01J".into()),
+            container_id: ContainerId("3f9a".repeat(16)),
+            fraction_permille: 300,
+            limit_permille: Some(500),
+            class: Class::Batch,
+            priority: Priority::Guaranteed,
+            gpus: vec![GpuExplanation {
+                gpu_uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
+                standing: Standing::Waiting {
+                    waited_ns: 3_100_000,
+                    behind: Some(ContainerId("b7c1".repeat(16))),
+                    cause: WaitCause::Ceiling { left_ns: 2_000_000 },
+                },
+                lag_ns: -1_500_000,
+                charged_gpu_ns: 3_100_000_000,
+                weight_sum_permille: 900,
+                turn_bound_ns: 13_000_000,
+                longest_turn_ns: 13_000_000,
+                share_error: vec![bound(1, 26_000), bound(10, 2_600), bound(60, 434)],
+            }],
+        }
+    }
+
+    #[test]
+    fn an_explanation_reads_like_one() {
+        let want = "\
+container 3f9a3f9a3f9a, lease 01J
+share 30 %, limit 50 %, class batch, priority guaranteed
+
+GPU-5ca1ab1e
+  state:        waiting for 3.1ms behind b7c1b7c1b7c1: it is at its limit, for 2.0ms more
+  lag:          it owes 1.5ms of GPU time
+  charged:      3.1s
+  competes:     30 % of the 90 % that the active leases of its priority have
+  share error:  at most 2.60 points over 1 s, 0.26 points over 10 s, 0.05 points over 60 s while it always has work \
+(its turns take up to 13.0ms, anybody's up to 13.0ms)
+";
+        assert_eq!(render(&explanation()), want);
+    }
+
+    #[test]
+    fn csv_has_a_line_for_each_bound() {
+        let text = render_csv(&explanation());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines.len(), lines[0].split(',').count()), (4, lines[1].split(',').count()));
+        assert!(lines[1].contains(",waiting,ceiling,b7c1") && lines[1].ends_with(",1000000000,26000"), "{}", lines[1]);
+    }
+
+    #[test]
+    fn every_standing_says_what_it_means() {
+        assert!(standing(&Standing::Paused).contains("gpool resume"));
+        assert!(standing(&Standing::Running { left_ns: 5_000_000 }).contains("5.0ms"));
+        let waiting = |cause| standing(&Standing::Waiting { waited_ns: 1, behind: None, cause });
+        for (cause, part) in [
+            (WaitCause::Turn, "another's turn"),
+            (WaitCause::Debt, "more than its share"),
+            (WaitCause::Priority, "higher priority"),
+            (WaitCause::Gang, "all of them or none"),
+        ] {
+            assert!(waiting(cause).contains(part), "{}", waiting(cause));
+        }
+        assert_eq!((lag(0).as_str(), points(1)), ("nothing owed", "0.01 points".to_owned()));
+    }
+}

@@ -1,0 +1,19 @@
+//! `gpool pause ID...` and `gpool resume ID...`
+
+use crate::exit::Failure;
+use crate::output;
+use gpool_protocol::{Client, LeaseView};
+use serde_json::{Value, json};
+
+/// Pauses or resumes leases, as `verb` says, and prints the containers' ids. One that is refused does not keep the others
+/// from it.
+pub fn run(client: &Client, ids: &[String], verb: &str) -> Result<(), Failure> {
+    let mut refused = None;
+    for id in ids {
+        match client.post::<Value, LeaseView>(&format!("/v1/leases/{id}/{verb}"), &json!({})) {
+            Ok(lease) => output::print(&format!("{}\n", lease.container_id))?,
+            Err(refusal) => refused = refused.or(Some(refusal)),
+        }
+    }
+    refused.map_or(Ok(()), |refusal| Err(refusal.into()))
+}

@@ -1,0 +1,112 @@
+//! Why a lease runs or waits now, and what it is promised beside those who are there.
+
+use crate::class::{Class, Priority};
+use crate::identity::{ContainerId, GpuUuid, LeaseId};
+use serde::{Deserialize, Serialize};
+
+/// The answer to `GET /v1/leases/ID/explain`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseExplanation {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Its container.
+    pub container_id: ContainerId,
+    /// Its share of each GPU, permille.
+    pub fraction_permille: u16,
+    /// Its ceiling, permille.
+    pub limit_permille: Option<u16>,
+    /// How it uses the GPU.
+    pub class: Class,
+    /// Before whom it is served.
+    pub priority: Priority,
+    /// One GPU after the other.
+    pub gpus: Vec<GpuExplanation>,
+}
+
+/// What the scheduler of one GPU knows of a lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuExplanation {
+    /// The GPU.
+    pub gpu_uuid: GpuUuid,
+    /// Where the lease stands there.
+    pub standing: Standing,
+    /// GPU time that it is owed (positive) or owes (negative).
+    pub lag_ns: i64,
+    /// GPU time charged so far.
+    pub charged_gpu_ns: u64,
+    /// Sum of the shares of all leases that compete now, permille.
+    pub weight_sum_permille: u64,
+    /// The most that one of its own turns can use: u_i.
+    pub turn_bound_ns: u64,
+    /// The most that one turn of anybody can use: U.
+    pub longest_turn_ns: u64,
+    /// The bound on the share error, (u_i + U) / T, for several T.
+    pub share_error: Vec<ShareErrorBound>,
+}
+
+/// While it always has work, a lease's share over any time this long is off by at most so much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareErrorBound {
+    /// T.
+    pub window_ns: u64,
+    /// In millionths of a GPU: 10,000 is a point.
+    pub bound_ppm: u64,
+}
+
+/// Where a lease stands on one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum Standing {
+    /// Wants nothing.
+    Idle,
+    /// Kept from running until it is resumed.
+    Paused,
+    /// Holds the slice.
+    Running {
+        /// How much of it is left.
+        left_ns: u64,
+    },
+    /// Stands at its gate.
+    Waiting {
+        /// For how long now.
+        waited_ns: u64,
+        /// Whom it waits for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        behind: Option<ContainerId>,
+        /// Why.
+        cause: WaitCause,
+    },
+}
+
+/// Why a lease waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum WaitCause {
+    /// It is another's turn.
+    Turn,
+    /// It has had more than its share.
+    Debt,
+    /// It is at its ceiling.
+    Ceiling {
+        /// For so much longer.
+        left_ns: u64,
+    },
+    /// Somebody of a higher priority wants the GPU.
+    Priority,
+    /// Another of its GPUs is not free yet.
+    Gang,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_names_its_cause_on_the_wire() {
+        let cause = WaitCause::Ceiling { left_ns: 7 };
+        let standing = Standing::Waiting { waited_ns: 5, behind: None, cause };
+        let text = serde_json::to_string(&standing).unwrap();
+        assert_eq!(text, r#"{"state":"waiting","waited_ns":5,"cause":{"kind":"ceiling","left_ns":7}}"#);
+        assert_eq!(serde_json::from_str::<Standing>(&text).unwrap(), standing);
+    }
+}

@@ -1,0 +1,76 @@
+//! What a lease has had of one GPU, as the scheduler last said.
+
+use super::record::GpuStanding;
+use std::collections::VecDeque;
+
+/// Seconds over which a received share is averaged.
+pub const SHARE_WINDOW: usize = 10;
+
+/// A lease's account on one GPU.
+#[derive(Debug, Clone, Default)]
+pub struct GpuAccount {
+    /// Index of the GPU on this host.
+    pub gpu: usize,
+    /// Charged in earlier lives of the supervisor.
+    before_ns: u64,
+    /// (at, charged in this life) by the second, newest last.
+    charges: VecDeque<(u64, u64)>,
+    /// What it owed at the newest of them.
+    debt_ns: u64,
+}
+
+impl GpuAccount {
+    /// An account on GPU `gpu` of a lease that had been charged `before_ns` earlier.
+    pub fn new(gpu: usize, before_ns: u64) -> Self {
+        Self { gpu, before_ns, ..Self::default() }
+    }
+
+    /// Adds the figures of one moment; keeps a window of them.
+    pub fn note(&mut self, at_ns: u64, charged_ns: u64, lag_ns: i64) {
+        self.debt_ns = lag_ns.min(0).unsigned_abs();
+        self.charges.push_back((at_ns, charged_ns));
+        while self.charges.len() > SHARE_WINDOW + 1 {
+            self.charges.pop_front();
+        }
+    }
+
+    /// Charged GPU time over the window, in permille of it.
+    pub fn received_permille(&self) -> u16 {
+        let (Some(first), Some(last)) = (self.charges.front(), self.charges.back()) else { return 0 };
+        let elapsed_ns = last.0.saturating_sub(first.0);
+        let charged_ns = last.1.saturating_sub(first.1);
+        (charged_ns.saturating_mul(1000) + elapsed_ns / 2).checked_div(elapsed_ns).unwrap_or(0).min(1000) as u16
+    }
+
+    /// All GPU time charged since the lease began, as far as is known.
+    pub fn charged_ns(&self) -> u64 {
+        self.before_ns.saturating_add(self.charges.back().map_or(0, |(_, charged_ns)| *charged_ns))
+    }
+
+    /// What is written down of it.
+    pub fn standing(&self) -> GpuStanding {
+        GpuStanding { charged_ns: self.charged_ns(), debt_ns: self.debt_ns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_share_is_averaged_over_ten_seconds_and_a_total_outlives_the_supervisor() {
+        let mut account = GpuAccount::new(0, 7 * S);
+        assert_eq!((account.received_permille(), account.charged_ns()), (0, 7 * S));
+        for second in 0..30 {
+            // Half of the GPU for twenty seconds, all of it afterwards.
+            let charged_ns = if second < 20 { second * S / 2 } else { 10 * S + (second - 20) * S };
+            account.note(second * S, charged_ns, -3);
+        }
+        assert_eq!((account.received_permille(), account.charged_ns()), (950, 26 * S));
+        assert_eq!(account.standing(), GpuStanding { charged_ns: 26 * S, debt_ns: 3 });
+        account.note(30 * S, 19 * S, 9);
+        assert_eq!(account.standing().debt_ns, 0, "what it is owed is no debt");
+    }
+}

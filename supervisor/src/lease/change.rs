@@ -1,0 +1,165 @@
+//! Changing leases while their containers run.
+
+use super::book::Book;
+use super::entitlement::{check_class, class_policy, held_demand, share_of};
+use super::grant::{Leases, about, described, failed};
+use super::record::Record;
+use super::refusal::worded;
+use crate::gatekeeper::Order;
+use gpool_policy::admission::{Demand, Held, MemoryDemand, check_update};
+use gpool_protocol::{
+    ErrorBody, ErrorCode, EventKind, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
+};
+use std::sync::atomic::Ordering;
+
+impl Leases {
+    /// Changes a running lease: all that is asked for, or nothing.
+    ///
+    /// # Errors
+    /// An unknown lease, values that do not go together, a class that this host denies, or no room on one of its GPUs.
+    pub fn update(&self, lease: &str, change: &LeaseUpdate, uid: u32) -> Result<LeaseView, ErrorBody> {
+        let mut book = self.book();
+        let (id, gpus, old) = {
+            let lease = book.find(lease)?;
+            (lease.record.lease_id.clone(), lease.gpus().collect::<Vec<_>>(), lease.record.clone())
+        };
+        let mut new = changed(&old, change)?;
+        if change.class.is_some() {
+            check_class(&self.configuration, new.class)?;
+        }
+        new.memory_cap_bytes = self.check_room(&book, &gpus, &old, &new)?;
+        let lease = book.leases.get_mut(&id).expect("found above");
+        new.write(&self.configuration.paths.run_dir)
+            .map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;
+        lease.record = new;
+        lease.region.control().memory_cap_bytes.store(lease.record.memory_cap_bytes, Ordering::Relaxed);
+        lease.region.set_fail_open(class_policy(&self.configuration, lease.record.class).fail_open);
+        self.gatekeeper.order(Order::Change { tenant: lease.tenant, share: share_of(&lease.record) });
+        let message = format!("changed {}: {}", old.container_id.short(), difference(&old, &lease.record));
+        self.events.note(EventKind::LeaseUpdated, about(&lease.record, Some(uid)), message);
+        Ok(lease.view())
+    }
+
+    /// Whether what `new` asks for beyond `old` is free on each GPU of the lease; the memory cap.
+    fn check_room(&self, book: &Book, gpus: &[usize], old: &Record, new: &Record) -> Result<u64, ErrorBody> {
+        let capacities = self.capacities(book, None);
+        let held =
+            Held { guaranteed_permille: held_demand(old).guaranteed_permille(), memory_bytes: old.memory_cap_bytes };
+        let demand = Demand { memory: MemoryDemand::Bytes(new.memory_cap_bytes), ..held_demand(new) };
+        for gpu in gpus {
+            check_update(&capacities[*gpu], held, &demand).map_err(|refusal| worded(&refusal))?;
+        }
+        Ok(new.memory_cap_bytes)
+    }
+
+    /// Keeps a lease's gate closed until it is resumed, or ends that. Said again, it changes nothing.
+    ///
+    /// # Errors
+    /// An unknown lease, or one that cannot be written down.
+    pub fn set_paused(&self, lease: &str, paused: bool, uid: u32) -> Result<LeaseView, ErrorBody> {
+        let mut book = self.book();
+        let lease = book.find(lease)?;
+        if lease.record.paused == paused {
+            return Ok(lease.view());
+        }
+        lease.record.paused = paused;
+        if let Err(cause) = lease.record.write(&self.configuration.paths.run_dir) {
+            lease.record.paused = !paused;
+            return Err(failed("the lease cannot be written down, and is as it was", cause));
+        }
+        let tenant = lease.tenant;
+        let (order, kind, done) = match paused {
+            true => (Order::Pause { tenant }, EventKind::LeasePaused, "paused"),
+            false => (Order::Resume { tenant }, EventKind::LeaseResumed, "resumed"),
+        };
+        self.gatekeeper.order(order);
+        let message = format!("{done} {}", lease.record.container_id.short());
+        self.events.note(kind, about(&lease.record, Some(uid)), message);
+        Ok(lease.view())
+    }
+}
+
+/// The record with the change in it.
+///
+/// # Errors
+/// A value out of its range, or values that do not go together.
+fn changed(old: &Record, change: &LeaseUpdate) -> Result<Record, ErrorBody> {
+    let wrong = |message: &str, remedy: &str| Err(ErrorBody::new(ErrorCode::RequestInvalid, message, remedy));
+    if change.fraction_permille.is_some_and(|permille| !(10..=1000).contains(&permille)) {
+        return wrong("fraction_permille lies between 10 and 1000", "correct the value");
+    }
+    if change.memory_bytes == Some(0) {
+        return wrong("memory_bytes lies above 0", "correct the value");
+    }
+    if change.no_limit && change.limit_permille.is_some() {
+        return wrong("limit_permille and no_limit do not go together", "give one of them");
+    }
+    let mut new = old.clone();
+    new.fraction_permille = change.fraction_permille.unwrap_or(old.fraction_permille);
+    new.limit_permille = if change.no_limit { None } else { change.limit_permille.or(old.limit_permille) };
+    new.memory_cap_bytes = change.memory_bytes.unwrap_or(old.memory_cap_bytes);
+    new.class = change.class.unwrap_or(old.class);
+    new.priority = change.priority.unwrap_or(old.priority);
+    check_limit(new.fraction_permille, new.limit_permille)?;
+    Ok(new)
+}
+
+/// What has changed, in words.
+fn difference(old: &Record, new: &Record) -> String {
+    let share = |record: &Record| format_permille(record.fraction_permille.into());
+    let limit = |record: &Record| record.limit_permille.map_or("none".into(), |limit| format_permille(limit.into()));
+    let all = [
+        ("fraction", share(old), share(new)),
+        ("limit", limit(old), limit(new)),
+        ("memory", format_bytes(old.memory_cap_bytes), format_bytes(new.memory_cap_bytes)),
+        ("class", old.class.to_string(), new.class.to_string()),
+        ("priority", old.priority.to_string(), new.priority.to_string()),
+    ];
+    let told: Vec<String> = all
+        .iter()
+        .filter(|(_, old, new)| old != new)
+        .map(|(name, old, new)| format!("{name} {old} to {new}"))
+        .collect();
+    if told.is_empty() { format!("nothing, it has {} as before", described(new)) } else { told.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::sample;
+    use super::*;
+    use gpool_protocol::{Class, Priority};
+
+    #[test]
+    fn only_what_is_named_changes() {
+        let mut old = sample();
+        old.limit_permille = Some(500);
+        let change =
+            LeaseUpdate { class: Some(Class::Latency), fraction_permille: Some(400), ..LeaseUpdate::default() };
+        let new = changed(&old, &change).unwrap();
+        assert_eq!((new.fraction_permille, new.limit_permille, new.class), (400, Some(500), Class::Latency));
+        assert_eq!(difference(&old, &new), "fraction 30 % to 40 %, class batch to latency");
+        let new = changed(&old, &LeaseUpdate { no_limit: true, ..LeaseUpdate::default() }).unwrap();
+        assert_eq!(difference(&old, &new), "limit 50 % to none");
+        let priority = LeaseUpdate { priority: Some(Priority::Burst), ..LeaseUpdate::default() };
+        assert_eq!(difference(&old, &changed(&old, &priority).unwrap()), "priority guaranteed to burst");
+        assert!(difference(&old, &old).contains("as before"));
+    }
+
+    #[test]
+    fn a_limit_stays_above_the_fraction_whichever_of_them_changes() {
+        let mut old = sample();
+        old.limit_permille = Some(500);
+        for change in [
+            LeaseUpdate { fraction_permille: Some(501), ..LeaseUpdate::default() },
+            LeaseUpdate { limit_permille: Some(299), ..LeaseUpdate::default() },
+            LeaseUpdate { limit_permille: Some(1001), ..LeaseUpdate::default() },
+            LeaseUpdate { limit_permille: Some(600), no_limit: true, ..LeaseUpdate::default() },
+            LeaseUpdate { fraction_permille: Some(9), ..LeaseUpdate::default() },
+            LeaseUpdate { memory_bytes: Some(0), ..LeaseUpdate::default() },
+        ] {
+            assert_eq!(changed(&old, &change).unwrap_err().code, ErrorCode::RequestInvalid, "{change:?}");
+        }
+        let both = LeaseUpdate { fraction_permille: Some(600), no_limit: true, ..LeaseUpdate::default() };
+        assert_eq!(changed(&old, &both).unwrap().fraction_permille, 600);
+    }
+}

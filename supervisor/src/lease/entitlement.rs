@@ -1,0 +1,120 @@
+//! The same share in the words of the rooms that deal with it: requests and records, the scheduler, the configuration.
+
+use super::record::Record;
+use gpool_configuration::{ClassName, ClassPolicy, Configuration};
+use gpool_policy::admission::{Demand, MemoryDemand};
+use gpool_policy::slice::{Class as SliceClass, Priority as SlicePriority, Share};
+use gpool_protocol::{Class, ErrorBody, ErrorCode, MemoryCap, Priority, Request};
+
+/// What a request asks admission for.
+pub fn demand_of(request: &Request) -> Demand {
+    Demand {
+        fraction_permille: request.fraction_permille,
+        memory: match request.memory {
+            None => MemoryDemand::Absent,
+            Some(MemoryCap::Bytes(bytes)) => MemoryDemand::Bytes(bytes),
+            Some(MemoryCap::Permille(permille)) => MemoryDemand::Permille(permille),
+        },
+        priority: slice_priority(request.priority),
+        gpus: request.gpus.into(),
+    }
+}
+
+/// What a lease holds, as a demand on one of its GPUs.
+pub fn held_demand(record: &Record) -> Demand {
+    Demand {
+        fraction_permille: record.fraction_permille,
+        memory: MemoryDemand::Bytes(record.memory_cap_bytes),
+        priority: slice_priority(record.priority),
+        gpus: 1,
+    }
+}
+
+/// What the scheduler is told.
+pub fn share_of(record: &Record) -> Share {
+    Share {
+        weight_permille: record.fraction_permille,
+        limit_permille: record.limit_permille,
+        class: match record.class {
+            Class::Latency => SliceClass::Latency,
+            Class::Batch => SliceClass::Batch,
+            Class::Notebook => SliceClass::Notebook,
+            Class::Train => SliceClass::Train,
+        },
+        priority: slice_priority(record.priority),
+    }
+}
+
+fn slice_priority(priority: Priority) -> SlicePriority {
+    match priority {
+        Priority::Guaranteed => SlicePriority::Guaranteed,
+        Priority::Burst => SlicePriority::Burst,
+        Priority::Scavenger => SlicePriority::Scavenger,
+    }
+}
+
+fn class_name(class: Class) -> ClassName {
+    match class {
+        Class::Latency => ClassName::Latency,
+        Class::Batch => ClassName::Batch,
+        Class::Notebook => ClassName::Notebook,
+        Class::Train => ClassName::Train,
+    }
+}
+
+/// What this host has decided for a class.
+pub fn class_policy(configuration: &Configuration, class: Class) -> &ClassPolicy {
+    configuration.class.of(class_name(class))
+}
+
+/// Whether this host allows a class.
+///
+/// # Errors
+/// Names the class and those that are allowed.
+pub fn check_class(configuration: &Configuration, class: Class) -> Result<(), ErrorBody> {
+    let allowed = |class: Class| configuration.policy.classes.contains(&class_name(class));
+    if allowed(class) {
+        return Ok(());
+    }
+    let others: Vec<&str> = Class::ALL.into_iter().filter(|other| allowed(*other)).map(Class::text).collect();
+    let remedy = match others.as_slice() {
+        [] => "let [policy] classes in config.toml name one".to_owned(),
+        _ => format!("ask for one of {}, or add it to [policy] classes in config.toml", others.join(", ")),
+    };
+    Err(ErrorBody::new(ErrorCode::RequestNotAllowed, format!("class={class} is not allowed on this host"), remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::sample;
+    use super::*;
+
+    #[test]
+    fn a_class_that_the_host_denies_is_refused_by_name() {
+        let mut configuration = Configuration::default();
+        for class in Class::ALL {
+            assert_eq!(check_class(&configuration, class), Ok(()));
+        }
+        configuration.policy.classes = vec![ClassName::Batch, ClassName::Train];
+        let text = check_class(&configuration, Class::Latency).unwrap_err().to_string();
+        for part in ["class=latency", "batch, train", "[policy] classes", "GPOOL-E105"] {
+            assert!(text.contains(part), "{text} lacks {part}");
+        }
+        configuration.policy.classes.clear();
+        assert!(check_class(&configuration, Class::Batch).unwrap_err().remedy.contains("[policy] classes"));
+    }
+
+    #[test]
+    fn the_scheduler_is_told_all_of_a_share() {
+        let mut record = sample();
+        (record.limit_permille, record.class, record.priority) = (Some(500), Class::Latency, Priority::Burst);
+        let want = Share {
+            weight_permille: 300,
+            limit_permille: Some(500),
+            class: SliceClass::Latency,
+            priority: SlicePriority::Burst,
+        };
+        assert_eq!(share_of(&record), want);
+        assert_eq!(held_demand(&record).guaranteed_permille(), 0, "a burst share is not promised");
+    }
+}

@@ -1,0 +1,121 @@
+//! Why a lease runs or waits, in the words of the socket.
+
+use super::book::Book;
+use super::grant::Leases;
+use gpool_policy::TenantId;
+use gpool_policy::promise::share_error_ppm;
+use gpool_policy::slice::{Explanation, State, WaitCause as SliceCause};
+use gpool_protocol::{
+    ContainerId, ErrorBody, GpuExplanation, GpuUuid, LeaseExplanation, ShareErrorBound, Standing, WaitCause,
+};
+
+/// Windows for which the bound on the share error is told: 1 s, 10 s, 60 s.
+const WINDOWS_NS: [u64; 3] = [1_000_000_000, 10_000_000_000, 60_000_000_000];
+
+impl Leases {
+    /// Where a lease stands on each of its GPUs, why, and what it is promised beside those who are there.
+    ///
+    /// # Errors
+    /// An unknown lease.
+    pub fn explain(&self, lease: &str) -> Result<LeaseExplanation, ErrorBody> {
+        let mut book = self.book();
+        let (tenant, record) = {
+            let lease = book.find(lease)?;
+            (lease.tenant, lease.record.clone())
+        };
+        let explained = self.gatekeeper.explain(tenant);
+        let gpus = record.gpus().iter().zip(&explained.gpus);
+        let lease = book.find(&record.lease_id.0)?;
+        let charged: Vec<u64> = lease.accounts.iter().map(|account| account.charged_ns()).collect();
+        let of_gpu = |((uuid, explanation), charged_ns): ((&GpuUuid, &Explanation), u64)| {
+            explained_on(uuid, explanation, explained.at_ns, charged_ns, |tenant| container_of(&book, tenant))
+        };
+        let gpus = gpus.zip(charged).map(of_gpu).collect();
+        Ok(LeaseExplanation {
+            lease_id: record.lease_id,
+            container_id: record.container_id,
+            fraction_permille: record.fraction_permille,
+            limit_permille: record.limit_permille,
+            class: record.class,
+            priority: record.priority,
+            gpus,
+        })
+    }
+}
+
+fn container_of(book: &Book, tenant: TenantId) -> Option<ContainerId> {
+    let lease = book.leases.values().find(|lease| lease.tenant == tenant);
+    lease.map(|lease| lease.record.container_id.clone())
+}
+
+/// One GPU's part. `charged_ns` counts earlier lives of the supervisor too, the scheduler's figure does not.
+fn explained_on(
+    uuid: &GpuUuid,
+    explanation: &Explanation,
+    at_ns: u64,
+    charged_ns: u64,
+    container_of: impl Fn(TenantId) -> Option<ContainerId>,
+) -> GpuExplanation {
+    let bound = |window_ns| {
+        let bound_ppm = share_error_ppm(explanation.turn_bound_ns, explanation.longest_turn_ns, window_ns);
+        ShareErrorBound { window_ns, bound_ppm }
+    };
+    GpuExplanation {
+        gpu_uuid: uuid.clone(),
+        standing: match explanation.state {
+            State::Idle => Standing::Idle,
+            State::Paused => Standing::Paused,
+            State::Running { until_ns } => Standing::Running { left_ns: until_ns.saturating_sub(at_ns) },
+            State::Waiting { since_ns, behind, cause } => Standing::Waiting {
+                waited_ns: at_ns.saturating_sub(since_ns),
+                behind: behind.and_then(container_of),
+                cause: match cause {
+                    SliceCause::Turn => WaitCause::Turn,
+                    SliceCause::Debt => WaitCause::Debt,
+                    SliceCause::Ceiling { until_ns } => WaitCause::Ceiling { left_ns: until_ns.saturating_sub(at_ns) },
+                    SliceCause::Priority => WaitCause::Priority,
+                    SliceCause::Gang => WaitCause::Gang,
+                },
+            },
+        },
+        lag_ns: explanation.lag_ns,
+        charged_gpu_ns: charged_ns,
+        weight_sum_permille: explanation.weight_sum,
+        turn_bound_ns: explanation.turn_bound_ns,
+        longest_turn_ns: explanation.longest_turn_ns,
+        share_error: WINDOWS_NS.map(bound).to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_policy::slice::Share;
+
+    #[test]
+    fn an_explanation_counts_from_now_and_names_the_other_container() {
+        let explanation = Explanation {
+            state: State::Waiting {
+                since_ns: 70,
+                behind: Some(TenantId(2)),
+                cause: SliceCause::Ceiling { until_ns: 130 },
+            },
+            lag_ns: -5,
+            charged_ns: 1,
+            share: Share::of(300),
+            turn_bound_ns: 9_000_000,
+            longest_turn_ns: 21_000_000,
+            weight_sum: 900,
+        };
+        let name = |tenant: TenantId| (tenant == TenantId(2)).then(|| ContainerId("other".into()));
+        let on_gpu = explained_on(&GpuUuid("GPU-1".into()), &explanation, 100, 7, name);
+        let want = Standing::Waiting {
+            waited_ns: 30,
+            behind: Some(ContainerId("other".into())),
+            cause: WaitCause::Ceiling { left_ns: 30 },
+        };
+        assert_eq!((on_gpu.standing, on_gpu.charged_gpu_ns), (want, 7));
+        let bounds: Vec<u64> = on_gpu.share_error.iter().map(|bound| bound.bound_ppm).collect();
+        assert_eq!(bounds, [30_000, 3_000, 500], "3 points a second, 0.3 over ten, 0.05 over a minute");
+    }
+}
