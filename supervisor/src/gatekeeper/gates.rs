@@ -159,3 +159,7 @@ impl Gates {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "gates_tests.rs"]
+mod tests;

@@ -37,3 +37,49 @@ pub fn capacities(
     };
     gpus.iter().enumerate().map(capacity).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::book::Held;
+    use super::super::record::sample;
+    use super::*;
+    use gpool_protocol::{GpuUuid, Priority};
+    use std::time::Instant;
+
+    fn gpu(index: u32) -> Gpu {
+        Gpu {
+            index,
+            uuid: GpuUuid(format!("GPU-{index}")),
+            name: "a GPU".into(),
+            minor: index,
+            memory_total_bytes: 24 << 30,
+            driver_version: "1".into(),
+        }
+    }
+
+    #[test]
+    fn each_gpu_of_a_lease_is_promised_and_only_guarantees_take_share() {
+        let gpus = [gpu(0), gpu(1)];
+        let mut both = sample();
+        both.gpu_uuids = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        let mut burst = sample();
+        (burst.priority, burst.container_id) = (Priority::Burst, ContainerId("burst".into()));
+        let mut stranded = both.clone();
+        stranded.gpu_uuids = vec![gpus[1].uuid.clone()];
+        let book = Book {
+            held: vec![
+                Held { record: both, gpus: vec![0, 1], until: Instant::now() },
+                Held { record: burst, gpus: vec![0], until: Instant::now() },
+            ],
+            stranded: vec![stranded],
+            ..Book::default()
+        };
+        let taken = |container: Option<&str>| -> Vec<(u16, u64)> {
+            let container = container.map(|id| ContainerId(id.into()));
+            let all = capacities(&gpus, &[], &book, container.as_ref());
+            all.iter().map(|gpu| (gpu.fraction_leased_permille, gpu.memory_leased_bytes >> 30)).collect()
+        };
+        assert_eq!(taken(None), [(300, 8), (600, 8)]);
+        assert_eq!(taken(Some("c")), [(0, 4), (300, 4)], "its own kept place is free for it");
+    }
+}

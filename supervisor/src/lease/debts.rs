@@ -53,10 +53,11 @@ impl Debts {
         record.gpus().iter().map(owed).max().unwrap_or(0)
     }
 
-    /// The new lease has taken its debts over.
-    pub fn hand_over(&mut self, record: &Record) {
-        let debtor = debtor(record);
+    /// The new lease has taken its debts over. False if there were none.
+    pub fn hand_over(&mut self, record: &Record) -> bool {
+        let (debtor, before) = (debtor(record), self.0.len());
         self.0.retain(|debt| debt.debtor != debtor || !record.gpus().contains(&debt.gpu_uuid));
+        self.0.len() < before
     }
 
     fn drop_old(&mut self, now_ns: u64) {
@@ -123,8 +124,9 @@ mod tests {
         let record = sample();
         debts.keep(&record, &record.gpu_uuid, 5, S);
         assert_eq!(debts.owed_ns(&record, 2 * S), 5);
-        debts.hand_over(&record);
+        assert!(debts.hand_over(&record));
         assert_eq!(debts.owed_ns(&record, 2 * S), 0);
+        assert!(!debts.hand_over(&record));
     }
 
     #[test]

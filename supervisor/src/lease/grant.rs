@@ -195,7 +195,9 @@ impl Leases {
         let region = RegionHost::create(&region_dir, &page)
             .map_err(|cause| undo(failed("the lease's region cannot be made", cause)))?;
         let debt_ns = book.debts.owed_ns(&record, clock::now_ns());
-        book.debts.hand_over(&record);
+        if book.debts.hand_over(&record) {
+            self.write_debts(book);
+        }
         let granted = LeaseGranted {
             lease_id: lease_id.clone(),
             gpu_uuid: record.gpu_uuid.clone(),
@@ -210,6 +212,13 @@ impl Leases {
         let message = format!("granted {} to {}", described(lease), lease.container_id.short());
         self.events.note(EventKind::LeaseGranted, about(lease, Some(lease.owner_uid)), message);
         Ok(granted)
+    }
+
+    /// A debt that cannot be written down is lost with this supervisor, and nothing else.
+    fn write_debts(&self, book: &Book) {
+        if let Err(error) = book.debts.write(&self.configuration.paths.run_dir) {
+            eprintln!("gpool-supervisor: {error}");
+        }
     }
 
     /// What a context is taken to cost on these GPUs: of several, the most.
@@ -283,11 +292,12 @@ impl Leases {
     pub fn end(&self, book: &mut Book, id: &LeaseId, cause: &str) {
         let Some(lease) = book.leases.remove(id) else { return };
         let now_ns = clock::now_ns();
-        for (gpu, debt_ns) in self.gatekeeper.leave(lease.tenant) {
-            book.debts.keep(&lease.record, &self.gpus[gpu].uuid, debt_ns, now_ns);
+        let debts = self.gatekeeper.leave(lease.tenant);
+        for (gpu, debt_ns) in &debts {
+            book.debts.keep(&lease.record, &self.gpus[*gpu].uuid, *debt_ns, now_ns);
         }
-        if let Err(error) = book.debts.write(&self.configuration.paths.run_dir) {
-            eprintln!("gpool-supervisor: {error}");
+        if debts.iter().any(|(_, debt_ns)| *debt_ns > 0) {
+            self.write_debts(book);
         }
         RegionHost::remove(lease.region.dir());
         Record::remove(&self.configuration.paths.run_dir, id);

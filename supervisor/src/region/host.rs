@@ -86,6 +86,15 @@ impl RegionHost {
         }
     }
 
+    /// A region without a tmpfs of its own, for tests that are not root.
+    #[cfg(test)]
+    pub fn create_unmounted(dir: &Path, page: &ControlPage<'_>) -> Self {
+        Self::make_files(dir).unwrap();
+        let region = Self::open(dir).unwrap();
+        region.initialise(page);
+        region
+    }
+
     fn make_files(dir: &Path) -> Result<(), RegionError> {
         for (name, mode, length) in [(CONTROL_FILE, 0o644, CONTROL_BYTES), (REPORT_FILE, 0o666, REPORT_BYTES)] {
             let path = dir.join(name);
@@ -254,6 +263,28 @@ fn uuid_bytes(uuid: &GpuUuid) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_page_says_what_the_lease_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let gpu_uuids = ["GPU-00112233-4455-6677-8899-aabbccddeeff", "GPU-ff112233-4455-6677-8899-aabbccddeeff"];
+        let page = ControlPage {
+            memory_cap_bytes: 7,
+            context_bytes: 5,
+            fail_open: false,
+            gpu_uuids: &gpu_uuids.map(|uuid| GpuUuid(uuid.into())),
+        };
+        let region = RegionHost::create_unmounted(dir.path(), &page);
+        let control = region.control();
+        assert!(region.is_ours());
+        assert_eq!(control.gpus.load(Ordering::Relaxed), 2);
+        let first_bytes: Vec<u8> =
+            control.gpu_uuids.iter().take(3).map(|uuid| uuid[0].load(Ordering::Relaxed)).collect();
+        assert_eq!(first_bytes, [0, 0xff, 0]);
+        assert_eq!(control.fail_open.load(Ordering::Relaxed), 0);
+        region.set_fail_open(true);
+        assert_eq!(control.fail_open.load(Ordering::Relaxed), 1, "an update changes it live");
+    }
 
     #[test]
     fn a_uuid_has_the_bytes_that_cuda_shows() {

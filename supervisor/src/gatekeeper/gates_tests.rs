@@ -1,0 +1,136 @@
+//! Gates over real regions, without containers.
+
+use super::*;
+use crate::gatekeeper::tenant::Tenant;
+use crate::region::{ControlPage, RegionHost};
+use gpool_policy::slice::{Class, Priority};
+use gpool_shared_region::{BurstTag, SLOT_BYTES};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const WAITING: u32 = 2;
+
+struct Stage {
+    gates: Gates,
+    tenants: Tenants,
+    report: Report,
+    notices: Vec<Notice>,
+    dirs: Vec<tempfile::TempDir>,
+}
+
+impl Stage {
+    fn new(gpus: usize) -> Self {
+        let gates = Gates::new(gpus, clock::now_ns());
+        Self { gates, tenants: Tenants::new(), report: Report::new(), notices: Vec::new(), dirs: Vec::new() }
+    }
+
+    fn join(&mut self, id: u64, gpus: &[usize], share: Share) -> Arc<RegionHost> {
+        let dir = tempfile::tempdir().unwrap();
+        let page = ControlPage { memory_cap_bytes: 1, context_bytes: 1, fail_open: true, gpu_uuids: &[] };
+        let region = Arc::new(RegionHost::create_unmounted(dir.path(), &page));
+        self.dirs.push(dir);
+        let id = TenantId(id);
+        self.tenants.insert(id, Tenant::new(id, gpus.to_vec(), region.clone(), &mut self.notices));
+        self.gates.join(&mut self.tenants, id, share, 0, &mut self.notices);
+        region
+    }
+
+    fn look(&mut self, id: u64) {
+        self.gates.look(&mut self.tenants, &[TenantId(id)], &mut self.report, &mut self.notices);
+    }
+
+    fn feed(&mut self, input: Input) {
+        self.gates.handle(&mut self.tenants, input, &mut self.notices);
+    }
+
+    fn charged_ns(&self, id: u64) -> Vec<(usize, u64)> {
+        let standings = self.gates.statistics(&self.tenants).standings.into_iter();
+        standings.filter(|standing| standing.tenant == TenantId(id)).map(|its| (its.gpu, its.charged_ns)).collect()
+    }
+}
+
+/// Writes into slot 0 as a process would: it has registered and stands at the gate.
+fn stand_at_the_gate(region: &RegionHost) {
+    put(region, 0, &77u64.to_le_bytes());
+    put(region, 64, &WAITING.to_le_bytes());
+    put(region, 68, &region.gate().0.to_le_bytes());
+}
+
+fn put(region: &RegionHost, offset: u64, bytes: &[u8]) {
+    assert!((offset as usize) < SLOT_BYTES);
+    region.report_file().write_all_at(bytes, offset).unwrap();
+}
+
+#[test]
+fn an_opened_gate_says_how_far_ahead_work_may_be_launched() {
+    let parameters = Parameters::default();
+    let mut stage = Stage::new(1);
+    let region = stage.join(1, &[0], Share::of(300));
+    stand_at_the_gate(&region);
+    stage.look(1);
+    let depth_ns = || region.control().depth_ns.load(Ordering::Relaxed);
+    assert!(region.gate().is_open());
+    assert_eq!(depth_ns(), parameters.depth_ns);
+    let latency = Share { class: Class::Latency, ..Share::of(300) };
+    stage.join(2, &[0], latency);
+    stage.feed(Input::Idle { tenant: TenantId(1) });
+    assert!(!region.gate().is_open());
+    stand_at_the_gate(&region);
+    stage.look(1);
+    assert!(region.gate().is_open());
+    assert_eq!(depth_ns(), parameters.latency_depth_ns, "less stands in the way of a latency tenant");
+}
+
+#[test]
+fn a_paused_tenant_stands_until_it_is_resumed() {
+    let mut stage = Stage::new(1);
+    let region = stage.join(1, &[0], Share::of(300));
+    stage.feed(Input::Pause { tenant: TenantId(1) });
+    stand_at_the_gate(&region);
+    stage.look(1);
+    assert!(!region.gate().is_open());
+    stage.feed(Input::Resume { tenant: TenantId(1) });
+    stage.look(1);
+    assert!(region.gate().is_open());
+    stage.feed(Input::Pause { tenant: TenantId(1) });
+    assert!(!region.gate().is_open(), "at once");
+}
+
+#[test]
+fn a_lease_on_two_gpus_has_one_gate_and_two_accounts() {
+    let mut stage = Stage::new(3);
+    let region = stage.join(1, &[2, 0], Share::of(300));
+    stand_at_the_gate(&region);
+    stage.look(1);
+    assert!(region.gate().is_open());
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    let end_ns = clock::now_ns();
+    for (number, (gpu, length_ns)) in [(0, 1_000), (1, 3_000)].into_iter().enumerate() {
+        put(&region, 192 + 16 * number as u64, &(end_ns - length_ns).to_le_bytes());
+        put(&region, 200 + 16 * number as u64, &end_ns.to_le_bytes());
+        put(&region, 1216 + 8 * number as u64, &BurstTag::new(gpu, 0).0.to_le_bytes());
+    }
+    put(&region, 136, &4_000u64.to_le_bytes());
+    put(&region, 128, &2u64.to_le_bytes());
+    stage.look(1);
+    assert_eq!(stage.charged_ns(1), [(2, 1_000), (0, 3_000)], "in the order of the lease's GPUs");
+    let debts = stage.gates.leave(&mut stage.tenants, TenantId(1), &mut stage.notices);
+    assert_eq!(debts.iter().map(|(gpu, _)| *gpu).collect::<Vec<_>>(), [2, 0]);
+}
+
+#[test]
+fn a_lower_priority_waits_and_is_told_for_whom() {
+    let mut stage = Stage::new(1);
+    let guaranteed = stage.join(1, &[0], Share::of(300));
+    let scavenger = stage.join(2, &[0], Share { priority: Priority::Scavenger, ..Share::of(300) });
+    stand_at_the_gate(&guaranteed);
+    stage.look(1);
+    stand_at_the_gate(&scavenger);
+    stage.look(2);
+    assert!(guaranteed.gate().is_open() && !scavenger.gate().is_open());
+    let explained = stage.gates.explain(&stage.tenants[&TenantId(2)]);
+    use gpool_policy::slice::{State, WaitCause};
+    let State::Waiting { behind, cause, .. } = explained[0].state else { panic!("{explained:?}") };
+    assert_eq!((behind, cause), (Some(TenantId(1)), WaitCause::Priority));
+}
