@@ -58,7 +58,7 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
         report.read(&lease.region, SLOTS);
         for (slot, claimed) in report.taken() {
             if let Some(process) = lease.processes.get(&slot) {
-                claims.insert(process.watched.name.pid, Holding::of(&claimed, place));
+                claims.insert(process.watched.name.pid, Holding::of(&claimed, place, lease.accounts.len()));
             }
         }
     }

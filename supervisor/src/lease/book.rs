@@ -31,8 +31,15 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// What a process claims to hold on GPU `gpu` of its lease.
-    pub fn of(slot: &SlotSnapshot<'_>, gpu: usize) -> Self {
+    /// What a process claims to hold on GPU `gpu` of a lease on `gpus` of them. On a single one that is all it claims,
+    /// whatever it says of GPUs.
+    pub fn of(slot: &SlotSnapshot<'_>, gpu: usize, gpus: usize) -> Self {
+        if gpus == 1 {
+            return match gpu {
+                0 => Self { allocated_bytes: slot.allocated_bytes(), contexts: slot.contexts().into() },
+                _ => Self::default(),
+            };
+        }
         Self { allocated_bytes: slot.gpu_bytes(gpu), contexts: slot.gpu_contexts(gpu).into() }
     }
 
@@ -58,10 +65,10 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Adds a process.
-    fn add(mut self, slot: &SlotSnapshot<'_>) -> Self {
-        for (gpu, held) in self.held.iter_mut().enumerate() {
-            let claimed = Holding::of(slot, gpu);
+    /// Adds a process of a lease on `gpus` GPUs.
+    fn add(mut self, slot: &SlotSnapshot<'_>, gpus: usize) -> Self {
+        for (gpu, held) in self.held.iter_mut().enumerate().take(gpus) {
+            let claimed = Holding::of(slot, gpu, gpus);
             held.allocated_bytes = held.allocated_bytes.saturating_add(claimed.allocated_bytes);
             held.contexts = held.contexts.saturating_add(claimed.contexts);
         }
@@ -128,7 +135,7 @@ impl Lease {
     /// Sums over the report as it is now and the processes that have ended.
     pub fn figures(&self, report: &mut Report) -> Figures {
         report.read(&self.region, SLOTS);
-        report.taken().fold(self.retired, |sum, (_, slot)| sum.add(&slot))
+        report.taken().fold(self.retired, |sum, (_, slot)| sum.add(&slot, self.accounts.len()))
     }
 
     /// Indices of its GPUs on this host.
@@ -215,5 +222,39 @@ impl Book {
     /// The lease of a tenant.
     pub fn of_tenant(&mut self, tenant: TenantId) -> Option<&mut Lease> {
         self.leases.values_mut().find(|lease| lease.tenant == tenant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_shared_region::SLOT_BYTES;
+
+    fn claim(bytes: &mut [u8], offset: usize, value: u64) {
+        bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    #[test]
+    fn memory_is_summed_by_gpu_and_what_was_counted_stays() {
+        let mut bytes = [0u8; SLOT_BYTES];
+        claim(&mut bytes, 16, 70);
+        claim(&mut bytes, 24, 3);
+        claim(&mut bytes, 32, 9);
+        bytes[12] = 2;
+        bytes[40] = 2;
+        claim(&mut bytes, 1728, 50);
+        claim(&mut bytes, 1736, 20);
+        bytes[1856] = 1;
+        bytes[1860] = 1;
+        let slot = SlotSnapshot::new(&bytes).unwrap();
+        let two = Figures::default().add(&slot, 2).add(&slot, 2);
+        assert_eq!(two.held.map(|held| held.allocated_bytes)[..3], [100, 40, 0]);
+        assert_eq!((two.held[1].contexts, two.held[1].bytes(5), two.refused, two.refused_bytes), (2, 50, 6, 9));
+        assert_eq!(two.fullest().allocated_bytes, 100);
+        let one = Figures::default().add(&slot, 1);
+        assert_eq!((one.held[0].bytes(5), one.held[1].bytes(5)), (80, 0), "on a single GPU it is all that is claimed");
+        let mut retired = Figures::default();
+        retired.count(&slot);
+        assert_eq!((retired.fullest(), retired.refused), (Holding::default(), 3));
     }
 }
