@@ -201,6 +201,24 @@ fn unreported_time_is_a_debt_and_no_charge() {
 }
 
 #[test]
+fn what_happened_while_nobody_decided_is_charged_and_owed_to_nobody() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    table.now += 5000 * MS;
+    table.burst(A, 3000 * MS);
+    assert_eq!(table.scheduler.debt_ns(A), 1500 * MS);
+    table.tell(Input::Away);
+    assert_eq!((table.scheduler.lag_ns(A), table.scheduler.lag_ns(B)), (Some(0), Some(0)));
+    // A burst of that time that is reported late.
+    table.tell(Input::Burst { tenant: A, context: 1, start_ns: table.now - 500 * MS, end_ns: table.now - 400 * MS });
+    table.now += 4 * MS;
+    table.burst(A, 4 * MS);
+    assert_eq!(table.scheduler.lag_ns(A), Some(-2_000_000));
+    assert!(table.scheduler.charged_ns(A) >= Some(3004 * MS));
+}
+
+#[test]
 fn a_change_of_priority_keeps_the_debt() {
     let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500)), (C, Share::of(500))]);
     for tenant in [A, B, C] {

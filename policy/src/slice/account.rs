@@ -23,6 +23,8 @@ pub(super) struct Account {
     active_ns: u64,
     /// When it joined: nothing before that can have been its work.
     joined_ns: u64,
+    /// What began before this is charged and owed to nobody.
+    forgiven_ns: u64,
 }
 
 impl Account {
@@ -41,6 +43,7 @@ impl Account {
             active: false,
             active_ns: now_ns,
             joined_ns: now_ns,
+            forgiven_ns: 0,
         }
     }
 
@@ -135,6 +138,18 @@ impl Account {
         }
     }
 
+    /// Neither owes nor is owed anything from now on. To be done for all that share `clock`: the sum of their lags is
+    /// zero before and after.
+    pub(super) fn forgive(&mut self, clock: &mut VirtualClock, now: i128, now_ns: u64) {
+        let before = self.eligible_at;
+        self.origin = now;
+        (self.service_ns, self.held_ns, self.eligible_at) = (0, 0, now);
+        self.forgiven_ns = now_ns;
+        if self.active {
+            clock.shift(self.weight, before, now);
+        }
+    }
+
     /// Books a debt for time that was used and not reported.
     pub(super) fn owe(&mut self, clock: &mut VirtualClock, ns: u64) {
         self.serve(clock, i64::try_from(ns).unwrap_or(i64::MAX));
@@ -143,6 +158,10 @@ impl Account {
     /// Books GPU time of a burst of its own that began at `began_ns`. What was booked as held and turns out to have
     /// been work is not booked again; once work that began later is reported, the rest was no work and stays booked.
     pub(super) fn charge(&mut self, clock: &mut VirtualClock, ns: i64, began_ns: u64) {
+        if began_ns < self.forgiven_ns {
+            self.charged_ns = self.charged_ns.saturating_add(ns);
+            return;
+        }
         if began_ns >= self.held_until_ns {
             self.held_ns = 0;
         }

@@ -71,6 +71,7 @@ impl HostScheduler {
         self.now_ns = self.now_ns.max(now_ns);
         let touched = match tenant_of(&input) {
             Some(tenant) => self.servers_of(tenant),
+            None if input == Input::Away => (0..self.servers.len()).collect(),
             None => self.due(),
         };
         touched.iter().for_each(|index| self.take(index, input, commands));
@@ -294,6 +295,6 @@ fn tenant_of(input: &Input) -> Option<TenantId> {
         | Input::Idle { tenant }
         | Input::Burst { tenant, .. }
         | Input::FirstLaunch { tenant, .. } => Some(tenant),
-        Input::Pass => None,
+        Input::Away | Input::Pass => None,
     }
 }

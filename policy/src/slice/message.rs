@@ -39,6 +39,9 @@ pub enum Input {
         /// Who.
         tenant: TenantId,
     },
+    /// Nobody has decided anything for a while, so tenants have run unpaced or stood at closed gates: what was used until
+    /// now is charged, and owed to nobody.
+    Away,
     /// The tenant has used GPU time that it did not report: a debt, but no charge.
     Owe {
         /// Who.

@@ -200,6 +200,19 @@ impl Queue {
         self.rest(tenant, until_ns);
     }
 
+    /// All lags are zero from now on.
+    pub(super) fn forgive(&mut self, now_ns: u64) {
+        let now = self.clocks.each_ref().map(VirtualClock::now);
+        for place in self.places.values_mut() {
+            let priority = place.share.priority as usize;
+            place.account.forgive(&mut self.clocks[priority], now[priority], now_ns);
+            place.silent_since_ns = place.silent_since_ns.map(|_| now_ns);
+        }
+        for tenant in self.places.keys().copied().collect::<Vec<_>>() {
+            self.place(tenant);
+        }
+    }
+
     pub(super) fn pause(&mut self, tenant: TenantId, now_ns: u64) {
         let Some(place) = self.places.get_mut(&tenant) else { return };
         place.paused = true;

@@ -174,6 +174,7 @@ impl SliceScheduler {
                     self.queue.slice_ns = self.slice_ns();
                 }
             }
+            Input::Away => self.queue.forgive(now_ns),
             Input::Pass => {}
         }
     }

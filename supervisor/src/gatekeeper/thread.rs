@@ -8,7 +8,7 @@ use crate::clock;
 use crate::region::Report;
 use gpool_policy::TenantId;
 use gpool_policy::slice::Input;
-use gpool_shared_region::HEARTBEAT_PERIOD_NS;
+use gpool_shared_region::{HEARTBEAT_PERIOD_NS, HEARTBEAT_STALE_NS};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -109,7 +109,18 @@ impl Loop {
                 self.obey(order, &mut again);
             }
             again.extend(rung.iter().map(|token| TenantId(*token)));
+            // Stopped for so long that tenants took us to be away: those that ran on unpaced have not taken it from
+            // the others.
+            let was_away = !self.tenants.is_empty() && now_ns >= self.beat_ns.saturating_add(HEARTBEAT_STALE_NS);
+            if was_away {
+                again.extend(self.tenants.keys());
+            }
             self.look(&again);
+            if was_away {
+                let mut notices = Vec::new();
+                self.feed(Input::Away, &mut notices);
+                notices.into_iter().for_each(|notice| (self.notice)(notice));
+            }
             if now_ns >= self.beat_ns {
                 self.beat(now_ns);
             }
