@@ -13,7 +13,9 @@ pub const STAGE: &str = "/run/gpool-stage";
 pub const SIMULATED_GPU: &str = "/run/gpool-simgpu";
 
 /// Writes `/etc/gpool/config.toml` and puts the simulated driver's libraries in their place.
-pub fn write_configuration(stage: &Stage) -> Result<()> {
+///
+/// `more` is added to the configuration.
+pub fn write_configuration(stage: &Stage, more: &str) -> Result<()> {
     let libraries = Path::new(SIMULATED_GPU).join("lib");
     fs::create_dir_all(&libraries).context(libraries.display())?;
     for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
@@ -21,7 +23,8 @@ pub fn write_configuration(stage: &Stage) -> Result<()> {
     }
     // The state must exist before it can be mounted into a container; the simulated GPU fills it.
     fs::create_dir_all("/etc/gpool").context("/etc/gpool")?;
-    fs::write("/etc/gpool/config.toml", configuration(stage)).context("/etc/gpool/config.toml")
+    let text = configuration(stage) + "\n" + more;
+    fs::write("/etc/gpool/config.toml", text).context("/etc/gpool/config.toml")
 }
 
 fn configuration(stage: &Stage) -> String {
@@ -34,11 +37,6 @@ fn configuration(stage: &Stage) -> String {
         hook = stage.hook().display(),
         hold_ms = super::HOLD.as_millis(),
     )
-}
-
-/// Starts the simulated GPU.
-pub fn start_simulated_gpu(stage: &Stage) -> Result<Program> {
-    start_simulated_gpus(stage, 1)
 }
 
 /// Starts so many simulated GPUs.

@@ -28,7 +28,7 @@ pub const HOLD: Duration = Duration::from_secs(2);
 /// Installs everything into the namespaces of a run and starts so many simulated GPUs, and nothing else.
 pub fn start_simulated_gpus_alone(gpus: u32) -> Result<(Stage, Program)> {
     let stage = Stage::of_this_program()?.copy_to(Path::new(install::STAGE))?;
-    install::write_configuration(&stage)?;
+    install::write_configuration(&stage, "")?;
     let mut simulated_gpus = install::start_simulated_gpus(&stage, gpus)?;
     simulated_gpus.wait_for_line("ready", PATIENCE)?;
     Ok((stage, simulated_gpus))
@@ -53,17 +53,26 @@ impl Host {
     /// # Errors
     /// When a part is not ready in time; the sentence holds the end of its log.
     pub fn start(inside: &Inside) -> Result<Self> {
-        let mut host = Self::start_without_supervisor(inside)?;
+        Self::start_with(inside, 1, "")
+    }
+
+    /// The same with so many GPUs and with more lines of configuration.
+    pub fn start_with(inside: &Inside, gpus: u32, configuration: &str) -> Result<Self> {
+        let mut host = Self::start_parts(inside, gpus, configuration)?;
         host.start_supervisor()?;
         Ok(host)
     }
 
     /// The same, with everything in its place but no supervisor running.
     pub fn start_without_supervisor(inside: &Inside) -> Result<Self> {
+        Self::start_parts(inside, 1, "")
+    }
+
+    fn start_parts(inside: &Inside, gpus: u32, configuration: &str) -> Result<Self> {
         let before = Census::take(&inside.cgroup_parent);
         let stage = Stage::of_this_program()?.copy_to(Path::new(install::STAGE))?;
-        install::write_configuration(&stage)?;
-        let mut simulated_gpu = install::start_simulated_gpu(&stage)?;
+        install::write_configuration(&stage, configuration)?;
+        let mut simulated_gpu = install::start_simulated_gpus(&stage, gpus)?;
         simulated_gpu.wait_for_line("ready", PATIENCE)?;
         let engine = Engine::start(&stage, &inside.cgroup_parent)?;
         engine.import_image(&stage)?;
@@ -88,7 +97,12 @@ impl Host {
 
     /// The simulated hardware's own meter.
     pub fn meter(&self) -> Result<MeterReader> {
-        MeterReader::open(Path::new(install::SIMULATED_GPU))
+        self.meter_of(0)
+    }
+
+    /// The meter of the GPU with this index.
+    pub fn meter_of(&self, gpu: u32) -> Result<MeterReader> {
+        MeterReader::open_device(Path::new(install::SIMULATED_GPU), gpu)
     }
 
     /// Runs the command line tool.

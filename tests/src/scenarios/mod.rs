@@ -1,16 +1,23 @@
 //! The integration scenarios. Each starts what it needs and must leave nothing.
 
 mod engine_alone;
+mod frozen_holder;
+mod garbage_report;
 mod host_containerd;
 mod killed_half_way;
+mod latency_class;
+mod limits;
 mod main_job;
 mod one_slice_two_processes;
 mod pass_through;
 mod playground;
 mod random_kills;
+mod seven_tenants;
+mod several_gpus;
 mod silent_tenant;
 mod simulated_gpu;
 mod simulated_gpus;
+mod supervisor_hung;
 mod supervisor_restart;
 mod truncated_report;
 
@@ -118,6 +125,48 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "a tenant that falls silent with its gate open does not keep the GPU",
         limit_s: 90,
         run: Place::Inside(silent_tenant::run),
+    },
+    Scenario {
+        name: "frozen-holder",
+        what: "a container that is frozen with its gate open does not keep the GPU",
+        limit_s: 90,
+        run: Place::Inside(frozen_holder::run),
+    },
+    Scenario {
+        name: "limits",
+        what: "limits, pauses and explanations on live containers, one of which launches graphs",
+        limit_s: 120,
+        run: Place::Inside(limits::run),
+    },
+    Scenario {
+        name: "latency-class",
+        what: "a latency tenant keeps its short answers beside two busy batch tenants",
+        limit_s: 90,
+        run: Place::Inside(latency_class::run),
+    },
+    Scenario {
+        name: "seven-tenants",
+        what: "seven tenants of 5 to 40 % share one GPU",
+        limit_s: 90,
+        run: Place::Inside(seven_tenants::run),
+    },
+    Scenario {
+        name: "several-gpus",
+        what: "sixteen GPUs: a container with two of them beside containers with one each",
+        limit_s: 120,
+        run: Place::Inside(several_gpus::run),
+    },
+    Scenario {
+        name: "supervisor-hung",
+        what: "a supervisor that is stopped for seconds: classes that fail open run on, others wait",
+        limit_s: 90,
+        run: Place::Inside(supervisor_hung::run),
+    },
+    Scenario {
+        name: "garbage-report",
+        what: "a tenant that writes garbage over its report harms nobody, and one that hides its work is found",
+        limit_s: 120,
+        run: Place::Inside(garbage_report::run),
     },
     Scenario {
         name: "random-kills",

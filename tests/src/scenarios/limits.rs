@@ -1,0 +1,73 @@
+//! Limits, pauses and explanations on live containers: a limit holds on an idle GPU and goes when it is taken away, a
+//! paused container runs nothing, and `gpool explain` says why one waits.
+
+use super::{finish, wait_until_running};
+use crate::failure::{Context, Result, ensure};
+use crate::host::{Container, Host, succeeded};
+use crate::meter::now_ns;
+use crate::namespaces::Inside;
+use crate::tenant::Tenant;
+use crate::trace::Recorder;
+use serde_json::Value;
+use std::time::Duration;
+
+/// From a change until its effect is judged.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long a share is watched.
+const WATCH: Duration = Duration::from_secs(4);
+
+/// Runs one container under changing limits, then two.
+pub fn run(inside: &Inside) -> Result<()> {
+    let host = Host::start(inside)?;
+    let outcome = limit_and_pause(&host);
+    finish(host, outcome)
+}
+
+fn limit_and_pause(host: &Host) -> Result<()> {
+    let env = [("GPOOL_FRACTION", "0.3"), ("GPOOL_LIMIT", "0.3"), ("GPOOL_MEMORY", "2GiB")];
+    let capped = Tenant::greedy(500).run(host, "capped", &env)?;
+    wait_until_running(host, std::slice::from_ref(&capped))?;
+    share_is(host, &capped, "alone under a limit of 0.3", 0.22..=0.33)?;
+    update(host, &capped, &["--limit", "0.6"])?;
+    share_is(host, &capped, "alone under a limit of 0.6", 0.45..=0.65)?;
+    update(host, &capped, &["--no-limit"])?;
+    share_is(host, &capped, "alone without a limit", 0.75..=1.0)?;
+
+    let env = [("GPOOL_FRACTION", "0.2"), ("GPOOL_LIMIT", "0.5"), ("GPOOL_MEMORY", "2GiB")];
+    let graphs = Tenant::greedy(250).run_with(host, "graphs", &env, &["--graph", "20"])?;
+    wait_until_running(host, std::slice::from_ref(&graphs))?;
+    succeeded("gpool pause", host.gpool(&["pause", &capped.id])?)?;
+    share_is(host, &capped, "paused", 0.0..=0.001)?;
+    share_is(host, &graphs, "launching graphs under a limit of 0.5", 0.4..=0.55)?;
+    let explained = explain(host, &capped)?;
+    ensure(explained.contains("paused"), || format!("gpool explain of a paused container says {explained}"))?;
+    succeeded("gpool resume", host.gpool(&["resume", &capped.id])?)?;
+    share_is(host, &capped, "resumed", 0.4..=0.9)?;
+
+    let refused = host.gpool(&["update", &capped.id, "--limit", "0.1"])?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure(!refused.status.success() && said.contains("limit") && said.contains("GPOOL-E"), || {
+        format!("a limit below the fraction is answered with {said:?}")
+    })
+}
+
+fn update(host: &Host, container: &Container, change: &[&str]) -> Result<()> {
+    let arguments = [&["update", container.id.as_str()], change].concat();
+    succeeded("gpool update", host.gpool(&arguments)?).map(drop)
+}
+
+fn share_is(host: &Host, container: &Container, when: &str, wanted: std::ops::RangeInclusive<f64>) -> Result<()> {
+    std::thread::sleep(SETTLE);
+    let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
+    let from_ns = now_ns();
+    std::thread::sleep(WATCH);
+    let share = recorder.stop()?.share(&container.id, from_ns, now_ns());
+    ensure(wanted.contains(&share), || format!("{when}, {} got {share:.3} instead of {wanted:?}", container.name))
+}
+
+fn explain(host: &Host, container: &Container) -> Result<String> {
+    let output = host.gpool(&["explain", &container.id, "--format", "json"])?;
+    ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())?;
+    let parsed: Value = serde_json::from_slice(&output.stdout).context("gpool explain --format json")?;
+    Ok(parsed.to_string())
+}
