@@ -45,9 +45,9 @@ fn facts(explanation: &LeaseExplanation, gpu: &GpuExplanation) -> [(&'static str
         ("lag", lag(gpu.lag_ns)),
         ("charged", format_duration(gpu.charged_gpu_ns)),
         (
-            "competes",
+            "weight",
             format!(
-                "{} of the {} that the active leases of its priority have",
+                "{}; the active leases of its priority have {} together",
                 format_permille(explanation.fraction_permille.into()),
                 format_permille(gpu.weight_sum_permille)
             ),
@@ -195,7 +195,7 @@ GPU-5ca1ab1e
   state:        waiting for 3.1ms behind b7c1b7c1b7c1: it is at its limit, for 2.0ms more
   lag:          it owes 1.5ms of GPU time
   charged:      3.1s
-  competes:     30 % of the 90 % that the active leases of its priority have
+  weight:       30 %; the active leases of its priority have 90 % together
   share error:  at most 2.60 points over 1 s, 0.26 points over 10 s, 0.05 points over 60 s while it always has work \
 (its turns take up to 13.0ms, anybody's up to 13.0ms)
 ";
