@@ -159,6 +159,14 @@ impl Device {
         Some(future.clock_ns)
     }
 
+    /// The next time at which something changes on the GPU (a kernel, a slice or a switch ends) if nobody submits
+    /// anything. None while no context has work. Between the present and then one context at most has executed, so a
+    /// caller that goes from change to change sees every stretch of execution by itself, without a look into the
+    /// future.
+    pub fn next_change_ns(&self) -> Option<u64> {
+        self.engine.next_change_ns()
+    }
+
     /// Pieces of work not yet complete, the one that executes included. 0 for a context that is gone.
     pub fn queued(&self, context: ContextId) -> usize {
         self.engine.context(context).map_or(0, |context| context.queue.length() as usize)

@@ -144,6 +144,20 @@ impl Engine {
         Some(Segment { start_ns, end_ns: self.clock_ns, activity })
     }
 
+    /// The next moment at which something changes if nobody submits anything; None while no context has work.
+    pub(crate) fn next_change_ns(&self) -> Option<u64> {
+        if self.switch_left_ns > 0 {
+            return Some(self.clock_ns + self.switch_left_ns);
+        }
+        let (_, remaining_ns) = self.running()?;
+        if remaining_ns <= self.slice_left_ns || self.rival().is_none() {
+            return Some(self.clock_ns + remaining_ns);
+        }
+        // At the end of a slice the switch begins at once; that is no stretch of time of its own.
+        let lasts_ns = if self.slice_left_ns > 0 { self.slice_left_ns } else { self.switch_cost_ns.max(1) };
+        Some(self.clock_ns + lasts_ns)
+    }
+
     /// The kernel on the GPU: the index of its context and how much of it remains.
     fn running(&self) -> Option<(usize, u64)> {
         let index = self.resident.and_then(|id| self.index(id))?;

@@ -127,3 +127,25 @@ fn each_process_is_metered_and_sampled() {
     device.advance(10_300 * MS);
     assert_eq!(sampled(&device), [(2, 500, 20)]);
 }
+
+#[test]
+fn between_two_changes_at_most_one_context_executes() {
+    let mut device = device();
+    let a = device.create_context(0, 1, "a").unwrap();
+    let b = device.create_context(0, 2, "b").unwrap();
+    assert_eq!(device.next_change_ns(), None);
+    device.submit_kernel(0, a, 3 * MS);
+    device.submit_kernel(0, b, MS);
+    let had = |device: &Device, owner| device.meter().owners.get(owner).map_or(0, |usage| usage.busy_ns);
+    let mut changes = Vec::new();
+    while let Some(at_ns) = device.next_change_ns() {
+        let before = (device.now_ns(), had(&device, "a"), had(&device, "b"));
+        device.advance(at_ns);
+        let (a_ns, b_ns) = (had(&device, "a") - before.1, had(&device, "b") - before.2);
+        assert!(a_ns == 0 || b_ns == 0);
+        assert!([0, at_ns - before.0].contains(&(a_ns + b_ns)));
+        changes.push(at_ns);
+    }
+    // a for 2 ms, a switch, b for 1 ms, a switch, a for 1 ms
+    assert_eq!(changes, [2 * MS, 2 * MS + 50_000, 3 * MS + 50_000, 3 * MS + 100_000, 4 * MS + 100_000]);
+}

@@ -1,8 +1,9 @@
 //! Shares, busy time, idle tenants and changed weights, measured by the device's own meter.
 
 use gpool_policy::slice::{Command, Input, Share};
+use gpool_policy_simulator::delays::{Delay, Delays};
 
-use crate::world::{MS, Plan, SECOND, World, permyriad, plan};
+use crate::plans::{MS, Plan, SECOND, World, permyriad, plan, world};
 
 fn thirty_sixty_ten() -> [Plan; 3] {
     [plan(300, 300_000), plan(600, 2 * MS), plan(100, 5 * MS)]
@@ -19,7 +20,7 @@ fn shares_between(world: &mut World, from: u64, to: u64) -> Vec<i64> {
 #[test]
 fn thirty_sixty_ten_within_half_a_point() {
     for seed in 1..=5 {
-        let mut world = World::new(seed, &thirty_sixty_ten());
+        let mut world = world(seed, &thirty_sixty_ten());
         let shares = shares_between(&mut world, 0, 10 * SECOND);
         let meter = world.device.meter();
         let busy = permyriad(meter.busy_ns, 10 * SECOND);
@@ -38,8 +39,11 @@ fn thirty_sixty_ten_within_half_a_point() {
 
 #[test]
 fn late_wake_ups_cost_time_but_not_fairness() {
-    let mut world = World::new(12, &thirty_sixty_ten());
-    world.late_permille = 20;
+    let mut world = world(12, &thirty_sixty_ten());
+    let Delays { gate, ring, timer, .. } = &mut world.delays;
+    for delay in [gate, ring, timer] {
+        *delay = Delay { late_permille: 20, late_ns: 3 * MS, ..*delay };
+    }
     let received = shares_between(&mut world, 0, 10 * SECOND);
     let busy = world.device.meter().busy_ns;
     let parts: Vec<i64> = world.all_received().iter().map(|&ns| permyriad(ns, busy)).collect();
@@ -55,7 +59,7 @@ fn kernels_longer_than_a_slice_overlap_and_are_paid_for() {
     // The charges are equal. What is left is that a burst's markers complete only while its context is on the device,
     // so that whoever joins an overlap is charged about half a hardware slice too little.
     for (longest, tolerance) in [(30 * MS, 100), (80 * MS, 400), (250 * MS, 700)] {
-        let mut world = World::new(13, &[plan(500, longest), plan(500, MS)]);
+        let mut world = world(13, &[plan(500, longest), plan(500, MS)]);
         let shares = shares_between(&mut world, 500 * MS, 20 * SECOND);
         let busy = permyriad(world.device.meter().busy_ns, 20 * SECOND);
         let mut gap = (0, 0);
@@ -74,7 +78,7 @@ fn kernels_longer_than_a_slice_overlap_and_are_paid_for() {
 
 #[test]
 fn every_second_is_within_two_points() {
-    let mut world = World::new(11, &thirty_sixty_ten());
+    let mut world = world(11, &thirty_sixty_ten());
     for second in 0..10 {
         let shares = shares_between(&mut world, second * SECOND, (second + 1) * SECOND);
         for (share, entitled) in shares.iter().zip([3000, 6000, 1000]) {
@@ -85,7 +89,7 @@ fn every_second_is_within_two_points() {
 
 #[test]
 fn idle_time_is_lent_and_comes_back() {
-    let mut world = World::new(3, &thirty_sixty_ten());
+    let mut world = world(3, &thirty_sixty_ten());
     world.demand(2 * SECOND, 1, false);
     world.demand(4 * SECOND, 1, true);
     let lent = shares_between(&mut world, 2 * SECOND + 20 * MS, 4 * SECOND);
@@ -102,7 +106,7 @@ fn idle_time_is_lent_and_comes_back() {
 
 #[test]
 fn a_short_pause_costs_nothing() {
-    let mut world = World::new(4, &[plan(500, MS), plan(500, MS)]);
+    let mut world = world(4, &[plan(500, MS), plan(500, MS)]);
     for pause in 0..100 {
         let at = 100 * MS + pause * 50 * MS;
         world.demand(at, 0, false);
@@ -115,7 +119,7 @@ fn a_short_pause_costs_nothing() {
 
 #[test]
 fn a_new_weight_acts_within_two_slices() {
-    let mut world = World::new(5, &[plan(300, MS), plan(600, MS), plan(100, 3 * MS)]);
+    let mut world = world(5, &[plan(300, MS), plan(600, MS), plan(100, 3 * MS)]);
     world.run_until(3 * SECOND);
     let lags: Vec<i64> = (0..3).filter_map(|client| world.scheduler.lag_ns(world.tenant(client))).collect();
     world.tell(Input::Change { tenant: world.tenant(0), share: Share::of(600) });

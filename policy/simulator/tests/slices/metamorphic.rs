@@ -1,13 +1,13 @@
 //! Changes of the input with a known effect on the output.
 
-use crate::world::{MS, Plan, SECOND, World, permyriad, plan};
+use crate::plans::{MS, Plan, SECOND, World, named, permyriad, plan, without_demand};
 
 fn plans() -> Vec<Plan> {
     vec![plan(150, 300_000), plan(300, 2 * MS), plan(50, 5 * MS), Plan { kernel_ns: (100_000, 4 * MS), ..plan(77, 0) }]
 }
 
 fn run(seed: u64, plans: &[Plan], ids: &[u64]) -> World {
-    let mut world = World::named(seed, plans, ids);
+    let mut world = named(seed, plans, ids);
     world.run_until(5 * SECOND);
     world
 }
@@ -46,7 +46,7 @@ fn an_idle_tenant_changes_nothing() {
     let alone = run(4, &plans(), &[1, 2, 3, 4]);
     let mut with_idle = plans();
     with_idle.push(plan(400, MS));
-    let mut world = World::without_demand(4, &with_idle, &[1, 2, 3, 4, 5]);
+    let mut world = without_demand(4, &with_idle, &[1, 2, 3, 4, 5]);
     (0..4).for_each(|client| world.demand(0, client, true));
     world.run_until(5 * SECOND);
     assert_eq!(alone.trace, world.trace);

@@ -2,7 +2,7 @@
 
 use gpool_policy::slice::{Command, Input, Parameters, Share};
 
-use crate::world::{MS, SECOND, World, permyriad, plan};
+use crate::plans::{MS, SECOND, World, permyriad, plan, world};
 
 /// The openings of a client's gate: when, and until when.
 fn openings(world: &World, client: usize) -> Vec<(u64, u64)> {
@@ -24,7 +24,7 @@ fn run_until_running(world: &mut World, client: usize, from: u64) {
 #[test]
 fn a_tenant_that_never_answers_costs_its_slice_and_the_drain_limit() {
     for seed in 0..20 {
-        let mut world = World::new(seed, &[plan(500, MS), plan(300, MS), plan(200, MS)]);
+        let mut world = world(seed, &[plan(500, MS), plan(300, MS), plan(200, MS)]);
         run_until_running(&mut world, 0, SECOND);
         world.clients[0].mute = true;
         let before = world.device.meter().busy_ns;
@@ -45,7 +45,7 @@ fn a_tenant_that_never_answers_costs_its_slice_and_the_drain_limit() {
 
 #[test]
 fn a_tenant_that_leaves_makes_room_at_once() {
-    let mut world = World::new(2, &[plan(500, MS), plan(500, MS)]);
+    let mut world = world(2, &[plan(500, MS), plan(500, MS)]);
     run_until_running(&mut world, 0, SECOND);
     world.clients[0].mute = true;
     let tenant = world.tenant(0);
@@ -59,7 +59,7 @@ fn a_tenant_that_leaves_makes_room_at_once() {
 
 #[test]
 fn a_tenant_that_only_holds_its_gate_gains_nothing() {
-    let mut world = World::new(6, &[plan(500, MS), plan(500, MS)]);
+    let mut world = world(6, &[plan(500, MS), plan(500, MS)]);
     world.clients[0].mute = true;
     // It asks again as soon as its gate has closed, and never launches.
     let hostile = world.tenant(0);
@@ -75,12 +75,12 @@ fn a_tenant_that_only_holds_its_gate_gains_nothing() {
 
 #[test]
 fn an_overrun_is_followed_by_a_later_slice() {
-    let mut world = World::new(8, &[plan(500, 500_000), plan(500, 500_000)]);
+    let mut world = world(8, &[plan(500, 500_000), plan(500, 500_000)]);
     run_until_running(&mut world, 0, SECOND);
     let mut usual: Vec<u64> = openings(&world, 0).windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     usual.sort_unstable();
     let typical = usual[usual.len() / 2];
-    world.clients[0].surprise_ns = Some(50 * MS);
+    world.clients[0].work.surprise_ns = Some(50 * MS);
     let started = openings(&world, 0).len();
     world.run_until(world.now + 400 * MS);
     let after: Vec<u64> = openings(&world, 0)[started - 1..].windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
@@ -94,9 +94,9 @@ fn an_overrun_is_followed_by_a_later_slice() {
 
 #[test]
 fn a_restart_does_not_wash_debt_away() {
-    let mut world = World::new(9, &[plan(500, 500_000), plan(500, 500_000)]);
+    let mut world = world(9, &[plan(500, 500_000), plan(500, 500_000)]);
     run_until_running(&mut world, 0, SECOND);
-    world.clients[0].surprise_ns = Some(100 * MS);
+    world.clients[0].work.surprise_ns = Some(100 * MS);
     let tenant = world.tenant(0);
     while world.scheduler.debt_ns(tenant) < 20 * MS {
         world.run_until(world.now + MS);

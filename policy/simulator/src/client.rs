@@ -1,0 +1,279 @@
+//! A client as the shim behaves: bursts of about a millisecond, as much work ahead as its gate allows, an announcement
+//! at the end of its slice, a watcher that rings when it falls silent.
+
+use std::collections::VecDeque;
+
+use gpool_device_model::{ContextId, Device, Ticket};
+use gpool_policy::TenantId;
+use gpool_policy::slice::Input;
+
+use crate::agenda::Seen;
+use crate::work::Work;
+
+/// Work that is issued and measured together.
+const BURST_NS: u64 = 1_000_000;
+/// What a launch is taken to cost before one has been measured.
+const UNKNOWN_LAUNCH_NS: u64 = 1_000_000;
+/// The longest sleep for depth, so that a wrong estimate cannot stall a client.
+const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
+/// Silence after which the watcher closes an open gate and rings.
+const SILENCE_NS: u64 = 500_000;
+/// Bursts that may be unfinished at once.
+const BURSTS: usize = 64;
+
+/// Work that was issued together.
+#[derive(Clone, Debug)]
+struct Issued {
+    begin: Ticket,
+    end: Ticket,
+    kernels: u64,
+    estimate_ns: u64,
+    /// When it began on the device, once that is known.
+    start_ns: u64,
+    /// When the request arrived that ends with it.
+    completes: Option<u64>,
+}
+
+/// A request that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Served {
+    /// When it came.
+    pub arrived_ns: u64,
+    /// When its last kernel ended on the device.
+    pub ended_ns: u64,
+}
+
+/// What a client wants the world to do after it has looked around.
+#[derive(Debug, Default)]
+pub(crate) struct Wish {
+    /// Ring with these inputs.
+    pub(crate) ring: Vec<Input>,
+    /// Look again at this time.
+    pub(crate) look_ns: Option<u64>,
+}
+
+/// One tenant's process.
+#[derive(Debug)]
+pub struct Client {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Its context on the device.
+    pub context: ContextId,
+    /// What it wants to run.
+    pub work: Work,
+    /// Dead or hostile: does nothing any more.
+    pub mute: bool,
+    /// The longest kernel it has issued.
+    pub longest_ns: u64,
+    /// Its requests that are done.
+    pub served: Vec<Served>,
+    gate_until_ns: Option<u64>,
+    depth_ns: u64,
+    gate_command: u64,
+    opened_ns: Option<u64>,
+    asked: bool,
+    /// A gatekeeper that counts launches lets no more of them through until it opens the gate again.
+    out_of_launches: bool,
+    in_flight: VecDeque<Issued>,
+    kernel_estimate_ns: Option<u64>,
+    estimated_end_ns: u64,
+    /// Bursts and first launches in its report that nobody has read.
+    unreported: Vec<Input>,
+    silent_since_ns: Option<u64>,
+    woken_for: Ticket,
+}
+
+impl Client {
+    pub(crate) fn new(tenant: TenantId, context: ContextId, work: Work) -> Self {
+        Self {
+            tenant,
+            context,
+            work,
+            mute: false,
+            longest_ns: 0,
+            served: Vec::new(),
+            gate_until_ns: None,
+            depth_ns: 0,
+            gate_command: 0,
+            opened_ns: None,
+            asked: false,
+            out_of_launches: false,
+            in_flight: VecDeque::new(),
+            kernel_estimate_ns: None,
+            estimated_end_ns: 0,
+            unreported: Vec::new(),
+            silent_since_ns: None,
+            woken_for: Ticket(0),
+        }
+    }
+
+    /// The gate as it is seen now. An older command than the last one seen is ignored.
+    pub(crate) fn see_gate(&mut self, command: u64, seen: Seen) {
+        if command < self.gate_command {
+            return;
+        }
+        self.gate_command = command;
+        match seen {
+            Seen::Open { until_ns, depth_ns, commanded_ns } => {
+                if self.gate_until_ns.is_none() {
+                    self.opened_ns = Some(commanded_ns);
+                }
+                self.asked = false;
+                self.out_of_launches = false;
+                self.depth_ns = depth_ns;
+                self.gate_until_ns = Some(until_ns);
+            }
+            // A closed gate finds a client that has announced standing at it already.
+            Seen::Closed => self.gate_until_ns = None,
+        }
+    }
+
+    /// Whether a burst has ended on the device since this was last true.
+    pub(crate) fn notices_end(&mut self, completed: Ticket) -> bool {
+        let ended = self.in_flight.iter().map(|issued| issued.end).take_while(|&end| end <= completed).last();
+        let news = ended.is_some_and(|end| end > self.woken_for);
+        if news {
+            self.woken_for = completed;
+        }
+        news
+    }
+
+    /// Arrival times of requests that are not done.
+    pub fn unserved_since_ns(&self) -> impl Iterator<Item = u64> {
+        self.in_flight.iter().filter_map(|issued| issued.completes).chain(self.work.waiting_since_ns())
+    }
+
+    /// Settles what is done, issues what may be issued, says what is to be said. `admit` says how many of the wanted
+    /// launches may be made.
+    pub(crate) fn look(
+        &mut self,
+        now_ns: u64,
+        device: &mut Device,
+        admit: &mut dyn FnMut(TenantId, u64) -> u64,
+    ) -> Wish {
+        let mut wish = Wish::default();
+        if self.mute {
+            return wish;
+        }
+        let drained = self.settle(now_ns, device);
+        if self.work.waits() {
+            self.silent_since_ns = None;
+            self.issue(now_ns, device, admit, &mut wish);
+        } else if self.in_flight.is_empty() {
+            self.fall_silent(now_ns, &mut wish);
+        }
+        if drained && self.asked && self.work.waits() && wish.ring.is_empty() {
+            // The gate is closed, or the announced end was too late: both are news.
+            let (tenant, estimated_end_ns) = (self.tenant, now_ns);
+            wish.ring.push(match self.gate_until_ns {
+                Some(_) => Input::Announced { tenant, estimated_end_ns },
+                None => Input::Wants { tenant },
+            });
+        }
+        wish
+    }
+
+    /// What it has measured since this was asked last: its report, which is read whenever the gatekeeper looks.
+    pub(crate) fn take_report(&mut self) -> Vec<Input> {
+        std::mem::take(&mut self.unreported)
+    }
+
+    /// Reads the markers of finished bursts. True if that left nothing in flight.
+    fn settle(&mut self, now_ns: u64, device: &mut Device) -> bool {
+        let had_work = !self.in_flight.is_empty();
+        for (ticket, at_ns) in device.take_marker_times(self.context) {
+            if let Some(begun) = self.in_flight.iter_mut().find(|issued| issued.begin == ticket) {
+                begun.start_ns = at_ns;
+            } else if let Some(issued) = self.in_flight.pop_front() {
+                debug_assert_eq!(issued.end, ticket, "markers come in order");
+                self.finish(&issued, at_ns);
+            }
+        }
+        self.estimated_end_ns = self.estimated_end_ns.max(now_ns);
+        had_work && self.in_flight.is_empty()
+    }
+
+    /// Learns from a burst that ended at `end_ns` and writes it into its report.
+    fn finish(&mut self, issued: &Issued, end_ns: u64) {
+        let (tenant, context, start_ns) = (self.tenant, self.context.0, issued.start_ns);
+        self.unreported.push(Input::Burst { tenant, context, start_ns, end_ns });
+        let measured_ns = (end_ns - start_ns) / issued.kernels;
+        let known_ns = self.kernel_estimate_ns.unwrap_or(measured_ns);
+        self.kernel_estimate_ns = Some((known_ns * 7 + measured_ns) / 8);
+        self.estimated_end_ns = end_ns + self.in_flight.iter().map(|issued| issued.estimate_ns).sum::<u64>();
+        if let Some(arrived_ns) = issued.completes {
+            self.served.push(Served { arrived_ns, ended_ns: end_ns });
+        }
+    }
+
+    fn issue(
+        &mut self,
+        now_ns: u64,
+        device: &mut Device,
+        admit: &mut dyn FnMut(TenantId, u64) -> u64,
+        wish: &mut Wish,
+    ) {
+        let Some(until_ns) = self.gate_until_ns else {
+            if !self.asked {
+                self.asked = true;
+                wish.ring.push(Input::Wants { tenant: self.tenant });
+            }
+            return;
+        };
+        while !self.asked && !self.out_of_launches && self.work.waits() && self.in_flight.len() < BURSTS {
+            if self.estimated_end_ns >= until_ns {
+                self.asked = true;
+                let estimated_end_ns = self.estimated_end_ns;
+                wish.ring.push(Input::Announced { tenant: self.tenant, estimated_end_ns });
+                return;
+            }
+            if !self.in_flight.is_empty() && self.estimated_end_ns > now_ns.saturating_add(self.depth_ns) {
+                let awake_ns = self.estimated_end_ns - self.depth_ns;
+                wish.look_ns = Some(awake_ns.min(now_ns + DEPTH_SLEEP_LIMIT_NS));
+                return;
+            }
+            let kernel_ns = self.kernel_estimate_ns.unwrap_or(UNKNOWN_LAUNCH_NS).max(1);
+            let burst_ns = BURST_NS.min(until_ns - self.estimated_end_ns);
+            let kernels = admit(self.tenant, (burst_ns / kernel_ns).max(1));
+            if kernels == 0 {
+                self.out_of_launches = true;
+                return;
+            }
+            if let Some(opened_ns) = self.opened_ns.take() {
+                self.unreported.push(Input::FirstLaunch { tenant: self.tenant, after_open_ns: now_ns - opened_ns });
+            }
+            self.submit(now_ns, kernels, kernel_ns, device);
+        }
+    }
+
+    /// Issues a burst of at most so many kernels; the end of a request is the end of a burst.
+    fn submit(&mut self, now_ns: u64, most: u64, kernel_ns: u64, device: &mut Device) {
+        let begin = device.submit_marker(now_ns, self.context);
+        let (mut kernels, mut completes) = (0, None);
+        while kernels < most && completes.is_none() {
+            let Some(launch) = self.work.launch() else { break };
+            self.longest_ns = self.longest_ns.max(launch.length_ns);
+            device.submit_kernel(now_ns, self.context, launch.length_ns);
+            completes = launch.completes;
+            kernels += 1;
+        }
+        let end = device.submit_marker(now_ns, self.context);
+        let estimate_ns = kernels * kernel_ns;
+        self.in_flight.push_back(Issued { begin, end, kernels, estimate_ns, start_ns: now_ns, completes });
+        self.estimated_end_ns += estimate_ns;
+    }
+
+    fn fall_silent(&mut self, now_ns: u64, wish: &mut Wish) {
+        if self.gate_until_ns.is_none() && !self.asked {
+            return;
+        }
+        let since_ns = *self.silent_since_ns.get_or_insert(now_ns);
+        if now_ns < since_ns + SILENCE_NS {
+            wish.look_ns = Some(since_ns + SILENCE_NS);
+            return;
+        }
+        self.gate_until_ns = None;
+        self.asked = false;
+        wish.ring.push(Input::Idle { tenant: self.tenant });
+    }
+}

@@ -1,0 +1,93 @@
+//! What a client's application wants to run.
+
+use std::collections::VecDeque;
+
+use crate::random::{Lengths, Random};
+
+/// A request that has not been launched whole.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    arrived_ns: u64,
+    left_ns: u64,
+}
+
+/// One launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Launch {
+    /// GPU time of its kernel.
+    pub(crate) length_ns: u64,
+    /// When the request arrived whose last kernel this is.
+    pub(crate) completes: Option<u64>,
+}
+
+/// An application's kernels: without end while it has demand, and those of its requests.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// Lengths of the kernels.
+    pub lengths: Lengths,
+    /// Length of the next kernel, once.
+    pub surprise_ns: Option<u64>,
+    /// Has always work while true.
+    pub demand: bool,
+    requests: VecDeque<Request>,
+    random: Random,
+}
+
+impl Work {
+    /// An application without demand and requests that draws its lengths from a sequence of its own.
+    #[must_use]
+    pub fn new(lengths: Lengths, random: Random) -> Self {
+        Self { lengths, surprise_ns: None, demand: false, requests: VecDeque::new(), random }
+    }
+
+    /// A request for so much GPU time arrives.
+    pub(crate) fn arrive(&mut self, now_ns: u64, work_ns: u64) {
+        self.requests.push_back(Request { arrived_ns: now_ns, left_ns: work_ns });
+    }
+
+    /// Whether something waits to be launched.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.demand || !self.requests.is_empty()
+    }
+
+    /// Arrival times of requests that have not been launched whole.
+    pub(crate) fn waiting_since_ns(&self) -> impl Iterator<Item = u64> {
+        self.requests.iter().map(|request| request.arrived_ns)
+    }
+
+    /// The next launch. The last kernel of a request is as long as what is left of it.
+    pub(crate) fn launch(&mut self) -> Option<Launch> {
+        let Some(request) = self.requests.front_mut() else {
+            return self.demand.then(|| Launch {
+                length_ns: self.surprise_ns.take().unwrap_or_else(|| self.lengths.draw(&mut self.random)),
+                completes: None,
+            });
+        };
+        let drawn = self.surprise_ns.take().unwrap_or_else(|| self.lengths.draw(&mut self.random));
+        let length_ns = drawn.min(request.left_ns);
+        request.left_ns -= length_ns;
+        let completes = (request.left_ns == 0).then_some(request.arrived_ns);
+        if completes.is_some() {
+            self.requests.pop_front();
+        }
+        Some(Launch { length_ns, completes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_takes_exactly_its_work() {
+        let mut work = Work::new(Lengths::Fixed { ns: 400 }, Random::new(1));
+        assert_eq!(work.launch(), None);
+        work.arrive(7, 1000);
+        work.arrive(9, 400);
+        let launches: Vec<Launch> = std::iter::from_fn(|| work.launch()).collect();
+        let of = |length_ns, completes| Launch { length_ns, completes };
+        assert_eq!(launches, [of(400, None), of(400, None), of(200, Some(7)), of(400, Some(9))]);
+        assert!(!work.waits());
+    }
+}
