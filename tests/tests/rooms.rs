@@ -27,7 +27,10 @@ const ALLOWED: [(&str, &[&str]); 16] = [
         &["gpool-driver-abi", "gpool-shared-region", "gpool-policy", "gpool-protocol", "gpool-configuration"],
     ),
     ("gpool-runtime-hook", &["gpool-protocol", "gpool-configuration"]),
-    ("gpool-cli", &["gpool-policy", "gpool-policy-simulator", "gpool-protocol", "gpool-configuration"]),
+    (
+        "gpool-cli",
+        &["gpool-device-model", "gpool-policy", "gpool-policy-simulator", "gpool-protocol", "gpool-configuration"],
+    ),
 ];
 
 /// Async runtimes and what brings them: the wire protocol stays usable from a hook.

@@ -11,12 +11,16 @@ pub(crate) enum Event {
     Gate { client: usize, command: u64, seen: Seen },
     /// The gatekeeper reads what a client rang.
     Ring { inputs: Vec<Input> },
-    /// A client looks again: its thread wakes, or its watcher.
+    /// A client looks because a burst has ended.
     Look { client: usize },
+    /// A client's sleep ends, if it has not been replaced by another one meanwhile.
+    Wake { client: usize, sleep: u64 },
     /// A client's application starts or stops to have work without end.
     Demand { client: usize, on: bool },
     /// A request arrives at a client's application.
     Request { client: usize, work_ns: u64 },
+    /// A client's process ends, and its lease with it.
+    End { client: usize },
     /// Something that the world's owner tells the gatekeeper, for example that a lease ends.
     Tell { input: Input },
 }

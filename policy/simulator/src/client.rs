@@ -16,6 +16,8 @@ const BURST_NS: u64 = 1_000_000;
 const UNKNOWN_LAUNCH_NS: u64 = 1_000_000;
 /// The longest sleep for depth, so that a wrong estimate cannot stall a client.
 const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
+/// A gate that is open until then is none: nobody waits for its end, so a silent client has nothing to say.
+pub(crate) const NO_GATE_NS: u64 = u64::MAX;
 /// Silence after which the watcher closes an open gate and rings.
 const SILENCE_NS: u64 = 500_000;
 /// Bursts that may be unfinished at once.
@@ -107,9 +109,11 @@ impl Client {
         }
     }
 
-    /// The gate as it is seen now. An older command than the last one seen is ignored.
+    /// The gate as it is seen now. An older command than the last one seen changes nothing, but who is woken by an
+    /// opening that has been closed again asks anew.
     pub(crate) fn see_gate(&mut self, command: u64, seen: Seen) {
         if command < self.gate_command {
+            self.asked &= self.gate_until_ns.is_some();
             return;
         }
         self.gate_command = command;
@@ -264,7 +268,7 @@ impl Client {
     }
 
     fn fall_silent(&mut self, now_ns: u64, wish: &mut Wish) {
-        if self.gate_until_ns.is_none() && !self.asked {
+        if self.gate_until_ns.is_none() && !self.asked || self.gate_until_ns == Some(NO_GATE_NS) {
             return;
         }
         let since_ns = *self.silent_since_ns.get_or_insert(now_ns);

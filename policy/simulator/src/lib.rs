@@ -1,8 +1,11 @@
 //! The slice scheduler under a virtual clock: a modelled GPU, clients that behave as the shim does, the delays of a
 //! host between them, and other published designs in the scheduler's place.
 //!
-//! * [`world`] runs clients, device and a [`Gatekeeper`] from event to event;
-//! * [`record`] keeps what the device's own meter shows, which is all that is measured.
+//! * [`scenario`] is read from a file;
+//! * [`run`](run()) runs one under a [`Design`](designs::Design) and answers with figures;
+//! * [`world`] is what runs: clients, device and a [`Gatekeeper`], from event to event;
+//! * [`plot`] draws shares over time;
+//! * [`record`] keeps what the device's own meter shows, and [`measure`] is computed from nothing else.
 //!
 //! A run is a pure function of its inputs and its seed.
 
@@ -11,11 +14,17 @@
 mod agenda;
 pub mod client;
 pub mod delays;
+pub mod designs;
 mod gatekeeper;
+pub mod measure;
+pub mod plot;
 pub mod random;
 pub mod record;
+mod run;
+pub mod scenario;
 pub mod work;
 pub mod world;
 
 pub use gatekeeper::Gatekeeper;
+pub use run::{Outcome, PLOT_WINDOW_NS, TenantOutcome, run, world as world_of};
 pub use world::World;

@@ -40,6 +40,8 @@ pub struct World<G> {
     /// Until when a client's bell is busy: what it says arrives in order.
     heard_ns: Vec<u64>,
     owners: Vec<String>,
+    /// How often a client has looked: the number of its present sleep.
+    sleeps: Vec<u64>,
 }
 
 impl<G: Gatekeeper> World<G> {
@@ -59,6 +61,7 @@ impl<G: Gatekeeper> World<G> {
             timer_lateness_ns: 0,
             heard_ns: Vec::new(),
             owners: Vec::new(),
+            sleeps: Vec::new(),
         }
     }
 
@@ -74,6 +77,7 @@ impl<G: Gatekeeper> World<G> {
         self.record.wanted.push(Vec::new());
         self.heard_ns.push(0);
         self.owners.push(owner);
+        self.sleeps.push(0);
         index
     }
 
@@ -97,6 +101,11 @@ impl<G: Gatekeeper> World<G> {
     /// At `at`, the gatekeeper is told something.
     pub fn tell_at(&mut self, at: u64, input: Input) {
         self.agenda.add(at, Event::Tell { input });
+    }
+
+    /// At `at`, a client's process and its lease end.
+    pub fn end_at(&mut self, at: u64, client: usize) {
+        self.agenda.add(at, Event::End { client });
     }
 
     /// Whose client that is.
@@ -173,6 +182,10 @@ impl<G: Gatekeeper> World<G> {
             }
             Event::Tell { input } => self.tell(input),
             Event::Look { client } => self.look(client),
+            Event::Wake { client, sleep } if self.sleeps[client] == sleep => self.look(client),
+            Event::Wake { .. } => {}
+            Event::End { client } => self.end(client),
+            Event::Demand { client, .. } | Event::Request { client, .. } if self.clients[client].mute => {}
             Event::Demand { client, on } => {
                 self.record.wanted[client].push((self.now, if on { Wanted::On } else { Wanted::Off }));
                 self.clients[client].work.demand = on;
@@ -188,6 +201,17 @@ impl<G: Gatekeeper> World<G> {
                 self.look(client);
             }
         }
+    }
+
+    fn end(&mut self, index: usize) {
+        self.record.wanted[index].push((self.now, Wanted::Off));
+        self.read_reports();
+        let client = &mut self.clients[index];
+        client.mute = true;
+        client.work.demand = false;
+        let (tenant, context) = (client.tenant, client.context);
+        self.device.destroy_context(self.now, context);
+        self.tell(Input::Leave { tenant });
     }
 
     /// A number that differs if any command or its time does.
@@ -250,8 +274,10 @@ impl<G: Gatekeeper> World<G> {
         let scheduler = &mut self.scheduler;
         let mut admit = |tenant, wanted| scheduler.admit(tenant, wanted);
         let wish = self.clients[client].look(self.now, &mut self.device, &mut admit);
+        self.sleeps[client] += 1;
         if let Some(at) = wish.look_ns {
-            self.agenda.add(at + self.delays.wake.draw(&mut self.random), Event::Look { client });
+            let sleep = self.sleeps[client];
+            self.agenda.add(at + self.delays.wake.draw(&mut self.random), Event::Wake { client, sleep });
         }
         if !wish.ring.is_empty() {
             let at = (self.now + self.delays.ring.draw(&mut self.random)).max(self.heard_ns[client]);

@@ -1,0 +1,19 @@
+//! Scenarios that come with the program.
+
+use super::{Scenario, ScenarioError};
+
+/// Name and text of each.
+pub const SHIPPED: [(&str, &str); 5] = [
+    ("mix", include_str!("../../scenarios/mix.toml")),
+    ("many", include_str!("../../scenarios/many.toml")),
+    ("heavy", include_str!("../../scenarios/heavy.toml")),
+    ("over", include_str!("../../scenarios/over.toml")),
+    ("cap", include_str!("../../scenarios/cap.toml")),
+];
+
+/// The shipped scenario of this name; none if there is no such one.
+#[must_use]
+pub fn shipped(name: &str) -> Option<Result<Scenario, ScenarioError>> {
+    let found = SHIPPED.iter().find(|(shipped, _)| *shipped == name);
+    found.map(|(name, text)| Scenario::parse(&format!("{name}.toml"), text))
+}
