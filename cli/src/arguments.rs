@@ -9,8 +9,7 @@ use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-const PLANNED: [&str; 11] =
-    ["run", "stats", "evict", "usage", "queue", "quota", "mig", "simulate", "runtime", "doctor", "wait"];
+const PLANNED: [&str; 10] = ["run", "stats", "evict", "usage", "queue", "quota", "mig", "runtime", "doctor", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -94,6 +93,8 @@ pub enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Run a scenario in virtual time under the scheduler and under others beside it
+    Simulate(Simulation),
     /// Print a completion script
     Completion {
         /// For which shell
@@ -136,6 +137,34 @@ pub struct Change {
     /// New priority: guaranteed, burst or scavenger
     #[arg(long, value_name = "PRIORITY", value_parser = Priority::parse, group = "change")]
     pub priority: Option<Priority>,
+}
+
+/// A run of a scenario, without a supervisor and without a GPU.
+#[derive(Debug, Args)]
+pub struct Simulation {
+    /// A scenario file, or the name of a shipped one: mix, many, heavy, over, cap
+    pub scenario: String,
+    /// The seed [default: the scenario's first]
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    pub seed: Option<u64>,
+    /// Seeds, first and last included; the table shows the worst of each figure
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+    pub seeds: Option<(u64, u64)>,
+    /// Who decides: all, gpool, eevdf, stride, sfq, driver-slicing, hami-like, gemini-like, wall-slices
+    #[arg(long, value_name = "NAME", default_value = "all")]
+    pub scheduler: String,
+    /// Seconds of virtual time [default: the scenario's]
+    #[arg(long, value_name = "SEC", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub duration: Option<u64>,
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Draw the shares over time into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Draw them below the table too, when that does not go to a terminal
+    #[arg(long)]
+    pub plot_terminal: bool,
 }
 
 /// How data is printed. The text of a table is no interface; JSON and CSV are.
@@ -187,6 +216,13 @@ fn with_planned_verbs(command: Command) -> Command {
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.filter(|interval| interval.as_millis() >= 50).ok_or("an interval is at least 0.05 seconds".to_owned())
+}
+
+/// `A..B`, both included, at most ten thousand of them.
+fn parse_seeds(text: &str) -> Result<(u64, u64), String> {
+    let ends = text.split_once("..").and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+    let seeds = ends.filter(|(first, last): &(u64, u64)| first <= last && last - first < 10_000);
+    seeds.ok_or("write A..B, for example 1..20, at most 10000 seeds".to_owned())
 }
 
 #[cfg(test)]
@@ -247,6 +283,17 @@ mod tests {
             assert!(sentence.contains(line.split(' ').nth(1).unwrap()), "{sentence}");
         }
         assert!(matches!(parsed("gpool qouta"), Err(Failure::Clap(_))));
+    }
+
+    #[test]
+    fn seeds_are_a_range_with_both_ends() {
+        let Verb::Simulate(simulation) = parsed("gpool simulate mix --seeds 1..20").unwrap().verb else {
+            panic!("no simulation");
+        };
+        assert_eq!((simulation.seeds, simulation.scheduler.as_str()), (Some((1, 20)), "all"));
+        for line in ["--seeds 5..4", "--seeds 3", "--seed 1 --seeds 1..2", "--duration 0", "--seeds 0..99999"] {
+            assert!(matches!(parsed(&format!("gpool simulate mix {line}")), Err(Failure::Clap(_))), "{line}");
+        }
     }
 
     #[test]

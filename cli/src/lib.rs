@@ -30,9 +30,11 @@ pub fn run(command_line: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn execute(arguments: Arguments) -> Result<(), Failure> {
-    // Completion must work on a machine whose configuration is broken.
-    if let Verb::Completion { shell } = arguments.verb {
-        return commands::completion::run(shell);
+    // What asks no supervisor must work on a machine whose configuration is broken.
+    match &arguments.verb {
+        Verb::Completion { shell } => return commands::completion::run(*shell),
+        Verb::Simulate(simulation) => return commands::simulate::run(simulation),
+        _ => {}
     }
     let client = arguments.client()?;
     match arguments.verb {
@@ -46,6 +48,6 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Explain { id, format } => commands::explain::run(&client, &id, format),
         Verb::Events { follow, format } => commands::events::run(&client, follow, format),
         Verb::Info { format } => commands::info::run(&client, format),
-        Verb::Completion { .. } => Ok(()),
+        Verb::Completion { .. } | Verb::Simulate(_) => Ok(()),
     }
 }

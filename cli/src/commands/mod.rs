@@ -8,5 +8,6 @@ pub mod info;
 pub mod inspect;
 pub mod pause;
 pub mod ps;
+pub mod simulate;
 pub mod top;
 pub mod update;
