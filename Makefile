@@ -59,7 +59,7 @@ bench: ## Measure every figure of SPECIFICATION.md into target/bench/results.jso
 	@$(STAGE)/bin/gpool-bench
 
 test-long: ## Run the searches that take too long for `make test`
-	PROPTEST_CASES=20000 $(CARGO) test $(CARGO_FLAGS) --release --workspace $(EXCLUDE)
+	PROPTEST_CASES=20000 $(CARGO) test $(CARGO_FLAGS) --release --workspace $(EXCLUDE) -- --include-ignored
 
 test-gpu: ## Run what needs a real NVIDIA GPU
 	@if [ ! -e /dev/nvidiactl ]; then echo "skipped: no GPU"; else \

@@ -154,7 +154,7 @@ fn tenant<G: Gatekeeper>(scenario: &Scenario, world: &World<G>, index: usize) ->
         received_ppm: ppm(execution.received_ns(), duration_ns),
         longest_kernel_ns: client.longest_ns,
         latency: latency(std::iter::once(client), duration_ns),
-        excess_ns: plan.share.limit_permille.map(|limit| worst_excess_ns(execution, limit)),
+        excess_ns: plan.share.limit_permille.map(|limit| worst_excess_ns(execution, limit, 0)),
         shares_ppm: (0..duration_ns / PLOT_WINDOW_NS).map(|second| window(second * PLOT_WINDOW_NS)).collect(),
     }
 }

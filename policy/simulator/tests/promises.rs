@@ -1,0 +1,96 @@
+//! What the slice scheduler promises in the shipped scenarios, each beside other designs in the same run.
+
+use gpool_policy::slice::{Parameters, SliceScheduler};
+use gpool_policy_simulator::designs::Design;
+use gpool_policy_simulator::measure::ceiling::worst_excess_ns;
+use gpool_policy_simulator::scenario::{Scenario, shipped};
+use gpool_policy_simulator::{run, world_of};
+
+const POINT_PPM: u64 = 10_000;
+const SECOND_NS: u64 = 1_000_000_000;
+/// Enough for each change; the long variants take all seeds of the scenario.
+const FEW_SEEDS: std::ops::RangeInclusive<u64> = 1..=5;
+const ALL_SEEDS: std::ops::RangeInclusive<u64> = 1..=20;
+
+fn scenario(name: &str) -> Scenario {
+    shipped(name).expect("it is shipped").expect("it is good")
+}
+
+fn p99_ns(scenario: &Scenario, seed: u64, design: Design) -> u64 {
+    let latency = run(scenario, seed, design).latency.expect("requests");
+    assert!(latency.served >= 1000, "a p99 of {} requests", latency.served);
+    latency.p99_ns
+}
+
+/// Requests beside training jobs: at most 0.35 of plain EEVDF's p99 and 0.6 of the driver's own.
+fn mix_serves_requests_soon(seed: u64) {
+    let mix = scenario("mix");
+    let p99 = [Design::Gpool, Design::Eevdf, Design::DriverSlicing].map(|design| p99_ns(&mix, seed, design));
+    println!("mix, seed {seed}: p99 {p99:?} ns");
+    assert!(p99[0] * 100 <= p99[1] * 35, "seed {seed}: {p99:?}");
+    assert!(p99[0] * 100 <= p99[2] * 60, "seed {seed}: {p99:?}");
+}
+
+/// A latency tenant that demands three times its share: 20 % of what was delivered, within half a point, not more.
+fn over_gives_the_greedy_its_share(seed: u64) {
+    let outcome = run(&scenario("over"), seed, Design::Gpool);
+    let delivered_ns: u64 = outcome.tenants.iter().map(|tenant| tenant.received_ns).sum();
+    let greedy = outcome.tenants.iter().find(|tenant| tenant.name == "greedy").expect("it is there");
+    let part_ppm = greedy.received_ns * 1_000_000 / delivered_ns;
+    println!("over, seed {seed}: {part_ppm} ppm of what was delivered, {} of the time", greedy.received_ppm);
+    assert!(part_ppm.abs_diff(20 * POINT_PPM) <= POINT_PPM / 2, "seed {seed}: {part_ppm}");
+    assert!(greedy.received_ppm <= 20 * POINT_PPM, "seed {seed}: {}", greedy.received_ppm);
+}
+
+/// Over any window, at most the limit's part of it, a slice and the longest kernel. From the second second on: before a
+/// client has measured a launch it issues guesses.
+fn cap_holds_in_every_window(seed: u64) {
+    let cap = scenario("cap");
+    let mut world = world_of(&cap, seed, SliceScheduler::new(Parameters::default(), 0));
+    let mut slice_ns = 0;
+    world.run_with(cap.duration_ns, |world| slice_ns = slice_ns.max(world.scheduler.slice_ns()));
+    let mut capped = 0;
+    for (index, plan) in cap.tenants.iter().enumerate() {
+        let Some(limit) = plan.share.limit_permille else { continue };
+        let excess_ns = worst_excess_ns(&world.record.executions[index], limit, SECOND_NS);
+        let bound_ns = (slice_ns + world.clients[index].longest_ns).cast_signed();
+        println!("cap, seed {seed}: {} passes its limit by {excess_ns} ns, bound {bound_ns}", plan.name);
+        assert!(excess_ns <= bound_ns, "seed {seed}, {}: {excess_ns} {bound_ns}", plan.name);
+        assert!(excess_ns > 0, "seed {seed}, {}: it wanted more than its limit", plan.name);
+        capped += 1;
+    }
+    assert_eq!(capped, 2);
+}
+
+#[test]
+fn requests_beside_training_are_served_soon() {
+    FEW_SEEDS.for_each(mix_serves_requests_soon);
+}
+
+#[test]
+#[ignore = "long"]
+fn requests_beside_training_are_served_soon_for_all_seeds() {
+    ALL_SEEDS.for_each(mix_serves_requests_soon);
+}
+
+#[test]
+fn being_served_first_is_not_having_more() {
+    FEW_SEEDS.for_each(over_gives_the_greedy_its_share);
+}
+
+#[test]
+#[ignore = "long"]
+fn being_served_first_is_not_having_more_for_all_seeds() {
+    ALL_SEEDS.for_each(over_gives_the_greedy_its_share);
+}
+
+#[test]
+fn a_limit_holds_in_every_window() {
+    FEW_SEEDS.for_each(cap_holds_in_every_window);
+}
+
+#[test]
+#[ignore = "long"]
+fn a_limit_holds_in_every_window_for_all_seeds() {
+    ALL_SEEDS.for_each(cap_holds_in_every_window);
+}
