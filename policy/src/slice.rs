@@ -19,6 +19,7 @@ mod handoff;
 mod host;
 mod message;
 mod parameters;
+mod pending;
 mod queue;
 mod ready;
 mod scheduler;

@@ -71,6 +71,17 @@ fn a_latency_tenant_takes_the_device_over_at_once_and_gives_it_back() {
 }
 
 #[test]
+fn who_has_announced_before_it_is_interrupted_is_not_forgotten() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, latency(300))]);
+    table.tell(Input::Wants { tenant: A });
+    table.now += 20 * MS;
+    table.tell(Input::Announced { tenant: A, estimated_end_ns: table.now + 50 * MS });
+    assert_eq!(opened(&table.after(MS, Input::Wants { tenant: B })), Some(B));
+    // It stands at its gate and need not say so again.
+    assert_eq!(opened(&table.after(30 * MS, Input::Idle { tenant: B })), Some(A));
+}
+
+#[test]
 fn a_latency_tenant_without_slack_waits_like_anybody() {
     let mut table = Table::new(&[(A, Share::of(500)), (B, latency(500))]);
     table.tell(Input::Wants { tenant: A });

@@ -62,10 +62,12 @@ impl Account {
         self.eligible_at + self.virtual_length(i128::from(request_ns) * SCALE)
     }
 
-    /// The virtual time from which on it is eligible, if it may run ahead by `slack_ns`: `ve - slack / w`, less half a
-    /// nanosecond, so that a lag that rounds to zero counts as none.
-    pub(super) fn threshold(&self, slack_ns: u64) -> i128 {
-        self.eligible_at - self.virtual_length(i128::from(slack_ns) * SCALE + SCALE / 2)
+    /// The virtual time from which on it is eligible, if it may run ahead by `slack_ns` and has launched `pending_ns`
+    /// that are not charged yet: `ve + (pending - slack) / w`, less half a nanosecond, so that a lag that rounds to zero
+    /// counts as none.
+    pub(super) fn threshold(&self, slack_ns: u64, pending_ns: u64) -> i128 {
+        let slack = self.virtual_length(i128::from(slack_ns) * SCALE + SCALE / 2);
+        self.eligible_at + self.virtual_length(i128::from(pending_ns) * SCALE) - slack
     }
 
     fn virtual_length(&self, scaled: i128) -> i128 {

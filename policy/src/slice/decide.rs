@@ -1,5 +1,6 @@
 //! The state machine: what it does.
 
+use super::pending::Pending;
 use super::scheduler::SliceScheduler;
 use super::turn::Turn;
 use super::{Class, Command, TenantId};
@@ -33,9 +34,7 @@ impl SliceScheduler {
         let outranks = comer.share.priority < holder.share.priority;
         let same_rank = comer.share.priority == holder.share.priority;
         if in_slack && (outranks || same_rank && !turn.in_slack) {
-            self.end_turn_of(turn.tenant, commands);
-            // It is likely to want on, and will say so when it stands at its gate.
-            self.queue.rest(turn.tenant, now_ns.saturating_add(self.parameters.drain_limit_ns));
+            self.interrupt(commands);
             return self.open(tenant, now_ns, commands);
         }
         let holds_lent_time = same_rank && eligible && !turn.in_slack && self.queue.lag_ns(holder) < 0;
@@ -95,6 +94,16 @@ impl SliceScheduler {
         self.open(turn.tenant, own_start_ns, commands);
     }
 
+    /// Takes the slice from the one that runs. It is likely to want on, and says so when it stands at its gate, unless
+    /// it has said so already.
+    pub(super) fn interrupt(&mut self, commands: &mut Vec<Command>) {
+        let Some(turn) = self.turn else { return };
+        self.end_turn_of(turn.tenant, commands);
+        if turn.announced_ns.is_none() {
+            self.queue.rest(turn.tenant, self.now_ns.saturating_add(self.parameters.drain_limit_ns));
+        }
+    }
+
     /// Ends the turn of the one that runs and opens the next gate.
     pub(super) fn hand_over(&mut self, commands: &mut Vec<Command>) {
         let Some(turn) = self.turn else { return };
@@ -106,15 +115,14 @@ impl SliceScheduler {
         self.open_next(other_start_ns, commands);
     }
 
-    /// What the tenant has launched and nobody has measured yet counts against its ceiling.
+    /// What the tenant has launched and nobody has measured yet counts when it is compared with the others.
     fn expect_the_rest(&mut self, turn: &Turn) {
         let now_ns = self.now_ns;
-        self.queue.note(turn.tenant, |place| {
-            let measured_ns = u64::try_from(place.account.charged_ns() - turn.charged_before_ns).unwrap_or(0);
-            let until_ns = turn.announced_ns.unwrap_or(now_ns).max(now_ns);
-            let launched_ns = until_ns.saturating_sub(turn.start_ns);
-            place.ceiling.expect(launched_ns.saturating_sub(measured_ns), until_ns);
-        });
+        let Some(place) = self.queue.get(turn.tenant) else { return };
+        let measured_ns = u64::try_from(place.account.charged_ns() - turn.charged_before_ns).unwrap_or(0);
+        let until_ns = turn.announced_ns.unwrap_or(now_ns).max(now_ns);
+        let launched_ns = until_ns.saturating_sub(turn.start_ns);
+        self.queue.expect(turn.tenant, Pending::new(launched_ns.saturating_sub(measured_ns), until_ns));
     }
 
     /// A tenant that did not drain in time has used the device while others waited, as far as can be known now. What

@@ -27,7 +27,9 @@ impl SliceScheduler {
     pub(super) fn accepts_from_ns(&self, gang: TenantId) -> Option<u64> {
         let place = self.queue.get(gang).filter(|_| self.queue.wants(gang))?;
         let allowed_ns = match place.share.limit_permille {
-            Some(limit) => place.ceiling.opens_ns(limit).saturating_sub(self.parameters.ceiling_slack_ns),
+            Some(limit) => {
+                place.ceiling.opens_ns(limit, place.pending.ns()).saturating_sub(self.parameters.ceiling_slack_ns)
+            }
             None => 0,
         };
         let Some(turn) = self.turn.filter(|turn| turn.tenant != gang) else {
@@ -51,10 +53,7 @@ impl SliceScheduler {
     /// close.
     pub(super) fn seize(&mut self, now_ns: u64, gang: TenantId, commands: &mut Vec<Command>) -> u64 {
         self.now_ns = self.now_ns.max(now_ns);
-        if let Some(turn) = self.turn {
-            self.end_turn_of(turn.tenant, commands);
-            self.queue.rest(turn.tenant, self.now_ns.saturating_add(self.parameters.drain_limit_ns));
-        }
+        self.interrupt(commands);
         self.begin_turn(gang, self.now_ns).unwrap_or(self.now_ns)
     }
 
@@ -67,12 +66,8 @@ impl SliceScheduler {
 
     /// Another GPU has taken the slice from a gang, or has found that it is idle.
     pub(super) fn release(&mut self, gang: TenantId) {
-        let mut known = Vec::new();
-        let announced = self.turn.is_some_and(|turn| turn.announced_ns.is_some());
-        let held = self.running() == Some(gang);
-        self.end_turn_of(gang, &mut known);
-        if held && !announced {
-            self.queue.rest(gang, self.now_ns.saturating_add(self.parameters.drain_limit_ns));
+        if self.running() == Some(gang) {
+            self.interrupt(&mut Vec::new());
         }
     }
 }

@@ -161,7 +161,7 @@ impl SliceScheduler {
             },
             Input::Announced { tenant, estimated_end_ns } => self.announce(tenant, estimated_end_ns, commands),
             Input::Idle { tenant } => {
-                self.queue.note(tenant, |place| place.ceiling.drained(u64::MAX));
+                self.queue.note(tenant, |place| place.pending.drained(u64::MAX));
                 self.end_turn_of(tenant, commands);
                 self.queue.idle(tenant, now_ns);
             }
@@ -184,7 +184,7 @@ impl SliceScheduler {
         if self.queue.want(tenant, now_ns) {
             let at_work = self.turn.is_some_and(|turn| turn.tenant == tenant);
             self.queue.note(tenant, |place| {
-                place.ceiling.drained(now_ns);
+                place.pending.drained(now_ns);
                 if !at_work {
                     place.silent_since_ns = None;
                 }
@@ -221,6 +221,7 @@ impl SliceScheduler {
             self.queue.book(delta.tenant, |place, clock| {
                 if delta.tenant == burst.tenant {
                     place.account.charge(clock, delta.ns, burst.start_ns);
+                    place.pending.measured(u64::try_from(delta.ns).unwrap_or(0));
                 } else {
                     place.account.correct(clock, delta.ns);
                 }
