@@ -16,8 +16,9 @@ use crate::scenario::{Demand, Scenario};
 use crate::work::Work;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Left out of share errors: every design first has to learn what a launch costs.
-const SETTLING_NS: u64 = SECOND_NS;
+/// Left out of share errors: clients first have to learn what a launch costs, and designs that work by feedback have to
+/// find their settings.
+const SETTLING_NS: u64 = 5 * SECOND_NS;
 /// The windows of the plots.
 pub const PLOT_WINDOW_NS: u64 = SECOND_NS;
 
@@ -32,7 +33,8 @@ pub struct Outcome {
     pub duration_ns: u64,
     /// Time in which kernels executed, of the time in which there was work; switches count as lost.
     pub busy_ppm: u64,
-    /// The worst deviation of a share over any second, see [`share_error`](crate::measure::share_error).
+    /// The worst deviation of a share over any second from the sixth on, see
+    /// [`share_error`](crate::measure::share_error).
     pub share_error_1s_ppm: Option<u64>,
     /// The same over any ten seconds.
     pub share_error_10s_ppm: Option<u64>,

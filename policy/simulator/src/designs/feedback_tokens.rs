@@ -24,9 +24,9 @@ const THREADS_PER_PROCESSOR: i64 = 2048;
 const BUCKET: i64 = PROCESSORS * THREADS_PER_PROCESSOR * 32;
 /// Differences below this many percent count as this many.
 const LEAST_DIFFERENCE: i64 = 5;
-/// Blocks of a grid per microsecond that it usually takes: eight blocks on every processor, 50 us a wave. This is an
-/// assumption of the model, as grids say nothing about time.
-const BLOCKS_PER_US: i64 = PROCESSORS * 8 / 50;
+/// Blocks of a grid per microsecond that it usually takes, so that a full bucket is a whole device for one tick. This is
+/// an assumption of the model, as grids say nothing about time; with fewer blocks the feedback swings more.
+const BLOCKS_PER_US: i64 = BUCKET * 1000 / TICK_NS.cast_signed();
 
 struct Bucket {
     limit_percent: i64,
