@@ -94,3 +94,40 @@ fn a_limit_holds_in_every_window() {
 fn a_limit_holds_in_every_window_for_all_seeds() {
     ALL_SEEDS.for_each(cap_holds_in_every_window);
 }
+
+/// Shares of the training jobs over any ten seconds: within 0.2 points.
+fn mix_keeps_shares(seed: u64) {
+    let error_ppm = run(&scenario("mix"), seed, Design::Gpool).share_error_10s_ppm.expect("windows");
+    println!("mix, seed {seed}: share error over 10 s {error_ppm} ppm");
+    assert!(error_ppm * 5 <= POINT_PPM, "seed {seed}: {error_ppm}");
+}
+
+/// Requests beside kernels of up to half a second: at most 0.7 of the driver's own p99.
+fn heavy_serves_requests_soon(seed: u64) {
+    let heavy = scenario("heavy");
+    let p99 = [Design::Gpool, Design::DriverSlicing].map(|design| p99_ns(&heavy, seed, design));
+    println!("heavy, seed {seed}: p99 {p99:?} ns");
+    assert!(p99[0] * 10 <= p99[1] * 7, "seed {seed}: {p99:?}");
+}
+
+#[test]
+fn shares_beside_requests_are_kept() {
+    FEW_SEEDS.for_each(mix_keeps_shares);
+}
+
+#[test]
+#[ignore = "long"]
+fn shares_beside_requests_are_kept_for_all_seeds() {
+    ALL_SEEDS.for_each(mix_keeps_shares);
+}
+
+#[test]
+fn requests_beside_long_kernels_are_served_soon() {
+    FEW_SEEDS.for_each(heavy_serves_requests_soon);
+}
+
+#[test]
+#[ignore = "long"]
+fn requests_beside_long_kernels_are_served_soon_for_all_seeds() {
+    ALL_SEEDS.for_each(heavy_serves_requests_soon);
+}
