@@ -19,13 +19,13 @@ mod handoff;
 mod host;
 mod message;
 mod parameters;
-mod pending;
 mod queue;
 mod ready;
 mod scheduler;
 mod server_set;
 mod share;
 mod turn;
+mod unmeasured;
 mod virtual_clock;
 
 pub use crate::TenantId;

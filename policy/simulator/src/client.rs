@@ -32,6 +32,8 @@ struct Issued {
     estimate_ns: u64,
     /// When it began on the device, once that is known.
     start_ns: u64,
+    /// When it was issued: from then on its context had work.
+    issued_ns: u64,
     /// When the request arrived that ends with it.
     completes: Option<u64>,
 }
@@ -79,6 +81,8 @@ pub struct Client {
     in_flight: VecDeque<Issued>,
     kernel_estimate_ns: Option<u64>,
     estimated_end_ns: u64,
+    /// When the last burst ended on the device.
+    last_end_ns: u64,
     /// Bursts and first launches in its report that nobody has read.
     unreported: Vec<Input>,
     silent_since_ns: Option<u64>,
@@ -103,6 +107,7 @@ impl Client {
             in_flight: VecDeque::new(),
             kernel_estimate_ns: None,
             estimated_end_ns: 0,
+            last_end_ns: 0,
             unreported: Vec::new(),
             silent_since_ns: None,
             woken_for: Ticket(0),
@@ -199,9 +204,13 @@ impl Client {
 
     /// Learns from a burst that ended at `end_ns` and writes it into its report.
     fn finish(&mut self, issued: &Issued, end_ns: u64) {
-        let (tenant, context, start_ns) = (self.tenant, self.context.0, issued.start_ns);
+        let (tenant, context) = (self.tenant, self.context.0);
+        // While somebody else is on the device, the marker of the start waits for its turn like a kernel; but the
+        // context has work, and competes, from the moment on at which it was issued or the burst before it ended.
+        let start_ns = issued.issued_ns.max(self.last_end_ns).min(issued.start_ns);
+        self.last_end_ns = end_ns;
         self.unreported.push(Input::Burst { tenant, context, start_ns, end_ns });
-        let measured_ns = (end_ns - start_ns) / issued.kernels;
+        let measured_ns = (end_ns - issued.start_ns) / issued.kernels;
         let known_ns = self.kernel_estimate_ns.unwrap_or(measured_ns);
         self.kernel_estimate_ns = Some((known_ns * 7 + measured_ns) / 8);
         self.estimated_end_ns = end_ns + self.in_flight.iter().map(|issued| issued.estimate_ns).sum::<u64>();
@@ -236,9 +245,14 @@ impl Client {
                 wish.look_ns = Some(awake_ns.min(now_ns + DEPTH_SLEEP_LIMIT_NS));
                 return;
             }
+            if self.kernel_estimate_ns.is_none() && !self.in_flight.is_empty() {
+                // The first launch runs alone; its end says what the others cost.
+                return;
+            }
             let kernel_ns = self.kernel_estimate_ns.unwrap_or(UNKNOWN_LAUNCH_NS).max(1);
             let burst_ns = BURST_NS.min(until_ns - self.estimated_end_ns);
-            let kernels = admit(self.tenant, (burst_ns / kernel_ns).max(1));
+            let wanted = if self.kernel_estimate_ns.is_none() { 1 } else { (burst_ns / kernel_ns).max(1) };
+            let kernels = admit(self.tenant, wanted);
             if kernels == 0 {
                 self.out_of_launches = true;
                 return;
@@ -263,7 +277,15 @@ impl Client {
         }
         let end = device.submit_marker(now_ns, self.context);
         let estimate_ns = kernels * kernel_ns;
-        self.in_flight.push_back(Issued { begin, end, kernels, estimate_ns, start_ns: now_ns, completes });
+        self.in_flight.push_back(Issued {
+            begin,
+            end,
+            kernels,
+            estimate_ns,
+            start_ns: now_ns,
+            issued_ns: now_ns,
+            completes,
+        });
         self.estimated_end_ns += estimate_ns;
     }
 

@@ -1,6 +1,5 @@
 //! The state machine: what it does.
 
-use super::pending::Pending;
 use super::scheduler::SliceScheduler;
 use super::turn::Turn;
 use super::{Class, Command, TenantId};
@@ -117,12 +116,7 @@ impl SliceScheduler {
 
     /// What the tenant has launched and nobody has measured yet counts when it is compared with the others.
     fn expect_the_rest(&mut self, turn: &Turn) {
-        let now_ns = self.now_ns;
-        let Some(place) = self.queue.get(turn.tenant) else { return };
-        let measured_ns = u64::try_from(place.account.charged_ns() - turn.charged_before_ns).unwrap_or(0);
-        let until_ns = turn.announced_ns.unwrap_or(now_ns).max(now_ns);
-        let launched_ns = until_ns.saturating_sub(turn.start_ns);
-        self.queue.expect(turn.tenant, Pending::new(launched_ns.saturating_sub(measured_ns), until_ns));
+        self.queue.expect(turn.tenant, turn.announced_ns.unwrap_or(self.now_ns).max(self.now_ns));
     }
 
     /// A tenant that did not drain in time has used the device while others waited, as far as can be known now. What
@@ -172,6 +166,7 @@ impl SliceScheduler {
         let slack_spent = place.share.class == Class::Latency && (!in_slack || self.is_spent(place));
         self.queue.note(tenant, |place| {
             place.silent_since_ns.get_or_insert(now_ns);
+            place.unmeasured.open(now_ns);
             place.slack_spent = slack_spent;
             place.habits.begin_turn();
         });

@@ -28,7 +28,7 @@ impl SliceScheduler {
         let place = self.queue.get(gang).filter(|_| self.queue.wants(gang))?;
         let allowed_ns = match place.share.limit_permille {
             Some(limit) => {
-                place.ceiling.opens_ns(limit, place.pending.ns()).saturating_sub(self.parameters.ceiling_slack_ns)
+                place.ceiling.opens_ns(limit, place.unmeasured.ns()).saturating_sub(self.parameters.ceiling_slack_ns)
             }
             None => 0,
         };

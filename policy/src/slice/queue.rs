@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::account::Account;
 use super::ceiling::Ceiling;
 use super::habits::Habits;
-use super::pending::Pending;
 use super::ready::{Candidate, Ready};
+use super::unmeasured::Unmeasured;
 use super::virtual_clock::VirtualClock;
 use super::{Class, Parameters, Priority, Share, TenantId};
 
@@ -17,7 +17,7 @@ pub(super) struct Place {
     pub(super) account: Account,
     pub(super) ceiling: Ceiling,
     pub(super) habits: Habits,
-    pub(super) pending: Pending,
+    pub(super) unmeasured: Unmeasured,
     /// Since when it stands at its gate.
     pub(super) wants_since_ns: Option<u64>,
     pub(super) paused: bool,
@@ -93,7 +93,7 @@ impl Queue {
             account,
             ceiling: Ceiling::default(),
             habits: Habits::new(&self.parameters),
-            pending: Pending::default(),
+            unmeasured: Unmeasured::default(),
             wants_since_ns: None,
             paused: false,
             held_back: false,
@@ -248,10 +248,10 @@ impl Queue {
         }
     }
 
-    /// What the tenant has launched and nobody has measured.
-    pub(super) fn expect(&mut self, tenant: TenantId, pending: Pending) {
+    /// The tenant has work until then.
+    pub(super) fn expect(&mut self, tenant: TenantId, until_ns: u64) {
         if let Some(place) = self.places.get_mut(&tenant) {
-            place.pending = pending;
+            place.unmeasured.extend(until_ns);
             self.place(tenant);
         }
     }
@@ -286,7 +286,7 @@ impl Queue {
         let Some(limit_permille) = place.share.limit_permille.filter(|_| place.wants_since_ns.is_some()) else {
             return;
         };
-        let opens_ns = place.ceiling.opens_ns(limit_permille, place.pending.ns());
+        let opens_ns = place.ceiling.opens_ns(limit_permille, place.unmeasured.ns());
         let until_ns = opens_ns.saturating_sub(self.parameters.ceiling_slack_ns);
         if until_ns <= now_ns {
             return;
@@ -325,7 +325,7 @@ impl Queue {
 
     /// Whether a tenant is not ahead of its share by more than it may be, ready or not.
     pub(super) fn is_eligible(&self, place: &Place) -> bool {
-        self.clock_of(place).has_reached(place.account.threshold(self.slack_ns(place), place.pending.ns()))
+        self.clock_of(place).has_reached(place.account.threshold(self.slack_ns(place), place.unmeasured.ns()))
     }
 
     /// Whether nobody but this tenant is ready.
@@ -379,8 +379,8 @@ impl Queue {
             priority: place.share.priority,
             latency: slack_ns > 0,
             eligible_at: place.account.eligible_at(),
-            threshold: place.account.threshold(slack_ns, place.pending.ns()),
-            deadline: place.account.deadline(request_ns.saturating_add(place.pending.ns())),
+            threshold: place.account.threshold(slack_ns, place.unmeasured.ns()),
+            deadline: place.account.deadline(request_ns.saturating_add(place.unmeasured.ns())),
         })
     }
 

@@ -161,7 +161,7 @@ impl SliceScheduler {
             },
             Input::Announced { tenant, estimated_end_ns } => self.announce(tenant, estimated_end_ns, commands),
             Input::Idle { tenant } => {
-                self.queue.note(tenant, |place| place.pending.drained(u64::MAX));
+                self.queue.note(tenant, |place| place.unmeasured.end());
                 self.end_turn_of(tenant, commands);
                 self.queue.idle(tenant, now_ns);
             }
@@ -183,9 +183,9 @@ impl SliceScheduler {
         let now_ns = self.now_ns;
         if self.queue.want(tenant, now_ns) {
             let at_work = self.turn.is_some_and(|turn| turn.tenant == tenant);
-            self.queue.note(tenant, |place| {
-                place.pending.drained(now_ns);
-                if !at_work {
+            let error_ns = self.slice_ns();
+            self.queue.book(tenant, |place, _| {
+                if !at_work && place.unmeasured.settle(now_ns, error_ns) {
                     place.silent_since_ns = None;
                 }
             });
@@ -221,7 +221,6 @@ impl SliceScheduler {
             self.queue.book(delta.tenant, |place, clock| {
                 if delta.tenant == burst.tenant {
                     place.account.charge(clock, delta.ns, burst.start_ns);
-                    place.pending.measured(u64::try_from(delta.ns).unwrap_or(0));
                 } else {
                     place.account.correct(clock, delta.ns);
                 }
@@ -241,9 +240,10 @@ impl SliceScheduler {
         let (now_ns, parameters, slice_ns) = (self.now_ns, self.parameters, self.slice_ns());
         let length_ns = burst.end_ns.min(now_ns).saturating_sub(burst.start_ns);
         let ended_ns = self.turn.filter(|turn| turn.tenant == burst.tenant).map(|turn| turn.until_ns);
-        self.queue.note(burst.tenant, |place| {
+        self.queue.book(burst.tenant, |place, _| {
             if length_ns > 0 {
                 place.habits.burst(now_ns, length_ns);
+                place.unmeasured.measured(burst.end_ns.min(now_ns));
             }
             if let Some(silent_ns) = place.silent_since_ns.as_mut() {
                 *silent_ns = (*silent_ns).max(burst.end_ns.min(now_ns));
