@@ -3,8 +3,9 @@
 use super::{Scenario, ScenarioError};
 
 /// Name and text of each.
-pub const SHIPPED: [(&str, &str); 5] = [
+pub const SHIPPED: [(&str, &str); 6] = [
     ("mix", include_str!("../../scenarios/mix.toml")),
+    ("coarse", include_str!("../../scenarios/coarse.toml")),
     ("many", include_str!("../../scenarios/many.toml")),
     ("heavy", include_str!("../../scenarios/heavy.toml")),
     ("over", include_str!("../../scenarios/over.toml")),
