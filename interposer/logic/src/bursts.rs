@@ -275,6 +275,20 @@ impl Bursts {
         self.live -= usize::from(lost);
     }
 
+    /// The number of burst `index`, which no other burst ever has.
+    pub fn number(&self, index: usize) -> u64 {
+        self.table[index].sequence
+    }
+
+    /// Ends the burst with this number, whose launch has happened. A no-op if it has ended: its place may be another
+    /// burst's by now.
+    pub fn close_lone(&mut self, driver: &Driver, number: u64) {
+        let is_it = |burst: &Burst| burst.state == State::Lone && burst.sequence == number;
+        if let Some(index) = self.table.iter().position(is_it) {
+            self.close(driver, index, Spent::LONE);
+        }
+    }
+
     /// When each burst that has not been ended should be, if no more launches are added: (index, time). `left_ns` says
     /// how much of its credit is left.
     pub fn open_ends(&self, left_ns: impl Fn(usize) -> u32) -> impl Iterator<Item = (usize, u64)> {

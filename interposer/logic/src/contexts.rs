@@ -79,6 +79,12 @@ impl Contexts {
         self.table.iter().filter(|context| !context.handle.is_null()).count()
     }
 
+    /// A context on GPU `gpu`.
+    pub fn any_on(&self, gpu: usize) -> Option<CUcontext> {
+        let is_there = |context: &&Context| !context.handle.is_null() && context.tag.gpu() == gpu;
+        self.table.iter().find(is_there).map(|context| context.handle)
+    }
+
     fn find(&self, handle: CUcontext) -> Option<&Context> {
         self.table.iter().find(|context| context.handle == handle && !handle.is_null())
     }

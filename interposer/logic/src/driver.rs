@@ -17,6 +17,8 @@ const EVENT_FLAGS: u32 = 1;
 const STREAM_NON_BLOCKING: u32 = 1;
 /// CU_POINTER_ATTRIBUTE_CONTEXT (cuda.h, CUpointer_attribute).
 const POINTER_ATTRIBUTE_CONTEXT: i32 = 1;
+/// CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
+const POINTER_ATTRIBUTE_DEVICE_ORDINAL: i32 = 9;
 /// Capture mode in which no call of this thread is forbidden while somebody captures.
 const CAPTURE_MODE_RELAXED: CUstreamCaptureMode = 2;
 
@@ -124,6 +126,16 @@ impl Driver {
         let result =
             unsafe { (self.pointer_get_attribute)((&raw mut context).cast(), POINTER_ATTRIBUTE_CONTEXT, pointer) };
         (result == CUDA_SUCCESS && !context.is_null()).then_some(context)
+    }
+
+    /// The device on which the memory at `pointer` lies.
+    pub fn device_of(&self, pointer: CUdeviceptr) -> Option<CUdevice> {
+        let mut device: CUdevice = 0;
+        // SAFETY: the answer to this attribute is an int, for which `device` is a valid place.
+        let result = unsafe {
+            (self.pointer_get_attribute)((&raw mut device).cast(), POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer)
+        };
+        (result == CUDA_SUCCESS).then_some(device)
     }
 
     /// Runs `work` with `context` current on this thread.

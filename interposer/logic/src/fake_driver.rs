@@ -148,11 +148,20 @@ unsafe extern "C" fn device_get_uuid(answer: *mut CUuuid, device: CUdevice) -> C
     0
 }
 
-/// The upper half of an address is the number of its context.
+/// The upper half of an address is the number of its device; memory of the first half of a device is of its context,
+/// that above of no context.
 unsafe extern "C" fn pointer_get_attribute(answer: *mut c_void, attribute: i32, pointer: CUdeviceptr) -> CUresult {
-    assert_eq!(attribute, 1, "CU_POINTER_ATTRIBUTE_CONTEXT");
-    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    unsafe { *answer.cast::<CUcontext>() = CONTEXTS[(pointer >> 32) as usize] };
+    let device = (pointer >> 32) as usize;
+    let is_pooled = pointer & 1 << 31 != 0;
+    match attribute {
+        // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
+        1 if !is_pooled => unsafe { *answer.cast::<CUcontext>() = CONTEXTS[device] },
+        // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
+        1 => unsafe { *answer.cast::<CUcontext>() = core::ptr::null_mut() },
+        // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
+        9 => unsafe { *answer.cast::<CUdevice>() = device as CUdevice },
+        _ => return 1,
+    }
     0
 }
 

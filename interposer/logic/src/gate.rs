@@ -35,8 +35,8 @@ pub const LEAST_ANY_BYTES: u64 = 1 << 20;
 pub enum Admission {
     /// Launch.
     Pass,
-    /// Launch, then call [`Process::launched_alone`]: the burst ends with this launch.
-    PassAlone(usize),
+    /// Launch, then call [`Process::launched_alone`]: the burst with this number ends with this launch.
+    PassAlone(u64),
     /// Do not launch: the process has not registered, or is a forked child, which has no driver.
     NotInitialized,
 }
@@ -132,7 +132,7 @@ impl Process {
                     place.note_issue(word.0, now_ns, bursts.estimated_end_ns(now_ns));
                     self.wake_watcher();
                     return match burst {
-                        Some(burst) if is_lone => Admission::PassAlone(burst),
+                        Some(burst) if is_lone => Admission::PassAlone(bursts.number(burst)),
                         Some(burst) => {
                             let context = (is_default(stream) && self.has_several_contexts()).then_some(context);
                             let left_ns = credit_ns - expectation.cost_ns;
@@ -174,10 +174,10 @@ impl Process {
     }
 
     /// Ends the burst of a launch that was admitted alone; called by the launching thread after the launch.
-    pub fn launched_alone(&self, burst: usize) {
+    pub fn launched_alone(&self, number: u64) {
         let Some(place) = self.place() else { return };
         let _relaxed = place.driver.relaxed_capture();
-        self.bursts.lock().close(&place.driver, burst, Spent::LONE);
+        self.bursts.lock().close_lone(&place.driver, number);
     }
 
     /// Ends the open burst on `stream` before the program captures or destroys the stream.
@@ -201,8 +201,11 @@ impl Process {
 
     pub(crate) fn end_bursts(&self, place: &Place, next: impl Fn(&Bursts) -> Option<usize>) {
         let _relaxed = place.driver.relaxed_capture();
-        let mut bursts = self.bursts.lock();
-        while let Some(burst) = next(&bursts) {
+        self.end_locked(place, &mut self.bursts.lock(), next);
+    }
+
+    pub(crate) fn end_locked(&self, place: &Place, bursts: &mut Bursts, next: impl Fn(&Bursts) -> Option<usize>) {
+        while let Some(burst) = next(bursts) {
             let spent = self.revoke_credit_of(burst);
             bursts.close(&place.driver, burst, spent);
         }

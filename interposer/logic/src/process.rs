@@ -144,8 +144,9 @@ impl Process {
         let mut contexts = self.contexts.lock();
         let tag = contexts.enter(context, gpu);
         let count = contexts.count() as u32;
+        let before = self.context_count.swap(count, Ordering::AcqRel);
         drop(contexts);
-        if self.context_count.swap(count, Ordering::AcqRel) == 1
+        if before == 1
             && count > 1
             && let Some(place) = self.place()
         {
@@ -161,8 +162,9 @@ impl Process {
     /// A context is about to be destroyed: our handles in it go before it does.
     pub fn leave_context(&self, context: CUcontext) {
         let Some(place) = self.place() else { return };
-        self.end_bursts(place, |bursts| bursts.open_in(context));
+        let _relaxed = place.driver.relaxed_capture();
         let mut bursts = self.bursts.lock();
+        self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context));
         bursts.settle(&place.driver, place.slot(), &self.estimates);
         bursts.leave_context(&place.driver, place.slot(), context);
     }
@@ -211,8 +213,17 @@ impl Process {
 
     /// The context that the memory at `pointer` is counted in: the driver is asked only where there are several.
     pub fn owner_of(&self, place: &Place, pointer: CUdeviceptr) -> CUcontext {
-        let owner = if self.has_several_contexts() { place.driver.context_of(pointer) } else { None };
-        owner.unwrap_or_else(|| place.driver.current_context())
+        let current = place.driver.current_context();
+        if !self.has_several_contexts() {
+            return current;
+        }
+        // Memory of a pool belongs to a device and to no context.
+        let on_device = || {
+            let gpu = self.gpu_of(place, Some(place.driver.device_of(pointer)?));
+            let contexts = self.contexts.lock();
+            if contexts.tag(current).is_some_and(|tag| tag.gpu() == gpu) { None } else { contexts.any_on(gpu) }
+        };
+        place.driver.context_of(pointer).or_else(on_device).unwrap_or(current)
     }
 
     /// `bytes` that were counted in `owner` were freed.

@@ -178,6 +178,24 @@ fn an_unknown_function_runs_alone_and_is_known_afterwards() {
 }
 
 #[test]
+fn a_launch_that_returns_late_ends_no_burst_but_its_own() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    let Admission::PassAlone(late) = process.admit(STREAM, KERNEL) else { panic!("an unknown function goes alone") };
+    DEVICE.lock().unwrap().launch(MS);
+    // The watcher gives up on it after a second, and its place is the next one's.
+    clock::turn_ns(1000 * MS);
+    until(|| slot.burst_count.load(Ordering::Relaxed) == 1);
+    let Admission::PassAlone(next) = process.admit(STREAM, Work::numbered(2)) else { panic!("so does another") };
+    process.launched_alone(late);
+    DEVICE.lock().unwrap().launch(30 * US);
+    process.launched_alone(next);
+    until_idle(slot);
+    let cost_ns = process.estimates.cost_ns(Work::numbered(2));
+    assert!((29_000..=31_000).contains(&cost_ns), "30 us, measured {cost_ns} ns");
+}
+
+#[test]
 fn unlike_functions_keep_within_the_depth() {
     let _order = one_at_a_time();
     let (process, _, _) = open_process();
@@ -353,9 +371,12 @@ fn memory_is_given_back_to_the_gpu_and_context_that_held_it() {
     let owner = process.owner_of(place, 0x1000);
     process.freed(place, owner, 200);
     assert_eq!(held(), [500, 700]);
+    let pooled = process.owner_of(place, 0x8000_1000);
+    process.freed(place, pooled, 100);
+    assert_eq!(held(), [400, 700]);
     process.leave_context(CONTEXTS[1]);
     process.context_gone(CONTEXTS[1]);
-    assert_eq!(held(), [500, 0]);
-    assert_eq!(slot.allocated_bytes.load(Ordering::Relaxed), 500);
+    assert_eq!(held(), [400, 0]);
+    assert_eq!(slot.allocated_bytes.load(Ordering::Relaxed), 400);
     assert_eq!(slot.contexts.load(Ordering::Relaxed), 1);
 }
