@@ -11,7 +11,7 @@ use crate::learning::{Expectation, Learning, Outcome};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
-use gpool_shared_region::{BURST_RING, BurstTag, Slot};
+use gpool_shared_region::{BURST_RING, BurstTag, GPUS, Slot};
 
 /// Bursts that may be open or unfinished at once.
 const TABLE: usize = 64;
@@ -125,10 +125,10 @@ pub struct Bursts {
     last_sequence: u64,
     /// Bursts that are not free.
     live: usize,
-    /// When the work issued so far is expected to end.
-    estimated_end_ns: u64,
-    /// When the last finished burst ended.
-    last_end_ns: u64,
+    /// For each GPU of the lease, when the work issued so far is expected to end.
+    estimated_ends_ns: [u64; GPUS],
+    /// For each GPU, when the last finished burst ended.
+    last_ends_ns: [u64; GPUS],
 }
 
 // SAFETY: the handles are opaque numbers of the driver, valid on every thread of the process.
@@ -143,8 +143,8 @@ impl Bursts {
             learning: Learning::new(),
             last_sequence: 0,
             live: 0,
-            estimated_end_ns: 0,
-            last_end_ns: 0,
+            estimated_ends_ns: [0; GPUS],
+            last_ends_ns: [0; GPUS],
         }
     }
 
@@ -153,14 +153,19 @@ impl Bursts {
         self.live
     }
 
-    /// When the issued work is expected to end, at least `now_ns`.
+    /// When the work issued to all GPUs is expected to end, at least `now_ns`.
     pub fn estimated_end_ns(&self, now_ns: u64) -> u64 {
-        self.estimated_end_ns.max(now_ns)
+        self.estimated_ends_ns.iter().fold(now_ns, |latest, end_ns| latest.max(*end_ns))
     }
 
-    /// When the last finished burst ended on the device.
+    /// When the work issued to GPU `gpu` of the lease is expected to end, at least `now_ns`.
+    pub fn estimated_end_on(&self, gpu: usize, now_ns: u64) -> u64 {
+        self.estimated_ends_ns[gpu % GPUS].max(now_ns)
+    }
+
+    /// When the last finished burst ended on its device.
     pub fn last_end_ns(&self) -> u64 {
-        self.last_end_ns
+        self.last_ends_ns.iter().copied().fold(0, u64::max)
     }
 
     /// What has been learnt about costs.
@@ -221,7 +226,8 @@ impl Bursts {
             ..*burst
         };
         self.live += 1;
-        self.estimated_end_ns = self.estimated_end_ns.max(now_ns) + burst.estimate_ns;
+        let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
+        *end_ns = now_ns.max(*end_ns) + burst.estimate_ns;
         Some(index)
     }
 
@@ -261,7 +267,8 @@ impl Bursts {
         if burst.state == State::Open {
             burst.expected_ns = burst.expected_ns.saturating_sub(spent.left_ns.into());
             let used_ns = self.learning.real_ns(burst.expected_ns).min(burst.estimate_ns);
-            self.estimated_end_ns = self.estimated_end_ns.saturating_sub(burst.estimate_ns - used_ns);
+            let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
+            *end_ns = end_ns.saturating_sub(burst.estimate_ns - used_ns);
             burst.estimate_ns = used_ns;
         }
         let record = || {
@@ -350,7 +357,8 @@ impl Bursts {
         let length_ns = driver.elapsed_ns(burst.start, burst.end).unwrap_or(0).max(0) as u64;
         let placed_ns = self.anchors.place_ns(driver, burst.context, burst.end).unwrap_or(now_ns).min(now_ns);
         publish(slot, burst.tag, placed_ns.saturating_sub(length_ns), placed_ns, burst.launches);
-        self.last_end_ns = self.last_end_ns.max(placed_ns);
+        let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
+        *last_end_ns = placed_ns.max(*last_end_ns);
         if burst.launches > 0
             && let Some(work) = burst.work
             && (burst.is_exact || burst.is_first)
@@ -360,19 +368,19 @@ impl Bursts {
         }
     }
 
-    /// The end of the outstanding work: each burst starts when it was issued or when the one before it ends, and none
-    /// of them has ended yet.
+    /// The end of the outstanding work: each burst starts when it was issued or when the one before it on its GPU
+    /// ends, and none of them has ended yet.
     fn estimate_end(&mut self, now_ns: u64) {
-        let mut end_ns = self.last_end_ns;
+        self.estimated_ends_ns = self.last_ends_ns;
         let mut after = 0;
         while let Some(burst) = (self.table.iter())
             .filter(|burst| burst.state != State::Free && burst.sequence > after)
             .min_by_key(|burst| burst.sequence)
         {
             after = burst.sequence;
-            end_ns = (end_ns.max(burst.opened_ns) + burst.estimate_ns).max(now_ns);
+            let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
+            *end_ns = (burst.opened_ns.max(*end_ns) + burst.estimate_ns).max(now_ns);
         }
-        self.estimated_end_ns = end_ns;
     }
 
     /// Forgets everything of a context that is about to be destroyed, while its handles are still valid. What has not

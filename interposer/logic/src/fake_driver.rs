@@ -27,6 +27,8 @@ pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice { busy_until_ns: 0,
 
 /// A stream in capture.
 pub const CAPTURING: CUstream = 77 as CUstream;
+/// What the shim makes for its anchors.
+const OWN_STREAM: CUstream = 9 as CUstream;
 /// Two contexts; the first is on device 0 and every thread's at first, the second is on device 1.
 pub const CONTEXTS: [CUcontext; 2] = [0x50 as CUcontext, 0x60 as CUcontext];
 
@@ -76,7 +78,9 @@ unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult 
     let mut device = DEVICE.lock().unwrap();
     assert_ne!(stream, CAPTURING, "an event recorded into a capture becomes part of the graph");
     device.records += 1;
-    let at = device.busy_until_ns.max(clock::now_ns());
+    let now_ns = clock::now_ns();
+    // Our own streams wait for nobody's work.
+    let at = if stream == OWN_STREAM { now_ns } else { device.busy_until_ns.max(now_ns) };
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *event.cast::<u64>() = at };
     0
@@ -103,7 +107,7 @@ unsafe extern "C" fn event_elapsed_time(ms: *mut f32, from: CUevent, to: CUevent
 
 unsafe extern "C" fn stream_create(stream: *mut CUstream, _flags: u32) -> CUresult {
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    unsafe { *stream = 9 as *mut c_void as CUstream };
+    unsafe { *stream = OWN_STREAM };
     0
 }
 

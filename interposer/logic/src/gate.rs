@@ -115,7 +115,7 @@ impl Process {
             let now_ns = clock::now_ns();
             let estimated_end_ns = bursts.estimated_end_ns(now_ns);
             let expectation = bursts.learning().expect(&self.estimates, work);
-            match verdict(place, word.is_open(), &bursts, (work, expectation), now_ns) {
+            match verdict(place, word.is_open(), &bursts, (spot, work, expectation), now_ns) {
                 Verdict::Issue(room_ns) => {
                     if let Some(from_ns) = waited_from_ns.take() {
                         self.stop_waiting(place, from_ns, now_ns);
@@ -233,9 +233,16 @@ fn patience_ns(place: &Place, now_ns: u64) -> u64 {
 }
 
 /// Whether work may be issued now, how much, or what to wait for.
-fn verdict(place: &Place, open: bool, bursts: &Bursts, launch: (Work, Expectation), now_ns: u64) -> Verdict {
+fn verdict(
+    place: &Place,
+    open: bool,
+    bursts: &Bursts,
+    (spot, work, expectation): (Spot, Work, Expectation),
+    now_ns: u64,
+) -> Verdict {
     let control = place.region.control();
-    let end_ns = bursts.estimated_end_ns(now_ns);
+    // Each GPU works by itself: what another one has to do is no reason to wait.
+    let end_ns = bursts.estimated_end_on(spot.tag.gpu(), now_ns);
     let burst_ns = control.burst_ns.load(Ordering::Relaxed).max(1);
     let unpaced = control.fail_open.load(Ordering::Relaxed) == 1 && place.region.supervisor_is_away(now_ns);
     let until_ns = if unpaced { u64::MAX } else { control.until_ns.load(Ordering::Relaxed) };
@@ -249,7 +256,6 @@ fn verdict(place: &Place, open: bool, bursts: &Bursts, launch: (Work, Expectatio
     if bursts.live() > 0 && end_ns > now_ns + depth_ns {
         return Verdict::SleepUntil((end_ns - depth_ns).min(now_ns + DEPTH_SLEEP_LIMIT_NS));
     }
-    let (work, expectation) = launch;
     if !expectation.is_measured
         && let Some(look_ns) = bursts.first_wait_ns(work, depth_ns, now_ns)
     {

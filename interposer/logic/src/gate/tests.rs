@@ -341,6 +341,32 @@ fn the_default_streams_of_two_contexts_share_no_credit() {
 }
 
 #[test]
+fn each_gpu_has_its_own_depth() {
+    let _order = one_at_a_time();
+    let (process, slot, control) = open_process();
+    control.gpus.store(2, Ordering::Relaxed);
+    process.estimates.put(KERNEL, MS);
+    let issued_without_waiting = |context| {
+        set_current(context);
+        let from_ns = clock::now_ns();
+        let mut issued = 0;
+        while clock::now_ns() == from_ns {
+            launch_on(process, context, KERNEL, MS);
+            issued += 1;
+        }
+        issued
+    };
+    CONTEXTS.into_iter().enumerate().for_each(|(gpu, context)| {
+        process.enter_context(context, gpu);
+    });
+    let counts = CONTEXTS.map(issued_without_waiting);
+    assert!(counts.iter().all(|count| (3..=6).contains(count)), "{counts:?} ms issued, 3 ms are the depth on each");
+    let end_ns = slot.estimated_end_ns.load(Ordering::Relaxed);
+    assert!(end_ns <= clock::now_ns() + 5 * MS, "what is announced is the later end, not the sum");
+    until_idle(slot);
+}
+
+#[test]
 fn memory_is_given_back_to_the_gpu_and_context_that_held_it() {
     let _order = one_at_a_time();
     let (process, slot, control) = open_process();
