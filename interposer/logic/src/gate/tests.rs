@@ -44,13 +44,18 @@ fn open_process() -> (&'static Process, &'static Slot, &'static Control) {
 
 /// Turns the clock until `condition`; ends the whole test program when it never comes, because scoped threads would wait too.
 fn until(condition: impl Fn() -> bool) {
+    turning(50 * US, condition);
+}
+
+/// As [`until`], turning the clock by `step_ns` between two looks; not at all when other threads turn it.
+fn turning(step_ns: u64, condition: impl Fn() -> bool) {
     let start = std::time::Instant::now();
     while !condition() {
         if start.elapsed() > Duration::from_secs(20) {
             eprintln!("the condition never came");
             std::process::abort();
         }
-        clock::turn_ns(50 * US);
+        clock::turn_ns(step_ns);
         // For the other threads to look at it.
         std::thread::sleep(Duration::from_micros(100));
     }
@@ -131,15 +136,17 @@ fn work_stops_being_issued_when_it_would_end_after_the_grant() {
     let (mut count, mut end_ns) = (0, 0);
     std::thread::scope(|scope| {
         let launcher = scope.spawn(|| {
+            // It turns the clock when it sleeps, so that none of its grant passes while it does not run.
+            clock::turn_ns(0);
             while issued.fetch_add(1, Ordering::Relaxed) < 200 {
                 launch(process, KERNEL, MS);
             }
         });
-        until(|| slot.waiters.load(Ordering::Relaxed) > 0);
+        turning(0, || slot.waiters.load(Ordering::Relaxed) > 0);
         (count, end_ns) = (issued.load(Ordering::Relaxed), slot.estimated_end_ns.load(Ordering::Relaxed));
         issued.store(1000, Ordering::Relaxed);
         open(control, clock::now_ns() + 10_000 * MS);
-        until(|| launcher.is_finished());
+        turning(0, || launcher.is_finished());
     });
     assert!((25..=34).contains(&count), "about thirty launches of 1 ms fit in 30 ms, issued {count}");
     assert!(end_ns >= from_ns + 30 * MS, "the announced end is the end of the grant or a little later");
