@@ -5,7 +5,7 @@ use super::{
     CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUlaunchConfig, CUmemGenericAllocationHandle, CUmemoryPool,
     CUmodule, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
-use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
 macro_rules! functions {
     ($($name:ident, $symbol:literal ($($argument:ty),*);)*) => {
@@ -59,6 +59,7 @@ functions! {
     CuMemCreate, "cuMemCreate"(*mut CUmemGenericAllocationHandle, usize, *const c_void, c_ulonglong);
     CuMemRelease, "cuMemRelease"(CUmemGenericAllocationHandle);
     CuMemGetAddressRangeV2, "cuMemGetAddressRange_v2"(*mut CUdeviceptr, *mut usize, CUdeviceptr);
+    CuPointerGetAttribute, "cuPointerGetAttribute"(*mut c_void, c_int, CUdeviceptr);
     CuMemcpyHtoDV2, "cuMemcpyHtoD_v2"(CUdeviceptr, *const c_void, usize);
     CuMemcpyDtoHV2, "cuMemcpyDtoH_v2"(*mut c_void, CUdeviceptr, usize);
     CuMemcpyDtoDV2, "cuMemcpyDtoD_v2"(CUdeviceptr, CUdeviceptr, usize);
@@ -71,6 +72,14 @@ functions! {
     CuMemsetD8Async, "cuMemsetD8Async"(CUdeviceptr, c_uchar, usize, CUstream);
     CuMemsetD32V2, "cuMemsetD32_v2"(CUdeviceptr, c_uint, usize);
     CuMemsetD32Async, "cuMemsetD32Async"(CUdeviceptr, c_uint, usize, CUstream);
+    CuMemsetD16V2, "cuMemsetD16_v2"(CUdeviceptr, c_ushort, usize);
+    CuMemsetD16Async, "cuMemsetD16Async"(CUdeviceptr, c_ushort, usize, CUstream);
+    CuMemsetD2D8V2, "cuMemsetD2D8_v2"(CUdeviceptr, usize, c_uchar, usize, usize);
+    CuMemsetD2D16V2, "cuMemsetD2D16_v2"(CUdeviceptr, usize, c_ushort, usize, usize);
+    CuMemsetD2D32V2, "cuMemsetD2D32_v2"(CUdeviceptr, usize, c_uint, usize, usize);
+    CuMemsetD2D8Async, "cuMemsetD2D8Async"(CUdeviceptr, usize, c_uchar, usize, usize, CUstream);
+    CuMemsetD2D16Async, "cuMemsetD2D16Async"(CUdeviceptr, usize, c_ushort, usize, usize, CUstream);
+    CuMemsetD2D32Async, "cuMemsetD2D32Async"(CUdeviceptr, usize, c_uint, usize, usize, CUstream);
 
     CuStreamCreate, "cuStreamCreate"(*mut CUstream, c_uint);
     CuStreamCreateWithPriority, "cuStreamCreateWithPriority"(*mut CUstream, c_uint, c_int);
@@ -99,6 +108,9 @@ functions! {
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
     );
     CuLaunchKernelEx, "cuLaunchKernelEx"(*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void);
+    CuLaunch, "cuLaunch"(CUfunction);
+    CuLaunchGrid, "cuLaunchGrid"(CUfunction, c_int, c_int);
+    CuLaunchGridAsync, "cuLaunchGridAsync"(CUfunction, c_int, c_int, CUstream);
     CuLaunchCooperativeKernel, "cuLaunchCooperativeKernel"(
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void
     );

@@ -2,13 +2,13 @@
 
 use crate::PROCESS;
 use crate::entry::{index, real};
-use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{
     CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult,
     CuDevicePrimaryCtxGetState, CuMemGetAddressRangeV2,
 };
 use gpool_interposer_logic::futex::Mutex;
 use gpool_interposer_logic::memory::{self, Charge};
+use gpool_interposer_logic::process::Place;
 
 /// Devices that a process can see at once.
 const DEVICES: usize = 32;
@@ -22,17 +22,39 @@ unsafe impl Send for Primaries {}
 /// Makes "is the primary context there" and "make it" one step among the threads of this process.
 static PRIMARIES: Mutex<Primaries> = Mutex::new(Primaries([core::ptr::null_mut(); DEVICES]));
 
-/// Charges, asks the driver, and takes the charge back if the driver refused.
-pub fn charged(charge: Charge, driver: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-    if !memory::reserve(&place.region, place.slot(), charge) {
+/// Charges on GPU `gpu`, asks the driver, and takes the charge back if the driver refused.
+fn charged(place: &Place, gpu: usize, charge: Charge, driver: impl FnOnce() -> CUresult) -> CUresult {
+    if !memory::reserve(&place.region, place.slot(), gpu, charge) {
         // The cause goes out of band; the program gets what the driver would say.
         place.ring();
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     let result = driver();
     if result != CUDA_SUCCESS {
-        memory::release(place.slot(), charge);
+        memory::release(place.slot(), gpu, charge);
+    }
+    result
+}
+
+/// Allocates `bytes` in the current context through `driver`, charged.
+pub fn allocated(bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let bytes = memory::rounded_bytes(bytes);
+    let result = charged(place, PROCESS.current_gpu(place), Charge::Bytes(bytes), driver);
+    if result == CUDA_SUCCESS {
+        PROCESS.allocated(place, bytes);
+    }
+    result
+}
+
+/// Makes a context on `device` through `driver`, charged.
+pub fn context_created(context: *mut CUcontext, device: CUdevice, driver: impl FnOnce() -> CUresult) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let gpu = PROCESS.gpu_of(place, Some(device));
+    let result = charged(place, gpu, Charge::Context, driver);
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
+        PROCESS.enter_context(unsafe { *context }, gpu);
     }
     result
 }
@@ -50,21 +72,12 @@ pub fn allocation_bytes(pointer: CUdeviceptr) -> u64 {
 pub fn freed(pointer: CUdeviceptr, driver: impl FnOnce() -> CUresult) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let bytes = if pointer == 0 { 0 } else { allocation_bytes(pointer) };
+    let owner = PROCESS.owner_of(place, pointer);
     let result = driver();
     if result == CUDA_SUCCESS && bytes > 0 {
-        memory::release(place.slot(), Charge::Bytes(memory::rounded_bytes(bytes)));
+        PROCESS.freed(place, owner, memory::rounded_bytes(bytes));
     }
     result
-}
-
-/// One context less. Its memory goes with it; with the last one nothing can be left.
-fn context_gone() {
-    let Some(place) = PROCESS.place() else { return };
-    let slot = place.slot();
-    memory::release(slot, Charge::Context);
-    if slot.contexts.load(Ordering::Acquire) == 0 {
-        slot.allocated_bytes.store(0, Ordering::Release);
-    }
 }
 
 /// Destroys `context` through `driver`, with our own handles in it gone before.
@@ -72,7 +85,7 @@ pub fn context_destroyed(context: CUcontext, driver: impl FnOnce() -> CUresult) 
     PROCESS.leave_context(context);
     let result = driver();
     if result == CUDA_SUCCESS {
-        context_gone();
+        PROCESS.context_gone(context);
     }
     result
 }
@@ -90,7 +103,8 @@ pub fn primary_retained(context: *mut CUcontext, device: CUdevice, driver: impl 
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     let mut primaries = PRIMARIES.lock();
-    let result = if primary_is_active(device) { driver() } else { charged(Charge::Context, driver) };
+    let is_new = !primary_is_active(device);
+    let result = if is_new { context_created(context, device, driver) } else { driver() };
     if result == CUDA_SUCCESS
         && let Some(known) = primaries.0.get_mut(device as usize)
     {
@@ -113,11 +127,11 @@ pub fn primary_released(device: CUdevice, driver: impl FnOnce() -> CUresult) -> 
         PROCESS.leave_context(*known);
     }
     let result = driver();
-    if before && !primary_is_active(device) {
-        context_gone();
-        if let Some(known) = primaries.0.get_mut(device as usize) {
-            *known = core::ptr::null_mut();
-        }
+    if before
+        && !primary_is_active(device)
+        && let Some(known) = primaries.0.get_mut(device as usize)
+    {
+        PROCESS.context_gone(core::mem::replace(known, core::ptr::null_mut()));
     }
     result
 }

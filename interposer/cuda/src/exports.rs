@@ -1,19 +1,17 @@
 //! The functions that the shim answers itself. Each is thin: the logic is in gpool-interposer-logic and `accounts`.
 
 use crate::PROCESS;
-use crate::accounts::{charged, context_destroyed, primary_released, primary_retained};
+use crate::accounts::{context_created, context_destroyed, primary_released, primary_retained};
 use crate::entry::{index, real};
 use crate::procaddress::{Found, substitute};
+use crate::work_exports::{legacy, per_thread};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
-use gpool_interposer_logic::memory::Charge;
-use gpool_interposer_logic::{Admission, Driver};
+use gpool_interposer_logic::{Driver, Work};
 
 pub use crate::memory_exports::*;
-
-/// The per-thread default stream as a handle; `_ptsz` entry points mean it when they are given none.
-const STREAM_PER_THREAD: CUstream = 2 as CUstream;
+pub use crate::work_exports::*;
 
 /// The real driver, as the slow path of the gate uses it.
 fn driver() -> Driver {
@@ -32,6 +30,9 @@ fn driver() -> Driver {
             ctx_get_current: real(index::cuCtxGetCurrent),
             ctx_push_current: real(index::cuCtxPushCurrent_v2),
             ctx_pop_current: real(index::cuCtxPopCurrent_v2),
+            ctx_get_device: real(index::cuCtxGetDevice),
+            device_get_uuid: real(index::cuDeviceGetUuid),
+            pointer_get_attribute: real(index::cuPointerGetAttribute),
         }
     }
 }
@@ -116,107 +117,6 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     CUDA_SUCCESS
 }
 
-/// Stands at the gate, then launches.
-#[inline(always)]
-fn gated(stream: CUstream, launch: impl FnOnce() -> CUresult) -> CUresult {
-    match PROCESS.admit(stream) {
-        Admission::Pass => launch(),
-        Admission::PassAlone(burst) => {
-            let result = launch();
-            PROCESS.launched_alone(burst);
-            result
-        }
-        Admission::NotInitialized => CUDA_ERROR_NOT_INITIALIZED,
-    }
-}
-
-/// The stream that a `_ptsz` entry point means.
-#[inline(always)]
-fn per_thread(stream: CUstream) -> CUstream {
-    if stream.is_null() { STREAM_PER_THREAD } else { stream }
-}
-
-#[inline(always)]
-fn legacy(stream: CUstream) -> CUstream {
-    stream
-}
-
-macro_rules! launches {
-    ($($meant:ident: $kernel:ident, $kernel_ex:ident, $cooperative:ident, $graph:ident;)*) => {$(
-        /// Gated.
-        #[unsafe(no_mangle)]
-        #[allow(clippy::too_many_arguments)] // the driver's own signature
-        pub unsafe extern "C" fn $kernel(
-            function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
-            block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-        ) -> CUresult {
-            // SAFETY: see cuInit.
-            gated($meant(stream), || unsafe {
-                real::<CuLaunchKernel>(index::$kernel)(
-                    function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra,
-                )
-            })
-        }
-
-        /// Gated.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $kernel_ex(
-            configuration: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-        ) -> CUresult {
-            // SAFETY: null, or the caller's configuration.
-            let stream = unsafe { configuration.as_ref() }.map_or(core::ptr::null_mut(), |given| given.hStream);
-            // SAFETY: see cuInit.
-            gated($meant(stream), || unsafe {
-                real::<CuLaunchKernelEx>(index::$kernel_ex)(configuration, function, parameters, extra)
-            })
-        }
-
-        /// Gated.
-        #[unsafe(no_mangle)]
-        #[allow(clippy::too_many_arguments)] // the driver's own signature
-        pub unsafe extern "C" fn $cooperative(
-            function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
-            block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-        ) -> CUresult {
-            // SAFETY: see cuInit.
-            gated($meant(stream), || unsafe {
-                real::<CuLaunchCooperativeKernel>(index::$cooperative)(
-                    function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,
-                )
-            })
-        }
-
-        /// Gated.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $graph(graph: CUgraphExec, stream: CUstream) -> CUresult {
-            // SAFETY: see cuInit.
-            gated($meant(stream), || unsafe { real::<CuGraphLaunch>(index::$graph)(graph, stream) })
-        }
-    )*};
-}
-
-macro_rules! refused_launches {
-    ($($name:ident ($($argument:ident: $type:ty),*);)*) => {$(
-        /// A launch of CUDA 3 or a retired one: not measured, so it is refused.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
-            CUDA_ERROR_NOT_SUPPORTED
-        }
-    )*};
-}
-
-refused_launches! {
-    cuLaunch(_function: CUfunction);
-    cuLaunchGrid(_function: CUfunction, _width: c_int, _height: c_int);
-    cuLaunchGridAsync(_function: CUfunction, _width: c_int, _height: c_int, _stream: CUstream);
-    cuLaunchCooperativeKernelMultiDevice(_list: *mut c_void, _count: c_uint, _flags: c_uint);
-}
-
-launches! {
-    legacy: cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel, cuGraphLaunch;
-    per_thread: cuLaunchKernel_ptsz, cuLaunchKernelEx_ptsz, cuLaunchCooperativeKernel_ptsz, cuGraphLaunch_ptsz;
-}
-
 macro_rules! left_streams {
     ($($name:ident ($($argument:ident: $kind:ty),*) $meant:ident;)*) => {$(
         /// The open burst on the stream ends first.
@@ -259,27 +159,37 @@ waits! {
 }
 
 macro_rules! contexts {
-    ($($(#[$export:meta])* $name:ident: $kind:ident ($($argument:ident: $type:ty),*);)*) => {$(
+    ($($(#[$export:meta])* $name:ident: $kind:ident [$($argument:ident: $type:ty),*];)*) => {$(
         /// Charged before it is made.
         $(#[$export])*
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
-            // SAFETY: see cuInit.
-            charged(Charge::Context, || unsafe { real::<$kind>(index::$name)($($argument),*) })
+        pub unsafe extern "C" fn $name(
+            context: *mut CUcontext, $($argument: $type,)* flags: c_uint, device: CUdevice,
+        ) -> CUresult {
+            context_created(context, device, || {
+                // SAFETY: see cuInit.
+                unsafe { real::<$kind>(index::$name)(context, $($argument,)* flags, device) }
+            })
         }
     )*};
 }
 
 contexts! {
     #[unsafe(no_mangle)]
-    cuCtxCreate: CuCtxCreateV2 (context: *mut CUcontext, flags: c_uint, device: CUdevice);
+    cuCtxCreate: CuCtxCreateV2 [];
     #[unsafe(no_mangle)]
-    cuCtxCreate_v2: CuCtxCreateV2 (context: *mut CUcontext, flags: c_uint, device: CUdevice);
+    cuCtxCreate_v2: CuCtxCreateV2 [];
     #[unsafe(no_mangle)]
-    cuCtxCreate_v3: CuCtxCreateV3 (
-        context: *mut CUcontext, affinities: *mut c_void, count: c_int, flags: c_uint, device: CUdevice
-    );
+    cuCtxCreate_v3: CuCtxCreateV3 [affinities: *mut c_void, count: c_int];
     // Newer than the baseline: reached through cuGetProcAddress only, not exported.
-    cuCtxCreate_v4: CuCtxCreateV4 (context: *mut CUcontext, parameters: *mut c_void, flags: c_uint, device: CUdevice);
+    cuCtxCreate_v4: CuCtxCreateV4 [parameters: *mut c_void];
+}
+
+/// The handle may come back as another graph's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphExecDestroy(graph: CUgraphExec) -> CUresult {
+    PROCESS.forget(Work::handle(graph));
+    // SAFETY: see cuInit.
+    unsafe { real::<CuGraphExecDestroy>(index::cuGraphExecDestroy)(graph) }
 }
 
 /// The account lets go of the context and its memory.

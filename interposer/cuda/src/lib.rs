@@ -4,7 +4,8 @@
 //! only gpool uses. Every name of the baseline driver is exported: most as trampolines, a few answered here. Names
 //! are also replaced in what cuGetProcAddress returns, by pointer, so no version table is needed.
 //!
-//! Rooms: `entry` (the table of entry points), `exports` (the functions answered here), `accounts` (memory and
+//! Rooms: `entry` (the table of entry points), `exports` and its neighbours (the functions answered
+//! here), `accounts` (memory and
 //! contexts behind them).
 #![no_std]
 
@@ -14,6 +15,8 @@ mod entry;
 mod exports;
 mod memory_exports;
 mod procaddress;
+#[allow(non_snake_case)] // the names are the driver's
+mod work_exports;
 
 use gpool_interposer_logic::Process;
 

@@ -1,6 +1,6 @@
 //! Allocators: charge, ask the driver, keep or take back.
 
-use crate::accounts::{charged, freed};
+use crate::accounts::{allocated, freed};
 use crate::entry::{index, real};
 use core::ffi::{c_int, c_uint};
 use gpool_driver_abi::cuda::{
@@ -8,16 +8,12 @@ use gpool_driver_abi::cuda::{
     CuDeviceTotalMemV2, CuMemAllocAsync, CuMemAllocFromPoolAsync, CuMemAllocManaged, CuMemAllocPitchV2, CuMemAllocV2,
     CuMemFreeAsync, CuMemFreeV2, CuMemGetInfoV2,
 };
-use gpool_interposer_logic::memory::{self, Charge};
+use gpool_interposer_logic::memory;
 
 /// Rows of a pitched allocation are padded to this on every GPU so far.
 const PITCH_ALIGNMENT: u64 = 512;
 
-fn bytes(bytes: u64) -> Charge {
-    Charge::Bytes(memory::rounded_bytes(bytes))
-}
-
-/// The lease's memory instead of the device's.
+/// The lease's memory on the current context's GPU instead of the device's.
 ///
 /// # Safety
 /// As the driver's function of this name; so for all functions here.
@@ -30,7 +26,8 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     {
         // SAFETY: the driver succeeded, so both are valid.
         unsafe {
-            let (free_bytes, total_bytes) = memory::visible(&place.region, *free as u64);
+            let (free_bytes, total_bytes) =
+                memory::visible(&place.region, crate::PROCESS.current_gpu(place), *free as u64);
             (*free, *total) = (free_bytes as usize, total_bytes as usize);
         }
     }
@@ -73,7 +70,7 @@ pub unsafe extern "C" fn cuMemAllocPitch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, size: usize) -> CUresult {
     // SAFETY: see cuMemGetInfo_v2.
-    charged(bytes(size as u64), || unsafe { real::<CuMemAllocV2>(index::cuMemAlloc_v2)(pointer, size) })
+    allocated(size as u64, || unsafe { real::<CuMemAllocV2>(index::cuMemAlloc_v2)(pointer, size) })
 }
 
 /// Charged with rows padded as every GPU so far pads them.
@@ -86,7 +83,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
     element: c_uint,
 ) -> CUresult {
     let row = (width as u64).saturating_add(PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
-    charged(bytes(row.saturating_mul(height as u64)), || {
+    allocated(row.saturating_mul(height as u64), || {
         // SAFETY: see cuMemGetInfo_v2.
         unsafe { real::<CuMemAllocPitchV2>(index::cuMemAllocPitch_v2)(pointer, pitch, width, height, element) }
     })
@@ -96,7 +93,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocManaged(pointer: *mut CUdeviceptr, size: usize, flags: c_uint) -> CUresult {
     // SAFETY: see cuMemGetInfo_v2.
-    charged(bytes(size as u64), || unsafe { real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags) })
+    allocated(size as u64, || unsafe { real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags) })
 }
 
 macro_rules! stream_ordered {
@@ -105,7 +102,7 @@ macro_rules! stream_ordered {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $allocate(pointer: *mut CUdeviceptr, size: usize, stream: CUstream) -> CUresult {
             // SAFETY: see cuMemGetInfo_v2.
-            charged(bytes(size as u64), || unsafe { real::<CuMemAllocAsync>(index::$allocate)(pointer, size, stream) })
+            allocated(size as u64, || unsafe { real::<CuMemAllocAsync>(index::$allocate)(pointer, size, stream) })
         }
 
         /// Charged by its size; the pool's own reserve is not.
@@ -113,7 +110,7 @@ macro_rules! stream_ordered {
         pub unsafe extern "C" fn $from_pool(
             pointer: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
         ) -> CUresult {
-            charged(bytes(size as u64), || {
+            allocated(size as u64, || {
                 // SAFETY: see cuMemGetInfo_v2.
                 unsafe { real::<CuMemAllocFromPoolAsync>(index::$from_pool)(pointer, size, pool, stream) }
             })

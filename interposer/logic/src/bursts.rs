@@ -1,47 +1,38 @@
 //! Measuring GPU work: a burst is a run of launches on one stream between a pair of events.
 //!
-//! The length of a burst comes from its own two events. Its place in host time comes from an anchor: an event on a
-//! stream of our own, bracketed by CLOCK_MONOTONIC. All of this is driven from the slow path of the gate and from
-//! the watcher, under one mutex.
+//! The length of a burst comes from its own two events, its place in host time from an anchor. All of this is driven
+//! from the slow path of the gate and from the watcher, under one mutex.
 
+use crate::anchors::Anchors;
 use crate::clock;
 use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, Driver};
+use crate::estimates::{Estimates, Work};
+use crate::learning::{Expectation, Learning, Outcome};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
-use gpool_shared_region::{BURST_RING, Slot};
+use gpool_shared_region::{BURST_RING, BurstTag, GPUS, Slot};
 
 /// Bursts that may be open or unfinished at once.
 const TABLE: usize = 64;
-/// Contexts whose anchors are remembered.
-const ANCHORS: usize = 8;
-/// An idle device is a chance to renew an anchor older than this.
-const ANCHOR_RENEW_NS: u64 = 500_000_000;
-/// An anchor older than this is renewed even behind queued work: float milliseconds lose resolution.
-const ANCHOR_LIMIT_NS: u64 = 5_000_000_000;
-/// A wider bracket does not replace a usable anchor.
-const ANCHOR_BRACKET_NS: u64 = 200_000;
 /// A program that adds nothing to its burst for so long beyond the burst's expected end has stopped adding.
 const ADD_PATIENCE_NS: u64 = 100_000;
-/// What a launch is taken to cost before one has been measured.
-const UNKNOWN_LAUNCH_NS: u64 = 1_000_000;
-
-/// A context's relation between device time and host time.
-#[derive(Clone, Copy)]
-struct Anchor {
-    context: CUcontext,
-    stream: CUstream,
-    event: CUevent,
-    spare: CUevent,
-    host_ns: u64,
-    taken_ns: u64,
-}
+/// The thread whose burst holds one launch ends it itself, when the launch returns; a copy may block for long.
+const LONE_PATIENCE_NS: u64 = 1_000_000_000;
+/// A wait for a first launch to end looks at it so often in the beginning, without sleeping ...
+const FIRST_LOOK_LEAST_NS: u64 = 5_000;
+/// ... for so long; then after each quarter of its age ...
+const FIRST_AWAKE_NS: u64 = 50_000;
+/// ... and at least so often.
+const FIRST_LOOK_MOST_NS: u64 = 1_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
     /// Launches are being added.
     Open,
+    /// One launch is under way; its thread ends the burst.
+    Lone,
     /// The end event is recorded.
     Closed,
 }
@@ -49,62 +40,111 @@ enum State {
 #[derive(Clone, Copy)]
 struct Burst {
     state: State,
+    /// Whether its end came right after its last launch, so that its length says what its launches cost.
+    is_exact: bool,
+    /// Whether it measures work whose cost is not known.
+    is_first: bool,
+    is_mixed: bool,
+    tag: BurstTag,
     context: CUcontext,
     stream: CUstream,
     start: CUevent,
     end: CUevent,
     sequence: u64,
     opened_ns: u64,
+    /// Its first launch.
+    work: Option<Work>,
     launches: u32,
+    /// By the table of estimates: what it may hold while it is open, what it holds when it is closed.
+    expected_ns: u64,
+    /// The same as real time.
     estimate_ns: u64,
-    /// Whether its end came right after its last launch, so that its length says what a launch costs.
-    is_exact: bool,
 }
 
-const FREE_ANCHOR: Anchor =
-    Anchor { context: null_mut(), stream: null_mut(), event: null_mut(), spare: null_mut(), host_ns: 0, taken_ns: 0 };
 const FREE_BURST: Burst = Burst {
     state: State::Free,
+    is_exact: false,
+    is_first: false,
+    is_mixed: false,
+    tag: BurstTag(0),
     context: null_mut(),
     stream: null_mut(),
     start: null_mut(),
     end: null_mut(),
     sequence: 0,
     opened_ns: 0,
+    work: None,
     launches: 0,
+    expected_ns: 0,
     estimate_ns: 0,
-    is_exact: false,
 };
+
+/// Where a burst runs.
+#[derive(Clone, Copy)]
+pub struct Spot {
+    /// The current context.
+    pub context: CUcontext,
+    /// What the region calls it.
+    pub tag: BurstTag,
+    /// The stream.
+    pub stream: CUstream,
+}
+
+/// What a burst may hold.
+#[derive(Clone, Copy)]
+pub struct Grant {
+    /// Its first launch.
+    pub work: Work,
+    /// What that is expected to cost.
+    pub expectation: Expectation,
+    /// Expected cost of all launches that it may hold; none when the first is to be its only one.
+    pub credit_ns: Option<u32>,
+}
+
+/// What became of a burst's credit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spent {
+    /// Credit that is left.
+    pub left_ns: u32,
+    /// Launches that happened.
+    pub launches: u32,
+    /// Whether they were of different work.
+    pub is_mixed: bool,
+}
+
+impl Spent {
+    /// Of a burst with one launch.
+    pub const LONE: Self = Self { left_ns: 0, launches: 1, is_mixed: false };
+}
 
 /// The bursts of one process.
 pub struct Bursts {
     table: [Burst; TABLE],
-    anchors: [Anchor; ANCHORS],
-    next_sequence: u64,
-    /// Open and closed bursts.
+    anchors: Anchors,
+    learning: Learning,
+    last_sequence: u64,
+    /// Bursts that are not free.
     live: usize,
-    /// EWMA of the cost of one launch; 0 before the first measurement.
-    launch_ns: u64,
-    /// When the work issued so far is expected to end.
-    estimated_end_ns: u64,
-    /// When the last finished burst ended.
-    last_end_ns: u64,
+    /// For each GPU of the lease, when the work issued so far is expected to end.
+    estimated_ends_ns: [u64; GPUS],
+    /// For each GPU, when the last finished burst ended.
+    last_ends_ns: [u64; GPUS],
 }
 
 // SAFETY: the handles are opaque numbers of the driver, valid on every thread of the process.
 unsafe impl Send for Bursts {}
 
 impl Bursts {
-    /// No bursts yet.
+    /// No bursts yet. All zero, so that it takes no room in a library's file.
     pub const fn new() -> Self {
         Self {
             table: [FREE_BURST; TABLE],
-            anchors: [FREE_ANCHOR; ANCHORS],
-            next_sequence: 1,
+            anchors: Anchors::new(),
+            learning: Learning::new(),
+            last_sequence: 0,
             live: 0,
-            launch_ns: 0,
-            estimated_end_ns: 0,
-            last_end_ns: 0,
+            estimated_ends_ns: [0; GPUS],
+            last_ends_ns: [0; GPUS],
         }
     }
 
@@ -113,19 +153,24 @@ impl Bursts {
         self.live
     }
 
-    /// When the issued work is expected to end, at least `now_ns`.
+    /// When the work issued to all GPUs is expected to end, at least `now_ns`.
     pub fn estimated_end_ns(&self, now_ns: u64) -> u64 {
-        self.estimated_end_ns.max(now_ns)
+        self.estimated_ends_ns.iter().fold(now_ns, |latest, end_ns| latest.max(*end_ns))
     }
 
-    /// When the last finished burst ended on the device.
+    /// When the work issued to GPU `gpu` of the lease is expected to end, at least `now_ns`.
+    pub fn estimated_end_on(&self, gpu: usize, now_ns: u64) -> u64 {
+        self.estimated_ends_ns[gpu % GPUS].max(now_ns)
+    }
+
+    /// When the last finished burst ended on its device.
     pub fn last_end_ns(&self) -> u64 {
-        self.last_end_ns
+        self.last_ends_ns.iter().copied().fold(0, u64::max)
     }
 
-    /// Launches that fill `room_ns` of GPU time, at least one; exactly one while the cost is unknown.
-    pub fn launches_for(&self, room_ns: u64) -> u32 {
-        room_ns.checked_div(self.launch_ns).map_or(1, |launches| launches.clamp(1, 4096) as u32)
+    /// What has been learnt about costs.
+    pub fn learning(&self) -> &Learning {
+        &self.learning
     }
 
     /// Whether no further burst can be opened until one has ended.
@@ -133,21 +178,61 @@ impl Bursts {
         self.live >= TABLE
     }
 
-    /// What a launch is expected to cost.
-    fn expected_launch_ns(&self) -> u64 {
-        if self.launch_ns == 0 { UNKNOWN_LAUNCH_NS } else { self.launch_ns }
+    /// When to look again before one more launch of `work`, whose cost is not known; none when it may go now. One
+    /// launch of it is enough to know, and of different work only so much goes at once as has proved short.
+    pub fn first_wait_ns(&self, work: Work, depth_ns: u64, now_ns: u64) -> Option<u64> {
+        let firsts = || self.table.iter().filter(|burst| burst.state != State::Free && burst.is_first);
+        let is_under_way = firsts().any(|burst| burst.work == Some(work));
+        if !is_under_way && firsts().count() < self.learning.first_limit(depth_ns) {
+            return None;
+        }
+        let age_ns = now_ns.saturating_sub(firsts().map(|burst| burst.opened_ns).min()?);
+        let awake_ns = if age_ns < FIRST_AWAKE_NS { FIRST_LOOK_LEAST_NS } else { age_ns / 4 };
+        Some(now_ns + awake_ns.min(FIRST_LOOK_MOST_NS))
     }
 
     /// Work runs that cannot be measured, because the driver gives no event: it is charged at its estimate, so that
     /// it is not free.
-    pub fn charge_unmeasured(&self, slot: &Slot, now_ns: u64) {
-        publish(slot, now_ns.saturating_sub(self.expected_launch_ns()), now_ns, 1);
+    pub fn charge_unmeasured(&self, slot: &Slot, tag: BurstTag, expectation: Expectation, now_ns: u64) {
+        publish(slot, tag, now_ns.saturating_sub(expectation.cost_ns.into()), now_ns, 1);
     }
 
-    /// Starts a burst of up to `launches` launches on `stream`. None when no event can be had.
-    pub fn open(&mut self, driver: &Driver, context: CUcontext, stream: CUstream, launches: u32) -> Option<usize> {
-        self.renew_anchor(driver, context)?;
-        let launch_ns = self.expected_launch_ns();
+    /// Starts a burst. None when no event can be had.
+    pub fn open(&mut self, driver: &Driver, spot: Spot, grant: Grant) -> Option<usize> {
+        let is_in_use =
+            |context| self.table.iter().any(|burst: &Burst| burst.state != State::Free && burst.context == context);
+        self.anchors.renew(driver, spot.context, self.live == 0, is_in_use)?;
+        let index = self.place_for(driver, spot.context)?;
+        let burst = &mut self.table[index];
+        if driver.record(burst.start, spot.stream) != CUDA_SUCCESS {
+            return None;
+        }
+        let now_ns = clock::now_ns();
+        let cost_ns = u64::from(grant.expectation.cost_ns);
+        self.last_sequence += 1;
+        *burst = Burst {
+            state: if grant.credit_ns.is_some() { State::Open } else { State::Lone },
+            is_exact: true,
+            is_first: !grant.expectation.is_measured,
+            is_mixed: false,
+            tag: spot.tag,
+            stream: spot.stream,
+            sequence: self.last_sequence,
+            opened_ns: now_ns,
+            work: Some(grant.work),
+            launches: 1,
+            expected_ns: grant.credit_ns.map_or(cost_ns, u64::from),
+            estimate_ns: grant.credit_ns.map_or(cost_ns, |credit_ns| self.learning.real_ns(credit_ns.into())),
+            ..*burst
+        };
+        self.live += 1;
+        let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
+        *end_ns = now_ns.max(*end_ns) + burst.estimate_ns;
+        Some(index)
+    }
+
+    /// A free place whose events belong to `context`.
+    fn place_for(&mut self, driver: &Driver, context: CUcontext) -> Option<usize> {
         let free = |burst: &Burst| burst.state == State::Free;
         let index = (self.table.iter().position(|burst| free(burst) && burst.context == context))
             .or_else(|| self.table.iter().position(|burst| free(burst) && burst.context.is_null()))
@@ -168,36 +253,24 @@ impl Bursts {
             }
             (burst.context, burst.start, burst.end) = (context, start, end);
         }
-        if driver.record(burst.start, stream) != CUDA_SUCCESS {
-            return None;
-        }
-        let now_ns = clock::now_ns();
-        burst.is_exact = true;
-        burst.state = State::Open;
-        burst.stream = stream;
-        burst.sequence = self.next_sequence;
-        burst.opened_ns = now_ns;
-        burst.launches = launches;
-        burst.estimate_ns = launch_ns.saturating_mul(u64::from(launches));
-        self.next_sequence += 1;
-        self.live += 1;
-        self.estimated_end_ns = self.estimated_end_ns.max(now_ns) + burst.estimate_ns;
         Some(index)
     }
 
-    /// Ends burst `index`, of whose launches `unused` did not happen. A no-op if it is not open.
-    pub fn close(&mut self, driver: &Driver, index: usize, unused: u32) {
+    /// Ends burst `index`. A no-op if it has ended.
+    pub fn close(&mut self, driver: &Driver, index: usize, spent: Spent) {
         let burst = &mut self.table[index];
-        if burst.state != State::Open {
+        if !matches!(burst.state, State::Open | State::Lone) {
             return;
         }
-        let used = burst.launches.saturating_sub(unused);
-        if unused > 0 && burst.launches > 0 {
-            let unused_ns = burst.estimate_ns / u64::from(burst.launches) * u64::from(unused);
-            burst.estimate_ns -= unused_ns;
-            self.estimated_end_ns = self.estimated_end_ns.saturating_sub(unused_ns);
+        burst.launches = spent.launches;
+        burst.is_mixed = spent.is_mixed;
+        if burst.state == State::Open {
+            burst.expected_ns = burst.expected_ns.saturating_sub(spent.left_ns.into());
+            let used_ns = self.learning.real_ns(burst.expected_ns).min(burst.estimate_ns);
+            let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
+            *end_ns = end_ns.saturating_sub(burst.estimate_ns - used_ns);
+            burst.estimate_ns = used_ns;
         }
-        burst.launches = used;
         let record = || {
             // An event recorded into somebody's capture would become part of the graph.
             driver.is_capturing(burst.stream) || driver.record(burst.end, burst.stream) != CUDA_SUCCESS
@@ -209,20 +282,38 @@ impl Bursts {
         self.live -= usize::from(lost);
     }
 
-    /// When each open burst should have ended, if no more launches are added: (index, time). `unused` says how many
-    /// of the launches that it may hold have not happened.
-    pub fn open_ends(&self, unused: impl Fn(usize) -> u32) -> impl Iterator<Item = (usize, u64)> {
-        let end = move |(index, burst): (usize, &Burst)| {
-            let used = burst.launches.saturating_sub(unused(index));
-            (index, burst.opened_ns + self.expected_launch_ns().saturating_mul(used.into()) + ADD_PATIENCE_NS)
-        };
-        self.table.iter().enumerate().filter(|(_, burst)| burst.state == State::Open).map(end)
+    /// The number of burst `index`, which no other burst ever has.
+    pub fn number(&self, index: usize) -> u64 {
+        self.table[index].sequence
+    }
+
+    /// Ends the burst with this number, whose launch has happened. A no-op if it has ended: its place may be another
+    /// burst's by now.
+    pub fn close_lone(&mut self, driver: &Driver, number: u64) {
+        let is_it = |burst: &Burst| burst.state == State::Lone && burst.sequence == number;
+        if let Some(index) = self.table.iter().position(is_it) {
+            self.close(driver, index, Spent::LONE);
+        }
+    }
+
+    /// When each burst that has not been ended should be, if no more launches are added: (index, time). `left_ns` says
+    /// how much of its credit is left.
+    pub fn open_ends(&self, left_ns: impl Fn(usize) -> u32) -> impl Iterator<Item = (usize, u64)> {
+        self.table.iter().enumerate().filter_map(move |(index, burst)| {
+            let used_ns = |expected_ns: u64| self.learning.real_ns(expected_ns.saturating_sub(left_ns(index).into()));
+            let (used_ns, patience_ns) = match burst.state {
+                State::Open => (used_ns(burst.expected_ns), ADD_PATIENCE_NS),
+                State::Lone => (burst.estimate_ns, LONE_PATIENCE_NS),
+                State::Free | State::Closed => return None,
+            };
+            Some((index, burst.opened_ns + used_ns + patience_ns))
+        })
     }
 
     /// Ends burst `index`, to which the program has stopped adding; its length includes the silence.
-    pub fn close_late(&mut self, driver: &Driver, index: usize, unused: u32) {
+    pub fn close_late(&mut self, driver: &Driver, index: usize, spent: Spent) {
         self.table[index].is_exact = false;
-        self.close(driver, index, unused);
+        self.close(driver, index, spent);
     }
 
     /// Any open burst of `context`.
@@ -235,8 +326,9 @@ impl Bursts {
         self.table.iter().position(|burst| burst.state == State::Open && burst.stream == stream)
     }
 
-    /// Looks which closed bursts have ended, tells them to `slot`, and renews the estimate of the end.
-    pub fn settle(&mut self, driver: &Driver, slot: &Slot) {
+    /// Looks which closed bursts have ended, tells them to `slot`, learns from them, and renews the estimate of the
+    /// end.
+    pub fn settle(&mut self, driver: &Driver, slot: &Slot, estimates: &Estimates) {
         if self.live == 0 {
             return;
         }
@@ -246,60 +338,55 @@ impl Bursts {
             }
             match driver.query(self.table[index].end) {
                 CUDA_ERROR_NOT_READY => continue,
-                CUDA_SUCCESS => self.finish(driver, index, slot),
+                CUDA_SUCCESS => self.finish(driver, index, slot, estimates),
                 // The context is gone or broken: nothing more can be known of this burst.
-                _ => self.forget(index),
+                _ => {
+                    self.table[index] = FREE_BURST;
+                    self.live -= 1;
+                }
             }
         }
-        self.estimate_end();
+        self.estimate_end(clock::now_ns());
     }
 
-    fn finish(&mut self, driver: &Driver, index: usize, slot: &Slot) {
+    fn finish(&mut self, driver: &Driver, index: usize, slot: &Slot, estimates: &Estimates) {
         let burst = self.table[index];
         self.table[index].state = State::Free;
         self.live -= 1;
         let now_ns = clock::now_ns();
         let length_ns = driver.elapsed_ns(burst.start, burst.end).unwrap_or(0).max(0) as u64;
-        let anchor = self.anchors.iter().find(|anchor| anchor.context == burst.context);
-        let placed_ns = anchor
-            .and_then(|anchor| driver.elapsed_ns(anchor.event, burst.end)?.checked_add(anchor.host_ns as i64))
-            .map_or(now_ns, |end_ns| (end_ns.max(0) as u64).min(now_ns));
-        publish(slot, placed_ns.saturating_sub(length_ns), placed_ns, burst.launches);
-        self.last_end_ns = self.last_end_ns.max(placed_ns);
-        if burst.launches > 0 && (burst.is_exact || self.launch_ns == 0) {
-            let launch_ns = (length_ns / u64::from(burst.launches)).max(1);
-            self.launch_ns = match self.launch_ns {
-                0 => launch_ns,
-                known => (known * 3 + launch_ns) / 4,
-            };
+        let placed_ns = self.anchors.place_ns(driver, burst.context, burst.end).unwrap_or(now_ns).min(now_ns);
+        publish(slot, burst.tag, placed_ns.saturating_sub(length_ns), placed_ns, burst.launches);
+        let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
+        *last_end_ns = placed_ns.max(*last_end_ns);
+        if burst.launches > 0
+            && let Some(work) = burst.work
+            && (burst.is_exact || burst.is_first)
+        {
+            let (is_mixed, launches, expected_ns) = (burst.is_mixed, burst.launches, burst.expected_ns);
+            self.learning.learn(estimates, &Outcome { work, is_mixed, launches, expected_ns, length_ns }, now_ns);
         }
     }
 
-    fn is_in_use(&self, context: CUcontext) -> bool {
-        self.table.iter().any(|burst| burst.state != State::Free && burst.context == context)
-    }
-
-    fn forget(&mut self, index: usize) {
-        self.table[index] = FREE_BURST;
-        self.live -= 1;
-    }
-
-    /// The end of the outstanding work: each burst starts when it was issued or when the one before it ends.
-    fn estimate_end(&mut self) {
-        let mut end_ns = self.last_end_ns;
+    /// The end of the outstanding work: each burst starts when it was issued or when the one before it on its GPU
+    /// ends, and none of them has ended yet.
+    fn estimate_end(&mut self, now_ns: u64) {
+        self.estimated_ends_ns = self.last_ends_ns;
         let mut after = 0;
         while let Some(burst) = (self.table.iter())
             .filter(|burst| burst.state != State::Free && burst.sequence > after)
             .min_by_key(|burst| burst.sequence)
         {
             after = burst.sequence;
-            end_ns = end_ns.max(burst.opened_ns) + burst.estimate_ns;
+            let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
+            *end_ns = (burst.opened_ns.max(*end_ns) + burst.estimate_ns).max(now_ns);
         }
-        self.estimated_end_ns = end_ns;
     }
 
-    /// Forgets everything of a context that is about to be destroyed, while its handles are still valid.
-    pub fn leave_context(&mut self, driver: &Driver, context: CUcontext) {
+    /// Forgets everything of a context that is about to be destroyed, while its handles are still valid. What has not
+    /// ended is charged at its estimate.
+    pub fn leave_context(&mut self, driver: &Driver, slot: &Slot, context: CUcontext) {
+        let now_ns = clock::now_ns();
         for index in 0..TABLE {
             let burst = self.table[index];
             if burst.context != context {
@@ -309,56 +396,14 @@ impl Bursts {
                 // SAFETY: our own event of a context that still lives.
                 unsafe { (driver.event_destroy)(event) };
             }
-            self.live -= usize::from(burst.state != State::Free);
+            if burst.state != State::Free {
+                publish(slot, burst.tag, now_ns.saturating_sub(burst.estimate_ns), now_ns, burst.launches);
+                self.live -= 1;
+            }
             self.table[index] = FREE_BURST;
         }
-        for anchor in self.anchors.iter_mut().filter(|anchor| anchor.context == context) {
-            *anchor = FREE_ANCHOR;
-        }
-        self.estimate_end();
-    }
-
-    /// Makes sure that `context` has an anchor that is young enough. None if none can be had.
-    fn renew_anchor(&mut self, driver: &Driver, context: CUcontext) -> Option<()> {
-        let now_ns = clock::now_ns();
-        let known = self.anchors.iter().position(|anchor| anchor.context == context);
-        let index = match known {
-            Some(index) => index,
-            None => {
-                let index = self.anchors.iter().position(|anchor| anchor.context.is_null());
-                let index = index.or_else(|| self.anchors.iter().position(|anchor| !self.is_in_use(anchor.context)))?;
-                let (stream, event, spare) = (driver.new_stream(), driver.new_event(), driver.new_event());
-                if stream.is_null() || event.is_null() || spare.is_null() {
-                    return None;
-                }
-                self.anchors[index] = Anchor { context, stream, event, spare, host_ns: 0, taken_ns: 0 };
-                index
-            }
-        };
-        let anchor = &mut self.anchors[index];
-        let age_ns = now_ns - anchor.taken_ns;
-        if age_ns < ANCHOR_RENEW_NS || (self.live > 0 && age_ns < ANCHOR_LIMIT_NS) {
-            return Some(());
-        }
-        let before_ns = clock::now_ns();
-        if driver.record(anchor.spare, anchor.stream) != CUDA_SUCCESS
-            || driver.synchronize(anchor.spare) != CUDA_SUCCESS
-        {
-            return known.map(|_| ());
-        }
-        let after_ns = clock::now_ns();
-        if after_ns - before_ns <= ANCHOR_BRACKET_NS || age_ns >= ANCHOR_LIMIT_NS {
-            core::mem::swap(&mut anchor.event, &mut anchor.spare);
-            anchor.taken_ns = after_ns;
-            // Behind queued work the event happens late in the bracket; alone it happens at once. Where the
-            // bracket is narrow the middle is within 100 us, where it is wide the end is the better guess.
-            anchor.host_ns = if after_ns - before_ns <= ANCHOR_BRACKET_NS {
-                before_ns.midpoint(after_ns)
-            } else {
-                after_ns - 50_000
-            };
-        }
-        Some(())
+        self.anchors.leave_context(context);
+        self.estimate_end(now_ns);
     }
 }
 
@@ -369,11 +414,12 @@ impl Default for Bursts {
 }
 
 /// Writes one burst into the ring; the count comes last, so a reader never sees a burst half written.
-fn publish(slot: &Slot, start_ns: u64, end_ns: u64, launches: u32) {
+fn publish(slot: &Slot, tag: BurstTag, start_ns: u64, end_ns: u64, launches: u32) {
     let count = slot.burst_count.load(Ordering::Relaxed);
-    let record = &slot.bursts[(count % BURST_RING as u64) as usize];
-    record.start_ns.store(start_ns, Ordering::Relaxed);
-    record.end_ns.store(end_ns, Ordering::Relaxed);
+    let place = (count % BURST_RING as u64) as usize;
+    slot.burst_tags[place].store(tag.0, Ordering::Relaxed);
+    slot.bursts[place].start_ns.store(start_ns, Ordering::Relaxed);
+    slot.bursts[place].end_ns.store(end_ns, Ordering::Relaxed);
     slot.burst_total_ns.fetch_add(end_ns - start_ns, Ordering::Relaxed);
     slot.launches.fetch_add(u64::from(launches), Ordering::Relaxed);
     slot.burst_count.store(count + 1, Ordering::Release);

@@ -3,7 +3,9 @@
 // Handles are the driver's opaque numbers in pointer type: passed on, never followed.
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
-use gpool_driver_abi::cuda::{self, CUcontext, CUevent, CUresult, CUstream, CUstreamCaptureMode};
+use gpool_driver_abi::cuda::{
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, CUstreamCaptureMode, CUuuid,
+};
 
 /// Success of a driver call.
 pub const CUDA_SUCCESS: CUresult = 0;
@@ -13,6 +15,10 @@ pub const CUDA_ERROR_NOT_READY: CUresult = 600;
 const EVENT_FLAGS: u32 = 1;
 /// A stream that does not synchronise with the legacy default stream.
 const STREAM_NON_BLOCKING: u32 = 1;
+/// CU_POINTER_ATTRIBUTE_CONTEXT (cuda.h, CUpointer_attribute).
+const POINTER_ATTRIBUTE_CONTEXT: i32 = 1;
+/// CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
+const POINTER_ATTRIBUTE_DEVICE_ORDINAL: i32 = 9;
 /// Capture mode in which no call of this thread is forbidden while somebody captures.
 const CAPTURE_MODE_RELAXED: CUstreamCaptureMode = 2;
 
@@ -32,6 +38,9 @@ pub struct Driver {
     pub ctx_get_current: cuda::CuCtxGetCurrent,
     pub ctx_push_current: cuda::CuCtxPushCurrentV2,
     pub ctx_pop_current: cuda::CuCtxPopCurrentV2,
+    pub ctx_get_device: cuda::CuCtxGetDevice,
+    pub device_get_uuid: cuda::CuDeviceGetUuid,
+    pub pointer_get_attribute: cuda::CuPointerGetAttribute,
 }
 
 impl Driver {
@@ -92,6 +101,41 @@ impl Driver {
         // SAFETY: `context` is a valid place for the handle.
         unsafe { (self.ctx_get_current)(&mut context) };
         context
+    }
+
+    /// The device of the calling thread's context.
+    pub fn current_device(&self) -> Option<CUdevice> {
+        let mut device = 0;
+        // SAFETY: `device` is a valid place for the answer.
+        let result = unsafe { (self.ctx_get_device)(&mut device) };
+        (result == CUDA_SUCCESS).then_some(device)
+    }
+
+    /// The UUID of `device`.
+    pub fn uuid(&self, device: CUdevice) -> Option<[u8; 16]> {
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: `uuid` is a valid place for the answer.
+        let result = unsafe { (self.device_get_uuid)(&mut uuid, device) };
+        (result == CUDA_SUCCESS).then_some(uuid.bytes)
+    }
+
+    /// The context in which the memory at `pointer` was allocated, as far as the driver knows it.
+    pub fn context_of(&self, pointer: CUdeviceptr) -> Option<CUcontext> {
+        let mut context: CUcontext = core::ptr::null_mut();
+        // SAFETY: the answer to this attribute is a context's handle, for which `context` is a valid place.
+        let result =
+            unsafe { (self.pointer_get_attribute)((&raw mut context).cast(), POINTER_ATTRIBUTE_CONTEXT, pointer) };
+        (result == CUDA_SUCCESS && !context.is_null()).then_some(context)
+    }
+
+    /// The device on which the memory at `pointer` lies.
+    pub fn device_of(&self, pointer: CUdeviceptr) -> Option<CUdevice> {
+        let mut device: CUdevice = 0;
+        // SAFETY: the answer to this attribute is an int, for which `device` is a valid place.
+        let result = unsafe {
+            (self.pointer_get_attribute)((&raw mut device).cast(), POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer)
+        };
+        (result == CUDA_SUCCESS).then_some(device)
     }
 
     /// Runs `work` with `context` current on this thread.

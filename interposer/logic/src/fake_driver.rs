@@ -1,12 +1,13 @@
-//! A region in memory and a driver whose GPU takes a fixed time per launch, for tests.
+//! A region in memory and a driver whose GPU takes the time that a test says, for tests.
 
 use crate::clock;
 use crate::driver::Driver;
 use crate::process::{Place, Process};
 use crate::region::Region;
 use crate::registration::Registration;
+use core::cell::RefCell;
 use core::ffi::c_void;
-use gpool_driver_abi::cuda::{CUcontext, CUevent, CUresult, CUstream};
+use gpool_driver_abi::cuda::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, CUuuid};
 use gpool_shared_region::{CONTROL_BYTES, Control, REPORT_BYTES};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -21,21 +22,44 @@ pub fn region() -> Region {
     unsafe { Region::in_memory(&*aligned.cast::<Control>(), aligned.add(CONTROL_BYTES), -1) }
 }
 
-/// The fake device: when its queue will be empty, per test thread group.
-pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice { busy_until_ns: 0, pending_ns: 0 });
+/// The fake device, one for all tests of this program.
+pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice { busy_until_ns: 0, records: 0 });
+
+/// A stream in capture.
+pub const CAPTURING: CUstream = 77 as CUstream;
+/// What the shim makes for its anchors.
+const OWN_STREAM: CUstream = 9 as CUstream;
+/// Two contexts; the first is on device 0 and every thread's at first, the second is on device 1.
+pub const CONTEXTS: [CUcontext; 2] = [0x50 as CUcontext, 0x60 as CUcontext];
+
+thread_local! {
+    static CURRENT: RefCell<Vec<CUcontext>> = RefCell::new(vec![CONTEXTS[0]]);
+}
 
 /// An in-order queue.
 pub struct FakeDevice {
     busy_until_ns: u64,
-    pending_ns: u64,
+    /// Events recorded so far.
+    pub records: u64,
 }
 
 impl FakeDevice {
-    /// Queues one kernel.
-    pub fn launch(&mut self, length_ns: u64) {
-        self.busy_until_ns = self.busy_until_ns.max(clock::now_ns()) + length_ns;
-        self.pending_ns += length_ns;
+    /// Queues one kernel; how much work is then outstanding.
+    pub fn launch(&mut self, length_ns: u64) -> u64 {
+        let now_ns = clock::now_ns();
+        self.busy_until_ns = self.busy_until_ns.max(now_ns) + length_ns;
+        self.busy_until_ns - now_ns
     }
+}
+
+/// Makes `context` current to this thread.
+pub fn set_current(context: CUcontext) {
+    CURRENT.with_borrow_mut(|stack| *stack = vec![context]);
+}
+
+/// The UUID of `device`.
+pub fn uuid(device: CUdevice) -> [u8; 16] {
+    [device as u8 + 1; 16]
 }
 
 /// An event is a leaked cell that holds the time at which it happens.
@@ -50,8 +74,13 @@ unsafe extern "C" fn event_destroy(_event: CUevent) -> CUresult {
     0
 }
 
-unsafe extern "C" fn event_record(event: CUevent, _stream: CUstream) -> CUresult {
-    let at = DEVICE.lock().unwrap().busy_until_ns.max(clock::now_ns());
+unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult {
+    let mut device = DEVICE.lock().unwrap();
+    assert_ne!(stream, CAPTURING, "an event recorded into a capture becomes part of the graph");
+    device.records += 1;
+    let now_ns = clock::now_ns();
+    // Our own streams wait for nobody's work.
+    let at = if stream == OWN_STREAM { now_ns } else { device.busy_until_ns.max(now_ns) };
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *event.cast::<u64>() = at };
     0
@@ -78,13 +107,13 @@ unsafe extern "C" fn event_elapsed_time(ms: *mut f32, from: CUevent, to: CUevent
 
 unsafe extern "C" fn stream_create(stream: *mut CUstream, _flags: u32) -> CUresult {
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    unsafe { *stream = 9 as *mut c_void as CUstream };
+    unsafe { *stream = OWN_STREAM };
     0
 }
 
-unsafe extern "C" fn stream_is_capturing(_stream: CUstream, status: *mut i32) -> CUresult {
+unsafe extern "C" fn stream_is_capturing(stream: CUstream, status: *mut i32) -> CUresult {
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    unsafe { *status = 0 };
+    unsafe { *status = i32::from(stream == CAPTURING) };
     0
 }
 
@@ -94,15 +123,49 @@ unsafe extern "C" fn exchange_capture_mode(_mode: *mut i32) -> CUresult {
 
 unsafe extern "C" fn ctx_get_current(context: *mut CUcontext) -> CUresult {
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    unsafe { *context = 5 as *mut c_void as CUcontext };
+    unsafe { *context = CURRENT.with_borrow(|stack| stack.last().copied()).unwrap_or(core::ptr::null_mut()) };
     0
 }
 
-unsafe extern "C" fn ctx_push_current(_context: CUcontext) -> CUresult {
+unsafe extern "C" fn ctx_push_current(context: CUcontext) -> CUresult {
+    CURRENT.with_borrow_mut(|stack| stack.push(context));
     0
 }
 
-unsafe extern "C" fn ctx_pop_current(_context: *mut CUcontext) -> CUresult {
+unsafe extern "C" fn ctx_pop_current(context: *mut CUcontext) -> CUresult {
+    let popped = CURRENT.with_borrow_mut(Vec::pop).unwrap_or(core::ptr::null_mut());
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
+    unsafe { *context = popped };
+    0
+}
+
+unsafe extern "C" fn ctx_get_device(device: *mut CUdevice) -> CUresult {
+    let current = CURRENT.with_borrow(|stack| stack.last().copied());
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
+    unsafe { *device = CUdevice::from(current == Some(CONTEXTS[1])) };
+    0
+}
+
+unsafe extern "C" fn device_get_uuid(answer: *mut CUuuid, device: CUdevice) -> CUresult {
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
+    unsafe { (*answer).bytes = uuid(device) };
+    0
+}
+
+/// The upper half of an address is the number of its device; memory of the first half of a device is of its context,
+/// that above of no context.
+unsafe extern "C" fn pointer_get_attribute(answer: *mut c_void, attribute: i32, pointer: CUdeviceptr) -> CUresult {
+    let device = (pointer >> 32) as usize;
+    let is_pooled = pointer & 1 << 31 != 0;
+    match attribute {
+        // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
+        1 if !is_pooled => unsafe { *answer.cast::<CUcontext>() = CONTEXTS[device] },
+        // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
+        1 => unsafe { *answer.cast::<CUcontext>() = core::ptr::null_mut() },
+        // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
+        9 => unsafe { *answer.cast::<CUdevice>() = device as CUdevice },
+        _ => return 1,
+    }
     0
 }
 
@@ -121,6 +184,9 @@ pub fn driver() -> Driver {
         ctx_get_current,
         ctx_push_current,
         ctx_pop_current,
+        ctx_get_device,
+        device_get_uuid,
+        pointer_get_attribute,
     }
 }
 

@@ -4,15 +4,22 @@
 //! Nothing here allocates. The hot path ([`Process::admit`]) takes no lock, uses no thread-local storage and makes
 //! no system call. The slow path runs about once per millisecond of GPU work.
 //!
-//! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `gate` (the hot path and
-//! the slow one behind it), `bursts` (measuring), `watcher` (the thread that looks when the program is silent).
+//! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `contexts` (whose memory and
+//! work it is), `gate` (the hot path and the slow one behind it), `credit` (what the hot path spends), `estimates` and
+//! `learning` (what work is expected to cost), `bursts` and `anchors` (measuring), `watcher` (the thread that looks
+//! when the program is silent).
 #![cfg_attr(not(test), no_std)]
 
+pub mod anchors;
 pub mod bursts;
 pub mod clock;
+pub mod contexts;
+pub mod credit;
 pub mod driver;
+pub mod estimates;
 pub mod futex;
 pub mod gate;
+pub mod learning;
 pub mod memory;
 pub mod process;
 pub mod region;
@@ -24,6 +31,7 @@ pub mod watcher;
 mod fake_driver;
 
 pub use driver::Driver;
+pub use estimates::{Bytes, Work};
 pub use gate::Admission;
 pub use process::Process;
 pub use view::RegionView;

@@ -26,46 +26,69 @@ pub fn rounded_bytes(bytes: u64) -> u64 {
     bytes.saturating_add(granule - 1) / granule * granule
 }
 
-/// Memory held by the lease, contexts included.
-pub fn used_bytes(region: &Region) -> u64 {
+/// Memory held by the lease on GPU `gpu`, contexts included.
+pub fn used_bytes(region: &Region, gpu: usize) -> u64 {
     let context_bytes = region.control().context_bytes.load(Ordering::Relaxed);
     region.slots().fold(0u64, |sum, slot| {
-        let contexts = u64::from(slot.contexts.load(Ordering::Relaxed)).saturating_mul(context_bytes);
-        sum.saturating_add(slot.allocated_bytes.load(Ordering::Relaxed)).saturating_add(contexts)
+        let contexts = u64::from(slot.gpu_contexts[gpu].load(Ordering::Relaxed)).saturating_mul(context_bytes);
+        sum.saturating_add(slot.gpu_bytes[gpu].load(Ordering::Relaxed)).saturating_add(contexts)
     })
 }
 
-/// The lease's cap in bytes.
+/// The lease's cap on each of its GPUs, in bytes.
 pub fn cap_bytes(region: &Region) -> u64 {
     region.control().memory_cap_bytes.load(Ordering::Relaxed)
 }
 
-fn add(slot: &Slot, charge: Charge) {
-    match charge {
-        Charge::Bytes(bytes) => slot.allocated_bytes.fetch_add(bytes, Ordering::AcqRel),
-        Charge::Context => u64::from(slot.contexts.fetch_add(1, Ordering::AcqRel)),
-    };
-}
-
-/// Takes a charge back: after a free, or when the driver refused. Never below zero.
-pub fn release(slot: &Slot, charge: Charge) {
-    let subtract = |now: u64, by: u64| Some(now.saturating_sub(by));
+/// Adds to the GPU's account and to the sum.
+fn add(slot: &Slot, gpu: usize, charge: Charge) {
     match charge {
         Charge::Bytes(bytes) => {
-            let _ = slot.allocated_bytes.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| subtract(now, bytes));
+            slot.gpu_bytes[gpu].fetch_add(bytes, Ordering::AcqRel);
+            slot.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
         }
         Charge::Context => {
-            let lower = |now: u32| Some(now.saturating_sub(1));
-            let _ = slot.contexts.fetch_update(Ordering::AcqRel, Ordering::Relaxed, lower);
+            slot.gpu_contexts[gpu].fetch_add(1, Ordering::AcqRel);
+            slot.contexts.fetch_add(1, Ordering::AcqRel);
         }
     }
 }
 
-/// Charges `charge` to `slot` if the lease stays within its cap; false, with nothing charged, otherwise.
+/// Takes a charge back: after a free, or when the driver refused. Never below zero.
+pub fn release(slot: &Slot, gpu: usize, charge: Charge) {
+    match charge {
+        Charge::Bytes(bytes) => {
+            for account in [&slot.gpu_bytes[gpu], &slot.allocated_bytes] {
+                let lower = |now: u64| Some(now.saturating_sub(bytes));
+                let _ = account.fetch_update(Ordering::AcqRel, Ordering::Relaxed, lower);
+            }
+        }
+        Charge::Context => {
+            for account in [&slot.gpu_contexts[gpu], &slot.contexts] {
+                let lower = |now: u32| Some(now.saturating_sub(1));
+                let _ = account.fetch_update(Ordering::AcqRel, Ordering::Relaxed, lower);
+            }
+        }
+    }
+}
+
+/// One context on GPU `gpu` less, and with it the `allocated_bytes` that were allocated in it. With the last one
+/// nothing can be left.
+pub fn release_context(slot: &Slot, gpu: usize, allocated_bytes: u64) {
+    release(slot, gpu, Charge::Bytes(allocated_bytes));
+    release(slot, gpu, Charge::Context);
+    if slot.gpu_contexts[gpu].load(Ordering::Acquire) == 0 {
+        release(slot, gpu, Charge::Bytes(slot.gpu_bytes[gpu].load(Ordering::Acquire)));
+    }
+}
+
+/// Charges `charge` on GPU `gpu` to `slot` if the lease stays within its cap there; false, with nothing charged,
+/// otherwise.
 ///
 /// Adds first and looks then: two processes that race may both see the other's passing charge, so a refusal is
 /// tried a few times; the cap is never passed, because both must have seen a sum within it.
-pub fn reserve(region: &Region, slot: &Slot, charge: Charge) -> bool {
+#[inline(never)] // a dozen allocators call it
+pub fn reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool {
     let bytes = match charge {
         Charge::Bytes(bytes) => bytes,
         Charge::Context => region.control().context_bytes.load(Ordering::Relaxed),
@@ -73,13 +96,13 @@ pub fn reserve(region: &Region, slot: &Slot, charge: Charge) -> bool {
     // What can never fit is not even tried: an absurd size must not wrap the sum.
     let tries = if bytes > cap_bytes(region) { 0 } else { RETRIES + 1 };
     for _ in 0..tries {
-        add(slot, charge);
+        add(slot, gpu, charge);
         // The sum must not be read before the charge is visible to the others.
         fence(Ordering::SeqCst);
-        if used_bytes(region) <= cap_bytes(region) {
+        if used_bytes(region, gpu) <= cap_bytes(region) {
             return true;
         }
-        release(slot, charge);
+        release(slot, gpu, charge);
         core::hint::spin_loop();
     }
     slot.refused_bytes.store(bytes, Ordering::Relaxed);
@@ -87,10 +110,10 @@ pub fn reserve(region: &Region, slot: &Slot, charge: Charge) -> bool {
     false
 }
 
-/// What cuMemGetInfo should say: (free, total), with the device's own free memory as an upper bound.
-pub fn visible(region: &Region, device_free_bytes: u64) -> (u64, u64) {
+/// What cuMemGetInfo should say on GPU `gpu`: (free, total), with the device's own free memory as an upper bound.
+pub fn visible(region: &Region, gpu: usize, device_free_bytes: u64) -> (u64, u64) {
     let cap = cap_bytes(region);
-    (cap.saturating_sub(used_bytes(region)).min(device_free_bytes), cap)
+    (cap.saturating_sub(used_bytes(region, gpu)).min(device_free_bytes), cap)
 }
 
 #[cfg(test)]
@@ -104,13 +127,33 @@ mod tests {
         region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
         region.control().context_bytes.store(300, Ordering::Relaxed);
         let (one, two) = (region.slot(0), region.slot(7));
-        assert!(reserve(&region, one, Charge::Context));
-        assert!(reserve(&region, two, Charge::Bytes(700)));
-        assert!(!reserve(&region, one, Charge::Bytes(1)));
-        assert_eq!((used_bytes(&region), one.refused.load(Ordering::Relaxed)), (1000, 1));
-        assert_eq!(visible(&region, u64::MAX), (0, 1000));
-        release(two, Charge::Bytes(700));
-        assert_eq!(visible(&region, 500), (500, 1000));
+        assert!(reserve(&region, one, 0, Charge::Context));
+        assert!(reserve(&region, two, 0, Charge::Bytes(700)));
+        assert!(!reserve(&region, one, 0, Charge::Bytes(1)));
+        assert_eq!((used_bytes(&region, 0), one.refused.load(Ordering::Relaxed)), (1000, 1));
+        assert_eq!(visible(&region, 0, u64::MAX), (0, 1000));
+        release(two, 0, Charge::Bytes(700));
+        assert_eq!(visible(&region, 0, 500), (500, 1000));
+    }
+
+    #[test]
+    fn each_gpu_has_its_cap_and_a_context_takes_its_bytes_along() {
+        let region = region();
+        region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        region.control().context_bytes.store(100, Ordering::Relaxed);
+        let slot = region.slot(0);
+        for gpu in [0, 1, 1] {
+            assert!(reserve(&region, slot, gpu, Charge::Context));
+        }
+        assert!(reserve(&region, slot, 0, Charge::Bytes(900)));
+        assert!(!reserve(&region, slot, 0, Charge::Bytes(1)), "the first GPU is full");
+        assert!(reserve(&region, slot, 1, Charge::Bytes(500)), "the second is not");
+        assert_eq!((slot.allocated_bytes.load(Ordering::Relaxed), slot.contexts.load(Ordering::Relaxed)), (1400, 3));
+        release_context(slot, 1, 200);
+        assert_eq!((used_bytes(&region, 0), used_bytes(&region, 1)), (1000, 400));
+        release_context(slot, 1, 0);
+        assert_eq!((used_bytes(&region, 0), used_bytes(&region, 1)), (1000, 0), "the last one leaves nothing");
+        assert_eq!((slot.allocated_bytes.load(Ordering::Relaxed), slot.contexts.load(Ordering::Relaxed)), (900, 1));
     }
 
     #[test]
@@ -124,17 +167,17 @@ mod tests {
                 scope.spawn(move || {
                     let slot = region.slot(index);
                     for _ in 0..20_000 {
-                        if reserve(region, slot, Charge::Bytes(40)) {
+                        if reserve(region, slot, 0, Charge::Bytes(40)) {
                             most.fetch_max(held.fetch_add(40, Ordering::SeqCst) + 40, Ordering::SeqCst);
                             held.fetch_sub(40, Ordering::SeqCst);
-                            release(slot, Charge::Bytes(40));
+                            release(slot, 0, Charge::Bytes(40));
                         }
                     }
                 });
             }
         });
         assert!((40..=80).contains(&most.into_inner()), "two fit, three do not");
-        assert_eq!(used_bytes(&region), 0, "nothing leaks");
+        assert_eq!(used_bytes(&region, 0), 0, "nothing leaks");
     }
 
     #[test]
@@ -142,11 +185,11 @@ mod tests {
         let region = region();
         region.control().memory_cap_bytes.store(4 << 30, Ordering::Relaxed);
         let slot = region.slot(0);
-        assert!(reserve(&region, slot, Charge::Bytes(3 << 30)));
+        assert!(reserve(&region, slot, 0, Charge::Bytes(3 << 30)));
         for size in [u64::MAX, rounded_bytes(u64::MAX), u64::MAX - (3 << 30), 1 << 63] {
-            assert!(!reserve(&region, slot, Charge::Bytes(size)));
+            assert!(!reserve(&region, slot, 0, Charge::Bytes(size)));
         }
-        assert_eq!(used_bytes(&region), 3 << 30);
+        assert_eq!(used_bytes(&region, 0), 3 << 30);
     }
 
     #[test]

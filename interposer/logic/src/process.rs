@@ -2,16 +2,19 @@
 
 use crate::bursts::Bursts;
 use crate::clock;
+use crate::contexts::{self, Contexts};
+use crate::credit::{STRIPES, Stripe};
 use crate::driver::Driver;
+use crate::estimates::Estimates;
 use crate::futex::{self, Mutex};
-use crate::gate::{STRIPES, Stripe};
+use crate::memory::{self, Charge};
 use crate::region::{Region, RegionError};
 use crate::registration::{self, Registration};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use gpool_driver_abi::cuda::CUcontext;
-use gpool_shared_region::{Control, Demand, Slot};
+use gpool_driver_abi::cuda::{CUcontext, CUdevice, CUdeviceptr};
+use gpool_shared_region::{BurstTag, Control, Demand, Slot};
 
 /// How long the end of the process may wait for a look in progress.
 const STOP_LIMIT_NS: u64 = 100_000_000;
@@ -59,7 +62,12 @@ impl Place {
 /// The state of one process; a static in the shim.
 pub struct Process {
     pub(crate) stripes: [Stripe; STRIPES],
+    pub(crate) estimates: Estimates,
+    /// Locked before `contexts` where both are.
     pub(crate) bursts: Mutex<Bursts>,
+    contexts: Mutex<Contexts>,
+    /// Contexts that there are, for the slow path.
+    context_count: AtomicU32,
     /// 1 while the watcher is parked.
     pub(crate) watcher_parked: AtomicU32,
     pub(crate) watcher_started: AtomicU32,
@@ -78,7 +86,10 @@ impl Process {
     pub const fn new() -> Self {
         Self {
             stripes: [const { Stripe::new() }; STRIPES],
+            estimates: Estimates::new(),
             bursts: Mutex::new(Bursts::new()),
+            contexts: Mutex::new(Contexts::new()),
+            context_count: AtomicU32::new(0),
             watcher_parked: AtomicU32::new(0),
             watcher_started: AtomicU32::new(0),
             stopping: AtomicU32::new(0),
@@ -128,13 +139,99 @@ impl Process {
         self.control.store(control.cast_mut(), Ordering::Release);
     }
 
-    /// A context is about to be destroyed.
+    /// A context has been made or was seen first, on GPU `gpu` of the lease.
+    pub fn enter_context(&self, context: CUcontext, gpu: usize) -> BurstTag {
+        let mut contexts = self.contexts.lock();
+        let tag = contexts.enter(context, gpu);
+        let count = contexts.count() as u32;
+        let before = self.context_count.swap(count, Ordering::AcqRel);
+        drop(contexts);
+        if before == 1
+            && count > 1
+            && let Some(place) = self.place()
+        {
+            // A default stream's handle has meant one stream so far; from now on it means one in each context.
+            self.end_bursts(place, |_| {
+                let holder = self.stripes.iter().find(|stripe| stripe.is_for_any_context());
+                holder.and_then(Stripe::burst)
+            });
+        }
+        tag
+    }
+
+    /// A context is about to be destroyed: our handles in it go before it does.
     pub fn leave_context(&self, context: CUcontext) {
         let Some(place) = self.place() else { return };
-        self.before_wait();
+        let _relaxed = place.driver.relaxed_capture();
         let mut bursts = self.bursts.lock();
-        bursts.settle(&place.driver, place.slot());
-        bursts.leave_context(&place.driver, context);
+        self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context));
+        bursts.settle(&place.driver, place.slot(), &self.estimates);
+        bursts.leave_context(&place.driver, place.slot(), context);
+    }
+
+    /// A context has been destroyed: its memory went with it.
+    pub fn context_gone(&self, context: CUcontext) {
+        let Some(place) = self.place() else { return };
+        let mut contexts = self.contexts.lock();
+        let gpu = contexts.tag(context).map_or(0, BurstTag::gpu);
+        let allocated_bytes = contexts.leave(context).unwrap_or(0);
+        self.context_count.store(contexts.count() as u32, Ordering::Release);
+        drop(contexts);
+        memory::release_context(place.slot(), gpu, allocated_bytes);
+    }
+
+    /// Whether a default stream's handle means more than one stream.
+    pub(crate) fn has_several_contexts(&self) -> bool {
+        self.context_count.load(Ordering::Acquire) > 1
+    }
+
+    /// What the region calls the current context, `context`.
+    pub(crate) fn tag_of(&self, place: &Place, context: CUcontext) -> BurstTag {
+        if context.is_null() {
+            return BurstTag::default();
+        }
+        if let Some(tag) = self.contexts.lock().tag(context) {
+            return tag;
+        }
+        self.enter_context(context, self.gpu_of(place, place.driver.current_device()))
+    }
+
+    /// The index in the lease of `device`.
+    pub fn gpu_of(&self, place: &Place, device: Option<CUdevice>) -> usize {
+        contexts::gpu_of_device(place.region.control(), &place.driver, device)
+    }
+
+    /// The index in the lease of the GPU of the current context; the first without a context.
+    pub fn current_gpu(&self, place: &Place) -> usize {
+        self.tag_of(place, place.driver.current_context()).gpu()
+    }
+
+    /// `bytes` were allocated in the current context.
+    pub fn allocated(&self, place: &Place, bytes: u64) {
+        self.contexts.lock().add(place.driver.current_context(), bytes);
+    }
+
+    /// The context that the memory at `pointer` is counted in: the driver is asked only where there are several.
+    pub fn owner_of(&self, place: &Place, pointer: CUdeviceptr) -> CUcontext {
+        let current = place.driver.current_context();
+        if !self.has_several_contexts() {
+            return current;
+        }
+        // Memory of a pool belongs to a device and to no context.
+        let on_device = || {
+            let gpu = self.gpu_of(place, Some(place.driver.device_of(pointer)?));
+            let contexts = self.contexts.lock();
+            if contexts.tag(current).is_some_and(|tag| tag.gpu() == gpu) { None } else { contexts.any_on(gpu) }
+        };
+        place.driver.context_of(pointer).or_else(on_device).unwrap_or(current)
+    }
+
+    /// `bytes` that were counted in `owner` were freed.
+    pub fn freed(&self, place: &Place, owner: CUcontext, bytes: u64) {
+        let mut contexts = self.contexts.lock();
+        contexts.subtract(owner, bytes);
+        let gpu = contexts.tag(owner).map_or(0, BurstTag::gpu);
+        memory::release(place.slot(), gpu, Charge::Bytes(bytes));
     }
 
     /// Makes sure that the watcher looks at what has been issued.

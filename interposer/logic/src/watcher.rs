@@ -55,10 +55,10 @@ impl Process {
                 .map(|(burst, _)| burst)
         };
         while let Some(burst) = silent(&bursts) {
-            let unused = self.revoke_credit_of(burst);
-            bursts.close_late(driver, burst, unused);
+            let spent = self.revoke_credit_of(burst);
+            bursts.close_late(driver, burst, spent);
         }
-        bursts.settle(driver, place.slot());
+        bursts.settle(driver, place.slot(), &self.estimates);
         let now_ns = clock::now_ns();
         if bursts.live() > 0 {
             let expected_ns = bursts.estimated_end_ns(now_ns) + LOOK_AFTER_NS;

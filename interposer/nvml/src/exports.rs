@@ -1,9 +1,13 @@
 //! The functions that the shim answers itself.
 
 use crate::entry::{index, real};
+use core::ffi::c_uint;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use gpool_driver_abi::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
+use gpool_driver_abi::nvml::{
+    NVML_DEVICE_UUID_V2_BUFFER_SIZE, NvmlDeviceGetUuid, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t,
+};
 use gpool_interposer_logic::RegionView;
+use gpool_interposer_logic::view::uuid_from_text;
 
 static OPENED: AtomicU32 = AtomicU32::new(0);
 static VIEW: AtomicPtr<RegionView> = AtomicPtr::new(core::ptr::null_mut());
@@ -28,6 +32,18 @@ fn view() -> Option<&'static RegionView> {
     unsafe { VIEW.load(Ordering::Acquire).as_ref() }
 }
 
+/// (used, total) of the lease on `device`; none if the device or the lease is not ours to speak of.
+fn memory_bytes(device: nvmlDevice_t) -> Option<(u64, u64)> {
+    view()?.memory_bytes(|| {
+        let mut text = [0u8; NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+        let name = index::nvmlDeviceGetUUID;
+        // SAFETY: the type is this entry point's, and `text` is as long as it is said to be.
+        let result = unsafe { real::<NvmlDeviceGetUuid>(name)(device, text.as_mut_ptr().cast(), text.len() as c_uint) };
+        let length = text.iter().position(|byte| *byte == 0)?;
+        if result == 0 { uuid_from_text(&text[..length]) } else { None }
+    })
+}
+
 /// Memory of the lease instead of the device's.
 ///
 /// # Safety
@@ -38,9 +54,8 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: *
     // SAFETY: the type is this entry point's; the arguments are the caller's.
     let result = unsafe { real::<Function>(index::nvmlDeviceGetMemoryInfo)(device, memory) };
     if result == 0
-        && let Some(view) = view()
+        && let Some((used, total)) = memory_bytes(device)
     {
-        let (used, total) = view.memory_bytes();
         // SAFETY: the real function succeeded, so `memory` is valid.
         unsafe {
             (*memory).total = total;
@@ -64,9 +79,8 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
     // SAFETY: the type is this entry point's; the arguments are the caller's.
     let result = unsafe { real::<Function>(index::nvmlDeviceGetMemoryInfo_v2)(device, memory) };
     if result == 0
-        && let Some(view) = view()
+        && let Some((used, total)) = memory_bytes(device)
     {
-        let (used, total) = view.memory_bytes();
         // SAFETY: the real function succeeded, so `memory` is valid.
         unsafe {
             (*memory).total = total;

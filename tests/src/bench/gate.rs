@@ -1,10 +1,10 @@
 //! What the gate costs a launch, without any driver's cost around it.
 
-use super::null_driver::{Stream, launch, launch_natively, process};
+use super::null_driver::{Stream, copy, launch, launch_natively, process, work};
 use super::process_cost::thread_cpu_ns;
 use super::sheet::{Sheet, median};
 use crate::failure::Result;
-use gpool_interposer_logic::Process;
+use gpool_interposer_logic::{Process, Work};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, ScopedJoinHandle};
@@ -29,29 +29,73 @@ const USUAL_BURST: u16 = 400;
 /// The most that a burst holds. Without a device bursts follow each other a hundred times as fast as on one, and two
 /// threads would meet on the slow path as they never do.
 const LONGEST_BURST: u16 = 4096;
+/// A graph of ten such launches.
+const GRAPHS_IN_A_BURST: u16 = USUAL_BURST / 10;
+/// Functions that a program launches in turn. A power of two.
+const FUNCTIONS: usize = 64;
+/// A copy that is too short to be measured.
+const COPY_BYTES: u64 = 64 << 10;
 /// Measurements in a round, each beside its control.
 const REPEATS: usize = 5;
 
 /// Adds one round.
 pub fn measure(sheet: &mut Sheet) -> Result<()> {
-    let (usual, slow) = (process(), process());
-    let (usual_stream, slow_stream) = (Stream::new(USUAL_BURST), Stream::new(1));
-    let (mut added, mut burst, mut empty) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut two, mut two_native) = (Vec::new(), Vec::new());
-    let (mut crowd, mut crowd_native) = (Vec::new(), Vec::new());
+    one_thread(sheet)?;
+    many_threads(sheet)
+}
+
+fn one_thread(sheet: &mut Sheet) -> Result<()> {
+    let [usual, mixed, graphs, slow, copies] = [(); 5].map(|()| process());
+    let [usual_stream, mixed_stream] = [(); 2].map(|()| Stream::new(USUAL_BURST));
+    let [graph_stream, slow_stream] = [GRAPHS_IN_A_BURST, 1].map(Stream::new);
+    let functions: [Work; FUNCTIONS] = std::array::from_fn(|number| work(number as u16));
+    let function = work(0);
+    let (mut empty, mut mixed_empty) = (Vec::new(), Vec::new());
+    let (mut added, mut mixed_added, mut graph, mut copied, mut burst) =
+        <(Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
     for _ in 0..REPEATS {
         let nothing = per_call(CALLS, || launch_natively(black_box(usual_stream)));
         empty.push(nothing);
-        added.push(per_call(CALLS, || launch(black_box(usual), black_box(usual_stream))) - nothing);
-        burst.push(per_call(SLOW_CALLS, || launch(black_box(slow), black_box(slow_stream))) - nothing);
+        added
+            .push(per_call(CALLS, || launch(black_box(usual), black_box(usual_stream), black_box(function))) - nothing);
+        graph.push(
+            per_call(CALLS, || launch(black_box(graphs), black_box(graph_stream), black_box(function))) - nothing,
+        );
+        copied.push(
+            per_call(CALLS, || copy(black_box(copies), black_box(usual_stream), black_box(COPY_BYTES))) - nothing,
+        );
+        burst.push(
+            per_call(SLOW_CALLS, || launch(black_box(slow), black_box(slow_stream), black_box(function))) - nothing,
+        );
+        let mut turn = 0;
+        let mut next = || {
+            turn = (turn + 1) % FUNCTIONS;
+            black_box(functions[turn])
+        };
+        let nothing = per_call(CALLS, || {
+            next();
+            launch_natively(black_box(mixed_stream));
+        });
+        mixed_empty.push(nothing);
+        mixed_added.push(per_call(CALLS, || launch(black_box(mixed), black_box(mixed_stream), next())) - nothing);
+    }
+    sheet.add("gate.launch_added", &added, &empty)?;
+    sheet.add("gate.launch_added_mixed", &mixed_added, &mixed_empty)?;
+    sheet.add("gate.graph_added", &graph, &empty)?;
+    sheet.add("gate.copy_added", &copied, &empty)?;
+    sheet.add("gate.burst_added", &burst, &[median(&empty)])
+}
+
+fn many_threads(sheet: &mut Sheet) -> Result<()> {
+    let (mut two, mut two_native) = (Vec::new(), Vec::new());
+    let (mut crowd, mut crowd_native) = (Vec::new(), Vec::new());
+    for _ in 0..REPEATS {
         let (for_two, for_crowd) = (process(), process());
         two.push(many_over_one(2, RUST_STACK, || launches(for_two)));
         crowd.push(many_over_one(CROWD, PTHREAD_STACK, || launches(for_crowd)));
         two_native.push(many_over_one(2, RUST_STACK, native_launches));
         crowd_native.push(many_over_one(CROWD, PTHREAD_STACK, native_launches));
     }
-    sheet.add("gate.launch_added", &added, &empty)?;
-    sheet.add("gate.burst_added", &burst, &[median(&empty)])?;
     sheet.add("gate.launch_two_threads", &two, &two_native)?;
     sheet.add("gate.launch_eight_threads", &crowd, &crowd_native)
 }
@@ -68,7 +112,8 @@ fn per_call(calls: u32, mut call: impl FnMut()) -> f64 {
 /// Thread CPU time of one launch on a stream of its own, in nanoseconds.
 fn launches(process: &Process) -> f64 {
     let stream = Stream::new(LONGEST_BURST);
-    cpu_per_call(|| launch(black_box(process), black_box(stream)))
+    let function = work(0);
+    cpu_per_call(|| launch(black_box(process), black_box(stream), black_box(function)))
 }
 
 /// The same without gpool.

@@ -1,13 +1,15 @@
 //! A driver that does nothing, and a process at an open gate in front of it: what is left is gpool's own cost.
 
-use gpool_driver_abi::cuda::{CUcontext, CUevent, CUresult, CUstream};
+use gpool_driver_abi::cuda::{
+    CUDA_ERROR_INVALID_VALUE, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, CUuuid,
+};
 use gpool_interposer_logic::clock::now_ns;
 use gpool_interposer_logic::process::Place;
 use gpool_interposer_logic::region::Region;
 use gpool_interposer_logic::registration::Registration;
-use gpool_interposer_logic::{Admission, Driver, Process};
+use gpool_interposer_logic::{Admission, Bytes, Driver, Process, Work};
 use gpool_shared_region::{CONTROL_BYTES, Control, GateWord, REPORT_BYTES};
-use std::ffi::c_uint;
+use std::ffi::{c_uint, c_void};
 use std::ptr::{self, NonNull, without_provenance_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -64,10 +66,25 @@ pub fn launch_natively(stream: &Stream) {
     stream.launches.store(stream.launches.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// A launch with what the shim does around it.
+/// The work with this number: a function or a graph, as far as the gate is concerned.
+pub fn work(number: u16) -> Work {
+    Work::handle(without_provenance_mut::<u8>(0x10_0000 + usize::from(number) * 256).cast())
+}
+
+/// A launch of `work` with what the shim does around it.
 #[inline(always)]
-pub fn launch(process: &Process, stream: &Stream) {
-    let admission = process.admit(stream.handle());
+pub fn launch(process: &Process, stream: &Stream, work: Work) {
+    issue(process, stream, process.admit(stream.handle(), work));
+}
+
+/// A copy of `bytes` on the device with what the shim does around it.
+#[inline(always)]
+pub fn copy(process: &Process, stream: &Stream, bytes: u64) {
+    issue(process, stream, process.admit_bytes(stream.handle(), Bytes::Copy, bytes));
+}
+
+#[inline(always)]
+fn issue(process: &Process, stream: &Stream, admission: Admission) {
     launch_natively(stream);
     match admission {
         Admission::Pass => {}
@@ -108,6 +125,9 @@ fn driver() -> Driver {
         ctx_get_current,
         ctx_push_current,
         ctx_pop_current: ctx_get_current,
+        ctx_get_device,
+        device_get_uuid,
+        pointer_get_attribute,
     }
 }
 
@@ -173,6 +193,23 @@ unsafe extern "C" fn ctx_push_current(_context: CUcontext) -> CUresult {
     0
 }
 
+unsafe extern "C" fn ctx_get_device(device: *mut CUdevice) -> CUresult {
+    // SAFETY: see event_create.
+    unsafe { *device = 0 };
+    0
+}
+
+unsafe extern "C" fn device_get_uuid(uuid: *mut CUuuid, _device: CUdevice) -> CUresult {
+    // SAFETY: see event_create.
+    unsafe { (*uuid).bytes = [1; 16] };
+    0
+}
+
+/// Nothing is allocated here, so no address is known.
+unsafe extern "C" fn pointer_get_attribute(_answer: *mut c_void, _attribute: i32, _pointer: CUdeviceptr) -> CUresult {
+    CUDA_ERROR_INVALID_VALUE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,7 +220,7 @@ mod tests {
             let (process, stream) = (process(), Stream::new(launches));
             let slot = process.place().map(|place| place.slot()).unwrap();
             let calls = 100 * u64::from(launches);
-            (0..calls).for_each(|_| launch(process, stream));
+            (0..calls).for_each(|_| launch(process, stream, work(1)));
             let bursts = slot.burst_count.load(Ordering::Relaxed);
             assert!((95..=300).contains(&bursts), "{bursts} bursts of {launches} launches for {calls} calls");
         }

@@ -1,0 +1,157 @@
+//! The contexts of this process: on which of the lease's GPUs each one lives, what the region calls it, and how much
+//! memory was allocated in it.
+
+use crate::driver::Driver;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering;
+use gpool_driver_abi::cuda::{CUcontext, CUdevice};
+use gpool_shared_region::{BurstTag, Control, GPUS};
+
+/// Contexts that are told apart. What further ones hold is given back with the last context on their GPU.
+const TABLE: usize = 64;
+
+#[derive(Clone, Copy)]
+struct Context {
+    handle: CUcontext,
+    tag: BurstTag,
+    allocated_bytes: u64,
+}
+
+const FREE: Context = Context { handle: null_mut(), tag: BurstTag(0), allocated_bytes: 0 };
+
+/// The table of one process.
+pub struct Contexts {
+    table: [Context; TABLE],
+    last_number: u32,
+}
+
+// SAFETY: opaque handles of the driver, valid on every thread.
+unsafe impl Send for Contexts {}
+
+impl Contexts {
+    /// None yet. All zero.
+    pub const fn new() -> Self {
+        Self { table: [FREE; TABLE], last_number: 0 }
+    }
+
+    /// The tag of `handle`, if it is known.
+    pub fn tag(&self, handle: CUcontext) -> Option<BurstTag> {
+        self.find(handle).map(|context| context.tag)
+    }
+
+    /// Enters `handle`, which lives on GPU `gpu` of the lease, or finds it; its tag.
+    pub fn enter(&mut self, handle: CUcontext, gpu: usize) -> BurstTag {
+        if let Some(tag) = self.tag(handle) {
+            return tag;
+        }
+        self.last_number += 1;
+        let tag = BurstTag::new(gpu as u8, self.last_number);
+        if let Some(place) = self.table.iter_mut().find(|context| context.handle.is_null()) {
+            *place = Context { handle, tag, allocated_bytes: 0 };
+        }
+        tag
+    }
+
+    /// Forgets `handle`: how much was allocated in it.
+    pub fn leave(&mut self, handle: CUcontext) -> Option<u64> {
+        let context = self.table.iter_mut().find(|context| context.handle == handle && !handle.is_null())?;
+        let allocated_bytes = context.allocated_bytes;
+        *context = FREE;
+        Some(allocated_bytes)
+    }
+
+    /// `bytes` more were allocated in `handle`.
+    pub fn add(&mut self, handle: CUcontext, bytes: u64) {
+        if let Some(context) = self.table.iter_mut().find(|context| context.handle == handle) {
+            context.allocated_bytes = context.allocated_bytes.saturating_add(bytes);
+        }
+    }
+
+    /// `bytes` of what was allocated in `handle` were freed.
+    pub fn subtract(&mut self, handle: CUcontext, bytes: u64) {
+        if let Some(context) = self.table.iter_mut().find(|context| context.handle == handle) {
+            context.allocated_bytes = context.allocated_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Contexts that are there.
+    pub fn count(&self) -> usize {
+        self.table.iter().filter(|context| !context.handle.is_null()).count()
+    }
+
+    /// A context on GPU `gpu`.
+    pub fn any_on(&self, gpu: usize) -> Option<CUcontext> {
+        let is_there = |context: &&Context| !context.handle.is_null() && context.tag.gpu() == gpu;
+        self.table.iter().find(is_there).map(|context| context.handle)
+    }
+
+    fn find(&self, handle: CUcontext) -> Option<&Context> {
+        self.table.iter().find(|context| context.handle == handle && !handle.is_null())
+    }
+}
+
+impl Default for Contexts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// GPUs of the lease; a supervisor of version 1 does not say, and leases one.
+pub fn gpus(control: &Control) -> usize {
+    (control.gpus.load(Ordering::Relaxed) as usize).clamp(1, GPUS)
+}
+
+/// The index in the lease of the GPU with `uuid`, as cuDeviceGetUuid gives it. None if it is not of the lease; of one
+/// GPU every device is taken to be it.
+pub fn gpu_of_uuid(control: &Control, uuid: &[u8; 16]) -> Option<usize> {
+    let gpus = gpus(control);
+    if gpus == 1 {
+        return Some(0);
+    }
+    let is_it = |index: &usize| {
+        let known = &control.gpu_uuids[*index];
+        known.iter().zip(uuid).all(|(known, byte)| known.load(Ordering::Relaxed) == *byte)
+    };
+    (0..gpus).find(is_it)
+}
+
+/// The index in the lease of `device`; what cannot be told is the first.
+pub fn gpu_of_device(control: &Control, driver: &Driver, device: Option<CUdevice>) -> usize {
+    if gpus(control) == 1 {
+        return 0;
+    }
+    device.and_then(|device| driver.uuid(device)).and_then(|uuid| gpu_of_uuid(control, &uuid)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_driver::region;
+
+    #[test]
+    fn contexts_keep_their_number_and_their_bytes() {
+        let mut contexts = Contexts::new();
+        let [a, b] = [16 as CUcontext, 32 as CUcontext];
+        assert_eq!(contexts.enter(a, 0), BurstTag::new(0, 1));
+        assert_eq!(contexts.enter(b, 3), BurstTag::new(3, 2));
+        assert_eq!((contexts.enter(a, 0), contexts.count()), (BurstTag::new(0, 1), 2));
+        contexts.add(a, 100);
+        contexts.add(b, 7);
+        contexts.subtract(a, 40);
+        assert_eq!((contexts.leave(a), contexts.leave(a), contexts.count()), (Some(60), None, 1));
+        assert_eq!(contexts.enter(a, 1).context(), 3, "a handle that comes back is another context");
+        assert_eq!(contexts.tag(null_mut()), None);
+    }
+
+    #[test]
+    fn a_gpu_is_known_by_its_uuid_where_there_are_several() {
+        let region = region();
+        let control = region.control();
+        assert_eq!(gpu_of_uuid(control, &[9; 16]), Some(0), "of one GPU every device is it");
+        control.gpus.store(2, Ordering::Relaxed);
+        control.gpu_uuids[1].iter().for_each(|byte| byte.store(9, Ordering::Relaxed));
+        assert_eq!((gpu_of_uuid(control, &[9; 16]), gpu_of_uuid(control, &[8; 16])), (Some(1), None));
+        control.gpus.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(gpus(control), GPUS, "an absurd number is bounded");
+    }
+}
