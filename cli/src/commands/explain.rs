@@ -3,7 +3,7 @@
 use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::output;
-use crate::table::{format_duration, short_gpu};
+use crate::table::format_duration;
 use gpool_protocol::{Client, GpuExplanation, LeaseExplanation, Standing, WaitCause, format_permille};
 
 /// Shows where a lease stands on each of its GPUs, why, and how exact its share is.
@@ -27,7 +27,7 @@ fn render(explanation: &LeaseExplanation) -> String {
         explanation.priority,
     );
     for gpu in &explanation.gpus {
-        text += &format!("\n{}\n", short_gpu(&gpu.gpu_uuid.0));
+        text += &format!("\n{}\n", gpu.gpu_uuid);
         for (name, value) in facts(explanation, gpu) {
             text += &format!("  {:14}{value}\n", format!("{name}:"));
         }
@@ -191,7 +191,7 @@ mod tests {
 container 3f9a3f9a3f9a, lease 01J
 share 30 %, limit 50 %, class batch, priority guaranteed
 
-GPU-5ca1ab1e
+GPU-5ca1ab1e-0000-4000-8000-000000000000
   state:        waiting for 3.1ms behind b7c1b7c1b7c1: it is at its limit, for 2.0ms more
   lag:          it owes 1.5ms of GPU time
   charged:      3.1s

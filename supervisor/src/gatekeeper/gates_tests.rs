@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+const RUNNING: u32 = 1;
 const WAITING: u32 = 2;
 
 struct Stage {
@@ -117,6 +118,27 @@ fn a_lease_on_two_gpus_has_one_gate_and_two_accounts() {
     assert_eq!(stage.charged_ns(1), [(2, 1_000), (0, 3_000)], "in the order of the lease's GPUs");
     let debts = stage.gates.leave(&mut stage.tenants, TenantId(1), &mut stage.notices);
     assert_eq!(debts.iter().map(|(gpu, _)| *gpu).collect::<Vec<_>>(), [2, 0]);
+}
+
+#[test]
+fn a_tenant_of_which_nothing_ends_is_told_once() {
+    let parameters = Parameters { hang_ns: 1_000_000, ..Parameters::default() };
+    let mut stage = Stage::new(1);
+    stage.gates = Gates::with(parameters, 1, clock::now_ns());
+    let region = stage.join(1, &[0], Share::of(300));
+    stand_at_the_gate(&region);
+    stage.look(1);
+    put(&region, 64, &RUNNING.to_le_bytes());
+    let hung = |stage: &Stage| -> usize {
+        let is_hung = |notice: &&Notice| matches!(notice, Notice::Hung { tenant: TenantId(1), .. });
+        stage.notices.iter().filter(is_hung).count()
+    };
+    assert_eq!(hung(&stage), 0);
+    for _ in 0..3 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        stage.look(1);
+        assert_eq!(hung(&stage), 1);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod limits;
 mod main_job;
 mod one_slice_two_processes;
 mod pass_through;
+mod paused;
 mod playground;
 mod random_kills;
 mod seven_tenants;
@@ -161,6 +162,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "a supervisor that is stopped for seconds: classes that fail open run on, others wait",
         limit_s: 90,
         run: Place::Inside(supervisor_hung::run),
+    },
+    Scenario {
+        name: "paused",
+        what: "a paused container gets nothing, also across a restart of the supervisor, until it is resumed",
+        limit_s: 90,
+        run: Place::Inside(paused::run),
     },
     Scenario {
         name: "garbage-report",

@@ -1,0 +1,57 @@
+//! A container that is paused gets nothing of the GPU, also after the supervisor was killed and started again, while the
+//! others have all of it; resumed, it has its share again.
+
+use super::{finish, start_tenants, wait_until_running};
+use crate::failure::{Result, ensure};
+use crate::host::{Container, Host, succeeded};
+use crate::meter::now_ns;
+use crate::namespaces::Inside;
+use crate::trace::Recorder;
+use std::time::Duration;
+
+/// How long is watched before and after.
+const WATCH: Duration = Duration::from_secs(3);
+
+/// Pauses, restarts the supervisor and resumes.
+pub fn run(inside: &Inside) -> Result<()> {
+    let mut host = Host::start(inside)?;
+    let outcome = pause_and_resume(&mut host);
+    finish(host, outcome)
+}
+
+fn pause_and_resume(host: &mut Host) -> Result<()> {
+    let containers = start_tenants(host, &[("paused", "0.6", "2GiB", 500), ("other", "0.4", "2GiB", 500)])?;
+    wait_until_running(host, &containers)?;
+    let [paused, other] = containers.as_slice() else { unreachable!("two were started") };
+    succeeded("gpool pause", host.gpool(&["pause", &paused.id])?)?;
+    watch(host, paused, other, "paused", 0.0)?;
+    host.kill_supervisor()?;
+    host.start_supervisor()?;
+    ensure(host.lease_of(paused)?.paused, || "the restarted supervisor takes a paused lease for a running one".into())?;
+    let explained = succeeded("gpool explain", host.gpool(&["explain", &paused.id])?)?;
+    ensure(explained.contains("paused"), || format!("gpool explain says nothing of the pause: {explained}"))?;
+    watch(host, paused, other, "paused, after a restart of the supervisor", 0.0)?;
+    succeeded("gpool resume", host.gpool(&["resume", &paused.id])?)?;
+    watch(host, paused, other, "resumed", 0.6)
+}
+
+/// Watches who gets what: `entitled` of it is for the container that is or was paused.
+fn watch(host: &Host, paused: &Container, other: &Container, when: &str, entitled: f64) -> Result<()> {
+    std::thread::sleep(Duration::from_millis(500));
+    let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
+    let from_ns = now_ns();
+    std::thread::sleep(WATCH);
+    let to_ns = now_ns();
+    let trace = recorder.stop()?;
+    let busy = trace.busy(from_ns, to_ns);
+    let share = trace.share(&paused.id, from_ns, to_ns);
+    let off = (share / busy - entitled).abs();
+    ensure(busy >= 0.6, || format!("{when}: the GPU was busy for {busy:.3} of the time"))?;
+    ensure(if entitled == 0.0 { share == 0.0 } else { off <= 0.1 }, || {
+        format!(
+            "{when}: it got {share:.3} of the GPU and {} got {:.3}",
+            other.name,
+            trace.share(&other.id, from_ns, to_ns)
+        )
+    })
+}
