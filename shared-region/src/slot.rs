@@ -36,7 +36,7 @@ impl Demand {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct BurstRecord {
-    /// Start on the device.
+    /// From when on its context had work on the device.
     pub start_ns: AtomicU64,
     /// End on the device.
     pub end_ns: AtomicU64,

@@ -8,6 +8,7 @@ use crate::clock;
 use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, Driver};
 use crate::estimates::{Estimates, Work};
 use crate::learning::{Expectation, Learning, Outcome};
+use crate::pause::Pause;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
@@ -122,6 +123,7 @@ pub struct Bursts {
     table: [Burst; TABLE],
     anchors: Anchors,
     learning: Learning,
+    pause: Pause,
     last_sequence: u64,
     /// Bursts that are not free.
     live: usize,
@@ -141,6 +143,7 @@ impl Bursts {
             table: [FREE_BURST; TABLE],
             anchors: Anchors::new(),
             learning: Learning::new(),
+            pause: Pause::new(),
             last_sequence: 0,
             live: 0,
             estimated_ends_ns: [0; GPUS],
@@ -166,6 +169,19 @@ impl Bursts {
     /// When the last finished burst ended on its device.
     pub fn last_end_ns(&self) -> u64 {
         self.last_ends_ns.iter().copied().fold(0, u64::max)
+    }
+
+    /// How long the program usually pauses.
+    pub fn pause(&self) -> &Pause {
+        &self.pause
+    }
+
+    /// The program comes to launch something.
+    pub fn note_arrival(&mut self, now_ns: u64) {
+        let last_end_ns = self.last_end_ns();
+        if self.live == 0 && last_end_ns > 0 {
+            self.pause.learn(now_ns.saturating_sub(last_end_ns));
+        }
     }
 
     /// What has been learnt about costs.
@@ -332,19 +348,28 @@ impl Bursts {
         if self.live == 0 {
             return;
         }
+        let (mut ended, mut count) = ([0; TABLE], 0);
         for index in 0..TABLE {
             if self.table[index].state != State::Closed {
                 continue;
             }
             match driver.query(self.table[index].end) {
                 CUDA_ERROR_NOT_READY => continue,
-                CUDA_SUCCESS => self.finish(driver, index, slot, estimates),
+                CUDA_SUCCESS => {
+                    ended[count] = index;
+                    count += 1;
+                }
                 // The context is gone or broken: nothing more can be known of this burst.
                 _ => {
                     self.table[index] = FREE_BURST;
                     self.live -= 1;
                 }
             }
+        }
+        // In the order in which they were issued, because each begins where the one before it ended.
+        ended[..count].sort_unstable_by_key(|&index| self.table[index].sequence);
+        for &index in &ended[..count] {
+            self.finish(driver, index, slot, estimates);
         }
         self.estimate_end(clock::now_ns());
     }
@@ -356,8 +381,12 @@ impl Bursts {
         let now_ns = clock::now_ns();
         let length_ns = driver.elapsed_ns(burst.start, burst.end).unwrap_or(0).max(0) as u64;
         let placed_ns = self.anchors.place_ns(driver, burst.context, burst.end).unwrap_or(now_ns).min(now_ns);
-        publish(slot, burst.tag, placed_ns.saturating_sub(length_ns), placed_ns, burst.launches);
         let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
+        // While another process is on the device, the start event waits for its turn like a kernel; but the context
+        // has work, and competes, from the moment on at which it was issued or what was before it ended.
+        let competing_ns = burst.opened_ns.max(*last_end_ns);
+        let start_ns = placed_ns.saturating_sub(length_ns).min(competing_ns);
+        publish(slot, burst.tag, start_ns, placed_ns, burst.launches);
         *last_end_ns = placed_ns.max(*last_end_ns);
         if burst.launches > 0
             && let Some(work) = burst.work

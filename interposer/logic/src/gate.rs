@@ -104,6 +104,7 @@ impl Process {
         let spot = Spot { context, tag: self.tag_of(place, context), stream };
         let (mut rung_word, mut rung_ns) = (None, 0);
         let mut waited_from_ns = None;
+        let mut has_arrived = false;
         loop {
             let mut bursts = self.bursts.lock();
             // Read under the lock, so that what is said of this process belongs to one word.
@@ -113,6 +114,10 @@ impl Process {
             }
             bursts.settle(driver, place.slot(), &self.estimates);
             let now_ns = clock::now_ns();
+            if !has_arrived {
+                has_arrived = true;
+                bursts.note_arrival(now_ns);
+            }
             let estimated_end_ns = bursts.estimated_end_ns(now_ns);
             let expectation = bursts.learning().expect(&self.estimates, work);
             match verdict(place, word.is_open(), &bursts, (spot, work, expectation), now_ns) {

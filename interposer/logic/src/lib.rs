@@ -21,6 +21,7 @@ pub mod futex;
 pub mod gate;
 pub mod learning;
 pub mod memory;
+pub mod pause;
 pub mod process;
 pub mod region;
 pub mod registration;

@@ -9,8 +9,6 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use gpool_shared_region::Demand;
 
-/// A tenant is idle when it has had nothing outstanding for so long.
-const QUIET_NS: u64 = 500_000;
 /// Looks are at least so far apart ...
 const LOOK_LEAST_NS: u64 = 100_000;
 /// ... and at most so far while work is outstanding.
@@ -80,7 +78,7 @@ impl Process {
             }
             return None;
         }
-        let quiet_until_ns = bursts.last_end_ns() + QUIET_NS;
+        let quiet_until_ns = bursts.last_end_ns() + bursts.pause().keep_ns();
         if now_ns < quiet_until_ns {
             return Some(quiet_until_ns);
         }

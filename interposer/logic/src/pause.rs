@@ -1,0 +1,59 @@
+//! How long a program that has nothing outstanding may keep its open gate.
+
+/// Pauses up to this long are waited out.
+const SHORT_NS: u64 = 250_000;
+/// The gate is kept for so long at least, if at all: a look and a wake-up are not exact ...
+const KEEP_LEAST_NS: u64 = 150_000;
+/// ... and at most so long.
+const KEEP_MOST_NS: u64 = 500_000;
+/// A longer pause says no more than this one.
+const LONGEST_NS: u64 = 10_000_000;
+
+/// How long a program usually pauses between the end of its work and its next launch. One that comes back at once keeps
+/// the device for as long as that, as a disk scheduler waits for a reader's next request (BFQ's `slice_idle`); one that
+/// thinks longer gives it up when its work ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Pause {
+    /// EWMA of 1/4.
+    usual_ns: u64,
+}
+
+impl Pause {
+    /// Not known yet, taken to be short.
+    pub const fn new() -> Self {
+        Self { usual_ns: SHORT_NS - 1 }
+    }
+
+    /// The program launches again after such a pause.
+    pub fn learn(&mut self, pause_ns: u64) {
+        self.usual_ns = (self.usual_ns * 3 + pause_ns.min(LONGEST_NS)) / 4;
+    }
+
+    /// How long to keep the gate after the end of the work.
+    pub fn keep_ns(&self) -> u64 {
+        if self.usual_ns < SHORT_NS { (2 * self.usual_ns).clamp(KEEP_LEAST_NS, KEEP_MOST_NS) } else { 0 }
+    }
+}
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_pauses_are_waited_out_and_long_ones_are_not() {
+        let mut pause = Pause::new();
+        assert_eq!(pause.keep_ns(), 499_998);
+        (0..20).for_each(|_| pause.learn(100_000));
+        assert!((200_000..=210_000).contains(&pause.keep_ns()), "{}", pause.keep_ns());
+        pause.learn(33_000_000);
+        assert_eq!(pause.keep_ns(), 0);
+        (0..30).for_each(|_| pause.learn(5_000));
+        assert_eq!(pause.keep_ns(), KEEP_LEAST_NS);
+    }
+}
