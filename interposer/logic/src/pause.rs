@@ -14,24 +14,32 @@ const LONGEST_NS: u64 = 10_000_000;
 /// thinks longer gives it up when its work ends.
 #[derive(Debug, Clone, Copy)]
 pub struct Pause {
-    /// EWMA of 1/4.
+    /// EWMA of 1/4; 0 before the first. All zeros, so that the process's state takes no place in the library's file.
     usual_ns: u64,
 }
 
 impl Pause {
     /// Not known yet, taken to be short.
     pub const fn new() -> Self {
-        Self { usual_ns: SHORT_NS - 1 }
+        Self { usual_ns: 0 }
     }
 
     /// The program launches again after such a pause.
     pub fn learn(&mut self, pause_ns: u64) {
-        self.usual_ns = (self.usual_ns * 3 + pause_ns.min(LONGEST_NS)) / 4;
+        let pause_ns = pause_ns.clamp(1, LONGEST_NS);
+        self.usual_ns = match self.usual_ns {
+            0 => pause_ns,
+            known => (known * 3 + pause_ns) / 4,
+        };
     }
 
     /// How long to keep the gate after the end of the work.
     pub fn keep_ns(&self) -> u64 {
-        if self.usual_ns < SHORT_NS { (2 * self.usual_ns).clamp(KEEP_LEAST_NS, KEEP_MOST_NS) } else { 0 }
+        match self.usual_ns {
+            0 => KEEP_MOST_NS,
+            short if short < SHORT_NS => (2 * short).clamp(KEEP_LEAST_NS, KEEP_MOST_NS),
+            _ => 0,
+        }
     }
 }
 
@@ -48,7 +56,7 @@ mod tests {
     #[test]
     fn short_pauses_are_waited_out_and_long_ones_are_not() {
         let mut pause = Pause::new();
-        assert_eq!(pause.keep_ns(), 499_998);
+        assert_eq!(pause.keep_ns(), KEEP_MOST_NS);
         (0..20).for_each(|_| pause.learn(100_000));
         assert!((200_000..=210_000).contains(&pause.keep_ns()), "{}", pause.keep_ns());
         pause.learn(33_000_000);
