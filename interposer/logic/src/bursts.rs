@@ -356,7 +356,14 @@ impl Bursts {
             match driver.query(self.table[index].end) {
                 CUDA_ERROR_NOT_READY => continue,
                 CUDA_SUCCESS => {
-                    ended[count] = index;
+                    // In the order in which they were issued, because each begins where the one before it ended.
+                    let sequence = self.table[index].sequence;
+                    let mut place = count;
+                    while place > 0 && self.table[ended[place - 1]].sequence > sequence {
+                        ended[place] = ended[place - 1];
+                        place -= 1;
+                    }
+                    ended[place] = index;
                     count += 1;
                 }
                 // The context is gone or broken: nothing more can be known of this burst.
@@ -366,8 +373,6 @@ impl Bursts {
                 }
             }
         }
-        // In the order in which they were issued, because each begins where the one before it ended.
-        ended[..count].sort_unstable_by_key(|&index| self.table[index].sequence);
         for &index in &ended[..count] {
             self.finish(driver, index, slot, estimates);
         }
