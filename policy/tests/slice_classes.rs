@@ -82,6 +82,27 @@ fn who_has_announced_before_it_is_interrupted_is_not_forgotten() {
 }
 
 #[test]
+fn a_kernel_of_which_nothing_is_heard_counts_until_the_tenant_has_drained() {
+    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    table.now += 60 * MS;
+    assert_eq!(opened(&table.tell(Input::Pass)), Some(B));
+    // It stands at its gate again, but what it has launched may still run: the other one goes on.
+    table.tell(Input::Wants { tenant: A });
+    for _ in 0..4 {
+        table.now += 10 * MS;
+        table.burst(B, 10 * MS);
+        table.tell(Input::Announced { tenant: B, estimated_end_ns: table.now });
+        assert_eq!(table.scheduler.running(), Some(B));
+    }
+    assert_eq!(table.scheduler.lag_ns(A), Some(5_000_000), "by what is charged it is owed time");
+    table.tell(Input::Drained { tenant: A });
+    table.after(10 * MS, Input::Announced { tenant: B, estimated_end_ns: table.now });
+    assert_eq!((table.scheduler.running(), table.scheduler.charged_ns(A)), (Some(A), Some(0)));
+}
+
+#[test]
 fn a_latency_tenant_without_slack_waits_like_anybody() {
     let mut table = Table::new(&[(A, Share::of(500)), (B, latency(500))]);
     table.tell(Input::Wants { tenant: A });

@@ -89,7 +89,7 @@ pub struct Slot {
     pub demand: AtomicU32,
     /// The gate word that `demand` and `estimated_end_ns` refer to.
     pub demand_word: AtomicU32,
-    /// When the work issued so far is expected to end.
+    /// When the work issued so far is expected to end; 0, since version 2, when none is outstanding.
     pub estimated_end_ns: AtomicU64,
     /// The gate word behind which `first_launch_ns` happened.
     pub first_launch_word: AtomicU32,

@@ -159,7 +159,8 @@ impl Process {
                         waited_from_ns = Some(now_ns);
                         place.slot().waiters.fetch_add(1, Ordering::AcqRel);
                     }
-                    place.say(Demand::Waiting, word.0, estimated_end_ns);
+                    let outstanding_ns = if bursts.live() > 0 { estimated_end_ns } else { 0 };
+                    place.say(Demand::Waiting, word.0, outstanding_ns);
                     drop(bursts);
                     // Once for each word, and again after a whole time-out: a bell may be lost with a supervisor.
                     if rung_word != Some(word) || now_ns >= rung_ns + GATE_TIMEOUT_NS {

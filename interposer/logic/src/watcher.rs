@@ -68,11 +68,14 @@ impl Process {
         let word = place.region.gate();
         if slot.waiters.load(Ordering::Acquire) > 0 {
             // Drained before the announced end, and nothing has been decided yet: say so, or the device idles.
-            // And where another thread's issue has hidden that this one waits, say that too.
-            let here = word.is_open() && slot.demand_word.load(Ordering::Relaxed) == word.0;
-            let early = here && slot.estimated_end_ns.load(Ordering::Relaxed) > now_ns;
-            if early || slot.demand.load(Ordering::Relaxed) == Demand::Running as u32 {
-                place.say(Demand::Waiting, word.0, now_ns);
+            // Drained behind a closed gate: say so once, because until then the work may still go on. And where another
+            // thread's issue has hidden that this one waits, say that too.
+            let said_ns = slot.estimated_end_ns.load(Ordering::Relaxed);
+            let here = slot.demand_word.load(Ordering::Relaxed) == word.0;
+            let early = word.is_open() && here && said_ns > now_ns;
+            let drained = !word.is_open() && said_ns != 0;
+            if early || drained || slot.demand.load(Ordering::Relaxed) == Demand::Running as u32 {
+                place.say(Demand::Waiting, word.0, 0);
                 drop(bursts);
                 place.ring();
             }

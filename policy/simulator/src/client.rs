@@ -176,7 +176,7 @@ impl Client {
             let (tenant, estimated_end_ns) = (self.tenant, now_ns);
             wish.ring.push(match self.gate_until_ns {
                 Some(_) => Input::Announced { tenant, estimated_end_ns },
-                None => Input::Wants { tenant },
+                None => Input::Drained { tenant },
             });
         }
         wish

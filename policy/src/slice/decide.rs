@@ -128,6 +128,7 @@ impl SliceScheduler {
         self.queue.book(turn.tenant, |place, clock| {
             let measured_ns = place.account.charged_ns() - turn.charged_before_ns;
             place.account.hold(clock, now_ns, (silent_ns - measured_ns.max(0)).max(0));
+            place.unmeasured.measured(limit_ns);
         });
     }
 

@@ -292,6 +292,7 @@ fn tenant_of(input: &Input) -> Option<TenantId> {
         | Input::Owe { tenant, .. }
         | Input::Wants { tenant }
         | Input::Announced { tenant, .. }
+        | Input::Drained { tenant }
         | Input::Idle { tenant }
         | Input::Burst { tenant, .. }
         | Input::FirstLaunch { tenant, .. } => Some(tenant),

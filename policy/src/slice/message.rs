@@ -65,6 +65,11 @@ pub enum Input {
         /// When its queued work is expected to end, `CLOCK_MONOTONIC`.
         estimated_end_ns: u64,
     },
+    /// The tenant has nothing outstanding, and stands at its closed gate.
+    Drained {
+        /// Who.
+        tenant: TenantId,
+    },
     /// The tenant has nothing outstanding and wants nothing.
     Idle {
         /// Who.

@@ -210,6 +210,7 @@ impl Queue {
             let priority = place.share.priority as usize;
             place.account.forgive(&mut self.clocks[priority], now[priority], now_ns);
             place.silent_since_ns = place.silent_since_ns.map(|_| now_ns);
+            place.unmeasured.end();
         }
         for tenant in self.places.keys().copied().collect::<Vec<_>>() {
             self.place(tenant);

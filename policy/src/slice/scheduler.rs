@@ -160,6 +160,10 @@ impl SliceScheduler {
                 _ => self.want(tenant, commands),
             },
             Input::Announced { tenant, estimated_end_ns } => self.announce(tenant, estimated_end_ns, commands),
+            Input::Drained { tenant } => {
+                self.queue.note(tenant, |place| place.unmeasured.end());
+                self.want(tenant, commands);
+            }
             Input::Idle { tenant } => {
                 self.queue.note(tenant, |place| place.unmeasured.end());
                 self.end_turn_of(tenant, commands);

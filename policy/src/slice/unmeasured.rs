@@ -1,8 +1,13 @@
 //! What is launched and not yet measured.
 
+/// The longest stretch that counts.
+const LIMIT_NS: u64 = 500_000_000;
+
 /// A stretch of device time in which a tenant has had work, as far as it has announced, and of which no burst has told
 /// yet. It is never charged; but who is next is decided before the last bursts have ended, and while a kernel of a
 /// second runs nothing is measured for a second: without it such a tenant would look as if it were owed all that time.
+///
+/// It is believed up to [`LIMIT_NS`]: a tenant that has ended long ago and cannot say so should not wait for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unmeasured {
     from_ns: u64,
@@ -12,7 +17,7 @@ pub(super) struct Unmeasured {
 impl Unmeasured {
     /// How long it is.
     pub(super) fn ns(self) -> u64 {
-        self.until_ns.saturating_sub(self.from_ns)
+        self.until_ns.saturating_sub(self.from_ns).min(LIMIT_NS)
     }
 
     /// A gate opens. What was launched behind an earlier opening and has not ended goes on.

@@ -198,6 +198,7 @@ impl Tenant {
         self.live = waiting || running;
         match (open, waiting, running) {
             (_, false, false) => Some(Input::Idle { tenant }),
+            (false, true, _) if end_ns == 0 => Some(Input::Drained { tenant }),
             (false, true, _) => Some(Input::Wants { tenant }),
             // Closed, and still finishing what it issued: nothing new.
             (false, false, true) => None,

@@ -47,5 +47,9 @@ fn stop_and_continue(host: &Host) -> Result<()> {
     let back_ns = continued_ns + 1_500_000_000;
     let entitled = [(open.id.as_str(), 0.4), (closed.id.as_str(), 0.6)];
     let error = worst_proportion_error_points(&trace, &entitled, back_ns, end_ns);
-    ensure(error <= 8.0, || format!("afterwards the shares are off by {error:.2} points"))
+    ensure(error <= 8.0, || {
+        let shares = entitled.map(|(id, _)| trace.share(id, back_ns, end_ns));
+        let leases = host.leases().map(|leases| format!("{leases:#?}")).unwrap_or_default();
+        format!("afterwards the shares are {shares:.3?}, off by {error:.2} points; {leases}")
+    })
 }
