@@ -175,6 +175,22 @@ fn a_limit_holds_also_on_an_idle_device() {
 }
 
 #[test]
+fn who_uses_what_a_limit_leaves_owes_nothing_for_it() {
+    let mut table = Table::new(&[(A, Share { limit_permille: Some(100), ..Share::of(300) }), (B, Share::of(300))]);
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    for _ in 0..600 {
+        let Some(tenant) = table.scheduler.running() else { panic!("B always wants") };
+        table.now += 10 * MS;
+        table.burst(tenant, 10 * MS);
+        table.tell(Input::Announced { tenant, estimated_end_ns: table.now });
+    }
+    let (a, b) = (table.scheduler.charged_ns(A).expect("joined"), table.scheduler.charged_ns(B).expect("joined"));
+    assert!(a <= (a + b) / 10 + 20 * MS && a >= (a + b) / 12, "{a} of {}", a + b);
+    assert!(table.scheduler.debt_ns(B) <= 70 * MS, "{}", table.scheduler.debt_ns(B));
+}
+
+#[test]
 fn without_its_limit_a_waiting_tenant_runs_at_once() {
     let mut table = Table::new(&[(A, Share { limit_permille: Some(100), ..Share::of(100) })]);
     table.tell(Input::Wants { tenant: A });

@@ -131,13 +131,25 @@ impl Account {
     /// Enters `clock`, the same or another, after [`depart`](Self::depart), with a weight: the lag stays. Where nobody
     /// else is active there is nobody to owe anything.
     pub(super) fn arrive(&mut self, clock: &mut VirtualClock, weight_permille: u16, lag: i128) {
-        self.weight = i128::from(weight_permille.max(1));
+        self.arrive_with(clock, i128::from(weight_permille.max(1)), lag);
+    }
+
+    fn arrive_with(&mut self, clock: &mut VirtualClock, weight: i128, lag: i128) {
+        self.weight = weight;
         self.origin = clock.entry_with_lag(self.weight, lag, self.active);
         self.service_ns = 0;
         self.eligible_at = self.origin;
         if self.active {
             clock.enter(self.weight, self.eligible_at);
         }
+    }
+
+    /// Is owed no more than `credit_ns`; what the others owe it shrinks by as much.
+    pub(super) fn limit_credit(&mut self, clock: &mut VirtualClock, credit_ns: u64) {
+        let credit = i128::from(credit_ns) * SCALE;
+        let weight = self.weight;
+        let lag = self.depart(clock);
+        self.arrive_with(clock, weight, lag.min(credit));
     }
 
     /// Neither owes nor is owed anything from now on. To be done for all that share `clock`: the sum of their lags is
