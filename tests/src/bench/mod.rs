@@ -4,13 +4,14 @@
 //! figures of a real one. Where absolute times are given they are those of this machine at this hour.
 //!
 //! Rooms: `figures` and `catalog` (names and promises), `sheet` and `table` (what was measured), `sharing` with `trio`,
-//! `phases` and `lending` (three tenants), `calls` and `call_cost` (calls in a container), `gate` and `null_driver`
+//! `containers`, `phases` and `lending` (three tenants), `calls` and `call_cost` (calls in a container), `gate` and `null_driver`
 //! (the gate alone), `runtime` and `bundle` (whole processes of the OCI runtime), `decide` (the scheduler).
 
 mod bundle;
 pub mod call_cost;
 mod calls;
 mod catalog;
+mod containers;
 mod decide;
 mod figures;
 mod gate;

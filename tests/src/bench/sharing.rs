@@ -1,11 +1,12 @@
 //! Shares, lending, kills and the supervisor's own cost: three tenants with gpool beside the same three without.
 
+use super::containers::Way;
 use super::figures::MACHINE;
 use super::lending::{Lending, lend};
 use super::phases::{self, Busy, Kills};
 use super::process_cost::{cpu_ns, resident_mib};
 use super::sheet::Sheet;
-use super::trio::{Trio, Way};
+use super::trio::Trio;
 use crate::failure::{Failure, Result};
 use crate::host::Host;
 use gpool_protocol::SupervisorInfo;
