@@ -5,7 +5,8 @@
 //!
 //! Rooms: `figures` and `catalog` (names and promises), `sheet` and `table` (what was measured), `sharing` with `trio`,
 //! `containers`, `phases` and `lending` (three tenants), `calls` and `call_cost` (calls in a container), `gate` and `null_driver`
-//! (the gate alone), `runtime` and `bundle` (whole processes of the OCI runtime), `decide` (the scheduler).
+//! (the gate alone), `runtime` and `bundle` (whole processes of the OCI runtime), `decide` and `host_decide` (the
+//! scheduler).
 
 mod bundle;
 pub mod call_cost;
@@ -15,6 +16,7 @@ mod containers;
 mod decide;
 mod figures;
 mod gate;
+mod host_decide;
 mod lending;
 mod null_driver;
 mod phases;
@@ -53,7 +55,10 @@ const SECTIONS: [Section; 5] = [
     Section { name: "calls", measure: |host, _, sheet| calls::measure(host, sheet) },
     Section { name: "runtime", measure: |host, inside, sheet| runtime::measure(host, &inside.cgroup_parent, sheet) },
     Section { name: "gate", measure: |_, _, sheet| gate::measure(sheet) },
-    Section { name: "decide", measure: |_, _, sheet| decide::measure(sheet) },
+    Section {
+        name: "decide",
+        measure: |_, _, sheet| decide::measure(sheet).and_then(|()| host_decide::measure(sheet)),
+    },
 ];
 
 /// `gpool-bench [SECTION]`: exit status 0 if everything could be measured, whatever the figures are.
