@@ -39,6 +39,11 @@ impl Tenant<'_> {
         command
     }
 
+    /// What its container must mount, as docker's `-v` takes it.
+    pub fn mount(&self) -> Option<String> {
+        self.pause.map(|pause| format!("{}:{MOUNT}:ro", pause.directory.display()))
+    }
+
     /// Starts it in a container with the runtime `gpool`.
     pub fn run(&self, host: &Host, name: &str, env: &[(&str, &str)]) -> Result<Container> {
         self.run_with(host, name, env, &[])
@@ -46,7 +51,7 @@ impl Tenant<'_> {
 
     /// The same with further options of `gpool-tenant`, such as `--graph`; its `--help` lists them.
     pub fn run_with(&self, host: &Host, name: &str, env: &[(&str, &str)], more: &[&str]) -> Result<Container> {
-        let mount = self.pause.map(|pause| format!("{}:{MOUNT}:ro", pause.directory.display()));
+        let mount = self.mount();
         let options: Vec<&str> = mount.iter().flat_map(|mount| ["-v", mount]).collect();
         let command = self.command();
         let command: Vec<&str> = command.iter().map(String::as_str).chain(more.iter().copied()).collect();

@@ -20,13 +20,20 @@ pub fn run(client: &Client, format: Format) -> Result<(), Failure> {
     }
 }
 
-fn facts(info: &SupervisorInfo) -> [(&'static str, String); 6] {
+fn facts(info: &SupervisorInfo) -> [(&'static str, String); 8] {
     [
         ("client version", env!("CARGO_PKG_VERSION").to_owned()),
         ("supervisor version", info.version.clone()),
         ("supervisor pid", info.pid.to_string()),
         ("region version", info.region_version.to_string()),
         ("hand-off", format_duration(info.handoff_ns)),
+        ("hand-off p50", recent(info.handoff_p50_ns)),
+        ("hand-off p99", recent(info.handoff_p99_ns)),
         ("slice", format_duration(info.slice_ns)),
     ]
+}
+
+/// There may have been no hand-off in the last seconds.
+fn recent(handoff_ns: Option<u64>) -> String {
+    handoff_ns.map_or_else(|| "-".to_owned(), format_duration)
 }

@@ -1,5 +1,6 @@
 //! The schedulers of all GPUs, and the gates that they move.
 
+use super::handoffs::Handoffs;
 use super::order::{Notice, Standing, Statistics};
 use super::tenant::{Heard, Tenant};
 use crate::clock;
@@ -15,6 +16,7 @@ pub type Tenants = BTreeMap<TenantId, Tenant>;
 pub struct Gates {
     scheduler: HostScheduler,
     heard: Heard,
+    handoffs: Handoffs,
     commands: Vec<Command>,
 }
 
@@ -26,7 +28,7 @@ impl Gates {
 
     fn with(parameters: Parameters, gpus: usize, now_ns: u64) -> Self {
         let scheduler = HostScheduler::new(parameters, gpus, now_ns);
-        Self { scheduler, heard: Heard::default(), commands: Vec::new() }
+        Self { scheduler, heard: Heard::default(), handoffs: Handoffs::new(now_ns), commands: Vec::new() }
     }
 
     /// When to look next, if nothing happens before.
@@ -114,6 +116,7 @@ impl Gates {
 
     /// The figures of this moment.
     pub fn statistics(&self, tenants: &Tenants) -> Statistics {
+        let at_ns = clock::now_ns();
         let on = |(tenant, gpu): (&Tenant, usize)| {
             let scheduler = self.scheduler.server(gpu);
             Standing {
@@ -126,10 +129,11 @@ impl Gates {
         let all = tenants.values().flat_map(|tenant| tenant.gpus.iter().map(move |gpu| (tenant, *gpu)));
         let servers = || (0..self.scheduler.server_count()).map(|gpu| self.scheduler.server(gpu));
         Statistics {
-            at_ns: clock::now_ns(),
+            at_ns,
             standings: all.map(on).collect(),
             handoff_ns: servers().map(|server| server.handoff_ns()).max().unwrap_or(0),
             slice_ns: servers().map(|server| server.slice_ns()).max().unwrap_or(0),
+            handoffs: self.handoffs.figures(at_ns),
         }
     }
 
@@ -139,7 +143,11 @@ impl Gates {
             self.scheduler.burst(clock::now_ns(), gpu, burst, &mut self.commands);
         }
         for input in self.heard.inputs.drain(..) {
-            self.scheduler.handle(clock::now_ns(), input, &mut self.commands);
+            let now_ns = clock::now_ns();
+            if let Input::FirstLaunch { after_open_ns, .. } = input {
+                self.handoffs.add(now_ns, after_open_ns);
+            }
+            self.scheduler.handle(now_ns, input, &mut self.commands);
         }
     }
 

@@ -156,3 +156,21 @@ fn a_lower_priority_waits_and_is_told_for_whom() {
     let State::Waiting { behind, cause, .. } = explained[0].state else { panic!("{explained:?}") };
     assert_eq!((behind, cause), (Some(TenantId(1)), WaitCause::Priority));
 }
+
+#[test]
+fn hand_offs_are_counted_once_for_each_gate_that_was_closed() {
+    let mut stage = Stage::new(1);
+    let region = stage.join(1, &[0], Share::of(300));
+    let figures = |stage: &Stage| stage.gates.statistics(&stage.tenants).handoffs;
+    stand_at_the_gate(&region);
+    stage.look(1);
+    assert_eq!(figures(&stage), None, "opened, and nothing launched yet");
+    let opened = region.gate();
+    put(&region, 88, &(clock::now_ns() + 40_000_000).to_le_bytes());
+    put(&region, 80, &opened.0.to_le_bytes());
+    stage.look(1);
+    stage.look(1);
+    let told = figures(&stage).unwrap();
+    assert_eq!((told.count, told.p50_ns), (1, told.p99_ns));
+    assert!(told.p50_ns >= 40_000_000, "{told:?}");
+}

@@ -4,6 +4,7 @@
 //! through a channel, and answers go out through channels.
 
 mod gates;
+mod handoffs;
 mod order;
 mod tenant;
 mod thread;

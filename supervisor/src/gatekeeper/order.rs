@@ -1,5 +1,6 @@
 //! What the other threads tell the gatekeeper, and what it tells them.
 
+use super::handoffs::HandoffFigures;
 use crate::region::RegionHost;
 use gpool_policy::TenantId;
 use gpool_policy::slice::{Explanation, Share};
@@ -134,4 +135,6 @@ pub struct Statistics {
     pub handoff_ns: u64,
     /// Longest of the GPUs' slices.
     pub slice_ns: u64,
+    /// Hand-offs of the last seconds on all GPUs together; none when there was none.
+    pub handoffs: Option<HandoffFigures>,
 }

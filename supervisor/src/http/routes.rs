@@ -90,6 +90,7 @@ fn own(peer: &Peer, leases: &Leases, id: &str) -> Result<String, ErrorBody> {
 
 fn info(leases: &Leases, identity: &Identity) -> SupervisorInfo {
     let statistics = leases.gatekeeper.statistics();
+    let handoffs = statistics.handoffs;
     SupervisorInfo {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: HostPid(std::process::id()),
@@ -97,6 +98,9 @@ fn info(leases: &Leases, identity: &Identity) -> SupervisorInfo {
         region_version: VERSION,
         handoff_ns: statistics.handoff_ns,
         slice_ns: statistics.slice_ns,
+        handoff_count: Some(handoffs.map_or(0, |handoffs| handoffs.count)),
+        handoff_p50_ns: handoffs.map(|handoffs| handoffs.p50_ns),
+        handoff_p99_ns: handoffs.map(|handoffs| handoffs.p99_ns),
     }
 }
 

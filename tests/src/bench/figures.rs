@@ -1,8 +1,8 @@
 //! The figures: their names, their units, what was measured and what is promised.
 
 use super::catalog::Figure;
-use super::catalog::Promise::{self, AtLeast, AtMost, Nothing};
-use super::catalog::Reduce::{self, Median, P99, Worst};
+use super::catalog::Promise::{self, AtLeast, AtMost, Nothing, Within};
+use super::catalog::Reduce::{self, Median, P99, Quotient, Worst};
 
 const fn simulated(
     name: &'static str,
@@ -46,6 +46,47 @@ pub const FIGURES: &[Figure] = &[
         "the same of the tenant that received least of what it is entitled to",
     ),
     simulated(
+        "share.ten_ninety",
+        "ratio",
+        Median,
+        Within(0.95, 1.05),
+        "received by a 10 % tenant over received by a 90 % tenant, times 9, over 8 s; native: plain containers",
+    ),
+    simulated(
+        "share.seven_error_10s",
+        "points",
+        Median,
+        AtMost(1.0),
+        "worst deviation of seven tenants from 40/15/10/10/10/10/5 % over 10 s, kernels of 0.3 to 3 ms; \
+         native: plain containers",
+    ),
+    simulated(
+        "share.limit_030",
+        "ratio",
+        Median,
+        Within(0.28, 0.32),
+        "received by a busy tenant with fraction and limit 0.3 alone on the GPU, 3 s; native: a plain container",
+    ),
+    simulated(
+        "share.graph_limit_050",
+        "ratio",
+        Median,
+        Within(0.48, 0.52),
+        "received by a tenant that launches graphs of 20 kernels of 0.25 ms with limit 0.5, alone, 3 s; \
+         native: a plain container",
+    ),
+    simulated(
+        "latency.p99_beside_batch",
+        "ratio",
+        Quotient("latency.p99_beside", "latency.p99_alone"),
+        AtMost(1.5),
+        "requests of 3 ms of work, Poisson with 30/s, of a latency tenant with 20 % beside busy batch tenants with 50 \
+         and 30 %; native: plain containers",
+    ),
+    simulated("latency.p99_beside", "ms", P99, Nothing, "such a request beside the two; native: plain containers"),
+    simulated("latency.p99_alone", "ms", P99, Nothing, "such a request alone on the GPU"),
+    simulated("latency.p50_beside_batch", "ms", Median, Nothing, "the middle one beside the two"),
+    simulated(
         "gpu.busy",
         "ratio",
         Median,
@@ -82,7 +123,7 @@ pub const FIGURES: &[Figure] = &[
         Nothing,
         "the tenant wants again to its first kernel, up to 1 ms of it the tenant's own poll; native as in lend.time",
     ),
-    simulated("reclaim.p99", "ms", P99, AtMost(50.0), "the same"),
+    simulated("reclaim.p99", "ms", P99, AtMost(20.0), "the same"),
     simulated(
         "update.effect",
         "ms",
@@ -178,8 +219,10 @@ pub const FIGURES: &[Figure] = &[
         "us",
         Median,
         Nothing,
-        "gate opened to the first launch behind it, three tenants competing; the supervisor's own running mean",
+        "gate opened that was closed to the first launch behind it, three tenants competing; the supervisor's own \
+         count, rounded up by at most a sixteenth",
     ),
+    simulated("handoff.p99", "us", Median, Nothing, "the same, 99th percentile of each round"),
     host("supervisor.rss", "MiB", Median, AtMost(32.0), "resident memory with three tenants competing"),
     host("supervisor.cpu_idle", "ratio", Median, AtMost(0.01), "of one core, three idle leases, 10 s"),
     host("supervisor.cpu_busy", "ratio", Median, Nothing, "of one core, three tenants competing, 10 s"),
@@ -196,4 +239,11 @@ pub const FIGURES: &[Figure] = &[
     host("decide.128", "ns", Median, Nothing, "the same with 128"),
     host("decide.1000", "ns", Median, Nothing, "the same with 1000"),
     host("decide.growth", "ratio", Median, AtMost(12.0), "a decision with 1000 tenants over one with 2"),
+    host(
+        "host.decide_128",
+        "ratio",
+        Median,
+        Nothing,
+        "of one core: all decisions for 16 GPUs with 8 busy tenants each and slices of 6 ms, CPU time over virtual time",
+    ),
 ];

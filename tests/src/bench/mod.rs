@@ -4,16 +4,21 @@
 //! figures of a real one. Where absolute times are given they are those of this machine at this hour.
 //!
 //! Rooms: `figures` and `catalog` (names and promises), `sheet` and `table` (what was measured), `sharing` with `trio`,
-//! `phases` and `lending` (three tenants), `calls` and `call_cost` (calls in a container), `gate` and `null_driver`
-//! (the gate alone), `runtime` and `bundle` (whole processes of the OCI runtime), `decide` (the scheduler).
+//! `phases` and `lending` (three tenants), `entitlements`, `latency` and `containers` (other tenants), `calls` and
+//! `call_cost` (calls in a container), `gate` and `null_driver` (the gate alone), `runtime` and `bundle` (whole processes
+//! of the OCI runtime), `decide` and `host_decide` (the scheduler).
 
 mod bundle;
 pub mod call_cost;
 mod calls;
 mod catalog;
+mod containers;
 mod decide;
+mod entitlements;
 mod figures;
 mod gate;
+mod host_decide;
+mod latency;
 mod lending;
 mod null_driver;
 mod phases;
@@ -47,12 +52,18 @@ struct Section {
     measure: fn(&Host, &Inside, &mut Sheet) -> Result<()>,
 }
 
-const SECTIONS: [Section; 5] = [
+/// In between stand those without containers: meanwhile the places of ended leases run out.
+const SECTIONS: [Section; 7] = [
     Section { name: "sharing", measure: |host, _, sheet| sharing::measure(host, sheet) },
+    Section { name: "entitled", measure: |host, _, sheet| entitlements::measure(host, sheet) },
+    Section { name: "latency", measure: |host, _, sheet| latency::measure(host, sheet) },
+    Section { name: "gate", measure: |_, _, sheet| gate::measure(sheet) },
+    Section {
+        name: "decide",
+        measure: |_, _, sheet| decide::measure(sheet).and_then(|()| host_decide::measure(sheet)),
+    },
     Section { name: "calls", measure: |host, _, sheet| calls::measure(host, sheet) },
     Section { name: "runtime", measure: |host, inside, sheet| runtime::measure(host, &inside.cgroup_parent, sheet) },
-    Section { name: "gate", measure: |_, _, sheet| gate::measure(sheet) },
-    Section { name: "decide", measure: |_, _, sheet| decide::measure(sheet) },
 ];
 
 /// `gpool-bench [SECTION]`: exit status 0 if everything could be measured, whatever the figures are.

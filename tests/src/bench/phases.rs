@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 /// Between two readings where shares over seconds are wanted.
-const EVERY: Duration = Duration::from_millis(5);
+pub const EVERY: Duration = Duration::from_millis(5);
 /// Between two readings where moments are wanted.
 pub const EVERY_MOMENT: Duration = Duration::from_millis(1);
 
@@ -37,15 +37,12 @@ pub struct Busy {
     pub cpu_wait: Option<f64>,
 }
 
-/// Watches ten seconds in which nothing changes. `meanwhile` is called once a second.
-pub fn all_busy(host: &Host, trio: &Trio, mut meanwhile: impl FnMut() -> Result<()>) -> Result<Busy> {
+/// Watches ten seconds in which nothing changes.
+pub fn all_busy(host: &Host, trio: &Trio) -> Result<Busy> {
     sleep(SETTLE);
     let recorder = Recorder::start(host.meter()?, EVERY);
     let (from_ns, waited_us) = (now_ns(), cpu_wait_us());
-    for _ in 0..BUSY.as_secs() {
-        sleep(Duration::from_secs(1));
-        meanwhile()?;
-    }
+    sleep(BUSY);
     let (to_ns, waited_to_us) = (now_ns(), cpu_wait_us());
     let trace = recorder.stop()?;
     let waited = |(from_us, to_us): (u64, u64)| (to_us - from_us) as f64 * 1e3 / (to_ns - from_ns) as f64;

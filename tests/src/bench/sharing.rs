@@ -1,12 +1,13 @@
 //! Shares, lending, kills and the supervisor's own cost: three tenants with gpool beside the same three without.
 
+use super::containers::Way;
 use super::figures::MACHINE;
 use super::lending::{Lending, lend};
 use super::phases::{self, Busy, Kills};
 use super::process_cost::{cpu_ns, resident_mib};
 use super::sheet::Sheet;
-use super::trio::{Trio, Way};
-use crate::failure::{Failure, Result};
+use super::trio::Trio;
+use crate::failure::{Failure, Result, ensure};
 use crate::host::Host;
 use gpool_protocol::SupervisorInfo;
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 const PAUSES: usize = 105;
 /// The same without gpool, where they vary less.
 const PLAIN_PAUSES: usize = 35;
+/// Hand-offs that each round needs at least: three rounds hold the 300 that a 99th percentile needs.
+const HANDOFFS: u64 = 100;
 const IDLE: Duration = Duration::from_secs(10);
 /// After the last tenant has fallen idle.
 const IDLE_SETTLE: Duration = Duration::from_secs(1);
@@ -62,7 +65,7 @@ struct Plain {
 
 fn plain(host: &Host) -> Result<Plain> {
     let mut trio = Trio::start(host, Way::Plain)?;
-    let busy = phases::all_busy(host, &trio, || Ok(()))?;
+    let busy = phases::all_busy(host, &trio)?;
     trio.make_lender_prompt(host)?;
     let lending = lend(host, &trio, PLAIN_PAUSES)?;
     let kills = phases::kills(host, &trio)?;
@@ -73,18 +76,25 @@ fn plain(host: &Host) -> Result<Plain> {
 /// Ten busy seconds, with what the supervisor says and costs meanwhile.
 fn supervised(host: &Host, trio: &Trio, sheet: &mut Sheet) -> Result<Busy> {
     let pid = supervisor(host)?;
-    let mut handoffs_us = Vec::new();
     let (start, before_ns) = (Instant::now(), cpu_ns(pid)?);
-    let busy = phases::all_busy(host, trio, || {
-        let info: SupervisorInfo = host.client().get("/v1/info")?;
-        handoffs_us.push(info.handoff_ns as f64 / 1e3);
-        Ok(())
-    })?;
+    let busy = phases::all_busy(host, trio)?;
+    // All of the last ten seconds, and so of the busy ones.
+    let info: SupervisorInfo = host.client().get("/v1/info")?;
     let used = (cpu_ns(pid)? - before_ns) as f64 / start.elapsed().as_nanos() as f64;
     sheet.add("supervisor.cpu_busy", &[used], &[])?;
     sheet.add("supervisor.rss", &[resident_mib(pid)?], &[])?;
-    sheet.add("handoff.p50", &handoffs_us, &[])?;
+    let [p50_us, p99_us] = handoffs_us(&info)?;
+    sheet.add("handoff.p50", &[p50_us], &[])?;
+    sheet.add("handoff.p99", &[p99_us], &[])?;
     Ok(busy)
+}
+
+/// The middle and the 99th percentile of the hand-offs that `info` is about, in microseconds.
+fn handoffs_us(info: &SupervisorInfo) -> Result<[f64; 2]> {
+    let count = info.handoff_count.unwrap_or(0);
+    ensure(count >= HANDOFFS, || format!("{count} hand-offs in the last seconds, {HANDOFFS} are needed"))?;
+    let us = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3).ok_or_else(|| Failure::new("no hand-off was measured"));
+    Ok([us(info.handoff_p50_ns)?, us(info.handoff_p99_ns)?])
 }
 
 /// Three leases whose tenants want nothing.
@@ -102,4 +112,22 @@ fn idle(host: &Host, trio: &Trio, sheet: &mut Sheet) -> Result<()> {
 
 fn supervisor(host: &Host) -> Result<u32> {
     host.supervisor_pid().ok_or_else(|| Failure::new("the supervisor does not run"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn info(count: u64) -> SupervisorInfo {
+        let told = json!({"version": "0", "pid": 1, "started_unix_ms": 1, "region_version": 1, "handoff_ns": 1,
+            "slice_ns": 1, "handoff_count": count, "handoff_p50_ns": 98304, "handoff_p99_ns": 294912});
+        serde_json::from_value(told).unwrap()
+    }
+
+    #[test]
+    fn hand_offs_are_microseconds_and_enough_of_them() {
+        assert_eq!(handoffs_us(&info(100)), Ok([98.304, 294.912]));
+        assert!(handoffs_us(&info(99)).unwrap_err().to_string().contains("99 hand-offs"));
+    }
 }

@@ -1,6 +1,6 @@
 //! What has been measured so far, round by round, and the files and the table that come of it.
 
-use super::catalog::{Figure, Reduce, figure};
+use super::catalog::{Figure, Reduce, figure as named};
 use super::figures::{FIGURES, MACHINE};
 use crate::failure::{Context, Failure, Result};
 use serde_json::{Map, Value, json};
@@ -42,7 +42,10 @@ impl Sheet {
     /// # Errors
     /// When nothing was measured.
     pub fn add(&mut self, name: &str, own: &[f64], native: &[f64]) -> Result<()> {
-        let known = figure(name).ok_or_else(|| Failure::new(format!("no figure is called {name}")))?;
+        let known = named(name).ok_or_else(|| Failure::new(format!("no figure is called {name}")))?;
+        if matches!(known.reduce, Reduce::Quotient(..)) {
+            return Err(Failure::new(format!("{name} follows from others and is not measured by itself")));
+        }
         if own.is_empty() || own.iter().chain(native).any(|measured| !measured.is_finite()) {
             return Err(Failure::new(format!("{name} could not be measured: {own:?}, native {native:?}")));
         }
@@ -52,14 +55,27 @@ impl Sheet {
 
     /// What was measured, in the order of the catalog.
     pub fn lines(&self) -> Vec<Line> {
-        FIGURES.iter().filter_map(|figure| Some(line(figure, self.0.get(figure.name)?))).collect()
+        FIGURES.iter().filter_map(|figure| self.line(figure)).collect()
+    }
+
+    fn line(&self, figure: &'static Figure) -> Option<Line> {
+        match figure.reduce {
+            Reduce::Quotient(over, under) => {
+                Some(quotient(figure, &self.line(named(over)?)?, &self.line(named(under)?)?))
+            }
+            Reduce::Median | Reduce::Worst | Reduce::P99 => Some(line(figure, self.0.get(figure.name)?)),
+        }
     }
 
     /// Figures that should have been measured in each of `rounds` and were not.
     pub fn missing(&self, rounds: usize) -> Vec<&'static str> {
         let measured = |name: &str| self.0.get(name).map_or(0, Vec::len);
-        let names = FIGURES.iter().map(|figure| figure.name).filter(|name| *name != MACHINE);
-        names.filter(|name| measured(name) < rounds).collect()
+        let of_round = |figure: &Figure| match figure.reduce {
+            Reduce::Quotient(over, under) => measured(over).min(measured(under)),
+            Reduce::Median | Reduce::Worst | Reduce::P99 => measured(figure.name),
+        };
+        let figures = FIGURES.iter().filter(|figure| figure.name != MACHINE);
+        figures.filter(|figure| of_round(figure) < rounds).map(|figure| figure.name).collect()
     }
 
     /// The results as JSON.
@@ -88,7 +104,7 @@ fn line(figure: &'static Figure, rounds: &[Round]) -> Line {
     let all = |pick: Pick| -> Vec<f64> { rounds.iter().flat_map(pick).copied().collect() };
     let over_rounds = |each: &[f64], all: &[f64]| match figure.reduce {
         Reduce::P99 => reduced(Reduce::P99, all),
-        Reduce::Median | Reduce::Worst => reduced(Reduce::Median, each),
+        Reduce::Median | Reduce::Worst | Reduce::Quotient(..) => reduced(Reduce::Median, each),
     };
     let (own, native): (Pick, Pick) = (|round| &round.own, |round| &round.native);
     let (rounds, native_rounds) = (each(own), each(native));
@@ -102,14 +118,29 @@ fn line(figure: &'static Figure, rounds: &[Round]) -> Line {
     }
 }
 
+/// One line over another. Events are those of the line that has fewer.
+fn quotient(figure: &'static Figure, over: &Line, under: &Line) -> Line {
+    let by_round = |over: &[f64], under: &[f64]| over.iter().zip(under).map(|(over, under)| over / under).collect();
+    Line {
+        figure,
+        value: over.value / under.value,
+        native: over.native.zip(under.native).map(|(over, under)| over / under),
+        rounds: by_round(&over.rounds, &under.rounds),
+        native_rounds: by_round(&over.native_rounds, &under.native_rounds),
+        events: over.events.min(under.events),
+    }
+}
+
 /// One number for many, of which there is at least one. Percentiles are by nearest rank, so that each one was measured.
 fn reduced(reduce: Reduce, measured: &[f64]) -> f64 {
     let mut sorted = measured.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
     match reduce {
-        Reduce::Median if sorted.len().is_multiple_of(2) => sorted[middle - 1].midpoint(sorted[middle]),
-        Reduce::Median => sorted[middle],
+        Reduce::Median | Reduce::Quotient(..) if sorted.len().is_multiple_of(2) => {
+            sorted[middle - 1].midpoint(sorted[middle])
+        }
+        Reduce::Median | Reduce::Quotient(..) => sorted[middle],
         Reduce::Worst => sorted[sorted.len() - 1],
         Reduce::P99 => sorted[(sorted.len() * 99).div_ceil(100) - 1],
     }
@@ -126,7 +157,7 @@ fn entry(line: &Line) -> Value {
         "value": self::rounded(line.value),
         "unit": line.figure.unit,
         "native": line.native.map(self::rounded),
-        "promise": line.figure.promise.limit(),
+        "promise": line.figure.promise.json(),
         "kept": line.figure.promise.is_kept(line.value),
         "rounds": rounded(&line.rounds),
         "native_rounds": rounded(&line.native_rounds),
@@ -160,6 +191,28 @@ mod tests {
         assert_eq!(of("reclaim.p99").rounds, [98.0, 198.0, 298.0]);
         assert_eq!(sheet.json()["share.error_10s"]["kept"], true);
         assert!(sheet.missing(3).contains(&"decide.16") && !sheet.missing(3).contains(&"reclaim.p99"));
+    }
+
+    #[test]
+    fn a_quotient_is_of_the_percentiles_over_all_rounds() {
+        let mut sheet = Sheet::default();
+        let line =
+            |sheet: &Sheet| sheet.lines().into_iter().find(|line| line.figure.name == "latency.p99_beside_batch");
+        for round in 0..3 {
+            sheet.add("latency.p99_beside", &[f64::from(round) + 6.0; 100], &[30.0]).unwrap();
+            assert!(round > 0 || line(&sheet).is_none(), "one of two is no quotient");
+            sheet.add("latency.p99_alone", &[4.0; 110], &[3.0]).unwrap();
+        }
+        let line = line(&sheet).unwrap();
+        assert_eq!((line.value, line.native, line.events), (2.0, Some(10.0), 300));
+        assert_eq!((line.rounds, line.native_rounds), (vec![1.5, 1.75, 2.0], vec![10.0; 3]));
+        assert!(!sheet.missing(3).contains(&"latency.p99_beside_batch"));
+        assert!(sheet.missing(4).contains(&"latency.p99_beside_batch"));
+    }
+
+    #[test]
+    fn a_quotient_is_not_measured_by_itself() {
+        assert!(Sheet::default().add("latency.p99_beside_batch", &[1.0], &[]).is_err());
     }
 
     #[test]

@@ -34,6 +34,7 @@ fn count(line: &Line) -> String {
         Reduce::P99 => format!("; 99th percentile of {} events", line.events),
         Reduce::Worst => format!("; worst of each round, {} events in all", line.events),
         Reduce::Median => String::new(),
+        Reduce::Quotient(over, under) => format!("; {over} over {under}, of all rounds"),
     }
 }
 
@@ -42,6 +43,7 @@ fn cells(line: &Line) -> [String; 8] {
         Promise::Nothing => String::new(),
         Promise::AtMost(limit) => format!("<= {}", number(limit)),
         Promise::AtLeast(limit) => format!(">= {}", number(limit)),
+        Promise::Within(low, high) => format!("{}..{}", number(low), number(high)),
     };
     let verdict = match kept(line) {
         Some(true) => "kept",

@@ -1,25 +1,14 @@
 //! The three tenants of the main job, with shares of gpool or in plain containers.
 
+use super::containers::{self, Way};
 use crate::failure::{Context, Result};
 use crate::host::{Container, Host};
-use crate::image;
 use crate::measure::Entitled;
 use crate::scenarios::wait_until_running;
 use crate::tenant::{PauseFile, Tenant};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// The directory of the simulated GPU: its device nodes, its libraries and its state.
-const SIMULATED_GPU: &str = "/run/gpool-simgpu";
 const PAUSES: &str = "/run/gpool-bench-pause";
-
-/// How containers get at the GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// With the runtime `gpool` and a request.
-    Leased,
-    /// With plain runc, the device nodes and the driver's own libraries: what the driver's time slicing gives.
-    Plain,
-}
 
 /// One tenant of the main job.
 struct Member {
@@ -101,7 +90,7 @@ impl Trio {
 }
 
 fn pause(index: usize) -> Result<PauseFile> {
-    let directory = pause_directory(index);
+    let directory = Path::new(PAUSES).join(MEMBERS[index].name);
     // One that a tenant of an earlier round was paused with.
     match std::fs::remove_file(directory.join("pause")) {
         Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => Err(cause).context(directory.display()),
@@ -109,39 +98,8 @@ fn pause(index: usize) -> Result<PauseFile> {
     }
 }
 
-fn pause_directory(index: usize) -> PathBuf {
-    Path::new(PAUSES).join(MEMBERS[index].name)
-}
-
 fn start(host: &Host, way: Way, index: usize, pause: &PauseFile, more: &[&str]) -> Result<Container> {
     let Member { name, fraction, memory, kernel_us, allocate_mib, .. } = MEMBERS[index];
     let tenant = Tenant { kernel_us, allocate_mib: Some(allocate_mib), pause: Some(pause) };
-    match way {
-        Way::Leased => tenant.run(host, name, &[("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", memory)]),
-        Way::Plain => {
-            let command: Vec<String> = tenant.command().into_iter().chain(more.iter().map(|s| s.to_string())).collect();
-            run_plain(host, name, &pause_directory(index), &command)
-        }
-    }
-}
-
-fn run_plain(host: &Host, name: &str, pauses: &Path, command: &[String]) -> Result<Container> {
-    let seen_at = command.windows(2).find(|pair| pair[0] == "--pause-file").map(|pair| Path::new(&pair[1]));
-    let seen_at = seen_at.and_then(Path::parent).unwrap_or(Path::new("/data"));
-    let mut options: Vec<String> = ["run", "-d", "--runtime=runc", "--name", name].map(String::from).to_vec();
-    let libraries = ["libcuda.so.1", "libnvidia-ml.so.1"]
-        .map(|library| format!("{SIMULATED_GPU}/lib/{library}:{}/{library}:ro", image::LIBRARIES));
-    let others = [
-        format!("{SIMULATED_GPU}/state:{SIMULATED_GPU}/state"),
-        format!("{}:{}:ro", pauses.display(), seen_at.display()),
-    ];
-    options.extend(libraries.into_iter().chain(others).flat_map(|mount| ["-v".to_owned(), mount]));
-    let nodes = ["nvidia0", "nvidiactl", "nvidia-uvm"];
-    options.extend(
-        nodes.iter().flat_map(|node| ["--device".to_owned(), format!("{SIMULATED_GPU}/dev/{node}:/dev/{node}:rw")]),
-    );
-    options.push(image::NAME.to_owned());
-    options.extend_from_slice(command);
-    host.engine.docker_text(&options.iter().map(String::as_str).collect::<Vec<_>>())?;
-    Container::inspect(&host.engine, name)
+    containers::start(host, way, name, &tenant, &[("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", memory)], more)
 }

@@ -13,7 +13,7 @@ mod pass_through;
 mod paused;
 mod playground;
 mod random_kills;
-mod seven_tenants;
+pub(crate) mod seven_tenants;
 mod several_gpus;
 mod silent_tenant;
 mod simulated_gpu;

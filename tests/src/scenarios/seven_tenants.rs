@@ -10,7 +10,7 @@ use crate::trace::Recorder;
 use std::time::Duration;
 
 /// Name, share, memory and kernel length in microseconds.
-const TENANTS: [(&str, &str, &str, u64); 7] = [
+pub(crate) const TENANTS: [(&str, &str, &str, u64); 7] = [
     ("t1", "0.4", "1GiB", 500),
     ("t2", "0.15", "1GiB", 300),
     ("t3", "0.1", "1GiB", 1000),

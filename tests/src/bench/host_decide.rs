@@ -1,0 +1,241 @@
+//! What deciding costs a host with many GPUs, all of them wanted by many: CPU time over virtual time.
+//!
+//! The scheduler is fed as the gatekeeper feeds it; tenants and GPUs are played in virtual time. Reading reports and
+//! moving gates is not part of it.
+
+use super::process_cost::thread_cpu_ns;
+use super::sheet::Sheet;
+use crate::failure::{Result, ensure};
+use gpool_policy::TenantId;
+use gpool_policy::slice::{Command, HostScheduler, Input, Parameters, ServerSet, Share};
+use gpool_policy::timeline::Burst;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+const GPUS: usize = 16;
+const TENANTS_PER_GPU: usize = 8;
+const MS: u64 = 1_000_000;
+/// Until the schedulers have learnt how long a hand-off takes, and with it the length of a slice.
+const SETTLE_NS: u64 = 2_000 * MS;
+/// Virtual time of one round.
+const LENGTH_NS: u64 = 4_000 * MS;
+/// From an opened gate to the first launch: a slice becomes 100 times this long, 6 ms.
+const HANDOFF_NS: u64 = 60_000;
+/// From a renewal to the next announcement.
+const RING_NS: u64 = 20_000;
+/// A tenant measures bursts of about this length.
+const BURST_NS: u64 = MS;
+
+/// Adds one round.
+pub fn measure(sheet: &mut Sheet) -> Result<()> {
+    let stage = Stage::settled();
+    let before_ns = thread_cpu_ns();
+    let ended = stage.play(LENGTH_NS);
+    let used_ns = thread_cpu_ns() - before_ns;
+    ended.check()?;
+    sheet.add("host.decide_128", &[used_ns as f64 / LENGTH_NS as f64], &[])
+}
+
+/// What a tenant does next by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// It has issued work up to the end of its slice.
+    Announce,
+    /// All it has issued is done, and its gate is closed.
+    Drain,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Tenant {
+    is_open: bool,
+    /// Its gate was opened, and it has not told of its first launch yet.
+    is_fresh: bool,
+    /// Work up to here has been told of, and work up to there has been issued.
+    told_ns: u64,
+    end_ns: u64,
+    received_ns: u64,
+}
+
+/// The scheduler with those who talk to it.
+struct Stage {
+    scheduler: HostScheduler,
+    commands: Vec<Command>,
+    tenants: Vec<Tenant>,
+    /// When each GPU has done all that was issued.
+    free_ns: [u64; GPUS],
+    agenda: BinaryHeap<Reverse<(u64, Step, usize)>>,
+    slices: u64,
+    counted_from_ns: u64,
+    now_ns: u64,
+}
+
+impl Stage {
+    /// All tenants stand at their gates.
+    fn new() -> Self {
+        let mut stage = Self {
+            scheduler: HostScheduler::new(Parameters::default(), GPUS, 0),
+            commands: Vec::new(),
+            tenants: vec![Tenant::default(); GPUS * TENANTS_PER_GPU],
+            free_ns: [0; GPUS],
+            agenda: BinaryHeap::new(),
+            slices: 0,
+            counted_from_ns: 0,
+            now_ns: 0,
+        };
+        let share = Share::of(1000 / TENANTS_PER_GPU as u16);
+        for index in 0..stage.tenants.len() {
+            let servers: ServerSet = std::iter::once(gpu_of(index)).collect();
+            stage.scheduler.join(0, id_of(index), servers, share, 0, &mut stage.commands);
+            stage.say(Input::Wants { tenant: id_of(index) });
+        }
+        stage
+    }
+
+    /// The same after a while, with nothing counted yet.
+    fn settled() -> Self {
+        let mut stage = Self::new().play(SETTLE_NS);
+        (stage.slices, stage.counted_from_ns) = (0, stage.now_ns);
+        stage.tenants.iter_mut().for_each(|tenant| tenant.received_ns = 0);
+        stage
+    }
+
+    /// Lets so much virtual time pass.
+    fn play(mut self, length_ns: u64) -> Self {
+        let last_ns = self.now_ns + length_ns;
+        loop {
+            let step_ns = self.agenda.peek().map(|Reverse((at_ns, ..))| *at_ns);
+            let timer_ns = self.scheduler.next_timer();
+            let Some(next_ns) = step_ns.into_iter().chain(timer_ns).min().filter(|at_ns| *at_ns < last_ns) else {
+                self.now_ns = last_ns;
+                return self;
+            };
+            self.now_ns = next_ns.max(self.now_ns);
+            if step_ns == Some(next_ns)
+                && let Some(Reverse((_, step, index))) = self.agenda.pop()
+            {
+                self.ring(step, index);
+            } else {
+                self.tell_of_due();
+            }
+            self.say(Input::Pass);
+        }
+    }
+
+    /// A tenant's bell: first its bursts, then what it says.
+    fn ring(&mut self, step: Step, index: usize) {
+        self.tell_bursts(index);
+        let tenant = id_of(index);
+        if std::mem::take(&mut self.tenants[index].is_fresh) {
+            self.say(Input::FirstLaunch { tenant, after_open_ns: HANDOFF_NS });
+        }
+        match step {
+            Step::Announce => {
+                self.say(Input::Announced { tenant, estimated_end_ns: self.tenants[index].end_ns });
+            }
+            Step::Drain => self.say(Input::Wants { tenant }),
+        }
+    }
+
+    /// A timer: who is at work on a GPU whose time has come tells of its bursts.
+    fn tell_of_due(&mut self) {
+        let is_due = |gpu: &usize| self.scheduler.server(*gpu).next_timer().is_some_and(|at_ns| at_ns <= self.now_ns);
+        let due: ServerSet = (0..GPUS).filter(is_due).collect();
+        for index in 0..self.tenants.len() {
+            if self.tenants[index].is_open && due.contains(gpu_of(index)) {
+                self.tell_bursts(index);
+            }
+        }
+    }
+
+    /// Whole bursts that are over, and the rest when all is done.
+    fn tell_bursts(&mut self, index: usize) {
+        loop {
+            let Tenant { told_ns, end_ns, .. } = self.tenants[index];
+            let until_ns = (told_ns + BURST_NS).min(end_ns);
+            if until_ns > self.now_ns || until_ns <= told_ns {
+                return;
+            }
+            let burst = Burst { tenant: id_of(index), context: 0, start_ns: told_ns, end_ns: until_ns };
+            self.scheduler.burst(self.now_ns, gpu_of(index), burst, &mut self.commands);
+            self.tenants[index].told_ns = until_ns;
+            self.tenants[index].received_ns += until_ns - told_ns;
+            self.obey();
+        }
+    }
+
+    fn say(&mut self, input: Input) {
+        self.scheduler.handle(self.now_ns, input, &mut self.commands);
+        self.obey();
+    }
+
+    /// What gates that move make the tenants do.
+    fn obey(&mut self) {
+        for command in self.commands.drain(..) {
+            match command {
+                Command::Open { tenant, until_ns, .. } => {
+                    let index = index_of(tenant);
+                    let (gpu, tenant) = (gpu_of(index), &mut self.tenants[index]);
+                    let delay_ns = if tenant.is_open { RING_NS } else { HANDOFF_NS };
+                    self.slices += 1;
+                    if !std::mem::replace(&mut tenant.is_open, true) {
+                        tenant.is_fresh = true;
+                        tenant.told_ns = self.free_ns[gpu].max(self.now_ns + HANDOFF_NS);
+                    }
+                    tenant.end_ns = until_ns.max(tenant.told_ns + BURST_NS);
+                    self.free_ns[gpu] = tenant.end_ns;
+                    self.agenda.push(Reverse((self.now_ns + delay_ns, Step::Announce, index)));
+                }
+                Command::Close { tenant } => {
+                    let index = index_of(tenant);
+                    self.tenants[index].is_open = false;
+                    let drained_ns = self.tenants[index].end_ns.max(self.now_ns);
+                    self.agenda.push(Reverse((drained_ns, Step::Drain, index)));
+                }
+                Command::Hung { .. } => {}
+            }
+        }
+    }
+
+    /// Only a schedule in which everybody was served in slices of the usual length says what deciding costs.
+    fn check(&self) -> Result<()> {
+        let counted_ns = (self.now_ns - self.counted_from_ns) as f64;
+        let slice_ms = GPUS as f64 * counted_ns / MS as f64 / self.slices.max(1) as f64;
+        let shares = self.tenants.iter().map(|tenant| tenant.received_ns as f64 / counted_ns);
+        let (least, sum) = shares.fold((1.0_f64, 0.0), |(least, sum), share| (least.min(share), sum + share));
+        let due = 1.0 / TENANTS_PER_GPU as f64;
+        let is_usual = (5.5..=6.5).contains(&slice_ms) && least >= 0.9 * due && sum >= 0.95 * GPUS as f64;
+        ensure(is_usual, || {
+            format!(
+                "slices of {slice_ms:.2} ms, {sum:.2} of {GPUS} GPUs used, {least:.3} of one for a tenant: no usual load"
+            )
+        })
+    }
+}
+
+fn id_of(index: usize) -> TenantId {
+    TenantId(index as u64 + 1)
+}
+
+fn index_of(tenant: TenantId) -> usize {
+    tenant.0 as usize - 1
+}
+
+fn gpu_of(index: usize) -> usize {
+    index % GPUS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_tenants_of_all_gpus_are_served_in_slices_of_6_ms() {
+        Stage::settled().play(1_000 * MS).check().unwrap();
+    }
+
+    #[test]
+    fn a_schedule_in_which_nothing_happens_is_no_measurement() {
+        let told = Stage::new().play(MS).check().unwrap_err().to_string();
+        assert!(told.contains("no usual load"), "{told}");
+    }
+}
