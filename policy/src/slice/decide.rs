@@ -19,7 +19,8 @@ impl SliceScheduler {
     ///
     /// * A latency tenant within its slack gets the device at once; what the other one has launched overlaps.
     /// * One of a higher priority, or one that is owed time while the other one has had more than its share, has the
-    ///   other's slice cut short: that one finishes what it has launched, and nobody idles.
+    ///   other's slice cut short: that one finishes what it has launched, and nobody idles. One whose deadline is earlier
+    ///   leaves it half a slice.
     pub(super) fn rival(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
         let now_ns = self.now_ns;
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.tenant != tenant) else { return };
@@ -36,12 +37,16 @@ impl SliceScheduler {
             self.interrupt(commands);
             return self.open(tenant, now_ns, commands);
         }
-        let holds_lent_time = same_rank && eligible && !turn.in_slack && self.queue.lag_ns(holder) < 0;
-        if !outranks && !holds_lent_time {
-            return;
-        }
+        let may_cut = same_rank && eligible && !turn.in_slack;
+        let holds_lent_time = may_cut && self.queue.lag_ns(holder) < 0;
+        let is_due_earlier = may_cut && self.queue.deadline(comer) < self.queue.deadline(holder);
         let least_ns = self.parameters.least_slice_ns;
-        let at_ns = if outranks { now_ns } else { now_ns.max(turn.start_ns.saturating_add(least_ns)) };
+        let at_ns = match (outranks, holds_lent_time, is_due_earlier) {
+            (true, ..) => now_ns,
+            (_, true, _) => now_ns.max(turn.start_ns.saturating_add(least_ns)),
+            (_, _, true) => now_ns.max(turn.start_ns.saturating_add(self.slice_ns() / 2)),
+            _ => return,
+        };
         if let Some(turn) = self.turn.as_mut()
             && turn.cut(at_ns, least_ns)
         {

@@ -372,6 +372,14 @@ impl Queue {
         if has_slack { place.habits.slack_ns(&self.parameters) } else { 0 }
     }
 
+    /// The virtual deadline of what a tenant asks for.
+    pub(super) fn deadline(&self, place: &Place) -> i128 {
+        let slack_ns = self.slack_ns(place);
+        // Of a batch tenant that of a full slice: only debtors ask for less, and they are not eligible.
+        let request_ns = if slack_ns > 0 { self.request_ns(place) } else { self.full_slice_ns(place) };
+        place.account.deadline(request_ns.saturating_add(place.unmeasured.ns()))
+    }
+
     fn candidate(&self, tenant: TenantId) -> Option<Candidate> {
         let place = self.places.get(&tenant)?;
         let forbidden = place.paused || place.held_back || place.blocked_until_ns.is_some();
@@ -379,14 +387,12 @@ impl Queue {
             return None;
         }
         let slack_ns = self.slack_ns(place);
-        // Of a batch tenant the deadline of a full slice: only debtors ask for less, and they are not eligible.
-        let request_ns = if slack_ns > 0 { self.request_ns(place) } else { self.full_slice_ns(place) };
         Some(Candidate {
             priority: place.share.priority,
             latency: slack_ns > 0,
             eligible_at: place.account.eligible_at(),
             threshold: place.account.threshold(slack_ns, place.unmeasured.ns()),
-            deadline: place.account.deadline(request_ns.saturating_add(place.unmeasured.ns())),
+            deadline: self.deadline(place),
         })
     }
 
