@@ -274,10 +274,12 @@ impl Queue {
             self.blocked.remove(&(until_ns, tenant));
             if let Some(place) = self.places.get_mut(&tenant) {
                 place.blocked_until_ns = None;
-                // Time that its limit kept from it is not owed to it, beyond a slice: the others may use it.
+                // Time that its limit kept from it is not owed to it, beyond two slices: the others may use it. With one,
+                // a tenant whose limit is close to its share would have less than either.
                 let clock = &mut self.clocks[place.share.priority as usize];
-                if place.account.lag_ns(clock) > i64::try_from(self.slice_ns).unwrap_or(i64::MAX) {
-                    place.account.limit_credit(clock, self.slice_ns);
+                let credit_ns = 2 * self.slice_ns;
+                if place.account.lag_ns(clock) > i64::try_from(credit_ns).unwrap_or(i64::MAX) {
+                    place.account.limit_credit(clock, credit_ns);
                 }
                 let candidate = self.candidate(tenant);
                 self.ready.place(tenant, candidate);

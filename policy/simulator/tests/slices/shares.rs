@@ -3,7 +3,7 @@
 use gpool_policy::slice::{Command, Input, Share};
 use gpool_policy_simulator::delays::{Delay, Delays};
 
-use crate::plans::{MS, Plan, SECOND, World, permyriad, plan, world};
+use crate::plans::{MS, Plan, SECOND, World, permyriad, plan, without_demand, world};
 
 fn thirty_sixty_ten() -> [Plan; 3] {
     [plan(300, 300_000), plan(600, 2 * MS), plan(100, 5 * MS)]
@@ -135,5 +135,25 @@ fn a_new_weight_acts_within_two_slices() {
     assert!(soon[0] >= 5000 && soon[1] <= 4000, "{soon:?}");
     for (share, entitled) in later.iter().zip([6000, 3000, 1000]) {
         assert!((share - entitled).abs() <= 60, "{later:?}");
+    }
+}
+
+#[test]
+fn a_limit_is_no_loan() {
+    // By its weight the second one should have 80 %, by its limit it may have 45 %. What it was not allowed to have is
+    // not owed to it: the first one has not borrowed the rest, and has its share when a third one comes.
+    let mut world = without_demand(14, &[plan(100, MS), plan(400, MS), plan(400, MS)], &[1, 2, 3]);
+    let limited = Share { limit_permille: Some(450), ..Share::of(400) };
+    world.tell(Input::Change { tenant: world.tenant(1), share: limited });
+    (0..2).for_each(|client| world.demand(0, client, true));
+    world.demand(10 * SECOND, 2, true);
+    let before = shares_between(&mut world, SECOND, 10 * SECOND);
+    assert!((before[1] - 4500).abs() <= 150 && before[0] >= 5200, "{before:?}");
+    let at_once = shares_between(&mut world, 10 * SECOND, 11 * SECOND);
+    let later = shares_between(&mut world, 11 * SECOND, 21 * SECOND);
+    println!("beside a limited one {before:?}, a third one comes {at_once:?}, later {later:?}");
+    assert!(at_once[0] >= 800, "{at_once:?}");
+    for (share, entitled) in later.iter().zip([1111, 4444, 4444]) {
+        assert!((share - entitled).abs() <= 80, "{later:?}");
     }
 }
