@@ -271,16 +271,10 @@ impl Queue {
             self.retire(tenant, until_ns);
         }
         while let Some(&(until_ns, tenant)) = self.blocked.first().filter(|(until_ns, _)| *until_ns <= now_ns) {
+            self.limit_credit(tenant);
             self.blocked.remove(&(until_ns, tenant));
             if let Some(place) = self.places.get_mut(&tenant) {
                 place.blocked_until_ns = None;
-                // Time that its limit kept from it is not owed to it, beyond two slices: the others may use it. With one,
-                // a tenant whose limit is close to its share would have less than either.
-                let clock = &mut self.clocks[place.share.priority as usize];
-                let credit_ns = 2 * self.slice_ns;
-                if place.account.lag_ns(clock) > i64::try_from(credit_ns).unwrap_or(i64::MAX) {
-                    place.account.limit_credit(clock, credit_ns);
-                }
                 let candidate = self.candidate(tenant);
                 self.ready.place(tenant, candidate);
                 news.push(tenant);
@@ -311,7 +305,22 @@ impl Queue {
         [&self.lingering, &self.blocked].iter().filter_map(|set| set.first().map(|&(until_ns, _)| until_ns)).min()
     }
 
+    /// Time that its limit kept from a tenant is not owed to it, beyond two slices: the others may use it. With one, a
+    /// tenant whose limit is close to its share would have less than either.
+    fn limit_credit(&mut self, tenant: TenantId) {
+        let credit_ns = 2 * self.slice_ns;
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        let clock = &mut self.clocks[place.share.priority as usize];
+        if place.account.lag_ns(clock) > i64::try_from(credit_ns).unwrap_or(i64::MAX) {
+            place.account.limit_credit(clock, credit_ns);
+        }
+    }
+
     pub(super) fn choose(&mut self) -> Option<TenantId> {
+        // While it is blocked as well: a small limit can mean a wait of half a second, and all that time the others
+        // would sink into debt.
+        let blocked: Vec<TenantId> = self.blocked.iter().map(|&(_, tenant)| tenant).collect();
+        blocked.into_iter().for_each(|tenant| self.limit_credit(tenant));
         self.ready.choose(&self.clocks)
     }
 
