@@ -170,9 +170,10 @@ impl SliceScheduler {
         let charged_before_ns = place.account.charged_ns();
         // Its slack is used up: a tenant that wants more than its share must not come back every millisecond.
         let slack_spent = place.share.class == Class::Latency && (!in_slack || self.is_spent(place));
+        let error_ns = self.slice_ns();
         self.queue.note(tenant, |place| {
             place.silent_since_ns.get_or_insert(now_ns);
-            place.unmeasured.open(now_ns);
+            place.unmeasured.open(now_ns, error_ns);
             place.slack_spent = slack_spent;
             place.habits.begin_turn();
         });

@@ -20,10 +20,13 @@ impl Unmeasured {
         self.until_ns.saturating_sub(self.from_ns).min(LIMIT_NS)
     }
 
-    /// A gate opens. What was launched behind an earlier opening and has not ended goes on.
-    pub(super) fn open(&mut self, now_ns: u64) {
-        if self.ns() == 0 {
-            (self.from_ns, self.until_ns) = (now_ns, now_ns);
+    /// A gate opens. What was launched behind an earlier opening and has not ended goes on; but if no more than
+    /// `error_ns` was left and should have ended so long ago, the tenant has waited since, and waiting is no work.
+    pub(super) fn open(&mut self, now_ns: u64, error_ns: u64) {
+        let left_ns = self.ns();
+        let has_waited = now_ns >= self.until_ns.saturating_add(error_ns) && left_ns <= error_ns;
+        if left_ns == 0 || has_waited {
+            (self.from_ns, self.until_ns) = (now_ns.saturating_sub(left_ns), now_ns);
         }
     }
 
@@ -59,22 +62,34 @@ mod tests {
     #[test]
     fn it_shrinks_with_what_is_measured_and_ends_when_it_was_an_error() {
         let mut unmeasured = Unmeasured::default();
-        unmeasured.open(100);
+        unmeasured.open(100, 20);
         unmeasured.extend(160);
         unmeasured.measured(150);
         assert_eq!(unmeasured.ns(), 10);
         assert!(!unmeasured.settle(159, 20) && unmeasured.settle(160, 20));
-        unmeasured.open(300);
+        unmeasured.open(300, 20);
         assert_eq!(unmeasured.ns(), 0);
+    }
+
+    #[test]
+    fn waiting_for_the_next_opening_is_no_work() {
+        let mut unmeasured = Unmeasured::default();
+        unmeasured.open(100, 20);
+        unmeasured.extend(160);
+        unmeasured.measured(150);
+        // It has said before that it wants more, and says nothing until its gate opens.
+        unmeasured.open(900, 20);
+        unmeasured.extend(901);
+        assert_eq!(unmeasured.ns(), 11);
     }
 
     #[test]
     fn a_long_kernel_goes_on_behind_the_next_opening() {
         let mut unmeasured = Unmeasured::default();
-        unmeasured.open(100);
+        unmeasured.open(100, 20);
         unmeasured.extend(160);
         assert!(!unmeasured.settle(200, 20));
-        unmeasured.open(300);
+        unmeasured.open(300, 20);
         unmeasured.extend(360);
         assert_eq!(unmeasured.ns(), 260);
         unmeasured.measured(400);
