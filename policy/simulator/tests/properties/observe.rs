@@ -30,6 +30,7 @@ pub struct Watched {
 struct Most {
     depth_ns: u64,
     turn_ns: u64,
+    slice_ns: u64,
 }
 
 impl Gatekeeper for Watched {
@@ -41,10 +42,12 @@ impl Gatekeeper for Watched {
             self.bursts.push((tenant, start_ns, end_ns));
         }
         for command in &commands[known..] {
-            let Command::Open { tenant, depth_ns, .. } = *command else { continue };
+            let Command::Open { tenant, depth_ns, until_ns } = *command else { continue };
             let turn_ns = self.scheduler.explain(tenant).map_or(0, |explanation| explanation.turn_bound_ns);
             let most = &mut self.tenants[tenant.0 as usize];
-            *most = Most { depth_ns: most.depth_ns.max(depth_ns), turn_ns: most.turn_ns.max(turn_ns) };
+            most.depth_ns = most.depth_ns.max(depth_ns);
+            most.turn_ns = most.turn_ns.max(turn_ns);
+            most.slice_ns = most.slice_ns.max(until_ns.saturating_sub(now_ns));
         }
     }
 
@@ -100,16 +103,23 @@ impl Run {
     /// The most that one turn can consume: `u = r + a + k`, its slice, what may be launched ahead, and the longest
     /// kernel. Of the latency class `r` is what it may run ahead, as the scheduler has learnt it, if that is more.
     pub fn turn_ns(&self, tenant: usize) -> u64 {
-        let (most, client) = (&self.world.scheduler.tenants[tenant], &self.world.clients[tenant]);
+        let most = &self.world.scheduler.tenants[tenant];
         let is_latency = self.scenario.tenants[tenant].share.class == Class::Latency;
-        let slice_ns = self.slice_ns(tenant) + client.longest_ns;
-        let turn_ns = if is_latency { slice_ns.max(most.turn_ns) } else { slice_ns };
-        turn_ns + most.depth_ns + BURST_NS
+        let learnt_ns = if is_latency { most.turn_ns + most.depth_ns + BURST_NS } else { 0 };
+        self.batch_turn_ns(tenant).max(learnt_ns)
     }
 
-    /// Its longest slice: a slice shorter than a kernel means nothing.
+    /// The same of a tenant that may not run ahead.
+    pub fn batch_turn_ns(&self, tenant: usize) -> u64 {
+        let depth_ns = self.world.scheduler.tenants[tenant].depth_ns + BURST_NS;
+        self.slice_ns(tenant) + depth_ns + self.world.clients[tenant].longest_ns
+    }
+
+    /// Its longest slice. Of kernels that are longer than the usual one it is as long as they are measured, and they
+    /// take longer when they overlap; but no longer than the longest slice that there is.
     pub fn slice_ns(&self, tenant: usize) -> u64 {
-        self.world.scheduler.slice_ns.max(self.world.clients[tenant].longest_ns)
+        let given_ns = self.world.scheduler.tenants[tenant].slice_ns.min(Parameters::default().slice_max_ns);
+        given_ns.max(self.world.scheduler.slice_ns).max(self.world.clients[tenant].longest_ns)
     }
 
     /// The most that a turn of anybody can consume, U.
