@@ -5,7 +5,7 @@
 //! whoever holds it, if that one has had a whole slice or more than its share. Whether it goes on is decided for all
 //! its GPUs together; when one of them takes its slice away, the others are free for the next one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::server_set::ServerSet;
 use super::{Command, Input, Parameters, Share, SliceScheduler, TenantId};
@@ -273,12 +273,6 @@ impl HostScheduler {
             freed = freed.union(self.judge_gangs());
         }
         freed
-    }
-
-    /// Tenants with several GPUs.
-    #[must_use]
-    pub fn gangs(&self) -> BTreeSet<TenantId> {
-        self.gangs.keys().copied().collect()
     }
 }
 

@@ -374,7 +374,7 @@ impl Queue {
 
     /// The slice of a tenant without debt: one that is shorter than what it launches at once means nothing.
     pub(super) fn full_slice_ns(&self, place: &Place) -> u64 {
-        self.slice_ns.max(place.habits.burst_ns().min(self.parameters.slack_max_ns.min(self.parameters.slice_max_ns)))
+        self.slice_ns.max(place.habits.burst_ns().min(self.parameters.slice_max_ns))
     }
 
     /// How far a tenant may run ahead of its share now.

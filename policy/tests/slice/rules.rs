@@ -1,44 +1,9 @@
 //! The rules of the slice scheduler, one by one, and arbitrary inputs.
 
+use crate::table::{A, B, MS, Table};
 use gpool_policy::TenantId;
 use gpool_policy::slice::{Command, Input, Parameters, Share, SliceScheduler};
 use proptest::prelude::*;
-
-const MS: u64 = 1_000_000;
-const A: TenantId = TenantId(1);
-const B: TenantId = TenantId(2);
-
-struct Table {
-    scheduler: SliceScheduler,
-    now: u64,
-}
-
-impl Table {
-    /// Two joined tenants of equal weight at 1 s.
-    fn new() -> Self {
-        let now = 1000 * MS;
-        let mut table = Self { scheduler: SliceScheduler::new(Parameters::default(), now), now };
-        for tenant in [A, B] {
-            assert_eq!(table.tell(Input::Join { tenant, share: Share::of(500), debt_ns: 0 }), []);
-        }
-        table
-    }
-
-    fn tell(&mut self, input: Input) -> Vec<Command> {
-        let mut commands = Vec::new();
-        self.scheduler.handle(self.now, input, &mut commands);
-        commands
-    }
-
-    fn after(&mut self, ns: u64, input: Input) -> Vec<Command> {
-        self.now += ns;
-        self.tell(input)
-    }
-
-    fn burst(&mut self, tenant: TenantId, ns: u64) {
-        self.tell(Input::Burst { tenant, context: 0, start_ns: self.now - ns, end_ns: self.now });
-    }
-}
 
 fn open(tenant: TenantId, until_ns: u64) -> Command {
     Command::Open { tenant, until_ns, depth_ns: Parameters::default().depth_ns }

@@ -1,43 +1,10 @@
 //! The rules for latency tenants, limits, priorities, pauses, penalties and hung tenants, one by one.
 
+use crate::table::{A, B, MS, Table};
 use gpool_policy::TenantId;
-use gpool_policy::slice::{Class, Command, Input, Parameters, Priority, Share, SliceScheduler, State, WaitCause};
+use gpool_policy::slice::{Class, Command, Input, Parameters, Priority, Share, State, WaitCause};
 
-const MS: u64 = 1_000_000;
-const A: TenantId = TenantId(1);
-const B: TenantId = TenantId(2);
 const C: TenantId = TenantId(3);
-
-struct Table {
-    scheduler: SliceScheduler,
-    now: u64,
-}
-
-impl Table {
-    fn new(shares: &[(TenantId, Share)]) -> Self {
-        let now = 1000 * MS;
-        let mut table = Self { scheduler: SliceScheduler::new(Parameters::default(), now), now };
-        for &(tenant, share) in shares {
-            assert_eq!(table.tell(Input::Join { tenant, share, debt_ns: 0 }), []);
-        }
-        table
-    }
-
-    fn tell(&mut self, input: Input) -> Vec<Command> {
-        let mut commands = Vec::new();
-        self.scheduler.handle(self.now, input, &mut commands);
-        commands
-    }
-
-    fn after(&mut self, ns: u64, input: Input) -> Vec<Command> {
-        self.now += ns;
-        self.tell(input)
-    }
-
-    fn burst(&mut self, tenant: TenantId, ns: u64) -> Vec<Command> {
-        self.tell(Input::Burst { tenant, context: 0, start_ns: self.now - ns, end_ns: self.now })
-    }
-}
 
 fn latency(weight: u16) -> Share {
     Share { class: Class::Latency, ..Share::of(weight) }
@@ -60,7 +27,7 @@ fn depth_of(commands: &[Command]) -> u64 {
 
 #[test]
 fn a_latency_tenant_takes_the_device_over_at_once_and_gives_it_back() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, latency(300))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, latency(300))]);
     table.tell(Input::Wants { tenant: A });
     let commands = table.after(2 * MS, Input::Wants { tenant: B });
     assert_eq!(commands[0], Command::Close { tenant: A });
@@ -72,7 +39,7 @@ fn a_latency_tenant_takes_the_device_over_at_once_and_gives_it_back() {
 
 #[test]
 fn who_has_announced_before_it_is_interrupted_is_not_forgotten() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, latency(300))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, latency(300))]);
     table.tell(Input::Wants { tenant: A });
     table.now += 20 * MS;
     table.tell(Input::Announced { tenant: A, estimated_end_ns: table.now + 50 * MS });
@@ -83,7 +50,7 @@ fn who_has_announced_before_it_is_interrupted_is_not_forgotten() {
 
 #[test]
 fn a_kernel_of_which_nothing_is_heard_counts_until_the_tenant_has_drained() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
     table.tell(Input::Wants { tenant: A });
     table.tell(Input::Wants { tenant: B });
     table.now += 60 * MS;
@@ -104,7 +71,7 @@ fn a_kernel_of_which_nothing_is_heard_counts_until_the_tenant_has_drained() {
 
 #[test]
 fn a_latency_tenant_without_slack_waits_like_anybody() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, latency(500))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, latency(500))]);
     table.tell(Input::Wants { tenant: A });
     table.tell(Input::Wants { tenant: B });
     // It uses twice its slack while the other one stands at its gate.
@@ -122,7 +89,7 @@ fn a_latency_tenant_without_slack_waits_like_anybody() {
 
 #[test]
 fn two_latency_tenants_do_not_interrupt_each_other() {
-    let mut table = Table::new(&[(A, latency(300)), (B, latency(300))]);
+    let mut table = Table::of(&[(A, latency(300)), (B, latency(300))]);
     table.tell(Input::Wants { tenant: A });
     assert_eq!(table.after(MS, Input::Wants { tenant: B }), []);
     assert_eq!(opened(&table.after(MS, Input::Idle { tenant: A })), Some(B));
@@ -131,7 +98,7 @@ fn two_latency_tenants_do_not_interrupt_each_other() {
 #[test]
 fn batch_works_less_far_ahead_while_a_latency_tenant_is_about() {
     let parameters = Parameters::default();
-    let mut table = Table::new(&[(A, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500))]);
     assert_eq!(depth_of(&table.tell(Input::Wants { tenant: A })), parameters.depth_ns);
     table.tell(Input::Idle { tenant: A });
     table.tell(Input::Join { tenant: B, share: latency(300), debt_ns: 0 });
@@ -143,7 +110,7 @@ fn batch_works_less_far_ahead_while_a_latency_tenant_is_about() {
 
 #[test]
 fn lent_time_is_cut_short_when_its_owner_comes_back() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
     table.tell(Input::Wants { tenant: B });
     table.tell(Input::Wants { tenant: A });
     table.tell(Input::Idle { tenant: B });
@@ -160,7 +127,7 @@ fn lent_time_is_cut_short_when_its_owner_comes_back() {
 
 #[test]
 fn a_limit_holds_also_on_an_idle_device() {
-    let mut table = Table::new(&[(A, Share { limit_permille: Some(250), ..Share::of(250) })]);
+    let mut table = Table::of(&[(A, Share { limit_permille: Some(250), ..Share::of(250) })]);
     assert_eq!(opened(&table.tell(Input::Wants { tenant: A })), Some(A));
     table.now += 10 * MS;
     table.burst(A, 10 * MS);
@@ -176,7 +143,7 @@ fn a_limit_holds_also_on_an_idle_device() {
 
 #[test]
 fn who_uses_what_a_limit_leaves_owes_nothing_for_it() {
-    let mut table = Table::new(&[(A, Share { limit_permille: Some(100), ..Share::of(300) }), (B, Share::of(300))]);
+    let mut table = Table::of(&[(A, Share { limit_permille: Some(100), ..Share::of(300) }), (B, Share::of(300))]);
     table.tell(Input::Wants { tenant: A });
     table.tell(Input::Wants { tenant: B });
     for _ in 0..600 {
@@ -192,7 +159,7 @@ fn who_uses_what_a_limit_leaves_owes_nothing_for_it() {
 
 #[test]
 fn without_its_limit_a_waiting_tenant_runs_at_once() {
-    let mut table = Table::new(&[(A, Share { limit_permille: Some(100), ..Share::of(100) })]);
+    let mut table = Table::of(&[(A, Share { limit_permille: Some(100), ..Share::of(100) })]);
     table.tell(Input::Wants { tenant: A });
     table.now += 10 * MS;
     table.burst(A, 10 * MS);
@@ -205,7 +172,7 @@ fn without_its_limit_a_waiting_tenant_runs_at_once() {
 fn guaranteed_before_burst_before_scavenger() {
     let with = |priority| Share { priority, ..Share::of(300) };
     let mut table =
-        Table::new(&[(A, with(Priority::Scavenger)), (B, with(Priority::Burst)), (C, with(Priority::Guaranteed))]);
+        Table::of(&[(A, with(Priority::Scavenger)), (B, with(Priority::Burst)), (C, with(Priority::Guaranteed))]);
     assert_eq!(opened(&table.tell(Input::Wants { tenant: A })), Some(A));
     // The slice of a lower priority is cut, and what it has launched drains.
     let commands = table.after(2 * MS, Input::Wants { tenant: B });
@@ -229,7 +196,7 @@ fn guaranteed_before_burst_before_scavenger() {
 
 #[test]
 fn a_paused_tenant_waits_until_it_is_resumed() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
     table.tell(Input::Wants { tenant: A });
     assert_eq!(table.tell(Input::Pause { tenant: A }), [Command::Close { tenant: A }]);
     assert_eq!(table.after(MS, Input::Wants { tenant: A }), []);
@@ -241,7 +208,7 @@ fn a_paused_tenant_waits_until_it_is_resumed() {
 
 #[test]
 fn unreported_time_is_a_debt_and_no_charge() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
     table.tell(Input::Wants { tenant: A });
     table.tell(Input::Wants { tenant: B });
     table.tell(Input::Owe { tenant: A, ns: 100 * MS });
@@ -250,7 +217,7 @@ fn unreported_time_is_a_debt_and_no_charge() {
 
 #[test]
 fn what_happened_while_nobody_decided_is_charged_and_owed_to_nobody() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
     table.tell(Input::Wants { tenant: A });
     table.tell(Input::Wants { tenant: B });
     table.now += 5000 * MS;
@@ -268,7 +235,7 @@ fn what_happened_while_nobody_decided_is_charged_and_owed_to_nobody() {
 
 #[test]
 fn a_change_of_priority_keeps_the_debt() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500)), (C, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500)), (C, Share::of(500))]);
     for tenant in [A, B, C] {
         table.tell(Input::Wants { tenant });
     }
@@ -284,7 +251,7 @@ fn a_change_of_priority_keeps_the_debt() {
 
 #[test]
 fn a_tenant_of_which_nothing_ends_is_told_once() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
     table.tell(Input::Wants { tenant: A });
     let since_ns = table.now;
     table.after(29_000 * MS, Input::Wants { tenant: B });
@@ -298,7 +265,7 @@ fn a_tenant_of_which_nothing_ends_is_told_once() {
 
 #[test]
 fn who_outruns_its_slices_again_and_again_may_not_work_ahead_for_a_second() {
-    let mut table = Table::new(&[(A, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500))]);
     table.tell(Input::Wants { tenant: A });
     let mut commands = Vec::new();
     for _ in 0..6 {
@@ -316,7 +283,7 @@ fn who_outruns_its_slices_again_and_again_may_not_work_ahead_for_a_second() {
 
 #[test]
 fn a_slice_is_not_shorter_than_what_is_launched_at_once() {
-    let mut table = Table::new(&[(A, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500))]);
     table.tell(Input::Wants { tenant: A });
     table.now += 15 * MS;
     table.burst(A, 15 * MS);
@@ -327,7 +294,7 @@ fn a_slice_is_not_shorter_than_what_is_launched_at_once() {
 
 #[test]
 fn the_bound_is_that_of_the_tenants_present() {
-    let mut table = Table::new(&[(A, Share::of(500)), (B, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
     table.tell(Input::Wants { tenant: A });
     table.tell(Input::Wants { tenant: B });
     table.now += 4 * MS;

@@ -1,0 +1,5 @@
+//! The slice scheduler, rule by rule.
+
+mod classes;
+mod rules;
+mod table;

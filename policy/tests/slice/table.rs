@@ -1,0 +1,45 @@
+//! A scheduler and a clock that the test moves.
+
+use gpool_policy::TenantId;
+use gpool_policy::slice::{Command, Input, Parameters, Share, SliceScheduler};
+
+pub const MS: u64 = 1_000_000;
+pub const A: TenantId = TenantId(1);
+pub const B: TenantId = TenantId(2);
+
+pub struct Table {
+    pub scheduler: SliceScheduler,
+    pub now: u64,
+}
+
+impl Table {
+    /// Two joined tenants of equal weight at 1 s.
+    pub fn new() -> Self {
+        Self::of(&[(A, Share::of(500)), (B, Share::of(500))])
+    }
+
+    /// These tenants, joined at 1 s.
+    pub fn of(shares: &[(TenantId, Share)]) -> Self {
+        let now = 1000 * MS;
+        let mut table = Self { scheduler: SliceScheduler::new(Parameters::default(), now), now };
+        for &(tenant, share) in shares {
+            assert_eq!(table.tell(Input::Join { tenant, share, debt_ns: 0 }), []);
+        }
+        table
+    }
+
+    pub fn tell(&mut self, input: Input) -> Vec<Command> {
+        let mut commands = Vec::new();
+        self.scheduler.handle(self.now, input, &mut commands);
+        commands
+    }
+
+    pub fn after(&mut self, ns: u64, input: Input) -> Vec<Command> {
+        self.now += ns;
+        self.tell(input)
+    }
+
+    pub fn burst(&mut self, tenant: TenantId, ns: u64) {
+        self.tell(Input::Burst { tenant, context: 0, start_ns: self.now - ns, end_ns: self.now });
+    }
+}
