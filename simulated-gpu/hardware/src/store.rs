@@ -1,13 +1,11 @@
 //! The device's state in a file, advanced by whoever asks.
 
 use crate::clock::now_ns;
-use crate::image;
+use crate::image::{Image, Version};
 use crate::layout::Layout;
 use gpool_device_model::{Device, DeviceParameters};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::retry_on_intr;
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::fs::{self, OpenOptions, Permissions};
+use std::os::fd::RawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -22,23 +20,27 @@ pub struct StoreError {
     pub cause: std::io::Error,
 }
 
+/// An update that took longer than this to compute is computed again: others have meanwhile seen the device without it.
+const FRESH_NS: u64 = 1_000_000;
+/// A process that is never quick enough is let through after as many attempts.
+const FRESH_ATTEMPTS: u32 = 5;
+
 /// One process's access to the device.
 ///
-/// Processes take turns by `flock` on their own open file descriptions, which the kernel releases when they die;
-/// threads of one process additionally by a mutex. A process must not use a store that it inherited by fork, since
-/// the child shares its parent's description.
+/// Processes never wait for each other: each computes a new state of its own and tries to publish it, again if
+/// somebody else was faster. Threads of one process take turns by a mutex. A process must not use a store that it
+/// inherited by fork, since the child would write to its parent's buffers.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-    file: File,
+    image: Image,
     known: Mutex<Known>,
 }
 
 /// What this process last saw in the file, so that it decodes only what others wrote since.
 #[derive(Debug, Default)]
 struct Known {
-    generation: u64,
-    device: Option<Device>,
+    seen: Option<(Version, Device)>,
     buffer: Vec<u8>,
 }
 
@@ -64,7 +66,7 @@ impl Store {
         file.set_permissions(Permissions::from_mode(0o666)).map_err(failed)?;
         let content = postcard::to_stdvec(&Device::new(parameters, now_ns()));
         let content = content.map_err(|cause| failed(std::io::Error::other(cause)))?;
-        image::write(&file, 1, &content).map_err(failed)?;
+        Image::create(&file, &content).map_err(failed)?;
         fs::rename(&unfinished, &path).map_err(failed)?;
         Self::open_path(path)
     }
@@ -80,39 +82,46 @@ impl Store {
     }
 
     fn open_path(path: PathBuf) -> Result<Self, StoreError> {
-        let file = OpenOptions::new().read(true).write(true).open(&path).and_then(|file| {
-            image::read_header(&file)?;
-            Ok(file)
-        });
-        match file {
-            Ok(file) => Ok(Self { path, file, known: Mutex::default() }),
+        match OpenOptions::new().read(true).write(true).open(&path).and_then(Image::open) {
+            Ok(image) => Ok(Self { path, image, known: Mutex::default() }),
             Err(cause) => Err(StoreError { path, cause }),
         }
     }
 
-    /// Advances the device to now, applies `change` to it and writes it back. `change` gets the time in nanoseconds.
-    pub fn update<R>(&self, change: impl FnOnce(&mut Device, u64) -> R) -> Result<R, StoreError> {
-        self.locked(|known| {
-            let now_ns = now_ns();
-            let Known { generation, device: Some(device), buffer } = known else { return Err(undecodable()) };
-            device.advance(now_ns);
-            let result = change(device, now_ns);
-            buffer.clear();
-            let content = postcard::to_extend(device, std::mem::take(buffer)).map_err(std::io::Error::other)?;
-            image::write(&self.file, *generation + 1, &content)?;
-            *generation += 1;
-            *buffer = content;
-            Ok(result)
+    /// Advances the device to now, applies `change` to it and publishes it. `change` gets the time in nanoseconds. It
+    /// is called again, on a fresh device, if another process was faster: all that it does must be to the device.
+    pub fn update<R>(&self, mut change: impl FnMut(&mut Device, u64) -> R) -> Result<R, StoreError> {
+        self.with(|known| {
+            let mut attempts = 0;
+            loop {
+                let (version, mut device) = current(&self.image, known)?;
+                device.advance(now_ns());
+                let now_ns = now_ns();
+                let result = change(&mut device, now_ns);
+                let mut content = std::mem::take(&mut known.buffer);
+                content.clear();
+                known.buffer = postcard::to_extend(&device, content).map_err(std::io::Error::other)?;
+                attempts += 1;
+                if attempts < FRESH_ATTEMPTS && crate::now_ns() - now_ns > FRESH_NS {
+                    continue;
+                }
+                if let Some(published) = self.image.replace(version, &known.buffer)? {
+                    known.seen = Some((published, device));
+                    return Ok(result);
+                }
+            }
         })
     }
 
     /// Advances the device to now and shows it, without a write: what happened is computed again by the next one
     /// who asks.
     pub fn read<R>(&self, look: impl FnOnce(&Device) -> R) -> Result<R, StoreError> {
-        self.locked(|known| {
-            let device = known.device.as_mut().ok_or_else(undecodable)?;
+        self.with(|known| {
+            let (version, mut device) = current(&self.image, known)?;
             device.advance(now_ns());
-            Ok(look(device))
+            let result = look(&device);
+            known.seen = Some((version, device));
+            Ok(result)
         })
     }
 
@@ -121,39 +130,25 @@ impl Store {
         self.read(Device::clone)
     }
 
-    /// The descriptor whose lock this store takes, for a child after fork to close.
+    /// The descriptor of the state's file, for a child after fork to close.
     pub fn descriptor(&self) -> RawFd {
-        self.file.as_raw_fd()
+        self.image.descriptor()
     }
 
-    /// Runs `work` on the state as it is in the file, with everybody else kept out.
-    fn locked<R>(&self, work: impl FnOnce(&mut Known) -> std::io::Result<R>) -> Result<R, StoreError> {
-        let failed = |cause| StoreError { path: self.path.clone(), cause };
+    /// Runs `work` with the other threads of this process kept out.
+    fn with<R>(&self, work: impl FnOnce(&mut Known) -> std::io::Result<R>) -> Result<R, StoreError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        retry_on_intr(|| flock(self.file.as_fd(), FlockOperation::LockExclusive))
-            .map_err(|cause| failed(cause.into()))?;
-        let result = refresh(&self.file, &mut known).and_then(|()| work(&mut known));
-        if result.is_err() {
-            known.device = None;
+        work(&mut known).map_err(|cause| StoreError { path: self.path.clone(), cause })
+    }
+}
+
+/// Takes the published version and its device out of what is known, or decodes them.
+fn current(image: &Image, known: &mut Known) -> std::io::Result<(Version, Device)> {
+    match known.seen.take() {
+        Some((version, device)) if version == image.version() => Ok((version, device)),
+        _ => {
+            let version = image.read(&mut known.buffer)?;
+            Ok((version, postcard::from_bytes(&known.buffer).map_err(std::io::Error::other)?))
         }
-        // Unlocking a lock that is held cannot fail, and closing the descriptor would release it as well.
-        let _ = flock(self.file.as_fd(), FlockOperation::Unlock);
-        result.map_err(failed)
     }
-}
-
-fn refresh(file: &File, known: &mut Known) -> std::io::Result<()> {
-    let header = image::read_header(file)?;
-    if known.device.is_some() && header.generation == known.generation {
-        return Ok(());
-    }
-    known.device = None;
-    image::read(file, header, &mut known.buffer)?;
-    known.device = Some(postcard::from_bytes(&known.buffer).map_err(std::io::Error::other)?);
-    known.generation = header.generation;
-    Ok(())
-}
-
-fn undecodable() -> std::io::Error {
-    std::io::Error::new(std::io::ErrorKind::InvalidData, "the state of the simulated device is not decoded")
 }
