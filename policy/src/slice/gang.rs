@@ -3,6 +3,9 @@
 use super::scheduler::SliceScheduler;
 use super::{Command, Input, TenantId};
 
+/// Slices that a gang waits for the others' slices to end at once.
+const PATIENCE: u64 = 2;
+
 impl SliceScheduler {
     /// Takes an input without deciding: see [`decide`](Self::decide).
     pub(super) fn take_in(&mut self, now_ns: u64, input: Input, commands: &mut Vec<Command>) {
@@ -21,11 +24,18 @@ impl SliceScheduler {
         self.queue.hold_back(gang, held_back)
     }
 
+    /// Whether a gang wants this GPU and it is its due.
+    pub(super) fn is_due(&self, gang: TenantId) -> bool {
+        let wanting = self.queue.get(gang).filter(|_| self.queue.wants(gang));
+        wanting.is_some_and(|place| self.queue.is_eligible(place) || self.queue.is_alone(gang))
+    }
+
     /// From when on a gang could have this GPU, if another one of it chooses it: none while it is not its due. It may
     /// take a slice over that has lasted a whole slice, or one of somebody who has had more than his share; never from
-    /// a latency tenant within its slack.
-    pub(super) fn accepts_from_ns(&self, gang: TenantId) -> Option<u64> {
-        let place = self.queue.get(gang).filter(|_| self.queue.wants(gang))?;
+    /// a latency tenant within its slack. Once all its GPUs have been its due for `waited_ns` of several slices it need
+    /// not wait for whole ones: where the others' slices are out of step, they never have lasted long enough at once.
+    pub(super) fn accepts_from_ns(&self, gang: TenantId, waited_ns: u64) -> Option<u64> {
+        let place = self.queue.get(gang).filter(|_| self.is_due(gang))?;
         let allowed_ns = match place.share.limit_permille {
             Some(limit) => {
                 place.ceiling.opens_ns(limit, place.unmeasured.ns()).saturating_sub(self.parameters.ceiling_slack_ns)
@@ -33,15 +43,15 @@ impl SliceScheduler {
             None => 0,
         };
         let Some(turn) = self.turn.filter(|turn| turn.tenant != gang) else {
-            let is_due = self.queue.is_eligible(place) || self.queue.is_alone(gang);
-            return is_due.then_some(allowed_ns.max(self.now_ns));
+            return Some(allowed_ns.max(self.now_ns));
         };
         let holder = self.queue.get(turn.tenant)?;
         if turn.in_slack || place.share.priority > holder.share.priority || !self.queue.is_eligible(place) {
             return None;
         }
         let outranks = place.share.priority < holder.share.priority;
-        let lasted_ns = match (outranks, self.queue.lag_ns(holder) < 0) {
+        let has_waited = waited_ns >= self.slice_ns().saturating_mul(PATIENCE);
+        let lasted_ns = match (outranks, has_waited || self.queue.lag_ns(holder) < 0) {
             (true, _) => 0,
             (false, true) => self.parameters.least_slice_ns,
             (false, false) => self.slice_ns(),

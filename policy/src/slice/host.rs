@@ -2,7 +2,8 @@
 //!
 //! A tenant with several GPUs has an account on each and one gate. Its gate opens only when all its GPUs grant it: one
 //! of them chooses it by the usual rule, and on the others it is eligible as well and takes the slice over from
-//! whoever holds it, if that one has had a whole slice or more than its share. Whether it goes on is decided for all
+//! whoever holds it, if that one has had a whole slice or more than its share, or if the gang has been due for long.
+//! Whether it goes on is decided for all
 //! its GPUs together; when one of them takes its slice away, the others are free for the next one.
 
 use std::collections::BTreeMap;
@@ -16,13 +17,22 @@ const ROUNDS: usize = 16;
 /// When the rest is looked at, if nothing happens before.
 const RECHECK_NS: u64 = 1_000_000;
 
+/// A tenant with several GPUs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gang {
+    /// Whether its gate is open.
+    is_open: bool,
+    /// Since when all its GPUs have been its due at once, while its gate is closed.
+    due_since_ns: Option<u64>,
+}
+
 /// Decides for all GPUs of a host whose gates are open.
 #[derive(Clone, Debug)]
 pub struct HostScheduler {
     servers: Vec<SliceScheduler>,
     homes: BTreeMap<TenantId, ServerSet>,
-    /// Tenants with several GPUs, and whether their gates are open.
-    gangs: BTreeMap<TenantId, bool>,
+    /// Tenants with several GPUs.
+    gangs: BTreeMap<TenantId, Gang>,
     /// When a gang that is held back may be let go.
     recheck_ns: Option<u64>,
     now_ns: u64,
@@ -58,7 +68,7 @@ impl HostScheduler {
             let servers: ServerSet = servers.iter().filter(|&index| index < self.servers.len()).collect();
             self.homes.insert(tenant, servers);
             if servers.len() > 1 {
-                self.gangs.insert(tenant, false);
+                self.gangs.insert(tenant, Gang::default());
                 servers.iter().for_each(|index| _ = self.servers[index].gangs.insert(tenant));
             }
         }
@@ -185,7 +195,7 @@ impl HostScheduler {
     /// The gate of a gang opens, or its slice is cut: the same on all its GPUs.
     fn gather(&mut self, index: usize, gang: TenantId, until_ns: u64, commands: &mut Vec<Command>) -> ServerSet {
         let mut freed = ServerSet::default();
-        let was_open = self.gangs.insert(gang, true) == Some(true);
+        let was_open = self.set_open(gang, true);
         for other in self.servers_of(gang).iter().filter(|&other| other != index) {
             if !was_open {
                 let mut closed = Vec::new();
@@ -199,13 +209,18 @@ impl HostScheduler {
 
     /// The gate of a gang closes: on all its GPUs.
     fn disband(&mut self, gang: TenantId, commands: &mut Vec<Command>) -> ServerSet {
-        if self.gangs.insert(gang, false) != Some(true) {
+        if !self.set_open(gang, false) {
             return ServerSet::default();
         }
         commands.push(Command::Close { tenant: gang });
         let servers = self.servers_of(gang);
         servers.iter().for_each(|index| self.servers[index].release(gang));
         servers
+    }
+
+    /// Notes whether a gang's gate is open, and says whether it was.
+    fn set_open(&mut self, gang: TenantId, is_open: bool) -> bool {
+        self.gangs.insert(gang, Gang { is_open, due_since_ns: None }).is_some_and(|before| before.is_open)
     }
 
     /// The work of a gang comes to its end: it goes on if all its GPUs would choose it again.
@@ -234,17 +249,20 @@ impl HostScheduler {
     /// Finds out which gangs could have all their GPUs now. The GPUs that may choose one which they could not before.
     fn judge_gangs(&mut self) -> ServerSet {
         let mut released = ServerSet::default();
-        for (&gang, &is_open) in &self.gangs {
-            let servers = self.homes.get(&gang).copied().unwrap_or_default();
+        for (&id, gang) in &mut self.gangs {
+            let servers = self.homes.get(&id).copied().unwrap_or_default();
+            let is_due = !gang.is_open && servers.iter().all(|index| self.servers[index].is_due(id));
+            gang.due_since_ns = is_due.then(|| gang.due_since_ns.unwrap_or(self.now_ns));
+            let waited_ns = gang.due_since_ns.map_or(0, |since_ns| self.now_ns - since_ns);
             let from_ns = servers.iter().try_fold(self.now_ns, |latest_ns, index| {
-                self.servers[index].accepts_from_ns(gang).map(|from_ns| from_ns.max(latest_ns))
+                self.servers[index].accepts_from_ns(id, waited_ns).map(|from_ns| from_ns.max(latest_ns))
             });
-            let held_back = !is_open && from_ns.is_none_or(|from_ns| from_ns > self.now_ns);
+            let held_back = !gang.is_open && from_ns.is_none_or(|from_ns| from_ns > self.now_ns);
             if held_back {
                 self.recheck_ns = [self.recheck_ns, from_ns].into_iter().flatten().min();
             }
             for index in servers.iter() {
-                if self.servers[index].hold_back(gang, held_back) && !held_back {
+                if self.servers[index].hold_back(id, held_back) && !held_back {
                     released.insert(index);
                 }
             }
@@ -256,8 +274,7 @@ impl HostScheduler {
     /// free by it.
     fn admit_gangs(&mut self, commands: &mut Vec<Command>) -> ServerSet {
         let mut freed = ServerSet::default();
-        let closed: Vec<TenantId> =
-            self.gangs.iter().filter(|(_, is_open)| !**is_open).map(|(&gang, _)| gang).collect();
+        let closed: Vec<TenantId> = self.gangs.iter().filter(|(_, gang)| !gang.is_open).map(|(&id, _)| id).collect();
         for gang in closed {
             let Some(index) = self.servers_of(gang).iter().find(|&index| self.servers[index].choose() == Some(gang))
             else {
