@@ -41,10 +41,9 @@ impl SliceScheduler {
         let holds_lent_time = may_cut && self.queue.lag_ns(holder) < 0;
         let is_due_earlier = may_cut && self.queue.deadline(comer) < self.queue.deadline(holder);
         let least_ns = self.parameters.least_slice_ns;
-        let at_ns = match (outranks, holds_lent_time, is_due_earlier) {
-            (true, ..) => now_ns,
-            (_, true, _) => now_ns.max(turn.start_ns.saturating_add(least_ns)),
-            (_, _, true) => now_ns.max(turn.start_ns.saturating_add(self.slice_ns() / 2)),
+        let at_ns = match (outranks, holds_lent_time || is_due_earlier) {
+            (true, _) => now_ns,
+            (_, true) => now_ns.max(turn.start_ns.saturating_add(least_ns)),
             _ => return,
         };
         if let Some(turn) = self.turn.as_mut()

@@ -7,6 +7,8 @@ use super::Parameters;
 const HISTORY: u32 = 10;
 /// So many of them outrun make a tenant that is not to be believed.
 const OUTRUNS: u32 = 3;
+/// Bursts of up to this part of a slice divide it well enough.
+const DIVISIBLE: u64 = 4;
 /// A longest burst is forgotten after one to two of these.
 const EPOCH_NS: u64 = 10_000_000_000;
 
@@ -53,9 +55,17 @@ impl Habits {
         self.longest_now_ns = self.longest_now_ns.max(length_ns);
     }
 
-    /// Median length of its bursts: what it cannot be stopped within.
-    pub(super) fn burst_ns(&self) -> u64 {
-        self.burst_ns
+    /// The slice of about `slice_ns` that suits it: as many whole bursts as come closest, at least one. What is launched
+    /// cannot be taken back, so the slice ends half a usual burst before the last of them does, and a burst that is
+    /// somewhat shorter than usual lets no other one in. A burst counts as `max_ns` at most. Of a tenant whose bursts
+    /// are far shorter than a slice it is `slice_ns`.
+    pub(super) fn slice_ns(&self, slice_ns: u64, max_ns: u64) -> u64 {
+        let burst_ns = self.burst_ns.min(max_ns);
+        if burst_ns <= slice_ns / DIVISIBLE {
+            return slice_ns;
+        }
+        let bursts = ((slice_ns + burst_ns / 2) / burst_ns).max(1);
+        bursts * burst_ns - burst_ns / 2
     }
 
     /// The longest burst of the last ten to twenty seconds.
@@ -137,6 +147,19 @@ mod tests {
         assert!((11_500_000..=13_000_000).contains(&slack_ns), "{slack_ns}");
         habits.end_request(charged_ns);
         assert_eq!(habits.slack_ns(&parameters), slack_ns, "a pause without work is no request");
+    }
+
+    #[test]
+    fn a_slice_is_a_whole_number_of_usual_bursts() {
+        let slice_ns = |burst_ns| {
+            let mut habits = Habits::new(&Parameters::default());
+            habits.burst(0, burst_ns);
+            habits.slice_ns(12_000, 20_000)
+        };
+        assert_eq!([0, 1, 3000].map(slice_ns), [12_000; 3]);
+        // Two bursts of 5, two of 6 or 7, one of 9, one of whatever length.
+        assert_eq!([5000, 6000, 7000, 9000, 20_000].map(slice_ns), [7500, 9000, 10_500, 4500, 10_000]);
+        assert_eq!(slice_ns(1_000_000), 10_000);
     }
 
     #[test]

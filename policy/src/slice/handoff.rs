@@ -88,6 +88,6 @@ mod tests {
         (0..1000).for_each(|_| handoff.learn(&parameters, u64::MAX));
         assert_eq!((handoff.ns(), handoff.slice_ns(&parameters)), (2_000_000, 20_000_000));
         (0..1000).for_each(|_| handoff.learn(&parameters, 0));
-        assert_eq!((handoff.ns(), handoff.slice_ns(&parameters)), (20_000, 6_000_000));
+        assert_eq!((handoff.ns(), handoff.slice_ns(&parameters)), (20_000, 5_000_000));
     }
 }

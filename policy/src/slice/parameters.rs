@@ -47,7 +47,7 @@ pub struct Parameters {
 impl Default for Parameters {
     fn default() -> Self {
         Self {
-            slice_min_ns: 6_000_000,
+            slice_min_ns: 5_000_000,
             slice_max_ns: 20_000_000,
             slice_per_handoff: 100,
             least_slice_ns: 1_000_000,

@@ -372,9 +372,9 @@ impl Queue {
         self.full_slice_ns(place).saturating_sub(debt_ns).max(least_ns)
     }
 
-    /// The slice of a tenant without debt: one that is shorter than what it launches at once means nothing.
+    /// The slice of a tenant without debt: a whole number of what it launches at once.
     pub(super) fn full_slice_ns(&self, place: &Place) -> u64 {
-        self.slice_ns.max(place.habits.burst_ns().min(self.parameters.slice_max_ns))
+        place.habits.slice_ns(self.slice_ns, self.parameters.slice_max_ns)
     }
 
     /// How far a tenant may run ahead of its share now.

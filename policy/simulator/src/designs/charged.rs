@@ -1,4 +1,4 @@
-//! Three textbook rules with slices of 6 ms that are charged after use.
+//! Three textbook rules with slices of 5 ms that are charged after use.
 //!
 //! They hand over as the slice scheduler does: a tenant announces when its work will end, and shortly before that the
 //! rule chooses who is next. Overlaps are charged by the same timeline. None of them knows classes, priorities or
@@ -12,7 +12,7 @@ use gpool_policy::timeline::{Bounds, Burst, Timeline};
 
 use crate::gatekeeper::Gatekeeper;
 
-const SLICE_NS: u64 = 6_000_000;
+const SLICE_NS: u64 = 5_000_000;
 /// How long before the announced end to choose: about a hand-off.
 const LEAD_NS: u64 = 130_000;
 /// Virtual time units per nanosecond at a weight of one permille.
