@@ -24,6 +24,16 @@ const NEEDED: [&str; 9] = [
     "simulated/libnvidia-ml.so.1",
 ];
 
+/// What a package of gpool would install.
+const OWN: [&str; 6] = [
+    "bin/gpool",
+    "bin/gpool-supervisor",
+    "bin/gpool-runtime",
+    "libexec/gpool-hook",
+    "lib/libgpool-cuda.so",
+    "lib/libgpool-nvml.so",
+];
+
 impl Stage {
     /// The stage that the running program is part of.
     ///
@@ -51,6 +61,25 @@ impl Stage {
         Ok(Self { root: root.to_owned() })
     }
 
+    /// Replaces everything of gpool's own by another build, each file by renaming a new one over it, as package managers
+    /// do. The other build differs in nothing but its build id, and so in what a file's identity is. How many files.
+    pub fn install_another_build(&self) -> Result<usize> {
+        let mut replaced = 0;
+        for file in OWN {
+            let path = self.root.join(file);
+            let mut content = fs::read(&path).context(path.display())?;
+            let Some(id) = build_id(&content) else { continue };
+            content[id] ^= 0xff;
+            let new = path.with_extension("new");
+            fs::write(&new, content).context(new.display())?;
+            let mode = fs::metadata(&path).context(path.display())?.permissions();
+            fs::set_permissions(&new, mode).context(new.display())?;
+            fs::rename(&new, &path).context(path.display())?;
+            replaced += 1;
+        }
+        Ok(replaced)
+    }
+
     /// A program.
     pub fn program(&self, name: &str) -> PathBuf {
         self.root.join("bin").join(name)
@@ -70,4 +99,12 @@ impl Stage {
     pub fn simulated(&self) -> PathBuf {
         self.root.join("simulated")
     }
+}
+
+/// Where the build id of an ELF file begins: after the head of its note, which is the name's length, the length of the
+/// id (SHA-1), the type NT_GNU_BUILD_ID and the name.
+fn build_id(content: &[u8]) -> Option<usize> {
+    const HEAD: [u8; 16] = *b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
+    let id = content.windows(HEAD.len()).position(|window| window == HEAD)? + HEAD.len();
+    (id < content.len()).then_some(id)
 }

@@ -150,7 +150,12 @@ impl Host {
         self.supervisor.take().map_or(Ok(()), Program::kill)
     }
 
-    /// Starts the supervisor, for the first time or after [`Host::kill_supervisor`].
+    /// Ends the supervisor as systemd does.
+    pub fn stop_supervisor(&mut self) -> Result<()> {
+        self.supervisor.take().map_or(Ok(()), |supervisor| supervisor.stop(PATIENCE))
+    }
+
+    /// Starts the supervisor, for the first time or after it was stopped or killed.
     pub fn start_supervisor(&mut self) -> Result<()> {
         let mut command = Command::new(self.stage.program("gpool-supervisor"));
         let mut supervisor = Program::start("supervisor", &mut command)?;

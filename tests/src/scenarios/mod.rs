@@ -21,6 +21,7 @@ mod simulated_gpus;
 mod supervisor_hung;
 mod supervisor_restart;
 mod truncated_report;
+mod upgrade;
 
 use crate::failure::{Failure, Result, ensure};
 use crate::host::{Container, Host};
@@ -120,6 +121,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "the supervisor killed and started again takes running containers over",
         limit_s: 90,
         run: Place::Inside(supervisor_restart::run),
+    },
+    Scenario {
+        name: "upgrade",
+        what: "another build installed over the running one: tenants keep their shims, new ones get the new one",
+        limit_s: 90,
+        run: Place::Inside(upgrade::run),
     },
     Scenario {
         name: "silent-tenant",
