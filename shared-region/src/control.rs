@@ -53,7 +53,10 @@ pub struct Control {
     pub context_bytes: AtomicU64,
     /// GPUs of the lease; 0, from a supervisor of version 1, is one. Since version 2.
     pub gpus: AtomicU32,
-    reserved3: [u32; 11],
+    /// The lease's part of each of its GPUs, in thousandths: what NVML in the container relates utilisation to. 0, from
+    /// a supervisor that does not say it, is all of it.
+    pub fraction_permille: AtomicU32,
+    reserved3: [u32; 10],
 
     /// One answer per slot of the report.
     pub slots: [ControlSlot; SLOTS],
@@ -81,6 +84,7 @@ const _: () = {
     assert!(offset_of!(Control, memory_cap_bytes) == 192);
     assert!(offset_of!(Control, context_bytes) == 200);
     assert!(offset_of!(Control, gpus) == 208);
+    assert!(offset_of!(Control, fraction_permille) == 212);
     assert!(offset_of!(Control, slots) == 256);
     assert!(offset_of!(Control, gpu_uuids) == 768);
 };

@@ -113,6 +113,34 @@ pub fn report(log: &str) -> Result<Report> {
     })
 }
 
+/// What NVML showed a monitoring program at one moment.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Pid and bytes of each process.
+    pub processes: Vec<(u64, u64)>,
+    /// How busy the device is.
+    pub percent: u64,
+    /// Pid and percent of each process that was busy.
+    pub sampled: Vec<(u64, u64)>,
+}
+
+/// What `gpool-tenant --monitor` saw, look by look.
+///
+/// # Errors
+/// When it failed.
+pub fn monitored(log: &str) -> Result<Vec<Look>> {
+    let pairs = |value: &Value| {
+        let pair = |pair: &Value| Some((pair.get(0)?.as_u64()?, pair.get(1)?.as_u64()?));
+        value.as_array().into_iter().flatten().filter_map(pair).collect()
+    };
+    let look = |event: &Value| Look {
+        processes: pairs(&event["processes"]),
+        percent: event["percent"].as_u64().unwrap_or(u64::MAX),
+        sampled: pairs(&event["sampled"]),
+    };
+    Ok(events(log)?.iter().filter(|event| event["event"] == "monitor").map(look).collect())
+}
+
 /// The latencies of all requests in the log, in microseconds and in the order in which they ended.
 ///
 /// # Errors

@@ -10,6 +10,7 @@
 //! when the program is silent).
 #![cfg_attr(not(test), no_std)]
 
+mod activity;
 pub mod anchors;
 pub mod bursts;
 pub mod clock;

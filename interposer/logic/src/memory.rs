@@ -26,13 +26,16 @@ pub fn rounded_bytes(bytes: u64) -> u64 {
     bytes.saturating_add(granule - 1) / granule * granule
 }
 
+/// Memory held by one process on GPU `gpu`, contexts included.
+pub fn held_bytes(region: &Region, slot: &Slot, gpu: usize) -> u64 {
+    let context_bytes = region.control().context_bytes.load(Ordering::Relaxed);
+    let contexts = u64::from(slot.gpu_contexts[gpu].load(Ordering::Relaxed)).saturating_mul(context_bytes);
+    slot.gpu_bytes[gpu].load(Ordering::Relaxed).saturating_add(contexts)
+}
+
 /// Memory held by the lease on GPU `gpu`, contexts included.
 pub fn used_bytes(region: &Region, gpu: usize) -> u64 {
-    let context_bytes = region.control().context_bytes.load(Ordering::Relaxed);
-    region.slots().fold(0u64, |sum, slot| {
-        let contexts = u64::from(slot.gpu_contexts[gpu].load(Ordering::Relaxed)).saturating_mul(context_bytes);
-        sum.saturating_add(slot.gpu_bytes[gpu].load(Ordering::Relaxed)).saturating_add(contexts)
-    })
+    region.slots().fold(0u64, |sum, slot| sum.saturating_add(held_bytes(region, slot, gpu)))
 }
 
 /// The lease's cap on each of its GPUs, in bytes.

@@ -28,7 +28,13 @@ impl Stage {
 
     fn join(&mut self, id: u64, gpus: &[usize], share: Share) -> Arc<RegionHost> {
         let dir = tempfile::tempdir().unwrap();
-        let page = ControlPage { memory_cap_bytes: 1, context_bytes: 1, fail_open: true, gpu_uuids: &[] };
+        let page = ControlPage {
+            memory_cap_bytes: 1,
+            context_bytes: 1,
+            fraction_permille: 500,
+            fail_open: true,
+            gpu_uuids: &[],
+        };
         let region = Arc::new(RegionHost::create_unmounted(dir.path(), &page));
         self.dirs.push(dir);
         let id = TenantId(id);

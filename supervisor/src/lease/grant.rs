@@ -189,6 +189,7 @@ impl Leases {
         let page = ControlPage {
             memory_cap_bytes: record.memory_cap_bytes,
             context_bytes: self.context_bytes_of(&gpus),
+            fraction_permille: record.fraction_permille,
             fail_open: class_policy(&self.configuration, record.class).fail_open,
             gpu_uuids: record.gpus(),
         };

@@ -82,6 +82,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     region.control().context_bytes.store(leases.context_bytes_of(&gpus), Ordering::Relaxed);
     // The configuration may have changed since.
     region.set_fail_open(class_policy(&leases.configuration, record.class).fail_open);
+    region.set_fraction(record.fraction_permille);
     let known = record.processes.clone();
     let debt_ns = debt_of(record.standing.as_ref(), clock::now_ns());
     let accounts = accounts(&gpus, record.standing.as_ref());

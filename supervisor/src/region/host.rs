@@ -44,6 +44,8 @@ pub struct ControlPage<'a> {
     pub memory_cap_bytes: u64,
     /// What a context is taken to cost.
     pub context_bytes: u64,
+    /// Part of each GPU, in thousandths.
+    pub fraction_permille: u16,
     /// Whether the container runs unpaced while no supervisor is there.
     pub fail_open: bool,
     /// The lease's GPUs, at most [`GPUS`].
@@ -137,6 +139,7 @@ impl RegionHost {
         control.version.store(VERSION, Ordering::Relaxed);
         control.oldest_reader.store(OLDEST_VERSION, Ordering::Relaxed);
         self.set_fail_open(page.fail_open);
+        self.set_fraction(page.fraction_permille);
         control.burst_ns.store(BURST_NS, Ordering::Relaxed);
         control.depth_ns.store(DEPTH_NS, Ordering::Relaxed);
         control.memory_cap_bytes.store(page.memory_cap_bytes, Ordering::Relaxed);
@@ -161,6 +164,11 @@ impl RegionHost {
     /// What the container does while no supervisor is there.
     pub fn set_fail_open(&self, fail_open: bool) {
         self.control().fail_open.store(u32::from(fail_open), Ordering::Relaxed);
+    }
+
+    /// The lease's part of each of its GPUs, in thousandths.
+    pub fn set_fraction(&self, permille: u16) {
+        self.control().fraction_permille.store(u32::from(permille), Ordering::Relaxed);
     }
 
     /// The control page.
@@ -271,6 +279,7 @@ mod tests {
         let page = ControlPage {
             memory_cap_bytes: 7,
             context_bytes: 5,
+            fraction_permille: 300,
             fail_open: false,
             gpu_uuids: &gpu_uuids.map(|uuid| GpuUuid(uuid.into())),
         };
@@ -282,6 +291,7 @@ mod tests {
             control.gpu_uuids.iter().take(3).map(|uuid| uuid[0].load(Ordering::Relaxed)).collect();
         assert_eq!(first_bytes, [0, 0xff, 0]);
         assert_eq!(control.fail_open.load(Ordering::Relaxed), 0);
+        assert_eq!(control.fraction_permille.load(Ordering::Relaxed), 300);
         region.set_fail_open(true);
         assert_eq!(control.fail_open.load(Ordering::Relaxed), 1, "an update changes it live");
     }

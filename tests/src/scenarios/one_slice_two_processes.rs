@@ -1,5 +1,5 @@
 //! Two processes in one container, the second through `docker exec` and with two threads: one slice and one memory cap
-//! for all.
+//! for all, and NVML in the container shows these two and nobody else.
 
 use super::{finish, wait_until_running};
 use crate::failure::{Result, ensure};
@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::measure;
 use crate::meter::{now_ns, usage_of};
 use crate::namespaces::Inside;
-use crate::tenant::Tenant;
+use crate::tenant::{Tenant, monitored};
 use crate::trace::Recorder;
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ fn two_beside_one(host: &Host) -> Result<()> {
     std::thread::sleep(Duration::from_secs(1));
     let processes = host.lease_of(twofold)?.processes;
     ensure(processes == 2, || format!("the lease knows {processes} processes of the two"))?;
+    check_what_nvml_shows(host)?;
     let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
     let start = now_ns();
     std::thread::sleep(Duration::from_secs(6));
@@ -40,4 +41,27 @@ fn two_beside_one(host: &Host) -> Result<()> {
     let peak = usage_of(&host.meter()?.read()?, &twofold.id).bytes_peak;
     let is_full = (3 << 30..=4_u64 << 30).contains(&peak);
     ensure(is_full, || format!("both together held {peak} bytes of a cap of 4 GiB"))
+}
+
+/// A monitoring program in the container sees its two processes, under the pids that they have there, and the
+/// container's part of the GPU in full use; the neighbour does the same and is not seen.
+fn check_what_nvml_shows(host: &Host) -> Result<()> {
+    let pids = host.engine.docker_text(&["exec", "twofold", "pidof", "gpool-tenant"])?;
+    let looks = monitored(&host.engine.docker_text(&["exec", "twofold", "gpool-tenant", "--monitor", "10"])?)?;
+    let mut expected: Vec<u64> = pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    expected.sort_unstable();
+    ensure(expected.len() == 2 && expected[0] == 1, || format!("the container's tenants are {pids}"))?;
+    for look in &looks {
+        let mut seen: Vec<u64> = look.processes.iter().map(|(pid, _)| *pid).collect();
+        seen.sort_unstable();
+        ensure(seen == expected, || format!("NVML shows the processes {seen:?} instead of {expected:?}"))?;
+        let bytes: u64 = look.processes.iter().map(|(_, bytes)| bytes).sum();
+        ensure((1 << 30..=4 << 30).contains(&bytes), || format!("NVML shows {bytes} bytes of them"))?;
+        let is_own = look.sampled.iter().all(|(pid, percent)| expected.contains(pid) && *percent <= 100);
+        ensure(is_own, || format!("NVML samples {:?}", look.sampled))?;
+    }
+    let percents: Vec<u64> = looks.iter().map(|look| look.percent).collect();
+    let mean = percents.iter().sum::<u64>() / percents.len().max(1) as u64;
+    // It has 40 % of the GPU, which is all that it is entitled to.
+    ensure(percents.len() == 10 && mean >= 70, || format!("NVML shows a slice in full use at {percents:?} percent"))
 }

@@ -2,7 +2,7 @@
 //! stdout, as lines of JSON, what happened to it. It knows nothing of gpool, uses nothing of the other rooms, and runs
 //! the same on a real and on a simulated GPU.
 //!
-//! Its events: `memory` (cuMemGetInfo, a line for each GPU), `nvml`, `allocated`, `progress` each second, with
+//! Its events: `memory` (cuMemGetInfo, a line for each GPU), `nvml`, `monitor`, `allocated`, `progress` each second, with
 //! `--request-rate` a `request` for each and `requests` at the end, and `error`.
 
 mod arrivals;

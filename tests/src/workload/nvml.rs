@@ -2,36 +2,93 @@
 
 use super::driver::open_library;
 use super::{check, fail, say};
+use gpool_driver_abi::nvml::{
+    NVML_ERROR_NOT_FOUND, nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t, nvmlUtilization_t,
+};
 use serde_json::json;
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::mem::transmute_copy;
 use std::ptr::null_mut;
+use std::time::Duration;
 
-/// Says what NVML shows of the first device's memory.
-pub(super) fn report() {
-    let library = open_library(c"libnvidia-ml.so.1");
-    let find = |name: &str| {
+/// NVML, initialised, and its first device.
+struct Nvml {
+    library: *mut c_void,
+    device: *mut c_void,
+}
+
+impl Nvml {
+    fn open() -> Self {
+        let mut nvml = Self { library: open_library(c"libnvidia-ml.so.1"), device: null_mut() };
+        // SAFETY: NVML's functions of these names have these types, and the result goes to a live local.
+        unsafe {
+            let init: unsafe extern "C" fn() -> c_int = transmute_copy(&nvml.find("nvmlInit_v2"));
+            let handle: unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int =
+                transmute_copy(&nvml.find("nvmlDeviceGetHandleByIndex_v2"));
+            check("nvmlInit_v2", init());
+            check("nvmlDeviceGetHandleByIndex_v2", handle(0, &mut nvml.device));
+        }
+        nvml
+    }
+
+    fn find(&self, name: &str) -> *mut c_void {
         let text = CString::new(name).unwrap_or_default();
         // SAFETY: the name ends with a zero.
-        let address = unsafe { libc::dlsym(library, text.as_ptr()) };
+        let address = unsafe { libc::dlsym(self.library, text.as_ptr()) };
         if address.is_null() {
             fail(name, -1);
         }
         address
-    };
-    let mut device: *mut c_void = null_mut();
+    }
+}
+
+/// Says what NVML shows of the first device's memory.
+pub(super) fn report() {
+    let nvml = Nvml::open();
     let mut memory = [0_u64; 3];
-    // SAFETY: NVML's functions of these names have these types, and all results go to live locals.
+    // SAFETY: as above.
     unsafe {
-        let init: unsafe extern "C" fn() -> c_int = transmute_copy(&find("nvmlInit_v2"));
-        let handle: unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int =
-            transmute_copy(&find("nvmlDeviceGetHandleByIndex_v2"));
         let information: unsafe extern "C" fn(*mut c_void, *mut u64) -> c_int =
-            transmute_copy(&find("nvmlDeviceGetMemoryInfo"));
-        check("nvmlInit_v2", init());
-        check("nvmlDeviceGetHandleByIndex_v2", handle(0, &mut device));
-        check("nvmlDeviceGetMemoryInfo", information(device, memory.as_mut_ptr()));
+            transmute_copy(&nvml.find("nvmlDeviceGetMemoryInfo"));
+        check("nvmlDeviceGetMemoryInfo", information(nvml.device, memory.as_mut_ptr()));
     }
     let [total, _, used] = memory;
     say(&json!({"event": "nvml", "total": total, "used": used}));
+}
+
+/// Says `times` times what NVML shows of the first device's processes and of how busy it is, as monitoring programs ask.
+pub(super) fn monitor(times: u32) {
+    let nvml = Nvml::open();
+    let device = nvml.device;
+    // SAFETY: NVML's functions of these names have these types.
+    let (list, rates, samples) = unsafe {
+        let list: unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> c_int =
+            transmute_copy(&nvml.find("nvmlDeviceGetComputeRunningProcesses_v3"));
+        let rates: unsafe extern "C" fn(*mut c_void, *mut nvmlUtilization_t) -> c_int =
+            transmute_copy(&nvml.find("nvmlDeviceGetUtilizationRates"));
+        let samples: unsafe extern "C" fn(*mut c_void, *mut nvmlProcessUtilizationSample_t, *mut c_uint, u64) -> c_int =
+            transmute_copy(&nvml.find("nvmlDeviceGetProcessUtilization"));
+        (list, rates, samples)
+    };
+    for _ in 0..times {
+        std::thread::sleep(Duration::from_millis(200));
+        let (mut count, mut processes) = (32, [nvmlProcessInfo_v2_t::default(); 32]);
+        let mut busy = nvmlUtilization_t::default();
+        let (mut sample_count, mut sampled) = (32, [nvmlProcessUtilizationSample_t::default(); 32]);
+        // SAFETY: as above; the arrays are as long as their counts say.
+        let result = unsafe {
+            check("nvmlDeviceGetComputeRunningProcesses_v3", list(device, &mut count, processes.as_mut_ptr()));
+            check("nvmlDeviceGetUtilizationRates", rates(device, &mut busy));
+            samples(device, sampled.as_mut_ptr(), &mut sample_count, 0)
+        };
+        match result {
+            NVML_ERROR_NOT_FOUND => sample_count = 0,
+            other => check("nvmlDeviceGetProcessUtilization", other),
+        }
+        let processes: Vec<_> =
+            processes[..count as usize].iter().map(|process| json!([process.pid, process.usedGpuMemory])).collect();
+        let sampled: Vec<_> =
+            sampled[..sample_count as usize].iter().map(|sample| json!([sample.pid, sample.smUtil])).collect();
+        say(&json!({"event": "monitor", "processes": processes, "percent": busy.gpu, "sampled": sampled}));
+    }
 }

@@ -60,6 +60,9 @@ pub(super) struct Options {
     /// Say what NVML shows of the device's memory.
     #[arg(long)]
     pub(super) nvml: bool,
+    /// Only look: so many times, a fifth of a second apart, say what NVML shows of the device's processes and use.
+    #[arg(long, value_name = "TIMES")]
+    pub(super) monitor: Option<u32>,
 }
 
 fn rate(text: &str) -> Result<f64, String> {

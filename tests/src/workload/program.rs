@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 /// Runs the program with the process's arguments.
 pub fn run() -> ExitCode {
     let options = Options::parse();
+    if let Some(times) = options.monitor {
+        nvml::monitor(times);
+        return ExitCode::SUCCESS;
+    }
     let driver = Driver::load();
     let contexts = contexts(&options, &driver);
     // Memory is told of and held in the first context of each GPU.
