@@ -5,6 +5,7 @@
 
 #![allow(non_snake_case)] // the functions have the names of nvml.h
 
+mod absent;
 mod device;
 mod library;
 mod memory;
