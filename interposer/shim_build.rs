@@ -36,6 +36,18 @@ fn base_name(name: &str) -> String {
     }
 }
 
+/// The names one after the other, as the inside of a byte string literal: how many bytes each shares with the one
+/// before it, the rest of its bytes, a zero. Half as long as the names.
+fn front_coded(names: &[&String]) -> String {
+    let (mut text, mut before) = (String::new(), "");
+    for name in names {
+        let shared = before.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
+        write!(text, "\\x{shared:02x}{}\\0", &name[shared..]).unwrap();
+        before = name;
+    }
+    text
+}
+
 fn table(shim: &Shim) -> String {
     let listed = lines("hooked.txt");
     let hooked: Vec<String> = listed.iter().map(|line| line.trim_end_matches(PASSES).to_owned()).collect();
@@ -44,9 +56,9 @@ fn table(shim: &Shim) -> String {
     let all: Vec<&String> = hooked.iter().chain(rest.iter().copied()).collect();
     let mut text = String::new();
     writeln!(text, "pub const COUNT: usize = {};\npub const HOOKED: usize = {};", all.len(), hooked.len()).unwrap();
-    text.push_str("pub static NAMES: [&core::ffi::CStr; COUNT] = [\n");
-    all.iter().for_each(|name| writeln!(text, "    c\"{name}\",").unwrap());
-    text.push_str("];\npub static OURS: [crate::entry::Ours; HOOKED] = [\n");
+    writeln!(text, "pub static NAMES: &[u8] = b\"{}\";", front_coded(&all)).unwrap();
+    writeln!(text, "pub const LONGEST: usize = {};", all.iter().map(|name| name.len()).max().unwrap_or(0)).unwrap();
+    text.push_str("pub static OURS: [crate::entry::Ours; HOOKED] = [\n");
     hooked.iter().for_each(|name| writeln!(text, "    crate::entry::Ours(crate::exports::{name} as *const core::ffi::c_void),").unwrap());
     text.push_str("];\npub mod index {\n");
     all.iter().enumerate().for_each(|(i, name)| writeln!(text, "    pub const {name}: usize = {i};").unwrap());

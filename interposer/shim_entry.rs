@@ -10,10 +10,12 @@ mod table {
 }
 
 #[allow(unused_imports)] // NVML has no look-up by name that hands out pointers
-pub use table::{BASES, COUNT, HOOKED, NAMES, OURS, index};
+pub use table::{BASES, COUNT, HOOKED, OURS, index};
+use table::{LONGEST, NAMES};
 
-/// The real function behind each name. Private to the library: trampolines jump through it.
-pub static SLOTS: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(missing as *mut c_void) }; COUNT];
+/// The real function behind each name. Private to the library: trampolines jump through it. Written before anything
+/// reads it (see `fill`), so that it takes no place in the library's file.
+pub static SLOTS: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT];
 
 /// A function of ours, in hooked order.
 #[repr(transparent)]
@@ -45,9 +47,19 @@ extern "C" fn resolve() {
     if library.is_null() {
         return;
     }
-    for (slot, name) in SLOTS.iter().zip(NAMES.iter()) {
+    let mut name = [0; LONGEST + 1];
+    let mut coded = NAMES.iter();
+    for slot in &SLOTS {
+        // A name is what it shares with the one before it, and its own bytes up to and with the zero.
+        let shared = usize::from(*coded.next().unwrap_or(&0));
+        for (place, byte) in name.iter_mut().skip(shared).zip(coded.by_ref()) {
+            *place = *byte;
+            if *byte == 0 {
+                break;
+            }
+        }
         // SAFETY: a live handle and a terminated name.
-        let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+        let address = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
         if !address.is_null() {
             slot.store(address, Ordering::Relaxed);
         }
@@ -57,3 +69,30 @@ extern "C" fn resolve() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static RESOLVE: extern "C" fn() = resolve;
+
+/// Points every slot to `missing` while the shim is being relocated, before any constructor runs: libnvidia-ml calls its
+/// own exports, which are ours, and may do so in its constructor. A relocation for each slot would do the same and take
+/// 24 bytes of the file for each.
+extern "C" fn fill() -> *const c_void {
+    for slot in &SLOTS {
+        slot.store(missing as *mut c_void, Ordering::Relaxed);
+    }
+    missing as *const c_void
+}
+
+// An indirect function that nobody calls: its resolver, `fill`, runs when the loader comes to FILLED's relocation
+// (R_X86_64_IRELATIVE, x86-64 psABI; glibc since 2.11).
+core::arch::global_asm!(
+    ".globl gpool_fill",
+    ".hidden gpool_fill",
+    ".type gpool_fill, @gnu_indirect_function",
+    ".set gpool_fill, {fill}",
+    fill = sym fill,
+);
+
+unsafe extern "C" {
+    fn gpool_fill();
+}
+
+#[used]
+static FILLED: unsafe extern "C" fn() = gpool_fill;

@@ -4,7 +4,7 @@ use crate::PROCESS;
 use crate::entry::{index, real};
 use gpool_driver_abi::cuda::{
     CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult,
-    CuDevicePrimaryCtxGetState, CuMemGetAddressRangeV2,
+    CuDevicePrimaryCtxGetState, CuDevicePrimaryCtxReleaseV2, CuMemGetAddressRangeV2,
 };
 use gpool_interposer_logic::futex::Mutex;
 use gpool_interposer_logic::memory::{self, Charge};
@@ -22,39 +22,69 @@ unsafe impl Send for Primaries {}
 /// Makes "is the primary context there" and "make it" one step among the threads of this process.
 static PRIMARIES: Mutex<Primaries> = Mutex::new(Primaries([core::ptr::null_mut(); DEVICES]));
 
-/// Charges on GPU `gpu`, asks the driver, and takes the charge back if the driver refused.
-fn charged(place: &Place, gpu: usize, charge: Charge, driver: impl FnOnce() -> CUresult) -> CUresult {
-    if !memory::reserve(&place.region, place.slot(), gpu, charge) {
-        // The cause goes out of band; the program gets what the driver would say.
-        place.ring();
-        return CUDA_ERROR_OUT_OF_MEMORY;
+/// Charges on GPU `gpu` before the driver is asked; what to answer if there is no room.
+fn charge(place: &Place, gpu: usize, charge: Charge) -> Result<(), CUresult> {
+    if memory::reserve(&place.region, place.slot(), gpu, charge) {
+        return Ok(());
     }
-    let result = driver();
-    if result != CUDA_SUCCESS {
-        memory::release(place.slot(), gpu, charge);
+    // The cause goes out of band; the program gets what the driver would say.
+    place.ring();
+    Err(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// An allocation that is charged and not made yet. The two halves around the driver's call are no generics, so that
+/// each allocator adds only its call to the library.
+struct Reserved {
+    place: &'static Place,
+    gpu: usize,
+    bytes: u64,
+}
+
+impl Reserved {
+    #[inline(never)]
+    fn new(bytes: u64) -> Result<Self, CUresult> {
+        let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+        let (gpu, bytes) = (PROCESS.current_gpu(place), memory::rounded_bytes(bytes));
+        charge(place, gpu, Charge::Bytes(bytes))?;
+        Ok(Self { place, gpu, bytes })
     }
-    result
+
+    /// Keeps the charge if the driver allocated, takes it back if it refused.
+    #[inline(never)]
+    fn settle(self, result: CUresult) {
+        if result == CUDA_SUCCESS {
+            PROCESS.allocated(self.place, self.bytes);
+        } else {
+            memory::release(self.place.slot(), self.gpu, Charge::Bytes(self.bytes));
+        }
+    }
 }
 
 /// Allocates `bytes` in the current context through `driver`, charged.
 pub fn allocated(bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let bytes = memory::rounded_bytes(bytes);
-    let result = charged(place, PROCESS.current_gpu(place), Charge::Bytes(bytes), driver);
-    if result == CUDA_SUCCESS {
-        PROCESS.allocated(place, bytes);
+    match Reserved::new(bytes) {
+        Ok(reserved) => {
+            let result = driver();
+            reserved.settle(result);
+            result
+        }
+        Err(refused) => refused,
     }
-    result
 }
 
 /// Makes a context on `device` through `driver`, charged.
 pub fn context_created(context: *mut CUcontext, device: CUdevice, driver: impl FnOnce() -> CUresult) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let gpu = PROCESS.gpu_of(place, Some(device));
-    let result = charged(place, gpu, Charge::Context, driver);
+    if let Err(refused) = charge(place, gpu, Charge::Context) {
+        return refused;
+    }
+    let result = driver();
     if result == CUDA_SUCCESS {
         // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
         PROCESS.enter_context(unsafe { *context }, gpu);
+    } else {
+        memory::release(place.slot(), gpu, Charge::Context);
     }
     result
 }
@@ -114,8 +144,8 @@ pub fn primary_retained(context: *mut CUcontext, device: CUdevice, driver: impl 
     result
 }
 
-/// Releases or resets the primary context of `device`, taking the charge back when it is gone.
-pub fn primary_released(device: CUdevice, driver: impl FnOnce() -> CUresult) -> CUresult {
+/// Releases or resets the primary context of `device` through `driver`, taking the charge back when it is gone.
+pub fn primary_released(device: CUdevice, driver: CuDevicePrimaryCtxReleaseV2) -> CUresult {
     if PROCESS.place().is_none() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
@@ -126,7 +156,8 @@ pub fn primary_released(device: CUdevice, driver: impl FnOnce() -> CUresult) -> 
     {
         PROCESS.leave_context(*known);
     }
-    let result = driver();
+    // SAFETY: the driver's function of this type, which takes any device.
+    let result = unsafe { driver(device) };
     if before
         && !primary_is_active(device)
         && let Some(known) = primaries.0.get_mut(device as usize)

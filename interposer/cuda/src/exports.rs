@@ -221,7 +221,7 @@ macro_rules! primary_releases {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(device: CUdevice) -> CUresult {
             // SAFETY: see cuInit.
-            primary_released(device, || unsafe { real::<CuDevicePrimaryCtxReleaseV2>(index::$name)(device) })
+            primary_released(device, unsafe { real::<CuDevicePrimaryCtxReleaseV2>(index::$name) })
         }
     )*};
 }
