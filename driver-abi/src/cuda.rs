@@ -4,11 +4,13 @@
 //! `_ptds` variants have the type of the name that they extend.
 
 mod constants;
+mod copies;
 mod data;
 mod functions;
 mod results;
 
 pub use constants::*;
+pub use copies::*;
 pub use data::*;
 pub use functions::*;
 pub use results::*;

@@ -18,6 +18,28 @@ fn cuda_structures_have_the_layout_of_cuda_h() {
 }
 
 #[test]
+fn cuda_copies_have_the_layout_of_cuda_h() {
+    assert_eq!(size_of::<cuda::CUDA_MEMCPY2D>(), 128);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY2D, srcMemoryType), 16);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY2D, srcDevice), 32);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY2D, dstMemoryType), 72);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY2D, WidthInBytes), 112);
+    assert_eq!(size_of::<cuda::CUDA_MEMCPY3D>(), 200);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D, srcMemoryType), 32);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D, reserved0), 64);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D, srcHeight), 80);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D, dstMemoryType), 120);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D, reserved1), 152);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D, WidthInBytes), 176);
+    assert_eq!(size_of::<cuda::CUmemcpy3DOperand>(), 40);
+    assert_eq!(offset_of!(cuda::CUmemcpy3DOperand, place), 8);
+    assert_eq!(size_of::<cuda::CUDA_MEMCPY3D_BATCH_OP>(), 112);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D_BATCH_OP, dst), 40);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D_BATCH_OP, extent), 80);
+    assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D_BATCH_OP, flags), 108);
+}
+
+#[test]
 fn nvml_structures_have_the_layout_of_nvml_h() {
     assert_eq!(size_of::<nvml::nvmlMemory_t>(), 24);
     assert_eq!(offset_of!(nvml::nvmlMemory_t, used), 16);

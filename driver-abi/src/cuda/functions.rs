@@ -1,9 +1,10 @@
 //! Types of pointers to the functions of the CUDA driver API.
 
 use super::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUcontext, CUdevice, CUdeviceAttribute, CUdeviceptr, CUdriverProcAddressQueryResult,
-    CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUlaunchConfig, CUmemGenericAllocationHandle, CUmemoryPool,
-    CUmodule, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUDA_MEMCPY3D_PEER, CUarray,
+    CUcontext, CUdevice, CUdeviceAttribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUfunction, CUgraph,
+    CUgraphExec, CUgraphNode, CUlaunchConfig, CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUresult, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
@@ -47,6 +48,7 @@ functions! {
     CuCtxPopCurrentV2, "cuCtxPopCurrent_v2"(*mut CUcontext);
     CuCtxGetDevice, "cuCtxGetDevice"(*mut CUdevice);
     CuCtxSynchronize, "cuCtxSynchronize"();
+    CuCtxSynchronizeV2, "cuCtxSynchronize_v2"(CUcontext);
 
     CuMemGetInfoV2, "cuMemGetInfo_v2"(*mut usize, *mut usize);
     CuMemAllocV2, "cuMemAlloc_v2"(*mut CUdeviceptr, usize);
@@ -68,6 +70,34 @@ functions! {
     CuMemcpyDtoDAsyncV2, "cuMemcpyDtoDAsync_v2"(CUdeviceptr, CUdeviceptr, usize, CUstream);
     CuMemcpy, "cuMemcpy"(CUdeviceptr, CUdeviceptr, usize);
     CuMemcpyAsync, "cuMemcpyAsync"(CUdeviceptr, CUdeviceptr, usize, CUstream);
+    CuMemcpyAtoAV2, "cuMemcpyAtoA_v2"(CUarray, usize, CUarray, usize, usize);
+    CuMemcpyAtoDV2, "cuMemcpyAtoD_v2"(CUdeviceptr, CUarray, usize, usize);
+    CuMemcpyDtoAV2, "cuMemcpyDtoA_v2"(CUarray, usize, CUdeviceptr, usize);
+    CuMemcpy2DV2, "cuMemcpy2D_v2"(*const CUDA_MEMCPY2D);
+    CuMemcpy2DUnalignedV2, "cuMemcpy2DUnaligned_v2"(*const CUDA_MEMCPY2D);
+    CuMemcpy2DAsyncV2, "cuMemcpy2DAsync_v2"(*const CUDA_MEMCPY2D, CUstream);
+    CuMemcpy3DV2, "cuMemcpy3D_v2"(*const CUDA_MEMCPY3D);
+    CuMemcpy3DAsyncV2, "cuMemcpy3DAsync_v2"(*const CUDA_MEMCPY3D, CUstream);
+    CuMemcpy3DPeer, "cuMemcpy3DPeer"(*const CUDA_MEMCPY3D_PEER);
+    CuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync"(*const CUDA_MEMCPY3D_PEER, CUstream);
+    CuMemcpyPeer, "cuMemcpyPeer"(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize);
+    CuMemcpyPeerAsync, "cuMemcpyPeerAsync"(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize, CUstream);
+    CuMemcpyBatchAsync, "cuMemcpyBatchAsync"(
+        *mut CUdeviceptr, *mut CUdeviceptr, *mut usize, usize, *mut c_void, *mut usize, usize, *mut usize, CUstream
+    );
+    CuMemcpyBatchAsyncV2, "cuMemcpyBatchAsync_v2"(
+        *mut CUdeviceptr, *mut CUdeviceptr, *mut usize, usize, *mut c_void, *mut usize, usize, CUstream
+    );
+    CuMemcpy3DBatchAsync, "cuMemcpy3DBatchAsync"(
+        usize, *mut CUDA_MEMCPY3D_BATCH_OP, *mut usize, c_ulonglong, CUstream
+    );
+    CuMemcpy3DBatchAsyncV2, "cuMemcpy3DBatchAsync_v2"(usize, *mut CUDA_MEMCPY3D_BATCH_OP, c_ulonglong, CUstream);
+    CuMemcpyWithAttributesAsync, "cuMemcpyWithAttributesAsync"(
+        CUdeviceptr, CUdeviceptr, usize, *mut c_void, CUstream
+    );
+    CuMemcpy3DWithAttributesAsync, "cuMemcpy3DWithAttributesAsync"(
+        *mut CUDA_MEMCPY3D_BATCH_OP, c_ulonglong, CUstream
+    );
     CuMemsetD8V2, "cuMemsetD8_v2"(CUdeviceptr, c_uchar, usize);
     CuMemsetD8Async, "cuMemsetD8Async"(CUdeviceptr, c_uchar, usize, CUstream);
     CuMemsetD32V2, "cuMemsetD32_v2"(CUdeviceptr, c_uint, usize);

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::{Driver, Work};
 
+pub use crate::copy_exports::*;
 pub use crate::memory_exports::*;
 pub use crate::work_exports::*;
 
@@ -156,6 +157,17 @@ waits! {
     cuStreamSynchronize: CuStreamSynchronize (stream: CUstream);
     cuStreamSynchronize_ptsz: CuStreamSynchronize (stream: CUstream);
     cuEventSynchronize: CuEventSynchronize (event: CUevent);
+}
+
+/// The open bursts of the context end first. Newer than the baseline: not exported.
+pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
+    if context.is_null() {
+        PROCESS.before_wait()
+    } else {
+        PROCESS.before_wait_in(context)
+    }
+    // SAFETY: see cuInit.
+    unsafe { real::<CuCtxSynchronizeV2>(index::cuCtxSynchronize_v2)(context) }
 }
 
 macro_rules! contexts {

@@ -10,6 +10,8 @@
 #![no_std]
 
 mod accounts;
+#[allow(non_snake_case)] // the names are the driver's
+mod copy_exports;
 mod entry;
 #[allow(non_snake_case)] // the names are the driver's
 mod exports;

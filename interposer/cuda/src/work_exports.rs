@@ -1,4 +1,4 @@
-//! Work: launches of kernels and graphs, copies on the device and memsets, each behind the gate.
+//! Work: launches of kernels and graphs, and memsets, each behind the gate.
 
 use crate::PROCESS;
 use crate::entry::{index, real};
@@ -7,9 +7,9 @@ use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::{Admission, Bytes, Work};
 
 /// The per-thread default stream as a handle; `_ptsz` and `_ptds` entry points mean it when they are given none.
-const STREAM_PER_THREAD: CUstream = 2 as CUstream;
+pub const STREAM_PER_THREAD: CUstream = 2 as CUstream;
 /// What entry points without a stream mean.
-const NO_STREAM: CUstream = core::ptr::null_mut();
+pub const NO_STREAM: CUstream = core::ptr::null_mut();
 
 /// The stream that a `_ptsz` or `_ptds` entry point means.
 #[inline(always)]
@@ -25,7 +25,7 @@ pub fn legacy(stream: CUstream) -> CUstream {
 
 /// Issues work as it was admitted.
 #[inline(always)]
-fn issued(admission: Admission, issue: impl FnOnce() -> CUresult) -> CUresult {
+pub fn issued(admission: Admission, issue: impl FnOnce() -> CUresult) -> CUresult {
     match admission {
         Admission::Pass => issue(),
         Admission::PassAlone(burst) => {
@@ -131,32 +131,6 @@ pub unsafe extern "C" fn cuLaunchCooperativeKernelMultiDevice(
     _flags: c_uint,
 ) -> CUresult {
     CUDA_ERROR_NOT_SUPPORTED
-}
-
-macro_rules! copies {
-    ($($name:ident: $kind:ident $side:ident ($($stream:ident)?) $meant:expr;)*) => {$(
-        /// Gated if it is long.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            to: CUdeviceptr, from: CUdeviceptr, bytes: usize $(, $stream: CUstream)?
-        ) -> CUresult {
-            // SAFETY: see cuLaunchKernel.
-            issued(PROCESS.admit_bytes($meant, Bytes::$side, bytes as u64), || unsafe {
-                real::<$kind>(index::$name)(to, from, bytes $(, $stream)?)
-            })
-        }
-    )*};
-}
-
-copies! {
-    cuMemcpy: CuMemcpy CopyAny () NO_STREAM;
-    cuMemcpy_ptds: CuMemcpy CopyAny () STREAM_PER_THREAD;
-    cuMemcpyAsync: CuMemcpyAsync CopyAny (stream) stream;
-    cuMemcpyAsync_ptsz: CuMemcpyAsync CopyAny (stream) per_thread(stream);
-    cuMemcpyDtoD_v2: CuMemcpyDtoDV2 Copy () NO_STREAM;
-    cuMemcpyDtoD_v2_ptds: CuMemcpyDtoDV2 Copy () STREAM_PER_THREAD;
-    cuMemcpyDtoDAsync_v2: CuMemcpyDtoDAsyncV2 Copy (stream) stream;
-    cuMemcpyDtoDAsync_v2_ptsz: CuMemcpyDtoDAsyncV2 Copy (stream) per_thread(stream);
 }
 
 macro_rules! memsets {

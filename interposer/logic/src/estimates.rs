@@ -56,6 +56,34 @@ pub enum Bytes {
     CopyAny = 2,
     /// Filling device memory.
     Set = 3,
+    /// Rows or arrays, device to device; slower than one piece of as many bytes.
+    Rows = 4,
+    /// Rows or arrays, where a side may be on the host.
+    RowsAny = 5,
+    /// From one GPU to another.
+    Peer = 6,
+    /// From or to the host, as the program says.
+    Host = 7,
+}
+
+/// Shorter copies on the device and memsets pass: they take the GPU for less time than it takes to issue them, and
+/// measuring them would cost more than they do.
+pub const LEAST_DEVICE_BYTES: u64 = 256 << 10;
+/// Shorter copies pass of which only the driver knows whether a side lies on the host: most of them do, and run on a
+/// copy engine.
+pub const LEAST_ANY_BYTES: u64 = 1 << 20;
+
+impl Bytes {
+    /// From how many bytes on such work stands at the gate.
+    #[inline(always)]
+    pub const fn least_bytes(self) -> u64 {
+        match self {
+            Self::Copy | Self::Set | Self::Rows | Self::Peer => LEAST_DEVICE_BYTES,
+            Self::CopyAny | Self::RowsAny => LEAST_ANY_BYTES,
+            // On a copy engine, while the multiprocessors are somebody else's.
+            Self::Host => u64::MAX,
+        }
+    }
 }
 
 /// An entry, as read.
@@ -200,11 +228,12 @@ mod tests {
     #[test]
     fn copies_are_told_apart_by_kind_and_size() {
         let sizes = [1u64 << 18, 1 << 20, 1 << 30, u64::MAX];
-        let keys: std::collections::BTreeSet<usize> = [Bytes::Copy, Bytes::CopyAny, Bytes::Set]
-            .into_iter()
-            .flat_map(|kind| sizes.map(|bytes| Work::bytes(kind, bytes).key()))
-            .collect();
-        assert_eq!(keys.len(), 12);
+        let keys: std::collections::BTreeSet<usize> =
+            [Bytes::Copy, Bytes::CopyAny, Bytes::Set, Bytes::Rows, Bytes::RowsAny, Bytes::Peer]
+                .into_iter()
+                .flat_map(|kind| sizes.map(|bytes| Work::bytes(kind, bytes).key()))
+                .collect();
+        assert_eq!(keys.len(), 24);
         assert!(keys.iter().all(|&key| key < 4096), "no handle lies in the first page");
     }
 }

@@ -6,13 +6,14 @@
 
 use crate::bursts::{Bursts, Grant, Spent, Spot};
 use crate::clock;
+use crate::copies::Moved;
 use crate::credit::{Credit, Stripe, is_default, stripe_index};
 use crate::estimates::{Bytes, Work};
 use crate::futex;
 use crate::learning::Expectation;
 use crate::process::{Place, Process};
 use core::sync::atomic::Ordering;
-use gpool_driver_abi::cuda::CUstream;
+use gpool_driver_abi::cuda::{CUcontext, CUstream};
 use gpool_shared_region::{Demand, HEARTBEAT_STALE_NS};
 
 /// A thread at the gate looks at the heartbeat this often.
@@ -23,13 +24,6 @@ const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
 const FULL_SLEEP_NS: u64 = 200_000;
 /// The per-thread default stream as a handle (CU_STREAM_PER_THREAD); only its own thread can name it.
 const STREAM_PER_THREAD: usize = 2;
-/// Shorter copies on the device and memsets pass: they take the GPU for less time than it takes to issue them, and
-/// measuring them would cost more than they do.
-pub const LEAST_DEVICE_BYTES: u64 = 256 << 10;
-/// Shorter copies pass of which only the driver knows whether a side lies on the host: most of them do, and run on a
-/// copy engine.
-pub const LEAST_ANY_BYTES: u64 = 1 << 20;
-
 /// What a launch may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
@@ -65,12 +59,17 @@ impl Process {
     /// Called before each copy or memset of `bytes` on `stream`.
     #[inline(always)]
     pub fn admit_bytes(&self, stream: CUstream, kind: Bytes, bytes: u64) -> Admission {
-        let least_bytes = if kind == Bytes::CopyAny { LEAST_ANY_BYTES } else { LEAST_DEVICE_BYTES };
-        if bytes < least_bytes {
+        if bytes < kind.least_bytes() {
             // As a launch: without a place in a region nothing runs.
             return if self.control().is_some() { Admission::Pass } else { Admission::NotInitialized };
         }
         self.admit_long(stream, kind, bytes)
+    }
+
+    /// Called before each copy whose kind and size stand in what the program gives the driver.
+    #[inline(never)]
+    pub fn admit_moved(&self, stream: CUstream, moved: Moved) -> Admission {
+        self.admit_bytes(stream, moved.kind, moved.bytes)
     }
 
     /// Apart, so that the entry points of copies and memsets stay small.
@@ -201,7 +200,12 @@ impl Process {
     /// in which it has none must not count as work.
     pub fn before_wait(&self) {
         let Some(place) = self.place() else { return };
-        let context = place.driver.current_context();
+        self.before_wait_in(place.driver.current_context());
+    }
+
+    /// As [`Process::before_wait`], for the work of `context`.
+    pub fn before_wait_in(&self, context: CUcontext) {
+        let Some(place) = self.place() else { return };
         self.end_bursts(place, |bursts| bursts.open_in(context));
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `contexts` (whose memory and
 //! work it is), `gate` (the hot path and the slow one behind it), `credit` (what the hot path spends), `estimates` and
-//! `learning` (what work is expected to cost), `bursts` and `anchors` (measuring), `watcher` (the thread that looks
+//! `learning` (what work is expected to cost), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `watcher` (the thread that looks
 //! when the program is silent).
 #![cfg_attr(not(test), no_std)]
 
@@ -15,6 +15,7 @@ pub mod anchors;
 pub mod bursts;
 pub mod clock;
 pub mod contexts;
+pub mod copies;
 pub mod credit;
 pub mod driver;
 pub mod estimates;

@@ -1,6 +1,7 @@
 //! Of the gate as a whole, before a fake device on a clock that the test turns.
 
 use super::*;
+use crate::estimates::{LEAST_ANY_BYTES, LEAST_DEVICE_BYTES};
 use crate::fake_driver::{CAPTURING, CONTEXTS, DEVICE, process, set_current, uuid};
 use gpool_shared_region::{BurstTag, Control, GateWord, Slot};
 use std::sync::MutexGuard;
@@ -292,6 +293,8 @@ fn what_is_captured_passes_a_closed_gate_and_costs_nothing() {
     for number in 0..20 {
         assert_eq!(process.admit(CAPTURING, Work::numbered(number)), Admission::Pass);
         assert_eq!(process.admit_bytes(CAPTURING, Bytes::Set, 1 << 30), Admission::Pass);
+        let rows = Moved { kind: Bytes::Rows, bytes: 1 << 30 };
+        assert_eq!(process.admit_moved(CAPTURING, rows), Admission::Pass);
     }
     assert_eq!(DEVICE.lock().unwrap().records, records);
     assert_eq!((slot.burst_count.load(Ordering::Relaxed), slot.waiters.load(Ordering::Relaxed)), (0, 0));
@@ -314,6 +317,36 @@ fn short_copies_pass_and_long_ones_are_measured() {
     until_idle(slot);
     assert_eq!(slot.launches.load(Ordering::Relaxed), 1);
     assert_eq!(Process::new().admit_bytes(STREAM, Bytes::Copy, 1), Admission::NotInitialized);
+}
+
+#[test]
+fn rows_and_copies_between_gpus_are_gated_by_their_bytes_and_copies_with_the_host_are_not() {
+    let _order = one_at_a_time();
+    let (process, slot, control) = open_process();
+    control.gate.store(GateWord(control.gate.load(Ordering::Relaxed)).next(false).0, Ordering::Release);
+    let moved = |kind, bytes| process.admit_moved(STREAM, Moved { kind, bytes });
+    assert_eq!(moved(Bytes::Host, 1 << 40), Admission::Pass);
+    assert_eq!(moved(Bytes::RowsAny, LEAST_ANY_BYTES - 1), Admission::Pass);
+    let gated = [Bytes::Rows, Bytes::Peer, Bytes::RowsAny];
+    std::thread::scope(|scope| {
+        let copiers = gated.map(|kind| {
+            scope.spawn(move || {
+                if let Admission::PassAlone(burst) = process.admit_moved(STREAM, Moved { kind, bytes: LEAST_ANY_BYTES })
+                {
+                    DEVICE.lock().unwrap().launch(20 * US);
+                    process.launched_alone(burst);
+                }
+            })
+        });
+        until(|| slot.waiters.load(Ordering::Relaxed) == 3);
+        assert!(copiers.iter().all(|copier| !copier.is_finished()), "a closed gate holds them all");
+        open(control, clock::now_ns() + 60_000 * MS);
+        until(|| copiers.iter().all(|copier| copier.is_finished()));
+    });
+    until_idle(slot);
+    assert_eq!(slot.launches.load(Ordering::Relaxed), 3);
+    let known = gated.map(|kind| process.estimates.get(Work::bytes(kind, LEAST_ANY_BYTES)));
+    assert!(known.iter().all(Option::is_some), "each kind has its own estimate: {known:?}");
 }
 
 #[test]
