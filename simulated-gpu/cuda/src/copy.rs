@@ -10,14 +10,14 @@ use gpool_driver_abi::cuda::*;
 use std::ffi::{c_uchar, c_uint, c_void};
 use std::ptr::null_mut;
 
-fn enqueue(driver: &Driver, transfer: Transfer, stream: CUstream) -> Outcome {
+pub(crate) fn enqueue(driver: &Driver, transfer: Transfer, stream: CUstream) -> Outcome {
     let node = Node { gpu_time_ns: transfer.gpu_time_ns(), transfer: Some(transfer) };
     submit(driver, stream, Work::Nodes(&[node]), |_, _| Ok(()))
 }
 
 /// A copy between device and host on the default stream waits for everything before it, and is done on return. Within
 /// the device the host does not wait. Source: "API synchronization behavior" of the CUDA Driver API reference.
-fn copy(driver: &Driver, transfer: Transfer) -> Outcome {
+pub(crate) fn copy(driver: &Driver, transfer: Transfer) -> Outcome {
     if transfer.gpu_time_ns().is_some() {
         return enqueue(driver, transfer, null_mut());
     }

@@ -5,6 +5,7 @@
 
 #![allow(non_snake_case)] // the functions have the names of cuda.h
 
+mod block_copy;
 mod capture;
 mod context;
 mod copy;

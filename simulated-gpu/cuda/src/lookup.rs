@@ -2,8 +2,8 @@
 
 use crate::driver::{Outcome, VERSION, code, put};
 use crate::{
-    capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*, memory::*, module::*,
-    per_thread::*, stream::*,
+    block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*, memory::*,
+    module::*, per_thread::*, stream::*,
 };
 use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
@@ -26,7 +26,7 @@ macro_rules! entries {
 
 /// Every function of this library. The versions are those of NVIDIA's cudaTypedefs.h; where only one variant is
 /// here, its version decides nothing.
-fn entries() -> [Entry; 100] {
+fn entries() -> [Entry; 118] {
     entries! {
         "cuInit" 2000 cuInit;
         "cuDriverGetVersion" 2020 cuDriverGetVersion;
@@ -83,6 +83,24 @@ fn entries() -> [Entry; 100] {
         "cuMemcpyDtoHAsync" 7000 cuMemcpyDtoHAsync_v2_ptsz;
         "cuMemcpyDtoDAsync" 3020 cuMemcpyDtoDAsync_v2;
         "cuMemcpyDtoDAsync" 7000 cuMemcpyDtoDAsync_v2_ptsz;
+        "cuMemcpy2D" 3020 cuMemcpy2D_v2;
+        "cuMemcpy2D" 7000 cuMemcpy2D_v2_ptds;
+        "cuMemcpy2DUnaligned" 3020 cuMemcpy2DUnaligned_v2;
+        "cuMemcpy2DUnaligned" 7000 cuMemcpy2DUnaligned_v2_ptds;
+        "cuMemcpy2DAsync" 3020 cuMemcpy2DAsync_v2;
+        "cuMemcpy2DAsync" 7000 cuMemcpy2DAsync_v2_ptsz;
+        "cuMemcpy3D" 3020 cuMemcpy3D_v2;
+        "cuMemcpy3D" 7000 cuMemcpy3D_v2_ptds;
+        "cuMemcpy3DAsync" 3020 cuMemcpy3DAsync_v2;
+        "cuMemcpy3DAsync" 7000 cuMemcpy3DAsync_v2_ptsz;
+        "cuMemcpy3DPeer" 4000 cuMemcpy3DPeer;
+        "cuMemcpy3DPeer" 7000 cuMemcpy3DPeer_ptds;
+        "cuMemcpy3DPeerAsync" 4000 cuMemcpy3DPeerAsync;
+        "cuMemcpy3DPeerAsync" 7000 cuMemcpy3DPeerAsync_ptsz;
+        "cuMemcpyPeer" 4000 cuMemcpyPeer;
+        "cuMemcpyPeer" 7000 cuMemcpyPeer_ptds;
+        "cuMemcpyPeerAsync" 4000 cuMemcpyPeerAsync;
+        "cuMemcpyPeerAsync" 7000 cuMemcpyPeerAsync_ptsz;
         "cuMemsetD8" 3020 cuMemsetD8_v2;
         "cuMemsetD8" 7000 cuMemsetD8_v2_ptds;
         "cuMemsetD8Async" 3020 cuMemsetD8Async;

@@ -1,7 +1,7 @@
 //! The variants for programs that are built with per-thread default streams. All streams of a context share one queue
 //! here, so they do what the plain functions do.
 
-use crate::{copy::*, graph::*, launch::*};
+use crate::{block_copy::*, copy::*, graph::*, launch::*};
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_uchar, c_uint, c_void};
 
@@ -31,6 +31,20 @@ variants! {
     );
     cuMemcpyDtoDAsync_v2_ptsz = cuMemcpyDtoDAsync_v2(
         to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream
+    );
+    cuMemcpy2D_v2_ptds = cuMemcpy2D_v2(description: *const CUDA_MEMCPY2D);
+    cuMemcpy2DUnaligned_v2_ptds = cuMemcpy2DUnaligned_v2(description: *const CUDA_MEMCPY2D);
+    cuMemcpy2DAsync_v2_ptsz = cuMemcpy2DAsync_v2(description: *const CUDA_MEMCPY2D, stream: CUstream);
+    cuMemcpy3D_v2_ptds = cuMemcpy3D_v2(description: *const CUDA_MEMCPY3D);
+    cuMemcpy3DAsync_v2_ptsz = cuMemcpy3DAsync_v2(description: *const CUDA_MEMCPY3D, stream: CUstream);
+    cuMemcpy3DPeer_ptds = cuMemcpy3DPeer(description: *const CUDA_MEMCPY3D_PEER);
+    cuMemcpy3DPeerAsync_ptsz = cuMemcpy3DPeerAsync(description: *const CUDA_MEMCPY3D_PEER, stream: CUstream);
+    cuMemcpyPeer_ptds = cuMemcpyPeer(
+        to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, bytes: usize
+    );
+    cuMemcpyPeerAsync_ptsz = cuMemcpyPeerAsync(
+        to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, bytes: usize,
+        stream: CUstream
     );
     cuMemsetD8_v2_ptds = cuMemsetD8_v2(to: CUdeviceptr, value: c_uchar, count: usize);
     cuMemsetD8Async_ptsz = cuMemsetD8Async(to: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream);

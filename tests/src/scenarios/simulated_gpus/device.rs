@@ -68,6 +68,80 @@ pub(super) fn transfers_take_time_and_move_bytes() -> Result<()> {
     driver.destroy(context)
 }
 
+/// Rows and blocks move what is between their edges and nothing else; a peer copy needs both contexts.
+pub(super) fn rows_and_blocks_move_their_bytes() -> Result<()> {
+    let driver = Driver::start()?;
+    let context = driver.context(1)?;
+    let (a, b, stream) = (driver.memory(BYTES)?, driver.memory(BYTES)?, driver.stream()?);
+    let (sent, mut back) = (numbers(7), vec![0_u32; WORDS]);
+    let before = executed((0, 0))?;
+    // 500 rows of 1 KiB out of rows of 4 KiB, to the third row on the other side.
+    let rows = CUDA_MEMCPY2D {
+        srcMemoryType: CU_MEMORYTYPE_DEVICE,
+        srcDevice: a,
+        srcPitch: 4096,
+        dstMemoryType: CU_MEMORYTYPE_UNIFIED,
+        dstDevice: b,
+        dstPitch: 8192,
+        dstY: 2,
+        WidthInBytes: 1024,
+        Height: 500,
+        // SAFETY: numbers and pointers, for which zero is a value.
+        ..unsafe { std::mem::zeroed() }
+    };
+    // SAFETY: all host memory is live and of this size.
+    unsafe {
+        checked("cuMemcpyHtoD", (driver.to_device)(a, sent.as_ptr().cast(), BYTES))?;
+        checked("cuMemsetD32", (driver.fill_words)(b, 0, WORDS))?;
+        checked("cuMemcpy2D", (driver.rows)(&rows))?;
+        checked("cuMemcpyDtoH", (driver.to_host)(back.as_mut_ptr().cast(), b, BYTES))?;
+    }
+    let is_right = |(index, word): (usize, &u32)| {
+        let (row, column) = (index / 2048, index % 2048);
+        let is_moved = (2..502).contains(&row) && column < 256;
+        *word == if is_moved { sent[(row - 2) * 1024 + column] } else { 0 }
+    };
+    ensure(back.iter().enumerate().all(is_right), || "a copy of rows moved something else".to_owned())?;
+    let moved_ns = 2_000 + 500 * 1024 / 1_000;
+    let so_far = executed(before)?;
+    ensure(so_far == (WHOLE_NS + moved_ns, 2), || format!("a copy of rows took {so_far:?}"))?;
+    // Two layers of 16 rows back to the host: no time on the device.
+    let block = CUDA_MEMCPY3D {
+        srcMemoryType: CU_MEMORYTYPE_DEVICE,
+        srcDevice: a,
+        srcPitch: 4096,
+        srcHeight: 32,
+        dstMemoryType: CU_MEMORYTYPE_HOST,
+        dstHost: back.as_mut_ptr().cast(),
+        dstPitch: 64,
+        dstHeight: 16,
+        WidthInBytes: 64,
+        Height: 16,
+        Depth: 2,
+        // SAFETY: as above.
+        ..unsafe { std::mem::zeroed() }
+    };
+    // SAFETY: as above; the last two calls are refused.
+    unsafe {
+        checked("cuMemcpy3DAsync", (driver.block_async)(&block, stream))?;
+        driver.wait()?;
+        let outside = CUDA_MEMCPY2D { Height: 512, ..rows };
+        expected("rows past the end", (driver.rows)(&outside), CUDA_ERROR_INVALID_VALUE)?;
+        expected("a peer without a context", (driver.peer)(b, null_mut(), a, context, 64), CUDA_ERROR_INVALID_CONTEXT)?;
+    }
+    let is_block = (0..2 * 16 * 16).all(|index| {
+        let (layer, row, column) = (index / 256, index / 16 % 16, index % 16);
+        back[index] == sent[layer * 32 * 1024 + row * 1024 + column]
+    });
+    ensure(is_block && executed(before)? == so_far, || "a block came back otherwise than it went".to_owned())?;
+    // SAFETY: both addresses are live.
+    checked("cuMemcpyPeer", unsafe { (driver.peer)(b, context, a, context, BYTES) })?;
+    driver.wait()?;
+    let peer = executed(before)?;
+    ensure(peer == (2 * WHOLE_NS + moved_ns, 3), || format!("with a peer copy it was {peer:?}"))?;
+    driver.destroy(context)
+}
+
 fn devices_are_told_apart(driver: &Driver) -> Result<()> {
     let (mut count, mut device, mut current) = (0, 0, 0);
     let (mut uuids, mut buses) = ([CUuuid { bytes: [0; 16] }; 2], [0; 2]);

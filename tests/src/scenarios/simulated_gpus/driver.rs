@@ -46,6 +46,9 @@ functions! {
     to_host_async: CuMemcpyDtoHAsyncV2 = c"cuMemcpyDtoHAsync_v2";
     within_async: CuMemcpyDtoDAsyncV2 = c"cuMemcpyDtoDAsync_v2";
     copy: CuMemcpy = c"cuMemcpy";
+    rows: CuMemcpy2DV2 = c"cuMemcpy2D_v2";
+    block_async: CuMemcpy3DAsyncV2 = c"cuMemcpy3DAsync_v2";
+    peer: CuMemcpyPeer = c"cuMemcpyPeer";
     fill_words: CuMemsetD32V2 = c"cuMemsetD32_v2";
     stream_create: CuStreamCreate = c"cuStreamCreate";
     capture_begin: CuStreamBeginCaptureV2 = c"cuStreamBeginCapture_v2";

@@ -21,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub fn run(_inside: &Inside) -> Result<()> {
     let (stage, gpus) = host::start_simulated_gpus_alone(2)?;
     let outcome = device::transfers_take_time_and_move_bytes()
+        .and_then(|()| device::rows_and_blocks_move_their_bytes())
         .and_then(|()| device::graphs_do_their_work_at_each_launch())
         .and_then(|()| device::objects_belong_to_their_context())
         .and_then(|()| device::per_thread_variants_are_found())
