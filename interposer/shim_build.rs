@@ -9,9 +9,6 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-/// Behind a hooked name: versions of the function that are not in the list are passed on.
-const PASSES: &str = " others-pass";
-
 struct Shim {
     /// SONAME of the library that the shim stands in for.
     soname: &'static str,
@@ -49,8 +46,7 @@ fn front_coded(names: &[&String]) -> String {
 }
 
 fn table(shim: &Shim) -> String {
-    let listed = lines("hooked.txt");
-    let hooked: Vec<String> = listed.iter().map(|line| line.trim_end_matches(PASSES).to_owned()).collect();
+    let hooked = lines("hooked.txt");
     let baseline = lines(shim.symbols);
     let rest: Vec<&String> = baseline.iter().filter(|name| !hooked.contains(name)).collect();
     let all: Vec<&String> = hooked.iter().chain(rest.iter().copied()).collect();
@@ -62,8 +58,7 @@ fn table(shim: &Shim) -> String {
     hooked.iter().for_each(|name| writeln!(text, "    crate::entry::Ours(crate::exports::{name} as *const core::ffi::c_void),").unwrap());
     text.push_str("];\npub mod index {\n");
     all.iter().enumerate().for_each(|(i, name)| writeln!(text, "    pub const {name}: usize = {i};").unwrap());
-    let bases: BTreeSet<String> =
-        listed.iter().filter(|line| !line.ends_with(PASSES)).map(|name| base_name(name)).collect();
+    let bases: BTreeSet<String> = hooked.iter().map(|name| base_name(name)).collect();
     writeln!(text, "}}\npub static BASES: [&core::ffi::CStr; {}] = [", bases.len()).unwrap();
     bases.iter().for_each(|name| writeln!(text, "    c\"{name}\",").unwrap());
     text.push_str("];\n");

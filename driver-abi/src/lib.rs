@@ -6,11 +6,23 @@
 
 #![no_std]
 
+mod class;
 pub mod cuda;
 pub mod nvml;
 
+pub use class::{Class, cuda_classes};
+
 /// The names that libcuda.so.1 of driver 535 exports, one on each line.
 pub const CUDA_535: &str = include_str!("../symbols/cuda-535.txt");
+
+/// The names that libcuda.so.1 of driver 555 exports, one on each line; those of driver 550 are among them.
+pub const CUDA_555: &str = include_str!("../symbols/cuda-555.txt");
+
+/// The [`Class`] of each entry point of libcuda, behind comments: a name and a class on each line.
+pub const CUDA_CLASSES: &str = include_str!("../symbols/cuda-classes.txt");
+
+/// The names, behind comments, that the shim should answer by their class and does not answer yet.
+pub const CUDA_NOT_INTERCEPTED: &str = include_str!("../symbols/cuda-not-intercepted.txt");
 
 /// The names that libnvidia-ml.so.1 of driver 535 exports, one on each line.
 pub const NVML_535: &str = include_str!("../symbols/nvml-535.txt");

@@ -83,7 +83,10 @@ pub struct Slot {
     pub refused_bytes: AtomicU64,
     /// [`VERSION`](crate::VERSION) of the shim.
     pub shim_version: AtomicU32,
-    reserved0: [u32; 5],
+    /// Look-ups by name that were refused because the shim does not know that version of a hooked function. A
+    /// shim that does not count them leaves zero.
+    pub unknown_versions: AtomicU32,
+    reserved0: [u32; 4],
 
     /// [`Demand`].
     pub demand: AtomicU32,
@@ -131,6 +134,7 @@ const _: () = {
     assert!(offset_of!(Slot, refused) == 24);
     assert!(offset_of!(Slot, refused_bytes) == 32);
     assert!(offset_of!(Slot, shim_version) == 40);
+    assert!(offset_of!(Slot, unknown_versions) == 44);
     assert!(offset_of!(Slot, demand) == 64);
     assert!(offset_of!(Slot, demand_word) == 68);
     assert!(offset_of!(Slot, estimated_end_ns) == 72);
@@ -194,6 +198,11 @@ impl<'a> SlotSnapshot<'a> {
     /// See [`Slot::shim_version`].
     pub fn shim_version(&self) -> u32 {
         self.u32_at(40)
+    }
+
+    /// See [`Slot::unknown_versions`].
+    pub fn unknown_versions(&self) -> u32 {
+        self.u32_at(44)
     }
 
     /// Device memory reserved on GPU `gpu` of the lease. A shim of version 1 knows one GPU.

@@ -183,3 +183,20 @@ copies! {
         copy: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream
     ) per_thread(stream), Moved::blocks(values(copy, 1));
 }
+
+macro_rules! refused {
+    ($($name:ident)*) => {$(
+        /// With the 32-bit addresses of CUDA 2, which no allocator gives. The arguments do not matter.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> CUresult {
+            CUDA_ERROR_NOT_SUPPORTED
+        }
+    )*};
+}
+
+refused! {
+    cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync
+    cuMemcpyAtoA cuMemcpyAtoD cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync
+    cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32
+    cuMemsetD8
+}

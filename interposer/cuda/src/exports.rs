@@ -3,7 +3,7 @@
 use crate::PROCESS;
 use crate::accounts::{context_created, context_destroyed, primary_released, primary_retained};
 use crate::entry::{index, real};
-use crate::procaddress::{Found, substitute};
+use crate::procaddress::substitute;
 use crate::work_exports::{legacy, per_thread};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -74,8 +74,8 @@ pub unsafe extern "C" fn cuGetProcAddress(
     // SAFETY: the driver succeeded, so both pointers are valid.
     match unsafe { substitute(symbol, *function) } {
         // SAFETY: as above.
-        Found::Use(pointer) => unsafe { *function = pointer },
-        Found::TooNew => {
+        Some(pointer) => unsafe { *function = pointer },
+        None => {
             // SAFETY: as above.
             unsafe { *function = core::ptr::null_mut() };
             return CUDA_ERROR_NOT_FOUND;
@@ -103,8 +103,8 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     // SAFETY: as above.
     match unsafe { substitute(symbol, *function) } {
         // SAFETY: as above.
-        Found::Use(pointer) => unsafe { *function = pointer },
-        Found::TooNew => {
+        Some(pointer) => unsafe { *function = pointer },
+        None => {
             // SAFETY: as above; `status` may be null.
             unsafe {
                 *function = core::ptr::null_mut();

@@ -1,31 +1,24 @@
 //! What cuGetProcAddress hands out: our function where the real one is hooked.
 
+use crate::PROCESS;
 use crate::entry::{BASES, HOOKED, OURS, SLOTS};
 use core::ffi::{CStr, c_char, c_void};
-use core::sync::atomic::Ordering;
+use gpool_interposer_logic::lookup::{self, Found};
 
-/// What to do with a pointer that the real look-up returned.
-pub enum Found {
-    /// Hand this out.
-    Use(*mut c_void),
-    /// A version of a hooked function that this shim does not know: handing it out would lead past the account.
-    TooNew,
-}
-
-/// Our function for the real `pointer` of `symbol`, or the pointer itself when nothing is hooked there.
-///
-/// The real driver only ever returns addresses of its exports, so comparing pointers is enough and needs no
-/// knowledge of versions.
+/// What to hand out for the real `pointer` of `symbol`; none for a version of a hooked function that this shim does
+/// not know, which is counted.
 ///
 /// # Safety
 /// `symbol` must be a terminated string.
-pub unsafe fn substitute(symbol: *const c_char, pointer: *mut c_void) -> Found {
-    for index in 0..HOOKED {
-        if SLOTS[index].load(Ordering::Relaxed) == pointer {
-            return Found::Use(OURS[index].0.cast_mut());
-        }
-    }
+pub unsafe fn substitute(symbol: *const c_char, pointer: *mut c_void) -> Option<*mut c_void> {
     // SAFETY: the caller's promise.
     let symbol = unsafe { CStr::from_ptr(symbol) };
-    if BASES.contains(&symbol) { Found::TooNew } else { Found::Use(pointer) }
+    match lookup::find(&SLOTS, HOOKED, &BASES, symbol, pointer) {
+        Found::Hooked(index) => Some(OURS[index].0.cast_mut()),
+        Found::Passes => Some(pointer),
+        Found::UnknownVersion => {
+            PROCESS.note_unknown_version();
+            None
+        }
+    }
 }

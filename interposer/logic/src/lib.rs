@@ -6,7 +6,8 @@
 //!
 //! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `contexts` (whose memory and
 //! work it is), `gate` (the hot path and the slow one behind it), `credit` (what the hot path spends), `estimates` and
-//! `learning` (what work is expected to cost), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `watcher` (the thread that looks
+//! `learning` (what work is expected to cost), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `lookup` (what a
+//! look-up by name may hand out), `watcher` (the thread that looks
 //! when the program is silent).
 #![cfg_attr(not(test), no_std)]
 
@@ -22,6 +23,7 @@ pub mod estimates;
 pub mod futex;
 pub mod gate;
 pub mod learning;
+pub mod lookup;
 pub mod memory;
 pub mod pause;
 pub mod process;

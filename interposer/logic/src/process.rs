@@ -72,6 +72,8 @@ pub struct Process {
     pub(crate) watcher_parked: AtomicU32,
     pub(crate) watcher_started: AtomicU32,
     pub(crate) stopping: AtomicU32,
+    /// Look-ups refused because this shim does not know the version; programs look up before they register.
+    unknown_versions: AtomicU32,
     control: AtomicPtr<Control>,
     start: Mutex<()>,
     place: UnsafeCell<MaybeUninit<Place>>,
@@ -93,6 +95,7 @@ impl Process {
             watcher_parked: AtomicU32::new(0),
             watcher_started: AtomicU32::new(0),
             stopping: AtomicU32::new(0),
+            unknown_versions: AtomicU32::new(0),
             control: AtomicPtr::new(core::ptr::null_mut()),
             start: Mutex::new(()),
             place: UnsafeCell::new(MaybeUninit::uninit()),
@@ -134,9 +137,18 @@ impl Process {
     /// Takes a place that is already there; `register` does this, and tests with a region in memory.
     pub fn adopt(&self, place: Place) {
         let control: *const Control = place.region.control();
+        place.slot().unknown_versions.store(self.unknown_versions.load(Ordering::Relaxed), Ordering::Relaxed);
         // SAFETY: nobody reads `place` before `control` is published, and callers adopt once.
         unsafe { (*self.place.get()).write(place) };
         self.control.store(control.cast_mut(), Ordering::Release);
+    }
+
+    /// A look-up was refused because this shim does not know the version of the function.
+    pub fn note_unknown_version(&self) {
+        let count = self.unknown_versions.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if let Some(place) = self.place() {
+            place.slot().unknown_versions.store(count, Ordering::Relaxed);
+        }
     }
 
     /// A context has been made or was seen first, on GPU `gpu` of the lease.
@@ -263,5 +275,24 @@ impl Process {
 impl Default for Process {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_driver::{driver, region};
+
+    #[test]
+    fn refused_look_ups_are_counted_before_and_after_the_process_registers() {
+        let process = Process::new();
+        process.note_unknown_version();
+        process.note_unknown_version();
+        let registration = Registration { slot: 0, process_id: 1 };
+        process.adopt(Place { region: region(), registration, driver: driver() });
+        let slot = process.place().unwrap().slot();
+        assert_eq!(slot.unknown_versions.load(Ordering::Relaxed), 2);
+        process.note_unknown_version();
+        assert_eq!(slot.unknown_versions.load(Ordering::Relaxed), 3);
     }
 }
