@@ -119,9 +119,9 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
 }
 
 macro_rules! left_streams {
-    ($($name:ident ($($argument:ident: $kind:ty),*) $meant:ident;)*) => {$(
+    ($($(#[$export:meta])* $name:ident ($($argument:ident: $kind:ty),*) $meant:ident;)*) => {$(
         /// The open burst on the stream ends first.
-        #[unsafe(no_mangle)]
+        $(#[$export])*
         pub unsafe extern "C" fn $name(stream: CUstream, $($argument: $kind),*) -> CUresult {
             PROCESS.leave_stream($meant(stream));
             type Function = unsafe extern "C" fn(CUstream, $($kind),*) -> CUresult;
@@ -132,12 +132,33 @@ macro_rules! left_streams {
 }
 
 left_streams! {
+    #[unsafe(no_mangle)]
     cuStreamDestroy() legacy;
+    #[unsafe(no_mangle)]
     cuStreamDestroy_v2() legacy;
+    #[unsafe(no_mangle)]
     cuStreamBeginCapture() legacy;
+    #[unsafe(no_mangle)]
     cuStreamBeginCapture_ptsz() per_thread;
+    #[unsafe(no_mangle)]
     cuStreamBeginCapture_v2(mode: CUstreamCaptureMode) legacy;
+    #[unsafe(no_mangle)]
     cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode) per_thread;
+    // Newer than the baseline: not exported. Source: cudaTypedefs.h of CUDA 13.5.
+    cuStreamBeginCaptureToGraph(
+        graph: CUgraph, nodes: *const CUgraphNode, edges: *const c_void, count: usize, mode: CUstreamCaptureMode
+    ) legacy;
+    cuStreamBeginCaptureToGraph_ptsz(
+        graph: CUgraph, nodes: *const CUgraphNode, edges: *const c_void, count: usize, mode: CUstreamCaptureMode
+    ) per_thread;
+    cuStreamBeginRecaptureToGraph(
+        mode: CUstreamCaptureMode, graph: CUgraph, callback: *const c_void, data: *mut c_void
+    ) legacy;
+    cuStreamBeginRecaptureToGraph_ptsz(
+        mode: CUstreamCaptureMode, graph: CUgraph, callback: *const c_void, data: *mut c_void
+    ) per_thread;
+    cuStreamBeginCaptureToCig(parameters: *mut c_void) legacy;
+    cuStreamBeginCaptureToCig_ptsz(parameters: *mut c_void) per_thread;
 }
 
 macro_rules! waits {

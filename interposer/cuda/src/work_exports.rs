@@ -123,7 +123,7 @@ old_launches! {
 }
 
 /// Launches on streams of several contexts at once, each of which would have to be admitted before the first goes:
-/// retired with CUDA 13, and refused.
+/// refused. Deprecated since CUDA 11.3, and the runtime of CUDA 13 has no function for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchCooperativeKernelMultiDevice(
     _list: *mut c_void,

@@ -1,5 +1,6 @@
 //! The integration scenarios. Each starts what it needs and must leave nothing.
 
+mod copies;
 mod engine_alone;
 mod frozen_holder;
 mod garbage_report;
@@ -145,6 +146,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "limits, pauses and explanations on live containers, one of which launches graphs",
         limit_s: 120,
         run: Place::Inside(limits::run),
+    },
+    Scenario {
+        name: "copies",
+        what: "a tenant that only copies rows and between contexts stands at its gate like one with kernels",
+        limit_s: 60,
+        run: Place::Inside(copies::run),
     },
     Scenario {
         name: "latency-class",

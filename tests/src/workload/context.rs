@@ -1,10 +1,13 @@
 //! A context on a GPU: the kernel, the buffers, and what is done with them.
 
-use super::driver::Driver;
+use super::driver::{DEVICE_MEMORY, Driver, Rows, Side};
 use super::{check, say};
 use serde_json::json;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
+
+/// Buffers are whole MiB, so whole rows.
+const ROW_BYTES: usize = 4096;
 
 /// Spins until %globaltimer has advanced by `ns`.
 const PTX: &CStr = c".version 6.0
@@ -40,11 +43,13 @@ pub(super) struct Context<'a> {
     kernel: usize,
     /// Two of them with their size, if there is something to copy.
     buffers: Option<([u64; 2], usize)>,
+    /// Whether copies are all that it does.
+    only_copies: bool,
 }
 
 impl<'a> Context<'a> {
     /// Makes a context on the GPU with this ordinal, current to the calling thread, with two buffers of `copy_bytes`.
-    pub(super) fn create(driver: &'a Driver, gpu: c_int, copy_bytes: Option<usize>) -> Self {
+    pub(super) fn create(driver: &'a Driver, gpu: c_int, copy_bytes: Option<usize>, only_copies: bool) -> Self {
         let (mut device, mut handle, mut module, mut kernel) = (0, null_mut(), null_mut(), null_mut());
         // SAFETY: all results go to live locals, and the PTX and the name end with a zero.
         unsafe {
@@ -61,7 +66,7 @@ impl<'a> Context<'a> {
             }
             (addresses, bytes)
         });
-        Self { driver, gpu, handle: handle as usize, kernel: kernel as usize, buffers }
+        Self { driver, gpu, handle: handle as usize, kernel: kernel as usize, buffers, only_copies }
     }
 
     /// Makes it current to the calling thread.
@@ -105,8 +110,11 @@ impl<'a> Context<'a> {
         stream
     }
 
-    /// Launches the kernel, and what comes behind it.
+    /// Launches the kernel, and what comes behind it, or copies alone.
     pub(super) fn launch(&self, stream: *mut c_void, mut duration_ns: u64) {
+        if let Some(([to, from], bytes)) = self.buffers.filter(|_| self.only_copies) {
+            return self.copy(stream, to, from, bytes);
+        }
         let mut parameters = [(&raw mut duration_ns).cast::<c_void>()];
         let (kernel, list) = (self.kernel as *mut c_void, parameters.as_mut_ptr());
         // SAFETY: the kernel takes one u64, which outlives the call.
@@ -118,6 +126,18 @@ impl<'a> Context<'a> {
                 check("cuMemcpyDtoDAsync", (self.driver.copy_async)(to, from, bytes, stream));
                 check("cuMemsetD8Async", (self.driver.set_async)(from, 0xa5, bytes, stream));
             }
+        }
+    }
+
+    /// Copies all of it as rows, and as if the other buffer were another GPU's.
+    fn copy(&self, stream: *mut c_void, to: u64, from: u64, bytes: usize) {
+        let side = |device| Side { memory_type: DEVICE_MEMORY, device, pitch_bytes: ROW_BYTES, ..Side::default() };
+        let rows = Rows { from: side(from), to: side(to), width_bytes: ROW_BYTES, height: bytes / ROW_BYTES };
+        let context = self.handle as *mut c_void;
+        // SAFETY: both buffers are live and hold so many bytes; the context is never destroyed.
+        unsafe {
+            check("cuMemcpy2DAsync", (self.driver.rows_async)(&rows, stream));
+            check("cuMemcpyPeerAsync", (self.driver.peer_async)(to, context, from, context, bytes, stream));
         }
     }
 

@@ -33,6 +33,8 @@ functions! {
     memory_info c"cuMemGetInfo" (*mut usize, *mut usize);
     allocate c"cuMemAlloc" (*mut u64, usize);
     copy_async c"cuMemcpyDtoDAsync" (u64, u64, usize, *mut c_void);
+    rows_async c"cuMemcpy2DAsync" (*const Rows, *mut c_void);
+    peer_async c"cuMemcpyPeerAsync" (u64, *mut c_void, u64, *mut c_void, usize, *mut c_void);
     set_async c"cuMemsetD8Async" (u64, c_uchar, usize, *mut c_void);
     module_load c"cuModuleLoadData" (*mut *mut c_void, *const c_void);
     module_function c"cuModuleGetFunction" (*mut *mut c_void, *mut c_void, *const c_char);
@@ -46,6 +48,33 @@ functions! {
     graph_instantiate c"cuGraphInstantiate" (*mut *mut c_void, *mut c_void, *mut *mut c_void, *mut c_char, usize);
     graph_launch c"cuGraphLaunch" (*mut c_void, *mut c_void);
 }
+
+/// One side of [`Rows`].
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct Side {
+    pub(super) x_bytes: usize,
+    pub(super) y: usize,
+    /// [`DEVICE_MEMORY`], as all that is copied here.
+    pub(super) memory_type: c_uint,
+    pub(super) host: usize,
+    pub(super) device: u64,
+    pub(super) array: usize,
+    pub(super) pitch_bytes: usize,
+}
+
+/// CUDA_MEMCPY2D of cuda.h since CUDA 3.2.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct Rows {
+    pub(super) from: Side,
+    pub(super) to: Side,
+    pub(super) width_bytes: usize,
+    pub(super) height: usize,
+}
+
+/// CU_MEMORYTYPE_DEVICE.
+pub(super) const DEVICE_MEMORY: c_uint = 2;
 
 /// The API version that is asked for: cuCtxCreate with three arguments is the variant before 11.4, cuGraphInstantiate
 /// with five the one before 12.0.

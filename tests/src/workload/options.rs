@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Allocate memory on a GPU, launch kernels, and report on stdout.
 ///
 /// A piece of work is a kernel (--kernel-us), with a copy and a memset behind it (--copy-mib), or a graph of such
-/// kernels (--graph). It is launched over and over, or when a request comes (--request-rate). --launch-batch 1
+/// kernels (--graph), or copies alone (--only-copies). It is launched over and over, or when a request comes (--request-rate). --launch-batch 1
 /// synchronises after every kernel.
 #[derive(Debug, Parser)]
 #[command(name = "gpool-tenant")]
@@ -21,6 +21,9 @@ pub(super) struct Options {
     /// After each kernel copy so much within the device, and set as much.
     #[arg(long, value_name = "MIB")]
     pub(super) copy_mib: Option<NonZeroU32>,
+    /// No kernel and no memset: copy that much as rows, and as much from the context to itself as if it were another.
+    #[arg(long, requires = "copy_mib")]
+    pub(super) only_copies: bool,
     /// Work only on requests, which come at random with this mean rate for each thread (a Poisson process).
     #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
     pub(super) request_rate: Option<f64>,

@@ -73,7 +73,8 @@ fn contexts<'a>(options: &Options, driver: &'a Driver) -> Vec<Context<'a>> {
         }
     }
     let copy_bytes = options.copy_mib.map(|mib| (mib.get() as usize) << 20);
-    let create = |gpu| (0..options.contexts.get()).map(move |_| Context::create(driver, gpu, copy_bytes));
+    let (contexts, only_copies) = (options.contexts.get(), options.only_copies);
+    let create = |gpu| (0..contexts).map(move |_| Context::create(driver, gpu, copy_bytes, only_copies));
     (0..gpus).flat_map(create).collect()
 }
 
