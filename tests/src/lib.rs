@@ -8,6 +8,7 @@ pub mod bench;
 pub mod census;
 pub mod cgroups;
 pub mod demo;
+pub mod exports;
 pub mod failure;
 pub mod host;
 pub mod image;

@@ -16,6 +16,7 @@ mod playground;
 mod random_kills;
 pub(crate) mod seven_tenants;
 mod several_gpus;
+mod shims;
 mod silent_tenant;
 mod simulated_gpu;
 mod simulated_gpus;
@@ -86,6 +87,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "programs on two simulated GPUs, without engine and gpool: copies, graphs, utilisation, tenants",
         limit_s: 60,
         run: Place::Inside(simulated_gpus::run),
+    },
+    Scenario {
+        name: "shims",
+        what: "the shims as they were built export the oldest driver's names and no others, and are small",
+        limit_s: 20,
+        run: Place::Inside(shims::run),
     },
     Scenario {
         name: "host-containerd",
