@@ -4,7 +4,8 @@ use crate::PROCESS;
 use crate::entry::{index, real};
 use core::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
 use gpool_driver_abi::cuda::*;
-use gpool_interposer_logic::{Admission, Bytes, Work};
+use gpool_interposer_logic::copies::Moved;
+use gpool_interposer_logic::{Admission, Work};
 
 /// The per-thread default stream as a handle; `_ptsz` and `_ptds` entry points mean it when they are given none.
 pub const STREAM_PER_THREAD: CUstream = 2 as CUstream;
@@ -140,9 +141,9 @@ macro_rules! memsets {
         pub unsafe extern "C" fn $name(
             to: CUdeviceptr, value: $value, count: usize $(, $stream: CUstream)?
         ) -> CUresult {
-            let bytes = (count as u64).saturating_mul(size_of::<$value>() as u64);
+            let moved = Moved::fill(size_of::<$value>(), count, 1);
             // SAFETY: see cuLaunchKernel.
-            issued(PROCESS.admit_bytes($meant, Bytes::Set, bytes), || unsafe {
+            issued(PROCESS.admit_moved($meant, moved), || unsafe {
                 real::<$kind>(index::$name)(to, value, count $(, $stream)?)
             })
         }
@@ -174,9 +175,9 @@ macro_rules! memsets_2d {
         pub unsafe extern "C" fn $name(
             to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize $(, $stream: CUstream)?
         ) -> CUresult {
-            let bytes = (width as u64).saturating_mul(height as u64).saturating_mul(size_of::<$value>() as u64);
+            let moved = Moved::fill(size_of::<$value>(), width, height);
             // SAFETY: see cuLaunchKernel.
-            issued(PROCESS.admit_bytes($meant, Bytes::Set, bytes), || unsafe {
+            issued(PROCESS.admit_moved($meant, moved), || unsafe {
                 real::<$kind>(index::$name)(to, pitch, value, width, height $(, $stream)?)
             })
         }

@@ -31,6 +31,12 @@ impl Moved {
         Self { kind, bytes: bytes as u64 }
     }
 
+    /// Rows that are filled with a value of `value_bytes`.
+    #[inline(never)]
+    pub fn fill(value_bytes: usize, width: usize, height: usize) -> Self {
+        Self { kind: Bytes::Set, bytes: volume(&[value_bytes, width, height]) }
+    }
+
     /// Rows of a plane; null moves nothing.
     #[inline(never)]
     pub fn rows(copy: Option<&CUDA_MEMCPY2D>) -> Self {
@@ -140,6 +146,8 @@ mod tests {
         assert_eq!(Moved::peer_block(Some(&from_host)).kind, Bytes::Host);
         assert_eq!(Moved::rows(Some(&plane(2, 2, usize::MAX, 2))).bytes, u64::MAX);
         assert_eq!(Moved::batch(&[usize::MAX, 1]).bytes, u64::MAX);
+        assert_eq!(Moved::fill(4, 10, 3), Moved { kind: Bytes::Set, bytes: 120 });
+        assert_eq!(Moved::fill(2, usize::MAX, 1).bytes, u64::MAX);
         let nothing = [Moved::rows(None), Moved::block(None), Moved::peer_block(None)];
         assert!(nothing.iter().all(|moved| moved.bytes == 0 && moved.kind == Bytes::Host));
         assert_eq!(Moved::batch(&[]).bytes, 0);
