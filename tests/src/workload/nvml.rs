@@ -2,14 +2,14 @@
 
 use super::driver::open_library;
 use super::{check, fail, say};
-use gpool_driver_abi::nvml::{
-    NVML_ERROR_NOT_FOUND, nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t, nvmlUtilization_t,
-};
 use serde_json::json;
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::mem::transmute_copy;
 use std::ptr::null_mut;
 use std::time::Duration;
+
+/// NVML_ERROR_NOT_FOUND: no process was busy.
+const NOT_FOUND: c_int = 6;
 
 /// NVML, initialised, and its first device.
 struct Nvml {
@@ -56,25 +56,43 @@ pub(super) fn report() {
     say(&json!({"event": "nvml", "total": total, "used": used}));
 }
 
+/// As nvmlProcessInfo_v2_t: pid, bytes, GPU instance, compute instance.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Process {
+    pid: c_uint,
+    bytes: u64,
+    instances: [c_uint; 2],
+}
+
+/// As nvmlProcessUtilizationSample_t: pid, time, and percent of multiprocessors, memory, encoder, decoder.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    pid: c_uint,
+    time_us: u64,
+    percent: [c_uint; 4],
+}
+
 /// Says `times` times what NVML shows of the first device's processes and of how busy it is, as monitoring programs ask.
 pub(super) fn monitor(times: u32) {
     let nvml = Nvml::open();
     let device = nvml.device;
     // SAFETY: NVML's functions of these names have these types.
     let (list, rates, samples) = unsafe {
-        let list: unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> c_int =
+        let list: unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut Process) -> c_int =
             transmute_copy(&nvml.find("nvmlDeviceGetComputeRunningProcesses_v3"));
-        let rates: unsafe extern "C" fn(*mut c_void, *mut nvmlUtilization_t) -> c_int =
+        let rates: unsafe extern "C" fn(*mut c_void, *mut [c_uint; 2]) -> c_int =
             transmute_copy(&nvml.find("nvmlDeviceGetUtilizationRates"));
-        let samples: unsafe extern "C" fn(*mut c_void, *mut nvmlProcessUtilizationSample_t, *mut c_uint, u64) -> c_int =
+        let samples: unsafe extern "C" fn(*mut c_void, *mut Sample, *mut c_uint, u64) -> c_int =
             transmute_copy(&nvml.find("nvmlDeviceGetProcessUtilization"));
         (list, rates, samples)
     };
     for _ in 0..times {
         std::thread::sleep(Duration::from_millis(200));
-        let (mut count, mut processes) = (32, [nvmlProcessInfo_v2_t::default(); 32]);
-        let mut busy = nvmlUtilization_t::default();
-        let (mut sample_count, mut sampled) = (32, [nvmlProcessUtilizationSample_t::default(); 32]);
+        let (mut count, mut processes) = (32, [Process::default(); 32]);
+        let mut busy = [0; 2];
+        let (mut sample_count, mut sampled) = (32, [Sample::default(); 32]);
         // SAFETY: as above; the arrays are as long as their counts say.
         let result = unsafe {
             check("nvmlDeviceGetComputeRunningProcesses_v3", list(device, &mut count, processes.as_mut_ptr()));
@@ -82,13 +100,13 @@ pub(super) fn monitor(times: u32) {
             samples(device, sampled.as_mut_ptr(), &mut sample_count, 0)
         };
         match result {
-            NVML_ERROR_NOT_FOUND => sample_count = 0,
+            NOT_FOUND => sample_count = 0,
             other => check("nvmlDeviceGetProcessUtilization", other),
         }
         let processes: Vec<_> =
-            processes[..count as usize].iter().map(|process| json!([process.pid, process.usedGpuMemory])).collect();
+            processes[..count as usize].iter().map(|process| json!([process.pid, process.bytes])).collect();
         let sampled: Vec<_> =
-            sampled[..sample_count as usize].iter().map(|sample| json!([sample.pid, sample.smUtil])).collect();
-        say(&json!({"event": "monitor", "processes": processes, "percent": busy.gpu, "sampled": sampled}));
+            sampled[..sample_count as usize].iter().map(|sample| json!([sample.pid, sample.percent[0]])).collect();
+        say(&json!({"event": "monitor", "processes": processes, "percent": busy[0], "sampled": sampled}));
     }
 }
