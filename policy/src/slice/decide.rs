@@ -12,7 +12,6 @@ impl SliceScheduler {
         for tenant in news {
             self.rival(tenant, commands);
         }
-        self.look_for_the_hung(commands);
     }
 
     /// A tenant is ready: the one that runs may have to make room.
@@ -171,7 +170,7 @@ impl SliceScheduler {
         let slack_spent = place.share.class == Class::Latency && (!in_slack || self.is_spent(place));
         let error_ns = self.slice_ns();
         self.queue.note(tenant, |place| {
-            place.silent_since_ns.get_or_insert(now_ns);
+            place.silence.begin(now_ns);
             place.unmeasured.open(now_ns, error_ns);
             place.slack_spent = slack_spent;
             place.habits.begin_turn();
@@ -190,7 +189,7 @@ impl SliceScheduler {
             in_slack,
         };
         self.turn = Some(turn);
-        self.next_silence_check_ns.get_or_insert(now_ns.saturating_add(self.parameters.hang_ns));
+        self.listen_to(tenant);
         Some(until_ns)
     }
 
@@ -214,23 +213,6 @@ impl SliceScheduler {
         if let Some(turn) = self.turn.take_if(|turn| turn.tenant == tenant) {
             self.expect_the_rest(&turn);
             commands.push(Command::Close { tenant });
-        }
-    }
-
-    /// Tells who has had work outstanding for so long that it must be hanging, once each.
-    fn look_for_the_hung(&mut self, commands: &mut Vec<Command>) {
-        let now_ns = self.now_ns;
-        if self.next_silence_check_ns.is_none_or(|at_ns| at_ns > now_ns) {
-            return;
-        }
-        let hang_ns = self.parameters.hang_ns;
-        let silent = self.queue.iter().filter_map(|(tenant, place)| Some((tenant, place.silent_since_ns?)));
-        let (hung, rest): (Vec<_>, Vec<_>) =
-            silent.partition(|(_, since_ns)| now_ns.saturating_sub(*since_ns) >= hang_ns);
-        self.next_silence_check_ns = rest.iter().map(|(_, since_ns)| since_ns.saturating_add(hang_ns)).min();
-        for (tenant, since_ns) in hung {
-            self.queue.note(tenant, |place| place.silent_since_ns = None);
-            commands.push(Command::Hung { tenant, since_ns });
         }
     }
 }

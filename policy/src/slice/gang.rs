@@ -12,6 +12,8 @@ impl SliceScheduler {
         self.now_ns = self.now_ns.max(now_ns);
         self.pass(commands);
         self.take(input, commands);
+        // Last: what has just been heard has ended.
+        self.look_for_the_hung(commands);
     }
 
     /// A gang whose turn should be decided on for all its GPUs.

@@ -99,6 +99,10 @@ impl HostScheduler {
             return;
         }
         let Burst { tenant, context, start_ns, end_ns } = burst;
+        // A gang hangs when nothing of it ends on any of its GPUs: it may have nothing to do on some of them.
+        for other in self.servers_of(tenant).iter().filter(|&other| other != server) {
+            self.servers[other].hear(tenant, end_ns.min(self.now_ns));
+        }
         self.take(server, Input::Burst { tenant, context, start_ns, end_ns }, commands);
         self.settle(ServerSet::one(server), commands);
     }
@@ -185,6 +189,10 @@ impl HostScheduler {
                 }
                 Command::Close { tenant } if self.gangs.contains_key(&tenant) => {
                     freed = freed.union(self.disband(tenant, commands));
+                }
+                Command::Hung { tenant, .. } if self.gangs.contains_key(&tenant) => {
+                    self.servers_of(tenant).iter().for_each(|other| self.servers[other].note_told(tenant));
+                    commands.push(command);
                 }
                 other => commands.push(other),
             }

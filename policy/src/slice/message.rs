@@ -115,8 +115,8 @@ pub enum Command {
         /// Who.
         tenant: TenantId,
     },
-    /// The tenant's work has not come to an end for [`Parameters::hang_ns`](super::Parameters::hang_ns). Told once;
-    /// nothing but the end of its processes can free the device of it.
+    /// Nothing of the tenant's work has come to an end for as long as its share's [`HangAfter`](super::HangAfter) says.
+    /// Told once; nothing but the end of its processes can free the device of it.
     Hung {
         /// Who.
         tenant: TenantId,

@@ -38,8 +38,6 @@ pub struct Parameters {
     pub ceiling_slack_ns: u64,
     /// How long a tenant whose work has outrun its announcements again and again may not work ahead.
     pub cautious_ns: u64,
-    /// A tenant of which nothing has ended for so long, though it should have, is reported as hung.
-    pub hang_ns: u64,
     /// How long a debt outlives its owner's last activity.
     pub debt_keep_ns: u64,
 }
@@ -64,7 +62,6 @@ impl Default for Parameters {
             slack_max_ns: 50_000_000,
             ceiling_slack_ns: 2_000_000,
             cautious_ns: 1_000_000_000,
-            hang_ns: 30_000_000_000,
             debt_keep_ns: 10_000_000_000,
         }
     }
@@ -93,7 +90,6 @@ impl Parameters {
             slack_max_ns: times(self.slack_max_ns),
             ceiling_slack_ns: times(self.ceiling_slack_ns),
             cautious_ns: times(self.cautious_ns),
-            hang_ns: times(self.hang_ns),
             debt_keep_ns: times(self.debt_keep_ns),
         }
     }

@@ -6,6 +6,7 @@ use super::account::Account;
 use super::ceiling::Ceiling;
 use super::habits::Habits;
 use super::ready::{Candidate, Ready};
+use super::silence::Silence;
 use super::unmeasured::Unmeasured;
 use super::virtual_clock::VirtualClock;
 use super::{Class, Parameters, Priority, Share, TenantId};
@@ -25,8 +26,7 @@ pub(super) struct Place {
     pub(super) held_back: bool,
     /// A latency tenant has used up its slack: until it has rested or is owed time, it competes as batch.
     pub(super) slack_spent: bool,
-    /// Since when work of it should have ended and nothing has.
-    pub(super) silent_since_ns: Option<u64>,
+    pub(super) silence: Silence,
     /// Idle and still active, until then.
     lingers_until_ns: Option<u64>,
     /// Blocked by its ceiling, until then.
@@ -98,7 +98,7 @@ impl Queue {
             paused: false,
             held_back: false,
             slack_spent: false,
-            silent_since_ns: None,
+            silence: Silence::default(),
             lingers_until_ns: None,
             blocked_until_ns: None,
             seen_ns: now_ns,
@@ -148,6 +148,12 @@ impl Queue {
         self.latency_tenants.iter().any(|tenant| about(tenant) == Some(true))
     }
 
+    /// Whether a latency tenant other than `beside` wants the device or works on it.
+    pub(super) fn latency_waits(&self, beside: TenantId) -> bool {
+        let waits = |tenant: &TenantId| self.places.get(tenant).is_some_and(|place| place.account.is_active());
+        self.latency_tenants.iter().filter(|tenant| **tenant != beside).any(waits)
+    }
+
     /// The tenant stands at its gate. Returns whether that is news of a known tenant.
     pub(super) fn want(&mut self, tenant: TenantId, now_ns: u64) -> bool {
         let Some(place) = self.places.get_mut(&tenant) else { return false };
@@ -192,7 +198,7 @@ impl Queue {
     pub(super) fn idle(&mut self, tenant: TenantId, now_ns: u64) {
         let until_ns = now_ns.saturating_add(self.parameters.linger_ns);
         let Some(place) = self.places.get_mut(&tenant) else { return };
-        place.silent_since_ns = None;
+        place.silence.end();
         if place.account.is_active() {
             place.seen_ns = now_ns;
             place.habits.end_request(place.account.charged_ns());
@@ -209,7 +215,7 @@ impl Queue {
         for place in self.places.values_mut() {
             let priority = place.share.priority as usize;
             place.account.forgive(&mut self.clocks[priority], now[priority], now_ns);
-            place.silent_since_ns = place.silent_since_ns.map(|_| now_ns);
+            place.silence.restart(now_ns);
             place.unmeasured.end();
         }
         for tenant in self.places.keys().copied().collect::<Vec<_>>() {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::handoff::Handoff;
 use super::queue::Queue;
 use super::turn::Turn;
-use super::{Command, Input, Parameters, TenantId};
+use super::{Class, Command, Input, Parameters, TenantId};
 use crate::timeline::{Bounds, Burst, Delta, Timeline, Verdict};
 
 /// Decides for one GPU (or MIG instance) whose gate is open.
@@ -26,7 +26,10 @@ pub struct SliceScheduler {
     total_charged_ns: i64,
     doubtful_bursts: u64,
     deltas: Vec<Delta>,
+    /// When somebody may have been silent for too long.
     pub(super) next_silence_check_ns: Option<u64>,
+    /// Whether anybody counts as hung earlier while a latency tenant waits.
+    heeds_latency: bool,
 }
 
 impl SliceScheduler {
@@ -47,6 +50,7 @@ impl SliceScheduler {
             doubtful_bursts: 0,
             deltas: Vec::new(),
             next_silence_check_ns: None,
+            heeds_latency: false,
         }
     }
 
@@ -128,6 +132,7 @@ impl SliceScheduler {
         let now_ns = self.now_ns;
         match input {
             Input::Join { tenant, share, debt_ns } => {
+                self.heeds_latency |= share.hang.heeds_latency();
                 if self.queue.get(tenant).is_some() {
                     self.queue.change(tenant, share);
                 } else {
@@ -140,7 +145,11 @@ impl SliceScheduler {
                 self.timeline.forget(tenant);
                 self.gangs.remove(&tenant);
             }
-            Input::Change { tenant, share } => self.queue.change(tenant, share),
+            Input::Change { tenant, share } => {
+                self.heeds_latency |= share.hang.heeds_latency();
+                self.queue.change(tenant, share);
+                self.listen_anew();
+            }
             Input::Pause { tenant } => {
                 self.end_turn_of(tenant, commands);
                 self.queue.pause(tenant, now_ns);
@@ -190,9 +199,12 @@ impl SliceScheduler {
             let error_ns = self.slice_ns();
             self.queue.book(tenant, |place, _| {
                 if !at_work && place.unmeasured.settle(now_ns, error_ns) {
-                    place.silent_since_ns = None;
+                    place.silence.end();
                 }
             });
+            if self.heeds_latency && self.queue.get(tenant).is_some_and(|place| place.share.class == Class::Latency) {
+                self.listen_anew();
+            }
             self.queue.block(tenant, now_ns);
             self.rival(tenant, commands);
         }
@@ -249,12 +261,10 @@ impl SliceScheduler {
                 place.habits.burst(now_ns, length_ns);
                 place.unmeasured.measured(burst.end_ns.min(now_ns));
             }
-            if let Some(silent_ns) = place.silent_since_ns.as_mut() {
-                *silent_ns = (*silent_ns).max(burst.end_ns.min(now_ns));
-            }
             if ended_ns.is_some_and(|until_ns| burst.end_ns.min(now_ns) > until_ns.saturating_add(slice_ns)) {
                 place.habits.outran(&parameters, now_ns, slice_ns);
             }
         });
+        self.hear(burst.tenant, burst.end_ns.min(now_ns));
     }
 }

@@ -32,6 +32,28 @@ impl Priority {
     pub const COUNT: usize = 3;
 }
 
+/// How long nothing of a tenant's work may end, though it should, before it counts as hung. Nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HangAfter {
+    /// As a rule.
+    pub usual_ns: u64,
+    /// While a latency tenant waits for the GPU or works beside it; more than `usual_ns` is taken as that.
+    pub latency_waits_ns: u64,
+}
+
+impl HangAfter {
+    /// Whether it depends on latency tenants at all.
+    pub(super) fn heeds_latency(self) -> bool {
+        self.latency_waits_ns < self.usual_ns
+    }
+}
+
+impl Default for HangAfter {
+    fn default() -> Self {
+        Self { usual_ns: 30_000_000_000, latency_waits_ns: 30_000_000_000 }
+    }
+}
+
 /// What a lease is entitled to on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {
@@ -43,12 +65,20 @@ pub struct Share {
     pub class: Class,
     /// Before whom it is served.
     pub priority: Priority,
+    /// When it counts as hung.
+    pub hang: HangAfter,
 }
 
 impl Share {
     /// A guaranteed batch tenant without a limit.
     #[must_use]
     pub fn of(weight_permille: u16) -> Self {
-        Self { weight_permille, limit_permille: None, class: Class::Batch, priority: Priority::Guaranteed }
+        Self {
+            weight_permille,
+            limit_permille: None,
+            class: Class::Batch,
+            priority: Priority::Guaranteed,
+            hang: HangAfter::default(),
+        }
     }
 }

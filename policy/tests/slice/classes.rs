@@ -1,4 +1,4 @@
-//! The rules for latency tenants, limits, priorities, pauses, penalties and hung tenants, one by one.
+//! The rules for latency tenants, limits, priorities, pauses and penalties, one by one.
 
 use crate::table::{A, B, MS, Table};
 use gpool_policy::TenantId;
@@ -247,20 +247,6 @@ fn a_change_of_priority_keeps_the_debt() {
     assert_eq!(lag, Some(-5_000_000));
     table.tell(Input::Change { tenant: A, share: burst });
     assert_eq!(table.scheduler.lag_ns(A), lag);
-}
-
-#[test]
-fn a_tenant_of_which_nothing_ends_is_told_once() {
-    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
-    table.tell(Input::Wants { tenant: A });
-    let since_ns = table.now;
-    table.after(29_000 * MS, Input::Wants { tenant: B });
-    assert_eq!(table.scheduler.running(), Some(B), "nobody waits for it that long");
-    let hung = Command::Hung { tenant: A, since_ns };
-    let commands = table.after(1000 * MS, Input::Pass);
-    assert_eq!(commands.iter().filter(|command| **command == hung).count(), 1, "{commands:?}");
-    table.tell(Input::Idle { tenant: B });
-    assert!(!table.after(60_000 * MS, Input::Pass).contains(&hung));
 }
 
 #[test]

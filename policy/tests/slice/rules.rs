@@ -55,7 +55,7 @@ fn alone_it_is_renewed_without_a_close() {
     let until = end + table.scheduler.slice_ns();
     assert_eq!(table.after(12 * MS, Input::Announced { tenant: A, estimated_end_ns: end }), [open(A, until)]);
     // Nothing is left to decide; only a tenant that hangs would be noticed.
-    assert_eq!(table.scheduler.next_timer(), Some(table.now - 12 * MS + Parameters::default().hang_ns));
+    assert_eq!(table.scheduler.next_timer(), Some(table.now - 12 * MS + Share::of(500).hang.usual_ns));
 }
 
 #[test]

@@ -23,11 +23,7 @@ pub struct Gates {
 impl Gates {
     /// `gpus` GPUs without tenants.
     pub fn new(gpus: usize, now_ns: u64) -> Self {
-        Self::with(Parameters::default(), gpus, now_ns)
-    }
-
-    fn with(parameters: Parameters, gpus: usize, now_ns: u64) -> Self {
-        let scheduler = HostScheduler::new(parameters, gpus, now_ns);
+        let scheduler = HostScheduler::new(Parameters::default(), gpus, now_ns);
         Self { scheduler, heard: Heard::default(), handoffs: Handoffs::new(now_ns), commands: Vec::new() }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::gatekeeper::tenant::Tenant;
 use crate::region::{ControlPage, RegionHost};
-use gpool_policy::slice::{Class, Priority};
+use gpool_policy::slice::{Class, HangAfter, Priority};
 use gpool_shared_region::{BurstTag, SLOT_BYTES};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -128,10 +128,9 @@ fn a_lease_on_two_gpus_has_one_gate_and_two_accounts() {
 
 #[test]
 fn a_tenant_of_which_nothing_ends_is_told_once() {
-    let parameters = Parameters { hang_ns: 1_000_000, ..Parameters::default() };
+    let hang = HangAfter { usual_ns: 1_000_000, latency_waits_ns: 1_000_000 };
     let mut stage = Stage::new(1);
-    stage.gates = Gates::with(parameters, 1, clock::now_ns());
-    let region = stage.join(1, &[0], Share::of(300));
+    let region = stage.join(1, &[0], Share { hang, ..Share::of(300) });
     stand_at_the_gate(&region);
     stage.look(1);
     put(&region, 64, &RUNNING.to_le_bytes());

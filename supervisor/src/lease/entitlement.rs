@@ -3,7 +3,7 @@
 use super::record::Record;
 use gpool_configuration::{ClassName, ClassPolicy, Configuration};
 use gpool_policy::admission::{Demand, MemoryDemand};
-use gpool_policy::slice::{Class as SliceClass, Priority as SlicePriority, Share};
+use gpool_policy::slice::{Class as SliceClass, HangAfter, Priority as SlicePriority, Share};
 use gpool_protocol::{Class, ErrorBody, ErrorCode, MemoryCap, Priority, Request};
 
 /// What a request asks admission for.
@@ -42,6 +42,7 @@ pub fn share_of(record: &Record) -> Share {
             Class::Train => SliceClass::Train,
         },
         priority: slice_priority(record.priority),
+        hang: HangAfter::default(),
     }
 }
 
@@ -113,6 +114,7 @@ mod tests {
             limit_permille: Some(500),
             class: SliceClass::Latency,
             priority: SlicePriority::Burst,
+            hang: HangAfter::default(),
         };
         assert_eq!(share_of(&record), want);
         assert_eq!(held_demand(&record).guaranteed_permille(), 0, "a burst share is not promised");

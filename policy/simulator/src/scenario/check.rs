@@ -149,7 +149,7 @@ fn tenant(place: &Place, fields: &TenantFields) -> Result<TenantPlan, ScenarioEr
     if let Some(at) = stop.filter(|at| *at.get_ref() <= fields.start_ms) {
         return place.wrong(at.span(), "tenant.stop_ms: it is not after start_ms; write a later time".into());
     }
-    let share = Share { weight_permille: fraction_permille, limit_permille, class, priority };
+    let share = Share { limit_permille, class, priority, ..Share::of(fraction_permille) };
     let lengths = lengths(place, &fields.kernels)?;
     Ok(TenantPlan { name, share, lengths, demand: demand(place, fields)?, start_ns, stop_ns })
 }

@@ -82,7 +82,7 @@ fn tenant(random: &mut Random, index: usize, weight_permille: u16) -> TenantPlan
     let class = if matches!(demand, Demand::Poisson { .. }) { Class::Latency } else { Class::Batch };
     TenantPlan {
         name: format!("tenant {index}"),
-        share: Share { weight_permille, limit_permille, class, priority },
+        share: Share { limit_permille, class, priority, ..Share::of(weight_permille) },
         lengths: lengths(random),
         demand,
         start_ns: 0,
