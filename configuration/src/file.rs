@@ -1,6 +1,6 @@
 //! Reading the file.
 
-use crate::keys::Configuration;
+use crate::keys::{Configuration, HANG_SECONDS_MAX};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,28 @@ pub fn parse(path: &Path, text: &str) -> Result<Configuration, ConfigurationErro
             return Err(failed(format!("{key} = {:?} must be an absolute path", value.display().to_string())));
         }
     }
+    check_hang_times(&configuration).map_err(failed)?;
     Ok(configuration)
+}
+
+/// Whether the times after which a container counts as hung make sense; if not, the key and what to write.
+fn check_hang_times(configuration: &Configuration) -> Result<(), String> {
+    for (class, policy) in configuration.class.all() {
+        let usual = policy.hang_seconds;
+        if !(1..=HANG_SECONDS_MAX).contains(&usual) {
+            return Err(format!(
+                "class.{class}.hang_seconds = {usual} is out of range; write 1 to {HANG_SECONDS_MAX} seconds"
+            ));
+        }
+        let shorter = policy.hang_seconds_while_latency_waits();
+        if !(1..=usual).contains(&shorter) {
+            return Err(format!(
+                "class.{class}.hang_seconds_latency_waits = {shorter} is out of range; write 1 to {usual} seconds, which \
+                 is class.{class}.hang_seconds, or leave it out"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)> {
@@ -65,7 +86,7 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::{ClassName, LiarAction};
+    use crate::keys::{ClassName, HangAction, LiarAction};
 
     fn parsed(text: &str) -> Result<Configuration, ConfigurationError> {
         parse(Path::new("/etc/gpool/config.toml"), text)
@@ -102,10 +123,32 @@ mod tests {
             ("[class.bach]\nfail_open = true\n", "`batch`"),
             ("[class.batch]\nfail_opn = true\n", "`fail_open`"),
             ("[class.batch]\nliar_action = \"kill\"\n", "`debt`"),
+            ("[class.batch]\nhang_action = \"kill\"\n", "`stop`"),
+            ("[class.batch]\nhang_second = 3\n", "`hang_seconds`"),
         ] {
             let error = parsed(text).unwrap_err().to_string();
             assert!(error.contains("line 2") || error.contains("line 1"), "{error}");
             assert!(error.contains(names), "{error}");
+        }
+    }
+
+    #[test]
+    fn hang_times_lie_within_their_bounds() {
+        let text = "[class.train]\nhang_action = \"stop\"\nhang_seconds = 20\nhang_seconds_latency_waits = 2\n\
+                    [class.notebook]\nhang_seconds = 3600\n";
+        let class = parsed(text).unwrap().class;
+        assert_eq!((class.train.hang_action, class.train.hang_seconds), (HangAction::Stop, 20));
+        assert_eq!(class.train.hang_seconds_while_latency_waits(), 2);
+        assert_eq!(class.notebook.hang_seconds_while_latency_waits(), 3600, "no shorter unless it is said");
+        assert_eq!((class.batch.hang_action, class.batch.hang_seconds), (HangAction::Event, 30));
+        for (text, names) in [
+            ("[class.batch]\nhang_seconds = 0\n", ["class.batch.hang_seconds = 0", "1 to 3600"]),
+            ("[class.train]\nhang_seconds = 3601\n", ["class.train.hang_seconds = 3601", "1 to 3600"]),
+            ("[class.latency]\nhang_seconds_latency_waits = 0\n", ["hang_seconds_latency_waits = 0", "1 to 30"]),
+            ("[class.notebook]\nhang_seconds_latency_waits = 31\n", ["class.notebook.", "1 to 30"]),
+        ] {
+            let error = parsed(text).unwrap_err().to_string();
+            assert!(names.iter().all(|name| error.contains(name)), "{error}");
         }
     }
 

@@ -165,6 +165,11 @@ pub struct Classes {
 }
 
 impl Classes {
+    /// All of them, with their names in the file.
+    pub fn all(&self) -> [(&'static str, &ClassPolicy); 4] {
+        [("latency", &self.latency), ("batch", &self.batch), ("notebook", &self.notebook), ("train", &self.train)]
+    }
+
     /// What holds for a class.
     pub fn of(&self, class: ClassName) -> &ClassPolicy {
         match class {
@@ -185,11 +190,34 @@ pub struct ClassPolicy {
     pub fail_open: bool,
     /// What follows when the device was busy for longer than a container has reported.
     pub liar_action: LiarAction,
+    /// What follows when a container has work on the GPU of which nothing ends.
+    pub hang_action: HangAction,
+    /// How long nothing of its work may end before that, in seconds: 1 to [`HANG_SECONDS_MAX`].
+    pub hang_seconds: u64,
+    /// The same while a latency container waits for the GPU, at most as long; absent: no shorter.
+    pub hang_seconds_latency_waits: Option<u64>,
+}
+
+/// The longest time after which a container may count as hung, in seconds.
+pub const HANG_SECONDS_MAX: u64 = 3600;
+
+impl ClassPolicy {
+    /// How long nothing of a container's work may end while a latency container waits, in seconds.
+    #[must_use]
+    pub fn hang_seconds_while_latency_waits(&self) -> u64 {
+        self.hang_seconds_latency_waits.unwrap_or(self.hang_seconds)
+    }
 }
 
 impl Default for ClassPolicy {
     fn default() -> Self {
-        Self { fail_open: true, liar_action: LiarAction::Debt }
+        Self {
+            fail_open: true,
+            liar_action: LiarAction::Debt,
+            hang_action: HangAction::Event,
+            hang_seconds: 30,
+            hang_seconds_latency_waits: None,
+        }
     }
 }
 
@@ -201,6 +229,16 @@ pub enum LiarAction {
     Event,
     /// An event, and the difference as a debt.
     Debt,
+}
+
+/// What follows when nothing of a container's work on the GPU ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HangAction {
+    /// An event and nothing else.
+    Event,
+    /// An event, and its processes are killed: nothing else ends a kernel that never does.
+    Stop,
 }
 
 /// `[policy.env]`
