@@ -2,8 +2,8 @@
 //! kept places that expire. Everything it knows of an end it sees itself, through pidfds and cgroups.
 
 use crate::cgroup;
-use crate::clock;
 use crate::gatekeeper::{Notice, Order};
+use crate::hang;
 use crate::lease::{BIND_GRACE, Lease, Leases, Process, about};
 use crate::procfs::WatchedProcess;
 use crate::region::Report;
@@ -156,7 +156,11 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
             if lease.record.cgroup.as_deref().is_some_and(cgroup::is_populated) {
                 return End::Coming;
             }
-            End::Here("its container has ended")
+            End::Here(if lease.stopped_as_hung {
+                "its container was stopped as hung"
+            } else {
+                "its container has ended"
+            })
         }
         LeaseState::Held => End::Not,
     }
@@ -202,26 +206,8 @@ fn act_on(leases: &Leases, notice: Notice) {
                 leases.events.note(EventKind::Breach, about(&lease.record, None), message);
             }
         }
-        Notice::Hung { tenant, since_ns } => {
-            let mut book = leases.book();
-            if let Some(lease) = book.of_tenant(tenant) {
-                let message = hung_message(lease, clock::now_ns().saturating_sub(since_ns));
-                leases.events.note(EventKind::Hung, about(&lease.record, None), message);
-            }
-        }
+        Notice::Hung { tenant, since_ns } => hang::act_on(leases, tenant, since_ns),
     }
-}
-
-/// Who is hung, since when, and what helps.
-fn hung_message(lease: &Lease, since_ns: u64) -> String {
-    let pids: Vec<String> = lease.processes.values().map(|process| process.watched.name.pid.to_string()).collect();
-    format!(
-        "{} has work on the GPU of which nothing has ended for {} s; only the end of its processes (host pid {}) frees \
-         the GPU of it: restart the container if that is not meant",
-        lease.record.container_id.short(),
-        since_ns / 1_000_000_000,
-        if pids.is_empty() { "unknown".to_owned() } else { pids.join(", ") },
-    )
 }
 
 /// Finds out who has taken a slot, and accepts it; a slot that nobody holds is freed again.

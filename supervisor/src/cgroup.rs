@@ -1,5 +1,6 @@
 //! A container's cgroup, found from its init and read from the host, cgroup v1 and v2.
 
+use crate::procfs::WatchedProcess;
 use gpool_protocol::HostPid;
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,6 +42,28 @@ fn path_in(text: &str) -> Option<String> {
 /// Whether any process is left in the cgroup `path` or below it, in whatever hierarchy holds it.
 pub fn is_populated(path: &str) -> bool {
     directories(path).iter().any(|directory| holds_processes(directory))
+}
+
+/// Whether the process is in the cgroup `path` or below it.
+pub fn holds(path: &str, process: &WatchedProcess) -> bool {
+    let its = path_of(process.name.pid);
+    // Asked last: a process that lives has its pid to itself.
+    its.is_some_and(|its| is_at_or_below(path, &its)) && !process.has_ended()
+}
+
+fn is_at_or_below(path: &str, its: &str) -> bool {
+    its.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether the cgroup `path` is frozen, by itself or with what it lies in: its processes can do and say nothing.
+pub fn is_frozen(path: &str) -> bool {
+    directories(path).iter().any(|directory| is_frozen_directory(directory))
+}
+
+fn is_frozen_directory(directory: &Path) -> bool {
+    let text = |name| fs::read_to_string(directory.join(name)).unwrap_or_default();
+    // The first is version 2's, the second version 1's; FREEZING is as good as FROZEN.
+    text("cgroup.events").lines().any(|line| line == "frozen 1") || text("freezer.state").starts_with("FR")
 }
 
 /// All processes in the cgroup `path` and below it, by the pids that the host knows.
@@ -99,6 +122,30 @@ mod tests {
         assert!(directories("/../../etc").is_empty());
         assert!(!is_populated("/gpool-no-such-cgroup"));
         assert!(processes_in("/gpool-no-such-cgroup").is_empty());
+    }
+
+    #[test]
+    fn a_cgroup_is_frozen_on_either_version() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(!is_frozen_directory(root.path()));
+        for (file, text, frozen) in [
+            ("cgroup.events", "populated 1\nfrozen 0\n", false),
+            ("cgroup.events", "populated 1\nfrozen 1\n", true),
+            ("freezer.state", "THAWED\n", false),
+            ("freezer.state", "FREEZING\n", true),
+        ] {
+            let path = root.path().join(file);
+            fs::write(&path, text).unwrap();
+            assert_eq!(is_frozen_directory(root.path()), frozen, "{text}");
+            fs::remove_file(path).unwrap();
+        }
+        assert!(!is_frozen("/gpool-no-such-cgroup"));
+    }
+
+    #[test]
+    fn a_cgroup_holds_what_is_below_it_and_not_its_namesakes() {
+        assert!(is_at_or_below("/docker/1", "/docker/1") && is_at_or_below("/docker/1", "/docker/1/init"));
+        assert!(!is_at_or_below("/docker/1", "/docker/12") && !is_at_or_below("/docker/1", "/docker"));
     }
 
     #[test]

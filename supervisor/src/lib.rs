@@ -8,6 +8,7 @@
 //! | `gatekeeper` | the thread that opens gates; it waits for nobody |
 //! | `region` | the files that a lease shares with its container |
 //! | `attendant` | births and deaths of processes and containers |
+//! | `hang` | containers of whose work nothing ends |
 //! | `sampler` | NVML and charged time, once a second |
 //! | `auditor` | what leases report, against what the device saw |
 //! | `device` | GPUs, and the driver's files for a container |
@@ -22,6 +23,7 @@ mod clock;
 mod device;
 mod events;
 mod gatekeeper;
+mod hang;
 mod http;
 mod lease;
 mod procfs;

@@ -118,6 +118,8 @@ pub struct Lease {
     pub retired: Figures,
     /// Refusals that an event has told.
     pub refusals_told: u64,
+    /// Whether its processes were killed because nothing of their work ended.
+    pub stopped_as_hung: bool,
 }
 
 impl Lease {

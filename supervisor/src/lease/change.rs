@@ -35,7 +35,8 @@ impl Leases {
         lease.region.control().memory_cap_bytes.store(lease.record.memory_cap_bytes, Ordering::Relaxed);
         lease.region.set_fail_open(class_policy(&self.configuration, lease.record.class).fail_open);
         lease.region.set_fraction(lease.record.fraction_permille);
-        self.gatekeeper.order(Order::Change { tenant: lease.tenant, share: share_of(&lease.record) });
+        let share = share_of(&self.configuration, &lease.record);
+        self.gatekeeper.order(Order::Change { tenant: lease.tenant, share });
         let message = format!("changed {}: {}", old.container_id.short(), difference(&old, &lease.record));
         self.events.note(EventKind::LeaseUpdated, about(&lease.record, Some(uid)), message);
         Ok(lease.view())

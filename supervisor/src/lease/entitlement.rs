@@ -31,7 +31,7 @@ pub fn held_demand(record: &Record) -> Demand {
 }
 
 /// What the scheduler is told.
-pub fn share_of(record: &Record) -> Share {
+pub fn share_of(configuration: &Configuration, record: &Record) -> Share {
     Share {
         weight_permille: record.fraction_permille,
         limit_permille: record.limit_permille,
@@ -42,8 +42,13 @@ pub fn share_of(record: &Record) -> Share {
             Class::Train => SliceClass::Train,
         },
         priority: slice_priority(record.priority),
-        hang: HangAfter::default(),
+        hang: hang_after(class_policy(configuration, record.class)),
     }
+}
+
+fn hang_after(policy: &ClassPolicy) -> HangAfter {
+    let ns = |seconds: u64| seconds.saturating_mul(1_000_000_000);
+    HangAfter { usual_ns: ns(policy.hang_seconds), latency_waits_ns: ns(policy.hang_seconds_while_latency_waits()) }
 }
 
 fn slice_priority(priority: Priority) -> SlicePriority {
@@ -109,14 +114,16 @@ mod tests {
     fn the_scheduler_is_told_all_of_a_share() {
         let mut record = sample();
         (record.limit_permille, record.class, record.priority) = (Some(500), Class::Latency, Priority::Burst);
+        let mut configuration = Configuration::default();
+        configuration.class.latency.hang_seconds_latency_waits = Some(2);
         let want = Share {
             weight_permille: 300,
             limit_permille: Some(500),
             class: SliceClass::Latency,
             priority: SlicePriority::Burst,
-            hang: HangAfter::default(),
+            hang: HangAfter { usual_ns: 30_000_000_000, latency_waits_ns: 2_000_000_000 },
         };
-        assert_eq!(share_of(&record), want);
+        assert_eq!(share_of(&configuration, &record), want);
         assert_eq!(held_demand(&record).guaranteed_permille(), 0, "a burst share is not promised");
     }
 }

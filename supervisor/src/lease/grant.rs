@@ -232,7 +232,8 @@ impl Leases {
         let Entry { record, accounts, region, requester, debt_ns, state } = entry;
         let tenant = TenantId(self.next_tenant.fetch_add(1, Ordering::Relaxed));
         let gpus = accounts.iter().map(|account| account.gpu).collect();
-        self.gatekeeper.order(Order::Join { tenant, gpus, region: region.clone(), share: share_of(&record), debt_ns });
+        let share = share_of(&self.configuration, &record);
+        self.gatekeeper.order(Order::Join { tenant, gpus, region: region.clone(), share, debt_ns });
         if record.paused {
             self.gatekeeper.order(Order::Pause { tenant });
         }
@@ -248,6 +249,7 @@ impl Leases {
             processes: BTreeMap::new(),
             retired: Default::default(),
             refusals_told: 0,
+            stopped_as_hung: false,
             record,
         };
         book.leases.insert(lease.record.lease_id.clone(), lease);

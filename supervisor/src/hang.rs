@@ -1,0 +1,145 @@
+//! A container that has work on the GPU of which nothing ends: an event, and where its class says so the end of its
+//! processes, since launched work cannot be called back and the driver frees the GPU of it only when they are gone.
+//!
+//! Only processes that are held by pidfd and belong to the container are killed, so that a pid that has changed hands,
+//! or a process outside that got hold of the lease's files, is never hit.
+
+use crate::cgroup;
+use crate::clock;
+use crate::lease::{Leases, about, class_policy};
+use crate::procfs::WatchedProcess;
+use gpool_configuration::{ClassPolicy, HangAction};
+use gpool_policy::TenantId;
+use gpool_protocol::{Class, EventKind, HostPid};
+use rustix::process::{Signal, pidfd_send_signal};
+
+/// What follows for a hung container.
+#[derive(Debug, PartialEq, Eq)]
+enum Consequence {
+    /// Its class asks for an event alone. These are its processes.
+    Told(Vec<HostPid>),
+    /// It is frozen: its work may have ended long ago, and it cannot say so.
+    Frozen,
+    /// These processes of it were killed.
+    Stopped(Vec<HostPid>),
+}
+
+/// Nothing of the tenant's work has ended since then, CLOCK_MONOTONIC.
+pub fn act_on(leases: &Leases, tenant: TenantId, since_ns: u64) {
+    let mut book = leases.book();
+    let Some(lease) = book.of_tenant(tenant) else { return };
+    let silent_s = clock::now_ns().saturating_sub(since_ns) / 1_000_000_000;
+    let (class, container) = (lease.record.class, lease.record.container_id.short());
+    let policy = class_policy(&leases.configuration, class);
+    let cgroup = lease.record.cgroup.as_deref();
+    let registered = || lease.processes.values().map(|process| &process.watched);
+    let consequence = match policy.hang_action {
+        HangAction::Event => Consequence::Told(registered().map(|process| process.name.pid).collect()),
+        HangAction::Stop if cgroup.is_some_and(cgroup::is_frozen) => Consequence::Frozen,
+        HangAction::Stop => Consequence::Stopped(stop(cgroup, lease.init.as_ref(), registered())),
+    };
+    let message = message(container, silent_s, &rule(class, policy, silent_s), &consequence);
+    leases.events.note(EventKind::Hung, about(&lease.record, None), message);
+    lease.stopped_as_hung |= matches!(consequence, Consequence::Stopped(_));
+}
+
+/// Kills the container's init, with which its PID namespace ends, and those registered processes that are in its
+/// cgroup, as they may live in another namespace. Those that were killed.
+fn stop<'a>(
+    cgroup: Option<&str>,
+    init: Option<&'a WatchedProcess>,
+    registered: impl Iterator<Item = &'a WatchedProcess>,
+) -> Vec<HostPid> {
+    let belonging = registered.filter(|process| cgroup.is_some_and(|cgroup| cgroup::holds(cgroup, process)));
+    let mut killed: Vec<HostPid> = Vec::new();
+    for process in init.into_iter().chain(belonging) {
+        if !killed.contains(&process.name.pid) && kill(process) {
+            killed.push(process.name.pid);
+        }
+    }
+    killed
+}
+
+/// Whether the process was there to be killed.
+fn kill(process: &WatchedProcess) -> bool {
+    if process.has_ended() {
+        return false;
+    }
+    let sent = pidfd_send_signal(&process.pidfd, Signal::KILL);
+    if let Err(error) = sent {
+        eprintln!("gpool-supervisor: process {} cannot be killed: {error}", process.name.pid);
+    }
+    sent.is_ok()
+}
+
+/// The key of the configuration that has come to bear.
+fn rule(class: Class, policy: &ClassPolicy, silent_s: u64) -> String {
+    match policy.hang_seconds_latency_waits.filter(|_| silent_s < policy.hang_seconds) {
+        Some(shorter) => {
+            format!("[class.{class}] hang_seconds_latency_waits = {shorter}, and a latency container waits")
+        }
+        None => format!("[class.{class}] hang_seconds = {}", policy.hang_seconds),
+    }
+}
+
+/// Who is hung, since when, by which key, and what follows or helps.
+fn message(container: &str, silent_s: u64, rule: &str, consequence: &Consequence) -> String {
+    let consequence = match consequence {
+        Consequence::Told(pids) => format!(
+            "only the end of its processes (host pid {}) frees the GPU of it: restart the container if that is not meant",
+            listed(pids)
+        ),
+        Consequence::Frozen => {
+            "it is frozen, so its work may have ended and it cannot say so: thaw it, or remove it".to_owned()
+        }
+        Consequence::Stopped(pids) => {
+            format!("its processes are killed (host pid {}), as its class has hang_action = \"stop\"", listed(pids))
+        }
+    };
+    format!("{container} has work on the GPU of which nothing has ended for {silent_s} s ({rule}): {consequence}")
+}
+
+fn listed(pids: &[HostPid]) -> String {
+    let all: Vec<String> = pids.iter().map(HostPid::to_string).collect();
+    if all.is_empty() { "unknown".to_owned() } else { all.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, Command};
+
+    fn sleeper() -> (Child, WatchedProcess) {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let watched = WatchedProcess::open(HostPid(child.id())).unwrap();
+        (child, watched)
+    }
+
+    #[test]
+    fn the_init_is_killed_and_a_process_outside_the_cgroup_is_not() {
+        let ((mut child, init), (mut outside, foreign)) = (sleeper(), sleeper());
+        let pid = init.name.pid;
+        assert_eq!(stop(Some("/gpool-no-such-cgroup"), Some(&init), [&foreign].into_iter()), [pid]);
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        assert!(!foreign.has_ended());
+        assert!(stop(None, Some(&init), [&foreign].into_iter()).is_empty(), "nothing is left to kill");
+        assert!(!foreign.has_ended(), "nor without a cgroup");
+        outside.kill().unwrap();
+        outside.wait().unwrap();
+    }
+
+    #[test]
+    fn the_message_names_the_key_that_came_to_bear() {
+        let policy = ClassPolicy { hang_seconds_latency_waits: Some(2), ..ClassPolicy::default() };
+        assert_eq!(rule(Class::Train, &policy, 30), "[class.train] hang_seconds = 30");
+        let shorter = rule(Class::Train, &policy, 2);
+        assert!(shorter.starts_with("[class.train] hang_seconds_latency_waits = 2"), "{shorter}");
+        let text = message("3f9a", 2, &shorter, &Consequence::Stopped(vec![HostPid(7), HostPid(8)]));
+        for part in ["3f9a", "for 2 s", &shorter, "host pid 7, 8", "hang_action = \"stop\""] {
+            assert!(text.contains(part), "{text} lacks {part}");
+        }
+        assert!(message("3f9a", 30, "", &Consequence::Told(Vec::new())).contains("host pid unknown"));
+        assert!(message("3f9a", 30, "", &Consequence::Frozen).contains("frozen"));
+    }
+}
