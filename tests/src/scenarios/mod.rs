@@ -5,6 +5,7 @@ mod engine_alone;
 mod frozen_holder;
 mod garbage_report;
 mod host_containerd;
+mod hung_container;
 mod killed_half_way;
 mod latency_class;
 mod limits;
@@ -147,6 +148,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "a container that is frozen with its gate open does not keep the GPU",
         limit_s: 90,
         run: Place::Inside(frozen_holder::run),
+    },
+    Scenario {
+        name: "hung-container",
+        what: "a container whose kernel does not end is stopped where its class says so, and no other",
+        limit_s: 90,
+        run: Place::Inside(hung_container::run),
     },
     Scenario {
         name: "limits",
