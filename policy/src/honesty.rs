@@ -2,7 +2,9 @@
 //!
 //! The device's own figures are coarse and late: good for policing, useless for pacing. So a report that falls short
 //! has a whole further period to come in before it counts as missing; a kernel that runs across the end of a period is
-//! reported in the next one.
+//! reported in the next one. What comes in says when the device was used, so it makes up for the right period; of a
+//! kernel that runs for even longer, what was missing meanwhile has been booked as a debt, and is redeemed by its report
+//! and not judged again.
 
 use std::collections::BTreeMap;
 
@@ -94,11 +96,13 @@ pub struct Honesty {
 }
 
 impl Honesty {
-    /// Takes the figures of a period of `period_ns`. A shortfall is told one period later, if it is more than 10 points
-    /// of the period and has not been made up for.
-    pub fn judge(&mut self, period_ns: u64, seen_ns: u64, reported_ns: u64) -> Option<Shortfall> {
+    /// Takes the figures of a period of `period_ns`: what the device saw in it, what was reported for it, and what was
+    /// reported in it of the time before. A shortfall is told one period later, if it is more than 10 points of the
+    /// period and has not been made up for. What was reported beyond what was seen makes up for it too, as the device's
+    /// samples are late.
+    pub fn judge(&mut self, period_ns: u64, seen_ns: u64, reported_ns: u64, late_ns: u64) -> Option<Shortfall> {
         let tolerance_ns = period_ns / 10;
-        let late_ns = reported_ns.saturating_sub(seen_ns);
+        let late_ns = late_ns.saturating_add(reported_ns.saturating_sub(seen_ns));
         let before = self
             .pending
             .take()
@@ -142,36 +146,40 @@ mod tests {
     #[test]
     fn who_reports_half_is_told_one_period_later() {
         let mut honesty = Honesty::default();
-        assert_eq!(honesty.judge(5 * S, 4 * S, 2 * S), None, "the rest may come in");
-        let told = honesty.judge(5 * S, 4 * S, 2 * S).unwrap();
+        assert_eq!(honesty.judge(5 * S, 4 * S, 2 * S, 0), None, "the rest may come in");
+        let told = honesty.judge(5 * S, 4 * S, 2 * S, 0).unwrap();
         assert_eq!((told.seen_ns, told.reported_ns, told.missing_ns()), (4 * S, 2 * S, 2 * S));
-        assert_eq!(honesty.judge(5 * S, 0, 0).map(|told| told.missing_ns()), Some(2 * S), "each period by itself");
-        assert_eq!(honesty.judge(5 * S, 0, 0), None);
+        assert_eq!(honesty.judge(5 * S, 0, 0, 0).map(|told| told.missing_ns()), Some(2 * S), "each period by itself");
+        assert_eq!(honesty.judge(5 * S, 0, 0, 0), None);
     }
 
     #[test]
     fn a_kernel_across_the_end_of_a_period_is_no_lie() {
         let mut honesty = Honesty::default();
-        assert_eq!(honesty.judge(5 * S, 4 * S, S), None);
-        assert_eq!(honesty.judge(5 * S, S, 4 * S), None, "it came late and in full");
-        assert_eq!(honesty.judge(5 * S, S, S), None);
+        assert_eq!(honesty.judge(5 * S, 4 * S, S, 0), None);
+        assert_eq!(honesty.judge(5 * S, S, 4 * S, 0), None, "it came late and in full");
+        assert_eq!(honesty.judge(5 * S, S, S, 0), None);
+        assert_eq!(honesty.judge(5 * S, 5 * S, 0, 0), None);
+        assert_eq!(honesty.judge(5 * S, 5 * S, 2 * S, 5 * S), None, "late, and the next one runs already");
+        let told = honesty.judge(5 * S, 0, 0, S).unwrap();
+        assert_eq!((told.reported_ns, told.missing_ns()), (3 * S, 2 * S));
     }
 
     #[test]
     fn ten_points_are_forgiven_and_more_is_not() {
         let mut honesty = Honesty::default();
         for _ in 0..100 {
-            assert_eq!(honesty.judge(5 * S, 5 * S, 4 * S + 500 * MS), None);
+            assert_eq!(honesty.judge(5 * S, 5 * S, 4 * S + 500 * MS, 0), None);
         }
-        honesty.judge(5 * S, 5 * S, 4 * S + 499 * MS);
-        assert_eq!(honesty.judge(5 * S, 0, 0).map(|told| told.missing_ns()), Some(501 * MS));
+        honesty.judge(5 * S, 5 * S, 4 * S + 499 * MS, 0);
+        assert_eq!(honesty.judge(5 * S, 0, 0, 0).map(|told| told.missing_ns()), Some(501 * MS));
     }
 
     #[test]
     fn who_reports_more_than_was_seen_banks_nothing() {
         let mut honesty = Honesty::default();
-        assert_eq!(honesty.judge(5 * S, 0, 5 * S), None);
-        assert_eq!(honesty.judge(5 * S, 5 * S, 0), None);
-        assert_eq!(honesty.judge(5 * S, 0, 0).map(|told| told.missing_ns()), Some(5 * S));
+        assert_eq!(honesty.judge(5 * S, 0, 5 * S, 0), None);
+        assert_eq!(honesty.judge(5 * S, 5 * S, 0, 0), None);
+        assert_eq!(honesty.judge(5 * S, 0, 0, 0).map(|told| told.missing_ns()), Some(5 * S));
     }
 }

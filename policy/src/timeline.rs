@@ -108,8 +108,7 @@ impl Timeline {
         if burst.start_ns >= now_ns {
             return Verdict::Future;
         }
-        let end = burst.end_ns.min(now_ns);
-        let start = burst.start_ns.max(end.saturating_sub(self.bounds.longest_burst_ns));
+        let (start, end) = (self.believed_start_ns(now_ns, burst), burst.end_ns.min(now_ns));
         let verdict = if (start, end) == (burst.start_ns, burst.end_ns) { Verdict::Accepted } else { Verdict::Clamped };
 
         let first = deltas.len();
@@ -125,6 +124,12 @@ impl Timeline {
         }
         segment::drop_zeroes(deltas, first);
         verdict
+    }
+
+    /// The start of a burst, as far as it is believed.
+    #[must_use]
+    pub fn believed_start_ns(&self, now_ns: u64, burst: Burst) -> u64 {
+        burst.start_ns.max(burst.end_ns.min(now_ns).saturating_sub(self.bounds.longest_burst_ns))
     }
 
     /// Number of segments remembered.

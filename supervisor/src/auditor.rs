@@ -20,8 +20,18 @@ struct Audited {
     honesty: Honesty,
     /// Busy time that the device saw so far.
     seen_ns: u64,
-    /// Charged in all when the period began; none before its first period.
-    charged_ns: Option<u64>,
+    /// Reported in all when the period began, and how much of that late; none before its first period.
+    reported_ns: Option<(u64, u64)>,
+}
+
+/// A report that fell short.
+struct Finding {
+    tenant: TenantId,
+    /// Index of the GPU.
+    gpu: usize,
+    shortfall: Shortfall,
+    /// End of the period that fell short, CLOCK_MONOTONIC.
+    until_ns: u64,
 }
 
 /// Sees every sample once.
@@ -49,8 +59,11 @@ impl Auditor {
                 self.see((*tenant, index), seen_ns);
             }
         }
-        for shortfall in self.end_period(statistics) {
-            act_on(leases, shortfall);
+        for finding in self.end_period(statistics) {
+            act_on(leases, &finding);
+        }
+        if self.period_start_ns == Some(statistics.at_ns) {
+            leases.gatekeeper.order(Order::BeginPeriod { at_ns: statistics.at_ns });
         }
     }
 
@@ -61,7 +74,7 @@ impl Auditor {
     }
 
     /// Judges every lease if a period is over, and begins the next.
-    fn end_period(&mut self, statistics: &Statistics) -> Vec<(TenantId, usize, Shortfall)> {
+    fn end_period(&mut self, statistics: &Statistics) -> Vec<Finding> {
         let start_ns = *self.period_start_ns.get_or_insert(statistics.at_ns);
         let period_ns = statistics.at_ns.saturating_sub(start_ns);
         if period_ns > 0 && period_ns < PERIOD_NS {
@@ -71,11 +84,12 @@ impl Auditor {
         let mut told = Vec::new();
         let mut kept = BTreeMap::new();
         for standing in &statistics.standings {
-            let of = (standing.tenant, standing.gpu);
-            let mut audited = self.audited.remove(&of).unwrap_or_default();
+            let (tenant, gpu) = (standing.tenant, standing.gpu);
+            let mut audited = self.audited.remove(&(tenant, gpu)).unwrap_or_default();
             let judged = audited.end_period(period_ns, standing);
-            told.extend(judged.map(|shortfall| (standing.tenant, standing.gpu, shortfall)));
-            kept.insert(of, audited);
+            // What is told fell short in the period before the one that ends now.
+            told.extend(judged.map(|shortfall| Finding { tenant, gpu, shortfall, until_ns: start_ns }));
+            kept.insert((tenant, gpu), audited);
         }
         // Who is not in the statistics any more has left.
         self.audited = kept;
@@ -87,8 +101,11 @@ impl Audited {
     /// Judges the period that is over, but for the first: when it began is not known.
     fn end_period(&mut self, period_ns: u64, standing: &Standing) -> Option<Shortfall> {
         let seen_ns = std::mem::take(&mut self.seen_ns);
-        let before_ns = self.charged_ns.replace(standing.charged_ns)?;
-        self.honesty.judge(period_ns, seen_ns, standing.charged_ns.saturating_sub(before_ns))
+        // What redeems a debt was missing before, and does not count a second time for the time that is judged now.
+        let reported_ns = standing.charged_ns.saturating_sub(standing.redeemed_ns);
+        let before = self.reported_ns.replace((reported_ns, standing.late_ns))?;
+        let late_ns = standing.late_ns.saturating_sub(before.1);
+        self.honesty.judge(period_ns, seen_ns, reported_ns.saturating_sub(before.0).saturating_sub(late_ns), late_ns)
     }
 }
 
@@ -107,21 +124,22 @@ fn processes_by_tenant(leases: &Leases) -> BTreeMap<TenantId, BTreeSet<HostPid>>
     all.into_iter().map(with_cgroup).collect()
 }
 
-fn act_on(leases: &Leases, (tenant, gpu, shortfall): (TenantId, usize, Shortfall)) {
+fn act_on(leases: &Leases, finding: &Finding) {
+    let Finding { tenant, gpu, shortfall, until_ns } = *finding;
     let mut book = leases.book();
     let Some(lease) = book.of_tenant(tenant) else { return };
     let action = class_policy(&leases.configuration, lease.record.class).liar_action;
     let message = message(lease.record.container_id.short(), &leases.gpus[gpu].uuid.0, shortfall, action);
     leases.events.note(EventKind::UnderReported, about(&lease.record, None), message);
     if action == LiarAction::Debt {
-        leases.gatekeeper.order(Order::Owe { tenant, ns: shortfall.missing_ns() });
+        leases.gatekeeper.order(Order::Owe { tenant, gpu, ns: shortfall.missing_ns(), until_ns });
     }
 }
 
 fn message(container: &str, gpu: &str, shortfall: Shortfall, action: LiarAction) -> String {
     let ms = |ns: u64| ns / 1_000_000;
     let consequence = match action {
-        LiarAction::Debt => "the difference counts as used",
+        LiarAction::Debt => "the difference counts as used, once, also if a kernel that still runs is reported later",
         LiarAction::Event => "nothing follows from it, as its class has liar_action = \"event\"",
     };
     format!(
@@ -136,14 +154,18 @@ fn message(container: &str, gpu: &str, shortfall: Shortfall, action: LiarAction)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpool_policy::slice::{HostScheduler, Input, Parameters, ServerSet, Share};
+    use gpool_policy::timeline::Burst;
 
     const S: u64 = 1_000_000_000;
     const LIAR: TenantId = TenantId(1);
+    const OTHER: TenantId = TenantId(2);
 
     /// Two tenants on GPU 0 after `second` seconds; the first reports a fifth of each, the second a half.
     fn statistics(second: u64) -> Statistics {
-        let standing = |tenant, charged_ns| Standing { tenant, gpu: 0, charged_ns, lag_ns: 0 };
-        let standings = vec![standing(LIAR, second * S / 5), standing(TenantId(2), second * S / 2)];
+        let standing =
+            |tenant, charged_ns| Standing { tenant, gpu: 0, charged_ns, redeemed_ns: 0, late_ns: 0, lag_ns: 0 };
+        let standings = vec![standing(LIAR, second * S / 5), standing(OTHER, second * S / 2)];
         Statistics { at_ns: (100 + second) * S, standings, ..Statistics::default() }
     }
 
@@ -153,19 +175,93 @@ mod tests {
         let mut told = Vec::new();
         for second in 0..=20 {
             auditor.see((LIAR, 0), S / 2);
-            auditor.see((TenantId(2), 0), S / 2);
-            told.extend(auditor.end_period(&statistics(second)).into_iter().map(|shortfall| (second, shortfall)));
+            auditor.see((OTHER, 0), S / 2);
+            told.extend(auditor.end_period(&statistics(second)).into_iter().map(|finding| (second, finding)));
         }
         let seconds: Vec<u64> = told.iter().map(|(second, _)| *second).collect();
         assert_eq!(seconds, [10, 15, 20], "each period once, when the next has not made up for it");
-        for (_, (tenant, gpu, shortfall)) in &told {
-            assert_eq!((*tenant, *gpu, shortfall.missing_ns()), (LIAR, 0, 3 * S / 2));
+        for (second, finding) in &told {
+            assert_eq!((finding.tenant, finding.gpu, finding.shortfall.missing_ns()), (LIAR, 0, 3 * S / 2));
+            assert_eq!(finding.until_ns, (100 + second - 5) * S, "the period before the one that has just ended");
         }
-        let text = message("3f9a", "GPU-1", told[0].1.2, LiarAction::Debt);
+        let text = message("3f9a", "GPU-1", told[0].1.shortfall, LiarAction::Debt);
         for part in ["3f9a reported 1000 ms", "GPU-1 was busy for it 2500 ms", "1500 ms more", "counts as used"] {
             assert!(text.contains(part), "{text} lacks {part}");
         }
-        assert!(message("3f9a", "GPU-1", told[0].1.2, LiarAction::Event).contains("nothing follows"));
+        assert!(message("3f9a", "GPU-1", told[0].1.shortfall, LiarAction::Event).contains("nothing follows"));
+    }
+
+    /// Both tenants want, on one GPU, and the device sees the first one at work all the time for 40 s. It reports
+    /// `(start, end)` seconds at that end. What it owes then beyond its share, and when it was told.
+    fn audited(reports: &[(u64, u64)]) -> (u64, Vec<u64>) {
+        let mut host = HostScheduler::new(Parameters::default(), 1, 0);
+        let (mut auditor, mut commands, mut told) = (Auditor::new(1), Vec::new(), Vec::new());
+        for tenant in [LIAR, OTHER] {
+            host.join(0, tenant, ServerSet::one(0), Share::of(500), 0, &mut commands);
+            host.handle(0, Input::Wants { tenant }, &mut commands);
+        }
+        for second in 0..=40 {
+            let now_ns = second * S;
+            for (start, end) in reports.iter().filter(|(_, end)| *end == second) {
+                let burst = Burst { tenant: LIAR, context: 0, start_ns: start * S, end_ns: end * S };
+                host.burst(now_ns, 0, burst, &mut commands);
+            }
+            host.handle(now_ns, Input::Pass, &mut commands);
+            auditor.see((LIAR, 0), if second > 0 { S } else { 0 });
+            let standing = |tenant| Standing {
+                tenant,
+                gpu: 0,
+                charged_ns: host.server(0).charged_ns(tenant).expect("joined"),
+                redeemed_ns: host.server(0).redeemed_ns(tenant).expect("joined"),
+                late_ns: host.server(0).late_ns(tenant).expect("joined"),
+                lag_ns: 0,
+            };
+            let standings = [LIAR, OTHER].map(standing).to_vec();
+            let statistics = Statistics { at_ns: now_ns, standings, ..Statistics::default() };
+            for finding in auditor.end_period(&statistics) {
+                told.push(second);
+                let debt = (finding.shortfall.missing_ns(), finding.until_ns);
+                host.owe(now_ns, finding.gpu, finding.tenant, debt, &mut commands);
+            }
+            if auditor.period_start_ns == Some(now_ns) {
+                host.begin_period(now_ns);
+            }
+        }
+        // Its lag is half of what it was served alone: the other one is owed the other half.
+        (2 * host.server(0).debt_ns(LIAR), told)
+    }
+
+    fn is_about(ns: u64, seconds: u64) -> bool {
+        ns.abs_diff(seconds * S) <= S / 10
+    }
+
+    #[test]
+    fn a_kernel_of_many_seconds_is_paid_for_once() {
+        let short: Vec<(u64, u64)> = (0..40).map(|second| (second, second + 1)).collect();
+        let (debt_ns, told) = audited(&short);
+        assert!(is_about(debt_ns, 40) && told.is_empty(), "{debt_ns} {told:?}");
+        let long = [(0, 4), (4, 12), (12, 21), (21, 30), (30, 40)];
+        let (debt_ns, told) = audited(&long);
+        assert!(is_about(debt_ns, 40) && !told.is_empty(), "{debt_ns} {told:?}");
+        // Longer than a report is believed for: what the device saw makes up for it.
+        let (debt_ns, told) = audited(&[(0, 20), (20, 40)]);
+        assert!(is_about(debt_ns, 40) && !told.is_empty(), "{debt_ns} {told:?}");
+    }
+
+    #[test]
+    fn who_hides_work_pays_for_all_of_it() {
+        let half: Vec<(u64, u64)> = (0..20).map(|number| (2 * number, 2 * number + 1)).collect();
+        let (debt_ns, told) = audited(&half);
+        assert_eq!(told, [10, 15, 20, 25, 30, 35, 40]);
+        // The last period is judged five seconds later.
+        assert!((36 * S..=40 * S).contains(&debt_ns), "{debt_ns}");
+        let (debt_ns, told) = audited(&[]);
+        assert_eq!(told, [10, 15, 20, 25, 30, 35, 40]);
+        assert!((35 * S..=36 * S).contains(&debt_ns), "{debt_ns}");
+        // Telling late what was hidden, so as to hide as much again, gains nothing.
+        let late: Vec<(u64, u64)> = (1..4).map(|number| (10 * number - 9, 10 * number)).collect();
+        let (debt_ns, told) = audited(&late);
+        assert!((35 * S..=41 * S).contains(&debt_ns) && !told.is_empty(), "{debt_ns} {told:?}");
     }
 
     #[test]

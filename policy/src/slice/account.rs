@@ -2,6 +2,17 @@
 
 use super::virtual_clock::{SCALE, VirtualClock};
 
+/// What a burst of a tenant's own costs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charge {
+    /// GPU time.
+    pub(super) ns: i64,
+    /// When the burst began.
+    pub(super) began_ns: u64,
+    /// The part of `ns` that lies before the current period of the audit.
+    pub(super) earlier_ns: u64,
+}
+
 /// A tenant's weight, service and place in virtual time.
 ///
 /// `ve = origin + service * 2^20 / weight`, computed from the total service since the origin, so that rounding does
@@ -18,6 +29,14 @@ pub(super) struct Account {
     held_ns: i64,
     /// Up to when that was.
     held_until_ns: u64,
+    /// Part of the service that it did not report in time and has not reported since.
+    owed_ns: u64,
+    /// Up to when that was.
+    owed_until_ns: u64,
+    /// What it has reported of such time afterwards: charged, but served before.
+    redeemed_ns: u64,
+    /// What it has reported in a later period of the audit than it was used in, and had not been booked as a debt.
+    late_ns: u64,
     active: bool,
     /// When it was last active.
     active_ns: u64,
@@ -40,6 +59,10 @@ impl Account {
             charged_ns: 0,
             held_ns: 0,
             held_until_ns: 0,
+            owed_ns: 0,
+            owed_until_ns: 0,
+            redeemed_ns: 0,
+            late_ns: 0,
             active: false,
             active_ns: now_ns,
             joined_ns: now_ns,
@@ -87,6 +110,16 @@ impl Account {
         self.charged_ns
     }
 
+    /// Part of the measured GPU time that had been booked as a debt before it was reported.
+    pub(super) fn redeemed_ns(&self) -> u64 {
+        self.redeemed_ns
+    }
+
+    /// Part of the measured GPU time that was reported in a later period of the audit than it was used in.
+    pub(super) fn late_ns(&self) -> u64 {
+        self.late_ns
+    }
+
     /// What it is owed (positive) or owes, in GPU ns. A tenant that is not active is never owed anything.
     pub(super) fn lag_ns(&self, clock: &VirtualClock) -> i64 {
         if self.active {
@@ -102,9 +135,13 @@ impl Account {
             return;
         }
         let behind = clock.now() - self.eligible_at();
-        if behind > 0 || now_ns.saturating_sub(self.active_ns) > debt_keep_ns {
+        let is_forgotten = now_ns.saturating_sub(self.active_ns) > debt_keep_ns;
+        if behind > 0 || is_forgotten {
             self.origin += behind;
             self.eligible_at += behind;
+        }
+        if behind < 0 && is_forgotten {
+            self.owed_ns = 0;
         }
         self.active = true;
         clock.enter(self.weight, self.eligible_at());
@@ -157,21 +194,35 @@ impl Account {
     pub(super) fn forgive(&mut self, clock: &mut VirtualClock, now: i128, now_ns: u64) {
         let before = self.eligible_at;
         self.origin = now;
-        (self.service_ns, self.held_ns, self.eligible_at) = (0, 0, now);
+        (self.service_ns, self.held_ns, self.owed_ns, self.eligible_at) = (0, 0, 0, now);
         self.forgiven_ns = now_ns;
         if self.active {
             clock.shift(self.weight, before, now);
         }
     }
 
-    /// Books a debt for time that was used and not reported.
-    pub(super) fn owe(&mut self, clock: &mut VirtualClock, ns: u64) {
+    /// Books a debt for time up to `until_ns` that was used and not reported.
+    pub(super) fn owe(&mut self, clock: &mut VirtualClock, ns: u64, until_ns: u64) {
+        self.owed_ns = self.owed_ns.saturating_add(ns);
+        self.owed_until_ns = self.owed_until_ns.max(until_ns);
         self.serve(clock, i64::try_from(ns).unwrap_or(i64::MAX));
     }
 
-    /// Books GPU time of a burst of its own that began at `began_ns`. What was booked as held and turns out to have
+    /// How much of `ns` of work that began at `began_ns` is already booked as a debt: a kernel of many seconds is
+    /// reported when it ends.
+    fn redeem(&mut self, ns: i64, began_ns: u64) -> u64 {
+        let before_ns = self.owed_until_ns.saturating_sub(began_ns);
+        let redeemed_ns = u64::try_from(ns).unwrap_or(0).min(self.owed_ns).min(before_ns);
+        self.owed_ns -= redeemed_ns;
+        self.redeemed_ns = self.redeemed_ns.saturating_add(redeemed_ns);
+        redeemed_ns
+    }
+
+    /// Books GPU time of a burst of its own. What was booked as held and turns out to have
     /// been work is not booked again; once work that began later is reported, the rest was no work and stays booked.
-    pub(super) fn charge(&mut self, clock: &mut VirtualClock, ns: i64, began_ns: u64) {
+    /// Nor is what was booked as a debt.
+    pub(super) fn charge(&mut self, clock: &mut VirtualClock, charge: Charge) {
+        let Charge { ns, began_ns, earlier_ns } = charge;
         if began_ns < self.forgiven_ns {
             self.charged_ns = self.charged_ns.saturating_add(ns);
             return;
@@ -182,7 +233,9 @@ impl Account {
         let known = ns.clamp(0, self.held_ns);
         self.held_ns -= known;
         self.charged_ns = self.charged_ns.saturating_add(ns);
-        self.serve(clock, ns - known);
+        let redeemed_ns = self.redeem(ns - known, began_ns);
+        self.late_ns = self.late_ns.saturating_add(earlier_ns.saturating_sub(redeemed_ns));
+        self.serve(clock, ns - known - redeemed_ns.cast_signed());
     }
 
     /// Corrects what it was charged because of a burst of somebody else.

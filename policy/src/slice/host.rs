@@ -107,6 +107,27 @@ impl HostScheduler {
         self.settle(ServerSet::one(server), commands);
     }
 
+    /// A tenant has used GPU time of one GPU, before `until_ns`, that it did not report: see [`Input::Owe`].
+    pub fn owe(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        tenant: TenantId,
+        (ns, until_ns): (u64, u64),
+        commands: &mut Vec<Command>,
+    ) {
+        self.now_ns = self.now_ns.max(now_ns);
+        if self.servers_of(tenant).contains(server) {
+            self.take(server, Input::Owe { tenant, ns, until_ns }, commands);
+            self.settle(ServerSet::one(server), commands);
+        }
+    }
+
+    /// A period of the audit begins on all GPUs: see [`SliceScheduler::begin_period`].
+    pub fn begin_period(&mut self, now_ns: u64) {
+        self.servers.iter_mut().for_each(|server| server.begin_period(now_ns));
+    }
+
     /// When to call [`handle`](Self::handle) with [`Input::Pass`], if nothing else happens before. `None`: never.
     #[must_use]
     pub fn next_timer(&self) -> Option<u64> {

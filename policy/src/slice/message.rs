@@ -42,12 +42,15 @@ pub enum Input {
     /// Nobody has decided anything for a while, so tenants have run unpaced or stood at closed gates: what was used until
     /// now is charged, and owed to nobody.
     Away,
-    /// The tenant has used GPU time that it did not report: a debt, but no charge.
+    /// The tenant has used GPU time that it did not report: a debt, but no charge. If it reports work of that time after
+    /// all, because a kernel has ended at last, that is charged without being booked a second time.
     Owe {
         /// Who.
         tenant: TenantId,
         /// How much, in GPU time.
         ns: u64,
+        /// It was used before this, `CLOCK_MONOTONIC`.
+        until_ns: u64,
     },
     /// Threads of the tenant stand at its gate. May be repeated.
     Wants {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::account::Charge;
 use super::handoff::Handoff;
 use super::queue::Queue;
 use super::turn::Turn;
@@ -23,6 +24,8 @@ pub struct SliceScheduler {
     /// A gang's turn should be decided on.
     pub(super) gang_is_due: bool,
     timeline: Timeline,
+    /// When the current period of the audit began.
+    period_start_ns: u64,
     total_charged_ns: i64,
     doubtful_bursts: u64,
     deltas: Vec<Delta>,
@@ -46,6 +49,7 @@ impl SliceScheduler {
             gangs: BTreeSet::new(),
             gang_is_due: false,
             timeline: Timeline::new(Bounds::default()),
+            period_start_ns: now_ns,
             total_charged_ns: 0,
             doubtful_bursts: 0,
             deltas: Vec::new(),
@@ -83,6 +87,24 @@ impl SliceScheduler {
     #[must_use]
     pub fn charged_ns(&self, tenant: TenantId) -> Option<u64> {
         self.queue.get(tenant).map(|place| u64::try_from(place.account.charged_ns()).unwrap_or(0))
+    }
+
+    /// The part of that which had been booked as a debt before the tenant reported it; see [`Input::Owe`].
+    #[must_use]
+    pub fn redeemed_ns(&self, tenant: TenantId) -> Option<u64> {
+        self.queue.get(tenant).map(|place| place.account.redeemed_ns())
+    }
+
+    /// The part of what it has been charged that was used before the period of the audit in which it was reported, and
+    /// had not been booked as a debt.
+    #[must_use]
+    pub fn late_ns(&self, tenant: TenantId) -> Option<u64> {
+        self.queue.get(tenant).map(|place| place.account.late_ns())
+    }
+
+    /// A period of the audit begins now: of what is reported from now on, the part used before is late.
+    pub fn begin_period(&mut self, now_ns: u64) {
+        self.period_start_ns = now_ns;
     }
 
     /// GPU time a tenant is owed (positive) or owes: `w (V - ve)`. Of a tenant that is not active, what it would be
@@ -159,7 +181,9 @@ impl SliceScheduler {
                     self.want(tenant, commands);
                 }
             }
-            Input::Owe { tenant, ns } => self.queue.book(tenant, |place, clock| place.account.owe(clock, ns)),
+            Input::Owe { tenant, ns, until_ns } => {
+                self.queue.book(tenant, |place, clock| place.account.owe(clock, ns, until_ns));
+            }
             Input::Wants { tenant } => match &self.turn {
                 Some(turn) if turn.tenant == tenant => {
                     if now_ns >= turn.until_ns && turn.announced_ns.is_none() {
@@ -229,6 +253,9 @@ impl SliceScheduler {
             burst.end_ns = burst.end_ns.max(joined_ns);
         }
         let mut deltas = std::mem::take(&mut self.deltas);
+        let began_ns = self.timeline.believed_start_ns(self.now_ns, burst);
+        let length_ns = burst.end_ns.min(self.now_ns).saturating_sub(began_ns);
+        let before_ns = self.period_start_ns.saturating_sub(began_ns).min(length_ns);
         if self.timeline.add(self.now_ns, burst, &mut deltas) != Verdict::Accepted {
             self.doubtful_bursts += 1;
         }
@@ -236,13 +263,15 @@ impl SliceScheduler {
             self.total_charged_ns = self.total_charged_ns.saturating_add(delta.ns);
             self.queue.book(delta.tenant, |place, clock| {
                 if delta.tenant == burst.tenant {
-                    place.account.charge(clock, delta.ns, burst.start_ns);
+                    let ns = delta.ns;
+                    let earlier_ns = part_ns(u64::try_from(ns).unwrap_or(0), before_ns, length_ns);
+                    place.account.charge(clock, Charge { ns, began_ns, earlier_ns });
                 } else {
                     place.account.correct(clock, delta.ns);
                 }
                 let Some(limit_permille) = place.share.limit_permille else { return };
                 match u64::try_from(delta.ns) {
-                    Ok(ns) => place.ceiling.charge(limit_permille, burst.start_ns, ns),
+                    Ok(ns) => place.ceiling.charge(limit_permille, began_ns, ns),
                     Err(_) => place.ceiling.correct(limit_permille, delta.ns.unsigned_abs()),
                 }
             });
@@ -267,4 +296,10 @@ impl SliceScheduler {
         });
         self.hear(burst.tenant, burst.end_ns.min(now_ns));
     }
+}
+
+/// `ns * part / whole`.
+fn part_ns(ns: u64, part_ns: u64, whole_ns: u64) -> u64 {
+    let product = u128::from(ns) * u128::from(part_ns);
+    u64::try_from(product.checked_div(u128::from(whole_ns)).unwrap_or(0)).unwrap_or(ns)
 }

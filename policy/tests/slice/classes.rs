@@ -211,8 +211,59 @@ fn unreported_time_is_a_debt_and_no_charge() {
     let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
     table.tell(Input::Wants { tenant: A });
     table.tell(Input::Wants { tenant: B });
-    table.tell(Input::Owe { tenant: A, ns: 100 * MS });
+    table.tell(Input::Owe { tenant: A, ns: 100 * MS, until_ns: table.now });
     assert_eq!((table.scheduler.debt_ns(A), table.scheduler.charged_ns(A)), (50 * MS, Some(0)));
+}
+
+/// Two tenants that always want, the first of which owes so much (until then) and reports bursts of these lengths, one
+/// after the other from its first turn on. What it owes at the end, and how much of its debts it has redeemed.
+fn after_debts(debts: &[(u64, u64)], bursts_ns: &[u64]) -> (u64, u64) {
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    let begin_ns = table.now;
+    table.now += bursts_ns.iter().sum::<u64>();
+    table.tell(Input::Pass);
+    for (ns, until_ns) in debts {
+        table.tell(Input::Owe { tenant: A, ns: *ns, until_ns: begin_ns + until_ns });
+    }
+    let mut start_ns = begin_ns;
+    for ns in bursts_ns {
+        table.tell(Input::Burst { tenant: A, context: 0, start_ns, end_ns: start_ns + ns });
+        start_ns += ns;
+    }
+    assert_eq!(table.scheduler.charged_ns(A), Some(start_ns - begin_ns), "reported is charged, whatever is owed");
+    (table.scheduler.debt_ns(A), table.scheduler.redeemed_ns(A).expect("joined"))
+}
+
+#[test]
+fn what_is_reported_after_it_was_owed_is_booked_once() {
+    let kernel = [8_500 * MS];
+    let (honest_ns, _) = after_debts(&[], &kernel);
+    assert_eq!(honest_ns, 4_250 * MS);
+    // The audit has seen two parts of it before it ended.
+    assert_eq!(after_debts(&[(3_000 * MS, 3_000 * MS), (4_000 * MS, 7_000 * MS)], &kernel), (honest_ns, 7_000 * MS));
+    let (debt_ns, redeemed_ns) = after_debts(&[(9_000 * MS, 9_000 * MS)], &kernel);
+    assert_eq!((debt_ns, redeemed_ns), ((9_000 * MS + silent_ns()) / 2, 8_500 * MS - silent_ns()), "and no more");
+}
+
+#[test]
+fn work_of_another_time_redeems_nothing() {
+    let (honest_ns, _) = after_debts(&[], &[1_000 * MS, 500 * MS]);
+    // The first burst redeems what it can, and the second one began after the time of the debt.
+    let (debt_ns, redeemed_ns) = after_debts(&[(2_000 * MS, 1_000 * MS)], &[1_000 * MS, 500 * MS]);
+    assert_eq!(redeemed_ns, 1_000 * MS - silent_ns());
+    assert_eq!(debt_ns, honest_ns + (2_000 * MS - redeemed_ns) / 2);
+    // A fifth of a second of the second one lies before its end.
+    let (debt_ns, redeemed_ns) = after_debts(&[(2_000 * MS, 1_200 * MS)], &[1_000 * MS, 500 * MS]);
+    assert_eq!(redeemed_ns, 1_200 * MS - silent_ns());
+    assert_eq!(debt_ns, honest_ns + (2_000 * MS - redeemed_ns) / 2);
+}
+
+/// What is booked of a tenant that goes on beyond its slice while another one waits, before it reports anything.
+fn silent_ns() -> u64 {
+    let table = Table::new();
+    table.scheduler.slice_ns() + Parameters::default().drain_limit_ns
 }
 
 #[test]

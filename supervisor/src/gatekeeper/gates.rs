@@ -48,6 +48,25 @@ impl Gates {
         self.carry_out(tenants, &[], now_ns, notices);
     }
 
+    /// Books a debt of a tenant on one GPU: so many nanoseconds that were used before a time, and not reported.
+    pub fn owe(
+        &mut self,
+        tenants: &mut Tenants,
+        id: TenantId,
+        gpu: usize,
+        debt: (u64, u64),
+        notices: &mut Vec<Notice>,
+    ) {
+        let now_ns = clock::now_ns();
+        self.scheduler.owe(now_ns, gpu, id, debt, &mut self.commands);
+        self.carry_out(tenants, &[], now_ns, notices);
+    }
+
+    /// A period of the audit begins.
+    pub fn begin_period(&mut self, at_ns: u64) {
+        self.scheduler.begin_period(at_ns);
+    }
+
     /// Collects what the live tenants of each GPU have measured whose time has come or from which somebody rang, then
     /// hears those of `rung`, then lets time pass.
     ///
@@ -119,6 +138,8 @@ impl Gates {
                 tenant: tenant.id,
                 gpu,
                 charged_ns: scheduler.charged_ns(tenant.id).unwrap_or(0),
+                redeemed_ns: scheduler.redeemed_ns(tenant.id).unwrap_or(0),
+                late_ns: scheduler.late_ns(tenant.id).unwrap_or(0),
                 lag_ns: scheduler.lag_ns(tenant.id).unwrap_or(0),
             }
         };

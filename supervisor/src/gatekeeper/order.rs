@@ -50,8 +50,17 @@ pub enum Order {
     Owe {
         /// Who.
         tenant: TenantId,
+        /// Index of the GPU.
+        gpu: usize,
         /// How much.
         ns: u64,
+        /// It was used before this, CLOCK_MONOTONIC.
+        until_ns: u64,
+    },
+    /// A period of the audit begins.
+    BeginPeriod {
+        /// When, CLOCK_MONOTONIC.
+        at_ns: u64,
     },
     /// Say where a tenant stands on each of its GPUs.
     Explain {
@@ -120,6 +129,10 @@ pub struct Standing {
     pub gpu: usize,
     /// GPU time charged since it joined.
     pub charged_ns: u64,
+    /// The part of it that had been booked as a debt before the tenant reported it.
+    pub redeemed_ns: u64,
+    /// The rest of it that was used before the period of the audit in which the tenant reported it.
+    pub late_ns: u64,
     /// GPU time that it is owed (positive) or owes.
     pub lag_ns: i64,
 }

@@ -184,7 +184,10 @@ impl Loop {
                 self.feed(Input::Resume { tenant }, &mut notices);
                 again.push(tenant);
             }
-            Order::Owe { tenant, ns } => self.feed(Input::Owe { tenant, ns }, &mut notices),
+            Order::Owe { tenant, gpu, ns, until_ns } => {
+                self.gates.owe(&mut self.tenants, tenant, gpu, (ns, until_ns), &mut notices);
+            }
+            Order::BeginPeriod { at_ns } => self.gates.begin_period(at_ns),
             Order::Explain { tenant, answer } => {
                 let gpus = self.tenants.get(&tenant).map_or_else(Vec::new, |tenant| self.gates.explain(tenant));
                 let _ = answer.send(Explained { at_ns: clock::now_ns(), gpus });
