@@ -1,17 +1,22 @@
 //! The most that a tenant may have.
 
 /// A hard ceiling as a generic cell rate algorithm (GCRA, ITU-T I.371) over GPU time: work that begins at `s` and takes
-/// `u` moves the theoretical arrival time to `max(TAT, s) + u / c`, and the next slice may not begin before it. So all
-/// work but the last slice and what was launched with it sums to at most `c W` in any window `W`.
+/// `u` moves the theoretical arrival time to `max(TAT, s) + u / c`, and the next slice may not begin before it, less a
+/// slack `tau`.
+///
+/// Without slack the time that a tenant waits for its turn after `TAT` is lost for good; with it, it may stand in line
+/// that much earlier, and nothing is lost while it waits for less than `tau`. In any window `W` the work before the last
+/// turn sums to at most `c (W - u + tau)`, and the last turn takes `u`: together `c W + u + c (tau - u)`. A slack of a
+/// usual slice, which is no more than a full turn takes, so costs nothing: the bound is `c W + u` as without any.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ceiling {
     arrival_ns: u64,
 }
 
 impl Ceiling {
-    /// When the next slice may begin, if `pending_ns` of launched work count as well.
-    pub(super) fn opens_ns(&self, limit_permille: u16, pending_ns: u64) -> u64 {
-        self.arrival_ns.saturating_add(cost_ns(limit_permille, pending_ns))
+    /// When the next slice may begin, if `pending_ns` of launched work count as well and it may begin early by `slack_ns`.
+    pub(super) fn opens_ns(&self, limit_permille: u16, pending_ns: u64, slack_ns: u64) -> u64 {
+        self.arrival_ns.saturating_add(cost_ns(limit_permille, pending_ns)).saturating_sub(slack_ns)
     }
 
     /// Books `ns` of work that began at `began_ns`, with a limit in permille of the device. The quotient is rounded up,
@@ -39,12 +44,13 @@ mod tests {
     fn a_slice_is_paid_for_before_the_next() {
         let mut ceiling = Ceiling::default();
         ceiling.charge(300, 100, 6_000);
-        assert_eq!(ceiling.opens_ns(300, 0), 100 + 20_000);
+        assert_eq!(ceiling.opens_ns(300, 0, 0), 100 + 20_000);
         ceiling.charge(300, 200, 3_000);
-        assert_eq!(ceiling.opens_ns(300, 0), 100 + 30_000);
+        assert_eq!(ceiling.opens_ns(300, 0, 0), 100 + 30_000);
         ceiling.correct(300, 3_000);
-        assert_eq!(ceiling.opens_ns(300, 0), 100 + 20_000);
+        assert_eq!(ceiling.opens_ns(300, 0, 0), 100 + 20_000);
         ceiling.charge(300, 1_000_000, 3);
-        assert_eq!(ceiling.opens_ns(300, 0), 1_000_010, "idle time is not saved up");
+        assert_eq!(ceiling.opens_ns(300, 0, 0), 1_000_010, "idle time is not saved up");
+        assert_eq!(ceiling.opens_ns(300, 3, 5), 1_000_015);
     }
 }

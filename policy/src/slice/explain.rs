@@ -107,7 +107,7 @@ impl SliceScheduler {
         let Some(since_ns) = place.wants_since_ns else { return Some(State::Idle) };
         let behind = self.running();
         let outranked = behind.and_then(|holder| self.queue.get(holder)).map(|holder| holder.share.priority);
-        let blocked_ns = place.share.limit_permille.map(|limit| place.ceiling.opens_ns(limit, place.unmeasured.ns()));
+        let blocked_ns = self.queue.opens_ns(place);
         let cause = match blocked_ns.filter(|until_ns| *until_ns > self.now_ns) {
             Some(until_ns) if !self.queue.is_ready(tenant) => WaitCause::Ceiling { until_ns },
             _ if place.held_back => WaitCause::Gang,

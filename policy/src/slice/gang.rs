@@ -38,12 +38,7 @@ impl SliceScheduler {
     /// not wait for whole ones: where the others' slices are out of step, they never have lasted long enough at once.
     pub(super) fn accepts_from_ns(&self, gang: TenantId, waited_ns: u64) -> Option<u64> {
         let place = self.queue.get(gang).filter(|_| self.is_due(gang))?;
-        let allowed_ns = match place.share.limit_permille {
-            Some(limit) => {
-                place.ceiling.opens_ns(limit, place.unmeasured.ns()).saturating_sub(self.parameters.ceiling_slack_ns)
-            }
-            None => 0,
-        };
+        let allowed_ns = self.queue.opens_ns(place).unwrap_or(0);
         let Some(turn) = self.turn.filter(|turn| turn.tenant != gang) else {
             return Some(allowed_ns.max(self.now_ns));
         };

@@ -33,9 +33,6 @@ pub struct Parameters {
     pub slack_min_ns: u64,
     /// The most that is learnt.
     pub slack_max_ns: u64,
-    /// How much earlier than its ceiling allows a slice may begin: what a hand-off loses is not lost for good, and the
-    /// next slice begins later by as much.
-    pub ceiling_slack_ns: u64,
     /// How long a tenant whose work has outrun its announcements again and again may not work ahead.
     pub cautious_ns: u64,
     /// How long a debt outlives its owner's last activity.
@@ -60,7 +57,6 @@ impl Default for Parameters {
             slack_initial_ns: 25_000_000,
             slack_min_ns: 5_000_000,
             slack_max_ns: 50_000_000,
-            ceiling_slack_ns: 2_000_000,
             cautious_ns: 1_000_000_000,
             debt_keep_ns: 10_000_000_000,
         }
@@ -88,7 +84,6 @@ impl Parameters {
             slack_initial_ns: times(self.slack_initial_ns),
             slack_min_ns: times(self.slack_min_ns),
             slack_max_ns: times(self.slack_max_ns),
-            ceiling_slack_ns: times(self.ceiling_slack_ns),
             cautious_ns: times(self.cautious_ns),
             debt_keep_ns: times(self.debt_keep_ns),
         }

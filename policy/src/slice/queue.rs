@@ -288,18 +288,22 @@ impl Queue {
         }
     }
 
+    /// When its ceiling lets a tenant's next turn begin, what it has launched included; none without a limit. That is
+    /// early by a slice: see [`Ceiling`].
+    pub(super) fn opens_ns(&self, place: &Place) -> Option<u64> {
+        let opens = |limit| place.ceiling.opens_ns(limit, place.unmeasured.ns(), self.slice_ns);
+        place.share.limit_permille.map(opens)
+    }
+
     /// A tenant that wants is above its ceiling now: its turn would have to wait.
     pub(super) fn block(&mut self, tenant: TenantId, now_ns: u64) {
-        let Some(place) = self.places.get_mut(&tenant) else { return };
-        let Some(limit_permille) = place.share.limit_permille.filter(|_| place.wants_since_ns.is_some()) else {
-            return;
-        };
-        let opens_ns = place.ceiling.opens_ns(limit_permille, place.unmeasured.ns());
-        let until_ns = opens_ns.saturating_sub(self.parameters.ceiling_slack_ns);
+        let Some(place) = self.places.get(&tenant) else { return };
+        let Some(until_ns) = self.opens_ns(place).filter(|_| place.wants_since_ns.is_some()) else { return };
         if until_ns <= now_ns {
             return;
         }
-        if let Some(old_ns) = place.blocked_until_ns.replace(until_ns) {
+        let place = self.places.get_mut(&tenant);
+        if let Some(old_ns) = place.and_then(|place| place.blocked_until_ns.replace(until_ns)) {
             self.blocked.remove(&(old_ns, tenant));
         }
         self.blocked.insert((until_ns, tenant));

@@ -157,3 +157,33 @@ fn a_limit_is_no_loan() {
         assert!((share - entitled).abs() <= 80, "{later:?}");
     }
 }
+
+/// A tenant whose limit is its share, beside others that take all the rest: what it waits for its turns is not lost.
+#[test]
+fn a_limit_that_equals_the_share_is_reached() {
+    let ten = |weight| (0..10).map(|index| plan(weight, 200_000 + 300_000 * index)).collect::<Vec<_>>();
+    for (limit, own_ns, others) in [
+        (300, 500_000, vec![plan(700, 500_000)]),
+        (300, 500_000, vec![plan(700, 5 * MS)]),
+        (300, 2 * MS, vec![plan(350, MS), plan(350, MS)]),
+        (300, MS, vec![plan(400, MS), plan(200, 500_000), plan(100, 2 * MS)]),
+        (300, 500_000, ten(70)),
+        (100, 500_000, ten(90)),
+        (50, 300_000, vec![plan(950, MS)]),
+        (700, MS, vec![plan(300, 500_000)]),
+        (500, MS, vec![plan(250, MS), plan(250, 2 * MS)]),
+        (900, MS, vec![plan(50, MS), plan(50, 2 * MS)]),
+    ] {
+        let mut plans = vec![plan(limit, own_ns)];
+        plans.extend(others);
+        for seed in 1..=3 {
+            let mut world = world(seed, &plans);
+            let limited = Share { limit_permille: Some(limit), ..Share::of(limit) };
+            world.tell(Input::Change { tenant: world.tenant(0), share: limited });
+            let shares = shares_between(&mut world, SECOND, 11 * SECOND);
+            println!("a limit of {limit} beside {}: {shares:?}", plans.len() - 1);
+            let wanted = i64::from(limit) * 10;
+            assert!((shares[0] - wanted).abs() <= wanted / 50, "{shares:?}");
+        }
+    }
+}
