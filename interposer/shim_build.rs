@@ -6,8 +6,18 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Functions that glibc 2.34 moved into libc.so.6, and the libraries that had them before. Linked against those, which
+/// every glibc still brings, the shims ask for the first version that there was on x86-64 and not for that of the
+/// glibc that they are built with. Nothing else that they call is younger than glibc 2.17.
+const MOVED: [(&str, &[&str]); 2] = [
+    ("libdl.so.2", &["dlopen", "dlsym"]),
+    ("libpthread.so.0", &["pthread_create", "pthread_detach", "pthread_sigmask"]),
+];
+/// The version that these functions have had since the first glibc for x86-64.
+const FIRST_VERSION: &str = "GLIBC_2.2.5";
 
 struct Shim {
     /// SONAME of the library that the shim stands in for.
@@ -80,20 +90,38 @@ fn build(shim: &Shim) {
     println!("cargo::rerun-if-changed=../shim_build.rs");
     println!("cargo::rerun-if-changed=build.rs");
     std::fs::write(out.join("table.rs"), table(shim)).unwrap();
-    let (source, stub) = (out.join("stub.c"), out.join("libgpoolreal.so"));
-    std::fs::write(&source, "int gpool_real_library_stub;\n").unwrap();
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let status = Command::new(&compiler)
-        .args(["-shared", "-o"])
-        .args([&stub, &source])
-        .arg(format!("-Wl,-soname,{}", shim.real))
-        .status()
-        .unwrap_or_else(|error| panic!("{compiler}: {error}; a C compiler is needed to link"));
-    assert!(status.success(), "{compiler} could not link {}", stub.display());
+    let real = stub(out, "gpoolreal", shim.real, "int gpool_real_library_stub;\n", &[]);
     for argument in [format!("-Wl,-soname,{}", shim.soname), "-Wl,-z,now".into(), "-Wl,-z,nodelete".into()] {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
     println!("cargo::rustc-cdylib-link-arg=-Wl,--push-state,--no-as-needed");
-    println!("cargo::rustc-cdylib-link-arg={}", stub.display());
+    println!("cargo::rustc-cdylib-link-arg={}", real.display());
     println!("cargo::rustc-cdylib-link-arg=-Wl,--pop-state");
+    println!("cargo::rustc-link-search=native={}", out.display());
+    for (soname, functions) in MOVED {
+        let name = format!("gpool{}", soname.split('.').next().unwrap());
+        let versions = out.join(format!("{name}.versions"));
+        std::fs::write(&versions, format!("{FIRST_VERSION} {{ global: {}; local: *; }};\n", functions.join("; "))).unwrap();
+        let source: String = functions.iter().map(|function| format!("void {function}(void) {{}}\n")).collect();
+        stub(out, &name, soname, &source, &[format!("-Wl,--version-script={}", versions.display())]);
+        // Before libc on the linker's command line, as a library of the crate itself is.
+        println!("cargo::rustc-link-lib=dylib={name}");
+    }
+}
+
+/// Makes lib`name`.so in `out`, which only the linker ever sees: it says `soname` and defines what `source` does.
+fn stub(out: &Path, name: &str, soname: &str, source: &str, more: &[String]) -> PathBuf {
+    let (file, library) = (out.join(format!("{name}.c")), out.join(format!("lib{name}.so")));
+    std::fs::write(&file, source).unwrap();
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    // Without the standard libraries: a function here has the name, and not the type, of one that is built in.
+    let status = Command::new(&compiler)
+        .args(["-shared", "-nostdlib", "-fno-builtin", "-w", "-o"])
+        .args([&library, &file])
+        .arg(format!("-Wl,-soname,{soname}"))
+        .args(more)
+        .status()
+        .unwrap_or_else(|error| panic!("{compiler}: {error}; a C compiler is needed to link"));
+    assert!(status.success(), "{compiler} could not link {}", library.display());
+    library
 }

@@ -54,10 +54,7 @@ fn open(path: &CStr, flags: i32) -> Option<i32> {
 
 /// Maps `length` bytes of `fd`, if the file is that long.
 fn map(fd: i32, length: usize, protection: i32) -> Option<*mut u8> {
-    // SAFETY: an all-zero stat is a valid place for the answer.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: `stat` is a valid place for the answer.
-    if unsafe { libc::fstat(fd, &mut stat) } != 0 || (stat.st_size as usize) < length {
+    if (status(fd)?.st_size as usize) < length {
         return None;
     }
     // SAFETY: a new shared mapping of a file that is long enough.
@@ -152,8 +149,14 @@ impl Region {
 }
 
 fn is_fifo(fd: i32) -> bool {
+    status(fd).is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFIFO)
+}
+
+/// What fstat says. The system call itself: glibc has had a function of this name only since 2.33, and on x86-64 the
+/// kernel's `struct stat` is glibc's.
+fn status(fd: i32) -> Option<libc::stat> {
     // SAFETY: an all-zero stat is a valid place for the answer.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: `stat` is a valid place for the answer.
-    unsafe { libc::fstat(fd, &mut stat) == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFIFO }
+    (unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) } == 0).then_some(stat)
 }
