@@ -15,8 +15,8 @@ const BUSYBOX: &str = "/bin/busybox";
 /// Where the loader of the image looks for libraries.
 pub const LIBRARIES: &str = "/lib/x86_64-linux-gnu";
 
-/// Libraries that some builds of the shims need although they are empty in today's glibc.
-const ALWAYS: [&str; 4] = ["libdl.so.2", "libpthread.so.0", "libm.so.6", "libgcc_s.so.1"];
+/// Libraries that the shims and NVIDIA's libraries need although most are empty in today's glibc.
+const ALWAYS: [&str; 5] = ["libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6", "libgcc_s.so.1"];
 
 /// Lays the image's root out in `root`.
 pub fn lay_out(stage: &Stage, root: &Path) -> Result<()> {

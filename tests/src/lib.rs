@@ -5,10 +5,12 @@
 //! SIGKILL. Figures come from the simulated hardware's own meter ([`meter`]), never from what gpool says about itself.
 
 pub mod bench;
+pub mod c_program;
 pub mod census;
 pub mod cgroups;
 pub mod demo;
 pub mod exports;
+pub mod downloads;
 pub mod failure;
 pub mod host;
 pub mod image;

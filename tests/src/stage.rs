@@ -80,6 +80,11 @@ impl Stage {
         Ok(replaced)
     }
 
+    /// Where what tests download is kept: beside the stage, in cargo's target directory.
+    pub fn downloads(&self) -> PathBuf {
+        self.root.with_file_name("downloads")
+    }
+
     /// A program.
     pub fn program(&self, name: &str) -> PathBuf {
         self.root.join("bin").join(name)

@@ -12,19 +12,33 @@ pub const STAGE: &str = "/run/gpool-stage";
 /// Where the simulated GPU keeps its state, its device nodes and its libraries.
 pub const SIMULATED_GPU: &str = "/run/gpool-simgpu";
 
+/// The driver's libraries that gpool stands in for.
+pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+
 /// Writes `/etc/gpool/config.toml` and puts the simulated driver's libraries in their place.
 ///
 /// `more` is added to the configuration.
 pub fn write_configuration(stage: &Stage, more: &str) -> Result<()> {
     let libraries = Path::new(SIMULATED_GPU).join("lib");
     fs::create_dir_all(&libraries).context(libraries.display())?;
-    for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+    for name in LIBRARIES {
         fs::copy(stage.simulated().join(name), libraries.join(name)).context(name)?;
     }
     // The state must exist before it can be mounted into a container; the simulated GPU fills it.
     fs::create_dir_all("/etc/gpool").context("/etc/gpool")?;
     let text = configuration(stage) + "\n" + more;
     fs::write("/etc/gpool/config.toml", text).context("/etc/gpool/config.toml")
+}
+
+/// Puts other libraries where the driver's are, as its package would: each a new file under the old name. What is
+/// running keeps the old ones.
+pub fn replace_driver(directory: &Path) -> Result<()> {
+    for name in LIBRARIES {
+        let (path, new) = (Path::new(SIMULATED_GPU).join("lib").join(name), format!("{SIMULATED_GPU}/lib/{name}.new"));
+        fs::copy(directory.join(name), &new).context(directory.join(name).display())?;
+        fs::rename(&new, &path).context(path.display())?;
+    }
+    Ok(())
 }
 
 fn configuration(stage: &Stage) -> String {

@@ -7,6 +7,7 @@ mod program;
 
 pub use container::Container;
 pub use engine::Engine;
+pub use install::{LIBRARIES as DRIVER_LIBRARIES, SIMULATED_GPU};
 pub use program::Program;
 
 use crate::census::Census;
@@ -143,6 +144,11 @@ impl Host {
         arguments.extend(env.iter().flat_map(|(key, value)| ["-e".to_owned(), format!("{key}={value}")]));
         arguments.extend(options.iter().chain(&[crate::image::NAME]).chain(command).map(|text| text.to_string()));
         self.docker(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Containers that start from now on get the libraries of another driver.
+    pub fn replace_driver(&self, directory: &Path) -> Result<()> {
+        install::replace_driver(directory)
     }
 
     /// Kills the supervisor with SIGKILL.

@@ -15,6 +15,7 @@ mod pass_through;
 mod paused;
 mod playground;
 mod random_kills;
+mod real_driver;
 pub(crate) mod seven_tenants;
 mod several_gpus;
 mod shims;
@@ -202,6 +203,18 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "a tenant that writes garbage over its report harms nobody, and one that hides its work is found",
         limit_s: 120,
         run: Place::Inside(garbage_report::run),
+    },
+    Scenario {
+        name: "real-driver",
+        what: "NVIDIA's own libraries behind the shims answer as without them, with old and new glibcs",
+        limit_s: 300,
+        run: Place::Outside(real_driver::run),
+    },
+    Scenario {
+        name: "real-driver-compared",
+        what: "the part of real-driver that has no network",
+        limit_s: 90,
+        run: Place::PartOfAnother(real_driver::compare),
     },
     Scenario {
         name: "random-kills",

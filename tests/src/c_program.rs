@@ -1,0 +1,35 @@
+//! Programs in C, compiled by the machine's compiler when a test needs them: they load the driver as others do.
+
+use crate::failure::{Context, Failure, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Included by programs that are to run with any glibc.
+const ANY_GLIBC: &str = include_str!("../programs/any_glibc.h");
+
+/// Compiles `source` to `directory`/`name`, with the compiler's further `arguments`.
+///
+/// # Errors
+/// What the compiler said.
+pub fn compile(source: &str, directory: &Path, name: &str, arguments: &[&str]) -> Result<PathBuf> {
+    fs::create_dir_all(directory).context(directory.display())?;
+    let (program, file) = (directory.join(name), directory.join(format!("{name}.c")));
+    fs::write(&file, source).context(file.display())?;
+    fs::write(directory.join("any_glibc.h"), ANY_GLIBC).context("any_glibc.h")?;
+    let output = Command::new("/usr/bin/cc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&program, &file])
+        .args(arguments)
+        .output()
+        .context("cc cannot be started")?;
+    match output.status.success() {
+        true => Ok(program),
+        false => Err(Failure::new(format!("cc {name}: {}", String::from_utf8_lossy(&output.stderr)))),
+    }
+}
+
+/// The same for a program that includes `any_glibc.h`.
+pub fn compile_for_any_glibc(source: &str, directory: &Path, name: &str) -> Result<PathBuf> {
+    compile(source, directory, name, &["-nostartfiles", "-Wl,--no-as-needed", "-l:libdl.so.2"])
+}

@@ -1,0 +1,168 @@
+//! Software of others that tests look at and that is never part of the repository: NVIDIA's libraries and other glibcs
+//! from Debian's packages, and NVIDIA's CUDA runtimes from Python's. Downloaded once into cargo's target directory by the
+//! ordinary clients, installed nowhere.
+
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::host::succeeded;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Longest time for one client's call, in seconds.
+const LIMIT_S: &str = "40";
+
+/// Debian's keys, of the package that apt itself depends on.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The directory in which downloads are kept.
+#[derive(Debug, Clone)]
+pub struct Downloads {
+    root: PathBuf,
+}
+
+/// Debian packages of one suite and component.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packages {
+    /// `stable`, for example.
+    pub suite: &'static str,
+    /// `main` or `non-free`.
+    pub component: &'static str,
+    /// Their names.
+    pub names: &'static [&'static str],
+}
+
+impl Downloads {
+    /// What is kept in `root`.
+    pub fn in_directory(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// Where `packages` are unpacked, if they are here.
+    pub fn unpacked(&self, packages: &Packages) -> Option<PathBuf> {
+        Some(self.place_of(packages)).filter(|place| place.is_dir())
+    }
+
+    /// Where the Python package `name` is unpacked, if it is here.
+    pub fn unpacked_wheel(&self, name: &str) -> Option<PathBuf> {
+        Some(self.root.join(name)).filter(|place| place.is_dir())
+    }
+
+    /// Downloads and unpacks `packages` unless they are here.
+    ///
+    /// # Errors
+    /// When they cannot be reached; the sentence is the client's.
+    pub fn fetch(&self, packages: &Packages) -> Result<()> {
+        self.once(&self.place_of(packages), |directory| {
+            let mirror = mirror()?;
+            let sources = directory.join("sources.list");
+            let Packages { suite, component, names } = packages;
+            let line = format!("deb [signed-by={KEYRING}] {mirror} {suite} {component}\n");
+            fs::write(&sources, line).context(sources.display())?;
+            for kept in ["state/lists/partial", "cache/archives/partial", "unpacked"] {
+                fs::create_dir_all(directory.join(kept)).context(kept)?;
+            }
+            fs::write(directory.join("state/status"), "").context("state/status")?;
+            call(apt(directory).args(["-qq", "update"]))?;
+            call(apt(directory).args(["-qq", "download"]).args(*names))?;
+            let unpacked = directory.join("unpacked");
+            for package in files(directory, "deb")? {
+                call(limited("dpkg-deb").arg("-x").arg(package).arg(&unpacked))?;
+            }
+            Ok(unpacked)
+        })
+    }
+
+    /// Downloads and unpacks the newest Python package `name` unless one is here.
+    ///
+    /// # Errors
+    /// When it cannot be reached; the sentence is the client's.
+    pub fn fetch_wheel(&self, name: &str) -> Result<()> {
+        self.once(&self.root.join(name), |directory| {
+            let options = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"];
+            call(limited("pip3").args(options).arg(directory).arg(name))?;
+            let unpacked = directory.join("unpacked");
+            for wheel in files(directory, "whl")? {
+                call(limited("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&unpacked))?;
+            }
+            Ok(unpacked)
+        })
+    }
+
+    fn place_of(&self, packages: &Packages) -> PathBuf {
+        self.root.join(format!("{}-{}", packages.suite, packages.names[0]))
+    }
+
+    /// Makes `place` by what `fetch` unpacks in a directory of its own, whole or not at all.
+    fn once(&self, place: &Path, fetch: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
+        if place.is_dir() {
+            return Ok(());
+        }
+        let work = place.with_extension("new");
+        if work.exists() {
+            fs::remove_dir_all(&work).context(work.display())?;
+        }
+        fs::create_dir_all(&work).context(work.display())?;
+        let fetched =
+            fetch(&work).and_then(|unpacked| fs::rename(&unpacked, place).context(format!("{}", place.display())));
+        let _ = fs::remove_dir_all(&work);
+        fetched
+    }
+}
+
+/// Debian's mirror as the machine's own apt knows it: of the source that brings the suite of this release, without its
+/// updates, in the component main.
+fn mirror() -> Result<String> {
+    let release = fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
+    let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let codename = codename.ok_or_else(|| Failure::new("this is no Debian: /etc/os-release names no release"))?;
+    let mut command = limited("apt-get");
+    command.args(["indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]);
+    let listed = succeeded("apt-get indextargets", command.output().context("apt-get")?)?;
+    let wanted = format!(" {codename} main");
+    let found = listed.lines().find_map(|line| line.strip_suffix(&wanted));
+    found.map(str::to_owned).ok_or_else(|| Failure::new(format!("apt has no source for {codename} main")))
+}
+
+/// apt-get with sources, lists and archives below `directory` alone.
+fn apt(directory: &Path) -> Command {
+    let mut command = limited("apt-get");
+    let path = |name: &str| directory.join(name).display().to_string();
+    for (key, value) in [
+        ("Dir::Etc::SourceList", path("sources.list")),
+        ("Dir::Etc::SourceParts", "-".to_owned()),
+        ("Dir::State", path("state")),
+        // What is installed here must not be preferred to what the suite has.
+        ("Dir::State::Status", path("state/status")),
+        ("Dir::Cache", path("cache")),
+        ("APT::Sandbox::User", "root".to_owned()),
+        ("Acquire::Languages", "none".to_owned()),
+        ("Acquire::Retries", "1".to_owned()),
+        ("Acquire::http::Timeout", "10".to_owned()),
+        ("Acquire::https::Timeout", "10".to_owned()),
+        // Without it, apt goes on with no lists when a mirror does not answer.
+        ("APT::Update::Error-Mode", "any".to_owned()),
+    ] {
+        command.arg("-o").arg(format!("{key}={value}"));
+    }
+    command.current_dir(directory);
+    command
+}
+
+fn limited(program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args([LIMIT_S, program]);
+    command
+}
+
+fn call(command: &mut Command) -> Result<()> {
+    let what = command.get_args().nth(1).map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+    let output = command.output().context(&what)?;
+    let ended = output.status;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure(ended.success(), || format!("{what}: {}", said.lines().last().unwrap_or(&ended.to_string())))
+}
+
+fn files(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).context(directory.display())?.flatten().map(|entry| entry.path());
+    Ok(entries.filter(|path| path.extension().is_some_and(|found| found == extension)).collect())
+}
