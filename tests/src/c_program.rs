@@ -5,8 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Included by programs that are to run with any glibc.
-const ANY_GLIBC: &str = include_str!("../programs/any_glibc.h");
+/// What programs include: to run with any glibc, and to use the driver.
+const HEADERS: [(&str, &str); 2] = [
+    ("any_glibc.h", include_str!("../programs/any_glibc.h")),
+    ("driver_use.h", include_str!("../programs/driver_use.h")),
+];
 
 /// Compiles `source` to `directory`/`name`, with the compiler's further `arguments`.
 ///
@@ -16,7 +19,9 @@ pub fn compile(source: &str, directory: &Path, name: &str, arguments: &[&str]) -
     fs::create_dir_all(directory).context(directory.display())?;
     let (program, file) = (directory.join(name), directory.join(format!("{name}.c")));
     fs::write(&file, source).context(file.display())?;
-    fs::write(directory.join("any_glibc.h"), ANY_GLIBC).context("any_glibc.h")?;
+    for (header, text) in HEADERS {
+        fs::write(directory.join(header), text).context(header)?;
+    }
     let output = Command::new("/usr/bin/cc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
         .args([&program, &file])

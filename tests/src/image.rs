@@ -35,6 +35,9 @@ pub fn lay_out(stage: &Stage, root: &Path) -> Result<()> {
     for library in libraries_of(&[tenant, stage.simulated().join("libcuda.so.1")])? {
         fs::copy(&library, place_of(&library, root)).context(library.display())?;
     }
+    // Debian's loader is in both places: a library that needs it by its name may be looked for without it.
+    let loader = "ld-linux-x86-64.so.2";
+    fs::copy(root.join("lib64").join(loader), root.join(&LIBRARIES[1..]).join(loader)).context(loader)?;
     Ok(())
 }
 

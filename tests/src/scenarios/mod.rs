@@ -9,6 +9,7 @@ mod hung_container;
 mod killed_half_way;
 mod latency_class;
 mod limits;
+mod loader_matrix;
 mod main_job;
 mod one_slice_two_processes;
 mod pass_through;
@@ -203,6 +204,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "a tenant that writes garbage over its report harms nobody, and one that hides its work is found",
         limit_s: 120,
         run: Place::Inside(garbage_report::run),
+    },
+    Scenario {
+        name: "loader-matrix",
+        what: "programs find the shim in whichever way they load the driver",
+        limit_s: 60,
+        run: Place::Inside(loader_matrix::run),
     },
     Scenario {
         name: "real-driver",
