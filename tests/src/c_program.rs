@@ -38,3 +38,23 @@ pub fn compile(source: &str, directory: &Path, name: &str, arguments: &[&str]) -
 pub fn compile_for_any_glibc(source: &str, directory: &Path, name: &str) -> Result<PathBuf> {
     compile(source, directory, name, &["-nostartfiles", "-Wl,--no-as-needed", "-l:libdl.so.2"])
 }
+
+/// The same for musl, unpacked in `musl` with its headers; the loader is copied beside the program.
+pub fn compile_for_musl(source: &str, directory: &Path, name: &str, musl: &Path) -> Result<PathBuf> {
+    let loader = directory.join("ld-musl-x86_64.so.1");
+    fs::copy(musl.join("usr/lib/x86_64-linux-musl/libc.so"), &loader).context("musl's loader")?;
+    let path = |path: &str| musl.join(path).display().to_string();
+    let libraries = path("usr/lib/x86_64-linux-musl");
+    let arguments = [
+        "-nostdinc".to_owned(),
+        format!("-I{}", path("usr/include/x86_64-linux-musl")),
+        "-nostdlib".to_owned(),
+        "-no-pie".to_owned(),
+        format!("-Wl,--dynamic-linker={}", loader.display()),
+        format!("{libraries}/crt1.o"),
+        format!("{libraries}/crti.o"),
+        loader.display().to_string(),
+        format!("{libraries}/crtn.o"),
+    ];
+    compile(source, directory, name, &arguments.each_ref().map(String::as_str))
+}

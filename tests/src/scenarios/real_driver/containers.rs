@@ -1,8 +1,8 @@
 //! The same questions to the same libraries, in a container that has nothing of gpool and in a leased one.
 
 use super::answers::Answers;
-use super::{GLIBCS, RUNTIMES};
-use crate::c_program::compile_for_any_glibc;
+use super::{GLIBCS, MUSL, RUNTIMES};
+use crate::c_program::{compile_for_any_glibc, compile_for_musl};
 use crate::downloads::Downloads;
 use crate::failure::{Context, Failure, Result};
 use crate::host::{DRIVER_LIBRARIES, Host, SIMULATED_GPU, succeeded};
@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SOURCE: &str = include_str!("../../../programs/driver_answers.c");
+const MUSL_SOURCE: &str = include_str!("../../../programs/musl.c");
+/// Where gpool puts the driver in an image without one.
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 /// Where the program and its questions are, in the run and in the containers.
 const DATA: &str = "/run/gpool-answers";
 
@@ -36,6 +39,10 @@ impl Data {
             let loader = libraries.join("ld-linux-x86-64.so.2");
             let started = format!("{} --library-path {} {}", loader.display(), libraries.display(), program.display());
             questions(&mut script, &format!(" glibc-{}", packages.suite), &started);
+        }
+        if let Some(musl) = downloads.unpacked(&MUSL) {
+            let program = compile_for_musl(MUSL_SOURCE, directory, "musl", &musl)?;
+            script += &format!("echo '## musl'; LD_LIBRARY_PATH={LIBRARIES} {}\n", program.display());
         }
         // The newest runtime is written in C++; apt is too, so that Debian always has its library.
         copy(Path::new("/usr/lib/x86_64-linux-gnu/libstdc++.so.6"), &directory.join("libstdc++.so.6"))?;
@@ -82,8 +89,7 @@ fn questions(script: &mut String, suffix: &str, program: &str) {
 
 /// The answers of NVIDIA's libraries themselves, with the same device nodes.
 pub fn ask_natively(host: &Host, data: &Data, driver: &Path) -> Result<Answers> {
-    let mounts =
-        DRIVER_LIBRARIES.map(|library| format!("{}:{}/{library}:ro", driver.join(library).display(), image::LIBRARIES));
+    let mounts = DRIVER_LIBRARIES.map(|library| format!("{}:{LIBRARIES}/{library}:ro", driver.join(library).display()));
     let devices =
         ["nvidia0", "nvidiactl", "nvidia-uvm"].map(|node| format!("{SIMULATED_GPU}/dev/{node}:/dev/{node}:rw"));
     let mounts = mounts.iter().flat_map(|mount| ["-v", mount]);

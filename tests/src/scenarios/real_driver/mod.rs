@@ -28,6 +28,8 @@ const GLIBCS: [Packages; 3] = [
     Packages { suite: "stable", component: "main", names: &["libc6"] },
     Packages { suite: "unstable", component: "main", names: &["libc6"] },
 ];
+/// The other C library that images have, for which NVIDIA makes no libraries.
+const MUSL: Packages = Packages { suite: "stable", component: "main", names: &["musl", "musl-dev"] };
 /// NVIDIA's CUDA runtimes of three generations.
 const RUNTIMES: [&str; 3] = ["nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"];
 
@@ -41,7 +43,7 @@ pub fn run() -> Result<()> {
         println!("skipped: no package of NVIDIA's driver can be reached: {failure}");
         return Ok(());
     }
-    let rest = GLIBCS.iter().map(|packages| downloads.fetch(packages));
+    let rest = GLIBCS.iter().chain([&MUSL]).map(|packages| downloads.fetch(packages));
     let rest = rest.chain(RUNTIMES.iter().map(|name| downloads.fetch_wheel(name)));
     for failure in drivers.into_iter().chain(rest).filter_map(Result::err) {
         println!("skipped in part: {failure}");

@@ -38,7 +38,7 @@ pub fn judge(natively: &Answers, leased: &Answers) -> Result<()> {
     for heading in natively.headings("lookups") {
         lookups(heading, natively, leased)?;
     }
-    for heading in natively.headings("begin").chain(natively.headings("runtime")) {
+    for heading in ["begin", "runtime", "musl"].iter().flat_map(|kind| natively.headings(kind)) {
         let (without, with) = (natively.below(heading), leased.below(heading));
         ensure(!without.is_empty() && without == with, || format!("{heading}: {without:?}, with gpool {with:?}"))?;
     }
@@ -50,6 +50,7 @@ pub fn judge(natively: &Answers, leased: &Answers) -> Result<()> {
         answered(heading, "cuInit 100")?;
         answered(heading, "nvmlInit_v2 9")?;
     }
+    natively.headings("musl").try_for_each(|heading| answered(heading, "runs yes"))?;
     natively.headings("runtime").try_for_each(|heading| answered(heading, "cudaGetDeviceCount "))
 }
 
@@ -67,12 +68,13 @@ pub fn summary(leased: &Answers) -> String {
     let refused: BTreeSet<_> = leased.pairs("lookups").filter(|(_, answer)| *answer == REFUSED).collect();
     let refused: BTreeSet<_> = refused.iter().map(|(question, _)| asked_name(question)).collect();
     format!(
-        "{} and {} names, {} look-ups; glibc {}; CUDA runtimes say {}\n  newer than the shim, in the real library: {}\n  \
+        "{} and {} names, {} look-ups; glibc {}; musl loads {}; CUDA runtimes say {}\n  newer than the shim, in the real library: {}\n  \
          newer than the shim, refused: {}",
         names[0],
         names[1],
         leased.below("lookups").len(),
         glibcs.join(", "),
+        answer_to("musl", "loads"),
         runtimes.collect::<Vec<_>>().join(", "),
         words(newer),
         words(refused),
