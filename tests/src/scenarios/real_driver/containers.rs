@@ -1,9 +1,10 @@
 //! The same questions to the same libraries, in a container that has nothing of gpool and in a leased one.
 
 use super::answers::Answers;
-use super::{GLIBCS, MUSL, RUNTIMES};
+use super::{GLIBCS, MUSL, RUNTIMES, verdicts};
 use crate::c_program::{compile_for_any_glibc, compile_for_musl};
 use crate::downloads::Downloads;
+use crate::exports;
 use crate::failure::{Context, Failure, Result};
 use crate::host::{DRIVER_LIBRARIES, Host, SIMULATED_GPU, succeeded};
 use crate::image;
@@ -58,20 +59,14 @@ impl Data {
         Ok(Self { script })
     }
 
-    /// Writes what the libraries of `driver` define, as the linker's own tool reads it.
+    /// Writes what the libraries of `driver` define, by their own files.
     pub fn write_names(&self, driver: &Path) -> Result<()> {
         for library in DRIVER_LIBRARIES {
-            let mut nm = Command::new("/usr/bin/nm");
-            nm.args(["--dynamic", "--defined-only", "--just-symbols"]).arg(driver.join(library));
-            let names = succeeded("nm", nm.output().context("nm")?)?;
+            let names: Vec<String> = exports::of(&driver.join(library))?.into_iter().collect();
             // What programs ask cuGetProcAddress for has no version.
-            let asked: String = names
-                .lines()
-                .flat_map(|name| [name, super::verdicts::base_name(name)])
-                .map(|name| format!("{name}\n"))
-                .collect();
-            fs::write(format!("{DATA}/{library}.asked"), asked).context(library)?;
-            fs::write(format!("{DATA}/{library}.names"), names + "\n").context(library)?;
+            let asked: Vec<&str> = names.iter().flat_map(|name| [name, verdicts::base_name(name)]).collect();
+            fs::write(format!("{DATA}/{library}.asked"), asked.join("\n")).context(library)?;
+            fs::write(format!("{DATA}/{library}.names"), names.join("\n")).context(library)?;
         }
         Ok(())
     }
