@@ -88,6 +88,19 @@ impl Downloads {
         })
     }
 
+    /// Installs the newest Python programs `names`, and what they need, into a directory called `place` unless it is
+    /// here.
+    ///
+    /// # Errors
+    /// When they cannot be reached; the sentence is the client's.
+    pub fn fetch_python(&self, place: &str, names: &[&str]) -> Result<()> {
+        self.once(&self.root.join(place), |directory| {
+            let unpacked = directory.join("unpacked");
+            call(limited("pip3").args(["install", "--quiet", "--target"]).arg(&unpacked).args(names))?;
+            Ok(unpacked)
+        })
+    }
+
     fn place_of(&self, packages: &Packages) -> PathBuf {
         self.root.join(format!("{}-{}", packages.suite, packages.names[0]))
     }

@@ -11,6 +11,7 @@ mod latency_class;
 mod limits;
 mod loader_matrix;
 mod main_job;
+mod monitoring_programs;
 mod one_slice_two_processes;
 mod pass_through;
 mod paused;
@@ -222,6 +223,18 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "the part of real-driver that has no network",
         limit_s: 90,
         run: Place::PartOfAnother(real_driver::compare),
+    },
+    Scenario {
+        name: "monitoring-programs",
+        what: "nvidia-ml-py, gpustat and nvitop in a container show its slice and its processes alone",
+        limit_s: 180,
+        run: Place::Outside(monitoring_programs::run),
+    },
+    Scenario {
+        name: "monitoring-programs-inside",
+        what: "the part of monitoring-programs that has no network",
+        limit_s: 90,
+        run: Place::PartOfAnother(monitoring_programs::inside),
     },
     Scenario {
         name: "random-kills",
