@@ -7,10 +7,12 @@ mod constants;
 mod copies;
 mod data;
 mod functions;
+mod memory;
 mod results;
 
 pub use constants::*;
 pub use copies::*;
 pub use data::*;
 pub use functions::*;
+pub use memory::*;
 pub use results::*;

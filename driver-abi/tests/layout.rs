@@ -40,6 +40,22 @@ fn cuda_copies_have_the_layout_of_cuda_h() {
 }
 
 #[test]
+fn structures_of_memory_have_the_layout_of_cuda_h() {
+    assert_eq!(size_of::<cuda::CUmemLocation>(), 8);
+    assert_eq!(size_of::<cuda::CUmemAllocationProp>(), 32);
+    assert_eq!(offset_of!(cuda::CUmemAllocationProp, location), 8);
+    assert_eq!(size_of::<cuda::CUmemAccessDesc>(), 12);
+    assert_eq!(size_of::<cuda::CUmemPoolProps>(), 88);
+    assert_eq!(offset_of!(cuda::CUmemPoolProps, location), 8);
+    assert_eq!(offset_of!(cuda::CUmemPoolProps, maxSize), 24);
+    assert_eq!(size_of::<cuda::CUDA_ARRAY_DESCRIPTOR>(), 24);
+    assert_eq!(size_of::<cuda::CUDA_ARRAY3D_DESCRIPTOR>(), 40);
+    assert_eq!(offset_of!(cuda::CUDA_ARRAY3D_DESCRIPTOR, Flags), 32);
+    assert_eq!(size_of::<cuda::CUDA_EXTERNAL_MEMORY_HANDLE_DESC>(), 104);
+    assert_eq!(offset_of!(cuda::CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size), 24);
+}
+
+#[test]
 fn nvml_structures_have_the_layout_of_nvml_h() {
     assert_eq!(size_of::<nvml::nvmlMemory_t>(), 24);
     assert_eq!(offset_of!(nvml::nvmlMemory_t, used), 16);

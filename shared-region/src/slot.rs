@@ -119,9 +119,12 @@ pub struct Slot {
     /// Device memory reserved on each GPU of the lease, contexts not included; `allocated_bytes` is the sum. Since
     /// version 2.
     pub gpu_bytes: [AtomicU64; GPUS],
-    /// CUDA contexts held on each GPU of the lease; `contexts` is the sum. Since version 2. What follows in the slot
-    /// is reserved and zero.
+    /// CUDA contexts held on each GPU of the lease; `contexts` is the sum. Since version 2.
     pub gpu_contexts: [AtomicU32; GPUS],
+    /// 1 once something has been charged that may take less than its charge: what the process holds beyond its account
+    /// then no longer tells what a context costs. Since version 2; a shim that does not say it leaves zero. What
+    /// follows in the slot is reserved and zero.
+    pub is_inexact: AtomicU32,
 }
 
 const _: () = {
@@ -149,6 +152,7 @@ const _: () = {
     assert!(offset_of!(Slot, burst_tags) == 1216);
     assert!(offset_of!(Slot, gpu_bytes) == 1728);
     assert!(offset_of!(Slot, gpu_contexts) == 1856);
+    assert!(offset_of!(Slot, is_inexact) == 1920);
 };
 
 /// A copy of one slot, as read by the supervisor with pread. Every value is a claim of the tenant.
@@ -221,6 +225,11 @@ impl<'a> SlotSnapshot<'a> {
             (0..=1, _) | (_, GPUS..) => 0,
             _ => self.u32_at(1856 + 4 * gpu),
         }
+    }
+
+    /// See [`Slot::is_inexact`].
+    pub fn is_inexact(&self) -> bool {
+        self.u32_at(1920) != 0
     }
 
     /// See [`Slot::refused`].
@@ -300,8 +309,11 @@ mod tests {
         bytes[16..24].copy_from_slice(&7u64.to_le_bytes());
         bytes[64..68].copy_from_slice(&2u32.to_le_bytes());
         bytes[192 + 16..192 + 24].copy_from_slice(&11u64.to_le_bytes());
+        assert!(!SlotSnapshot::new(&bytes).unwrap().is_inexact());
+        bytes[1920] = 1;
         let slot = SlotSnapshot::new(&bytes).unwrap();
         assert_eq!((slot.allocated_bytes(), slot.demand(), slot.burst(65)), (7, Demand::Waiting, (11, 0)));
+        assert!(slot.is_inexact());
     }
 
     #[test]

@@ -18,8 +18,16 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// A context costs at least and at most this; a sample outside is something else.
 const CONTEXT_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=1 << 30;
 
-/// What each process claims to hold of one GPU.
-type Claims = BTreeMap<HostPid, Holding>;
+/// What a process claims to hold of one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Claim {
+    holding: Holding,
+    /// It may hold less.
+    is_inexact: bool,
+}
+
+/// The claims of all processes.
+type Claims = BTreeMap<HostPid, Claim>;
 
 /// Samples for ever; runs on its own thread.
 pub fn sample(leases: &Leases, inventory: &NvmlInventory) {
@@ -58,7 +66,8 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
         report.read(&lease.region, SLOTS);
         for (slot, claimed) in report.taken() {
             if let Some(process) = lease.processes.get(&slot) {
-                claims.insert(process.watched.name.pid, Holding::of(&claimed, place, lease.accounts.len()));
+                let holding = Holding::of(&claimed, place, lease.accounts.len());
+                claims.insert(process.watched.name.pid, Claim { holding, is_inexact: claimed.is_inexact() });
             }
         }
     }
@@ -66,23 +75,29 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
 }
 
 /// A process with one context that claimed the same before and after NVML was asked shows what its context costs
-/// beyond its claim. The least cost seen counts, and for its own lease alone: what a program holds beyond its account,
-/// or lies about, is not its neighbours' loss. New leases of the GPU begin with what was seen last.
+/// beyond its claim, if that is exact. The least cost seen counts, and for its own lease alone: what a program holds
+/// beyond its account, or lies about, is not its neighbours' loss. New leases of the GPU begin with what was seen last.
 fn learn_context_cost(leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupancy: &Occupancy) {
     let mut book = leases.book();
     for lease in book.leases.values_mut().filter(|lease| lease.place_of(gpu).is_some()) {
         for pid in lease.processes.values().map(|process| process.watched.name.pid) {
-            let claim = after.get(&pid).filter(|claim| claim.contexts == 1 && before.get(&pid) == Some(claim));
-            let Some(claim) = claim else { continue };
             let Some(used_bytes) = occupancy.by_process.get(&pid) else { continue };
-            let Some(cost) = used_bytes.checked_sub(claim.allocated_bytes) else { continue };
-            if CONTEXT_BYTES.contains(&cost) && lease.context_bytes.is_none_or(|known| cost < known) {
+            let Some(cost) = context_cost(before.get(&pid), after.get(&pid), *used_bytes) else { continue };
+            if lease.context_bytes.is_none_or(|known| cost < known) {
                 lease.context_bytes = Some(cost);
                 lease.region.control().context_bytes.store(cost, Ordering::Relaxed);
                 leases.context_bytes[gpu].store(cost, Ordering::Relaxed);
             }
         }
     }
+}
+
+/// What the context of a process costs that claimed this before and after it was seen to use `used_bytes`, if that
+/// tells.
+fn context_cost(before: Option<&Claim>, after: Option<&Claim>, used_bytes: u64) -> Option<u64> {
+    let claim = after.filter(|claim| claim.holding.contexts == 1 && !claim.is_inexact && before == Some(claim))?;
+    let cost = used_bytes.checked_sub(claim.holding.allocated_bytes)?;
+    CONTEXT_BYTES.contains(&cost).then_some(cost)
 }
 
 /// Memory that no lease accounts for cannot be promised to anybody.
@@ -143,4 +158,26 @@ fn refusal_message(lease: &Lease, figures: &crate::lease::Figures) -> String {
         format_bytes(context_bytes),
         format_bytes(lease.record.memory_cap_bytes)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_process_with_one_context_and_an_exact_claim_tells_what_a_context_costs() {
+        let claim = |allocated_bytes, contexts, is_inexact| Claim {
+            holding: Holding { allocated_bytes, contexts },
+            is_inexact,
+        };
+        let cost = |before: Claim, after: Claim| context_cost(Some(&before), Some(&after), 1 << 30);
+        let (held, context) = (768 << 20, 256 << 20);
+        assert_eq!(cost(claim(held, 1, false), claim(held, 1, false)), Some(context));
+        assert_eq!(cost(claim(held, 1, false), claim(held, 1, true)), None, "it may hold less");
+        assert_eq!(cost(claim(held, 1, true), claim(held, 1, true)), None);
+        assert_eq!(cost(claim(held, 2, false), claim(held, 2, false)), None);
+        assert_eq!(cost(claim(0, 1, false), claim(held, 1, false)), None, "it changed meanwhile");
+        assert_eq!(cost(claim(1 << 30, 1, false), claim(1 << 30, 1, false)), None, "no context is that small");
+        assert_eq!(cost(claim(2 << 30, 1, false), claim(2 << 30, 1, false)), None);
+    }
 }

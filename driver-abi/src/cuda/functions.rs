@@ -3,8 +3,8 @@
 use super::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUDA_MEMCPY3D_PEER, CUarray,
     CUcontext, CUdevice, CUdeviceAttribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUfunction, CUgraph,
-    CUgraphExec, CUgraphNode, CUlaunchConfig, CUmemGenericAllocationHandle, CUmemoryPool, CUmodule, CUresult, CUstream,
-    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+    CUgraphExec, CUgraphNode, CUlaunchConfig, CUmemoryPool, CUmodule, CUresult, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUuuid,
 };
 use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
@@ -58,8 +58,6 @@ functions! {
     CuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync"(*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
     CuMemFreeV2, "cuMemFree_v2"(CUdeviceptr);
     CuMemFreeAsync, "cuMemFreeAsync"(CUdeviceptr, CUstream);
-    CuMemCreate, "cuMemCreate"(*mut CUmemGenericAllocationHandle, usize, *const c_void, c_ulonglong);
-    CuMemRelease, "cuMemRelease"(CUmemGenericAllocationHandle);
     CuMemGetAddressRangeV2, "cuMemGetAddressRange_v2"(*mut CUdeviceptr, *mut usize, CUdeviceptr);
     CuPointerGetAttribute, "cuPointerGetAttribute"(*mut c_void, c_int, CUdeviceptr);
     CuMemcpyHtoDV2, "cuMemcpyHtoD_v2"(CUdeviceptr, *const c_void, usize);

@@ -1,12 +1,15 @@
 //! Memory and contexts of this process, between the exports and the lease's account.
 
-use crate::PROCESS;
 use crate::entry::{index, real};
+use crate::pools;
+use crate::{HANDLES, PROCESS};
+use core::ffi::c_void;
 use gpool_driver_abi::cuda::{
     CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult,
-    CuDevicePrimaryCtxGetState, CuDevicePrimaryCtxReleaseV2, CuMemGetAddressRangeV2,
+    CuArrayDestroy, CuDevicePrimaryCtxGetState, CuDevicePrimaryCtxReleaseV2, CuMemGetAddressRangeV2,
 };
 use gpool_interposer_logic::futex::Mutex;
+use gpool_interposer_logic::handles::{Held, Kind};
 use gpool_interposer_logic::memory::{self, Charge};
 use gpool_interposer_logic::process::Place;
 
@@ -22,14 +25,21 @@ unsafe impl Send for Primaries {}
 /// Makes "is the primary context there" and "make it" one step among the threads of this process.
 static PRIMARIES: Mutex<Primaries> = Mutex::new(Primaries([core::ptr::null_mut(); DEVICES]));
 
-/// Charges on GPU `gpu` before the driver is asked; what to answer if there is no room.
+/// Charges on GPU `gpu` before the driver is asked, if need be after pools have given back what they keep without
+/// need; what to answer if there is no room.
 fn charge(place: &Place, gpu: usize, charge: Charge) -> Result<(), CUresult> {
-    if memory::reserve(&place.region, place.slot(), gpu, charge) {
+    let reserve = || memory::try_reserve(&place.region, place.slot(), gpu, charge);
+    if reserve() || pools::give_back(place, true) && reserve() {
         return Ok(());
     }
-    // The cause goes out of band; the program gets what the driver would say.
+    Err(refused(place, charge))
+}
+
+/// The cause goes out of band; the program gets what the driver would say.
+pub fn refused(place: &Place, charge: Charge) -> CUresult {
+    memory::refuse(&place.region, place.slot(), charge);
     place.ring();
-    Err(CUDA_ERROR_OUT_OF_MEMORY)
+    CUDA_ERROR_OUT_OF_MEMORY
 }
 
 /// An allocation that is charged and not made yet. The two halves around the driver's call are no generics, so that
@@ -72,6 +82,76 @@ pub fn allocated(bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
     }
 }
 
+/// The same for memory that belongs to a GPU of the lease and to no context.
+#[inline(never)]
+fn charge_device(place: &Place, gpu: usize, bytes: u64) -> Result<(), CUresult> {
+    let reserve = || PROCESS.reserve_on_device(place, gpu, bytes);
+    if reserve() || pools::give_back(place, true) && reserve() {
+        return Ok(());
+    }
+    Err(refused(place, Charge::Bytes(bytes)))
+}
+
+/// Allocates `bytes` that belong to GPU `gpu` of the lease and to no context through `driver`, charged.
+pub fn allocated_on(place: &Place, gpu: usize, bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
+    if let Err(refused) = charge_device(place, gpu, bytes) {
+        return refused;
+    }
+    let result = driver();
+    if result != CUDA_SUCCESS {
+        PROCESS.release_on_device(place, gpu, bytes);
+    }
+    result
+}
+
+/// Allocates through `driver` what takes `bytes` at most, charged.
+pub fn allocated_at_most(bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
+    if let Some(place) = PROCESS.place() {
+        // Before the charge, so that nobody takes that for exact.
+        place.note_inexact();
+    }
+    allocated(bytes, driver)
+}
+
+/// Makes a thing of `bytes` in the current context through `driver`, charged, and remembers it by the handle that the
+/// driver writes to `handle`. A thing that the table has no room for stays charged until its context goes.
+pub fn held(kind: Kind, handle: *mut *mut c_void, bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
+    if bytes == 0 {
+        return driver();
+    }
+    let result = allocated_at_most(bytes, driver);
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
+        remember(kind, unsafe { *handle }, bytes);
+    }
+    result
+}
+
+#[inline(never)]
+fn remember(kind: Kind, handle: *mut c_void, bytes: u64) {
+    let Some(place) = PROCESS.place() else { return };
+    let owner = place.driver.current_context() as u64;
+    HANDLES.lock().put(Held { owner, ..Held::new(kind, handle as u64, memory::rounded_bytes(bytes)) });
+}
+
+/// Lets go of what [`held`] has made through `driver`, then takes its charge back.
+#[inline(never)]
+pub fn let_go(kind: Kind, handle: *mut c_void, driver: CuArrayDestroy) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // Forgotten first: once it is gone, the driver may give its handle to another thread.
+    let thing = HANDLES.lock().take(kind, handle as u64);
+    // SAFETY: the driver's function of this type, which checks the handle.
+    let result = unsafe { driver(handle) };
+    if let Some(thing) = thing {
+        if result == CUDA_SUCCESS {
+            PROCESS.freed(place, thing.owner as CUcontext, thing.bytes);
+        } else {
+            HANDLES.lock().put(thing);
+        }
+    }
+    result
+}
+
 /// Makes a context on `device` through `driver`, charged.
 pub fn context_created(context: *mut CUcontext, device: CUdevice, driver: impl FnOnce() -> CUresult) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
@@ -101,6 +181,9 @@ pub fn allocation_bytes(pointer: CUdeviceptr) -> u64 {
 /// Frees through `driver`, then takes the charge of `pointer` back.
 pub fn freed(pointer: CUdeviceptr, driver: impl FnOnce() -> CUresult) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    if pools::is_pooled(place, pointer) {
+        return pools::freed(place, driver);
+    }
     let bytes = if pointer == 0 { 0 } else { allocation_bytes(pointer) };
     let owner = PROCESS.owner_of(place, pointer);
     let result = driver();
@@ -115,9 +198,14 @@ pub fn context_destroyed(context: CUcontext, driver: impl FnOnce() -> CUresult) 
     PROCESS.leave_context(context);
     let result = driver();
     if result == CUDA_SUCCESS {
-        PROCESS.context_gone(context);
+        context_gone(context);
     }
     result
+}
+
+fn context_gone(context: CUcontext) {
+    PROCESS.context_gone(context);
+    HANDLES.lock().forget_limits(context as u64);
 }
 
 fn primary_is_active(device: CUdevice) -> bool {
@@ -162,7 +250,7 @@ pub fn primary_released(device: CUdevice, driver: CuDevicePrimaryCtxReleaseV2) -
         && !primary_is_active(device)
         && let Some(known) = primaries.0.get_mut(device as usize)
     {
-        PROCESS.context_gone(core::mem::replace(known, core::ptr::null_mut()));
+        context_gone(core::mem::replace(known, core::ptr::null_mut()));
     }
     result
 }

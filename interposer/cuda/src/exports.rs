@@ -10,8 +10,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::{Driver, Work};
 
+pub use crate::arrays::*;
 pub use crate::copy_exports::*;
+pub use crate::graph_memory::*;
+pub use crate::limits::*;
 pub use crate::memory_exports::*;
+pub use crate::pools::*;
+pub use crate::virtual_memory::*;
 pub use crate::work_exports::*;
 
 /// The real driver, as the slow path of the gate uses it.
@@ -163,12 +168,14 @@ left_streams! {
 
 macro_rules! waits {
     ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*);)*) => {$(
-        /// The open bursts end first.
+        /// The open bursts end first. Pools may have given something back afterwards.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
             PROCESS.before_wait();
             // SAFETY: see cuInit.
-            unsafe { real::<$kind>(index::$name)($($argument),*) }
+            let result = unsafe { real::<$kind>(index::$name)($($argument),*) };
+            crate::pools::waited();
+            result
         }
     )*};
 }

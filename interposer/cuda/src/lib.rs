@@ -4,26 +4,40 @@
 //! only gpool uses. Every name of the baseline driver is exported: most as trampolines, a few answered here. Names
 //! are also replaced in what cuGetProcAddress returns, by pointer, so no version table is needed.
 //!
-//! Rooms: `entry` (the table of entry points), `exports` and its neighbours (the functions answered
-//! here), `accounts` (memory and
-//! contexts behind them).
+//! Rooms: `entry` (the table of entry points), `exports` and its neighbours (the functions answered here), `accounts`
+//! (memory and contexts behind them).
 #![no_std]
 
 mod accounts;
+#[allow(non_snake_case)] // the names are the driver's
+mod arrays;
 #[allow(non_snake_case)] // the names are the driver's
 mod copy_exports;
 mod entry;
 #[allow(non_snake_case)] // the names are the driver's
 mod exports;
+#[allow(non_snake_case)] // the names are the driver's
+mod graph_memory;
+#[allow(non_snake_case)] // the names are the driver's
+mod limits;
 mod memory_exports;
+#[allow(non_snake_case)] // the names are the driver's
+mod pools;
 mod procaddress;
+#[allow(non_snake_case)] // the names are the driver's
+mod virtual_memory;
 #[allow(non_snake_case)] // the names are the driver's
 mod work_exports;
 
 use gpool_interposer_logic::Process;
+use gpool_interposer_logic::futex::Mutex;
+use gpool_interposer_logic::handles::{CAPACITY, Handles};
 
 /// This process as a tenant.
 static PROCESS: Process = Process::new();
+
+/// What it holds by handles.
+static HANDLES: Mutex<Handles<CAPACITY>> = Mutex::new(Handles::new());
 
 // A test build, as lints make one, has the standard library's.
 #[cfg(not(test))]

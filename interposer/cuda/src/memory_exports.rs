@@ -1,12 +1,12 @@
 //! Allocators: charge, ask the driver, keep or take back.
 
-use crate::accounts::{allocated, freed};
+use crate::accounts::{allocated, allocated_at_most, freed};
 use crate::entry::{index, real};
+use crate::pools;
 use core::ffi::{c_int, c_uint};
 use gpool_driver_abi::cuda::{
-    CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool, CUresult, CUstream,
-    CuDeviceTotalMemV2, CuMemAllocAsync, CuMemAllocFromPoolAsync, CuMemAllocManaged, CuMemAllocPitchV2, CuMemAllocV2,
-    CuMemFreeAsync, CuMemFreeV2, CuMemGetInfoV2,
+    CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, CuDeviceTotalMemV2, CuMemAllocManaged,
+    CuMemAllocPitchV2, CuMemAllocV2, CuMemFreeV2, CuMemGetInfoV2,
 };
 use gpool_interposer_logic::memory;
 
@@ -24,6 +24,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     if result == CUDA_SUCCESS
         && let Some(place) = crate::PROCESS.place()
     {
+        pools::waited();
         // SAFETY: the driver succeeded, so both are valid.
         unsafe {
             let (free_bytes, total_bytes) =
@@ -83,7 +84,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
     element: c_uint,
 ) -> CUresult {
     let row = (width as u64).saturating_add(PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
-    allocated(row.saturating_mul(height as u64), || {
+    allocated_at_most(row.saturating_mul(height as u64), || {
         // SAFETY: see cuMemGetInfo_v2.
         unsafe { real::<CuMemAllocPitchV2>(index::cuMemAllocPitch_v2)(pointer, pitch, width, height, element) }
     })
@@ -93,41 +94,9 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocManaged(pointer: *mut CUdeviceptr, size: usize, flags: c_uint) -> CUresult {
     // SAFETY: see cuMemGetInfo_v2.
-    allocated(size as u64, || unsafe { real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags) })
-}
-
-macro_rules! stream_ordered {
-    ($($allocate:ident, $from_pool:ident, $free:ident;)*) => {$(
-        /// Charged by its size; the pool's own reserve is not.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $allocate(pointer: *mut CUdeviceptr, size: usize, stream: CUstream) -> CUresult {
-            // SAFETY: see cuMemGetInfo_v2.
-            allocated(size as u64, || unsafe { real::<CuMemAllocAsync>(index::$allocate)(pointer, size, stream) })
-        }
-
-        /// Charged by its size; the pool's own reserve is not.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $from_pool(
-            pointer: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
-        ) -> CUresult {
-            allocated(size as u64, || {
-                // SAFETY: see cuMemGetInfo_v2.
-                unsafe { real::<CuMemAllocFromPoolAsync>(index::$from_pool)(pointer, size, pool, stream) }
-            })
-        }
-
-        /// Takes the charge back.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $free(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
-            // SAFETY: see cuMemGetInfo_v2.
-            freed(pointer, || unsafe { real::<CuMemFreeAsync>(index::$free)(pointer, stream) })
-        }
-    )*};
-}
-
-stream_ordered! {
-    cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync;
-    cuMemAllocAsync_ptsz, cuMemAllocFromPoolAsync_ptsz, cuMemFreeAsync_ptsz;
+    allocated_at_most(size as u64, || unsafe {
+        real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags)
+    })
 }
 
 /// Takes the charge back.

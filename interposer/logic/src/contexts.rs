@@ -36,7 +36,7 @@ impl Contexts {
 
     /// The tag of `handle`, if it is known.
     pub fn tag(&self, handle: CUcontext) -> Option<BurstTag> {
-        self.find(handle).map(|context| context.tag)
+        if handle.is_null() { None } else { self.place_of(handle).map(|place| self.table[place].tag) }
     }
 
     /// Enters `handle`, which lives on GPU `gpu` of the lease, or finds it; its tag.
@@ -46,15 +46,15 @@ impl Contexts {
         }
         self.last_number += 1;
         let tag = BurstTag::new(gpu as u8, self.last_number);
-        if let Some(place) = self.table.iter_mut().find(|context| context.handle.is_null()) {
-            *place = Context { handle, tag, allocated_bytes: 0 };
+        if let Some(place) = self.place_of(null_mut()) {
+            self.table[place] = Context { handle, tag, allocated_bytes: 0 };
         }
         tag
     }
 
     /// Forgets `handle`: how much was allocated in it.
     pub fn leave(&mut self, handle: CUcontext) -> Option<u64> {
-        let context = self.table.iter_mut().find(|context| context.handle == handle && !handle.is_null())?;
+        let context = self.find(handle)?;
         let allocated_bytes = context.allocated_bytes;
         *context = FREE;
         Some(allocated_bytes)
@@ -62,14 +62,14 @@ impl Contexts {
 
     /// `bytes` more were allocated in `handle`.
     pub fn add(&mut self, handle: CUcontext, bytes: u64) {
-        if let Some(context) = self.table.iter_mut().find(|context| context.handle == handle) {
+        if let Some(context) = self.find(handle) {
             context.allocated_bytes = context.allocated_bytes.saturating_add(bytes);
         }
     }
 
     /// `bytes` of what was allocated in `handle` were freed.
     pub fn subtract(&mut self, handle: CUcontext, bytes: u64) {
-        if let Some(context) = self.table.iter_mut().find(|context| context.handle == handle) {
+        if let Some(context) = self.find(handle) {
             context.allocated_bytes = context.allocated_bytes.saturating_sub(bytes);
         }
     }
@@ -85,8 +85,14 @@ impl Contexts {
         self.table.iter().find(is_there).map(|context| context.handle)
     }
 
-    fn find(&self, handle: CUcontext) -> Option<&Context> {
-        self.table.iter().find(|context| context.handle == handle && !handle.is_null())
+    fn find(&mut self, handle: CUcontext) -> Option<&mut Context> {
+        if handle.is_null() { None } else { self.place_of(handle).map(|place| &mut self.table[place]) }
+    }
+
+    /// Where `handle` is; of null, where there is room.
+    #[inline(never)] // many call it, and the compiler would unroll it for each
+    fn place_of(&self, handle: CUcontext) -> Option<usize> {
+        self.table.iter().position(|context| context.handle == handle)
     }
 }
 

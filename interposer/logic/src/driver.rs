@@ -4,7 +4,7 @@
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
 use gpool_driver_abi::cuda::{
-    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, CUstreamCaptureMode, CUuuid,
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemoryPool, CUresult, CUstream, CUstreamCaptureMode, CUuuid,
 };
 
 /// Success of a driver call.
@@ -136,6 +136,16 @@ impl Driver {
             (self.pointer_get_attribute)((&raw mut device).cast(), POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer)
         };
         (result == CUDA_SUCCESS).then_some(device)
+    }
+
+    /// The pool that the memory at `pointer` came from, if it is from one.
+    pub fn pool_of(&self, pointer: CUdeviceptr) -> Option<CUmemoryPool> {
+        let mut pool: CUmemoryPool = core::ptr::null_mut();
+        // SAFETY: the answer to this attribute is a pool's handle, for which `pool` is a valid place.
+        let result = unsafe {
+            (self.pointer_get_attribute)((&raw mut pool).cast(), cuda::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer)
+        };
+        (result == CUDA_SUCCESS && !pool.is_null()).then_some(pool)
     }
 
     /// Runs `work` with `context` current on this thread.

@@ -43,8 +43,8 @@ pub fn cap_bytes(region: &Region) -> u64 {
     region.control().memory_cap_bytes.load(Ordering::Relaxed)
 }
 
-/// Adds to the GPU's account and to the sum.
-fn add(slot: &Slot, gpu: usize, charge: Charge) {
+/// Adds to the GPU's account and to the sum, cap or not.
+pub fn add(slot: &Slot, gpu: usize, charge: Charge) {
     match charge {
         Charge::Bytes(bytes) => {
             slot.gpu_bytes[gpu].fetch_add(bytes, Ordering::AcqRel);
@@ -76,28 +76,25 @@ pub fn release(slot: &Slot, gpu: usize, charge: Charge) {
 }
 
 /// One context on GPU `gpu` less, and with it the `allocated_bytes` that were allocated in it. With the last one
-/// nothing can be left.
-pub fn release_context(slot: &Slot, gpu: usize, allocated_bytes: u64) {
+/// nothing can be left but the `device_bytes` that belong to no context.
+pub fn release_context(slot: &Slot, gpu: usize, allocated_bytes: u64, device_bytes: u64) {
     release(slot, gpu, Charge::Bytes(allocated_bytes));
     release(slot, gpu, Charge::Context);
     if slot.gpu_contexts[gpu].load(Ordering::Acquire) == 0 {
-        release(slot, gpu, Charge::Bytes(slot.gpu_bytes[gpu].load(Ordering::Acquire)));
+        let left = slot.gpu_bytes[gpu].load(Ordering::Acquire).saturating_sub(device_bytes);
+        release(slot, gpu, Charge::Bytes(left));
     }
 }
 
-/// Charges `charge` on GPU `gpu` to `slot` if the lease stays within its cap there; false, with nothing charged,
-/// otherwise.
+/// Charges `charge` on GPU `gpu` to `slot` if the lease stays within its cap there; false, with nothing charged and
+/// nothing said, otherwise.
 ///
 /// Adds first and looks then: two processes that race may both see the other's passing charge, so a refusal is
 /// tried a few times; the cap is never passed, because both must have seen a sum within it.
 #[inline(never)] // a dozen allocators call it
-pub fn reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool {
-    let bytes = match charge {
-        Charge::Bytes(bytes) => bytes,
-        Charge::Context => region.control().context_bytes.load(Ordering::Relaxed),
-    };
+pub fn try_reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool {
     // What can never fit is not even tried: an absurd size must not wrap the sum.
-    let tries = if bytes > cap_bytes(region) { 0 } else { RETRIES + 1 };
+    let tries = if bytes_of(region, charge) > cap_bytes(region) { 0 } else { RETRIES + 1 };
     for _ in 0..tries {
         add(slot, gpu, charge);
         // The sum must not be read before the charge is visible to the others.
@@ -108,9 +105,29 @@ pub fn reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool
         release(slot, gpu, charge);
         core::hint::spin_loop();
     }
-    slot.refused_bytes.store(bytes, Ordering::Relaxed);
-    slot.refused.fetch_add(1, Ordering::Relaxed);
     false
+}
+
+/// Says in the report that `charge` was refused.
+pub fn refuse(region: &Region, slot: &Slot, charge: Charge) {
+    slot.refused_bytes.store(bytes_of(region, charge), Ordering::Relaxed);
+    slot.refused.fetch_add(1, Ordering::Relaxed);
+}
+
+/// As [`try_reserve`], and a refusal is said in the report.
+pub fn reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool {
+    let is_reserved = try_reserve(region, slot, gpu, charge);
+    if !is_reserved {
+        refuse(region, slot, charge);
+    }
+    is_reserved
+}
+
+fn bytes_of(region: &Region, charge: Charge) -> u64 {
+    match charge {
+        Charge::Bytes(bytes) => bytes,
+        Charge::Context => region.control().context_bytes.load(Ordering::Relaxed),
+    }
 }
 
 /// What cuMemGetInfo should say on GPU `gpu`: (free, total), with the device's own free memory as an upper bound.
@@ -152,11 +169,11 @@ mod tests {
         assert!(!reserve(&region, slot, 0, Charge::Bytes(1)), "the first GPU is full");
         assert!(reserve(&region, slot, 1, Charge::Bytes(500)), "the second is not");
         assert_eq!((slot.allocated_bytes.load(Ordering::Relaxed), slot.contexts.load(Ordering::Relaxed)), (1400, 3));
-        release_context(slot, 1, 200);
+        release_context(slot, 1, 200, 0);
         assert_eq!((used_bytes(&region, 0), used_bytes(&region, 1)), (1000, 400));
-        release_context(slot, 1, 0);
-        assert_eq!((used_bytes(&region, 0), used_bytes(&region, 1)), (1000, 0), "the last one leaves nothing");
-        assert_eq!((slot.allocated_bytes.load(Ordering::Relaxed), slot.contexts.load(Ordering::Relaxed)), (900, 1));
+        release_context(slot, 1, 0, 50);
+        assert_eq!((used_bytes(&region, 0), used_bytes(&region, 1)), (1000, 50), "the last one leaves what is not its");
+        assert_eq!((slot.allocated_bytes.load(Ordering::Relaxed), slot.contexts.load(Ordering::Relaxed)), (950, 1));
     }
 
     #[test]

@@ -12,9 +12,9 @@ use crate::region::{Region, RegionError};
 use crate::registration::{self, Registration};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use gpool_driver_abi::cuda::{CUcontext, CUdevice, CUdeviceptr};
-use gpool_shared_region::{BurstTag, Control, Demand, Slot};
+use gpool_shared_region::{BurstTag, Control, Demand, GPUS, Slot};
 
 /// How long the end of the process may wait for a look in progress.
 const STOP_LIMIT_NS: u64 = 100_000_000;
@@ -33,6 +33,11 @@ impl Place {
     /// This process's slot.
     pub fn slot(&self) -> &'static Slot {
         self.region.slot(self.registration.slot)
+    }
+
+    /// Something is charged that may take less than its charge.
+    pub fn note_inexact(&self) {
+        self.slot().is_inexact.store(1, Ordering::Release);
     }
 
     /// Asks the supervisor to look.
@@ -66,6 +71,8 @@ pub struct Process {
     /// Locked before `contexts` where both are.
     pub(crate) bursts: Mutex<Bursts>,
     contexts: Mutex<Contexts>,
+    /// Charged memory that belongs to a GPU and to no context: it outlives them all.
+    device_bytes: [AtomicU64; GPUS],
     /// Contexts that there are, for the slow path.
     context_count: AtomicU32,
     /// 1 while the watcher is parked.
@@ -91,6 +98,7 @@ impl Process {
             estimates: Estimates::new(),
             bursts: Mutex::new(Bursts::new()),
             contexts: Mutex::new(Contexts::new()),
+            device_bytes: [const { AtomicU64::new(0) }; GPUS],
             context_count: AtomicU32::new(0),
             watcher_parked: AtomicU32::new(0),
             watcher_started: AtomicU32::new(0),
@@ -189,7 +197,8 @@ impl Process {
         let allocated_bytes = contexts.leave(context).unwrap_or(0);
         self.context_count.store(contexts.count() as u32, Ordering::Release);
         drop(contexts);
-        memory::release_context(place.slot(), gpu, allocated_bytes);
+        let device_bytes = self.device_bytes[gpu].load(Ordering::Acquire);
+        memory::release_context(place.slot(), gpu, allocated_bytes, device_bytes);
     }
 
     /// Whether a default stream's handle means more than one stream.
@@ -246,6 +255,30 @@ impl Process {
         memory::release(place.slot(), gpu, Charge::Bytes(bytes));
     }
 
+    /// Charges `bytes` that belong to GPU `gpu` of the lease and to no context; false, with nothing charged and nothing
+    /// said, above the cap.
+    pub fn reserve_on_device(&self, place: &Place, gpu: usize, bytes: u64) -> bool {
+        // Before the charge, so that no context that goes meanwhile takes it along.
+        self.device_bytes[gpu].fetch_add(bytes, Ordering::AcqRel);
+        let is_reserved = memory::try_reserve(&place.region, place.slot(), gpu, Charge::Bytes(bytes));
+        if !is_reserved {
+            self.device_bytes[gpu].fetch_sub(bytes, Ordering::AcqRel);
+        }
+        is_reserved
+    }
+
+    /// Charges `bytes` that the device holds already, cap or not.
+    pub fn add_on_device(&self, place: &Place, gpu: usize, bytes: u64) {
+        self.device_bytes[gpu].fetch_add(bytes, Ordering::AcqRel);
+        memory::add(place.slot(), gpu, Charge::Bytes(bytes));
+    }
+
+    /// Takes back what [`Process::reserve_on_device`] has charged.
+    pub fn release_on_device(&self, place: &Place, gpu: usize, bytes: u64) {
+        memory::release(place.slot(), gpu, Charge::Bytes(bytes));
+        self.device_bytes[gpu].fetch_sub(bytes, Ordering::AcqRel);
+    }
+
     /// Makes sure that the watcher looks at what has been issued.
     pub(crate) fn wake_watcher(&self) {
         if self.watcher_started.load(Ordering::Relaxed) == 0 {
@@ -294,5 +327,26 @@ mod tests {
         assert_eq!(slot.unknown_versions.load(Ordering::Relaxed), 2);
         process.note_unknown_version();
         assert_eq!(slot.unknown_versions.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn what_belongs_to_no_context_outlives_them_all() {
+        let process = crate::fake_driver::process();
+        let place = process.place().unwrap();
+        place.region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        let context = crate::fake_driver::CONTEXTS[0];
+        process.enter_context(context, 0);
+        assert!(memory::reserve(&place.region, place.slot(), 0, Charge::Context));
+        assert!(memory::reserve(&place.region, place.slot(), 0, Charge::Bytes(300)));
+        process.allocated(place, 300);
+        assert!(process.reserve_on_device(place, 0, 500));
+        assert!(!process.reserve_on_device(place, 0, 201), "above the cap");
+        assert_eq!(place.slot().refused.load(Ordering::Relaxed), 0, "pools may give back first, so nothing is said");
+        process.context_gone(context);
+        assert_eq!(memory::used_bytes(&place.region, 0), 500);
+        process.add_on_device(place, 0, 600);
+        assert_eq!(memory::used_bytes(&place.region, 0), 1100, "what is held is said, cap or not");
+        process.release_on_device(place, 0, 1100);
+        assert_eq!(memory::used_bytes(&place.region, 0), 0);
     }
 }

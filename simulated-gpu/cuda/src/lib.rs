@@ -5,6 +5,7 @@
 
 #![allow(non_snake_case)] // the functions have the names of cuda.h
 
+mod array;
 mod block_copy;
 mod capture;
 mod context;
@@ -19,6 +20,8 @@ mod memory;
 mod module;
 mod objects;
 mod per_thread;
+mod pool;
 mod stream;
 mod transfer;
+mod virtual_memory;
 mod wait;

@@ -2,8 +2,8 @@
 
 use crate::driver::{Outcome, VERSION, code, put};
 use crate::{
-    block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*, memory::*,
-    module::*, per_thread::*, stream::*,
+    array::*, block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*,
+    memory::*, module::*, per_thread::*, pool::*, stream::*, virtual_memory::*,
 };
 use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
@@ -26,7 +26,7 @@ macro_rules! entries {
 
 /// Every function of this library. The versions are those of NVIDIA's cudaTypedefs.h; where only one variant is
 /// here, its version decides nothing.
-fn entries() -> [Entry; 118] {
+fn entries() -> [Entry; 143] {
     entries! {
         "cuInit" 2000 cuInit;
         "cuDriverGetVersion" 2020 cuDriverGetVersion;
@@ -63,10 +63,35 @@ fn entries() -> [Entry; 118] {
         "cuMemAllocManaged" 6000 cuMemAllocManaged;
         "cuMemAllocAsync" 11020 cuMemAllocAsync;
         "cuMemAllocAsync" 11020 cuMemAllocAsync_ptsz;
+        "cuMemAllocFromPoolAsync" 11020 cuMemAllocFromPoolAsync;
+        "cuMemAllocFromPoolAsync" 11020 cuMemAllocFromPoolAsync_ptsz;
         "cuMemFree" 3020 cuMemFree_v2;
         "cuMemFreeAsync" 11020 cuMemFreeAsync;
         "cuMemFreeAsync" 11020 cuMemFreeAsync_ptsz;
         "cuMemGetAddressRange" 3020 cuMemGetAddressRange_v2;
+        "cuPointerGetAttribute" 4000 cuPointerGetAttribute;
+        "cuDeviceGetDefaultMemPool" 11020 cuDeviceGetDefaultMemPool;
+        "cuDeviceGetMemPool" 11020 cuDeviceGetMemPool;
+        "cuDeviceSetMemPool" 11020 cuDeviceSetMemPool;
+        "cuMemPoolCreate" 11020 cuMemPoolCreate;
+        "cuMemPoolDestroy" 11020 cuMemPoolDestroy;
+        "cuMemPoolTrimTo" 11020 cuMemPoolTrimTo;
+        "cuMemPoolGetAttribute" 11020 cuMemPoolGetAttribute;
+        "cuMemPoolSetAttribute" 11020 cuMemPoolSetAttribute;
+        "cuMemGetAllocationGranularity" 10020 cuMemGetAllocationGranularity;
+        "cuMemCreate" 10020 cuMemCreate;
+        "cuMemRelease" 10020 cuMemRelease;
+        "cuMemRetainAllocationHandle" 11000 cuMemRetainAllocationHandle;
+        "cuMemAddressReserve" 10020 cuMemAddressReserve;
+        "cuMemAddressFree" 10020 cuMemAddressFree;
+        "cuMemMap" 10020 cuMemMap;
+        "cuMemUnmap" 10020 cuMemUnmap;
+        "cuMemSetAccess" 10020 cuMemSetAccess;
+        "cuArrayCreate" 3020 cuArrayCreate_v2;
+        "cuArray3DCreate" 3020 cuArray3DCreate_v2;
+        "cuArrayDestroy" 2000 cuArrayDestroy;
+        "cuMipmappedArrayCreate" 5000 cuMipmappedArrayCreate;
+        "cuMipmappedArrayDestroy" 5000 cuMipmappedArrayDestroy;
         "cuMemcpy" 4000 cuMemcpy;
         "cuMemcpy" 7000 cuMemcpy_ptds;
         "cuMemcpyHtoD" 3020 cuMemcpyHtoD_v2;

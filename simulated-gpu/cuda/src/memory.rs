@@ -3,13 +3,15 @@
 use crate::capture;
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
 use crate::objects::Allocation;
+use crate::pool;
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 
 const PITCH_BYTES: usize = 512;
 
-fn map(bytes: usize) -> Option<u64> {
+/// A range of addresses.
+pub(crate) fn map(bytes: usize) -> Option<u64> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new anonymous mapping, which touches nothing that exists.
@@ -38,11 +40,12 @@ fn allocate(driver: &Driver, bytes: usize) -> Outcome<CUdeviceptr> {
         store.update(|device, now_ns| device.free(now_ns, id, bytes as u64)).map_err(lost)?;
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     };
-    objects.allocations.insert(address, Allocation { bytes, context });
+    objects.allocations.insert(address, Allocation { bytes, context, pool: None });
     Ok(address)
 }
 
-fn free(driver: &Driver, address: CUdeviceptr) -> Outcome {
+/// Frees an allocation, whatever made it.
+pub(crate) fn free(driver: &Driver, address: CUdeviceptr) -> Outcome {
     if address == 0 {
         return Ok(());
     }
@@ -50,6 +53,9 @@ fn free(driver: &Driver, address: CUdeviceptr) -> Outcome {
     capture::refuse_unsafe(&mut objects)?;
     let allocation = objects.allocations.remove(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     unmap(address, allocation.bytes);
+    if let Some(pool) = allocation.pool {
+        return pool::freed(driver, &mut objects, pool, allocation.bytes as u64);
+    }
     if let Some(context) = objects.contexts.get(&allocation.context) {
         let (place, bytes) = (context.place, allocation.bytes as u64);
         driver.store(place)?.update(|device, now_ns| device.free(now_ns, place.id, bytes)).map_err(lost)?;
@@ -119,33 +125,9 @@ pub unsafe extern "C" fn cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usi
     unsafe { cuMemAlloc_v2(address, bytes) }
 }
 
-/// Takes effect at once, not in the order of the stream.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocAsync(address: *mut CUdeviceptr, bytes: usize, _stream: CUstream) -> CUresult {
-    // SAFETY: the same contract.
-    unsafe { cuMemAlloc_v2(address, bytes) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocAsync_ptsz(address: *mut CUdeviceptr, bytes: usize, _stream: CUstream) -> CUresult {
-    // SAFETY: the same contract.
-    unsafe { cuMemAlloc_v2(address, bytes) }
-}
-
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     code(|| free(driver()?, address))
-}
-
-/// Takes effect at once, not in the order of the stream.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemFreeAsync(address: CUdeviceptr, _stream: CUstream) -> CUresult {
-    cuMemFree_v2(address)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemFreeAsync_ptsz(address: CUdeviceptr, _stream: CUstream) -> CUresult {
-    cuMemFree_v2(address)
 }
 
 #[unsafe(no_mangle)]

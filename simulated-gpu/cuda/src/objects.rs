@@ -67,6 +67,44 @@ pub(crate) struct Module {
 pub(crate) struct Allocation {
     pub(crate) bytes: usize,
     pub(crate) context: usize,
+    /// The handle of the pool that it came from.
+    pub(crate) pool: Option<usize>,
+}
+
+/// Memory without an address.
+pub(crate) struct Physical {
+    pub(crate) bytes: usize,
+    pub(crate) location: CUmemLocation,
+    /// References that have not been released.
+    pub(crate) references: u32,
+    pub(crate) mappings: u32,
+}
+
+/// Where such memory shows.
+pub(crate) struct Mapping {
+    pub(crate) bytes: usize,
+    /// The handle of the memory.
+    pub(crate) physical: usize,
+}
+
+/// An array, mipmapped or not.
+pub(crate) struct Array {
+    pub(crate) bytes: u64,
+    pub(crate) context: usize,
+    pub(crate) is_mipmapped: bool,
+}
+
+/// A pool of stream-ordered memory.
+pub(crate) struct Pool {
+    pub(crate) device: CUdevice,
+    /// What it holds of the device, in bytes.
+    pub(crate) reserved: u64,
+    /// The part of it that is allocated.
+    pub(crate) used: u64,
+    /// What it keeps at a synchronisation.
+    pub(crate) threshold: u64,
+    /// It goes with what is still allocated of it.
+    pub(crate) is_destroyed: bool,
 }
 
 /// A piece of work: a kernel, a copy or a memset.
@@ -102,6 +140,15 @@ pub(crate) struct Objects {
     pub(crate) executables: HashMap<usize, Nodes>,
     /// By address.
     pub(crate) allocations: BTreeMap<u64, Allocation>,
+    pub(crate) physical: HashMap<usize, Physical>,
+    /// Ranges of addresses without memory, by address.
+    pub(crate) reservations: BTreeMap<u64, usize>,
+    /// By address.
+    pub(crate) mappings: BTreeMap<u64, Mapping>,
+    pub(crate) arrays: HashMap<usize, Array>,
+    pub(crate) pools: HashMap<usize, Pool>,
+    /// The pool that a device's allocations come from where none is named; absent: its default one.
+    pub(crate) current_pools: HashMap<CUdevice, usize>,
     /// Completion times of markers that an event was recorded as; None until complete.
     pub(crate) times: HashMap<(Place, Ticket), Option<u64>>,
 }
@@ -144,10 +191,12 @@ impl Objects {
         }
     }
 
-    /// The allocation that holds an address: where it starts and how long it is.
+    /// The allocation or mapping that holds an address: where it starts and how long it is.
     pub(crate) fn holding(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
-        let (base, allocation) = self.allocations.range(..=address).next_back()?;
-        (address - base < allocation.bytes as u64).then_some((*base, allocation.bytes))
+        let allocation = self.allocations.range(..=address).next_back().map(|(base, found)| (*base, found.bytes));
+        let mapping = self.mappings.range(..=address).next_back().map(|(base, found)| (*base, found.bytes));
+        let holds = |(base, bytes): &(CUdeviceptr, usize)| address - base < *bytes as u64;
+        allocation.filter(holds).or_else(|| mapping.filter(holds))
     }
 
     /// Notes the newest ticket of a stream and its context.
@@ -178,12 +227,14 @@ impl Objects {
         self.events.retain(|_, event| event.context != handle);
         self.modules.retain(|_, module| module.context != handle);
         self.functions.retain(|_, function| self.modules.contains_key(&function.module));
+        self.arrays.retain(|_, array| array.context != handle);
         let mut unmapped = Vec::new();
         self.allocations.retain(|address, allocation| {
-            if allocation.context == handle {
+            let goes = allocation.context == handle && allocation.pool.is_none();
+            if goes {
                 unmapped.push((*address, allocation.bytes));
             }
-            allocation.context != handle
+            !goes
         });
         unmapped
     }

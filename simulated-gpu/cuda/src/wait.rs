@@ -2,6 +2,7 @@
 
 use crate::driver::{Driver, Outcome, lost};
 use crate::objects::Place;
+use crate::pool;
 use gpool_device_model::Ticket;
 use gpool_driver_abi::cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
 
@@ -14,7 +15,7 @@ pub(crate) fn wait(driver: &Driver, place: Place, ticket: Ticket) -> Outcome {
             return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
         if device.last_completed(place.id) >= ticket {
-            return Ok(());
+            return pool::synchronized(driver);
         }
         let due_ns = device.projected_completion(place.id, ticket).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
         sleep_until(due_ns);

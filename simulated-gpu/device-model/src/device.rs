@@ -21,13 +21,22 @@ pub struct Device {
     memory_used_bytes: u64,
     engine: Engine,
     meter: Meter,
+    /// What processes hold outside their contexts, by host pid.
+    physical: BTreeMap<u32, Physical>,
+}
+
+/// Memory that belongs to a process and to no context.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Physical {
+    owner: String,
+    bytes: u64,
 }
 
 impl Device {
     /// A device without contexts, made at `now_ns`.
     pub fn new(parameters: DeviceParameters, now_ns: u64) -> Self {
         let engine = Engine::new(now_ns, parameters.time_slice_ns, parameters.switch_cost_ns);
-        Self { parameters, memory_used_bytes: 0, engine, meter: Meter::new(now_ns) }
+        Self { parameters, memory_used_bytes: 0, engine, meter: Meter::new(now_ns), physical: BTreeMap::new() }
     }
 
     /// The fixed properties.
@@ -79,13 +88,14 @@ impl Device {
         }
     }
 
-    /// Takes away all contexts of a process that is gone.
+    /// Takes away all contexts of a process that is gone, and what it held outside them.
     pub fn reap_process(&mut self, now_ns: u64, process: u32) {
         let of_process = self.engine.contexts().iter().filter(|context| context.process == process);
         for id in of_process.map(|context| context.id).collect::<Vec<_>>() {
             self.destroy_context(now_ns, id);
         }
         self.advance(now_ns);
+        self.free_physical(now_ns, process, u64::MAX);
     }
 
     /// Allocates [`rounded_bytes`]`(bytes)`. A context that is gone gets nothing.
@@ -112,6 +122,30 @@ impl Device {
             context.bytes -= bytes;
             self.memory_used_bytes -= bytes;
             self.meter.release(&context.owner, bytes);
+        }
+    }
+
+    /// Allocates [`rounded_bytes`]`(bytes)` for a process with this host pid, which belongs to `owner`, its cgroup path.
+    /// They outlive its contexts.
+    pub fn allocate_physical(&mut self, now_ns: u64, process: u32, owner: &str, bytes: u64) -> Result<(), OutOfMemory> {
+        self.advance(now_ns);
+        let bytes = rounded_bytes(bytes);
+        self.reserve(bytes)?;
+        self.meter.hold(owner, bytes);
+        self.physical.entry(process).or_insert_with(|| Physical { owner: owner.to_owned(), bytes: 0 }).bytes += bytes;
+        Ok(())
+    }
+
+    /// Gives back what [`Device::allocate_physical`] of the same size took. Never more than the process has.
+    pub fn free_physical(&mut self, now_ns: u64, process: u32, bytes: u64) {
+        self.advance(now_ns);
+        let Some(physical) = self.physical.get_mut(&process) else { return };
+        let bytes = rounded_bytes(bytes).min(physical.bytes);
+        physical.bytes -= bytes;
+        self.memory_used_bytes -= bytes;
+        self.meter.release(&physical.owner, bytes);
+        if physical.bytes == 0 {
+            self.physical.remove(&process);
         }
     }
 
@@ -182,7 +216,7 @@ impl Device {
         self.engine.context(context).is_some()
     }
 
-    /// Memory held by contexts and their allocations, in bytes.
+    /// Memory held by contexts, their allocations and processes, in bytes.
     pub fn memory_used(&self) -> u64 {
         self.memory_used_bytes
     }
@@ -192,11 +226,14 @@ impl Device {
         self.parameters.memory_bytes - self.memory_used_bytes
     }
 
-    /// Host pid and bytes held (contexts included) of every process with a context, by pid.
+    /// Host pid and bytes held (contexts included) of every process that holds something, by pid.
     pub fn processes(&self) -> Vec<(u32, u64)> {
         let mut bytes_by_process = BTreeMap::new();
         for context in self.engine.contexts() {
             *bytes_by_process.entry(context.process).or_insert(0) += context.bytes;
+        }
+        for (process, physical) in &self.physical {
+            *bytes_by_process.entry(*process).or_insert(0) += physical.bytes;
         }
         bytes_by_process.into_iter().collect()
     }

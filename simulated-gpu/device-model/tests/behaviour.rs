@@ -95,6 +95,22 @@ fn memory_is_refused_when_it_is_gone() {
 }
 
 #[test]
+fn physical_memory_outlives_contexts_and_goes_with_its_process() {
+    let mut device = device();
+    let a = device.create_context(0, 1, "a").unwrap();
+    device.allocate_physical(0, 1, "a", (1 << 30) - 1).unwrap();
+    device.destroy_context(0, a);
+    assert_eq!((device.memory_used(), device.processes()), (1 << 30, vec![(1, 1 << 30)]));
+    let free = device.memory_free();
+    assert_eq!(device.allocate_physical(0, 2, "b", free + 1).unwrap_err().free_bytes, free);
+    device.free_physical(0, 1, 2 << 20);
+    assert_eq!(device.meter().owners["a"].bytes_now, (1 << 30) - (2 << 20));
+    device.reap_process(0, 1);
+    assert_eq!((device.memory_used(), device.processes()), (0, vec![]));
+    assert_eq!(device.meter().owners["a"].bytes_peak, (1 << 30) + (256 << 20));
+}
+
+#[test]
 fn time_never_goes_back() {
     let mut device = device();
     let a = device.create_context(5 * MS, 1, "a").unwrap();

@@ -10,6 +10,8 @@ enum Operation {
     Reap { process: u32 },
     Allocate { which: usize, bytes: u64 },
     Free { which: usize, bytes: u64 },
+    AllocatePhysical { process: u32, bytes: u64 },
+    FreePhysical { process: u32, bytes: u64 },
     Kernel { which: usize, duration_ns: u64 },
     Marker { which: usize },
 }
@@ -21,6 +23,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (0..4_u32).prop_map(|process| Operation::Reap { process }),
         3 => (0..8_usize, 0..6_u64 << 30).prop_map(|(which, bytes)| Operation::Allocate { which, bytes }),
         2 => (0..8_usize, 0..6_u64 << 30).prop_map(|(which, bytes)| Operation::Free { which, bytes }),
+        2 => (0..4_u32, 0..6_u64 << 30).prop_map(|(process, bytes)| Operation::AllocatePhysical { process, bytes }),
+        1 => (0..4_u32, 0..6_u64 << 30).prop_map(|(process, bytes)| Operation::FreePhysical { process, bytes }),
         8 => (0..8_usize, 0..9_000_000_u64).prop_map(|(which, duration_ns)| Operation::Kernel { which, duration_ns }),
         4 => (0..8_usize).prop_map(|which| Operation::Marker { which }),
     ]
@@ -42,6 +46,11 @@ fn apply(device: &mut Device, contexts: &mut Vec<ContextId>, now_ns: u64, operat
         Operation::Reap { process } => device.reap_process(now_ns, process),
         Operation::Allocate { which, bytes } => drop(device.allocate(now_ns, pick(which), bytes)),
         Operation::Free { which, bytes } => device.free(now_ns, pick(which), bytes),
+        Operation::AllocatePhysical { process, bytes } => {
+            let owner = format!("/owner-{}", process % 3);
+            let _ = device.allocate_physical(now_ns, process, &owner, bytes);
+        }
+        Operation::FreePhysical { process, bytes } => device.free_physical(now_ns, process, bytes),
         Operation::Kernel { which, duration_ns } => drop(device.submit_kernel(now_ns, pick(which), duration_ns)),
         Operation::Marker { which } => drop(device.submit_marker(now_ns, pick(which))),
     }

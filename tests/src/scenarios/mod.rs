@@ -11,6 +11,7 @@ mod latency_class;
 mod limits;
 mod loader_matrix;
 mod main_job;
+mod memory_cap;
 mod monitoring_programs;
 mod one_slice_two_processes;
 mod pass_through;
@@ -127,6 +128,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "two processes of one container share its slice and its memory cap",
         limit_s: 60,
         run: Place::Inside(one_slice_two_processes::run),
+    },
+    Scenario {
+        name: "memory-cap",
+        what: "a tenant gets its cap and no byte more, whichever of the driver's allocators it asks",
+        limit_s: 120,
+        run: Place::Inside(memory_cap::run),
     },
     Scenario {
         name: "supervisor-restart",

@@ -28,7 +28,6 @@ again:
 }
 ";
 
-const OUT_OF_MEMORY: c_int = 2;
 /// Flag of cuStreamCreate: does not wait for the default stream.
 const NON_BLOCKING: u32 = 1;
 /// Mode of cuStreamBeginCapture: other threads may allocate meanwhile.
@@ -83,17 +82,9 @@ impl<'a> Context<'a> {
         say(&json!({"event": "memory", "gpu": self.gpu, "total": total, "free": free}));
     }
 
-    /// Whether one more allocation was granted in the current context.
-    pub(super) fn allocate(&self, bytes: u64) -> bool {
-        let mut address = 0;
-        // SAFETY: the result goes to a live local.
-        match unsafe { (self.driver.allocate)(&mut address, bytes as usize) } {
-            OUT_OF_MEMORY => false,
-            code => {
-                check("cuMemAlloc", code);
-                true
-            }
-        }
+    /// The driver that it was made through.
+    pub(super) fn driver(&self) -> &'a Driver {
+        self.driver
     }
 
     /// Waits for all work of the current context.

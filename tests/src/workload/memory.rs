@@ -1,5 +1,6 @@
 //! What the program holds of each GPU.
 
+use super::allocator::Allocations;
 use super::context::Context;
 use super::options::Options;
 
@@ -9,6 +10,7 @@ const MIB: u64 = 1 << 20;
 pub(super) struct Holding<'a> {
     /// The context that they are made in.
     context: &'a Context<'a>,
+    allocations: Allocations<'a>,
     chunk_bytes: u64,
     wanted_bytes: u64,
     pub(super) allocated_bytes: u64,
@@ -19,7 +21,15 @@ pub(super) struct Holding<'a> {
 impl<'a> Holding<'a> {
     pub(super) fn new(options: &Options, context: &'a Context<'a>) -> Self {
         let wanted_bytes = options.allocate_mib.map_or(u64::MAX, |mib| mib * MIB);
-        Self { context, chunk_bytes: options.chunk_mib * MIB, wanted_bytes, allocated_bytes: 0, refused: 0 }
+        let allocations = Allocations::new(context.driver(), options.allocator, context.gpu);
+        Self {
+            context,
+            allocations,
+            chunk_bytes: options.chunk_mib * MIB,
+            wanted_bytes,
+            allocated_bytes: 0,
+            refused: 0,
+        }
     }
 
     /// Allocates what is wanted, or until it is refused.
@@ -36,7 +46,7 @@ impl<'a> Holding<'a> {
             return;
         }
         self.context.enter();
-        match self.context.allocate(bytes) {
+        match self.allocations.allocate(bytes) {
             true => self.allocated_bytes += bytes,
             false => self.refused += 1,
         }

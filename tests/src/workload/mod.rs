@@ -5,6 +5,7 @@
 //! Its events: `memory` (cuMemGetInfo, a line for each GPU), `nvml`, `monitor`, `allocated`, `progress` each second, with
 //! `--request-rate` a `request` for each and `requests` at the end, and `error`.
 
+mod allocator;
 mod arrivals;
 mod context;
 mod driver;

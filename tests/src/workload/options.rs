@@ -1,5 +1,6 @@
 //! The command line.
 
+use super::allocator::Allocator;
 use clap::Parser;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -48,6 +49,9 @@ pub(super) struct Options {
     /// The size of one allocation.
     #[arg(long, default_value_t = 64)]
     pub(super) chunk_mib: u64,
+    /// How to allocate.
+    #[arg(long, value_enum, default_value_t = Allocator::Alloc)]
+    pub(super) allocator: Allocator,
     /// How much to allocate on each GPU; absent: until it is refused.
     #[arg(long)]
     pub(super) allocate_mib: Option<u64>,
@@ -101,9 +105,13 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_its_option() {
-        for (option, value) in
-            [("--graph", "0"), ("--contexts", "0"), ("--request-rate", "0"), ("--request-rate", "inf")]
-        {
+        for (option, value) in [
+            ("--graph", "0"),
+            ("--contexts", "0"),
+            ("--request-rate", "0"),
+            ("--request-rate", "inf"),
+            ("--allocator", "x"),
+        ] {
             let refused = parse(&[option, value]).unwrap_err().to_string();
             assert!(refused.contains(option), "{refused}");
         }

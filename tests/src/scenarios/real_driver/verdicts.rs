@@ -157,9 +157,9 @@ mod tests {
 
     #[test]
     fn everything_else_is_as_without_us() {
-        let native = "cuArrayCreate/12050/0 0 own 0 own 0";
-        assert!(lookup(native, "cuArrayCreate/12050/0 0 behind 0 behind 0").is_ok());
-        assert!(lookup(native, "cuArrayCreate/12050/0 500 none 500 none 2").is_err());
+        let native = "cuDeviceGetName/12050/0 0 own 0 own 0";
+        assert!(lookup(native, "cuDeviceGetName/12050/0 0 behind 0 behind 0").is_ok());
+        assert!(lookup(native, "cuDeviceGetName/12050/0 500 none 500 none 2").is_err());
         assert!(lookup("cuNone/12050/0 500 none 0 none 1", "cuNone/12050/0 0 own 0 own 0").is_err());
     }
 

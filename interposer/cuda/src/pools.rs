@@ -1,0 +1,296 @@
+//! Pools of stream-ordered memory, charged what they hold of the device, see `pools` of the logic.
+
+use crate::PROCESS;
+use crate::accounts::{freed as free_charged, refused};
+use crate::entry::{index, real};
+use crate::work_exports::{legacy, per_thread};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, Ordering};
+use gpool_driver_abi::cuda::*;
+use gpool_interposer_logic::futex::Mutex;
+use gpool_interposer_logic::memory::Charge;
+use gpool_interposer_logic::pools::{Pool, Pools, growth_bytes};
+use gpool_interposer_logic::process::Place;
+
+static POOLS: Mutex<Pools> = Mutex::new(Pools::new());
+/// Something has been allocated from a pool, ever.
+static ARE_USED: AtomicBool = AtomicBool::new(false);
+/// Something went back to a pool, which may give it back when somebody waits.
+static HAS_FREED: AtomicBool = AtomicBool::new(false);
+
+/// Sets what `pool` is charged to what it holds, after an allocation that had charged `finished_bytes`, or none.
+fn settle(place: &Place, pool: &mut Pool, finished_bytes: u64) {
+    let mut held_bytes = 0u64;
+    let (ask, attribute) = (index::cuMemPoolGetAttribute, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    let answer = (&raw mut held_bytes).cast();
+    // SAFETY: the entry point's type; the attribute's value has eight bytes; so for all calls of `real` here.
+    let result = unsafe { real::<CuMemPoolGetAttribute>(ask)(pool.handle as CUmemoryPool, attribute, answer) };
+    if result != CUDA_SUCCESS || pool.is_on_host {
+        return;
+    }
+    let gpu = usize::from(pool.gpu);
+    match pool.settle(finished_bytes, held_bytes) {
+        0 => {}
+        more @ 1.. => PROCESS.add_on_device(place, gpu, more as u64),
+        less => PROCESS.release_on_device(place, gpu, less.unsigned_abs()),
+    }
+}
+
+fn trim(pool: &Pool) {
+    // SAFETY: see settle.
+    unsafe { real::<CuMemPoolTrimTo>(index::cuMemPoolTrimTo)(pool.handle as CUmemoryPool, 0) };
+}
+
+/// Charges all pools for what they hold now, and lets those go that the program has destroyed. With `is_short` they
+/// give back first whatever is not in use. Whether there is any.
+#[inline(never)]
+pub fn give_back(place: &Place, is_short: bool) -> bool {
+    if !ARE_USED.load(Ordering::Relaxed) {
+        return false;
+    }
+    let _relaxed = place.driver.relaxed_capture();
+    for pool in POOLS.lock().all() {
+        if is_short || pool.is_destroyed {
+            trim(pool);
+        }
+        settle(place, pool, 0);
+        if pool.is_destroyed && pool.is_empty() {
+            // SAFETY: see settle.
+            unsafe { real::<CuMemPoolDestroy>(index::cuMemPoolDestroy)(pool.handle as CUmemoryPool) };
+            *pool = Pool::new(0, 0, 0, false);
+        }
+    }
+    true
+}
+
+/// Somebody has waited for work: what went back to pools may have gone back to the device.
+#[inline(always)]
+pub fn waited() {
+    if HAS_FREED.load(Ordering::Relaxed)
+        && HAS_FREED.swap(false, Ordering::AcqRel)
+        && let Some(place) = PROCESS.place()
+    {
+        give_back(place, false);
+    }
+}
+
+/// Whether the memory at `pointer` came from a pool: its pool is charged, and not it.
+pub fn is_pooled(place: &Place, pointer: CUdeviceptr) -> bool {
+    pointer != 0 && ARE_USED.load(Ordering::Relaxed) && place.driver.pool_of(pointer).is_some()
+}
+
+/// Frees memory of a pool through `driver`. The pool is charged for it until it is seen to have given it back.
+pub fn freed(place: &Place, driver: impl FnOnce() -> CUresult) -> CUresult {
+    place.note_inexact();
+    let result = driver();
+    HAS_FREED.store(true, Ordering::Release);
+    result
+}
+
+/// The pool that allocations on `device` come from where none is named.
+fn current_pool(device: CUdevice) -> Option<CUmemoryPool> {
+    let mut pool = null_mut();
+    // SAFETY: see settle; there is a place for the handle.
+    let result = unsafe { real::<CuDeviceGetMemPool>(index::cuDeviceGetMemPool)(&mut pool, device) };
+    (result == CUDA_SUCCESS).then_some(pool)
+}
+
+fn default_pool(device: CUdevice) -> Option<CUmemoryPool> {
+    let mut pool = null_mut();
+    // SAFETY: as above.
+    let result = unsafe { real::<CuDeviceGetDefaultMemPool>(index::cuDeviceGetDefaultMemPool)(&mut pool, device) };
+    (result == CUDA_SUCCESS).then_some(pool)
+}
+
+/// The device that work on `stream` runs on: that of its context, which need not be the current one.
+fn device_of(place: &Place, stream: CUstream) -> Option<CUdevice> {
+    let mut context = null_mut();
+    if stream as usize > CU_STREAM_PER_THREAD {
+        // SAFETY: see settle; there is a place for the handle.
+        unsafe { real::<CuStreamGetCtx>(index::cuStreamGetCtx)(stream, &mut context) };
+    }
+    let current = || place.driver.current_device();
+    if context.is_null() { current() } else { place.driver.with_context(context, current).flatten() }
+}
+
+/// The pool as it is charged; one that is met first is a default pool of some device, or unknown and taken to be on
+/// the current one. None if there is no room for another.
+fn known(place: &Place, handle: CUmemoryPool, current: Option<CUdevice>) -> Option<Pool> {
+    if let Some(pool) = POOLS.lock().find(handle as usize) {
+        return Some(*pool);
+    }
+    let is_default_of = |device: &CUdevice| default_pool(*device) == Some(handle);
+    let devices = 0..gpool_interposer_logic::contexts::gpus(place.region.control()) as CUdevice;
+    let device = current.filter(is_default_of).or_else(|| devices.into_iter().find(is_default_of)).or(current)?;
+    let pool = Pool::new(handle as usize, device, PROCESS.gpu_of(place, Some(device)), false);
+    POOLS.lock().enter(pool).then_some(pool)
+}
+
+/// Charges the most that an allocation of `bytes` makes `pool` grow by. Where the cap does not allow it, pools give
+/// back what they keep, at last what the work on `stream` still holds.
+fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> bool {
+    let reserve = || PROCESS.reserve_on_device(place, usize::from(pool.gpu), bytes);
+    let after_work = || {
+        PROCESS.before_wait();
+        // SAFETY: see settle.
+        unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) };
+        give_back(place, true) && reserve()
+    };
+    let is_reserved = reserve() || give_back(place, false) && reserve() || give_back(place, true) && reserve();
+    is_reserved || after_work()
+}
+
+/// What an allocation has charged before the driver is asked: its pool, and how much; nothing for memory of the host.
+struct Begun(Option<(&'static Place, usize, u64)>);
+
+/// Begins to allocate `bytes` from `pool`, or from the current one; or what to answer instead.
+#[inline(never)] // four allocators call these two
+fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<Begun, CUresult> {
+    let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+    // A captured allocation becomes a part of a graph, which takes its memory whenever it is launched.
+    if stream as usize > CU_STREAM_LEGACY && place.driver.is_capturing(stream) {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    let device = device_of(place, stream);
+    let handle = pool.or_else(|| current_pool(device?)).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+    let pool = known(place, handle, device).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+    if pool.is_on_host {
+        return Ok(Begun(None));
+    }
+    let growth = growth_bytes(bytes as u64);
+    if !reserved(place, &pool, growth, stream) {
+        return Err(refused(place, Charge::Bytes(growth)));
+    }
+    ARE_USED.store(true, Ordering::Relaxed);
+    if let Some(pool) = POOLS.lock().find(pool.handle) {
+        pool.begin(growth);
+    }
+    Ok(Begun(Some((place, pool.handle, growth))))
+}
+
+#[inline(never)]
+fn end(begun: Begun) {
+    if let Some((place, handle, growth)) = begun.0
+        && let Some(pool) = POOLS.lock().find(handle)
+    {
+        settle(place, pool, growth);
+    }
+}
+
+/// Allocates `bytes` from `pool`, or from the current one, through `driver`.
+fn allocated(
+    bytes: usize,
+    pool: Option<CUmemoryPool>,
+    stream: CUstream,
+    driver: impl FnOnce() -> CUresult,
+) -> CUresult {
+    match begin(bytes, pool, stream) {
+        Ok(begun) => {
+            let result = driver();
+            end(begun);
+            result
+        }
+        Err(refused) => refused,
+    }
+}
+
+macro_rules! stream_ordered {
+    ($($meant:ident: $allocate:ident, $from_pool:ident, $free:ident;)*) => {$(
+        /// Charged by what it makes the pool grow by.
+        ///
+        /// # Safety
+        /// As the driver's function of this name; so for all functions here.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $allocate(pointer: *mut CUdeviceptr, size: usize, stream: CUstream) -> CUresult {
+            allocated(size, None, $meant(stream), || {
+                // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` below.
+                unsafe { real::<CuMemAllocAsync>(index::$allocate)(pointer, size, stream) }
+            })
+        }
+
+        /// Charged by what it makes the pool grow by.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $from_pool(
+            pointer: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
+        ) -> CUresult {
+            allocated(size, Some(pool), $meant(stream), || {
+                // SAFETY: as above.
+                unsafe { real::<CuMemAllocFromPoolAsync>(index::$from_pool)(pointer, size, pool, stream) }
+            })
+        }
+
+        /// The pool gives it back when it will.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $free(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
+            // SAFETY: as above.
+            free_charged(pointer, || unsafe { real::<CuMemFreeAsync>(index::$free)(pointer, stream) })
+        }
+    )*};
+}
+
+stream_ordered! {
+    legacy: cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync;
+    per_thread: cuMemAllocAsync_ptsz, cuMemAllocFromPoolAsync_ptsz, cuMemFreeAsync_ptsz;
+}
+
+/// Its place is noted: only memory of a device is charged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // SAFETY: as above.
+    let result = unsafe { real::<CuMemPoolCreate>(index::cuMemPoolCreate)(pool, properties) };
+    if result != CUDA_SUCCESS {
+        return result;
+    }
+    // SAFETY: the driver succeeded, so both are valid.
+    let (handle, location) = unsafe { (*pool, (*properties).location) };
+    let is_on_host = crate::virtual_memory::gpu_at(place, location).is_none();
+    let gpu = if is_on_host { 0 } else { PROCESS.gpu_of(place, Some(location.id)) };
+    if POOLS.lock().enter(Pool::new(handle as usize, location.id, gpu, is_on_host)) {
+        return CUDA_SUCCESS;
+    }
+    // SAFETY: as above.
+    unsafe { real::<CuMemPoolDestroy>(index::cuMemPoolDestroy)(handle) };
+    CUDA_ERROR_OUT_OF_MEMORY
+}
+
+/// A pool that holds something is destroyed once that has gone, since nobody could ask how much it holds afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let mut pools = POOLS.lock();
+    let charged = pools.find(pool as usize).filter(|known| !known.is_on_host && !known.is_empty());
+    let Some(known) = charged else {
+        // SAFETY: as above.
+        let result = unsafe { real::<CuMemPoolDestroy>(index::cuMemPoolDestroy)(pool) };
+        if result == CUDA_SUCCESS {
+            pools.leave(pool as usize);
+        }
+        return result;
+    };
+    let device = known.device;
+    if default_pool(device) == Some(pool) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    known.is_destroyed = true;
+    drop(pools);
+    if current_pool(device) == Some(pool)
+        && let Some(default) = default_pool(device)
+    {
+        // SAFETY: as above.
+        unsafe { real::<CuDeviceSetMemPool>(index::cuDeviceSetMemPool)(device, default) };
+    }
+    give_back(place, false);
+    CUDA_SUCCESS
+}
+
+/// What the pool gives back is no longer charged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
+    // SAFETY: as above.
+    let result = unsafe { real::<CuMemPoolTrimTo>(index::cuMemPoolTrimTo)(pool, keep) };
+    if let Some(place) = PROCESS.place() {
+        give_back(place, false);
+    }
+    result
+}

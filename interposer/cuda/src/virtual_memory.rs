@@ -1,0 +1,239 @@
+//! Memory without an address: what cuMemCreate makes, and the mappings that show it.
+//!
+//! The table of handles stays locked over the driver's call, so that a handle that the driver gives again is never
+//! taken for the one before. None of these calls launches or waits for a launch. A forked child has no place and must
+//! not wait for a lock that a thread of its parent may hold, so the place is asked for first.
+
+use crate::accounts::allocated_on;
+use crate::entry::{index, real};
+use crate::{HANDLES, PROCESS};
+use core::ffi::{c_uint, c_ulonglong, c_void};
+use core::mem::MaybeUninit;
+use gpool_driver_abi::cuda::*;
+use gpool_interposer_logic::handles::{CAPACITY, Handles};
+use gpool_interposer_logic::process::Place;
+
+/// Physical memory is made of whole pages of this size on every GPU so far; the driver refuses other sizes.
+const PAGE_BYTES: u64 = 2 << 20;
+
+/// The index in the lease of the GPU at `location`; none for memory of the host.
+pub fn gpu_at(place: &Place, location: CUmemLocation) -> Option<usize> {
+    match location.kind {
+        CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => None,
+        _ => Some(PROCESS.gpu_of(place, Some(location.id))),
+    }
+}
+
+/// Charged, unless it is memory of the host.
+///
+/// # Safety
+/// As the driver's function of this name; so for all functions here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemCreate(
+    handle: *mut CUmemGenericAllocationHandle,
+    size: usize,
+    properties: *const CUmemAllocationProp,
+    flags: c_ulonglong,
+) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let mut handles = HANDLES.lock();
+    // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
+    let create = || unsafe { real::<CuMemCreate>(index::cuMemCreate)(handle, size, properties, flags) };
+    // SAFETY: null, or valid as the driver demands of its caller.
+    let location = unsafe { properties.as_ref() }.map(|properties| properties.location);
+    let Some(gpu) = location.and_then(|location| gpu_at(place, location)) else { return create() };
+    let bytes = (size as u64).saturating_add(PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    let result = allocated_on(place, gpu, bytes, create);
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
+        handles.created(unsafe { *handle }, gpu, bytes);
+    }
+    result
+}
+
+/// Takes the charge back with the last reference and the last mapping.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let mut handles = HANDLES.lock();
+    // SAFETY: see cuMemCreate.
+    let result = unsafe { real::<CuMemRelease>(index::cuMemRelease)(handle) };
+    if result == CUDA_SUCCESS {
+        handles.released(handle, |gpu, bytes| PROCESS.release_on_device(place, gpu, bytes));
+    }
+    result
+}
+
+/// One more reference.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemRetainAllocationHandle(
+    handle: *mut CUmemGenericAllocationHandle,
+    address: *mut c_void,
+) -> CUresult {
+    if PROCESS.place().is_none() {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    let mut handles = HANDLES.lock();
+    let retain = index::cuMemRetainAllocationHandle;
+    // SAFETY: see cuMemCreate.
+    let result = unsafe { real::<CuMemRetainAllocationHandle>(retain)(handle, address) };
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
+        handles.retained(unsafe { *handle });
+    }
+    result
+}
+
+/// What is exported stays charged to this process.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemExportToShareableHandle(
+    shareable: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: c_uint,
+    flags: c_ulonglong,
+) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let mut handles = HANDLES.lock();
+    let export = index::cuMemExportToShareableHandle;
+    // SAFETY: see cuMemCreate.
+    let result = unsafe { real::<CuMemExportToShareableHandle>(export)(shareable, handle, kind, flags) };
+    if result == CUDA_SUCCESS {
+        place.note_inexact();
+        handles.shared(handle);
+    }
+    result
+}
+
+/// Charged when it is mapped: its size does not show before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemImportFromShareableHandle(
+    handle: *mut CUmemGenericAllocationHandle,
+    shareable: *mut c_void,
+    kind: c_uint,
+) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let mut handles = HANDLES.lock();
+    let import = index::cuMemImportFromShareableHandle;
+    // SAFETY: see cuMemCreate.
+    let result = unsafe { real::<CuMemImportFromShareableHandle>(import)(handle, shareable, kind) };
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
+        let handle = unsafe { *handle };
+        if let Some(gpu) = gpu_of_handle(place, handle) {
+            handles.imported(handle, gpu);
+        }
+    }
+    result
+}
+
+/// The index in the lease of the GPU that holds `handle`; none for memory of the host.
+fn gpu_of_handle(place: &Place, handle: CUmemGenericAllocationHandle) -> Option<usize> {
+    let ask = index::cuMemGetAllocationPropertiesFromHandle;
+    let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
+    // SAFETY: see cuMemCreate; there is a place for the answer, for which zero is as good as any other content.
+    let properties = unsafe {
+        real::<CuMemGetAllocationPropertiesFromHandle>(ask)(properties.as_mut_ptr(), handle);
+        properties.assume_init()
+    };
+    gpu_at(place, properties.location)
+}
+
+/// One more mapping; charged where it shows how large imported memory is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemMap(
+    address: CUdeviceptr,
+    size: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: c_ulonglong,
+) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let mut handles = HANDLES.lock();
+    // SAFETY: see cuMemCreate.
+    let map = || unsafe { real::<CuMemMap>(index::cuMemMap)(address, size, offset, handle, flags) };
+    let end = (size as u64).saturating_add(offset as u64);
+    let result = match handles.uncharged(handle, end) {
+        Some((gpu, bytes)) => {
+            place.note_inexact();
+            allocated_on(place, gpu, bytes, map)
+        }
+        None => map(),
+    };
+    if result == CUDA_SUCCESS {
+        handles.mapped(address, size as u64, end, handle);
+    }
+    result
+}
+
+/// Takes the charge back of what has neither a reference nor another mapping.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, size: usize) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let mut handles = HANDLES.lock();
+    // SAFETY: see cuMemCreate.
+    let result = unsafe { real::<CuMemUnmap>(index::cuMemUnmap)(address, size) };
+    if result == CUDA_SUCCESS {
+        handles.unmapped(address, size as u64, |gpu, bytes| PROCESS.release_on_device(place, gpu, bytes));
+    }
+    result
+}
+
+/// Notes that a multicast object holds the memory at `address`.
+fn shared_at(handles: &mut Handles<CAPACITY>, address: CUdeviceptr) {
+    let (retain, release) = (index::cuMemRetainAllocationHandle, index::cuMemRelease);
+    let mut handle = 0;
+    // SAFETY: see cuMemCreate; there is a place for the handle, and a reference that was had is given back.
+    unsafe {
+        if real::<CuMemRetainAllocationHandle>(retain)(&mut handle, address as *mut c_void) == CUDA_SUCCESS {
+            handles.shared(handle);
+            real::<CuMemRelease>(release)(handle);
+        }
+    }
+}
+
+macro_rules! bindings {
+    ($($(#[$export:meta])* $name:ident: $kind:ident [$($device:ident)?] ($memory:ident $($offset:ident)?) $noted:expr;)*)
+    => {$(
+        /// What a multicast object shows stays charged to this process: when it lets go is not seen.
+        $(#[$export])*
+        pub unsafe extern "C" fn $name(
+            multicast: CUmemGenericAllocationHandle, $($device: CUdevice,)? multicast_offset: usize, $memory: u64,
+            $($offset: usize,)? size: usize, flags: c_ulonglong,
+        ) -> CUresult {
+            let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+            let mut handles = HANDLES.lock();
+            let bind = index::$name;
+            // SAFETY: see cuMemCreate.
+            let result = unsafe {
+                real::<$kind>(bind)(multicast, $($device,)? multicast_offset, $memory, $($offset,)? size, flags)
+            };
+            if result == CUDA_SUCCESS {
+                place.note_inexact();
+                $noted(&mut handles, $memory);
+            }
+            result
+        }
+    )*};
+}
+
+bindings! {
+    #[unsafe(no_mangle)]
+    cuMulticastBindMem: CuMulticastBindMem [] (handle offset) Handles::shared;
+    #[unsafe(no_mangle)]
+    cuMulticastBindAddr: CuMulticastBindAddr [] (address) shared_at;
+    // Newer than the baseline: reached through cuGetProcAddress only, not exported.
+    cuMulticastBindMem_v2: CuMulticastBindMemV2 [device] (handle offset) Handles::shared;
+    cuMulticastBindAddr_v2: CuMulticastBindAddrV2 [device] (address) shared_at;
+}
+
+/// Memory in parts of an array is not followed, so it is refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemMapArrayAsync(_parts: *mut c_void, _count: c_uint, _stream: CUstream) -> CUresult {
+    CUDA_ERROR_NOT_SUPPORTED
+}
+
+/// See [`cuMemMapArrayAsync`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemMapArrayAsync_ptsz(_parts: *mut c_void, _count: c_uint, _stream: CUstream) -> CUresult {
+    CUDA_ERROR_NOT_SUPPORTED
+}

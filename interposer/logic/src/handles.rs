@@ -1,0 +1,198 @@
+//! What handles hold: the driver does not say how large a thing was when it goes, so this process remembers.
+//!
+//! A table of fixed size in memory that the loader clears and nobody touches before it is used: open addressing with
+//! linear probing, so that nothing is allocated and a look-up is a few steps.
+
+/// Handles that one process can have remembered. 288 GiB in pieces of 2 MiB, each mapped once, take two for each piece.
+pub const CAPACITY: usize = 1 << 19;
+
+/// What a handle names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Nothing: the place is free.
+    Free = 0,
+    /// Memory without an address, by its handle.
+    Physical,
+    /// An address range that shows such memory, by its start.
+    Mapping,
+    /// An array or a mipmapped one.
+    Array,
+    /// Memory of another API.
+    External,
+    /// A context's limit on printf, by the context.
+    PrintfLimit,
+    /// A context's limit on malloc on the device, by the context.
+    HeapLimit,
+    /// A context's limit on the stack of a thread, by the context.
+    StackLimit,
+}
+
+/// One thing that is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The driver's handle, or an address.
+    pub handle: u64,
+    /// What it holds, in bytes; of a mapping, how long it is.
+    pub bytes: u64,
+    /// The context that it goes with; of a mapping, the physical memory that it shows.
+    pub owner: u64,
+    /// References to physical memory that have not been released.
+    pub references: u32,
+    /// Mappings of physical memory.
+    pub mappings: u32,
+    /// The index of its GPU in the lease.
+    pub gpu: u8,
+    /// What it is.
+    pub kind: Kind,
+    /// Another process may hold it too: it is never known to be gone.
+    pub is_shared: bool,
+    /// It came from elsewhere, and how large it is shows when it is mapped.
+    pub is_imported: bool,
+}
+
+impl Held {
+    /// All zero.
+    const FREE: Self = Self::new(Kind::Free, 0, 0);
+
+    /// A thing of this size on the lease's first GPU.
+    pub const fn new(kind: Kind, handle: u64, bytes: u64) -> Self {
+        Self { handle, bytes, owner: 0, references: 0, mappings: 0, gpu: 0, kind, is_shared: false, is_imported: false }
+    }
+}
+
+/// The table; `CAPACITY` is a power of two.
+pub struct Handles<const CAPACITY: usize> {
+    places: [Held; CAPACITY],
+    count: usize,
+}
+
+impl<const CAPACITY: usize> Handles<CAPACITY> {
+    const MASK: usize = CAPACITY - 1;
+    /// Some places stay free, so that every search ends.
+    const LIMIT: usize = CAPACITY - CAPACITY / 8;
+
+    /// An empty table. All zero.
+    pub const fn new() -> Self {
+        const { assert!(CAPACITY.is_power_of_two() && CAPACITY >= 8) };
+        Self { places: [Held::FREE; CAPACITY], count: 0 }
+    }
+
+    /// What `handle` of this kind holds.
+    #[inline(never)] // many call these three
+    pub fn find(&mut self, kind: Kind, handle: u64) -> Option<&mut Held> {
+        let place = &mut self.places[self.place_of(kind, handle)];
+        (place.kind == kind).then_some(place)
+    }
+
+    /// Remembers `held` instead of what its handle meant before; false if there is no room.
+    #[inline(never)]
+    pub fn put(&mut self, held: Held) -> bool {
+        let place = self.place_of(held.kind, held.handle);
+        if self.places[place].kind == Kind::Free {
+            if self.count >= Self::LIMIT {
+                return false;
+            }
+            self.count += 1;
+        }
+        self.places[place] = held;
+        true
+    }
+
+    /// Forgets a handle: what it held.
+    #[inline(never)]
+    pub fn take(&mut self, kind: Kind, handle: u64) -> Option<Held> {
+        let mut hole = self.place_of(kind, handle);
+        let taken = self.places[hole];
+        if taken.kind != kind {
+            return None;
+        }
+        self.count -= 1;
+        // What was pushed past the hole moves back, or a search for it would end at the hole.
+        let mut next = (hole + 1) & Self::MASK;
+        while self.places[next].kind != Kind::Free {
+            let moved = self.places[next];
+            let home = Self::home(moved.kind, moved.handle);
+            if next.wrapping_sub(home) & Self::MASK >= next.wrapping_sub(hole) & Self::MASK {
+                self.places[hole] = moved;
+                hole = next;
+            }
+            next = (next + 1) & Self::MASK;
+        }
+        self.places[hole] = Held::FREE;
+        Some(taken)
+    }
+
+    /// Multiplicative hashing. Source: Knuth, The Art of Computer Programming 3, 6.4.
+    fn home(kind: Kind, handle: u64) -> usize {
+        let mixed = (handle ^ (kind as u64) << 57).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as usize & Self::MASK
+    }
+
+    /// Where the handle is, or the free place where it would be.
+    #[inline(never)]
+    fn place_of(&self, kind: Kind, handle: u64) -> usize {
+        let mut place = Self::home(kind, handle);
+        loop {
+            let held = &self.places[place & Self::MASK];
+            if held.kind == Kind::Free || held.kind == kind && held.handle == handle {
+                return place & Self::MASK;
+            }
+            place += 1;
+        }
+    }
+}
+
+impl<const CAPACITY: usize> Default for Handles<CAPACITY> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn a_handle_means_one_thing_of_each_kind() {
+        let mut handles = Handles::<8>::new();
+        assert!(handles.put(Held::new(Kind::Array, 7, 100)) && handles.put(Held::new(Kind::External, 7, 200)));
+        assert!(handles.put(Held::new(Kind::Array, 7, 300)), "the driver gives a handle again");
+        assert_eq!(handles.take(Kind::Array, 7).map(|held| held.bytes), Some(300));
+        assert_eq!(handles.take(Kind::Array, 7), None);
+        assert_eq!(handles.find(Kind::External, 7).map(|held| held.bytes), Some(200));
+        assert!(handles.find(Kind::Physical, 0).is_none(), "a free place is nothing");
+    }
+
+    #[test]
+    fn a_full_table_says_so_and_loses_nothing() {
+        let mut handles = Handles::<16>::new();
+        let kept: Vec<u64> = (1..100).filter(|handle| handles.put(Held::new(Kind::Array, *handle, *handle))).collect();
+        assert_eq!(kept.len(), 14);
+        assert!(kept.iter().all(|handle| handles.take(Kind::Array, *handle).is_some()));
+        assert!(handles.put(Held::new(Kind::Array, 100, 1)), "there is room again");
+    }
+
+    #[test]
+    fn it_does_what_a_map_does() {
+        let (mut handles, mut map) = (Handles::<64>::new(), HashMap::new());
+        let mut state = 1u64;
+        for step in 0..50_000u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // As the driver's handles and addresses are: far apart and aligned.
+            let handle = (state >> 40) % 70 * (2 << 20);
+            if state >> 63 == 0 {
+                if handles.put(Held::new(Kind::Mapping, handle, step)) {
+                    map.insert(handle, step);
+                }
+            } else {
+                let taken = handles.take(Kind::Mapping, handle).map(|held| held.bytes);
+                assert_eq!(taken, map.remove(&handle));
+            }
+            let probe = (state >> 33) % 70 * (2 << 20);
+            assert_eq!(handles.find(Kind::Mapping, probe).map(|held| held.bytes), map.get(&probe).copied());
+        }
+        assert!(map.len() > 10);
+    }
+}

@@ -1,0 +1,168 @@
+//! Memory without an address (cuMemCreate): whose charge it is and when it is gone.
+//!
+//! The driver frees it with the last of its references, its mappings and its exported counterparts. References and
+//! mappings of this process are counted here. What has been exported may be held by a descriptor or a process that
+//! nobody here sees, so it stays charged to the process that made it until that ends. What is imported is charged to
+//! the importer as well, when it is mapped and by the largest mapping, because only then does its size show, and
+//! because the process that made it may end first.
+
+use crate::handles::{Handles, Held, Kind};
+
+impl<const CAPACITY: usize> Handles<CAPACITY> {
+    /// `bytes` have been made on GPU `gpu` of the lease. Without room for the handle they stay charged.
+    pub fn created(&mut self, handle: u64, gpu: usize, bytes: u64) {
+        let held = Held::new(Kind::Physical, handle, bytes);
+        self.put(Held { references: 1, gpu: gpu as u8, ..held });
+    }
+
+    /// `handle` came from an exported counterpart; it may be one that is known.
+    pub fn imported(&mut self, handle: u64, gpu: usize) {
+        if !self.retained(handle) {
+            let held = Held::new(Kind::Physical, handle, 0);
+            self.put(Held { references: 1, gpu: gpu as u8, is_imported: true, ..held });
+        }
+    }
+
+    /// There is one more reference to `handle`; false if it is not known.
+    pub fn retained(&mut self, handle: u64) -> bool {
+        let known = self.find(Kind::Physical, handle);
+        known.map(|held| held.references += 1).is_some()
+    }
+
+    /// `handle` may now be held by others.
+    pub fn shared(&mut self, handle: u64) {
+        if let Some(held) = self.find(Kind::Physical, handle) {
+            held.is_shared = true;
+        }
+    }
+
+    /// What a mapping up to byte `bytes` of `handle` would show that is not charged yet: the GPU and how much.
+    pub fn uncharged(&mut self, handle: u64, bytes: u64) -> Option<(usize, u64)> {
+        let held = self.find(Kind::Physical, handle)?;
+        (held.is_imported && bytes > held.bytes).then(|| (usize::from(held.gpu), bytes - held.bytes))
+    }
+
+    /// `bytes` of `handle`, which end at its byte `end`, show at `address`; what was uncharged has been charged.
+    pub fn mapped(&mut self, address: u64, bytes: u64, end: u64, handle: u64) {
+        let Some(held) = self.find(Kind::Physical, handle) else { return };
+        held.mappings += 1;
+        if held.is_imported {
+            held.bytes = held.bytes.max(end);
+        }
+        // Without room for the mapping the memory is never seen to go, and stays charged.
+        self.put(Held { owner: handle, ..Held::new(Kind::Mapping, address, bytes) });
+    }
+
+    /// Nothing shows any more from `address` for `bytes`, whole mappings; `gone` gets the GPU and size of each piece
+    /// of memory that went with its last mapping.
+    pub fn unmapped(&mut self, address: u64, bytes: u64, mut gone: impl FnMut(usize, u64)) {
+        let end = address.saturating_add(bytes);
+        let mut start = address;
+        while start < end {
+            let Some(mapping) = self.take(Kind::Mapping, start) else { return };
+            start = start.saturating_add(mapping.bytes);
+            if let Some(held) = self.find(Kind::Physical, mapping.owner) {
+                held.mappings = held.mappings.saturating_sub(1);
+            }
+            self.drop_unused(mapping.owner, &mut gone);
+        }
+    }
+
+    /// One reference to `handle` less; `gone` as in [`Handles::unmapped`].
+    pub fn released(&mut self, handle: u64, gone: impl FnMut(usize, u64)) {
+        if let Some(held) = self.find(Kind::Physical, handle) {
+            held.references = held.references.saturating_sub(1);
+        }
+        self.drop_unused(handle, gone);
+    }
+
+    fn drop_unused(&mut self, handle: u64, mut gone: impl FnMut(usize, u64)) {
+        let is_unused = |held: &mut Held| held.references == 0 && held.mappings == 0;
+        if self.find(Kind::Physical, handle).is_some_and(is_unused)
+            && let Some(held) = self.take(Kind::Physical, handle)
+            && !held.is_shared
+        {
+            gone(usize::from(held.gpu), held.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// What `work` says is gone.
+    fn gone(work: impl FnOnce(&mut dyn FnMut(usize, u64))) -> Vec<(usize, u64)> {
+        let mut all = Vec::new();
+        work(&mut |gpu, bytes| all.push((gpu, bytes)));
+        all
+    }
+
+    #[test]
+    fn memory_goes_with_its_last_reference_or_mapping() {
+        let mut handles = Handles::<64>::new();
+        handles.created(1, 3, 4 * MIB);
+        assert!(handles.retained(1) && !handles.retained(2));
+        handles.mapped(0x1000, 4 * MIB, 4 * MIB, 1);
+        handles.mapped(0x9000_0000, 4 * MIB, 4 * MIB, 1);
+        assert_eq!(gone(|all| handles.released(1, all)), []);
+        assert_eq!(gone(|all| handles.unmapped(0x1000, 4 * MIB, all)), []);
+        assert_eq!(gone(|all| handles.released(1, all)), [], "it is still mapped");
+        assert_eq!(gone(|all| handles.unmapped(0x9000_0000, 4 * MIB, all)), [(3, 4 * MIB)]);
+        assert_eq!(gone(|all| handles.released(1, all)), [], "only once");
+    }
+
+    #[test]
+    fn one_range_may_show_many_pieces() {
+        let mut handles = Handles::<64>::new();
+        for piece in 0..5 {
+            handles.created(10 + piece, 0, 2 * MIB);
+            handles.mapped(0x4000_0000 + piece * 2 * MIB, 2 * MIB, 2 * MIB, 10 + piece);
+            handles.released(10 + piece, |_, _| panic!("it is mapped"));
+        }
+        assert_eq!(gone(|all| handles.unmapped(0x4000_0000, 10 * MIB, all)), [(0, 2 * MIB); 5]);
+    }
+
+    #[test]
+    fn what_others_may_hold_stays_charged() {
+        let mut handles = Handles::<64>::new();
+        handles.created(1, 0, 2 * MIB);
+        handles.shared(1);
+        assert_eq!(gone(|all| handles.released(1, all)), []);
+        handles.created(1, 0, 6 * MIB);
+        assert_eq!(gone(|all| handles.released(1, all)), [(0, 6 * MIB)], "the handle means something else now");
+    }
+
+    #[test]
+    fn what_is_imported_is_charged_by_its_largest_mapping() {
+        let mut handles = Handles::<64>::new();
+        handles.imported(5, 1);
+        handles.created(6, 0, 2 * MIB);
+        assert_eq!(handles.uncharged(6, 2 * MIB), None, "what was made here is charged");
+        assert_eq!(handles.uncharged(5, 2 * MIB), Some((1, 2 * MIB)));
+        handles.mapped(0x1000_0000, 2 * MIB, 2 * MIB, 5);
+        assert_eq!(handles.uncharged(5, 2 * MIB), None);
+        assert_eq!(handles.uncharged(5, 6 * MIB), Some((1, 4 * MIB)));
+        handles.mapped(0x2000_0000, 6 * MIB, 6 * MIB, 5);
+        handles.released(5, |_, _| panic!("it is mapped"));
+        assert_eq!(gone(|all| handles.unmapped(0x2000_0000, 6 * MIB, all)), []);
+        assert_eq!(gone(|all| handles.unmapped(0x1000_0000, 2 * MIB, all)), [(1, 6 * MIB)]);
+        handles.imported(6, 0);
+        assert_eq!(handles.uncharged(6, 4 * MIB), None, "one's own memory comes back under its handle");
+    }
+
+    #[test]
+    fn without_room_memory_is_only_ever_counted_for_too_long() {
+        let mut handles = Handles::<8>::new();
+        for handle in 1..=7 {
+            handles.created(handle, 0, 2 * MIB);
+        }
+        handles.created(8, 0, 2 * MIB);
+        assert_eq!(gone(|all| handles.released(8, all)), []);
+        handles.mapped(0x1000_0000, 2 * MIB, 2 * MIB, 1);
+        assert_eq!(gone(|all| handles.released(1, all)), []);
+        assert_eq!(gone(|all| handles.unmapped(0x1000_0000, 2 * MIB, all)), []);
+    }
+}

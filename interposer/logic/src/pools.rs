@@ -1,0 +1,158 @@
+//! What pools of stream-ordered memory are charged: what they hold of the device, allocated or not.
+//!
+//! The driver says how much a pool holds only after it has grown. So every allocation first charges the most that it
+//! can make its pool grow by, and afterwards the charge is set to what the pool holds, plus what others that are still
+//! under way have charged. It is therefore never below what the pool holds.
+
+/// Pools that one process can have.
+pub const POOLS: usize = 256;
+
+/// A pool takes device memory in pieces of this size.
+const PIECE_BYTES: u64 = 32 << 20;
+
+/// The most that an allocation of `bytes` makes its pool grow by.
+pub fn growth_bytes(bytes: u64) -> u64 {
+    bytes.saturating_add(PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES
+}
+
+/// One pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pool {
+    /// The driver's handle; 0: the place is free.
+    pub handle: usize,
+    /// The ordinal of the device that its memory is on.
+    pub device: i32,
+    /// The index of its GPU in the lease.
+    pub gpu: u8,
+    /// Its memory is the host's and not charged.
+    pub is_on_host: bool,
+    /// The program has destroyed it; it goes when nothing is allocated of it any more.
+    pub is_destroyed: bool,
+    /// What is charged for it, in bytes, allocations under way included.
+    charged_bytes: u64,
+    /// What allocations under way have charged.
+    pending_bytes: u64,
+}
+
+impl Pool {
+    const FREE: Self = Self::new(0, 0, 0, false);
+
+    /// One that holds nothing.
+    pub const fn new(handle: usize, device: i32, gpu: usize, is_on_host: bool) -> Self {
+        Self { handle, device, gpu: gpu as u8, is_on_host, is_destroyed: false, charged_bytes: 0, pending_bytes: 0 }
+    }
+
+    /// An allocation begins that has charged `bytes`.
+    pub fn begin(&mut self, bytes: u64) {
+        self.charged_bytes += bytes;
+        self.pending_bytes += bytes;
+    }
+
+    /// An allocation that had charged `finished_bytes` has ended, or none if 0, and the pool holds `held_bytes`: how
+    /// the charge must change.
+    pub fn settle(&mut self, finished_bytes: u64, held_bytes: u64) -> i64 {
+        self.pending_bytes = self.pending_bytes.saturating_sub(finished_bytes);
+        let before = self.charged_bytes;
+        // While others are under way, what they have grown it by is in both figures: no reason to charge more.
+        self.charged_bytes = before.min(held_bytes.saturating_add(self.pending_bytes)).max(held_bytes);
+        self.charged_bytes.wrapping_sub(before) as i64
+    }
+
+    /// Whether it holds nothing and nothing is under way.
+    pub fn is_empty(&self) -> bool {
+        self.charged_bytes == 0
+    }
+}
+
+/// The pools of one process.
+pub struct Pools([Pool; POOLS]);
+
+impl Pools {
+    /// None yet. All zero.
+    pub const fn new() -> Self {
+        Self([Pool::FREE; POOLS])
+    }
+
+    /// The pool with this handle.
+    pub fn find(&mut self, handle: usize) -> Option<&mut Pool> {
+        self.0.iter_mut().find(|pool| pool.handle == handle && handle != 0)
+    }
+
+    /// Enters a pool, or what it is now if its handle was known; false if there is no room.
+    pub fn enter(&mut self, pool: Pool) -> bool {
+        let known = self.0.iter().position(|known| known.handle == pool.handle);
+        let place = known.or_else(|| self.0.iter().position(|known| known.handle == 0));
+        place.map(|place| self.0[place] = pool).is_some()
+    }
+
+    /// Forgets a pool.
+    pub fn leave(&mut self, handle: usize) {
+        if let Some(pool) = self.find(handle) {
+            *pool = Pool::FREE;
+        }
+    }
+
+    /// All that there are.
+    pub fn all(&mut self) -> impl Iterator<Item = &mut Pool> {
+        self.0.iter_mut().filter(|pool| pool.handle != 0)
+    }
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_pool_is_charged_what_it_holds() {
+        let mut pool = Pool::new(1, 0, 0, false);
+        assert_eq!([1, 32 * MIB, 33 * MIB].map(growth_bytes), [32 * MIB, 32 * MIB, 64 * MIB]);
+        pool.begin(32 * MIB);
+        assert_eq!(pool.settle(32 * MIB, 32 * MIB), 0);
+        pool.begin(32 * MIB);
+        assert_eq!(pool.settle(32 * MIB, 32 * MIB), -(32 * MIB as i64), "there was room in it");
+        assert_eq!(pool.settle(0, 0), -(32 * MIB as i64), "it has given back");
+        assert!(pool.is_empty());
+        pool.begin(32 * MIB);
+        assert_eq!(pool.settle(32 * MIB, 64 * MIB), 32 * MIB as i64, "it has grown by more");
+    }
+
+    #[test]
+    fn the_charge_is_never_below_what_is_held_while_others_allocate() {
+        let mut pool = Pool::new(1, 0, 0, false);
+        let (mut charged, mut held) = (0i64, 0u64);
+        for round in 0..100u64 {
+            let (first, second) = (growth_bytes(round * MIB), growth_bytes(round * 7 * MIB));
+            pool.begin(first);
+            pool.begin(second);
+            charged += (first + second) as i64;
+            held += if round % 3 == 0 { 0 } else { second };
+            charged += pool.settle(second, held);
+            assert!(charged >= held as i64);
+            held += if round % 2 == 0 { first } else { 0 };
+            assert!(charged >= held as i64, "the first is still charged");
+            charged += pool.settle(first, held);
+            assert_eq!(charged, held as i64);
+            held /= 2;
+            charged += pool.settle(0, held);
+        }
+    }
+
+    #[test]
+    fn pools_come_and_go() {
+        let mut pools = Pools::new();
+        assert!((1..=POOLS).all(|handle| pools.enter(Pool::new(handle, 0, 0, false))));
+        assert!(!pools.enter(Pool::new(POOLS + 1, 0, 0, false)), "there is no room");
+        assert!(pools.enter(Pool::new(7, 1, 1, false)), "a handle is given again");
+        pools.leave(9);
+        assert!(pools.find(9).is_none() && pools.find(0).is_none());
+        assert_eq!((pools.all().count(), pools.find(7).map(|pool| pool.gpu)), (POOLS - 1, Some(1)));
+    }
+}

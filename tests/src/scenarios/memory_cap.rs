@@ -1,0 +1,88 @@
+//! A tenant that asks for four times its cap gets its cap and no byte more, whichever of the driver's allocators it
+//! asks; killed with SIGKILL in between, it leaves nothing.
+
+use super::finish;
+use crate::failure::{Failure, Result, ensure};
+use crate::host::{Container, Host};
+use crate::meter::{MeterReader, usage_of};
+use crate::namespaces::Inside;
+use crate::tenant::{Tenant, report};
+use std::time::{Duration, Instant};
+
+const ALLOCATORS: [&str; 7] = ["alloc", "create", "async", "pool", "array", "mix", "refill"];
+const GIB: u64 = 1 << 30;
+const CAP_BYTES: u64 = 8 * GIB;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs a tenant for each allocator, one after the other.
+pub fn run(inside: &Inside) -> Result<()> {
+    let host = Host::start(inside)?;
+    let outcome = ALLOCATORS.iter().try_for_each(|allocator| fill(&host, allocator));
+    finish(host, outcome)
+}
+
+fn fill(host: &Host, allocator: &str) -> Result<()> {
+    let reader = host.meter()?;
+    let env = [("GPOOL_FRACTION", "0.8"), ("GPOOL_MEMORY", "8GiB")];
+    let tenant = Tenant { allocate_mib: Some(32 << 10), ..Tenant::greedy(500) };
+    // It asks again and again, every millisecond.
+    let more = ["--allocator", allocator, "--chunk-mib", "1024", "--retry-allocation-ms", "1"];
+    let container = tenant.run_with(host, &format!("by-{allocator}"), &env, &more)?;
+    let allocated = allocated_bytes(host, &container)?;
+    // Asked some hundred times more, and with work in between that a pool may give back at.
+    std::thread::sleep(Duration::from_millis(500));
+    let usage = usage_of(&reader.read()?, &container.id);
+    let context = usage.bytes_now - allocated;
+    ensure(allocated == (CAP_BYTES - context) / GIB * GIB, || {
+        format!("{allocator}: {allocated} bytes of a cap of {CAP_BYTES}, with {context} bytes of context")
+    })?;
+    ensure(usage.bytes_peak <= CAP_BYTES, || format!("{allocator}: held {} bytes", usage.bytes_peak))?;
+    account_agrees(host, &container, allocator, usage.bytes_now)?;
+    container.kill_init()?;
+    nothing_is_held(&reader, &container, allocator)?;
+    host.docker(&["rm", "-f", &container.id])?;
+    // Its place is kept for a moment, in which there is no room for the next.
+    let deadline = Instant::now() + PATIENCE;
+    while !host.leases()?.is_empty() {
+        ensure(Instant::now() < deadline, || format!("{allocator}: the lease stays"))?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// What it had when it was first refused.
+fn allocated_bytes(host: &Host, container: &Container) -> Result<u64> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match report(&container.log(&host.engine)?) {
+            Ok(found) => return Ok(found.allocated_bytes),
+            Err(cause) if Instant::now() > deadline => return Err(cause),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// The supervisor says what the device says, once it has learnt what a context costs.
+fn account_agrees(host: &Host, container: &Container, allocator: &str, held: u64) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = host.lease_of(container)?.memory_used_bytes;
+        if said == held {
+            return Ok(());
+        }
+        let differ = || format!("{allocator}: the supervisor says {said} bytes, the device {held}");
+        ensure(Instant::now() < deadline, differ)?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn nothing_is_held(reader: &MeterReader, container: &Container, allocator: &str) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while usage_of(&reader.read()?, &container.id).bytes_now > 0 {
+        if Instant::now() > deadline {
+            return Err(Failure::new(format!("{allocator}: memory stays after SIGKILL")));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
