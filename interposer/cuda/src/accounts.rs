@@ -117,7 +117,13 @@ pub fn allocated_at_most(bytes: u64, driver: impl FnOnce() -> CUresult) -> CUres
 /// driver writes to `handle`. A thing that the table has no room for stays charged until its context goes.
 pub fn held(kind: Kind, handle: *mut *mut c_void, bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
     if bytes == 0 {
-        return driver();
+        let result = driver();
+        if result == CUDA_SUCCESS {
+            // The handle may have meant something that went with its context.
+            // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
+            HANDLES.lock().take(kind, unsafe { *handle } as u64);
+        }
+        return result;
     }
     let result = allocated_at_most(bytes, driver);
     if result == CUDA_SUCCESS {
@@ -144,7 +150,10 @@ pub fn let_go(kind: Kind, handle: *mut c_void, driver: CuArrayDestroy) -> CUresu
     let result = unsafe { driver(handle) };
     if let Some(thing) = thing {
         if result == CUDA_SUCCESS {
-            PROCESS.freed(place, thing.owner as CUcontext, thing.bytes);
+            // With its context it was given back already, and the handle meant something else since.
+            if PROCESS.has_context(thing.owner as CUcontext) {
+                PROCESS.freed(place, thing.owner as CUcontext, thing.bytes);
+            }
         } else {
             HANDLES.lock().put(thing);
         }

@@ -195,7 +195,9 @@ pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
         PROCESS.before_wait_in(context)
     }
     // SAFETY: see cuInit.
-    unsafe { real::<CuCtxSynchronizeV2>(index::cuCtxSynchronize_v2)(context) }
+    let result = unsafe { real::<CuCtxSynchronizeV2>(index::cuCtxSynchronize_v2)(context) };
+    crate::pools::waited();
+    result
 }
 
 macro_rules! contexts {

@@ -5,7 +5,7 @@ use crate::accounts::{freed as free_charged, refused};
 use crate::entry::{index, real};
 use crate::work_exports::{legacy, per_thread};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::futex::Mutex;
 use gpool_interposer_logic::memory::Charge;
@@ -15,8 +15,10 @@ use gpool_interposer_logic::process::Place;
 static POOLS: Mutex<Pools> = Mutex::new(Pools::new());
 /// Something has been allocated from a pool, ever.
 static ARE_USED: AtomicBool = AtomicBool::new(false);
-/// Something went back to a pool, which may give it back when somebody waits.
-static HAS_FREED: AtomicBool = AtomicBool::new(false);
+/// Something went back to a pool, which may give it back when somebody waits: how often to look then. The first wait
+/// may be for other work.
+static WAITS_TO_LOOK_AFTER: AtomicU32 = AtomicU32::new(0);
+const LOOKS: u32 = 8;
 
 /// Sets what `pool` is charged to what it holds, after an allocation that had charged `finished_bytes`, or none.
 fn settle(place: &Place, pool: &mut Pool, finished_bytes: u64) {
@@ -66,8 +68,9 @@ pub fn give_back(place: &Place, is_short: bool) -> bool {
 /// Somebody has waited for work: what went back to pools may have gone back to the device.
 #[inline(always)]
 pub fn waited() {
-    if HAS_FREED.load(Ordering::Relaxed)
-        && HAS_FREED.swap(false, Ordering::AcqRel)
+    let left = WAITS_TO_LOOK_AFTER.load(Ordering::Relaxed);
+    if left > 0
+        && WAITS_TO_LOOK_AFTER.compare_exchange(left, left - 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         && let Some(place) = PROCESS.place()
     {
         give_back(place, false);
@@ -83,7 +86,7 @@ pub fn is_pooled(place: &Place, pointer: CUdeviceptr) -> bool {
 pub fn freed(place: &Place, driver: impl FnOnce() -> CUresult) -> CUresult {
     place.note_inexact();
     let result = driver();
-    HAS_FREED.store(true, Ordering::Release);
+    WAITS_TO_LOOK_AFTER.store(LOOKS, Ordering::Release);
     result
 }
 
@@ -123,7 +126,12 @@ fn known(place: &Place, handle: CUmemoryPool, current: Option<CUdevice>) -> Opti
     let devices = 0..gpool_interposer_logic::contexts::gpus(place.region.control()) as CUdevice;
     let device = current.filter(is_default_of).or_else(|| devices.into_iter().find(is_default_of)).or(current)?;
     let pool = Pool::new(handle as usize, device, PROCESS.gpu_of(place, Some(device)), false);
-    POOLS.lock().enter(pool).then_some(pool)
+    let mut pools = POOLS.lock();
+    // Another thread may have met it meanwhile and allocated from it.
+    if let Some(known) = pools.find(handle as usize) {
+        return Some(*known);
+    }
+    pools.enter(pool).then_some(pool)
 }
 
 /// Charges the most that an allocation of `bytes` makes `pool` grow by. Where the cap does not allow it, pools give
@@ -243,10 +251,13 @@ pub unsafe extern "C" fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *c
         return result;
     }
     // SAFETY: the driver succeeded, so both are valid.
-    let (handle, location) = unsafe { (*pool, (*properties).location) };
-    let is_on_host = crate::virtual_memory::gpu_at(place, location).is_none();
-    let gpu = if is_on_host { 0 } else { PROCESS.gpu_of(place, Some(location.id)) };
-    if POOLS.lock().enter(Pool::new(handle as usize, location.id, gpu, is_on_host)) {
+    let (handle, location, kind) = unsafe { (*pool, (*properties).location, (*properties).allocType) };
+    let is_of_host = crate::virtual_memory::gpu_at(place, location).is_none();
+    // Managed memory, which newer drivers have pools of, moves to a device whatever place it prefers.
+    let is_on_host = is_of_host && kind == CU_MEM_ALLOCATION_TYPE_PINNED;
+    let device = if is_of_host { place.driver.current_device().unwrap_or(0) } else { location.id };
+    let gpu = if is_on_host { 0 } else { PROCESS.gpu_of(place, Some(device)) };
+    if POOLS.lock().enter(Pool::new(handle as usize, device, gpu, is_on_host)) {
         return CUDA_SUCCESS;
     }
     // SAFETY: as above.

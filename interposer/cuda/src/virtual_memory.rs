@@ -131,11 +131,12 @@ fn gpu_of_handle(place: &Place, handle: CUmemGenericAllocationHandle) -> Option<
     let ask = index::cuMemGetAllocationPropertiesFromHandle;
     let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
     // SAFETY: see cuMemCreate; there is a place for the answer, for which zero is as good as any other content.
-    let properties = unsafe {
-        real::<CuMemGetAllocationPropertiesFromHandle>(ask)(properties.as_mut_ptr(), handle);
-        properties.assume_init()
+    let (result, properties) = unsafe {
+        let result = real::<CuMemGetAllocationPropertiesFromHandle>(ask)(properties.as_mut_ptr(), handle);
+        (result, properties.assume_init())
     };
-    gpu_at(place, properties.location)
+    // Memory has properties; a multicast object, which holds none of its own, may have none.
+    if result == CUDA_SUCCESS { gpu_at(place, properties.location) } else { None }
 }
 
 /// One more mapping; charged where it shows how large imported memory is.

@@ -44,13 +44,20 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
 
     /// `bytes` of `handle`, which end at its byte `end`, show at `address`; what was uncharged has been charged.
     pub fn mapped(&mut self, address: u64, bytes: u64, end: u64, handle: u64) {
-        let Some(held) = self.find(Kind::Physical, handle) else { return };
-        held.mappings += 1;
-        if held.is_imported {
-            held.bytes = held.bytes.max(end);
-        }
+        let owner = match self.find(Kind::Physical, handle) {
+            Some(held) => {
+                held.mappings += 1;
+                if held.is_imported {
+                    held.bytes = held.bytes.max(end);
+                }
+                handle
+            }
+            // Of the host, or a multicast object: remembered under no handle, so that what lies behind it in the same
+            // range is found when all of it is unmapped.
+            None => 0,
+        };
         // Without room for the mapping the memory is never seen to go, and stays charged.
-        self.put(Held { owner: handle, ..Held::new(Kind::Mapping, address, bytes) });
+        self.put(Held { owner, ..Held::new(Kind::Mapping, address, bytes) });
     }
 
     /// Nothing shows any more from `address` for `bytes`, whole mappings; `gone` gets the GPU and size of each piece
@@ -123,6 +130,18 @@ mod tests {
             handles.released(10 + piece, |_, _| panic!("it is mapped"));
         }
         assert_eq!(gone(|all| handles.unmapped(0x4000_0000, 10 * MIB, all)), [(0, 2 * MIB); 5]);
+    }
+
+    #[test]
+    fn memory_that_is_not_charged_hides_nothing_behind_it() {
+        let mut handles = Handles::<64>::new();
+        handles.mapped(0x4000_0000, 2 * MIB, 2 * MIB, 77);
+        handles.created(1, 0, 2 * MIB);
+        handles.mapped(0x4000_0000 + 2 * MIB, 2 * MIB, 2 * MIB, 1);
+        handles.released(1, |_, _| panic!("it is mapped"));
+        handles.created(77, 0, 2 * MIB);
+        assert_eq!(gone(|all| handles.unmapped(0x4000_0000, 4 * MIB, all)), [(0, 2 * MIB)], "and not the new 77");
+        assert_eq!(gone(|all| handles.released(77, all)), [(0, 2 * MIB)]);
     }
 
     #[test]

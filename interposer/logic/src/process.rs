@@ -255,6 +255,11 @@ impl Process {
         memory::release(place.slot(), gpu, Charge::Bytes(bytes));
     }
 
+    /// Whether `context` is known and there.
+    pub fn has_context(&self, context: CUcontext) -> bool {
+        self.contexts.lock().tag(context).is_some()
+    }
+
     /// Charges `bytes` that belong to GPU `gpu` of the lease and to no context; false, with nothing charged and nothing
     /// said, above the cap.
     pub fn reserve_on_device(&self, place: &Place, gpu: usize, bytes: u64) -> bool {
