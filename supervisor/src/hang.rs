@@ -40,7 +40,7 @@ pub fn act_on(leases: &Leases, tenant: TenantId, since_ns: u64) {
     };
     let message = message(container, silent_s, &rule(class, policy, silent_s), &consequence);
     leases.events.note(EventKind::Hung, about(&lease.record, None), message);
-    lease.stopped_as_hung |= matches!(consequence, Consequence::Stopped(_));
+    lease.stopped_as_hung |= matches!(&consequence, Consequence::Stopped(killed) if !killed.is_empty());
 }
 
 /// Kills the container's init, with which its PID namespace ends, and those registered processes that are in its
@@ -91,6 +91,10 @@ fn message(container: &str, silent_s: u64, rule: &str, consequence: &Consequence
         ),
         Consequence::Frozen => {
             "it is frozen, so its work may have ended and it cannot say so: thaw it, or remove it".to_owned()
+        }
+        Consequence::Stopped(pids) if pids.is_empty() => {
+            "its class has hang_action = \"stop\", and none of its processes could be found: remove the container"
+                .to_owned()
         }
         Consequence::Stopped(pids) => {
             format!("its processes are killed (host pid {}), as its class has hang_action = \"stop\"", listed(pids))
