@@ -86,10 +86,11 @@ impl Image {
     pub(crate) fn read(&self, content: &mut Vec<u8>) -> Result<Version> {
         loop {
             let version = self.version();
-            let outcome = read_buffer(&self.file, version, content);
-            // While nobody has published, nobody writes to this buffer. If somebody has, it may have changed.
-            if self.version() == version {
-                return outcome.map(|()| version);
+            match read_buffer(&self.file, version, content) {
+                Ok(()) => return Ok(version),
+                // While nobody has published, nobody writes to this buffer. If somebody has, it may have changed.
+                Err(cause) if self.version() == version => return Err(cause),
+                Err(_) => {}
             }
         }
     }
