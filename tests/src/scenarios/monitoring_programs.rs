@@ -74,7 +74,8 @@ fn look_through_each(host: &Host) -> Result<()> {
 /// Runs Python in the container.
 fn ask(host: &Host, arguments: &[&str]) -> Result<String> {
     let environment = [
-        format!("LD_LIBRARY_PATH={PYTHON}/lib:/libraries"),
+        // First where gpool has put the driver: this machine may have one among its libraries.
+        format!("LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu:{PYTHON}/lib:/libraries"),
         format!("PYTHONHOME={PYTHON}"),
         "PYTHONPATH=/programs".to_owned(),
         "PYTHONDONTWRITEBYTECODE=1".to_owned(),
