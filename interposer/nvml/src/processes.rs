@@ -6,8 +6,7 @@ use crate::lease::lease_on;
 use core::ffi::{c_uint, c_ulonglong};
 use gpool_driver_abi::nvml::{
     NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_FOUND, NVML_INSTANCE_NOT_AVAILABLE,
-    NVML_SUCCESS, NvmlDeviceGetComputeRunningProcesses, NvmlDeviceGetComputeRunningProcessesV3,
-    NvmlDeviceGetProcessUtilization, NvmlDeviceGetUtilizationRates, nvmlDevice_t, nvmlProcessInfo_v1_t,
+    NVML_SUCCESS, NvmlDeviceGetProcessUtilization, NvmlDeviceGetUtilizationRates, nvmlDevice_t, nvmlProcessInfo_v1_t,
     nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlUtilization_t,
 };
 use gpool_interposer_logic::RegionView;
@@ -47,6 +46,41 @@ fn is_answered(result: nvmlReturn_t) -> bool {
     [NVML_SUCCESS, NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_NOT_FOUND].contains(&result)
 }
 
+/// Answers a version of nvmlDeviceGetComputeRunningProcesses, which is entry point `name` and lists `T`s.
+unsafe fn compute_processes<T>(
+    name: usize,
+    (device, count, list): (nvmlDevice_t, *mut c_uint, *mut T),
+    describe: impl Fn(Member) -> T,
+) -> nvmlReturn_t {
+    type Function<T> = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut T) -> nvmlReturn_t;
+    let Some(lease) = lease_on(device) else {
+        // SAFETY: this entry point's type and the caller's arguments; so for all calls of `real` here.
+        return unsafe { real::<Function<T>>(name)(device, count, list) };
+    };
+    let mut none = 0;
+    // SAFETY: as above, with room for nothing.
+    let result = unsafe { real::<Function<T>>(name)(device, &mut none, core::ptr::null_mut()) };
+    if !is_answered(result) {
+        return result;
+    }
+    // SAFETY: the same contract.
+    unsafe { fill(lease, count, list, |member| Some(describe(member))) }
+}
+
+fn described_v1(member: Member) -> nvmlProcessInfo_v1_t {
+    nvmlProcessInfo_v1_t { pid: member.process_id, usedGpuMemory: member.bytes }
+}
+
+/// Versions 2 and 3 differ in nothing that a process without MIG sees.
+fn described_v2(member: Member) -> nvmlProcessInfo_v2_t {
+    nvmlProcessInfo_v2_t {
+        pid: member.process_id,
+        usedGpuMemory: member.bytes,
+        gpuInstanceId: NVML_INSTANCE_NOT_AVAILABLE,
+        computeInstanceId: NVML_INSTANCE_NOT_AVAILABLE,
+    }
+}
+
 /// The lease's processes with a context on the device.
 ///
 /// # Safety
@@ -57,51 +91,9 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses(
     count: *mut c_uint,
     list: *mut nvmlProcessInfo_v1_t,
 ) -> nvmlReturn_t {
-    type Function = NvmlDeviceGetComputeRunningProcesses;
     let name = index::nvmlDeviceGetComputeRunningProcesses;
-    let Some(lease) = lease_on(device) else {
-        // SAFETY: this entry point's type and the caller's arguments; so for all calls of `real` here.
-        return unsafe { real::<Function>(name)(device, count, list) };
-    };
-    let mut none = 0;
-    // SAFETY: as above, with room for nothing.
-    let result = unsafe { real::<Function>(name)(device, &mut none, core::ptr::null_mut()) };
-    if !is_answered(result) {
-        return result;
-    }
-    let describe = |member: Member| Some(nvmlProcessInfo_v1_t { pid: member.process_id, usedGpuMemory: member.bytes });
-    // SAFETY: the same contract.
-    unsafe { fill(lease, count, list, describe) }
-}
-
-/// Versions 2 and 3 differ in nothing that a process without MIG sees.
-unsafe fn compute_processes(
-    name: usize,
-    device: nvmlDevice_t,
-    count: *mut c_uint,
-    list: *mut nvmlProcessInfo_v2_t,
-) -> nvmlReturn_t {
-    type Function = NvmlDeviceGetComputeRunningProcessesV3;
-    let Some(lease) = lease_on(device) else {
-        // SAFETY: see above.
-        return unsafe { real::<Function>(name)(device, count, list) };
-    };
-    let mut none = 0;
-    // SAFETY: see above.
-    let result = unsafe { real::<Function>(name)(device, &mut none, core::ptr::null_mut()) };
-    if !is_answered(result) {
-        return result;
-    }
-    let describe = |member: Member| {
-        Some(nvmlProcessInfo_v2_t {
-            pid: member.process_id,
-            usedGpuMemory: member.bytes,
-            gpuInstanceId: NVML_INSTANCE_NOT_AVAILABLE,
-            computeInstanceId: NVML_INSTANCE_NOT_AVAILABLE,
-        })
-    };
-    // SAFETY: the same contract.
-    unsafe { fill(lease, count, list, describe) }
+    // SAFETY: the same contract; so below.
+    unsafe { compute_processes(name, (device, count, list), described_v1) }
 }
 
 /// The lease's processes with a context on the device.
@@ -111,8 +103,9 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v2(
     count: *mut c_uint,
     list: *mut nvmlProcessInfo_v2_t,
 ) -> nvmlReturn_t {
+    let name = index::nvmlDeviceGetComputeRunningProcesses_v2;
     // SAFETY: the same contract.
-    unsafe { compute_processes(index::nvmlDeviceGetComputeRunningProcesses_v2, device, count, list) }
+    unsafe { compute_processes(name, (device, count, list), described_v2) }
 }
 
 /// The lease's processes with a context on the device.
@@ -122,8 +115,9 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     count: *mut c_uint,
     list: *mut nvmlProcessInfo_v2_t,
 ) -> nvmlReturn_t {
+    let name = index::nvmlDeviceGetComputeRunningProcesses_v3;
     // SAFETY: the same contract.
-    unsafe { compute_processes(index::nvmlDeviceGetComputeRunningProcesses_v3, device, count, list) }
+    unsafe { compute_processes(name, (device, count, list), described_v2) }
 }
 
 /// One sample of each of the lease's busy processes, taken now.
