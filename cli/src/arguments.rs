@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure};
 use clap::{Arg, ArgGroup, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use gpool_protocol::{Class, Client, Priority, parse_bytes, parse_permille};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-const PLANNED: [&str; 10] = ["run", "stats", "evict", "usage", "queue", "quota", "mig", "runtime", "doctor", "wait"];
+const PLANNED: [&str; 9] = ["run", "stats", "evict", "usage", "queue", "quota", "mig", "doctor", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -87,6 +88,12 @@ pub enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Tell container engines of gpool's runtime, or take that back
+    Runtime {
+        /// What to do with them.
+        #[command(subcommand)]
+        verb: RuntimeVerb,
+    },
     /// Show versions and settings of the supervisor
     Info {
         /// How to print
@@ -107,6 +114,53 @@ pub enum Verb {
 pub enum GpuVerb {
     /// List the GPUs with what is promised of them
     Ls {
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+}
+
+/// Verbs of `gpool runtime`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum RuntimeVerb {
+    /// Add the runtime gpool to an engine's configuration; the rest of it stays as it is
+    Configure {
+        /// Which engine
+        #[arg(long = "runtime", value_enum, value_name = "ENGINE")]
+        engine: Engine,
+        /// The engine's configuration file [default: where Debian's package has it]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Where gpool-runtime is
+        #[arg(long, value_name = "PATH", default_value = "/usr/bin/gpool-runtime")]
+        runtime_path: PathBuf,
+        /// Use it for containers that name no runtime, too; without a request they run as before
+        #[arg(long)]
+        set_as_default: bool,
+        /// Show the change and make none
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Take it out again, exactly
+    Unconfigure {
+        /// Which engine
+        #[arg(long = "runtime", value_enum, value_name = "ENGINE")]
+        engine: Engine,
+        /// The engine's configuration file [default: where Debian's package has it]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Show the change and make none
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Show which engines know it
+    Status {
+        /// One engine only
+        #[arg(long = "runtime", value_enum, value_name = "ENGINE")]
+        engine: Option<Engine>,
+        /// The engine's configuration file
+        #[arg(long, value_name = "FILE", requires = "engine")]
+        config: Option<PathBuf>,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod commands;
+mod engines;
 mod exit;
 pub mod live;
 mod output;
@@ -34,6 +35,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
     match &arguments.verb {
         Verb::Completion { shell } => return commands::completion::run(*shell),
         Verb::Simulate(simulation) => return commands::simulate::run(simulation),
+        Verb::Runtime { verb } => return commands::runtime::run(verb),
         _ => {}
     }
     let client = arguments.client()?;
@@ -48,6 +50,6 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Explain { id, format } => commands::explain::run(&client, &id, format),
         Verb::Events { follow, format } => commands::events::run(&client, follow, format),
         Verb::Info { format } => commands::info::run(&client, format),
-        Verb::Completion { .. } | Verb::Simulate(_) => Ok(()),
+        Verb::Completion { .. } | Verb::Simulate(_) | Verb::Runtime { .. } => Ok(()),
     }
 }

@@ -46,6 +46,8 @@ pub enum ErrorCode {
     BundleInvalid,
     #[serde(rename = "GPOOL-E502")]
     LowLevelRuntimeAbsent,
+    #[serde(rename = "GPOOL-E503")]
+    EngineConfiguration,
 }
 
 impl ErrorCode {
@@ -70,6 +72,7 @@ impl ErrorCode {
             ErrorCode::NotPermitted => "GPOOL-E401",
             ErrorCode::BundleInvalid => "GPOOL-E501",
             ErrorCode::LowLevelRuntimeAbsent => "GPOOL-E502",
+            ErrorCode::EngineConfiguration => "GPOOL-E503",
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod info;
 pub mod inspect;
 pub mod pause;
 pub mod ps;
+pub mod runtime;
 pub mod simulate;
 pub mod top;
 pub mod update;

@@ -26,7 +26,8 @@ impl Engine {
     pub fn start(stage: &Stage, cgroup_parent: &str) -> Result<Self> {
         fs::create_dir_all(HOME).context(HOME)?;
         let file = format!("{HOME}/daemon.json");
-        fs::write(&file, settings(stage, cgroup_parent)).context(&file)?;
+        fs::write(&file, settings(cgroup_parent)).context(&file)?;
+        configure(stage, &file)?;
         let mut process = Program::start("dockerd", Command::new("/usr/sbin/dockerd").args(["--config-file", &file]))?;
         process.wait_for("an answer of dockerd", Duration::from_secs(40), |_| {
             client(&["version"]).output().is_ok_and(|output| output.status.success())
@@ -92,7 +93,15 @@ fn client(arguments: &[&str]) -> Command {
     command
 }
 
-fn settings(stage: &Stage, cgroup_parent: &str) -> String {
+/// Tells Docker of the runtime as a person would.
+fn configure(stage: &Stage, file: &str) -> Result<()> {
+    let mut gpool = Command::new(stage.program("gpool"));
+    gpool.args(["runtime", "configure", "--runtime", "docker", "--config", file, "--runtime-path"]);
+    let output = gpool.arg(stage.program("gpool-runtime")).output().context("gpool")?;
+    succeeded("gpool runtime configure", output).map(drop)
+}
+
+fn settings(cgroup_parent: &str) -> String {
     serde_json::json!({
         "bridge": "none",
         "iptables": false,
@@ -102,7 +111,6 @@ fn settings(stage: &Stage, cgroup_parent: &str) -> String {
         "exec-root": format!("{HOME}/exec"),
         "pidfile": format!("{HOME}/docker.pid"),
         "hosts": [format!("unix://{HOME}/docker.sock")],
-        "runtimes": { "gpool": { "path": stage.program("gpool-runtime") } },
         "exec-opts": ["native.cgroupdriver=cgroupfs"],
         "cgroup-parent": format!("/{cgroup_parent}"),
     })

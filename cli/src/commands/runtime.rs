@@ -1,0 +1,151 @@
+//! `gpool runtime configure|unconfigure|status`
+
+use crate::arguments::{Format, RuntimeVerb};
+use crate::engines::change::{self, Change};
+use crate::engines::checker::{self, Verdict};
+use crate::engines::{Defect, Engine, Entry, file};
+use crate::exit::{ExitStatus, Failure};
+use crate::output::{self, text};
+use gpool_protocol::ErrorCode;
+use serde::Serialize;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Tells engines of gpool, or shows what they have been told. No supervisor is asked.
+pub fn run(verb: &RuntimeVerb) -> Result<(), Failure> {
+    match verb {
+        RuntimeVerb::Configure { engine, config, runtime_path, set_as_default, dry_run } => {
+            let path = config.as_deref().unwrap_or(engine.default_file());
+            require_runtime(runtime_path)?;
+            let wanted = Entry { runtime: runtime_path.clone(), is_default: *set_as_default };
+            let change = change::configure(*engine, path, &wanted).map_err(|defect| refusal(path, &defect))?;
+            finish(&change, path, *dry_run, "knows gpool")
+        }
+        RuntimeVerb::Unconfigure { engine, config, dry_run } => {
+            let path = config.as_deref().unwrap_or(engine.default_file());
+            let change = change::unconfigure(*engine, path).map_err(|defect| refusal(path, &defect))?;
+            finish(&change, path, *dry_run, "knows nothing of gpool")
+        }
+        RuntimeVerb::Status { engine, config, format } => {
+            let engines = engine.map_or(Engine::ALL.to_vec(), |engine| vec![engine]);
+            let states = engines.into_iter().map(|engine| state(engine, config.as_deref())).collect();
+            show(states, *format)
+        }
+    }
+}
+
+fn finish(change: &Change, path: &Path, dry_run: bool, end: &str) -> Result<(), Failure> {
+    if !change.is_needed() {
+        if !dry_run {
+            change.make().map_err(|defect| refusal(path, &defect))?;
+        }
+        eprintln!("{} {end} already", path.display());
+        return Ok(());
+    }
+    if let Verdict::NotChecked(why) = &change.verdict {
+        eprintln!("not checked by the engine: {why}");
+    }
+    if dry_run {
+        return output::print(&change.difference());
+    }
+    change.make().map_err(|defect| refusal(path, &defect))?;
+    eprintln!("{} {end} now", path.display());
+    if let Some(reload) = change.reload() {
+        eprintln!("a running engine sees it after: {reload}");
+    }
+    Ok(())
+}
+
+/// A path that the engine cannot execute would stop every container of this runtime.
+fn require_runtime(path: &Path) -> Result<(), Failure> {
+    match unusable(path) {
+        None => Ok(()),
+        Some(why) => Err(Failure::Refused(
+            ExitStatus::Usage,
+            format!("gpool: --runtime-path {} {why}; install gpool-runtime there or name where it is", path.display()),
+        )),
+    }
+}
+
+fn unusable(path: &Path) -> Option<&'static str> {
+    if !path.is_absolute() {
+        return Some("is no absolute path");
+    }
+    match std::fs::metadata(path) {
+        Err(_) => Some("is not there"),
+        Ok(found) if !found.is_file() || found.permissions().mode() & 0o111 == 0 => Some("is no executable file"),
+        Ok(_) => None,
+    }
+}
+
+fn refusal(path: &Path, defect: &Defect) -> Failure {
+    let code = ErrorCode::EngineConfiguration;
+    Failure::Refused(code.into(), format!("gpool: {} {defect}; nothing was changed [{}]", path.display(), code.text()))
+}
+
+/// What one engine has been told.
+#[derive(Debug, Serialize)]
+struct State {
+    engine: &'static str,
+    installed: bool,
+    state: &'static str,
+    file: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime: Option<PathBuf>,
+    default: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+fn state(engine: Engine, config: Option<&Path>) -> State {
+    let path = config.unwrap_or(engine.default_file());
+    let found = file::read(path)
+        .map_err(|error| Defect(format!("cannot be read ({error})")))
+        .and_then(|text| text.map_or(Ok(None), |text| engine.entry(&text)));
+    let (entry, mut problem) = match found {
+        Ok(entry) => (entry, None),
+        Err(defect) => (None, Some(defect.0)),
+    };
+    if let Some(entry) = &entry {
+        problem = unusable(&entry.runtime).map(|why| format!("{} {why}", entry.runtime.display()));
+    }
+    let state = match (&entry, &problem) {
+        (_, Some(_)) => "broken",
+        (Some(_), None) => "configured",
+        (None, None) => "not configured",
+    };
+    let default = entry.as_ref().is_some_and(|entry| entry.is_default);
+    State {
+        engine: engine.name(),
+        installed: checker::program(engine).is_some(),
+        state,
+        file: path.to_owned(),
+        runtime: entry.map(|entry| entry.runtime),
+        default,
+        problem,
+    }
+}
+
+fn show(states: Vec<State>, format: Format) -> Result<(), Failure> {
+    if format == Format::Json {
+        return output::print_json("engines", &states);
+    }
+    let rows = states.iter().map(|state| {
+        let runtime = state.runtime.as_ref().map_or("-".into(), |path| path.display().to_string());
+        let yes_no = |is: bool| if is { "yes" } else { "no" }.to_owned();
+        let mut row =
+            vec![state.engine.to_owned(), yes_no(state.installed), state.state.to_owned(), yes_no(state.default)];
+        row.extend([runtime, state.file.display().to_string(), state.problem.clone().unwrap_or_default()]);
+        row
+    });
+    match format {
+        Format::Csv => {
+            let header = ["engine", "installed", "state", "default", "runtime", "file", "problem"];
+            output::print(&output::csv(&header, rows))
+        }
+        _ => {
+            let columns = ["ENGINE", "INSTALLED", "STATE", "DEFAULT", "RUNTIME", "FILE", "PROBLEM"].map(text);
+            output::print(&output::borderless(&columns, rows))
+        }
+    }
+}

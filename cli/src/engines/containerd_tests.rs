@@ -1,0 +1,104 @@
+use super::*;
+
+const DEBIAN: &str = r#"version = 2
+
+# where Debian puts them
+[plugins]
+  [plugins."io.containerd.grpc.v1.cri"]
+    [plugins."io.containerd.grpc.v1.cri".cni]
+      bin_dir = "/usr/lib/cni"
+  [plugins."io.containerd.internal.v1.opt"]
+    path = "/var/lib/containerd/opt"
+"#;
+
+fn wanted(is_default: bool) -> Entry {
+    Entry { runtime: "/usr/bin/gpool-runtime".into(), is_default }
+}
+
+/// What containerd would print for a file with these runtimes.
+fn facts(plugin: &str) -> Facts {
+    let text = format!(
+        r#"
+        [plugins."{plugin}".containerd]
+        default_runtime_name = "runc"
+        [plugins."{plugin}".containerd.runtimes.runc]
+        runtime_type = "io.containerd.runc.v2"
+        base_runtime_spec = ""
+        cni_max_conf_num = 0
+        [plugins."{plugin}".containerd.runtimes.runc.options]
+        SystemdCgroup = true
+        BinaryName = "/usr/sbin/runc"
+        Root = ""
+        "#
+    );
+    Facts { effective: Some(text.parse().unwrap()), ..Facts::default() }
+}
+
+#[test]
+fn the_entry_stands_beside_the_runtimes_that_are_there_anyway() {
+    let after = with_entry(Some(DEBIAN), &wanted(false), &facts("io.containerd.grpc.v1.cri")).unwrap();
+    assert!(after.contains("# where Debian puts them\n[plugins]\n"), "{after}");
+    assert_eq!(entry(&after).unwrap(), Some(wanted(false)));
+    let document: toml::Table = after.parse().unwrap();
+    let runtimes = &document["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"];
+    assert_eq!(runtimes["runc"]["options"]["BinaryName"].as_str(), Some("/usr/sbin/runc"), "{after}");
+    assert!(runtimes["runc"].get("base_runtime_spec").is_none(), "defaults need not be written down: {after}");
+    assert_eq!(runtimes["gpool"]["options"]["SystemdCgroup"].as_bool(), Some(true), "the same cgroup driver: {after}");
+    assert_eq!(runtimes["gpool"]["pod_annotations"][0].as_str(), Some("gpool.io/*"));
+    let again = with_entry(Some(&after), &wanted(false), &facts("io.containerd.grpc.v1.cri")).unwrap();
+    assert_eq!(again, after);
+}
+
+#[test]
+fn version_three_has_another_section() {
+    let after = with_entry(Some("version = 3\n"), &wanted(true), &facts("io.containerd.cri.v1.runtime")).unwrap();
+    assert!(after.contains("[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.gpool]"), "{after}");
+    assert_eq!(entry(&after).unwrap(), Some(wanted(true)));
+    let plain = with_entry(Some(&after), &wanted(false), &facts("io.containerd.cri.v1.runtime")).unwrap();
+    assert_eq!(entry(&plain).unwrap(), Some(wanted(false)));
+}
+
+#[test]
+fn without_the_entry_the_rest_stays_as_it_is() {
+    let bare = Facts { effective: Some(toml::Table::new()), ..Facts::default() };
+    let after = with_entry(Some(DEBIAN), &wanted(true), &bare).unwrap();
+    assert_eq!(without_entry(&after, None).unwrap(), DEBIAN);
+    let before = DEBIAN.replace(
+        "[plugins]\n",
+        "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n[plugins]\n",
+    );
+    let undone = without_entry(&with_entry(Some(&before), &wanted(true), &bare).unwrap(), Some(&before)).unwrap();
+    assert!(undone.contains("default_runtime_name = \"nvidia\""), "{undone}");
+}
+
+#[test]
+fn what_gpool_cannot_change_safely_is_refused() {
+    let facts = facts("io.containerd.grpc.v1.cri");
+    for (text, what) in [
+        ("[plugins]\n", "containerd config migrate"),
+        ("version = 2\nplugins = 3\n", "plugins"),
+        ("version = [\n", "no TOML"),
+    ] {
+        let refusal = with_entry(Some(text), &wanted(false), &facts).unwrap_err();
+        assert!(refusal.0.contains(what), "{text}: {refusal}");
+    }
+    assert!(with_entry(None, &wanted(false), &Facts::default()).unwrap_err().0.contains("install containerd"));
+}
+
+#[test]
+fn a_runtime_that_would_be_lost_or_changed_is_seen() {
+    let before = facts("io.containerd.grpc.v1.cri").effective.unwrap();
+    let plugin = "plugins.\"io.containerd.grpc.v1.cri\".containerd";
+    let ours = format!("[{plugin}.runtimes.gpool.options]\nBinaryName = \"/usr/bin/gpool-runtime\"\n");
+    let lost: toml::Table = format!("[{plugin}]\ndefault_runtime_name = \"runc\"\n{ours}").parse().unwrap();
+    assert!(require_effect(&before, &lost, &wanted(false)).unwrap_err().0.contains("runtime runc"));
+    let mut kept = before.clone();
+    let added: toml::Table = ours.parse().unwrap();
+    let gpool = added["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["gpool"].clone();
+    kept["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
+        .as_table_mut()
+        .unwrap()
+        .insert("gpool".into(), gpool);
+    assert_eq!(require_effect(&before, &kept, &wanted(false)), Ok(()));
+    assert!(require_effect(&before, &before, &wanted(false)).unwrap_err().0.contains("no effect"));
+}

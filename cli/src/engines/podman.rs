@@ -1,0 +1,112 @@
+//! Podman: a file of gpool's own in `containers.conf.d`, which podman reads after `containers.conf`.
+
+use super::{Defect, Entry, Facts, OWN_FILE, RUNTIME_NAME, path_text, require_own};
+use std::path::Path;
+use toml_edit::{Array, DocumentMut, Item, Table, value};
+
+/// Which runtimes podman gives `--log`, and so takes their messages from, when no file says otherwise
+/// (containers.conf(5), `runtime_supports_json`).
+const JSON_RUNTIMES: [&str; 6] = ["crun", "runc", "kata", "runsc", "youki", "krun"];
+
+/// What the file tells podman.
+pub fn entry(text: &str) -> Result<Option<Entry>, Defect> {
+    let document = read(text)?;
+    let Some(engine) = document.get("engine").and_then(toml::Value::as_table) else { return Ok(None) };
+    let paths = engine.get("runtimes").and_then(|runtimes| runtimes.get(RUNTIME_NAME));
+    let Some(first) = paths.and_then(toml::Value::as_array).and_then(|paths| paths.first()?.as_str()) else {
+        return Ok(None);
+    };
+    let is_default = engine.get("runtime").and_then(toml::Value::as_str) == Some(RUNTIME_NAME);
+    Ok(Some(Entry { runtime: first.into(), is_default }))
+}
+
+/// The file.
+pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<String, Defect> {
+    require_own(text)?;
+    let path = path_text(&wanted.runtime)?;
+    // An array of a later file takes the place of an earlier one's.
+    let mut names: Vec<&str> = match &facts.json_runtimes {
+        Some(names) => names.iter().map(String::as_str).collect(),
+        None => JSON_RUNTIMES.to_vec(),
+    };
+    if !names.contains(&RUNTIME_NAME) {
+        names.push(RUNTIME_NAME);
+    }
+    let mut engine = Table::new();
+    if wanted.is_default {
+        engine["runtime"] = value(RUNTIME_NAME);
+    }
+    engine["runtime_supports_json"] = value(names.into_iter().collect::<Array>());
+    let mut runtimes = Table::new();
+    runtimes[RUNTIME_NAME] = value([path].into_iter().collect::<Array>());
+    engine["runtimes"] = Item::Table(runtimes);
+    let mut document = DocumentMut::new();
+    document["engine"] = Item::Table(engine);
+    Ok(format!("{OWN_FILE}{document}"))
+}
+
+/// What podman's other files set `runtime_supports_json` to: the last one that says anything, in podman's order.
+/// Files that cannot be read say nothing; podman reports them itself.
+pub fn json_runtimes(own_file: &Path, roots: [&Path; 2]) -> Option<Vec<String>> {
+    let [vendor, administrator] = roots;
+    let mut files = vec![vendor.join("containers.conf"), administrator.join("containers.conf")];
+    let mut drop_ins: Vec<_> = std::fs::read_dir(administrator.join("containers.conf.d"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "conf") && path != own_file)
+        .collect();
+    drop_ins.sort();
+    files.extend(drop_ins);
+    files.iter().rev().find_map(|file| {
+        let document = read(&std::fs::read_to_string(file).ok()?).ok()?;
+        let names = document.get("engine")?.get("runtime_supports_json")?.as_array()?;
+        Some(names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
+    })
+}
+
+fn read(text: &str) -> Result<toml::Table, Defect> {
+    text.parse().map_err(|error| Defect(format!("is no TOML ({error})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(is_default: bool) -> Entry {
+        Entry { runtime: "/usr/bin/gpool-runtime".into(), is_default }
+    }
+
+    #[test]
+    fn the_file_says_what_was_asked_for() {
+        for is_default in [false, true] {
+            let text = with_entry(None, &wanted(is_default), &Facts::default()).unwrap();
+            assert_eq!(entry(&text).unwrap(), Some(wanted(is_default)), "{text}");
+            assert!(text.contains(r#""crun", "runc""#) && text.contains(r#""gpool"]"#), "{text}");
+            assert_eq!(with_entry(Some(&text), &wanted(is_default), &Facts::default()).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_strangers_file_stays() {
+        let refusal = with_entry(Some("[engine]\n"), &wanted(false), &Facts::default()).unwrap_err();
+        assert!(refusal.0.contains("--config"), "{refusal}");
+    }
+
+    #[test]
+    fn the_list_of_the_last_file_is_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let drop_ins = root.path().join("containers.conf.d");
+        std::fs::create_dir(&drop_ins).unwrap();
+        let list = |names: &str| format!("[engine]\nruntime_supports_json = [{names}]\n");
+        std::fs::write(root.path().join("containers.conf"), list("\"a\"")).unwrap();
+        std::fs::write(drop_ins.join("10.conf"), list("\"b\", \"c\"")).unwrap();
+        std::fs::write(drop_ins.join("20.conf"), "[engine]\n").unwrap();
+        let own = drop_ins.join("50-gpool.conf");
+        std::fs::write(&own, list("\"gpool\"")).unwrap();
+        let names = json_runtimes(&own, [Path::new("/nowhere"), root.path()]);
+        assert_eq!(names, Some(vec!["b".to_owned(), "c".to_owned()]));
+        let facts = Facts { json_runtimes: names, ..Facts::default() };
+        assert!(with_entry(None, &wanted(false), &facts).unwrap().contains(r#"["b", "c", "gpool"]"#));
+    }
+}

@@ -1,0 +1,236 @@
+//! `gpool runtime configure|unconfigure|status` on files in a directory of the test's own, judged by the real engines
+//! where they are installed.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A directory with an executable `gpool-runtime` in it.
+struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Place { directory: tempfile::tempdir().unwrap() };
+        place.program("gpool-runtime", "exit 0");
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn program(&self, name: &str, script: &str) {
+        fs::write(self.path(name), format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// `gpool runtime VERB --runtime ENGINE --config FILE MORE...`, with the directory first in PATH.
+    fn gpool(&self, verb: &str, engine: &str, file: &str, more: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpool"));
+        command.args(["runtime", verb, "--runtime", engine, "--config"]).arg(self.path(file)).args(more);
+        if verb == "configure" {
+            command.arg("--runtime-path").arg(self.path("gpool-runtime"));
+        }
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", self.directory.path().display())).output().unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.directory.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+#[track_caller]
+fn done(output: Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).unwrap() + &said
+}
+
+#[track_caller]
+fn refused(output: Output, with: &str) {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains(with), "{said}");
+    assert!(said.contains("nothing was changed [GPOOL-E503]"), "{said}");
+}
+
+fn is_installed(program: &str) -> bool {
+    let is_there = ["/usr/bin", "/usr/sbin"].iter().any(|directory| Path::new(directory).join(program).exists());
+    if !is_there {
+        eprintln!("skipped: no {program}");
+    }
+    is_there
+}
+
+#[test]
+fn dockers_file_comes_back_byte_for_byte() {
+    let place = Place::new();
+    let before = "{\"log-driver\":   \"local\",\n\n\"runtimes\":{\"nvidia\":{\"path\":\"/usr/bin/n\"}} }";
+    fs::write(place.path("daemon.json"), before).unwrap();
+    fs::set_permissions(place.path("daemon.json"), fs::Permissions::from_mode(0o640)).unwrap();
+    let shown = done(place.gpool("configure", "docker", "daemon.json", &["--dry-run"]));
+    assert!(shown.contains("\n+") && shown.contains("gpool-runtime"), "{shown}");
+    assert_eq!(fs::read_to_string(place.path("daemon.json")).unwrap(), before, "a dry run changes nothing");
+    assert_eq!(place.names(), ["daemon.json", "gpool-runtime"]);
+
+    let said = done(place.gpool("configure", "docker", "daemon.json", &[]));
+    assert!(said.contains("systemctl reload docker"), "{said}");
+    let after = fs::read_to_string(place.path("daemon.json")).unwrap();
+    assert_eq!(fs::metadata(place.path("daemon.json")).unwrap().mode() & 0o777, 0o640);
+    let inode = fs::metadata(place.path("daemon.json")).unwrap().ino();
+    assert!(done(place.gpool("configure", "docker", "daemon.json", &[])).contains("already"));
+    assert_eq!(fs::metadata(place.path("daemon.json")).unwrap().ino(), inode, "the second time nothing is written");
+    assert!(done(place.gpool("status", "docker", "daemon.json", &[])).contains("configured"));
+
+    // Another option in between, and the way back is still exact.
+    done(place.gpool("configure", "docker", "daemon.json", &["--set-as-default"]));
+    done(place.gpool("configure", "docker", "daemon.json", &[]));
+    assert_eq!(fs::read_to_string(place.path("daemon.json")).unwrap(), after);
+    done(place.gpool("unconfigure", "docker", "daemon.json", &[]));
+    assert_eq!(fs::read_to_string(place.path("daemon.json")).unwrap(), before);
+    assert_eq!(place.names(), ["daemon.json", "gpool-runtime"]);
+    assert!(done(place.gpool("unconfigure", "docker", "daemon.json", &[])).contains("already"));
+}
+
+#[test]
+fn what_was_changed_since_stays() {
+    let place = Place::new();
+    fs::write(place.path("daemon.json"), "{}\n").unwrap();
+    done(place.gpool("configure", "docker", "daemon.json", &[]));
+    let text = fs::read_to_string(place.path("daemon.json")).unwrap();
+    fs::write(place.path("daemon.json"), text.replacen('{', "{\n  \"debug\": true,", 1)).unwrap();
+    done(place.gpool("unconfigure", "docker", "daemon.json", &[]));
+    let left: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(place.path("daemon.json")).unwrap()).unwrap();
+    assert_eq!(left, serde_json::json!({"debug": true}));
+    assert_eq!(place.names(), ["daemon.json", "gpool-runtime"]);
+}
+
+#[test]
+fn a_file_that_was_not_there_goes_again_and_a_link_stays_one() {
+    let place = Place::new();
+    done(place.gpool("configure", "docker", "new/daemon.json", &[]));
+    done(place.gpool("unconfigure", "docker", "new/daemon.json", &[]));
+    assert!(!place.path("new/daemon.json").exists());
+
+    fs::write(place.path("managed.json"), "{}").unwrap();
+    symlink("managed.json", place.path("daemon.json")).unwrap();
+    done(place.gpool("configure", "docker", "daemon.json", &[]));
+    assert!(fs::symlink_metadata(place.path("daemon.json")).unwrap().is_symlink());
+    assert!(fs::read_to_string(place.path("managed.json")).unwrap().contains("gpool"));
+}
+
+#[test]
+fn a_file_that_is_broken_is_left_alone() {
+    let place = Place::new();
+    fs::write(place.path("daemon.json"), "{\"debug\": true,}").unwrap();
+    refused(place.gpool("configure", "docker", "daemon.json", &[]), "Docker cannot read it either");
+    assert_eq!(fs::read_to_string(place.path("daemon.json")).unwrap(), "{\"debug\": true,}");
+    assert!(done(place.gpool("status", "docker", "daemon.json", &[])).contains("broken"));
+    // A runtime that is not there would stop every container that names it.
+    fs::remove_file(place.path("gpool-runtime")).unwrap();
+    let output = place.gpool("configure", "docker", "daemon.json", &[]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--runtime-path"), "{output:?}");
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// Stand-ins for engines that this machine's packages lack: they answer as the documented checkers do.
+#[test]
+fn what_the_engines_checker_refuses_is_not_put_in_place() {
+    let place = Place::new();
+    place.program("dockerd", "echo 'unable to configure the Docker daemon: no such directive' >&2; exit 1");
+    place.program("crio", "echo 'invalid runtime_path' >&2; exit 1");
+    fs::write(place.path("daemon.json"), "{}").unwrap();
+    refused(place.gpool("configure", "docker", "daemon.json", &[]), "no such directive");
+    refused(place.gpool("configure", "crio", "50-gpool.conf", &[]), "invalid runtime_path");
+    assert_eq!(place.names(), ["crio", "daemon.json", "dockerd", "gpool-runtime"]);
+
+    place.program("dockerd", "test \"$1 $2\" = '--validate --config-file' && grep -q gpool-runtime \"$3\"");
+    place.program("crio", "test \"$1\" = --config && grep -q runtime_path \"$2\" && test \"$3\" = config");
+    let said = done(place.gpool("configure", "docker", "daemon.json", &[]));
+    assert!(!said.contains("not checked"), "{said}");
+    done(place.gpool("configure", "cri-o", "50-gpool.conf", &[]));
+    done(place.gpool("unconfigure", "crio", "50-gpool.conf", &[]));
+    assert!(!place.path("50-gpool.conf").exists());
+}
+
+#[test]
+fn containerd_keeps_every_runtime_that_it_had() {
+    if !is_installed("containerd") {
+        return;
+    }
+    let place = Place::new();
+    let before =
+        "version = 2\n# a comment\n[plugins.\"io.containerd.internal.v1.opt\"]\npath = \"/var/lib/containerd/opt\"\n";
+    fs::write(place.path("config.toml"), before).unwrap();
+    let dump = |file: &str| -> toml::Table {
+        let output = Command::new("containerd").arg("--config").arg(place.path(file)).args(["config", "dump"]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap().parse().unwrap()
+    };
+    let runtimes = |dump: &toml::Table| {
+        let plugins = dump["plugins"].as_table().unwrap();
+        let plugin = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"]
+            .into_iter()
+            .find_map(|name| plugins.get(name)?.get("containerd")?.get("runtimes")?.as_table().cloned());
+        plugin.unwrap()
+    };
+    let had = runtimes(&dump("config.toml"));
+    let said = done(place.gpool("configure", "containerd", "config.toml", &[]));
+    assert!(said.contains("systemctl restart containerd"), "{said}");
+    let has = runtimes(&dump("config.toml"));
+    let runtime = place.path("gpool-runtime");
+    assert_eq!(has["gpool"]["options"]["BinaryName"].as_str(), runtime.to_str());
+    assert_eq!(has["gpool"]["pod_annotations"][0].as_str(), Some("gpool.io/*"));
+    for (name, runtime) in &had {
+        assert_eq!(has[name]["runtime_type"], runtime["runtime_type"], "{name}");
+    }
+    assert!(had.contains_key("runc"));
+    done(place.gpool("unconfigure", "containerd", "config.toml", &[]));
+    assert_eq!(fs::read_to_string(place.path("config.toml")).unwrap(), before);
+    assert_eq!(place.names(), ["config.toml", "gpool-runtime"]);
+}
+
+#[test]
+fn an_import_that_would_hide_the_entry_is_found_out() {
+    if !is_installed("containerd") {
+        return;
+    }
+    let place = Place::new();
+    let import = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.other]\nruntime_type = \"io.containerd.runc.v2\"\n";
+    fs::write(place.path("other.toml"), import).unwrap();
+    let before = format!("version = 2\nimports = [\"{}\"]\n", place.path("other.toml").display());
+    fs::write(place.path("config.toml"), &before).unwrap();
+    let output = place.gpool("configure", "containerd", "config.toml", &[]);
+    // From 2.1 on sections are merged, and the entry holds.
+    if !output.status.success() {
+        refused(output, "imports");
+        assert_eq!(fs::read_to_string(place.path("config.toml")).unwrap(), before);
+        assert_eq!(place.names(), ["config.toml", "gpool-runtime", "other.toml"]);
+    }
+}
+
+#[test]
+fn podman_gets_a_file_of_gpools_own() {
+    let place = Place::new();
+    let said = done(place.gpool("configure", "podman", "50-gpool.conf", &[]));
+    assert_eq!(is_installed("podman"), !said.contains("not checked"), "{said}");
+    done(place.gpool("unconfigure", "podman", "50-gpool.conf", &[]));
+    assert_eq!(place.names(), ["gpool-runtime"]);
+    fs::write(place.path("50-gpool.conf"), "[engine]\n").unwrap();
+    refused(place.gpool("configure", "podman", "50-gpool.conf", &[]), "was not written by gpool");
+}
+
+#[test]
+fn all_engines_have_a_state() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gpool")).args(["runtime", "status", "--format", "json"]).output();
+    let shown: serde_json::Value = serde_json::from_str(&done(output.unwrap())).unwrap();
+    let engines: Vec<_> = shown["engines"].as_array().unwrap().iter().map(|state| state["engine"].clone()).collect();
+    assert_eq!(engines, ["docker", "podman", "containerd", "crio"]);
+}
