@@ -9,8 +9,10 @@
 mod class;
 pub mod cuda;
 pub mod nvml;
+mod old_glibc;
 
 pub use class::{Class, cuda_classes};
+pub use old_glibc::OLD_GLIBC_LIBRARIES;
 
 /// The names that libcuda.so.1 of driver 535 exports, one on each line.
 pub const CUDA_535: &str = include_str!("../symbols/cuda-535.txt");

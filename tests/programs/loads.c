@@ -1,9 +1,7 @@
 /* Loads the driver when it is told to, in each of the ways in which programs do; also as a plugin. */
-#define _GNU_SOURCE
+#include "any_glibc.h"
 #include "driver_use.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -17,20 +15,20 @@ static const char *used(void *handle) {
 
 const char *plugin(void) { return used(dlopen("libcuda.so.1", RTLD_NOW)); }
 
+#ifndef LIBRARY
 static void say(const char *row, const char *answer) {
     printf("%s: %s\n", row, answer ? answer : "nothing");
     fflush(stdout);
 }
 
-#ifndef ONLY_LOADS
 typedef int (*lookup_function)(const char *, void **, int, unsigned long long);
 typedef int (*lookup_v2_function)(const char *, void **, int, unsigned long long, int *);
 
-static const char *driver_directory;
+static const char *driver_directory, *other_directory;
 
-static const char *by_path(const char *name) {
+static const char *by_path(const char *directory, const char *name) {
     char path[256];
-    snprintf(path, sizeof path, "%s/%s", driver_directory, name);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
     return used(dlopen(path, RTLD_NOW));
 }
 
@@ -61,11 +59,13 @@ static void plugins(const char *directory) {
     }
 }
 
+#define CALLS 100000
+
 static void *thread(void *handle) {
     total_function total = (total_function)dlsym(handle, "cuDeviceTotalMem_v2");
     size_t first = 0, bytes = 0;
     total(&first, 0);
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < CALLS; i++) {
         if (total(&bytes, 0) || bytes != first) return "differs";
     }
     return 0;
@@ -84,6 +84,21 @@ static void threads(void) {
 }
 
 static void at_exit(void) { say("atexit handler", plugin()); }
+
+/* After fork nobody may use a driver that the parent has initialised; who executes a program may. */
+static void in_children(void) {
+    used(dlopen("libcuda.so.1", RTLD_NOW));
+    fflush(stdout);
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (!child && !i) {
+            say("forked after use", plugin());
+            _exit(0);
+        }
+        if (!child) execl("/proc/self/exe", "loads", "executed after use", (char *)0);
+        waitpid(child, 0, 0);
+    }
+}
 
 static void closed_again(void) {
     for (int i = 0; i < 3; i++) {
@@ -106,22 +121,25 @@ static void way(int number, const char *directory) {
         break;
     case 3: say("dlopen deep-bound", used(dlopen("libcuda.so.1", RTLD_NOW | RTLD_DEEPBIND))); break;
     case 4: say("dlopen without version", used(dlopen("libcuda.so", RTLD_NOW))); break;
-    case 5: say("dlopen by path", by_path("libcuda.so.1")); break;
-    case 6: say("dlopen by path without version", by_path("libcuda.so")); break;
+    case 5: say("dlopen by path", by_path(driver_directory, "libcuda.so.1")); break;
+    case 6: say("dlopen by path without version", by_path(driver_directory, "libcuda.so")); break;
     case 7: say("dlmopen", used(dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW))); break;
     case 8: looked_up(); break;
     case 9: plugins(directory); break;
     case 10: closed_again(); break;
     case 11: threads(); break;
     case 12: atexit(at_exit); break;
+    case 13: say("another driver by its path", by_path(other_directory, "libcuda.so.1")); break;
+    case 14: in_children(); break;
     }
 }
 
 int main(int argc, char **argv) {
     const char *row = argc > 1 ? argv[1] : "";
-    if (!strcmp(row, "ways") && argc == 4) {
+    if (!strcmp(row, "ways") && argc == 5) {
         driver_directory = argv[3];
-        for (int number = 0; number < 13; number++) {
+        other_directory = argv[4];
+        for (int number = 0; number < 15; number++) {
             pid_t child = fork();
             if (!child) {
                 way(number, argv[2]);
@@ -141,11 +159,6 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(row, "setuid program") && !getauxval(AT_SECURE)) say(row, "the kernel did not make it one");
     else say(row, plugin());
-    return 0;
-}
-#else
-int main(int argc, char **argv) {
-    say(argc > 1 ? argv[1] : "loads", plugin());
     return 0;
 }
 #endif

@@ -36,12 +36,37 @@ pub fn compile(source: &str, directory: &Path, name: &str, arguments: &[&str]) -
 
 /// The same for a program that includes `any_glibc.h`.
 pub fn compile_for_any_glibc(source: &str, directory: &Path, name: &str) -> Result<PathBuf> {
-    compile(source, directory, name, &["-nostartfiles", "-Wl,--no-as-needed", "-l:libdl.so.2"])
+    compile_with(source, directory, name, &["-nostartfiles"], &[])
 }
 
-/// The same for musl, unpacked in `musl` with its headers; the loader is copied beside the program.
-pub fn compile_for_musl(source: &str, directory: &Path, name: &str, musl: &Path) -> Result<PathBuf> {
-    let loader = directory.join("ld-musl-x86_64.so.1");
+/// The same, linked with the libraries `more`.
+pub fn compile_linked_for_any_glibc(source: &str, directory: &Path, name: &str, more: &[&str]) -> Result<PathBuf> {
+    compile_with(source, directory, name, &["-nostartfiles"], more)
+}
+
+/// A library of the same kind, linked with the libraries `more`.
+pub fn compile_library_for_any_glibc(source: &str, directory: &Path, name: &str, more: &[&str]) -> Result<PathBuf> {
+    compile_with(source, directory, name, &["-shared", "-fPIC", "-DLIBRARY"], more)
+}
+
+fn compile_with(source: &str, directory: &Path, name: &str, kind: &[&str], more: &[&str]) -> Result<PathBuf> {
+    let old = ["-Wl,--no-as-needed", "-l:libdl.so.2", "-l:libpthread.so.0"];
+    compile(source, directory, name, &[kind, &old, more].concat())
+}
+
+/// The loader of [`compile_for_musl`], beside the program.
+pub const MUSL_LOADER: &str = "ld-musl-x86_64.so.1";
+
+/// The same for musl, unpacked in `musl` with its headers. The loader is copied beside the program, which looks for it at
+/// `place`.
+pub fn compile_for_musl(
+    source: &str,
+    directory: &Path,
+    name: &str,
+    musl: &Path,
+    place: impl AsRef<Path>,
+) -> Result<PathBuf> {
+    let loader = directory.join(MUSL_LOADER);
     fs::copy(musl.join("usr/lib/x86_64-linux-musl/libc.so"), &loader).context("musl's loader")?;
     let path = |path: &str| musl.join(path).display().to_string();
     let libraries = path("usr/lib/x86_64-linux-musl");
@@ -50,10 +75,12 @@ pub fn compile_for_musl(source: &str, directory: &Path, name: &str, musl: &Path)
         format!("-I{}", path("usr/include/x86_64-linux-musl")),
         "-nostdlib".to_owned(),
         "-no-pie".to_owned(),
-        format!("-Wl,--dynamic-linker={}", loader.display()),
+        format!("-Wl,--dynamic-linker={}", place.as_ref().display()),
         format!("{libraries}/crt1.o"),
         format!("{libraries}/crti.o"),
-        loader.display().to_string(),
+        format!("-L{libraries}"),
+        // By its name alone: the loader takes that for itself, wherever it lies.
+        "-l:libc.so".to_owned(),
         format!("{libraries}/crtn.o"),
     ];
     compile(source, directory, name, &arguments.each_ref().map(String::as_str))

@@ -25,3 +25,5 @@ mod stream;
 mod transfer;
 mod virtual_memory;
 mod wait;
+
+gpool_driver_abi::needs_old_glibc!(library);

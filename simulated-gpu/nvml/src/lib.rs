@@ -12,3 +12,5 @@ mod memory;
 mod processes;
 mod system;
 mod utilization;
+
+gpool_driver_abi::needs_old_glibc!(library);

@@ -2,7 +2,7 @@
 
 use super::answers::Answers;
 use super::{GLIBCS, MUSL, RUNTIMES, verdicts};
-use crate::c_program::{compile_for_any_glibc, compile_for_musl};
+use crate::c_program::{MUSL_LOADER, compile_for_any_glibc, compile_for_musl};
 use crate::downloads::Downloads;
 use crate::exports;
 use crate::failure::{Context, Failure, Result};
@@ -42,7 +42,7 @@ impl Data {
             questions(&mut script, &format!(" glibc-{}", packages.suite), &started);
         }
         if let Some(musl) = downloads.unpacked(&MUSL) {
-            let program = compile_for_musl(MUSL_SOURCE, directory, "musl", &musl)?;
+            let program = compile_for_musl(MUSL_SOURCE, directory, "musl", &musl, directory.join(MUSL_LOADER))?;
             script += &format!("echo '## musl'; LD_LIBRARY_PATH={LIBRARIES} {}\n", program.display());
         }
         // The newest runtime is written in C++; apt is too, so that Debian always has its library.
