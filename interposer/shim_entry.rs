@@ -2,6 +2,7 @@
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use gpool_interposer_logic::exported_names::ExportedNames;
 
 // Generated: an index for every name, used or not.
 #[allow(dead_code, non_snake_case, non_upper_case_globals, missing_docs, clippy::undocumented_unsafe_blocks)]
@@ -47,6 +48,8 @@ extern "C" fn resolve() {
     if library.is_null() {
         return;
     }
+    // SAFETY: a live handle of glibc's own dlopen, for which alone the shims are built.
+    let exports = unsafe { ExportedNames::of(library) };
     let mut name = [0; LONGEST + 1];
     let mut coded = NAMES.iter();
     for slot in &SLOTS {
@@ -57,6 +60,10 @@ extern "C" fn resolve() {
             if *byte == 0 {
                 break;
             }
+        }
+        // SAFETY: the library stays loaded.
+        if !unsafe { exports.have(&name) } {
+            continue;
         }
         // SAFETY: a live handle and a terminated name.
         let address = unsafe { libc::dlsym(library, name.as_ptr().cast()) };

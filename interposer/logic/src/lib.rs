@@ -8,7 +8,7 @@
 //! `physical` and `pools` (what is charged for things that the driver tells no size of), `contexts` (whose memory and work it is),
 //! `gate` (the hot path and the slow one behind it), `credit` (what the hot path spends), `estimates` and `learning`
 //! (what work is expected to cost), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `lookup` (what
-//! a look-up by name may hand out), `watcher` (the thread that looks when the program is silent).
+//! a look-up by name may hand out), `exported_names` (what the real library has at all), `watcher` (the thread that looks when the program is silent).
 //! and `pools` (what is charged for things that the driver tells no size of), `contexts` (whose memory and work it is), `gate` (the hot path and the slow one behind it), `credit` (what the hot path spends), `estimates` and
 //! `learning` (what work is expected to cost), `bursts` and `anchors` (measuring), `watcher` (the thread that looks
 //! when the program is silent).
@@ -24,6 +24,7 @@ pub mod copies;
 pub mod credit;
 pub mod driver;
 pub mod estimates;
+pub mod exported_names;
 pub mod futex;
 pub mod gate;
 pub mod handles;
