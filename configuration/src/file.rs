@@ -86,7 +86,7 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::{ClassName, HangAction, LiarAction};
+    use crate::keys::{ClassName, Compat, HangAction, LiarAction};
 
     fn parsed(text: &str) -> Result<Configuration, ConfigurationError> {
         parse(Path::new("/etc/gpool/config.toml"), text)
@@ -108,6 +108,14 @@ mod tests {
     fn a_relative_runtime_is_refused() {
         let text = parsed("[runtime]\nlow_level = [\"runc\"]\n").unwrap_err().to_string();
         assert!(text.contains("runtime.low_level") && text.contains("absolute"), "{text}");
+    }
+
+    #[test]
+    fn the_image_s_libcuda_is_taken_only_where_it_is_said() {
+        assert_eq!(Configuration::default().driver.compat, Compat::Host);
+        assert_eq!(parsed("[driver]\ncompat = \"image\"\n").unwrap().driver.compat, Compat::Image);
+        let text = parsed("[driver]\ncompat = \"newest\"\n").unwrap_err().to_string();
+        assert!(["line 2", "`newest`", "`host`", "`image`"].iter().all(|part| text.contains(part)), "{text}");
     }
 
     #[test]

@@ -69,6 +69,8 @@ pub struct Driver {
     pub nvml: PathBuf,
     /// Directories searched for the driver's libraries, first match wins.
     pub library_dirs: Vec<PathBuf>,
+    /// Whose libcuda is behind the shim where an image brings one for CUDA forward compatibility.
+    pub compat: Compat,
     /// Where the host's GPU device nodes are; in a container they are always in /dev.
     pub device_dir: PathBuf,
     /// Memory that one CUDA context is taken to cost until it has been measured on this host, in bytes.
@@ -85,11 +87,22 @@ impl Default for Driver {
             library_dirs: ["/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib64"]
                 .map(PathBuf::from)
                 .to_vec(),
+            compat: Compat::Host,
             device_dir: "/dev".into(),
             context_bytes: 512 << 20,
             mounts: Vec::new(),
         }
     }
+}
+
+/// Which libcuda a container runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compat {
+    /// The host's, always.
+    Host,
+    /// The newest in the image's `/usr/local/cuda*/compat`, if that is newer than the host's.
+    Image,
 }
 
 /// `[[driver.mount]]`

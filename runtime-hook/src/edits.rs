@@ -6,7 +6,7 @@
 use crate::devices::{self, Device};
 use crate::fields::{fragment, list, object};
 use crate::image::Image;
-use crate::libraries;
+use crate::libraries::{self, Copies};
 use crate::spec::INJECTED;
 use gpool_protocol::{Edit, ErrorBody, ErrorCode, LeaseId};
 use oci_spec::runtime::{HookBuilder, MountBuilder};
@@ -44,6 +44,19 @@ pub fn check(spec: &Value) -> Result<(), ErrorBody> {
     }
 }
 
+/// Refuses an image whose /dev leads elsewhere: runc 1.1.5 follows such a link on the host when it makes `/dev/fd` and the
+/// like, and the driver's own library would not be at the one place where it may be.
+pub fn check_image(image: &Image) -> Result<(), ErrorBody> {
+    if !image.is_link("/dev") {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::ShimNotOnTop,
+        "/dev is a symbolic link in the image, and what a lease puts there could come to lie elsewhere",
+        "use an image in which /dev is a directory or absent",
+    ))
+}
+
 /// The container's root as config.json names it, made absolute with the bundle's path.
 pub fn root_path(spec: &Value, bundle: &Path) -> Result<PathBuf, ErrorBody> {
     match spec["root"]["path"].as_str() {
@@ -60,11 +73,12 @@ pub fn root_path(spec: &Value, bundle: &Path) -> Result<PathBuf, ErrorBody> {
 pub fn apply(spec: &mut Value, image: &Image, lease: &LeaseId, edits: &[Edit]) -> Result<(), ErrorBody> {
     let leased: Vec<Device<'_>> = edits.iter().filter_map(leased_device).collect();
     devices::inject(spec, &leased)?;
+    let copies = Copies::find(image, &spec["process"]);
     for edit in edits {
         match edit {
             Edit::Device { .. } => {}
             Edit::Mount { source, destination, options } => mount(spec, source, destination, options)?,
-            Edit::Library { source, file_name } => library(spec, image, source, file_name)?,
+            Edit::Library { source, file_name } => library(spec, image, &copies, source, file_name)?,
             Edit::Env { name, value } => set_env(spec, name, value)?,
             Edit::Hook { path, args, env } => {
                 let mut env = env.clone();
@@ -105,8 +119,8 @@ fn same_path(a: &str, b: &str) -> bool {
     Path::new(a).components().eq(Path::new(b).components())
 }
 
-fn library(spec: &mut Value, image: &Image, source: &str, file_name: &str) -> Result<(), ErrorBody> {
-    let mut places = libraries::destinations(image, file_name);
+fn library(spec: &mut Value, image: &Image, copies: &Copies, source: &str, file_name: &str) -> Result<(), ErrorBody> {
+    let mut places = libraries::destinations(image, copies, file_name);
     for place in libraries::foreign_mounts(list(spec, &["mounts"])?, file_name) {
         if !places.iter().any(|known| same_path(known, &place)) {
             places.push(place);

@@ -118,9 +118,8 @@ fn create_runtime(call: &Call, state: &[u8]) -> Result<(), ErrorBody> {
     let spec = read_spec(Path::new(bundle));
     // crun says where the root is; under user namespaces config.json may be unreadable.
     let root = state["root"].as_str().or(spec["root"]["path"].as_str()).ok_or_else(|| invalid("no root"))?;
-    let mounts = spec["mounts"].as_array().map(Vec::as_slice).unwrap_or_default();
     // Before the lease is bound: a container that does not start needs none.
-    mounted::check(pid, &Path::new(bundle).join(root), mounts, &call.shims)?;
+    mounted::check(pid, &Path::new(bundle).join(root), &spec, &call.shims)?;
     let client = Client::new(&call.socket).with_timeout(BIND_PATIENCE);
     client.post::<_, Value>(&format!("/v1/leases/{}/bind", call.lease), &BindRequest { init_pid: HostPid(pid) })?;
     Ok(())

@@ -10,9 +10,10 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The directory in which multiarch images keep libraries.
 const MULTIARCH: &str = "/usr/lib/x86_64-linux-gnu";
@@ -87,6 +88,25 @@ impl Image {
     /// The inode of the directory at `path`.
     pub fn directory(&self, path: &str) -> Option<Inode> {
         self.stat(path, OFlag::O_DIRECTORY).map(|stat| (stat.st_dev, stat.st_ino))
+    }
+
+    /// Where on the host the regular file is that `path` leads to. Good for as long as nobody changes the image.
+    pub fn host_path(&self, path: &str) -> Option<PathBuf> {
+        self.file(path)?;
+        let file = self.look_up(path, OFlag::O_PATH).ok()?;
+        let real = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok();
+        let (root, found) = (real(&self.root)?, real(&file)?);
+        found.starts_with(&root).then_some(found)
+    }
+
+    /// What is in the regular file that `path` leads to; none if it is absent or longer than `limit` bytes.
+    pub fn read(&self, path: &str, limit: usize) -> Option<Vec<u8>> {
+        // Nothing but a file is opened: with a device that could do something.
+        self.file(path)?;
+        let file = self.look_up(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
+        let mut bytes = Vec::new();
+        std::fs::File::from(file).take(limit as u64 + 1).read_to_end(&mut bytes).ok()?;
+        (bytes.len() <= limit).then_some(bytes)
     }
 
     /// Whether `path` itself is a symbolic link.
@@ -171,6 +191,13 @@ mod tests {
         assert_eq!(image.directory("/upwards"), image.directory("/"));
         assert_eq!(image.file("/inside"), image.file("/usr/lib/a"));
         assert!(image.is_link("/inside") && !image.is_link("/usr/lib/a"));
+        assert_eq!(image.host_path("/inside"), Some(dir.path().canonicalize().unwrap().join("usr/lib/a")));
+        assert_eq!(image.host_path("/absolute/secret"), None);
+        assert_eq!(image.read("/inside", 1), Some(b"x".to_vec()));
+        assert_eq!(
+            [image.read("/inside", 0), image.read("/absolute/secret", 9), image.read("/usr", 9)],
+            [None, None, None]
+        );
         assert_presentable(&Image::open(&dir.path().join("absent")).unwrap_err());
     }
 }

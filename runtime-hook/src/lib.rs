@@ -13,6 +13,7 @@
 
 mod argv;
 mod bundle;
+mod compat;
 mod devices;
 mod edits;
 mod fields;
@@ -22,6 +23,7 @@ mod libraries;
 mod low_level;
 mod mounted;
 mod report;
+mod search_path;
 mod spec;
 mod wrapper;
 

@@ -4,6 +4,7 @@
 //! in a directory that the image adds, and not in one where an injector such as CDI has put the driver's own.
 
 use crate::image::Image;
+use crate::search_path;
 use serde_json::Value;
 
 /// Directories besides the loader's in which images and injectors keep copies of driver libraries.
@@ -17,6 +18,9 @@ const OTHER_DIRECTORIES: [&str; 8] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
 ];
+/// Below each directory the loader prefers what is made for newer processors (glibc 2.33 and later).
+const PROCESSOR_DIRECTORIES: [&str; 4] =
+    ["", "/glibc-hwcaps/x86-64-v2", "/glibc-hwcaps/x86-64-v3", "/glibc-hwcaps/x86-64-v4"];
 /// gpool's own directory in the container; the driver's libraries lie there under their own names.
 const OWN_DIRECTORY: &str = "/dev/gpool/";
 
@@ -34,34 +38,61 @@ pub fn is_copy(name: &str, stem: &str) -> bool {
     name.strip_prefix(stem).is_some_and(|rest| rest.is_empty() || version(rest))
 }
 
+/// Whether a file of this name can be a library of the driver.
+pub fn is_of_driver(name: &str) -> bool {
+    ["libcuda", "libnvidia-"].iter().any(|prefix| name.starts_with(prefix)) && name.contains(".so")
+}
+
+/// Every library of the driver that a program in the container may find.
+#[derive(Debug)]
+pub struct Copies {
+    /// Each directory once, by the first of its names, with the names of such files in it.
+    directories: Vec<(String, Vec<String>)>,
+}
+
+impl Copies {
+    /// Looks where loaders, images and injectors have libraries, and where this image and `process`, as config.json
+    /// describes it, say that the loader shall look.
+    pub fn find(image: &Image, process: &Value) -> Self {
+        let known = [image.library_directory()].into_iter().chain(OTHER_DIRECTORIES).map(str::to_owned);
+        let told = search_path::directories(image, process);
+        let (mut inodes, mut directories) = (Vec::new(), Vec::new());
+        for directory in known.chain(compat_directories(image)).chain(told) {
+            for below in PROCESSOR_DIRECTORIES {
+                let directory = format!("{directory}{below}");
+                // With a merged /usr several names lead to one directory.
+                let Some(inode) = image.directory(&directory).filter(|inode| !inodes.contains(inode)) else { continue };
+                inodes.push(inode);
+                let names = image.names(&directory).into_iter().filter_map(|name| name.into_string().ok());
+                directories.push((directory, names.filter(|name| is_of_driver(name)).collect()));
+            }
+        }
+        Self { directories }
+    }
+
+    /// The paths of all copies of `stem`, such as `libcuda.so`.
+    pub fn of<'a>(&'a self, stem: &'a str) -> impl Iterator<Item = String> + 'a {
+        self.directories.iter().flat_map(move |(directory, names)| {
+            names.iter().filter(move |name| is_copy(name, stem)).map(move |name| format!("{directory}/{name}"))
+        })
+    }
+}
+
 /// All paths in the container at which `file_name` has to be mounted: its place and its unversioned name's in
 /// the loader's directory, and every copy that the image brings.
-pub fn destinations(image: &Image, file_name: &str) -> Vec<String> {
+pub fn destinations(image: &Image, copies: &Copies, file_name: &str) -> Vec<String> {
     let stem = unversioned(file_name);
     let main = image.library_directory();
     let mut places: Vec<String> = vec![format!("{main}/{file_name}")];
     if stem != file_name {
         places.push(format!("{main}/{stem}"));
     }
-    let mut searched = Vec::new();
     let mut links = Vec::new();
-    for directory in
-        [main].into_iter().map(str::to_owned).chain(OTHER_DIRECTORIES.map(str::to_owned)).chain(compat(image))
-    {
-        // With a merged /usr several names lead to one directory.
-        let Some(inode) = image.directory(&directory) else { continue };
-        if searched.contains(&inode) {
+    for path in copies.of(stem) {
+        if image.file(&path).is_none() || places.contains(&path) {
             continue;
         }
-        searched.push(inode);
-        let copies = image.names(&directory).into_iter().filter_map(|name| name.into_string().ok());
-        for name in copies.filter(|name| is_copy(name, stem)) {
-            let path = format!("{directory}/{name}");
-            if image.file(&path).is_none() || places.contains(&path) {
-                continue;
-            }
-            if image.is_link(&path) { links.push(path) } else { places.push(path) }
-        }
+        if image.is_link(&path) { links.push(path) } else { places.push(path) }
     }
     // A link to a file that is covered already needs nothing; the low-level runtime would follow it there.
     let mut covered: Vec<_> = places.iter().filter_map(|path| image.file(path)).collect();
@@ -75,7 +106,7 @@ pub fn destinations(image: &Image, file_name: &str) -> Vec<String> {
 }
 
 /// `/usr/local/cuda*/compat`, where CUDA images keep a driver library for forward compatibility.
-fn compat(image: &Image) -> Vec<String> {
+pub fn compat_directories(image: &Image) -> Vec<String> {
     let names = image.names("/usr/local").into_iter().filter_map(|name| name.into_string().ok());
     names.filter(|name| name.starts_with("cuda")).map(|name| format!("/usr/local/{name}/compat")).collect()
 }
@@ -123,18 +154,23 @@ mod tests {
         symlink("cuda-12.4", dir.path().join("usr/local/cuda")).unwrap();
         symlink("libcuda.so.550.54.14", dir.path().join("usr/local/cuda-12.4/compat/libcuda.so.1")).unwrap();
         put("usr/local/nvidia/lib64/libcuda.so.1");
+        put("odd/libcuda.so");
+        put("odd/glibc-hwcaps/x86-64-v3/libcuda.so.1");
         put("opt/real/libcuda.so.1");
         symlink("/opt/real/libcuda.so.1", dir.path().join("usr/lib/libcuda.so.1")).unwrap();
         symlink("/nowhere", dir.path().join("usr/lib/libcuda.so")).unwrap();
         let image = Image::open(dir.path()).unwrap();
+        let process = json!({"env": ["LD_LIBRARY_PATH=/odd"]});
         assert_eq!(
-            destinations(&image, "libcuda.so.1"),
+            destinations(&image, &Copies::find(&image, &process), "libcuda.so.1"),
             [
                 "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
                 "/usr/lib/x86_64-linux-gnu/libcuda.so",
                 "/usr/lib/x86_64-linux-gnu/libcuda.so.535.54.03",
                 "/usr/local/nvidia/lib64/libcuda.so.1",
                 "/usr/local/cuda/compat/libcuda.so.550.54.14",
+                "/odd/libcuda.so",
+                "/odd/glibc-hwcaps/x86-64-v3/libcuda.so.1",
                 "/usr/lib/libcuda.so.1",
             ]
         );

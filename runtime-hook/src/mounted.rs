@@ -7,7 +7,7 @@
 //! config.json orders are judged instead, the last one at each place.
 
 use crate::image::{Image, Inode};
-use crate::libraries::is_copy;
+use crate::libraries::{Copies, is_copy};
 use gpool_protocol::{ErrorBody, ErrorCode};
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -23,10 +23,11 @@ const SHIMMED: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 /// Where the shims themselves find the driver's own.
 const REAL: &str = "/dev/gpool/real/";
 
-/// Checks the container of `init_pid`, whose root is at `root` and whose config.json orders `mounts`.
-pub fn check(init_pid: u32, root: &Path, mounts: &[Value], shims: &[PathBuf]) -> Result<(), ErrorBody> {
+/// Checks the container of `init_pid`, whose root is at `root` and whose config.json is `spec`.
+pub fn check(init_pid: u32, root: &Path, spec: &Value, shims: &[PathBuf]) -> Result<(), ErrorBody> {
     let shims: BTreeMap<Inode, &Path> =
         shims.iter().map(|path| Ok((inode(path)?, path.as_path()))).collect::<Result<_, _>>()?;
+    let mounts = spec["mounts"].as_array().map(Vec::as_slice).unwrap_or_default();
     let root = root.canonicalize().map_err(|error| unreadable(root, &error))?;
     let table_path = PathBuf::from(format!("/proc/{init_pid}/mountinfo"));
     let table = std::fs::read(&table_path).map_err(|error| unreadable(&table_path, &error))?;
@@ -40,7 +41,31 @@ pub fn check(init_pid: u32, root: &Path, mounts: &[Value], shims: &[PathBuf]) ->
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let seen = open(&init_root, flags, Mode::empty()).and_then(|fd| Image::within(fd, &root.to_string_lossy()));
     let seen = seen.map_err(|errno| unreadable(&init_root, &errno.into()))?;
-    judge(&made, |place| seen.file(place), &shims)
+    judge(&made, |place| seen.file(place), &shims)?;
+    // Volumes bring libraries that are in no image, in directories where nothing of gpool's is mounted.
+    let copies = Copies::find(&seen, &spec["process"]);
+    let copies = SHIMMED.iter().flat_map(|stem| copies.of(stem)).filter(|path| seen.file(path).is_some());
+    judge_places(&copies.collect::<Vec<_>>(), |place| seen.file(place), &shims)?;
+    judge_sources(&Image::open(&root)?, &root, mounts, |place| seen.file(place))
+}
+
+/// A library that comes from the image must be that file: a path is followed anew when it is mounted, and by then
+/// somebody else might have made a part of it a link that leads out of the image.
+fn judge_sources(
+    image: &Image,
+    root: &Path,
+    mounts: &[Value],
+    visible: impl Fn(&str) -> Option<Inode>,
+) -> Result<(), ErrorBody> {
+    for mount in mounts {
+        let (Some(source), Some(place)) = (mount["source"].as_str(), mount["destination"].as_str()) else { continue };
+        let Ok(within) = Path::new(source).strip_prefix(root) else { continue };
+        let file = image.file(&format!("/{}", within.display()));
+        if file.is_none() || visible(place) != file {
+            return Err(not_on_top(&format!("{place} in the container is not the file {source} of its image")));
+        }
+    }
+    Ok(())
 }
 
 /// Every library in `places` must be a shim as seen through `visible`, and every shim must be seen somewhere.
@@ -49,17 +74,24 @@ fn judge(
     visible: impl Fn(&str) -> Option<Inode>,
     shims: &BTreeMap<Inode, &Path>,
 ) -> Result<(), ErrorBody> {
-    let mut missing = shims.clone();
-    for place in places.iter().filter(|place| must_be_shim(place)) {
-        let found = visible(place);
-        if !found.is_some_and(|inode| shims.contains_key(&inode)) {
-            return Err(not_on_top(&format!("{place} in the container is not gpool's shim but another library")));
-        }
-        found.map(|inode| missing.remove(&inode));
-    }
-    match missing.values().next() {
+    let places: Vec<String> = places.iter().filter(|place| must_be_shim(place)).cloned().collect();
+    judge_places(&places, &visible, shims)?;
+    let found: Vec<Inode> = places.iter().filter_map(|place| visible(place)).collect();
+    match shims.iter().find(|(inode, _)| !found.contains(inode)) {
         None => Ok(()),
-        Some(path) => Err(not_on_top(&format!("the shim {} is not mounted in the container", path.display()))),
+        Some((_, path)) => Err(not_on_top(&format!("the shim {} is not mounted in the container", path.display()))),
+    }
+}
+
+fn judge_places(
+    places: &[String],
+    visible: impl Fn(&str) -> Option<Inode>,
+    shims: &BTreeMap<Inode, &Path>,
+) -> Result<(), ErrorBody> {
+    let is_shim = |place: &&String| visible(place).is_some_and(|inode| shims.contains_key(&inode));
+    match places.iter().find(|place| !is_shim(place)) {
+        None => Ok(()),
+        Some(place) => Err(not_on_top(&format!("{place} in the container is not gpool's shim but another library"))),
     }
 }
 
@@ -148,6 +180,28 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_not_the_image_s_own_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("own"), "o").unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", dir.path().join("link")).unwrap();
+        let image = Image::open(dir.path()).unwrap();
+        let judged = |name: &str, seen: Option<Inode>| {
+            let mounts = [
+                json!({"destination": "/data", "source": "/elsewhere"}),
+                json!({"destination": "/dev/gpool/real/libcuda.so.1", "source": dir.path().join(name)}),
+            ];
+            judge_sources(&image, dir.path(), &mounts, |place| seen.filter(|_| place.ends_with("libcuda.so.1")))
+        };
+        let own = image.file("/own");
+        assert_eq!(judged("own", own), Ok(()));
+        for (name, seen) in [("own", Some((1, 99))), ("own", None), ("link", own), ("absent", None)] {
+            let error = judged(name, seen).unwrap_err();
+            assert_presentable(&error);
+            assert_eq!(error.code, ErrorCode::ShimNotOnTop);
+        }
+    }
+
+    #[test]
     fn the_mount_table_is_read_below_the_root_only() {
         let table = b"65 1 0:44 / / rw - ext4 x rw\n71 65 0:1 / /b/my\\040root rw - overlay o rw\n\
                       72 71 0:2 /a /b/my\\040root/usr/lib/x ro - ext4 d rw\n73 71 0:2 / /b/my\\040rootless rw - a b c\n\n";
@@ -172,7 +226,9 @@ mod tests {
         std::fs::write(&shim, "s").unwrap();
         std::fs::write(&other, "o").unwrap();
         let order = |source: &Path| json!({"destination": "/usr/lib/libcuda.so.1", "source": source});
-        let check = |mounts: &[Value]| check(std::process::id(), dir.path(), mounts, std::slice::from_ref(&shim));
+        let check = |mounts: &[Value]| {
+            check(std::process::id(), dir.path(), &json!({"mounts": mounts}), std::slice::from_ref(&shim))
+        };
         assert_eq!(check(&[order(&other), order(&shim)]), Ok(()));
         assert_presentable(&check(&[order(&shim), order(&other)]).unwrap_err());
         assert_presentable(&check(&[]).unwrap_err());

@@ -2,12 +2,13 @@
 
 use crate::argv::{Creation, Invocation, scan};
 use crate::bundle::{Bundle, Config};
+use crate::compat;
 use crate::edits;
 use crate::image::Image;
 use crate::low_level::{self, Launch};
 use crate::report::report;
 use crate::spec::{self, Described};
-use gpool_configuration::{Configuration, ConfigurationError};
+use gpool_configuration::{Compat, Configuration, ConfigurationError};
 use gpool_protocol::{Client, ContainerId, ErrorBody, ErrorCode, LeaseGranted, LeaseId, LeaseRequest, Request};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -120,9 +121,13 @@ fn honour(requested: Requested, creation: &Creation, configuration: &Configurati
     let Some(request) = Request::read(source)? else { return Ok(()) };
     edits::check(&spec)?;
     let image = Image::open(&edits::root_path(&spec, bundle.path())?)?;
+    edits::check_image(&image)?;
     let asked = LeaseRequest { container_id: container_id(creation)?, request };
     let client = Client::new(&configuration.socket.path);
-    let granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;
+    let mut granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;
+    if configuration.driver.compat == Compat::Image {
+        compat::prefer_image(&mut granted.edits, &image);
+    }
     let edited = edits::apply(&mut spec, &image, &granted.lease_id, &granted.edits);
     edited.and_then(|()| bundle.replace(&config, &spec)).inspect_err(|_| give_back(&client, &granted.lease_id))
 }

@@ -116,6 +116,76 @@ fn a_library_that_lies_over_the_shim_stops_the_start() {
     assert_eq!(supervisor.received().len(), 1, "nothing is bound");
 }
 
+/// The edits of a lease with the host's library, a file of the bundle, behind the shim.
+fn with_real_library(bundle: &TestBundle, file: &str) -> Value {
+    let mut granted = bundle.granted(false);
+    let (source, place) = (bundle.dir().join(file), "/dev/gpool/real/libcuda.so.1");
+    let mount = json!({"kind": "mount", "source": source, "destination": place, "options": ["bind", "ro"]});
+    granted["edits"].as_array_mut().unwrap().insert(0, mount);
+    granted
+}
+
+/// Engines differ in what they clear away of an image's links before the low-level runtime sees them.
+#[test]
+fn nothing_is_made_where_a_link_of_the_image_leads_on_the_host() {
+    let Some(runc) = low_level_or_skip() else { return };
+    for (name, held) in [("usr/lib", true), ("dev", false)] {
+        let bundle = TestBundle::new("linked", "busybox cat /usr/lib/libcuda.so.1 /dev/gpool/control");
+        let outside = tempfile::tempdir().unwrap();
+        let link = bundle.dir().join("rootfs").join(name);
+        let _ = std::fs::remove_dir_all(&link);
+        std::os::unix::fs::symlink(outside.path(), &link).unwrap();
+        // The image has that place too.
+        let inside = bundle.dir().join("rootfs").join(outside.path().strip_prefix("/").unwrap());
+        std::fs::create_dir_all(inside).unwrap();
+        bundle.put("control", "control page\n");
+        bundle.put("shim", "shim\n");
+        bundle.put("driver", "driver\n");
+        bundle.change(|spec| spec["annotations"] = json!({"gpool.io/fraction": "0.3"}));
+        let granted = with_real_library(&bundle, "driver");
+        let supervisor = FakeSupervisor::start(&bundle.dir().join("s"), granted);
+        match prepare(&installation(bundle.dir(), supervisor.socket(), &runc), &command_line(&bundle)) {
+            Ok(launch) => {
+                let output = Command::new(launch.program).args(launch.arguments).output().unwrap();
+                assert_eq!(text(&output).0, "shim\ncontrol page\n", "{name}: {:?}", text(&output));
+                assert!(held, "{name}");
+            }
+            Err(error) => assert!(!held && error.to_string().contains("GPOOL-E303"), "{name}: {error}"),
+        }
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0, "{name}: something went out of the image");
+    }
+}
+
+/// `[driver] compat = "image"`: the file behind the shim is the image's own, and the shim lies over that all the same.
+#[test]
+fn a_newer_libcuda_of_the_image_is_behind_the_shim() {
+    let Some(runc) = low_level_or_skip() else { return };
+    let script = "cd /usr/local/cuda/compat; busybox cat /dev/gpool/real/libcuda.so.1 libcuda.so.1 libcuda.so.575.9";
+    let bundle = TestBundle::new("compat", script);
+    std::fs::create_dir_all(bundle.dir().join("rootfs/usr/local/cuda/compat")).unwrap();
+    bundle.put("rootfs/usr/local/cuda/compat/libcuda.so.575.9", "the image's own\n");
+    let link = bundle.dir().join("rootfs/usr/local/cuda/compat/libcuda.so.1");
+    std::os::unix::fs::symlink("libcuda.so.575.9", link).unwrap();
+    bundle.put("control", "c");
+    bundle.put("shim", "shim\n");
+    bundle.put("libcuda.so.550.54.14", "the host's\n");
+    bundle.change(|spec| spec["annotations"] = json!({"gpool.io/fraction": "0.3"}));
+    let granted = with_real_library(&bundle, "libcuda.so.550.54.14");
+    for (compat, behind) in [("image", "the image's own"), ("host", "the host's")] {
+        let supervisor = FakeSupervisor::start(&bundle.dir().join("s"), granted.clone());
+        let installation = installation(bundle.dir(), supervisor.socket(), &runc);
+        let text_before = std::fs::read_to_string(&installation.configuration).unwrap();
+        let configured = format!("{text_before}[driver]\ncompat = {compat:?}\n");
+        std::fs::write(&installation.configuration, configured).unwrap();
+        let before = std::fs::read(bundle.config()).unwrap();
+        let (stdout, stderr) = text(&launch(&installation, &bundle));
+        assert_eq!(stdout.lines().collect::<Vec<_>>(), [behind, "shim", "shim"], "{compat}: {stderr}");
+        std::fs::write(bundle.config(), before).unwrap();
+        drop(supervisor);
+        let _ = std::fs::remove_file(bundle.dir().join("s"));
+    }
+}
+
 #[test]
 fn without_a_supervisor_there_is_one_line_and_nothing_is_touched() {
     let Some(runc) = low_level_or_skip() else { return };

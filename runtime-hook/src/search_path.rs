@@ -1,0 +1,116 @@
+//! Where the image's loader looks for libraries beyond its own directory: what ld.so.conf and ld.so.cache name, and
+//! LD_LIBRARY_PATH as the container's process is started with.
+
+use crate::image::Image;
+use serde_json::Value;
+
+/// A longer file is none that ldconfig has written or reads.
+const FILE_LIMIT_BYTES: usize = 8 << 20;
+/// An image that names more directories hides what comes after.
+const DIRECTORY_LIMIT: usize = 256;
+/// Files may include others this deep.
+const INCLUDE_DEPTH: u32 = 4;
+
+/// All these directories in no order that matters, with repetitions.
+pub fn directories(image: &Image, process: &Value) -> Vec<String> {
+    let mut found = from_env(process);
+    from_configuration(image, "/etc/ld.so.conf", INCLUDE_DEPTH, &mut found);
+    found.extend(from_cache(&image.read("/etc/ld.so.cache", FILE_LIMIT_BYTES).unwrap_or_default()));
+    found.truncate(DIRECTORY_LIMIT);
+    found
+}
+
+/// LD_LIBRARY_PATH, relative to the process's working directory as the loader takes it.
+fn from_env(process: &Value) -> Vec<String> {
+    let env = process["env"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    // Where one name stands twice, programs differ in which they take.
+    let lists = env.filter_map(|entry| entry.strip_prefix("LD_LIBRARY_PATH="));
+    let cwd = process["cwd"].as_str().unwrap_or("/");
+    let absolute = |directory: &str| match directory.starts_with('/') {
+        true => directory.to_owned(),
+        false => format!("{cwd}/{directory}"),
+    };
+    lists.filter(|list| !list.is_empty()).flat_map(|list| list.split([':', ';']).map(absolute)).collect()
+}
+
+/// Directories that ldconfig is told to look into: it may be run in the container.
+fn from_configuration(image: &Image, path: &str, depth: u32, found: &mut Vec<String>) {
+    let text = image.read(path, FILE_LIMIT_BYTES).unwrap_or_default();
+    for line in String::from_utf8_lossy(&text).lines() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("include") if depth > 0 => {
+                for file in words.flat_map(|pattern| matching(image, pattern)) {
+                    from_configuration(image, &file, depth - 1, found);
+                }
+            }
+            Some("include" | "hwcap") | None => {}
+            // Several may stand on a line, and each may say its type behind an equals sign.
+            Some(_) => {
+                let names = line.split([' ', '\t', ',', ':']).map(|word| word.split('=').next().unwrap_or_default());
+                found.extend(names.filter(|name| name.starts_with('/')).map(str::to_owned));
+            }
+        }
+    }
+}
+
+/// The files of a pattern such as `/etc/ld.so.conf.d/*.conf`, with one star in its last part at most.
+fn matching(image: &Image, pattern: &str) -> Vec<String> {
+    let pattern = if pattern.starts_with('/') { pattern.to_owned() } else { format!("/etc/{pattern}") };
+    let (directory, name) = pattern.rsplit_once('/').unwrap_or(("", &pattern));
+    let Some((before, after)) = name.split_once('*') else { return vec![pattern] };
+    let names = image.names(directory).into_iter().filter_map(|name| name.into_string().ok());
+    let fits =
+        |name: &String| name.len() >= before.len() + after.len() && name.starts_with(before) && name.ends_with(after);
+    names.filter(fits).map(|name| format!("{directory}/{name}")).collect()
+}
+
+/// Directories in which the cache has a library of the driver. Whatever its format, paths stand in it as text that
+/// ends with a zero.
+fn from_cache(cache: &[u8]) -> Vec<String> {
+    let directory = |text: &[u8]| {
+        let path = std::str::from_utf8(text.get(text.iter().position(|byte| *byte == b'/')?..)?).ok()?;
+        let (directory, name) = path.rsplit_once('/')?;
+        crate::libraries::is_of_driver(name).then(|| directory.to_owned())
+    };
+    cache.split(|byte| *byte == 0).filter_map(directory).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_directory_that_the_loader_is_told_of_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &[u8]| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("etc/ld.so.conf", b"include ld.so.conf.d/*.conf\n/opt/a/lib # one\n/opt/b=libc6 /opt/c\n");
+        put("etc/ld.so.conf.d/one.conf", b"/opt/d\ninclude /etc/ld.so.conf\n");
+        put("etc/ld.so.conf.d/two.txt", b"/opt/not\n");
+        let cache =
+            b"glibc-ld.so.cache1.1\0\x02\0\x40\x01/opt/e/libcuda.so.1\0libc.so.6\0/lib/libc.so.6\0/x/libcuda.so\0";
+        put("etc/ld.so.cache", cache);
+        let process = json!({"cwd": "/home/me", "env": ["A=1", "LD_LIBRARY_PATH=/opt/f:rel;", "LD_LIBRARY_PATH="]});
+        let found = directories(&Image::open(dir.path()).unwrap(), &process);
+        let text = found.join(" ");
+        assert!(text.starts_with("/opt/f /home/me/rel /home/me/ "), "{text}");
+        assert!(text.ends_with(" /opt/e /x"), "{text}");
+        for want in ["/opt/a/lib", "/opt/b", "/opt/c", "/opt/d"] {
+            assert!(found.iter().any(|directory| directory == want), "{want} in {text}");
+        }
+        assert!(!text.contains("/opt/not") && !text.contains("/lib/libc"), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_found_where_nothing_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(directories(&Image::open(dir.path()).unwrap(), &Value::Null).is_empty());
+        assert!(from_cache(&[0xff; 40]).is_empty());
+    }
+}
