@@ -45,7 +45,7 @@ demo: ## Run the main job and judge it: three containers share one simulated GPU
 	@$(STAGE)/bin/gpool-demo
 
 test: ## Run everything that continuous integration runs
-	@tests/prepare.sh
+	@tests/prepare.sh test
 	@$(MAKE) --no-print-directory build
 	$(CARGO) fmt --check
 	if $(CARGO) clippy --version > /dev/null 2>&1; then \

@@ -15,6 +15,13 @@ needs="
 /usr/include/stdlib.h    libc6-dev
 "
 
+# What only the tests need: `prepare.sh test`.
+if [ "${1:-}" = test ]; then
+    needs="$needs
+/usr/bin/mmdebstrap      mmdebstrap
+"
+fi
+
 missing_packages() {
     while read -r file package; do
         [ -n "$file" ] || continue

@@ -10,6 +10,10 @@ use std::process::Command;
 
 /// Longest time for one client's call, in seconds.
 const LIMIT_S: &str = "40";
+/// The same for a whole image.
+const IMAGE_LIMIT_S: &str = "150";
+/// What no program needs of an image.
+const LEFT_OUT: [&str; 3] = ["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"];
 
 /// Debian's keys, of the package that apt itself depends on.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -99,6 +103,35 @@ impl Downloads {
             call(limited("pip3").args(["install", "--quiet", "--target"]).arg(&unpacked).args(names))?;
             Ok(unpacked)
         })
+    }
+
+    /// The archive with the root of an image of the Debian release `suite`, if it is here.
+    pub fn image(&self, suite: &str) -> Option<PathBuf> {
+        Some(self.place_of_image(suite).join("root.tar")).filter(|archive| archive.is_file())
+    }
+
+    /// Makes the root of an image of the Debian release `suite`, with its essential packages and Python, unless it is
+    /// here: about 100 MB.
+    ///
+    /// # Errors
+    /// When they cannot be reached; the sentence is mmdebstrap's.
+    pub fn fetch_image(&self, suite: &str) -> Result<()> {
+        self.once(&self.place_of_image(suite), |directory| {
+            let unpacked = directory.join("unpacked");
+            fs::create_dir_all(&unpacked).context("unpacked")?;
+            let mut command = Command::new("timeout");
+            command.args([IMAGE_LIMIT_S, "mmdebstrap", "--quiet", "--variant=essential", "--include=python3"]);
+            command.args(LEFT_OUT.map(|files| format!("--dpkgopt=path-exclude={files}")));
+            // Mirrors may be snapshots.
+            command.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
+            command.arg(suite).arg(unpacked.join("root.tar")).arg(mirror()?);
+            call(&mut command)?;
+            Ok(unpacked)
+        })
+    }
+
+    fn place_of_image(&self, suite: &str) -> PathBuf {
+        self.root.join(format!("image-{suite}"))
     }
 
     fn place_of(&self, packages: &Packages) -> PathBuf {

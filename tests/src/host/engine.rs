@@ -57,11 +57,16 @@ impl Engine {
     pub fn import_image(&self, stage: &Stage) -> Result<()> {
         let root = Path::new(HOME).join("image");
         image::lay_out(stage, &root)?;
+        self.import_directory(&root, image::NAME)
+    }
+
+    /// Makes the image `name` of everything in `root`.
+    pub fn import_directory(&self, root: &Path, name: &str) -> Result<()> {
         let mut tar = Command::new("tar");
-        tar.arg("-C").arg(&root).args(["-cf", "-", "."]).stdout(Stdio::piped()).stderr(Stdio::null());
+        tar.arg("-C").arg(root).args(["-cf", "-", "."]).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut packing = tar.spawn().context("tar")?;
         let packed = packing.stdout.take().map_or(Stdio::null(), Stdio::from);
-        let imported = client(&["import", "-", image::NAME]).stdin(packed).output().context("docker import")?;
+        let imported = client(&["import", "-", name]).stdin(packed).output().context("docker import")?;
         let status = packing.wait().context("tar")?;
         ensure(status.success(), || format!("tar ended with {status}"))?;
         succeeded("docker import", imported).map(drop)

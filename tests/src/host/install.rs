@@ -44,9 +44,9 @@ pub fn replace_driver(directory: &Path) -> Result<()> {
 fn configuration(stage: &Stage) -> String {
     format!(
         "[paths]\nshim_dir = \"{shims}\"\nhook = \"{hook}\"\n\n\
+         [lease]\nhold_ms = {hold_ms}\n\n[[driver.mount]]\nsource = \"{SIMULATED_GPU}/state\"\n\n\
          [driver]\nnvml = \"{SIMULATED_GPU}/lib/libnvidia-ml.so.1\"\nlibrary_dirs = [\"{SIMULATED_GPU}/lib\"]\n\
-         device_dir = \"{SIMULATED_GPU}/dev\"\n\n[[driver.mount]]\nsource = \"{SIMULATED_GPU}/state\"\n\n\
-         [lease]\nhold_ms = {hold_ms}\n",
+         device_dir = \"{SIMULATED_GPU}/dev\"\n",
         shims = stage.shims().display(),
         hook = stage.hook().display(),
         hold_ms = super::HOLD.as_millis(),

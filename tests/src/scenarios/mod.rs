@@ -13,6 +13,7 @@ mod loader_matrix;
 mod main_job;
 mod memory_cap;
 mod monitoring_programs;
+mod odd_images;
 mod one_slice_two_processes;
 mod pass_through;
 mod paused;
@@ -29,6 +30,7 @@ mod supervisor_hung;
 mod supervisor_restart;
 mod truncated_report;
 mod upgrade;
+mod whole_images;
 
 use crate::failure::{Failure, Result, ensure};
 use crate::host::{Container, Host};
@@ -218,6 +220,24 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "programs find the shim in whichever way they load the driver",
         limit_s: 60,
         run: Place::Inside(loader_matrix::run),
+    },
+    Scenario {
+        name: "whole-images",
+        what: "the same in whole images with other C libraries: glibc 2.31 and 2.41, musl",
+        limit_s: 420,
+        run: Place::Outside(whole_images::run),
+    },
+    Scenario {
+        name: "whole-images-inside",
+        what: "the part of whole-images that has no network",
+        limit_s: 240,
+        run: Place::PartOfAnother(whole_images::inside),
+    },
+    Scenario {
+        name: "odd-images",
+        what: "images with links, other library directories and drivers of their own: the shim is on top, or refused",
+        limit_s: 120,
+        run: Place::Inside(odd_images::run),
     },
     Scenario {
         name: "real-driver",
