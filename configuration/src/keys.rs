@@ -71,6 +71,8 @@ pub struct Driver {
     pub library_dirs: Vec<PathBuf>,
     /// Whose libcuda is behind the shim where an image brings one for CUDA forward compatibility.
     pub compat: Compat,
+    /// Directories searched for the driver's programs, of which containers get nvidia-smi; first match wins.
+    pub program_dirs: Vec<PathBuf>,
     /// Where the host's GPU device nodes are; in a container they are always in /dev.
     pub device_dir: PathBuf,
     /// Memory that one CUDA context is taken to cost until it has been measured on this host, in bytes.
@@ -88,6 +90,7 @@ impl Default for Driver {
                 .map(PathBuf::from)
                 .to_vec(),
             compat: Compat::Host,
+            program_dirs: vec!["/usr/bin".into()],
             device_dir: "/dev".into(),
             context_bytes: 512 << 20,
             mounts: Vec::new(),

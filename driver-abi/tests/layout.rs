@@ -71,6 +71,8 @@ fn nvml_structures_have_the_layout_of_nvml_h() {
     assert_eq!(size_of::<nvml::nvmlProcessUtilizationSample_t>(), 32);
     assert_eq!(offset_of!(nvml::nvmlProcessUtilizationSample_t, timeStamp), 8);
     assert_eq!(offset_of!(nvml::nvmlProcessUtilizationSample_t, decUtil), 28);
+    assert_eq!(size_of::<nvml::nvmlFieldValue_t>(), 40);
+    assert_eq!(offset_of!(nvml::nvmlFieldValue_t, nvmlReturn), 28);
     assert_eq!(size_of::<nvml::nvmlPciInfo_t>(), 68);
     assert_eq!(offset_of!(nvml::nvmlPciInfo_t, busId), 36);
 }

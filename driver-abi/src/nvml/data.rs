@@ -2,10 +2,13 @@
 
 #![allow(non_camel_case_types, non_snake_case)] // NVIDIA's names
 
-use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use super::results::nvmlReturn_t;
+use core::ffi::{c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void};
 
 /// A device.
 pub type nvmlDevice_t = *mut c_void;
+/// A set of events that a program waits for.
+pub type nvmlEventSet_t = *mut c_void;
 /// Who may use a device; 0 is everybody.
 pub type nvmlComputeMode_t = c_int;
 /// Off (0) or on (1).
@@ -110,6 +113,26 @@ pub struct nvmlProcessInfo_v2_t {
     pub gpuInstanceId: c_uint,
     /// The compute instance (MIG) or [`NVML_INSTANCE_NOT_AVAILABLE`].
     pub computeInstanceId: c_uint,
+}
+
+/// One of nvmlDeviceGetFieldValues' questions and its answer. Source: nvml.h, nvmlFieldValue_t.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct nvmlFieldValue_t {
+    /// What is asked for; set by the caller, as the next one.
+    pub fieldId: c_uint,
+    /// Which of several such things.
+    pub scopeId: c_uint,
+    /// When the answer was found, in microseconds of CLOCK_REALTIME.
+    pub timestamp: c_longlong,
+    /// How long that took, in microseconds.
+    pub latencyUsec: c_longlong,
+    /// The type of `value`.
+    pub valueType: c_uint,
+    /// Whether there is an answer.
+    pub nvmlReturn: nvmlReturn_t,
+    /// The answer, of any type up to 64 bits.
+    pub value: c_ulonglong,
 }
 
 /// Where a device is on the PCI bus.

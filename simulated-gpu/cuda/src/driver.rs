@@ -3,20 +3,25 @@
 use crate::objects::{Objects, Place};
 use gpool_device_model::{DeviceParameters, Ticket};
 use gpool_driver_abi::cuda::*;
-use gpool_simulated_hardware::{Connection, Identity, Layout, MAX_DEVICES, Store, StoreError, is_visible, selected};
+use gpool_simulated_hardware::{
+    Connection, DriverVersion, Identity, Layout, MAX_DEVICES, Store, StoreError, is_visible, selected,
+};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The version of the API that this library follows: 12.2.
-pub(crate) const VERSION: c_int = 12020;
-
+static VERSION: OnceLock<c_int> = OnceLock::new();
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 static INITIALISING: Mutex<()> = Mutex::new(());
 /// Set in a child of fork: nothing works there any more, as with NVIDIA's driver.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// What a child must close: the stores would keep its dead parent's locks, the last its connection.
 static INHERITED: [AtomicI32; MAX_DEVICES as usize + 1] = [const { AtomicI32::new(-1) }; MAX_DEVICES as usize + 1];
+
+/// The version of the API that this library follows, which goes with the driver's: 1000 x major + 10 x minor.
+pub(crate) fn version() -> c_int {
+    *VERSION.get_or_init(|| DriverVersion::read(&Layout::default()).unwrap_or_default().cuda())
+}
 
 /// What a function gives: nothing, or the code to return.
 pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
@@ -161,5 +166,5 @@ pub extern "C" fn cuInit(flags: c_uint) -> CUresult {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> CUresult {
     // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| unsafe { put(version, VERSION) })
+    code(|| unsafe { put(version, self::version()) })
 }

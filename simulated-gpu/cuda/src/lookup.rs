@@ -1,6 +1,6 @@
 //! Finding functions by name, as cuGetProcAddress does, and the names of results.
 
-use crate::driver::{Outcome, VERSION, code, put};
+use crate::driver::{Outcome, code, put};
 use crate::{
     array::*, block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*,
     memory::*, module::*, per_thread::*, pool::*, stream::*, virtual_memory::*,
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
         }
         // SAFETY: a text that ends with a zero, as the API demands of its caller.
         let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default();
-        let (found, answer) = find(name, version.min(VERSION), flags);
+        let (found, answer) = find(name, version.min(crate::driver::version()), flags);
         // SAFETY: not NULL, and valid as the API demands of its caller.
         unsafe { put(address, found) }?;
         if !status.is_null() {

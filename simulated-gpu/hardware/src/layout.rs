@@ -45,6 +45,16 @@ impl Layout {
         self.root.join("state/socket")
     }
 
+    /// Where processes ask what others are called in their own PID namespace.
+    pub fn pids_socket(&self) -> PathBuf {
+        self.root.join("state/pids")
+    }
+
+    /// The driver's version, as a line of text.
+    pub fn driver_version(&self) -> PathBuf {
+        self.root.join("state/driver-version")
+    }
+
     /// Where whoever installs puts the simulated libraries.
     pub fn libraries(&self) -> PathBuf {
         self.root.join("lib")

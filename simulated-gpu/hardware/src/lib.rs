@@ -4,11 +4,13 @@
 //! The state lies in a file that is advanced by whoever asks; see [`Store`]. Nothing executes: time is computed.
 
 mod clock;
+mod driver_version;
 mod handshake;
 mod image;
 mod layout;
 mod nodes;
 mod owner;
+mod pids;
 pub mod program;
 mod selection;
 mod server;
@@ -16,11 +18,13 @@ mod store;
 mod wall_clock;
 
 pub use clock::now_ns;
+pub use driver_version::DriverVersion;
 pub use gpool_device_model as model;
 pub use handshake::{Connection, Identity};
 pub use layout::{DEFAULT_DIRECTORY, Layout, MAX_DEVICES};
 pub use nodes::is_visible;
+pub use pids::visible_pids;
 pub use selection::selected;
-pub use server::{ServeError, serve};
+pub use server::{Host, ServeError, serve};
 pub use store::{Store, StoreError};
 pub use wall_clock::{samples_after, wall_clock_offset_ns};

@@ -1,7 +1,8 @@
 //! The command line of gpool-simgpu.
 
+use crate::driver_version::DriverVersion;
 use crate::layout::{DEFAULT_DIRECTORY, Layout, MAX_DEVICES};
-use crate::server::{ServeError, serve};
+use crate::server::{Host, ServeError, serve};
 use crate::store::Store;
 use clap::{Parser, Subcommand};
 use gpool_device_model::{Device, DeviceParameters};
@@ -29,6 +30,9 @@ struct Arguments {
     /// What a context takes from it.
     #[arg(long, default_value = "256MiB", value_parser = bytes)]
     context_memory: u64,
+    /// The driver's version; programs that come with a driver want their own.
+    #[arg(long, value_name = "VERSION", default_value_t, value_parser = DriverVersion::parse)]
+    driver_version: DriverVersion,
     /// How long a context keeps the GPU while others have work, in nanoseconds.
     #[arg(long, value_name = "NS", default_value_t = 2_000_000)]
     time_slice: u64,
@@ -102,7 +106,8 @@ fn play(arguments: &Arguments) -> Result<(), ServeError> {
         ..DeviceParameters::standard(index)
     };
     let parameters: Vec<DeviceParameters> = (0..arguments.gpus).map(parameters).collect();
-    serve(&Layout::new(&arguments.dir), &parameters, stop.as_fd(), || {
+    let host = Host { parameters: &parameters, driver_version: &arguments.driver_version };
+    serve(&Layout::new(&arguments.dir), &host, stop.as_fd(), || {
         let mut output = std::io::stdout();
         // Whoever started this and does not listen is not waiting either.
         let _ = writeln!(output, "ready").and_then(|()| output.flush());

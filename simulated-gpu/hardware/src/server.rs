@@ -1,10 +1,11 @@
 //! The part of the kernel driver that needs a process of its own: telling processes who they are, and giving back
 //! what the dead held.
 
+use crate::driver_version::DriverVersion;
 use crate::handshake::Identity;
 use crate::layout::{Layout, MAX_DEVICES};
 use crate::store::{Store, StoreError};
-use crate::{nodes, owner};
+use crate::{nodes, owner, pids};
 use gpool_device_model::DeviceParameters;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
@@ -14,6 +15,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
 /// The server cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -39,22 +41,29 @@ struct Process {
     _stream: UnixStream,
 }
 
-/// Makes new devices, one for each of `parameters`, with their state, socket and nodes below `layout`, calls `ready`,
+/// What is simulated.
+#[derive(Debug)]
+pub struct Host<'a> {
+    /// Its devices, by minor number.
+    pub parameters: &'a [DeviceParameters],
+    /// Its driver.
+    pub driver_version: &'a DriverVersion,
+}
+
+/// Makes the devices of `host` anew, with their state, socket and nodes below `layout`, calls `ready`,
 /// and serves until `stop` is readable. Takes socket and nodes away at the end; the state stays.
-pub fn serve(
-    layout: &Layout,
-    parameters: &[DeviceParameters],
-    stop: BorrowedFd<'_>,
-    ready: impl FnOnce(),
-) -> Result<(), ServeError> {
+pub fn serve(layout: &Layout, host: &Host<'_>, stop: BorrowedFd<'_>, ready: impl FnOnce()) -> Result<(), ServeError> {
     let failed = |doing| move |cause| ServeError::System { doing, cause };
-    let stores = create(layout, parameters)?;
+    let stores = create(layout, host.parameters)?;
+    host.driver_version.write(layout).map_err(failed("write the driver's version"))?;
     fs::create_dir_all(layout.libraries()).map_err(failed("make the directory of the libraries"))?;
     nodes::create(layout, stores.len() as u32).map_err(failed("make the device nodes"))?;
-    let listener = listen(layout).map_err(failed("listen on the socket"))?;
+    let listener = listen(&layout.socket()).map_err(failed("listen on the socket"))?;
+    let curious = listen(&layout.pids_socket()).map_err(failed("listen on the socket for pids"))?;
     ready();
-    let result = attend(&stores, &listener, stop);
+    let result = attend(&stores, &listener, &curious, stop);
     let _ = fs::remove_file(layout.socket());
+    let _ = fs::remove_file(layout.pids_socket());
     nodes::remove(layout).map_err(failed("remove the device nodes"))?;
     result
 }
@@ -75,22 +84,28 @@ fn create(layout: &Layout, parameters: &[DeviceParameters]) -> Result<Vec<Store>
     (0..).zip(parameters).map(make).collect()
 }
 
-fn listen(layout: &Layout) -> io::Result<UnixListener> {
-    let path = layout.socket();
-    match fs::remove_file(&path) {
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(path) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
         Ok(()) | Err(_) => {}
     }
-    let listener = UnixListener::bind(&path)?;
-    fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o666))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-fn attend(stores: &[Store], listener: &UnixListener, stop: BorrowedFd<'_>) -> Result<(), ServeError> {
+/// Answers processes that use the devices, at `listener`, and those that ask who does, at `curious`.
+fn attend(
+    stores: &[Store],
+    listener: &UnixListener,
+    curious: &UnixListener,
+    stop: BorrowedFd<'_>,
+) -> Result<(), ServeError> {
     let mut processes: Vec<Process> = Vec::new();
     loop {
-        let mut waits = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        let mut waits = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        waits.extend([listener, curious].map(|listener| PollFd::new(listener, PollFlags::IN)));
         waits.extend(processes.iter().map(|process| PollFd::new(&process.death, PollFlags::IN)));
         match poll(&mut waits, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -98,12 +113,12 @@ fn attend(stores: &[Store], listener: &UnixListener, stop: BorrowedFd<'_>) -> Re
         }
         let happened: Vec<bool> = waits.iter().map(|wait| !wait.revents().is_empty()).collect();
         let dead: Vec<u32> =
-            processes.iter().zip(&happened[2..]).filter(|(_, dead)| **dead).map(|(process, _)| process.pid).collect();
+            processes.iter().zip(&happened[3..]).filter(|(_, dead)| **dead).map(|(process, _)| process.pid).collect();
         if !dead.is_empty() {
             for store in stores {
                 store.update(|device, now_ns| dead.iter().for_each(|pid| device.reap_process(now_ns, *pid)))?;
             }
-            let mut gone = happened[2..].iter();
+            let mut gone = happened[3..].iter();
             processes.retain(|_| gone.next() != Some(&true));
         }
         if happened[0] {
@@ -114,6 +129,12 @@ fn attend(stores: &[Store], listener: &UnixListener, stop: BorrowedFd<'_>) -> Re
         {
             // A process that cannot be identified gets no answer, and no device.
             processes.extend(welcome(stream).ok());
+        }
+        if happened[2]
+            && let Ok((stream, _)) = curious.accept()
+        {
+            // One that does not read all of it is told no more.
+            let _ = pids::send(&stream, processes.iter().map(|process| process.pid));
         }
     }
 }

@@ -16,22 +16,69 @@ macro_rules! absent {
 }
 
 absent! {
+    nvmlDeviceGetAccountingBufferSize
+    nvmlDeviceGetAccountingMode
+    nvmlDeviceGetApplicationsClock
+    nvmlDeviceGetArchitecture
+    nvmlDeviceGetAutoBoostedClocksEnabled
     nvmlDeviceGetBAR1MemoryInfo
+    nvmlDeviceGetBoardId
+    nvmlDeviceGetBoardPartNumber
+    nvmlDeviceGetBrand
+    nvmlDeviceGetBridgeChipInfo
+    nvmlDeviceGetClock
     nvmlDeviceGetClockInfo
+    nvmlDeviceGetConfComputeProtectedMemoryUsage
+    nvmlDeviceGetCpuAffinity
+    nvmlDeviceGetCurrPcieLinkGeneration
+    nvmlDeviceGetCurrPcieLinkWidth
+    nvmlDeviceGetCurrentClocksThrottleReasons
     nvmlDeviceGetDecoderUtilization
+    nvmlDeviceGetDefaultApplicationsClock
     nvmlDeviceGetDisplayActive
     nvmlDeviceGetDisplayMode
     nvmlDeviceGetDriverModel
     nvmlDeviceGetEccMode
+    nvmlDeviceGetEncoderStats
     nvmlDeviceGetEncoderUtilization
     nvmlDeviceGetEnforcedPowerLimit
+    nvmlDeviceGetFBCStats
     nvmlDeviceGetFanSpeed
+    nvmlDeviceGetGpuInstanceProfileInfoV
+    nvmlDeviceGetGpuMaxPcieLinkGeneration
+    nvmlDeviceGetGpuOperationMode
+    nvmlDeviceGetGridLicensableFeatures_v4
+    nvmlDeviceGetGspFirmwareVersion
+    nvmlDeviceGetHostVgpuMode
+    nvmlDeviceGetInforomImageVersion
+    nvmlDeviceGetInforomVersion
+    nvmlDeviceGetJpgUtilization
+    nvmlDeviceGetLastBBXFlushTime
     nvmlDeviceGetMaxClockInfo
+    nvmlDeviceGetMaxPcieLinkGeneration
+    nvmlDeviceGetMaxPcieLinkWidth
+    nvmlDeviceGetMemoryAffinity
+    nvmlDeviceGetMemoryErrorCounter
+    nvmlDeviceGetMigDeviceHandleByIndex
     nvmlDeviceGetMigMode
+    nvmlDeviceGetModuleId
+    nvmlDeviceGetMultiGpuBoard
+    nvmlDeviceGetOfaUtilization
+    nvmlDeviceGetPcieReplayCounter
     nvmlDeviceGetPcieThroughput
     nvmlDeviceGetPerformanceState
     nvmlDeviceGetPowerManagementLimit
     nvmlDeviceGetPowerUsage
+    nvmlDeviceGetRemappedRows
+    nvmlDeviceGetRetiredPages
+    nvmlDeviceGetRetiredPagesPendingStatus
+    nvmlDeviceGetSerial
+    nvmlDeviceGetSramEccErrorStatus
+    nvmlDeviceGetSupportedClocksThrottleReasons
     nvmlDeviceGetTemperature
+    nvmlDeviceGetTemperatureThreshold
     nvmlDeviceGetTotalEccErrors
+    nvmlDeviceGetVbiosVersion
+    nvmlDeviceGetVirtualizationMode
+    nvmlDeviceValidateInforom
 }

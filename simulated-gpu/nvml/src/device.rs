@@ -168,3 +168,16 @@ pub unsafe extern "C" fn nvmlDeviceGetPersistenceMode(
     // SAFETY: NULL or valid, as the API demands of its caller.
     code(|| minor(device).and_then(|_| unsafe { put(mode, NVML_FEATURE_ENABLED) }))
 }
+
+/// There are no MIG devices: none may be made, and no handle is one's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, count: *mut c_uint) -> nvmlReturn_t {
+    // SAFETY: NULL or valid, as the API demands of its caller.
+    code(|| minor(device).and_then(|_| unsafe { put(count, 0) }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, answer: *mut c_uint) -> nvmlReturn_t {
+    // SAFETY: NULL or valid, as the API demands of its caller.
+    code(|| minor(device).and_then(|_| unsafe { put(answer, 0) }))
+}

@@ -7,6 +7,9 @@
 
 mod absent;
 mod device;
+mod events;
+mod export_table;
+mod field_values;
 mod library;
 mod memory;
 mod processes;

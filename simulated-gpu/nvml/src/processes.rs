@@ -1,9 +1,21 @@
-//! Who has a context on the device. Pids are those of the host, as the server sees them.
+//! Who has a context on the device, as NVIDIA's kernel driver shows it: the processes of the caller's PID namespace, under
+//! the pids that they have there. On the host these are all.
 
 use crate::device::minor;
 use crate::library::{Outcome, code, look};
 use gpool_driver_abi::nvml::*;
+use gpool_simulated_hardware::{Layout, visible_pids};
 use std::ffi::c_uint;
+
+/// Pid and bytes of each process with a context on this device, in the caller's PID namespace.
+pub(crate) fn present(minor: u32) -> Outcome<Vec<(u32, u64)>> {
+    let all = look(minor, gpool_simulated_hardware::model::Device::processes)?;
+    if all.is_empty() {
+        return Ok(all);
+    }
+    let pids = visible_pids(&Layout::default()).map_err(|_| NVML_ERROR_UNKNOWN)?;
+    Ok(all.into_iter().filter_map(|(host_pid, bytes)| Some((*pids.get(&host_pid)?, bytes))).collect())
+}
 
 /// Fills the caller's array: INSUFFICIENT_SIZE with the number needed if it is too short or missing.
 ///
@@ -15,7 +27,7 @@ unsafe fn fill<T>(device: nvmlDevice_t, count: *mut c_uint, list: *mut T, descri
     if count.is_null() {
         return Err(NVML_ERROR_INVALID_ARGUMENT);
     }
-    let processes = look(minor, gpool_simulated_hardware::model::Device::processes)?;
+    let processes = present(minor)?;
     // SAFETY: not NULL, and so valid as this function's caller promises.
     let room = unsafe { count.replace(processes.len() as c_uint) };
     if processes.is_empty() {

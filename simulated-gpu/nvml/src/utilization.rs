@@ -20,7 +20,7 @@ pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
     })
 }
 
-/// A sample for each process and period of 250 ms in which it was busy, of the last ten seconds at most, oldest first.
+/// A sample for each process, under its pid on the host, and period of 250 ms in which it was busy, of the last ten seconds at most, oldest first.
 /// NOT_FOUND if there is none newer than `last_seen_us`, and INSUFFICIENT_SIZE with the number needed if the array is
 /// too short or missing.
 #[unsafe(no_mangle)]

@@ -20,6 +20,11 @@ const COMPANIONS: [&str; 8] = [
     "libnvidia-allocator.so.1",
     "libnvidia-pkcs11-openssl3.so",
 ];
+/// The driver's programs that a container gets where the host has them, and over one that the image has: they refuse
+/// NVML of another driver.
+const PROGRAMS: [&str; 1] = ["nvidia-smi"];
+/// Where they are in a container.
+const PROGRAM_DIR: &str = "/usr/bin";
 /// Nodes that every GPU container needs beside its GPU; only the first must be there.
 const CONTROL_NODES: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
 
@@ -85,6 +90,10 @@ impl DriverFiles {
                 libraries.push(Edit::Library { source: resolved(&path).display().to_string(), file_name: name.into() });
             }
         }
+        for name in PROGRAMS {
+            let found = driver.program_dirs.iter().map(|dir| resolved(&dir.join(name))).find(|path| path.is_file());
+            libraries.extend(found.map(|path| read_only_mount(&path, &format!("{PROGRAM_DIR}/{name}"))));
+        }
         for mount in &driver.mounts {
             let destination = mount.destination.as_ref().unwrap_or(&mount.source);
             let access = if mount.read_only { "ro" } else { "rw" };
@@ -147,5 +156,46 @@ pub fn read_only_mount(source: &Path, destination: &str) -> Edit {
         source: source.display().to_string(),
         destination: destination.into(),
         options: ["bind", "ro", "nosuid", "nodev", "rprivate"].map(String::from).to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// The mounts at `destination` that a container on this host would get.
+    fn mounts_at(files: &DriverFiles, destination: &str) -> Vec<String> {
+        let mounted = |edit: &Edit| match edit {
+            Edit::Mount { source, destination: place, .. } if place == destination => Some(source.clone()),
+            _ => None,
+        };
+        files.libraries.iter().filter_map(mounted).collect()
+    }
+
+    #[test]
+    fn the_hosts_nvidia_smi_is_mounted_where_there_is_one() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for directory in ["lib", "shims", "bin", "nvidia"] {
+            fs::create_dir(path(directory)).unwrap();
+        }
+        for (library, shim) in SHIMMED {
+            fs::write(path("lib").join(library), "").unwrap();
+            fs::write(path("shims").join(shim), "").unwrap();
+        }
+        let mut configuration = Configuration::default();
+        configuration.driver.library_dirs = vec![path("lib")];
+        configuration.driver.program_dirs = vec![path("missing"), path("bin")];
+        configuration.paths.shim_dir = path("shims");
+        let without = DriverFiles::find(&configuration).unwrap();
+        assert!(mounts_at(&without, "/usr/bin/nvidia-smi").is_empty());
+        // A link to nowhere is none either.
+        std::os::unix::fs::symlink(path("nvidia/nvidia-smi"), path("bin/nvidia-smi")).unwrap();
+        assert!(mounts_at(&DriverFiles::find(&configuration).unwrap(), "/usr/bin/nvidia-smi").is_empty());
+        fs::write(path("nvidia/nvidia-smi"), "").unwrap();
+        let with = DriverFiles::find(&configuration).unwrap();
+        let file = fs::canonicalize(path("nvidia/nvidia-smi")).unwrap().display().to_string();
+        assert_eq!(mounts_at(&with, "/usr/bin/nvidia-smi"), [file]);
     }
 }

@@ -3,6 +3,7 @@
 use super::program::Program;
 use crate::failure::{Context, Result};
 use crate::stage::Stage;
+use gpool_simulated_hardware::{DriverVersion, Layout};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -41,11 +42,23 @@ pub fn replace_driver(directory: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Puts a driver's `nvidia-smi` where the driver's programs are, in place of one that is there, and makes the simulated
+/// driver one of this version. What is running keeps what it has.
+pub fn replace_nvidia_smi(program: &Path, version: &DriverVersion) -> Result<()> {
+    let directory = Path::new(SIMULATED_GPU).join("bin");
+    fs::create_dir_all(&directory).context(directory.display())?;
+    let new = directory.join("nvidia-smi.new");
+    fs::copy(program, &new).context(program.display())?;
+    fs::rename(&new, directory.join("nvidia-smi")).context(directory.display())?;
+    version.write(&Layout::new(SIMULATED_GPU)).context("the driver's version")
+}
+
 fn configuration(stage: &Stage) -> String {
     format!(
         "[paths]\nshim_dir = \"{shims}\"\nhook = \"{hook}\"\n\n\
          [lease]\nhold_ms = {hold_ms}\n\n[[driver.mount]]\nsource = \"{SIMULATED_GPU}/state\"\n\n\
          [driver]\nnvml = \"{SIMULATED_GPU}/lib/libnvidia-ml.so.1\"\nlibrary_dirs = [\"{SIMULATED_GPU}/lib\"]\n\
+         program_dirs = [\"{SIMULATED_GPU}/bin\"]\n\
          device_dir = \"{SIMULATED_GPU}/dev\"\n",
         shims = stage.shims().display(),
         hook = stage.hook().display(),

@@ -16,6 +16,7 @@ use crate::meter::MeterReader;
 use crate::namespaces::Inside;
 use crate::stage::Stage;
 use gpool_protocol::{Client, DEFAULT_SOCKET, LeaseView, SupervisorInfo};
+use gpool_simulated_hardware::DriverVersion;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -149,6 +150,12 @@ impl Host {
     /// Containers that start from now on get the libraries of another driver.
     pub fn replace_driver(&self, directory: &Path) -> Result<()> {
         install::replace_driver(directory)
+    }
+
+    /// Containers that start from now on get this `nvidia-smi`, which is the one of this driver, and the simulated
+    /// driver takes its version. The supervisor looks for such a program once, when it starts.
+    pub fn replace_nvidia_smi(&self, program: &Path, version: &DriverVersion) -> Result<()> {
+        install::replace_nvidia_smi(program, version)
     }
 
     /// Kills the supervisor with SIGKILL.

@@ -14,6 +14,7 @@ mod main_job;
 mod memory_cap;
 mod monitoring_programs;
 mod odd_images;
+mod nvidia_smi;
 mod one_slice_two_processes;
 mod pass_through;
 mod paused;
@@ -262,6 +263,18 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "the part of monitoring-programs that has no network",
         limit_s: 90,
         run: Place::PartOfAnother(monitoring_programs::inside),
+    },
+    Scenario {
+        name: "nvidia-smi",
+        what: "NVIDIA's own nvidia-smi of three drivers in a container shows its slice and its processes",
+        limit_s: 180,
+        run: Place::Outside(nvidia_smi::run),
+    },
+    Scenario {
+        name: "nvidia-smi-inside",
+        what: "the part of nvidia-smi that has no network",
+        limit_s: 90,
+        run: Place::PartOfAnother(nvidia_smi::inside),
     },
     Scenario {
         name: "random-kills",
