@@ -15,6 +15,12 @@ const IMAGE_LIMIT_S: &str = "400";
 /// What no program needs of an image.
 const LEFT_OUT: [&str; 3] = ["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"];
 
+/// Longest time for packages that are downloaded, unpacked and compiled here, in seconds.
+const INSTALLING_S: &str = "150";
+
+/// In a directory of Python's packages: which they are.
+const PACKAGES: &str = "packages.txt";
+
 /// Debian's keys, of the package that apt itself depends on.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -92,15 +98,25 @@ impl Downloads {
         })
     }
 
-    /// Installs the newest Python programs `names`, and what they need, into a directory called `place` unless it is
-    /// here.
+    /// Installs Python's `packages`, and nothing that they need besides, into a directory called `place` unless these are
+    /// there.
     ///
     /// # Errors
     /// When they cannot be reached; the sentence is the client's.
-    pub fn fetch_python(&self, place: &str, names: &[&str]) -> Result<()> {
-        self.once(&self.root.join(place), |directory| {
+    pub fn fetch_python(&self, place: &str, packages: &[&str]) -> Result<()> {
+        let place = self.root.join(place);
+        let list = place.join(PACKAGES);
+        if place.is_dir() && fs::read_to_string(&list).is_ok_and(|installed| installed == packages.join("\n")) {
+            return Ok(());
+        }
+        if place.is_dir() {
+            fs::remove_dir_all(&place).context(place.display())?;
+        }
+        self.once(&place, |directory| {
             let unpacked = directory.join("unpacked");
-            call(limited("pip3").args(["install", "--quiet", "--target"]).arg(&unpacked).args(names))?;
+            let options = ["install", "--quiet", "--no-deps", "--prefer-binary", "--target"];
+            call(limited_to(INSTALLING_S, "pip3").args(options).arg(&unpacked).args(packages))?;
+            fs::write(unpacked.join(PACKAGES), packages.join("\n")).context(PACKAGES)?;
             Ok(unpacked)
         })
     }
@@ -195,8 +211,13 @@ fn apt(directory: &Path) -> Command {
 }
 
 fn limited(program: &str) -> Command {
+    limited_to(LIMIT_S, program)
+}
+
+/// `program`, to be killed after so many seconds.
+fn limited_to(limit_s: &str, program: &str) -> Command {
     let mut command = Command::new("timeout");
-    command.args([LIMIT_S, program]);
+    command.args([limit_s, program]);
     command
 }
 

@@ -19,6 +19,7 @@ pub mod library;
 pub mod measure;
 pub mod meter;
 pub mod namespaces;
+pub mod python;
 pub mod runner;
 pub mod scenarios;
 pub mod stage;

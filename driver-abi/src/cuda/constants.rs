@@ -84,6 +84,20 @@ constants! {
         CU_LAUNCH_PARAM_BUFFER_POINTER = 1;
         CU_LAUNCH_PARAM_BUFFER_SIZE = 2;
     }
+    "function attribute."
+    c_int {
+        CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0;
+        CU_FUNC_ATTRIBUTE_NUM_REGS = 4;
+        CU_FUNC_ATTRIBUTE_PTX_VERSION = 5;
+        CU_FUNC_ATTRIBUTE_BINARY_VERSION = 6;
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8;
+        CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9;
+        CU_FUNC_ATTRIBUTE_MAX = 16;
+    }
+    "kind of what the driver's linker takes."
+    c_int {
+        CU_JIT_INPUT_PTX = 1;
+    }
     "device attribute."
     CUdeviceAttribute {
         CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1;

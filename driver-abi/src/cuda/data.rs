@@ -16,6 +16,12 @@ pub type CUevent = *mut c_void;
 pub type CUfunction = *mut c_void;
 /// A module.
 pub type CUmodule = *mut c_void;
+/// A program that belongs to no context.
+pub type CUlibrary = *mut c_void;
+/// A kernel of such a program.
+pub type CUkernel = *mut c_void;
+/// The driver's linker.
+pub type CUlinkState = *mut c_void;
 /// A graph.
 pub type CUgraph = *mut c_void;
 /// A node of a graph.

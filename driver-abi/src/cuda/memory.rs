@@ -90,8 +90,24 @@ pub const CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: CUmemPool_attribute = 5;
 pub const CU_MEMPOOL_ATTR_USED_MEM_CURRENT: CUmemPool_attribute = 7;
 /// `CU_POINTER_ATTRIBUTE_CONTEXT`: the context of an address.
 pub const CU_POINTER_ATTRIBUTE_CONTEXT: c_int = 1;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`: host or device.
+pub const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: c_int = 2;
+/// `CU_POINTER_ATTRIBUTE_DEVICE_POINTER`: the address for the device.
+pub const CU_POINTER_ATTRIBUTE_DEVICE_POINTER: c_int = 3;
+/// `CU_POINTER_ATTRIBUTE_HOST_POINTER`: the address for the host.
+pub const CU_POINTER_ATTRIBUTE_HOST_POINTER: c_int = 4;
+/// `CU_POINTER_ATTRIBUTE_IS_MANAGED`: whether it migrates.
+pub const CU_POINTER_ATTRIBUTE_IS_MANAGED: c_int = 8;
 /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`: the device of an address.
 pub const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
+/// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`: where the allocation begins.
+pub const CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: c_int = 11;
+/// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`: how long it is.
+pub const CU_POINTER_ATTRIBUTE_RANGE_SIZE: c_int = 12;
+/// `CU_POINTER_ATTRIBUTE_MAPPED`: whether there is memory behind it.
+pub const CU_POINTER_ATTRIBUTE_MAPPED: c_int = 13;
+/// `CU_DEVICE_INVALID`: no device.
+pub const CU_DEVICE_INVALID: c_int = -2;
 /// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`: the pool that an address came from.
 pub const CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: c_int = 17;
 

@@ -38,6 +38,7 @@ results! {
     CUDA_ERROR_INVALID_CONTEXT = 201, "invalid device context";
     CUDA_ERROR_NO_BINARY_FOR_GPU = 209, "no kernel image is available for execution on the device";
     CUDA_ERROR_INVALID_PTX = 218, "a PTX JIT compilation failed";
+    CUDA_ERROR_FILE_NOT_FOUND = 301, "file not found";
     CUDA_ERROR_OPERATING_SYSTEM = 304, "OS call failed or operation not supported on this OS";
     CUDA_ERROR_INVALID_HANDLE = 400, "invalid resource handle";
     CUDA_ERROR_ILLEGAL_STATE = 401, "the operation cannot be performed in the present state";

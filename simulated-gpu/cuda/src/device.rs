@@ -1,6 +1,6 @@
 //! Devices. Their ordinals count what this process sees.
 
-use crate::driver::{code, driver, put};
+use crate::driver::{Outcome, code, driver, put};
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_char, c_int};
 
@@ -27,23 +27,29 @@ pub unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> C
     })
 }
 
+/// Writes a text and its zero, cut short if there is no room for all of it.
+///
+/// # Safety
+///
+/// `place` is NULL or valid for writes of `length` bytes.
+unsafe fn put_text(place: *mut c_char, length: c_int, text: &str) -> Outcome {
+    let room = usize::try_from(length).unwrap_or(0);
+    if place.is_null() || room == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let length = text.len().min(room - 1);
+    // SAFETY: the caller gives room for `room` bytes, and at most that many are written.
+    unsafe {
+        place.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
+        place.add(length).write(0);
+    }
+    Ok(())
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
-    code(|| {
-        let gpu = driver()?.gpu(device)?;
-        let room = usize::try_from(length).unwrap_or(0);
-        if name.is_null() || room == 0 {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let text = gpu.parameters.name.as_bytes();
-        let length = text.len().min(room - 1);
-        // SAFETY: the caller gives room for `room` bytes, and at most that many are written.
-        unsafe {
-            name.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
-            name.add(length).write(0);
-        }
-        Ok(())
-    })
+    // SAFETY: the same contract.
+    code(|| unsafe { put_text(name, length, &driver()?.gpu(device)?.parameters.name) })
 }
 
 #[unsafe(no_mangle)]
@@ -124,4 +130,14 @@ fn attribute_value(attribute: CUdeviceAttribute) -> c_int {
         | CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
         _ => 0,
     }
+}
+
+/// The address on the bus with a domain of four digits, cut short if there is no room for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetPCIBusId(text: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
+    code(|| {
+        let address = format!("0000:{:02X}:00.0", driver()?.gpu(device)?.parameters.pci_bus);
+        // SAFETY: the same contract.
+        unsafe { put_text(text, length, &address) }
+    })
 }

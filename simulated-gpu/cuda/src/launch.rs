@@ -3,6 +3,7 @@
 use crate::capture;
 use crate::device::{MULTIPROCESSORS, THREADS_PER_BLOCK, THREADS_PER_MULTIPROCESSOR};
 use crate::driver::{Driver, Outcome, code, driver, lost};
+use crate::function;
 use crate::objects::{Node, Objects, Record, Target};
 use crate::wait::wait;
 use gpool_device_model::{QUEUE_LIMIT, Ticket};
@@ -150,12 +151,18 @@ impl Launch {
         let mut duration_ns = self.formula_ns()?;
         let spins = {
             let objects = driver.objects();
-            let found = objects.functions.get(&(function as usize)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-            let module = objects.modules.get(&found.module).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-            if objects.target(stream)?.context != module.context {
-                return Err(CUDA_ERROR_INVALID_HANDLE);
+            let target = objects.target(stream)?;
+            match objects.libraries.kernels.get(&(function as usize)) {
+                Some(kernel) => function::spins(kernel.name.to_str().unwrap_or_default()),
+                None => {
+                    let found = objects.functions.get(&(function as usize)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+                    let module = objects.modules.get(&found.module).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+                    if target.context != module.context {
+                        return Err(CUDA_ERROR_INVALID_HANDLE);
+                    }
+                    found.spins
+                }
             }
-            found.spins
         };
         if spins {
             // SAFETY: as this function's caller promises.

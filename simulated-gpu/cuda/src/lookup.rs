@@ -1,6 +1,7 @@
 //! Finding functions by name, as cuGetProcAddress does, and the names of results.
 
 use crate::driver::{Outcome, code, put};
+use crate::program_entries;
 use crate::{
     array::*, block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*,
     memory::*, module::*, per_thread::*, pool::*, stream::*, virtual_memory::*,
@@ -9,25 +10,27 @@ use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 use std::ptr::null_mut;
 
-struct Entry {
+pub(crate) struct Entry {
     /// The name without its version.
-    base: &'static str,
-    symbol: &'static str,
+    pub(crate) base: &'static str,
+    pub(crate) symbol: &'static str,
     /// The first version of the API with it.
-    since: c_int,
-    address: *mut c_void,
+    pub(crate) since: c_int,
+    pub(crate) address: *mut c_void,
 }
 
-macro_rules! entries {
+macro_rules! table {
     ($($base:literal $since:literal $symbol:ident;)*) => {
-        [$(Entry { base: $base, symbol: stringify!($symbol), since: $since, address: $symbol as *mut c_void }),*]
+        [$($crate::lookup::Entry { base: $base, symbol: stringify!($symbol), since: $since, address: $symbol as *mut std::ffi::c_void }),*]
     };
 }
 
-/// Every function of this library. The versions are those of NVIDIA's cudaTypedefs.h; where only one variant is
+pub(crate) use table;
+
+/// Every function of this library but those in `program_entries`. The versions are those of NVIDIA's cudaTypedefs.h; where only one variant is
 /// here, its version decides nothing.
-fn entries() -> [Entry; 143] {
-    entries! {
+fn entries() -> [Entry; 142] {
+    table! {
         "cuInit" 2000 cuInit;
         "cuDriverGetVersion" 2020 cuDriverGetVersion;
         "cuGetErrorName" 6000 cuGetErrorName;
@@ -154,7 +157,6 @@ fn entries() -> [Entry; 143] {
         "cuModuleLoadDataEx" 2010 cuModuleLoadDataEx;
         "cuModuleUnload" 2000 cuModuleUnload;
         "cuModuleGetFunction" 2000 cuModuleGetFunction;
-        "cuFuncGetAttribute" 2020 cuFuncGetAttribute;
         "cuLaunchKernel" 4000 cuLaunchKernel;
         "cuLaunchKernel" 7000 cuLaunchKernel_ptsz;
         "cuLaunchKernelEx" 11060 cuLaunchKernelEx;
@@ -177,8 +179,8 @@ fn entries() -> [Entry; 143] {
 /// The newest variant of `name` up to `version`, or the function with exactly that name.
 fn find(name: &str, version: c_int, flags: c_ulonglong) -> (*mut c_void, CUdriverProcAddressQueryResult) {
     let per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM != 0;
-    let entries = entries();
-    let variants = || entries.iter().filter(|entry| entry.base == name || entry.symbol == name);
+    let (entries, of_programs) = (entries(), program_entries::entries());
+    let variants = || entries.iter().chain(&of_programs).filter(|entry| entry.base == name || entry.symbol == name);
     // Of equal versions the last wins, and the variants for per-thread default streams are listed last.
     let fitting = variants().filter(|entry| {
         let is_plain = !entry.symbol.ends_with("_ptsz") && !entry.symbol.ends_with("_ptds");

@@ -3,6 +3,10 @@
 use crate::capture::Capture;
 use crate::context::current;
 use crate::driver::Outcome;
+use crate::function::Settings;
+use crate::host_memory::HostMemory;
+use crate::library::Libraries;
+use crate::linker::Links;
 use crate::transfer::Transfer;
 use gpool_device_model::{ContextId, Ticket};
 use gpool_driver_abi::cuda::*;
@@ -136,6 +140,10 @@ pub(crate) struct Objects {
     pub(crate) events: HashMap<usize, Event>,
     pub(crate) modules: HashMap<usize, Module>,
     pub(crate) functions: HashMap<usize, Function>,
+    pub(crate) libraries: Libraries,
+    pub(crate) links: Links,
+    pub(crate) host_memory: HostMemory,
+    pub(crate) settings: Settings,
     pub(crate) graphs: HashMap<usize, Nodes>,
     pub(crate) executables: HashMap<usize, Nodes>,
     /// By address.

@@ -2,7 +2,7 @@
 
 use crate::capture;
 use crate::driver::{Driver, Outcome, code, driver, put};
-use crate::objects::{Place, Stream};
+use crate::objects::{Place, Record, Stream};
 use crate::wait::wait;
 use gpool_device_model::Ticket;
 use gpool_driver_abi::cuda::*;
@@ -88,5 +88,53 @@ pub extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
         let driver = driver()?;
         let (place, ticket) = position(driver, stream)?;
         if driver.last_completed(place)? >= ticket { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) }
+    })
+}
+
+/// All streams of a context share one queue, so what a stream waits for is in front of what it is given next, unless it
+/// is of another context: then the caller waits. That a stream joins another one's capture by this is not simulated.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        let elsewhere = {
+            let objects = driver.objects();
+            let target = objects.target(stream)?;
+            match objects.events.get(&(event as usize)).ok_or(CUDA_ERROR_INVALID_HANDLE)?.record {
+                Record::Queue { place, ticket } if place != target.place => Some((place, ticket)),
+                Record::Capture { stream } if target.stream != Some(stream) => return Err(CUDA_ERROR_NOT_SUPPORTED),
+                Record::Queue { .. } | Record::Capture { .. } | Record::Nowhere => None,
+            }
+        };
+        elsewhere.map_or(Ok(()), |(place, ticket)| wait(driver, place, ticket))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        let objects = driver.objects();
+        let found = objects.target(stream)?.stream.and_then(|handle| objects.streams.get(&handle));
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(flags, found.map_or(0, |stream| stream.flags)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> CUresult {
+    code(|| {
+        driver()?.objects().target(stream)?;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(priority, 0) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> CUresult {
+    code(|| {
+        let found = driver()?.objects().target(stream)?.context;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(context, found as CUcontext) }
     })
 }

@@ -42,15 +42,19 @@ pub fn replace_driver(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts a driver's `nvidia-smi` where the driver's programs are, in place of one that is there, and makes the simulated
-/// driver one of this version. What is running keeps what it has.
-pub fn replace_nvidia_smi(program: &Path, version: &DriverVersion) -> Result<()> {
+/// Makes the simulated driver one of this version, for whoever asks from now on.
+pub fn set_driver_version(version: &DriverVersion) -> Result<()> {
+    version.write(&Layout::new(SIMULATED_GPU)).context("the driver's version")
+}
+
+/// Puts a driver's `nvidia-smi` where the driver's programs are, in place of one that is there. What is running keeps
+/// what it has.
+pub fn replace_nvidia_smi(program: &Path) -> Result<()> {
     let directory = Path::new(SIMULATED_GPU).join("bin");
     fs::create_dir_all(&directory).context(directory.display())?;
     let new = directory.join("nvidia-smi.new");
     fs::copy(program, &new).context(program.display())?;
-    fs::rename(&new, directory.join("nvidia-smi")).context(directory.display())?;
-    version.write(&Layout::new(SIMULATED_GPU)).context("the driver's version")
+    fs::rename(&new, directory.join("nvidia-smi")).context(directory.display())
 }
 
 fn configuration(stage: &Stage) -> String {

@@ -152,10 +152,15 @@ impl Host {
         install::replace_driver(directory)
     }
 
-    /// Containers that start from now on get this `nvidia-smi`, which is the one of this driver, and the simulated
-    /// driver takes its version. The supervisor looks for such a program once, when it starts.
-    pub fn replace_nvidia_smi(&self, program: &Path, version: &DriverVersion) -> Result<()> {
-        install::replace_nvidia_smi(program, version)
+    /// Containers that start from now on get this `nvidia-smi`. The supervisor looks for such a program once, when it
+    /// starts.
+    pub fn replace_nvidia_smi(&self, program: &Path) -> Result<()> {
+        install::replace_nvidia_smi(program)
+    }
+
+    /// The simulated driver has this version from now on, and CUDA's that goes with it.
+    pub fn set_driver_version(&self, version: &DriverVersion) -> Result<()> {
+        install::set_driver_version(version)
     }
 
     /// Kills the supervisor with SIGKILL.

@@ -1,6 +1,7 @@
 //! The integration scenarios. Each starts what it needs and must leave nothing.
 
 mod copies;
+mod cuda_programs;
 mod engine_alone;
 mod frozen_holder;
 mod garbage_report;
@@ -277,6 +278,18 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::PartOfAnother(nvidia_smi::inside),
     },
     Scenario {
+        name: "cuda-programs",
+        what: "numba, cuda.bindings and cuda.core in a container see its slice, stand at its gate and meet its cap",
+        limit_s: 300,
+        run: Place::Outside(cuda_programs::run),
+    },
+    Scenario {
+        name: "cuda-programs-inside",
+        what: "the part of cuda-programs that has no network",
+        limit_s: 120,
+        run: Place::PartOfAnother(cuda_programs::inside),
+    },
+    Scenario {
         name: "random-kills",
         what: "tenants that are pid 1, killed at random for a minute: all accounts stay right",
         limit_s: 180,
@@ -309,6 +322,23 @@ fn start_tenants(host: &Host, wanted: &[(&str, &str, &str, u64)]) -> Result<Vec<
         Tenant::greedy(*kernel_us).run(host, name, &env)
     };
     wanted.iter().map(start).collect()
+}
+
+/// What the container's lease holds, in bytes, once the supervisor has learnt what a context costs and says what the
+/// device does. A new lease begins with what was learnt.
+fn wait_until_account_agrees(host: &Host, container: &Container) -> Result<u64> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = host.lease_of(container)?.memory_used_bytes;
+        let held = usage_of(&host.meter()?.read()?, &container.id).bytes_now;
+        if said == held && said > 0 {
+            return Ok(said);
+        }
+        let differ = || format!("{}: the supervisor says {said} bytes, the device {held}", container.name);
+        ensure(Instant::now() < deadline, differ)?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Waits until each container's kernels execute.

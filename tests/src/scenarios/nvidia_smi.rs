@@ -1,7 +1,7 @@
 //! NVIDIA's own nvidia-smi of three drivers, which gpool mounts into a leased container beside another tenant: its table,
 //! lists and queries show the slice, and its process rows those of the container's PID namespace.
 
-use super::{finish, wait_until_running};
+use super::{finish, wait_until_account_agrees, wait_until_running};
 use crate::downloads::{Downloads, Packages};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host};
@@ -11,7 +11,6 @@ use crate::tenant::Tenant;
 use gpool_simulated_hardware::DriverVersion;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 const NAMES: [&str; 1] = ["nvidia-smi"];
 /// Suites with different generations of the driver.
@@ -23,7 +22,6 @@ const PROGRAMS: [Packages; 3] = [
 const CAP_MIB: u64 = 4096;
 /// The slices leave room for one that is kept for a moment after its container.
 const REQUEST: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.15"), ("GPOOL_MEMORY", "4GiB")];
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Downloads the programs, then looks through them in a run of its own, which has no network.
 pub fn run() -> Result<()> {
@@ -54,7 +52,8 @@ fn look_through_each(host: &mut Host) -> Result<()> {
     for (index, unpacked) in unpacked.iter().enumerate() {
         let program = unpacked.join("usr/lib/nvidia/current/nvidia-smi");
         let version = version_of(&program)?;
-        host.replace_nvidia_smi(&program, &version)?;
+        host.set_driver_version(&version)?;
+        host.replace_nvidia_smi(&program)?;
         if neighbour.is_none() {
             host.start_supervisor()?;
             let request = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "4GiB")];
@@ -75,7 +74,7 @@ fn look_through_each(host: &mut Host) -> Result<()> {
 }
 
 fn check(host: &Host, watched: &Container, version: &DriverVersion) -> Result<()> {
-    let used_mib = used_mib(host, watched)?;
+    let used_mib = wait_until_account_agrees(host, watched)? >> 20;
     let ask = |arguments: &[&str]| {
         let command = ["exec", &watched.id, "nvidia-smi"];
         host.engine.docker_text(&[&command, arguments].concat())
@@ -119,20 +118,6 @@ fn check_in_the_hosts_namespace(host: &Host) -> Result<()> {
     let seen: Vec<u32> = shown.lines().filter_map(|line| line.parse().ok()).collect();
     host.docker(&["rm", "-f", &watching.id])?;
     ensure(devices.len() == 2 && seen == devices, || format!("of the host's {devices:?} it shows {shown}"))
-}
-
-/// What the container's lease holds, once the supervisor has learnt what a context costs and says what the device does.
-fn used_mib(host: &Host, container: &Container) -> Result<u64> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let said = host.lease_of(container)?.memory_used_bytes;
-        let held = crate::meter::usage_of(&host.meter()?.read()?, &container.id).bytes_now;
-        if said == held && said >> 20 << 20 == said {
-            return Ok(said >> 20);
-        }
-        ensure(Instant::now() < deadline, || format!("the supervisor says {said} bytes, the device {held}"))?;
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Pid and MiB of each process row: `|    0   N/A  N/A         1      C   gpool-tenant     1280MiB |`.

@@ -3,6 +3,7 @@
 
 mod device;
 mod driver;
+mod programs;
 mod tenants;
 mod utilization;
 
@@ -25,6 +26,8 @@ pub fn run(_inside: &Inside) -> Result<()> {
         .and_then(|()| device::graphs_do_their_work_at_each_launch())
         .and_then(|()| device::objects_belong_to_their_context())
         .and_then(|()| device::per_thread_variants_are_found())
+        .and_then(|()| programs::are_linked_and_run_in_any_context())
+        .and_then(|()| programs::host_memory_is_no_devices())
         .and_then(|()| utilization::of_this_process())
         .and_then(|()| tenants::run(&stage));
     gpus.stop(PATIENCE)?;
