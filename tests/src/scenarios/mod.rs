@@ -255,7 +255,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "monitoring-programs",
-        what: "nvidia-ml-py, gpustat and nvitop in a container show its slice and its processes alone",
+        what: "nvidia-ml-py, gpustat, nvitop and nvtop in a container show its slice and its processes alone",
         limit_s: 180,
         run: Place::Outside(monitoring_programs::run),
     },

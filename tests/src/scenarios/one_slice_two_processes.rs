@@ -2,7 +2,7 @@
 //! for all, and NVML in the container shows these two and nobody else.
 
 use super::{finish, wait_until_running};
-use crate::failure::{Result, ensure};
+use crate::failure::{Context, Result, ensure};
 use crate::host::Host;
 use crate::measure;
 use crate::meter::{now_ns, usage_of};
@@ -30,7 +30,8 @@ fn two_beside_one(host: &Host) -> Result<()> {
     std::thread::sleep(Duration::from_secs(1));
     let processes = host.lease_of(twofold)?.processes;
     ensure(processes == 2, || format!("the lease knows {processes} processes of the two"))?;
-    check_what_nvml_shows(host)?;
+    check_what_nvml_shows(host, "--monitor")?;
+    check_what_nvml_shows(host, "--monitor-by-crate").context("by nvml-wrapper")?;
     let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
     let start = now_ns();
     std::thread::sleep(Duration::from_secs(6));
@@ -45,9 +46,10 @@ fn two_beside_one(host: &Host) -> Result<()> {
 
 /// A monitoring program in the container sees its two processes, under the pids that they have there, and the
 /// container's part of the GPU in full use; the neighbour does the same and is not seen.
-fn check_what_nvml_shows(host: &Host) -> Result<()> {
+fn check_what_nvml_shows(host: &Host, option: &str) -> Result<()> {
     let pids = host.engine.docker_text(&["exec", "twofold", "pidof", "gpool-tenant"])?;
-    let looks = monitored(&host.engine.docker_text(&["exec", "twofold", "gpool-tenant", "--monitor", "10"])?)?;
+    let said = host.engine.docker_text(&["exec", "twofold", "gpool-tenant", option, "10"])?;
+    let looks = monitored(&said)?;
     let mut expected: Vec<u64> = pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
     expected.sort_unstable();
     ensure(expected.len() == 2 && expected[0] == 1, || format!("the container's tenants are {pids}"))?;

@@ -12,6 +12,7 @@ mod driver;
 mod latency;
 mod memory;
 mod nvml;
+mod nvml_by_crate;
 mod options;
 mod program;
 mod work;

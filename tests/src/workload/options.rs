@@ -70,6 +70,9 @@ pub(super) struct Options {
     /// Only look: so many times, a fifth of a second apart, say what NVML shows of the device's processes and use.
     #[arg(long, value_name = "TIMES")]
     pub(super) monitor: Option<u32>,
+    /// The same, asked by the crate nvml-wrapper.
+    #[arg(long, value_name = "TIMES")]
+    pub(super) monitor_by_crate: Option<u32>,
 }
 
 fn rate(text: &str) -> Result<f64, String> {

@@ -7,7 +7,7 @@ use super::latency::summary;
 use super::memory::Holding;
 use super::options::Options;
 use super::work::{Shared, Worker};
-use super::{check, nvml, say};
+use super::{check, nvml, nvml_by_crate, say};
 use clap::Parser;
 use serde_json::json;
 use std::ffi::c_int;
@@ -20,6 +20,10 @@ pub fn run() -> ExitCode {
     let options = Options::parse();
     if let Some(times) = options.monitor {
         nvml::monitor(times);
+        return ExitCode::SUCCESS;
+    }
+    if let Some(times) = options.monitor_by_crate {
+        nvml_by_crate::monitor(times);
         return ExitCode::SUCCESS;
     }
     let driver = Driver::load();
