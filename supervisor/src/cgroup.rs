@@ -92,7 +92,14 @@ fn directories(path: &str) -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let mut hierarchies = vec![root.to_owned(), root.join("unified")];
     hierarchies.extend(V1_CONTROLLERS.iter().map(|controller| root.join(controller)));
-    hierarchies.into_iter().map(|hierarchy| hierarchy.join(relative)).filter(|path| path.is_dir()).collect()
+    hierarchies.into_iter().map(|hierarchy| hierarchy.join(relative)).filter(|path| is_cgroup(path)).collect()
+}
+
+/// Whether `path` is a folder of a cgroup file system. Where no cgroup2 is mounted, crun (tried: 1.8.1) writes an
+/// ordinary folder with an ordinary `cgroup.procs` instead, and leaves both when the container has ended.
+fn is_cgroup(path: &Path) -> bool {
+    // CGROUP_SUPER_MAGIC and CGROUP2_SUPER_MAGIC of linux/magic.h.
+    path.is_dir() && rustix::fs::statfs(path).is_ok_and(|found| [0x0027_e0eb, 0x6367_7270].contains(&found.f_type))
 }
 
 fn holds_processes(directory: &Path) -> bool {
@@ -122,6 +129,17 @@ mod tests {
         assert!(directories("/../../etc").is_empty());
         assert!(!is_populated("/gpool-no-such-cgroup"));
         assert!(processes_in("/gpool-no-such-cgroup").is_empty());
+    }
+
+    #[test]
+    fn a_folder_that_only_looks_like_a_cgroup_is_none() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.procs"), "7\n").unwrap();
+        assert!(!is_cgroup(root.path()) && !is_cgroup(&root.path().join("absent")));
+        let own = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mut mounts =
+            own.lines().filter(|line| line.contains(" - cgroup")).filter_map(|line| line.split(' ').nth(4));
+        assert!(mounts.all(|mounted| is_cgroup(Path::new(mounted))));
     }
 
     #[test]
