@@ -141,6 +141,9 @@ impl Default for Runtime {
 pub struct Policy {
     /// Classes that a container may have.
     pub classes: Vec<ClassName>,
+    /// Whether a container from which nothing could be enforced may have a share: one that sees the host's
+    /// processes, and so could stop the supervisor.
+    pub unenforced: bool,
     /// What a container's environment may ask for.
     pub env: EnvPolicy,
 }
@@ -148,7 +151,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         use ClassName::{Batch, Latency, Notebook, Train};
-        Self { classes: vec![Latency, Batch, Notebook, Train], env: EnvPolicy::default() }
+        Self { classes: vec![Latency, Batch, Notebook, Train], unenforced: false, env: EnvPolicy::default() }
     }
 }
 

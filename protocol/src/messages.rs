@@ -21,13 +21,17 @@ use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId};
 use crate::request::Request;
 use serde::{Deserialize, Serialize};
 
-/// Sent by the OCI runtime wrapper before it edits the bundle.
+/// Sent by the OCI runtime wrapper, or by podman's precreate hook, before it edits config.json.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {
     /// The container's id, from the engine's command line.
     pub container_id: ContainerId,
     /// What it asks for.
     pub request: Request,
+    /// Whether the parent of the process that asks makes the container, and the asking one ends before: the lease
+    /// then waits for the container as long as the parent lives.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asked_for_parent: bool,
 }
 
 /// The answer to a [`LeaseRequest`].

@@ -75,6 +75,8 @@ pub struct RequestSource<'a> {
     pub env_allow: &'a [String],
     /// The container's name in its pod, for `gpool.io/NAME.CONTAINER`.
     pub container_name: Option<&'a str>,
+    /// Whether the engine may have copied annotations from the image: then they are bounded like `env`.
+    pub annotations_from_image: bool,
 }
 
 impl RequestSource<'_> {
@@ -238,14 +240,17 @@ fn collect(source: RequestSource<'_>) -> Result<BTreeMap<String, Entry>, Request
     let mut own = Vec::new();
     for (key, value) in source.annotations {
         let Some(name) = request_annotation(key) else { continue };
+        let base = name.split_once('.').map_or(name, |(base, _)| base);
+        refuse_unknown(base, key)?;
+        if source.annotations_from_image {
+            refuse_what_an_image_may_not_ask(base, key, source.env_allow)?;
+        }
         let entry = Entry { written_as: key.clone(), value: value.clone() };
         match name.split_once('.') {
             None => {
-                refuse_unknown(name, key)?;
                 entries.insert(name.to_owned(), entry);
             }
             Some((base, container)) => {
-                refuse_unknown(base, key)?;
                 if source.container_name == Some(container) {
                     own.push((base.to_owned(), entry));
                 }
@@ -254,6 +259,18 @@ fn collect(source: RequestSource<'_>) -> Result<BTreeMap<String, Entry>, Request
     }
     entries.extend(own);
     Ok(entries)
+}
+
+/// The engine does not tell an image's annotation from a person's.
+fn refuse_what_an_image_may_not_ask(key: &str, written_as: &str, allow: &[String]) -> Result<(), RequestError> {
+    if PLANNED.contains(&key) || allow.iter().any(|allowed| allowed == key) {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::RequestNotAllowedFromEnv,
+        format!("{written_as} may not be set by an annotation under this podman, because an image can carry it"),
+        "use a newer podman, or allow the key in [policy.env]",
+    ))
 }
 
 fn refuse_unknown(key: &str, written_as: &str) -> Result<(), RequestError> {
@@ -310,7 +327,13 @@ mod tests {
         let annotations = annotations.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         let env: Vec<String> = env.iter().map(|s| s.to_string()).collect();
         let allow = ["fraction", "memory", "limit", "gpus", "class"].map(String::from);
-        Request::read(RequestSource { annotations: &annotations, env: &env, env_allow: &allow, container_name: name })
+        Request::read(RequestSource {
+            annotations: &annotations,
+            env: &env,
+            env_allow: &allow,
+            container_name: name,
+            annotations_from_image: false,
+        })
     }
 
     fn share(fraction_permille: u16) -> Request {
@@ -338,6 +361,30 @@ mod tests {
         let pod = [("gpool.io/fraction", "0.5"), ("gpool.io/fraction.web", "0.2"), ("gpool.io/fraction.db", "0.1")];
         assert_eq!(read(&pod, &[], Some("web")).unwrap().unwrap().fraction_permille, 200);
         assert_eq!(read(&pod, &[], Some("other")).unwrap().unwrap().fraction_permille, 500);
+    }
+
+    #[test]
+    fn annotations_that_an_image_may_carry_are_bounded_like_env() {
+        let allow = ["fraction".to_owned()];
+        let read = |pairs: &[(&str, &str)]| {
+            let annotations = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let source = RequestSource {
+                annotations: &annotations,
+                env: &[],
+                env_allow: &allow,
+                container_name: Some("web"),
+                annotations_from_image: true,
+            };
+            Request::read(source)
+        };
+        assert_eq!(read(&[("gpool.io/fraction", "0.3")]).unwrap().unwrap(), share(300));
+        for key in ["gpool.io/priority", "gpool.io/team", "gpool.io/memory", "gpool.io/priority.web"] {
+            let error = read(&[("gpool.io/fraction", "0.3"), (key, "burst")]).unwrap_err();
+            assert_eq!(error.code, ErrorCode::RequestNotAllowedFromEnv, "{error}");
+            assert!(error.message.contains(key), "{error}");
+        }
+        let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/isolation", "x")]).unwrap_err();
+        assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// No config.json of an engine comes near this.
-const CONFIG_LIMIT_BYTES: u64 = 16 << 20;
+pub const CONFIG_LIMIT_BYTES: u64 = 16 << 20;
 const CONFIG: &str = "config.json";
 
 /// The directory that an engine hands to an OCI runtime.

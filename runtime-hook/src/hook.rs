@@ -3,16 +3,20 @@
 //! ```text
 //! gpool-hook create-runtime LEASE_ID --socket PATH --shim PATH [--shim PATH ...]
 //! gpool-hook poststop LEASE_ID --socket PATH
+//! gpool-hook precreate
+//! gpool-hook refuse TEXT
 //! ```
 //!
-//! It reads the container's state on stdin and nothing from its environment.
+//! It reads the container's state on stdin, or config.json for `precreate`, and nothing from its environment.
 
 use crate::mounted;
+use crate::precreate::{REFUSE, precreate};
 use crate::report::report;
+use crate::wrapper::Installation;
 use gpool_protocol::{BindRequest, Client, ErrorBody, ErrorCode, HostPid, LeaseId};
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -79,12 +83,21 @@ impl Call {
     }
 }
 
-/// Runs the hook with `arguments` (the program's name left out) and the container's state from `stdin`.
+/// Runs the hook with `arguments` (the program's name left out) and what the engine writes to `stdin`.
 /// Returns its exit status: 1 stops the container's start, and nothing stops its end.
-pub fn run_hook(arguments: &[OsString], stdin: &mut impl Read) -> u8 {
+pub fn run_hook(arguments: &[OsString], stdin: &mut impl Read, stdout: &mut impl Write) -> u8 {
+    if arguments.first().is_some_and(|verb| verb == "precreate") {
+        return run_precreate(stdin, stdout);
+    }
     let mut state = Vec::new();
     // Drained in any case: a low-level runtime may take a closed pipe for a failure of the hook.
     let drained = stdin.take(STATE_LIMIT_BYTES).read_to_end(&mut state);
+    if let [verb, text] = arguments
+        && verb == REFUSE
+    {
+        let _ = writeln!(std::io::stderr(), "{}", text.display());
+        return 1;
+    }
     let outcome = Call::read(arguments).and_then(|call| match call.verb {
         Verb::CreateRuntime => create_runtime(&call, &state),
         Verb::Poststop => {
@@ -100,6 +113,14 @@ pub fn run_hook(arguments: &[OsString], stdin: &mut impl Read) -> u8 {
             report(&error, None);
             1
         }
+    }
+}
+
+fn run_precreate(stdin: &mut impl Read, stdout: &mut impl Write) -> u8 {
+    let edited = precreate(&Installation::default(), stdin).map_err(|error| report(&error, None));
+    match edited.map(|config| stdout.write_all(&config).and_then(|()| stdout.flush())) {
+        Ok(Ok(())) => 0,
+        _ => 1,
     }
 }
 
@@ -169,7 +190,7 @@ mod tests {
             "create-runtime L --socket /s --shim /a --x y",
         ] {
             assert_presentable(&Call::read(&words(line)).unwrap_err());
-            assert_eq!(run_hook(&words(line), &mut &b"{}"[..]), 1, "{line}");
+            assert_eq!(run_hook(&words(line), &mut &b"{}"[..], &mut std::io::sink()), 1, "{line}");
         }
     }
 
@@ -191,7 +212,7 @@ mod tests {
         for line in
             [format!("poststop L --socket {}", socket.display()), "poststop L --socket /no".into(), "poststop".into()]
         {
-            assert_eq!(run_hook(&words(&line), &mut &b"{}"[..]), 0, "{line}");
+            assert_eq!(run_hook(&words(&line), &mut &b"{}"[..], &mut std::io::sink()), 0, "{line}");
         }
         assert!(begun.elapsed() < Duration::from_secs(3));
     }

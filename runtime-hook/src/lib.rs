@@ -6,7 +6,8 @@
 //! Everything else passes through at once.
 //!
 //! `gpool-hook` is the OCI hook of leased containers: it binds the lease to the container's init and refuses the
-//! start if a shim is not on top.
+//! start if a shim is not on top. As podman's `precreate` hook it also does what `gpool-runtime` does to
+//! `config.json`, for hosts whose podman keeps its runtime.
 //!
 //! A library with thin programs around it, so that tests can give it other paths.
 #![forbid(unsafe_code)]
@@ -19,9 +20,14 @@ mod edits;
 mod fields;
 mod hook;
 mod image;
+mod journal;
+mod leasing;
 mod libraries;
 mod low_level;
 mod mounted;
+mod namespaces;
+mod podman;
+mod precreate;
 mod report;
 mod search_path;
 mod spec;

@@ -3,6 +3,7 @@
 //! Fields are looked up one by one in the JSON value, so that one which gpool does not know, or an enum value
 //! that is newer than this build, disturbs nothing.
 
+use crate::podman::copies_annotations_of_images;
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, RequestSource};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -52,6 +53,7 @@ impl Described {
             env: &self.env,
             env_allow,
             container_name: name.map(String::as_str),
+            annotations_from_image: copies_annotations_of_images(&self.annotations),
         }
     }
 

@@ -2,23 +2,16 @@
 
 use crate::argv::{Creation, Invocation, scan};
 use crate::bundle::{Bundle, Config};
-use crate::compat;
-use crate::edits;
-use crate::image::Image;
+use crate::leasing::{Applicant, lease_into};
 use crate::low_level::{self, Launch};
 use crate::report::report;
 use crate::spec::{self, Described};
-use gpool_configuration::{Compat, Configuration, ConfigurationError};
-use gpool_protocol::{Client, ContainerId, ErrorBody, ErrorCode, LeaseGranted, LeaseId, LeaseRequest, Request};
-use serde_json::{Value, json};
+use gpool_configuration::{Configuration, ConfigurationError};
+use gpool_protocol::{ContainerId, ErrorBody, ErrorCode};
+use serde_json::Value;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// How long the supervisor may be silent: a person must hear of a hung one within five seconds.
-const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(4);
-/// How long a hint to the supervisor may hold up an error that is on its way already.
-const HINT_PATIENCE: Duration = Duration::from_millis(500);
 /// Exit status of every own error.
 const FAILED: u8 = 1;
 /// Exit status when the low-level runtime cannot be executed, as a shell has it.
@@ -114,22 +107,10 @@ fn find_request(creation: &Creation) -> Result<Option<Requested>, ErrorBody> {
 
 fn honour(requested: Requested, creation: &Creation, configuration: &Configuration) -> Result<(), ErrorBody> {
     let Requested { bundle, config, mut spec, described } = requested;
-    if let Some(lease) = described.injected() {
-        return spec::verify_injected(&spec, &lease);
-    }
-    let source = described.source(&configuration.policy.env.allow);
-    let Some(request) = Request::read(source)? else { return Ok(()) };
-    edits::check(&spec)?;
-    let image = Image::open(&edits::root_path(&spec, bundle.path())?)?;
-    edits::check_image(&image)?;
-    let asked = LeaseRequest { container_id: container_id(creation)?, request };
-    let client = Client::new(&configuration.socket.path);
-    let mut granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;
-    if configuration.driver.compat == Compat::Image {
-        compat::prefer_image(&mut granted.edits, &image);
-    }
-    let edited = edits::apply(&mut spec, &image, &granted.lease_id, &granted.edits);
-    edited.and_then(|()| bundle.replace(&config, &spec)).inspect_err(|_| give_back(&client, &granted.lease_id))
+    let container = Applicant { container_id: container_id(creation)?, bundle: bundle.path(), asked_for_parent: false };
+    let leased = lease_into(&mut spec, &described, &container, configuration)?;
+    let Some(leased) = leased else { return Ok(()) };
+    bundle.replace(&config, &spec).inspect_err(|_| leased.give_back())
 }
 
 fn container_id(creation: &Creation) -> Result<ContainerId, ErrorBody> {
@@ -143,13 +124,7 @@ fn container_id(creation: &Creation) -> Result<ContainerId, ErrorBody> {
     }
 }
 
-/// The supervisor would notice by itself that this process is gone; told, it need not wait.
-fn give_back(client: &Client, lease: &LeaseId) {
-    let _ =
-        client.clone().with_timeout(HINT_PATIENCE).post::<_, Value>(&format!("/v1/leases/{lease}/ended"), &json!({}));
-}
-
-fn unusable_configuration(error: ConfigurationError) -> ErrorBody {
+pub(crate) fn unusable_configuration(error: ConfigurationError) -> ErrorBody {
     let lines = error.to_string();
     let text: Vec<&str> = lines.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     ErrorBody::new(ErrorCode::ConfigurationInvalid, text.join(" "), "correct the file; gpool needs it for a share")

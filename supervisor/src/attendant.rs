@@ -4,7 +4,7 @@
 use crate::cgroup;
 use crate::gatekeeper::{Notice, Order};
 use crate::hang;
-use crate::lease::{BIND_GRACE, Lease, Leases, Process, about};
+use crate::lease::{BIND_GRACE, BIND_PATIENCE, Lease, Leases, Process, about};
 use crate::procfs::WatchedProcess;
 use crate::region::Report;
 use gpool_policy::TenantId;
@@ -142,7 +142,9 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
     match lease.state {
         LeaseState::Pending => {
             if lease.requester.as_ref().is_some_and(|requester| !requester.has_ended()) {
-                return End::Not;
+                // A daemon that makes containers outlives one that it gives up.
+                let waited = now.duration_since(lease.since) >= BIND_PATIENCE;
+                return if waited { End::Here("its container did not start in time") } else { End::Not };
             }
             let since = *lease.abandoned.get_or_insert(now);
             if now.duration_since(since) >= BIND_GRACE { End::Here("its container never started") } else { End::Coming }

@@ -34,9 +34,24 @@ impl WatchedProcess {
         let raw = i32::try_from(pid.0).ok().and_then(Pid::from_raw).ok_or_else(no_process)?;
         let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
         // Read after the pidfd is open: if the process lives, pid and pidfd mean the same one.
-        let start_ticks = start_ticks(pid)?;
+        let start_ticks = stat_field(pid, START_FIELD)?;
         let watched = Self { name: ProcessName { pid, start_ticks }, pidfd };
         if watched.has_ended() { Err(no_process()) } else { Ok(watched) }
+    }
+
+    /// Takes hold of its parent. One that has none left but the first process of all is its own.
+    ///
+    /// # Errors
+    /// When either of them has ended.
+    pub fn parent(self) -> io::Result<Self> {
+        let parent = HostPid(stat_field(self.name.pid, PARENT_FIELD)?);
+        if parent.0 <= 1 {
+            return Ok(self);
+        }
+        let parent = Self::open(parent)?;
+        // While the child lives it would have another parent by now if that one had ended before it was opened.
+        let same = stat_field::<u32>(self.name.pid, PARENT_FIELD)? == parent.name.pid.0;
+        if same && !self.has_ended() { Ok(parent) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     /// Takes hold of exactly the process `name`.
@@ -57,13 +72,17 @@ impl WatchedProcess {
     }
 }
 
-/// Start time of the process in clock ticks since boot.
-fn start_ticks(pid: HostPid) -> io::Result<u64> {
+/// Field of /proc/PID/stat that has the parent's pid, counted from 1.
+const PARENT_FIELD: usize = 4;
+/// Field of /proc/PID/stat that has the start time in clock ticks since boot.
+const START_FIELD: usize = 22;
+
+fn stat_field<T: std::str::FromStr>(pid: HostPid, number: usize) -> io::Result<T> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name in parentheses may hold anything, so count from its end: state is field 3.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = after_name.split_whitespace().nth(22 - 3).and_then(|field| field.parse().ok());
-    ticks.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let field = after_name.split_whitespace().nth(number - 3).and_then(|field| field.parse().ok());
+    field.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// This boot's id; state of another boot is void.
@@ -82,6 +101,17 @@ mod tests {
         assert!(WatchedProcess::reopen(me.name).is_ok());
         let impostor = ProcessName { start_ticks: me.name.start_ticks + 1, ..me.name };
         assert!(WatchedProcess::reopen(impostor).is_err());
+    }
+
+    #[test]
+    fn a_parent_is_found_while_both_live() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let parent = WatchedProcess::open(HostPid(child.id())).unwrap().parent().unwrap();
+        assert_eq!(parent.name.pid.0, std::process::id());
+        let watched = WatchedProcess::open(HostPid(child.id())).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(watched.parent().is_err());
     }
 
     #[test]

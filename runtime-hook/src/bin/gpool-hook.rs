@@ -3,5 +3,5 @@
 
 fn main() -> std::process::ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    gpool_runtime_hook::run_hook(&arguments, &mut std::io::stdin()).into()
+    gpool_runtime_hook::run_hook(&arguments, &mut std::io::stdin(), &mut std::io::stdout()).into()
 }

@@ -39,8 +39,20 @@ impl Peer {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn process(&self) -> Result<WatchedProcess, ErrorBody> {
+    fn process(&self) -> Result<WatchedProcess, ErrorBody> {
         WatchedProcess::open(self.pid).map_err(|_| refused("the peer has ended"))
+    }
+
+    /// Who makes the container for which this peer asks: itself, or its parent if it asks for that one.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn maker(&self, asked_for_parent: bool) -> Result<WatchedProcess, ErrorBody> {
+        let process = self.process()?;
+        if !asked_for_parent {
+            return Ok(process);
+        }
+        process.parent().map_err(|_| refused("the process for which the peer asks has ended"))
     }
 
     /// May change everything.

@@ -46,7 +46,8 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => {
             peer.must_administer("start a leased container")?;
-            value(leases.grant(&request.message::<LeaseRequest>()?, peer.process()?, peer.uid)?)
+            let asked = request.message::<LeaseRequest>()?;
+            value(leases.grant(&asked, peer.maker(asked.asked_for_parent)?, peer.uid)?)
         }
         ("POST", ["v1", "leases", id, "bind"]) => {
             peer.must_administer("bind a lease")?;

@@ -108,6 +108,8 @@ pub struct Lease {
     pub requester: Option<WatchedProcess>,
     /// The least that a context of this lease was seen to cost.
     pub context_bytes: Option<u64>,
+    /// When it entered the book of this supervisor.
+    pub since: Instant,
     /// When the requester was seen to have ended without binding.
     pub abandoned: Option<Instant>,
     /// The container's init.

@@ -28,6 +28,9 @@ use std::time::{Duration, Instant};
 
 /// How long a lease waits for its container after the OCI runtime has ended.
 pub const BIND_GRACE: Duration = Duration::from_secs(2);
+/// How long a lease waits for its container while the OCI runtime, or the engine that asked in its place, lives.
+/// Longer than engines wait for a runtime: podman, the most patient, for 4 minutes.
+pub const BIND_PATIENCE: Duration = Duration::from_secs(300);
 /// How long a new container waits for the end of an old one with the same id.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -244,6 +247,7 @@ impl Leases {
             region,
             requester,
             context_bytes: None,
+            since: Instant::now(),
             abandoned: None,
             init: None,
             processes: BTreeMap::new(),

@@ -16,6 +16,6 @@ mod view;
 
 pub use book::{Figures, Holding, Lease, Process};
 pub use entitlement::class_policy;
-pub use grant::{BIND_GRACE, Leases, about};
+pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about};
 pub use record::prepare;
 pub use takeover::{take_over, take_over_stranded};

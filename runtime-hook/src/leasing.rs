@@ -1,0 +1,77 @@
+//! From a request to an edited config.json: the same for `gpool-runtime` and for podman's precreate hook.
+
+use crate::compat;
+use crate::edits;
+use crate::image::Image;
+use crate::namespaces;
+use crate::spec::{self, Described};
+use gpool_configuration::{Compat, Configuration};
+use gpool_protocol::{Client, ContainerId, ErrorBody, LeaseGranted, LeaseId, LeaseRequest, Request};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the supervisor may be silent: a person must hear of a hung one within five seconds.
+const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(4);
+/// How long a hint to the supervisor may hold up an error that is on its way already.
+const HINT_PATIENCE: Duration = Duration::from_millis(500);
+
+/// The container that asks for a share, apart from what its config.json says.
+pub struct Applicant<'a> {
+    /// The engine's id.
+    pub container_id: ContainerId,
+    /// The folder from which a relative root is meant.
+    pub bundle: &'a Path,
+    /// Whether the process that makes the container is the parent of this one, which ends before.
+    pub asked_for_parent: bool,
+}
+
+/// A granted lease whose edits are in.
+pub struct Leased {
+    client: Client,
+    lease: LeaseId,
+}
+
+impl Leased {
+    /// The supervisor would notice by itself that nobody makes the container; told, it need not wait.
+    pub fn give_back(&self) {
+        let hint = self.client.clone().with_timeout(HINT_PATIENCE);
+        let _ = hint.post::<_, Value>(&format!("/v1/leases/{}/ended", self.lease), &json!({}));
+    }
+}
+
+/// Leases what the container asks for and puts the edits into `spec`. None where they are in already.
+///
+/// # Errors
+/// A request that cannot be honoured; then `spec` must not be used.
+pub fn lease_into(
+    spec: &mut Value,
+    described: &Described,
+    applicant: &Applicant<'_>,
+    configuration: &Configuration,
+) -> Result<Option<Leased>, ErrorBody> {
+    if let Some(lease) = described.injected() {
+        return spec::verify_injected(spec, &lease).map(|()| None);
+    }
+    let source = described.source(&configuration.policy.env.allow);
+    let Some(request) = Request::read(source)? else { return Ok(None) };
+    edits::check(spec)?;
+    if !configuration.policy.unenforced {
+        namespaces::refuse_host_processes(spec)?;
+    }
+    let image = Image::open(&edits::root_path(spec, applicant.bundle)?)?;
+    edits::check_image(&image)?;
+    let asked = LeaseRequest {
+        container_id: applicant.container_id.clone(),
+        request,
+        asked_for_parent: applicant.asked_for_parent,
+    };
+    let client = Client::new(&configuration.socket.path);
+    let mut granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;
+    if configuration.driver.compat == Compat::Image {
+        compat::prefer_image(&mut granted.edits, &image);
+    }
+    let leased = Leased { client, lease: granted.lease_id };
+    edits::apply(spec, &image, &leased.lease, &granted.edits).inspect_err(|_| leased.give_back())?;
+    Ok(Some(leased))
+}
