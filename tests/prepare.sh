@@ -14,10 +14,14 @@ needs="
 /usr/bin/cc              gcc
 /usr/include/stdlib.h    libc6-dev
 "
-
-# What only the tests need: `prepare.sh test`.
+# What only the tests need, the other engines above all: `prepare.sh test`.
 if [ "${1:-}" = test ]; then
     needs="$needs
+/usr/bin/ctr             containerd
+/usr/bin/podman          podman
+/usr/bin/conmon          conmon
+/usr/bin/crun            crun
+/usr/bin/docker-compose  docker-compose
 /usr/bin/mmdebstrap      mmdebstrap
 "
 fi

@@ -35,6 +35,21 @@ fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
     points
 }
 
+/// Takes the second hierarchy of a hybrid machine out of this mount namespace: crun (1.8) refuses to run where that
+/// has a controller, and writes ordinary files to its place where it is not mounted.
+///
+/// # Errors
+/// When it is there and cannot be taken out.
+pub fn hide_unified() -> std::io::Result<()> {
+    const UNIFIED: &str = "/sys/fs/cgroup/unified";
+    if !hierarchies().iter().any(|mounted| mounted == Path::new(UNIFIED)) {
+        return Ok(());
+    }
+    rustix::mount::unmount(UNIFIED, rustix::mount::UnmountFlags::empty())?;
+    rustix::mount::mount("tmpfs", UNIFIED, "tmpfs", rustix::mount::MountFlags::empty(), c"mode=755")?;
+    Ok(())
+}
+
 /// What the machine offers, in words.
 pub fn version() -> &'static str {
     let points = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

@@ -1,13 +1,17 @@
 //! A whole host, private to one run: the simulated GPU, the supervisor and a Docker engine, as real processes.
 
 mod container;
+mod containerd;
 mod engine;
 mod install;
+mod podman;
 mod program;
 
 pub use container::Container;
+pub use containerd::Containerd;
 pub use engine::Engine;
 pub use install::{LIBRARIES as DRIVER_LIBRARIES, SIMULATED_GPU};
+pub use podman::{FAILING, Podman, SLOW};
 pub use program::Program;
 
 use crate::census::Census;
@@ -85,6 +89,16 @@ impl Host {
     /// A client of the supervisor's socket.
     pub fn client(&self) -> Client {
         Client::new(DEFAULT_SOCKET)
+    }
+
+    /// A podman of the host's own, with the engine's image.
+    pub fn podman(&self) -> Result<Podman> {
+        Podman::set_up(&self.engine, &self.stage, &self.cgroup_parent)
+    }
+
+    /// A containerd of the host's own, with the engine's image and gpool-runtime in runc's place.
+    pub fn containerd(&self) -> Result<Containerd> {
+        Containerd::start(&self.engine, self.stage.program("gpool-runtime"), &self.cgroup_parent)
     }
 
     /// Every lease, as the supervisor sees it.

@@ -3,6 +3,7 @@
 mod copies;
 mod cuda_programs;
 mod engine_alone;
+mod engines;
 mod frozen_holder;
 mod garbage_report;
 mod host_containerd;
@@ -126,6 +127,36 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "three containers share one GPU: the demo, judged",
         limit_s: 240,
         run: Place::Inside(main_job::run),
+    },
+    Scenario {
+        name: "docker",
+        what: "restarts on a full GPU, pauses, changes, options, a compose file and an image from a leased container",
+        limit_s: 120,
+        run: Place::Inside(engines::docker::run),
+    },
+    Scenario {
+        name: "podman",
+        what: "podman with gpool-runtime in front of runc and crun, and with the precreate hook under its own runtimes",
+        limit_s: 120,
+        run: Place::Inside(engines::podman::run),
+    },
+    Scenario {
+        name: "crun",
+        what: "docker with crun behind gpool-runtime: shares, device rules, lives, and what passes through",
+        limit_s: 90,
+        run: Place::Inside(engines::crun::run),
+    },
+    Scenario {
+        name: "containerd",
+        what: "containerd through ctr, with the annotations that its plugin for Kubernetes sets",
+        limit_s: 90,
+        run: Place::Inside(engines::containerd::run),
+    },
+    Scenario {
+        name: "refusals",
+        what: "docker, podman and ctr show why gpool refuses a start, in gpool's own words",
+        limit_s: 90,
+        run: Place::Inside(engines::refusals::run),
     },
     Scenario {
         name: "one-slice-two-processes",

@@ -13,7 +13,8 @@ use std::process::Command;
 /// Compares both runtimes below docker, and directly on a bundle.
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start_without_supervisor(inside)?;
-    let outcome = below_docker(&host).and_then(|()| on_a_bundle(&host, &inside.cgroup_parent));
+    let outcome =
+        below_docker(&host).and_then(|()| on_a_bundle(&host, &inside.cgroup_parent, Path::new("/usr/sbin/runc")));
     finish(host, outcome)
 }
 
@@ -40,7 +41,8 @@ fn without_ids(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn on_a_bundle(host: &Host, cgroup_parent: &str) -> Result<()> {
+/// Compares gpool-runtime with `low_level`, which it has behind it.
+pub fn on_a_bundle(host: &Host, cgroup_parent: &str, low_level: &Path) -> Result<()> {
     let bundle = Path::new("/run/bundle");
     image::lay_out(&host.stage, &bundle.join("rootfs"))?;
     let spec = Command::new("/usr/sbin/runc").arg("spec").current_dir(bundle).output().context("runc spec")?;
@@ -59,7 +61,7 @@ fn on_a_bundle(host: &Host, cgroup_parent: &str) -> Result<()> {
         Ok((facts.ino(), facts.mtime(), facts.mtime_nsec(), fs::read(&file).context("config.json")?))
     };
     let before = identity()?;
-    for program in [Path::new("/usr/sbin/runc").to_owned(), host.stage.program("gpool-runtime")] {
+    for program in [low_level.to_owned(), host.stage.program("gpool-runtime")] {
         let mut command = Command::new(&program);
         let output = command.args(["run", "--bundle"]).arg(bundle).arg("bundle").output().context(program.display())?;
         let is_same = output.status.code() == Some(7) && output.stdout == b"hello\n" && output.stderr.is_empty();

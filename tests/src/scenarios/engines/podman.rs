@@ -1,0 +1,163 @@
+//! podman: with gpool-runtime as its runtime, runc and crun behind it, and with the precreate hook under its own runtimes.
+
+use super::life::{CAP, COMMAND, lead};
+use super::{Client, check_shares, configure, wait_for_lease, wait_for_room};
+use crate::cgroups;
+use crate::failure::{Context, Result, ensure};
+use crate::host::{FAILING, Host, Podman, SLOW, succeeded};
+use crate::image;
+use crate::namespaces::Inside;
+use crate::scenarios::finish;
+use crate::tenant::report;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A way to start a leased container: options of podman, of its `run`, and the share that these ask for.
+struct Way<'a> {
+    name: &'a str,
+    global: &'a [&'a str],
+    request: &'a [&'a str],
+    share: f64,
+}
+
+/// Leads containers through their lives in all ways.
+pub fn run(inside: &Inside) -> Result<()> {
+    cgroups::hide_unified()?;
+    let host = Host::start(inside)?;
+    let podman = host.podman()?;
+    let outcome = in_all_ways(&host, &podman)
+        .and_then(|()| between_hook_and_runtime(&host, &podman))
+        .and_then(|()| annotations_of_an_image(&podman));
+    let cleared = podman.clear();
+    finish(host, outcome.and(cleared))
+}
+
+fn in_all_ways(host: &Host, podman: &Podman) -> Result<()> {
+    let (hooks, hooks_for_all) = (Podman::hooks(false), Podman::hooks(true));
+    // Under their own runtimes, and in front of runc.
+    together(
+        host,
+        podman,
+        &[
+            Way {
+                name: "wrapped-runc",
+                global: &["--runtime=gpool"],
+                request: &["--annotation=gpool.io/fraction=0.2"],
+                share: 0.2,
+            },
+            Way {
+                name: "hooked-runc",
+                global: &["--runtime=runc", &hooks],
+                request: &["--annotation=gpool.io/fraction=0.3"],
+                share: 0.3,
+            },
+            Way {
+                name: "hooked-crun",
+                global: &["--runtime=crun", &hooks_for_all],
+                request: &["--env=GPOOL_FRACTION=0.4"],
+                share: 0.4,
+            },
+        ],
+    )?;
+    configure("[runtime]\nlow_level = [\"/usr/bin/crun\"]")?;
+    together(
+        host,
+        podman,
+        &[
+            Way {
+                name: "wrapped-crun",
+                global: &["--runtime=gpool"],
+                request: &["--annotation=gpool.io/fraction=0.3"],
+                share: 0.3,
+            },
+            // The hook has done the work when the wrapper sees it.
+            Way {
+                name: "wrapped-and-hooked",
+                global: &["--runtime=gpool", &hooks],
+                request: &["--annotation=gpool.io/fraction=0.5"],
+                share: 0.5,
+            },
+        ],
+    )?;
+    // A container without a request is left as it is.
+    let said = podman.text(&["--runtime=crun", &hooks_for_all, "run", "--rm", image::NAME, "ls", "/dev"])?;
+    ensure(!said.contains("gpool") && !said.contains("nvidia"), || format!("without a request: {said}"))
+}
+
+fn together(host: &Host, podman: &Podman, ways: &[Way<'_>]) -> Result<()> {
+    let memory = format!("--env=GPOOL_MEMORY={CAP}");
+    let mut containers = Vec::new();
+    for way in ways {
+        let client = client(podman, way);
+        let options = ["run", "-d", "--name", way.name, "--stop-timeout=0", &memory];
+        client.text(&[&options, way.request, &[image::NAME], &COMMAND].concat())?;
+        let container = client.container(way.name)?;
+        let lease = wait_for_lease(host, &container)?;
+        let granted = f64::from(lease.fraction_permille) / 1000.0;
+        ensure(granted == way.share, || format!("{} was granted {granted}", way.name))?;
+        containers.push((container, way.share));
+    }
+    let entitled: Vec<_> = containers.iter().map(|(container, share)| (container, *share)).collect();
+    check_shares(host, &entitled)?;
+    ways.iter().try_for_each(|way| lead(host, &client(podman, way), way.name))?;
+    wait_for_room(host)
+}
+
+fn client<'a>(podman: &'a Podman, way: &'a Way<'a>) -> Client<'a> {
+    Client::new(way.name, |arguments| podman.podman(&[way.global, arguments].concat()))
+}
+
+/// The hook has ended long before there is a container: until then its lease waits for podman, and ends with it.
+fn between_hook_and_runtime(host: &Host, podman: &Podman) -> Result<()> {
+    let hooks = Podman::hooks(false);
+    let tenant = ["gpool-tenant", "--nvml", "--kernel-us", "300", "--allocate-mib", "64", "--seconds", "1"];
+    let run = |annotation: &str| {
+        let annotation = format!("--annotation={annotation}=1");
+        let request = ["--annotation=gpool.io/fraction=0.3", &annotation];
+        podman.podman(&[&["--runtime=crun", &hooks, "run", "--rm"][..], &request, &[image::NAME], &tenant].concat())
+    };
+    report(&succeeded("a slow start", run(SLOW)?)?)?;
+    let failed = run(FAILING)?;
+    ensure(!failed.status.success(), || "podman ignores a hook that fails".to_owned())?;
+    wait_for_room(host)
+}
+
+/// Debian 12's podman gives a container the annotations of its image: they are bounded like its environment.
+fn annotations_of_an_image(podman: &Podman) -> Result<()> {
+    let image = annotated_image(podman)?;
+    let hooks = Podman::hooks(false);
+    let command = ["run", "--rm", "--annotation=gpool.io/fraction=0.1", &image, "true"];
+    for global in [&["--runtime=gpool"][..], &["--runtime=runc", &hooks]] {
+        let client = Client::new("podman", |arguments| podman.podman(arguments));
+        let said = client.refusal(&[global, &command].concat())?;
+        let is_told = said.contains("[GPOOL-E104]") && said.contains("gpool.io/priority");
+        ensure(is_told, || format!("an image's annotation: {said}"))?;
+    }
+    Ok(())
+}
+
+/// The image with an annotation in its manifest, as any registry may serve it. Its id.
+fn annotated_image(podman: &Podman) -> Result<String> {
+    let layout = podman.directory().join("layout");
+    let layout_name = layout.display().to_string();
+    podman.text(&["save", "--format=oci-dir", "-o", &layout_name, image::NAME])?;
+    let read = |path: &Path| -> Result<serde_json::Value> {
+        serde_json::from_slice(&fs::read(path).context(path.display())?).context(path.display())
+    };
+    let mut index = read(&layout.join("index.json"))?;
+    let digest = index["manifests"][0]["digest"].as_str().unwrap_or_default().to_owned();
+    let blobs = layout.join("blobs/sha256");
+    let mut manifest = read(&blobs.join(digest.trim_start_matches("sha256:")))?;
+    manifest["annotations"] = serde_json::json!({"gpool.io/priority": "burst"});
+    let text = manifest.to_string();
+    let draft = blobs.join("draft");
+    fs::write(&draft, &text).context("the manifest")?;
+    let sum = Command::new("sha256sum").arg(&draft).output().context("sha256sum")?.stdout;
+    let sum = String::from_utf8_lossy(&sum).split_whitespace().next().unwrap_or_default().to_owned();
+    fs::rename(&draft, blobs.join(&sum)).context("the manifest")?;
+    index["manifests"][0]["digest"] = format!("sha256:{sum}").into();
+    index["manifests"][0]["size"] = text.len().into();
+    fs::write(layout.join("index.json"), index.to_string()).context("index.json")?;
+    podman.text(&["pull", "-q", &format!("oci:{layout_name}")])
+}
