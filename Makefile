@@ -2,12 +2,15 @@
 
 STAGE := target/gpool
 RELEASE := target/release
-GUEST := target/guest
+GENERATED := target/generations
 STATIC_TARGET := x86_64-unknown-linux-gnu
 STATIC := target/static/$(STATIC_TARGET)/release
 # Built alone: in one build cargo would unify the features of no_std libraries with those of programs.
 SHIMS := gpool-interposer-cuda gpool-interposer-nvml
 SIMULATED := gpool-simulated-cuda gpool-simulated-nvml
+# One build of the shims for each generation of the driver, which differ in the names that they export; the list is
+# that of driver-abi/src/lib.rs. Each has a target directory, or cargo would build all of them anew each time.
+GENERATIONS := 535 550 555
 LIBRARIES := $(SHIMS) $(SIMULATED)
 EXCLUDE := $(addprefix --exclude ,$(LIBRARIES))
 CARGO := cargo
@@ -23,7 +26,9 @@ prepare:
 
 build: ## Build everything and lay it out in target/gpool
 	$(CARGO) build $(CARGO_FLAGS) --release --workspace $(EXCLUDE)
-	for library in $(SHIMS); do $(CARGO) build $(CARGO_FLAGS) --profile guest -p $$library || exit 1; done
+	for generation in $(GENERATIONS); do for library in $(SHIMS); do \
+	    GPOOL_DRIVER_GENERATION=$$generation $(CARGO) build $(CARGO_FLAGS) --profile guest -p $$library \
+	        --target-dir $(GENERATED)/$$generation || exit 1; done; done
 	for library in $(SIMULATED); do $(CARGO) build $(CARGO_FLAGS) --release -p $$library || exit 1; done
 	RUSTFLAGS="-C target-feature=+crt-static" \
 	    $(CARGO) build $(CARGO_FLAGS) --release -p gpool-runtime-hook --target $(STATIC_TARGET) --target-dir target/static
@@ -34,8 +39,9 @@ build: ## Build everything and lay it out in target/gpool
 	cp $(RELEASE)/gpool-bench $(RELEASE)/gpool-launch-cost $(STAGE)/bin/
 	cp $(STATIC)/gpool-runtime $(STAGE)/bin/
 	cp $(STATIC)/gpool-hook $(STAGE)/libexec/
-	cp $(GUEST)/libgpool_shim_cuda.so $(STAGE)/lib/libgpool-cuda.so
-	cp $(GUEST)/libgpool_shim_nvml.so $(STAGE)/lib/libgpool-nvml.so
+	for generation in $(GENERATIONS); do mkdir $(STAGE)/lib/$$generation && for shim in cuda nvml; do \
+	    cp $(GENERATED)/$$generation/guest/libgpool_shim_$$shim.so $(STAGE)/lib/$$generation/libgpool-$$shim.so \
+	    || exit 1; done || exit 1; done
 	cp $(RELEASE)/libgpool_simulated_cuda.so $(STAGE)/simulated/libcuda.so.1
 	cp $(RELEASE)/libgpool_simulated_nvml.so $(STAGE)/simulated/libnvidia-ml.so.1
 

@@ -1,6 +1,6 @@
 // Shared by the build scripts of both shims (included, because a build script cannot depend on a sibling file).
 //
-// Makes the table of entry points: hooked names first, then the rest of the baseline's export list as trampolines;
+// Makes the table of entry points: hooked names first, then the rest of a driver generation's export list as trampolines;
 // and a stub library whose SONAME is the absolute path of the real library in a container, so that the linker
 // writes exactly that path into DT_NEEDED.
 
@@ -19,12 +19,21 @@ const MOVED: [(&str, &[&str]); 2] = [
 /// The version that these functions have had since the first glibc for x86-64.
 const FIRST_VERSION: &str = "GLIBC_2.2.5";
 
+/// Names the generation of the driver whose names the shim exports: a file of driver-abi/symbols.
+const GENERATION: &str = "GPOOL_DRIVER_GENERATION";
+/// All generations, the oldest first; every supported driver has its names. For the one that is built and those before
+/// it `driver_NNN` is set, which exports the functions that have come with it.
+const GENERATIONS: [&str; 3] = ["535", "550", "555"];
+
+/// By its build id the host tells which build a process has mapped. Linkers differ in whether they give one unasked.
+const BUILD_ID: &str = "-Wl,--build-id=sha1";
+
 struct Shim {
     /// SONAME of the library that the shim stands in for.
     soname: &'static str,
     /// Path of the real library in a container.
     real: &'static str,
-    /// The baseline's export list.
+    /// What the files with its export lists begin with.
     symbols: &'static str,
 }
 
@@ -57,7 +66,13 @@ fn front_coded(names: &[&String]) -> String {
 
 fn table(shim: &Shim) -> String {
     let hooked = lines("hooked.txt");
-    let baseline = lines(shim.symbols);
+    println!("cargo::rerun-if-env-changed={GENERATION}");
+    let generation = std::env::var(GENERATION).unwrap_or_else(|_| GENERATIONS[0].into());
+    let place = GENERATIONS.iter().position(|known| *known == generation);
+    let place = place.unwrap_or_else(|| panic!("{GENERATION}={generation} is none of {GENERATIONS:?}"));
+    GENERATIONS.iter().for_each(|known| println!("cargo::rustc-check-cfg=cfg(driver_{known})"));
+    GENERATIONS[..=place].iter().for_each(|known| println!("cargo::rustc-cfg=driver_{known}"));
+    let baseline = lines(&format!("../../driver-abi/symbols/{}-{generation}.txt", shim.symbols));
     let rest: Vec<&String> = baseline.iter().filter(|name| !hooked.contains(name)).collect();
     let all: Vec<&String> = hooked.iter().chain(rest.iter().copied()).collect();
     let mut text = String::new();
@@ -91,7 +106,7 @@ fn build(shim: &Shim) {
     println!("cargo::rerun-if-changed=build.rs");
     std::fs::write(out.join("table.rs"), table(shim)).unwrap();
     let real = stub(out, "gpoolreal", shim.real, "int gpool_real_library_stub;\n", &[]);
-    for argument in [format!("-Wl,-soname,{}", shim.soname), "-Wl,-z,now".into(), "-Wl,-z,nodelete".into()] {
+    for argument in [format!("-Wl,-soname,{}", shim.soname), "-Wl,-z,now".into(), "-Wl,-z,nodelete".into(), BUILD_ID.into()] {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
     println!("cargo::rustc-cdylib-link-arg=-Wl,--push-state,--no-as-needed");

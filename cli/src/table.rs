@@ -47,6 +47,8 @@ pub struct LeaseRow {
     pub state: LeaseState,
     /// What the share rests on: `hardware`, `driver` or `co-operative`.
     pub enforcement: String,
+    /// Calls of the driver that count and are not counted.
+    pub uncounted_calls: u32,
 }
 
 impl From<&LeaseView> for LeaseRow {
@@ -68,6 +70,7 @@ impl From<&LeaseView> for LeaseRow {
             processes: lease.processes,
             state: lease.state,
             enforcement: lease.enforcement.clone(),
+            uncounted_calls: lease.uncounted_calls,
         }
     }
 }
@@ -143,13 +146,21 @@ fn cells(row: &LeaseRow) -> Vec<String> {
         },
         row.processes.to_string(),
         state_cell(row).to_owned(),
-        row.enforcement.clone(),
+        enforcement_cell(row),
     ]
+}
+
+/// What the share rests on, and how much of the driver that leaves out.
+fn enforcement_cell(row: &LeaseRow) -> String {
+    match row.uncounted_calls {
+        0 => row.enforcement.clone(),
+        calls => format!("{} ({calls} uncounted)", row.enforcement),
+    }
 }
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 19] = [
+    const HEADER: [&str; 20] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -169,6 +180,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "priority",
         "team",
         "paused",
+        "uncounted_calls",
     ];
     csv(
         &HEADER,
@@ -193,6 +205,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.priority.to_string(),
                 lease.team.clone().unwrap_or_default(),
                 lease.paused.to_string(),
+                lease.uncounted_calls.to_string(),
             ]
         }),
     )
@@ -259,6 +272,7 @@ mod tests {
             init_pid: None,
             cgroup: None,
             enforcement: "co-operative".into(),
+            uncounted_calls: 0,
             owner_uid: 0,
             created_unix_ms: 0,
         }
@@ -270,10 +284,11 @@ mod tests {
         rows[1].received_permille = 1000;
         rows[1].gate_wait = GateWait::Permille(35);
         rows[1].state = LeaseState::Held;
+        rows[1].uncounted_calls = 3;
         let want = "\
 CONTAINER     GPU            SHARE  RECEIVED  MEMORY USED / CAP  REFUSED  GATE WAIT  PROCS  STATE   ENFORCED
 3f9a3f9a3f9a  GPU-5ca1ab1e    30 %    29.9 %      3.9GiB / 4GiB        1      12.3s      1  active  co-operative
-b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.5 %      1  held    co-operative
+b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.5 %      1  held    co-operative (3 uncounted)
 ";
         assert_eq!(render(&rows), want);
     }

@@ -29,7 +29,7 @@ pub struct Configuration {
 pub struct Paths {
     /// Run-time state: leases and their regions. Must not outlive a boot.
     pub run_dir: PathBuf,
-    /// The shims, `libgpool-cuda.so` and `libgpool-nvml.so`.
+    /// The shims: a directory for each generation of the driver, with `libgpool-cuda.so` and `libgpool-nvml.so`.
     pub shim_dir: PathBuf,
     /// The OCI hook.
     pub hook: PathBuf,

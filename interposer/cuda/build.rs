@@ -2,9 +2,5 @@
 include!("../shim_build.rs");
 
 fn main() {
-    build(&Shim {
-        soname: "libcuda.so.1",
-        real: "/dev/gpool/real/libcuda.so.1",
-        symbols: "../../driver-abi/symbols/cuda-535.txt",
-    });
+    build(&Shim { soname: "libcuda.so.1", real: "/dev/gpool/real/libcuda.so.1", symbols: "cuda" });
 }

@@ -2,9 +2,5 @@
 include!("../shim_build.rs");
 
 fn main() {
-    build(&Shim {
-        soname: "libnvidia-ml.so.1",
-        real: "/dev/gpool/real/libnvidia-ml.so.1",
-        symbols: "../../driver-abi/symbols/nvml-535.txt",
-    });
+    build(&Shim { soname: "libnvidia-ml.so.1", real: "/dev/gpool/real/libnvidia-ml.so.1", symbols: "nvml" });
 }

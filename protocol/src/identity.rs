@@ -31,6 +31,11 @@ text_identity!(
     GpuUuid
 );
 
+text_identity!(
+    /// Which build of a library a file is: its GNU build id, in hexadecimal digits.
+    BuildId
+);
+
 impl ContainerId {
     /// The first twelve characters, as docker shows an id.
     pub fn short(&self) -> &str {

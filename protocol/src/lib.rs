@@ -7,6 +7,7 @@
 
 mod class;
 mod client;
+mod driver;
 mod error;
 mod explanation;
 mod identity;
@@ -16,9 +17,10 @@ mod request;
 
 pub use class::{Class, Priority};
 pub use client::{Client, ClientError, DEFAULT_SOCKET};
+pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
 pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};
-pub use identity::{ContainerId, GpuUuid, HostPid, LeaseId};
+pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId};
 pub use messages::{
     BindRequest, Edit, Event, EventKind, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,
     LeaseView, SupervisorInfo,

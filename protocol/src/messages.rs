@@ -10,6 +10,7 @@
 //! | `POST /v1/leases/ID/pause`, `.../resume` | nothing | [`LeaseView`] |
 //! | `GET /v1/leases/ID/explain` | | [`LeaseExplanation`](crate::LeaseExplanation) |
 //! | `GET /v1/gpus` | | `[GpuView]` |
+//! | `GET /v1/driver` | | [`DriverView`](crate::DriverView) |
 //! | `GET /v1/events?after=SEQ&follow=1` | | one [`Event`] a line |
 //! | `GET /v1/info` | | [`SupervisorInfo`] |
 //!
@@ -196,6 +197,10 @@ pub struct LeaseView {
     pub cgroup: Option<String>,
     /// How strongly the share is enforced: `co-operative` for now.
     pub enforcement: String,
+    /// Entry points of the container's driver that count and that its shims do not answer: calls of them are not
+    /// enforced.
+    #[serde(default)]
+    pub uncounted_calls: u32,
     /// The user who started it.
     pub owner_uid: u32,
     /// Unix time of the grant, milliseconds.

@@ -16,7 +16,7 @@ fn edits() -> Vec<Edit> {
             destination: text("/dev/gpool/real/libcuda.so.1"),
             options: vec![text("bind"), text("ro")],
         },
-        Edit::Library { source: text("/usr/lib/gpool/libgpool-cuda.so"), file_name: text("libcuda.so.1") },
+        Edit::Library { source: text("/usr/lib/gpool/535/libgpool-cuda.so"), file_name: text("libcuda.so.1") },
         Edit::Env { name: text("NVIDIA_VISIBLE_DEVICES"), value: text("void") },
         Edit::Hook {
             path: text("/usr/libexec/gpool/gpool-hook"),
@@ -46,7 +46,7 @@ fn destinations(spec: &Value) -> Vec<&str> {
 #[test]
 fn a_bare_spec_gets_every_section_that_the_edits_need() {
     let spec = applied(r#"{"process": {}, "linux": {}, "root": {"path": "rootfs"}, "mounts": null}"#);
-    let shim = "/usr/lib/gpool/libgpool-cuda.so";
+    let shim = "/usr/lib/gpool/535/libgpool-cuda.so";
     assert_eq!(
         destinations(&spec),
         [
@@ -121,7 +121,7 @@ fn env_of_the_same_name_goes_and_mounts_of_the_same_place_are_replaced_on_top() 
             "/usr/lib64/libcuda.so.580.1",
         ]
     );
-    assert_eq!(spec["mounts"][5]["source"], "/usr/lib/gpool/libgpool-cuda.so");
+    assert_eq!(spec["mounts"][5]["source"], "/usr/lib/gpool/535/libgpool-cuda.so");
 }
 
 #[test]

@@ -11,7 +11,8 @@
 //! | `hang` | containers of whose work nothing ends |
 //! | `sampler` | NVML and charged time, once a second |
 //! | `auditor` | what leases report, against what the device saw |
-//! | `device` | GPUs, and the driver's files for a container |
+//! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
+//! | `elf` | what a library exports, and which build it is |
 //!
 //! Locks: the book of leases is held while the gatekeeper is asked, never the other way round; the gatekeeper takes
 //! no lock at all.
@@ -21,6 +22,7 @@ mod auditor;
 mod cgroup;
 mod clock;
 mod device;
+mod elf;
 mod events;
 mod gatekeeper;
 mod hang;

@@ -1,6 +1,7 @@
 //! Where the built programs and libraries lie, and their copy in a run's own `/run`.
 
 use crate::failure::{Context, Failure, Result};
+use gpool_driver_abi::GENERATIONS;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,20 +20,16 @@ const NEEDED: [&str; 9] = [
     "bin/gpool-runtime",
     "bin/gpool-tenant",
     "libexec/gpool-hook",
-    "lib/libgpool-cuda.so",
+    "lib/535/libgpool-cuda.so",
     "simulated/libcuda.so.1",
     "simulated/libnvidia-ml.so.1",
 ];
 
-/// What a package of gpool would install.
-const OWN: [&str; 6] = [
-    "bin/gpool",
-    "bin/gpool-supervisor",
-    "bin/gpool-runtime",
-    "libexec/gpool-hook",
-    "lib/libgpool-cuda.so",
-    "lib/libgpool-nvml.so",
-];
+/// What a package of gpool would install, the shims left out.
+const OWN: [&str; 4] = ["bin/gpool", "bin/gpool-supervisor", "bin/gpool-runtime", "libexec/gpool-hook"];
+
+/// The shims of one generation.
+pub const SHIMS: [&str; 2] = ["libgpool-cuda.so", "libgpool-nvml.so"];
 
 impl Stage {
     /// The stage that the running program is part of.
@@ -65,8 +62,8 @@ impl Stage {
     /// do. The other build differs in nothing but its build id, and so in what a file's identity is. How many files.
     pub fn install_another_build(&self) -> Result<usize> {
         let mut replaced = 0;
-        for file in OWN {
-            let path = self.root.join(file);
+        let shims = GENERATIONS.iter().flat_map(|generation| SHIMS.map(|shim| self.shim(generation.name, shim)));
+        for path in OWN.map(|file| self.root.join(file)).into_iter().chain(shims) {
             let mut content = fs::read(&path).context(path.display())?;
             let Some(id) = build_id(&content) else { continue };
             content[id] ^= 0xff;
@@ -95,9 +92,14 @@ impl Stage {
         self.root.join("libexec/gpool-hook")
     }
 
-    /// The directory of the shims.
+    /// The directory of the shims: one below it for each generation of the driver.
     pub fn shims(&self) -> PathBuf {
         self.root.join("lib")
+    }
+
+    /// A shim of a generation.
+    pub fn shim(&self, generation: &str, name: &str) -> PathBuf {
+        self.shims().join(generation).join(name)
     }
 
     /// The directory of the simulated driver's libraries.

@@ -138,7 +138,7 @@ copies! {
         STREAM_PER_THREAD, Moved::piece(Bytes::Rows, bytes);
 }
 
-// Newer than the baseline: reached through cuGetProcAddress only, not exported.
+// Newer than driver 555: reached through cuGetProcAddress only, not exported.
 copies! {
     cuMemcpyBatchAsync: CuMemcpyBatchAsync (
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,

@@ -149,10 +149,12 @@ left_streams! {
     cuStreamBeginCapture_v2(mode: CUstreamCaptureMode) legacy;
     #[unsafe(no_mangle)]
     cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode) per_thread;
-    // Newer than the baseline: not exported. Source: cudaTypedefs.h of CUDA 13.5.
+    // Newer than the oldest driver. Source: cudaTypedefs.h of CUDA 13.5.
+    #[cfg_attr(driver_550, unsafe(no_mangle))]
     cuStreamBeginCaptureToGraph(
         graph: CUgraph, nodes: *const CUgraphNode, edges: *const c_void, count: usize, mode: CUstreamCaptureMode
     ) legacy;
+    #[cfg_attr(driver_550, unsafe(no_mangle))]
     cuStreamBeginCaptureToGraph_ptsz(
         graph: CUgraph, nodes: *const CUgraphNode, edges: *const c_void, count: usize, mode: CUstreamCaptureMode
     ) per_thread;
@@ -187,7 +189,7 @@ waits! {
     cuEventSynchronize: CuEventSynchronize (event: CUevent);
 }
 
-/// The open bursts of the context end first. Newer than the baseline: not exported.
+/// The open bursts of the context end first. Newer than driver 555: not exported.
 pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     if context.is_null() {
         PROCESS.before_wait()
@@ -222,7 +224,8 @@ contexts! {
     cuCtxCreate_v2: CuCtxCreateV2 [];
     #[unsafe(no_mangle)]
     cuCtxCreate_v3: CuCtxCreateV3 [affinities: *mut c_void, count: c_int];
-    // Newer than the baseline: reached through cuGetProcAddress only, not exported.
+    // Newer than the oldest driver. In shims of drivers that lack it, it is reached through cuGetProcAddress only.
+    #[cfg_attr(driver_555, unsafe(no_mangle))]
     cuCtxCreate_v4: CuCtxCreateV4 [parameters: *mut c_void];
 }
 

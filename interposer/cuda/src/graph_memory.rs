@@ -44,7 +44,8 @@ macro_rules! nodes {
 nodes! {
     #[unsafe(no_mangle)]
     cuGraphAddNode: CuGraphAddNode [];
-    // Newer than the baseline: reached through cuGetProcAddress only, not exported.
+    // Newer than the oldest driver. In shims of drivers that lack it, it is reached through cuGetProcAddress only.
+    #[cfg_attr(driver_550, unsafe(no_mangle))]
     cuGraphAddNode_v2: CuGraphAddNodeV2 [data: *const c_void];
     cuGraphAddNode_v3: CuGraphAddNodeV2 [data: *const c_void];
 }

@@ -1,7 +1,7 @@
 //! The shim that stands in for libcuda.so.1 in a leased container.
 //!
 //! It is bind-mounted where the loader looks for libcuda.so.1, and needs the real library by an absolute path that
-//! only gpool uses. Every name of the baseline driver is exported: most as trampolines, a few answered here. Names
+//! only gpool uses. Every name of the driver generation that it is built for is exported: most as trampolines, a few answered here. Names
 //! are also replaced in what cuGetProcAddress returns, by pointer, so no version table is needed.
 //!
 //! Rooms: `entry` (the table of entry points), `exports` and its neighbours (the functions answered here), `accounts`

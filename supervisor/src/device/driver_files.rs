@@ -1,14 +1,14 @@
 //! The files of the driver that a leased container gets: device nodes, libraries, and our shims in front of two.
 
 use super::Gpu;
+use super::shims::{Chosen, SHIMMED, Shims};
 use gpool_configuration::Configuration;
 use gpool_protocol::Edit;
 use gpool_shared_region::REGION_DIR;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// What the two shims stand in for, and their file names in `paths.shim_dir`.
-const SHIMMED: [(&str, &str); 2] = [("libcuda.so.1", "libgpool-cuda.so"), ("libnvidia-ml.so.1", "libgpool-nvml.so")];
 /// What the driver's libraries load on their own account; mounted where the host has them.
 const COMPANIONS: [&str; 8] = [
     "libnvidia-ptxjitcompiler.so.1",
@@ -39,11 +39,19 @@ pub enum DriverFilesError {
         /// Where it was looked for.
         dirs: String,
     },
-    /// A shim is not installed.
-    #[error("the shim {path} is not installed (paths.shim_dir)")]
+    /// No shim is installed.
+    #[error("no shim is installed, not even {path} (paths.shim_dir)")]
     Shim {
-        /// Where it should be.
+        /// Where one should be.
         path: String,
+    },
+    /// A library cannot be read.
+    #[error("{path} cannot be read as a library ({cause}); install the driver or gpool again")]
+    Unreadable {
+        /// The library.
+        path: String,
+        /// Why not.
+        cause: String,
     },
     /// A device node is not there.
     #[error("{path} is no character device (driver.device_dir)")]
@@ -53,12 +61,18 @@ pub enum DriverFilesError {
     },
 }
 
-/// What was found once, at the start of the supervisor.
-#[derive(Debug, Clone)]
+/// Where the driver's files and the shims are; looked at again for each container, since packages replace them.
+#[derive(Debug)]
 pub struct DriverFiles {
-    device_dir: PathBuf,
-    libraries: Vec<Edit>,
-    shims: Vec<PathBuf>,
+    driver: gpool_configuration::Driver,
+    shim_dir: PathBuf,
+    shims: Shims,
+}
+
+/// What of the driver a container gets beside its device nodes.
+struct Libraries {
+    edits: Vec<Edit>,
+    chosen: Arc<Chosen>,
 }
 
 impl DriverFiles {
@@ -67,55 +81,72 @@ impl DriverFiles {
     /// # Errors
     /// When a library that cannot be done without, or a shim, is not there.
     pub fn find(configuration: &Configuration) -> Result<Self, DriverFilesError> {
-        let driver = &configuration.driver;
-        let find = |name: &str| driver.library_dirs.iter().map(|dir| dir.join(name)).find(|path| path.exists());
-        let mut libraries = Vec::new();
-        let mut shims = Vec::new();
-        for (name, shim) in SHIMMED {
-            let no_library = || DriverFilesError::Library {
-                name,
-                dirs: driver.library_dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", "),
-            };
-            let real = find(name).ok_or_else(no_library)?;
-            let shim = configuration.paths.shim_dir.join(shim);
-            if !shim.is_file() {
-                return Err(DriverFilesError::Shim { path: shim.display().to_string() });
-            }
-            libraries.push(read_only_mount(&resolved(&real), &format!("{REGION_DIR}/real/{name}")));
-            libraries.push(Edit::Library { source: shim.display().to_string(), file_name: name.into() });
-            shims.push(shim);
+        let (driver, shim_dir) = (configuration.driver.clone(), configuration.paths.shim_dir.clone());
+        let files = Self { driver, shim_dir, shims: Shims::default() };
+        files.libraries()?;
+        Ok(files)
+    }
+
+    /// The driver's own libraries, in the order of [`SHIMMED`].
+    ///
+    /// # Errors
+    /// When one is nowhere.
+    pub fn real(&self) -> Result<[PathBuf; 2], DriverFilesError> {
+        let [cuda, nvml] = SHIMMED.map(|(name, _)| {
+            let dirs = || self.driver.library_dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>();
+            let no_library = || DriverFilesError::Library { name, dirs: dirs().join(", ") };
+            self.look_for(name).map(|path| resolved(&path)).ok_or_else(no_library)
+        });
+        Ok([cuda?, nvml?])
+    }
+
+    /// The shims for the driver as it is installed now.
+    ///
+    /// # Errors
+    /// When the driver or every shim is missing.
+    pub fn shims(&self) -> Result<Arc<Chosen>, DriverFilesError> {
+        self.shims.for_driver(&self.shim_dir, &self.real()?)
+    }
+
+    fn look_for(&self, name: &str) -> Option<PathBuf> {
+        self.driver.library_dirs.iter().map(|dir| dir.join(name)).find(|path| path.exists())
+    }
+
+    fn libraries(&self) -> Result<Libraries, DriverFilesError> {
+        let (real, chosen) = (self.real()?, self.shims()?);
+        let mut edits = Vec::new();
+        for (real, shim) in real.iter().zip(&chosen.shims) {
+            let name = shim.library;
+            edits.push(read_only_mount(real, &format!("{REGION_DIR}/real/{name}")));
+            edits.push(Edit::Library { source: shim.path.display().to_string(), file_name: name.into() });
         }
         for name in COMPANIONS {
-            if let Some(path) = find(name) {
-                libraries.push(Edit::Library { source: resolved(&path).display().to_string(), file_name: name.into() });
+            if let Some(path) = self.look_for(name) {
+                edits.push(Edit::Library { source: resolved(&path).display().to_string(), file_name: name.into() });
             }
         }
         for name in PROGRAMS {
-            let found = driver.program_dirs.iter().map(|dir| resolved(&dir.join(name))).find(|path| path.is_file());
-            libraries.extend(found.map(|path| read_only_mount(&path, &format!("{PROGRAM_DIR}/{name}"))));
+            let mut places = self.driver.program_dirs.iter().map(|dir| resolved(&dir.join(name)));
+            let found = places.find(|path| path.is_file());
+            edits.extend(found.map(|path| read_only_mount(&path, &format!("{PROGRAM_DIR}/{name}"))));
         }
-        for mount in &driver.mounts {
+        for mount in &self.driver.mounts {
             let destination = mount.destination.as_ref().unwrap_or(&mount.source);
             let access = if mount.read_only { "ro" } else { "rw" };
-            libraries.push(Edit::Mount {
+            edits.push(Edit::Mount {
                 source: mount.source.display().to_string(),
                 destination: destination.display().to_string(),
                 options: ["rbind", access, "nosuid", "nodev", "rprivate"].map(String::from).to_vec(),
             });
         }
-        Ok(Self { device_dir: driver.device_dir.clone(), libraries, shims })
-    }
-
-    /// The shims, which the hook checks to be on top.
-    pub fn shims(&self) -> &[PathBuf] {
-        &self.shims
+        Ok(Libraries { edits, chosen })
     }
 
     /// The edits that bring the driver and exactly these GPUs, in NVML's order, into a container.
     ///
     /// # Errors
-    /// When a device node is not there.
-    pub fn edits(&self, gpus: &[&Gpu]) -> Result<Vec<Edit>, DriverFilesError> {
+    /// When a device node or a library is not there.
+    pub fn edits(&self, gpus: &[&Gpu]) -> Result<(Vec<Edit>, Arc<Chosen>), DriverFilesError> {
         let nodes = gpus.iter().map(|gpu| self.device(&format!("nvidia{}", gpu.minor)));
         let mut edits = nodes.collect::<Result<Vec<Edit>, _>>()?;
         for (index, name) in CONTROL_NODES.iter().enumerate() {
@@ -125,18 +156,19 @@ impl DriverFiles {
                 Err(_) => {}
             }
         }
-        edits.extend(self.libraries.iter().cloned());
+        let Libraries { edits: libraries, chosen } = self.libraries()?;
+        edits.extend(libraries);
         // An NVIDIA wrapper behind us must not inject the driver a second time.
         edits.push(Edit::Env { name: "NVIDIA_VISIBLE_DEVICES".into(), value: "void".into() });
         if gpus.len() > 1 {
             // CUDA puts the fastest first unless told to number GPUs as NVML does.
             edits.push(Edit::Env { name: "CUDA_DEVICE_ORDER".into(), value: "PCI_BUS_ID".into() });
         }
-        Ok(edits)
+        Ok((edits, chosen))
     }
 
     fn device(&self, name: &str) -> Result<Edit, DriverFilesError> {
-        let path = self.device_dir.join(name);
+        let path = self.driver.device_dir.join(name);
         let node = std::fs::metadata(&path).ok().filter(|metadata| metadata.file_type().is_char_device());
         let node = node.ok_or_else(|| DriverFilesError::Node { path: path.display().to_string() })?;
         let (major, minor) = (rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev()));

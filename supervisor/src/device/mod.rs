@@ -1,7 +1,10 @@
 //! The GPUs of this host, and what of the driver a container needs.
 
 mod driver_files;
+mod generation;
 mod inventory;
+mod shims;
 
 pub use driver_files::{DriverFiles, DriverFilesError, read_only_mount};
 pub use inventory::{Gpu, NvmlInventory, Occupancy};
+pub use shims::Chosen;

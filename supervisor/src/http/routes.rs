@@ -2,10 +2,11 @@
 
 use super::authority::Peer;
 use super::exchange::{Request, answer, begin_lines};
+use crate::device::DriverFilesError;
 use crate::lease::Leases;
 use crate::service::Identity;
 use gpool_protocol::{
-    BindRequest, ErrorBody, ErrorCode, HostPid, LeaseRequest, LeaseUpdate, LeaseView, SupervisorInfo,
+    BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseRequest, LeaseUpdate, LeaseView, SupervisorInfo,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -42,6 +43,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
     match (request.method.as_str(), parts.as_slice()) {
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
         ("GET", ["v1", "gpus"]) => value(leases.book().gpu_views(&leases.gpus, &leases.used_bytes())),
+        ("GET", ["v1", "driver"]) => value(driver(leases)?),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => {
@@ -103,6 +105,22 @@ fn info(leases: &Leases, identity: &Identity) -> SupervisorInfo {
         handoff_p50_ns: handoffs.map(|handoffs| handoffs.p50_ns),
         handoff_p99_ns: handoffs.map(|handoffs| handoffs.p99_ns),
     }
+}
+
+fn driver(leases: &Leases) -> Result<DriverView, ErrorBody> {
+    let missing = |cause: DriverFilesError| {
+        ErrorBody::new(ErrorCode::SupervisorFailed, cause.to_string(), "install what is missing, then ask again")
+    };
+    let (real, chosen) = (leases.files.real().map_err(missing)?, leases.files.shims().map_err(missing)?);
+    let coverage = &chosen.coverage;
+    Ok(DriverView {
+        version: leases.gpus.first().map(|gpu| gpu.driver_version.clone()).unwrap_or_default(),
+        libraries: real.iter().map(|path| path.display().to_string()).collect(),
+        shims: chosen.views(),
+        missing: coverage.missing.clone(),
+        uncounted: coverage.uncounted.clone(),
+        unclassified: coverage.unclassified.clone(),
+    })
 }
 
 fn events(stream: &mut UnixStream, request: &Request, leases: &Leases) -> io::Result<()> {

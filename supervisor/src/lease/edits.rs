@@ -1,23 +1,25 @@
 //! What a leased container gets in its config.json.
 
-use crate::device::{DriverFiles, DriverFilesError, Gpu, read_only_mount};
+use crate::device::{Chosen, DriverFiles, DriverFilesError, Gpu, read_only_mount};
 use gpool_configuration::Configuration;
 use gpool_protocol::{Edit, LeaseId};
 use gpool_shared_region::{BELL_FILE, CONTROL_FILE, REGION_DIR, REPORT_FILE};
 use std::path::Path;
+use std::sync::Arc;
 
-/// The edits for one lease: the driver with its GPUs, the region, and the hook that binds the lease.
+/// The edits for one lease: the driver with its GPUs, the region, and the hook that binds the lease; and
+/// the shims that are among them.
 ///
 /// # Errors
-/// When a device node is not there.
+/// When a device node or a library is not there.
 pub fn edits(
     configuration: &Configuration,
     files: &DriverFiles,
     gpus: &[&Gpu],
     lease: &LeaseId,
     region: &Path,
-) -> Result<Vec<Edit>, DriverFilesError> {
-    let mut edits = files.edits(gpus)?;
+) -> Result<(Vec<Edit>, Arc<Chosen>), DriverFilesError> {
+    let (mut edits, chosen) = files.edits(gpus)?;
     edits.push(read_only_mount(&region.join(CONTROL_FILE), &format!("{REGION_DIR}/{CONTROL_FILE}")));
     for name in [REPORT_FILE, BELL_FILE] {
         edits.push(Edit::Mount {
@@ -28,8 +30,8 @@ pub fn edits(
     }
     let mut args = ["gpool-hook", "create-runtime", &lease.0, "--socket"].map(String::from).to_vec();
     args.push(configuration.socket.path.display().to_string());
-    for shim in files.shims() {
-        args.extend(["--shim".to_owned(), shim.display().to_string()]);
+    for shim in &chosen.shims {
+        args.extend(["--shim".to_owned(), shim.path.display().to_string()]);
     }
     edits.push(Edit::Hook {
         path: configuration.paths.hook.display().to_string(),
@@ -37,5 +39,5 @@ pub fn edits(
         // Never empty: a hook without env may be handed the image's.
         env: vec!["GPOOL_HOOK=1".into()],
     });
-    Ok(edits)
+    Ok((edits, chosen))
 }

@@ -140,6 +140,8 @@ impl Leases {
             cgroup: None,
             processes: Vec::new(),
             standing: None,
+            shims: Vec::new(),
+            uncounted_calls: 0,
         };
         let granted = self.make(&mut book, record, placed.indices, requester)?;
         if let Some(index) = kept {
@@ -186,8 +188,10 @@ impl Leases {
             error
         };
         let its: Vec<&Gpu> = gpus.iter().map(|gpu| &self.gpus[*gpu]).collect();
-        let edits = edits(&self.configuration, &self.files, &its, &lease_id, &region_dir)
+        let (edits, chosen) = edits(&self.configuration, &self.files, &its, &lease_id, &region_dir)
             .map_err(|cause| failed("the driver cannot be brought into the container", cause))?;
+        let uncounted_calls = chosen.coverage.uncounted.len() as u32;
+        let record = Record { shims: chosen.views(), uncounted_calls, ..record };
         record.write(run_dir).map_err(|cause| undo(failed("the lease cannot be written down", cause)))?;
         let page = ControlPage {
             memory_cap_bytes: record.memory_cap_bytes,

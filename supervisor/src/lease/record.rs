@@ -2,7 +2,7 @@
 //! the run-time tmpfs, stamped with the boot.
 
 use crate::procfs::ProcessName;
-use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Priority};
+use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Priority, ShimView};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
@@ -105,6 +105,12 @@ pub struct Record {
     /// What it had had and owed lately.
     #[serde(default)]
     pub standing: Option<StandingRecord>,
+    /// The shims that its container was started with. Empty from a supervisor that did not write them down.
+    #[serde(default)]
+    pub shims: Vec<ShimView>,
+    /// Entry points of its driver that count and that these shims do not answer.
+    #[serde(default)]
+    pub uncounted_calls: u32,
 }
 
 /// A lease's directory.
@@ -197,6 +203,7 @@ mod tests {
         let record = sample();
         assert_eq!(record.gpus(), [GpuUuid("GPU-1".into())]);
         assert_eq!((record.limit_permille, record.class, record.priority), (None, Class::Batch, Priority::Guaranteed));
+        assert!(record.shims.is_empty() && record.uncounted_calls == 0);
         assert!(!record.paused && record.standing.is_none() && record.processes.is_empty());
     }
 

@@ -75,6 +75,7 @@ fn view_of_record(record: &Record) -> LeaseView {
         init_pid: None,
         cgroup: None,
         enforcement: ENFORCEMENT.into(),
+        uncounted_calls: record.uncounted_calls,
         owner_uid: record.owner_uid,
         created_unix_ms: record.created_unix_ms,
     }

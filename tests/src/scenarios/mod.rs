@@ -100,7 +100,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "shims",
-        what: "the shims as they were built export the oldest driver's names and no others, and are small",
+        what: "the shims as they were built export each their driver's names and no others, and are small",
         limit_s: 20,
         run: Place::Inside(shims::run),
     },

@@ -1,30 +1,59 @@
-//! The shims as they were built: what they export, and how large they are.
+//! The shims as they were built, one for each generation of the driver: what they export, how large they are, and that
+//! each can be told from the others.
 
 use crate::exports;
-use crate::failure::{Context, Result, ensure};
+use crate::failure::{Context, Failure, Result, ensure};
 use crate::namespaces::Inside;
-use crate::stage::Stage;
-use gpool_driver_abi::{CUDA_535, NVML_535};
+use crate::stage::{SHIMS, Stage};
+use gpool_driver_abi::{GENERATIONS, Generation};
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 
 /// Loaded into every process that uses a GPU.
-const CUDA_LIMIT_BYTES: u64 = 150_000;
+const LIMIT_BYTES: u64 = 150_000;
 
-/// Reads both files.
+/// Reads all files.
 pub fn run(_inside: &Inside) -> Result<()> {
     let stage = Stage::of_this_program()?;
-    let cuda = stage.shims().join("libgpool-cuda.so");
-    // One name less and a program does not link, or finds the real function behind the shim; one more and its probe for
-    // a newer driver is answered wrongly.
-    for (library, baseline) in [(&cuda, CUDA_535), (&stage.shims().join("libgpool-nvml.so"), NVML_535)] {
-        let (exported, baseline) =
-            (exports::of(library)?, baseline.lines().map(str::to_owned).collect::<BTreeSet<_>>());
-        let missing: Vec<_> = baseline.difference(&exported).collect();
-        let superfluous: Vec<_> = exported.difference(&baseline).collect();
-        ensure(missing.is_empty() && superfluous.is_empty(), || {
-            format!("{} lacks {missing:?} and has {superfluous:?} too much", library.display())
-        })?;
+    let mut builds = BTreeSet::new();
+    for generation in &GENERATIONS {
+        for (shim, names) in SHIMS.iter().zip([generation.cuda, generation.nvml]) {
+            let path = stage.shim(generation.name, shim);
+            exports_exactly(&path, names)?;
+            let bytes = std::fs::metadata(&path).context(path.display())?.len();
+            println!("{}: {bytes} bytes", path.display());
+            ensure(bytes <= LIMIT_BYTES, || format!("{} takes {bytes} bytes", path.display()))?;
+            builds.insert(build_id(&path)?);
+        }
     }
-    let bytes = std::fs::metadata(&cuda).context(cuda.display())?.len();
-    ensure(bytes <= CUDA_LIMIT_BYTES, || format!("{} has {bytes} of {CUDA_LIMIT_BYTES} bytes", cuda.display()))
+    ensure(builds.len() == GENERATIONS.len() * SHIMS.len(), || format!("build ids that are not unique: {builds:?}"))?;
+    each_has_the_names_of_the_one_before(&GENERATIONS)
+}
+
+/// One name less and a program does not link, or finds the real function behind the shim; one more and its probe for a
+/// newer driver is answered wrongly.
+fn exports_exactly(library: &Path, names: &str) -> Result<()> {
+    let (exported, wanted) = (exports::of(library)?, names.lines().map(str::to_owned).collect::<BTreeSet<_>>());
+    let missing: Vec<_> = wanted.difference(&exported).collect();
+    let superfluous: Vec<_> = exported.difference(&wanted).collect();
+    ensure(missing.is_empty() && superfluous.is_empty(), || {
+        format!("{} lacks {missing:?} and has {superfluous:?} too much", library.display())
+    })
+}
+
+/// As another program than gpool's own reads it.
+fn build_id(library: &Path) -> Result<String> {
+    let read = Command::new("/usr/bin/readelf").arg("--notes").arg(library).output().context("readelf")?;
+    let text = String::from_utf8_lossy(&read.stdout).into_owned();
+    let id = text.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).map(str::to_owned);
+    id.ok_or_else(|| Failure::new(format!("{} has no build id", library.display())))
+}
+
+fn each_has_the_names_of_the_one_before(generations: &[Generation]) -> Result<()> {
+    let names = |list: &'static str| list.lines().collect::<BTreeSet<_>>();
+    let grows = |pair: &[Generation]| {
+        names(pair[0].cuda).is_subset(&names(pair[1].cuda)) && names(pair[0].nvml).is_subset(&names(pair[1].nvml))
+    };
+    ensure(generations.windows(2).all(grows), || "a generation lacks names of the one before it".to_owned())
 }

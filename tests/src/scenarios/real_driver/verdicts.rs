@@ -3,15 +3,12 @@
 use super::answers::Answers;
 use crate::failure::{Failure, Result, ensure};
 use crate::host::DRIVER_LIBRARIES;
+use gpool_driver_abi::{GENERATIONS, Generation};
 use std::collections::BTreeSet;
 
-/// The names that the shims export: those of the oldest supported driver.
-const BASELINES: [&str; 2] = [
-    include_str!("../../../../driver-abi/symbols/cuda-535.txt"),
-    include_str!("../../../../driver-abi/symbols/nvml-535.txt"),
-];
-/// What cuDriverGetVersion answers for that driver.
-const BASELINE_VERSION: &str = "cuDriverGetVersion 0 12020";
+/// What cuDriverGetVersion answers for each of the drivers for which there are shims.
+const VERSIONS: [(&str, usize); 3] =
+    [("cuDriverGetVersion 0 12020", 0), ("cuDriverGetVersion 0 12040", 1), ("cuDriverGetVersion 0 12050", 2)];
 /// Entry points that the shim answers itself; a version of them that it does not know is refused.
 const HOOKED: &str = include_str!("../../../../interposer/cuda/hooked.txt");
 /// What makes a refused look-up: CUDA_ERROR_NOT_FOUND, from both versions of the function, the second of which says
@@ -84,11 +81,19 @@ fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     if all.is_empty() { "none".to_owned() } else { all.join(" ") }
 }
 
-/// Every name is found; those of the baseline in the shim, younger ones in the real library behind it.
+/// The names that the shims for this driver export: those of the newest generation that it has all names of.
+fn baseline(named: &BTreeSet<&str>, is_cuda: bool) -> BTreeSet<&'static str> {
+    let names = |generation: &Generation| if is_cuda { generation.cuda } else { generation.nvml };
+    let lists = GENERATIONS.iter().map(|generation| names(generation).lines().collect::<BTreeSet<&str>>());
+    let newest = lists.rev().find(|list| list.is_subset(named));
+    newest.unwrap_or_else(|| names(&GENERATIONS[0]).lines().collect())
+}
+
+/// Every name is found; those of the driver's generation in the shim, younger ones in the real library behind it.
 fn exports(heading: &str, natively: &Answers, leased: &Answers) -> Result<()> {
     let is_cuda = heading.contains(DRIVER_LIBRARIES[0]);
-    let baseline: BTreeSet<&str> = BASELINES[usize::from(!is_cuda)].lines().collect();
     let named: BTreeSet<&str> = natively.pairs(heading).map(|(name, _)| name).collect();
+    let baseline = baseline(&named, is_cuda);
     let wrong = |name: &str, place: &str| place != if baseline.contains(name) { "own" } else { "behind" };
     let found: Vec<_> = leased.pairs(heading).collect();
     ensure(!named.is_empty() && found.len() == natively.below(heading).len(), || {
@@ -96,7 +101,10 @@ fn exports(heading: &str, natively: &Answers, leased: &Answers) -> Result<()> {
     })?;
     let misplaced: Vec<_> = found.iter().filter(|(name, place)| wrong(name, place)).collect();
     ensure(misplaced.is_empty(), || format!("{heading}: found in the wrong place or not at all: {misplaced:?}"))?;
-    if natively.below("begin").iter().any(|line| line == BASELINE_VERSION) {
+    let is_it = |version: &str| natively.below("begin").iter().any(|line| line == version);
+    if let Some((_, place)) = VERSIONS.iter().find(|(version, _)| is_it(version)) {
+        let list = if is_cuda { GENERATIONS[*place].cuda } else { GENERATIONS[*place].nvml };
+        ensure(list.lines().collect::<BTreeSet<_>>() == baseline, || format!("{heading}: another generation's shims"))?;
         // The debugger's variables are no functions: who asks for one must get the driver's own.
         let missing = named.difference(&baseline).filter(|name| !name.starts_with("cudbg"));
         let differing: Vec<_> = baseline.difference(&named).chain(missing).collect();
