@@ -48,6 +48,16 @@ pub enum Verdict {
     Future,
 }
 
+/// A burst as it was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entered {
+    /// What became of it.
+    pub verdict: Verdict,
+    /// The part of it in which its tenant had reported no work before, whoever else had some: how much longer the tenant
+    /// is now known to have kept the device busy. Nobody's bursts but its own change that.
+    pub busy_ns: u64,
+}
+
 /// Limits of what is remembered and believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -99,14 +109,14 @@ impl Timeline {
     /// A stretch that the same context has already reported costs nothing a second time. The part of a burst that
     /// lies before the horizon is charged in full, because who else ran then is no longer known, but only from the end
     /// of the tenant's latest burst on: nobody can report the same past again and again.
-    pub fn add(&mut self, now_ns: u64, burst: Burst, deltas: &mut Vec<Delta>) -> Verdict {
+    pub fn add(&mut self, now_ns: u64, burst: Burst, deltas: &mut Vec<Delta>) -> Entered {
         self.settle(now_ns);
         self.bound_segments();
         if burst.start_ns > burst.end_ns {
-            return Verdict::Reversed;
+            return Entered { verdict: Verdict::Reversed, busy_ns: 0 };
         }
         if burst.start_ns >= now_ns {
-            return Verdict::Future;
+            return Entered { verdict: Verdict::Future, busy_ns: 0 };
         }
         let (start, end) = (self.believed_start_ns(now_ns, burst), burst.end_ns.min(now_ns));
         let verdict = if (start, end) == (burst.start_ns, burst.end_ns) { Verdict::Accepted } else { Verdict::Clamped };
@@ -115,15 +125,18 @@ impl Timeline {
         let charged_until = self.charged_until.entry(burst.tenant).or_default();
         let unknown = start.max(*charged_until);
         *charged_until = end.max(*charged_until);
+        let mut busy_ns = 0;
         if unknown < self.settled_ns {
-            segment::charge(deltas, burst.tenant, length(unknown, end.min(self.settled_ns)));
+            let alone_ns = length(unknown, end.min(self.settled_ns));
+            segment::charge(deltas, burst.tenant, alone_ns);
+            busy_ns += alone_ns;
         }
         let start = start.max(self.settled_ns);
         if start < end {
-            self.cover(burst, start, end, deltas);
+            busy_ns += self.cover(burst, start, end, deltas);
         }
         segment::drop_zeroes(deltas, first);
-        verdict
+        Entered { verdict, busy_ns: u64::try_from(busy_ns).unwrap_or(0) }
     }
 
     /// The start of a burst, as far as it is believed.
@@ -138,25 +151,30 @@ impl Timeline {
         self.window.len()
     }
 
-    /// Marks `[start, end)` as used by the burst's context.
-    fn cover(&mut self, burst: Burst, start: u64, end: u64, deltas: &mut Vec<Delta>) {
+    /// Marks `[start, end)` as used by the burst's context. How much of it none of its tenant's had used.
+    fn cover(&mut self, burst: Burst, start: u64, end: u64, deltas: &mut Vec<Delta>) -> i64 {
         self.cut(start, deltas);
         self.cut(end, deltas);
-        let mut at = start;
+        let (mut at, mut busy_ns) = (start, 0);
         while at < end {
             match self.window.range_mut(at..end).next() {
                 Some((&begin, segment)) if begin == at => {
+                    if !segment.holds(burst.tenant) {
+                        busy_ns += length(at, segment.end_ns);
+                    }
                     segment.enter(at, burst.tenant, burst.context, deltas);
                     at = segment.end_ns;
                 }
                 next => {
                     let stop = next.map_or(end, |(&begin, _)| begin);
                     segment::charge(deltas, burst.tenant, length(at, stop));
+                    busy_ns += length(at, stop);
                     self.window.insert(at, Segment::new(stop, burst.tenant, burst.context));
                     at = stop;
                 }
             }
         }
+        busy_ns
     }
 
     /// Makes `at` a border between segments.

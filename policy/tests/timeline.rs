@@ -18,7 +18,7 @@ fn timeline() -> Timeline {
 
 fn add(timeline: &mut Timeline, now: u64, burst: Burst) -> (Verdict, BTreeMap<u64, i64>) {
     let mut deltas = Vec::new();
-    let verdict = timeline.add(now, burst, &mut deltas);
+    let verdict = timeline.add(now, burst, &mut deltas).verdict;
     assert!(deltas.iter().all(|delta| delta.ns != 0), "{deltas:?}");
     (verdict, deltas.iter().map(|delta: &Delta| (delta.tenant.0, delta.ns)).collect())
 }
@@ -31,6 +31,19 @@ fn overlap_is_shared_by_contexts() {
     assert_eq!(add(&mut timeline, NOW, burst(2, 0, 30, 90)).1, BTreeMap::from([(1, -30), (2, 30)]));
     assert_eq!(add(&mut timeline, NOW, burst(2, 1, 30, 90)).1, BTreeMap::from([(1, -10), (2, 10)]));
     assert_eq!(timeline.segment_count(), 2);
+}
+
+#[test]
+fn how_long_a_tenant_kept_the_device_busy_is_its_own_affair() {
+    let mut timeline = timeline();
+    let mut busy_ns = |burst| timeline.add(NOW, burst, &mut Vec::new()).busy_ns;
+    assert_eq!(busy_ns(burst(1, 0, 0, 90)), 90);
+    assert_eq!(busy_ns(burst(1, 0, 0, 90)), 0, "not a second time");
+    assert_eq!(busy_ns(burst(1, 1, 60, 100)), 10, "nor by another context");
+    for context in 0..9 {
+        assert_eq!(busy_ns(burst(2, context, 50, 200)), if context == 0 { 150 } else { 0 });
+    }
+    assert_eq!(busy_ns(burst(1, 2, 100, 150)), 50, "whoever else had work then");
 }
 
 #[test]

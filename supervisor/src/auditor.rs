@@ -101,8 +101,10 @@ impl Audited {
     /// Judges the period that is over, but for the first: when it began is not known.
     fn end_period(&mut self, period_ns: u64, standing: &Standing) -> Option<Shortfall> {
         let seen_ns = std::mem::take(&mut self.seen_ns);
-        // What redeems a debt was missing before, and does not count a second time for the time that is judged now.
-        let reported_ns = standing.charged_ns.saturating_sub(standing.redeemed_ns);
+        // Busy time as reported, and not what it was charged for: that others claim the same time for as many contexts as
+        // they like makes the charge less, and not the report. What redeems a debt was missing before, and does not
+        // count a second time for the time that is judged now.
+        let reported_ns = standing.reported_ns.saturating_sub(standing.redeemed_ns);
         let before = self.reported_ns.replace((reported_ns, standing.late_ns))?;
         let late_ns = standing.late_ns.saturating_sub(before.1);
         self.honesty.judge(period_ns, seen_ns, reported_ns.saturating_sub(before.0).saturating_sub(late_ns), late_ns)
@@ -163,8 +165,15 @@ mod tests {
 
     /// Two tenants on GPU 0 after `second` seconds; the first reports a fifth of each, the second a half.
     fn statistics(second: u64) -> Statistics {
-        let standing =
-            |tenant, charged_ns| Standing { tenant, gpu: 0, charged_ns, redeemed_ns: 0, late_ns: 0, lag_ns: 0 };
+        let standing = |tenant, reported_ns| Standing {
+            tenant,
+            gpu: 0,
+            charged_ns: reported_ns,
+            reported_ns,
+            redeemed_ns: 0,
+            late_ns: 0,
+            lag_ns: 0,
+        };
         let standings = vec![standing(LIAR, second * S / 5), standing(OTHER, second * S / 2)];
         Statistics { at_ns: (100 + second) * S, standings, ..Statistics::default() }
     }
@@ -194,6 +203,11 @@ mod tests {
     /// Both tenants want, on one GPU, and the device sees the first one at work all the time for 40 s. It reports
     /// `(start, end)` seconds at that end. What it owes then beyond its share, and when it was told.
     fn audited(reports: &[(u64, u64)]) -> (u64, Vec<u64>) {
+        audited_beside(0, reports)
+    }
+
+    /// The same while the other one claims all that time for so many contexts of its own.
+    fn audited_beside(claims: u64, reports: &[(u64, u64)]) -> (u64, Vec<u64>) {
         let mut host = HostScheduler::new(Parameters::default(), 1, 0);
         let (mut auditor, mut commands, mut told) = (Auditor::new(1), Vec::new(), Vec::new());
         for tenant in [LIAR, OTHER] {
@@ -206,12 +220,17 @@ mod tests {
                 let burst = Burst { tenant: LIAR, context: 0, start_ns: start * S, end_ns: end * S };
                 host.burst(now_ns, 0, burst, &mut commands);
             }
+            for context in (0..claims).filter(|_| second > 0) {
+                let burst = Burst { tenant: OTHER, context, start_ns: now_ns - S, end_ns: now_ns };
+                host.burst(now_ns, 0, burst, &mut commands);
+            }
             host.handle(now_ns, Input::Pass, &mut commands);
             auditor.see((LIAR, 0), if second > 0 { S } else { 0 });
             let standing = |tenant| Standing {
                 tenant,
                 gpu: 0,
                 charged_ns: host.server(0).charged_ns(tenant).expect("joined"),
+                reported_ns: host.server(0).reported_ns(tenant).expect("joined"),
                 redeemed_ns: host.server(0).redeemed_ns(tenant).expect("joined"),
                 late_ns: host.server(0).late_ns(tenant).expect("joined"),
                 lag_ns: 0,
@@ -262,6 +281,14 @@ mod tests {
         let late: Vec<(u64, u64)> = (1..4).map(|number| (10 * number - 9, 10 * number)).collect();
         let (debt_ns, told) = audited(&late);
         assert!((35 * S..=41 * S).contains(&debt_ns) && !told.is_empty(), "{debt_ns} {told:?}");
+    }
+
+    #[test]
+    fn nobody_is_made_a_liar_by_what_another_claims() {
+        let honest: Vec<(u64, u64)> = (0..40).map(|second| (second, second + 1)).collect();
+        assert!(audited_beside(9, &honest).1.is_empty(), "a tenth of the charge, and all of the report");
+        let half: Vec<(u64, u64)> = (0..20).map(|number| (2 * number, 2 * number + 1)).collect();
+        assert_eq!(audited_beside(9, &half).1, [10, 15, 20, 25, 30, 35, 40], "what is hidden is found all the same");
     }
 
     #[test]

@@ -6,20 +6,27 @@
 
 use crate::cgroup;
 use crate::clock;
-use crate::lease::{Leases, about, class_policy};
-use crate::procfs::WatchedProcess;
+use crate::gatekeeper::Order;
+use crate::lease::{Lease, Leases, about, class_policy};
+use crate::procfs::{self, WatchedProcess};
+use crate::region::Report;
 use gpool_configuration::{ClassPolicy, HangAction};
 use gpool_policy::TenantId;
 use gpool_protocol::{Class, EventKind, HostPid};
+use gpool_shared_region::SLOTS;
 use rustix::process::{Signal, pidfd_send_signal};
+
+/// From an excuse here to the new beginning of the silence, which the gatekeeper notes; no silence that is told is so
+/// short.
+const EXCUSE_DELAY_NS: u64 = 500_000_000;
 
 /// What follows for a hung container.
 #[derive(Debug, PartialEq, Eq)]
 enum Consequence {
     /// Its class asks for an event alone. These are its processes.
     Told(Vec<HostPid>),
-    /// It is frozen: its work may have ended long ago, and it cannot say so.
-    Frozen,
+    /// It is frozen, or stopped by a signal or a debugger: its work may have ended long ago, and it cannot say so.
+    Unheard(&'static str),
     /// These processes of it were killed.
     Stopped(Vec<HostPid>),
 }
@@ -33,14 +40,44 @@ pub fn act_on(leases: &Leases, tenant: TenantId, since_ns: u64) {
     let policy = class_policy(&leases.configuration, class);
     let cgroup = lease.record.cgroup.as_deref();
     let registered = || lease.processes.values().map(|process| &process.watched);
-    let consequence = match policy.hang_action {
-        HangAction::Event => Consequence::Told(registered().map(|process| process.name.pid).collect()),
-        HangAction::Stop if cgroup.is_some_and(cgroup::is_frozen) => Consequence::Frozen,
-        HangAction::Stop => Consequence::Stopped(stop(cgroup, lease.init.as_ref(), registered())),
+    let consequence = match (why_unheard(lease, cgroup), policy.hang_action) {
+        (Some(why), _) => Consequence::Unheard(why),
+        (None, HangAction::Event) => Consequence::Told(registered().map(|process| process.name.pid).collect()),
+        (None, HangAction::Stop) => Consequence::Stopped(stop(cgroup, lease.init.as_ref(), registered())),
     };
+    // Told once as long as it lasts; the silence of an excused tenant begins when it is excused.
+    let goes_on = lease.excused_ns.take().is_some_and(|excused_ns| since_ns.abs_diff(excused_ns) <= EXCUSE_DELAY_NS);
+    if matches!(consequence, Consequence::Unheard(_)) {
+        lease.excused_ns = Some(clock::now_ns());
+        leases.gatekeeper.order(Order::Excuse { tenant });
+        if goes_on {
+            return;
+        }
+    }
     let message = message(container, silent_s, &rule(class, policy, silent_s), &consequence);
     leases.events.note(EventKind::Hung, about(&lease.record, None), message);
     lease.stopped_as_hung |= matches!(&consequence, Consequence::Stopped(killed) if !killed.is_empty());
+}
+
+/// Why the container cannot say that its work has ended, if it cannot.
+fn why_unheard(lease: &Lease, cgroup: Option<&str>) -> Option<&'static str> {
+    if cgroup.is_some_and(cgroup::is_frozen) {
+        return Some("frozen");
+    }
+    let mut report = Report::new();
+    report.read(&lease.region, SLOTS);
+    let at_work = |slot: &usize| report.taken().any(|(index, it)| index == *slot && it.estimated_end_ns() > 0);
+    let processes = lease.processes.iter();
+    let seen = processes.map(|(slot, process)| (at_work(slot), procfs::is_stopped(process.watched.name.pid)));
+    all_at_work_are_stopped(&seen.collect::<Vec<_>>()).then_some("stopped by a signal or a debugger")
+}
+
+/// Whether of a container's processes, each with whether it says that work of it is on the GPU and whether it is stopped,
+/// all that may be at work are stopped. Where none says that it is, any may be.
+fn all_at_work_are_stopped(processes: &[(bool, bool)]) -> bool {
+    let says_so = processes.iter().any(|(at_work, _)| *at_work);
+    let mut may_be = processes.iter().filter(|(at_work, _)| *at_work || !says_so).peekable();
+    may_be.peek().is_some() && may_be.all(|(_, is_stopped)| *is_stopped)
 }
 
 /// Kills the container's init, with which its PID namespace ends, and those registered processes that are in its
@@ -89,8 +126,8 @@ fn message(container: &str, silent_s: u64, rule: &str, consequence: &Consequence
             "only the end of its processes (host pid {}) frees the GPU of it: restart the container if that is not meant",
             listed(pids)
         ),
-        Consequence::Frozen => {
-            "it is frozen, so its work may have ended and it cannot say so: thaw it, or remove it".to_owned()
+        Consequence::Unheard(why) => {
+            format!("it is {why}, so its work may have ended and it cannot say so: let it go on, or remove it")
         }
         Consequence::Stopped(pids) if pids.is_empty() => {
             "its class has hang_action = \"stop\", and none of its processes could be found: remove the container"
@@ -144,6 +181,16 @@ mod tests {
             assert!(text.contains(part), "{text} lacks {part}");
         }
         assert!(message("3f9a", 30, "", &Consequence::Told(Vec::new())).contains("host pid unknown"));
-        assert!(message("3f9a", 30, "", &Consequence::Frozen).contains("frozen"));
+        assert!(message("3f9a", 30, "", &Consequence::Unheard("frozen")).contains("it is frozen"));
+    }
+
+    #[test]
+    fn a_stopped_process_excuses_its_container_only_if_no_other_is_at_work() {
+        assert!(!all_at_work_are_stopped(&[]), "nobody is there to be stopped");
+        assert!(all_at_work_are_stopped(&[(true, true), (false, false)]));
+        assert!(!all_at_work_are_stopped(&[(true, true), (true, false)]));
+        assert!(!all_at_work_are_stopped(&[(false, true), (true, false)]));
+        assert!(all_at_work_are_stopped(&[(false, true), (false, true)]));
+        assert!(!all_at_work_are_stopped(&[(false, true), (false, false)]), "nobody says who it is");
     }
 }

@@ -72,16 +72,24 @@ impl WatchedProcess {
     }
 }
 
-/// Field of /proc/PID/stat that has the parent's pid, counted from 1.
+/// Field of /proc/PID/stat that has the state, counted from 1 as proc(5) does.
+const STATE_FIELD: usize = 3;
+/// Field of /proc/PID/stat that has the parent's pid.
 const PARENT_FIELD: usize = 4;
 /// Field of /proc/PID/stat that has the start time in clock ticks since boot.
 const START_FIELD: usize = 22;
 
+/// Whether the process is stopped by a signal or by a debugger: it does and says nothing until it is let go on.
+pub fn is_stopped(pid: HostPid) -> bool {
+    // States of proc(5): T is stopped, t is stopped while it is traced.
+    stat_field(pid, STATE_FIELD).is_ok_and(|state: String| matches!(state.as_str(), "T" | "t"))
+}
+
 fn stat_field<T: std::str::FromStr>(pid: HostPid, number: usize) -> io::Result<T> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name in parentheses may hold anything, so count from its end: state is field 3.
+    // The name in parentheses may hold anything, so count from its end.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let field = after_name.split_whitespace().nth(number - 3).and_then(|field| field.parse().ok());
+    let field = after_name.split_whitespace().nth(number - STATE_FIELD).and_then(|field| field.parse().ok());
     field.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
@@ -112,6 +120,27 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(watched.parent().is_err());
+    }
+
+    #[test]
+    fn a_stopped_process_is_seen() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let watched = WatchedProcess::open(HostPid(child.id())).unwrap();
+        let send = |signal| rustix::process::pidfd_send_signal(&watched.pidfd, signal).unwrap();
+        let becomes = |stopped: bool| {
+            (0..2000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                is_stopped(watched.name.pid) == stopped
+            })
+        };
+        assert!(becomes(false));
+        send(rustix::process::Signal::STOP);
+        assert!(becomes(true));
+        send(rustix::process::Signal::CONT);
+        assert!(becomes(false));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_stopped(watched.name.pid));
     }
 
     #[test]

@@ -9,7 +9,9 @@ pub(super) struct Charge {
     pub(super) ns: i64,
     /// When the burst began.
     pub(super) began_ns: u64,
-    /// The part of `ns` that lies before the current period of the audit.
+    /// How much longer it is known by the burst to have kept the device busy, whoever shared it.
+    pub(super) busy_ns: u64,
+    /// The part of that which lies before the current period of the audit.
     pub(super) earlier_ns: u64,
 }
 
@@ -25,6 +27,8 @@ pub(super) struct Account {
     /// `ve`, kept for the sake of the many comparisons of a decision.
     eligible_at: i128,
     charged_ns: i64,
+    /// How long it has kept the device busy, by its own reports.
+    reported_ns: u64,
     /// Part of the service that was held and not yet seen as measured work.
     held_ns: i64,
     /// Up to when that was.
@@ -57,6 +61,7 @@ impl Account {
             service_ns: 0,
             eligible_at: origin,
             charged_ns: 0,
+            reported_ns: 0,
             held_ns: 0,
             held_until_ns: 0,
             owed_ns: 0,
@@ -110,12 +115,17 @@ impl Account {
         self.charged_ns
     }
 
+    /// How long it has kept the device busy by its own reports, whoever shared it.
+    pub(super) fn reported_ns(&self) -> u64 {
+        self.reported_ns
+    }
+
     /// Part of the measured GPU time that had been booked as a debt before it was reported.
     pub(super) fn redeemed_ns(&self) -> u64 {
         self.redeemed_ns
     }
 
-    /// Part of the measured GPU time that was reported in a later period of the audit than it was used in.
+    /// Part of what it has reported that was reported in a later period of the audit than it was used in.
     pub(super) fn late_ns(&self) -> u64 {
         self.late_ns
     }
@@ -222,7 +232,8 @@ impl Account {
     /// been work is not booked again; once work that began later is reported, the rest was no work and stays booked.
     /// Nor is what was booked as a debt.
     pub(super) fn charge(&mut self, clock: &mut VirtualClock, charge: Charge) {
-        let Charge { ns, began_ns, earlier_ns } = charge;
+        let Charge { ns, began_ns, busy_ns, earlier_ns } = charge;
+        self.reported_ns = self.reported_ns.saturating_add(busy_ns);
         if began_ns < self.forgiven_ns {
             self.charged_ns = self.charged_ns.saturating_add(ns);
             return;

@@ -334,6 +334,7 @@ fn tenant_of(input: &Input) -> Option<TenantId> {
         | Input::Announced { tenant, .. }
         | Input::Drained { tenant }
         | Input::Idle { tenant }
+        | Input::Excuse { tenant }
         | Input::Burst { tenant, .. }
         | Input::FirstLaunch { tenant, .. } => Some(tenant),
         Input::Away | Input::Pass => None,

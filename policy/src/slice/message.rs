@@ -78,6 +78,12 @@ pub enum Input {
         /// Who.
         tenant: TenantId,
     },
+    /// The tenant could not have said that its work has ended, because it is frozen or stopped: its silence begins anew,
+    /// told or not.
+    Excuse {
+        /// Who.
+        tenant: TenantId,
+    },
     /// A context of the tenant had work on the device in `[start_ns, end_ns)`, `CLOCK_MONOTONIC`.
     Burst {
         /// Who.
@@ -119,7 +125,7 @@ pub enum Command {
         tenant: TenantId,
     },
     /// Nothing of the tenant's work has come to an end for as long as its share's [`HangAfter`](super::HangAfter) says.
-    /// Told once; nothing but the end of its processes can free the device of it.
+    /// Told once, unless it is [excused](Input::Excuse); nothing but the end of its processes can free the device of it.
     Hung {
         /// Who.
         tenant: TenantId,

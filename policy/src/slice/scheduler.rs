@@ -7,7 +7,7 @@ use super::handoff::Handoff;
 use super::queue::Queue;
 use super::turn::Turn;
 use super::{Class, Command, Input, Parameters, TenantId};
-use crate::timeline::{Bounds, Burst, Delta, Timeline, Verdict};
+use crate::timeline::{Bounds, Burst, Delta, Entered, Timeline, Verdict};
 
 /// Decides for one GPU (or MIG instance) whose gate is open.
 ///
@@ -95,7 +95,14 @@ impl SliceScheduler {
         self.queue.get(tenant).map(|place| place.account.redeemed_ns())
     }
 
-    /// The part of what it has been charged that was used before the period of the audit in which it was reported, and
+    /// How long a tenant has kept the device busy since it joined, by its own reports. Where others had work at the same
+    /// time that is more than it was charged, and none of them can change it.
+    #[must_use]
+    pub fn reported_ns(&self, tenant: TenantId) -> Option<u64> {
+        self.queue.get(tenant).map(|place| place.account.reported_ns())
+    }
+
+    /// The part of what it has reported that was used before the period of the audit in which it was reported, and
     /// had not been booked as a debt.
     #[must_use]
     pub fn late_ns(&self, tenant: TenantId) -> Option<u64> {
@@ -202,6 +209,10 @@ impl SliceScheduler {
                 self.end_turn_of(tenant, commands);
                 self.queue.idle(tenant, now_ns);
             }
+            Input::Excuse { tenant } => {
+                self.queue.note(tenant, |place| place.silence.excuse(now_ns));
+                self.listen_to(tenant);
+            }
             Input::Burst { tenant, context, start_ns, end_ns } => {
                 self.charge(Burst { tenant, context, start_ns, end_ns });
             }
@@ -256,16 +267,16 @@ impl SliceScheduler {
         let began_ns = self.timeline.believed_start_ns(self.now_ns, burst);
         let length_ns = burst.end_ns.min(self.now_ns).saturating_sub(began_ns);
         let before_ns = self.period_start_ns.saturating_sub(began_ns).min(length_ns);
-        if self.timeline.add(self.now_ns, burst, &mut deltas) != Verdict::Accepted {
+        let Entered { verdict, busy_ns } = self.timeline.add(self.now_ns, burst, &mut deltas);
+        if verdict != Verdict::Accepted {
             self.doubtful_bursts += 1;
         }
+        let earlier_ns = part_ns(busy_ns, before_ns, length_ns);
         for delta in deltas.drain(..) {
             self.total_charged_ns = self.total_charged_ns.saturating_add(delta.ns);
             self.queue.book(delta.tenant, |place, clock| {
                 if delta.tenant == burst.tenant {
-                    let ns = delta.ns;
-                    let earlier_ns = part_ns(u64::try_from(ns).unwrap_or(0), before_ns, length_ns);
-                    place.account.charge(clock, Charge { ns, began_ns, earlier_ns });
+                    place.account.charge(clock, Charge { ns: delta.ns, began_ns, busy_ns, earlier_ns });
                 } else {
                     place.account.correct(clock, delta.ns);
                 }

@@ -30,6 +30,12 @@ impl Silence {
         self.since_ns = self.since_ns.map(|_| now_ns);
     }
 
+    /// The tenant could not have been heard until now, told or not.
+    pub(super) fn excuse(&mut self, now_ns: u64) {
+        self.restart(now_ns);
+        self.told = false;
+    }
+
     /// The tenant has nothing outstanding.
     pub(super) fn end(&mut self) {
         *self = Self::default();
@@ -114,7 +120,11 @@ mod tests {
         assert_eq!(silence.untold_since_ns(), None);
         assert!(!silence.heard(10) && silence.heard(30) && !silence.heard(40));
         assert_eq!(silence.untold_since_ns(), Some(40));
+        silence.tell();
+        silence.excuse(50);
+        assert_eq!(silence.untold_since_ns(), Some(50));
         silence.end();
+        silence.excuse(60);
         assert_eq!(silence.untold_since_ns(), None);
     }
 }

@@ -17,6 +17,11 @@ impl Segment {
         Self { end_ns, holders: vec![(tenant, context)] }
     }
 
+    /// Whether a context of the tenant is among those that share the segment.
+    pub(super) fn holds(&self, tenant: TenantId) -> bool {
+        self.holders.iter().any(|(holder, _)| *holder == tenant)
+    }
+
     /// Adds a context to those that share the segment.
     pub(super) fn enter(&mut self, start_ns: u64, tenant: TenantId, context: u64, deltas: &mut Vec<Delta>) {
         if let Err(place) = self.holders.binary_search(&(tenant, context)) {

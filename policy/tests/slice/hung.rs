@@ -167,3 +167,26 @@ fn a_gang_that_works_on_one_of_its_gpus_does_not_hang_and_is_told_once() {
     (101..=200).for_each(|second| host.handle(second * SECOND, Input::Pass, &mut commands));
     assert_eq!(hung(&commands), [Command::Hung { tenant: A, since_ns: 100 * SECOND }]);
 }
+
+#[test]
+fn who_could_not_be_heard_is_told_again_when_it_stays_silent() {
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    let since_ns = table.now;
+    table.after(MS, Input::Wants { tenant: B });
+    table.after(21 * MS, Input::Pass);
+    table.tell(Input::Idle { tenant: B });
+    let hung = |since_ns| Command::Hung { tenant: A, since_ns };
+    assert_eq!(hung_until(&mut table, since_ns + 35 * SECOND), [(since_ns + 30 * SECOND, hung(since_ns))]);
+    // It was frozen; what it says after the thaw counts, and so does that it says nothing.
+    table.tell(Input::Excuse { tenant: A });
+    let excused_ns = table.now;
+    let again = hung(excused_ns);
+    assert_eq!(hung_until(&mut table, excused_ns + 90 * SECOND), [(excused_ns + 30 * SECOND, again)]);
+    table.tell(Input::Excuse { tenant: A });
+    table.tell(Input::Idle { tenant: A });
+    let now = table.now;
+    assert_eq!(hung_until(&mut table, now + 90 * SECOND), [], "it had nothing outstanding after all");
+    table.tell(Input::Excuse { tenant: A });
+    assert_eq!(hung_until(&mut table, now + 180 * SECOND), [], "an excuse is no launch");
+}

@@ -138,6 +138,7 @@ impl Gates {
                 tenant: tenant.id,
                 gpu,
                 charged_ns: scheduler.charged_ns(tenant.id).unwrap_or(0),
+                reported_ns: scheduler.reported_ns(tenant.id).unwrap_or(0),
                 redeemed_ns: scheduler.redeemed_ns(tenant.id).unwrap_or(0),
                 late_ns: scheduler.late_ns(tenant.id).unwrap_or(0),
                 lag_ns: scheduler.lag_ns(tenant.id).unwrap_or(0),

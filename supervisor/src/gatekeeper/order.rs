@@ -57,6 +57,11 @@ pub enum Order {
         /// It was used before this, CLOCK_MONOTONIC.
         until_ns: u64,
     },
+    /// The tenant is frozen or stopped and cannot say that its work has ended: its silence begins anew.
+    Excuse {
+        /// Who.
+        tenant: TenantId,
+    },
     /// A period of the audit begins.
     BeginPeriod {
         /// When, CLOCK_MONOTONIC.
@@ -129,9 +134,11 @@ pub struct Standing {
     pub gpu: usize,
     /// GPU time charged since it joined.
     pub charged_ns: u64,
+    /// How long it has kept the GPU busy by its own reports, whoever shared it.
+    pub reported_ns: u64,
     /// The part of it that had been booked as a debt before the tenant reported it.
     pub redeemed_ns: u64,
-    /// The rest of it that was used before the period of the audit in which the tenant reported it.
+    /// What it has reported beyond that which was used before the period of the audit in which the tenant reported it.
     pub late_ns: u64,
     /// GPU time that it is owed (positive) or owes.
     pub lag_ns: i64,

@@ -122,6 +122,8 @@ pub struct Lease {
     pub refusals_told: u64,
     /// Whether its processes were killed because nothing of their work ended.
     pub stopped_as_hung: bool,
+    /// When it was last found silent only because it is frozen or stopped, CLOCK_MONOTONIC.
+    pub excused_ns: Option<u64>,
 }
 
 impl Lease {

@@ -258,6 +258,7 @@ impl Leases {
             retired: Default::default(),
             refusals_told: 0,
             stopped_as_hung: false,
+            excused_ns: None,
             record,
         };
         book.leases.insert(lease.record.lease_id.clone(), lease);
