@@ -131,6 +131,7 @@ mod tests {
             ("[class.bach]\nfail_open = true\n", "`batch`"),
             ("[class.batch]\nfail_opn = true\n", "`fail_open`"),
             ("[class.batch]\nliar_action = \"kill\"\n", "`debt`"),
+            ("[class.batch]\nbypass_action = \"stop\"\n", "`freeze`"),
             ("[class.batch]\nhang_action = \"kill\"\n", "`stop`"),
             ("[class.batch]\nhang_second = 3\n", "`hang_seconds`"),
         ] {

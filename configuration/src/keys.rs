@@ -209,6 +209,8 @@ pub struct ClassPolicy {
     pub fail_open: bool,
     /// What follows when the device was busy for longer than a container has reported.
     pub liar_action: LiarAction,
+    /// What follows when a process of a container uses a GPU past the shims, or a container holds more than its cap.
+    pub bypass_action: BypassAction,
     /// What follows when a container has work on the GPU of which nothing ends.
     pub hang_action: HangAction,
     /// How long nothing of its work may end before that, in seconds: 1 to [`HANG_SECONDS_MAX`].
@@ -233,6 +235,7 @@ impl Default for ClassPolicy {
         Self {
             fail_open: true,
             liar_action: LiarAction::Debt,
+            bypass_action: BypassAction::Event,
             hang_action: HangAction::Event,
             hang_seconds: 30,
             hang_seconds_latency_waits: None,
@@ -248,6 +251,18 @@ pub enum LiarAction {
     Event,
     /// An event, and the difference as a debt.
     Debt,
+}
+
+/// What follows when a container is found to use a GPU past the shims, or to hold more than its cap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BypassAction {
+    /// An event and nothing else.
+    Event,
+    /// An event, and the container is frozen: what it has launched ends, and nothing more begins.
+    Freeze,
+    /// An event, and all processes of the container are killed.
+    Kill,
 }
 
 /// What follows when nothing of a container's work on the GPU ends.

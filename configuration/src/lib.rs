@@ -8,6 +8,6 @@ mod keys;
 
 pub use file::{ConfigurationError, DEFAULT_PATH, load, parse};
 pub use keys::{
-    ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, EnvPolicy, HANG_SECONDS_MAX,
-    HangAction, Lease, LiarAction, Paths, Policy, Runtime, Socket,
+    BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, EnvPolicy,
+    HANG_SECONDS_MAX, HangAction, Lease, LiarAction, Paths, Policy, Runtime, Socket,
 };

@@ -3,6 +3,7 @@
 //! * [`mod@slice`]: who may launch on a GPU now, for how long, and who is next;
 //! * [`timeline`]: what a measured burst costs, also when bursts overlap;
 //! * [`admission`]: whether a share fits, and on which GPUs;
+//! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
 //! * [`honesty`]: whether a tenant reports all that the device has given it;
 //! * [`promise`]: what a share is worth beside the tenants that are there.
 //!
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod guard;
 pub mod honesty;
 pub mod identity;
 pub mod promise;

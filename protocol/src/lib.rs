@@ -10,6 +10,7 @@ mod client;
 mod driver;
 mod error;
 mod explanation;
+mod guarded;
 mod identity;
 mod messages;
 mod quantity;
@@ -20,6 +21,7 @@ pub use client::{Client, ClientError, DEFAULT_SOCKET};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
 pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};
+pub use guarded::{GuardedProcess, MappedLibrary};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId};
 pub use messages::{
     BindRequest, Edit, Event, EventKind, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,

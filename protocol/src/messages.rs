@@ -11,6 +11,7 @@
 //! | `GET /v1/leases/ID/explain` | | [`LeaseExplanation`](crate::LeaseExplanation) |
 //! | `GET /v1/gpus` | | `[GpuView]` |
 //! | `GET /v1/driver` | | [`DriverView`](crate::DriverView) |
+//! | `GET /v1/guard` | | `[GuardedProcess]` |
 //! | `GET /v1/events?after=SEQ&follow=1` | | one [`Event`] a line |
 //! | `GET /v1/info` | | [`SupervisorInfo`] |
 //!
@@ -195,7 +196,7 @@ pub struct LeaseView {
     pub init_pid: Option<HostPid>,
     /// Its cgroup on the host, once bound.
     pub cgroup: Option<String>,
-    /// How strongly the share is enforced: `co-operative` for now.
+    /// How strongly the share is enforced: `co-operative`, or `bypassed` while a process of it uses a GPU past the shims.
     pub enforcement: String,
     /// Entry points of the container's driver that count and that its shims do not answer: calls of them are not
     /// enforced.
@@ -295,6 +296,12 @@ pub enum EventKind {
     UnderReported,
     /// A tenant's work on the device does not come to an end.
     Hung,
+    /// A process of a leased container uses a GPU past the shims.
+    Bypass,
+    /// A lease holds more of a GPU than its cap, by the device's own figures.
+    OverCap,
+    /// A process without a lease uses a GPU.
+    Outside,
 }
 
 /// The supervisor about itself.

@@ -158,11 +158,7 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
             if lease.record.cgroup.as_deref().is_some_and(cgroup::is_populated) {
                 return End::Coming;
             }
-            End::Here(if lease.stopped_as_hung {
-                "its container was stopped as hung"
-            } else {
-                "its container has ended"
-            })
+            End::Here(lease.stopped.unwrap_or("its container has ended"))
         }
         LeaseState::Held => End::Not,
     }

@@ -1,15 +1,14 @@
 //! Compares what leases report of their GPU time with what the device saw of their processes. `policy` judges; here the
 //! figures are brought together, and what follows is done.
 
-use crate::cgroup;
 use crate::device::NvmlInventory;
 use crate::gatekeeper::{Order, Standing, Statistics};
-use crate::lease::{Lease, Leases, about, class_policy};
+use crate::lease::{Leases, Members, about, class_policy};
 use gpool_configuration::LiarAction;
 use gpool_policy::TenantId;
 use gpool_policy::honesty::{DeviceUse, Honesty, Shortfall};
-use gpool_protocol::{EventKind, HostPid};
-use std::collections::{BTreeMap, BTreeSet};
+use gpool_protocol::EventKind;
+use std::collections::BTreeMap;
 
 /// Reports are compared with the device over so long.
 const PERIOD_NS: u64 = 5_000_000_000;
@@ -49,12 +48,11 @@ impl Auditor {
 
     /// Takes the newest samples; at the end of a period, judges. To be called once a second or so: the device keeps its
     /// samples for a while only.
-    pub fn look(&mut self, leases: &Leases, inventory: &NvmlInventory, statistics: &Statistics) {
-        let processes = processes_by_tenant(leases);
+    pub fn look(&mut self, leases: &Leases, members: &Members, inventory: &NvmlInventory, statistics: &Statistics) {
         for (index, gpu) in leases.gpus.iter().enumerate() {
             let device = &mut self.devices[index];
             let busy = device.add(&inventory.process_use(gpu.index, device.newest_us()));
-            for (tenant, pids) in &processes {
+            for (tenant, pids) in members {
                 let seen_ns = pids.iter().filter_map(|pid| busy.get(&pid.0)).sum();
                 self.see((*tenant, index), seen_ns);
             }
@@ -109,21 +107,6 @@ impl Audited {
         let late_ns = standing.late_ns.saturating_sub(before.1);
         self.honesty.judge(period_ns, seen_ns, reported_ns.saturating_sub(before.0).saturating_sub(late_ns), late_ns)
     }
-}
-
-/// The processes of each lease: those that registered, and all of its cgroup, as some may work past the shim.
-fn processes_by_tenant(leases: &Leases) -> BTreeMap<TenantId, BTreeSet<HostPid>> {
-    let known = |lease: &Lease| {
-        let registered: BTreeSet<HostPid> = lease.processes.values().map(|process| process.watched.name.pid).collect();
-        (lease.tenant, registered, lease.record.cgroup.clone())
-    };
-    // The book is not locked while cgroups are read.
-    let all: Vec<_> = leases.book().leases.values().map(known).collect();
-    let with_cgroup = |(tenant, mut pids, cgroup): (TenantId, BTreeSet<HostPid>, Option<String>)| {
-        pids.extend(cgroup.as_deref().map(cgroup::processes_in).unwrap_or_default());
-        (tenant, pids)
-    };
-    all.into_iter().map(with_cgroup).collect()
 }
 
 fn act_on(leases: &Leases, finding: &Finding) {

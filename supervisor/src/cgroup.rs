@@ -2,9 +2,16 @@
 
 use crate::procfs::WatchedProcess;
 use gpool_protocol::HostPid;
+use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the kernel may take to freeze a cgroup.
+const FREEZE_PATIENCE: Duration = Duration::from_secs(2);
+/// Processes that are being started while others are killed are found in the next round.
+const KILL_ROUNDS: usize = 20;
 
 /// The controllers whose line in /proc/PID/cgroup names the container, best first. The unified hierarchy comes
 /// first where it is in use; on a hybrid host its path is `/` and says nothing.
@@ -51,7 +58,8 @@ pub fn holds(path: &str, process: &WatchedProcess) -> bool {
     its.is_some_and(|its| is_at_or_below(path, &its)) && !process.has_ended()
 }
 
-fn is_at_or_below(path: &str, its: &str) -> bool {
+/// Whether the cgroup `its` is `path` or below it.
+pub fn is_at_or_below(path: &str, its: &str) -> bool {
     its.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
@@ -64,6 +72,64 @@ fn is_frozen_directory(directory: &Path) -> bool {
     let text = |name| fs::read_to_string(directory.join(name)).unwrap_or_default();
     // The first is version 2's, the second version 1's; FREEZING is as good as FROZEN.
     text("cgroup.events").lines().any(|line| line == "frozen 1") || text("freezer.state").starts_with("FR")
+}
+
+/// Freezes the cgroup `path` and waits until it is; false if it is not within two seconds, or cannot be.
+pub fn freeze(path: &str) -> bool {
+    let deadline = Instant::now() + FREEZE_PATIENCE;
+    // Version 2's file, and version 1's: each hierarchy has one of them or none.
+    for directory in directories(path) {
+        for (file, word) in [("cgroup.freeze", "1"), ("freezer.state", "FROZEN")] {
+            write_existing(&directory.join(file), word);
+        }
+    }
+    while !is_wholly_frozen(path) {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+fn is_wholly_frozen(path: &str) -> bool {
+    let says = |directory: &PathBuf, file: &str, line: &str| {
+        fs::read_to_string(directory.join(file)).is_ok_and(|text| text.lines().any(|said| said == line))
+    };
+    directories(path)
+        .iter()
+        .any(|directory| says(directory, "cgroup.events", "frozen 1") || says(directory, "freezer.state", "FROZEN"))
+}
+
+/// Kills all processes in the cgroup `path` and below it, also those that begin meanwhile; those that were there.
+pub fn kill(path: &str) -> BTreeSet<HostPid> {
+    let mut killed = BTreeSet::new();
+    for _ in 0..KILL_ROUNDS {
+        let processes: Vec<WatchedProcess> =
+            processes_in(path).into_iter().filter_map(|pid| WatchedProcess::open(pid).ok()).collect();
+        // Asked again with the pidfd in hand: the pid may have been another's when the list was read.
+        for process in processes.iter().filter(|process| holds(path, process)) {
+            if pidfd_send_signal(&process.pidfd, Signal::KILL).is_ok() {
+                killed.insert(process.name.pid);
+            }
+        }
+        // A frozen process of version 1 does not even take SIGKILL.
+        for directory in directories(path) {
+            write_existing(&directory.join("freezer.state"), "THAWED");
+        }
+        if processes.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    killed
+}
+
+/// Writes to a control file, if there is one. What the kernel makes of it is seen by its effect.
+fn write_existing(file: &Path, word: &str) {
+    if file.exists() {
+        let _ = fs::write(file, word);
+    }
 }
 
 /// All processes in the cgroup `path` and below it, by the pids that the host knows.

@@ -56,7 +56,9 @@ pub fn act_on(leases: &Leases, tenant: TenantId, since_ns: u64) {
     }
     let message = message(container, silent_s, &rule(class, policy, silent_s), &consequence);
     leases.events.note(EventKind::Hung, about(&lease.record, None), message);
-    lease.stopped_as_hung |= matches!(&consequence, Consequence::Stopped(killed) if !killed.is_empty());
+    if matches!(&consequence, Consequence::Stopped(killed) if !killed.is_empty()) {
+        lease.stopped = Some("its container was stopped as hung");
+    }
 }
 
 /// Why the container cannot say that its work has ended, if it cannot.
@@ -82,7 +84,7 @@ fn all_at_work_are_stopped(processes: &[(bool, bool)]) -> bool {
 
 /// Kills the container's init, with which its PID namespace ends, and those registered processes that are in its
 /// cgroup, as they may live in another namespace. Those that were killed.
-fn stop<'a>(
+pub fn stop<'a>(
     cgroup: Option<&str>,
     init: Option<&'a WatchedProcess>,
     registered: impl Iterator<Item = &'a WatchedProcess>,

@@ -9,6 +9,7 @@
 //! | `region` | the files that a lease shares with its container |
 //! | `attendant` | births and deaths of processes and containers |
 //! | `hang` | containers of whose work nothing ends |
+//! | `guard` | processes that use a GPU past the shims, and what each lease really holds |
 //! | `sampler` | NVML and charged time, once a second |
 //! | `auditor` | what leases report, against what the device saw |
 //! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
@@ -25,6 +26,7 @@ mod device;
 mod elf;
 mod events;
 mod gatekeeper;
+mod guard;
 mod hang;
 mod http;
 mod lease;

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 /// A process by pid and start time, which together name it for one boot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessName {
     /// Pid on the host.
     pub pid: HostPid,

@@ -5,7 +5,8 @@
 use crate::auditor::Auditor;
 use crate::device::{NvmlInventory, Occupancy};
 use crate::gatekeeper::Statistics;
-use crate::lease::{Holding, Lease, Leases, about};
+use crate::guard::Guard;
+use crate::lease::{Holding, Lease, Leases, about, members};
 use crate::region::Report;
 use gpool_protocol::{EventKind, HostPid, format_bytes};
 use gpool_shared_region::SLOTS;
@@ -32,18 +33,22 @@ type Claims = BTreeMap<HostPid, Claim>;
 /// Samples for ever; runs on its own thread.
 pub fn sample(leases: &Leases, inventory: &NvmlInventory) {
     let mut auditor = Auditor::new(leases.gpus.len());
+    let mut guard = Guard::new(leases.files.gpu_devices(&leases.gpus));
     loop {
-        note_memory(leases, inventory);
+        let occupancies = note_memory(leases, inventory);
+        let members = members(leases);
+        guard.look(leases, &members, &occupancies);
         let statistics = leases.gatekeeper.statistics();
         note_charges(leases, &statistics);
-        auditor.look(leases, inventory, &statistics);
+        auditor.look(leases, &members, inventory, &statistics);
         tell_refusals(leases);
         std::thread::sleep(PERIOD);
     }
 }
 
-/// Asks NVML once who holds what on each GPU.
-pub fn note_memory(leases: &Leases, inventory: &NvmlInventory) {
+/// Asks NVML once who holds what on each GPU; of one that does not answer nothing is known.
+pub fn note_memory(leases: &Leases, inventory: &NvmlInventory) -> Vec<Occupancy> {
+    let mut occupancies = vec![Occupancy::default(); leases.gpus.len()];
     for (index, gpu) in leases.gpus.iter().enumerate() {
         let before = claims(leases, index);
         match inventory.occupancy(gpu.index) {
@@ -51,10 +56,12 @@ pub fn note_memory(leases: &Leases, inventory: &NvmlInventory) {
                 let after = claims(leases, index);
                 learn_context_cost(leases, index, &before, &after, &occupancy);
                 note_foreign(leases, index, &occupancy, &after);
+                occupancies[index] = occupancy;
             }
             Err(error) => eprintln!("gpool-supervisor: {error}"),
         }
     }
+    occupancies
 }
 
 /// What each registered process of a GPU claims.

@@ -92,6 +92,7 @@ fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn 
         context_bytes: counters(configuration.driver.context_bytes),
         foreign_bytes: counters(0),
         used_bytes: counters(0),
+        guarded: Mutex::default(),
         next_tenant: AtomicU64::new(TenantId(1).0),
         book: Mutex::default(),
         ended: Condvar::new(),

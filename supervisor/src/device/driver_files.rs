@@ -5,6 +5,7 @@ use super::shims::{Chosen, SHIMMED, Shims};
 use gpool_configuration::Configuration;
 use gpool_protocol::Edit;
 use gpool_shared_region::REGION_DIR;
+use std::collections::BTreeSet;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -165,6 +166,15 @@ impl DriverFiles {
             edits.push(Edit::Env { name: "CUDA_DEVICE_ORDER".into(), value: "PCI_BUS_ID".into() });
         }
         Ok((edits, chosen))
+    }
+
+    /// Major and minor numbers of the device nodes of `gpus`; one that is not there now is left out.
+    pub fn gpu_devices(&self, gpus: &[Gpu]) -> BTreeSet<(u32, u32)> {
+        let number = |gpu: &Gpu| {
+            let node = std::fs::metadata(self.driver.device_dir.join(format!("nvidia{}", gpu.minor))).ok()?;
+            node.file_type().is_char_device().then(|| (rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev())))
+        };
+        gpus.iter().filter_map(number).collect()
     }
 
     fn device(&self, name: &str) -> Result<Edit, DriverFilesError> {

@@ -5,7 +5,7 @@ use gpool_protocol::{GpuUuid, HostPid};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// NVML that cannot be used; the text names the library and the call.
@@ -57,6 +57,8 @@ pub struct Occupancy {
     pub used_bytes: u64,
     /// By process, contexts included. Processes whose memory NVML does not tell are left out.
     pub by_process: BTreeMap<HostPid, u64>,
+    /// All processes that have a context.
+    pub present: BTreeSet<HostPid>,
 }
 
 /// The NVML library, loaded by an explicit path so that it can never be our own shim.
@@ -106,11 +108,12 @@ impl NvmlInventory {
         let device = self.nvml.device_by_index(index).map_err(unanswered("a GPU by its index"))?;
         let used_bytes = device.memory_info().map_err(unanswered("a GPU's memory"))?.used;
         let processes = device.running_compute_processes().map_err(unanswered("a GPU's processes"))?;
+        let present = processes.iter().map(|process| HostPid(process.pid)).collect();
         let known = processes.into_iter().filter_map(|process| match process.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some((HostPid(process.pid), bytes)),
             UsedGpuMemory::Unavailable => None,
         });
-        Ok(Occupancy { used_bytes, by_process: known.collect() })
+        Ok(Occupancy { used_bytes, by_process: known.collect(), present })
     }
 
     /// How busy each process kept the GPU `index` in the sampling periods that ended after `since_us` of NVML's clock.

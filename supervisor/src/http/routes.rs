@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// A follower hears at least this often that the line is still up.
@@ -44,6 +44,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
         ("GET", ["v1", "gpus"]) => value(leases.book().gpu_views(&leases.gpus, &leases.used_bytes())),
         ("GET", ["v1", "driver"]) => value(driver(leases)?),
+        ("GET", ["v1", "guard"]) => value(leases.guarded.lock().unwrap_or_else(PoisonError::into_inner).clone()),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => {

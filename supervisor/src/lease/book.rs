@@ -120,8 +120,10 @@ pub struct Lease {
     pub retired: Figures,
     /// Refusals that an event has told.
     pub refusals_told: u64,
-    /// Whether its processes were killed because nothing of their work ended.
-    pub stopped_as_hung: bool,
+    /// Why its processes were killed, if they were, as a sentence about its container.
+    pub stopped: Option<&'static str>,
+    /// Processes of it that use a GPU past the shims.
+    pub bypassing: u32,
     /// When it was last found silent only because it is frozen or stopped, CLOCK_MONOTONIC.
     pub excused_ns: Option<u64>,
 }

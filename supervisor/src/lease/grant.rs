@@ -18,8 +18,8 @@ use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, place};
 use gpool_protocol::{
-    Class, ContainerId, ErrorBody, ErrorCode, EventKind, GpuUuid, HostPid, LeaseGranted, LeaseId, LeaseRequest,
-    LeaseState, LeaseView, Priority, format_bytes, format_permille,
+    Class, ContainerId, ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId,
+    LeaseRequest, LeaseState, LeaseView, Priority, format_bytes, format_permille,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,6 +48,8 @@ pub struct Leases {
     pub foreign_bytes: Vec<AtomicU64>,
     /// Memory held by anybody by GPU, in bytes, as NVML last said.
     pub used_bytes: Vec<AtomicU64>,
+    /// What the guard saw last of processes that use GPUs.
+    pub guarded: Mutex<Vec<GuardedProcess>>,
     pub next_tenant: AtomicU64,
     pub book: Mutex<Book>,
     /// Rung when a lease has ended.
@@ -257,7 +259,8 @@ impl Leases {
             processes: BTreeMap::new(),
             retired: Default::default(),
             refusals_told: 0,
-            stopped_as_hung: false,
+            stopped: None,
+            bypassing: 0,
             excused_ns: None,
             record,
         };

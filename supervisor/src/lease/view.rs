@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 
 /// What enforces a share today.
 const ENFORCEMENT: &str = "co-operative";
+/// What a share rests on while a process of its container uses a GPU past the shims: nothing.
+const BYPASSED: &str = "bypassed";
 
 impl Lease {
     /// The lease now.
@@ -37,6 +39,7 @@ impl Lease {
             processes: self.processes.len() as u32,
             init_pid: self.record.init.map(|init| init.pid),
             cgroup: self.record.cgroup.clone(),
+            enforcement: if self.bypassing > 0 { BYPASSED } else { ENFORCEMENT }.into(),
             ..view_of_record(&self.record)
         }
     }

@@ -1,0 +1,205 @@
+//! What is a finding of the guard, which looks at containers from outside: a process that uses a GPU past the shims, and a
+//! lease that holds more than its cap.
+//!
+//! Nothing is a finding that is seen once: a process that is being started has its libraries one after the other, and
+//! what is asked here of one source has changed when the next one answers.
+
+use std::collections::BTreeMap;
+
+/// What a process of a leased container has mapped of a library that a shim stands in for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapped {
+    /// Nothing of that name.
+    Nothing,
+    /// A library of that name, and no shim that the container was started with.
+    Other,
+    /// The shim that the container was started with.
+    Shim,
+}
+
+/// What was seen of a process of a leased container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// The driver lists it: it has a context on a GPU.
+    pub has_context: bool,
+    /// It has the device node of a GPU open.
+    pub holds_device: bool,
+    /// Its libcuda.
+    pub cuda: Mapped,
+    /// Its libnvidia-ml.
+    pub nvml: Mapped,
+    /// It has registered with the supervisor, as a shim does before anything else.
+    pub is_registered: bool,
+}
+
+/// How a process uses a GPU past the shims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bypass {
+    /// It has not mapped the shim.
+    NoShim,
+    /// It has, and has got a context without it: a shim registers before it lets the driver make one.
+    NotRegistered,
+}
+
+/// Whether a process uses a GPU past the shims. Who only watches GPUs opens a device too, through the shim of NVML.
+#[must_use]
+pub fn judge(evidence: &Evidence) -> Option<Bypass> {
+    let Evidence { has_context, holds_device, cuda, nvml, is_registered } = *evidence;
+    match cuda {
+        Mapped::Shim if has_context && !is_registered => Some(Bypass::NotRegistered),
+        Mapped::Shim => None,
+        Mapped::Other if has_context || holds_device => Some(Bypass::NoShim),
+        Mapped::Nothing if has_context => Some(Bypass::NoShim),
+        Mapped::Nothing if holds_device && nvml != Mapped::Shim => Some(Bypass::NoShim),
+        Mapped::Nothing | Mapped::Other => None,
+    }
+}
+
+/// Tells a finding when it is seen for the second time in a row, and once for as long as it lasts.
+#[derive(Clone, Debug)]
+pub struct Findings<P> {
+    /// Whether it has been told.
+    seen: BTreeMap<P, bool>,
+}
+
+impl<P> Default for Findings<P> {
+    fn default() -> Self {
+        Self { seen: BTreeMap::new() }
+    }
+}
+
+impl<P: Ord + Clone> Findings<P> {
+    /// Takes what is seen now; those that are to be told.
+    pub fn look(&mut self, now: impl IntoIterator<Item = P>) -> Vec<P> {
+        let mut told = Vec::new();
+        let mut seen = BTreeMap::new();
+        for place in now {
+            let before = self.seen.get(&place).copied();
+            if before == Some(false) {
+                told.push(place.clone());
+            }
+            seen.insert(place, before.is_some());
+        }
+        self.seen = seen;
+        told
+    }
+}
+
+/// Whether a lease holds more of a GPU than its cap, by the device's own figures.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CapWatch {
+    /// The most that it was allowed and held last: what it held when the cap was lowered, until it has given that back.
+    allowed_bytes: u64,
+    /// How many looks in a row have found too much.
+    looks: u8,
+}
+
+impl CapWatch {
+    /// For a lease that has not been watched for a while: what it holds at the first look is allowed, since the cap may have
+    /// been lowered meanwhile.
+    #[must_use]
+    pub fn after_a_gap() -> Self {
+        Self { allowed_bytes: u64::MAX, looks: 0 }
+    }
+
+    /// Takes what the lease holds now; by how much that is too much, if that is to be told. `tolerance_bytes` is what the
+    /// account may be wrong by.
+    pub fn look(&mut self, held_bytes: u64, cap_bytes: u64, tolerance_bytes: u64) -> Option<u64> {
+        let allowed_bytes = cap_bytes.max(self.allowed_bytes.min(held_bytes));
+        self.allowed_bytes = allowed_bytes;
+        let excess_bytes = held_bytes.saturating_sub(allowed_bytes);
+        if excess_bytes <= tolerance_bytes {
+            self.looks = 0;
+            return None;
+        }
+        self.looks = self.looks.saturating_add(1);
+        (self.looks == 2).then_some(excess_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HONEST: Evidence = Evidence {
+        has_context: true,
+        holds_device: true,
+        cuda: Mapped::Shim,
+        nvml: Mapped::Nothing,
+        is_registered: true,
+    };
+
+    #[test]
+    fn who_came_through_the_shim_is_no_finding() {
+        assert_eq!(judge(&HONEST), None);
+        assert_eq!(
+            judge(&Evidence { has_context: false, is_registered: false, ..HONEST }),
+            None,
+            "before its first context"
+        );
+        let shell = Evidence { has_context: false, holds_device: false, cuda: Mapped::Nothing, ..HONEST };
+        assert_eq!(judge(&Evidence { is_registered: false, ..shell }), None);
+        let monitor = Evidence { holds_device: true, nvml: Mapped::Shim, is_registered: false, ..shell };
+        assert_eq!(judge(&monitor), None);
+        assert_eq!(judge(&Evidence { cuda: Mapped::Other, is_registered: false, ..shell }), None, "only loaded");
+    }
+
+    #[test]
+    fn who_came_past_it_is_one_however_it_came() {
+        for cuda in [Mapped::Nothing, Mapped::Other] {
+            assert_eq!(judge(&Evidence { cuda, is_registered: false, ..HONEST }), Some(Bypass::NoShim), "{cuda:?}");
+        }
+        // Both are loaded, and the driver was started past the shim.
+        assert_eq!(judge(&Evidence { is_registered: false, ..HONEST }), Some(Bypass::NotRegistered));
+        let by_itself = Evidence { has_context: false, cuda: Mapped::Nothing, is_registered: false, ..HONEST };
+        assert_eq!(judge(&by_itself), Some(Bypass::NoShim), "a program with a driver of its own");
+        assert_eq!(judge(&Evidence { nvml: Mapped::Other, ..by_itself }), Some(Bypass::NoShim));
+        let watches = Evidence { nvml: Mapped::Shim, cuda: Mapped::Other, ..by_itself };
+        assert_eq!(judge(&watches), Some(Bypass::NoShim), "the shim of NVML excuses no libcuda");
+    }
+
+    #[test]
+    fn a_finding_is_told_at_the_second_look_and_once() {
+        let mut findings = Findings::default();
+        assert!(findings.look([7]).is_empty());
+        assert_eq!(findings.look([7, 8]), [7]);
+        assert_eq!(findings.look([7, 8]), [8]);
+        assert!(findings.look([7, 8]).is_empty());
+        assert!(findings.look([8]).is_empty());
+        assert!(findings.look([7, 8]).is_empty(), "it begins anew");
+        assert_eq!(findings.look([7, 8]), [7]);
+    }
+
+    #[test]
+    fn a_lease_above_its_cap_is_told_at_the_second_look_and_once() {
+        let mut watch = CapWatch::default();
+        assert_eq!(watch.look(0, 100, 10), None);
+        assert_eq!(watch.look(110, 100, 10), None, "within what the account may be wrong by");
+        assert_eq!(watch.look(111, 100, 10), None);
+        assert_eq!(watch.look(130, 100, 10), Some(30));
+        assert_eq!(watch.look(130, 100, 10), None);
+        assert_eq!(watch.look(100, 100, 10), None);
+        assert_eq!(watch.look(120, 100, 10), None);
+        assert_eq!(watch.look(120, 100, 10), Some(20), "another excess");
+    }
+
+    #[test]
+    fn what_was_held_when_the_cap_was_lowered_may_be_kept_and_not_grow() {
+        let mut watch = CapWatch::default();
+        let mut look = |held, cap| watch.look(held, cap, 10);
+        assert_eq!(look(90, 100), None);
+        assert_eq!((look(90, 50), look(90, 50), look(90, 50)), (None, None, None));
+        assert_eq!((look(80, 50), look(80, 50)), (None, None));
+        assert_eq!((look(95, 50), look(95, 50)), (None, Some(15)), "what was given back does not come back");
+        assert_eq!((look(40, 50), look(70, 50), look(70, 50)), (None, None, Some(20)));
+        assert_eq!((look(0, 50), look(0, 100), look(90, 100), look(90, 50)), (None, None, None, None));
+        let mut begun = CapWatch::default();
+        assert_eq!(
+            (begun.look(90, 50, 10), begun.look(90, 50, 10)),
+            (None, Some(40)),
+            "it has never been allowed that"
+        );
+        let mut restarted = CapWatch::after_a_gap();
+        assert_eq!((restarted.look(90, 50, 10), restarted.look(90, 50, 10)), (None, None));
+    }
+}

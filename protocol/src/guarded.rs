@@ -1,0 +1,35 @@
+//! What the guard has seen of processes that use GPUs in leased containers.
+
+use crate::identity::{BuildId, ContainerId, HostPid, LeaseId};
+use serde::{Deserialize, Serialize};
+
+/// One of the answer to `GET /v1/guard`: a process of a leased container that uses a GPU, as it was seen last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardedProcess {
+    /// Its lease.
+    pub lease_id: LeaseId,
+    /// Its container.
+    pub container_id: ContainerId,
+    /// Its pid on the host.
+    pub pid: HostPid,
+    /// Its name, as it calls itself.
+    pub name: String,
+    /// Whether it has registered, as a shim does before anything else.
+    pub is_registered: bool,
+    /// The driver's libraries and shims that it has mapped.
+    pub libraries: Vec<MappedLibrary>,
+    /// In which way it goes past the shims; none if it does not.
+    #[serde(default)]
+    pub finding: Option<String>,
+}
+
+/// A library that a process has mapped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MappedLibrary {
+    /// Its path in the container.
+    pub path: String,
+    /// Which build it is; none if its linker has not written that down.
+    pub build_id: Option<BuildId>,
+    /// Whether it is a shim that the container was started with.
+    pub is_shim: bool,
+}

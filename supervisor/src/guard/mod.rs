@@ -1,0 +1,296 @@
+//! The guard: who uses a GPU, seen from outside, once a second. It does not ask the container, and what it finds does not
+//! rest on anything that a shim has written.
+//!
+//! A process uses a GPU when the driver lists it or when it has a device node of one open. In a leased container it must
+//! have come through a shim that the container was started with; `policy` judges. That the shim is mapped does not
+//! prove that the program's calls go through it, so one with a context must be registered too; what it holds and how long
+//! it keeps the GPU busy is compared with its account beside.
+
+mod consequence;
+mod process;
+
+use crate::cgroup;
+use crate::device::Occupancy;
+use crate::lease::{Leases, Members, class_policy};
+use crate::procfs::{ProcessName, WatchedProcess};
+use gpool_configuration::BypassAction;
+use gpool_policy::TenantId;
+use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
+use gpool_protocol::{
+    Class, ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, ShimView, format_bytes,
+};
+use process::Library;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the guard has to know of a lease, copied out of the book.
+struct Charge {
+    lease_id: LeaseId,
+    container_id: ContainerId,
+    class: Class,
+    cgroup: Option<String>,
+    registered: BTreeSet<HostPid>,
+    shims: Vec<ShimView>,
+    gpus: Vec<usize>,
+    cap_bytes: u64,
+    context_bytes: u64,
+}
+
+/// Remembers from one look to the next.
+pub struct Guard {
+    /// Device nodes of GPUs, by major and minor number.
+    devices: BTreeSet<(u32, u32)>,
+    /// Processes that came through a shim and registered.
+    proven: BTreeMap<HostPid, GuardedProcess>,
+    bypassing: Findings<(TenantId, ProcessName)>,
+    outside: Findings<ProcessName>,
+    caps: BTreeMap<(TenantId, usize), CapWatch>,
+    /// Containers that were frozen for what they did.
+    frozen: BTreeSet<TenantId>,
+    /// Whether there has been a look: leases that are there at the first one were taken over.
+    has_looked: bool,
+}
+
+impl Guard {
+    /// For the GPUs with these device nodes.
+    pub fn new(devices: BTreeSet<(u32, u32)>) -> Self {
+        Self {
+            devices,
+            proven: BTreeMap::new(),
+            bypassing: Findings::default(),
+            outside: Findings::default(),
+            caps: BTreeMap::new(),
+            frozen: BTreeSet::new(),
+            has_looked: false,
+        }
+    }
+
+    /// Looks at every process that uses a GPU; `occupancies` is what NVML says of each GPU, in order.
+    pub fn look(&mut self, leases: &Leases, members: &Members, occupancies: &[Occupancy]) {
+        let charges = charges(leases);
+        let with_context: BTreeSet<HostPid> = occupancies.iter().flat_map(|gpu| gpu.present.iter().copied()).collect();
+        self.look_at_members(leases, &charges, members, &with_context);
+        self.look_at_caps(leases, &charges, members, occupancies);
+        let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
+        self.look_outside(leases, &charges, with_context.difference(&leased).copied());
+    }
+
+    fn look_at_members(
+        &mut self,
+        leases: &Leases,
+        charges: &BTreeMap<TenantId, Charge>,
+        members: &Members,
+        with_context: &BTreeSet<HostPid>,
+    ) {
+        let (mut seen, mut found) = (Vec::new(), BTreeMap::new());
+        for (tenant, charge) in charges {
+            for pid in members.get(tenant).into_iter().flatten() {
+                let Some((process, bypass)) = self.examine(charge, *pid, with_context.contains(pid)) else { continue };
+                if bypass.is_some()
+                    && let Ok(watched) = WatchedProcess::open(*pid)
+                {
+                    found.insert((*tenant, watched.name), process.clone());
+                }
+                seen.push(process);
+            }
+        }
+        self.proven.retain(|pid, _| seen.iter().any(|process| process.pid == *pid && process.finding.is_none()));
+        let told = self.bypassing.look(found.keys().copied());
+        self.note_bypassing(leases, &found);
+        leases.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone_from(&seen);
+        for key in told {
+            self.tell(leases, charges, key.0, &found[&key]);
+        }
+        // What was frozen for this and thawed by somebody is frozen again while the cause lasts.
+        self.frozen.retain(|tenant| found.keys().any(|(its, _)| its == tenant));
+        for tenant in self.frozen.clone() {
+            let is_frozen = charges[&tenant].cgroup.as_deref().is_none_or(cgroup::is_frozen);
+            if let Some((_, process)) = found.iter().find(|((its, _), _)| *its == tenant && !is_frozen) {
+                self.tell(leases, charges, tenant, process);
+            }
+        }
+    }
+
+    /// What is to be seen of a process that uses a GPU; none of any other.
+    fn examine(
+        &mut self,
+        charge: &Charge,
+        pid: HostPid,
+        has_context: bool,
+    ) -> Option<(GuardedProcess, Option<Bypass>)> {
+        let is_registered = charge.registered.contains(&pid);
+        // Held by pidfd since it registered, so it is the same process; what it has mapped since does not unmap the shim.
+        if let Some(known) = self.proven.get(&pid).filter(|known| is_registered && known.lease_id == charge.lease_id) {
+            return Some((known.clone(), None));
+        }
+        let holds_device = process::holds_device(pid, &self.devices);
+        if !has_context && !holds_device {
+            return None;
+        }
+        let libraries = process::libraries(pid);
+        let mapped = |is_cuda: bool| {
+            let its = || libraries.iter().filter(|library| library.is_cuda == is_cuda);
+            match its().any(|library| charge.is_shim(library)) {
+                true => Mapped::Shim,
+                false if its().next().is_some() => Mapped::Other,
+                false => Mapped::Nothing,
+            }
+        };
+        let evidence = Evidence { has_context, holds_device, cuda: mapped(true), nvml: mapped(false), is_registered };
+        // A lease of a supervisor that did not write its shims down: who has registered has come through one of them.
+        let is_unproven = charge.shims.is_empty() && is_registered;
+        let bypass = judge(&evidence).filter(|_| !is_unproven);
+        let view = |library: &Library| MappedLibrary {
+            path: library.path.clone(),
+            build_id: library.build_id.clone(),
+            is_shim: charge.is_shim(library),
+        };
+        let process = GuardedProcess {
+            lease_id: charge.lease_id.clone(),
+            container_id: charge.container_id.clone(),
+            pid,
+            name: process::name(pid),
+            is_registered,
+            libraries: libraries.iter().map(view).collect(),
+            finding: bypass.map(in_words),
+        };
+        if evidence.cuda == Mapped::Shim && is_registered {
+            self.proven.insert(pid, process.clone());
+        }
+        Some((process, bypass))
+    }
+
+    fn note_bypassing(&self, leases: &Leases, found: &BTreeMap<(TenantId, ProcessName), GuardedProcess>) {
+        for lease in leases.book().leases.values_mut() {
+            lease.bypassing = found.keys().filter(|(tenant, _)| *tenant == lease.tenant).count() as u32;
+        }
+    }
+
+    fn tell(
+        &mut self,
+        leases: &Leases,
+        charges: &BTreeMap<TenantId, Charge>,
+        tenant: TenantId,
+        process: &GuardedProcess,
+    ) {
+        consequence::act_on(leases, tenant, EventKind::Bypass, &bypass_sentence(process));
+        self.note_freeze(leases, tenant, &charges[&tenant]);
+    }
+
+    fn note_freeze(&mut self, leases: &Leases, tenant: TenantId, charge: &Charge) {
+        let asked = class_policy(&leases.configuration, charge.class).bypass_action == BypassAction::Freeze;
+        if asked && charge.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
+            self.frozen.insert(tenant);
+        }
+    }
+
+    /// What the device says that each lease holds, beside its cap.
+    fn look_at_caps(
+        &mut self,
+        leases: &Leases,
+        charges: &BTreeMap<TenantId, Charge>,
+        members: &Members,
+        occupancies: &[Occupancy],
+    ) {
+        self.caps.retain(|(tenant, _), _| charges.contains_key(tenant));
+        for (tenant, charge) in charges {
+            for gpu in &charge.gpus {
+                let Some(occupancy) = occupancies.get(*gpu) else { continue };
+                let its = members.get(tenant).into_iter().flatten().filter_map(|pid| occupancy.by_process.get(pid));
+                let (processes, held_bytes) =
+                    its.fold((0, 0u64), |(n, sum), bytes| (n + 1, sum.saturating_add(*bytes)));
+                // The account takes every context for as dear as the cheapest; each may have cost twice that.
+                let tolerance_bytes = charge.context_bytes.saturating_mul(processes);
+                let fresh = if self.has_looked { CapWatch::default() } else { CapWatch::after_a_gap() };
+                let watch = self.caps.entry((*tenant, *gpu)).or_insert(fresh);
+                if let Some(excess_bytes) = watch.look(held_bytes, charge.cap_bytes, tolerance_bytes) {
+                    let sentence = format!(
+                        "{} holds {} of {}, {} more than it may, by NVML's figures",
+                        charge.container_id.short(),
+                        format_bytes(held_bytes),
+                        leases.gpus[*gpu].uuid,
+                        format_bytes(excess_bytes),
+                    );
+                    consequence::act_on(leases, *tenant, EventKind::OverCap, &sentence);
+                }
+            }
+        }
+        self.has_looked = true;
+    }
+
+    /// Processes that use a GPU and belong to no lease.
+    fn look_outside(
+        &mut self,
+        leases: &Leases,
+        charges: &BTreeMap<TenantId, Charge>,
+        pids: impl Iterator<Item = HostPid>,
+    ) {
+        // One that has come into a leased cgroup since its processes were listed is seen there next time.
+        let is_leased = |path: &str| {
+            charges.values().filter_map(|charge| charge.cgroup.as_deref()).any(|its| cgroup::is_at_or_below(its, path))
+        };
+        let outside = pids.filter_map(|pid| {
+            let watched = WatchedProcess::open(pid).ok()?;
+            (!cgroup::path_of(pid).as_deref().is_some_and(is_leased)).then_some(watched.name)
+        });
+        for name in self.outside.look(outside.collect::<Vec<_>>()) {
+            let place = cgroup::path_of(name.pid).unwrap_or_else(|| "/".to_owned());
+            let message = format!(
+                "process {} ({}) of the cgroup {place} uses a GPU without a lease: nothing paces it, and what it holds \
+                 counts as taken",
+                name.pid,
+                process::name(name.pid)
+            );
+            leases.events.note(EventKind::Outside, Default::default(), message);
+        }
+    }
+}
+
+impl Charge {
+    /// Whether a mapped library is a build of the shim that the container was started with.
+    fn is_shim(&self, library: &Library) -> bool {
+        let stands_in = |shim: &&ShimView| shim.library.starts_with("libcuda") == library.is_cuda;
+        let is_it = |shim: &ShimView| shim.build_id.is_some() && shim.build_id == library.build_id;
+        self.shims.iter().filter(stands_in).any(is_it)
+    }
+}
+
+fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
+    let book = leases.book();
+    let charge = |lease: &crate::lease::Lease| Charge {
+        lease_id: lease.record.lease_id.clone(),
+        container_id: lease.record.container_id.clone(),
+        class: lease.record.class,
+        cgroup: lease.record.cgroup.clone(),
+        registered: lease.processes.values().map(|process| process.watched.name.pid).collect(),
+        shims: lease.record.shims.clone(),
+        gpus: lease.gpus().collect(),
+        cap_bytes: lease.record.memory_cap_bytes,
+        context_bytes: lease.region.control().context_bytes.load(std::sync::atomic::Ordering::Relaxed),
+    };
+    book.leases.values().map(|lease| (lease.tenant, charge(lease))).collect()
+}
+
+fn in_words(bypass: Bypass) -> String {
+    match bypass {
+        Bypass::NoShim => "it has not mapped the shim of its container".to_owned(),
+        Bypass::NotRegistered => "it has mapped the shim, and made its context without it".to_owned(),
+    }
+}
+
+fn bypass_sentence(process: &GuardedProcess) -> String {
+    // Behind a shim of NVML there is the driver's, which is no news.
+    let is_cuda = |path: &&str| path.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda"));
+    let mapped = process.libraries.iter().filter(|library| !library.is_shim);
+    let paths: Vec<&str> = mapped.map(|library| library.path.as_str()).filter(is_cuda).collect();
+    let driver = if paths.is_empty() { "no library named as libcuda is".to_owned() } else { paths.join(", ") };
+    format!(
+        "{} uses a GPU past the shims in process {} ({}): {}; it has mapped {driver}",
+        process.container_id.short(),
+        process.pid,
+        process.name,
+        process.finding.as_deref().unwrap_or_default(),
+    )
+}
+
+#[cfg(test)]
+mod tests;

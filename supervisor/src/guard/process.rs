@@ -1,0 +1,147 @@
+//! What a process has open and mapped, read from /proc. The process may be hostile: what it calls its files is shown to
+//! people and never believed; which device a descriptor is and which build a mapping is, the kernel says.
+
+use crate::elf;
+use gpool_protocol::{BuildId, HostPid};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+
+/// Names of the libraries that shims stand in for; what follows them is a version.
+const CUDA: &str = "libcuda.so";
+const NVML: &str = "libnvidia-ml.so";
+
+/// A library that a process can execute code of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Library {
+    /// Its path, as the process sees it.
+    pub path: String,
+    /// Whether it is named as libcuda is, or as libnvidia-ml.
+    pub is_cuda: bool,
+    /// Which build it is, if its file says so and can be read.
+    pub build_id: Option<BuildId>,
+}
+
+/// What the process calls itself; empty when it has ended.
+pub fn name(pid: HostPid) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// Whether the process has a character device open that is one of `devices`, by major and minor number.
+pub fn holds_device(pid: HostPid, devices: &BTreeSet<(u32, u32)>) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.map(|entry| entry.path()).any(|path| {
+        // Sockets, pipes and the like have no path; a device may have been given another one.
+        let is_file = fs::read_link(&path).is_ok_and(|target| target.is_absolute());
+        // What the kernel knows already: a file server behind the container's file system is not asked.
+        let status = is_file.then(|| statx(CWD, &path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE));
+        status.and_then(Result::ok).is_some_and(|status| {
+            FileType::from_raw_mode(status.stx_mode.into()) == FileType::CharacterDevice
+                && devices.contains(&(status.stx_rdev_major, status.stx_rdev_minor))
+        })
+    })
+}
+
+/// The libraries named as the driver's that the process has mapped, each file once.
+pub fn libraries(pid: HostPid) -> Vec<Library> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    named_mappings(&maps)
+        .into_iter()
+        .map(|(range, path, is_cuda)| {
+            // The file itself, whatever has been done to its path since: works for deleted files and in every namespace.
+            let file = File::open(format!("/proc/{pid}/map_files/{range}"));
+            let build_id = file.and_then(|file| elf::build_id(&file)).ok().flatten();
+            Library { path: path.to_owned(), is_cuda, build_id }
+        })
+        .collect()
+}
+
+/// Of the text of a maps file: range, path and kind of the first mapping of each driver library with code in it.
+fn named_mappings(maps: &str) -> Vec<(&str, &str, bool)> {
+    let mut files = BTreeSet::new();
+    let mut found = Vec::new();
+    for line in maps.lines() {
+        // Range, mode, offset, device, inode, and a path that may hold spaces.
+        let mut fields = line.splitn(6, ' ');
+        let (Some(range), Some(mode), _, Some(device), Some(inode), Some(path)) =
+            (fields.next(), fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let path = path.trim_start();
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let is_cuda = name.starts_with(CUDA);
+        if mode.contains('x') && (is_cuda || name.starts_with(NVML)) && files.insert((device, inode)) {
+            found.push((range, path, is_cuda));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn driver_libraries_are_told_by_their_names_each_once() {
+        let maps = "\
+            00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/dbus-daemon\n\
+            7f0000000000-7f0000001000 r--p 00000000 00:2a 77  /usr/lib/x86_64-linux-gnu/libcuda.so.1 (deleted)\n\
+            7f0000001000-7f0000002000 r-xp 00001000 00:2a 77  /usr/lib/x86_64-linux-gnu/libcuda.so.1 (deleted)\n\
+            7f0000003000-7f0000004000 r-xp 00003000 00:2a 77  /usr/lib/x86_64-linux-gnu/libcuda.so.1 (deleted)\n\
+            7f0000005000-7f0000006000 r-xp 00000000 00:2a 78  /dev/gpool/real/libcuda.so.1\n\
+            7f0000007000-7f0000008000 r-xp 00000000 00:2a 79  /odd name/libnvidia-ml.so.535.1\n\
+            7f0000009000-7f000000a000 rw-p 00000000 00:00 0 \n\
+            ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n";
+        let found = named_mappings(maps);
+        assert_eq!(found[0], ("7f0000001000-7f0000002000", "/usr/lib/x86_64-linux-gnu/libcuda.so.1 (deleted)", true));
+        assert_eq!(found[1], ("7f0000005000-7f0000006000", "/dev/gpool/real/libcuda.so.1", true));
+        assert_eq!(found[2], ("7f0000007000-7f0000008000", "/odd name/libnvidia-ml.so.535.1", false));
+        assert_eq!(found.len(), 3);
+    }
+
+    /// A program that has a library of that name in it and stands still, and what is seen of it. Its file is gone by then.
+    #[test]
+    fn a_mapped_file_tells_its_build_also_when_it_is_deleted() {
+        let directory = tempfile::tempdir().unwrap();
+        let (library, program) = (directory.path().join("libcuda.so.1"), directory.path().join("program"));
+        let source = directory.path().join("a.c");
+        let text = "#ifdef MAIN\nint pause(void); int f(void);\nint main(void) { pause(); return f(); }\n\
+                    #else\nint f(void) { return 0; }\n#endif\n";
+        fs::write(&source, text).unwrap();
+        let cc = |arguments: &[&str], output: &std::path::Path, last: &[&std::path::Path]| {
+            let made = Command::new("cc").args(arguments).arg("-o").arg(output).arg(&source).args(last).status();
+            assert!(made.unwrap().success());
+        };
+        cc(&["-shared", "-fPIC", "-Wl,--build-id=0xfeed"], &library, &[]);
+        cc(&["-DMAIN"], &program, &[&library]);
+        let mut child = Command::new(&program).env("LD_LIBRARY_PATH", directory.path()).spawn().unwrap();
+        let pid = HostPid(child.id());
+        let seen = (0..1000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            libraries(pid).pop()
+        });
+        fs::remove_file(&library).unwrap();
+        let after = libraries(pid);
+        let called = name(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(seen.map(|library| library.build_id), Some(Some(BuildId("feed".into()))));
+        assert_eq!((after.len(), after[0].is_cuda, after[0].build_id.clone()), (1, true, Some(BuildId("feed".into()))));
+        assert!(after[0].path.ends_with("libcuda.so.1 (deleted)") && called == "program");
+        assert!(libraries(pid).is_empty() && name(pid).is_empty());
+    }
+
+    #[test]
+    fn a_device_is_known_by_its_number_and_not_by_its_path() {
+        let (null, zero) = (BTreeSet::from([(1, 3)]), BTreeSet::from([(1, 5)]));
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let pid = HostPid(child.id());
+        let held = (holds_device(pid, &null), holds_device(pid, &zero));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(held, (true, false));
+        assert!(!holds_device(pid, &null));
+    }
+}

@@ -1,0 +1,61 @@
+use super::*;
+use gpool_protocol::BuildId;
+
+fn shim(library: &str, build: &str) -> ShimView {
+    ShimView {
+        library: library.into(),
+        path: "/usr/lib/gpool/535/x.so".into(),
+        generation: "535".into(),
+        build_id: Some(BuildId(build.into())),
+    }
+}
+
+fn charge(shims: Vec<ShimView>) -> Charge {
+    Charge {
+        lease_id: LeaseId("01".into()),
+        container_id: ContainerId("c".repeat(64)),
+        class: Class::Batch,
+        cgroup: None,
+        registered: BTreeSet::new(),
+        shims,
+        gpus: vec![0],
+        cap_bytes: 1,
+        context_bytes: 1,
+    }
+}
+
+fn library(is_cuda: bool, build: Option<&str>) -> Library {
+    Library { path: "/x/libcuda.so.1".into(), is_cuda, build_id: build.map(|build| BuildId(build.into())) }
+}
+
+#[test]
+fn a_shim_is_known_by_the_build_that_the_container_was_started_with() {
+    let its = charge(vec![shim("libcuda.so.1", "aa"), shim("libnvidia-ml.so.1", "bb")]);
+    assert!(its.is_shim(&library(true, Some("aa"))) && its.is_shim(&library(false, Some("bb"))));
+    assert!(!its.is_shim(&library(true, Some("bb"))), "the other library's shim");
+    assert!(!its.is_shim(&library(true, Some("cc"))) && !its.is_shim(&library(true, None)));
+    let nameless = charge(vec![ShimView { build_id: None, ..shim("libcuda.so.1", "") }]);
+    assert!(!nameless.is_shim(&library(true, None)), "what has no build id proves nothing");
+}
+
+#[test]
+fn a_process_that_uses_no_gpu_is_not_looked_at_and_one_past_the_shims_is_named() {
+    let me = HostPid(std::process::id());
+    let mut guard = Guard::new(BTreeSet::new());
+    let mut its = charge(vec![shim("libcuda.so.1", "aa")]);
+    assert!(guard.examine(&its, me, false).is_none());
+    let (process, bypass) = guard.examine(&its, me, true).unwrap();
+    assert_eq!(bypass, Some(Bypass::NoShim));
+    let text = bypass_sentence(&process);
+    for part in ["cccccccccccc uses a GPU past", &format!("process {me} ("), "no library named as libcuda"] {
+        assert!(text.contains(part), "{text} lacks {part}");
+    }
+    let real = MappedLibrary { path: "/dev/gpool/real/libcuda.so.1".into(), build_id: None, is_shim: false };
+    let behind = MappedLibrary { path: "/dev/gpool/real/libnvidia-ml.so.1".into(), ..real.clone() };
+    let text = bypass_sentence(&GuardedProcess { libraries: vec![behind, real], ..process });
+    assert!(text.ends_with("mapped /dev/gpool/real/libcuda.so.1"), "{text}");
+    // The lease of a supervisor that knew no build ids: registration has to do.
+    its.shims.clear();
+    its.registered.insert(me);
+    assert_eq!(guard.examine(&its, me, true).unwrap().1, None);
+}
