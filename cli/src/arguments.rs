@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-const PLANNED: [&str; 9] = ["run", "stats", "evict", "usage", "queue", "quota", "mig", "doctor", "wait"];
+const PLANNED: [&str; 8] = ["run", "stats", "evict", "usage", "queue", "quota", "mig", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -18,7 +18,7 @@ const PLANNED: [&str; 9] = ["run", "stats", "evict", "usage", "queue", "quota", 
 pub struct Arguments {
     /// The supervisor's socket [default: socket.path of /etc/gpool/config.toml]
     #[arg(long, global = true, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
@@ -96,6 +96,16 @@ pub enum Verb {
     },
     /// Show versions and settings of the supervisor
     Info {
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Check this host: configuration, driver, shims, supervisor, and what is mapped in leased containers. The exit code
+    /// is 1 if a check fails
+    Doctor {
+        /// Configuration file
+        #[arg(long, value_name = "FILE", default_value = gpool_configuration::DEFAULT_PATH)]
+        config: PathBuf,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -329,7 +339,7 @@ mod tests {
     #[test]
     fn planned_verbs_are_refused_by_name_whatever_follows() {
         for line in
-            ["gpool quota set --team x 5", "gpool run --fraction 0.3 -- true", "gpool doctor --help", "gpool mig"]
+            ["gpool quota set --team x 5", "gpool run --fraction 0.3 -- true", "gpool evict --help", "gpool mig"]
         {
             let Err(Failure::Refused(ExitStatus::Usage, sentence)) = parsed(line) else {
                 panic!("{line} was not refused")

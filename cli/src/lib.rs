@@ -5,6 +5,7 @@
 
 mod arguments;
 mod commands;
+mod doctor;
 mod engines;
 mod exit;
 pub mod live;
@@ -34,6 +35,9 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
     // What asks no supervisor must work on a machine whose configuration is broken.
     match &arguments.verb {
         Verb::Completion { shell } => return commands::completion::run(*shell),
+        Verb::Doctor { config, format } => {
+            return commands::doctor::run(config, arguments.socket.as_deref(), *format);
+        }
         Verb::Simulate(simulation) => return commands::simulate::run(simulation),
         Verb::Runtime { verb } => return commands::runtime::run(verb),
         _ => {}
@@ -50,6 +54,6 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Explain { id, format } => commands::explain::run(&client, &id, format),
         Verb::Events { follow, format } => commands::events::run(&client, follow, format),
         Verb::Info { format } => commands::info::run(&client, format),
-        Verb::Completion { .. } | Verb::Simulate(_) | Verb::Runtime { .. } => Ok(()),
+        Verb::Completion { .. } | Verb::Doctor { .. } | Verb::Simulate(_) | Verb::Runtime { .. } => Ok(()),
     }
 }

@@ -19,7 +19,7 @@ use crate::failure::{Context, Failure, Result, ensure};
 use crate::meter::MeterReader;
 use crate::namespaces::Inside;
 use crate::stage::Stage;
-use gpool_protocol::{Client, DEFAULT_SOCKET, LeaseView, SupervisorInfo};
+use gpool_protocol::{Client, DEFAULT_SOCKET, Event, EventKind, LeaseView, SupervisorInfo};
 use gpool_simulated_hardware::DriverVersion;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -109,6 +109,23 @@ impl Host {
     /// The lease of `container`.
     pub fn lease_of(&self, container: &Container) -> Result<LeaseView> {
         Ok(self.client().get(&format!("/v1/leases/{}", container.id))?)
+    }
+
+    /// Every event of this life of the supervisor.
+    pub fn events(&self) -> Result<Vec<Event>> {
+        let mut events = Vec::new();
+        self.client().stream("/v1/events?after=0", |line| {
+            events.extend(serde_json::from_str::<Event>(line));
+            true
+        })?;
+        Ok(events)
+    }
+
+    /// Fails if the guard has found anything: for runs in which everybody came through the shims.
+    pub fn nothing_found_by_the_guard(&self) -> Result<()> {
+        let kinds = [EventKind::Bypass, EventKind::OverCap, EventKind::Outside];
+        let found: Vec<Event> = self.events()?.into_iter().filter(|event| kinds.contains(&event.kind)).collect();
+        ensure(found.is_empty(), || format!("the guard says of tenants that keep to the rules: {found:#?}"))
     }
 
     /// The simulated hardware's own meter.

@@ -45,7 +45,7 @@ fn hang_one(host: &Host) -> Result<()> {
         format!("after the hung container its neighbours got {shares:.3?} of the GPU")
     })?;
     ensure(others.iter().all(|container| container.is_alive()), || "a neighbour was stopped too".to_owned())?;
-    says_why(&events(host)?, &hung.id)
+    says_why(&host.events()?, &hung.id)
 }
 
 /// One event that the container hangs, with the key, and one that its lease has ended for that; none of anybody else.
@@ -61,13 +61,4 @@ fn says_why(events: &[Event], hung: &str) -> Result<()> {
     ensure(is_said && ended.message.contains("stopped as hung"), || {
         format!("the events say {:?} and {:?}", told.message, ended.message)
     })
-}
-
-fn events(host: &Host) -> Result<Vec<Event>> {
-    let mut events = Vec::new();
-    host.client().stream("/v1/events?after=0", |line| {
-        events.extend(serde_json::from_str::<Event>(line));
-        true
-    })?;
-    Ok(events)
 }

@@ -1,5 +1,6 @@
 //! The integration scenarios. Each starts what it needs and must leave nothing.
 
+mod bypass;
 mod copies;
 mod cuda_programs;
 mod engine_alone;
@@ -327,6 +328,12 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(random_kills::run),
     },
     Scenario {
+        name: "bypass",
+        what: "tenants that load the driver past the shim are found, frozen or killed by class, and no others",
+        limit_s: 90,
+        run: Place::Inside(bypass::run),
+    },
+    Scenario {
         name: "truncated-report",
         what: "a tenant that truncates its report harms nobody else",
         limit_s: 60,
@@ -334,8 +341,15 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// Ends a scenario: logs when it failed, then a stop that must leave nothing.
+/// Ends a scenario in which everybody came through the shims: the guard must have found nothing. See [`finish_found`].
 fn finish(host: Host, outcome: Result<()>) -> Result<()> {
+    let is_there = host.supervisor_pid().is_some();
+    let outcome = outcome.and_then(|()| if is_there { host.nothing_found_by_the_guard() } else { Ok(()) });
+    finish_found(host, outcome)
+}
+
+/// Ends a scenario: logs when it failed, then a stop that must leave nothing.
+fn finish_found(host: Host, outcome: Result<()>) -> Result<()> {
     if outcome.is_err() {
         eprint!("{}", host.logs());
     }

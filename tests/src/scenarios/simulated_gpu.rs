@@ -40,7 +40,8 @@ fn share_and_kill(host: &Host) -> Result<()> {
     ensure(held[0] == 0 && held[1] > 0, || format!("after the kill of the first they hold {held:?}"))
 }
 
-fn start(host: &Host, name: &str) -> Result<Container> {
+/// Starts a tenant with 1 GiB in a plain container that is given the GPU by hand.
+pub fn start(host: &Host, name: &str) -> Result<Container> {
     let libraries = ["libcuda.so.1", "libnvidia-ml.so.1"]
         .map(|library| format!("{GPU}/lib/{library}:{}/{library}:ro", image::LIBRARIES));
     let devices = ["nvidia0", "nvidiactl", "nvidia-uvm"].map(|node| format!("{GPU}/dev/{node}:/dev/{node}:rw"));

@@ -1,0 +1,52 @@
+//! Directories and mounts of leases that there are no longer.
+
+use super::{Outcome, Surroundings, first_of};
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+
+pub fn check(host: &Surroundings) -> Outcome {
+    let Ok(leases) = &host.leases else {
+        return Outcome::skip("which leases there are the supervisor knows, which does not answer");
+    };
+    let known: BTreeSet<&str> = leases.iter().map(|lease| lease.lease_id.0.as_str()).collect();
+    let dir = host.configuration().paths.run_dir.join("leases").display().to_string();
+    let entries = match std::fs::read_dir(host.path(&dir)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Outcome::skip(format!("{dir} is root's alone: run this as root"));
+        }
+        Err(_) => return Outcome::ok(format!("{dir} is not there")),
+    };
+    let mounts = std::fs::read_to_string(host.path("/proc/self/mountinfo")).unwrap_or_default();
+    let mut left: BTreeSet<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    left.extend(leases_mounted_below(&dir, &mounts));
+    left.retain(|lease| !known.contains(lease.as_str()));
+    if left.is_empty() {
+        return Outcome::ok(format!("none in {dir}"));
+    }
+    let names: Vec<String> = left.into_iter().map(|lease| format!("{dir}/{lease}")).collect();
+    Outcome::warn(
+        format!("{} of leases that there are no longer: {}", names.len(), first_of(&names)),
+        "restart the supervisor, which clears them away; else umount DIR/region and remove DIR",
+    )
+}
+
+/// The leases that have something mounted below `dir`. The mount point is the fifth field.
+fn leases_mounted_below(dir: &str, mountinfo: &str) -> Vec<String> {
+    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
+    let below = points.filter_map(|point| point.strip_prefix(dir)?.strip_prefix('/'));
+    below.filter_map(|rest| rest.split('/').next()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_told_by_their_lease() {
+        let mountinfo = "40 1 0:3 / /run/gpool/leases/01A/region rw - tmpfs gpool rw\n\
+                         41 1 0:4 / /run/gpool/leaseshold rw - tmpfs x rw\n42 1 0:5 / / rw - ext4 y rw\n";
+        assert_eq!(leases_mounted_below("/run/gpool/leases", mountinfo), ["01A"]);
+    }
+}

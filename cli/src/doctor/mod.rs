@@ -1,0 +1,131 @@
+//! What `gpool doctor` looks at: one file a check, in the order in which they are printed. A check is added as a file and
+//! a line in [`CHECKS`].
+
+mod builds;
+mod calls;
+mod cgroup;
+mod configuration;
+mod devices;
+mod driver;
+mod leases;
+mod leftovers;
+mod low_level;
+mod shims;
+mod supervisor;
+mod surroundings;
+
+pub use surroundings::Surroundings;
+
+use serde::Serialize;
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Works, and somebody should know.
+    Warn,
+    /// Does not work.
+    Fail,
+    /// Cannot be told, because of something else.
+    Skip,
+}
+
+impl State {
+    /// As it is printed.
+    pub fn text(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Warn => "warn",
+            State::Fail => "fail",
+            State::Skip => "skip",
+        }
+    }
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// How it came out.
+    pub state: State,
+    /// What was found, in one sentence without a full stop.
+    pub found: String,
+    /// What to do about it; none where nothing is to be done.
+    pub remedy: Option<String>,
+}
+
+impl Outcome {
+    fn ok(found: impl Into<String>) -> Self {
+        Self { state: State::Ok, found: found.into(), remedy: None }
+    }
+
+    fn warn(found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { state: State::Warn, found: found.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fail(found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { state: State::Fail, found: found.into(), remedy: Some(remedy.into()) }
+    }
+
+    /// Because of what another check tells of.
+    fn skip(because: impl Into<String>) -> Self {
+        Self { state: State::Skip, found: because.into(), remedy: None }
+    }
+}
+
+/// A check: its name, and what it does.
+struct Check {
+    name: &'static str,
+    run: fn(&Surroundings) -> Outcome,
+}
+
+/// All checks.
+const CHECKS: [Check; 11] = [
+    Check { name: "configuration", run: configuration::check },
+    Check { name: "low-level runtime", run: low_level::check },
+    Check { name: "cgroups", run: cgroup::check },
+    Check { name: "device nodes", run: devices::check },
+    Check { name: "supervisor", run: supervisor::check },
+    Check { name: "driver", run: driver::check },
+    Check { name: "shims", run: shims::check },
+    Check { name: "uncounted calls", run: calls::check },
+    Check { name: "mapped builds", run: builds::check },
+    Check { name: "leases", run: leases::check },
+    Check { name: "leftovers", run: leftovers::check },
+];
+
+/// A check that has run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// Its number, from 1.
+    pub number: usize,
+    /// What was looked at.
+    pub name: &'static str,
+    /// What was found.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// Runs all checks.
+pub fn check_all(surroundings: &Surroundings) -> Vec<Checked> {
+    let run = |(index, check): (usize, &Check)| Checked {
+        number: index + 1,
+        name: check.name,
+        outcome: (check.run)(surroundings),
+    };
+    CHECKS.iter().enumerate().map(run).collect()
+}
+
+/// The first few of `names`, and how many more there are.
+fn first_of(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! What the checks look at, asked once.
+
+use gpool_configuration::{Configuration, ConfigurationError};
+use gpool_protocol::{Client, DriverView, ErrorBody, GpuView, GuardedProcess, LeaseView, SupervisorInfo};
+use std::path::{Path, PathBuf};
+
+/// The host's files below a root, and the answers of its supervisor.
+pub struct Surroundings {
+    /// `/`, but in tests: where `sys` and `proc` are looked for.
+    pub root: PathBuf,
+    /// The configuration file.
+    pub configuration_path: PathBuf,
+    /// What it says.
+    pub configuration: Result<Configuration, ConfigurationError>,
+    /// The supervisor about itself.
+    pub info: Result<SupervisorInfo, ErrorBody>,
+    /// The driver and the shims, as the supervisor sees them.
+    pub driver: Result<DriverView, ErrorBody>,
+    /// The GPUs.
+    pub gpus: Result<Vec<GpuView>, ErrorBody>,
+    /// The leases.
+    pub leases: Result<Vec<LeaseView>, ErrorBody>,
+    /// Processes that use GPUs in leased containers.
+    pub guarded: Result<Vec<GuardedProcess>, ErrorBody>,
+}
+
+impl Surroundings {
+    /// Asks the supervisor at `socket`, or where the configuration says it is.
+    pub fn of_this_host(configuration_path: &Path, socket: Option<&Path>) -> Self {
+        let configuration = gpool_configuration::load(configuration_path);
+        let configured = configuration.clone().unwrap_or_default().socket.path;
+        let client = Client::new(socket.unwrap_or(&configured));
+        Self {
+            root: "/".into(),
+            configuration_path: configuration_path.to_owned(),
+            configuration,
+            info: client.get("/v1/info"),
+            driver: client.get("/v1/driver"),
+            gpus: client.get("/v1/gpus"),
+            leases: client.get("/v1/leases"),
+            guarded: client.get("/v1/guard"),
+        }
+    }
+
+    /// The configuration, or the defaults where it cannot be read, which a check of its own tells.
+    pub fn configuration(&self) -> Configuration {
+        self.configuration.clone().unwrap_or_default()
+    }
+
+    /// A path below the root.
+    pub fn path(&self, absolute: &str) -> PathBuf {
+        self.root.join(absolute.trim_start_matches('/'))
+    }
+}
