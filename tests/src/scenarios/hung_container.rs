@@ -4,7 +4,7 @@
 use super::{finish, start_tenants, wait_until_running};
 use crate::failure::{Failure, Result, ensure};
 use crate::host::Host;
-use crate::meter::now_ns;
+use crate::meter::{now_ns, usage_of};
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
 use crate::trace::Recorder;
@@ -20,8 +20,10 @@ const WATCH: Duration = Duration::from_secs(2);
 
 /// Starts the hung one beside one of another class and one of its own class whose kernels end.
 pub fn run(inside: &Inside) -> Result<()> {
-    let host = Host::start_with(inside, 1, "[class.train]\nhang_action = \"stop\"\nhang_seconds = 1\n")?;
-    let outcome = hang_one(&host);
+    let classes = "[class.train]\nhang_action = \"stop\"\nhang_seconds = 1\n\
+                   [class.notebook]\nhang_action = \"stop\"\nhang_seconds = 3\n";
+    let host = Host::start_with(inside, 1, classes)?;
+    let outcome = hang_one(&host).and_then(|()| freeze_one(&host));
     finish(host, outcome)
 }
 
@@ -46,6 +48,41 @@ fn hang_one(host: &Host) -> Result<()> {
     })?;
     ensure(others.iter().all(|container| container.is_alive()), || "a neighbour was stopped too".to_owned())?;
     says_why(&host.events()?, &hung.id)
+}
+
+/// A hung one that is frozen when its time is over: it is told once and left, and stopped after the thaw.
+fn freeze_one(host: &Host) -> Result<()> {
+    let env = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "1GiB"), ("GPOOL_CLASS", "notebook")];
+    let frozen = Tenant::greedy(ENDLESS_US).run(host, "frozen", &env)?;
+    let (reader, deadline) = (host.meter()?, Instant::now() + PATIENCE);
+    while usage_of(&reader.read()?, &frozen.id).busy_ns == 0 {
+        ensure(Instant::now() < deadline, || format!("the one to be frozen has no work within {PATIENCE:?}"))?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    host.engine.docker_text(&["pause", "frozen"])?;
+    let told = || -> Result<Vec<String>> {
+        let about = |event: &Event| {
+            event.kind == EventKind::Hung && event.container_id.as_ref().is_some_and(|id| id.0 == frozen.id)
+        };
+        Ok(host.events()?.into_iter().filter(about).map(|event| event.message).collect())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while told()?.is_empty() {
+        ensure(Instant::now() < deadline, || "nothing is said of the one that hangs and is frozen".to_owned())?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Longer than until it is looked at again.
+    std::thread::sleep(Duration::from_secs(4));
+    let said = told()?;
+    let is_left = frozen.is_alive() && said.len() == 1 && said[0].contains("it is frozen");
+    ensure(is_left, || format!("of the frozen one was said {said:?}, and it lives: {}", frozen.is_alive()))?;
+    host.engine.docker_text(&["unpause", "frozen"])?;
+    let deadline = Instant::now() + PATIENCE;
+    while frozen.is_alive() {
+        ensure(Instant::now() < deadline, || format!("thawed, it hangs on for {PATIENCE:?}"))?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 /// One event that the container hangs, with the key, and one that its lease has ended for that; none of anybody else.

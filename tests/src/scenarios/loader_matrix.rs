@@ -1,7 +1,7 @@
 //! Programs that load the driver in every way there is, in a leased container and in a plain one. Each says how much
 //! memory its GPU has: the lease's if it came to the shim, the device's if it did not.
 
-use super::finish;
+use super::finish_found;
 use crate::c_program::compile;
 use crate::failure::{Context, Result, ensure};
 use crate::host::{DRIVER_LIBRARIES, Host, SIMULATED_GPU, succeeded};
@@ -66,7 +66,8 @@ const DELIBERATE: &str = "real library by its path";
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start(inside)?;
     let outcome = judge(&host);
-    finish(host, outcome)
+    // One of the programs goes past the shim on purpose, and on a busy machine lives for two looks of the guard.
+    finish_found(host, outcome)
 }
 
 fn judge(host: &Host) -> Result<()> {
