@@ -9,6 +9,7 @@ mod data;
 mod functions;
 mod memory;
 mod results;
+mod sharing;
 
 pub use constants::*;
 pub use copies::*;
@@ -16,3 +17,4 @@ pub use data::*;
 pub use functions::*;
 pub use memory::*;
 pub use results::*;
+pub use sharing::*;

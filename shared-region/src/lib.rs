@@ -12,10 +12,12 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod call;
 mod control;
 mod gate_word;
 mod slot;
 
+pub use call::Call;
 pub use control::{CONTROL_BYTES, Control, ControlSlot};
 pub use gate_word::GateWord;
 pub use slot::{BURST_RING, BurstRecord, BurstTag, Demand, SLOT_BYTES, Slot, SlotSnapshot};

@@ -122,9 +122,18 @@ pub struct Slot {
     /// CUDA contexts held on each GPU of the lease; `contexts` is the sum. Since version 2.
     pub gpu_contexts: [AtomicU32; GPUS],
     /// 1 once something has been charged that may take less than its charge: what the process holds beyond its account
-    /// then no longer tells what a context costs. Since version 2; a shim that does not say it leaves zero. What
-    /// follows in the slot is reserved and zero.
+    /// then no longer tells what a context costs. Since version 2; a shim that does not say it leaves zero.
     pub is_inexact: AtomicU32,
+    /// The [`Call`](crate::Call) that was refused last. A shim that does not say it leaves zero; so for all that
+    /// follows.
+    pub refused_call: AtomicU32,
+    /// What the lease had left on that GPU when it was refused.
+    pub refused_free_bytes: AtomicU64,
+    /// What is charged for modules and libraries, by their images, a part of `allocated_bytes`: at least what they take,
+    /// so that without it the process shows at least what a context costs.
+    pub image_bytes: AtomicU64,
+    /// The GPU of the lease that the last refusal was about. What follows in the slot is reserved and zero.
+    pub refused_gpu: AtomicU32,
 }
 
 const _: () = {
@@ -153,6 +162,10 @@ const _: () = {
     assert!(offset_of!(Slot, gpu_bytes) == 1728);
     assert!(offset_of!(Slot, gpu_contexts) == 1856);
     assert!(offset_of!(Slot, is_inexact) == 1920);
+    assert!(offset_of!(Slot, refused_call) == 1924);
+    assert!(offset_of!(Slot, refused_free_bytes) == 1928);
+    assert!(offset_of!(Slot, image_bytes) == 1936);
+    assert!(offset_of!(Slot, refused_gpu) == 1944);
 };
 
 /// A copy of one slot, as read by the supervisor with pread. Every value is a claim of the tenant.
@@ -230,6 +243,26 @@ impl<'a> SlotSnapshot<'a> {
     /// See [`Slot::is_inexact`].
     pub fn is_inexact(&self) -> bool {
         self.u32_at(1920) != 0
+    }
+
+    /// See [`Slot::refused_call`].
+    pub fn refused_call(&self) -> u32 {
+        self.u32_at(1924)
+    }
+
+    /// See [`Slot::refused_free_bytes`].
+    pub fn refused_free_bytes(&self) -> u64 {
+        self.u64_at(1928)
+    }
+
+    /// See [`Slot::image_bytes`].
+    pub fn image_bytes(&self) -> u64 {
+        self.u64_at(1936)
+    }
+
+    /// See [`Slot::refused_gpu`].
+    pub fn refused_gpu(&self) -> u32 {
+        self.u32_at(1944)
     }
 
     /// See [`Slot::refused`].

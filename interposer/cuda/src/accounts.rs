@@ -1,100 +1,162 @@
-//! Memory and contexts of this process, between the exports and the lease's account.
+//! Memory of this process, between the exports and the lease's account.
+//!
+//! What is charged for a thing is given back when it leaves the table of handles, and at no other moment: that happens
+//! once, however many threads race to free it, and what the table does not know gives nothing back.
 
-use crate::entry::{index, real};
 use crate::pools;
 use crate::{HANDLES, PROCESS};
 use core::ffi::c_void;
 use gpool_driver_abi::cuda::{
-    CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult,
-    CuArrayDestroy, CuDevicePrimaryCtxGetState, CuDevicePrimaryCtxReleaseV2, CuMemGetAddressRangeV2,
+    CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdeviceptr, CUresult, CuArrayDestroy,
 };
-use gpool_interposer_logic::futex::Mutex;
 use gpool_interposer_logic::handles::{Held, Kind};
+use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::{self, Charge};
 use gpool_interposer_logic::process::Place;
 
-/// Devices that a process can see at once.
-const DEVICES: usize = 32;
-
-/// Primary contexts by device ordinal.
-struct Primaries([CUcontext; DEVICES]);
-
-// SAFETY: opaque handles of the driver, valid on every thread.
-unsafe impl Send for Primaries {}
-
-/// Makes "is the primary context there" and "make it" one step among the threads of this process.
-static PRIMARIES: Mutex<Primaries> = Mutex::new(Primaries([core::ptr::null_mut(); DEVICES]));
-
 /// Charges on GPU `gpu` before the driver is asked, if need be after pools have given back what they keep without
 /// need; what to answer if there is no room.
-fn charge(place: &Place, gpu: usize, charge: Charge) -> Result<(), CUresult> {
+#[inline(never)]
+pub fn charge(place: &Place, gpu: usize, charge: Charge, call: Call) -> Result<(), CUresult> {
     let reserve = || memory::try_reserve(&place.region, place.slot(), gpu, charge);
     if reserve() || pools::give_back(place, true) && reserve() {
         return Ok(());
     }
-    Err(refused(place, charge))
+    Err(refused(place, gpu, charge, call))
 }
 
 /// The cause goes out of band; the program gets what the driver would say.
-pub fn refused(place: &Place, charge: Charge) -> CUresult {
-    memory::refuse(&place.region, place.slot(), charge);
+#[cold]
+#[inline(never)]
+pub fn refused(place: &Place, gpu: usize, charge: Charge, call: Call) -> CUresult {
+    memory::refuse(&place.region, place.slot(), gpu, charge, call);
     place.ring();
     CUDA_ERROR_OUT_OF_MEMORY
 }
 
 /// An allocation that is charged and not made yet. The two halves around the driver's call are no generics, so that
 /// each allocator adds only its call to the library.
-struct Reserved {
+pub struct Reserved {
     place: &'static Place,
     gpu: usize,
     bytes: u64,
 }
 
 impl Reserved {
+    /// Charges `bytes` in the current context, or says what to answer.
     #[inline(never)]
-    fn new(bytes: u64) -> Result<Self, CUresult> {
+    pub fn new(call: Call, bytes: u64) -> Result<Self, CUresult> {
         let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
         let (gpu, bytes) = (PROCESS.current_gpu(place), memory::rounded_bytes(bytes));
-        charge(place, gpu, Charge::Bytes(bytes))?;
+        charge(place, gpu, Charge::Bytes(bytes), call)?;
         Ok(Self { place, gpu, bytes })
     }
 
-    /// Keeps the charge if the driver allocated, takes it back if it refused.
+    /// Keeps the charge if the driver allocated, with the context; takes it back if it refused.
     #[inline(never)]
-    fn settle(self, result: CUresult) {
+    pub fn settle(self, result: CUresult) -> Option<Held> {
         if result == CUDA_SUCCESS {
-            PROCESS.allocated(self.place, self.bytes);
-        } else {
-            memory::release(self.place.slot(), self.gpu, Charge::Bytes(self.bytes));
+            let owner = PROCESS.allocated(self.place, self.bytes).0;
+            return Some(Held { owner, ..Held::new(Kind::Memory, 0, self.bytes) });
+        }
+        memory::release(self.place.slot(), self.gpu, Charge::Bytes(self.bytes));
+        None
+    }
+
+    /// As `settle`, and what was made is remembered by the handle that the driver has written to `handle`. What the table
+    /// has no room for stays charged until its context goes.
+    #[inline(never)]
+    pub fn hold(self, result: CUresult, kind: Kind, handle: *const u64) {
+        let place = self.place;
+        if let Some(held) = self.settle(result) {
+            if kind == Kind::Module {
+                place.add_image_bytes(held.bytes);
+            }
+            // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
+            remember(place, Held { kind, handle: unsafe { *handle }, ..held });
         }
     }
 }
 
-/// Allocates `bytes` in the current context through `driver`, charged.
-pub fn allocated(bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
-    match Reserved::new(bytes) {
+/// Remembers what has been made and charged. What had its handle before has gone with nobody noticing.
+#[inline(never)]
+pub fn remember(place: &Place, held: Held) {
+    let before = HANDLES.lock().hold(held);
+    if let Some(before) = before {
+        PROCESS.give_back(place, &before);
+    }
+}
+
+/// The account may show more than is held from now on. Said before the charge, so that nobody takes that for exact.
+#[inline(never)]
+pub fn inexact() {
+    if let Some(place) = PROCESS.place() {
+        place.note_inexact();
+    }
+}
+
+/// Makes a thing of `bytes` in the current context through `driver`, charged, and remembers it by the handle of eight
+/// bytes that the driver writes to `handle`.
+pub fn held<T>(kind: Kind, call: Call, handle: *mut T, bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
+    const { assert!(size_of::<T>() == size_of::<u64>()) };
+    if bytes == 0 {
+        let result = driver();
+        if result == CUDA_SUCCESS {
+            // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
+            forget(kind, unsafe { *handle.cast() });
+        }
+        return result;
+    }
+    match Reserved::new(call, bytes) {
         Ok(reserved) => {
             let result = driver();
-            reserved.settle(result);
+            reserved.hold(result, kind, handle.cast());
             result
         }
         Err(refused) => refused,
     }
 }
 
-/// The same for memory that belongs to a GPU of the lease and to no context.
+/// `handle` means something that takes nothing; what it meant before went with its context.
 #[inline(never)]
-fn charge_device(place: &Place, gpu: usize, bytes: u64) -> Result<(), CUresult> {
-    let reserve = || PROCESS.reserve_on_device(place, gpu, bytes);
-    if reserve() || pools::give_back(place, true) && reserve() {
-        return Ok(());
+pub fn forget(kind: Kind, handle: u64) {
+    let before = HANDLES.lock().take(kind, handle);
+    if let (Some(before), Some(place)) = (before, PROCESS.place()) {
+        PROCESS.give_back(place, &before);
     }
-    Err(refused(place, Charge::Bytes(bytes)))
+}
+
+/// What is known of `handle` before it is let go of; or what to answer instead of that.
+#[inline(never)]
+pub fn known(kind: Kind, handle: u64) -> Result<Option<Held>, CUresult> {
+    PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+    Ok(HANDLES.lock().find(kind, handle).copied())
+}
+
+/// The driver has let go of what was `known`: its charge is taken back.
+#[inline(never)]
+pub fn left(known: Option<Held>, result: CUresult) -> CUresult {
+    if let (CUDA_SUCCESS, Some(held), Some(place)) = (result, known, PROCESS.place())
+        && HANDLES.lock().let_go(&held)
+    {
+        PROCESS.give_back(place, &held);
+    }
+    result
+}
+
+/// Lets go of what [`held`] has made through `driver`, then takes its charge back.
+#[inline(never)]
+pub fn let_go(kind: Kind, handle: *mut c_void, driver: CuArrayDestroy) -> CUresult {
+    match known(kind, handle as u64) {
+        // SAFETY: the driver's function of this type, which checks the handle.
+        Ok(known) => left(known, unsafe { driver(handle) }),
+        Err(refused) => refused,
+    }
 }
 
 /// Allocates `bytes` that belong to GPU `gpu` of the lease and to no context through `driver`, charged.
-pub fn allocated_on(place: &Place, gpu: usize, bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
-    if let Err(refused) = charge_device(place, gpu, bytes) {
+pub fn allocated_on(place: &Place, gpu: usize, bytes: u64, call: Call, driver: impl FnOnce() -> CUresult) -> CUresult {
+    if let Err(refused) = charge_device(place, gpu, bytes, call) {
         return refused;
     }
     let result = driver();
@@ -104,162 +166,21 @@ pub fn allocated_on(place: &Place, gpu: usize, bytes: u64, driver: impl FnOnce()
     result
 }
 
-/// Allocates through `driver` what takes `bytes` at most, charged.
-pub fn allocated_at_most(bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
-    if let Some(place) = PROCESS.place() {
-        // Before the charge, so that nobody takes that for exact.
-        place.note_inexact();
-    }
-    allocated(bytes, driver)
-}
-
-/// Makes a thing of `bytes` in the current context through `driver`, charged, and remembers it by the handle that the
-/// driver writes to `handle`. A thing that the table has no room for stays charged until its context goes.
-pub fn held(kind: Kind, handle: *mut *mut c_void, bytes: u64, driver: impl FnOnce() -> CUresult) -> CUresult {
-    if bytes == 0 {
-        let result = driver();
-        if result == CUDA_SUCCESS {
-            // The handle may have meant something that went with its context.
-            // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
-            HANDLES.lock().take(kind, unsafe { *handle } as u64);
-        }
-        return result;
-    }
-    let result = allocated_at_most(bytes, driver);
-    if result == CUDA_SUCCESS {
-        // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
-        remember(kind, unsafe { *handle }, bytes);
-    }
-    result
-}
-
+/// Charges `bytes` that belong to GPU `gpu` of the lease and to no context.
 #[inline(never)]
-fn remember(kind: Kind, handle: *mut c_void, bytes: u64) {
-    let Some(place) = PROCESS.place() else { return };
-    let owner = place.driver.current_context() as u64;
-    HANDLES.lock().put(Held { owner, ..Held::new(kind, handle as u64, memory::rounded_bytes(bytes)) });
-}
-
-/// Lets go of what [`held`] has made through `driver`, then takes its charge back.
-#[inline(never)]
-pub fn let_go(kind: Kind, handle: *mut c_void, driver: CuArrayDestroy) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-    // Forgotten first: once it is gone, the driver may give its handle to another thread.
-    let thing = HANDLES.lock().take(kind, handle as u64);
-    // SAFETY: the driver's function of this type, which checks the handle.
-    let result = unsafe { driver(handle) };
-    if let Some(thing) = thing {
-        if result == CUDA_SUCCESS {
-            // With its context it was given back already, and the handle meant something else since.
-            if PROCESS.has_context(thing.owner as CUcontext) {
-                PROCESS.freed(place, thing.owner as CUcontext, thing.bytes);
-            }
-        } else {
-            HANDLES.lock().put(thing);
-        }
+pub fn charge_device(place: &Place, gpu: usize, bytes: u64, call: Call) -> Result<(), CUresult> {
+    let reserve = || PROCESS.reserve_on_device(place, gpu, bytes);
+    if reserve() || pools::give_back(place, true) && reserve() {
+        return Ok(());
     }
-    result
-}
-
-/// Makes a context on `device` through `driver`, charged.
-pub fn context_created(context: *mut CUcontext, device: CUdevice, driver: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let gpu = PROCESS.gpu_of(place, Some(device));
-    if let Err(refused) = charge(place, gpu, Charge::Context) {
-        return refused;
-    }
-    let result = driver();
-    if result == CUDA_SUCCESS {
-        // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
-        PROCESS.enter_context(unsafe { *context }, gpu);
-    } else {
-        memory::release(place.slot(), gpu, Charge::Context);
-    }
-    result
-}
-
-/// Size of the allocation that starts at `pointer`, as the driver knows it; 0 if it is none.
-pub fn allocation_bytes(pointer: CUdeviceptr) -> u64 {
-    let (mut base, mut bytes) = (0, 0usize);
-    // SAFETY: both places are valid; the entry point has this type.
-    let result =
-        unsafe { real::<CuMemGetAddressRangeV2>(index::cuMemGetAddressRange_v2)(&mut base, &mut bytes, pointer) };
-    if result == CUDA_SUCCESS && base == pointer { bytes as u64 } else { 0 }
+    Err(refused(place, gpu, Charge::Bytes(bytes), call))
 }
 
 /// Frees through `driver`, then takes the charge of `pointer` back.
 pub fn freed(pointer: CUdeviceptr, driver: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-    if pools::is_pooled(place, pointer) {
-        return pools::freed(place, driver);
+    match known(Kind::Memory, pointer) {
+        Ok(None) if pools::is_pooled(pointer) => pools::freed(driver),
+        Ok(known) => left(known, driver()),
+        Err(refused) => refused,
     }
-    let bytes = if pointer == 0 { 0 } else { allocation_bytes(pointer) };
-    let owner = PROCESS.owner_of(place, pointer);
-    let result = driver();
-    if result == CUDA_SUCCESS && bytes > 0 {
-        PROCESS.freed(place, owner, memory::rounded_bytes(bytes));
-    }
-    result
-}
-
-/// Destroys `context` through `driver`, with our own handles in it gone before.
-pub fn context_destroyed(context: CUcontext, driver: impl FnOnce() -> CUresult) -> CUresult {
-    PROCESS.leave_context(context);
-    let result = driver();
-    if result == CUDA_SUCCESS {
-        context_gone(context);
-    }
-    result
-}
-
-fn context_gone(context: CUcontext) {
-    PROCESS.context_gone(context);
-    HANDLES.lock().forget_limits(context as u64);
-}
-
-fn primary_is_active(device: CUdevice) -> bool {
-    let (mut flags, mut active) = (0, 0);
-    // SAFETY: both places are valid; the entry point has this type.
-    unsafe { real::<CuDevicePrimaryCtxGetState>(index::cuDevicePrimaryCtxGetState)(device, &mut flags, &mut active) };
-    active != 0
-}
-
-/// Retains the primary context into `*context`, charging it when this makes it.
-pub fn primary_retained(context: *mut CUcontext, device: CUdevice, driver: impl FnOnce() -> CUresult) -> CUresult {
-    if PROCESS.place().is_none() {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    let mut primaries = PRIMARIES.lock();
-    let is_new = !primary_is_active(device);
-    let result = if is_new { context_created(context, device, driver) } else { driver() };
-    if result == CUDA_SUCCESS
-        && let Some(known) = primaries.0.get_mut(device as usize)
-    {
-        // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
-        *known = unsafe { *context };
-    }
-    result
-}
-
-/// Releases or resets the primary context of `device` through `driver`, taking the charge back when it is gone.
-pub fn primary_released(device: CUdevice, driver: CuDevicePrimaryCtxReleaseV2) -> CUresult {
-    if PROCESS.place().is_none() {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    let mut primaries = PRIMARIES.lock();
-    let before = primary_is_active(device);
-    if let Some(known) = primaries.0.get_mut(device as usize)
-        && !known.is_null()
-    {
-        PROCESS.leave_context(*known);
-    }
-    // SAFETY: the driver's function of this type, which takes any device.
-    let result = unsafe { driver(device) };
-    if before
-        && !primary_is_active(device)
-        && let Some(known) = primaries.0.get_mut(device as usize)
-    {
-        context_gone(core::mem::replace(known, core::ptr::null_mut()));
-    }
-    result
 }

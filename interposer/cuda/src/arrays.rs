@@ -1,11 +1,12 @@
 //! Arrays, whose size follows from their description, and memory of other APIs, whose size the program names.
 
-use crate::accounts::{held, let_go};
+use crate::accounts::{held, inexact, let_go};
 use crate::entry::{index, real};
 use core::ffi::{c_uint, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::arrays;
 use gpool_interposer_logic::handles::Kind;
+use gpool_interposer_logic::memory::Call;
 
 /// The 32-bit arrays of CUDA 2 are not accounted for, so they are refused.
 ///
@@ -30,7 +31,8 @@ pub unsafe extern "C" fn cuArrayCreate_v2(array: *mut CUarray, descriptor: *cons
         let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = *flat;
         arrays::bytes(&CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth: 0, Format, NumChannels, Flags: 0 }, 1)
     });
-    held(Kind::Array, array, bytes, || {
+    inexact();
+    held(Kind::Array, Call::ArrayCreate, array, bytes, || {
         // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
         unsafe { real::<CuArrayCreateV2>(index::cuArrayCreate_v2)(array, descriptor) }
     })
@@ -44,7 +46,8 @@ pub unsafe extern "C" fn cuArray3DCreate_v2(
 ) -> CUresult {
     // SAFETY: null, or valid as the driver demands of its caller.
     let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| arrays::bytes(descriptor, 1));
-    held(Kind::Array, array, bytes, || {
+    inexact();
+    held(Kind::Array, Call::ArrayCreate, array, bytes, || {
         // SAFETY: see cuArrayCreate_v2.
         unsafe { real::<CuArray3DCreateV2>(index::cuArray3DCreate_v2)(array, descriptor) }
     })
@@ -59,7 +62,8 @@ pub unsafe extern "C" fn cuMipmappedArrayCreate(
 ) -> CUresult {
     // SAFETY: null, or valid as the driver demands of its caller.
     let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| arrays::bytes(descriptor, levels));
-    held(Kind::Array, array, bytes, || {
+    inexact();
+    held(Kind::Array, Call::MipmappedArrayCreate, array, bytes, || {
         // SAFETY: see cuArrayCreate_v2.
         unsafe { real::<CuMipmappedArrayCreate>(index::cuMipmappedArrayCreate)(array, descriptor, levels) }
     })
@@ -73,7 +77,8 @@ pub unsafe extern "C" fn cuImportExternalMemory(
 ) -> CUresult {
     // SAFETY: null, or valid as the driver demands of its caller.
     let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| descriptor.size);
-    held(Kind::External, memory, bytes, || {
+    inexact();
+    held(Kind::External, Call::ImportExternal, memory, bytes, || {
         // SAFETY: see cuArrayCreate_v2.
         unsafe { real::<CuImportExternalMemory>(index::cuImportExternalMemory)(memory, descriptor) }
     })

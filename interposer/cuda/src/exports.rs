@@ -1,7 +1,7 @@
 //! The functions that the shim answers itself. Each is thin: the logic is in gpool-interposer-logic and `accounts`.
 
 use crate::PROCESS;
-use crate::accounts::{context_created, context_destroyed, primary_released, primary_retained};
+use crate::contexts::{context_created, context_destroyed, primary_released, primary_retained};
 use crate::entry::{index, real};
 use crate::procaddress::substitute;
 use crate::work_exports::{legacy, per_thread};
@@ -11,11 +11,14 @@ use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::{Driver, Work};
 
 pub use crate::arrays::*;
+pub use crate::contexts::*;
 pub use crate::copy_exports::*;
 pub use crate::graph_memory::*;
+pub use crate::images::*;
 pub use crate::limits::*;
 pub use crate::memory_exports::*;
 pub use crate::pools::*;
+pub use crate::sharing::*;
 pub use crate::virtual_memory::*;
 pub use crate::work_exports::*;
 
@@ -227,6 +230,10 @@ contexts! {
     // Newer than the oldest driver. In shims of drivers that lack it, it is reached through cuGetProcAddress only.
     #[cfg_attr(driver_555, unsafe(no_mangle))]
     cuCtxCreate_v4: CuCtxCreateV4 [parameters: *mut c_void];
+    #[unsafe(no_mangle)]
+    cuGLCtxCreate: CuCtxCreateV2 [];
+    #[unsafe(no_mangle)]
+    cuGLCtxCreate_v2: CuCtxCreateV2 [];
 }
 
 /// The handle may come back as another graph's.
@@ -254,10 +261,7 @@ pub unsafe extern "C" fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
 /// Charged when this makes it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
-    primary_retained(context, device, || {
-        // SAFETY: see cuInit.
-        unsafe { real::<CuDevicePrimaryCtxRetain>(index::cuDevicePrimaryCtxRetain)(context, device) }
-    })
+    primary_retained(context, device)
 }
 
 macro_rules! primary_releases {

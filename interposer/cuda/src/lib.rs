@@ -5,12 +5,14 @@
 //! are also replaced in what cuGetProcAddress returns, by pointer, so no version table is needed.
 //!
 //! Rooms: `entry` (the table of entry points), `exports` and its neighbours (the functions answered here), `accounts`
-//! (memory and contexts behind them).
+//! (the memory behind them), `contexts`.
 #![no_std]
 
 mod accounts;
 #[allow(non_snake_case)] // the names are the driver's
 mod arrays;
+#[allow(non_snake_case)] // the names are the driver's
+mod contexts;
 #[allow(non_snake_case)] // the names are the driver's
 mod copy_exports;
 mod entry;
@@ -19,11 +21,15 @@ mod exports;
 #[allow(non_snake_case)] // the names are the driver's
 mod graph_memory;
 #[allow(non_snake_case)] // the names are the driver's
+mod images;
+#[allow(non_snake_case)] // the names are the driver's
 mod limits;
 mod memory_exports;
 #[allow(non_snake_case)] // the names are the driver's
 mod pools;
 mod procaddress;
+#[allow(non_snake_case)] // the names are the driver's
+mod sharing;
 #[allow(non_snake_case)] // the names are the driver's
 mod virtual_memory;
 #[allow(non_snake_case)] // the names are the driver's

@@ -1,6 +1,6 @@
 //! Limits of a context that take device memory.
 
-use crate::accounts::allocated_at_most;
+use crate::accounts::{Reserved, inexact};
 use crate::entry::{index, real};
 use crate::{HANDLES, PROCESS};
 use gpool_driver_abi::cuda::{
@@ -9,6 +9,7 @@ use gpool_driver_abi::cuda::{
     CUDA_SUCCESS, CUdeviceAttribute, CUlimit, CUresult, CuCtxGetLimit, CuCtxSetLimit, CuDeviceGetAttribute,
 };
 use gpool_interposer_logic::handles::Kind;
+use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::process::Place;
 
 /// Threads that the current device can hold at once; without an answer more than any has.
@@ -45,7 +46,13 @@ pub unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult
     if growth == 0 {
         return set();
     }
-    let result = allocated_at_most(growth.saturating_mul(times), set);
+    inexact();
+    let reserved = match Reserved::new(Call::SetLimit, growth.saturating_mul(times)) {
+        Ok(reserved) => reserved,
+        Err(refused) => return refused,
+    };
+    let result = set();
+    reserved.settle(result);
     if result == CUDA_SUCCESS {
         HANDLES.lock().limit_raised(kind, context, value as u64);
     }

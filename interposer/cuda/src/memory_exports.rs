@@ -1,6 +1,6 @@
 //! Allocators: charge, ask the driver, keep or take back.
 
-use crate::accounts::{allocated, allocated_at_most, freed};
+use crate::accounts::{freed, held, inexact};
 use crate::entry::{index, real};
 use crate::pools;
 use core::ffi::{c_int, c_uint};
@@ -8,7 +8,9 @@ use gpool_driver_abi::cuda::{
     CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, CuDeviceTotalMemV2, CuMemAllocManaged,
     CuMemAllocPitchV2, CuMemAllocV2, CuMemFreeV2, CuMemGetInfoV2,
 };
+use gpool_interposer_logic::handles::Kind;
 use gpool_interposer_logic::memory;
+use gpool_interposer_logic::memory::Call;
 
 /// Rows of a pitched allocation are padded to this on every GPU so far.
 const PITCH_ALIGNMENT: u64 = 512;
@@ -71,7 +73,9 @@ pub unsafe extern "C" fn cuMemAllocPitch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, size: usize) -> CUresult {
     // SAFETY: see cuMemGetInfo_v2.
-    allocated(size as u64, || unsafe { real::<CuMemAllocV2>(index::cuMemAlloc_v2)(pointer, size) })
+    held(Kind::Memory, Call::MemAlloc, pointer, size as u64, || unsafe {
+        real::<CuMemAllocV2>(index::cuMemAlloc_v2)(pointer, size)
+    })
 }
 
 /// Charged with rows padded as every GPU so far pads them.
@@ -84,7 +88,8 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
     element: c_uint,
 ) -> CUresult {
     let row = (width as u64).saturating_add(PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
-    allocated_at_most(row.saturating_mul(height as u64), || {
+    inexact();
+    held(Kind::Memory, Call::MemAllocPitch, pointer, row.saturating_mul(height as u64), || {
         // SAFETY: see cuMemGetInfo_v2.
         unsafe { real::<CuMemAllocPitchV2>(index::cuMemAllocPitch_v2)(pointer, pitch, width, height, element) }
     })
@@ -93,8 +98,9 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
 /// Charged in full: managed memory may all be on the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocManaged(pointer: *mut CUdeviceptr, size: usize, flags: c_uint) -> CUresult {
+    inexact();
     // SAFETY: see cuMemGetInfo_v2.
-    allocated_at_most(size as u64, || unsafe {
+    held(Kind::Memory, Call::MemAllocManaged, pointer, size as u64, || unsafe {
         real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags)
     })
 }

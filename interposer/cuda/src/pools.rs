@@ -1,13 +1,14 @@
 //! Pools of stream-ordered memory, charged what they hold of the device, see `pools` of the logic.
 
 use crate::PROCESS;
-use crate::accounts::{freed as free_charged, refused};
+use crate::accounts::{freed as free_charged, inexact, refused};
 use crate::entry::{index, real};
 use crate::work_exports::{legacy, per_thread};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::futex::Mutex;
+use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::Charge;
 use gpool_interposer_logic::pools::{Pool, Pools, growth_bytes};
 use gpool_interposer_logic::process::Place;
@@ -20,15 +21,19 @@ static ARE_USED: AtomicBool = AtomicBool::new(false);
 static WAITS_TO_LOOK_AFTER: AtomicU32 = AtomicU32::new(0);
 const LOOKS: u32 = 8;
 
-/// Sets what `pool` is charged to what it holds, after an allocation that had charged `finished_bytes`, or none.
+/// Sets what `pool` is charged to what it holds, after an allocation that had charged `finished_bytes`, or none. Where the
+/// driver does not say what that is, the charge of an allocation that it made stays until it does.
 fn settle(place: &Place, pool: &mut Pool, finished_bytes: u64) {
     let mut held_bytes = 0u64;
     let (ask, attribute) = (index::cuMemPoolGetAttribute, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
     let answer = (&raw mut held_bytes).cast();
     // SAFETY: the entry point's type; the attribute's value has eight bytes; so for all calls of `real` here.
     let result = unsafe { real::<CuMemPoolGetAttribute>(ask)(pool.handle as CUmemoryPool, attribute, answer) };
-    if result != CUDA_SUCCESS || pool.is_on_host {
+    if pool.is_on_host {
         return;
+    }
+    if result != CUDA_SUCCESS {
+        return pool.finish(finished_bytes);
     }
     let gpu = usize::from(pool.gpu);
     match pool.settle(finished_bytes, held_bytes) {
@@ -78,13 +83,14 @@ pub fn waited() {
 }
 
 /// Whether the memory at `pointer` came from a pool: its pool is charged, and not it.
-pub fn is_pooled(place: &Place, pointer: CUdeviceptr) -> bool {
-    pointer != 0 && ARE_USED.load(Ordering::Relaxed) && place.driver.pool_of(pointer).is_some()
+pub fn is_pooled(pointer: CUdeviceptr) -> bool {
+    let is_of_pool = |place: &Place| place.driver.pool_of(pointer).is_some();
+    pointer != 0 && ARE_USED.load(Ordering::Relaxed) && PROCESS.place().is_some_and(is_of_pool)
 }
 
 /// Frees memory of a pool through `driver`. The pool is charged for it until it is seen to have given it back.
-pub fn freed(place: &Place, driver: impl FnOnce() -> CUresult) -> CUresult {
-    place.note_inexact();
+pub fn freed(driver: impl FnOnce() -> CUresult) -> CUresult {
+    inexact();
     let result = driver();
     WAITS_TO_LOOK_AFTER.store(LOOKS, Ordering::Release);
     result
@@ -159,7 +165,7 @@ fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<B
     if stream as usize > CU_STREAM_LEGACY && place.driver.is_capturing(stream) {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
-    let device = device_of(place, stream);
+    let (device, is_named) = (device_of(place, stream), pool.is_some());
     let handle = pool.or_else(|| current_pool(device?)).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
     let pool = known(place, handle, device).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
     if pool.is_on_host {
@@ -167,7 +173,8 @@ fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<B
     }
     let growth = growth_bytes(bytes as u64);
     if !reserved(place, &pool, growth, stream) {
-        return Err(refused(place, Charge::Bytes(growth)));
+        let call = if is_named { Call::MemAllocFromPool } else { Call::MemAllocAsync };
+        return Err(refused(place, usize::from(pool.gpu), Charge::Bytes(growth), call));
     }
     ARE_USED.store(true, Ordering::Relaxed);
     if let Some(pool) = POOLS.lock().find(pool.handle) {
@@ -177,11 +184,16 @@ fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<B
 }
 
 #[inline(never)]
-fn end(begun: Begun) {
+fn end(begun: Begun, result: CUresult) {
     if let Some((place, handle, growth)) = begun.0
         && let Some(pool) = POOLS.lock().find(handle)
     {
-        settle(place, pool, growth);
+        if result != CUDA_SUCCESS {
+            // It has not made the pool grow, whatever can be learnt of that.
+            pool.abandon(growth);
+            PROCESS.release_on_device(place, usize::from(pool.gpu), growth);
+        }
+        settle(place, pool, if result == CUDA_SUCCESS { growth } else { 0 });
     }
 }
 
@@ -195,7 +207,7 @@ fn allocated(
     match begin(bytes, pool, stream) {
         Ok(begun) => {
             let result = driver();
-            end(begun);
+            end(begun, result);
             result
         }
         Err(refused) => refused,

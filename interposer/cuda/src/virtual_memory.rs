@@ -4,13 +4,14 @@
 //! taken for the one before. None of these calls launches or waits for a launch. A forked child has no place and must
 //! not wait for a lock that a thread of its parent may hold, so the place is asked for first.
 
-use crate::accounts::allocated_on;
+use crate::accounts::{allocated_on, charge_device};
 use crate::entry::{index, real};
 use crate::{HANDLES, PROCESS};
 use core::ffi::{c_uint, c_ulonglong, c_void};
 use core::mem::MaybeUninit;
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::handles::{CAPACITY, Handles};
+use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::process::Place;
 
 /// Physical memory is made of whole pages of this size on every GPU so far; the driver refuses other sizes.
@@ -43,7 +44,7 @@ pub unsafe extern "C" fn cuMemCreate(
     let location = unsafe { properties.as_ref() }.map(|properties| properties.location);
     let Some(gpu) = location.and_then(|location| gpu_at(place, location)) else { return create() };
     let bytes = (size as u64).saturating_add(PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-    let result = allocated_on(place, gpu, bytes, create);
+    let result = allocated_on(place, gpu, bytes, Call::MemCreate, create);
     if result == CUDA_SUCCESS {
         // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
         handles.created(unsafe { *handle }, gpu, bytes);
@@ -104,7 +105,7 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
     result
 }
 
-/// Charged when it is mapped: its size does not show before.
+/// Charged by its size, as far as that shows before it is mapped, and again by whoever made it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     handle: *mut CUmemGenericAllocationHandle,
@@ -119,15 +120,69 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     if result == CUDA_SUCCESS {
         // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
         let handle = unsafe { *handle };
-        if let Some(gpu) = gpu_of_handle(place, handle) {
-            handles.imported(handle, gpu);
+        if let Err(refused) = imported(place, &mut handles, handle) {
+            // SAFETY: as above.
+            unsafe { real::<CuMemRelease>(index::cuMemRelease)(handle) };
+            return refused;
         }
     }
     result
 }
 
-/// The index in the lease of the GPU that holds `handle`; none for memory of the host.
-fn gpu_of_handle(place: &Place, handle: CUmemGenericAllocationHandle) -> Option<usize> {
+/// Remembers and charges what has been imported, unless it is memory of the host; or what to answer.
+#[cold]
+#[inline(never)]
+fn imported(
+    place: &Place,
+    handles: &mut Handles<CAPACITY>,
+    handle: CUmemGenericAllocationHandle,
+) -> Result<(), CUresult> {
+    let Some(location) = location_of(handle) else { return Ok(()) };
+    let Some(gpu) = gpu_at(place, location) else { return Ok(()) };
+    handles.imported(handle, gpu);
+    let bytes = size_of(handle, location.id);
+    let Some((gpu, more)) = handles.uncharged(handle, bytes) else { return Ok(()) };
+    place.note_inexact();
+    if let Err(refused) = charge_device(place, gpu, more, Call::MemImport) {
+        handles.released(handle, |gpu, bytes| PROCESS.release_on_device(place, gpu, bytes));
+        return Err(refused);
+    }
+    handles.sized(handle, bytes);
+    Ok(())
+}
+
+/// How large the imported memory `handle` is, on the device `device`: the longest range of addresses that it can be
+/// shown at. 0 for a driver that shows it only as a whole, and then it is charged when that happens.
+#[cold]
+#[inline(never)]
+fn size_of(handle: CUmemGenericAllocationHandle, device: CUdevice) -> u64 {
+    let mut total = 0;
+    // SAFETY: see cuMemCreate; there are places for the answers, and what is mapped is unmapped before anybody knows of it.
+    unsafe {
+        real::<CuDeviceTotalMemV2>(index::cuDeviceTotalMem_v2)(&mut total, device);
+        let (mut fits, mut most, mut start) = (0, total / PAGE_BYTES as usize, 0);
+        let range = most * PAGE_BYTES as usize;
+        let reserve = index::cuMemAddressReserve;
+        if real::<CuMemAddressReserve>(reserve)(&mut start, range, 0, 0, 0) != CUDA_SUCCESS {
+            return 0;
+        }
+        while fits < most {
+            let pages = fits + (most - fits).div_ceil(2);
+            let bytes = pages * PAGE_BYTES as usize;
+            if real::<CuMemMap>(index::cuMemMap)(start, bytes, 0, handle, 0) == CUDA_SUCCESS {
+                real::<CuMemUnmap>(index::cuMemUnmap)(start, bytes);
+                fits = pages;
+            } else {
+                most = pages - 1;
+            }
+        }
+        real::<CuMemAddressFree>(index::cuMemAddressFree)(start, range);
+        fits as u64 * PAGE_BYTES
+    }
+}
+
+/// Where `handle` lies, if it is memory.
+fn location_of(handle: CUmemGenericAllocationHandle) -> Option<CUmemLocation> {
     let ask = index::cuMemGetAllocationPropertiesFromHandle;
     let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
     // SAFETY: see cuMemCreate; there is a place for the answer, for which zero is as good as any other content.
@@ -136,7 +191,7 @@ fn gpu_of_handle(place: &Place, handle: CUmemGenericAllocationHandle) -> Option<
         (result, properties.assume_init())
     };
     // Memory has properties; a multicast object, which holds none of its own, may have none.
-    if result == CUDA_SUCCESS { gpu_at(place, properties.location) } else { None }
+    (result == CUDA_SUCCESS).then_some(properties.location)
 }
 
 /// One more mapping; charged where it shows how large imported memory is.
@@ -156,7 +211,7 @@ pub unsafe extern "C" fn cuMemMap(
     let result = match handles.uncharged(handle, end) {
         Some((gpu, bytes)) => {
             place.note_inexact();
-            allocated_on(place, gpu, bytes, map)
+            allocated_on(place, gpu, bytes, Call::MemMap, map)
         }
         None => map(),
     };
@@ -180,7 +235,7 @@ pub unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, size: usize) -> CUresu
 }
 
 /// Notes that a multicast object holds the memory at `address`.
-fn shared_at(handles: &mut Handles<CAPACITY>, address: CUdeviceptr) {
+pub fn shared_at(handles: &mut Handles<CAPACITY>, address: CUdeviceptr) {
     let (retain, release) = (index::cuMemRetainAllocationHandle, index::cuMemRelease);
     let mut handle = 0;
     // SAFETY: see cuMemCreate; there is a place for the handle, and a reference that was had is given back.

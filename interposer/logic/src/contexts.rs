@@ -67,22 +67,44 @@ impl Contexts {
         }
     }
 
-    /// `bytes` of what was allocated in `handle` were freed.
-    pub fn subtract(&mut self, handle: CUcontext, bytes: u64) {
-        if let Some(context) = self.find(handle) {
+    /// `bytes` of what was allocated in the context with this tag were freed; false if it has gone, and they with it.
+    #[inline(never)]
+    pub fn subtract(&mut self, tag: BurstTag, bytes: u64) -> bool {
+        let found = self.table.iter_mut().find(|context| !context.handle.is_null() && context.tag == tag);
+        found.map(|context| context.allocated_bytes = context.allocated_bytes.saturating_sub(bytes)).is_some()
+    }
+
+    /// Adds `bytes` to each context that `charge` allows it for; those before the first that it does not are `undo`ne.
+    pub fn add_to_all(&mut self, bytes: u64, mut charge: impl FnMut(usize) -> bool, undo: impl FnMut(usize)) -> bool {
+        for place in 0..TABLE {
+            let context = &mut self.table[place];
+            if context.handle.is_null() {
+                continue;
+            }
+            if !charge(context.tag.gpu()) {
+                self.subtract_from(place, bytes, undo);
+                return false;
+            }
+            context.allocated_bytes = context.allocated_bytes.saturating_add(bytes);
+        }
+        true
+    }
+
+    /// Takes `bytes` from each context.
+    pub fn subtract_from_all(&mut self, bytes: u64, undo: impl FnMut(usize)) {
+        self.subtract_from(TABLE, bytes, undo);
+    }
+
+    fn subtract_from(&mut self, end: usize, bytes: u64, mut undo: impl FnMut(usize)) {
+        for context in self.table.iter_mut().take(end).filter(|context| !context.handle.is_null()) {
             context.allocated_bytes = context.allocated_bytes.saturating_sub(bytes);
+            undo(context.tag.gpu());
         }
     }
 
     /// Contexts that are there.
     pub fn count(&self) -> usize {
         self.table.iter().filter(|context| !context.handle.is_null()).count()
-    }
-
-    /// A context on GPU `gpu`.
-    pub fn any_on(&self, gpu: usize) -> Option<CUcontext> {
-        let is_there = |context: &&Context| !context.handle.is_null() && context.tag.gpu() == gpu;
-        self.table.iter().find(is_there).map(|context| context.handle)
     }
 
     fn find(&mut self, handle: CUcontext) -> Option<&mut Context> {
@@ -143,10 +165,33 @@ mod tests {
         assert_eq!((contexts.enter(a, 0), contexts.count()), (BurstTag::new(0, 1), 2));
         contexts.add(a, 100);
         contexts.add(b, 7);
-        contexts.subtract(a, 40);
+        assert!(contexts.subtract(BurstTag::new(0, 1), 40) && !contexts.subtract(BurstTag::new(1, 1), 40));
         assert_eq!((contexts.leave(a), contexts.leave(a), contexts.count()), (Some(60), None, 1));
         assert_eq!(contexts.enter(a, 1).context(), 3, "a handle that comes back is another context");
         assert_eq!(contexts.tag(null_mut()), None);
+    }
+
+    #[test]
+    fn what_each_context_takes_is_charged_in_all_or_none() {
+        let mut contexts = Contexts::new();
+        let handles = [16 as CUcontext, 32 as CUcontext, 48 as CUcontext];
+        let tags: Vec<BurstTag> = (0..3).map(|gpu| contexts.enter(handles[gpu], gpu)).collect();
+        assert_eq!(tags[2].gpu(), 2);
+        let mut charged = [0; 3];
+        assert!(contexts.add_to_all(
+            5,
+            |gpu| {
+                charged[gpu] += 5;
+                true
+            },
+            |_| panic!("all have room")
+        ));
+        let undone = std::cell::RefCell::new(Vec::new());
+        assert!(!contexts.add_to_all(7, |gpu| gpu < 2, |gpu| undone.borrow_mut().push(gpu)));
+        assert_eq!((charged, undone.take()), ([5; 3], vec![0, 1]));
+        assert!(contexts.leave(handles[0]) == Some(5) && contexts.leave(handles[2]) == Some(5));
+        contexts.subtract_from_all(5, |gpu| undone.borrow_mut().push(gpu));
+        assert_eq!((undone.take(), contexts.leave(handles[1])), (vec![1], Some(0)));
     }
 
     #[test]

@@ -15,9 +15,7 @@ pub const CUDA_ERROR_NOT_READY: CUresult = 600;
 const EVENT_FLAGS: u32 = 1;
 /// A stream that does not synchronise with the legacy default stream.
 const STREAM_NON_BLOCKING: u32 = 1;
-/// CU_POINTER_ATTRIBUTE_CONTEXT (cuda.h, CUpointer_attribute).
-const POINTER_ATTRIBUTE_CONTEXT: i32 = 1;
-/// CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
+/// CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL (cuda.h, CUpointer_attribute).
 const POINTER_ATTRIBUTE_DEVICE_ORDINAL: i32 = 9;
 /// Capture mode in which no call of this thread is forbidden while somebody captures.
 const CAPTURE_MODE_RELAXED: CUstreamCaptureMode = 2;
@@ -117,15 +115,6 @@ impl Driver {
         // SAFETY: `uuid` is a valid place for the answer.
         let result = unsafe { (self.device_get_uuid)(&mut uuid, device) };
         (result == CUDA_SUCCESS).then_some(uuid.bytes)
-    }
-
-    /// The context in which the memory at `pointer` was allocated, as far as the driver knows it.
-    pub fn context_of(&self, pointer: CUdeviceptr) -> Option<CUcontext> {
-        let mut context: CUcontext = core::ptr::null_mut();
-        // SAFETY: the answer to this attribute is a context's handle, for which `context` is a valid place.
-        let result =
-            unsafe { (self.pointer_get_attribute)((&raw mut context).cast(), POINTER_ATTRIBUTE_CONTEXT, pointer) };
-        (result == CUDA_SUCCESS && !context.is_null()).then_some(context)
     }
 
     /// The device on which the memory at `pointer` lies.

@@ -12,6 +12,8 @@ pub const CAPACITY: usize = 1 << 19;
 pub enum Kind {
     /// Nothing: the place is free.
     Free = 0,
+    /// Memory, by its address.
+    Memory,
     /// Memory without an address, by its handle.
     Physical,
     /// An address range that shows such memory, by its start.
@@ -20,6 +22,10 @@ pub enum Kind {
     Array,
     /// Memory of another API.
     External,
+    /// A module.
+    Module,
+    /// A library.
+    Library,
     /// A context's limit on printf, by the context.
     PrintfLimit,
     /// A context's limit on malloc on the device, by the context.
@@ -35,12 +41,15 @@ pub struct Held {
     pub handle: u64,
     /// What it holds, in bytes; of a mapping, how long it is.
     pub bytes: u64,
-    /// The context that it goes with; of a mapping, the physical memory that it shows.
+    /// The tag of the context that it goes with, 0 for what belongs to a GPU and to no context; of a mapping, the
+    /// physical memory that it shows.
     pub owner: u64,
-    /// References to physical memory that have not been released.
+    /// References to physical memory that have not been released; of other things, those beyond the first.
     pub references: u32,
     /// Mappings of physical memory.
     pub mappings: u32,
+    /// Set by the table: tells it from what has had or will have the same handle.
+    pub serial: u32,
     /// The index of its GPU in the lease.
     pub gpu: u8,
     /// What it is.
@@ -57,7 +66,8 @@ impl Held {
 
     /// A thing of this size on the lease's first GPU.
     pub const fn new(kind: Kind, handle: u64, bytes: u64) -> Self {
-        Self { handle, bytes, owner: 0, references: 0, mappings: 0, gpu: 0, kind, is_shared: false, is_imported: false }
+        let (is_shared, is_imported) = (false, false);
+        Self { handle, bytes, owner: 0, references: 0, mappings: 0, serial: 0, gpu: 0, kind, is_shared, is_imported }
     }
 }
 
@@ -65,6 +75,7 @@ impl Held {
 pub struct Handles<const CAPACITY: usize> {
     places: [Held; CAPACITY],
     count: usize,
+    last_serial: u32,
 }
 
 impl<const CAPACITY: usize> Handles<CAPACITY> {
@@ -75,7 +86,7 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     /// An empty table. All zero.
     pub const fn new() -> Self {
         const { assert!(CAPACITY.is_power_of_two() && CAPACITY >= 8) };
-        Self { places: [Held::FREE; CAPACITY], count: 0 }
+        Self { places: [Held::FREE; CAPACITY], count: 0, last_serial: 0 }
     }
 
     /// What `handle` of this kind holds.
@@ -97,6 +108,31 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
         }
         self.places[place] = held;
         true
+    }
+
+    /// Remembers what has just been made. What its handle meant before must have gone: that is given back, and who lets
+    /// go of it later finds that it is something else.
+    #[inline(never)]
+    pub fn hold(&mut self, held: Held) -> Option<Held> {
+        let before = self.take(held.kind, held.handle);
+        self.last_serial = self.last_serial.wrapping_add(1);
+        self.put(Held { serial: self.last_serial, ..held });
+        before
+    }
+
+    /// The driver has let go of `held`, as it was found here before: whether this was the one who let go of it last. Of
+    /// threads that race to free one thing, and of those that come when its handle means something else, none is.
+    #[inline(never)]
+    pub fn let_go(&mut self, held: &Held) -> bool {
+        match self.find(held.kind, held.handle) {
+            Some(now) if now.serial != held.serial => false,
+            Some(now) if now.references > 0 => {
+                now.references -= 1;
+                false
+            }
+            Some(_) => self.take(held.kind, held.handle).is_some(),
+            None => false,
+        }
     }
 
     /// Forgets a handle: what it held.
@@ -163,6 +199,28 @@ mod tests {
         assert_eq!(handles.take(Kind::Array, 7), None);
         assert_eq!(handles.find(Kind::External, 7).map(|held| held.bytes), Some(200));
         assert!(handles.find(Kind::Physical, 0).is_none(), "a free place is nothing");
+    }
+
+    #[test]
+    fn what_is_let_go_of_is_given_back_once() {
+        let mut handles = Handles::<8>::new();
+        let memory = |bytes| Held::new(Kind::Memory, 7, bytes);
+        assert_eq!(handles.hold(memory(100)), None);
+        let (one, other) = (*handles.find(Kind::Memory, 7).unwrap(), *handles.find(Kind::Memory, 7).unwrap());
+        assert!(handles.let_go(&one));
+        assert!(!handles.let_go(&other), "another thread was faster");
+        handles.hold(memory(100));
+        let stale = *handles.find(Kind::Memory, 7).unwrap();
+        assert_eq!(
+            handles.hold(memory(300)).map(|before| before.bytes),
+            Some(100),
+            "the driver gave the address again"
+        );
+        assert!(!handles.let_go(&stale), "whoever has made it anew has been given it back");
+        let mut twice = *handles.find(Kind::Memory, 7).unwrap();
+        handles.find(Kind::Memory, 7).unwrap().references += 1;
+        twice.references += 1;
+        assert!(!handles.let_go(&twice) && handles.let_go(&twice), "opened twice, closed twice");
     }
 
     #[test]

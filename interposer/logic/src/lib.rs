@@ -4,14 +4,12 @@
 //! Nothing here allocates. The hot path ([`Process::admit`]) takes no lock, uses no thread-local storage and makes
 //! no system call. The slow path runs about once per millisecond of GPU work.
 //!
-//! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `arrays`, `handles`, `limits`,
-//! `physical` and `pools` (what is charged for things that the driver tells no size of), `contexts` (whose memory and work it is),
-//! `gate` (the hot path and the slow one behind it), `credit` (what the hot path spends), `estimates` and `learning`
-//! (what work is expected to cost), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `lookup` (what
-//! a look-up by name may hand out), `exported_names` (what the real library has at all), `watcher` (the thread that looks when the program is silent).
-//! and `pools` (what is charged for things that the driver tells no size of), `contexts` (whose memory and work it is), `gate` (the hot path and the slow one behind it), `credit` (what the hot path spends), `estimates` and
-//! `learning` (what work is expected to cost), `bursts` and `anchors` (measuring), `watcher` (the thread that looks
-//! when the program is silent).
+//! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `arrays`, `handles`, `images`,
+//! `limits`, `physical` and `pools` (what is charged for things that the driver tells no size of), `contexts` (whose
+//! memory and work it is), `gate` (the hot path and the slow one behind it), `credit` (what the hot path spends),
+//! `estimates` and `learning` (what work is expected to cost), `copies` (how much a copy moves), `bursts` and `anchors`
+//! (measuring), `lookup` (what a look-up by name may hand out), `exported_names` (what the real library has at all),
+//! `watcher` (the thread that looks when the program is silent).
 #![cfg_attr(not(test), no_std)]
 
 mod activity;
@@ -28,6 +26,7 @@ pub mod exported_names;
 pub mod futex;
 pub mod gate;
 pub mod handles;
+pub mod images;
 pub mod learning;
 pub mod limits;
 pub mod lookup;

@@ -7,6 +7,8 @@ use crate::region::Region;
 use core::sync::atomic::{Ordering, fence};
 use gpool_shared_region::Slot;
 
+pub use gpool_shared_region::Call;
+
 /// How often a refusal that may come from another process's passing reservation is tried again.
 const RETRIES: u32 = 4;
 
@@ -108,19 +110,15 @@ pub fn try_reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> 
     false
 }
 
-/// Says in the report that `charge` was refused.
-pub fn refuse(region: &Region, slot: &Slot, charge: Charge) {
+/// Says in the report that `charge` was refused to `call`, and what was left then.
+#[inline(never)]
+pub fn refuse(region: &Region, slot: &Slot, gpu: usize, charge: Charge, call: Call) {
+    let free_bytes = cap_bytes(region).saturating_sub(used_bytes(region, gpu));
     slot.refused_bytes.store(bytes_of(region, charge), Ordering::Relaxed);
-    slot.refused.fetch_add(1, Ordering::Relaxed);
-}
-
-/// As [`try_reserve`], and a refusal is said in the report.
-pub fn reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool {
-    let is_reserved = try_reserve(region, slot, gpu, charge);
-    if !is_reserved {
-        refuse(region, slot, charge);
-    }
-    is_reserved
+    slot.refused_free_bytes.store(free_bytes, Ordering::Relaxed);
+    slot.refused_gpu.store(gpu as u32, Ordering::Relaxed);
+    slot.refused_call.store(call as u32, Ordering::Relaxed);
+    slot.refused.fetch_add(1, Ordering::Release);
 }
 
 fn bytes_of(region: &Region, charge: Charge) -> u64 {
@@ -141,6 +139,15 @@ mod tests {
     use super::*;
     use crate::fake_driver::region;
 
+    /// As [`try_reserve`], and a refusal is said in the report.
+    fn reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool {
+        let is_reserved = try_reserve(region, slot, gpu, charge);
+        if !is_reserved {
+            refuse(region, slot, gpu, charge, Call::MemAlloc);
+        }
+        is_reserved
+    }
+
     #[test]
     fn the_cap_holds_over_all_processes_and_contexts() {
         let region = region();
@@ -151,6 +158,8 @@ mod tests {
         assert!(reserve(&region, two, 0, Charge::Bytes(700)));
         assert!(!reserve(&region, one, 0, Charge::Bytes(1)));
         assert_eq!((used_bytes(&region, 0), one.refused.load(Ordering::Relaxed)), (1000, 1));
+        assert_eq!(one.refused_call.load(Ordering::Relaxed), Call::MemAlloc as u32);
+        assert_eq!(one.refused_free_bytes.load(Ordering::Relaxed), 0);
         assert_eq!(visible(&region, 0, u64::MAX), (0, 1000));
         release(two, 0, Charge::Bytes(700));
         assert_eq!(visible(&region, 0, 500), (500, 1000));

@@ -3,8 +3,8 @@
 //! The driver frees it with the last of its references, its mappings and its exported counterparts. References and
 //! mappings of this process are counted here. What has been exported may be held by a descriptor or a process that
 //! nobody here sees, so it stays charged to the process that made it until that ends. What is imported is charged to
-//! the importer as well, when it is mapped and by the largest mapping, because only then does its size show, and
-//! because the process that made it may end first.
+//! the importer as well, because the process that made it may end first: at once if its size shows, else when it is
+//! mapped, by the largest mapping.
 
 use crate::handles::{Handles, Held, Kind};
 
@@ -40,6 +40,13 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     pub fn uncharged(&mut self, handle: u64, bytes: u64) -> Option<(usize, u64)> {
         let held = self.find(Kind::Physical, handle)?;
         (held.is_imported && bytes > held.bytes).then(|| (usize::from(held.gpu), bytes - held.bytes))
+    }
+
+    /// `handle` is `bytes` long, and charged.
+    pub fn sized(&mut self, handle: u64, bytes: u64) {
+        if let Some(held) = self.find(Kind::Physical, handle) {
+            held.bytes = held.bytes.max(bytes);
+        }
     }
 
     /// `bytes` of `handle`, which end at its byte `end`, show at `address`; what was uncharged has been charged.
@@ -168,6 +175,9 @@ mod tests {
         handles.released(5, |_, _| panic!("it is mapped"));
         assert_eq!(gone(|all| handles.unmapped(0x2000_0000, 6 * MIB, all)), []);
         assert_eq!(gone(|all| handles.unmapped(0x1000_0000, 2 * MIB, all)), [(1, 6 * MIB)]);
+        handles.imported(8, 0);
+        handles.sized(8, 4 * MIB);
+        assert_eq!(gone(|all| handles.released(8, all)), [(0, 4 * MIB)], "never mapped");
         handles.imported(6, 0);
         assert_eq!(handles.uncharged(6, 4 * MIB), None, "one's own memory comes back under its handle");
     }

@@ -48,10 +48,22 @@ impl Pool {
         self.pending_bytes += bytes;
     }
 
+    /// An allocation that had charged `bytes` has failed, and its charge was taken back.
+    pub fn abandon(&mut self, bytes: u64) {
+        self.charged_bytes = self.charged_bytes.saturating_sub(bytes);
+        self.finish(bytes);
+    }
+
+    /// An allocation that had charged `bytes` has ended, and nobody knows what the pool holds. Its charge stays, and the
+    /// next one who knows corrects it.
+    pub fn finish(&mut self, bytes: u64) {
+        self.pending_bytes = self.pending_bytes.saturating_sub(bytes);
+    }
+
     /// An allocation that had charged `finished_bytes` has ended, or none if 0, and the pool holds `held_bytes`: how
     /// the charge must change.
     pub fn settle(&mut self, finished_bytes: u64, held_bytes: u64) -> i64 {
-        self.pending_bytes = self.pending_bytes.saturating_sub(finished_bytes);
+        self.finish(finished_bytes);
         let before = self.charged_bytes;
         // While others are under way, what they have grown it by is in both figures: no reason to charge more.
         self.charged_bytes = before.min(held_bytes.saturating_add(self.pending_bytes)).max(held_bytes);
@@ -143,6 +155,19 @@ mod tests {
             held /= 2;
             charged += pool.settle(0, held);
         }
+    }
+
+    #[test]
+    fn what_nobody_could_tell_is_corrected_by_the_next_who_can() {
+        let mut pool = Pool::new(1, 0, 0, false);
+        pool.begin(64 * MIB);
+        pool.finish(64 * MIB);
+        pool.begin(32 * MIB);
+        pool.abandon(32 * MIB);
+        assert!(!pool.is_empty(), "the first may have been made");
+        assert_eq!(pool.settle(0, 32 * MIB), -(32 * MIB as i64), "nothing of it is under way");
+        assert_eq!(pool.settle(0, 0), -(32 * MIB as i64));
+        assert!(pool.is_empty());
     }
 
     #[test]

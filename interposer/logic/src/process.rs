@@ -7,13 +7,14 @@ use crate::credit::{STRIPES, Stripe};
 use crate::driver::Driver;
 use crate::estimates::Estimates;
 use crate::futex::{self, Mutex};
+use crate::handles::{Held, Kind};
 use crate::memory::{self, Charge};
 use crate::region::{Region, RegionError};
 use crate::registration::{self, Registration};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use gpool_driver_abi::cuda::{CUcontext, CUdevice, CUdeviceptr};
+use gpool_driver_abi::cuda::{CUcontext, CUdevice};
 use gpool_shared_region::{BurstTag, Control, Demand, GPUS, Slot};
 
 /// How long the end of the process may wait for a look in progress.
@@ -38,6 +39,11 @@ impl Place {
     /// Something is charged that may take less than its charge.
     pub fn note_inexact(&self) {
         self.slot().is_inexact.store(1, Ordering::Release);
+    }
+
+    /// What is charged for images grows by `bytes`, or shrinks by what these are the negative of.
+    pub fn add_image_bytes(&self, bytes: u64) {
+        self.slot().image_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// Asks the supervisor to look.
@@ -195,8 +201,12 @@ impl Process {
         let mut contexts = self.contexts.lock();
         let gpu = contexts.tag(context).map_or(0, BurstTag::gpu);
         let allocated_bytes = contexts.leave(context).unwrap_or(0);
-        self.context_count.store(contexts.count() as u32, Ordering::Release);
+        let count = contexts.count() as u32;
+        self.context_count.store(count, Ordering::Release);
         drop(contexts);
+        if count == 0 {
+            place.slot().image_bytes.store(0, Ordering::Release);
+        }
         let device_bytes = self.device_bytes[gpu].load(Ordering::Acquire);
         memory::release_context(place.slot(), gpu, allocated_bytes, device_bytes);
     }
@@ -227,37 +237,66 @@ impl Process {
         self.tag_of(place, place.driver.current_context()).gpu()
     }
 
-    /// `bytes` were allocated in the current context.
-    pub fn allocated(&self, place: &Place, bytes: u64) {
-        self.contexts.lock().add(place.driver.current_context(), bytes);
+    /// `bytes` were allocated in the current context: its tag.
+    pub fn allocated(&self, place: &Place, bytes: u64) -> BurstTag {
+        let context = place.driver.current_context();
+        self.contexts.lock().add(context, bytes);
+        self.tag_of(place, context)
     }
 
-    /// The context that the memory at `pointer` is counted in: the driver is asked only where there are several.
-    pub fn owner_of(&self, place: &Place, pointer: CUdeviceptr) -> CUcontext {
-        let current = place.driver.current_context();
-        if !self.has_several_contexts() {
-            return current;
+    /// `held` is no longer: its charge is taken back, unless that has gone with its context.
+    pub fn give_back(&self, place: &Place, held: &Held) {
+        let owner = BurstTag(held.owner);
+        if held.owner == 0 {
+            return self.release_on_device(place, usize::from(held.gpu), held.bytes);
         }
-        // Memory of a pool belongs to a device and to no context.
-        let on_device = || {
-            let gpu = self.gpu_of(place, Some(place.driver.device_of(pointer)?));
-            let contexts = self.contexts.lock();
-            if contexts.tag(current).is_some_and(|tag| tag.gpu() == gpu) { None } else { contexts.any_on(gpu) }
+        if self.contexts.lock().subtract(owner, held.bytes) {
+            if held.kind == Kind::Module {
+                place.add_image_bytes(held.bytes.wrapping_neg());
+            }
+            memory::release(place.slot(), owner.gpu(), Charge::Bytes(held.bytes));
+        }
+    }
+
+    /// Charges `bytes` in each context that there is; false, with nothing charged and nothing said, where one of their
+    /// GPUs has no room.
+    pub fn charge_contexts(&self, place: &Place, bytes: u64) -> bool {
+        let (slot, charge) = (place.slot(), Charge::Bytes(bytes));
+        let try_one = |gpu| {
+            place.add_image_bytes(bytes);
+            memory::try_reserve(&place.region, slot, gpu, charge)
         };
-        place.driver.context_of(pointer).or_else(on_device).unwrap_or(current)
+        let is_charged = self.contexts.lock().add_to_all(bytes, try_one, |gpu| {
+            place.add_image_bytes(bytes.wrapping_neg());
+            memory::release(slot, gpu, charge);
+        });
+        if !is_charged {
+            place.add_image_bytes(bytes.wrapping_neg());
+        }
+        is_charged
     }
 
-    /// `bytes` that were counted in `owner` were freed.
-    pub fn freed(&self, place: &Place, owner: CUcontext, bytes: u64) {
-        let mut contexts = self.contexts.lock();
-        contexts.subtract(owner, bytes);
-        let gpu = contexts.tag(owner).map_or(0, BurstTag::gpu);
-        memory::release(place.slot(), gpu, Charge::Bytes(bytes));
+    /// Takes back what [`Process::charge_contexts`] has charged, and what contexts made since have been charged.
+    pub fn release_contexts(&self, place: &Place, bytes: u64) {
+        self.contexts.lock().subtract_from_all(bytes, |gpu| {
+            place.add_image_bytes(bytes.wrapping_neg());
+            memory::release(place.slot(), gpu, Charge::Bytes(bytes));
+        });
     }
 
-    /// Whether `context` is known and there.
-    pub fn has_context(&self, context: CUcontext) -> bool {
-        self.contexts.lock().tag(context).is_some()
+    /// `bytes` of libraries were charged for `context` before it was made.
+    pub fn note_libraries(&self, place: &Place, context: CUcontext, bytes: u64) {
+        place.add_image_bytes(bytes);
+        self.contexts.lock().add(context, bytes);
+    }
+
+    /// What was charged in its context stays charged until the process ends, whatever becomes of it.
+    pub fn keep(&self, place: &Place, held: &Held) {
+        let owner = BurstTag(held.owner);
+        if held.owner != 0 && self.contexts.lock().subtract(owner, held.bytes) {
+            self.device_bytes[owner.gpu()].fetch_add(held.bytes, Ordering::AcqRel);
+        }
+        place.note_inexact();
     }
 
     /// Charges `bytes` that belong to GPU `gpu` of the lease and to no context; false, with nothing charged and nothing
@@ -341,8 +380,8 @@ mod tests {
         place.region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
         let context = crate::fake_driver::CONTEXTS[0];
         process.enter_context(context, 0);
-        assert!(memory::reserve(&place.region, place.slot(), 0, Charge::Context));
-        assert!(memory::reserve(&place.region, place.slot(), 0, Charge::Bytes(300)));
+        assert!(memory::try_reserve(&place.region, place.slot(), 0, Charge::Context));
+        assert!(memory::try_reserve(&place.region, place.slot(), 0, Charge::Bytes(300)));
         process.allocated(place, 300);
         assert!(process.reserve_on_device(place, 0, 500));
         assert!(!process.reserve_on_device(place, 0, 201), "above the cap");
@@ -353,5 +392,31 @@ mod tests {
         assert_eq!(memory::used_bytes(&place.region, 0), 1100, "what is held is said, cap or not");
         process.release_on_device(place, 0, 1100);
         assert_eq!(memory::used_bytes(&place.region, 0), 0);
+    }
+
+    #[test]
+    fn what_may_be_held_elsewhere_outlives_its_context_and_libraries_are_charged_in_each() {
+        let process = crate::fake_driver::process();
+        let place = process.place().unwrap();
+        place.region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        let context = crate::fake_driver::CONTEXTS[0];
+        process.enter_context(context, 0);
+        assert!(memory::try_reserve(&place.region, place.slot(), 0, Charge::Context));
+        let allocate = |bytes| {
+            assert!(memory::try_reserve(&place.region, place.slot(), 0, Charge::Bytes(bytes)));
+            Held { owner: process.allocated(place, bytes).0, ..Held::new(Kind::Memory, bytes, bytes) }
+        };
+        let (kept, freed, left) = (allocate(100), allocate(200), allocate(300));
+        process.keep(place, &kept);
+        process.give_back(place, &freed);
+        assert!(process.charge_contexts(place, 50) && !process.charge_contexts(place, 900));
+        let image_bytes = || place.slot().image_bytes.load(Ordering::Relaxed);
+        assert_eq!((memory::used_bytes(&place.region, 0), image_bytes()), (450, 50));
+        process.release_contexts(place, 50);
+        assert_eq!((memory::used_bytes(&place.region, 0), image_bytes()), (400, 0));
+        process.context_gone(context);
+        assert_eq!(memory::used_bytes(&place.region, 0), 100);
+        process.give_back(place, &left);
+        assert_eq!(memory::used_bytes(&place.region, 0), 100, "it went with its context");
     }
 }

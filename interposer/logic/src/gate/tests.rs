@@ -3,6 +3,7 @@
 use super::*;
 use crate::estimates::{LEAST_ANY_BYTES, LEAST_DEVICE_BYTES};
 use crate::fake_driver::{CAPTURING, CONTEXTS, DEVICE, process, set_current, uuid};
+use crate::handles::{Held, Kind};
 use gpool_shared_region::{BurstTag, Control, GateWord, Slot};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -419,30 +420,30 @@ fn memory_is_given_back_to_the_gpu_and_context_that_held_it() {
     }
     let allocate = |bytes| {
         let gpu = process.current_gpu(place);
-        let is_reserved = crate::memory::reserve(&place.region, slot, gpu, crate::memory::Charge::Bytes(bytes));
-        if is_reserved {
-            process.allocated(place, bytes);
-        }
-        is_reserved
+        let is_reserved = crate::memory::try_reserve(&place.region, slot, gpu, crate::memory::Charge::Bytes(bytes));
+        is_reserved.then(|| process.allocated(place, bytes))
     };
+    let freed = |owner: BurstTag, bytes| {
+        process.give_back(place, &Held { owner: owner.0, ..Held::new(Kind::Memory, 0x1000, bytes) });
+    };
+    let mut owners = Vec::new();
     let held = || [0, 1].map(|gpu| slot.gpu_bytes[gpu].load(Ordering::Relaxed));
     for (gpu, context) in CONTEXTS.into_iter().enumerate() {
         set_current(context);
-        assert!(crate::memory::reserve(&place.region, slot, gpu, crate::memory::Charge::Context));
+        assert!(crate::memory::try_reserve(&place.region, slot, gpu, crate::memory::Charge::Context));
         process.enter_context(context, gpu);
-        assert!(allocate(700) && !allocate(700), "each GPU has its own cap");
+        owners.extend(allocate(700));
+        assert!(owners.len() == gpu + 1 && allocate(700).is_none(), "each GPU has its own cap");
     }
     assert_eq!(held(), [700, 700]);
-    // Freed in the other context: the driver knows whose it is.
-    let owner = process.owner_of(place, 0x1000);
-    process.freed(place, owner, 200);
-    assert_eq!(held(), [500, 700]);
-    let pooled = process.owner_of(place, 0x8000_1000);
-    process.freed(place, pooled, 100);
+    // Freed in the other context.
+    freed(owners[0], 300);
     assert_eq!(held(), [400, 700]);
     process.leave_context(CONTEXTS[1]);
     process.context_gone(CONTEXTS[1]);
     assert_eq!(held(), [400, 0]);
+    freed(owners[1], 700);
+    assert_eq!(held(), [400, 0], "it went with its context, whose handle may mean another one");
     assert_eq!(slot.allocated_bytes.load(Ordering::Relaxed), 400);
     assert_eq!(slot.contexts.load(Ordering::Relaxed), 1);
 }

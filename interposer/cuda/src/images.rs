@@ -1,0 +1,278 @@
+//! Modules and libraries, charged by their images before the driver loads them, see `images` of the logic.
+//!
+//! A module belongs to the context in which it is loaded. A library belongs to none, and each context loads it when it is
+//! first used there, so it is charged in each. The driver says neither when that happens nor how much it takes. Code that
+//! it loads as late as at the first launch is not charged here: it shows as a part of what a context costs.
+
+use crate::PROCESS;
+use crate::accounts::{Reserved, forget, inexact, known, let_go, refused, remember};
+use crate::entry::{index, real};
+use crate::{HANDLES, pools};
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use gpool_driver_abi::cuda::*;
+use gpool_interposer_logic::futex::{Guard, Mutex};
+use gpool_interposer_logic::handles::{Held, Kind};
+use gpool_interposer_logic::images::{self, Image, Need};
+use gpool_interposer_logic::memory::Call;
+use gpool_interposer_logic::memory::{self, Charge};
+use gpool_interposer_logic::process::Place;
+
+/// CU_MODULE_LAZY_LOADING of cuda.h: what cuModuleGetLoadingMode says where functions are loaded when they are used.
+const LAZY: c_int = 2;
+
+/// What the libraries that there are take in each context.
+pub static LIBRARIES: Mutex<u64> = Mutex::new(0);
+
+type Library = *mut c_void;
+
+/// What is charged for an image that takes `need`.
+fn charged(need: &Need) -> u64 {
+    let mut mode = 0;
+    // SAFETY: the entry point's type; there is a place for the answer.
+    unsafe { real::<unsafe extern "C" fn(*mut c_int) -> CUresult>(index::cuModuleGetLoadingMode)(&mut mode) };
+    let code = if need.is_choice && mode == LAZY { 0 } else { need.code };
+    need.data.saturating_add(code)
+}
+
+#[cold]
+#[inline(never)]
+fn need_at(image: *const c_void) -> Need {
+    images::need(Image::at(image as usize))
+}
+
+/// What the image in a file takes; nothing, if the driver will not be able to read it either.
+#[cold]
+#[inline(never)]
+fn need_of_file(path: *const c_char) -> Need {
+    let mut need = Need::default();
+    if path.is_null() {
+        return need;
+    }
+    // SAFETY: a terminated string, as the driver demands of its caller.
+    let fd = unsafe { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
+    // SAFETY: the descriptor is ours, and fails to be one at worst.
+    let bytes = unsafe { libc::lseek(fd, 0, libc::SEEK_END) };
+    if let Some(length) = usize::try_from(bytes).ok().filter(|length| *length > 0) {
+        // SAFETY: a new private mapping, which is read through the kernel and goes below.
+        unsafe {
+            let start = libc::mmap(core::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);
+            if start != libc::MAP_FAILED {
+                need = images::need(Image::of(core::slice::from_raw_parts(start.cast(), length)));
+                libc::munmap(start, length);
+            }
+        }
+    }
+    // SAFETY: as above.
+    unsafe { libc::close(fd) };
+    need
+}
+
+/// The device's own free memory.
+#[inline(never)]
+fn free_bytes() -> u64 {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the entry point's type; there are places for the answers.
+    unsafe { real::<CuMemGetInfoV2>(index::cuMemGetInfo_v2)(&mut free, &mut total) };
+    free as u64
+}
+
+/// A module that is charged and not loaded yet, as far as its image could be read.
+struct Begun {
+    reserved: Option<Reserved>,
+    /// What the device had left, where the image could not be read.
+    free_bytes: Option<u64>,
+}
+
+impl Begun {
+    #[cold]
+    #[inline(never)]
+    fn new(need: Need) -> Result<Self, CUresult> {
+        let (bytes, mut free) = (charged(&need), None);
+        if !need.is_whole {
+            // What shows as taken counts, be it that others took it.
+            inexact();
+            free = Some(free_bytes());
+        }
+        let has_size = bytes > 0 || free.is_some();
+        let reserved = has_size.then(|| Reserved::new(Call::ModuleLoad, bytes.max(1))).transpose()?;
+        Ok(Self { reserved, free_bytes: free })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end(self, result: CUresult, module: *const CUmodule) -> CUresult {
+        match self.reserved {
+            Some(reserved) => reserved.hold(result, Kind::Module, module.cast()),
+            // SAFETY: the driver succeeded, so `module` is valid and holds the handle.
+            None if result == CUDA_SUCCESS => forget(Kind::Module, unsafe { *module } as u64),
+            None => {}
+        }
+        match self.free_bytes {
+            // SAFETY: as above.
+            Some(before) if result == CUDA_SUCCESS => grown(unsafe { *module }, before.saturating_sub(free_bytes())),
+            _ => result,
+        }
+    }
+}
+
+/// Loads a module through `driver`, charged.
+#[inline(always)]
+fn module_loaded(module: *mut CUmodule, need: Need, driver: impl FnOnce() -> CUresult) -> CUresult {
+    match Begun::new(need) {
+        Ok(begun) => begun.end(driver(), module),
+        Err(refused) => refused,
+    }
+}
+
+/// `module` takes `bytes`, as far as that shows: if they are more than is charged, the rest is charged, or it goes.
+#[cold]
+#[inline(never)]
+fn grown(module: CUmodule, bytes: u64) -> CUresult {
+    let (Ok(Some(before)), Some(place)) = (known(Kind::Module, module as u64), PROCESS.place()) else {
+        return CUDA_SUCCESS;
+    };
+    let more = bytes.saturating_sub(before.bytes);
+    let gpu = PROCESS.current_gpu(place);
+    if memory::try_reserve(&place.region, place.slot(), gpu, Charge::Bytes(more)) {
+        PROCESS.allocated(place, more);
+        place.add_image_bytes(more);
+        HANDLES.lock().put(Held { bytes: before.bytes + more, ..before });
+        return CUDA_SUCCESS;
+    }
+    // SAFETY: the entry point's type: it takes a handle.
+    let_go(Kind::Module, module, unsafe { real(index::cuModuleUnload) });
+    refused(place, gpu, Charge::Bytes(bytes), Call::ModuleLoad)
+}
+
+macro_rules! modules {
+    ($($name:ident $need:ident ($image:ident: $type:ty $(, $argument:ident: $kind:ty)*);)*) => {$(
+        /// Charged by its image.
+        ///
+        /// # Safety
+        /// As the driver's function of this name; so for all functions here.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(module: *mut CUmodule, $image: $type $(, $argument: $kind)*) -> CUresult {
+            type Load = unsafe extern "C" fn(*mut CUmodule, $type $(, $kind)*) -> CUresult;
+            // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
+            module_loaded(module, $need($image), || unsafe {
+                real::<Load>(index::$name)(module, $image $(, $argument)*)
+            })
+        }
+    )*};
+}
+
+modules! {
+    cuModuleLoad need_of_file (path: *const c_char);
+    cuModuleLoadData need_at (image: *const c_void);
+    cuModuleLoadDataEx need_at (
+        image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void
+    );
+    cuModuleLoadFatBinary need_at (image: *const c_void);
+}
+
+/// Takes the charge back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> CUresult {
+    // SAFETY: see the modules above.
+    let_go(Kind::Module, module, unsafe { real::<CuModuleUnload>(index::cuModuleUnload) })
+}
+
+/// A library that is charged in each context that there is and not loaded yet. Contexts made meanwhile wait for it.
+struct BegunLibrary {
+    place: &'static Place,
+    bytes: u64,
+    libraries: Guard<'static, u64>,
+}
+
+impl BegunLibrary {
+    #[cold]
+    #[inline(never)]
+    fn new(need: Need) -> Result<Self, CUresult> {
+        let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+        let bytes = match charged(&need) {
+            0 => 0,
+            bytes => memory::rounded_bytes(bytes),
+        };
+        let libraries = LIBRARIES.lock();
+        let charge = || PROCESS.charge_contexts(place, bytes);
+        if charge() || pools::give_back(place, true) && charge() {
+            return Ok(Self { place, bytes, libraries });
+        }
+        Err(refused(place, PROCESS.current_gpu(place), Charge::Bytes(bytes), Call::LibraryLoad))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end(mut self, result: CUresult, library: *const Library) -> CUresult {
+        if result == CUDA_SUCCESS {
+            *self.libraries = self.libraries.saturating_add(self.bytes);
+            // SAFETY: the driver succeeded, so `library` is valid and holds the handle.
+            remember(self.place, Held::new(Kind::Library, unsafe { *library } as u64, self.bytes));
+        } else {
+            PROCESS.release_contexts(self.place, self.bytes);
+        }
+        result
+    }
+}
+
+/// Loads a library through `driver`, charged in each context.
+#[inline(always)]
+fn library_loaded(library: *mut Library, need: Need, driver: impl FnOnce() -> CUresult) -> CUresult {
+    match BegunLibrary::new(need) {
+        Ok(begun) => begun.end(driver(), library),
+        Err(refused) => refused,
+    }
+}
+
+macro_rules! libraries {
+    ($($name:ident $need:ident ($image:ident: $type:ty);)*) => {$(
+        /// Charged by its image in each context.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            library: *mut Library,
+            $image: $type,
+            compiler: *mut c_int,
+            compiler_values: *mut *mut c_void,
+            compiler_count: c_uint,
+            options: *mut c_int,
+            values: *mut *mut c_void,
+            count: c_uint,
+        ) -> CUresult {
+            type Load = unsafe extern "C" fn(
+                *mut Library, $type, *mut c_int, *mut *mut c_void, c_uint, *mut c_int, *mut *mut c_void, c_uint,
+            ) -> CUresult;
+            library_loaded(library, $need($image), || {
+                let load = index::$name;
+                // SAFETY: see the modules above.
+                unsafe {
+                    real::<Load>(load)(
+                        library, $image, compiler, compiler_values, compiler_count, options, values, count,
+                    )
+                }
+            })
+        }
+    )*};
+}
+
+libraries! {
+    cuLibraryLoadData need_at (image: *const c_void);
+    cuLibraryLoadFromFile need_of_file (path: *const c_char);
+}
+
+/// Takes the charge back from each context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLibraryUnload(library: Library) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let mut libraries = LIBRARIES.lock();
+    let known = known(Kind::Library, library as u64);
+    // SAFETY: see the modules above.
+    let result = unsafe { real::<unsafe extern "C" fn(Library) -> CUresult>(index::cuLibraryUnload)(library) };
+    if result == CUDA_SUCCESS
+        && let Ok(Some(held)) = known
+        && HANDLES.lock().let_go(&held)
+    {
+        *libraries = libraries.saturating_sub(held.bytes);
+        PROCESS.release_contexts(place, held.bytes);
+    }
+    result
+}

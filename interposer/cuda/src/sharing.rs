@@ -1,0 +1,156 @@
+//! Memory that several processes hold.
+//!
+//! Nothing that the driver says of imported memory tells which process made it, or that two imports are one piece. So
+//! each process that holds it is charged for it: who made it for as long as its handle is shared, and who opens it from
+//! then on, so that it stays charged to somebody whoever ends first. Charged to two, it is never charged to none.
+
+use crate::accounts::{charge_device, known, left};
+use crate::entry::{index, real};
+use crate::virtual_memory::shared_at;
+use crate::{HANDLES, PROCESS};
+use core::ffi::{c_uint, c_ulonglong, c_void};
+use gpool_driver_abi::cuda::*;
+use gpool_interposer_logic::handles::{Held, Kind};
+use gpool_interposer_logic::memory::Call;
+use gpool_interposer_logic::pools::growth_bytes;
+use gpool_interposer_logic::process::Place;
+
+/// What is opened is as large as the pages that the driver shares.
+const PAGE_BYTES: u64 = 2 << 20;
+
+/// The index in the lease of the GPU on which `pointer` lies.
+fn gpu_of(place: &Place, pointer: CUdeviceptr) -> usize {
+    PROCESS.gpu_of(place, place.driver.device_of(pointer))
+}
+
+/// Memory of another process has been opened at `pointer`: charged by its size in whole pieces that `piece_bytes` makes
+/// of it. Without room it is closed again; what to answer.
+#[cold]
+#[inline(never)]
+fn opened(
+    place: &Place,
+    call: Call,
+    pointer: CUdeviceptr,
+    piece_bytes: fn(u64) -> u64,
+    close: CuIpcCloseMemHandle,
+) -> CUresult {
+    let bytes = piece_bytes(allocation_bytes(pointer).max(1));
+    let gpu = gpu_of(place, pointer);
+    let mut handles = HANDLES.lock();
+    if let Some(held) = handles.find(Kind::Memory, pointer).filter(|held| held.owner == 0) {
+        // Opened twice, it has one address and is closed twice.
+        held.references += 1;
+        return CUDA_SUCCESS;
+    }
+    place.note_inexact();
+    if let Err(refused) = charge_device(place, gpu, bytes, call) {
+        // SAFETY: the driver's function that takes back what it has opened.
+        unsafe { close(pointer) };
+        return refused;
+    }
+    let before = handles.hold(Held { gpu: gpu as u8, ..Held::new(Kind::Memory, pointer, bytes) });
+    if let Some(before) = before {
+        PROCESS.give_back(place, &before);
+    }
+    CUDA_SUCCESS
+}
+
+/// Size of the allocation that `pointer` lies in, as the driver knows it; 0 if it is none.
+fn allocation_bytes(pointer: CUdeviceptr) -> u64 {
+    let (mut base, mut bytes) = (0, 0);
+    // SAFETY: see the opens below; there are places for the answers.
+    unsafe { real::<CuMemGetAddressRangeV2>(index::cuMemGetAddressRange_v2)(&mut base, &mut bytes, pointer) };
+    bytes as u64
+}
+
+fn pages(bytes: u64) -> u64 {
+    bytes.saturating_add(PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES
+}
+
+macro_rules! opens {
+    ($($name:ident)*) => {$(
+        /// Charged, though its owner is.
+        ///
+        /// # Safety
+        /// As the driver's function of this name; so for all functions here.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(pointer: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> CUresult {
+            let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+            // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
+            let result = unsafe { real::<CuIpcOpenMemHandle>(index::$name)(pointer, handle, flags) };
+            if result != CUDA_SUCCESS {
+                return result;
+            }
+            // SAFETY: the driver succeeded, so `pointer` is valid and holds the address.
+            let pointer = unsafe { *pointer };
+            // SAFETY: as above.
+            opened(place, Call::IpcOpen, pointer, pages, unsafe { real(index::cuIpcCloseMemHandle) })
+        }
+    )*};
+}
+
+opens! { cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 }
+
+/// Takes the charge back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuIpcCloseMemHandle(pointer: CUdeviceptr) -> CUresult {
+    match known(Kind::Memory, pointer) {
+        // SAFETY: see the opens above.
+        Ok(known) => left(known, unsafe { real::<CuIpcCloseMemHandle>(index::cuIpcCloseMemHandle)(pointer) }),
+        Err(refused) => refused,
+    }
+}
+
+/// Charged, though its owner is, by the pieces of a pool that it may keep.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolImportPointer(
+    pointer: *mut CUdeviceptr,
+    pool: CUmemoryPool,
+    data: *mut CUmemPoolPtrExportData,
+) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // SAFETY: see the opens above.
+    let result = unsafe { real::<CuMemPoolImportPointer>(index::cuMemPoolImportPointer)(pointer, pool, data) };
+    if result != CUDA_SUCCESS {
+        return result;
+    }
+    // SAFETY: the driver succeeded, so `pointer` is valid and holds the address.
+    let pointer = unsafe { *pointer };
+    // SAFETY: as above.
+    opened(place, Call::PoolImport, pointer, growth_bytes, unsafe { real(index::cuMemFree_v2) })
+}
+
+/// A descriptor keeps the memory for as long as anybody has it, which nobody sees: the charge stays until the process
+/// ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
+    handle: *mut c_void,
+    address: CUdeviceptr,
+    size: usize,
+    kind: c_uint,
+    flags: c_ulonglong,
+) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let export = index::cuMemGetHandleForAddressRange;
+    // SAFETY: see the opens above.
+    let result = unsafe { real::<CuMemGetHandleForAddressRange>(export)(handle, address, size, kind, flags) };
+    if result == CUDA_SUCCESS {
+        kept(place, address);
+    }
+    result
+}
+
+#[cold]
+#[inline(never)]
+fn kept(place: &Place, address: CUdeviceptr) {
+    let (mut base, mut bytes) = (address, 0);
+    // SAFETY: see the opens above; there are places for the answers.
+    unsafe { real::<CuMemGetAddressRangeV2>(index::cuMemGetAddressRange_v2)(&mut base, &mut bytes, address) };
+    let mut handles = HANDLES.lock();
+    if let Some(held) = handles.take(Kind::Memory, base) {
+        PROCESS.keep(place, &held);
+    } else {
+        place.note_inexact();
+        shared_at(&mut handles, address);
+    }
+}

@@ -1,0 +1,116 @@
+//! Memory that is read without trust in its being there.
+
+/// A page: a window never lies across two, so that the second one need not be mapped.
+const PAGE_BYTES: usize = 4096;
+
+/// An image in this process's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Image {
+    start: usize,
+    bytes: u64,
+}
+
+impl Image {
+    /// The one at `address`, which says itself where it ends.
+    pub fn at(address: usize) -> Self {
+        Self { start: address, bytes: u64::MAX }
+    }
+
+    /// One of known length.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { start: bytes.as_ptr() as usize, bytes: bytes.len() as u64 }
+    }
+
+    /// The `bytes` from `offset` on, as far as they are there.
+    pub(super) fn part(self, offset: u64, bytes: u64) -> Self {
+        let left = self.bytes.saturating_sub(offset);
+        Self { start: self.start.saturating_add(offset as usize), bytes: left.min(bytes) }
+    }
+}
+
+/// One piece of an image at a time.
+pub(super) struct Window {
+    image: Image,
+    /// Offset of the piece.
+    at: u64,
+    length: usize,
+    piece: [u8; PAGE_BYTES],
+}
+
+impl Window {
+    pub(super) fn new(image: Image) -> Self {
+        Self { image, at: 0, length: 0, piece: [0; PAGE_BYTES] }
+    }
+
+    /// The byte at `offset`; none where nothing can be read.
+    pub(super) fn byte(&mut self, offset: u64) -> Option<u8> {
+        let inside = offset.wrapping_sub(self.at);
+        if inside < self.length as u64 {
+            return self.piece.get(inside as usize).copied();
+        }
+        self.fetch(offset)?;
+        self.piece.first().copied()
+    }
+
+    #[inline(never)]
+    fn fetch(&mut self, offset: u64) -> Option<()> {
+        let address = self.image.start.checked_add(usize::try_from(offset).ok()?)?;
+        let left = self.image.bytes.checked_sub(offset).filter(|left| *left > 0)?;
+        let to_end_of_page = PAGE_BYTES - address % PAGE_BYTES;
+        self.length = 0;
+        let length = left.min(to_end_of_page as u64) as usize;
+        if !copy(address, self.piece.get_mut(..length)?) {
+            return None;
+        }
+        (self.at, self.length) = (offset, length);
+        Some(())
+    }
+
+    fn word<const BYTES: usize>(&mut self, offset: u64) -> Option<[u8; BYTES]> {
+        let mut word = [0; BYTES];
+        for (place, offset) in word.iter_mut().zip(offset..) {
+            *place = self.byte(offset)?;
+        }
+        Some(word)
+    }
+
+    #[inline(never)]
+    pub(super) fn u16_at(&mut self, offset: u64) -> Option<u16> {
+        self.word(offset).map(u16::from_le_bytes)
+    }
+
+    #[inline(never)]
+    pub(super) fn u32_at(&mut self, offset: u64) -> Option<u32> {
+        self.word(offset).map(u32::from_le_bytes)
+    }
+
+    #[inline(never)]
+    pub(super) fn u64_at(&mut self, offset: u64) -> Option<u64> {
+        self.word(offset).map(u64::from_le_bytes)
+    }
+
+    /// Whether `text` stands at `offset`.
+    pub(super) fn is_at(&mut self, offset: u64, text: &[u8]) -> bool {
+        (offset..).zip(text).all(|(offset, byte)| self.byte(offset) == Some(*byte))
+    }
+}
+
+/// Copies from `address`; false if nothing is mapped there. The kernel looks, because a fault would end the program
+/// where the driver alone might have told it that its image is broken.
+fn copy(address: usize, to: &mut [u8]) -> bool {
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: to.len() };
+    // SAFETY: `to` is writable for its length; what lies at `address` is the kernel's to check.
+    let copied = unsafe { libc::syscall(libc::SYS_process_vm_readv, libc::getpid(), &local, 1, &remote, 1, 0) };
+    if copied >= 0 {
+        return copied as usize == to.len();
+    }
+    // SAFETY: glibc's errno of this thread.
+    if !matches!(unsafe { *libc::__errno_location() }, libc::EPERM | libc::ENOSYS) {
+        return false;
+    }
+    // The container forbids the call: read as the driver will.
+    // SAFETY: the caller of the driver promises an image there, and a piece never leaves a page that it begins in.
+    unsafe { core::ptr::copy_nonoverlapping(address as *const u8, to.as_mut_ptr(), to.len()) };
+    true
+}
