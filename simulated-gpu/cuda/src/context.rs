@@ -4,6 +4,7 @@ use crate::capture;
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
 use crate::memory::unmap;
 use crate::objects::{Context, Objects, Place};
+use crate::sharing;
 use crate::wait::wait;
 use gpool_device_model::Ticket;
 use gpool_driver_abi::cuda::*;
@@ -56,8 +57,9 @@ fn create(driver: &Driver, objects: &mut Objects, handle: usize, device: CUdevic
 fn destroy(driver: &Driver, objects: &mut Objects, handle: usize) -> Outcome {
     let place = objects.contexts.get(&handle).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.place;
     driver.store(place)?.update(|device, now_ns| device.destroy_context(now_ns, place.id)).map_err(lost)?;
-    for (address, bytes) in objects.forget(handle) {
+    for (address, bytes, share) in objects.forget(handle) {
         unmap(address, bytes);
+        share.map_or(Ok(()), |share| sharing::leave(driver, share))?;
     }
     on_stack(|stack| stack.pop_if(|top| *top == handle));
     Ok(())

@@ -1,6 +1,7 @@
-//! Images of programs: which kernels are in one. Nothing of them is executed.
+//! Images of programs: which kernels are in one, and how much static data. Nothing of them is executed.
 
 use crate::driver::Outcome;
+use crate::static_data;
 use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_void};
 
@@ -14,12 +15,23 @@ const SYMBOL_TABLE: u32 = 2;
 const SYMBOL_BYTES: usize = 24;
 const SECTION_BYTES: usize = 64;
 
-/// The names of the kernels in an image: a PTX text or a cubin. Fat binaries are refused, as of another architecture.
+/// Bit of a section's flags that says that it takes memory when the program runs (SHF_ALLOC).
+const ALLOCATED: u64 = 2;
+
+/// What an image holds.
+pub(crate) struct Contents {
+    /// The names of its kernels.
+    pub(crate) kernels: Vec<String>,
+    /// What its variables take of a context's memory; of a cubin, all that its sections take.
+    pub(crate) static_bytes: u64,
+}
+
+/// Reads an image: a PTX text or a cubin. Fat binaries are refused, as of another architecture.
 ///
 /// # Safety
 ///
 /// `image` is NULL or what cuModuleLoadData takes: a text that ends with a zero, or a whole binary.
-pub(crate) unsafe fn kernels(image: *const c_void) -> Outcome<Vec<String>> {
+pub(crate) unsafe fn read(image: *const c_void) -> Outcome<Contents> {
     if image.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -30,11 +42,14 @@ pub(crate) unsafe fn kernels(image: *const c_void) -> Outcome<Vec<String>> {
     }
     if first == ELF {
         // SAFETY: a whole ELF file, as this function's caller promises.
-        return unsafe { elf_bytes(image) }.and_then(kernels_of_cubin).ok_or(CUDA_ERROR_INVALID_IMAGE);
+        let file = unsafe { elf_bytes(image) }.ok_or(CUDA_ERROR_INVALID_IMAGE)?;
+        let kernels = kernels_of_cubin(file).ok_or(CUDA_ERROR_INVALID_IMAGE)?;
+        let static_bytes = bytes_of_cubin(file).ok_or(CUDA_ERROR_INVALID_IMAGE)?;
+        return Ok(Contents { kernels, static_bytes });
     }
     // SAFETY: not a binary, so a text that ends with a zero, as this function's caller promises.
     let text = unsafe { CStr::from_ptr(image.cast()) }.to_str().map_err(|_| CUDA_ERROR_INVALID_PTX)?;
-    kernels_of_ptx(text)
+    Ok(Contents { kernels: kernels_of_ptx(text)?, static_bytes: static_data::text_bytes(text) })
 }
 
 /// What follows `.entry` in a PTX text.
@@ -66,20 +81,33 @@ unsafe fn elf_bytes<'a>(image: *const c_void) -> Option<&'a [u8]> {
     Some(unsafe { std::slice::from_raw_parts(image.cast::<u8>(), length) })
 }
 
-/// The symbols that are marked as kernels. Layout: the ELF-64 object file format.
+/// A section's header. Layout: the ELF-64 object file format.
+fn section(file: &[u8], index: usize) -> Option<&[u8]> {
+    file.get((long(file, 40)? as usize).checked_add(index * SECTION_BYTES)?..)?.get(..SECTION_BYTES)
+}
+
+/// What the sections take that are there when the program runs.
+fn bytes_of_cubin(file: &[u8]) -> Option<u64> {
+    (0..short(file, 60)? as usize).try_fold(0_u64, |bytes, index| {
+        let header = section(file, index)?;
+        let own = if long(header, 8)? & ALLOCATED == 0 { 0 } else { long(header, 32)? };
+        Some(bytes.saturating_add(own))
+    })
+}
+
+/// The symbols that are marked as kernels.
 fn kernels_of_cubin(file: &[u8]) -> Option<Vec<String>> {
-    let section = |index: usize| file.get(long(file, 40)? as usize + index * SECTION_BYTES..)?.get(..SECTION_BYTES);
     let content = |section: &[u8]| {
         let start = long(section, 24)? as usize;
         file.get(start..start.checked_add(long(section, 32)? as usize)?)
     };
     let mut found = Vec::new();
     for index in 0..short(file, 60)? as usize {
-        let header = section(index)?;
+        let header = section(file, index)?;
         if word(header, 4)? != SYMBOL_TABLE {
             continue;
         }
-        let names = content(section(word(header, 40)? as usize)?)?;
+        let names = content(section(file, word(header, 40)? as usize)?)?;
         for symbol in content(header)?.chunks_exact(SYMBOL_BYTES).filter(|symbol| symbol[5] & ENTRY != 0) {
             let name = CStr::from_bytes_until_nul(names.get(word(symbol, 0)? as usize..)?).ok()?;
             found.push(name.to_str().ok()?.to_owned());

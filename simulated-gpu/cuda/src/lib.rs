@@ -29,6 +29,8 @@ mod per_thread;
 mod pointer;
 mod pool;
 mod program_entries;
+mod sharing;
+mod static_data;
 mod stream;
 mod transfer;
 mod virtual_memory;

@@ -61,7 +61,7 @@ pub unsafe extern "C" fn cuLibraryLoadData(
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: an image, as the API demands of its caller.
-        let names = unsafe { image::kernels(image) }?;
+        let names = unsafe { image::read(image) }?.kernels;
         let handle = load(&mut driver.objects(), names);
         // SAFETY: not NULL, and valid as the API demands of its caller.
         unsafe { put(library, handle as CUlibrary) }

@@ -77,7 +77,7 @@ fn add(link: CUlinkState, kind: c_int, text: &[u8]) -> Outcome {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let terminated = [text, b"\0"].concat();
     // SAFETY: a text that ends with a zero.
-    unsafe { image::kernels(terminated.as_ptr().cast()) }?;
+    unsafe { image::read(terminated.as_ptr().cast()) }?;
     let driver = driver()?;
     let mut objects = driver.objects();
     let linked = objects.links.get_mut(&(link as usize)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;

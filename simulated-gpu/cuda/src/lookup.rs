@@ -4,7 +4,7 @@ use crate::driver::{Outcome, code, put};
 use crate::program_entries;
 use crate::{
     array::*, block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*,
-    memory::*, module::*, per_thread::*, pool::*, stream::*, virtual_memory::*,
+    memory::*, module::*, per_thread::*, pool::*, sharing::*, stream::*, virtual_memory::*,
 };
 use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
@@ -29,7 +29,7 @@ pub(crate) use table;
 
 /// Every function of this library but those in `program_entries`. The versions are those of NVIDIA's cudaTypedefs.h; where only one variant is
 /// here, its version decides nothing.
-fn entries() -> [Entry; 142] {
+fn entries() -> [Entry; 151] {
     table! {
         "cuInit" 2000 cuInit;
         "cuDriverGetVersion" 2020 cuDriverGetVersion;
@@ -137,6 +137,15 @@ fn entries() -> [Entry; 142] {
         "cuMemsetD32" 7000 cuMemsetD32_v2_ptds;
         "cuMemsetD32Async" 3020 cuMemsetD32Async;
         "cuMemsetD32Async" 7000 cuMemsetD32Async_ptsz;
+        "cuMemExportToShareableHandle" 10020 cuMemExportToShareableHandle;
+        "cuMemImportFromShareableHandle" 10020 cuMemImportFromShareableHandle;
+        "cuMemGetAllocationPropertiesFromHandle" 10020 cuMemGetAllocationPropertiesFromHandle;
+        "cuIpcGetMemHandle" 4010 cuIpcGetMemHandle;
+        "cuIpcOpenMemHandle" 11000 cuIpcOpenMemHandle_v2;
+        "cuIpcCloseMemHandle" 4010 cuIpcCloseMemHandle;
+        "cuImportExternalMemory" 10000 cuImportExternalMemory;
+        "cuExternalMemoryGetMappedBuffer" 10000 cuExternalMemoryGetMappedBuffer;
+        "cuDestroyExternalMemory" 10000 cuDestroyExternalMemory;
         "cuStreamCreate" 2000 cuStreamCreate;
         "cuStreamCreateWithPriority" 5050 cuStreamCreateWithPriority;
         "cuStreamDestroy" 4000 cuStreamDestroy_v2;

@@ -4,6 +4,7 @@ use crate::capture;
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
 use crate::objects::Allocation;
 use crate::pool;
+use crate::sharing;
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
@@ -40,7 +41,7 @@ fn allocate(driver: &Driver, bytes: usize) -> Outcome<CUdeviceptr> {
         store.update(|device, now_ns| device.free(now_ns, id, bytes as u64)).map_err(lost)?;
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     };
-    objects.allocations.insert(address, Allocation { bytes, context, pool: None });
+    objects.allocations.insert(address, Allocation { bytes, context, pool: None, share: None, is_view: false });
     Ok(address)
 }
 
@@ -55,6 +56,12 @@ pub(crate) fn free(driver: &Driver, address: CUdeviceptr) -> Outcome {
     unmap(address, allocation.bytes);
     if let Some(pool) = allocation.pool {
         return pool::freed(driver, &mut objects, pool, allocation.bytes as u64);
+    }
+    if allocation.is_view {
+        return Ok(());
+    }
+    if let Some(share) = allocation.share {
+        return sharing::leave(driver, share);
     }
     if let Some(context) = objects.contexts.get(&allocation.context) {
         let (place, bytes) = (context.place, allocation.bytes as u64);

@@ -2,7 +2,8 @@
 
 use crate::driver::{code, driver, put};
 use crate::objects::{Function, Module};
-use crate::{function, image};
+use crate::image::Contents;
+use crate::{function, image, static_data};
 use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -14,11 +15,12 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: an image, as the API demands of its caller.
-        let kernels = unsafe { image::kernels(image) }?;
+        let Contents { kernels, static_bytes } = unsafe { image::read(image) }?;
         let mut objects = driver.objects();
-        let (context, _) = objects.current()?;
+        let (context, found) = objects.current()?;
+        static_data::take(driver, found.place, static_bytes)?;
         let handle = objects.new_handle();
-        objects.modules.insert(handle, Module { context, kernels });
+        objects.modules.insert(handle, Module { context, kernels, static_bytes });
         // SAFETY: not NULL, and valid as the API demands of its caller.
         unsafe { put(module, handle as CUmodule) }
     })
@@ -42,7 +44,10 @@ pub extern "C" fn cuModuleUnload(module: CUmodule) -> CUresult {
     code(|| {
         let driver = driver()?;
         let mut objects = driver.objects();
-        objects.modules.remove(&(module as usize)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let gone = objects.modules.remove(&(module as usize)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        if let Some(context) = objects.contexts.get(&gone.context) {
+            static_data::give_back(driver, context.place, gone.static_bytes)?;
+        }
         objects.functions.retain(|_, function| function.module != module as usize);
         Ok(())
     })

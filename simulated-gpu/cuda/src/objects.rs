@@ -8,7 +8,7 @@ use crate::host_memory::HostMemory;
 use crate::library::Libraries;
 use crate::linker::Links;
 use crate::transfer::Transfer;
-use gpool_device_model::{ContextId, Ticket};
+use gpool_device_model::{ContextId, ShareId, Ticket};
 use gpool_driver_abi::cuda::*;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -66,6 +66,8 @@ pub(crate) struct Function {
 pub(crate) struct Module {
     pub(crate) context: usize,
     pub(crate) kernels: Vec<String>,
+    /// What its static data take of the device.
+    pub(crate) static_bytes: u64,
 }
 
 pub(crate) struct Allocation {
@@ -73,6 +75,17 @@ pub(crate) struct Allocation {
     pub(crate) context: usize,
     /// The handle of the pool that it came from.
     pub(crate) pool: Option<usize>,
+    /// What others may hold too, and where.
+    pub(crate) share: Option<Shared>,
+    /// It shows memory that something else holds.
+    pub(crate) is_view: bool,
+}
+
+/// Memory that several processes may hold.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared {
+    pub(crate) device: CUdevice,
+    pub(crate) id: ShareId,
 }
 
 /// Memory without an address.
@@ -82,6 +95,14 @@ pub(crate) struct Physical {
     /// References that have not been released.
     pub(crate) references: u32,
     pub(crate) mappings: u32,
+    /// Set once it has been exported, and if it was imported.
+    pub(crate) share: Option<Shared>,
+}
+
+/// Memory of another API.
+pub(crate) struct External {
+    pub(crate) bytes: u64,
+    pub(crate) share: Shared,
 }
 
 /// Where such memory shows.
@@ -154,6 +175,7 @@ pub(crate) struct Objects {
     /// By address.
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     pub(crate) arrays: HashMap<usize, Array>,
+    pub(crate) externals: HashMap<usize, External>,
     pub(crate) pools: HashMap<usize, Pool>,
     /// The pool that a device's allocations come from where none is named; absent: its default one.
     pub(crate) current_pools: HashMap<CUdevice, usize>,
@@ -226,8 +248,9 @@ impl Objects {
         }
     }
 
-    /// Forgets everything of a context that is destroyed and returns the addresses and sizes to unmap.
-    pub(crate) fn forget(&mut self, handle: usize) -> Vec<(u64, usize)> {
+    /// Forgets everything of a context that is destroyed and returns the addresses and sizes to unmap, with what others
+    /// may hold of it.
+    pub(crate) fn forget(&mut self, handle: usize) -> Vec<(u64, usize, Option<Shared>)> {
         if let Some(context) = self.contexts.remove(&handle) {
             self.times.retain(|(place, _), _| *place != context.place);
         }
@@ -240,7 +263,7 @@ impl Objects {
         self.allocations.retain(|address, allocation| {
             let goes = allocation.context == handle && allocation.pool.is_none();
             if goes {
-                unmapped.push((*address, allocation.bytes));
+                unmapped.push((*address, allocation.bytes, allocation.share));
             }
             !goes
         });

@@ -64,7 +64,7 @@ fn allocate(driver: &Driver, objects: &mut Objects, handle: usize, bytes: usize)
     }
     let address = map(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
     pool.used = used;
-    objects.allocations.insert(address, Allocation { bytes, context, pool: Some(handle) });
+    objects.allocations.insert(address, Allocation { bytes, context, pool: Some(handle), share: None, is_view: false });
     Ok(address)
 }
 

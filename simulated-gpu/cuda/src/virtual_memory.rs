@@ -1,11 +1,12 @@
 //! Memory without an address, and ranges of addresses that show it.
 //!
 //! The model's device holds the memory as long as NVIDIA's would: until its last reference and its last mapping are
-//! gone, contexts or not. Two mappings of one piece do not show the same bytes here, and nothing is exported.
+//! gone, contexts or not. Two mappings of one piece do not show the same bytes here.
 
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
 use crate::memory::{map, unmap};
 use crate::objects::{Mapping, Objects, Physical};
+use crate::sharing;
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_int, c_ulonglong, c_void};
 
@@ -32,7 +33,7 @@ fn create(driver: &Driver, bytes: usize, location: CUmemLocation) -> Outcome<usi
     }
     let mut objects = driver.objects();
     let handle = objects.new_handle();
-    objects.physical.insert(handle, Physical { bytes, location, references: 1, mappings: 0 });
+    objects.physical.insert(handle, Physical { bytes, location, references: 1, mappings: 0, share: None });
     Ok(handle)
 }
 
@@ -43,6 +44,7 @@ fn drop_unused(driver: &Driver, objects: &mut Objects, handle: usize) -> Outcome
         return Ok(());
     }
     match objects.physical.remove(&handle) {
+        Some(Physical { share: Some(share), .. }) => sharing::leave(driver, share),
         Some(gone) if gone.location.kind == CU_MEM_LOCATION_TYPE_DEVICE => {
             let (process, bytes) = (driver.identity().host_pid, gone.bytes as u64);
             let store = &driver.gpu(gone.location.id)?.store;

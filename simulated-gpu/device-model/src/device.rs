@@ -5,6 +5,7 @@ use crate::engine::{Activity, Engine};
 use crate::memory::{OutOfMemory, rounded_bytes};
 use crate::meter::Meter;
 use crate::parameters::DeviceParameters;
+use crate::sharing::{Share, ShareId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -23,6 +24,9 @@ pub struct Device {
     meter: Meter,
     /// What processes hold outside their contexts, by host pid.
     physical: BTreeMap<u32, Physical>,
+    /// What several may hold.
+    pub(crate) shares: BTreeMap<ShareId, Share>,
+    pub(crate) last_share: u64,
 }
 
 /// Memory that belongs to a process and to no context.
@@ -36,7 +40,15 @@ impl Device {
     /// A device without contexts, made at `now_ns`.
     pub fn new(parameters: DeviceParameters, now_ns: u64) -> Self {
         let engine = Engine::new(now_ns, parameters.time_slice_ns, parameters.switch_cost_ns);
-        Self { parameters, memory_used_bytes: 0, engine, meter: Meter::new(now_ns), physical: BTreeMap::new() }
+        Self {
+            parameters,
+            memory_used_bytes: 0,
+            engine,
+            meter: Meter::new(now_ns),
+            physical: BTreeMap::new(),
+            shares: BTreeMap::new(),
+            last_share: 0,
+        }
     }
 
     /// The fixed properties.
@@ -96,6 +108,7 @@ impl Device {
         }
         self.advance(now_ns);
         self.free_physical(now_ns, process, u64::MAX);
+        self.reap_shares(process);
     }
 
     /// Allocates [`rounded_bytes`]`(bytes)`. A context that is gone gets nothing.
@@ -147,6 +160,31 @@ impl Device {
         if physical.bytes == 0 {
             self.physical.remove(&process);
         }
+    }
+
+    /// Takes [`rounded_bytes`]`(bytes)` out of what a process holds outside its contexts, with the device counting them
+    /// on: the process's owner, and how many. None if it holds less.
+    pub(crate) fn take_physical(&mut self, process: u32, bytes: u64) -> Option<(String, u64)> {
+        let physical = self.physical.get_mut(&process)?;
+        let bytes = rounded_bytes(bytes);
+        physical.bytes = physical.bytes.checked_sub(bytes)?;
+        let owner = physical.owner.clone();
+        if physical.bytes == 0 {
+            self.physical.remove(&process);
+        }
+        Some((owner, bytes))
+    }
+
+    /// Counts memory that is there with `owner` too.
+    pub(crate) fn count(&mut self, owner: &str, bytes: u64) {
+        self.memory_used_bytes += bytes;
+        self.meter.hold(owner, bytes);
+    }
+
+    /// No longer counts memory with `owner`.
+    pub(crate) fn uncount(&mut self, owner: &str, bytes: u64) {
+        self.memory_used_bytes -= bytes;
+        self.meter.release(owner, bytes);
     }
 
     /// Queues a kernel of `duration_ns` GPU time (at least 1). Callers hold back while [`Device::is_full`]. A context
@@ -234,6 +272,9 @@ impl Device {
         }
         for (process, physical) in &self.physical {
             *bytes_by_process.entry(*process).or_insert(0) += physical.bytes;
+        }
+        for (process, bytes) in self.shares.values().filter_map(Share::counted) {
+            *bytes_by_process.entry(process).or_insert(0) += bytes;
         }
         bytes_by_process.into_iter().collect()
     }

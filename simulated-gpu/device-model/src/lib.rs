@@ -14,6 +14,7 @@ mod meter;
 mod parameters;
 mod process;
 mod queue;
+mod sharing;
 
 pub use context::{ContextId, Ticket};
 pub use device::{Device, QUEUE_LIMIT};
@@ -21,3 +22,4 @@ pub use memory::{OutOfMemory, rounded_bytes};
 pub use meter::{Meter, OwnerUsage};
 pub use parameters::DeviceParameters;
 pub use process::{ProcessSample, ProcessUsage, SAMPLE_PERIOD_NS};
+pub use sharing::ShareId;

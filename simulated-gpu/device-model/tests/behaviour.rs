@@ -165,3 +165,23 @@ fn between_two_changes_at_most_one_context_executes() {
     // a for 2 ms, a switch, b for 1 ms, a switch, a for 1 ms
     assert_eq!(changes, [2 * MS, 2 * MS + 50_000, 3 * MS + 50_000, 3 * MS + 100_000, 4 * MS + 100_000]);
 }
+
+#[test]
+fn shared_memory_is_there_until_the_last_lets_go() {
+    let mut device = Device::new(DeviceParameters::default(), 0);
+    device.allocate_physical(0, 1, "/a", 6 << 20).unwrap();
+    assert!(device.share(0, 1, 8 << 20).is_none(), "it does not hold as much");
+    let share = device.share(0, 1, 4 << 20).unwrap();
+    assert_eq!((device.memory_used(), device.processes()), (6 << 20, vec![(1, 6 << 20)]));
+    assert_eq!(device.hold_share(0, share, 2, "/b"), Some(4 << 20));
+    assert_eq!(device.hold_share(0, share, 2, "/b"), Some(4 << 20));
+    device.reap_process(0, 1);
+    assert_eq!((device.memory_used(), device.processes()), (4 << 20, vec![(2, 4 << 20)]), "the other one holds it");
+    assert_eq!(device.meter().owners["/a"].bytes_now, 0);
+    assert_eq!(device.meter().owners["/b"].bytes_now, 4 << 20);
+    device.leave_share(0, share, 2);
+    assert_eq!(device.memory_used(), 4 << 20, "it took hold twice");
+    device.leave_share(0, share, 2);
+    assert_eq!((device.memory_used(), device.processes()), (0, vec![]));
+    assert_eq!(device.hold_share(0, share, 3, "/c"), None);
+}

@@ -1,6 +1,6 @@
 //! What holds whatever is done, and in whatever steps it is asked about.
 
-use gpool_device_model::{ContextId, Device, DeviceParameters};
+use gpool_device_model::{ContextId, Device, DeviceParameters, ShareId};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -12,6 +12,9 @@ enum Operation {
     Free { which: usize, bytes: u64 },
     AllocatePhysical { process: u32, bytes: u64 },
     FreePhysical { process: u32, bytes: u64 },
+    Share { process: u32, bytes: u64 },
+    Hold { share: u64, process: u32 },
+    Leave { share: u64, process: u32 },
     Kernel { which: usize, duration_ns: u64 },
     Marker { which: usize },
 }
@@ -25,6 +28,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (0..8_usize, 0..6_u64 << 30).prop_map(|(which, bytes)| Operation::Free { which, bytes }),
         2 => (0..4_u32, 0..6_u64 << 30).prop_map(|(process, bytes)| Operation::AllocatePhysical { process, bytes }),
         1 => (0..4_u32, 0..6_u64 << 30).prop_map(|(process, bytes)| Operation::FreePhysical { process, bytes }),
+        2 => (0..4_u32, 0..6_u64 << 30).prop_map(|(process, bytes)| Operation::Share { process, bytes }),
+        2 => (1..4_u64, 0..4_u32).prop_map(|(share, process)| Operation::Hold { share, process }),
+        2 => (1..4_u64, 0..4_u32).prop_map(|(share, process)| Operation::Leave { share, process }),
         8 => (0..8_usize, 0..9_000_000_u64).prop_map(|(which, duration_ns)| Operation::Kernel { which, duration_ns }),
         4 => (0..8_usize).prop_map(|which| Operation::Marker { which }),
     ]
@@ -51,6 +57,12 @@ fn apply(device: &mut Device, contexts: &mut Vec<ContextId>, now_ns: u64, operat
             let _ = device.allocate_physical(now_ns, process, &owner, bytes);
         }
         Operation::FreePhysical { process, bytes } => device.free_physical(now_ns, process, bytes),
+        Operation::Share { process, bytes } => drop(device.share(now_ns, process, bytes)),
+        Operation::Hold { share, process } => {
+            let owner = format!("/owner-{}", process % 3);
+            let _ = device.hold_share(now_ns, ShareId(share), process, &owner);
+        }
+        Operation::Leave { share, process } => device.leave_share(now_ns, ShareId(share), process),
         Operation::Kernel { which, duration_ns } => drop(device.submit_kernel(now_ns, pick(which), duration_ns)),
         Operation::Marker { which } => drop(device.submit_marker(now_ns, pick(which))),
     }
