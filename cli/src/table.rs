@@ -266,6 +266,7 @@ mod tests {
             memory_cap_bytes: 4 << 30,
             memory_used_bytes: (4 << 30) - (100 << 20),
             allocations_refused: 1,
+            unknown_versions: 0,
             gate_wait_ns: 12_345_678_901,
             launches: 10_000,
             processes: 1,

@@ -186,6 +186,9 @@ pub struct LeaseView {
     pub memory_used_bytes: u64,
     /// Allocations refused because of the cap.
     pub allocations_refused: u64,
+    /// Look-ups by name refused because the container's shim does not know that version of a function.
+    #[serde(default)]
+    pub unknown_versions: u64,
     /// Time that the container's threads stood at a closed gate.
     pub gate_wait_ns: u64,
     /// Kernel launches and the like.
@@ -290,6 +293,8 @@ pub enum EventKind {
     LeaseEnded,
     /// An allocation was refused because of the cap.
     AllocationRefused,
+    /// A look-up of a function by name was refused because the shim does not know its version.
+    UnknownVersion,
     /// A tenant broke the rules of its region.
     Breach,
     /// The device was busy for a tenant for longer than the tenant has reported.

@@ -218,7 +218,7 @@ fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) {
     }
     match holder_of(lease, slot) {
         Ok(Some(watched)) => {
-            lease.processes.insert(slot, Process { registration, watched });
+            lease.processes.insert(slot, Process { registration, watched, refusals_told: 0 });
             lease.note_processes();
             if let Err(error) = lease.record.write(&leases.configuration.paths.run_dir) {
                 eprintln!("gpool-supervisor: {error}");

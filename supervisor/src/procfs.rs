@@ -93,6 +93,13 @@ fn stat_field<T: std::str::FromStr>(pid: HostPid, number: usize) -> io::Result<T
     field.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// The name of the process that has `pid` now, at most 15 bytes, as printable text; a question mark if it has ended.
+pub fn comm(pid: HostPid) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_else(|_| b"?".to_vec());
+    let name = String::from_utf8_lossy(&name);
+    name.trim_end_matches('\n').chars().take(16).map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
 /// This boot's id; state of another boot is void.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
@@ -106,6 +113,7 @@ mod tests {
     fn a_process_is_known_by_more_than_its_pid() {
         let me = WatchedProcess::open(HostPid(std::process::id())).unwrap();
         assert!(!me.has_ended() && me.name.start_ticks > 0);
+        assert!(!comm(me.name.pid).is_empty() && comm(HostPid(u32::MAX)) == "?");
         assert!(WatchedProcess::reopen(me.name).is_ok());
         let impostor = ProcessName { start_ticks: me.name.start_ticks + 1, ..me.name };
         assert!(WatchedProcess::reopen(impostor).is_err());

@@ -6,9 +6,10 @@ use crate::auditor::Auditor;
 use crate::device::{NvmlInventory, Occupancy};
 use crate::gatekeeper::Statistics;
 use crate::guard::Guard;
-use crate::lease::{Holding, Lease, Leases, about, members};
+use crate::lease::{Holding, Leases, members};
+use crate::refusals;
 use crate::region::Report;
-use gpool_protocol::{EventKind, HostPid, format_bytes};
+use gpool_protocol::HostPid;
 use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -23,7 +24,9 @@ const CONTEXT_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=1 << 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Claim {
     holding: Holding,
-    /// It may hold less.
+    /// What it claims for images, of which it may hold less.
+    image_bytes: u64,
+    /// It may hold less of something else too.
     is_inexact: bool,
 }
 
@@ -41,7 +44,7 @@ pub fn sample(leases: &Leases, inventory: &NvmlInventory) {
         let statistics = leases.gatekeeper.statistics();
         note_charges(leases, &statistics);
         auditor.look(leases, &members, inventory, &statistics);
-        tell_refusals(leases);
+        refusals::tell(leases);
         std::thread::sleep(PERIOD);
     }
 }
@@ -74,7 +77,8 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
         for (slot, claimed) in report.taken() {
             if let Some(process) = lease.processes.get(&slot) {
                 let holding = Holding::of(&claimed, place, lease.accounts.len());
-                claims.insert(process.watched.name.pid, Claim { holding, is_inexact: claimed.is_inexact() });
+                let (image_bytes, is_inexact) = (claimed.image_bytes(), claimed.is_inexact());
+                claims.insert(process.watched.name.pid, Claim { holding, image_bytes, is_inexact });
             }
         }
     }
@@ -82,7 +86,7 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
 }
 
 /// A process with one context that claimed the same before and after NVML was asked shows what its context costs
-/// beyond its claim, if that is exact. The least cost seen counts, and for its own lease alone: what a program holds
+/// beyond its claim, if that is exact but for images, which then count as a part of the context. The least cost seen counts, and for its own lease alone: what a program holds
 /// beyond its account, or lies about, is not its neighbours' loss. New leases of the GPU begin with what was seen last.
 fn learn_context_cost(leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupancy: &Occupancy) {
     let mut book = leases.book();
@@ -103,7 +107,7 @@ fn learn_context_cost(leases: &Leases, gpu: usize, before: &Claims, after: &Clai
 /// tells.
 fn context_cost(before: Option<&Claim>, after: Option<&Claim>, used_bytes: u64) -> Option<u64> {
     let claim = after.filter(|claim| claim.holding.contexts == 1 && !claim.is_inexact && before == Some(claim))?;
-    let cost = used_bytes.checked_sub(claim.holding.allocated_bytes)?;
+    let cost = used_bytes.checked_sub(claim.holding.allocated_bytes.saturating_sub(claim.image_bytes))?;
     CONTEXT_BYTES.contains(&cost).then_some(cost)
 }
 
@@ -138,35 +142,6 @@ fn note_charges(leases: &Leases, statistics: &Statistics) {
     }
 }
 
-/// One event a second at most for each lease, however often a program asks.
-fn tell_refusals(leases: &Leases) {
-    let mut report = Report::new();
-    let mut book = leases.book();
-    for lease in book.leases.values_mut() {
-        let figures = lease.figures(&mut report);
-        if figures.refused > lease.refusals_told {
-            let message = refusal_message(lease, &figures);
-            lease.refusals_told = figures.refused;
-            leases.events.note(EventKind::AllocationRefused, about(&lease.record, None), message);
-        }
-    }
-}
-
-fn refusal_message(lease: &Lease, figures: &crate::lease::Figures) -> String {
-    let context_bytes = lease.region.control().context_bytes.load(Ordering::Relaxed);
-    let held = figures.fullest();
-    format!(
-        "refused {} more allocation(s) of {}, the last of {}: it holds {} and {} context(s) of {} each, of a cap of {}",
-        figures.refused - lease.refusals_told,
-        lease.record.container_id.short(),
-        format_bytes(figures.refused_bytes),
-        format_bytes(held.allocated_bytes),
-        held.contexts,
-        format_bytes(context_bytes),
-        format_bytes(lease.record.memory_cap_bytes)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +150,7 @@ mod tests {
     fn only_a_process_with_one_context_and_an_exact_claim_tells_what_a_context_costs() {
         let claim = |allocated_bytes, contexts, is_inexact| Claim {
             holding: Holding { allocated_bytes, contexts },
+            image_bytes: 0,
             is_inexact,
         };
         let cost = |before: Claim, after: Claim| context_cost(Some(&before), Some(&after), 1 << 30);
@@ -186,5 +162,7 @@ mod tests {
         assert_eq!(cost(claim(0, 1, false), claim(held, 1, false)), None, "it changed meanwhile");
         assert_eq!(cost(claim(1 << 30, 1, false), claim(1 << 30, 1, false)), None, "no context is that small");
         assert_eq!(cost(claim(2 << 30, 1, false), claim(2 << 30, 1, false)), None);
+        let with_images = Claim { image_bytes: 100 << 20, ..claim(held, 1, false) };
+        assert_eq!(cost(with_images, with_images), Some(context + (100 << 20)), "these may take nothing yet");
     }
 }

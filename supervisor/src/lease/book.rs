@@ -19,6 +19,8 @@ pub struct Process {
     pub registration: u64,
     /// The process, held by pidfd.
     pub watched: WatchedProcess,
+    /// Its refusals that an event has told.
+    pub refusals_told: u64,
 }
 
 /// Memory on one GPU, summed over processes.
@@ -58,6 +60,8 @@ pub struct Figures {
     pub refused: u64,
     /// Size of the last refused allocation.
     pub refused_bytes: u64,
+    /// Look-ups refused because the shim does not know the version.
+    pub unknown_versions: u64,
     /// Time stood at the gate.
     pub gate_wait_ns: u64,
     /// Launches.
@@ -79,16 +83,12 @@ impl Figures {
     /// Adds what a process has counted. Memory comes back with the process; what it counted stays.
     pub fn count(&mut self, slot: &SlotSnapshot<'_>) {
         self.refused = self.refused.saturating_add(slot.refused());
+        self.unknown_versions = self.unknown_versions.saturating_add(slot.unknown_versions().into());
         self.gate_wait_ns = self.gate_wait_ns.saturating_add(slot.gate_wait_ns());
         self.launches = self.launches.saturating_add(slot.launches());
         if slot.refused() > 0 {
             self.refused_bytes = slot.refused_bytes();
         }
-    }
-
-    /// The GPU of the lease on which it holds most.
-    pub fn fullest(&self) -> Holding {
-        self.held.into_iter().max_by_key(|held| (held.allocated_bytes, held.contexts)).unwrap_or_default()
     }
 }
 
@@ -120,6 +120,8 @@ pub struct Lease {
     pub retired: Figures,
     /// Refusals that an event has told.
     pub refusals_told: u64,
+    /// Refused look-ups that an event has told.
+    pub unknown_versions_told: u64,
     /// Why its processes were killed, if they were, as a sentence about its container.
     pub stopped: Option<&'static str>,
     /// Processes of it that use a GPU past the shims.
@@ -258,11 +260,10 @@ mod tests {
         let two = Figures::default().add(&slot, 2).add(&slot, 2);
         assert_eq!(two.held.map(|held| held.allocated_bytes)[..3], [100, 40, 0]);
         assert_eq!((two.held[1].contexts, two.held[1].bytes(5), two.refused, two.refused_bytes), (2, 50, 6, 9));
-        assert_eq!(two.fullest().allocated_bytes, 100);
         let one = Figures::default().add(&slot, 1);
         assert_eq!((one.held[0].bytes(5), one.held[1].bytes(5)), (80, 0), "on a single GPU it is all that is claimed");
         let mut retired = Figures::default();
         retired.count(&slot);
-        assert_eq!((retired.fullest(), retired.refused), (Holding::default(), 3));
+        assert_eq!((retired.held, retired.refused), ([Holding::default(); GPUS], 3));
     }
 }

@@ -259,6 +259,7 @@ impl Leases {
             processes: BTreeMap::new(),
             retired: Default::default(),
             refusals_told: 0,
+            unknown_versions_told: 0,
             stopped: None,
             bypassing: 0,
             excused_ns: None,

@@ -98,7 +98,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         match WatchedProcess::reopen(process.process) {
             Ok(watched) => {
                 let registration = process.registration;
-                lease.processes.insert(process.slot, Process { registration, watched });
+                lease.processes.insert(process.slot, Process { registration, watched, refusals_told: 0 });
             }
             // It died while nobody looked: its bytes come back now.
             Err(_) => region.clear_slot(process.slot),

@@ -1,0 +1,185 @@
+//! Why a program was refused: told once a second at most for each lease, out of band, since the program itself only gets
+//! the driver's own error.
+
+use crate::lease::{Figures, Holding, Lease, Leases, about};
+use crate::procfs;
+use crate::region::Report;
+use gpool_protocol::{EventKind, HostPid, format_bytes};
+use gpool_shared_region::{Call, SLOTS, SlotSnapshot};
+use std::sync::atomic::Ordering;
+
+/// Processes that a message names; the others are summed.
+const NAMED: usize = 8;
+
+/// A process and what it claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Claimant {
+    /// Its pid and name; none if it is not known to the supervisor yet.
+    process: Option<(HostPid, String)>,
+    /// On the GPU that the refusal is about.
+    holding: Holding,
+    /// Refusals that no event has told.
+    new_refusals: u64,
+    /// The last of them.
+    last: Refusal,
+}
+
+/// What a process says of its last refusal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Refusal {
+    bytes: u64,
+    free_bytes: u64,
+    call: u32,
+    gpu: usize,
+}
+
+impl Refusal {
+    fn of(slot: &SlotSnapshot<'_>, gpus: usize) -> Self {
+        Self {
+            bytes: slot.refused_bytes(),
+            free_bytes: slot.refused_free_bytes(),
+            call: slot.refused_call(),
+            // A tenant's word: bounded by the GPUs that there are.
+            gpu: (slot.refused_gpu() as usize).min(gpus.saturating_sub(1)),
+        }
+    }
+}
+
+/// One event of each kind a second at most for each lease, however often a program asks.
+pub fn tell(leases: &Leases) {
+    let mut report = Report::new();
+    let mut book = leases.book();
+    for lease in book.leases.values_mut() {
+        let figures = lease.figures(&mut report);
+        if figures.refused > lease.refusals_told {
+            let message = refusal(lease, &figures, &report);
+            leases.events.note(EventKind::AllocationRefused, about(&lease.record, None), message);
+            lease.refusals_told = figures.refused;
+            for (slot, claimed) in report.taken() {
+                if let Some(process) = lease.processes.get_mut(&slot) {
+                    process.refusals_told = claimed.refused();
+                }
+            }
+        }
+        if figures.unknown_versions > lease.unknown_versions_told {
+            let message = format!(
+                "refused {} more look-up(s) of {} of functions in versions that its shim does not know: programs that \
+                 need them want a newer gpool",
+                figures.unknown_versions - lease.unknown_versions_told,
+                lease.record.container_id.short()
+            );
+            leases.events.note(EventKind::UnknownVersion, about(&lease.record, None), message);
+            lease.unknown_versions_told = figures.unknown_versions;
+        }
+    }
+}
+
+/// The sentence about refusals that have not been told; `report` holds the lease's slots.
+fn refusal(lease: &Lease, figures: &Figures, report: &Report) -> String {
+    let gpus = lease.accounts.len();
+    let asked = report.taken().filter_map(|(slot, claimed)| {
+        let told = lease.processes.get(&slot)?.refusals_told;
+        (claimed.refused() > told).then(|| (claimed.refused() - told, Refusal::of(&claimed, gpus)))
+    });
+    let gpu = asked.max_by_key(|(count, _)| *count).map_or(0, |(_, refusal)| refusal.gpu);
+    let claimants = report.taken().take(SLOTS).map(|(slot, claimed)| {
+        let process = lease.processes.get(&slot);
+        Claimant {
+            process: process.map(|process| (process.watched.name.pid, procfs::comm(process.watched.name.pid))),
+            holding: Holding::of(&claimed, gpu, gpus),
+            new_refusals: process.map_or(0, |process| claimed.refused().saturating_sub(process.refusals_told)),
+            last: Refusal::of(&claimed, gpus),
+        }
+    });
+    let control = lease.region.control();
+    sentence(
+        figures.refused - lease.refusals_told,
+        lease.record.container_id.short(),
+        claimants.collect(),
+        control.context_bytes.load(Ordering::Relaxed),
+        lease.record.memory_cap_bytes,
+    )
+}
+
+fn sentence(count: u64, container: &str, mut claimants: Vec<Claimant>, context_bytes: u64, cap_bytes: u64) -> String {
+    let mut text = format!("refused {count} more allocation(s) of {container}");
+    match claimants.iter().max_by_key(|claimant| claimant.new_refusals).filter(|asked| asked.new_refusals > 0) {
+        Some(asked) => {
+            let call = Call::name_of(asked.last.call).unwrap_or("an allocator");
+            let (bytes, free) = (format_bytes(asked.last.bytes), format_bytes(asked.last.free_bytes));
+            text += &format!(", the last of {bytes} by {call} of {} when {free} were free", name(&asked.process));
+        }
+        None => text += ", by a process that has ended",
+    }
+    text += &format!("; of a cap of {} hold", format_bytes(cap_bytes));
+    let held = |claimant: &Claimant| claimant.holding.bytes(context_bytes);
+    claimants.retain(|claimant| held(claimant) > 0);
+    claimants.sort_by_key(|claimant| std::cmp::Reverse(held(claimant)));
+    let part =
+        |bytes: u64, contexts: u64, who: String| format!(" {who} {} with {contexts} context(s)", format_bytes(bytes));
+    let named = claimants.iter().take(NAMED);
+    let mut parts: Vec<String> =
+        named.map(|claimant| part(held(claimant), claimant.holding.contexts, name(&claimant.process))).collect();
+    let others = claimants.get(NAMED..).unwrap_or_default();
+    if !others.is_empty() {
+        let bytes = others.iter().fold(0u64, |sum, claimant| sum.saturating_add(held(claimant)));
+        let contexts = others.iter().fold(0u64, |sum, claimant| sum.saturating_add(claimant.holding.contexts));
+        parts.push(part(bytes, contexts, format!("{} others", others.len())));
+    }
+    if parts.is_empty() {
+        parts.push(" none of its processes anything".into());
+    }
+    text + &parts.join(",") + &format!(", {} for each context", format_bytes(context_bytes))
+}
+
+fn name(process: &Option<(HostPid, String)>) -> String {
+    match process {
+        Some((pid, comm)) => format!("process {pid} ({comm})"),
+        None => "a process not known yet".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn claimant(pid: u32, comm: &str, allocated_bytes: u64, new_refusals: u64) -> Claimant {
+        let last = Refusal { bytes: 2 * GIB, free_bytes: GIB / 2, call: Call::MemAllocAsync as u32, gpu: 0 };
+        let holding = Holding { allocated_bytes, contexts: 1 };
+        Claimant { process: Some((HostPid(pid), comm.into())), holding, new_refusals, last }
+    }
+
+    #[test]
+    fn a_refusal_says_who_asked_for_what_and_who_has_it() {
+        let claimants = vec![claimant(10, "trainer", GIB, 3), claimant(11, "server", 4 * GIB, 0)];
+        assert_eq!(
+            sentence(3, "abc", claimants, GIB / 4, 6 * GIB),
+            "refused 3 more allocation(s) of abc, the last of 2GiB by cuMemAllocAsync of process 10 (trainer) when 512MiB \
+             were free; of a cap of 6GiB hold process 11 (server) 4.2GiB with 1 context(s), process 10 (trainer) 1.2GiB \
+             with 1 context(s), 256MiB for each context"
+        );
+    }
+
+    #[test]
+    fn many_processes_are_summed_and_ended_ones_are_said_to_be() {
+        let mut claimants: Vec<Claimant> = (0..20).map(|pid| claimant(pid, "worker", GIB, 0)).collect();
+        claimants[19].process = None;
+        let text = sentence(1, "abc", claimants, 0, 32 * GIB);
+        assert!(text.contains("by a process that has ended"), "{text}");
+        assert!(text.contains(" 12 others 12GiB with 12 context(s)"), "{text}");
+        assert!(text.len() < 1000, "{text}");
+    }
+
+    #[test]
+    fn a_slot_cannot_name_what_is_not_there() {
+        let mut bytes = [0u8; gpool_shared_region::SLOT_BYTES];
+        bytes[1924..1928].fill(0xff);
+        bytes[1944..1948].fill(0xff);
+        let slot = SlotSnapshot::new(&bytes).unwrap();
+        let refusal = Refusal::of(&slot, 2);
+        assert_eq!((refusal.gpu, Call::name_of(refusal.call)), (1, None));
+        assert_eq!(Refusal::of(&slot, 0).gpu, 0);
+    }
+}
