@@ -65,6 +65,9 @@ bench: ## Measure every figure of SPECIFICATION.md into target/bench/results.jso
 	@$(STAGE)/bin/gpool-bench
 
 test-long: ## Run the searches that take too long for `make test`
+	@tests/prepare.sh
+	@$(MAKE) --no-print-directory build
+	$(STAGE)/bin/gpool-integration kill-storm-long
 	PROPTEST_CASES=20000 $(CARGO) test $(CARGO_FLAGS) --release --workspace $(EXCLUDE) -- --include-ignored
 
 test-gpu: ## Run what needs a real NVIDIA GPU

@@ -9,7 +9,7 @@ use crate::namespaces::Inside;
 use crate::tenant::{Tenant, report};
 use std::time::{Duration, Instant};
 
-const ALLOCATORS: [&str; 7] = ["alloc", "create", "async", "pool", "array", "mix", "refill"];
+const ALLOCATORS: [&str; 8] = ["alloc", "create", "async", "pool", "array", "module", "mix", "refill"];
 const GIB: u64 = 1 << 30;
 const CAP_BYTES: u64 = 8 * GIB;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,6 +38,7 @@ fn fill(host: &Host, allocator: &str) -> Result<()> {
     })?;
     ensure(usage.bytes_peak <= CAP_BYTES, || format!("{allocator}: held {} bytes", usage.bytes_peak))?;
     account_agrees(host, &container, allocator, usage.bytes_now)?;
+    refusal_is_told(host, &container, allocator)?;
     container.kill_init()?;
     nothing_is_held(&reader, &container, allocator)?;
     host.docker(&["rm", "-f", &container.id])?;
@@ -73,6 +74,31 @@ fn account_agrees(host: &Host, container: &Container, allocator: &str, held: u64
         let differ = || format!("{allocator}: the supervisor says {said} bytes, the device {held}");
         ensure(Instant::now() < deadline, differ)?;
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// An event names the process and the call that was refused.
+fn refusal_is_told(host: &Host, container: &Container, allocator: &str) -> Result<()> {
+    let call = match allocator {
+        "create" => "cuMemCreate",
+        "async" => "cuMemAllocAsync",
+        "pool" => "cuMemAllocFromPoolAsync",
+        "array" => "cuArrayCreate",
+        "module" => "cuModuleLoad",
+        "mix" => "",
+        _ => "cuMemAlloc",
+    };
+    let (by, process) = (format!(" by {call}"), format!("process {} (gpool-tenant)", container.init_pid));
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let told = host.gpool(&["events"])?.stdout;
+        let told = String::from_utf8_lossy(&told).into_owned();
+        let mut refusals = told.lines().filter(|line| line.contains("refused") && line.contains(&process));
+        if refusals.any(|line| line.contains(&by) && line.contains(" were free; of a cap of 8GiB hold ")) {
+            return Ok(());
+        }
+        ensure(Instant::now() < deadline, || format!("{allocator}: no event names{by} of {process}: {told}"))?;
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

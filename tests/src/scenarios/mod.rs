@@ -9,6 +9,7 @@ mod frozen_holder;
 mod garbage_report;
 mod host_containerd;
 mod hung_container;
+mod kill_storm;
 mod killed_half_way;
 mod latency_class;
 mod limits;
@@ -26,6 +27,7 @@ mod random_kills;
 mod real_driver;
 pub(crate) mod seven_tenants;
 mod several_gpus;
+mod shared_memory;
 mod shims;
 mod silent_tenant;
 mod simulated_gpu;
@@ -170,6 +172,24 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "a tenant gets its cap and no byte more, whichever of the driver's allocators it asks",
         limit_s: 120,
         run: Place::Inside(memory_cap::run),
+    },
+    Scenario {
+        name: "kill-storm",
+        what: "300 processes that allocate by every way, killed at random: no byte over the cap, none lost",
+        limit_s: 180,
+        run: Place::Inside(kill_storm::run),
+    },
+    Scenario {
+        name: "kill-storm-long",
+        what: "the same with 10,000",
+        limit_s: 3600,
+        run: Place::PartOfAnother(kill_storm::run_long),
+    },
+    Scenario {
+        name: "shared-memory",
+        what: "memory that two processes hold stays charged and below the cap, whoever is killed first",
+        limit_s: 180,
+        run: Place::Inside(shared_memory::run),
     },
     Scenario {
         name: "supervisor-restart",

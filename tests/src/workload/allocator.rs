@@ -32,6 +32,8 @@ pub(super) enum Allocator {
     Pool,
     /// cuArrayCreate.
     Array,
+    /// cuModuleLoadData, of a module with a variable as large.
+    Module,
     /// All of them in turn.
     Mix,
     /// Each of them until it is refused, all of which is given back, and then cuMemAlloc.
@@ -44,6 +46,7 @@ enum Granted {
     Mapping(u64, usize),
     Pooled(u64),
     Array(usize),
+    Module(usize),
 }
 
 /// What is allocated on one GPU, and kept.
@@ -56,8 +59,8 @@ pub(super) struct Allocations<'a> {
     pool: Option<usize>,
 }
 
-const IN_TURN: [Allocator; 5] =
-    [Allocator::Alloc, Allocator::Create, Allocator::Async, Allocator::Pool, Allocator::Array];
+const IN_TURN: [Allocator; 6] =
+    [Allocator::Alloc, Allocator::Create, Allocator::Async, Allocator::Pool, Allocator::Array, Allocator::Module];
 
 impl<'a> Allocations<'a> {
     pub(super) fn new(driver: &'a Driver, allocator: Allocator, gpu: c_int) -> Self {
@@ -92,6 +95,10 @@ impl<'a> Allocations<'a> {
                 let mut array = 0;
                 ("cuArrayCreate", self.array(&mut array, bytes), Granted::Array(array))
             }
+            Allocator::Module => {
+                let mut module = 0;
+                ("cuModuleLoadData", self.module(&mut module, bytes), Granted::Module(module))
+            }
             Allocator::Async => {
                 // SAFETY: the result goes to a live local; the default stream is meant.
                 let code = unsafe { (self.driver.allocate_async)(&mut address, bytes, null_mut()) };
@@ -117,6 +124,7 @@ impl<'a> Allocations<'a> {
                 Granted::Memory(address) => ("cuMemFree", (self.driver.free)(address)),
                 Granted::Mapping(address, bytes) => ("cuMemUnmap", (self.driver.memory_unmap)(address, bytes)),
                 Granted::Pooled(address) => ("cuMemFreeAsync", (self.driver.free_async)(address, null_mut())),
+                Granted::Module(module) => ("cuModuleUnload", (self.driver.module_unload)(module as *mut c_void)),
                 Granted::Array(array) => ("cuArrayDestroy", (self.driver.array_destroy)(array as *mut c_void)),
             }
         };
@@ -158,6 +166,14 @@ impl<'a> Allocations<'a> {
         });
         // SAFETY: the result goes to a live place; the pool is never destroyed.
         unsafe { (self.driver.allocate_from_pool)(address, bytes, pool as *mut c_void, null_mut()) }
+    }
+
+    fn module(&self, module: &mut usize, bytes: usize) -> c_int {
+        let text =
+            format!(".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 8 .b8 hog[{bytes}];\n\0");
+        let module: *mut usize = module;
+        // SAFETY: a handle fits the live place; the text ends with a zero.
+        unsafe { (self.driver.module_load)(module.cast(), text.as_ptr().cast()) }
     }
 
     fn array(&self, array: &mut usize, bytes: usize) -> c_int {

@@ -44,6 +44,12 @@ functions! {
     memory_unmap c"cuMemUnmap" (u64, usize);
     memory_access c"cuMemSetAccess" (u64, usize, *const c_void, usize);
     address_reserve c"cuMemAddressReserve" (*mut u64, usize, usize, u64, u64);
+    memory_export c"cuMemExportToShareableHandle" (*mut c_void, u64, c_uint, u64);
+    memory_import c"cuMemImportFromShareableHandle" (*mut u64, *mut c_void, c_uint);
+    ipc_get c"cuIpcGetMemHandle" (*mut IpcHandle, u64);
+    ipc_open c"cuIpcOpenMemHandle" (*mut u64, IpcHandle, c_uint);
+    external_import c"cuImportExternalMemory" (*mut *mut c_void, *const c_void);
+    external_buffer c"cuExternalMemoryGetMappedBuffer" (*mut u64, *mut c_void, *const c_void);
     array_create c"cuArrayCreate" (*mut *mut c_void, *const c_void);
     array_destroy c"cuArrayDestroy" (*mut c_void);
     copy_async c"cuMemcpyDtoDAsync" (u64, u64, usize, *mut c_void);
@@ -51,6 +57,7 @@ functions! {
     peer_async c"cuMemcpyPeerAsync" (u64, *mut c_void, u64, *mut c_void, usize, *mut c_void);
     set_async c"cuMemsetD8Async" (u64, c_uchar, usize, *mut c_void);
     module_load c"cuModuleLoadData" (*mut *mut c_void, *const c_void);
+    module_unload c"cuModuleUnload" (*mut c_void);
     module_function c"cuModuleGetFunction" (*mut *mut c_void, *mut c_void, *const c_char);
     launch c"cuLaunchKernel" (
         *mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void, *mut *mut c_void,
@@ -61,6 +68,29 @@ functions! {
     capture_end c"cuStreamEndCapture" (*mut c_void, *mut *mut c_void);
     graph_instantiate c"cuGraphInstantiate" (*mut *mut c_void, *mut c_void, *mut *mut c_void, *mut c_char, usize);
     graph_launch c"cuGraphLaunch" (*mut c_void, *mut c_void);
+}
+
+/// CUipcMemHandle.
+#[repr(C)]
+pub(super) struct IpcHandle(pub(super) [u8; 64]);
+
+/// CUDA_EXTERNAL_MEMORY_HANDLE_DESC.
+#[repr(C)]
+pub(super) struct ExternalMemory {
+    pub(super) kind: c_uint,
+    pub(super) handle: [u64; 2],
+    pub(super) bytes: u64,
+    pub(super) flags: c_uint,
+    pub(super) reserved: [c_uint; 16],
+}
+
+/// CUDA_EXTERNAL_MEMORY_BUFFER_DESC.
+#[repr(C)]
+pub(super) struct BufferPart {
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    pub(super) flags: c_uint,
+    pub(super) reserved: [c_uint; 16],
 }
 
 /// One side of [`Rows`].

@@ -2,7 +2,8 @@
 //! stdout, as lines of JSON, what happened to it. It knows nothing of gpool, uses nothing of the other rooms, and runs
 //! the same on a real and on a simulated GPU.
 //!
-//! Its events: `memory` (cuMemGetInfo, a line for each GPU), `nvml`, `monitor`, `allocated`, `progress` each second, with
+//! Its events: `memory` (cuMemGetInfo, a line for each GPU), `nvml`, `monitor`, `allocated`, `progress` each second, with `--share` and
+//! `--open` `shared`, `opened` and `refused`, with `--storm` `storm`, with
 //! `--request-rate` a `request` for each and `requests` at the end, and `error`.
 
 mod allocator;
@@ -15,6 +16,8 @@ mod nvml;
 mod nvml_by_crate;
 mod options;
 mod program;
+mod sharing;
+mod storm;
 mod work;
 
 pub use program::run;

@@ -1,6 +1,7 @@
 //! The command line.
 
 use super::allocator::Allocator;
+use super::sharing::Way;
 use clap::Parser;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -67,6 +68,18 @@ pub(super) struct Options {
     /// Say what NVML shows of the device's memory.
     #[arg(long)]
     pub(super) nvml: bool,
+    /// Only make one piece of memory (--chunk-mib) that another process opens, start that one, and stay.
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub(super) share: Option<Way>,
+    /// Be that other one.
+    #[arg(long, value_enum, value_name = "WAY", requires = "from")]
+    pub(super) open: Option<Way>,
+    /// What to open: a descriptor or a handle.
+    #[arg(long)]
+    pub(super) from: Option<String>,
+    /// Only start programs like this one that allocate by all ways, eight at a time, and kill so many of them.
+    #[arg(long, value_name = "KILLS")]
+    pub(super) storm: Option<u32>,
     /// Only look: so many times, a fifth of a second apart, say what NVML shows of the device's processes and use.
     #[arg(long, value_name = "TIMES")]
     pub(super) monitor: Option<u32>,

@@ -7,7 +7,7 @@ use super::latency::summary;
 use super::memory::Holding;
 use super::options::Options;
 use super::work::{Shared, Worker};
-use super::{check, nvml, nvml_by_crate, say};
+use super::{check, nvml, nvml_by_crate, say, sharing, storm};
 use clap::Parser;
 use serde_json::json;
 use std::ffi::c_int;
@@ -26,8 +26,18 @@ pub fn run() -> ExitCode {
         nvml_by_crate::monitor(times);
         return ExitCode::SUCCESS;
     }
+    if let Some(kills) = options.storm {
+        storm::rage(kills, options.seed);
+        return ExitCode::SUCCESS;
+    }
     let driver = Driver::load();
     let contexts = contexts(&options, &driver);
+    if let Some(way) = options.share {
+        sharing::share(&options, &driver, way);
+    }
+    if let Some(way) = options.open {
+        sharing::open(&options, &driver, way);
+    }
     // Memory is told of and held in the first context of each GPU.
     let of_gpus: Vec<&Context> = contexts.iter().step_by(options.contexts.get() as usize).collect();
     for context in &of_gpus {
