@@ -132,8 +132,11 @@ pub struct Slot {
     /// What is charged for modules and libraries, by their images, a part of `allocated_bytes`: at least what they take,
     /// so that without it the process shows at least what a context costs.
     pub image_bytes: AtomicU64,
-    /// The GPU of the lease that the last refusal was about. What follows in the slot is reserved and zero.
+    /// The GPU of the lease that the last refusal was about.
     pub refused_gpu: AtomicU32,
+    /// Calls under way that change what is held: until they are over, account and device may differ. It stays so in the
+    /// slot of a process that was killed in one. What follows in the slot is reserved and zero.
+    pub changing: AtomicU32,
 }
 
 const _: () = {
@@ -166,6 +169,7 @@ const _: () = {
     assert!(offset_of!(Slot, refused_free_bytes) == 1928);
     assert!(offset_of!(Slot, image_bytes) == 1936);
     assert!(offset_of!(Slot, refused_gpu) == 1944);
+    assert!(offset_of!(Slot, changing) == 1948);
 };
 
 /// A copy of one slot, as read by the supervisor with pread. Every value is a claim of the tenant.
@@ -263,6 +267,11 @@ impl<'a> SlotSnapshot<'a> {
     /// See [`Slot::refused_gpu`].
     pub fn refused_gpu(&self) -> u32 {
         self.u32_at(1944)
+    }
+
+    /// See [`Slot::changing`].
+    pub fn changing(&self) -> u32 {
+        self.u32_at(1948)
     }
 
     /// See [`Slot::refused`].

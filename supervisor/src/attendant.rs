@@ -4,7 +4,7 @@
 use crate::cgroup;
 use crate::gatekeeper::{Notice, Order};
 use crate::hang;
-use crate::lease::{BIND_GRACE, BIND_PATIENCE, Lease, Leases, Process, about};
+use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, Process, about};
 use crate::procfs::WatchedProcess;
 use crate::region::Report;
 use gpool_policy::TenantId;
@@ -107,7 +107,10 @@ impl Mailbox {
         let mut over: Vec<(LeaseId, &str)> = Vec::new();
         let mut patience = IDLE_PERIOD;
         for (id, lease) in &mut book.leases {
-            bury_processes(leases, lease);
+            note_deaths(leases, lease);
+            if bury(leases, lease) {
+                patience = ENDING_PERIOD;
+            }
             match end_of(lease, now) {
                 End::Not => {}
                 End::Coming => patience = ENDING_PERIOD,
@@ -164,8 +167,8 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
     }
 }
 
-/// Frees the slots of processes that have ended, and keeps what they counted.
-fn bury_processes(leases: &Leases, lease: &mut Lease) {
+/// Takes processes that have ended out of the lease, and keeps what they counted; what they held stays in their slots.
+fn note_deaths(leases: &Leases, lease: &mut Lease) {
     let dead: Vec<usize> =
         lease.processes.iter().filter(|(_, process)| process.watched.has_ended()).map(|(slot, _)| *slot).collect();
     if dead.is_empty() {
@@ -180,15 +183,37 @@ fn bury_processes(leases: &Leases, lease: &mut Lease) {
             lease.retired.count(&last);
         }
     }
+    let died = Instant::now();
     for slot in dead {
-        lease.processes.remove(&slot);
-        lease.region.clear_slot(slot);
+        if let Some(process) = lease.processes.remove(&slot) {
+            lease.region.clear_demand(slot);
+            lease.dead.insert(slot, Dead { pid: process.watched.name.pid, died });
+        }
     }
     lease.note_processes();
+    leases.occupants.ask();
     if let Err(error) = lease.record.write(&leases.configuration.paths.run_dir) {
         eprintln!("gpool-supervisor: {error}");
     }
     leases.gatekeeper.order(Order::Look { tenant: lease.tenant });
+}
+
+/// Frees the slots of dead processes that no GPU of the lease holds anything of; true if there are others.
+fn bury(leases: &Leases, lease: &mut Lease) -> bool {
+    let gpus: Vec<usize> = lease.gpus().collect();
+    let region = &lease.region;
+    lease.dead.retain(|slot, dead| {
+        let is_gone = gpus.iter().all(|gpu| leases.occupants.has_let_go(*gpu, dead.pid, dead.died));
+        if is_gone {
+            region.clear_slot(*slot);
+        }
+        !is_gone
+    });
+    let is_waiting = !lease.dead.is_empty();
+    if is_waiting {
+        leases.occupants.ask();
+    }
+    is_waiting
 }
 
 fn act_on(leases: &Leases, notice: Notice) {
@@ -212,6 +237,9 @@ fn act_on(leases: &Leases, notice: Notice) {
 fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) {
     let mut book = leases.book();
     let Some(lease) = book.of_tenant(tenant) else { return };
+    if lease.dead.contains_key(&slot) {
+        return;
+    }
     if lease.processes.get(&slot).is_some_and(|process| process.registration == registration) {
         lease.region.control().slots[slot].accepted.store(registration, Ordering::Release);
         return;

@@ -11,6 +11,7 @@
 //! | `hang` | containers of whose work nothing ends |
 //! | `guard` | processes that use a GPU past the shims, and what each lease really holds |
 //! | `sampler` | NVML and charged time, once a second |
+//! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
 //! | `refusals` | which allocations were refused, and who has what they wanted |
 //! | `auditor` | what leases report, against what the device saw |
 //! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
@@ -31,6 +32,7 @@ mod guard;
 mod hang;
 mod http;
 mod lease;
+mod occupants;
 mod procfs;
 mod refusals;
 mod region;

@@ -13,7 +13,7 @@ use gpool_protocol::HostPid;
 use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ struct Claim {
     holding: Holding,
     /// What it claims for images, of which it may hold less.
     image_bytes: u64,
-    /// It may hold less of something else too.
+    /// It may hold less of something else too, or is just changing what it holds.
     is_inexact: bool,
 }
 
@@ -45,7 +45,10 @@ pub fn sample(leases: &Leases, inventory: &NvmlInventory) {
         note_charges(leases, &statistics);
         auditor.look(leases, &members, inventory, &statistics);
         refusals::tell(leases);
-        std::thread::sleep(PERIOD);
+        let next = Instant::now() + PERIOD;
+        while leases.occupants.wait(next) {
+            note_memory(leases, inventory);
+        }
     }
 }
 
@@ -53,13 +56,14 @@ pub fn sample(leases: &Leases, inventory: &NvmlInventory) {
 pub fn note_memory(leases: &Leases, inventory: &NvmlInventory) -> Vec<Occupancy> {
     let mut occupancies = vec![Occupancy::default(); leases.gpus.len()];
     for (index, gpu) in leases.gpus.iter().enumerate() {
-        let before = claims(leases, index);
+        let (before, since) = (claims(leases, index), Instant::now());
         match inventory.occupancy(gpu.index) {
             Ok(occupancy) => {
                 let after = claims(leases, index);
                 learn_context_cost(leases, index, &before, &after, &occupancy);
                 note_foreign(leases, index, &occupancy, &after);
                 occupancies[index] = occupancy;
+                leases.occupants.note(index, since, occupancy.by_process.into_keys().collect());
             }
             Err(error) => eprintln!("gpool-supervisor: {error}"),
         }
@@ -77,7 +81,8 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
         for (slot, claimed) in report.taken() {
             if let Some(process) = lease.processes.get(&slot) {
                 let holding = Holding::of(&claimed, place, lease.accounts.len());
-                let (image_bytes, is_inexact) = (claimed.image_bytes(), claimed.is_inexact());
+                let (image_bytes, is_changing) = (claimed.image_bytes(), claimed.changing() != 0);
+                let is_inexact = claimed.is_inexact() || is_changing;
                 claims.insert(process.watched.name.pid, Claim { holding, image_bytes, is_inexact });
             }
         }

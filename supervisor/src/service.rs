@@ -6,6 +6,7 @@ use crate::events::{About, Events};
 use crate::gatekeeper;
 use crate::http::Listener;
 use crate::lease::{self, Leases};
+use crate::occupants::Occupants;
 use crate::{clock, procfs, sampler};
 use clap::Parser;
 use gpool_policy::TenantId;
@@ -91,6 +92,7 @@ fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn 
     let leases = Arc::new(Leases {
         context_bytes: counters(configuration.driver.context_bytes),
         foreign_bytes: counters(0),
+        occupants: Occupants::new(gpus.len()),
         used_bytes: counters(0),
         guarded: Mutex::default(),
         next_tenant: AtomicU64::new(TenantId(1).0),

@@ -12,7 +12,7 @@ use gpool_driver_abi::cuda::{
 use gpool_interposer_logic::handles::{Held, Kind};
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::{self, Charge};
-use gpool_interposer_logic::process::Place;
+use gpool_interposer_logic::process::{Change, Place};
 
 /// Charges on GPU `gpu` before the driver is asked, if need be after pools have given back what they keep without
 /// need; what to answer if there is no room.
@@ -40,6 +40,7 @@ pub struct Reserved {
     place: &'static Place,
     gpu: usize,
     bytes: u64,
+    _change: Change,
 }
 
 impl Reserved {
@@ -48,8 +49,9 @@ impl Reserved {
     pub fn new(call: Call, bytes: u64) -> Result<Self, CUresult> {
         let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
         let (gpu, bytes) = (PROCESS.current_gpu(place), memory::rounded_bytes(bytes));
+        let change = place.change();
         charge(place, gpu, Charge::Bytes(bytes), call)?;
-        Ok(Self { place, gpu, bytes })
+        Ok(Self { place, gpu, bytes, _change: change })
     }
 
     /// Keeps the charge if the driver allocated, with the context; takes it back if it refused.
@@ -68,6 +70,7 @@ impl Reserved {
     #[inline(never)]
     pub fn hold(self, result: CUresult, kind: Kind, handle: *const u64) {
         let place = self.place;
+        let _change = place.change();
         if let Some(held) = self.settle(result) {
             if kind == Kind::Module {
                 place.add_image_bytes(held.bytes);
@@ -126,20 +129,29 @@ pub fn forget(kind: Kind, handle: u64) {
     }
 }
 
+/// What is known of a handle before it is let go of.
+pub struct Known {
+    /// Nothing, if nothing is charged for it.
+    pub held: Option<Held>,
+    place: &'static Place,
+    _change: Change,
+}
+
 /// What is known of `handle` before it is let go of; or what to answer instead of that.
 #[inline(never)]
-pub fn known(kind: Kind, handle: u64) -> Result<Option<Held>, CUresult> {
-    PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
-    Ok(HANDLES.lock().find(kind, handle).copied())
+pub fn known(kind: Kind, handle: u64) -> Result<Known, CUresult> {
+    let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+    let change = place.change();
+    Ok(Known { held: HANDLES.lock().find(kind, handle).copied(), place, _change: change })
 }
 
 /// The driver has let go of what was `known`: its charge is taken back.
 #[inline(never)]
-pub fn left(known: Option<Held>, result: CUresult) -> CUresult {
-    if let (CUDA_SUCCESS, Some(held), Some(place)) = (result, known, PROCESS.place())
-        && HANDLES.lock().let_go(&held)
+pub fn left(known: Known, result: CUresult) -> CUresult {
+    if let (CUDA_SUCCESS, Some(held)) = (result, &known.held)
+        && HANDLES.lock().let_go(held)
     {
-        PROCESS.give_back(place, &held);
+        PROCESS.give_back(known.place, held);
     }
     result
 }
@@ -156,6 +168,7 @@ pub fn let_go(kind: Kind, handle: *mut c_void, driver: CuArrayDestroy) -> CUresu
 
 /// Allocates `bytes` that belong to GPU `gpu` of the lease and to no context through `driver`, charged.
 pub fn allocated_on(place: &Place, gpu: usize, bytes: u64, call: Call, driver: impl FnOnce() -> CUresult) -> CUresult {
+    let _change = place.change();
     if let Err(refused) = charge_device(place, gpu, bytes, call) {
         return refused;
     }
@@ -179,7 +192,7 @@ pub fn charge_device(place: &Place, gpu: usize, bytes: u64, call: Call) -> Resul
 /// Frees through `driver`, then takes the charge of `pointer` back.
 pub fn freed(pointer: CUdeviceptr, driver: impl FnOnce() -> CUresult) -> CUresult {
     match known(Kind::Memory, pointer) {
-        Ok(None) if pools::is_pooled(pointer) => pools::freed(driver),
+        Ok(Known { held: None, .. }) if pools::is_pooled(pointer) => pools::freed(driver),
         Ok(known) => left(known, driver()),
         Err(refused) => refused,
     }

@@ -9,7 +9,7 @@ use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::futex::{Guard, Mutex};
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::{self, Charge};
-use gpool_interposer_logic::process::Place;
+use gpool_interposer_logic::process::{Change, Place};
 
 /// Devices that a process can see at once.
 const DEVICES: usize = 32;
@@ -31,6 +31,7 @@ struct Begun {
     place: &'static Place,
     gpu: usize,
     libraries: Guard<'static, u64>,
+    _change: Change,
 }
 
 impl Begun {
@@ -39,18 +40,19 @@ impl Begun {
     fn new(device: CUdevice) -> Result<Self, CUresult> {
         let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
         let (gpu, libraries) = (PROCESS.gpu_of(place, Some(device)), LIBRARIES.lock());
+        let change = place.change();
         charge(place, gpu, Charge::Context, Call::Context)?;
         if let Err(refused) = charge(place, gpu, Charge::Bytes(*libraries), Call::Context) {
             memory::release(place.slot(), gpu, Charge::Context);
             return Err(refused);
         }
-        Ok(Self { place, gpu, libraries })
+        Ok(Self { place, gpu, libraries, _change: change })
     }
 
     #[cold]
     #[inline(never)]
     fn end(self, result: CUresult, context: *const CUcontext) -> CUresult {
-        let Self { place, gpu, libraries } = self;
+        let Self { place, gpu, libraries, _change } = self;
         if result == CUDA_SUCCESS {
             // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
             let context = unsafe { *context };
@@ -75,6 +77,7 @@ pub fn context_created(context: *mut CUcontext, device: CUdevice, driver: impl F
 /// Destroys `context` through `driver`, with our own handles in it gone before.
 pub fn context_destroyed(context: CUcontext, driver: impl FnOnce() -> CUresult) -> CUresult {
     PROCESS.leave_context(context);
+    let _change = PROCESS.place().map(Place::change);
     let result = driver();
     if result == CUDA_SUCCESS {
         context_gone(context);
@@ -125,6 +128,7 @@ pub fn primary_released(device: CUdevice, driver: CuDevicePrimaryCtxReleaseV2) -
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     let mut primaries = PRIMARIES.lock();
+    let _change = PROCESS.place().map(Place::change);
     let before = primary_is_active(device);
     if let Some(known) = primaries.0.get_mut(device as usize)
         && !known.is_null()

@@ -5,7 +5,7 @@
 //! it loads as late as at the first launch is not charged here: it shows as a part of what a context costs.
 
 use crate::PROCESS;
-use crate::accounts::{Reserved, forget, inexact, known, let_go, refused, remember};
+use crate::accounts::{Known, Reserved, forget, inexact, known, let_go, refused, remember};
 use crate::entry::{index, real};
 use crate::{HANDLES, pools};
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -15,7 +15,7 @@ use gpool_interposer_logic::handles::{Held, Kind};
 use gpool_interposer_logic::images::{self, Image, Need};
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::{self, Charge};
-use gpool_interposer_logic::process::Place;
+use gpool_interposer_logic::process::{Change, Place};
 
 /// CU_MODULE_LAZY_LOADING of cuda.h: what cuModuleGetLoadingMode says where functions are loaded when they are used.
 const LAZY: c_int = 2;
@@ -128,7 +128,8 @@ fn module_loaded(module: *mut CUmodule, need: Need, driver: impl FnOnce() -> CUr
 #[cold]
 #[inline(never)]
 fn grown(module: CUmodule, bytes: u64) -> CUresult {
-    let (Ok(Some(before)), Some(place)) = (known(Kind::Module, module as u64), PROCESS.place()) else {
+    let (Ok(Known { held: Some(before), .. }), Some(place)) = (known(Kind::Module, module as u64), PROCESS.place())
+    else {
         return CUDA_SUCCESS;
     };
     let more = bytes.saturating_sub(before.bytes);
@@ -182,6 +183,7 @@ struct BegunLibrary {
     place: &'static Place,
     bytes: u64,
     libraries: Guard<'static, u64>,
+    _change: Change,
 }
 
 impl BegunLibrary {
@@ -193,10 +195,10 @@ impl BegunLibrary {
             0 => 0,
             bytes => memory::rounded_bytes(bytes),
         };
-        let libraries = LIBRARIES.lock();
+        let (libraries, change) = (LIBRARIES.lock(), place.change());
         let charge = || PROCESS.charge_contexts(place, bytes);
         if charge() || pools::give_back(place, true) && charge() {
-            return Ok(Self { place, bytes, libraries });
+            return Ok(Self { place, bytes, libraries, _change: change });
         }
         Err(refused(place, PROCESS.current_gpu(place), Charge::Bytes(bytes), Call::LibraryLoad))
     }
@@ -268,7 +270,7 @@ pub unsafe extern "C" fn cuLibraryUnload(library: Library) -> CUresult {
     // SAFETY: see the modules above.
     let result = unsafe { real::<unsafe extern "C" fn(Library) -> CUresult>(index::cuLibraryUnload)(library) };
     if result == CUDA_SUCCESS
-        && let Ok(Some(held)) = known
+        && let Ok(Known { held: Some(held), .. }) = known
         && HANDLES.lock().let_go(&held)
     {
         *libraries = libraries.saturating_sub(held.bytes);

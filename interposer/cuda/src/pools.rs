@@ -11,7 +11,7 @@ use gpool_interposer_logic::futex::Mutex;
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::Charge;
 use gpool_interposer_logic::pools::{Pool, Pools, growth_bytes};
-use gpool_interposer_logic::process::Place;
+use gpool_interposer_logic::process::{Change, Place};
 
 static POOLS: Mutex<Pools> = Mutex::new(Pools::new());
 /// Something has been allocated from a pool, ever.
@@ -155,7 +155,7 @@ fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> bool {
 }
 
 /// What an allocation has charged before the driver is asked: its pool, and how much; nothing for memory of the host.
-struct Begun(Option<(&'static Place, usize, u64)>);
+struct Begun(Option<(&'static Place, usize, u64, Change)>);
 
 /// Begins to allocate `bytes` from `pool`, or from the current one; or what to answer instead.
 #[inline(never)] // four allocators call these two
@@ -171,7 +171,7 @@ fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<B
     if pool.is_on_host {
         return Ok(Begun(None));
     }
-    let growth = growth_bytes(bytes as u64);
+    let (growth, change) = (growth_bytes(bytes as u64), place.change());
     if !reserved(place, &pool, growth, stream) {
         let call = if is_named { Call::MemAllocFromPool } else { Call::MemAllocAsync };
         return Err(refused(place, usize::from(pool.gpu), Charge::Bytes(growth), call));
@@ -180,12 +180,12 @@ fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<B
     if let Some(pool) = POOLS.lock().find(pool.handle) {
         pool.begin(growth);
     }
-    Ok(Begun(Some((place, pool.handle, growth))))
+    Ok(Begun(Some((place, pool.handle, growth, change))))
 }
 
 #[inline(never)]
 fn end(begun: Begun, result: CUresult) {
-    if let Some((place, handle, growth)) = begun.0
+    if let Some((place, handle, growth, _change)) = begun.0
         && let Some(pool) = POOLS.lock().find(handle)
     {
         if result != CUDA_SUCCESS {

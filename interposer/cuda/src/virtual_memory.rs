@@ -56,6 +56,7 @@ pub unsafe extern "C" fn cuMemCreate(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let _change = place.change();
     let mut handles = HANDLES.lock();
     // SAFETY: see cuMemCreate.
     let result = unsafe { real::<CuMemRelease>(index::cuMemRelease)(handle) };
@@ -225,6 +226,7 @@ pub unsafe extern "C" fn cuMemMap(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, size: usize) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let _change = place.change();
     let mut handles = HANDLES.lock();
     // SAFETY: see cuMemCreate.
     let result = unsafe { real::<CuMemUnmap>(index::cuMemUnmap)(address, size) };

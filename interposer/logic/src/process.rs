@@ -41,6 +41,14 @@ impl Place {
         self.slot().is_inexact.store(1, Ordering::Release);
     }
 
+    /// Says until the answer is dropped that account and device may differ.
+    #[inline(never)]
+    pub fn change(&self) -> Change {
+        let changing = &self.slot().changing;
+        changing.fetch_add(1, Ordering::AcqRel);
+        Change(changing)
+    }
+
     /// What is charged for images grows by `bytes`, or shrinks by what these are the negative of.
     pub fn add_image_bytes(&self, bytes: u64) {
         self.slot().image_bytes.fetch_add(bytes, Ordering::AcqRel);
@@ -67,6 +75,16 @@ impl Place {
             slot.first_launch_word.store(word, Ordering::Release);
         }
         self.say(Demand::Running, word, estimated_end_ns);
+    }
+}
+
+/// A call is under way that changes what is held.
+pub struct Change(&'static AtomicU32);
+
+impl Drop for Change {
+    #[inline(never)]
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -6,7 +6,7 @@ use super::record::{ProcessRecord, Record, StandingRecord};
 use crate::procfs::WatchedProcess;
 use crate::region::{RegionHost, Report};
 use gpool_policy::TenantId;
-use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, LeaseId, LeaseState};
+use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, HostPid, LeaseId, LeaseState};
 use gpool_shared_region::{GPUS, SLOTS, SlotSnapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +21,15 @@ pub struct Process {
     pub watched: WatchedProcess,
     /// Its refusals that an event has told.
     pub refusals_told: u64,
+}
+
+/// A process that has ended; its slot keeps what it held until the device has it back.
+#[derive(Debug, Clone, Copy)]
+pub struct Dead {
+    /// What its pid was.
+    pub pid: HostPid,
+    /// When it was seen to have ended.
+    pub died: Instant,
 }
 
 /// Memory on one GPU, summed over processes.
@@ -116,6 +125,8 @@ pub struct Lease {
     pub init: Option<WatchedProcess>,
     /// Registered processes by slot.
     pub processes: BTreeMap<usize, Process>,
+    /// Processes that have ended and of which the device may still hold something, by slot.
+    pub dead: BTreeMap<usize, Dead>,
     /// What ended processes leave in the sums.
     pub retired: Figures,
     /// Refusals that an event has told.

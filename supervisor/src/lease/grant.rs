@@ -12,6 +12,7 @@ use crate::clock;
 use crate::device::{DriverFiles, Gpu};
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
+use crate::occupants::Occupants;
 use crate::procfs::WatchedProcess;
 use crate::region::{ControlPage, RegionHost};
 use gpool_configuration::Configuration;
@@ -50,6 +51,8 @@ pub struct Leases {
     pub used_bytes: Vec<AtomicU64>,
     /// What the guard saw last of processes that use GPUs.
     pub guarded: Mutex<Vec<GuardedProcess>>,
+    /// Whom NVML last listed on each GPU.
+    pub occupants: Occupants,
     pub next_tenant: AtomicU64,
     pub book: Mutex<Book>,
     /// Rung when a lease has ended.
@@ -258,6 +261,7 @@ impl Leases {
             init: None,
             processes: BTreeMap::new(),
             retired: Default::default(),
+            dead: BTreeMap::new(),
             refusals_told: 0,
             unknown_versions_told: 0,
             stopped: None,

@@ -15,7 +15,7 @@ mod refusal;
 mod takeover;
 mod view;
 
-pub use book::{Figures, Holding, Lease, Process};
+pub use book::{Dead, Figures, Holding, Lease, Process};
 pub use entitlement::class_policy;
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about};
 pub use members::{Members, members};

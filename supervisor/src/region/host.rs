@@ -16,6 +16,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+/// Where a slot says what its process wants and has counted: refusals, look-ups that failed, its demand and its end,
+/// threads at the gate, waits and launches.
+const DEMAND: [std::ops::Range<usize>; 5] = [24..40, 44..48, 64..80, 84..88, 96..112];
+
 /// Size of a region's tmpfs: what a tenant grows stops here.
 const TMPFS_OPTIONS: &std::ffi::CStr = c"size=262144,nr_inodes=8,mode=0755";
 /// GPU time that one burst should hold.
@@ -236,6 +240,16 @@ impl RegionHost {
         let zeros = [0u8; SLOT_BYTES - 8];
         // A failure leaves the slot taken, which costs a slot and nothing else.
         let _ = self.report.write_all_at(&zeros, start + 8).and_then(|()| self.report.write_all_at(&zeros[..8], start));
+    }
+
+    /// Takes back what the dead process of slot `index` wanted and counted; what it held stays.
+    pub fn clear_demand(&self, index: usize) {
+        let start = (index * SLOT_BYTES) as u64;
+        for range in DEMAND {
+            let zeros = [0u8; SLOT_BYTES];
+            // A failure leaves a demand of nobody, which the scheduler's bounds take for one that has fallen silent.
+            let _ = self.report.write_all_at(&zeros[range.clone()], start + range.start as u64);
+        }
     }
 
     /// Takes the files away. Containers that still run keep their own mounts of them.

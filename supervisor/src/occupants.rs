@@ -1,0 +1,110 @@
+//! Whom the device last listed as holding memory, so that what a dead process held counts until the device has it back.
+//!
+//! A process's end and the end of what it held are two things: the driver takes time to clean up, and a child that it
+//! has forked may keep its descriptors and so its memory. The sampler asks NVML and notes the answer here; who has seen a
+//! death asks it to look at once.
+
+use gpool_protocol::HostPid;
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Without an answer of NVML for so long after a death, what is dead counts as gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Looks that are asked for are at least so far apart.
+const LEAST_PERIOD: Duration = Duration::from_millis(5);
+
+/// What is known of all GPUs. Its lock is taken last of all.
+#[derive(Debug)]
+pub struct Occupants {
+    state: Mutex<State>,
+    asked: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    is_asked: bool,
+    gpus: Vec<Option<Look>>,
+}
+
+/// One answer.
+#[derive(Debug)]
+struct Look {
+    /// When it was asked for.
+    since: Instant,
+    listed: BTreeSet<HostPid>,
+}
+
+impl Occupants {
+    /// Nothing is known of so many GPUs.
+    pub fn new(gpus: usize) -> Self {
+        let state = State { is_asked: false, gpus: (0..gpus).map(|_| None).collect() };
+        Self { state: Mutex::new(state), asked: Condvar::new() }
+    }
+
+    /// NVML, asked at `since`, lists these on GPU `gpu`.
+    pub fn note(&self, gpu: usize, since: Instant, listed: BTreeSet<HostPid>) {
+        if let Some(place) = self.state.lock().unwrap_or_else(PoisonError::into_inner).gpus.get_mut(gpu) {
+            *place = Some(Look { since, listed });
+        }
+    }
+
+    /// Whether GPU `gpu` has back what the process held that was seen dead at `died`.
+    pub fn has_let_go(&self, gpu: usize, process: HostPid, died: Instant) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.gpus.get(gpu).and_then(Option::as_ref) {
+            Some(look) if look.since > died => !look.listed.contains(&process),
+            _ => died.elapsed() > PATIENCE,
+        }
+    }
+
+    /// Asks for a look now.
+    pub fn ask(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_asked = true;
+        self.asked.notify_one();
+    }
+
+    /// Waits until somebody asks for a look, or until `deadline`; true if somebody has.
+    pub fn wait(&self, deadline: Instant) -> bool {
+        std::thread::sleep(LEAST_PERIOD);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if std::mem::take(&mut state.is_asked) {
+                return true;
+            }
+            if left.is_zero() {
+                return false;
+            }
+            state = self.asked.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dead_count_until_a_later_look_does_not_list_them() {
+        let (occupants, process) = (Occupants::new(1), HostPid(7));
+        let before = Instant::now();
+        occupants.note(0, before, BTreeSet::new());
+        let died = Instant::now() + Duration::from_nanos(1);
+        assert!(!occupants.has_let_go(0, process, died), "the look is older than the death");
+        occupants.note(0, died + Duration::from_millis(1), [process].into());
+        assert!(!occupants.has_let_go(0, process, died), "it still holds something");
+        occupants.note(0, died + Duration::from_millis(2), [HostPid(8)].into());
+        assert!(occupants.has_let_go(0, process, died));
+        assert!(!occupants.has_let_go(1, process, died), "another GPU");
+    }
+
+    #[test]
+    fn who_asks_is_heard_once() {
+        let occupants = Occupants::new(1);
+        occupants.ask();
+        occupants.ask();
+        assert!(occupants.wait(Instant::now() + Duration::from_secs(60)));
+        assert!(!occupants.wait(Instant::now()));
+    }
+}
