@@ -62,8 +62,8 @@ pub fn note_memory(leases: &Leases, inventory: &NvmlInventory) -> Vec<Occupancy>
                 let after = claims(leases, index);
                 learn_context_cost(leases, index, &before, &after, &occupancy);
                 note_foreign(leases, index, &occupancy, &after);
+                leases.occupants.note(index, since, occupancy.present.iter().copied().collect());
                 occupancies[index] = occupancy;
-                leases.occupants.note(index, since, occupancy.by_process.into_keys().collect());
             }
             Err(error) => eprintln!("gpool-supervisor: {error}"),
         }

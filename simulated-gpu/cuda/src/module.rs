@@ -1,8 +1,8 @@
 //! Modules: programs in a context.
 
 use crate::driver::{code, driver, put};
-use crate::objects::{Function, Module};
 use crate::image::Contents;
+use crate::objects::{Function, Module};
 use crate::{function, image, static_data};
 use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};

@@ -126,11 +126,7 @@ impl DriverFiles {
                 edits.push(Edit::Library { source: resolved(&path).display().to_string(), file_name: name.into() });
             }
         }
-        for name in PROGRAMS {
-            let mut places = self.driver.program_dirs.iter().map(|dir| resolved(&dir.join(name)));
-            let found = places.find(|path| path.is_file());
-            edits.extend(found.map(|path| read_only_mount(&path, &format!("{PROGRAM_DIR}/{name}"))));
-        }
+        edits.extend(programs(&self.driver.program_dirs));
         for mount in &self.driver.mounts {
             let destination = mount.destination.as_ref().unwrap_or(&mount.source);
             let access = if mount.read_only { "ro" } else { "rw" };
@@ -192,6 +188,16 @@ fn resolved(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
+/// The driver's programs that the host has, the first of each name.
+fn programs(directories: &[PathBuf]) -> Vec<Edit> {
+    let found = PROGRAMS.iter().filter_map(|name| {
+        let mut places = directories.iter().map(|directory| resolved(&directory.join(name)));
+        let path = places.find(|path| path.is_file())?;
+        Some(read_only_mount(&path, &format!("{PROGRAM_DIR}/{name}")))
+    });
+    found.collect()
+}
+
 /// A bind mount that the container may read and execute from.
 pub fn read_only_mount(source: &Path, destination: &str) -> Edit {
     Edit::Mount {
@@ -206,38 +212,29 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// The mounts at `destination` that a container on this host would get.
-    fn mounts_at(files: &DriverFiles, destination: &str) -> Vec<String> {
-        let mounted = |edit: &Edit| match edit {
-            Edit::Mount { source, destination: place, .. } if place == destination => Some(source.clone()),
+    /// What would be mounted as the container's nvidia-smi.
+    fn mounted(directories: &[PathBuf]) -> Vec<String> {
+        let source = |edit: Edit| match edit {
+            Edit::Mount { source, destination, .. } if destination == "/usr/bin/nvidia-smi" => Some(source),
             _ => None,
         };
-        files.libraries.iter().filter_map(mounted).collect()
+        programs(directories).into_iter().filter_map(source).collect()
     }
 
     #[test]
     fn the_hosts_nvidia_smi_is_mounted_where_there_is_one() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
-        for directory in ["lib", "shims", "bin", "nvidia"] {
+        for directory in ["bin", "nvidia"] {
             fs::create_dir(path(directory)).unwrap();
         }
-        for (library, shim) in SHIMMED {
-            fs::write(path("lib").join(library), "").unwrap();
-            fs::write(path("shims").join(shim), "").unwrap();
-        }
-        let mut configuration = Configuration::default();
-        configuration.driver.library_dirs = vec![path("lib")];
-        configuration.driver.program_dirs = vec![path("missing"), path("bin")];
-        configuration.paths.shim_dir = path("shims");
-        let without = DriverFiles::find(&configuration).unwrap();
-        assert!(mounts_at(&without, "/usr/bin/nvidia-smi").is_empty());
+        let directories = [path("missing"), path("bin")];
+        assert!(mounted(&directories).is_empty());
         // A link to nowhere is none either.
         std::os::unix::fs::symlink(path("nvidia/nvidia-smi"), path("bin/nvidia-smi")).unwrap();
-        assert!(mounts_at(&DriverFiles::find(&configuration).unwrap(), "/usr/bin/nvidia-smi").is_empty());
+        assert!(mounted(&directories).is_empty());
         fs::write(path("nvidia/nvidia-smi"), "").unwrap();
-        let with = DriverFiles::find(&configuration).unwrap();
         let file = fs::canonicalize(path("nvidia/nvidia-smi")).unwrap().display().to_string();
-        assert_eq!(mounts_at(&with, "/usr/bin/nvidia-smi"), [file]);
+        assert_eq!(mounted(&directories), [file]);
     }
 }

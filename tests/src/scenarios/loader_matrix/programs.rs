@@ -3,6 +3,8 @@
 use crate::c_program::{compile, compile_library_for_any_glibc, compile_linked_for_any_glibc};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{DRIVER_LIBRARIES, SIMULATED_GPU};
+use crate::stage::{SHIMS, Stage};
+use gpool_driver_abi::GENERATIONS;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -79,11 +81,11 @@ pub struct Image {
 pub type Answers = BTreeMap<String, String>;
 
 /// Compiles the programs; `shims` is the directory of the shims.
-pub fn compile_all(shims: &Path) -> Result<()> {
+pub fn compile_all(stage: &Stage) -> Result<()> {
     let directory = Path::new(DATA);
     fs::create_dir_all(directory).context(DATA)?;
     // Linked as in a container, where this name is the shim's too.
-    fs::copy(shims.join("libgpool-cuda.so"), directory.join("libcuda.so")).context("the shim")?;
+    fs::copy(stage.shim(GENERATIONS[0].name, SHIMS[0]), directory.join("libcuda.so")).context("the shim")?;
     let search = format!("-L{DATA}");
     compile_linked_for_any_glibc(LINKED, directory, "linked", &[&search, "-lcuda"])?;
     compile_library_for_any_glibc(LINKED, directory, "linked.so", &[&search, "-lcuda"])?;

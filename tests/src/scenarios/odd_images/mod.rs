@@ -27,7 +27,7 @@ pub fn run(inside: &Inside) -> Result<()> {
 }
 
 fn try_all(host: &mut Host) -> Result<()> {
-    programs::compile_all(&host.stage.shims())?;
+    programs::compile_all(&host.stage)?;
     for directory in OUTSIDE {
         fs::create_dir_all(directory).context(directory)?;
         fs::write(Path::new(directory).join("libcuda.so.1"), UNTOUCHED).context(directory)?;

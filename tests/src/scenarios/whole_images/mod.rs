@@ -9,7 +9,7 @@ use crate::downloads::{Downloads, Packages};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::Host;
 use crate::namespaces::{Inside, another_run};
-use crate::scenarios::{finish, loader_matrix::programs};
+use crate::scenarios::{finish_found, loader_matrix::programs};
 use crate::stage::Stage;
 
 /// Debian's releases with glibc 2.31 and 2.41.
@@ -40,11 +40,12 @@ pub fn run() -> Result<()> {
 pub fn inside(inside: &Inside) -> Result<()> {
     let host = Host::start(inside)?;
     let outcome = look_into_all(&host, &downloads()?);
-    finish(host, outcome)
+    // One of the programs goes past the shim on purpose.
+    finish_found(host, outcome)
 }
 
 fn look_into_all(host: &Host, downloads: &Downloads) -> Result<()> {
-    programs::compile_all(&host.stage.shims())?;
+    programs::compile_all(&host.stage)?;
     for suite in SUITES {
         let Some(archive) = downloads.image(suite) else { continue };
         containers::look_into(host, suite, &archive).context(suite)?;

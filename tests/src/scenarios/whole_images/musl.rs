@@ -31,7 +31,7 @@ pub fn look_into(host: &Host, unpacked: &Path) -> Result<()> {
     let script = format!("musl; busybox ls {LIBRARIES}/libcuda.so.1 {LIBRARIES}/libnvidia-ml.so.1");
     let wanted = format!("runs yes\nloads no\n{LIBRARIES}/libcuda.so.1\n{LIBRARIES}/libnvidia-ml.so.1");
     for options in [&plain[..], &LEASED] {
-        let said = host.engine.docker_text(&[&["run", "--rm"], options, &[NAME, "sh", "-c", &script]].concat())?;
+        let said = host.engine.docker_text(&[&["run", "--rm"][..], options, &[NAME, "sh", "-c", &script]].concat())?;
         ensure(said == wanted, || format!("{options:?}: {said}"))?;
     }
     Ok(())
