@@ -15,8 +15,10 @@ LIBRARIES := $(SHIMS) $(SIMULATED)
 EXCLUDE := $(addprefix --exclude ,$(LIBRARIES))
 CARGO := cargo
 CARGO_FLAGS := --locked --quiet
+# Models of the region's protocol: another build, because loom takes the place of the atomics.
+MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interposer-logic --test models --target-dir target/models
 
-.PHONY: help prepare build demo test bench test-long test-gpu clean
+.PHONY: help prepare build demo test models bench test-long test-gpu clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,7 +59,11 @@ test: ## Run everything that continuous integration runs
 	if $(CARGO) clippy --version > /dev/null 2>&1; then \
 	    $(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings; fi
 	$(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
+	@$(MAKE) --no-print-directory models
 	$(STAGE)/bin/gpool-integration
+
+models: ## Try the orders in which the region's threads and processes may meet
+	LOOM_MAX_PREEMPTIONS=3 $(MODELS)
 
 bench: ## Measure every figure of SPECIFICATION.md into target/bench/results.json
 	@tests/prepare.sh
@@ -69,6 +75,7 @@ test-long: ## Run the searches that take too long for `make test`
 	@$(MAKE) --no-print-directory build
 	$(STAGE)/bin/gpool-integration kill-storm-long
 	PROPTEST_CASES=20000 $(CARGO) test $(CARGO_FLAGS) --release --workspace $(EXCLUDE) -- --include-ignored
+	LOOM_MAX_PREEMPTIONS=4 $(MODELS)
 
 test-gpu: ## Run what needs a real NVIDIA GPU
 	@if [ ! -e /dev/nvidiactl ]; then echo "skipped: no GPU"; else \

@@ -1,7 +1,7 @@
 //! What the supervisor tells the processes of a lease.
 
-use crate::{GPUS, SLOTS};
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use crate::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::{GPUS, GateWord, SLOTS};
 
 /// Length of the control file in bytes.
 pub const CONTROL_BYTES: usize = 4096;
@@ -20,6 +20,7 @@ pub struct ControlSlot {
 /// (acquire) sees at least the end that belongs to it.
 #[repr(C, align(64))]
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 pub struct Control {
     /// [`MAGIC`](crate::MAGIC), written last when the page is made.
     pub magic: AtomicU64,
@@ -67,6 +68,29 @@ pub struct Control {
     pub gpu_uuids: [[AtomicU8; 16]; GPUS],
 }
 
+impl Control {
+    /// Opens the gate, or renews an open one, until `until_ns` and with `depth_ns` of unfinished work at most; the new
+    /// word. Whoever stands at the gate must be woken then. For the one who writes the page.
+    pub fn open_gate(&self, now_ns: u64, until_ns: u64, depth_ns: u64) -> GateWord {
+        self.depth_ns.store(depth_ns, Ordering::Relaxed);
+        self.until_ns.store(until_ns, Ordering::Relaxed);
+        self.opened_ns.store(now_ns, Ordering::Relaxed);
+        self.turn(true)
+    }
+
+    /// Closes the gate; the new word. Nobody is woken: who waits goes on waiting. For the one who writes the page.
+    pub fn close_gate(&self) -> GateWord {
+        self.turn(false)
+    }
+
+    fn turn(&self, open: bool) -> GateWord {
+        let word = GateWord(self.gate.load(Ordering::Relaxed)).next(open);
+        self.gate.store(word.0, Ordering::Release);
+        word
+    }
+}
+
+#[cfg(not(loom))]
 const _: () = {
     use core::mem::offset_of;
     assert!(core::mem::size_of::<Control>() <= CONTROL_BYTES);

@@ -9,10 +9,11 @@
 //! * `bell`, a FIFO: a process writes one byte, its slot's number, whenever the supervisor should look.
 //!
 //! All times are nanoseconds of CLOCK_MONOTONIC, which containers share with the host.
-#![no_std]
+#![cfg_attr(not(loom), no_std)]
 #![forbid(unsafe_code)]
 
 mod call;
+pub mod atomic;
 mod control;
 mod gate_word;
 mod slot;
@@ -28,10 +29,10 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"GPOOLRGN");
 pub const VERSION: u32 = 2;
 /// Oldest layout that this version still understands, on both sides.
 pub const OLDEST_VERSION: u32 = 1;
-/// Processes that one lease can hold.
-pub const SLOTS: usize = 64;
+/// Processes that one lease can hold. A model has two, and one GPU.
+pub const SLOTS: usize = if cfg!(loom) { 2 } else { 64 };
 /// GPUs that one lease can hold.
-pub const GPUS: usize = 16;
+pub const GPUS: usize = if cfg!(loom) { 1 } else { 16 };
 /// Length of the report file in bytes.
 pub const REPORT_BYTES: usize = SLOTS * SLOT_BYTES;
 

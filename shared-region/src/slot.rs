@@ -1,13 +1,13 @@
 //! What a process of a lease tells the supervisor.
 
 use crate::GPUS;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::atomic::{AtomicU32, AtomicU64};
 
 /// Bursts that a slot remembers; the supervisor reads far more often than this fills.
-pub const BURST_RING: usize = 64;
+pub const BURST_RING: usize = if cfg!(loom) { 2 } else { 64 };
 /// Length of one slot in bytes. Slot `i` of the report starts at `i * SLOT_BYTES`, and its first byte is the one
 /// that the owning process holds a POSIX write lock on while it registers.
-pub const SLOT_BYTES: usize = 2048;
+pub const SLOT_BYTES: usize = if cfg!(loom) { size_of::<Slot>() } else { 2048 };
 
 /// What a process wants of its gate: values of [`Slot::demand`].
 #[repr(u32)]
@@ -67,6 +67,7 @@ impl BurstTag {
 /// A process's place in the report.
 #[repr(C, align(64))]
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 pub struct Slot {
     /// A number that the process makes up when it takes the slot; 0 means free. Only the supervisor frees a slot,
     /// after the process is dead, so its bytes stay charged until then.
@@ -139,6 +140,7 @@ pub struct Slot {
     pub changing: AtomicU32,
 }
 
+#[cfg(not(loom))]
 const _: () = {
     use core::mem::{offset_of, size_of};
     assert!(size_of::<Slot>() <= SLOT_BYTES);

@@ -4,15 +4,15 @@
 //! from the slow path of the gate and from the watcher, under one mutex.
 
 use crate::anchors::Anchors;
+use crate::announce::publish;
 use crate::clock;
 use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, Driver};
 use crate::estimates::{Estimates, Work};
 use crate::learning::{Expectation, Learning, Outcome};
 use crate::pause::Pause;
 use core::ptr::null_mut;
-use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
-use gpool_shared_region::{BURST_RING, BurstTag, GPUS, Slot};
+use gpool_shared_region::{BurstTag, GPUS, Slot};
 
 /// Bursts that may be open or unfinished at once.
 const TABLE: usize = 64;
@@ -445,16 +445,4 @@ impl Default for Bursts {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Writes one burst into the ring; the count comes last, so a reader never sees a burst half written.
-fn publish(slot: &Slot, tag: BurstTag, start_ns: u64, end_ns: u64, launches: u32) {
-    let count = slot.burst_count.load(Ordering::Relaxed);
-    let place = (count % BURST_RING as u64) as usize;
-    slot.burst_tags[place].store(tag.0, Ordering::Relaxed);
-    slot.bursts[place].start_ns.store(start_ns, Ordering::Relaxed);
-    slot.bursts[place].end_ns.store(end_ns, Ordering::Relaxed);
-    slot.burst_total_ns.fetch_add(end_ns - start_ns, Ordering::Relaxed);
-    slot.launches.fetch_add(u64::from(launches), Ordering::Relaxed);
-    slot.burst_count.store(count + 1, Ordering::Release);
 }

@@ -3,8 +3,8 @@
 
 use crate::bursts::Spent;
 use crate::estimates::Work;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use gpool_driver_abi::cuda::{CUcontext, CUstream};
+use gpool_shared_region::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Credit lines; a thread picks one by its thread pointer. A prime.
 pub const STRIPES: usize = 61;
@@ -21,6 +21,7 @@ pub(crate) fn is_default(stream: CUstream) -> bool {
 
 /// Launch credit of the threads that map to it, alone on its cache line.
 #[repr(align(64))]
+#[cfg_attr(loom, derive(Default))]
 pub struct Stripe {
     /// The gate word that the credit belongs to; the all-ones word never occurs with credit.
     word: AtomicU32,
@@ -38,6 +39,7 @@ pub struct Stripe {
 
 impl Stripe {
     /// No credit.
+    #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
             word: AtomicU32::new(0),
@@ -50,9 +52,17 @@ impl Stripe {
         }
     }
 
+    /// The hot path: whether a launch of `work` on `stream`, which costs `cost_ns`, passes on the credit of this line, with
+    /// that spent. The gate's word is read each time, so that after a change at most the launch passes that has read it
+    /// before.
+    #[inline(always)]
+    pub fn admits(&self, gate: &AtomicU32, stream: CUstream, work: Work, cost_ns: impl FnOnce() -> u32) -> bool {
+        self.is_for(stream, gate.load(Ordering::Relaxed)) && self.spend(work, cost_ns())
+    }
+
     /// Whether the credit was given for `stream` behind the gate word `word`.
     #[inline(always)]
-    pub(crate) fn is_for(&self, stream: CUstream, word: u32) -> bool {
+    pub fn is_for(&self, stream: CUstream, word: u32) -> bool {
         self.stream.load(Ordering::Relaxed) == stream as usize && self.word.load(Ordering::Relaxed) == word
     }
 
@@ -75,7 +85,7 @@ impl Stripe {
 
     /// Spends `cost_ns` on a launch of `work`; false, with nothing spent, when that is not left.
     #[inline(always)]
-    pub(crate) fn spend(&self, work: Work, cost_ns: u32) -> bool {
+    pub fn spend(&self, work: Work, cost_ns: u32) -> bool {
         let account = self.account.load(Ordering::Relaxed);
         // Credit without a burst is credit that this thread wrote back after it had been revoked.
         if (account as u32) < cost_ns || self.burst.load(Ordering::Relaxed) == 0 {
@@ -89,7 +99,7 @@ impl Stripe {
     }
 
     /// Gives `credit_ns` for the launches that follow the first, which is `work`.
-    pub(crate) fn grant(&self, word: u32, stream: CUstream, context: Option<CUcontext>, credit: Credit) {
+    pub fn grant(&self, word: u32, stream: CUstream, context: Option<CUcontext>, credit: Credit) {
         let by_context = if context.is_some() { BY_CONTEXT } else { 0 };
         self.word.store(word, Ordering::Relaxed);
         self.stream.store(by_context + stream as usize, Ordering::Relaxed);
@@ -101,25 +111,29 @@ impl Stripe {
     }
 
     /// Takes the credit away; the burst it belonged to, and what became of it.
-    pub(crate) fn revoke(&self) -> Option<(usize, Spent)> {
+    pub fn revoke(&self) -> Option<(usize, Spent)> {
+        // The burst first: from then on the thread spends nothing more, so one launch at most is not counted.
+        let burst = self.burst.swap(0, Ordering::AcqRel);
         let account = self.account.swap(0, Ordering::AcqRel);
-        let burst = self.burst.swap(0, Ordering::AcqRel).checked_sub(1)?;
+        let burst = burst.checked_sub(1)?;
         let is_mixed = self.differs.load(Ordering::Relaxed) != 0;
         // At least the launch with which it was given.
         let launches = ((account / ONE_LAUNCH) as u32).max(1);
         Some((burst, Spent { left_ns: account as u32, launches, is_mixed }))
     }
 
-    pub(crate) fn holds(&self, burst: usize) -> bool {
+    /// Whether the credit belongs to `burst`.
+    pub fn holds(&self, burst: usize) -> bool {
         self.burst() == Some(burst)
     }
 
     /// Credit that is left.
-    pub(crate) fn left_ns(&self) -> u32 {
+    pub fn left_ns(&self) -> u32 {
         self.account.load(Ordering::Relaxed) as u32
     }
 }
 
+#[cfg(not(loom))]
 impl Default for Stripe {
     fn default() -> Self {
         Self::new()
@@ -127,7 +141,7 @@ impl Default for Stripe {
 }
 
 /// Credit to be given.
-pub(crate) struct Credit {
+pub struct Credit {
     /// The burst it belongs to.
     pub burst: usize,
     /// The launch that opened the burst.

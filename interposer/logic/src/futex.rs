@@ -2,11 +2,15 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
+use gpool_shared_region::atomic::{AtomicU32, Ordering};
+
+#[cfg(loom)]
+pub use crate::futex_model::{wait, wake};
 
 /// Waits while `*word == expected`, at most `timeout_ns`. May return early.
 ///
 /// Works on a read-only shared mapping and across PID namespaces, because the key is the page.
+#[cfg(not(loom))]
 pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     let timeout = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
@@ -18,6 +22,7 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
 }
 
 /// Wakes up to `count` waiters of `word`.
+#[cfg(not(loom))]
 pub fn wake(word: &AtomicU32, count: i32) {
     // SAFETY: `word` outlives the call; FUTEX_WAKE does not touch the memory.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) };
@@ -35,7 +40,14 @@ unsafe impl<T: Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
     /// A free mutex.
+    #[cfg(not(loom))]
     pub const fn new(value: T) -> Self {
+        Self { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    /// A free mutex; loom's atomics cannot be made at compile time.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Self {
         Self { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 

@@ -48,8 +48,7 @@ impl Process {
     pub fn admit(&self, stream: CUstream, work: Work) -> Admission {
         let stripe = &self.stripes[stripe_index()];
         if let Some(control) = self.control()
-            && stripe.is_for(stream, control.gate.load(Ordering::Relaxed))
-            && stripe.spend(work, self.estimates.cost_ns(work))
+            && stripe.admits(&control.gate, stream, work, || self.estimates.cost_ns(work))
         {
             return Admission::Pass;
         }

@@ -8,12 +8,17 @@
 //! `limits`, `physical` and `pools` (what is charged for things that the driver tells no size of), `contexts` (whose
 //! memory and work it is), `gate` (the hot path and the slow one behind it), `credit` (what the hot path spends),
 //! `estimates` and `learning` (what work is expected to cost), `copies` (how much a copy moves), `bursts` and `anchors`
-//! (measuring), `lookup` (what a look-up by name may hand out), `exported_names` (what the real library has at all),
-//! `watcher` (the thread that looks when the program is silent).
-#![cfg_attr(not(test), no_std)]
+//! (measuring), `announce` (what is written into the slot about it), `lookup` (what a look-up by name may hand out),
+//! `exported_names` (what the real library has at all), `watcher` and `parking` (the thread that looks when the program is
+//! silent).
+//!
+//! Under `cfg(loom)` what models try is built and no more: see `tests/models`.
+#![cfg_attr(not(any(test, loom)), no_std)]
+#![cfg_attr(loom, allow(dead_code, clippy::modulo_one))]
 
 mod activity;
 pub mod anchors;
+pub mod announce;
 pub mod arrays;
 pub mod bursts;
 pub mod clock;
@@ -24,6 +29,9 @@ pub mod driver;
 pub mod estimates;
 pub mod exported_names;
 pub mod futex;
+#[cfg(loom)]
+mod futex_model;
+#[cfg(not(loom))]
 pub mod gate;
 pub mod handles;
 pub mod images;
@@ -31,13 +39,16 @@ pub mod learning;
 pub mod limits;
 pub mod lookup;
 pub mod memory;
+pub mod parking;
 pub mod pause;
 pub mod physical;
 pub mod pools;
+#[cfg(not(loom))]
 pub mod process;
 pub mod region;
 pub mod registration;
 pub mod view;
+#[cfg(not(loom))]
 pub mod watcher;
 
 #[cfg(test)]
@@ -45,6 +56,8 @@ mod fake_driver;
 
 pub use driver::Driver;
 pub use estimates::{Bytes, Work};
+#[cfg(not(loom))]
 pub use gate::Admission;
+#[cfg(not(loom))]
 pub use process::Process;
 pub use view::RegionView;

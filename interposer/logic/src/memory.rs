@@ -4,13 +4,13 @@
 //! counter that a killed process could leave wrong, and no lock that it could take along.
 
 use crate::region::Region;
-use core::sync::atomic::{Ordering, fence};
 use gpool_shared_region::Slot;
+use gpool_shared_region::atomic::{Ordering, fence};
 
 pub use gpool_shared_region::Call;
 
 /// How often a refusal that may come from another process's passing reservation is tried again.
-const RETRIES: u32 = 4;
+const RETRIES: u32 = if cfg!(loom) { 1 } else { 4 };
 
 /// What a reservation is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,14 +1,16 @@
 //! One process of a tenant: its place in the region, its credit and its bursts.
 
+use crate::announce;
 use crate::bursts::Bursts;
 use crate::clock;
 use crate::contexts::{self, Contexts};
 use crate::credit::{STRIPES, Stripe};
 use crate::driver::Driver;
 use crate::estimates::Estimates;
-use crate::futex::{self, Mutex};
+use crate::futex::Mutex;
 use crate::handles::{Held, Kind};
 use crate::memory::{self, Charge};
+use crate::parking::Parking;
 use crate::region::{Region, RegionError};
 use crate::registration::{self, Registration};
 use core::cell::UnsafeCell;
@@ -61,10 +63,7 @@ impl Place {
 
     /// States what this process wants; called with the bursts locked.
     pub(crate) fn say(&self, demand: Demand, word: u32, estimated_end_ns: u64) {
-        let slot = self.slot();
-        slot.estimated_end_ns.store(estimated_end_ns, Ordering::Relaxed);
-        slot.demand_word.store(word, Ordering::Relaxed);
-        slot.demand.store(demand as u32, Ordering::Release);
+        announce::say(self.slot(), demand, word, estimated_end_ns);
     }
 
     /// A burst has been opened behind the gate word `word`; called with the bursts locked.
@@ -99,8 +98,7 @@ pub struct Process {
     device_bytes: [AtomicU64; GPUS],
     /// Contexts that there are, for the slow path.
     context_count: AtomicU32,
-    /// 1 while the watcher is parked.
-    pub(crate) watcher_parked: AtomicU32,
+    pub(crate) watcher_parking: Parking,
     pub(crate) watcher_started: AtomicU32,
     pub(crate) stopping: AtomicU32,
     /// Look-ups refused because this shim does not know the version; programs look up before they register.
@@ -124,7 +122,7 @@ impl Process {
             contexts: Mutex::new(Contexts::new()),
             device_bytes: [const { AtomicU64::new(0) }; GPUS],
             context_count: AtomicU32::new(0),
-            watcher_parked: AtomicU32::new(0),
+            watcher_parking: Parking::new(),
             watcher_started: AtomicU32::new(0),
             stopping: AtomicU32::new(0),
             unknown_versions: AtomicU32::new(0),
@@ -346,9 +344,7 @@ impl Process {
         if self.watcher_started.load(Ordering::Relaxed) == 0 {
             self.start_watcher();
         }
-        if self.watcher_parked.swap(0, Ordering::AcqRel) == 1 {
-            futex::wake(&self.watcher_parked, 1);
-        }
+        self.watcher_parking.call();
     }
 
     /// The process is ending: the watcher makes no more driver calls. Waits a moment for a look in progress.

@@ -26,27 +26,35 @@ pub struct Registration {
 /// # Errors
 /// [`RegionError::Full`] when all slots are taken.
 pub fn register(region: &Region) -> Result<Registration, RegionError> {
+    // SAFETY: getpid cannot fail.
+    let process_id = unsafe { libc::getpid() };
+    let number = clock::now_ns() | 1;
+    let lock = |index, kind| lock_slot(region.report_fd(), index, kind);
+    let index = take_slot(region, process_id, number, lock).ok_or(RegionError::Full)?;
+    region.ring(index);
+    wait_until_accepted(region, index, number);
+    Ok(Registration { slot: index, process_id })
+}
+
+/// Takes a free slot for `process_id` under the registration `number`. `lock` takes the record lock of a slot
+/// (F_WRLCK) or gives it back (F_UNLCK); whether it did.
+pub fn take_slot(region: &Region, process_id: i32, number: u64, lock: impl Fn(usize, i32) -> bool) -> Option<usize> {
     for index in 0..SLOTS {
         let slot = region.slot(index);
-        if slot.registration.load(Ordering::Acquire) != 0 || !lock_slot(region.report_fd(), index, libc::F_WRLCK) {
+        if slot.registration.load(Ordering::Acquire) != 0 || !lock(index, libc::F_WRLCK) {
             continue;
         }
         if slot.registration.load(Ordering::Acquire) != 0 {
             // The supervisor has not freed it yet, or another process was quicker.
-            lock_slot(region.report_fd(), index, libc::F_UNLCK);
+            lock(index, libc::F_UNLCK);
             continue;
         }
-        // SAFETY: getpid cannot fail.
-        let process_id = unsafe { libc::getpid() };
         slot.process_id.store(process_id as u32, Ordering::Relaxed);
         slot.shim_version.store(VERSION, Ordering::Relaxed);
-        let registration = clock::now_ns() | 1;
-        slot.registration.store(registration, Ordering::Release);
-        region.ring(index);
-        wait_until_accepted(region, index, registration);
-        return Ok(Registration { slot: index, process_id });
+        slot.registration.store(number, Ordering::Release);
+        return Some(index);
     }
-    Err(RegionError::Full)
+    None
 }
 
 fn wait_until_accepted(region: &Region, index: usize, registration: u64) {

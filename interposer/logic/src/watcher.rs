@@ -3,7 +3,6 @@
 
 use crate::bursts::Bursts;
 use crate::clock;
-use crate::futex;
 use crate::process::{Place, Process};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -98,14 +97,13 @@ impl Process {
         // end of the process the driver may be gone.
         core::mem::forget(place.driver.relaxed_capture());
         while self.stopping.load(Ordering::Acquire) == 0 {
-            // Parked first, then a look: an issue after the look finds the mark and wakes us.
-            self.watcher_parked.store(1, Ordering::SeqCst);
+            self.watcher_parking.mark();
             match self.look(place) {
                 Some(at_ns) => {
-                    self.watcher_parked.store(0, Ordering::SeqCst);
+                    self.watcher_parking.unmark();
                     clock::sleep_until_ns(at_ns);
                 }
-                None => futex::wait(&self.watcher_parked, 1, None),
+                None => self.watcher_parking.park(),
             }
         }
     }

@@ -202,6 +202,7 @@ impl RegionHost {
     }
 
     /// The gate as it is.
+    #[cfg(test)]
     pub fn gate(&self) -> GateWord {
         GateWord(self.control().gate.load(Ordering::Relaxed))
     }
@@ -209,21 +210,14 @@ impl RegionHost {
     /// Opens the gate, or renews an open one, until `until_ns` and with `depth_ns` of unfinished work at most; wakes who
     /// stands there. Returns the new word.
     pub fn open_gate(&self, now_ns: u64, until_ns: u64, depth_ns: u64) -> GateWord {
-        let control = self.control();
-        control.depth_ns.store(depth_ns, Ordering::Relaxed);
-        control.until_ns.store(until_ns, Ordering::Relaxed);
-        control.opened_ns.store(now_ns, Ordering::Relaxed);
-        let word = self.gate().next(true);
-        control.gate.store(word.0, Ordering::Release);
-        futex::wake_all(&control.gate);
+        let word = self.control().open_gate(now_ns, until_ns, depth_ns);
+        futex::wake_all(&self.control().gate);
         word
     }
 
     /// Closes the gate. Nobody is woken: who waits goes on waiting. Returns the new word.
     pub fn close_gate(&self) -> GateWord {
-        let word = self.gate().next(false);
-        self.control().gate.store(word.0, Ordering::Release);
-        word
+        self.control().close_gate()
     }
 
     /// Reads the first `slots` slots into `buffer`; returns how many bytes there were. A tenant may have cut the file.

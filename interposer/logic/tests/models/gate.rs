@@ -1,0 +1,114 @@
+//! Standing at the gate: what is said, the bell, and the word that is waited for.
+
+use super::lease::{Bell, Lease};
+use gpool_interposer_logic::announce::say;
+use gpool_interposer_logic::futex;
+use gpool_shared_region::{Demand, GateWord, Slot};
+use loom::sync::atomic::Ordering;
+use loom::thread;
+use std::sync::Arc;
+
+/// When the process's work ends: it may go on behind a gate that is open until later.
+const END_NS: u64 = 10;
+
+/// As the slow path does: looks, says that it waits, rings, and sleeps on the word that it saw. The word behind which it
+/// passed.
+fn pass(lease: &Lease, bell: &Bell) -> GateWord {
+    loop {
+        let word = lease.gate();
+        if word.is_open() && END_NS < lease.control().until_ns.load(Ordering::Relaxed) {
+            say(lease.slot(0), Demand::Running, word.0, END_NS);
+            return word;
+        }
+        say(lease.slot(0), Demand::Waiting, word.0, END_NS);
+        bell.ring();
+        futex::wait(&lease.control().gate, word.0, None);
+    }
+}
+
+/// What the supervisor reads of a slot: what is wanted, for which word, and until when.
+fn read(slot: &Slot) -> (Demand, u32, u64) {
+    let demand = Demand::from_word(slot.demand.load(Ordering::Acquire));
+    (demand, slot.demand_word.load(Ordering::Relaxed), slot.estimated_end_ns.load(Ordering::Relaxed))
+}
+
+fn open(lease: &Lease, until_ns: u64) -> GateWord {
+    let word = lease.control().open_gate(1, until_ns, 1000);
+    futex::wake(&lease.control().gate, i32::MAX);
+    word
+}
+
+fn tenant(lease: &Arc<Lease>, bell: &Arc<Bell>) -> thread::JoinHandle<GateWord> {
+    let (lease, bell) = (lease.clone(), bell.clone());
+    thread::spawn(move || pass(&lease, &bell))
+}
+
+#[test]
+fn whoever_comes_to_a_closed_gate_is_heard_and_woken() {
+    loom::model(|| {
+        let (lease, bell) = (Lease::new(), Arc::new(Bell::default()));
+        let tenant = tenant(&lease, &bell);
+        bell.hear();
+        let (demand, word, end_ns) = read(lease.slot(0));
+        assert_eq!((demand, word, end_ns), (Demand::Waiting, 0, END_NS), "rung before it was said");
+        let opened = open(&lease, 1000);
+        assert_eq!(tenant.join().unwrap(), opened);
+    });
+}
+
+#[test]
+fn whoever_announces_while_the_gate_closes_is_served_when_it_opens() {
+    loom::model(|| {
+        let (lease, bell) = (Lease::new(), Arc::new(Bell::default()));
+        lease.control().open_gate(1, END_NS, 1000);
+        let tenant = tenant(&lease, &bell);
+        // The slice is over, whether or not that has been announced; nobody is woken by a close.
+        lease.control().close_gate();
+        bell.hear();
+        assert_eq!(read(lease.slot(0)).0, Demand::Waiting);
+        let opened = open(&lease, 1000);
+        assert_eq!(tenant.join().unwrap(), opened);
+    });
+}
+
+#[test]
+fn whoever_announces_while_the_gate_is_renewed_goes_on() {
+    loom::model(|| {
+        let (lease, bell) = (Lease::new(), Arc::new(Bell::default()));
+        let first = lease.control().open_gate(1, END_NS, 1000);
+        let tenant = tenant(&lease, &bell);
+        let renewed = open(&lease, 1000);
+        // Nobody answers its bell: an announcement of the word before is void. It may find the new end under the old word.
+        let passed = tenant.join().unwrap();
+        assert!(passed == renewed || passed == first);
+    });
+}
+
+#[test]
+fn an_open_word_brings_the_end_that_belongs_to_it() {
+    loom::model(|| {
+        let lease = Lease::new();
+        let first = lease.control().open_gate(1, 100, 1000);
+        let reader = {
+            let lease = lease.clone();
+            thread::spawn(move || (lease.gate(), lease.control().until_ns.load(Ordering::Relaxed)))
+        };
+        lease.control().open_gate(2, 200, 1000);
+        let (word, until_ns) = reader.join().unwrap();
+        assert!(word == first || until_ns == 200, "a new word with the old end");
+    });
+}
+
+#[test]
+fn a_demand_brings_the_word_and_the_end_that_belong_to_it() {
+    loom::model(|| {
+        let lease = Lease::new();
+        let process = {
+            let lease = lease.clone();
+            thread::spawn(move || say(lease.slot(0), Demand::Waiting, 9, END_NS))
+        };
+        let (demand, word, end_ns) = read(lease.slot(0));
+        assert!(demand == Demand::Idle || (word, end_ns) == (9, END_NS), "half an announcement");
+        process.join().unwrap();
+    });
+}
