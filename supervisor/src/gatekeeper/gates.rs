@@ -193,3 +193,7 @@ impl Gates {
 #[cfg(test)]
 #[path = "gates_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "garbage_tests.rs"]
+mod garbage_tests;

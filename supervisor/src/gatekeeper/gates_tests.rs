@@ -12,21 +12,21 @@ use std::sync::atomic::Ordering;
 const RUNNING: u32 = 1;
 const WAITING: u32 = 2;
 
-struct Stage {
+pub struct Stage {
     gates: Gates,
-    tenants: Tenants,
+    pub tenants: Tenants,
     report: Report,
-    notices: Vec<Notice>,
+    pub notices: Vec<Notice>,
     dirs: Vec<tempfile::TempDir>,
 }
 
 impl Stage {
-    fn new(gpus: usize) -> Self {
+    pub fn new(gpus: usize) -> Self {
         let gates = Gates::new(gpus, clock::now_ns());
         Self { gates, tenants: Tenants::new(), report: Report::new(), notices: Vec::new(), dirs: Vec::new() }
     }
 
-    fn join(&mut self, id: u64, gpus: &[usize], share: Share) -> Arc<RegionHost> {
+    pub fn join(&mut self, id: u64, gpus: &[usize], share: Share) -> Arc<RegionHost> {
         let dir = tempfile::tempdir().unwrap();
         let page = ControlPage {
             memory_cap_bytes: 1,
@@ -43,7 +43,7 @@ impl Stage {
         region
     }
 
-    fn look(&mut self, id: u64) {
+    pub fn look(&mut self, id: u64) {
         self.gates.look(&mut self.tenants, &[TenantId(id)], &mut self.report, &mut self.notices);
     }
 
@@ -51,14 +51,14 @@ impl Stage {
         self.gates.handle(&mut self.tenants, input, &mut self.notices);
     }
 
-    fn charged_ns(&self, id: u64) -> Vec<(usize, u64)> {
+    pub fn charged_ns(&self, id: u64) -> Vec<(usize, u64)> {
         let standings = self.gates.statistics(&self.tenants).standings.into_iter();
         standings.filter(|standing| standing.tenant == TenantId(id)).map(|its| (its.gpu, its.charged_ns)).collect()
     }
 }
 
 /// Writes into slot 0 as a process would: it has registered and stands at the gate.
-fn stand_at_the_gate(region: &RegionHost) {
+pub fn stand_at_the_gate(region: &RegionHost) {
     put(region, 0, &77u64.to_le_bytes());
     put(region, 64, &WAITING.to_le_bytes());
     put(region, 68, &region.gate().0.to_le_bytes());
