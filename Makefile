@@ -38,7 +38,7 @@ build: ## Build everything and lay it out in target/gpool
 	mkdir -p $(STAGE)/bin $(STAGE)/libexec $(STAGE)/lib $(STAGE)/simulated
 	cp $(RELEASE)/gpool $(RELEASE)/gpool-supervisor $(RELEASE)/gpool-simgpu $(STAGE)/bin/
 	cp $(RELEASE)/gpool-tenant $(RELEASE)/gpool-demo $(RELEASE)/gpool-integration $(STAGE)/bin/
-	cp $(RELEASE)/gpool-bench $(RELEASE)/gpool-launch-cost $(STAGE)/bin/
+	cp $(RELEASE)/gpool-bench $(RELEASE)/gpool-launch-cost $(RELEASE)/gpool-shim-stand $(STAGE)/bin/
 	cp $(STATIC)/gpool-runtime $(STAGE)/bin/
 	cp $(STATIC)/gpool-hook $(STAGE)/libexec/
 	for generation in $(GENERATIONS); do mkdir $(STAGE)/lib/$$generation && for shim in cuda nvml; do \
@@ -76,6 +76,8 @@ test-long: ## Run the searches that take too long for `make test`
 	$(STAGE)/bin/gpool-integration kill-storm-long
 	PROPTEST_CASES=20000 $(CARGO) test $(CARGO_FLAGS) --release --workspace $(EXCLUDE) -- --include-ignored
 	LOOM_MAX_PREEMPTIONS=4 $(MODELS)
+	@$(MAKE) --no-print-directory build
+	tests/memory_checkers.sh
 
 test-gpu: ## Run what needs a real NVIDIA GPU
 	@if [ ! -e /dev/nvidiactl ]; then echo "skipped: no GPU"; else \

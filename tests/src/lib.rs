@@ -23,6 +23,7 @@ pub mod python;
 pub mod runner;
 pub mod scenarios;
 pub mod stage;
+pub mod stand;
 pub mod tenant;
 pub mod trace;
 pub mod workload;

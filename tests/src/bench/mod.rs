@@ -5,9 +5,10 @@
 //!
 //! Rooms: `figures` and `catalog` (names and promises), `sheet` and `table` (what was measured), `sharing` with `trio`,
 //! `phases` and `lending` (three tenants), `entitlements`, `latency` and `containers` (other tenants), `calls` and
-//! `call_cost` (calls in a container), `gate` and `null_driver` (the gate alone), `runtime` and `bundle` (whole processes
+//! `call_cost` (calls in a container), `allocation` (on the stand), `gate` and `null_driver` (the gate alone), `runtime` and `bundle` (whole processes
 //! of the OCI runtime), `decide` and `host_decide` (the scheduler).
 
+mod allocation;
 mod bundle;
 pub mod call_cost;
 mod calls;
@@ -53,7 +54,7 @@ struct Section {
 }
 
 /// In between stand those without containers: meanwhile the places of ended leases run out.
-const SECTIONS: [Section; 7] = [
+const SECTIONS: [Section; 8] = [
     Section { name: "sharing", measure: |host, _, sheet| sharing::measure(host, sheet) },
     Section { name: "entitled", measure: |host, _, sheet| entitlements::measure(host, sheet) },
     Section { name: "latency", measure: |host, _, sheet| latency::measure(host, sheet) },
@@ -62,6 +63,7 @@ const SECTIONS: [Section; 7] = [
         name: "decide",
         measure: |_, _, sheet| decide::measure(sheet).and_then(|()| host_decide::measure(sheet)),
     },
+    Section { name: "alloc", measure: |host, _, sheet| allocation::measure(host, sheet) },
     Section { name: "calls", measure: |host, _, sheet| calls::measure(host, sheet) },
     Section { name: "runtime", measure: |host, inside, sheet| runtime::measure(host, &inside.cgroup_parent, sheet) },
 ];

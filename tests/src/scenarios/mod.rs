@@ -1,11 +1,13 @@
 //! The integration scenarios. Each starts what it needs and must leave nothing.
 
 mod bypass;
+mod call_steps;
 mod copies;
 mod cuda_programs;
 mod engine_alone;
 mod engines;
 mod frozen_holder;
+mod garbage_control;
 mod garbage_report;
 mod host_containerd;
 mod hung_container;
@@ -106,6 +108,18 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "the shims as they were built export each their driver's names and no others, and are small",
         limit_s: 20,
         run: Place::Inside(shims::run),
+    },
+    Scenario {
+        name: "call-steps",
+        what: "calls through the shim have few instructions, and a launch locks no cache line",
+        limit_s: 60,
+        run: Place::Inside(call_steps::run),
+    },
+    Scenario {
+        name: "garbage-control",
+        what: "no program dies of a control page that no supervisor would write",
+        limit_s: 60,
+        run: Place::Inside(garbage_control::run),
     },
     Scenario {
         name: "host-containerd",

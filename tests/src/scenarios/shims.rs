@@ -12,6 +12,8 @@ use std::process::Command;
 
 /// Loaded into every process that uses a GPU.
 const LIMIT_BYTES: u64 = 150_000;
+/// The real driver and glibc's libraries: nothing that an image could lack or bring in another version.
+const CUDA_NEEDS: [&str; 4] = ["/dev/gpool/real/libcuda.so.1", "libc.so.6", "libdl.so.2", "libpthread.so.0"];
 
 /// Reads all files.
 pub fn run(_inside: &Inside) -> Result<()> {
@@ -26,6 +28,7 @@ pub fn run(_inside: &Inside) -> Result<()> {
             ensure(bytes <= LIMIT_BYTES, || format!("{} takes {bytes} bytes", path.display()))?;
             builds.insert(build_id(&path)?);
         }
+        needs_no_more(&stage.shim(generation.name, SHIMS[0]))?;
     }
     ensure(builds.len() == GENERATIONS.len() * SHIMS.len(), || format!("build ids that are not unique: {builds:?}"))?;
     each_has_the_names_of_the_one_before(&GENERATIONS)
@@ -40,6 +43,14 @@ fn exports_exactly(library: &Path, names: &str) -> Result<()> {
     ensure(missing.is_empty() && superfluous.is_empty(), || {
         format!("{} lacks {missing:?} and has {superfluous:?} too much", library.display())
     })
+}
+
+fn needs_no_more(cuda: &Path) -> Result<()> {
+    let listed = Command::new("/usr/bin/objdump").arg("-p").arg(cuda).output().context("objdump")?;
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let needed: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.trim().strip_prefix("NEEDED")).map(str::trim).collect();
+    ensure(needed == CUDA_NEEDS.into(), || format!("{} needs {needed:?}", cuda.display()))
 }
 
 /// As another program than gpool's own reads it.
