@@ -12,8 +12,8 @@
 #![cfg_attr(not(loom), no_std)]
 #![forbid(unsafe_code)]
 
-mod call;
 pub mod atomic;
+mod call;
 mod control;
 mod gate_word;
 mod slot;

@@ -160,6 +160,7 @@ fn primaries_left(primaries: &mut Primaries) {
 ///
 /// # Safety
 /// As the driver's function of this name; so for all functions here.
+#[cfg_attr(driver_550, unsafe(no_mangle))]
 pub unsafe extern "C" fn cuGreenCtxCreate(
     green: *mut CUcontext,
     resources: CUdevResourceDesc,
@@ -182,6 +183,7 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
 }
 
 /// The account lets go of it, and of the primary context if that goes with it.
+#[cfg_attr(driver_550, unsafe(no_mangle))]
 pub unsafe extern "C" fn cuGreenCtxDestroy(green: CUcontext) -> CUresult {
     if PROCESS.place().is_none() {
         return CUDA_ERROR_NOT_INITIALIZED;

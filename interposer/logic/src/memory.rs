@@ -37,7 +37,14 @@ pub fn held_bytes(region: &Region, slot: &Slot, gpu: usize) -> u64 {
 
 /// Memory held by the lease on GPU `gpu`, contexts included.
 pub fn used_bytes(region: &Region, gpu: usize) -> u64 {
-    region.slots().fold(0u64, |sum, slot| sum.saturating_add(held_bytes(region, slot, gpu)))
+    // Contexts are counted first and multiplied once: this is most of what an allocation costs.
+    let (mut bytes, mut contexts) = (0_u64, 0_u64);
+    for slot in region.slots() {
+        bytes = bytes.saturating_add(slot.gpu_bytes[gpu].load(Ordering::Relaxed));
+        contexts += u64::from(slot.gpu_contexts[gpu].load(Ordering::Relaxed));
+    }
+    let context_bytes = region.control().context_bytes.load(Ordering::Relaxed);
+    bytes.saturating_add(contexts.saturating_mul(context_bytes))
 }
 
 /// The lease's cap on each of its GPUs, in bytes.

@@ -49,7 +49,7 @@ fn write_garbage(region: &RegionHost, random: &mut Random) {
             for _ in 0..64 {
                 // The head of a slot holds most of what is read.
                 let slot = random.next() % SLOTS as u64 * SLOT_BYTES as u64;
-                let offset = slot + random.next() % (if random.next() % 2 == 0 { 18 } else { 240 }) * 8;
+                let offset = slot + random.next() % (if random.next().is_multiple_of(2) { 18 } else { 240 }) * 8;
                 file.write_all_at(&random.word().to_le_bytes(), offset).unwrap();
             }
         }

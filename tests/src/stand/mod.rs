@@ -15,7 +15,8 @@ mod work;
 
 use crate::c_program;
 use crate::failure::{Context, Failure, Result};
-use crate::stage::Stage;
+use crate::stage::{SHIMS, Stage};
+use gpool_driver_abi::GENERATIONS;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
@@ -74,7 +75,7 @@ impl Stand {
     pub fn new(stage: &Stage, directory: &Path) -> Result<Self> {
         let arguments = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"];
         let driver = c_program::compile(NULL_DRIVER, directory, "libnull.so", &arguments)?;
-        Ok(Self { program: stage.program(PROGRAM), shim: stage.shims().join("libgpool-cuda.so"), driver })
+        Ok(Self { program: stage.program(PROGRAM), shim: stage.shim(GENERATIONS[0].name, SHIMS[0]), driver })
     }
 
     /// The stand doing `what`, below `wrapper` if that names a program.
