@@ -1,10 +1,10 @@
 //! A blocking HTTP/1.1 client for the supervisor's socket: one request a connection, no dependencies.
 
+use crate::connection::Connection;
 use crate::error::{ErrorBody, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ impl Client {
         Self { socket: socket.as_ref().to_owned(), timeout: Duration::from_secs(10) }
     }
 
-    /// The same client with another limit on the silence of the supervisor.
+    /// The same client with another limit on a whole call, from connecting to the last byte of the answer. Of a
+    /// stream it limits what comes before the first line.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -68,7 +69,7 @@ impl Client {
             return Err(self.refusal(&mut reader, &head));
         }
         // A stream may rightly be silent for hours.
-        let _ = reader.get_ref().set_read_timeout(None);
+        reader.get_mut().wait_for_ever().map_err(|cause| self.broken(&cause))?;
         for line in reader.lines() {
             let line = line.map_err(|cause| self.broken(&cause))?;
             if !line.is_empty() && !each(&line) {
@@ -93,10 +94,12 @@ impl Client {
         serde_json::from_slice(&body).map_err(|cause| self.broken(&cause))
     }
 
-    fn send(&self, method: &str, path: &str, body: Option<Vec<u8>>) -> Result<BufReader<UnixStream>, ClientError> {
-        let mut stream = UnixStream::connect(&self.socket).map_err(|_| self.absent())?;
-        let limits = stream.set_read_timeout(Some(self.timeout)).and(stream.set_write_timeout(Some(self.timeout)));
-        limits.map_err(|cause| self.broken(&cause))?;
+    fn send(&self, method: &str, path: &str, body: Option<Vec<u8>>) -> Result<BufReader<Connection>, ClientError> {
+        let connected = Connection::open(&self.socket, self.timeout);
+        let mut stream = connected.map_err(|cause| match cause.kind() {
+            ErrorKind::TimedOut => self.broken(&"it takes no connection"),
+            _ => self.absent(),
+        })?;
         let body = body.unwrap_or_default();
         let mut message = format!(
             "{method} {path} HTTP/1.1\r\nHost: gpool\r\nConnection: close\r\nContent-Type: application/json\r\n\

@@ -8,6 +8,7 @@
 mod class;
 mod client;
 mod driver;
+mod connection;
 mod error;
 mod explanation;
 mod guarded;
