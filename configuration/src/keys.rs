@@ -141,8 +141,7 @@ impl Default for Runtime {
 pub struct Policy {
     /// Classes that a container may have.
     pub classes: Vec<ClassName>,
-    /// Whether a container from which nothing could be enforced may have a share: one that sees the host's
-    /// processes, and so could stop the supervisor.
+    /// Whether containers may start whose share cannot be enforced: privileged ones and the like.
     pub unenforced: bool,
     /// What a container's environment may ask for.
     pub env: EnvPolicy,

@@ -34,6 +34,10 @@ pub struct LeaseRequest {
     /// then waits for the container as long as the parent lives.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked_for_parent: bool,
+    /// Whether the container is so little confined that its share cannot be enforced. An older wrapper refuses some
+    /// such containers and does not see the others.
+    #[serde(default)]
+    pub unenforced: bool,
 }
 
 /// The answer to a [`LeaseRequest`].
@@ -199,7 +203,8 @@ pub struct LeaseView {
     pub init_pid: Option<HostPid>,
     /// Its cgroup on the host, once bound.
     pub cgroup: Option<String>,
-    /// How strongly the share is enforced: `co-operative`, or `bypassed` while a process of it uses a GPU past the shims.
+    /// How strongly the share is enforced: `co-operative`; `bypassed` while a process of it uses a GPU past the shims;
+    /// `unenforced` for a container that is not confined.
     pub enforcement: String,
     /// Entry points of the container's driver that count and that its shims do not answer: calls of them are not
     /// enforced.

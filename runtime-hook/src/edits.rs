@@ -29,7 +29,6 @@ pub fn check(spec: &Value) -> Result<(), ErrorBody> {
             ));
         }
     }
-    devices::refuse_privileged(spec)?;
     let prestart = spec["hooks"]["prestart"].as_array().into_iter().flatten();
     let legacy = prestart
         .filter_map(|hook| hook["path"].as_str())

@@ -200,4 +200,38 @@ mod tests {
         );
         assert_presentable(&Image::open(&dir.path().join("absent")).unwrap_err());
     }
+
+    #[test]
+    fn a_folder_that_becomes_a_link_while_it_is_looked_into_leads_nowhere() {
+        let (dir, image) = image(&["usr/lib/libcuda.so.1", "elsewhere/x"]);
+        let outside = tempfile::tempdir().unwrap();
+        for name in ["libcuda.so.1", "only-outside"] {
+            std::fs::write(outside.path().join(name), "x").unwrap();
+        }
+        let secret = Image::open(outside.path()).unwrap().file("/libcuda.so.1").unwrap();
+        let (folder, aside, link) =
+            (dir.path().join("usr/lib"), dir.path().join("usr/aside"), dir.path().join("usr/link"));
+        symlink(outside.path(), &link).unwrap();
+        // Another process swaps the two for as long as this one looks.
+        let script = "while :; do mv -T $0 $1; mv -T $2 $0; mv -T $0 $2; mv -T $1 $0; done";
+        let mut swapper = std::process::Command::new("/bin/sh");
+        let mut swapper = swapper.args(["-c", script]).args([&folder, &aside, &link]).spawn().unwrap();
+        let (mut found, mut absent) = (0, 0);
+        let begun = std::time::Instant::now();
+        while (found < 100 || absent < 100) && begun.elapsed() < std::time::Duration::from_secs(20) {
+            for path in ["/usr/lib/libcuda.so.1", "/usr/lib/../lib/libcuda.so.1"] {
+                match image.file(path) {
+                    Some(inode) => {
+                        assert_ne!(inode, secret);
+                        found += 1;
+                    }
+                    None => absent += 1,
+                }
+            }
+            assert!(!image.names("/usr/lib").iter().any(|name| name == "only-outside"));
+        }
+        swapper.kill().unwrap();
+        swapper.wait().unwrap();
+        assert!(found > 0 && absent > 0, "{found} looks found the folder, {absent} found the link");
+    }
 }

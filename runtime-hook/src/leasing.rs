@@ -1,9 +1,9 @@
 //! From a request to an edited config.json: the same for `gpool-runtime` and for podman's precreate hook.
 
 use crate::compat;
+use crate::confinement;
 use crate::edits;
 use crate::image::Image;
-use crate::namespaces;
 use crate::spec::{self, Described};
 use gpool_configuration::{Compat, Configuration};
 use gpool_protocol::{Client, ContainerId, ErrorBody, LeaseGranted, LeaseId, LeaseRequest, Request};
@@ -56,15 +56,14 @@ pub fn lease_into(
     let source = described.source(&configuration.policy.env.allow);
     let Some(request) = Request::read(source)? else { return Ok(None) };
     edits::check(spec)?;
-    if !configuration.policy.unenforced {
-        namespaces::refuse_host_processes(spec)?;
-    }
+    let unenforced = confinement::is_unenforced(spec, configuration)?;
     let image = Image::open(&edits::root_path(spec, applicant.bundle)?)?;
     edits::check_image(&image)?;
     let asked = LeaseRequest {
         container_id: applicant.container_id.clone(),
         request,
         asked_for_parent: applicant.asked_for_parent,
+        unenforced,
     };
     let client = Client::new(&configuration.socket.path);
     let mut granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;

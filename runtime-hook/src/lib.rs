@@ -15,6 +15,7 @@
 mod argv;
 mod bundle;
 mod compat;
+mod confinement;
 mod devices;
 mod edits;
 mod fields;
@@ -25,9 +26,9 @@ mod leasing;
 mod libraries;
 mod low_level;
 mod mounted;
-mod namespaces;
 mod podman;
 mod precreate;
+mod privilege;
 mod report;
 mod search_path;
 mod spec;
@@ -35,4 +36,5 @@ mod wrapper;
 
 pub use hook::run_hook;
 pub use low_level::Launch;
+pub use privilege::keep_what_the_hook_needs;
 pub use wrapper::{Installation, prepare, run};

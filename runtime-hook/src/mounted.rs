@@ -101,7 +101,7 @@ fn must_be_shim(place: &str) -> bool {
 }
 
 /// The mount points of `table` (proc_pid_mountinfo(5)) below `root`, as paths in the container.
-fn below(table: &[u8], root: &Path) -> Vec<String> {
+pub fn below(table: &[u8], root: &Path) -> Vec<String> {
     let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
     let paths = points.map(|point| PathBuf::from(OsString::from_vec(unescape(point))));
     let inside = paths.filter_map(|path| path.strip_prefix(root).map(|rest| format!("/{}", rest.display())).ok());

@@ -136,6 +136,7 @@ impl Leases {
             class: asked.request.class,
             priority: asked.request.priority,
             team: asked.request.team.clone(),
+            unenforced: asked.unenforced,
             paused: false,
             memory_cap_bytes: placed.memory_bytes,
             owner_uid: uid,

@@ -84,6 +84,9 @@ pub struct Record {
     /// Who pays.
     #[serde(default)]
     pub team: Option<String>,
+    /// Whether its container is not confined, so that the share cannot be enforced.
+    #[serde(default)]
+    pub unenforced: bool,
     /// Whether its gate is kept closed.
     #[serde(default)]
     pub paused: bool,
@@ -204,7 +207,7 @@ mod tests {
         assert_eq!(record.gpus(), [GpuUuid("GPU-1".into())]);
         assert_eq!((record.limit_permille, record.class, record.priority), (None, Class::Batch, Priority::Guaranteed));
         assert!(record.shims.is_empty() && record.uncounted_calls == 0);
-        assert!(!record.paused && record.standing.is_none() && record.processes.is_empty());
+        assert!(!record.paused && !record.unenforced && record.standing.is_none() && record.processes.is_empty());
     }
 
     #[test]

@@ -8,10 +8,15 @@ use crate::region::Report;
 use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, LeaseView};
 use std::sync::atomic::Ordering;
 
-/// What enforces a share today.
-const ENFORCEMENT: &str = "co-operative";
-/// What a share rests on while a process of its container uses a GPU past the shims: nothing.
-const BYPASSED: &str = "bypassed";
+/// How strongly a share is enforced. Not at all in a container that is not confined, and not while a process of it
+/// uses a GPU past the shims.
+fn level_of(record: &Record, bypassing: u32) -> &'static str {
+    match (record.unenforced, bypassing) {
+        (true, _) => "unenforced",
+        (false, 0) => "co-operative",
+        (false, _) => "bypassed",
+    }
+}
 
 impl Lease {
     /// The lease now.
@@ -40,7 +45,7 @@ impl Lease {
             processes: self.processes.len() as u32,
             init_pid: self.record.init.map(|init| init.pid),
             cgroup: self.record.cgroup.clone(),
-            enforcement: if self.bypassing > 0 { BYPASSED } else { ENFORCEMENT }.into(),
+            enforcement: level_of(&self.record, self.bypassing).into(),
             ..view_of_record(&self.record)
         }
     }
@@ -79,7 +84,7 @@ fn view_of_record(record: &Record) -> LeaseView {
         processes: 0,
         init_pid: None,
         cgroup: None,
-        enforcement: ENFORCEMENT.into(),
+        enforcement: level_of(record, 0).into(),
         uncounted_calls: record.uncounted_calls,
         owner_uid: record.owner_uid,
         created_unix_ms: record.created_unix_ms,

@@ -70,8 +70,8 @@ impl Host {
     }
 
     /// The same, with everything in its place but no supervisor running.
-    pub fn start_without_supervisor(inside: &Inside) -> Result<Self> {
-        Self::start_parts(inside, 1, "")
+    pub fn start_without_supervisor(inside: &Inside, configuration: &str) -> Result<Self> {
+        Self::start_parts(inside, 1, configuration)
     }
 
     fn start_parts(inside: &Inside, gpus: u32, configuration: &str) -> Result<Self> {

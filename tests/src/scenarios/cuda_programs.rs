@@ -75,7 +75,7 @@ pub fn run() -> Result<()> {
 
 /// Runs each program in a leased container.
 pub fn inside(inside: &Inside) -> Result<()> {
-    let mut host = Host::start_without_supervisor(inside)?;
+    let mut host = Host::start_without_supervisor(inside, "")?;
     let outcome = run_each(&mut host);
     finish(host, outcome)
 }

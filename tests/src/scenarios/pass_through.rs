@@ -12,7 +12,7 @@ use std::process::Command;
 
 /// Compares both runtimes below docker, and directly on a bundle.
 pub fn run(inside: &Inside) -> Result<()> {
-    let host = Host::start_without_supervisor(inside)?;
+    let host = Host::start_without_supervisor(inside, "")?;
     let outcome =
         below_docker(&host).and_then(|()| on_a_bundle(&host, &inside.cgroup_parent, Path::new("/usr/sbin/runc")));
     finish(host, outcome)

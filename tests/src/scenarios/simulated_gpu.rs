@@ -15,7 +15,7 @@ const GPU: &str = "/run/gpool-simgpu";
 
 /// Runs two tenants side by side, compares their times with the whole, kills one.
 pub fn run(inside: &Inside) -> Result<()> {
-    let host = Host::start_without_supervisor(inside)?;
+    let host = Host::start_without_supervisor(inside, "")?;
     let outcome = share_and_kill(&host);
     finish(host, outcome)
 }

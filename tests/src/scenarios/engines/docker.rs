@@ -125,7 +125,7 @@ fn with_the_hosts_processes(host: &Host) -> Result<()> {
     let docker = Client::docker(host);
     let refused = ["run", "--rm", "--runtime=gpool", "--pid=host", "-e", "GPOOL_FRACTION=0.1", image::NAME, "true"];
     let said = docker.refusal(&refused)?;
-    ensure(said.contains("[GPOOL-E501]") && said.contains("--pid=host"), || format!("--pid=host: {said}"))?;
+    ensure(said.contains("[GPOOL-E105]") && said.contains("--pid=host"), || format!("--pid=host: {said}"))?;
     configure("[policy]\nunenforced = true")?;
     let container = start(host, "host-processes", "0.1", &["--pid=host"])?;
     remove(host, &container)?;

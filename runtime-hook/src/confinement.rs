@@ -1,0 +1,184 @@
+//! Whether a container is confined enough for a share to be enforced: one that can take the shims away, reach the files
+//! of other leases or open every device holds to its share only as long as it wants to.
+
+use crate::mounted;
+use gpool_configuration::{Configuration, DEFAULT_PATH};
+use gpool_protocol::{ErrorBody, ErrorCode};
+use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Whether the container may start without being enforced; false for one that is confined.
+///
+/// # Errors
+/// It is not confined, and this host does not allow that.
+pub fn is_unenforced(spec: &Value, configuration: &Configuration) -> Result<bool, ErrorBody> {
+    let breaches = breaches(spec, &own_places(configuration), &mount_table());
+    let Some((what, without)) = breaches.first() else { return Ok(false) };
+    if configuration.policy.unenforced {
+        return Ok(true);
+    }
+    Err(ErrorBody::new(
+        ErrorCode::RequestNotAllowed,
+        format!("the container {what}, so no share of it could be enforced"),
+        format!(
+            "start it without {without}, or set [policy] unenforced = true in {DEFAULT_PATH}, which lets it run unenforced"
+        ),
+    ))
+}
+
+fn mount_table() -> Vec<u8> {
+    std::fs::read("/proc/self/mountinfo").unwrap_or_default()
+}
+
+/// gpool's own places on the host.
+fn own_places(configuration: &Configuration) -> Vec<PathBuf> {
+    let parent = |path: &Path| path.parent().unwrap_or(path).to_owned();
+    let places = [
+        configuration.paths.run_dir.clone(),
+        configuration.paths.shim_dir.clone(),
+        configuration.paths.hook.clone(),
+        parent(&configuration.socket.path),
+        parent(Path::new(DEFAULT_PATH)),
+    ];
+    places.into_iter().map(|place| place.canonicalize().unwrap_or(place)).collect()
+}
+
+/// What the container can do that breaks enforcement, and the option that gives it.
+fn breaches(spec: &Value, own: &[PathBuf], table: &[u8]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    if crate::devices::may_open_all(spec) {
+        found.push(("is privileged and may open every device".to_owned(), "--privileged".to_owned()));
+    }
+    if has_sys_admin(spec) {
+        found.push(("has CAP_SYS_ADMIN and can unmount the shims".into(), "--cap-add SYS_ADMIN".into()));
+    }
+    if has_hosts_pids(spec) {
+        found.push(("is in the host's PID namespace and sees every process".into(), "--pid=host".into()));
+    }
+    let mounts = spec["mounts"].as_array().into_iter().flatten();
+    found.extend(mounts.filter_map(|mount| {
+        let (source, place) = writes_to(mount, own, table)?;
+        let what = format!("mounts {source} of the host, through which {} can be written", place.display());
+        Some((what, format!("the volume {source}")))
+    }));
+    found
+}
+
+fn has_sys_admin(spec: &Value) -> bool {
+    let sets = spec["process"]["capabilities"].as_object().into_iter().flatten();
+    sets.flat_map(|(_, names)| names.as_array().into_iter().flatten()).any(|name| name == "CAP_SYS_ADMIN")
+}
+
+fn has_hosts_pids(spec: &Value) -> bool {
+    let mut namespaces = spec["linux"]["namespaces"].as_array().into_iter().flatten();
+    let Some(namespace) = namespaces.find(|namespace| namespace["type"] == "pid") else { return true };
+    let inode = |path: &str| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    let joined = namespace["path"].as_str().filter(|path| !path.is_empty());
+    joined.is_some_and(|path| inode(path).is_some() && inode(path) == inode("/proc/self/ns/pid"))
+}
+
+/// The source of a bind mount and the place of ours that it makes writable.
+fn writes_to<'a>(mount: &Value, own: &'a [PathBuf], table: &[u8]) -> Option<(String, &'a Path)> {
+    let options: Vec<&str> = mount["options"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let has = |names: &[&str]| options.iter().any(|option| names.contains(option));
+    if mount["type"] != "bind" && !has(&["bind", "rbind"]) {
+        return None;
+    }
+    let source = mount["source"].as_str()?;
+    let path = Path::new(source).canonicalize().unwrap_or_else(|_| source.into());
+    let place = own.iter().find(|place| place.starts_with(&path) || path.starts_with(place))?;
+    // A read-only bind mount leaves what is mounted below its source as it is, and the regions of leases are.
+    let below = mounted::below(table, &path).into_iter().map(|rest| path.join(rest.trim_start_matches('/')));
+    let reaches = |point: PathBuf| point.starts_with(place) || place.starts_with(&point);
+    let has_mounts_below = has(&["rbind"]) && below.into_iter().any(reaches);
+    let follows_the_host = has(&["shared", "rshared", "slave", "rslave"]);
+    let is_read_only = has(&["rro"]) || (has(&["ro"]) && !has_mounts_below && !follows_the_host);
+    (!is_read_only).then(|| (source.to_owned(), place.as_path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::assert_presentable;
+    use serde_json::json;
+
+    fn confined() -> Value {
+        json!({
+            "process": {"capabilities": {"bounding": ["CAP_CHOWN"], "effective": ["CAP_CHOWN"]}},
+            "mounts": [{"destination": "/data", "type": "bind", "source": "/srv/data", "options": ["rbind", "rw"]},
+                       {"destination": "/proc", "type": "proc", "source": "proc"}],
+            "linux": {"namespaces": [{"type": "mount"}, {"type": "pid"}],
+                      "resources": {"devices": [{"allow": false, "access": "rwm"}]}}
+        })
+    }
+
+    fn found(spec: &Value, table: &str) -> usize {
+        let own = ["/run/gpool", "/usr/lib/gpool", "/usr/libexec/gpool/gpool-hook"].map(PathBuf::from);
+        breaches(spec, &own, table.as_bytes()).len()
+    }
+
+    fn with_mount(source: &str, options: &[&str]) -> Value {
+        let mut spec = confined();
+        let mount = json!({"destination": "/x", "type": "bind", "source": source, "options": options});
+        spec["mounts"].as_array_mut().unwrap().push(mount);
+        spec
+    }
+
+    #[test]
+    fn an_ordinary_container_is_confined() {
+        assert_eq!(found(&confined(), ""), 0);
+        assert_eq!(is_unenforced(&confined(), &Configuration::default()), Ok(false));
+    }
+
+    #[test]
+    fn what_undoes_confinement_is_refused_unless_the_host_says_otherwise() {
+        type Change = fn(&mut Value);
+        let changes: [Change; 4] = [
+            |spec| spec["linux"]["resources"]["devices"] = json!([{"allow": true, "access": "rwm"}]),
+            |spec| spec["process"]["capabilities"]["bounding"] = json!(["CAP_SYS_ADMIN"]),
+            |spec| spec["linux"]["namespaces"] = json!([{"type": "mount"}]),
+            |spec| spec["linux"]["namespaces"] = json!([{"type": "pid", "path": "/proc/self/ns/pid"}]),
+        ];
+        let mut configuration = Configuration::default();
+        for change in changes {
+            let mut spec = confined();
+            change(&mut spec);
+            assert_eq!(found(&spec, ""), 1, "{spec}");
+            configuration.policy.unenforced = false;
+            let error = is_unenforced(&spec, &configuration).unwrap_err();
+            assert_presentable(&error);
+            assert_eq!(error.code, ErrorCode::RequestNotAllowed);
+            configuration.policy.unenforced = true;
+            assert_eq!(is_unenforced(&spec, &configuration), Ok(true));
+        }
+    }
+
+    #[test]
+    fn our_places_may_not_be_written_from_inside() {
+        for source in
+            ["/run/gpool", "/run/gpool/leases", "/run", "/", "/usr/libexec/gpool", "/usr/libexec/gpool/gpool-hook"]
+        {
+            assert_eq!(found(&with_mount(source, &["rbind", "rprivate"]), ""), 1, "{source}");
+            assert_eq!(found(&with_mount(source, &["rbind", "ro", "rprivate"]), ""), 0, "{source} read-only");
+            assert_eq!(found(&with_mount(source, &["rbind", "ro", "rslave"]), ""), 1, "{source} follows the host");
+        }
+        assert_eq!(found(&with_mount("/run/gpool-other", &["rbind"]), ""), 0);
+        assert_eq!(found(&with_mount("/usr/lib/gpool/../gpool", &["bind", "rw"]), ""), 1);
+    }
+
+    #[test]
+    fn read_only_does_not_reach_what_is_mounted_below() {
+        let region = "71 65 0:1 / /run/gpool/leases/01/region rw - tmpfs gpool rw\n";
+        for source in ["/run/gpool", "/run", "/"] {
+            assert_eq!(found(&with_mount(source, &["rbind", "ro"]), region), 1, "{source}");
+            assert_eq!(found(&with_mount(source, &["bind", "ro"]), region), 0, "{source} without what is below");
+            assert_eq!(found(&with_mount(source, &["rbind", "rro"]), region), 0, "{source} read-only all the way");
+        }
+        assert_eq!(found(&with_mount("/run/gpool/gpool.sock", &["rbind", "ro"]), region), 0);
+        let elsewhere = "71 65 0:1 / /run/other rw - tmpfs other rw\n";
+        assert_eq!(found(&with_mount("/run", &["rbind", "ro"]), elsewhere), 0);
+        let own = "71 65 0:1 / /run rw - tmpfs tmpfs rw\n";
+        assert_eq!(found(&with_mount("/", &["rbind", "ro"]), own), 1, "ours lies on a mount below the source");
+    }
+}

@@ -1,0 +1,30 @@
+//! What the hook may still do once it runs: it reads what others wrote, and that as root.
+
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs,
+};
+
+/// What the hook needs.
+const KEPT: CapabilitySet = CapabilitySet::empty()
+    // The init's mount table and its root, whatever user the init is.
+    .union(CapabilitySet::SYS_PTRACE)
+    // Bundles and roots of other users, where engines map user ids.
+    .union(CapabilitySet::DAC_READ_SEARCH);
+
+/// Gives up every capability that the hook does not need, for this process and whatever it would execute. Called before
+/// there is a second thread.
+///
+/// Who lacks the right to give something up has little to give: a failure is no reason to stop a container.
+pub fn keep_what_the_hook_needs() {
+    let _ = set_no_new_privs(true);
+    let _ = clear_ambient_capability_set();
+    for capability in CapabilitySet::all().difference(KEPT).iter() {
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    if let Ok(had) = capabilities(None) {
+        let kept = had.permitted.intersection(KEPT);
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+        let _ = set_capabilities(None, sets);
+    }
+}
