@@ -14,6 +14,7 @@
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
 //! | `refusals` | which allocations were refused, and who has what they wanted |
 //! | `auditor` | what leases report, against what the device saw |
+//! | `privilege` | what root is given up once everything is set up |
 //! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
 //! | `elf` | what a library exports, and which build it is |
 //!
@@ -33,6 +34,7 @@ mod hang;
 mod http;
 mod lease;
 mod occupants;
+mod privilege;
 mod procfs;
 mod refusals;
 mod region;

@@ -1,4 +1,4 @@
-//! Starting up in order: configuration, one instance, GPUs, gates, leases that were, and the socket last.
+//! Starting up in order: configuration, one instance, GPUs, privileges given up, gates, leases that were, and the socket last.
 
 use crate::attendant::Mailbox;
 use crate::device::{DriverFiles, NvmlInventory};
@@ -85,6 +85,7 @@ fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn 
     if gpus.len() > ServerSet::LIMIT {
         return Err(format!("NVML shows {} GPUs, and one supervisor serves {}", gpus.len(), ServerSet::LIMIT).into());
     }
+    crate::privilege::keep_what_is_needed()?;
     let mailbox = Mailbox::new()?;
     let (post, waker) = (mailbox.post(), mailbox.post());
     let (gatekeeper, _thread) = gatekeeper::start(gpus.len(), move |notice| post.put(notice))?;

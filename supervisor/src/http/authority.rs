@@ -1,18 +1,21 @@
 //! Who is on the other side of a connection, and what they may do.
 
+use super::listener::Side;
 use crate::cgroup;
 use crate::lease::Leases;
 use crate::procfs::WatchedProcess;
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
 use rustix::net::sockopt::socket_peercred;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// The process on the other side, as the kernel knows it.
+/// The process on the other side, as the kernel knew it when the connection was taken.
 pub struct Peer {
     pub uid: u32,
-    pid: HostPid,
-    in_group: bool,
+    groups: Vec<u32>,
+    administrators: String,
+    /// Held from then on, so that its pid cannot be reused; none if it had ended.
+    process: Option<WatchedProcess>,
     in_lease: bool,
 }
 
@@ -28,19 +31,27 @@ impl Peer {
     pub fn of(stream: &UnixStream, leases: &Leases) -> Result<Self, ErrorBody> {
         let credentials = socket_peercred(stream).map_err(|_| refused("the peer has no credentials"))?;
         let pid = HostPid(credentials.pid.as_raw_nonzero().get() as u32);
-        let group = nix::unistd::Group::from_name(&leases.configuration.socket.group).ok().flatten();
-        let in_group = group.is_some_and(|group| {
-            credentials.gid.as_raw() == group.gid.as_raw() || peer_groups(stream).contains(&group.gid.as_raw())
-        });
-        Ok(Self { uid: credentials.uid.as_raw(), pid, in_group, in_lease: is_in_a_lease(pid, leases) })
+        let mut groups = peer_groups(stream);
+        groups.push(credentials.gid.as_raw());
+        let process = WatchedProcess::open(pid).ok().filter(|process| is_the_peer(stream, process));
+        let in_lease = is_in_a_lease(pid, leases) || process.as_ref().is_none_or(WatchedProcess::has_ended);
+        let administrators = leases.configuration.socket.group.clone();
+        Ok(Self { uid: credentials.uid.as_raw(), groups, administrators, process, in_lease })
     }
 
-    /// The process itself, held so that its pid cannot be reused.
+    /// Whose connections its own counts among.
+    pub fn side(&self) -> Side {
+        if self.in_lease { Side::Tenants } else { Side::User(self.uid) }
+    }
+
+    /// The process itself.
     ///
     /// # Errors
     /// When it has ended.
     fn process(&self) -> Result<WatchedProcess, ErrorBody> {
-        WatchedProcess::open(self.pid).map_err(|_| refused("the peer has ended"))
+        let ended = || refused("the peer has ended");
+        let held = self.process.as_ref().filter(|process| !process.has_ended()).ok_or_else(ended)?;
+        Ok(WatchedProcess { name: held.name, pidfd: held.pidfd.try_clone().map_err(|_| ended())? })
     }
 
     /// Who makes the container for which this peer asks: itself, or its parent if it asks for that one.
@@ -57,7 +68,12 @@ impl Peer {
 
     /// May change everything.
     pub fn administers(&self) -> bool {
-        !self.in_lease && (self.uid == 0 || self.in_group)
+        !self.in_lease && (self.uid == 0 || self.is_in_the_group())
+    }
+
+    fn is_in_the_group(&self) -> bool {
+        let group = nix::unistd::Group::from_name(&self.administrators).ok().flatten();
+        group.is_some_and(|group| self.groups.contains(&group.gid.as_raw()))
     }
 
     /// # Errors
@@ -93,6 +109,28 @@ fn peer_groups(stream: &UnixStream) -> Vec<u32> {
     };
     groups.truncate(if result == 0 { length as usize / size_of::<u32>() } else { 0 });
     groups
+}
+
+/// Whether the process that has the peer's pid now is the peer: kernels from 6.5 on hand the peer itself out
+/// (SO_PEERPIDFD, include/uapi/asm-generic/socket.h). On others the moment between connecting and this is open.
+fn is_the_peer(stream: &UnixStream, process: &WatchedProcess) -> bool {
+    const SO_PEERPIDFD: nix::libc::c_int = 77;
+    let mut raw: nix::libc::c_int = -1;
+    let mut length = size_of::<nix::libc::c_int>() as nix::libc::socklen_t;
+    let place = (&raw mut raw).cast();
+    // SAFETY: `place` is as long as `length` says, and the kernel writes a descriptor of ours or nothing.
+    let result =
+        unsafe { nix::libc::getsockopt(stream.as_raw_fd(), nix::libc::SOL_SOCKET, SO_PEERPIDFD, place, &mut length) };
+    match (result, std::io::Error::last_os_error().raw_os_error()) {
+        (0, _) if raw >= 0 => {
+            // SAFETY: just made for us by the kernel, and nobody else's.
+            let peer = unsafe { OwnedFd::from_raw_fd(raw) };
+            // The peer lives, so its pid is its own.
+            !WatchedProcess { name: process.name, pidfd: peer }.has_ended()
+        }
+        (_, Some(nix::libc::ENOPROTOOPT)) => true,
+        _ => false,
+    }
 }
 
 /// A process inside a lease has no say, whoever it is; nor has one that ended before it could be looked at.

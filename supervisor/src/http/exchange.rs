@@ -170,4 +170,25 @@ mod tests {
         }
         assert!(read(b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n").is_err());
     }
+
+    /// Every request of the corpus, cut off at each byte, with each byte changed, and with each header said twice.
+    #[test]
+    fn no_bytes_break_the_reader() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/corpus/request");
+        for entry in std::fs::read_dir(corpus).unwrap() {
+            let plain = std::fs::read(entry.unwrap().path()).unwrap();
+            for at in 0..plain.len() {
+                let _ = read(&plain[..at]);
+                for byte in [0, b'\r', b' ', b':', b'9', 0x80, 0xff] {
+                    let mut changed = plain.clone();
+                    changed[at] = byte;
+                    if let Ok(request) = read(&changed) {
+                        assert!(request.body.len() <= BODY_LIMIT);
+                    }
+                    changed.insert(at, b'\n');
+                    let _ = read(&changed);
+                }
+            }
+        }
+    }
 }

@@ -1,9 +1,9 @@
-//! Listening: one supervisor a socket, a thread a connection, so many at most for each user.
+//! Listening: one supervisor a socket, a thread a connection, so many at most for each user and for all tenants.
 
+use super::authority::Peer;
 use super::routes::serve;
 use crate::lease::Leases;
 use crate::service::Identity;
-use rustix::net::sockopt::socket_peercred;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use std::time::Duration;
 const ROOT_CONNECTIONS: usize = 256;
 /// Connections of any other user served at once.
 const USER_CONNECTIONS: usize = 8;
-/// Connections of all other users together.
+/// Connections of all other users together, and of all processes in leased containers together.
 const OTHER_CONNECTIONS: usize = 64;
 /// A peer that sends or takes nothing for so long is let go.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -76,48 +76,61 @@ impl Listener {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             };
-            let Ok(uid) = socket_peercred(&stream).map(|peer| peer.uid.as_raw()) else { continue };
             let limits = stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)));
+            // Now, while the peer is most likely to be there: its pid may be another's by the time it has asked.
+            let Ok(peer) = Peer::of(&stream, leases) else { continue };
+            let side = peer.side();
             // Beyond its limit a user's connection is closed at once, and keeps nobody else waiting.
-            if limits.is_err() || !open.enter(uid) {
+            if limits.is_err() || !open.enter(side) {
                 continue;
             }
             let (leases, counted) = (leases.clone(), open.clone());
             let spawned = std::thread::Builder::new().name("connection".into()).spawn(move || {
                 // A peer that went away is its own affair.
-                let _ = serve(stream, &leases, &identity);
-                counted.leave(uid);
+                let _ = serve(stream, &peer, &leases, &identity);
+                counted.leave(side);
             });
             if spawned.is_err() {
-                open.leave(uid);
+                open.leave(side);
             }
         }
     }
 }
 
-/// Open connections by user.
+/// Whose connections are counted together. A leased container's root is not the host's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// Processes of leased containers.
+    Tenants,
+    /// A user of the host.
+    User(u32),
+}
+
+/// Open connections by side.
 #[derive(Default)]
-struct Open(Mutex<BTreeMap<u32, usize>>);
+struct Open(Mutex<BTreeMap<Side, usize>>);
 
 impl Open {
-    fn enter(&self, uid: u32) -> bool {
-        let mut by_user = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let others: usize = by_user.iter().filter(|(user, _)| **user != 0).map(|(_, count)| *count).sum();
-        let mine = by_user.entry(uid).or_default();
-        let fits = match uid {
-            0 => *mine < ROOT_CONNECTIONS,
-            _ => *mine < USER_CONNECTIONS && others < OTHER_CONNECTIONS,
+    fn enter(&self, side: Side) -> bool {
+        let mut by_side = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_other = |side: &Side| matches!(side, Side::User(uid) if *uid != 0);
+        let others: usize = by_side.iter().filter(|(side, _)| is_other(side)).map(|(_, count)| *count).sum();
+        let mine = by_side.entry(side).or_default();
+        let fits = match side {
+            Side::User(0) => *mine < ROOT_CONNECTIONS,
+            Side::User(_) => *mine < USER_CONNECTIONS && others < OTHER_CONNECTIONS,
+            Side::Tenants => *mine < OTHER_CONNECTIONS,
         };
         *mine += usize::from(fits);
         fits
     }
 
-    fn leave(&self, uid: u32) {
-        let mut by_user = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_user.get_mut(&uid) {
+    fn leave(&self, side: Side) {
+        let mut by_side = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_side.get_mut(&side) {
             *count -= 1;
             if *count == 0 {
-                by_user.remove(&uid);
+                by_side.remove(&side);
             }
         }
     }
@@ -130,10 +143,14 @@ mod tests {
     #[test]
     fn nobody_can_take_all_connections() {
         let open = Open::default();
-        assert_eq!((0..100).filter(|_| open.enter(1000)).count(), USER_CONNECTIONS);
-        assert_eq!((1001..1100).filter(|uid| open.enter(*uid)).count(), OTHER_CONNECTIONS - USER_CONNECTIONS);
-        assert!(open.enter(0), "root is served");
-        open.leave(1000);
-        assert!(open.enter(1000));
+        let entered = |sides: &mut dyn Iterator<Item = Side>| sides.filter(|side| open.enter(*side)).count();
+        assert_eq!(entered(&mut (0..100).map(|_| Side::User(1000))), USER_CONNECTIONS);
+        assert_eq!(entered(&mut (1001..1100).map(Side::User)), OTHER_CONNECTIONS - USER_CONNECTIONS);
+        assert_eq!(entered(&mut (0..1000).map(|_| Side::Tenants)), OTHER_CONNECTIONS);
+        assert!(open.enter(Side::User(0)), "root of the host is served");
+        open.leave(Side::User(1000));
+        assert!(open.enter(Side::User(1000)));
+        open.leave(Side::Tenants);
+        assert!(open.enter(Side::Tenants));
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 const FOLLOW_PERIOD: Duration = Duration::from_secs(5);
 
 /// Answers one connection.
-pub fn serve(mut stream: UnixStream, leases: &Arc<Leases>, identity: &Identity) -> io::Result<()> {
+pub fn serve(mut stream: UnixStream, peer: &Peer, leases: &Arc<Leases>, identity: &Identity) -> io::Result<()> {
     let request = match Request::read(&mut stream) {
         Ok(request) => request,
         Err(error) => return answer(&mut stream, &Err::<Value, _>(error)),
@@ -28,7 +28,7 @@ pub fn serve(mut stream: UnixStream, leases: &Arc<Leases>, identity: &Identity) 
     if request.method == "GET" && request.path == "/v1/events" {
         return events(&mut stream, &request, leases);
     }
-    let outcome = Peer::of(&stream, leases).and_then(|peer| route(&request, &peer, leases, identity));
+    let outcome = route(&request, peer, leases, identity);
     answer(&mut stream, &outcome)
 }
 
