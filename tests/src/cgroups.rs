@@ -98,6 +98,16 @@ pub fn remove(name: &str) -> bool {
     directories(name).is_empty()
 }
 
+/// Removes the empty directories below those of `name`, bottom-up, and leaves `name` itself.
+pub fn remove_below(name: &str) {
+    for top in directories(name) {
+        for directory in below(&top).iter().skip(1).rev() {
+            // A directory with processes refuses, and is found by whoever counts.
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
 /// Removes what runs left whose outermost process is gone.
 pub fn sweep_dead_runs() {
     for root in hierarchies() {

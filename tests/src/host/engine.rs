@@ -5,10 +5,11 @@ use super::succeeded;
 use crate::failure::{Context, Result, ensure};
 use crate::image;
 use crate::stage::Stage;
+use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const HOME: &str = "/run/gpool-docker";
 
@@ -51,6 +52,27 @@ impl Engine {
     /// Docker's own sentence.
     pub fn docker_text(&self, arguments: &[&str]) -> Result<String> {
         succeeded(&format!("docker {}", arguments.join(" ")), self.docker(arguments)?)
+    }
+
+    /// Tells the running engine of another runtime.
+    pub fn add_runtime(&self, name: &str, program: &Path) -> Result<()> {
+        let file = format!("{HOME}/daemon.json");
+        let text = fs::read_to_string(&file).context(&file)?;
+        let mut settings: serde_json::Value = serde_json::from_str(&text).context(&file)?;
+        settings["runtimes"][name] = serde_json::json!({"path": program});
+        fs::write(&file, settings.to_string()).context(&file)?;
+        self.process.signal(Signal::HUP)?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.docker_text(&["info", "-f", "{{json .Runtimes}}"])?.contains(&format!("{name:?}")) {
+            ensure(Instant::now() < deadline, || format!("dockerd does not take the runtime {name}"))?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Starts `docker` and does not wait for it.
+    pub fn start_docker(&self, arguments: &[&str]) -> Result<Child> {
+        client(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("docker cannot be started")
     }
 
     /// Makes the image from local files.

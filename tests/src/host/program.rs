@@ -37,6 +37,12 @@ impl Program {
         self.process.id()
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, signal).context(format!("{} is gone", self.name))
+    }
+
     /// All it has written.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()

@@ -10,8 +10,10 @@ mod frozen_holder;
 mod garbage_control;
 mod garbage_report;
 mod host_containerd;
+mod hostile;
 mod hung_container;
 mod kill_storm;
+mod kill_matrix;
 mod killed_half_way;
 mod latency_class;
 mod limits;
@@ -26,6 +28,7 @@ mod pass_through;
 mod paused;
 mod playground;
 mod random_kills;
+mod real_bundles;
 mod real_driver;
 pub(crate) mod seven_tenants;
 mod several_gpus;
@@ -366,6 +369,24 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "tenants that load the driver past the shim are found, frozen or killed by class, and no others",
         limit_s: 90,
         run: Place::Inside(bypass::run),
+    },
+    Scenario {
+        name: "hostile-tenants",
+        what: "tenants that flood, fork, preload and ask for more harm neither a neighbour nor the supervisor",
+        limit_s: 180,
+        run: Place::Inside(hostile::run),
+    },
+    Scenario {
+        name: "real-bundles",
+        what: "two hundred config.json of real engines: untouched without a request, nothing lost with one",
+        limit_s: 240,
+        run: Place::Inside(real_bundles::run),
+    },
+    Scenario {
+        name: "kill-matrix",
+        what: "wrapper, hook, runc, shim, init and supervisor killed at every stage: every lease comes back, once",
+        limit_s: 240,
+        run: Place::Inside(kill_matrix::run),
     },
     Scenario {
         name: "truncated-report",
