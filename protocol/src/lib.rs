@@ -7,8 +7,8 @@
 
 mod class;
 mod client;
-mod driver;
 mod connection;
+mod driver;
 mod error;
 mod explanation;
 mod guarded;

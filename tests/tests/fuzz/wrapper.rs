@@ -58,7 +58,7 @@ fn search_specs(times: usize) {
 fn search_states(times: usize) {
     feed("state", times, |bytes| {
         let words = ["create-runtime", "01TEST", "--socket", "/proc/no/socket", "--shim", "/etc/hostname"];
-        let status = run_hook(&words.map(OsString::from), &mut &bytes[..]);
+        let status = run_hook(&words.map(OsString::from), &mut &bytes[..], &mut Vec::new());
         assert_eq!(status, 1, "no such container can be bound");
     });
 }
