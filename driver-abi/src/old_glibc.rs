@@ -18,6 +18,8 @@ pub const OLD_GLIBC_LIBRARIES: &str =
 macro_rules! needs_old_glibc {
     (library) => {
         $crate::first_versions!(
+            "dlclose",
+            "dlerror",
             "dlopen",
             "dlsym",
             "log",
@@ -31,19 +33,15 @@ macro_rules! needs_old_glibc {
             "pthread_key_delete",
             "pthread_setspecific",
         );
-        $crate::system_calls!("stat64" 4, "fstat64" 5, "gettid" 186, "getrandom" 318, "statx" 332);
+        $crate::system_calls!("stat64" 4, "fstat64" 5, "gettid" 186, "getrandom" 318, "memfd_create" 319, "statx" 332);
         // Since 2.12, which has a version of its own.
         $crate::hidden_function!(
             "pthread_setname_np",
             ".symver gpool_old_pthread_setname_np, pthread_setname_np@GLIBC_2.12",
             "jmp qword ptr [rip + gpool_old_pthread_setname_np@GOTPCREL]"
         );
-        // Since 2.18, and weak in Rust's library, which does without where its address is zero.
-        ::core::arch::global_asm!(
-            ".globl __cxa_thread_atexit_impl",
-            ".hidden __cxa_thread_atexit_impl",
-            ".set __cxa_thread_atexit_impl, 0"
-        );
+        // Newer ones (2.18, 2.29), and weak in Rust's library, which does without where their address is zero.
+        $crate::absent_functions!("__cxa_thread_atexit_impl", "posix_spawn_file_actions_addchdir_np");
     };
     (program) => {
         $crate::needs_old_glibc!(library);
@@ -114,6 +112,19 @@ macro_rules! system_calls {
             concat!("mov edi, ", $number),
             "xor eax, eax",
             "jmp qword ptr [rip + syscall@GOTPCREL]"
+        );)*
+    };
+}
+
+/// Functions whose address is zero.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! absent_functions {
+    ($($name:literal),* $(,)?) => {
+        $(::core::arch::global_asm!(
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!(".set ", $name, ", 0")
         );)*
     };
 }

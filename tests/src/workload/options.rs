@@ -80,12 +80,34 @@ pub(super) struct Options {
     /// Only start programs like this one that allocate by all ways, eight at a time, and kill so many of them.
     #[arg(long, value_name = "KILLS")]
     pub(super) storm: Option<u32>,
+    /// Only write zeros over this part of a file, `PATH:OFFSET:BYTES`, again and again.
+    #[arg(long, value_name = "PART")]
+    pub(super) erase: Option<Part>,
     /// Only look: so many times, a fifth of a second apart, say what NVML shows of the device's processes and use.
     #[arg(long, value_name = "TIMES")]
     pub(super) monitor: Option<u32>,
     /// The same, asked by the crate nvml-wrapper.
     #[arg(long, value_name = "TIMES")]
     pub(super) monitor_by_crate: Option<u32>,
+}
+
+/// A part of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) path: PathBuf,
+    pub(super) offset: u64,
+    pub(super) bytes: usize,
+}
+
+impl std::str::FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut pieces = text.rsplitn(3, ':');
+        let (bytes, offset, path) = (pieces.next(), pieces.next(), pieces.next());
+        let read = || Some(Part { path: path?.into(), offset: offset?.parse().ok()?, bytes: bytes?.parse().ok()? });
+        read().ok_or_else(|| format!("{text:?} is no PATH:OFFSET:BYTES"))
+    }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -100,6 +122,13 @@ mod tests {
 
     fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
         Options::try_parse_from([&["gpool-tenant"], arguments].concat())
+    }
+
+    #[test]
+    fn a_part_of_a_file_has_a_place_and_a_length() {
+        let part = parse(&["--erase", "/a:b:128:16"]).unwrap().erase;
+        assert_eq!(part, Some(Part { path: "/a:b".into(), offset: 128, bytes: 16 }));
+        assert!(parse(&["--erase", "/a:16"]).is_err());
     }
 
     #[test]

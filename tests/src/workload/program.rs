@@ -5,12 +5,14 @@ use super::context::Context;
 use super::driver::Driver;
 use super::latency::summary;
 use super::memory::Holding;
-use super::options::Options;
+use super::options::{Options, Part};
 use super::work::{Shared, Worker};
 use super::{check, nvml, nvml_by_crate, say, sharing, storm};
 use clap::Parser;
 use serde_json::json;
 use std::ffi::c_int;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -25,6 +27,9 @@ pub fn run() -> ExitCode {
     if let Some(times) = options.monitor_by_crate {
         nvml_by_crate::monitor(times);
         return ExitCode::SUCCESS;
+    }
+    if let Some(part) = &options.erase {
+        return erase(part);
     }
     if let Some(kills) = options.storm {
         storm::rage(kills, options.seed);
@@ -90,6 +95,19 @@ fn contexts<'a>(options: &Options, driver: &'a Driver) -> Vec<Context<'a>> {
     let (contexts, only_copies) = (options.contexts.get(), options.only_copies);
     let create = |gpu| (0..contexts).map(move |_| Context::create(driver, gpu, copy_bytes, only_copies));
     (0..gpus).flat_map(create).collect()
+}
+
+/// Without a pause: what stands there for a moment may have been read.
+fn erase(part: &Part) -> ExitCode {
+    let zeros = vec![0; part.bytes];
+    let written = File::options().write(true).open(&part.path).and_then(|file| {
+        loop {
+            file.write_all_at(&zeros, part.offset)?;
+        }
+    });
+    let Err(error): Result<std::convert::Infallible, std::io::Error> = written;
+    eprintln!("{}: {error}", part.path.display());
+    ExitCode::FAILURE
 }
 
 /// Allocates what was asked for, then reports every second and tries again what was refused. Returns the latencies of
