@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long containers are killed.
-const DURATION: Duration = Duration::from_secs(60);
+const DURATION: Duration = Duration::from_secs(30);
 /// Name, share, cap in GiB and kernel length in microseconds.
 const TENANTS: [(&str, &str, u64, u64); 3] =
     [("one", "0.3", 4, 300), ("two", "0.4", 8, 2000), ("three", "0.2", 2, 5000)];
