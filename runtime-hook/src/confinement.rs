@@ -31,15 +31,22 @@ fn mount_table() -> Vec<u8> {
     std::fs::read("/proc/self/mountinfo").unwrap_or_default()
 }
 
-/// gpool's own places on the host.
+/// gpool's own places on the host, and those of the kernel's that it relies on.
 fn own_places(configuration: &Configuration) -> Vec<PathBuf> {
     let parent = |path: &Path| path.parent().unwrap_or(path).to_owned();
+    // A socket outside the usual place may lie in a directory of everybody's.
+    let socket = match parent(&configuration.socket.path) {
+        directory if directory.starts_with(&configuration.paths.run_dir) => directory,
+        _ => configuration.socket.path.clone(),
+    };
     let places = [
         configuration.paths.run_dir.clone(),
         configuration.paths.shim_dir.clone(),
         configuration.paths.hook.clone(),
-        parent(&configuration.socket.path),
+        socket,
         parent(Path::new(DEFAULT_PATH)),
+        // Through it a process leaves the cgroup by which it is known to be the lease's.
+        PathBuf::from("/sys/fs/cgroup"),
     ];
     places.into_iter().map(|place| place.canonicalize().unwrap_or(place)).collect()
 }
@@ -165,6 +172,16 @@ mod tests {
         }
         assert_eq!(found(&with_mount("/run/gpool-other", &["rbind"]), ""), 0);
         assert_eq!(found(&with_mount("/usr/lib/gpool/../gpool", &["bind", "rw"]), ""), 1);
+    }
+
+    #[test]
+    fn cgroups_may_not_be_written_and_a_socket_among_others_is_guarded_alone() {
+        let mut configuration = Configuration::default();
+        assert!(is_unenforced(&with_mount("/sys/fs/cgroup", &["rbind"]), &configuration).is_err());
+        assert!(is_unenforced(&with_mount("/sys", &["rbind"]), &configuration).is_err());
+        configuration.socket.path = "/run/gpool.sock".into();
+        assert_eq!(is_unenforced(&with_mount("/run/containers/storage", &["rbind"]), &configuration), Ok(false));
+        assert!(is_unenforced(&with_mount("/run/gpool.sock", &["bind"]), &configuration).is_err());
     }
 
     #[test]

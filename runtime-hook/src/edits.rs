@@ -52,7 +52,7 @@ pub fn check_image(image: &Image) -> Result<(), ErrorBody> {
     Err(ErrorBody::new(
         ErrorCode::ShimNotOnTop,
         "/dev is a symbolic link in the image, and what a lease puts there could come to lie elsewhere",
-        "use an image in which /dev is a directory or absent",
+        "use an image whose /dev is no link",
     ))
 }
 

@@ -70,11 +70,12 @@ impl Occupants {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if std::mem::take(&mut state.is_asked) {
-                return true;
-            }
+            // First of all: somebody who asks again and again must not keep what is done at the deadline from it.
             if left.is_zero() {
                 return false;
+            }
+            if std::mem::take(&mut state.is_asked) {
+                return true;
             }
             state = self.asked.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -106,5 +107,7 @@ mod tests {
         occupants.ask();
         assert!(occupants.wait(Instant::now() + Duration::from_secs(60)));
         assert!(!occupants.wait(Instant::now()));
+        occupants.ask();
+        assert!(!occupants.wait(Instant::now()), "the deadline comes first");
     }
 }

@@ -52,9 +52,9 @@ pub fn sample(leases: &Leases, inventory: &NvmlInventory) {
     }
 }
 
-/// Asks NVML once who holds what on each GPU; of one that does not answer nothing is known.
-pub fn note_memory(leases: &Leases, inventory: &NvmlInventory) -> Vec<Occupancy> {
-    let mut occupancies = vec![Occupancy::default(); leases.gpus.len()];
+/// Asks NVML once who holds what on each GPU; none of one that does not answer.
+pub fn note_memory(leases: &Leases, inventory: &NvmlInventory) -> Vec<Option<Occupancy>> {
+    let mut occupancies = vec![None; leases.gpus.len()];
     for (index, gpu) in leases.gpus.iter().enumerate() {
         let (before, since) = (claims(leases, index), Instant::now());
         match inventory.occupancy(gpu.index) {
@@ -63,7 +63,7 @@ pub fn note_memory(leases: &Leases, inventory: &NvmlInventory) -> Vec<Occupancy>
                 learn_context_cost(leases, index, &before, &after, &occupancy);
                 note_foreign(leases, index, &occupancy, &after);
                 leases.occupants.note(index, since, occupancy.present.iter().copied().collect());
-                occupancies[index] = occupancy;
+                occupancies[index] = Some(occupancy);
             }
             Err(error) => eprintln!("gpool-supervisor: {error}"),
         }

@@ -8,6 +8,9 @@ use gpool_shared_region::{SLOT_BYTES, SLOTS, VERSION};
 /// How long a new process waits for the supervisor to have seen it. Without the wait, a process killed at once
 /// after its first allocation could be charged to nobody.
 const ACCEPT_LIMIT_NS: u64 = 500_000_000;
+/// First look for the supervisor's answer; each further one is twice as late, up to the second figure.
+const ACCEPT_PAUSE_NS: u64 = 25_000;
+const ACCEPT_PAUSE_MOST_NS: u64 = 200_000;
 
 /// A process's place in the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +63,8 @@ pub fn take_slot(region: &Region, process_id: i32, number: u64, lock: impl Fn(us
 fn wait_until_accepted(region: &Region, index: usize, registration: u64) {
     let start_ns = clock::now_ns();
     let accepted = &region.control().slots[index].accepted;
+    // The supervisor has been rung and mostly answers in a fraction of this.
+    let mut pause_ns = ACCEPT_PAUSE_NS;
     loop {
         let now_ns = clock::now_ns();
         if accepted.load(Ordering::Acquire) == registration
@@ -68,7 +73,8 @@ fn wait_until_accepted(region: &Region, index: usize, registration: u64) {
         {
             return;
         }
-        clock::sleep_until_ns(now_ns + 200_000);
+        clock::sleep_until_ns(now_ns + pause_ns);
+        pause_ns = (pause_ns * 2).min(ACCEPT_PAUSE_MOST_NS);
     }
 }
 

@@ -12,7 +12,7 @@ mod process;
 use crate::cgroup;
 use crate::device::Occupancy;
 use crate::lease::{Leases, Members, class_policy};
-use crate::procfs::{ProcessName, WatchedProcess};
+use crate::procfs::{self, ProcessName, WatchedProcess};
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
 use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
@@ -64,10 +64,12 @@ impl Guard {
         }
     }
 
-    /// Looks at every process that uses a GPU; `occupancies` is what NVML says of each GPU, in order.
-    pub fn look(&mut self, leases: &Leases, members: &Members, occupancies: &[Occupancy]) {
+    /// Looks at every process that uses a GPU; `occupancies` is what NVML says of each GPU, in order, none where it says
+    /// nothing.
+    pub fn look(&mut self, leases: &Leases, members: &Members, occupancies: &[Option<Occupancy>]) {
         let charges = charges(leases);
-        let with_context: BTreeSet<HostPid> = occupancies.iter().flat_map(|gpu| gpu.present.iter().copied()).collect();
+        let with_context: BTreeSet<HostPid> =
+            occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
         self.look_at_members(leases, &charges, members, &with_context);
         self.look_at_caps(leases, &charges, members, occupancies);
         let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
@@ -126,7 +128,8 @@ impl Guard {
         if !has_context && !holds_device {
             return None;
         }
-        let libraries = process::libraries(pid);
+        // Nothing can be said of what cannot be read.
+        let libraries = process::libraries(pid)?;
         let mapped = |is_cuda: bool| {
             let its = || libraries.iter().filter(|library| library.is_cuda == is_cuda);
             match its().any(|library| charge.is_shim(library)) {
@@ -148,7 +151,7 @@ impl Guard {
             lease_id: charge.lease_id.clone(),
             container_id: charge.container_id.clone(),
             pid,
-            name: process::name(pid),
+            name: procfs::comm(pid),
             is_registered,
             libraries: libraries.iter().map(view).collect(),
             finding: bypass.map(in_words),
@@ -189,12 +192,12 @@ impl Guard {
         leases: &Leases,
         charges: &BTreeMap<TenantId, Charge>,
         members: &Members,
-        occupancies: &[Occupancy],
+        occupancies: &[Option<Occupancy>],
     ) {
         self.caps.retain(|(tenant, _), _| charges.contains_key(tenant));
         for (tenant, charge) in charges {
             for gpu in &charge.gpus {
-                let Some(occupancy) = occupancies.get(*gpu) else { continue };
+                let Some(Some(occupancy)) = occupancies.get(*gpu) else { continue };
                 let its = members.get(tenant).into_iter().flatten().filter_map(|pid| occupancy.by_process.get(pid));
                 let (processes, held_bytes) =
                     its.fold((0, 0u64), |(n, sum), bytes| (n + 1, sum.saturating_add(*bytes)));
@@ -214,7 +217,8 @@ impl Guard {
                 }
             }
         }
-        self.has_looked = true;
+        // Until NVML has spoken once, what leases held before is not known.
+        self.has_looked |= occupancies.iter().any(Option::is_some);
     }
 
     /// Processes that use a GPU and belong to no lease.
@@ -238,7 +242,7 @@ impl Guard {
                 "process {} ({}) of the cgroup {place} uses a GPU without a lease: nothing paces it, and what it holds \
                  counts as taken",
                 name.pid,
-                process::name(name.pid)
+                procfs::comm(name.pid)
             );
             leases.events.note(EventKind::Outside, Default::default(), message);
         }

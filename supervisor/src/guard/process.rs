@@ -22,11 +22,6 @@ pub struct Library {
     pub build_id: Option<BuildId>,
 }
 
-/// What the process calls itself; empty when it has ended.
-pub fn name(pid: HostPid) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
-}
-
 /// Whether the process has a character device open that is one of `devices`, by major and minor number.
 pub fn holds_device(pid: HostPid, devices: &BTreeSet<(u32, u32)>) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -42,18 +37,31 @@ pub fn holds_device(pid: HostPid, devices: &BTreeSet<(u32, u32)>) -> bool {
     })
 }
 
-/// The libraries named as the driver's that the process has mapped, each file once.
-pub fn libraries(pid: HostPid) -> Vec<Library> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    named_mappings(&maps)
+/// The libraries named as the driver's that the process has mapped, each file once; none if nobody can tell, as it
+/// has ended or has not begun.
+pub fn libraries(pid: HostPid) -> Option<Vec<Library>> {
+    let maps = maps(pid)?;
+    let found = named_mappings(&maps)
         .into_iter()
         .map(|(range, path, is_cuda)| {
             // The file itself, whatever has been done to its path since: works for deleted files and in every namespace.
             let file = File::open(format!("/proc/{pid}/map_files/{range}"));
             let build_id = file.and_then(|file| elf::build_id(&file)).ok().flatten();
-            Library { path: path.to_owned(), is_cuda, build_id }
+            let path = path.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
+            Library { path, is_cuda, build_id }
         })
-        .collect()
+        .collect();
+    Some(found)
+}
+
+/// Its mappings as text, in which names of files may be of any bytes. Of a process whose first thread has ended the other
+/// threads tell.
+fn maps(pid: HostPid) -> Option<String> {
+    let of = |path: String| fs::read(path).ok().filter(|maps| !maps.is_empty());
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let maps = of(format!("/proc/{pid}/maps"))
+        .or_else(|| threads().find_map(|thread| of(format!("{}/maps", thread.path().display()))))?;
+    Some(String::from_utf8_lossy(&maps).into_owned())
 }
 
 /// Of the text of a maps file: range, path and kind of the first mapping of each driver library with code in it.
@@ -120,17 +128,16 @@ mod tests {
         let pid = HostPid(child.id());
         let seen = (0..1000).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
-            libraries(pid).pop()
+            libraries(pid)?.pop()
         });
         fs::remove_file(&library).unwrap();
-        let after = libraries(pid);
-        let called = name(pid);
+        let after = libraries(pid).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(seen.map(|library| library.build_id), Some(Some(BuildId("feed".into()))));
         assert_eq!((after.len(), after[0].is_cuda, after[0].build_id.clone()), (1, true, Some(BuildId("feed".into()))));
-        assert!(after[0].path.ends_with("libcuda.so.1 (deleted)") && called == "program");
-        assert!(libraries(pid).is_empty() && name(pid).is_empty());
+        assert!(after[0].path.ends_with("libcuda.so.1 (deleted)"));
+        assert!(libraries(pid).is_none());
     }
 
     #[test]

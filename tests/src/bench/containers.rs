@@ -32,17 +32,22 @@ pub fn start(
     }
 }
 
-fn start_plain(host: &Host, name: &str, tenant: &Tenant, more: &[&str]) -> Result<Container> {
-    let mut options: Vec<String> = ["run", "-d", "--runtime=runc", "--name", name].map(String::from).to_vec();
+/// What gives a container of plain runc the GPU and the driver's own libraries.
+pub fn plain_options() -> Vec<String> {
     let libraries = ["libcuda.so.1", "libnvidia-ml.so.1"]
         .map(|library| format!("{SIMULATED_GPU}/lib/{library}:{}/{library}:ro", image::LIBRARIES));
     let state = format!("{SIMULATED_GPU}/state:{SIMULATED_GPU}/state");
-    let mounts = libraries.into_iter().chain([state]).chain(tenant.mount());
-    options.extend(mounts.flat_map(|mount| ["-v".to_owned(), mount]));
+    let mounts = libraries.into_iter().chain([state]).flat_map(|mount| ["-v".to_owned(), mount]);
     let nodes = ["nvidia0", "nvidiactl", "nvidia-uvm"];
-    options.extend(
-        nodes.iter().flat_map(|node| ["--device".to_owned(), format!("{SIMULATED_GPU}/dev/{node}:/dev/{node}:rw")]),
-    );
+    let nodes =
+        nodes.iter().flat_map(|node| ["--device".to_owned(), format!("{SIMULATED_GPU}/dev/{node}:/dev/{node}:rw")]);
+    ["--runtime=runc".to_owned()].into_iter().chain(mounts).chain(nodes).collect()
+}
+
+fn start_plain(host: &Host, name: &str, tenant: &Tenant, more: &[&str]) -> Result<Container> {
+    let mut options: Vec<String> = ["run", "-d", "--name", name].map(String::from).to_vec();
+    options.extend(plain_options());
+    options.extend(tenant.mount().into_iter().flat_map(|mount| ["-v".to_owned(), mount]));
     options.push(image::NAME.to_owned());
     options.extend(tenant.command());
     options.extend(more.iter().map(|option| option.to_string()));

@@ -167,7 +167,8 @@ pub const FIGURES: &[Figure] = &[
         "ratio",
         Median,
         Nothing,
-        "the hot path, thread CPU time per call with two threads over one; native: a private atomic counter",
+        "the hot path, thread CPU time per call with two threads, each on a processor of its own, over one; \
+         native: a private atomic counter",
     ),
     host(
         "gate.launch_eight_threads",
@@ -223,6 +224,20 @@ pub const FIGURES: &[Figure] = &[
         Median,
         Nothing,
         "gpool-runtime run of `true` with a request, 200 times, one after the other; native: runc run without",
+    ),
+    host(
+        "start.true_added",
+        "us",
+        Median,
+        AtMost(50.0),
+        "`true` in a leased container, from fork to its end, median of 200; native: in the same container under runc",
+    ),
+    host(
+        "start.cuinit_added",
+        "us",
+        Median,
+        AtMost(200.0),
+        "a process that loads libcuda, calls cuInit and ends, median of 200; native: in the same container under runc",
     ),
     simulated(
         "handoff.p50",

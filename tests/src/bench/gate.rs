@@ -5,6 +5,7 @@ use super::process_cost::thread_cpu_ns;
 use super::sheet::{Sheet, median};
 use crate::failure::Result;
 use gpool_interposer_logic::{Process, Work};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, ScopedJoinHandle};
@@ -142,12 +143,23 @@ fn many_over_one(threads: usize, stack_bytes: usize, work: impl Fn() -> f64 + Sy
     average_of(threads, stack_bytes, &work) / alone
 }
 
+/// Binds the calling thread to a processor of its own, as long as there are enough: moved about, it would begin with
+/// cold caches. Where that is refused it is measured unbound.
+fn pin(number: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    let mut own = CpuSet::new();
+    own.set(processors[number % processors.len()]);
+    let _ = sched_setaffinity(None, &own);
+}
+
 /// No number when a thread cannot be had.
 fn average_of(threads: usize, stack_bytes: usize, work: &(impl Fn() -> f64 + Sync)) -> f64 {
     let is_started = &AtomicBool::new(false);
     let total: f64 = std::thread::scope(|scope| {
-        let one = |_| {
+        let one = |number: usize| {
             let measured = move || {
+                pin(number);
                 while !is_started.load(Ordering::Acquire) {
                     std::thread::yield_now();
                 }

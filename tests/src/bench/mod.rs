@@ -5,8 +5,8 @@
 //!
 //! Rooms: `figures` and `catalog` (names and promises), `sheet` and `table` (what was measured), `sharing` with `trio`,
 //! `phases` and `lending` (three tenants), `entitlements`, `latency` and `containers` (other tenants), `calls` and
-//! `call_cost` (calls in a container), `allocation` (on the stand), `gate` and `null_driver` (the gate alone), `runtime` and `bundle` (whole processes
-//! of the OCI runtime), `decide` and `host_decide` (the scheduler).
+//! `call_cost` (calls in a container), `starts` (processes in a container), `allocation` (on the stand), `gate` and
+//! `null_driver` (the gate alone), `runtime` and `bundle` (whole processes of the OCI runtime), `decide` and `host_decide` (the scheduler).
 
 mod allocation;
 mod bundle;
@@ -27,6 +27,7 @@ mod process_cost;
 mod runtime;
 mod sharing;
 mod sheet;
+mod starts;
 mod table;
 mod trio;
 
@@ -54,7 +55,7 @@ struct Section {
 }
 
 /// In between stand those without containers: meanwhile the places of ended leases run out.
-const SECTIONS: [Section; 8] = [
+const SECTIONS: [Section; 9] = [
     Section { name: "sharing", measure: |host, _, sheet| sharing::measure(host, sheet) },
     Section { name: "entitled", measure: |host, _, sheet| entitlements::measure(host, sheet) },
     Section { name: "latency", measure: |host, _, sheet| latency::measure(host, sheet) },
@@ -65,6 +66,7 @@ const SECTIONS: [Section; 8] = [
     },
     Section { name: "alloc", measure: |host, _, sheet| allocation::measure(host, sheet) },
     Section { name: "calls", measure: |host, _, sheet| calls::measure(host, sheet) },
+    Section { name: "starts", measure: |host, _, sheet| starts::measure(host, sheet) },
     Section { name: "runtime", measure: |host, inside, sheet| runtime::measure(host, &inside.cgroup_parent, sheet) },
 ];
 

@@ -13,10 +13,11 @@ mod driver;
 mod latency;
 mod memory;
 mod nvml;
-mod nvml_by_crate;
+mod nvml_wrapped;
 mod options;
 mod program;
 mod sharing;
+mod starts;
 mod storm;
 mod work;
 

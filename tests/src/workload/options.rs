@@ -80,6 +80,12 @@ pub(super) struct Options {
     /// Only start programs like this one that allocate by all ways, eight at a time, and kill so many of them.
     #[arg(long, value_name = "KILLS")]
     pub(super) storm: Option<u32>,
+    /// Only start `true`, and a program that does nothing but cuInit, so many times each, and say how long each took.
+    #[arg(long, value_name = "TIMES")]
+    pub(super) time_starts: Option<u32>,
+    /// Be that program.
+    #[arg(long)]
+    pub(super) only_start: bool,
     /// Only write zeros over this part of a file, `PATH:OFFSET:BYTES`, again and again.
     #[arg(long, value_name = "PART")]
     pub(super) erase: Option<Part>,

@@ -7,7 +7,7 @@ use super::latency::summary;
 use super::memory::Holding;
 use super::options::{Options, Part};
 use super::work::{Shared, Worker};
-use super::{check, nvml, nvml_by_crate, say, sharing, storm};
+use super::{check, nvml, nvml_wrapped, say, sharing, starts, storm};
 use clap::Parser;
 use serde_json::json;
 use std::ffi::c_int;
@@ -25,7 +25,16 @@ pub fn run() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Some(times) = options.monitor_by_crate {
-        nvml_by_crate::monitor(times);
+        nvml_wrapped::monitor(times);
+        return ExitCode::SUCCESS;
+    }
+    if let Some(times) = options.time_starts {
+        return starts::time(times);
+    }
+    if options.only_start {
+        let driver = Driver::load();
+        // SAFETY: takes no pointer.
+        check("cuInit", unsafe { (driver.init)(0) });
         return ExitCode::SUCCESS;
     }
     if let Some(part) = &options.erase {
