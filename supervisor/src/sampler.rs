@@ -91,8 +91,9 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
 }
 
 /// A process with one context that claimed the same before and after NVML was asked shows what its context costs
-/// beyond its claim, if that is exact but for images, which then count as a part of the context. The least cost seen counts, and for its own lease alone: what a program holds
-/// beyond its account, or lies about, is not its neighbours' loss. New leases of the GPU begin with what was seen last.
+/// beyond its claim, if that is exact but for images, which then count as a part of the context. The least cost seen
+/// counts, and for its own lease alone: what a program holds beyond its account, or lies about, is not its neighbours'
+/// loss. New leases of the GPU begin with what was seen last.
 fn learn_context_cost(leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupancy: &Occupancy) {
     let mut book = leases.book();
     for lease in book.leases.values_mut().filter(|lease| lease.place_of(gpu).is_some()) {

@@ -95,7 +95,8 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     })
 }
 
-/// What all devices have in common: values of a plausible device of compute capability 8.0. What is not listed is 0: absent or off.
+/// What all devices have in common: values of a plausible device of compute capability 8.0. What is not listed is 0:
+/// absent or off.
 fn attribute_value(attribute: CUdeviceAttribute) -> c_int {
     match attribute {
         CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK

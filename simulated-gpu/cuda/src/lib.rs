@@ -1,7 +1,8 @@
 //! The simulated libcuda.so.1: an implementation of the CUDA driver API on a simulated device.
 //!
 //! Kernels compute nothing and take a computed time (see `launch`), and so do memsets and copies within a device; copies
-//! from and to the host take none (see `transfer`). All streams of a context share one in-order queue. Private export tables are refused. Nothing is ever printed.
+//! from and to the host take none (see `transfer`). All streams of a context share one in-order queue. Private export
+//! tables are refused. Nothing is ever printed.
 
 #![allow(non_snake_case)] // the functions have the names of cuda.h
 

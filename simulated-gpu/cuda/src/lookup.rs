@@ -27,8 +27,8 @@ macro_rules! table {
 
 pub(crate) use table;
 
-/// Every function of this library but those in `program_entries`. The versions are those of NVIDIA's cudaTypedefs.h; where only one variant is
-/// here, its version decides nothing.
+/// Every function of this library but those in `program_entries`. The versions are those of NVIDIA's cudaTypedefs.h; where
+/// only one variant is here, its version decides nothing.
 fn entries() -> [Entry; 151] {
     table! {
         "cuInit" 2000 cuInit;

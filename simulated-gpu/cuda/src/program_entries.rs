@@ -1,4 +1,5 @@
-//! The functions that deal with programs, and what libraries that compile them call besides, for look-ups by name. The versions are those of NVIDIA's cudaTypedefs.h.
+//! The functions that deal with programs, and what libraries that compile them call besides, for look-ups by name. The
+//! versions are those of NVIDIA's cudaTypedefs.h.
 
 use crate::lookup::{Entry, table};
 use crate::{
