@@ -4,7 +4,7 @@
 
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::succeeded;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -156,6 +156,10 @@ impl Downloads {
 
     /// Makes `place` by what `fetch` unpacks in a directory of its own, whole or not at all.
     fn once(&self, place: &Path, fetch: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
+        fs::create_dir_all(&self.root).context(self.root.display())?;
+        // Scenarios that run together may want the same; who comes second finds it here.
+        let lock = place.with_extension("lock");
+        let lock = File::create(&lock).and_then(|file| file.lock().map(|()| file)).context(lock.display())?;
         if place.is_dir() {
             return Ok(());
         }
@@ -167,6 +171,7 @@ impl Downloads {
         let fetched =
             fetch(&work).and_then(|unpacked| fs::rename(&unpacked, place).context(format!("{}", place.display())));
         let _ = fs::remove_dir_all(&work);
+        drop(lock);
         fetched
     }
 }

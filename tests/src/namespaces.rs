@@ -56,7 +56,8 @@ pub fn run(arguments: &[String], limit: Duration) -> Result<Ended> {
         return Err(Failure::new("containers with namespaces of their own need root; run this as root"));
     }
     cgroups::sweep_dead_runs();
-    let parent = cgroups::parent_name(std::process::id());
+    // The main thread has the process's id, and another thread one that no process has.
+    let parent = cgroups::parent_name(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
     let janitor = Janitor::start(&parent)?;
     let mut command = Command::new("/usr/bin/unshare");
     command.args(["--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]);

@@ -1,10 +1,11 @@
-//! Runs the integration scenarios one after the other, each in namespaces of its own.
+//! Runs the integration scenarios, each in namespaces of its own.
 
 use crate::failure::{Failure, Result};
 use crate::janitor;
 use crate::namespaces::{self, Ended, Inside};
-use crate::scenarios::{Place, SCENARIOS, Scenario};
+use crate::scenarios::{Place, SCENARIOS, Scenario, TOGETHER};
 use std::process::{ExitCode, ExitStatus};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// `gpool-integration [--list] [FILTER]`: runs the scenarios whose name contains FILTER.
@@ -39,24 +40,38 @@ fn one(name: &str, inside: &Inside) -> Result<ExitCode> {
     }
 }
 
+/// Scenarios that measure run first, each alone; the others then two at a time, since they mostly wait.
 fn all<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> ExitCode {
-    let (mut passed, mut failed) = (0, 0);
-    for scenario in scenarios {
-        let start = Instant::now();
-        let ended = match scenario.run {
-            Place::Outside(run) => run().map(|()| Ended::With(ExitStatus::default())),
-            _ => namespaces::run(&[scenario.name.to_owned()], Duration::from_secs(scenario.limit_s)),
-        };
-        let verdict = match ended {
-            Ok(Ended::With(status)) if status.success() => "ok".to_owned(),
-            Ok(Ended::With(status)) => format!("FAILED ({status})"),
-            Ok(Ended::TimedOut) => format!("FAILED (still running after {} s)", scenario.limit_s),
-            Err(failure) => format!("FAILED ({failure})"),
-        };
-        *(if verdict == "ok" { &mut passed } else { &mut failed }) += 1;
-        println!("{:32}{verdict}  {:.1} s", scenario.name, start.elapsed().as_secs_f64());
-    }
-    println!("{passed} passed, {failed} failed");
+    let (mut others, alone): (Vec<&Scenario>, Vec<&Scenario>) =
+        scenarios.partition(|scenario| TOGETHER.contains(&scenario.name));
+    others.sort_by_key(|scenario| TOGETHER.iter().position(|name| *name == scenario.name));
+    let mut verdicts: Vec<bool> = alone.into_iter().map(judged).collect();
+    let queue = Mutex::new(others.into_iter());
+    let lane = || std::iter::from_fn(|| queue.lock().ok()?.next()).map(judged).collect::<Vec<bool>>();
+    std::thread::scope(|scope| {
+        let lanes = [scope.spawn(lane), scope.spawn(lane)];
+        // A lane that panicked has judged nothing well.
+        lanes.into_iter().for_each(|lane| verdicts.extend(lane.join().unwrap_or_else(|_| vec![false])));
+    });
+    let passed = verdicts.iter().filter(|passed| **passed).count();
+    println!("{passed} passed, {} failed", verdicts.len() - passed);
     // A filter that matches nothing is a mistake, not a success.
-    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if passed > 0 && passed == verdicts.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs one scenario and says how it ended; whether it passed.
+fn judged(scenario: &Scenario) -> bool {
+    let start = Instant::now();
+    let ended = match scenario.run {
+        Place::Outside(run) => run().map(|()| Ended::With(ExitStatus::default())),
+        _ => namespaces::run(&[scenario.name.to_owned()], Duration::from_secs(scenario.limit_s)),
+    };
+    let verdict = match ended {
+        Ok(Ended::With(status)) if status.success() => "ok".to_owned(),
+        Ok(Ended::With(status)) => format!("FAILED ({status})"),
+        Ok(Ended::TimedOut) => format!("FAILED (still running after {} s)", scenario.limit_s),
+        Err(failure) => format!("FAILED ({failure})"),
+    };
+    println!("{:32}{verdict}  {:.1} s", scenario.name, start.elapsed().as_secs_f64());
+    verdict == "ok"
 }

@@ -39,9 +39,12 @@ mod simulated_gpu;
 mod simulated_gpus;
 mod supervisor_hung;
 mod supervisor_restart;
+mod together;
 mod truncated_report;
 mod upgrade;
 mod whole_images;
+
+pub use together::TOGETHER;
 
 use crate::failure::{Failure, Result, ensure};
 use crate::host::{Container, Host};

@@ -1,0 +1,33 @@
+//! Which scenarios may run beside another one.
+
+/// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
+pub const TOGETHER: [&str; 15] = [
+    "whole-images",
+    "real-driver",
+    "cuda-programs",
+    "monitoring-programs",
+    "real-bundles",
+    "podman",
+    "memory-cap",
+    "shared-memory",
+    "docker",
+    "nvidia-smi",
+    "containerd",
+    "crun",
+    "odd-images",
+    "refusals",
+    "loader-matrix",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenarios::SCENARIOS;
+
+    #[test]
+    fn each_name_is_a_scenario_s() {
+        for name in TOGETHER {
+            assert!(SCENARIOS.iter().any(|scenario| scenario.name == name), "{name}");
+        }
+    }
+}
