@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-const PLANNED: [&str; 8] = ["run", "stats", "evict", "usage", "queue", "quota", "mig", "wait"];
+const PLANNED: [&str; 7] = ["stats", "evict", "usage", "queue", "quota", "mig", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -88,6 +88,9 @@ pub enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Run a command of this host with a share, without a container engine: in a cgroup below the caller's, and with a
+    /// mount and a PID namespace of its own. As root; the exit code is the command's, 125 if it was not started
+    Run(RunOptions),
     /// Tell container engines of gpool's runtime, or take that back
     Runtime {
         /// What to do with them.
@@ -117,6 +120,41 @@ pub enum Verb {
         /// For which shell
         shell: clap_complete::Shell,
     },
+}
+
+/// What a command asks for, in the words of the request keys, and the command.
+#[derive(Debug, Clone, Args)]
+pub struct RunOptions {
+    /// Share of the GPU, 0.01 to 1
+    #[arg(long, value_name = "SHARE")]
+    pub fraction: Option<String>,
+    /// The most that it may have, not below the share; otherwise idle time may be used
+    #[arg(long, value_name = "SHARE")]
+    pub limit: Option<String>,
+    /// Memory cap, contexts included: 4GiB, 4G, bytes or 25% [default: the share of the GPU's memory]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Number of GPUs, all or none
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<String>,
+    /// How it uses the GPU: latency, batch, notebook or train
+    #[arg(long, value_name = "CLASS")]
+    pub class: Option<String>,
+    /// Before whom it is served: guaranteed, burst or scavenger
+    #[arg(long, value_name = "PRIORITY")]
+    pub priority: Option<String>,
+    /// Who pays
+    #[arg(long, value_name = "NAME")]
+    pub team: Option<String>,
+    /// Any other key that a container may carry as gpool.io/KEY; may be repeated
+    #[arg(long = "key", value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub keys: Vec<(String, String)>,
+    /// Run it as this user, by name or number [default: root]
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// Verbs of `gpool gpu`.
@@ -277,6 +315,12 @@ fn with_planned_verbs(command: Command) -> Command {
     })
 }
 
+/// `KEY=VALUE`
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("write KEY=VALUE".to_owned())
+}
+
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.filter(|interval| interval.as_millis() >= 50).ok_or("an interval is at least 0.05 seconds".to_owned())
@@ -338,15 +382,25 @@ mod tests {
 
     #[test]
     fn planned_verbs_are_refused_by_name_whatever_follows() {
-        for line in
-            ["gpool quota set --team x 5", "gpool run --fraction 0.3 -- true", "gpool evict --help", "gpool mig"]
-        {
+        for line in ["gpool quota set --team x 5", "gpool stats --now", "gpool evict --help", "gpool mig"] {
             let Err(Failure::Refused(ExitStatus::Usage, sentence)) = parsed(line) else {
                 panic!("{line} was not refused")
             };
             assert!(sentence.contains(line.split(' ').nth(1).unwrap()), "{sentence}");
         }
         assert!(matches!(parsed("gpool qouta"), Err(Failure::Clap(_))));
+    }
+
+    #[test]
+    fn a_command_is_what_stands_behind_the_dashes() {
+        let line = "gpool run --fraction 0.3 --key mode=slice -- a --fraction b";
+        let Verb::Run(options) = parsed(line).unwrap().verb else { panic!("no run") };
+        assert_eq!((options.fraction.as_deref(), options.user), (Some("0.3"), None));
+        assert_eq!(options.keys, [("mode".to_owned(), "slice".to_owned())]);
+        assert_eq!(options.command, ["a", "--fraction", "b"]);
+        for line in ["gpool run", "gpool run a", "gpool run --fraction 0.3 --", "gpool run --key a -- true"] {
+            assert!(matches!(parsed(line), Err(Failure::Clap(_))), "{line}");
+        }
     }
 
     #[test]

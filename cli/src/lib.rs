@@ -40,6 +40,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         }
         Verb::Simulate(simulation) => return commands::simulate::run(simulation),
         Verb::Runtime { verb } => return commands::runtime::run(verb),
+        Verb::Run(options) => return commands::run::run(options),
         _ => {}
     }
     let client = arguments.client()?;
@@ -54,6 +55,8 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Explain { id, format } => commands::explain::run(&client, &id, format),
         Verb::Events { follow, format } => commands::events::run(&client, follow, format),
         Verb::Info { format } => commands::info::run(&client, format),
-        Verb::Completion { .. } | Verb::Doctor { .. } | Verb::Simulate(_) | Verb::Runtime { .. } => Ok(()),
+        Verb::Completion { .. } | Verb::Doctor { .. } | Verb::Simulate(_) | Verb::Runtime { .. } | Verb::Run(_) => {
+            Ok(())
+        }
     }
 }

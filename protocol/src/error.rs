@@ -48,6 +48,8 @@ pub enum ErrorCode {
     LowLevelRuntimeAbsent,
     #[serde(rename = "GPOOL-E503")]
     EngineConfiguration,
+    #[serde(rename = "GPOOL-E511")]
+    CommandNotPrepared,
 }
 
 impl ErrorCode {
@@ -73,6 +75,7 @@ impl ErrorCode {
             ErrorCode::BundleInvalid => "GPOOL-E501",
             ErrorCode::LowLevelRuntimeAbsent => "GPOOL-E502",
             ErrorCode::EngineConfiguration => "GPOOL-E503",
+            ErrorCode::CommandNotPrepared => "GPOOL-E511",
         }
     }
 }

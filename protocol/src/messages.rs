@@ -34,6 +34,9 @@ pub struct LeaseRequest {
     /// then waits for the container as long as the parent lives.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked_for_parent: bool,
+    /// Whether nothing starts again under this id: its place is then free at once when it ends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub starts_once: bool,
     /// Whether the container is so little confined that its share cannot be enforced. An older wrapper refuses some
     /// such containers and does not see the others.
     #[serde(default)]

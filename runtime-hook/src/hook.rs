@@ -139,11 +139,26 @@ fn create_runtime(call: &Call, state: &[u8]) -> Result<(), ErrorBody> {
     let spec = read_spec(Path::new(bundle));
     // crun says where the root is; under user namespaces config.json may be unreadable.
     let root = state["root"].as_str().or(spec["root"]["path"].as_str()).ok_or_else(|| invalid("no root"))?;
+    check_and_bind(call, HostPid(pid), &Path::new(bundle).join(root), &spec)
+}
+
+fn check_and_bind(call: &Call, init_pid: HostPid, root: &Path, spec: &Value) -> Result<(), ErrorBody> {
     // Before the lease is bound: a container that does not start needs none.
-    mounted::check(pid, &Path::new(bundle).join(root), &spec, &call.shims)?;
+    mounted::check(init_pid.0, root, spec, &call.shims)?;
     let client = Client::new(&call.socket).with_timeout(BIND_PATIENCE);
-    client.post::<_, Value>(&format!("/v1/leases/{}/bind", call.lease), &BindRequest { init_pid: HostPid(pid) })?;
+    client.post::<_, Value>(&format!("/v1/leases/{}/bind", call.lease), &BindRequest { init_pid })?;
     Ok(())
+}
+
+/// Does for a command of the host what the hook in `spec` does for a container.
+///
+/// # Errors
+/// A shim is not on top, or the supervisor refuses.
+pub fn bind_command(spec: &Value, init_pid: HostPid) -> Result<(), ErrorBody> {
+    let hooks = spec["hooks"]["createRuntime"].as_array().into_iter().flatten();
+    let words = hooks.flat_map(|hook| hook["args"].as_array().into_iter().flatten().skip(1));
+    let words: Vec<OsString> = words.filter_map(|word| word.as_str().map(OsString::from)).collect();
+    check_and_bind(&Call::read(&words)?, init_pid, Path::new("/"), spec)
 }
 
 /// config.json of the bundle, or null if it cannot be read.

@@ -24,6 +24,8 @@ pub struct Applicant<'a> {
     pub bundle: &'a Path,
     /// Whether the process that makes the container is the parent of this one, which ends before.
     pub asked_for_parent: bool,
+    /// Whether nothing starts again under this id, so that its place need not be kept.
+    pub starts_once: bool,
 }
 
 /// A granted lease whose edits are in.
@@ -64,6 +66,7 @@ pub fn lease_into(
         request,
         asked_for_parent: applicant.asked_for_parent,
         unenforced,
+        starts_once: applicant.starts_once,
     };
     let client = Client::new(&configuration.socket.path);
     let mut granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;

@@ -9,6 +9,8 @@
 //! start if a shim is not on top. As podman's `precreate` hook it also does what `gpool-runtime` does to
 //! `config.json`, for hosts whose podman keeps its runtime.
 //!
+//! `gpool-run` runs a command of the host under a lease, for people without containers.
+//!
 //! A library with thin programs around it, so that tests can give it other paths.
 #![forbid(unsafe_code)]
 
@@ -30,6 +32,7 @@ mod podman;
 mod precreate;
 mod privilege;
 mod report;
+mod run;
 mod search_path;
 mod spec;
 mod wrapper;
@@ -37,4 +40,5 @@ mod wrapper;
 pub use hook::run_hook;
 pub use low_level::Launch;
 pub use privilege::keep_what_the_hook_needs;
+pub use run::run_command;
 pub use wrapper::{Installation, prepare, run};

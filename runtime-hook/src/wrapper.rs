@@ -107,7 +107,12 @@ fn find_request(creation: &Creation) -> Result<Option<Requested>, ErrorBody> {
 
 fn honour(requested: Requested, creation: &Creation, configuration: &Configuration) -> Result<(), ErrorBody> {
     let Requested { bundle, config, mut spec, described } = requested;
-    let container = Applicant { container_id: container_id(creation)?, bundle: bundle.path(), asked_for_parent: false };
+    let container = Applicant {
+        container_id: container_id(creation)?,
+        bundle: bundle.path(),
+        asked_for_parent: false,
+        starts_once: false,
+    };
     let leased = lease_into(&mut spec, &described, &container, configuration)?;
     let Some(leased) = leased else { return Ok(()) };
     bundle.replace(&config, &spec).inspect_err(|_| leased.give_back())

@@ -26,7 +26,8 @@ const NEEDED: [&str; 9] = [
 ];
 
 /// What a package of gpool would install, the shims left out.
-const OWN: [&str; 4] = ["bin/gpool", "bin/gpool-supervisor", "bin/gpool-runtime", "libexec/gpool-hook"];
+const OWN: [&str; 5] =
+    ["bin/gpool", "bin/gpool-supervisor", "bin/gpool-runtime", "libexec/gpool-hook", "libexec/gpool-run"];
 
 /// The shims of one generation.
 pub const SHIMS: [&str; 2] = ["libgpool-cuda.so", "libgpool-nvml.so"];

@@ -9,6 +9,7 @@ pub mod info;
 pub mod inspect;
 pub mod pause;
 pub mod ps;
+pub mod run;
 pub mod runtime;
 pub mod simulate;
 pub mod top;

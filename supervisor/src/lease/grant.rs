@@ -137,6 +137,7 @@ impl Leases {
             priority: asked.request.priority,
             team: asked.request.team.clone(),
             unenforced: asked.unenforced,
+            starts_once: asked.starts_once,
             paused: false,
             memory_cap_bytes: placed.memory_bytes,
             owner_uid: uid,
@@ -325,7 +326,7 @@ impl Leases {
         let message = format!("ended {}: {cause}", lease.record.container_id.short());
         self.events.note(EventKind::LeaseEnded, about(&lease.record, None), message);
         let hold = Duration::from_millis(self.configuration.lease.hold_ms);
-        if lease.record.init.is_some() && !hold.is_zero() {
+        if lease.record.init.is_some() && !lease.record.starts_once && !hold.is_zero() {
             let gpus = lease.gpus().collect();
             book.held.push(Held { record: lease.record, gpus, until: Instant::now() + hold });
         }

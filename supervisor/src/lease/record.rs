@@ -87,6 +87,9 @@ pub struct Record {
     /// Whether its container is not confined, so that the share cannot be enforced.
     #[serde(default)]
     pub unenforced: bool,
+    /// Whether nothing starts again under its container's id.
+    #[serde(default)]
+    pub starts_once: bool,
     /// Whether its gate is kept closed.
     #[serde(default)]
     pub paused: bool,

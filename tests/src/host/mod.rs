@@ -17,7 +17,7 @@ pub use program::Program;
 use crate::census::Census;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::meter::MeterReader;
-use crate::namespaces::Inside;
+use crate::namespaces::{Inside, PATH};
 use crate::stage::Stage;
 use gpool_protocol::{Client, DEFAULT_SOCKET, Event, EventKind, LeaseView, SupervisorInfo};
 use gpool_simulated_hardware::DriverVersion;
@@ -140,7 +140,16 @@ impl Host {
 
     /// Runs the command line tool.
     pub fn gpool(&self, arguments: &[&str]) -> Result<Output> {
-        Command::new(self.stage.program("gpool")).args(arguments).output().context("gpool cannot be started")
+        self.command("gpool").args(arguments).output().context("gpool cannot be started")
+    }
+
+    /// One of the programs, which finds the others by their names.
+    pub fn command(&self, name: &str) -> Command {
+        let program = self.stage.program(name);
+        let own = program.parent().map(|directory| directory.display().to_string()).unwrap_or_default();
+        let mut command = Command::new(&program);
+        command.env("PATH", format!("{own}:{PATH}"));
+        command
     }
 
     /// Runs `docker` and returns what it said, whatever that is.

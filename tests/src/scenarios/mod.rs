@@ -30,6 +30,7 @@ mod playground;
 mod random_kills;
 mod real_bundles;
 mod real_driver;
+mod run_command;
 pub(crate) mod seven_tenants;
 mod several_gpus;
 mod shared_memory;
@@ -174,6 +175,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "containerd through ctr, with the annotations that its plugin for Kubernetes sets",
         limit_s: 90,
         run: Place::Inside(engines::containerd::run),
+    },
+    Scenario {
+        name: "run-command",
+        what: "gpool run: commands of the host with a share, their ends, what they see, and what is left",
+        limit_s: 120,
+        run: Place::Inside(run_command::run),
     },
     Scenario {
         name: "refusals",

@@ -1,0 +1,148 @@
+//! The command's cgroup, below the caller's own: limits of a session, a unit or a Slurm job go on to hold.
+
+use super::unprepared;
+use gpool_protocol::ErrorBody;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The v1 hierarchies in which the command gets a group: by these it is known, frozen and counted.
+const CONTROLLERS: [&str; 4] = ["devices", "memory", "freezer", "pids"];
+/// How long the kernel may take to let the last process of a group go.
+const EMPTY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The groups of one command. Removed when dropped.
+pub struct Cgroup {
+    directories: Vec<PathBuf>,
+}
+
+impl Cgroup {
+    /// Makes a group of this name in each hierarchy, and takes away those whose `gpool-run` was killed.
+    ///
+    /// # Errors
+    /// There is no hierarchy in which one can be made.
+    pub fn make(name: &str) -> Result<Self, ErrorBody> {
+        let read = |path| fs::read_to_string(path).map_err(|error| unprepared(format!("{path} cannot be read"), error));
+        let parents = parents(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?);
+        let mut cgroup = Self { directories: Vec::new() };
+        let mut refused = std::io::Error::from(std::io::ErrorKind::Unsupported);
+        for parent in parents {
+            remove_leftovers(&parent);
+            let directory = parent.join(format!("gpool-{name}"));
+            match fs::create_dir(&directory) {
+                Ok(()) => cgroup.directories.push(directory),
+                Err(error) => refused = error,
+            }
+        }
+        if cgroup.directories.is_empty() {
+            return Err(unprepared("no cgroup can be made below the caller's own", refused));
+        }
+        Ok(cgroup)
+    }
+
+    /// Puts a process into the groups.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn take(&self, pid: u32) -> Result<(), ErrorBody> {
+        for directory in &self.directories {
+            let file = directory.join("cgroup.procs");
+            fs::write(&file, pid.to_string())
+                .map_err(|error| unprepared(format!("{} cannot be written", file.display()), error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + EMPTY_PATIENCE;
+        for directory in &self.directories {
+            while fs::remove_dir(directory).is_err() && directory.exists() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+/// The directories of the caller's own groups: `own` is /proc/self/cgroup, `table` the mount table.
+fn parents(own: &str, table: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let names: Vec<&str> = controllers.split(',').collect();
+        let wanted = controllers.is_empty() || names.iter().any(|name| CONTROLLERS.contains(name));
+        let Some((point, root)) = table.lines().filter(|_| wanted).find_map(|line| hierarchy(line, &names)) else {
+            continue;
+        };
+        // In a cgroup namespace the mount's root is not the hierarchy's.
+        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(path.trim_start_matches('/')));
+        let directory = if below.as_os_str().is_empty() { point.to_owned() } else { point.join(below) };
+        if !found.contains(&directory) {
+            found.push(directory);
+        }
+    }
+    found
+}
+
+/// Mount point and root of the hierarchy with these controllers, if this line of the mount table is its.
+fn hierarchy<'a>(line: &'a str, controllers: &[&str]) -> Option<(&'a Path, &'a str)> {
+    let (before, after) = line.split_once(" - ")?;
+    let mut fields = before.split(' ').skip(3);
+    let (root, point) = (fields.next()?, fields.next()?);
+    let mut after = after.split(' ');
+    let (kind, options) = (after.next()?, after.nth(1)?);
+    let fits = match kind {
+        "cgroup2" => controllers == [""],
+        "cgroup" => controllers.iter().all(|name| options.split(',').any(|option| option == *name)),
+        _ => false,
+    };
+    fits.then_some((Path::new(point), root))
+}
+
+/// Takes away empty groups of calls that are no more. One that holds processes stays: the kernel refuses it.
+fn remove_leftovers(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix("gpool-run-")).unwrap_or_default();
+        // The name begins with the pid of its maker, and twelve more digits; see `fresh_id`.
+        let pid = rest.len().checked_sub(12).map(|end| &rest[..end]).unwrap_or_default();
+        if !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()) && !Path::new("/proc").join(pid).exists() {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+30 24 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro
+31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw,nsdelegate
+32 30 0:28 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices
+33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+34 30 0:30 /job /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer
+";
+
+    #[test]
+    fn groups_are_made_below_the_callers_own() {
+        let own = "9:freezer:/job/step\n8:cpu,cpuacct:/x\n7:devices:/\n1:name=systemd:/y\n0::/user.slice\n";
+        let want = ["/sys/fs/cgroup/freezer/step", "/sys/fs/cgroup/devices", "/sys/fs/cgroup/unified/user.slice"];
+        assert_eq!(parents(own, TABLE), want.map(PathBuf::from));
+        assert_eq!(parents("0::/\n", "31 30 0:27 / /sys/fs/cgroup rw - cgroup2 c rw\n"), [Path::new("/sys/fs/cgroup")]);
+        assert!(parents("0::/\n", "").is_empty());
+    }
+
+    #[test]
+    fn only_groups_of_dead_calls_are_leftovers() {
+        let parent = tempfile::tempdir().unwrap();
+        let own = format!("gpool-run-{}aaaaaaaaaaaa", std::process::id());
+        let names = ["gpool-run-4194305aaaaaaaaaaaa", &own, "gpool-run-x", "other"];
+        names.iter().for_each(|name| fs::create_dir(parent.path().join(name)).unwrap());
+        remove_leftovers(parent.path());
+        let left = names.map(|name| parent.path().join(name).exists());
+        assert_eq!(left, [false, true, true, true]);
+    }
+}

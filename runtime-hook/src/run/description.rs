@@ -1,0 +1,139 @@
+//! The command as an engine would describe a container: config.json of a container whose root is the host's.
+
+use super::order::Order;
+use super::rights;
+use crate::spec::Described;
+use gpool_protocol::{ContainerId, ENV_PREFIX, ErrorBody, ErrorCode};
+use nix::unistd::User;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Who runs the command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Person {
+    /// For the supplementary groups.
+    pub name: String,
+    /// User id.
+    pub uid: u32,
+    /// Main group.
+    pub gid: u32,
+    /// For `HOME`.
+    pub home: PathBuf,
+}
+
+impl Person {
+    /// Looks the user up by name or number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn find(name: &str) -> Result<Self, ErrorBody> {
+        let by_number = || name.parse().ok().and_then(|uid| User::from_uid(nix::unistd::Uid::from_raw(uid)).ok()?);
+        let found = User::from_name(name).ok().flatten().or_else(by_number);
+        let user = found.ok_or_else(|| {
+            ErrorBody::new(
+                ErrorCode::RequestInvalid,
+                format!("--user: this host knows no user {name:?}"),
+                "name one that getent passwd shows",
+            )
+        })?;
+        Ok(Self { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw(), home: user.dir })
+    }
+}
+
+/// A name for a command that no engine has named. It is never used again, so no place is kept under it.
+pub fn fresh_id() -> ContainerId {
+    let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    let digits: String = random.chars().filter(char::is_ascii_hexdigit).collect();
+    // A process id is unique while this process lives, should there be no random number.
+    ContainerId(format!("run-{}{}", std::process::id(), digits.get(..12).unwrap_or_default()))
+}
+
+/// The caller's environment, as far as it is text.
+fn caller_env() -> impl Iterator<Item = String> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some(format!("{}={}", name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text)
+}
+
+/// Variables that in a container would ask for something. Here only options ask; the command has them as any other.
+pub fn kept_from_the_request() -> impl Iterator<Item = String> {
+    caller_env().filter(|entry| entry.starts_with(ENV_PREFIX))
+}
+
+/// Describes `order`, with the caller's environment and working directory.
+pub fn describe(order: &Order, person: Option<&Person>) -> Value {
+    let env: Vec<String> = caller_env()
+        .filter(|entry| !entry.starts_with(ENV_PREFIX))
+        .filter(|entry| person.is_none() || !["HOME=", "USER=", "LOGNAME="].iter().any(|own| entry.starts_with(own)))
+        .chain(person.into_iter().flat_map(|person| {
+            let name = &person.name;
+            [format!("HOME={}", person.home.display()), format!("USER={name}"), format!("LOGNAME={name}")]
+        }))
+        .collect();
+    let capabilities = rights::names();
+    json!({
+        "ociVersion": "1.0.2",
+        "root": {"path": "/"},
+        "process": {
+            "args": order.command,
+            "cwd": std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            "env": env,
+            "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+        },
+        "annotations": order.annotations,
+        // True in effect: the command's /dev holds no other GPU, and it cannot make a node.
+        "linux": {"namespaces": [{"type": "mount"}, {"type": "pid"}],
+                  "resources": {"devices": [{"allow": false, "access": "rwm"}]}},
+    })
+}
+
+/// Refuses a command that asks for nothing: it would run as any other, and who types `gpool run` wants a share.
+pub fn check_asks(described: &Described) -> Result<(), ErrorBody> {
+    if described.has_request() {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::RequestInvalid,
+        "gpool run: no share is asked for",
+        "say which, for example gpool run --fraction 0.3 -- COMMAND",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::confinement::is_unenforced;
+    use crate::report::assert_presentable;
+
+    fn order(key: &str) -> Order {
+        Order { annotations: [(key.to_owned(), "0.3".to_owned())].into(), user: None, command: vec!["true".into()] }
+    }
+
+    #[test]
+    fn a_described_command_asks_and_is_confined() {
+        let spec = describe(&order("gpool.io/fraction"), None);
+        assert_eq!(check_asks(&Described::read(&spec)), Ok(()));
+        assert_eq!(is_unenforced(&spec, &Default::default()), Ok(false));
+        assert_eq!(crate::edits::check(&spec), Ok(()));
+    }
+
+    #[test]
+    fn a_command_without_a_share_and_a_user_that_is_not_there_are_refused() {
+        assert_presentable(&check_asks(&Described::read(&describe(&order("other"), None))).unwrap_err());
+        assert_presentable(&Person::find("no such user").unwrap_err());
+        assert_eq!(Person::find("0").unwrap().name, "root");
+    }
+
+    #[test]
+    fn another_user_has_its_own_home() {
+        let root = Person::find("root").unwrap();
+        let spec = describe(&order("gpool.io/fraction"), Some(&root));
+        let env = spec["process"]["env"].as_array().unwrap();
+        let homes: Vec<_> = env.iter().filter(|entry| entry.as_str().unwrap().starts_with("HOME=")).collect();
+        assert_eq!(homes, [&json!(format!("HOME={}", root.home.display()))]);
+        assert_ne!(fresh_id(), fresh_id());
+    }
+}

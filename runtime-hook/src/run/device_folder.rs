@@ -1,0 +1,80 @@
+//! The command's `/dev`: the host's, but for the nodes of GPUs that are not the lease's.
+
+use super::mounts::{attach, bind_at, make_directory};
+use super::plan::Node;
+use super::unprepared;
+use gpool_protocol::ErrorBody;
+use nix::fcntl::OFlag;
+use nix::mount::MsFlags;
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nix::unistd::mkfifo;
+use std::fs::{DirEntry, File, Permissions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+const DEV: &str = "/dev";
+/// What the driver's nodes and folders begin with: `nvidia0`, `nvidiactl`, `nvidia-caps`.
+const DRIVER: &str = "nvidia";
+/// gpool's own folder in a `/dev`, should the host's have one.
+const OWN: &str = "gpool";
+
+/// Opens `path` to find it again by its descriptor, wherever it will have been covered.
+pub fn hold(path: &Path) -> std::io::Result<File> {
+    File::options().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)
+}
+
+/// `name` below what is held.
+pub fn through(held: &File, name: &Path) -> PathBuf {
+    let held = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+    if name.as_os_str().is_empty() { held } else { held.join(name) }
+}
+
+/// Covers `/dev` with a new one: everything that the host has in it, without the driver's; then `nodes`.
+///
+/// # Errors
+/// A mount or a node that the kernel refuses.
+pub fn make(nodes: &[Node]) -> Result<(), ErrorBody> {
+    let unread = |error| unprepared("/dev cannot be read", error);
+    let dev = Path::new(DEV);
+    let old = hold(dev).map_err(unread)?;
+    let entries: Vec<DirEntry> = std::fs::read_dir(dev).and_then(Iterator::collect).map_err(unread)?;
+    attach(Some("gpool-dev"), dev, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, Some("mode=755,size=1m"))?;
+    for entry in &entries {
+        let name = entry.file_name();
+        let text = name.to_string_lossy();
+        if !text.starts_with(DRIVER) && text != OWN {
+            copy(&through(&old, Path::new(&name)), &dev.join(&name))?;
+        }
+    }
+    nodes.iter().try_for_each(make_node)
+}
+
+/// Lets `place` be what `source` is.
+fn copy(source: &Path, place: &Path) -> Result<(), ErrorBody> {
+    let failed = |error| unprepared(format!("{} cannot be made", place.display()), error);
+    let Ok(found) = source.symlink_metadata() else { return Ok(()) };
+    let kind = found.file_type();
+    if kind.is_symlink() {
+        return std::fs::read_link(source).and_then(|target| symlink(target, place)).map_err(failed);
+    }
+    if kind.is_dir() {
+        make_directory(place)?;
+        return bind_at(source, place, MsFlags::MS_REC);
+    }
+    if kind.is_fifo() {
+        mkfifo(place, Mode::from_bits_truncate(0o600)).map_err(|error| failed(error.into()))?;
+    } else {
+        File::create(place).map_err(failed)?;
+    }
+    bind_at(source, place, MsFlags::empty())
+}
+
+fn make_node(node: &Node) -> Result<(), ErrorBody> {
+    let failed = |error| unprepared(format!("the device node {} cannot be made", node.path.display()), error);
+    node.path.parent().map_or(Ok(()), make_directory)?;
+    let mode = Mode::from_bits_truncate(0o666);
+    mknod(&node.path, SFlag::S_IFCHR, mode, makedev(node.major, node.minor)).map_err(|error| failed(error.into()))?;
+    // Whatever the umask is.
+    std::fs::set_permissions(&node.path, Permissions::from_mode(0o666)).map_err(failed)
+}

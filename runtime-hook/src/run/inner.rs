@@ -1,0 +1,96 @@
+//! The inner process: init of the command's PID namespace.
+
+use super::mounts;
+use super::pipes;
+use super::plan::Plan;
+use super::rights;
+use super::signals::{self, Signals};
+use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, unprepared};
+use gpool_protocol::ErrorBody;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Gid, Pid, Uid, initgroups, setgid, setuid};
+use std::ffi::{CString, OsStr};
+use std::io::{BufReader, ErrorKind};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The word by which the program knows that it is the inner half.
+pub const VERB: &str = "--inner";
+
+/// Prepares what the plan says, waits for the word, and is the command's init. Returns the command's exit status.
+///
+/// # Errors
+/// Told to the outer half as well, which is who reports it.
+pub fn run(orders: &OsStr, words: &OsStr) -> Result<u8, ErrorBody> {
+    // Whoever kills the outer half ends the command: nobody would know of it any more.
+    set_pdeathsig(Signal::SIGKILL).map_err(|error| unprepared("its end cannot be tied to gpool-run's", error))?;
+    let (orders, mut words) = (pipes::adopt(orders, false)?, pipes::adopt(words, true)?);
+    let mut orders = BufReader::new(orders);
+    let plan: Plan = pipes::hear(&mut orders)?;
+    let ready = mounts::make(&plan);
+    pipes::say(&mut words, &ready)?;
+    if ready.is_err() {
+        // It has been told.
+        return Ok(FAILED);
+    }
+    pipes::hear::<()>(&mut orders)?;
+    become_person(&plan)?;
+    // The kernel forgets it when the user changes.
+    set_pdeathsig(Signal::SIGKILL).map_err(|error| unprepared("its end cannot be tied to gpool-run's", error))?;
+    let no_signals = |error| unprepared("signals cannot be waited for", error);
+    signals::release().map_err(no_signals)?;
+    let child = match command(&plan).spawn() {
+        Ok(child) => Pid::from_raw(child.id().cast_signed()),
+        Err(error) => return Ok(not_started(&plan, &error)),
+    };
+    let signals = Signals::catch().map_err(no_signals)?;
+    // The outer half keeps signals back until it hears this: what reached an init that does not listen would be lost.
+    pipes::say(&mut words, &())?;
+    drop((orders, words));
+    Ok(be_init(&signals, child))
+}
+
+fn become_person(plan: &Plan) -> Result<(), ErrorBody> {
+    rights::give_up()?;
+    let Some(person) = &plan.person else { return Ok(()) };
+    let refused = |error: nix::Error| unprepared(format!("it cannot become the user {}", person.name), error);
+    let name = CString::new(person.name.as_str()).map_err(|error| unprepared("the user's name", error))?;
+    initgroups(&name, Gid::from_raw(person.gid)).map_err(refused)?;
+    setgid(Gid::from_raw(person.gid)).map_err(refused)?;
+    setuid(Uid::from_raw(person.uid)).map_err(refused)
+}
+
+fn command(plan: &Plan) -> Command {
+    let mut command = Command::new(&plan.command[0]);
+    command.args(&plan.command[1..]).env_clear().current_dir(&plan.directory);
+    command.envs(plan.env.iter().filter_map(|entry| entry.split_once('=')));
+    // Its own name as it was typed; std looks for it in the new environment's PATH.
+    command.arg0(&plan.command[0]);
+    command
+}
+
+/// Says why, as a shell does, and gives the status that a shell gives.
+fn not_started(plan: &Plan, error: &std::io::Error) -> u8 {
+    let directory_is_gone = !plan.directory.is_dir();
+    let what = if directory_is_gone { plan.directory.display().to_string() } else { plan.command[0].clone() };
+    eprintln!("gpool run: {what}: {}", crate::low_level::cause(error));
+    match error.kind() {
+        ErrorKind::NotFound if !directory_is_gone => NOT_FOUND,
+        _ => NOT_EXECUTABLE,
+    }
+}
+
+/// Hands signals on and collects what ends, until the command has ended. The kernel then ends what it left behind.
+fn be_init(signals: &Signals, command: Pid) -> u8 {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, status)) if pid == command => return status as u8,
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == command => return SIGNALLED + signal as u8,
+            Ok(WaitStatus::StillAlive) => while matches!(signals.hand_on(command), Ok(false)) {},
+            Ok(_) => {}
+            Err(_) => return FAILED,
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! `gpool-run`: a command of the host under a lease, without a container engine.
+//!
+//! ```text
+//! gpool-run [--annotation KEY=VALUE ...] [--user NAME] -- COMMAND [ARGUMENT ...]
+//! ```
+//!
+//! `gpool run` reads what a person typed and executes this. It describes the command as an engine describes a container,
+//! with the host's own root, so that request, lease, edits and the look at the mount table are the same code. Then
+//!
+//! - the **outer** process asks for the lease, makes a cgroup below its own, starts the inner one in a PID namespace,
+//!   looks whether the shims are on top, binds the lease, and waits;
+//! - the **inner** process, init of that namespace, makes the mounts in a mount namespace of its own, gives up what could
+//!   undo them, starts the command and collects what it leaves.
+
+mod cgroup;
+mod description;
+mod device_folder;
+mod inner;
+mod mounts;
+mod order;
+mod outer;
+mod pipes;
+mod plan;
+mod rights;
+mod signals;
+
+use gpool_protocol::{ErrorBody, ErrorCode};
+use std::ffi::OsString;
+
+/// Exit status when gpool itself could not do what was asked, as docker has it.
+const FAILED: u8 = 125;
+/// Exit status when the command is there and cannot be executed, as a shell has it.
+const NOT_EXECUTABLE: u8 = 126;
+/// Exit status when there is no such command, as a shell has it.
+const NOT_FOUND: u8 = 127;
+/// A command that a signal ended gives this and the signal's number, as a shell has it.
+const SIGNALLED: u8 = 128;
+
+/// Runs `gpool-run` with `arguments`, the program's name left out. Returns its exit status, which is the command's.
+pub fn run_command(arguments: &[OsString]) -> u8 {
+    let outcome = match arguments {
+        [inner, orders, words] if inner == inner::VERB => inner::run(orders, words),
+        _ => order::Order::read(arguments).and_then(|order| outer::run(&order)),
+    };
+    outcome.unwrap_or_else(|error| {
+        crate::report::report(&error, None);
+        FAILED
+    })
+}
+
+/// What the kernel refused, and what can be done.
+fn unprepared(what: impl std::fmt::Display, cause: impl Into<std::io::Error>) -> ErrorBody {
+    let cause = crate::low_level::cause(&cause.into());
+    ErrorBody::new(
+        ErrorCode::CommandNotPrepared,
+        format!("the command was not started: {what} ({cause})"),
+        "gpool run needs root, and a kernel with mount, PID and cgroup namespaces; in a container it needs --privileged",
+    )
+}

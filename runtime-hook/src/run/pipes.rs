@@ -1,0 +1,77 @@
+//! How the outer and the inner process speak: two pipes, a line of JSON each way and then single words.
+
+use super::unprepared;
+use gpool_protocol::{ErrorBody, ErrorCode};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// A pipe's two ends, of which `inherited` outlives an exec.
+pub struct Ends {
+    /// Stays here.
+    pub own: OwnedFd,
+    /// Goes to the other process, which finds it by its number.
+    pub inherited: OwnedFd,
+}
+
+/// A pipe whose reading end, or whose writing end, goes to the other process.
+///
+/// # Errors
+/// No descriptors are left.
+pub fn pipe(reader_goes: bool) -> Result<Ends, ErrorBody> {
+    let failed = |error: nix::Error| unprepared("no pipe can be made", error);
+    let (reader, writer) = std::io::pipe().map_err(|error| unprepared("no pipe can be made", error))?;
+    let (reader, writer) = (OwnedFd::from(reader), OwnedFd::from(writer));
+    let (own, inherited) = if reader_goes { (writer, reader) } else { (reader, writer) };
+    fcntl(&inherited, FcntlArg::F_SETFD(FdFlag::empty())).map_err(failed)?;
+    Ok(Ends { own, inherited })
+}
+
+/// The number by which the other process finds it.
+pub fn number(fd: &OwnedFd) -> String {
+    fd.as_raw_fd().to_string()
+}
+
+/// Opens an inherited end anew, closed on exec, and closes the inherited one, which the command must not have.
+///
+/// # Errors
+/// There is no such descriptor.
+pub fn adopt(number: &OsStr, writes: bool) -> Result<File, ErrorBody> {
+    let path = std::path::Path::new("/proc/self/fd").join(number);
+    let opened = File::options().read(!writes).write(writes).open(path);
+    let opened = opened.map_err(|error| unprepared("gpool-run was not started by itself", error))?;
+    if let Some(number) = number.to_str().and_then(|number| number.parse::<i32>().ok()) {
+        let _ = nix::unistd::close(number);
+    }
+    Ok(opened)
+}
+
+/// Writes one message.
+///
+/// # Errors
+/// The other process has ended.
+pub fn say(to: &mut impl Write, message: &impl serde::Serialize) -> Result<(), ErrorBody> {
+    let mut line = serde_json::to_vec(message).map_err(|error| unprepared("a message", error))?;
+    line.push(b'\n');
+    to.write_all(&line).map_err(|error| unprepared("the other half of gpool-run has ended", error))
+}
+
+/// Reads one message.
+///
+/// # Errors
+/// The other process has ended, or says something else.
+pub fn hear<Message: serde::de::DeserializeOwned>(from: &mut BufReader<File>) -> Result<Message, ErrorBody> {
+    let mut line = String::new();
+    let read = from.read_line(&mut line);
+    let unheard = || {
+        ErrorBody::new(
+            ErrorCode::CommandNotPrepared,
+            "the command was not started: the other half of gpool-run ended before it was ready",
+            "look for a message before this one",
+        )
+    };
+    read.ok().filter(|length| *length > 0).ok_or_else(unheard)?;
+    serde_json::from_str(&line).map_err(|_| unheard())
+}

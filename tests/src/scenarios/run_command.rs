@@ -1,0 +1,210 @@
+//! `gpool run`: commands of the host with a share, without a container engine.
+
+use super::finish;
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::host::{Host, succeeded, text};
+use crate::measure;
+use crate::meter::{now_ns, usage_of};
+use crate::namespaces::{Inside, spawn_bound};
+use crate::trace::Recorder;
+use gpool_protocol::{LeaseState, LeaseView};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long something may take to begin or to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs commands that end well, badly, by signals and not at all.
+pub fn run(inside: &Inside) -> Result<()> {
+    let host = Host::start_with(inside, 2, "")?;
+    let outcome = ends_are_the_command_s(&host)
+        .and_then(|()| it_sees_its_lease_and_nothing_else(&host))
+        .and_then(|()| two_of_them_share(&host))
+        .and_then(|()| a_killed_one_ends(&host));
+    finish(host, outcome)
+}
+
+fn gpool_run(host: &Host, words: &[&str]) -> Result<Output> {
+    host.gpool(&[&["run"], words].concat())
+}
+
+/// Exit statuses, and what is left: nothing, and no place is kept.
+fn ends_are_the_command_s(host: &Host) -> Result<()> {
+    let before = traces_on_the_host();
+    let share = ["--fraction", "0.9", "--memory", "1GiB"];
+    for (command, status) in [
+        (&["true"][..], 0),
+        (&["sh", "-c", "exit 7"], 7),
+        (&["sh", "-c", "kill -9 $$"], 137),
+        (&["nonesuch"], 127),
+        (&["/etc/passwd"], 126),
+    ] {
+        let output = gpool_run(host, &[&share[..], &["--"], command].concat())?;
+        let ended = output.status.code();
+        ensure(ended == Some(status), || format!("{command:?} ended with {ended:?}: {}", text(&output.stderr)))?;
+        let leases = host.leases()?;
+        // At once and not after the hold: each of the next ones needs nine tenths, too.
+        ensure(leases.is_empty(), || format!("{command:?} left the lease {}", leases[0].lease_id))?;
+    }
+    for (words, code) in [
+        (&["--fraction", "1.5", "--", "true"][..], "GPOOL-E101"),
+        (&["--memory", "1GiB", "--", "true"], "GPOOL-E101"),
+        (&["--fraction", "0.3", "--key", "fracton=1", "--", "true"], "GPOOL-E102"),
+        (&["--fraction", "0.3", "--user", "no-such-user", "--", "true"], "GPOOL-E101"),
+        (&["--fraction", "0.3", "--memory", "999GiB", "--", "true"], "GPOOL-E202"),
+    ] {
+        let output = gpool_run(host, words)?;
+        let said = text(&output.stderr);
+        let is_refused = output.status.code() == Some(125) && said.contains(code) && said.lines().count() == 1;
+        ensure(is_refused, || format!("{words:?} ended with {:?} and says {said}", output.status.code()))?;
+    }
+    let after = traces_on_the_host();
+    ensure(after == before, || format!("left on the host: {:?}", after.difference(&before)))
+}
+
+/// Names in the places that a command's namespace changes: of those nothing may be seen outside.
+fn traces_on_the_host() -> BTreeSet<PathBuf> {
+    let groups = crate::cgroups::hierarchies();
+    let places = ["/dev", "/usr/lib/x86_64-linux-gnu", "/run/gpool/leases"].map(PathBuf::from);
+    let entries = places.into_iter().chain(groups).filter_map(|place| std::fs::read_dir(place).ok());
+    let names = entries.flat_map(|entries| entries.flatten().map(|entry| entry.path()));
+    names.filter(|name| !name.to_string_lossy().contains("gpool-demo-")).collect()
+}
+
+/// Each line is a question to the shell in the command and what it answers.
+const QUESTIONS: [(&str, &str); 12] = [
+    // The device nodes of the lease alone, of two GPUs that the host has.
+    ("ls /dev | grep -c '^nvidia[0-9]'", "1"),
+    ("ls /dev/null /dev/pts/ptmx", "/dev/null\n/dev/pts/ptmx"),
+    // Its own processes: its init, the shell, and ps with what counts its lines.
+    ("ps -e -o comm= | grep -c -e gpool-superv -e dockerd", "0"),
+    ("ls /dev/gpool | tr '\\n' ' '", "bell control real report"),
+    // Of other leases there is nothing, and the socket serves as on the host.
+    ("ls /run/gpool", "gpool.sock"),
+    ("gpool ps | tail -n +2 | wc -l", "1"),
+    // What could undo it is refused.
+    ("umount /usr/lib/x86_64-linux-gnu/libcuda.so.1 2>/dev/null || echo refused", "refused"),
+    ("mount -t tmpfs none /mnt 2>/dev/null || echo refused", "refused"),
+    ("mknod /tmp/gpool-run-node c 195 1 2>/dev/null || echo refused", "refused"),
+    ("for g in /sys/fs/cgroup/*; do mkdir $g/gpool-run-test 2>/dev/null && echo made; done; true", ""),
+    ("touch /run/gpool/x 2>/dev/null || echo refused", "refused"),
+    ("echo $NVIDIA_VISIBLE_DEVICES $KEPT", "void kept"),
+];
+
+fn it_sees_its_lease_and_nothing_else(host: &Host) -> Result<()> {
+    for (question, answer) in QUESTIONS {
+        let words = ["--fraction", "0.3", "--memory", "2GiB", "--", "env", "KEPT=kept", "sh", "-c", question];
+        let said = succeeded(question, gpool_run(host, &words)?)?;
+        ensure(said.trim() == answer, || format!("{question} answers {said:?} instead of {answer:?}"))?;
+    }
+    let words = [
+        "--fraction",
+        "0.3",
+        "--user",
+        "nobody",
+        "--",
+        "sh",
+        "-c",
+        "id -un; id -Gn; echo $HOME; grep CapEff /proc/self/status",
+    ];
+    let said = succeeded("as nobody", gpool_run(host, &words)?)?;
+    let want = ["nobody", "nogroup", "/nonexistent", "CapEff:\t0000000000000000"];
+    ensure(said.lines().eq(want), || format!("as nobody it is {said:?}"))?;
+    // A program that knows nothing of gpool gets its cap, as in a container.
+    let tenant = ["gpool-tenant", "--chunk-mib", "64", "--seconds", "1"];
+    let words = [&["--fraction", "0.3", "--memory", "2GiB", "--user", "nobody", "--"][..], &tenant].concat();
+    let said = succeeded("a tenant", gpool_run(host, &words)?)?;
+    ensure(!said.is_empty(), || "the tenant says nothing".into())?;
+    let meter = host.meter()?.read()?;
+    let peak = usage_of(&meter, "gpool-run-").bytes_peak;
+    ensure((1 << 30..=2_u64 << 30).contains(&peak), || format!("a cap of 2 GiB gave {peak} bytes"))
+}
+
+/// Starts a tenant under `gpool run` that goes on until it is stopped.
+fn start(host: &Host, fraction: &str) -> Result<Child> {
+    let mut command = host.command("gpool");
+    command.args(["run", "--fraction", fraction, "--memory", "2GiB", "--", "gpool-tenant"]);
+    command.args(["--kernel-us", "500", "--allocate-mib", "256"]).stdout(Stdio::null());
+    spawn_bound(&mut command).context("gpool run")
+}
+
+fn bound(host: &Host, number: usize) -> Result<Vec<LeaseView>> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut leases = host.leases()?;
+        leases.retain(|lease| lease.state == LeaseState::Active && lease.processes == 1);
+        if leases.len() == number {
+            leases.sort_by_key(|lease| lease.fraction_permille);
+            return Ok(leases);
+        }
+        ensure(Instant::now() < deadline, || format!("{} commands run instead of {number}", leases.len()))?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn wait_until_running(host: &Host, ids: &[String]) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let runs = |id: &String| Ok(usage_of(&host.meter()?.read()?, id).kernels > 0);
+    while !ids.iter().map(runs).collect::<Result<Vec<bool>>>()?.into_iter().all(|runs| runs) {
+        ensure(Instant::now() < deadline, || "a command runs no kernel".into())?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+fn two_of_them_share(host: &Host) -> Result<()> {
+    let started = [start(host, "0.3")?, start(host, "0.6")?];
+    let leases = bound(host, 2)?;
+    ensure(leases.iter().all(|lease| lease.enforcement == "co-operative"), || {
+        format!("they are shown as {}", leases[0].enforcement)
+    })?;
+    let ids: Vec<String> = leases.iter().map(|lease| lease.container_id.0.clone()).collect();
+    wait_until_running(host, &ids)?;
+    let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
+    let from_ns = now_ns();
+    std::thread::sleep(Duration::from_secs(4));
+    let to_ns = now_ns();
+    let trace = recorder.stop()?;
+    let shares = [(ids[0].as_str(), 1.0 / 3.0), (ids[1].as_str(), 2.0 / 3.0)];
+    let error = measure::worst_proportion_error_points(&trace, &shares, from_ns, to_ns);
+    ensure(error <= 6.0, || format!("two commands are {error:.2} points off their shares"))?;
+    host.nothing_found_by_the_guard()?;
+    // The signal is the command's, and so is the end.
+    for mut child in started {
+        signal(&child, Signal::TERM)?;
+        let status = child.wait().context("gpool run")?.code();
+        ensure(status == Some(143), || format!("after SIGTERM gpool run ends with {status:?}"))?;
+    }
+    gone(host, "SIGTERM to gpool run")
+}
+
+/// SIGKILL to `gpool run` ends the command; its cgroup goes with the next call.
+fn a_killed_one_ends(host: &Host) -> Result<()> {
+    let mut killed = start(host, "0.9")?;
+    bound(host, 1)?;
+    signal(&killed, Signal::KILL)?;
+    killed.wait().context("gpool run")?;
+    gone(host, "SIGKILL to gpool run")?;
+    succeeded("the next one", gpool_run(host, &["--fraction", "0.9", "--", "true"])?)?;
+    let groups = traces_on_the_host().into_iter().filter(|path| path.to_string_lossy().contains("gpool-run-"));
+    let left: Vec<PathBuf> = groups.collect();
+    ensure(left.is_empty(), || format!("left of the killed one: {left:?}"))
+}
+
+fn signal(child: &Child, signal: Signal) -> Result<()> {
+    kill_process(Pid::from_child(child), signal).context("gpool run is gone")
+}
+
+fn gone(host: &Host, why: &str) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !host.leases().context(why)?.is_empty() {
+        if Instant::now() > deadline {
+            return Err(Failure::new(format!("after {why} a lease is left")));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
