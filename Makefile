@@ -18,7 +18,7 @@ CARGO_FLAGS := --locked --quiet
 # Models of the region's protocol: another build, because loom takes the place of the atomics.
 MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interposer-logic --test models --target-dir target/models
 
-.PHONY: help prepare build demo test models bench test-long test-gpu clean
+.PHONY: help prepare build demo test models bench test-long test-gpu gpu-bundle clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -74,6 +74,7 @@ test-long: ## Run the searches that take too long for `make test`
 	@tests/prepare.sh
 	@$(MAKE) --no-print-directory build
 	$(STAGE)/bin/gpool-integration kill-storm-long
+	$(STAGE)/bin/gpool-integration gpu-suite-long
 	PROPTEST_CASES=20000 $(CARGO) test $(CARGO_FLAGS) --release --workspace $(EXCLUDE) -- --include-ignored
 	LOOM_MAX_PREEMPTIONS=4 $(MODELS)
 	@$(MAKE) --no-print-directory build
@@ -81,7 +82,11 @@ test-long: ## Run the searches that take too long for `make test`
 
 test-gpu: ## Run what needs a real NVIDIA GPU
 	@if [ ! -e /dev/nvidiactl ]; then echo "skipped: no GPU"; else \
-	    echo "the suite for a real GPU is not part of this version" >&2; exit 1; fi
+	    $(MAKE) --no-print-directory gpu-bundle && target/gpu-bundle/run --out target/gpu; fi
+
+gpu-bundle: ## Put what measures on a real GPU into target/gpu-bundle, to be carried to a machine that has one
+	@[ -x $(STAGE)/bin/gpool ] || { tests/prepare.sh && $(MAKE) --no-print-directory build; }
+	@tests/gpu/bundle.sh
 
 clean: ## Remove everything that was built
 	$(CARGO) clean

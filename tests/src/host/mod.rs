@@ -145,9 +145,14 @@ impl Host {
 
     /// One of the programs, which finds the others by their names.
     pub fn command(&self, name: &str) -> Command {
-        let program = self.stage.program(name);
-        let own = program.parent().map(|directory| directory.display().to_string()).unwrap_or_default();
-        let mut command = Command::new(&program);
+        self.command_named(self.stage.program(name))
+    }
+
+    /// Somebody else's program, likewise.
+    pub fn command_named(&self, program: impl AsRef<Path>) -> Command {
+        let own = self.stage.program("gpool");
+        let own = own.parent().map(|directory| directory.display().to_string()).unwrap_or_default();
+        let mut command = Command::new(program.as_ref());
         command.env("PATH", format!("{own}:{PATH}"));
         command
     }

@@ -9,6 +9,7 @@ mod engines;
 mod frozen_holder;
 mod garbage_control;
 mod garbage_report;
+mod gpu_suite;
 mod host_containerd;
 mod hostile;
 mod hung_container;
@@ -181,6 +182,18 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "gpool run: commands of the host with a share, their ends, what they see, and what is left",
         limit_s: 120,
         run: Place::Inside(run_command::run),
+    },
+    Scenario {
+        name: "gpu-suite",
+        what: "the suite for a real GPU, dry on the simulated one: its stages that judge no share",
+        limit_s: 120,
+        run: Place::Inside(gpu_suite::run),
+    },
+    Scenario {
+        name: "gpu-suite-long",
+        what: "all its stages",
+        limit_s: 600,
+        run: Place::PartOfAnother(gpu_suite::run_all),
     },
     Scenario {
         name: "refusals",

@@ -1,7 +1,7 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 15] = [
+pub const TOGETHER: [&str; 16] = [
     "whole-images",
     "real-driver",
     "cuda-programs",
@@ -16,6 +16,7 @@ pub const TOGETHER: [&str; 15] = [
     "crun",
     "odd-images",
     "refusals",
+    "gpu-suite",
     "loader-matrix",
 ];
 

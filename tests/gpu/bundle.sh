@@ -1,0 +1,40 @@
+#!/bin/sh
+# Puts all that the suite for a real GPU needs into one folder, target/gpu-bundle, which runs on a machine that has a GPU,
+# Python and root, and nothing else of ours: no compiler, no network.
+#
+#     tests/gpu/bundle.sh [STAGE] [FOLDER]
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+stage=${1:-$root/target/gpool}
+bundle=${2:-$root/target/gpu-bundle}
+
+rm -rf "$bundle"
+mkdir -p "$bundle/bin" "$bundle/libc" "$bundle/runc" "$bundle/suite"
+cp "$stage/bin/gpool" "$stage/bin/gpool-runtime" "$stage/bin/gpool-supervisor" "$stage/bin/gpool-tenant" "$bundle/bin/"
+cp -r "$stage/libexec" "$stage/lib" "$bundle/"
+cp -r "$here/suite/." "$bundle/suite/suite"
+find "$bundle" -name __pycache__ -prune -exec rm -rf {} +
+
+# The newest symbols of glibc that our programs ask for, and the loader and libraries of this machine for one that has
+# none so new.
+for program in gpool gpool-supervisor; do
+    objdump -T "$bundle/bin/$program"
+done | grep -o 'GLIBC_2\.[0-9]*' | sort -t. -k2 -n -u | tail -n 1 | sed 's/GLIBC_//' > "$bundle/GLIBC"
+for library in ld-linux-x86-64.so.2 libc.so.6 libm.so.6 libgcc_s.so.1 libdl.so.2 libpthread.so.0; do
+    cp -L "/lib/x86_64-linux-gnu/$library" "$bundle/libc/"
+done
+runc=$(command -v runc || true)
+if [ -n "$runc" ]; then
+    cp -L "$runc" "$bundle/runc/runc"
+    cp -L /usr/lib/x86_64-linux-gnu/libseccomp.so.2 "$bundle/runc/"
+fi
+git -C "$root" rev-parse --short HEAD > "$bundle/COMMIT" 2> /dev/null || echo unknown > "$bundle/COMMIT"
+cat > "$bundle/run" <<'RUN'
+#!/bin/sh
+# As root: ./run [--stages a,b] [--budget SECONDS] [--out FOLDER] [--list]
+bundle=$(cd "$(dirname "$0")" && pwd)
+PYTHONPATH=$bundle/suite PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 exec python3 -m suite.main --bundle "$bundle" "$@"
+RUN
+chmod +x "$bundle/run"
+du -sh "$bundle" | sed 's/\t/ in /'

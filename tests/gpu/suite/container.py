@@ -1,0 +1,58 @@
+"""A container without an engine: gpool-runtime and runc on a bundle whose root is this machine's, under a scratch layer."""
+
+import json
+import os
+import subprocess
+import tempfile
+
+# What docker gives a container, as far as a program that computes needs it.
+CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SETGID", "CAP_SETUID"]
+MOUNTS = [
+    ("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"]),
+    ("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
+    ("/dev/pts", "devpts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]),
+    ("/dev/shm", "tmpfs", "shm", ["nosuid", "noexec", "nodev", "mode=1777"]),
+    ("/tmp", "tmpfs", "tmpfs", ["nosuid", "nodev", "mode=1777"]),
+]
+
+
+def configuration(command, directory, annotations):
+    """config.json of the OCI runtime specification."""
+    environment = [f"{name}={value}" for name, value in os.environ.items() if not name.startswith("GPOOL_")]
+    return {
+        "ociVersion": "1.0.2",
+        "process": {"args": command, "cwd": directory, "env": environment, "user": {"uid": 0, "gid": 0},
+                    "noNewPrivileges": True,
+                    "capabilities": {name: CAPABILITIES for name in ("bounding", "effective", "permitted")}},
+        "root": {"path": "rootfs"},
+        "mounts": [{"destination": place, "type": kind, "source": source, "options": options}
+                   for place, kind, source, options in MOUNTS],
+        "annotations": annotations,
+        "linux": {"namespaces": [{"type": name} for name in ("pid", "ipc", "uts", "mount", "network")],
+                  "resources": {"devices": [{"allow": False, "access": "rwm"}]}},
+    }
+
+
+def run(command, directory, annotations, patience_s=100):
+    """Runs `command` in a container; its CompletedProcess. What was mounted is unmounted, whatever happens."""
+    with tempfile.TemporaryDirectory(prefix="gpool-container-", dir="/run") as folder:
+        scratch, root = os.path.join(folder, "scratch"), os.path.join(folder, "rootfs")
+        os.makedirs(scratch)
+        os.makedirs(root)
+        mounted = []
+        try:
+            subprocess.run(["mount", "-t", "tmpfs", "gpool-scratch", scratch], check=True, capture_output=True)
+            mounted.append(scratch)
+            for name in ("upper", "work"):
+                os.makedirs(os.path.join(scratch, name))
+            layers = f"lowerdir=/,upperdir={scratch}/upper,workdir={scratch}/work"
+            subprocess.run(["mount", "-t", "overlay", "-o", layers, "gpool", root], check=True, capture_output=True)
+            mounted.append(root)
+            with open(os.path.join(folder, "config.json"), "w") as file:
+                json.dump(configuration(command, directory, annotations), file)
+            name = os.path.basename(folder)
+            return subprocess.run(["gpool-runtime", "run", "--bundle", folder, name], stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=patience_s)
+        finally:
+            for place in reversed(mounted):
+                subprocess.run(["umount", place], capture_output=True)

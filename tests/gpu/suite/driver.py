@@ -1,0 +1,227 @@
+"""The CUDA driver API by ctypes, as far as the suite needs it: no package has to be installed.
+
+Names and types are those of cuda.h; every call is looked up in the libcuda.so.1 that the loader finds, so under gpool
+it is the shim's, as for any program.
+"""
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+
+# spin_ns waits for time to pass: what the simulated GPU gives a length. fused does a fixed amount of arithmetic, so a
+# context that is not on the GPU makes no progress: what shares on a real GPU are measured with.
+PTX = b""".version 6.0
+.target sm_50
+.address_size 64
+.visible .entry spin_ns(.param .u64 ns)
+{
+    .reg .pred %p;
+    .reg .u64 %start, %now, %end;
+    ld.param.u64 %end, [ns];
+    mov.u64 %start, %globaltimer;
+    add.u64 %end, %end, %start;
+again:
+    mov.u64 %now, %globaltimer;
+    setp.lt.u64 %p, %now, %end;
+    @%p bra again;
+    ret;
+}
+.visible .entry fused(.param .u64 rounds, .param .u64 sink)
+{
+    .reg .pred %p;
+    .reg .u64 %left, %out;
+    .reg .f32 %a, %b, %c, %d;
+    ld.param.u64 %left, [rounds];
+    ld.param.u64 %out, [sink];
+    mov.f32 %a, 0f3F800001;
+    mov.f32 %b, 0f3F7FFFFE;
+    mov.f32 %c, 0f3F000000;
+    mov.f32 %d, 0f3E800000;
+round:
+    fma.rn.f32 %c, %c, %b, %a;
+    fma.rn.f32 %d, %d, %b, %a;
+    fma.rn.f32 %c, %c, %b, %a;
+    fma.rn.f32 %d, %d, %b, %a;
+    sub.u64 %left, %left, 1;
+    setp.gt.u64 %p, %left, 0;
+    @%p bra round;
+    setp.eq.f32 %p, %c, %d;
+    @%p st.global.f32 [%out], %c;
+    ret;
+}
+"""
+
+SUCCESS = 0
+OUT_OF_MEMORY = 2
+NON_BLOCKING = 1
+DISABLE_TIMING = 2
+CAPTURE_RELAXED = 2
+ATTACH_GLOBAL = 1
+PINNED = 1
+ON_DEVICE = 1
+
+
+class DriverError(Exception):
+    """A call of the driver that failed: its name and code."""
+
+    def __init__(self, name, code):
+        super().__init__(f"{name} gives {code}")
+        self.name, self.code = name, code
+
+
+class _Location(ctypes.Structure):
+    _fields_ = [("type", c_int), ("id", c_int)]
+
+
+class AllocationProperties(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = [
+        ("type", c_int),
+        ("handles", c_int),
+        ("location", _Location),
+        ("win32", c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    ]
+
+
+class ArrayDescriptor(ctypes.Structure):
+    """CUDA_ARRAY_DESCRIPTOR."""
+
+    _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_int), ("channels", c_uint)]
+
+
+class Driver:
+    """libcuda.so.1. Every method raises DriverError for every code but success."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self.call("cuInit", c_uint(0))
+
+    def call(self, name, *arguments):
+        code = getattr(self.library, name)(*arguments)
+        if code != SUCCESS:
+            raise DriverError(name, code)
+
+    def version(self):
+        version = c_int()
+        self.call("cuDriverGetVersion", byref(version))
+        return version.value
+
+    def device_name(self):
+        name = ctypes.create_string_buffer(128)
+        self.call("cuDeviceGetName", name, c_int(128), c_int(0))
+        return name.value.decode()
+
+    def multiprocessors(self):
+        count = c_int()
+        self.call("cuDeviceGetAttribute", byref(count), c_int(16), c_int(0))
+        return count.value
+
+
+class Context:
+    """A context on the first GPU, current to the thread that makes it, with a stream and the kernels of PTX."""
+
+    def __init__(self, driver):
+        self.driver = driver
+        self.handle, module, self.stream = c_void_p(), c_void_p(), c_void_p()
+        driver.call("cuCtxCreate_v2", byref(self.handle), c_uint(0), c_int(0))
+        driver.call("cuModuleLoadData", byref(module), c_char_p(PTX))
+        self.spin, self.fused = c_void_p(), c_void_p()
+        driver.call("cuModuleGetFunction", byref(self.spin), module, c_char_p(b"spin_ns"))
+        driver.call("cuModuleGetFunction", byref(self.fused), module, c_char_p(b"fused"))
+        driver.call("cuStreamCreate", byref(self.stream), c_uint(NON_BLOCKING))
+        self.sink = self.allocate(4096)
+
+    def allocate(self, size):
+        address = c_uint64()
+        self.driver.call("cuMemAlloc_v2", byref(address), c_size_t(size))
+        return address.value
+
+    def memory(self):
+        """Free and total bytes, as the program is shown them."""
+        free, total = c_size_t(), c_size_t()
+        self.driver.call("cuMemGetInfo_v2", byref(free), byref(total))
+        return free.value, total.value
+
+    def launch_spin(self, nanoseconds):
+        self._launch(self.spin, 1, 1, [c_uint64(nanoseconds)])
+
+    def launch_fused(self, blocks, rounds):
+        self._launch(self.fused, blocks, 256, [c_uint64(rounds), c_uint64(self.sink)])
+
+    def _launch(self, function, blocks, threads, values):
+        pointers = (c_void_p * len(values))(*[ctypes.cast(byref(value), c_void_p) for value in values])
+        sizes = [c_uint(size) for size in (blocks, 1, 1, threads, 1, 1, 0)]
+        self.driver.call("cuLaunchKernel", function, *sizes, self.stream, pointers, None)
+
+    def capture(self, launch, count):
+        """A graph of `count` launches, ready to be launched."""
+        graph, ready = c_void_p(), c_void_p()
+        self.driver.call("cuStreamBeginCapture_v2", self.stream, c_int(CAPTURE_RELAXED))
+        for _ in range(count):
+            launch()
+        self.driver.call("cuStreamEndCapture", self.stream, byref(graph))
+        self.driver.call("cuGraphInstantiateWithFlags", byref(ready), graph, ctypes.c_ulonglong(0))
+        return ready
+
+    def launch_graph(self, ready):
+        self.driver.call("cuGraphLaunch", ready, self.stream)
+
+    def event(self):
+        event = c_void_p()
+        self.driver.call("cuEventCreate", byref(event), c_uint(DISABLE_TIMING))
+        return event
+
+    def record(self, event):
+        self.driver.call("cuEventRecord", event, self.stream)
+
+    def wait(self, event):
+        self.driver.call("cuEventSynchronize", event)
+
+    def synchronize(self):
+        self.driver.call("cuStreamSynchronize", self.stream)
+
+
+def allocators(context):
+    """By name, functions that take one piece of `size` bytes on the device and keep it."""
+    call, device = context.driver.call, 0
+
+    def plain(size):
+        context.allocate(size)
+
+    def managed(size):
+        call("cuMemAllocManaged", byref(c_uint64()), c_size_t(size), c_uint(ATTACH_GLOBAL))
+
+    def created(size):
+        properties = AllocationProperties(type=PINNED, location=_Location(ON_DEVICE, device))
+        call("cuMemCreate", byref(c_uint64()), c_size_t(size), byref(properties), ctypes.c_ulonglong(0))
+
+    def asynchronous(size):
+        call("cuMemAllocAsync", byref(c_uint64()), c_size_t(size), context.stream)
+        context.synchronize()
+
+    def array(size):
+        # Rows of 4096 elements of four floats: 64 KiB each.
+        descriptor = ArrayDescriptor(width=4096, height=size // 65536, format=0x20, channels=4)
+        call("cuArrayCreate_v2", byref(c_void_p()), byref(descriptor))
+
+    return {
+        "cuMemAlloc": plain,
+        "cuMemAllocManaged": managed,
+        "cuMemCreate": created,
+        "cuMemAllocAsync": asynchronous,
+        "cuArrayCreate": array,
+    }
+
+
+def copy_out(context, address, size):
+    """`size` bytes of device memory, as bytes."""
+    host = ctypes.create_string_buffer(size)
+    context.driver.call("cuMemcpyDtoH_v2", host, c_uint64(address), c_size_t(size))
+    return host.raw
+
+
+def fill(context, address, byte, size):
+    """Sets `size` bytes of device memory."""
+    context.driver.call("cuMemsetD8_v2", c_uint64(address), ctypes.c_ubyte(byte), c_size_t(size))
+    context.synchronize()

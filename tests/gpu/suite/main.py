@@ -1,0 +1,121 @@
+"""The suite for a real GPU. See ../README.md."""
+
+import argparse
+import datetime
+import glob
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import traceback
+
+from . import host, tenant
+from .nvml import Nvml
+from .record import Record
+
+# In the order in which they run; the first ones matter most when time is short.
+STAGES = ["environment", "cost", "shares", "lending", "latency", "memory", "many", "checkpoint", "power"]
+# What a stage may need beyond its plan to end cleanly.
+RESERVE_S = 15
+
+
+def stage(name):
+    return importlib.import_module(f"{__package__}.stages.{name}")
+
+
+def options():
+    parser = argparse.ArgumentParser(prog="gpu-suite", description=__doc__)
+    parser.add_argument("--stages", help="comma-separated; all that fit into the budget by default")
+    parser.add_argument("--budget", type=float, default=540, help="seconds; no stage begins that would not end in time")
+    parser.add_argument("--out", default="out", help="where results go")
+    parser.add_argument("--bundle", default=os.path.dirname(tenant.SUITE), help="where gpool's files are")
+    parser.add_argument("--simulated", action="store_true", help="the GPU is simulated: kernels have a length and no effect")
+    parser.add_argument("--hami", help="a folder with a build of HAMi-core (libvgpu.so), to be measured beside")
+    parser.add_argument("--list", action="store_true", help="list the stages with their planned seconds")
+    return parser.parse_args()
+
+
+class Suite:
+    """What a stage gets."""
+
+    def __init__(self, chosen, record):
+        self.options, self.record, self.simulated = chosen, record, chosen.simulated
+        self.nvml, self.hami = open_nvml(), chosen.hami
+        self.has_torch = not chosen.simulated and importlib.util.find_spec("torch") is not None
+
+    def choose(self, torch, plain, simulated):
+        """The work for this machine: with PyTorch, without it, on a simulated GPU."""
+        return simulated if self.simulated else torch if self.has_torch else plain
+
+
+def open_nvml():
+    """The driver's NVML, wherever it lies."""
+    found = [path for directory in host.LIBRARY_DIRECTORIES for path in glob.glob(f"{directory}/libnvidia-ml.so.1")]
+    for path in ["libnvidia-ml.so.1", *found, f"{tenant.SIMULATED_LIBRARIES}/libnvidia-ml.so.1"]:
+        try:
+            return Nvml(path)
+        except OSError:
+            continue
+    raise SystemExit("skipped: no GPU (no NVML answers)")
+
+
+def about(suite_options):
+    commit = os.path.join(suite_options.bundle, "COMMIT")
+    facts = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": open(commit).read().strip() if os.path.exists(commit) else "unknown",
+        "kernel": platform.release(), "libc": " ".join(platform.libc_ver()), "python": platform.python_version(),
+        "cores": os.cpu_count(), "simulated": suite_options.simulated,
+    }
+    return {**facts, **open_nvml().facts()}
+
+
+def main():
+    chosen = options()
+    if chosen.list:
+        for name in STAGES:
+            print(f"{name:14}{stage(name).SECONDS:5} s  {stage(name).__doc__.splitlines()[0]}")
+        return 0
+    names = chosen.stages.split(",") if chosen.stages else STAGES
+    unknown = [name for name in names if name not in STAGES]
+    if unknown:
+        print(f"there is no stage {unknown[0]!r}; the stages are {', '.join(STAGES)}", file=sys.stderr)
+        return 2
+    os.makedirs(chosen.out, exist_ok=True)
+    begun = time.monotonic()
+    record = Record(os.path.join(chosen.out, "gpu.json"), about(chosen))
+    print(json.dumps(record.data["about"]))
+    with host.Host(chosen.bundle, chosen.out):
+        suite, failed = Suite(chosen, record), 0
+        for name in names:
+            failed += run_stage(suite, name, begun) == "failed"
+    record.write()
+    return 1 if failed else 0
+
+
+def run_stage(suite, name, begun):
+    module, record = stage(name), suite.record
+    left = suite.options.budget - (time.monotonic() - begun)
+    if module.SECONDS + RESERVE_S > left:
+        record.note(f"{name}: skipped, needs {module.SECONDS} s and {left:.0f} s are left")
+        record.stage(name, "no time", 0)
+        return "no time"
+    print(f"{name}: {module.__doc__.splitlines()[0]} (about {module.SECONDS} s)", flush=True)
+    start, outcome = time.monotonic(), "done"
+    try:
+        module.run(suite)
+        host.wait_until_free()
+    except (tenant.TenantError, host.HostError, OSError, subprocess.SubprocessError, ArithmeticError, LookupError) as error:
+        # One stage's failure is a result; the others still count.
+        outcome = "failed"
+        record.note(f"{name}: FAILED, {type(error).__name__}: {error}")
+        traceback.print_exc()
+    record.stage(name, outcome, time.monotonic() - start)
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())

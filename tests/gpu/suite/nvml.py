@@ -1,0 +1,48 @@
+"""What the driver says from outside of any tenant: memory by process, power. Structures are those of nvml.h."""
+
+import ctypes
+from ctypes import byref, c_char_p, c_uint, c_ulonglong, c_void_p
+
+
+class _ProcessInfo(ctypes.Structure):
+    _fields_ = [("pid", c_uint), ("used", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint)]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
+
+
+class Nvml:
+    """The first GPU."""
+
+    def __init__(self, library="libnvidia-ml.so.1"):
+        self.library, self.device = ctypes.CDLL(library), c_void_p()
+        self._call("nvmlInit_v2")
+        self._call("nvmlDeviceGetHandleByIndex_v2", c_uint(0), byref(self.device))
+
+    def _call(self, name, *arguments):
+        code = getattr(self.library, name)(*arguments)
+        if code != 0:
+            raise OSError(f"{name} gives {code}")
+
+    def used_bytes(self):
+        memory = _Memory()
+        self._call("nvmlDeviceGetMemoryInfo", self.device, byref(memory))
+        return memory.used
+
+    def processes(self):
+        """Bytes by process id."""
+        count, list_ = c_uint(256), (_ProcessInfo * 256)()
+        self._call("nvmlDeviceGetComputeRunningProcesses_v3", self.device, byref(count), list_)
+        return {entry.pid: entry.used for entry in list_[:count.value]}
+
+    def power_watts(self):
+        milliwatts = c_uint()
+        self._call("nvmlDeviceGetPowerUsage", self.device, byref(milliwatts))
+        return milliwatts.value / 1000
+
+    def facts(self):
+        driver, name = ctypes.create_string_buffer(96), ctypes.create_string_buffer(96)
+        self._call("nvmlSystemGetDriverVersion", driver, c_uint(96))
+        self._call("nvmlDeviceGetName", self.device, name, c_uint(96))
+        return {"driver": driver.value.decode(), "gpu": name.value.decode()}

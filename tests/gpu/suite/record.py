@@ -1,0 +1,56 @@
+"""What was measured: printed as a short table, and written as JSON after each stage, so that a run that is stopped
+leaves what it has."""
+
+import json
+import os
+
+
+class Record:
+    """Figures, each with its unit and, where there is one, the control of the same run and the aim."""
+
+    def __init__(self, path, about):
+        self.path, self.data = path, {"about": about, "figures": {}, "stages": {}, "notes": []}
+
+    def figure(self, name, value, unit, native=None, aim=None, detail=None):
+        """`aim` is a text such as "<= 1.005", judged only for the table."""
+        entry = {"value": value, "unit": unit, "native": native, "aim": aim, "detail": detail}
+        self.data["figures"][name] = {key: item for key, item in entry.items() if item is not None}
+        print(f"  {name:44}{shown(value):>12} {unit:8}{shown(native):>12}  {aim or '':10}{verdict(value, aim)}", flush=True)
+
+    def note(self, text):
+        self.data["notes"].append(text)
+        print(f"  {text}", flush=True)
+
+    def stage(self, name, outcome, seconds):
+        self.data["stages"][name] = {"outcome": outcome, "seconds": round(seconds, 1)}
+        self.write()
+
+    def write(self):
+        new = self.path + ".new"
+        with open(new, "w") as file:
+            json.dump(self.data, file, indent=1)
+        os.replace(new, self.path)
+
+
+def shown(value):
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def verdict(value, aim):
+    """Whether `value` keeps `aim`; empty without one."""
+    if not aim or not isinstance(value, (int, float)):
+        return ""
+    relation, bound = aim.split()[:2]
+    kept = {"<=": value <= float(bound), ">=": value >= float(bound), "==": value == float(bound)}[relation]
+    return "" if kept else "missed"
+
+
+def percentile(values, part):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else float("nan")
+
+
+def median(values):
+    return percentile(values, 0.5)

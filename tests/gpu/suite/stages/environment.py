@@ -1,0 +1,137 @@
+"""The machine, gpool's own look at it, every export through the shims, and other people's programs bit by bit."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from .. import container
+from ..elf import exported_functions
+from ..host import gpool
+from ..tenant import SUITE, TenantError, plain_env
+
+SECONDS = 110
+SHARE = ["gpool", "run", "--fraction", "0.5", "--memory", "40%", "--"]
+PROGRAMS = ["driver", "cudart", "torch", "compile", "graph", "triton", "processes", "numba", "cupy", "jax"]
+# What is run of them where the GPU is simulated: kernels compute nothing there.
+SIMULATED = ["driver"]
+
+
+def run(suite):
+    record = suite.record
+    facts(suite)
+    exports(suite)
+    for program in SIMULATED if suite.simulated else PROGRAMS:
+        outcome = compare(program)
+        record.figure(f"environment.{program}", outcome, "")
+        if outcome.startswith("differs"):
+            raise TenantError(f"{program} {outcome}")
+    static_runtime(suite)
+    in_a_container(suite)
+
+
+def in_a_container(suite):
+    """The first program again, in a container that gpool-runtime and runc make."""
+    annotations = {"gpool.io/fraction": "0.5", "gpool.io/memory": "40%"}
+    try:
+        ran = container.run([sys.executable, "-m", "suite.programs", "driver"], SUITE, annotations)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", b"") or b""
+        suite.record.note(f"container: not possible here: {error} {said!r}")
+        return
+    outcome = "ran" if ran.returncode == 0 else f"status {ran.returncode}: {ran.stderr.strip()[-300:]}"
+    suite.record.figure("environment.container", outcome, "")
+
+
+def facts(suite):
+    about = suite.record.data["about"]
+    about["gpus"] = json.loads(gpool("gpu", "ls", "--format", "json"))
+    doctor = subprocess.run(["gpool", "doctor", "--format", "json"], capture_output=True, text=True, timeout=60)
+    about["doctor"] = json.loads(doctor.stdout) if doctor.stdout.startswith(("[", "{")) else doctor.stderr
+    suite.record.note(f"gpool doctor ends with {doctor.returncode}")
+    smi = shutil.which("nvidia-smi")
+    if smi:
+        for what, command in [("plain", [smi]), ("shared", [*SHARE, smi])]:
+            said = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            about[f"nvidia_smi_{what}"] = said.stdout or said.stderr
+
+
+# Asks the loader for each name, as a program that links the library does.
+LOOK_UP = """
+import ctypes, json, sys
+library, names = ctypes.CDLL("libcuda.so.1"), json.load(open(sys.argv[1]))
+print(json.dumps([name for name in names if not hasattr(library, name)]))
+"""
+
+
+def exports(suite):
+    """Every function that the driver exports must be found in the shim."""
+    said = subprocess.run([*SHARE, "sh", "-c", "cat /dev/gpool/real/libcuda.so.1"], capture_output=True, timeout=60)
+    names = exported_functions(said.stdout)
+    if not names:
+        raise TenantError(f"the driver's own library exports nothing: {said.stderr[-300:]!r}")
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(names, file)
+        file.flush()
+        said = subprocess.run([*SHARE, sys.executable, "-c", LOOK_UP, file.name], capture_output=True, text=True, timeout=60)
+    if said.returncode != 0:
+        raise TenantError(f"the names cannot be looked up: {said.stderr[-300:]}")
+    missing = json.loads(said.stdout)
+    suite.record.figure("environment.exports", len(names), "names", detail={"missing": missing})
+    suite.record.figure("environment.exports_missing", len(missing), "names", aim="<= 0")
+
+
+def compare(program):
+    """Runs one of ../programs.py plainly and under a share: the same, or why not."""
+    said = {}
+    for who, command in [("plain", []), ("shared", SHARE)]:
+        command = [*command, sys.executable, "-m", "suite.programs", program]
+        try:
+            env = {**os.environ, **(plain_env() if who == "plain" else {})}
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=SUITE, env=env)
+        except subprocess.TimeoutExpired:
+            return f"differs: {who} does not end" if who == "shared" else "skipped: the plain one does not end"
+        if ran.returncode == 77:
+            return f"skipped: {ran.stdout.strip()}"
+        said[who] = ran.stdout if ran.returncode == 0 else f"status {ran.returncode}: {ran.stderr.strip()[-300:]}"
+    if said["plain"].startswith("status"):
+        return f"skipped: fails without gpool too, {said['plain']}"
+    return "same" if said["plain"] == said["shared"] else f"differs: {said['plain']!r}, {said['shared']!r}"
+
+
+STATIC = """
+#include <cstdio>
+__global__ void axpy(int n, float a, const float *x, float *y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] += a * x[i];
+}
+int main() {
+    const int n = 1 << 20;
+    float *x, *y;
+    if (cudaMallocManaged(&x, n * 4) || cudaMallocManaged(&y, n * 4)) return 2;
+    for (int i = 0; i < n; i++) { x[i] = i % 97; y[i] = i % 89; }
+    axpy<<<(n + 255) / 256, 256>>>(n, 1.5f, x, y);
+    if (cudaDeviceSynchronize()) return 3;
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += y[i];
+    printf("%.1f\\n", sum);
+}
+"""
+
+
+def static_runtime(suite):
+    """A program with the CUDA runtime linked in, which finds the driver by itself."""
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if not nvcc or suite.simulated:
+        suite.record.note("static cudart: skipped, " + ("the GPU is simulated" if suite.simulated else "no nvcc here"))
+        return
+    with tempfile.TemporaryDirectory(prefix="gpool-static-") as folder:
+        source, program = os.path.join(folder, "axpy.cu"), os.path.join(folder, "axpy")
+        with open(source, "w") as file:
+            file.write(STATIC)
+        subprocess.run([nvcc, "-cudart", "static", "-o", program, source], check=True, capture_output=True, timeout=60)
+        said = [subprocess.run([*command, program], capture_output=True, text=True, timeout=30).stdout
+                for command in ([], SHARE)]
+    suite.record.figure("environment.cudart_static", "same" if said[0] and said[0] == said[1] else f"differs: {said}", "")

@@ -1,0 +1,124 @@
+"""Shares and limits: received beside entitled, and the work that all deliver together."""
+
+from ..host import gpool
+from ..record import median
+from ..tenant import Tenants, prepare, rate, run_together, solo_rates
+
+SECONDS = 150
+
+
+def run(suite):
+    work = suite.choose("torch-matmul:4096", "fused:2048:4000", "spin:500000")
+    short = suite.simulated
+    with Tenants() as tenants:
+        options = [["--fraction", "0.3", "--memory", "10GiB"], ["--fraction", "0.6", "--memory", "4GiB"],
+                   ["--fraction", "0.1", "--memory", "2GiB"]]
+        if short:
+            options = [[*o[:3], "3GiB"] for o in options]
+        a, b, c = (tenants.start(name, option) for name, option in zip("abc", options))
+        prepare([(tenant, work) for tenant in (a, b, c)])
+        solo = dict(zip("abc", solo_rates([(tenant, work) for tenant in (a, b, c)], 1.5)))
+        together(suite, "30_60_10", [(a, work, 0.3), (b, work, 0.6), (c, work, 0.1)], solo, 5 if short else 10)
+        gpool("pause", c.lease)
+        update(c, "0.01")
+        for name, shares in [("30_70", (0.3, 0.69)), ("10_90", (0.1, 0.89))]:
+            # The least share of the third, which stands, is entitled to nothing while it does.
+            update_two(a, b, shares)
+            whole = sum(shares)
+            pairs = [(a, work, shares[0] / whole), (b, work, shares[1] / whole)]
+            together(suite, name, pairs, solo, 4 if short else 6)
+        infer = suite.choose("torch-infer:8", "fused:264:1000", "spin:200000")
+        update_two(a, b, (0.25, 0.74))
+        prepare([(a, infer), (b, infer)])
+        solo_infer = dict(zip("ab", solo_rates([(a, infer), (b, infer)], 1)))
+        whole = 0.99
+        together(suite, "25_75_inference", [(a, infer, 0.25 / whole), (b, infer, 0.74 / whole)], solo_infer,
+                 4 if short else 6)
+        b.end()
+        limits(suite, a)
+    native(suite, work)
+
+
+def update(tenant, fraction, limit=None):
+    gpool("update", tenant.lease, "--fraction", fraction, *(["--limit", limit] if limit else ["--no-limit"]))
+
+
+def update_two(a, b, shares):
+    """New shares for two, in an order in which they always fit."""
+    for tenant in (a, b):
+        update(tenant, "0.01")
+    for tenant, share in zip((a, b), shares):
+        update(tenant, f"{share:.3f}")
+
+
+def together(suite, name, tenants, solo, seconds):
+    """Runs all, and lays windows of 1 s beside what each is entitled to."""
+    answers = run_together([(tenant, work) for tenant, work, _ in tenants], seconds)
+    record, skip = suite.record, 5
+    received = [rate(answer, skip) / solo[tenant.name] for (tenant, _, _), answer in zip(tenants, answers)]
+    entitled = [share for _, _, share in tenants]
+    total = sum(received)
+    deviations = [abs(got / total - share) * 100 for got, share in zip(received, entitled)]
+    record.figure(f"share.{name}.error", max(deviations), "points", aim="<= 2", detail={"received": received})
+    record.figure(f"share.{name}.mae_1s", mean_error(tenants, answers, solo, skip), "points", aim="<= 2")
+    delivered = sum(min(got / share, 1.0) * share for got, share in zip(received, entitled))
+    record.figure(f"share.{name}.work_delivered", delivered, "ratio", aim=">= 0.95")
+    record.figure(f"share.{name}.throughput", total, "ratio", 1.0, ">= 0.98")
+
+
+def mean_error(tenants, answers, solo, skip):
+    """Mean absolute error of the shares over windows of 1 s, in points."""
+    errors, length = [], min(len(answer["counts"]) for answer in answers)
+    for start in range(skip, length - 9, 10):
+        parts = [sum(answer["counts"][start:start + 10]) / solo[tenant.name]
+                 for (tenant, _, _), answer in zip(tenants, answers)]
+        whole = sum(parts)
+        if whole:
+            errors += [abs(part / whole - share) * 100 for part, (_, _, share) in zip(parts, tenants)]
+    return sum(errors) / len(errors) if errors else float("nan")
+
+
+def limits(suite, tenant):
+    """One tenant alone with ceilings: a graph, a large kernel with a wait after each, and a grid of sizes."""
+    record = suite.record
+    graph = suite.choose("torch-decode-graph", "fused-graph:264:400:20", "spin-graph:100000:20")
+    measure = lambda work, seconds, depth=4: rate(run_together([(tenant, work)], seconds, depth)[0], 5)
+    update(tenant, "0.1")
+    prepare([(tenant, graph)])
+    free = measure(graph, 2)
+    update(tenant, "0.1", "0.5")
+    record.figure("limit.graph_050", measure(graph, 4) / free, "ratio", aim="<= 0.52")
+    heavy = suite.choose("torch-matmul:8192", "fused:4096:20000", "spin:40000000")
+    update(tenant, "0.1")
+    prepare([(tenant, heavy)])
+    free = measure(heavy, 3, 1)
+    update(tenant, "0.1", "0.3")
+    record.figure("limit.heavy_sync_030", measure(heavy, 5, 1) / free, "ratio", aim="<= 0.32")
+    sizes = [1024, 2048, 4096, 8192] if suite.has_torch else [200, 2000]
+    errors = []
+    for size in sizes:
+        work = suite.choose(f"torch-matmul:{size}", f"fused:2048:{size}", f"spin:{size * 1000}")
+        update(tenant, "0.1")
+        prepare([(tenant, work)])
+        free = measure(work, 1.5)
+        for limit in ([0.25, 0.75] if suite.simulated else [0.1, 0.25, 0.5, 0.75]):
+            update(tenant, "0.1", str(limit))
+            got = measure(work, 2.5) / free
+            errors.append(abs(got - limit) * 100)
+            record.data.setdefault("limits", []).append({"work": work, "limit": limit, "received": got})
+    record.figure("limit.mae", sum(errors) / len(errors), "points", aim="<= 2")
+    record.figure("limit.median_error", median(errors), "points")
+
+
+def native(suite, work):
+    """The control: the same three without gpool, as the driver shares between processes by itself."""
+    with Tenants() as tenants:
+        plain = [tenants.start(name) for name in "abc"]
+        prepare([(tenant, work) for tenant in plain])
+        solo = solo_rates([(tenant, work) for tenant in plain], 1)
+        answers = run_together([(tenant, work) for tenant in plain], 4)
+        received = [rate(answer, 5) / alone for answer, alone in zip(answers, solo)]
+        whole = sum(received)
+        error = max(abs(got / whole - share) * 100 for got, share in zip(received, (0.3, 0.6, 0.1)))
+        suite.record.figure("share.native.error", error, "points", detail={"received": received})
+        suite.record.figure("share.native.throughput", whole, "ratio")

@@ -1,0 +1,179 @@
+"""A tenant: a process that computes when it is told to.
+
+It reads one JSON object a line from standard input and answers each with one on standard output. Several run on one GPU
+at the same time; their clocks are the host's, so what they say can be laid side by side.
+"""
+
+import collections
+import json
+import os
+import random
+import struct
+import sys
+import time
+
+from . import driver
+from .work import Works
+
+BUCKET_NS = 100_000_000
+
+
+def now_ns():
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def sleep_until(moment_ns):
+    while (left := moment_ns - now_ns()) > 0:
+        time.sleep(min(left / 1e9, 0.05) if left > 2_000_000 else 0)
+
+
+def build_id(path):
+    """The GNU build id of an ELF file, or None: section headers may be stripped, so the notes' segments are read."""
+    with open(path, "rb") as file:
+        image = file.read()
+    if image[:5] != b"\x7fELF\x02":
+        return None
+    offset, size, count = (*struct.unpack_from("<Q", image, 32), *struct.unpack_from("<HH", image, 54))
+    for index in range(count):
+        kind, _, start, _, _, length = struct.unpack_from("<IIQQQQ", image, offset + index * size)
+        if kind != 4:  # PT_NOTE
+            continue
+        at, end = start, start + length
+        while at + 12 <= end:
+            name, words, note = struct.unpack_from("<III", image, at)
+            body = at + 12 + (name + 3) // 4 * 4
+            if note == 3 and image[at + 12:at + 16] == b"GNU\0":
+                return image[body:body + words].hex()
+            at = body + (words + 3) // 4 * 4
+    return None
+
+
+def mapped(name):
+    """The files called `name` that this process has mapped, with their build ids."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if name in line.rsplit("/", 1)[-1]}
+    return {path: build_id(path) for path in sorted(paths) if os.path.exists(path)}
+
+
+class Worker:
+    """Answers commands; each method is one."""
+
+    def __init__(self):
+        self.works, self.kept = Works(), []
+
+    def prepare(self, work, steps=3):
+        """Loads everything and runs a few steps, so that no run pays for it."""
+        made = self.works.get(work)
+        for _ in range(steps):
+            made.launch()
+        made.reached(made.mark())
+        return {"libraries": mapped("libcuda.so")}
+
+    def run(self, work, begin_ns, end_ns, depth=4):
+        """Steps without end between two moments, at most `depth` of them outstanding.
+
+        Answers how many ended in each tenth of a second, and the times between their ends in microseconds."""
+        made, marks = self.works.get(work), collections.deque()
+        counts, gaps, last = [0] * ((end_ns - begin_ns) // BUCKET_NS + 1), [], None
+        sleep_until(begin_ns)
+        while (now := now_ns()) < end_ns:
+            made.launch()
+            marks.append(made.mark())
+            if len(marks) >= depth:
+                made.reached(marks.popleft())
+                ended = now_ns()
+                if ended < end_ns:
+                    counts[(ended - begin_ns) // BUCKET_NS] += 1
+                if last is not None:
+                    gaps.append((ended - last) / 1e3)
+                last = ended
+        while marks:
+            made.reached(marks.popleft())
+        return {"counts": counts[:(end_ns - begin_ns) // BUCKET_NS], "gaps_us": summary(gaps)}
+
+    def requests(self, work, begin_ns, end_ns, rate, seed=1, steps=1):
+        """Requests that come at random (a Poisson process); answers each one's milliseconds from arrival to end."""
+        made, chance, times = self.works.get(work), random.Random(seed), []
+        arrival = begin_ns
+        while (arrival := arrival + int(chance.expovariate(rate) * 1e9)) < end_ns:
+            sleep_until(arrival)
+            for _ in range(steps):
+                made.launch()
+            made.reached(made.mark())
+            times.append((now_ns() - arrival) / 1e6)
+        return {"milliseconds": times}
+
+    def pulses(self, work, count, pause_ms):
+        """One step after each pause; answers each one's milliseconds: what it takes to get lent time back."""
+        made, times = self.works.get(work), []
+        for _ in range(count):
+            time.sleep(pause_ms / 1e3)
+            begun = now_ns()
+            made.launch()
+            made.reached(made.mark())
+            times.append((now_ns() - begun) / 1e6)
+        return {"milliseconds": times}
+
+    def memory(self):
+        free, total = self.works.driver_context().memory()
+        return {"free": free, "total": total}
+
+    def fill_up(self, allocator, piece, most):
+        """Takes pieces until one is refused, at most `most`, and keeps them."""
+        take = driver.allocators(self.works.driver_context())[allocator]
+        for taken in range(most):
+            try:
+                take(piece)
+            except driver.DriverError as error:
+                return {"pieces": taken, "code": error.code}
+        return {"pieces": most, "code": 0}
+
+    def hold(self, size, byte=None):
+        """Takes one piece, and fills it with `byte` if that is given."""
+        context = self.works.driver_context()
+        address = context.allocate(size)
+        if byte is not None:
+            driver.fill(context, address, byte, size)
+        self.kept.append((address, size))
+        return {"address": address}
+
+    def residue(self, size, byte):
+        """How many bytes of a fresh piece are `byte`, and how many are not zero."""
+        context = self.works.driver_context()
+        address = context.allocate(size)
+        found = other = 0
+        for offset in range(0, size, 64 << 20):
+            part = driver.copy_out(context, address + offset, min(64 << 20, size - offset))
+            found += part.count(byte)
+            other += len(part) - part.count(0)
+        return {"found": found, "not_zero": other}
+
+    def about(self):
+        """The device and the libraries of this process."""
+        cuda = self.works.driver_context().driver
+        return {"device": cuda.device_name(), "version": cuda.version(), "multiprocessors": cuda.multiprocessors(),
+                "libraries": mapped("libcuda.so"), "pid": os.getpid()}
+
+
+def summary(values):
+    """Count, mean, median and 99th percentile."""
+    ordered = sorted(values)
+    if not ordered:
+        return {"count": 0}
+    at = lambda part: ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+    return {"count": len(ordered), "mean": sum(ordered) / len(ordered), "p50": at(0.5), "p99": at(0.99)}
+
+
+def main():
+    worker = Worker()
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            answer = getattr(worker, order.pop("command"))(**order)
+        except Exception as error:  # Whatever it is, the suite must hear of it and may go on.
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
