@@ -5,6 +5,7 @@
 //! * [`admission`]: whether a share fits, and on which GPUs;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
 //! * [`honesty`]: whether a tenant reports all that the device has given it;
+//! * [`overlap`]: how much is believed of what tenants report for the same time;
 //! * [`promise`]: what a share is worth beside the tenants that are there.
 //!
 //! Everything here is a pure function of its inputs: time is passed in, numbers are integers, and the same inputs
@@ -16,6 +17,7 @@ pub mod admission;
 pub mod guard;
 pub mod honesty;
 pub mod identity;
+pub mod overlap;
 pub mod promise;
 pub mod slice;
 pub mod timeline;

@@ -7,6 +7,7 @@ use crate::lease::{Leases, Members, about, class_policy};
 use gpool_configuration::LiarAction;
 use gpool_policy::TenantId;
 use gpool_policy::honesty::{DeviceUse, Honesty, Shortfall};
+use gpool_policy::overlap::{Reported, believed};
 use gpool_protocol::EventKind;
 use std::collections::BTreeMap;
 
@@ -19,8 +20,25 @@ struct Audited {
     honesty: Honesty,
     /// Busy time that the device saw so far.
     seen_ns: u64,
-    /// Reported in all when the period began, and how much of that late; none before its first period.
-    reported_ns: Option<(u64, u64)>,
+    /// The figures when the period began; none before its first period.
+    before: Option<Totals>,
+}
+
+/// What has come together since a tenant joined.
+#[derive(Clone, Copy)]
+struct Totals {
+    /// Reported, without what has redeemed a debt: that was missing before, and does not count a second time.
+    reported_ns: u64,
+    /// How much of that late.
+    late_ns: u64,
+    charged_ns: u64,
+}
+
+/// What one lease has reported of one GPU in a period that is over.
+struct Period {
+    tenant: TenantId,
+    reported: Reported,
+    late_ns: u64,
 }
 
 /// A report that fell short.
@@ -79,33 +97,49 @@ impl Auditor {
             return Vec::new();
         }
         self.period_start_ns = Some(statistics.at_ns);
-        let mut told = Vec::new();
         let mut kept = BTreeMap::new();
+        let mut periods: BTreeMap<usize, Vec<Period>> = BTreeMap::new();
         for standing in &statistics.standings {
             let (tenant, gpu) = (standing.tenant, standing.gpu);
             let mut audited = self.audited.remove(&(tenant, gpu)).unwrap_or_default();
-            let judged = audited.end_period(period_ns, standing);
-            // What is told fell short in the period before the one that ends now.
-            told.extend(judged.map(|shortfall| Finding { tenant, gpu, shortfall, until_ns: start_ns }));
+            periods.entry(gpu).or_default().extend(audited.end_period(standing));
             kept.insert((tenant, gpu), audited);
         }
         // Who is not in the statistics any more has left.
         self.audited = kept;
+        // What is told fell short in the period before the one that ends now.
+        periods.into_iter().flat_map(|(gpu, all)| self.judge(gpu, &all, period_ns, start_ns)).collect()
+    }
+
+    /// Judges all leases of one GPU together: what they report for the same time counts once.
+    fn judge(&mut self, gpu: usize, all: &[Period], period_ns: u64, until_ns: u64) -> Vec<Finding> {
+        let reported: Vec<Reported> = all.iter().map(|period| period.reported).collect();
+        let mut told = Vec::new();
+        for (period, believed_ns) in all.iter().zip(believed(&reported)) {
+            let tenant = period.tenant;
+            let Some(audited) = self.audited.get_mut(&(tenant, gpu)) else { continue };
+            let judged = audited.honesty.judge(period_ns, period.reported.seen_ns, believed_ns, period.late_ns);
+            told.extend(judged.map(|shortfall| Finding { tenant, gpu, shortfall, until_ns }));
+        }
         told
     }
 }
 
 impl Audited {
-    /// Judges the period that is over, but for the first: when it began is not known.
-    fn end_period(&mut self, period_ns: u64, standing: &Standing) -> Option<Shortfall> {
+    /// The period that is over; none of the first, as when it began is not known.
+    fn end_period(&mut self, standing: &Standing) -> Option<Period> {
         let seen_ns = std::mem::take(&mut self.seen_ns);
-        // Busy time as reported, and not what it was charged for: that others claim the same time for as many contexts as
-        // they like makes the charge less, and not the report. What redeems a debt was missing before, and does not
-        // count a second time for the time that is judged now.
-        let reported_ns = standing.reported_ns.saturating_sub(standing.redeemed_ns);
-        let before = self.reported_ns.replace((reported_ns, standing.late_ns))?;
-        let late_ns = standing.late_ns.saturating_sub(before.1);
-        self.honesty.judge(period_ns, seen_ns, reported_ns.saturating_sub(before.0).saturating_sub(late_ns), late_ns)
+        let now = Totals {
+            reported_ns: standing.reported_ns.saturating_sub(standing.redeemed_ns),
+            late_ns: standing.late_ns,
+            charged_ns: standing.charged_ns,
+        };
+        let before = self.before.replace(now)?;
+        let late_ns = now.late_ns.saturating_sub(before.late_ns);
+        let reported_ns = now.reported_ns.saturating_sub(before.reported_ns).saturating_sub(late_ns);
+        let charged_ns = now.charged_ns.cast_signed().wrapping_sub(before.charged_ns.cast_signed());
+        let reported = Reported { seen_ns, reported_ns, charged_ns };
+        Some(Period { tenant: standing.tenant, reported, late_ns })
     }
 }
 
@@ -272,6 +306,28 @@ mod tests {
         assert!(audited_beside(9, &honest).1.is_empty(), "a tenth of the charge, and all of the report");
         let half: Vec<(u64, u64)> = (0..20).map(|number| (2 * number, 2 * number + 1)).collect();
         assert_eq!(audited_beside(9, &half).1, [10, 15, 20, 25, 30, 35, 40], "what is hidden is found all the same");
+    }
+
+    /// Two that report the same half of each second, in which one of them works, while the other works in the other half.
+    #[test]
+    fn two_reports_of_the_same_time_cover_no_work_beside_it() {
+        let statistics = |second: u64| {
+            let mut both = statistics(second);
+            for standing in &mut both.standings {
+                (standing.reported_ns, standing.charged_ns) = (second * S / 2, second * S / 4);
+            }
+            both
+        };
+        let mut auditor = Auditor::new(1);
+        let mut told = Vec::new();
+        for second in 0..=20 {
+            [LIAR, OTHER].iter().filter(|_| second > 0).for_each(|tenant| auditor.see((*tenant, 0), S / 2));
+            told.extend(auditor.end_period(&statistics(second)));
+        }
+        let of = |tenant| told.iter().filter(|finding| finding.tenant == tenant).count();
+        assert_eq!((of(LIAR), of(OTHER)), (3, 3));
+        let missing: Vec<u64> = told.iter().map(|finding| finding.shortfall.missing_ns()).collect();
+        assert!(missing.iter().all(|ns| *ns == 5 * S / 4), "with what was charged it is what was seen: {missing:?}");
     }
 
     #[test]
