@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 pub enum Mapped {
     /// Nothing of that name.
     Nothing,
+    /// A library of that name that nobody could look into now.
+    Unread,
     /// A library of that name, and no shim that the container was started with.
     Other,
     /// The shim that the container was started with.
@@ -48,9 +50,12 @@ pub fn judge(evidence: &Evidence) -> Option<Bypass> {
     match cuda {
         Mapped::Shim if has_context && !is_registered => Some(Bypass::NotRegistered),
         Mapped::Shim => None,
+        // What it has mapped may be a shim; that it has not registered says enough.
+        Mapped::Unread if has_context && !is_registered => Some(Bypass::NoShim),
+        Mapped::Unread => None,
         Mapped::Other if has_context || holds_device => Some(Bypass::NoShim),
         Mapped::Nothing if has_context => Some(Bypass::NoShim),
-        Mapped::Nothing if holds_device && nvml != Mapped::Shim => Some(Bypass::NoShim),
+        Mapped::Nothing if holds_device && !matches!(nvml, Mapped::Shim | Mapped::Unread) => Some(Bypass::NoShim),
         Mapped::Nothing | Mapped::Other => None,
     }
 }
@@ -95,11 +100,11 @@ pub struct CapWatch {
 }
 
 impl CapWatch {
-    /// For a lease that has not been watched for a while: what it holds at the first look is allowed, since the cap may have
-    /// been lowered meanwhile.
+    /// For a lease that has not been watched for a while: what it holds at the first look is allowed as far as the highest
+    /// cap that it has ever had, since its cap may have been lowered meanwhile. Where nobody knows that, all of it is.
     #[must_use]
-    pub fn after_a_gap() -> Self {
-        Self { allowed_bytes: u64::MAX, looks: 0 }
+    pub fn after_a_gap(highest_cap_bytes: Option<u64>) -> Self {
+        Self { allowed_bytes: highest_cap_bytes.unwrap_or(u64::MAX), looks: 0 }
     }
 
     /// Takes what the lease holds now; by how much that is too much, if that is to be told. `tolerance_bytes` is what the
@@ -159,6 +164,20 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_could_look_into_is_judged_by_the_registration() {
+        let unread = Evidence { cuda: Mapped::Unread, ..HONEST };
+        assert_eq!(judge(&unread), None);
+        assert_eq!(judge(&Evidence { is_registered: false, ..unread }), Some(Bypass::NoShim));
+        assert_eq!(
+            judge(&Evidence { has_context: false, is_registered: false, ..unread }),
+            None,
+            "it is being started"
+        );
+        let monitor = Evidence { has_context: false, cuda: Mapped::Nothing, nvml: Mapped::Unread, ..HONEST };
+        assert_eq!(judge(&monitor), None);
+    }
+
+    #[test]
     fn a_finding_is_told_at_the_second_look_and_once() {
         let mut findings = Findings::default();
         assert!(findings.look([7]).is_empty());
@@ -199,7 +218,12 @@ mod tests {
             (None, Some(40)),
             "it has never been allowed that"
         );
-        let mut restarted = CapWatch::after_a_gap();
-        assert_eq!((restarted.look(90, 50, 10), restarted.look(90, 50, 10)), (None, None));
+        for highest in [None, Some(90)] {
+            let mut restarted = CapWatch::after_a_gap(highest);
+            assert_eq!((restarted.look(90, 50, 10), restarted.look(90, 50, 10)), (None, None));
+            assert_eq!((restarted.look(105, 50, 10), restarted.look(105, 50, 10)), (None, Some(15)), "it has grown");
+        }
+        let mut restarted = CapWatch::after_a_gap(Some(50));
+        assert_eq!((restarted.look(90, 50, 10), restarted.look(90, 50, 10)), (None, Some(40)), "never allowed that");
     }
 }

@@ -187,7 +187,7 @@ fn note_deaths(leases: &Leases, lease: &mut Lease) {
     for slot in dead {
         if let Some(process) = lease.processes.remove(&slot) {
             lease.region.clear_demand(slot);
-            lease.dead.insert(slot, Dead { pid: process.watched.name.pid, died });
+            lease.dead.insert(slot, Dead { name: process.watched.name, died });
         }
     }
     lease.note_processes();
@@ -203,7 +203,7 @@ fn bury(leases: &Leases, lease: &mut Lease) -> bool {
     let gpus: Vec<usize> = lease.gpus().collect();
     let region = &lease.region;
     lease.dead.retain(|slot, dead| {
-        let is_gone = gpus.iter().all(|gpu| leases.occupants.has_let_go(*gpu, dead.pid, dead.died));
+        let is_gone = gpus.iter().all(|gpu| leases.occupants.has_let_go(*gpu, dead.name, dead.died));
         if is_gone {
             region.clear_slot(*slot);
         }

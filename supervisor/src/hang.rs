@@ -20,13 +20,35 @@ use rustix::process::{Signal, pidfd_send_signal};
 /// short.
 const EXCUSE_DELAY_NS: u64 = 500_000_000;
 
+/// A container that stops its own processes is excused for so many times what its class calls hung: a debugger's user may
+/// think for a while, and nobody can hold a GPU's turns for ever by a signal to himself.
+const EXCUSED_TIMES: u64 = 10;
+
+/// A silence that is a container's own stopped processes', and goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Excuse {
+    /// When it was first found, CLOCK_MONOTONIC.
+    pub since_ns: u64,
+    /// When it was last found.
+    pub last_ns: u64,
+}
+
+/// Why a container cannot say that its work has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unheard {
+    /// By the freezer, which is the host's doing.
+    Frozen,
+    /// By a signal or a debugger, which may be its own.
+    Stopped,
+}
+
 /// What follows for a hung container.
 #[derive(Debug, PartialEq, Eq)]
 enum Consequence {
     /// Its class asks for an event alone. These are its processes.
     Told(Vec<HostPid>),
     /// It is frozen, or stopped by a signal or a debugger: its work may have ended long ago, and it cannot say so.
-    Unheard(&'static str),
+    Unheard(Unheard),
     /// These processes of it were killed.
     Stopped(Vec<HostPid>),
 }
@@ -40,17 +62,22 @@ pub fn act_on(leases: &Leases, tenant: TenantId, since_ns: u64) {
     let policy = class_policy(&leases.configuration, class);
     let cgroup = lease.record.cgroup.as_deref();
     let registered = || lease.processes.values().map(|process| &process.watched);
-    let consequence = match (why_unheard(lease, cgroup), policy.hang_action) {
+    let now_ns = clock::now_ns();
+    // Told once as long as it lasts; the silence of an excused tenant begins when it is excused.
+    let goes_on = lease.excuse.take().filter(|excuse| since_ns.abs_diff(excuse.last_ns) <= EXCUSE_DELAY_NS);
+    let excused_since_ns = goes_on.map_or(since_ns, |excuse| excuse.since_ns);
+    let limit_ns = policy.hang_seconds.saturating_mul(EXCUSED_TIMES * 1_000_000_000);
+    let why =
+        why_unheard(lease, cgroup).filter(|why| is_excused(*why, now_ns.saturating_sub(excused_since_ns), limit_ns));
+    let consequence = match (why, policy.hang_action) {
         (Some(why), _) => Consequence::Unheard(why),
         (None, HangAction::Event) => Consequence::Told(registered().map(|process| process.name.pid).collect()),
         (None, HangAction::Stop) => Consequence::Stopped(stop(cgroup, lease.init.as_ref(), registered())),
     };
-    // Told once as long as it lasts; the silence of an excused tenant begins when it is excused.
-    let goes_on = lease.excused_ns.take().is_some_and(|excused_ns| since_ns.abs_diff(excused_ns) <= EXCUSE_DELAY_NS);
     if matches!(consequence, Consequence::Unheard(_)) {
-        lease.excused_ns = Some(clock::now_ns());
+        lease.excuse = Some(Excuse { since_ns: excused_since_ns, last_ns: now_ns });
         leases.gatekeeper.order(Order::Excuse { tenant });
-        if goes_on {
+        if goes_on.is_some() {
             return;
         }
     }
@@ -62,16 +89,21 @@ pub fn act_on(leases: &Leases, tenant: TenantId, since_ns: u64) {
 }
 
 /// Why the container cannot say that its work has ended, if it cannot.
-fn why_unheard(lease: &Lease, cgroup: Option<&str>) -> Option<&'static str> {
+fn why_unheard(lease: &Lease, cgroup: Option<&str>) -> Option<Unheard> {
     if cgroup.is_some_and(cgroup::is_frozen) {
-        return Some("frozen");
+        return Some(Unheard::Frozen);
     }
     let mut report = Report::new();
     report.read(&lease.region, SLOTS);
     let at_work = |slot: &usize| report.taken().any(|(index, it)| index == *slot && it.estimated_end_ns() > 0);
     let processes = lease.processes.iter();
     let seen = processes.map(|(slot, process)| (at_work(slot), procfs::is_stopped(process.watched.name.pid)));
-    all_at_work_are_stopped(&seen.collect::<Vec<_>>()).then_some("stopped by a signal or a debugger")
+    all_at_work_are_stopped(&seen.collect::<Vec<_>>()).then_some(Unheard::Stopped)
+}
+
+/// Whether that excuses a silence of this length: only what is its own doing has an end.
+fn is_excused(why: Unheard, silent_ns: u64, limit_ns: u64) -> bool {
+    why == Unheard::Frozen || silent_ns < limit_ns
 }
 
 /// Whether of a container's processes, each with whether it says that work of it is on the GPU and whether it is stopped,
@@ -129,6 +161,10 @@ fn message(container: &str, silent_s: u64, rule: &str, consequence: &Consequence
             listed(pids)
         ),
         Consequence::Unheard(why) => {
+            let why = match why {
+                Unheard::Frozen => "frozen",
+                Unheard::Stopped => "stopped by a signal or a debugger",
+            };
             format!("it is {why}, so its work may have ended and it cannot say so: let it go on, or remove it")
         }
         Consequence::Stopped(pids) if pids.is_empty() => {
@@ -183,7 +219,13 @@ mod tests {
             assert!(text.contains(part), "{text} lacks {part}");
         }
         assert!(message("3f9a", 30, "", &Consequence::Told(Vec::new())).contains("host pid unknown"));
-        assert!(message("3f9a", 30, "", &Consequence::Unheard("frozen")).contains("it is frozen"));
+        assert!(message("3f9a", 30, "", &Consequence::Unheard(Unheard::Frozen)).contains("it is frozen"));
+    }
+
+    #[test]
+    fn who_stops_itself_is_excused_for_a_while_and_who_is_frozen_for_as_long() {
+        assert!(is_excused(Unheard::Stopped, 299, 300) && !is_excused(Unheard::Stopped, 300, 300));
+        assert!(is_excused(Unheard::Frozen, u64::MAX, 300));
     }
 
     #[test]

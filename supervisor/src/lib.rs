@@ -11,6 +11,8 @@
 //! | `hang` | containers of whose work nothing ends |
 //! | `guard` | processes that use a GPU past the shims, and what each lease really holds |
 //! | `sampler` | NVML and charged time, once a second |
+//! | `context_cost` | what a context costs beyond what the shim counts, by what several leases agree on |
+//! | `foreign` | memory in use that is within no lease's promise |
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
 //! | `refusals` | which allocations were refused, and who has what they wanted |
 //! | `auditor` | what leases report, against what the device saw |
@@ -25,9 +27,11 @@ mod attendant;
 mod auditor;
 mod cgroup;
 mod clock;
+mod context_cost;
 mod device;
 mod elf;
 mod events;
+mod foreign;
 mod gatekeeper;
 mod guard;
 mod hang;

@@ -4,8 +4,9 @@
 //! has forked may keep its descriptors and so its memory. The sampler asks NVML and notes the answer here; who has seen a
 //! death asks it to look at once.
 
+use crate::procfs::{self, ProcessName};
 use gpool_protocol::HostPid;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,8 @@ struct State {
 struct Look {
     /// When it was asked for.
     since: Instant,
-    listed: BTreeSet<HostPid>,
+    /// With the start times of the processes that had these pids then; none of one that had ended.
+    listed: BTreeMap<HostPid, Option<u64>>,
 }
 
 impl Occupants {
@@ -42,18 +44,21 @@ impl Occupants {
         Self { state: Mutex::new(state), asked: Condvar::new() }
     }
 
-    /// NVML, asked at `since`, lists these on GPU `gpu`.
-    pub fn note(&self, gpu: usize, since: Instant, listed: BTreeSet<HostPid>) {
+    /// NVML, asked at `since`, lists these on GPU `gpu`, with the start times of the processes that have these pids.
+    pub fn note(&self, gpu: usize, since: Instant, listed: BTreeMap<HostPid, Option<u64>>) {
         if let Some(place) = self.state.lock().unwrap_or_else(PoisonError::into_inner).gpus.get_mut(gpu) {
             *place = Some(Look { since, listed });
         }
     }
 
-    /// Whether GPU `gpu` has back what the process held that was seen dead at `died`.
-    pub fn has_let_go(&self, gpu: usize, process: HostPid, died: Instant) -> bool {
+    /// Whether GPU `gpu` has back what the process held that was seen dead at `died`. A process that has come to the same
+    /// pid since is another one.
+    pub fn has_let_go(&self, gpu: usize, process: ProcessName, died: Instant) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.gpus.get(gpu).and_then(Option::as_ref) {
-            Some(look) if look.since > died => !look.listed.contains(&process),
+            Some(look) if look.since > died => {
+                !look.listed.get(&process.pid).is_some_and(|start_ticks| procfs::is_same(&process, *start_ticks))
+            }
             _ => died.elapsed() > PATIENCE,
         }
     }
@@ -88,14 +93,19 @@ mod tests {
 
     #[test]
     fn the_dead_count_until_a_later_look_does_not_list_them() {
-        let (occupants, process) = (Occupants::new(1), HostPid(7));
+        let (occupants, process) = (Occupants::new(1), ProcessName { pid: HostPid(7), start_ticks: 100 });
+        let listed = |pid, start_ticks| BTreeMap::from([(HostPid(pid), start_ticks)]);
         let before = Instant::now();
-        occupants.note(0, before, BTreeSet::new());
+        occupants.note(0, before, BTreeMap::new());
         let died = Instant::now() + Duration::from_nanos(1);
         assert!(!occupants.has_let_go(0, process, died), "the look is older than the death");
-        occupants.note(0, died + Duration::from_millis(1), [process].into());
-        assert!(!occupants.has_let_go(0, process, died), "it still holds something");
-        occupants.note(0, died + Duration::from_millis(2), [HostPid(8)].into());
+        for start_ticks in [None, Some(100)] {
+            occupants.note(0, died + Duration::from_millis(1), listed(7, start_ticks));
+            assert!(!occupants.has_let_go(0, process, died), "it still holds something");
+        }
+        occupants.note(0, died + Duration::from_millis(2), listed(7, Some(101)));
+        assert!(occupants.has_let_go(0, process, died), "another process that has its pid");
+        occupants.note(0, died + Duration::from_millis(3), listed(8, None));
         assert!(occupants.has_let_go(0, process, died));
         assert!(!occupants.has_let_go(1, process, died), "another GPU");
     }

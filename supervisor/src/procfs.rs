@@ -85,6 +85,17 @@ pub fn is_stopped(pid: HostPid) -> bool {
     stat_field(pid, STATE_FIELD).is_ok_and(|state: String| matches!(state.as_str(), "T" | "t"))
 }
 
+/// When the process that has `pid` now was started, in clock ticks since boot; none if there is none.
+pub fn start_ticks(pid: HostPid) -> Option<u64> {
+    stat_field(pid, START_FIELD).ok()
+}
+
+/// Whether `name` may still be meant by its pid, where the process that has that pid now was started at `start_ticks`:
+/// nobody has it, or it has it itself.
+pub fn is_same(name: &ProcessName, start_ticks: Option<u64>) -> bool {
+    start_ticks.is_none_or(|start_ticks| start_ticks == name.start_ticks)
+}
+
 fn stat_field<T: std::str::FromStr>(pid: HostPid, number: usize) -> io::Result<T> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name in parentheses may hold anything, so count from its end.
@@ -117,6 +128,10 @@ mod tests {
         assert!(WatchedProcess::reopen(me.name).is_ok());
         let impostor = ProcessName { start_ticks: me.name.start_ticks + 1, ..me.name };
         assert!(WatchedProcess::reopen(impostor).is_err());
+        let start = start_ticks(me.name.pid);
+        assert_eq!(start, Some(me.name.start_ticks));
+        assert!(is_same(&me.name, start) && is_same(&me.name, None) && !is_same(&impostor, start));
+        assert_eq!(start_ticks(HostPid(u32::MAX)), None);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Starting up in order: configuration, one instance, GPUs, privileges given up, gates, leases that were, and the socket last.
 
 use crate::attendant::Mailbox;
+use crate::context_cost::ContextCosts;
 use crate::device::{DriverFiles, NvmlInventory};
 use crate::events::{About, Events};
 use crate::gatekeeper;
+use crate::guard::Guard;
 use crate::http::Listener;
 use crate::lease::{self, Leases};
 use crate::occupants::Occupants;
@@ -111,11 +113,15 @@ fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn 
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
     lease::take_over(&leases);
     // Before the first request: what others hold cannot be promised.
-    sampler::note_memory(&leases, &inventory);
+    let mut costs = ContextCosts::new(leases.gpus.len(), leases.configuration.driver.context_bytes);
+    sampler::note_memory(&leases, &inventory, &mut costs);
 
+    let guard = Guard::new(leases.files.gpu_devices(&leases.gpus))?;
     let (attended, sampled) = (leases.clone(), leases.clone());
     std::thread::Builder::new().name("attendant".into()).spawn(move || mailbox.attend(&attended))?;
-    std::thread::Builder::new().name("sampler".into()).spawn(move || sampler::sample(&sampled, &inventory))?;
+    std::thread::Builder::new()
+        .name("sampler".into())
+        .spawn(move || sampler::sample(&sampled, &inventory, costs, guard))?;
     let listener = Listener::bind(&leases.configuration.socket.path)?;
     listener.serve(&leases, identity);
     Ok(())

@@ -6,13 +6,16 @@
 //! prove that the program's calls go through it, so one with a context must be registered too; what it holds and how long
 //! it keeps the GPU busy is compared with its account beside.
 
+mod builds;
 mod consequence;
 mod process;
+mod reader;
 
 use crate::cgroup;
 use crate::device::Occupancy;
 use crate::lease::{Leases, Members, class_policy};
 use crate::procfs::{self, ProcessName, WatchedProcess};
+use builds::Builds;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
 use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
@@ -32,6 +35,7 @@ struct Charge {
     shims: Vec<ShimView>,
     gpus: Vec<usize>,
     cap_bytes: u64,
+    highest_cap_bytes: Option<u64>,
     context_bytes: u64,
 }
 
@@ -39,6 +43,8 @@ struct Charge {
 pub struct Guard {
     /// Device nodes of GPUs, by major and minor number.
     devices: BTreeSet<(u32, u32)>,
+    /// Which builds mapped files are.
+    builds: Builds,
     /// Processes that came through a shim and registered.
     proven: BTreeMap<HostPid, GuardedProcess>,
     bypassing: Findings<(TenantId, ProcessName)>,
@@ -52,22 +58,27 @@ pub struct Guard {
 
 impl Guard {
     /// For the GPUs with these device nodes.
-    pub fn new(devices: BTreeSet<(u32, u32)>) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn new(devices: BTreeSet<(u32, u32)>) -> std::io::Result<Self> {
+        Ok(Self {
             devices,
+            builds: Builds::new()?,
             proven: BTreeMap::new(),
             bypassing: Findings::default(),
             outside: Findings::default(),
             caps: BTreeMap::new(),
             frozen: BTreeSet::new(),
             has_looked: false,
-        }
+        })
     }
 
     /// Looks at every process that uses a GPU; `occupancies` is what NVML says of each GPU, in order, none where it says
     /// nothing.
     pub fn look(&mut self, leases: &Leases, members: &Members, occupancies: &[Option<Occupancy>]) {
         let charges = charges(leases);
+        self.builds.begin(charges.values().flat_map(|charge| &charge.shims));
         let with_context: BTreeSet<HostPid> =
             occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
         self.look_at_members(leases, &charges, members, &with_context);
@@ -129,11 +140,12 @@ impl Guard {
             return None;
         }
         // Nothing can be said of what cannot be read.
-        let libraries = process::libraries(pid)?;
+        let libraries = process::libraries(pid, |file, path| self.builds.of(file, path))?;
         let mapped = |is_cuda: bool| {
             let its = || libraries.iter().filter(|library| library.is_cuda == is_cuda);
             match its().any(|library| charge.is_shim(library)) {
                 true => Mapped::Shim,
+                false if its().any(|library| library.is_unread) => Mapped::Unread,
                 false if its().next().is_some() => Mapped::Other,
                 false => Mapped::Nothing,
             }
@@ -203,7 +215,10 @@ impl Guard {
                     its.fold((0, 0u64), |(n, sum), bytes| (n + 1, sum.saturating_add(*bytes)));
                 // The account takes every context for as dear as the cheapest; each may have cost twice that.
                 let tolerance_bytes = charge.context_bytes.saturating_mul(processes);
-                let fresh = if self.has_looked { CapWatch::default() } else { CapWatch::after_a_gap() };
+                let fresh = match self.has_looked {
+                    true => CapWatch::default(),
+                    false => CapWatch::after_a_gap(charge.highest_cap_bytes),
+                };
                 let watch = self.caps.entry((*tenant, *gpu)).or_insert(fresh);
                 if let Some(excess_bytes) = watch.look(held_bytes, charge.cap_bytes, tolerance_bytes) {
                     let sentence = format!(
@@ -269,6 +284,7 @@ fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
         shims: lease.record.shims.clone(),
         gpus: lease.gpus().collect(),
         cap_bytes: lease.record.memory_cap_bytes,
+        highest_cap_bytes: lease.record.highest_cap_bytes,
         context_bytes: lease.region.control().context_bytes.load(std::sync::atomic::Ordering::Relaxed),
     };
     book.leases.values().map(|lease| (lease.tenant, charge(lease))).collect()

@@ -1,15 +1,25 @@
 //! What a process has open and mapped, read from /proc. The process may be hostile: what it calls its files is shown to
 //! people and never believed; which device a descriptor is and which build a mapping is, the kernel says.
 
-use crate::elf;
+use super::reader::Reading;
 use gpool_protocol::{BuildId, HostPid};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
+use std::path::PathBuf;
 
 /// Names of the libraries that shims stand in for; what follows them is a version.
 const CUDA: &str = "libcuda.so";
 const NVML: &str = "libnvidia-ml.so";
+
+/// A file as a line of /proc/PID/maps names it: the number of its device, and its inode on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileId {
+    /// Major and minor number.
+    pub device: (u32, u32),
+    /// Number of the inode.
+    pub inode: u64,
+}
 
 /// A library that a process can execute code of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +30,8 @@ pub struct Library {
     pub is_cuda: bool,
     /// Which build it is, if its file says so and can be read.
     pub build_id: Option<BuildId>,
+    /// Whether nobody could look into it now.
+    pub is_unread: bool,
 }
 
 /// Whether the process has a character device open that is one of `devices`, by major and minor number.
@@ -38,17 +50,19 @@ pub fn holds_device(pid: HostPid, devices: &BTreeSet<(u32, u32)>) -> bool {
 }
 
 /// The libraries named as the driver's that the process has mapped, each file once; none if nobody can tell, as it
-/// has ended or has not begun.
-pub fn libraries(pid: HostPid) -> Option<Vec<Library>> {
+/// has ended or has not begun. `look` says which build a file is, from its id and where it can be opened.
+pub fn libraries(pid: HostPid, mut look: impl FnMut(FileId, PathBuf) -> Reading) -> Option<Vec<Library>> {
     let maps = maps(pid)?;
     let found = named_mappings(&maps)
         .into_iter()
-        .map(|(range, path, is_cuda)| {
+        .map(|mapping| {
             // The file itself, whatever has been done to its path since: works for deleted files and in every namespace.
-            let file = File::open(format!("/proc/{pid}/map_files/{range}"));
-            let build_id = file.and_then(|file| elf::build_id(&file)).ok().flatten();
-            let path = path.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
-            Library { path, is_cuda, build_id }
+            let reading = look(mapping.file, PathBuf::from(format!("/proc/{pid}/map_files/{}", mapping.range)));
+            let is_unread = reading == Reading::Unread;
+            // A shim of ours lies on the host's own disk, which answers.
+            let build_id = if let Reading::Build(build_id) = reading { build_id } else { None };
+            let path = mapping.path.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
+            Library { path, is_cuda: mapping.is_cuda, build_id, is_unread }
         })
         .collect();
     Some(found)
@@ -64,32 +78,47 @@ fn maps(pid: HostPid) -> Option<String> {
     Some(String::from_utf8_lossy(&maps).into_owned())
 }
 
-/// Of the text of a maps file: range, path and kind of the first mapping of each driver library with code in it.
-fn named_mappings(maps: &str) -> Vec<(&str, &str, bool)> {
+/// A mapping of a driver library with code in it.
+#[derive(Debug, PartialEq, Eq)]
+struct Mapping<'a> {
+    range: &'a str,
+    file: FileId,
+    path: &'a str,
+    is_cuda: bool,
+}
+
+/// Of the text of a maps file: the first mapping of each driver library with code in it.
+fn named_mappings(maps: &str) -> Vec<Mapping<'_>> {
     let mut files = BTreeSet::new();
-    let mut found = Vec::new();
-    for line in maps.lines() {
-        // Range, mode, offset, device, inode, and a path that may hold spaces.
-        let mut fields = line.splitn(6, ' ');
-        let (Some(range), Some(mode), _, Some(device), Some(inode), Some(path)) =
-            (fields.next(), fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        let path = path.trim_start();
-        let name = path.rsplit('/').next().unwrap_or_default();
-        let is_cuda = name.starts_with(CUDA);
-        if mode.contains('x') && (is_cuda || name.starts_with(NVML)) && files.insert((device, inode)) {
-            found.push((range, path, is_cuda));
-        }
+    let named = maps.lines().filter_map(named_mapping);
+    named.filter(|mapping| files.insert(mapping.file)).collect()
+}
+
+fn named_mapping(line: &str) -> Option<Mapping<'_>> {
+    // Range, mode, offset, device, inode, and a path that may hold spaces.
+    let mut fields = line.splitn(6, ' ');
+    let (range, mode, _, device) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+    let (inode, path) = (fields.next()?.parse().ok()?, fields.next()?.trim_start());
+    let (major, minor) = device.split_once(':')?;
+    let number = |hex| u32::from_str_radix(hex, 16).ok();
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let is_cuda = name.starts_with(CUDA);
+    if !mode.contains('x') || !(is_cuda || name.starts_with(NVML)) {
+        return None;
     }
-    found
+    Some(Mapping { range, file: FileId { device: (number(major)?, number(minor)?), inode }, path, is_cuda })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::builds::Builds;
     use super::*;
+    use std::os::unix::fs::MetadataExt;
     use std::process::{Command, Stdio};
+
+    fn file(inode: u64) -> FileId {
+        FileId { device: (0, 0x2a), inode }
+    }
 
     #[test]
     fn driver_libraries_are_told_by_their_names_each_once() {
@@ -103,9 +132,11 @@ mod tests {
             7f0000009000-7f000000a000 rw-p 00000000 00:00 0 \n\
             ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n";
         let found = named_mappings(maps);
-        assert_eq!(found[0], ("7f0000001000-7f0000002000", "/usr/lib/x86_64-linux-gnu/libcuda.so.1 (deleted)", true));
-        assert_eq!(found[1], ("7f0000005000-7f0000006000", "/dev/gpool/real/libcuda.so.1", true));
-        assert_eq!(found[2], ("7f0000007000-7f0000008000", "/odd name/libnvidia-ml.so.535.1", false));
+        let mapping = |range, inode, path, is_cuda| Mapping { range, file: file(inode), path, is_cuda };
+        let deleted = "/usr/lib/x86_64-linux-gnu/libcuda.so.1 (deleted)";
+        assert_eq!(found[0], mapping("7f0000001000-7f0000002000", 77, deleted, true));
+        assert_eq!(found[1], mapping("7f0000005000-7f0000006000", 78, "/dev/gpool/real/libcuda.so.1", true));
+        assert_eq!(found[2], mapping("7f0000007000-7f0000008000", 79, "/odd name/libnvidia-ml.so.535.1", false));
         assert_eq!(found.len(), 3);
     }
 
@@ -126,18 +157,33 @@ mod tests {
         cc(&["-DMAIN"], &program, &[&library]);
         let mut child = Command::new(&program).env("LD_LIBRARY_PATH", directory.path()).spawn().unwrap();
         let pid = HostPid(child.id());
+        let mut builds = Builds::new().unwrap();
+        let mut look = || {
+            builds.begin([].into_iter());
+            libraries(pid, |file, path| builds.of(file, path))
+        };
         let seen = (0..1000).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
-            libraries(pid)?.pop()
+            look()?.pop()
         });
+        let its = library.metadata().unwrap();
         fs::remove_file(&library).unwrap();
-        let after = libraries(pid).unwrap();
+        let after = look().unwrap();
+        let unread = libraries(pid, |_, _| Reading::Unread).unwrap();
+        let mut files = Vec::new();
+        libraries(pid, |file, _| {
+            files.push(file);
+            Reading::Silent
+        });
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(seen.map(|library| library.build_id), Some(Some(BuildId("feed".into()))));
         assert_eq!((after.len(), after[0].is_cuda, after[0].build_id.clone()), (1, true, Some(BuildId("feed".into()))));
         assert!(after[0].path.ends_with("libcuda.so.1 (deleted)"));
-        assert!(libraries(pid).is_none());
+        assert!(look().is_none());
+        assert!(unread[0].is_unread && unread[0].build_id.is_none() && !after[0].is_unread);
+        let device = (rustix::fs::major(its.dev()), rustix::fs::minor(its.dev()));
+        assert_eq!(files, [FileId { device, inode: its.ino() }], "as stat names the file");
     }
 
     #[test]

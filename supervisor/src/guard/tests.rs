@@ -20,12 +20,18 @@ fn charge(shims: Vec<ShimView>) -> Charge {
         shims,
         gpus: vec![0],
         cap_bytes: 1,
+        highest_cap_bytes: None,
         context_bytes: 1,
     }
 }
 
 fn library(is_cuda: bool, build: Option<&str>) -> Library {
-    Library { path: "/x/libcuda.so.1".into(), is_cuda, build_id: build.map(|build| BuildId(build.into())) }
+    Library {
+        path: "/x/libcuda.so.1".into(),
+        is_cuda,
+        build_id: build.map(|build| BuildId(build.into())),
+        is_unread: false,
+    }
 }
 
 #[test]
@@ -41,7 +47,7 @@ fn a_shim_is_known_by_the_build_that_the_container_was_started_with() {
 #[test]
 fn a_process_that_uses_no_gpu_is_not_looked_at_and_one_past_the_shims_is_named() {
     let me = HostPid(std::process::id());
-    let mut guard = Guard::new(BTreeSet::new());
+    let mut guard = Guard::new(BTreeSet::new()).unwrap();
     let mut its = charge(vec![shim("libcuda.so.1", "aa")]);
     assert!(guard.examine(&its, me, false).is_none());
     let (process, bypass) = guard.examine(&its, me, true).unwrap();

@@ -3,10 +3,11 @@
 use super::account::GpuAccount;
 use super::debts::Debts;
 use super::record::{ProcessRecord, Record, StandingRecord};
-use crate::procfs::WatchedProcess;
+use crate::hang::Excuse;
+use crate::procfs::{ProcessName, WatchedProcess};
 use crate::region::{RegionHost, Report};
 use gpool_policy::TenantId;
-use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, HostPid, LeaseId, LeaseState};
+use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, LeaseId, LeaseState};
 use gpool_shared_region::{GPUS, SLOTS, SlotSnapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,8 +27,8 @@ pub struct Process {
 /// A process that has ended; its slot keeps what it held until the device has it back.
 #[derive(Debug, Clone, Copy)]
 pub struct Dead {
-    /// What its pid was.
-    pub pid: HostPid,
+    /// Who it was.
+    pub name: ProcessName,
     /// When it was seen to have ended.
     pub died: Instant,
 }
@@ -137,8 +138,8 @@ pub struct Lease {
     pub stopped: Option<&'static str>,
     /// Processes of it that use a GPU past the shims.
     pub bypassing: u32,
-    /// When it was last found silent only because it is frozen or stopped, CLOCK_MONOTONIC.
-    pub excused_ns: Option<u64>,
+    /// Since when it is silent only because it is frozen or stopped, if it is.
+    pub excuse: Option<Excuse>,
 }
 
 impl Lease {

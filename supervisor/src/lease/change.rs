@@ -28,6 +28,7 @@ impl Leases {
             check_class(&self.configuration, new.class)?;
         }
         new.memory_cap_bytes = self.check_room(&book, &gpus, &old, &new)?;
+        new.highest_cap_bytes = old.highest_cap_bytes.map(|highest| highest.max(new.memory_cap_bytes));
         let lease = book.leases.get_mut(&id).expect("found above");
         new.write(&self.configuration.paths.run_dir)
             .map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;

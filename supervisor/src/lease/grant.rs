@@ -140,6 +140,7 @@ impl Leases {
             starts_once: asked.starts_once,
             paused: false,
             memory_cap_bytes: placed.memory_bytes,
+            highest_cap_bytes: Some(placed.memory_bytes),
             owner_uid: uid,
             created_unix_ms: clock::unix_ms(),
             requester: Some(requester.name),
@@ -268,7 +269,7 @@ impl Leases {
             unknown_versions_told: 0,
             stopped: None,
             bypassing: 0,
-            excused_ns: None,
+            excuse: None,
             record,
         };
         book.leases.insert(lease.record.lease_id.clone(), lease);

@@ -95,6 +95,9 @@ pub struct Record {
     pub paused: bool,
     /// Its memory cap on each GPU.
     pub memory_cap_bytes: u64,
+    /// The highest cap that it has ever had. None from a supervisor that did not write it down.
+    #[serde(default)]
+    pub highest_cap_bytes: Option<u64>,
     /// Who started it.
     pub owner_uid: u32,
     /// When.
@@ -209,6 +212,7 @@ mod tests {
         let record = sample();
         assert_eq!(record.gpus(), [GpuUuid("GPU-1".into())]);
         assert_eq!((record.limit_permille, record.class, record.priority), (None, Class::Batch, Priority::Guaranteed));
+        assert_eq!(record.highest_cap_bytes, None);
         assert!(record.shims.is_empty() && record.uncounted_calls == 0);
         assert!(!record.paused && !record.unenforced && record.standing.is_none() && record.processes.is_empty());
     }

@@ -1,0 +1,149 @@
+//! What a context costs beyond what the shim counts, learnt from what NVML says and what processes claim.
+//!
+//! A claim is a tenant's own word. So what a lease's processes show counts for that lease alone, and a new lease begins
+//! with what several others agree on: of the costs that at least three leases have shown, the second least, and never less
+//! than the configuration says. One tenant's lie, up or down, cannot move that beyond what honest ones have shown.
+
+use crate::device::Occupancy;
+use crate::lease::{Holding, Leases};
+use gpool_policy::TenantId;
+use gpool_protocol::HostPid;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+/// A context costs at least and at most this; a sample outside is something else.
+const CONTEXT_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=1 << 30;
+/// So many leases must have shown a cost before new ones begin with it.
+const WITNESSES: usize = 3;
+/// The newest leases that are remembered of each GPU.
+const REMEMBERED: usize = 64;
+
+/// What a process claims to hold of one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Memory and contexts.
+    pub holding: Holding,
+    /// What it claims for images, of which it may hold less.
+    pub image_bytes: u64,
+    /// It may hold less of something else too, or is just changing what it holds.
+    pub is_inexact: bool,
+}
+
+/// The claims of all processes.
+pub type Claims = BTreeMap<HostPid, Claim>;
+
+/// What leases have shown, by GPU.
+#[derive(Debug)]
+pub struct ContextCosts {
+    /// What the configuration says.
+    configured_bytes: u64,
+    /// The least that each lease has shown; a tenant's number is never used again, and larger ones are newer.
+    shown: Vec<BTreeMap<TenantId, u64>>,
+}
+
+impl ContextCosts {
+    /// Nothing is known yet of so many GPUs.
+    pub fn new(gpus: usize, configured_bytes: u64) -> Self {
+        Self { configured_bytes, shown: vec![BTreeMap::new(); gpus] }
+    }
+
+    /// Takes what NVML, asked between the two looks at the claims, says of GPU `gpu`.
+    pub fn learn(&mut self, leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupancy: &Occupancy) {
+        let mut book = leases.book();
+        for lease in book.leases.values_mut().filter(|lease| lease.place_of(gpu).is_some()) {
+            for pid in lease.processes.values().map(|process| process.watched.name.pid) {
+                let Some(used_bytes) = occupancy.by_process.get(&pid) else { continue };
+                let Some(cost) = context_cost(before.get(&pid), after.get(&pid), *used_bytes) else { continue };
+                if lease.context_bytes.is_none_or(|known| cost < known) {
+                    lease.context_bytes = Some(cost);
+                    lease.region.control().context_bytes.store(cost, Ordering::Relaxed);
+                }
+                self.note(gpu, lease.tenant, cost);
+            }
+        }
+        leases.context_bytes[gpu].store(self.of_a_new_lease(gpu), Ordering::Relaxed);
+    }
+
+    fn note(&mut self, gpu: usize, tenant: TenantId, cost: u64) {
+        let shown = &mut self.shown[gpu];
+        let least = shown.entry(tenant).or_insert(cost);
+        *least = cost.min(*least);
+        while shown.len() > REMEMBERED {
+            shown.pop_first();
+        }
+    }
+
+    /// What a lease that has shown nothing is charged for a context on GPU `gpu`.
+    fn of_a_new_lease(&self, gpu: usize) -> u64 {
+        let mut costs: Vec<u64> = self.shown[gpu].values().copied().collect();
+        if costs.len() < WITNESSES {
+            return self.configured_bytes;
+        }
+        costs.sort_unstable();
+        costs[1].max(self.configured_bytes)
+    }
+}
+
+/// What the context of a process costs that claimed this before and after it was seen to use `used_bytes`, if that
+/// tells: it has one context, and its claim is exact but for images, which then count as a part of the context.
+fn context_cost(before: Option<&Claim>, after: Option<&Claim>, used_bytes: u64) -> Option<u64> {
+    let claim = after.filter(|claim| claim.holding.contexts == 1 && !claim.is_inexact && before == Some(claim))?;
+    // Images are a part of what is allocated; who claims more of them than that claims nonsense.
+    let exact_bytes = claim.holding.allocated_bytes.checked_sub(claim.image_bytes)?;
+    let cost = used_bytes.checked_sub(exact_bytes)?;
+    CONTEXT_BYTES.contains(&cost).then_some(cost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn only_a_process_with_one_context_and_an_exact_claim_tells_what_a_context_costs() {
+        let claim = |allocated_bytes, contexts, is_inexact| Claim {
+            holding: Holding { allocated_bytes, contexts },
+            image_bytes: 0,
+            is_inexact,
+        };
+        let cost = |before: Claim, after: Claim| context_cost(Some(&before), Some(&after), 1 << 30);
+        let (held, context) = (768 << 20, 256 << 20);
+        assert_eq!(cost(claim(held, 1, false), claim(held, 1, false)), Some(context));
+        assert_eq!(cost(claim(held, 1, false), claim(held, 1, true)), None, "it may hold less");
+        assert_eq!(cost(claim(held, 1, true), claim(held, 1, true)), None);
+        assert_eq!(cost(claim(held, 2, false), claim(held, 2, false)), None);
+        assert_eq!(cost(claim(0, 1, false), claim(held, 1, false)), None, "it changed meanwhile");
+        assert_eq!(cost(claim(1 << 30, 1, false), claim(1 << 30, 1, false)), None, "no context is that small");
+        assert_eq!(cost(claim(2 << 30, 1, false), claim(2 << 30, 1, false)), None);
+        let with_images = Claim { image_bytes: 100 << 20, ..claim(held, 1, false) };
+        assert_eq!(cost(with_images, with_images), Some(context + (100 << 20)), "these may take nothing yet");
+        let nonsense = Claim { image_bytes: held + 1, ..claim(held, 1, false) };
+        assert_eq!(cost(nonsense, nonsense), None, "more images than memory");
+    }
+
+    #[test]
+    fn one_lease_moves_nothing_for_the_next_whatever_it_says() {
+        for lie in [16 * MIB, 300 * MIB, 1 << 30] {
+            let mut costs = ContextCosts::new(2, 256 * MIB);
+            costs.note(0, TenantId(1), lie);
+            assert_eq!(costs.of_a_new_lease(0), 256 * MIB, "nobody else has shown anything");
+            costs.note(0, TenantId(2), 400 * MIB);
+            assert_eq!(costs.of_a_new_lease(0), 256 * MIB, "two may contradict each other");
+            costs.note(0, TenantId(3), 410 * MIB);
+            let seed = costs.of_a_new_lease(0);
+            assert!((400 * MIB..=410 * MIB).contains(&seed), "a lie of {lie} bytes made {seed}");
+            assert_eq!(costs.of_a_new_lease(1), 256 * MIB, "another GPU");
+        }
+    }
+
+    #[test]
+    fn new_leases_begin_with_no_less_than_is_configured_and_old_ones_are_forgotten() {
+        let mut costs = ContextCosts::new(1, 512 * MIB);
+        (1..=3).for_each(|tenant| costs.note(0, TenantId(tenant), 200 * MIB));
+        assert_eq!(costs.of_a_new_lease(0), 512 * MIB);
+        (4..=3 + REMEMBERED as u64).for_each(|tenant| costs.note(0, TenantId(tenant), 700 * MIB));
+        costs.note(0, TenantId(5), 900 * MIB);
+        assert_eq!((costs.shown[0].len(), costs.of_a_new_lease(0)), (REMEMBERED, 700 * MIB), "the least of each lease");
+    }
+}

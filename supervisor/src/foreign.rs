@@ -1,0 +1,120 @@
+//! Memory in use on a GPU that is within no lease's promise, and so cannot be promised to anybody else.
+//!
+//! What the processes of a lease hold is within its promise up to its cap, whether they have registered, have not yet, or
+//! have died and the driver is not done with them: the cap is promised in any case, and counting their bytes beside it
+//! would refuse room that there is. What a lease holds beyond its cap is foreign, as is everything of other processes.
+
+use crate::cgroup;
+use crate::device::Occupancy;
+use crate::lease::Leases;
+use crate::procfs::{ProcessName, is_same};
+use gpool_protocol::HostPid;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+/// What one lease was promised of a GPU, and by what its processes are known.
+struct Promise {
+    cap_bytes: u64,
+    /// Registered and dead.
+    processes: BTreeSet<ProcessName>,
+    cgroup: Option<String>,
+}
+
+/// Notes what NVML says of GPU `gpu`, whose processes have these start times now, as far as they live.
+pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMap<HostPid, Option<u64>>) {
+    let promises = promises(leases, gpu);
+    let owner = |pid: &HostPid| owner(&promises, *pid, listed.get(pid).copied().flatten(), cgroup::path_of);
+    let within_bytes = within_promises(&promises, &occupancy.by_process, owner);
+    leases.used_bytes[gpu].store(occupancy.used_bytes, Ordering::Relaxed);
+    // What NVML attributes to nobody is the driver's own and foreign too.
+    leases.foreign_bytes[gpu].store(occupancy.used_bytes.saturating_sub(within_bytes), Ordering::Relaxed);
+}
+
+fn promises(leases: &Leases, gpu: usize) -> Vec<Promise> {
+    let book = leases.book();
+    let here = book.leases.values().filter(|lease| lease.place_of(gpu).is_some()).map(|lease| Promise {
+        cap_bytes: lease.record.memory_cap_bytes,
+        processes: (lease.processes.values().map(|process| process.watched.name))
+            .chain(lease.dead.values().map(|dead| dead.name))
+            .collect(),
+        cgroup: lease.record.cgroup.clone(),
+    });
+    let uuid = &leases.gpus[gpu].uuid;
+    let stranded = book.stranded.iter().filter(|record| record.gpus().contains(uuid)).map(|record| Promise {
+        cap_bytes: record.memory_cap_bytes,
+        processes: record.processes.iter().map(|process| process.process).collect(),
+        cgroup: record.cgroup.clone(),
+    });
+    here.chain(stranded).collect()
+}
+
+/// The place in `promises` of the lease that the process belongs to. Where it is known by its name, its cgroup is not
+/// asked for.
+fn owner(
+    promises: &[Promise],
+    pid: HostPid,
+    start_ticks: Option<u64>,
+    cgroup_of: impl Fn(HostPid) -> Option<String>,
+) -> Option<usize> {
+    let is_its = |name: &ProcessName| name.pid == pid && is_same(name, start_ticks);
+    promises.iter().position(|promise| promise.processes.iter().any(is_its)).or_else(|| {
+        let path = cgroup_of(pid)?;
+        let holds = |its: &str| cgroup::is_at_or_below(its, &path);
+        promises.iter().position(|promise| promise.cgroup.as_deref().is_some_and(holds))
+    })
+}
+
+fn within_promises(
+    promises: &[Promise],
+    by_process: &BTreeMap<HostPid, u64>,
+    owner: impl Fn(&HostPid) -> Option<usize>,
+) -> u64 {
+    let mut held = vec![0u64; promises.len()];
+    for (pid, bytes) in by_process {
+        if let Some(its) = owner(pid) {
+            held[its] = held[its].saturating_add(*bytes);
+        }
+    }
+    let capped = held.iter().zip(promises).map(|(held, promise)| (*held).min(promise.cap_bytes));
+    capped.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(pid: u32) -> ProcessName {
+        ProcessName { pid: HostPid(pid), start_ticks: 100 }
+    }
+
+    fn promise(cap_bytes: u64, pids: &[u32], cgroup: Option<&str>) -> Promise {
+        Promise { cap_bytes, processes: pids.iter().map(|pid| name(*pid)).collect(), cgroup: cgroup.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_process_belongs_to_the_lease_that_it_registered_with_or_whose_cgroup_it_is_in() {
+        let promises = [promise(10, &[5], None), promise(10, &[6], Some("/docker/b"))];
+        let cgroup_of = |pid: HostPid| match pid.0 {
+            7 => Some("/docker/b/inner".to_owned()),
+            8 => Some("/docker/bc".to_owned()),
+            _ => None,
+        };
+        let owner = |pid: u32, start| owner(&promises, HostPid(pid), start, cgroup_of);
+        assert_eq!(owner(5, Some(100)), Some(0));
+        assert_eq!(owner(5, None), Some(0), "dead, and the driver is not done with it");
+        assert_eq!(owner(5, Some(101)), None, "another process has its pid");
+        assert_eq!((owner(7, Some(3)), owner(8, Some(3)), owner(9, None)), (Some(1), None, None));
+    }
+
+    #[test]
+    fn what_a_lease_holds_is_foreign_only_beyond_its_cap() {
+        let promises = [promise(10, &[1, 2], None), promise(10, &[3], None)];
+        let by_process = BTreeMap::from([(1, 4), (2, 3), (3, 25), (4, 7)].map(|(pid, bytes)| (HostPid(pid), bytes)));
+        let owner = |pid: &HostPid| owner(&promises, *pid, None, |_| None);
+        assert_eq!(within_promises(&promises, &by_process, owner), 7 + 10);
+        let nobody = BTreeMap::from([(HostPid(9), u64::MAX)]);
+        assert_eq!(within_promises(&promises, &nobody, owner), 0);
+        let huge = BTreeMap::from([(HostPid(1), u64::MAX), (HostPid(2), 1)]);
+        assert_eq!(within_promises(&promises, &huge, owner), 10);
+    }
+}
