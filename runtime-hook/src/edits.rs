@@ -72,7 +72,7 @@ pub fn root_path(spec: &Value, bundle: &Path) -> Result<PathBuf, ErrorBody> {
 pub fn apply(spec: &mut Value, image: &Image, lease: &LeaseId, edits: &[Edit]) -> Result<(), ErrorBody> {
     let leased: Vec<Device<'_>> = edits.iter().filter_map(leased_device).collect();
     devices::inject(spec, &leased)?;
-    let copies = Copies::find(image, &spec["process"]);
+    let copies = Copies::find(image, &spec["process"])?;
     for edit in edits {
         match edit {
             Edit::Device { .. } => {}
@@ -119,7 +119,7 @@ fn same_path(a: &str, b: &str) -> bool {
 }
 
 fn library(spec: &mut Value, image: &Image, copies: &Copies, source: &str, file_name: &str) -> Result<(), ErrorBody> {
-    let mut places = libraries::destinations(image, copies, file_name);
+    let mut places = libraries::destinations(image, copies, file_name)?;
     for place in libraries::foreign_mounts(list(spec, &["mounts"])?, file_name) {
         if !places.iter().any(|known| same_path(known, &place)) {
             places.push(place);

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// The directory in which multiarch images keep libraries.
 const MULTIARCH: &str = "/usr/lib/x86_64-linux-gnu";
-/// A directory of the image can be listed this far; a larger one hides what comes after.
-const LISTING_LIMIT: usize = 100_000;
+/// A directory of the image is listed this far. Who must know all that is in one refuses a list that is as long.
+pub const LISTING_LIMIT: usize = 100_000;
 
 /// The root file system of a container that is about to be made.
 #[derive(Debug)]
@@ -118,10 +118,9 @@ impl Image {
     pub fn names(&self, directory: &str) -> Vec<OsString> {
         let opened = self.look_up(directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK);
         let Some(directory) = opened.ok().and_then(|fd| Dir::from_fd(fd).ok()) else { return Vec::new() };
-        let entries = directory.into_iter().take(LISTING_LIMIT).map_while(Result::ok);
-        let mut names: Vec<_> =
-            entries.map(|entry| OsString::from_vec(entry.file_name().to_bytes().to_vec())).collect();
-        names.retain(|name| name != "." && name != "..");
+        let entries = directory.into_iter().map_while(Result::ok);
+        let names = entries.map(|entry| OsString::from_vec(entry.file_name().to_bytes().to_vec()));
+        let mut names: Vec<_> = names.filter(|name| name != "." && name != "..").take(LISTING_LIMIT).collect();
         names.sort();
         names
     }

@@ -3,9 +3,11 @@
 //! A shim only counts if no program finds another copy of the same library: not in the loader's directory, not
 //! in a directory that the image adds, and not in one where an injector such as CDI has put the driver's own.
 
-use crate::image::Image;
+use crate::image::{Image, LISTING_LIMIT};
 use crate::search_path;
+use gpool_protocol::{ErrorBody, ErrorCode};
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// Directories besides the loader's in which images and injectors keep copies of driver libraries.
 const OTHER_DIRECTORIES: [&str; 8] = [
@@ -21,6 +23,10 @@ const OTHER_DIRECTORIES: [&str; 8] = [
 /// Below each directory the loader prefers what is made for newer processors (glibc 2.33 and later).
 const PROCESSOR_DIRECTORIES: [&str; 4] =
     ["", "/glibc-hwcaps/x86-64-v2", "/glibc-hwcaps/x86-64-v3", "/glibc-hwcaps/x86-64-v4"];
+/// An image that has a library in more places than this has been made to have it. Each place becomes a mount.
+const PLACES_LIMIT: usize = 64;
+/// The same of directories in which its loader looks.
+const DIRECTORY_LIMIT: usize = 1024;
 /// gpool's own directory in the container; the driver's libraries lie there under their own names.
 const OWN_DIRECTORY: &str = "/dev/gpool/";
 
@@ -53,21 +59,39 @@ pub struct Copies {
 impl Copies {
     /// Looks where loaders, images and injectors have libraries, and where this image and `process`, as config.json
     /// describes it, say that the loader shall look.
-    pub fn find(image: &Image, process: &Value) -> Self {
+    ///
+    /// # Errors
+    /// More directories, or more in one of them, than can be looked at: a copy in what is left out would be no shim.
+    pub fn find(image: &Image, process: &Value) -> Result<Self, ErrorBody> {
         let known = [image.library_directory()].into_iter().chain(OTHER_DIRECTORIES).map(str::to_owned);
-        let told = search_path::directories(image, process);
-        let (mut inodes, mut directories) = (Vec::new(), Vec::new());
+        let told = search_path::directories(image, process)
+            .map_err(|many| too_many("256 files that ld.so.conf includes", &many.0, "gpool reads no more"))?;
+        let (mut looked_at, mut inodes, mut directories) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         for directory in known.chain(compat_directories(image)).chain(told) {
+            if !looked_at.insert(directory.clone()) {
+                continue;
+            }
+            if looked_at.len() > DIRECTORY_LIMIT {
+                let what = format!("{DIRECTORY_LIMIT} directories in which libraries are looked for");
+                return Err(too_many(&what, &directory, "gpool covers no more"));
+            }
             for below in PROCESSOR_DIRECTORIES {
                 let directory = format!("{directory}{below}");
                 // With a merged /usr several names lead to one directory.
-                let Some(inode) = image.directory(&directory).filter(|inode| !inodes.contains(inode)) else { continue };
-                inodes.push(inode);
-                let names = image.names(&directory).into_iter().filter_map(|name| name.into_string().ok());
+                let Some(inode) = image.directory(&directory) else { continue };
+                if !inodes.insert(inode) {
+                    continue;
+                }
+                let names = image.names(&directory);
+                if names.len() >= LISTING_LIMIT {
+                    let what = format!("{LISTING_LIMIT} files in a directory of libraries");
+                    return Err(too_many(&what, &directory, "gpool looks at no more"));
+                }
+                let names = names.into_iter().filter_map(|name| name.into_string().ok());
                 directories.push((directory, names.filter(|name| is_of_driver(name)).collect()));
             }
         }
-        Self { directories }
+        Ok(Self { directories })
     }
 
     /// The paths of all copies of `stem`, such as `libcuda.so`.
@@ -78,9 +102,20 @@ impl Copies {
     }
 }
 
+fn too_many(what: &str, place: &str, consequence: &str) -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::ShimNotOnTop,
+        format!("the image has more than {what} ({place}), and {consequence}"),
+        "remove copies of driver libraries from the image, or folders from its library path",
+    )
+}
+
 /// All paths in the container at which `file_name` has to be mounted: its place and its unversioned name's in
 /// the loader's directory, and every copy that the image brings.
-pub fn destinations(image: &Image, copies: &Copies, file_name: &str) -> Vec<String> {
+///
+/// # Errors
+/// More copies than any image has that was not made to have them.
+pub fn destinations(image: &Image, copies: &Copies, file_name: &str) -> Result<Vec<String>, ErrorBody> {
     let stem = unversioned(file_name);
     let main = image.library_directory();
     let mut places: Vec<String> = vec![format!("{main}/{file_name}")];
@@ -88,7 +123,11 @@ pub fn destinations(image: &Image, copies: &Copies, file_name: &str) -> Vec<Stri
         places.push(format!("{main}/{stem}"));
     }
     let mut links = Vec::new();
-    for path in copies.of(stem) {
+    for (number, path) in copies.of(stem).enumerate() {
+        if number == PLACES_LIMIT {
+            let directory = path.rsplit_once('/').map_or("/", |(directory, _)| directory);
+            return Err(too_many(&format!("{PLACES_LIMIT} copies of {stem}"), directory, "gpool covers no more"));
+        }
         if image.file(&path).is_none() || places.contains(&path) {
             continue;
         }
@@ -102,7 +141,7 @@ pub fn destinations(image: &Image, copies: &Copies, file_name: &str) -> Vec<Stri
             places.push(path);
         }
     }
-    places
+    Ok(places)
 }
 
 /// `/usr/local/cuda*/compat`, where CUDA images keep a driver library for forward compatibility.
@@ -125,6 +164,7 @@ pub fn foreign_mounts(mounts: &[Value], file_name: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::assert_presentable;
     use serde_json::json;
     use std::os::unix::fs::symlink;
 
@@ -162,7 +202,7 @@ mod tests {
         let image = Image::open(dir.path()).unwrap();
         let process = json!({"env": ["LD_LIBRARY_PATH=/odd"]});
         assert_eq!(
-            destinations(&image, &Copies::find(&image, &process), "libcuda.so.1"),
+            destinations(&image, &Copies::find(&image, &process).unwrap(), "libcuda.so.1").unwrap(),
             [
                 "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
                 "/usr/lib/x86_64-linux-gnu/libcuda.so",
@@ -174,6 +214,28 @@ mod tests {
                 "/usr/lib/libcuda.so.1",
             ]
         );
+    }
+
+    #[test]
+    fn an_image_made_of_copies_is_refused_by_the_name_of_the_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("usr/lib/many");
+        std::fs::create_dir_all(&folder).unwrap();
+        let process = json!({"env": ["LD_LIBRARY_PATH=/usr/lib/many"]});
+        let places = |count: usize| {
+            (0..count).for_each(|number| std::fs::write(folder.join(format!("libcuda.so.{number}")), "x").unwrap());
+            let image = Image::open(dir.path()).unwrap();
+            destinations(&image, &Copies::find(&image, &process).unwrap(), "libcuda.so.1")
+        };
+        assert_eq!(places(PLACES_LIMIT).unwrap().len(), PLACES_LIMIT + 2);
+        let error = places(PLACES_LIMIT + 1).unwrap_err();
+        assert_presentable(&error);
+        assert!(error.message.contains("/usr/lib/many") && error.message.contains("libcuda.so"), "{error}");
+        let all: Vec<String> = (0..DIRECTORY_LIMIT).map(|number| format!("/usr/lib/many/{number}")).collect();
+        let process = json!({"env": [format!("LD_LIBRARY_PATH={}", all.join(":"))]});
+        let error = Copies::find(&Image::open(dir.path()).unwrap(), &process).unwrap_err();
+        assert_presentable(&error);
+        assert!(error.message.contains("/usr/lib/many/"), "{error}");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! config.json orders are judged instead, the last one at each place.
 
 use crate::image::{Image, Inode};
-use crate::libraries::{Copies, is_copy};
+use crate::libraries::{Copies, is_copy, is_of_driver};
 use gpool_protocol::{ErrorBody, ErrorCode};
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -43,7 +43,7 @@ pub fn check(init_pid: u32, root: &Path, spec: &Value, shims: &[PathBuf]) -> Res
     let seen = seen.map_err(|errno| unreadable(&init_root, &errno.into()))?;
     judge(&made, |place| seen.file(place), &shims)?;
     // Volumes bring libraries that are in no image, in directories where nothing of gpool's is mounted.
-    let copies = Copies::find(&seen, &spec["process"]);
+    let copies = Copies::find(&seen, &spec["process"])?;
     let copies = SHIMMED.iter().flat_map(|stem| copies.of(stem)).filter(|path| seen.file(path).is_some());
     judge_places(&copies.collect::<Vec<_>>(), |place| seen.file(place), &shims)?;
     if root == Path::new("/") {
@@ -53,8 +53,9 @@ pub fn check(init_pid: u32, root: &Path, spec: &Value, shims: &[PathBuf]) -> Res
     judge_sources(&Image::open(&root)?, &root, mounts, |place| seen.file(place))
 }
 
-/// A library that comes from the image must be that file: a path is followed anew when it is mounted, and by then
-/// somebody else might have made a part of it a link that leads out of the image.
+/// A library of the driver that comes from the image must be that file: a path is followed anew when it is mounted, and by
+/// then somebody else might have made a part of it a link that leads out of the image. Other mounts from below the root
+/// are whoever's who ordered them: an engine's own files, folders, volumes that lie there.
 fn judge_sources(
     image: &Image,
     root: &Path,
@@ -63,7 +64,8 @@ fn judge_sources(
 ) -> Result<(), ErrorBody> {
     for mount in mounts {
         let (Some(source), Some(place)) = (mount["source"].as_str(), mount["destination"].as_str()) else { continue };
-        let Ok(within) = Path::new(source).strip_prefix(root) else { continue };
+        let is_library = place.rsplit('/').next().is_some_and(is_of_driver);
+        let Some(within) = Path::new(source).strip_prefix(root).ok().filter(|_| is_library) else { continue };
         let file = image.file(&format!("/{}", within.display()));
         if file.is_none() || visible(place) != file {
             return Err(not_on_top(&format!("{place} in the container is not the file {source} of its image")));
@@ -192,6 +194,8 @@ mod tests {
         let judged = |name: &str, seen: Option<Inode>| {
             let mounts = [
                 json!({"destination": "/data", "source": "/elsewhere"}),
+                json!({"destination": "/etc/hosts", "source": dir.path().join("hosts")}),
+                json!({"destination": "/folder", "source": dir.path()}),
                 json!({"destination": "/dev/gpool/real/libcuda.so.1", "source": dir.path().join(name)}),
             ];
             judge_sources(&image, dir.path(), &mounts, |place| seen.filter(|_| place.ends_with("libcuda.so.1")))

@@ -4,20 +4,36 @@
 use crate::image::Image;
 use serde_json::Value;
 
-/// A longer file is none that ldconfig has written or reads.
-const FILE_LIMIT_BYTES: usize = 8 << 20;
-/// An image that names more directories hides what comes after.
-const DIRECTORY_LIMIT: usize = 256;
+/// A longer cache is none that ldconfig has written.
+const CACHE_LIMIT_BYTES: usize = 8 << 20;
+/// A longer file of its configuration is none that a person has written.
+const FILE_LIMIT_BYTES: usize = 1 << 20;
+/// Files may include each other: so many are read, each time that one is included.
+const FILE_LIMIT: usize = 256;
 /// Files may include others this deep.
 const INCLUDE_DEPTH: u32 = 4;
 
+/// More files than are read, the last of them by name.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooManyFiles(pub String);
+
+/// What has been found so far, and how many files were read for it.
+#[derive(Default)]
+struct Found {
+    directories: Vec<String>,
+    files: usize,
+}
+
 /// All these directories in no order that matters, with repetitions.
-pub fn directories(image: &Image, process: &Value) -> Vec<String> {
-    let mut found = from_env(process);
-    from_configuration(image, "/etc/ld.so.conf", INCLUDE_DEPTH, &mut found);
-    found.extend(from_cache(&image.read("/etc/ld.so.cache", FILE_LIMIT_BYTES).unwrap_or_default()));
-    found.truncate(DIRECTORY_LIMIT);
-    found
+///
+/// # Errors
+/// An image whose ld.so.conf includes more files than are read.
+pub fn directories(image: &Image, process: &Value) -> Result<Vec<String>, TooManyFiles> {
+    let mut found = Found { directories: from_env(process), files: 0 };
+    from_configuration(image, "/etc/ld.so.conf", INCLUDE_DEPTH, &mut found)?;
+    let mut directories = found.directories;
+    directories.extend(from_cache(&image.read("/etc/ld.so.cache", CACHE_LIMIT_BYTES).unwrap_or_default()));
+    Ok(directories)
 }
 
 /// LD_LIBRARY_PATH, relative to the process's working directory as the loader takes it.
@@ -34,7 +50,11 @@ fn from_env(process: &Value) -> Vec<String> {
 }
 
 /// Directories that ldconfig is told to look into: it may be run in the container.
-fn from_configuration(image: &Image, path: &str, depth: u32, found: &mut Vec<String>) {
+fn from_configuration(image: &Image, path: &str, depth: u32, found: &mut Found) -> Result<(), TooManyFiles> {
+    found.files += 1;
+    if found.files > FILE_LIMIT {
+        return Err(TooManyFiles(path.to_owned()));
+    }
     let text = image.read(path, FILE_LIMIT_BYTES).unwrap_or_default();
     for line in String::from_utf8_lossy(&text).lines() {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -42,17 +62,18 @@ fn from_configuration(image: &Image, path: &str, depth: u32, found: &mut Vec<Str
         match words.next() {
             Some("include") if depth > 0 => {
                 for file in words.flat_map(|pattern| matching(image, pattern)) {
-                    from_configuration(image, &file, depth - 1, found);
+                    from_configuration(image, &file, depth - 1, found)?;
                 }
             }
             Some("include" | "hwcap") | None => {}
             // Several may stand on a line, and each may say its type behind an equals sign.
             Some(_) => {
                 let names = line.split([' ', '\t', ',', ':']).map(|word| word.split('=').next().unwrap_or_default());
-                found.extend(names.filter(|name| name.starts_with('/')).map(str::to_owned));
+                found.directories.extend(names.filter(|name| name.starts_with('/')).map(str::to_owned));
             }
         }
     }
+    Ok(())
 }
 
 /// The files of a pattern such as `/etc/ld.so.conf.d/*.conf`, with one star in its last part at most.
@@ -97,7 +118,7 @@ mod tests {
             b"glibc-ld.so.cache1.1\0\x02\0\x40\x01/opt/e/libcuda.so.1\0libc.so.6\0/lib/libc.so.6\0/x/libcuda.so\0";
         put("etc/ld.so.cache", cache);
         let process = json!({"cwd": "/home/me", "env": ["A=1", "LD_LIBRARY_PATH=/opt/f:rel;", "LD_LIBRARY_PATH="]});
-        let found = directories(&Image::open(dir.path()).unwrap(), &process);
+        let found = directories(&Image::open(dir.path()).unwrap(), &process).unwrap();
         let text = found.join(" ");
         assert!(text.starts_with("/opt/f /home/me/rel /home/me/ "), "{text}");
         assert!(text.ends_with(" /opt/e /x"), "{text}");
@@ -110,7 +131,20 @@ mod tests {
     #[test]
     fn nothing_is_found_where_nothing_is_said() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(directories(&Image::open(dir.path()).unwrap(), &Value::Null).is_empty());
+        assert!(directories(&Image::open(dir.path()).unwrap(), &Value::Null).unwrap().is_empty());
         assert!(from_cache(&[0xff; 40]).is_empty());
+    }
+
+    #[test]
+    fn files_that_include_each_other_end_somewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("etc/ld.so.conf.d");
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in 0..100 {
+            std::fs::write(folder.join(format!("{name}.conf")), "include /etc/ld.so.conf.d/*.conf\n/a\n").unwrap();
+        }
+        std::fs::write(dir.path().join("etc/ld.so.conf"), "include ld.so.conf.d/*.conf\n").unwrap();
+        let found = directories(&Image::open(dir.path()).unwrap(), &Value::Null);
+        assert!(matches!(&found, Err(TooManyFiles(path)) if path.starts_with("/etc/ld.so.conf.d/")), "{found:?}");
     }
 }
