@@ -35,10 +35,12 @@ mod report;
 mod run;
 mod search_path;
 mod spec;
+mod system_calls;
 mod wrapper;
 
 pub use hook::run_hook;
 pub use low_level::Launch;
 pub use privilege::keep_what_the_hook_needs;
 pub use run::run_command;
+pub use system_calls::{FORBIDDEN, NotRestricted, restrict as restrict_system_calls};
 pub use wrapper::{Installation, prepare, run};

@@ -1,5 +1,6 @@
 //! What the hook may still do once it runs: it reads what others wrote, and that as root.
 
+use crate::system_calls;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,
@@ -12,10 +13,10 @@ const KEPT: CapabilitySet = CapabilitySet::empty()
     // Bundles and roots of other users, where engines map user ids.
     .union(CapabilitySet::DAC_READ_SEARCH);
 
-/// Gives up every capability that the hook does not need, for this process and whatever it would execute. Called before
-/// there is a second thread.
+/// Gives up every capability and system call that the hook does not need. Called before there is a second thread.
 ///
-/// Who lacks the right to give something up has little to give: a failure is no reason to stop a container.
+/// Who lacks the right to give something up has little to give, and a kernel may be built without filters: a failure is no
+/// reason to stop a container.
 pub fn keep_what_the_hook_needs() {
     let _ = set_no_new_privs(true);
     let _ = clear_ambient_capability_set();
@@ -27,4 +28,5 @@ pub fn keep_what_the_hook_needs() {
         let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
         let _ = set_capabilities(None, sets);
     }
+    let _ = system_calls::restrict();
 }
