@@ -11,7 +11,7 @@
 
 use crate::mounted;
 use crate::precreate::{REFUSE, precreate};
-use crate::report::report;
+use crate::report::one_line;
 use crate::wrapper::Installation;
 use gpool_protocol::{BindRequest, Client, ErrorBody, ErrorCode, HostPid, LeaseId};
 use serde_json::{Value, json};
@@ -83,11 +83,11 @@ impl Call {
     }
 }
 
-/// Runs the hook with `arguments` (the program's name left out) and what the engine writes to `stdin`.
-/// Returns its exit status: 1 stops the container's start, and nothing stops its end.
-pub fn run_hook(arguments: &[OsString], stdin: &mut impl Read, stdout: &mut impl Write) -> u8 {
+/// Runs the hook with `arguments` (the program's name left out) and what the engine writes to `stdin`; why it refuses goes
+/// to `stderr`. Returns its exit status: 1 stops the container's start, and nothing stops its end.
+pub fn run_hook(arguments: &[OsString], stdin: &mut impl Read, stdout: &mut impl Write, stderr: &mut impl Write) -> u8 {
     if arguments.first().is_some_and(|verb| verb == "precreate") {
-        return run_precreate(stdin, stdout);
+        return run_precreate(stdin, stdout, stderr);
     }
     let mut state = Vec::new();
     // Drained in any case: a low-level runtime may take a closed pipe for a failure of the hook.
@@ -95,7 +95,7 @@ pub fn run_hook(arguments: &[OsString], stdin: &mut impl Read, stdout: &mut impl
     if let [verb, text] = arguments
         && verb == REFUSE
     {
-        let _ = writeln!(std::io::stderr(), "{}", text.display());
+        let _ = writeln!(stderr, "{}", text.display());
         return 1;
     }
     let outcome = Call::read(arguments).and_then(|call| match call.verb {
@@ -110,17 +110,19 @@ pub fn run_hook(arguments: &[OsString], stdin: &mut impl Read, stdout: &mut impl
         Err(_) if arguments.first().is_some_and(|verb| verb == "poststop") => 0,
         Err(error) => {
             drop(drained);
-            report(&error, None);
+            let _ = writeln!(stderr, "{}", one_line(&error));
             1
         }
     }
 }
 
-fn run_precreate(stdin: &mut impl Read, stdout: &mut impl Write) -> u8 {
-    let edited = precreate(&Installation::default(), stdin).map_err(|error| report(&error, None));
-    match edited.map(|config| stdout.write_all(&config).and_then(|()| stdout.flush())) {
-        Ok(Ok(())) => 0,
-        _ => 1,
+fn run_precreate(stdin: &mut impl Read, stdout: &mut impl Write, stderr: &mut impl Write) -> u8 {
+    match precreate(&Installation::default(), stdin) {
+        Ok(config) => stdout.write_all(&config).and_then(|()| stdout.flush()).is_err().into(),
+        Err(error) => {
+            let _ = writeln!(stderr, "{}", one_line(&error));
+            1
+        }
     }
 }
 
@@ -205,7 +207,10 @@ mod tests {
             "create-runtime L --socket /s --shim /a --x y",
         ] {
             assert_presentable(&Call::read(&words(line)).unwrap_err());
-            assert_eq!(run_hook(&words(line), &mut &b"{}"[..], &mut std::io::sink()), 1, "{line}");
+            let mut said = Vec::new();
+            assert_eq!(run_hook(&words(line), &mut &b"{}"[..], &mut std::io::sink(), &mut said), 1, "{line}");
+            let said = String::from_utf8(said).unwrap();
+            assert!(said.contains("[GPOOL-E003]") && said.lines().count() == 1, "{line}: {said}");
         }
     }
 
@@ -227,7 +232,9 @@ mod tests {
         for line in
             [format!("poststop L --socket {}", socket.display()), "poststop L --socket /no".into(), "poststop".into()]
         {
-            assert_eq!(run_hook(&words(&line), &mut &b"{}"[..], &mut std::io::sink()), 0, "{line}");
+            let mut said = Vec::new();
+            assert_eq!(run_hook(&words(&line), &mut &b"{}"[..], &mut std::io::sink(), &mut said), 0, "{line}");
+            assert!(said.is_empty(), "{line}");
         }
         assert!(begun.elapsed() < Duration::from_secs(3));
     }

@@ -58,8 +58,10 @@ fn search_specs(times: usize) {
 fn search_states(times: usize) {
     feed("state", times, |bytes| {
         let words = ["create-runtime", "01TEST", "--socket", "/proc/no/socket", "--shim", "/etc/hostname"];
-        let status = run_hook(&words.map(OsString::from), &mut &bytes[..], &mut Vec::new());
+        let mut said = Vec::new();
+        let status = run_hook(&words.map(OsString::from), &mut &bytes[..], &mut std::io::sink(), &mut said);
         assert_eq!(status, 1, "no such container can be bound");
+        assert!(said.iter().filter(|byte| **byte == b'\n').count() == 1, "{said:?}");
     });
 }
 
