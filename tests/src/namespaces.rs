@@ -34,6 +34,11 @@ pub enum Ended {
 }
 
 impl Ended {
+    /// Whether it ended by itself and well.
+    pub fn is_success(self) -> bool {
+        matches!(self, Ended::With(status) if status.success())
+    }
+
     /// The exit code for the caller's own process.
     pub fn exit_code(self) -> ExitCode {
         match self {
@@ -76,6 +81,20 @@ pub fn run(arguments: &[String], limit: Duration) -> Result<Ended> {
         None => Ok(ended),
         Some(left) => Err(Failure::new(format!("left behind: {}", left.display()))),
     }
+}
+
+/// Runs this program again with `arguments` where this one is, at most for `limit`. The runs that it starts die with it.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn run_outside(arguments: &[&str], limit: Duration) -> Result<Ended> {
+    let mut process = spawn_bound(another_run().args(arguments)).context("the scenario cannot be started")?;
+    let ended = wait_until(&mut process, Instant::now() + limit);
+    if ended == Ended::TimedOut {
+        process.kill().context("the scenario cannot be killed")?;
+        process.wait().context("the scenario")?;
+    }
+    Ok(ended)
 }
 
 /// This program again, for a run within a run: it must not take itself for a part of this one.

@@ -4,9 +4,12 @@ use crate::failure::{Failure, Result};
 use crate::janitor;
 use crate::namespaces::{self, Ended, Inside};
 use crate::scenarios::{Place, SCENARIOS, Scenario, TOGETHER};
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+/// What this program is called with to run one scenario where the runner is, in a process that can be killed.
+const OUTSIDE: &str = "--outside";
 
 /// `gpool-integration [--list] [FILTER]`: runs the scenarios whose name contains FILTER.
 pub fn run() -> ExitCode {
@@ -16,6 +19,9 @@ pub fn run() -> ExitCode {
     let argument = std::env::args().nth(1).unwrap_or_default();
     if let Some(code) = namespaces::serve_if_inside(|inside| one(&argument, inside)) {
         return code;
+    }
+    if argument == OUTSIDE {
+        return outside(&std::env::args().nth(2).unwrap_or_default());
     }
     if argument == "--list" {
         SCENARIOS.iter().filter(is_own).for_each(|scenario| println!("{:32}{}", scenario.name, scenario.what));
@@ -29,6 +35,21 @@ pub fn run() -> ExitCode {
 
 fn is_own(scenario: &&Scenario) -> bool {
     !matches!(scenario.run, Place::PartOfAnother(_))
+}
+
+fn outside(name: &str) -> ExitCode {
+    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
+    let outcome = match scenario.map(|scenario| scenario.run) {
+        Some(Place::Outside(run)) => run(),
+        _ => Err(Failure::new(format!("no scenario outside is called {name}"))),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("    {failure}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn one(name: &str, inside: &Inside) -> Result<ExitCode> {
@@ -61,10 +82,10 @@ fn all<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> ExitCode {
 
 /// Runs one scenario and says how it ended; whether it passed.
 fn judged(scenario: &Scenario) -> bool {
-    let start = Instant::now();
+    let (start, limit) = (Instant::now(), Duration::from_secs(scenario.limit_s));
     let ended = match scenario.run {
-        Place::Outside(run) => run().map(|()| Ended::With(ExitStatus::default())),
-        _ => namespaces::run(&[scenario.name.to_owned()], Duration::from_secs(scenario.limit_s)),
+        Place::Outside(_) => namespaces::run_outside(&[OUTSIDE, scenario.name], limit),
+        _ => namespaces::run(&[scenario.name.to_owned()], limit),
     };
     let verdict = match ended {
         Ok(Ended::With(status)) if status.success() => "ok".to_owned(),

@@ -232,6 +232,11 @@ impl Host {
         self.supervisor.as_ref().map(Program::pid)
     }
 
+    /// All that the supervisor has said; nothing while none runs.
+    pub fn supervisor_log(&self) -> String {
+        self.supervisor.as_ref().map(Program::log).unwrap_or_default()
+    }
+
     /// The ends of all logs, for a person who looks for a cause.
     pub fn logs(&self) -> String {
         let supervisor = self.supervisor.as_ref().map(Program::log_end).unwrap_or_default();

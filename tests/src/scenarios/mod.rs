@@ -2,10 +2,12 @@
 
 mod bypass;
 mod call_steps;
+mod conmon_killed;
 mod copies;
 mod cuda_programs;
 mod engine_alone;
 mod engines;
+mod every_verb;
 mod frozen_holder;
 mod garbage_control;
 mod garbage_report;
@@ -73,7 +75,7 @@ pub struct Scenario {
 pub enum Place {
     /// In namespaces of its own.
     Inside(fn(&Inside) -> Result<()>),
-    /// Where the runner is: it starts and kills runs. It must keep its own time.
+    /// Where the runner is, in a process of its own: it starts and kills runs.
     Outside(fn() -> Result<()>),
     /// In namespaces of its own, but only when another scenario or a person asks for it by its name.
     PartOfAnother(fn(&Inside) -> Result<()>),
@@ -140,6 +142,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "a container without a request runs as under plain runc, with the supervisor stopped",
         limit_s: 60,
         run: Place::Inside(pass_through::run),
+    },
+    Scenario {
+        name: "every-verb",
+        what: "all verbs of runc and crun say the same with gpool in front, and 1,000 exec probes leave no trace",
+        limit_s: 120,
+        run: Place::Inside(every_verb::run),
     },
     Scenario {
         name: "playground",
@@ -404,6 +412,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "two hundred config.json of real engines: untouched without a request, nothing lost with one",
         limit_s: 240,
         run: Place::Inside(real_bundles::run),
+    },
+    Scenario {
+        name: "conmon-killed",
+        what: "podman's monitor killed while a start waits and while its container runs: no lease is lost or leaked",
+        limit_s: 90,
+        run: Place::Inside(conmon_killed::run),
     },
     Scenario {
         name: "kill-matrix",

@@ -157,6 +157,10 @@ fn tell_times(host: &Host, killed: &[Killed], last_seen: &BTreeMap<String, Insta
     }
     if let Some((middle, _)) = times.get(times.len() / 2) {
         println!("    lease back after {:.2} s in the middle, aim 3 s at most", middle.as_secs_f64());
+        println!("    killmatrix.back_p50_s {:.3}", middle.as_secs_f64());
+    }
+    if let Some((longest, _)) = times.last() {
+        println!("    killmatrix.back_worst_s {:.3}", longest.as_secs_f64());
     }
 }
 
