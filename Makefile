@@ -44,6 +44,8 @@ build: ## Build everything and lay it out in target/gpool
 	for generation in $(GENERATIONS); do mkdir $(STAGE)/lib/$$generation && for shim in cuda nvml; do \
 	    cp $(GENERATED)/$$generation/guest/libgpool_shim_$$shim.so $(STAGE)/lib/$$generation/libgpool-$$shim.so \
 	    || exit 1; done || exit 1; done
+	$(CARGO) tree $(CARGO_FLAGS) -p gpool-runtime-hook --edges normal --prefix none --no-dedupe | sed 's/ (.*//' \
+	    | sort -u > $(STAGE)/wrapper-crates
 	cp $(RELEASE)/libgpool_simulated_cuda.so $(STAGE)/simulated/libcuda.so.1
 	cp $(RELEASE)/libgpool_simulated_nvml.so $(STAGE)/simulated/libnvidia-ml.so.1
 

@@ -9,6 +9,7 @@ needs="
 /usr/bin/docker          docker.io
 /usr/sbin/dockerd        docker.io
 /usr/sbin/runc           runc
+/usr/bin/crun            crun
 /bin/busybox             busybox-static
 /usr/sbin/ip             iproute2
 /usr/bin/cc              gcc
@@ -20,7 +21,6 @@ if [ "${1:-}" = test ]; then
 /usr/bin/ctr             containerd
 /usr/bin/podman          podman
 /usr/bin/conmon          conmon
-/usr/bin/crun            crun
 /usr/bin/docker-compose  docker-compose
 /usr/bin/mmdebstrap      mmdebstrap
 "

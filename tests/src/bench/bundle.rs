@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The low-level runtime.
+/// The low-level runtime of most measurements.
 pub const RUNC: &str = "/usr/sbin/runc";
+/// The other one.
+pub const CRUN: &str = "/usr/bin/crun";
 const HOME: &str = "/run/gpool-bench-bundles";
 
 /// A root file system with a config.json, and the program that is to run it.
@@ -18,6 +20,8 @@ const HOME: &str = "/run/gpool-bench-bundles";
 pub struct Bundle {
     /// The runtime: runc, or gpool-runtime in front of it.
     pub runtime: PathBuf,
+    /// The low-level runtime that it is, or has behind it.
+    low_level: PathBuf,
     directory: PathBuf,
     config: Value,
     cgroup_parent: String,
@@ -25,7 +29,14 @@ pub struct Bundle {
 
 impl Bundle {
     /// Lays one out, called `name`, whose process has `env` besides the usual.
-    pub fn new(host: &Host, name: &str, runtime: &Path, cgroup_parent: &str, env: &[&str]) -> Result<Self> {
+    pub fn new(
+        host: &Host,
+        name: &str,
+        runtime: &Path,
+        low_level: &Path,
+        cgroup_parent: &str,
+        env: &[&str],
+    ) -> Result<Self> {
         let directory = Path::new(HOME).join(name);
         // Of an earlier round; the root is laid out anew so that no mount point of then is there already.
         if directory.exists() {
@@ -41,7 +52,8 @@ impl Bundle {
         config["root"]["readonly"] = false.into();
         let all_env = config["process"]["env"].as_array_mut().ok_or_else(|| Failure::new("runc spec has no env"))?;
         all_env.extend(env.iter().map(|entry| json!(entry)));
-        Ok(Self { runtime: runtime.to_owned(), directory, config, cgroup_parent: cgroup_parent.to_owned() })
+        let (runtime, low_level) = (runtime.to_owned(), low_level.to_owned());
+        Ok(Self { runtime, low_level, directory, config, cgroup_parent: cgroup_parent.to_owned() })
     }
 
     /// Writes config.json as an engine would, for a new container `id` that executes `command`.
@@ -59,15 +71,15 @@ impl Bundle {
         timed(&mut command, &self.directory.join("said"))
     }
 
-    /// Kills and removes a container, with plain runc in both cases: this is not what is measured.
+    /// Kills and removes a container, with the plain low-level runtime in both cases: this is not what is measured.
     pub fn delete(&self, id: &str) -> Result<()> {
-        let mut command = Command::new(RUNC);
+        let mut command = Command::new(&self.low_level);
         timed(command.args(["delete", "--force", id]), &self.directory.join("said")).map(drop)
     }
 
-    /// Runs `state`, which gpool-runtime passes on, and says how long that took.
-    pub fn time_state(&self, id: &str) -> Result<Duration> {
-        timed(Command::new(&self.runtime).args(["state", id]), &self.directory.join("said"))
+    /// Runs any call, and says how long that took.
+    pub fn time_call(&self, words: &[&str]) -> Result<Duration> {
+        timed(Command::new(&self.runtime).args(words), &self.directory.join("said"))
     }
 }
 

@@ -6,7 +6,8 @@
 //! Rooms: `figures` and `catalog` (names and promises), `sheet` and `table` (what was measured), `sharing` with `trio`,
 //! `phases` and `lending` (three tenants), `entitlements`, `latency` and `containers` (other tenants), `calls` and
 //! `call_cost` (calls in a container), `starts` (processes in a container), `allocation` (on the stand), `gate` and
-//! `null_driver` (the gate alone), `runtime` and `bundle` (whole processes of the OCI runtime), `decide` and `host_decide` (the scheduler).
+//! `null_driver` (the gate alone), `runtime`, `verbs`, `leases` and `bundle` (whole processes of the OCI runtime), `sizes`,
+//! `kills` (the kill matrix), `decide` and `host_decide` (the scheduler).
 
 mod allocation;
 mod bundle;
@@ -19,7 +20,9 @@ mod entitlements;
 mod figures;
 mod gate;
 mod host_decide;
+mod kills;
 mod latency;
+mod leases;
 mod lending;
 mod null_driver;
 mod phases;
@@ -27,9 +30,11 @@ mod process_cost;
 mod runtime;
 mod sharing;
 mod sheet;
+mod sizes;
 mod starts;
 mod table;
 mod trio;
+mod verbs;
 
 use crate::failure::{Failure, Result, ensure};
 use crate::host::Host;
@@ -55,7 +60,7 @@ struct Section {
 }
 
 /// In between stand those without containers: meanwhile the places of ended leases run out.
-const SECTIONS: [Section; 9] = [
+const SECTIONS: [Section; 11] = [
     Section { name: "sharing", measure: |host, _, sheet| sharing::measure(host, sheet) },
     Section { name: "entitled", measure: |host, _, sheet| entitlements::measure(host, sheet) },
     Section { name: "latency", measure: |host, _, sheet| latency::measure(host, sheet) },
@@ -67,7 +72,9 @@ const SECTIONS: [Section; 9] = [
     Section { name: "alloc", measure: |host, _, sheet| allocation::measure(host, sheet) },
     Section { name: "calls", measure: |host, _, sheet| calls::measure(host, sheet) },
     Section { name: "starts", measure: |host, _, sheet| starts::measure(host, sheet) },
+    Section { name: "leases", measure: |host, inside, sheet| leases::measure(host, &inside.cgroup_parent, sheet) },
     Section { name: "runtime", measure: |host, inside, sheet| runtime::measure(host, &inside.cgroup_parent, sheet) },
+    Section { name: "sizes", measure: |host, _, sheet| sizes::measure(host, sheet) },
 ];
 
 /// `gpool-bench [SECTION]`: exit status 0 if everything could be measured, whatever the figures are.
@@ -82,8 +89,15 @@ pub fn run() -> ExitCode {
         return code;
     }
     println!("gpool bench: {ROUNDS} rounds on a simulated GPU, on cgroup version {}", cgroups::version());
+    let is_whole = only.is_none();
     let arguments: Vec<String> = only.into_iter().collect();
-    match namespaces::run(&arguments, LIMIT) {
+    let ended = namespaces::run(&arguments, LIMIT).and_then(|ended| {
+        if is_whole && ended.is_success() {
+            kills::add_to(&results_path()?)?;
+        }
+        Ok(ended)
+    });
+    match ended {
         Ok(ended) => ended.exit_code(),
         Err(failure) => {
             eprintln!("gpool bench: {failure}");
