@@ -143,6 +143,9 @@ pub struct Policy {
     pub classes: Vec<ClassName>,
     /// Whether containers may start whose share cannot be enforced: privileged ones and the like.
     pub unenforced: bool,
+    /// The group whose members may start leased containers without root, as podman does for them; empty: nobody. They may
+    /// ask for what `env` may.
+    pub rootless_group: String,
     /// What a container's environment may ask for.
     pub env: EnvPolicy,
 }
@@ -150,7 +153,12 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         use ClassName::{Batch, Latency, Notebook, Train};
-        Self { classes: vec![Latency, Batch, Notebook, Train], unenforced: false, env: EnvPolicy::default() }
+        Self {
+            classes: vec![Latency, Batch, Notebook, Train],
+            unenforced: false,
+            rootless_group: String::new(),
+            env: EnvPolicy::default(),
+        }
     }
 }
 

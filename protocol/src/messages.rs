@@ -65,6 +65,9 @@ pub enum Edit {
     Device {
         /// Path in the container.
         path: String,
+        /// Path on the host, for containers into which a node can only be mounted; empty from an older supervisor: the same.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        source: String,
         /// Major number.
         major: i64,
         /// Minor number.

@@ -4,8 +4,9 @@
 //! whatever it does not know of is gone at the next reload.
 
 use crate::fields::{fragment, list};
+use crate::privilege::is_host_root;
 use gpool_protocol::ErrorBody;
-use oci_spec::runtime::{LinuxDeviceBuilder, LinuxDeviceCgroupBuilder, LinuxDeviceType};
+use oci_spec::runtime::{LinuxDeviceBuilder, LinuxDeviceCgroupBuilder, LinuxDeviceType, MountBuilder};
 use serde_json::{Value, json};
 
 const NODES: [&str; 2] = ["linux", "devices"];
@@ -13,11 +14,34 @@ const RULES: [&str; 3] = ["linux", "resources", "devices"];
 /// The lowest major number of an NVIDIA node; those below belong to other drivers.
 const FIRST_NVIDIA_MAJOR: i64 = 195;
 
+/// How a node is mounted.
+const NODE_OPTIONS: [&str; 5] = ["bind", "rw", "nosuid", "noexec", "rprivate"];
+
+/// How device nodes come into a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nodes {
+    /// The low-level runtime makes them.
+    Made,
+    /// The host's are mounted.
+    Mounted,
+}
+
+impl Nodes {
+    /// What the container that `spec` describes can have.
+    pub fn of(spec: &Value) -> Self {
+        let namespaces = spec["linux"]["namespaces"].as_array().into_iter().flatten();
+        let has_users = namespaces.into_iter().any(|namespace| namespace["type"] == "user");
+        if has_users || !is_host_root() { Nodes::Mounted } else { Nodes::Made }
+    }
+}
+
 /// A leased character device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Device<'a> {
     /// Path in the container.
     pub path: &'a str,
+    /// Path on the host.
+    pub source: &'a str,
     /// Major number.
     pub major: i64,
     /// Minor number.
@@ -65,7 +89,10 @@ pub fn may_open_all(spec: &Value) -> bool {
 ///
 /// Nodes and rules for other devices of the same drivers, from `--gpus`, CDI or `--device-cgroup-rule`, go:
 /// whoever holds a share of one GPU must not open another.
-pub fn inject(spec: &mut Value, leased: &[Device<'_>]) -> Result<(), ErrorBody> {
+///
+/// In a user namespace nobody can make a node, so there the host's own are mounted. Low-level runtimes would do that by
+/// themselves, from a path that is the same on the host.
+pub fn inject(spec: &mut Value, leased: &[Device<'_>], nodes: Nodes) -> Result<(), ErrorBody> {
     if leased.is_empty() {
         return Ok(());
     }
@@ -73,16 +100,22 @@ pub fn inject(spec: &mut Value, leased: &[Device<'_>]) -> Result<(), ErrorBody> 
         major.is_some_and(|major| major >= FIRST_NVIDIA_MAJOR && leased.iter().any(|device| device.major == major))
             && !leased.iter().any(|device| (Some(device.major), Some(device.minor)) == (major, minor))
     };
-    let nodes = list(spec, &NODES)?;
-    nodes.retain(|node| {
+    let listed = list(spec, &NODES)?;
+    listed.retain(|node| {
         let character = matches!(node["type"].as_str(), Some("c" | "u"));
         let same_path = leased.iter().any(|device| node["path"] == device.path);
         !(same_path || character && foreign(node["major"].as_i64(), node["minor"].as_i64()))
     });
-    for device in leased {
+    for device in leased.iter().filter(|_| nodes == Nodes::Made) {
         let node = LinuxDeviceBuilder::default().path(device.path).typ(LinuxDeviceType::C);
         let node = node.major(device.major).minor(device.minor).file_mode(0o666_u32).uid(0_u32).gid(0_u32);
-        nodes.push(fragment(node.build())?);
+        listed.push(fragment(node.build())?);
+    }
+    let mounts = list(spec, &["mounts"])?;
+    mounts.retain(|mount| !leased.iter().any(|device| mount["destination"] == device.path));
+    for device in leased.iter().filter(|_| nodes == Nodes::Mounted) {
+        let mount = MountBuilder::default().destination(device.path).typ("bind").source(device.source);
+        mounts.push(fragment(mount.options(NODE_OPTIONS.map(String::from)).build())?);
     }
     let rules = list(spec, &RULES)?;
     rules.retain(|rule| {
@@ -107,7 +140,12 @@ pub fn inject(spec: &mut Value, leased: &[Device<'_>]) -> Result<(), ErrorBody> 
 mod tests {
     use super::*;
 
-    const GPU: Device<'_> = Device { path: "/dev/nvidia0", major: 195, minor: 0, access: "rw" };
+    const GPU: Device<'_> =
+        Device { path: "/dev/nvidia0", source: "/host/nvidia0", major: 195, minor: 0, access: "rw" };
+
+    fn inject(spec: &mut Value, leased: &[Device<'_>]) -> Result<(), ErrorBody> {
+        super::inject(spec, leased, Nodes::Made)
+    }
 
     fn with_rules(rules: Value) -> Value {
         json!({"linux": {"resources": {"devices": rules}}})
@@ -146,6 +184,22 @@ mod tests {
         assert_eq!(spec["linux"]["resources"]["devices"], json!([{"allow": false, "access": "rwm"}, rule]));
         let once = spec.clone();
         inject(&mut spec, &[GPU]).unwrap();
+        assert_eq!(spec, once);
+    }
+
+    #[test]
+    fn in_a_user_namespace_the_hosts_node_is_mounted() {
+        let mut spec = json!({"linux": {"namespaces": [{"type": "pid"}, {"type": "user"}],
+            "devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]}});
+        assert_eq!(Nodes::of(&spec), Nodes::Mounted);
+        super::inject(&mut spec, &[GPU], Nodes::Mounted).unwrap();
+        assert_eq!(spec["linux"]["devices"], json!([]));
+        let mounts = spec["mounts"].as_array().unwrap();
+        assert_eq!((mounts.len(), &mounts[0]["source"]), (1, &json!("/host/nvidia0")));
+        assert!(!mounts[0]["options"].as_array().unwrap().contains(&json!("nodev")));
+        assert_eq!(spec["linux"]["resources"]["devices"].as_array().unwrap().len(), 2, "the rules stay");
+        let once = spec.clone();
+        super::inject(&mut spec, &[GPU], Nodes::Mounted).unwrap();
         assert_eq!(spec, once);
     }
 

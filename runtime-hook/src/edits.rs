@@ -3,7 +3,7 @@
 //! The file is changed as a JSON value: order, unknown fields and integers of any size stay as the engine wrote
 //! them. Typed structures only build the new fragments.
 
-use crate::devices::{self, Device};
+use crate::devices::{self, Device, Nodes};
 use crate::fields::{fragment, list, object};
 use crate::image::Image;
 use crate::libraries::{self, Copies};
@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// How libraries are mounted.
 const LIBRARY_OPTIONS: [&str; 5] = ["bind", "ro", "nosuid", "nodev", "rprivate"];
+/// Where a lease's files are in a container.
+const REGION_DIR: &str = "/dev/gpool";
 /// Hooks of NVIDIA's legacy mode, which inject a driver of their own after ours.
 const LEGACY_HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
@@ -39,6 +41,32 @@ pub fn check(spec: &Value) -> Result<(), ErrorBody> {
             ErrorCode::BundleInvalid,
             format!("the engine added NVIDIA's legacy hook {path}, which would put a driver library over the lease's"),
             "start the container without --gpus; gpool brings the driver itself",
+        )),
+    }
+}
+
+/// Refuses a container that has a folder of the host as its /dev: what a lease puts there would be made in that folder, and
+/// stay when the container has ended.
+pub fn check_dev(spec: &Value) -> Result<(), ErrorBody> {
+    let mounts = spec["mounts"].as_array().into_iter().flatten();
+    let is_bound = |mount: &&Value| {
+        let options = mount["options"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        mount["type"] == "bind" || options.into_iter().any(|option| matches!(option, "bind" | "rbind"))
+    };
+    let at_dev = |mount: &&Value| {
+        let place = mount["destination"].as_str().unwrap_or_default();
+        same_path(place, "/dev") || same_path(place, REGION_DIR)
+    };
+    match mounts.filter(is_bound).find(at_dev) {
+        None => Ok(()),
+        Some(mount) => Err(ErrorBody::new(
+            ErrorCode::ShimNotOnTop,
+            format!(
+                "{} of the host is mounted as {} of the container, and a lease's files would be made and stay there",
+                mount["source"].as_str().unwrap_or("a folder"),
+                mount["destination"].as_str().unwrap_or("/dev")
+            ),
+            "give the container the devices that it needs one by one with --device",
         )),
     }
 }
@@ -71,7 +99,8 @@ pub fn root_path(spec: &Value, bundle: &Path) -> Result<PathBuf, ErrorBody> {
 /// Applies `edits` in their order and marks `spec` as holding those of `lease`.
 pub fn apply(spec: &mut Value, image: &Image, lease: &LeaseId, edits: &[Edit]) -> Result<(), ErrorBody> {
     let leased: Vec<Device<'_>> = edits.iter().filter_map(leased_device).collect();
-    devices::inject(spec, &leased)?;
+    let nodes = Nodes::of(spec);
+    devices::inject(spec, &leased, nodes)?;
     let copies = Copies::find(image, &spec["process"])?;
     for edit in edits {
         match edit {
@@ -99,7 +128,10 @@ pub fn apply(spec: &mut Value, image: &Image, lease: &LeaseId, edits: &[Edit]) -
 
 fn leased_device(edit: &Edit) -> Option<Device<'_>> {
     match edit {
-        Edit::Device { path, major, minor, access } => Some(Device { path, major: *major, minor: *minor, access }),
+        Edit::Device { path, source, major, minor, access } => {
+            let source = if source.is_empty() { path } else { source };
+            Some(Device { path, source, major: *major, minor: *minor, access })
+        }
         _ => None,
     }
 }

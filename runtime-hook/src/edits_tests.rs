@@ -5,7 +5,13 @@ use serde_json::json;
 fn edits() -> Vec<Edit> {
     let text = |s: &str| s.to_owned();
     vec![
-        Edit::Device { path: text("/dev/nvidia0"), major: 195, minor: 0, access: text("rw") },
+        Edit::Device {
+            path: text("/dev/nvidia0"),
+            source: text("/dev/nvidia0"),
+            major: 195,
+            minor: 0,
+            access: text("rw"),
+        },
         Edit::Mount {
             source: text("/run/gpool/leases/L/control"),
             destination: text("/dev/gpool/control"),
@@ -141,4 +147,20 @@ fn what_no_edit_can_make_safe_is_refused() {
     assert_presentable(&root_path(&json!({"root": {}}), Path::new("/b")).unwrap_err());
     assert_eq!(root_path(&json!({"root": {"path": "r"}}), Path::new("/b")), Ok("/b/r".into()));
     assert_eq!(root_path(&json!({"root": {"path": "/r"}}), Path::new("/b")), Ok("/r".into()));
+}
+
+#[test]
+fn a_dev_of_the_host_is_refused_and_one_of_the_container_is_not() {
+    let mounted = |kind: &str, place: &str, options: &[&str]| {
+        let mount = json!({"destination": place, "type": kind, "source": "/dev", "options": options});
+        check_dev(&json!({"mounts": [{"destination": "/proc", "type": "proc"}, mount]}))
+    };
+    assert_eq!(mounted("tmpfs", "/dev", &["nosuid"]), Ok(()));
+    assert_eq!(mounted("bind", "/dev/shm", &["rbind"]), Ok(()));
+    assert_eq!(mounted("bind", "/hostdev", &["rbind"]), Ok(()));
+    for (kind, place) in [("bind", "/dev"), ("none", "/dev/"), ("bind", "//dev"), ("bind", "/dev/gpool")] {
+        let error = mounted(kind, place, &["rbind", "rprivate"]).unwrap_err();
+        assert_presentable(&error);
+        assert!(error.remedy.contains("--device"), "{error}");
+    }
 }

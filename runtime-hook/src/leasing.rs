@@ -6,7 +6,7 @@ use crate::edits;
 use crate::image::Image;
 use crate::spec::{self, Described};
 use gpool_configuration::{Compat, Configuration};
-use gpool_protocol::{Client, ContainerId, ErrorBody, LeaseGranted, LeaseId, LeaseRequest, Request};
+use gpool_protocol::{Client, ContainerId, Edit, ErrorBody, ErrorCode, LeaseGranted, LeaseId, LeaseRequest, Request};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -58,6 +58,7 @@ pub fn lease_into(
     let source = described.source(&configuration.policy.env.allow);
     let Some(request) = Request::read(source)? else { return Ok(None) };
     edits::check(spec)?;
+    edits::check_dev(spec)?;
     let unenforced = confinement::is_unenforced(spec, configuration)?;
     let image = Image::open(&edits::root_path(spec, applicant.bundle)?)?;
     edits::check_image(&image)?;
@@ -70,10 +71,48 @@ pub fn lease_into(
     };
     let client = Client::new(&configuration.socket.path);
     let mut granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;
+    let leased = Leased { client, lease: granted.lease_id };
+    require_reach(&granted.edits).inspect_err(|_| leased.give_back())?;
     if configuration.driver.compat == Compat::Image {
         compat::prefer_image(&mut granted.edits, &image);
     }
-    let leased = Leased { client, lease: granted.lease_id };
     edits::apply(spec, &image, &leased.lease, &granted.edits).inspect_err(|_| leased.give_back())?;
     Ok(Some(leased))
+}
+
+/// Refuses a lease whose files the low-level runtime could not mount. Podman makes a mount namespace of its own for an
+/// ordinary user, and for containers whose ids are mapped; the region, which is mounted later, is in it only if the host's
+/// mounts reach it.
+fn require_reach(edits: &[Edit]) -> Result<(), ErrorBody> {
+    let sources = edits.iter().filter_map(|edit| match edit {
+        Edit::Device { source, .. } | Edit::Mount { source, .. } | Edit::Library { source, .. } => {
+            Some(source.as_str())
+        }
+        Edit::Env { .. } | Edit::Hook { .. } => None,
+    });
+    let is_reached = |path: &&str| path.is_empty() || Path::new(path).exists();
+    match sources.into_iter().find(|path| !is_reached(path)) {
+        None => Ok(()),
+        Some(path) => Err(ErrorBody::new(
+            ErrorCode::NotPermitted,
+            format!("{path} of the host cannot be reached from the mount namespace in which the container is made"),
+            "have root run mount --make-rshared / (as systemd does), then run podman system migrate; or let everybody search \
+             the folders above that path",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::assert_presentable;
+
+    #[test]
+    fn what_an_ordinary_user_cannot_reach_is_named() {
+        let mount = |source: &str| Edit::Mount { source: source.into(), destination: "/x".into(), options: Vec::new() };
+        assert_eq!(require_reach(&[mount("/etc"), Edit::Env { name: "A".into(), value: "/no".into() }]), Ok(()));
+        let error = require_reach(&[mount("/etc"), mount("/proc/no/such/region")]).unwrap_err();
+        assert_presentable(&error);
+        assert!(error.message.contains("/proc/no/such/region"), "{error}");
+    }
 }

@@ -5,6 +5,7 @@
 //! list while there is no link. Nothing in the environment has a say, because engines clear it for some verbs
 //! and because what root executes is not for the caller to choose.
 
+use crate::privilege::is_host_root;
 use gpool_configuration::Runtime;
 use gpool_protocol::{ErrorBody, ErrorCode};
 use nix::unistd::geteuid;
@@ -60,7 +61,7 @@ pub fn recorded(link: &Path) -> Result<PathBuf, ErrorBody> {
 /// The runtime for `create`, `run` and `restore` under the configured list, recorded at `link` for the other
 /// verbs. Someone without root cannot record it and gets the runtime that the other verbs will use.
 pub fn configured(candidates: &[PathBuf], link: &Path) -> Result<PathBuf, ErrorBody> {
-    if !geteuid().is_root() {
+    if !is_host_root() {
         return recorded(link);
     }
     let chosen = first_usable(candidates)?;
@@ -84,7 +85,9 @@ pub fn configured(candidates: &[PathBuf], link: &Path) -> Result<PathBuf, ErrorB
 fn recorded_link(link: &Path) -> Option<PathBuf> {
     let owner = std::fs::symlink_metadata(link).ok()?.uid();
     let target = std::fs::read_link(link).ok()?;
-    (target.is_absolute() && (owner == 0 || owner == geteuid().as_raw())).then_some(target)
+    // In a user namespace the host's root has no number; there only the caller's own rights are at stake.
+    let is_trusted = owner == 0 || owner == geteuid().as_raw() || (geteuid().is_root() && !is_host_root());
+    (target.is_absolute() && is_trusted).then_some(target)
 }
 
 fn record(link: &Path, target: &Path) -> std::io::Result<()> {
@@ -119,7 +122,7 @@ fn usable(candidate: &Path) -> Result<(), &'static str> {
     let Ok(found) = std::fs::metadata(candidate) else { return Err("is absent") };
     let ourselves =
         std::fs::metadata("/proc/self/exe").is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino()));
-    judge(&found, ourselves, geteuid().is_root())
+    judge(&found, ourselves, is_host_root())
 }
 
 /// Why what `found` describes may not be executed as low-level runtime, if it may not.
@@ -164,7 +167,7 @@ mod tests {
         assert_presentable(&error);
         assert!(error.message.contains("gpool-runtime itself"), "{error}");
         let mut candidates = bad.clone();
-        if geteuid().is_root() {
+        if is_host_root() {
             assert!(judge(&open.metadata().unwrap(), false, true).is_err());
             candidates.push(open);
         }
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_choice_of_create_is_recorded_for_the_other_verbs() {
-        if !geteuid().is_root() {
+        if !is_host_root() {
             println!("skipped: only root records the low-level runtime");
             return;
         }

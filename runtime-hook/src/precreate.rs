@@ -2,8 +2,9 @@
 //! works under whatever runtime podman uses.
 //!
 //! config.json comes on stdin, and podman takes what stands on stdout for it. Of a hook that fails podman shows no
-//! word, only its exit status; so a refusal is put into config.json as a createRuntime hook that says why and
-//! stops the start. runc passes that on. crun does not, so it also goes to the system log.
+//! word, only its exit status; so a refusal is put into config.json as a limit of a type that does not exist, whose name is
+//! the reason: runc, crun and youki refuse it before they make anything, and say its name. A hook that stops the start
+//! stands beside it, for a low-level runtime that would pass over the limit. The system log has the reason as well.
 
 use crate::bundle::CONFIG_LIMIT_BYTES;
 use crate::fields::list;
@@ -62,17 +63,19 @@ fn lease(installation: &Installation, mut spec: Value, described: &Described) ->
     Ok(spec)
 }
 
-/// config.json as it was, with a hook that lets no container start. It comes first, before hooks that do something.
+/// config.json as it was, with a limit that no low-level runtime knows and a hook that lets no container start. Both come
+/// first, before hooks that do something.
 fn refusing(mut spec: Value, error: &ErrorBody) -> Result<Value, ErrorBody> {
     let text = one_line(error);
     journal::note(Path::new(journal::SYSTEM_LOG), &text);
     let program = std::env::current_exe().map_err(|_| error.clone())?;
     let hook = json!({
         "path": program.to_str().ok_or_else(|| error.clone())?,
-        "args": ["gpool-hook", REFUSE, text],
+        "args": ["gpool-hook", REFUSE, &text],
         "env": ["GPOOL_HOOK=1"],
     });
     list(&mut spec, &["hooks", "createRuntime"])?.insert(0, hook);
+    list(&mut spec, &["process", "rlimits"])?.insert(0, json!({"type": text, "hard": 0, "soft": 0}));
     Ok(spec)
 }
 
@@ -113,6 +116,7 @@ mod tests {
             );
             let args = out["hooks"]["createRuntime"][0]["args"].clone();
             assert_eq!(args[1], REFUSE);
+            assert_eq!(out["process"]["rlimits"][0]["type"], args[2]);
             args[2].as_str().unwrap().to_owned()
         };
         assert!(refused(&spec).contains("[GPOOL-E001]"));

@@ -13,6 +13,18 @@ const KEPT: CapabilitySet = CapabilitySet::empty()
     // Bundles and roots of other users, where engines map user ids.
     .union(CapabilitySet::DAC_READ_SEARCH);
 
+/// Whether this process is root and means the host's: root of a user namespace, as an ordinary user's podman has one, may
+/// neither make device nodes nor write gpool's places.
+pub fn is_host_root() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    rustix::process::geteuid().is_root() && maps_everything(&map)
+}
+
+/// Whether a `/proc/PID/uid_map` (user_namespaces(7)) is that of the first user namespace.
+fn maps_everything(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
 /// Gives up every capability and system call that the hook does not need. Called before there is a second thread.
 ///
 /// Who lacks the right to give something up has little to give, and a kernel may be built without filters: a failure is no
@@ -29,4 +41,17 @@ pub fn keep_what_the_hook_needs() {
         let _ = set_capabilities(None, sets);
     }
     let _ = system_calls::restrict();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::maps_everything;
+
+    #[test]
+    fn only_the_first_user_namespace_maps_everybody() {
+        assert!(maps_everything("         0          0 4294967295\n"));
+        for map in ["", "0 1000 1\n1 100000 65536\n", "0 100000 65536\n", "0 0 65536\n"] {
+            assert!(!maps_everything(map), "{map}");
+        }
+    }
 }

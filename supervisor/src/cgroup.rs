@@ -5,6 +5,7 @@ use gpool_protocol::HostPid;
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,13 @@ fn path_in(text: &str) -> Option<String> {
 /// Whether any process is left in the cgroup `path` or below it, in whatever hierarchy holds it.
 pub fn is_populated(path: &str) -> bool {
     directories(path).iter().any(|directory| holds_processes(directory))
+}
+
+/// Whether the cgroup `path` has been handed to the user `uid`, in every hierarchy that has it.
+pub fn is_owned_by(path: &str, uid: u32) -> bool {
+    let found = directories(path);
+    let is_its = |directory: &PathBuf| fs::metadata(directory).is_ok_and(|found| found.uid() == uid);
+    !found.is_empty() && found.iter().all(is_its)
 }
 
 /// Whether the process is in the cgroup `path` or below it.

@@ -179,7 +179,13 @@ impl DriverFiles {
         let node = node.ok_or_else(|| DriverFilesError::Node { path: path.display().to_string() })?;
         let (major, minor) = (rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev()));
         // No "m": a container has no business making nodes of GPUs.
-        Ok(Edit::Device { path: format!("/dev/{name}"), major: major.into(), minor: minor.into(), access: "rw".into() })
+        Ok(Edit::Device {
+            path: format!("/dev/{name}"),
+            source: path.display().to_string(),
+            major: major.into(),
+            minor: minor.into(),
+            access: "rw".into(),
+        })
     }
 }
 
@@ -199,7 +205,7 @@ fn programs(directories: &[PathBuf]) -> Vec<Edit> {
 }
 
 /// A bind mount that the container may read and execute from.
-pub fn read_only_mount(source: &Path, destination: &str) -> Edit {
+fn read_only_mount(source: &Path, destination: &str) -> Edit {
     Edit::Mount {
         source: source.display().to_string(),
         destination: destination.into(),

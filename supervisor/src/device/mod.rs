@@ -5,6 +5,6 @@ mod generation;
 mod inventory;
 mod shims;
 
-pub use driver_files::{DriverFiles, DriverFilesError, read_only_mount};
+pub use driver_files::{DriverFiles, DriverFilesError};
 pub use inventory::{Gpu, NvmlInventory, Occupancy};
 pub use shims::Chosen;

@@ -4,6 +4,7 @@ use super::listener::Side;
 use crate::cgroup;
 use crate::lease::Leases;
 use crate::procfs::WatchedProcess;
+use gpool_configuration::Policy;
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
 use rustix::net::sockopt::socket_peercred;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -68,18 +69,34 @@ impl Peer {
 
     /// May change everything.
     pub fn administers(&self) -> bool {
-        !self.in_lease && (self.uid == 0 || self.is_in_the_group())
+        !self.in_lease && (self.uid == 0 || self.is_in(&self.administrators))
     }
 
-    fn is_in_the_group(&self) -> bool {
-        let group = nix::unistd::Group::from_name(&self.administrators).ok().flatten();
+    fn is_in(&self, group: &str) -> bool {
+        let group = nix::unistd::Group::from_name(group).ok().flatten();
         group.is_some_and(|group| self.groups.contains(&group.gid.as_raw()))
     }
 
     /// # Errors
-    /// Unless the peer may change everything.
-    pub fn must_administer(&self, what: &str) -> Result<(), ErrorBody> {
-        if self.administers() { Ok(()) } else { Err(refused(format!("user {} may not {what}", self.uid))) }
+    /// Unless the peer may start leased containers: whoever may change everything, and outside of every lease whom the
+    /// configuration lets do so without root.
+    pub fn must_start(&self, policy: &Policy) -> Result<(), ErrorBody> {
+        if self.administers()
+            || (!self.in_lease && !policy.rootless_group.is_empty() && self.is_in(&policy.rootless_group))
+        {
+            return Ok(());
+        }
+        let what = format!("user {} may not start a leased container", self.uid);
+        let remedy = match policy.rootless_group.as_str() {
+            "" => "use an engine that runs as root, or ask root to name a group in [policy] rootless_group".to_owned(),
+            group => format!("use an engine that runs as root, or ask root to add the user to the group {group}"),
+        };
+        Err(ErrorBody::new(ErrorCode::NotPermitted, what, remedy))
+    }
+
+    /// The user to whom a lease is confined that the peer makes or binds; none for who may change everything.
+    pub fn confined_to(&self) -> Option<u32> {
+        (!self.administers()).then_some(self.uid)
     }
 
     /// # Errors

@@ -3,6 +3,7 @@
 mod authority;
 mod exchange;
 mod listener;
+mod ordinary;
 mod routes;
 
 pub use listener::Listener;

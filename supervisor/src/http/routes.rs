@@ -2,6 +2,7 @@
 
 use super::authority::Peer;
 use super::exchange::{Request, answer, begin_lines};
+use super::ordinary;
 use crate::device::DriverFilesError;
 use crate::lease::Leases;
 use crate::service::Identity;
@@ -48,13 +49,16 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => {
-            peer.must_administer("start a leased container")?;
+            peer.must_start(&leases.configuration.policy)?;
             let asked = request.message::<LeaseRequest>()?;
+            if let Some(uid) = peer.confined_to() {
+                ordinary::check_request(&leases.configuration.policy, uid, &asked)?;
+            }
             value(leases.grant(&asked, peer.maker(asked.asked_for_parent)?, peer.uid)?)
         }
         ("POST", ["v1", "leases", id, "bind"]) => {
-            peer.must_administer("bind a lease")?;
-            value(leases.bind(id, request.message::<BindRequest>()?.init_pid)?)
+            let lease_id = own(peer, leases, id)?;
+            value(leases.bind(&lease_id, request.message::<BindRequest>()?.init_pid, peer.confined_to())?)
         }
         // A hint: the attendant sees every end by itself, and looks again now.
         ("POST", ["v1", "leases", id, "ended"]) => {

@@ -236,9 +236,11 @@ impl Book {
         }
     }
 
-    /// The lease of a container that is not over.
-    pub fn of_container(&self, container: &ContainerId) -> Option<&Lease> {
-        self.leases.values().find(|lease| lease.record.container_id == *container)
+    /// The lease of a user's container that is not over. Ids are known to everybody, and nobody's may stand in the way of
+    /// another's container.
+    pub fn of_container(&self, container: &ContainerId, uid: u32) -> Option<&Lease> {
+        let is_its = |lease: &&Lease| lease.record.container_id == *container && lease.record.owner_uid == uid;
+        self.leases.values().find(is_its)
     }
 
     /// The lease of a tenant.

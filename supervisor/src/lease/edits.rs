@@ -1,6 +1,6 @@
 //! What a leased container gets in its config.json.
 
-use crate::device::{Chosen, DriverFiles, DriverFilesError, Gpu, read_only_mount};
+use crate::device::{Chosen, DriverFiles, DriverFilesError, Gpu};
 use gpool_configuration::Configuration;
 use gpool_protocol::{Edit, LeaseId};
 use gpool_shared_region::{BELL_FILE, CONTROL_FILE, REGION_DIR, REPORT_FILE};
@@ -20,12 +20,12 @@ pub fn edits(
     region: &Path,
 ) -> Result<(Vec<Edit>, Arc<Chosen>), DriverFilesError> {
     let (mut edits, chosen) = files.edits(gpus)?;
-    edits.push(read_only_mount(&region.join(CONTROL_FILE), &format!("{REGION_DIR}/{CONTROL_FILE}")));
-    for name in [REPORT_FILE, BELL_FILE] {
+    for (name, access) in [(CONTROL_FILE, "ro"), (REPORT_FILE, "rw"), (BELL_FILE, "rw")] {
         edits.push(Edit::Mount {
             source: region.join(name).display().to_string(),
             destination: format!("{REGION_DIR}/{name}"),
-            options: ["bind", "rw", "nosuid", "nodev", "noexec", "rprivate"].map(String::from).to_vec(),
+            // All that the region itself is mounted with: in a user namespace nobody may take one of them away.
+            options: ["bind", access, "nosuid", "nodev", "noexec", "rprivate"].map(String::from).to_vec(),
         });
     }
     let mut args = ["gpool-hook", "create-runtime", &lease.0, "--socket"].map(String::from).to_vec();

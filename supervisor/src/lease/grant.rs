@@ -5,7 +5,8 @@ use super::book::{Book, Held, Lease};
 use super::capacity::capacities;
 use super::edits::edits;
 use super::entitlement::{check_class, class_policy, demand_of, share_of};
-use super::record::{Record, region_dir_of};
+use super::ownership;
+use super::record::{Record, dir_of, region_dir_of};
 use super::refusal::worded;
 use crate::cgroup;
 use crate::clock;
@@ -117,10 +118,11 @@ impl Leases {
     fn try_grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
         asked.request.check()?;
         check_class(&self.configuration, asked.request.class)?;
-        let mut book = self.wait_for_the_old_one(&asked.container_id)?;
-        let kept = book.held.iter().position(|held| held.record.container_id == asked.container_id);
+        let mut book = self.wait_for_the_old_one(asked, uid)?;
+        let is_kept = |held: &Held| held.record.container_id == asked.container_id && held.record.owner_uid == uid;
+        let kept = book.held.iter().position(is_kept);
         let home = kept.map(|index| book.held[index].gpus.clone());
-        let capacities = self.capacities(&book, Some(&asked.container_id));
+        let capacities = self.capacities(&book, kept.map(|_| &asked.container_id));
         let demand = demand_of(&asked.request);
         let placed = home.and_then(|home| at_home(&capacities, &home, &demand));
         let placed = placed.map_or_else(|| place(&capacities, &demand).map_err(|refusal| worded(&refusal)), Ok)?;
@@ -160,11 +162,20 @@ impl Leases {
         Ok(granted)
     }
 
-    /// Waits, bounded, until no lease of `container` is ending; a container that runs is a conflict.
-    fn wait_for_the_old_one(&self, container: &ContainerId) -> Result<MutexGuard<'_, Book>, ErrorBody> {
+    /// Waits, bounded, until no lease of the container is ending; a container that runs is a conflict.
+    fn wait_for_the_old_one(&self, asked: &LeaseRequest, uid: u32) -> Result<MutexGuard<'_, Book>, ErrorBody> {
+        let container = &asked.container_id;
         let deadline = Instant::now() + END_PATIENCE;
         let mut book = self.book();
-        while let Some(old) = book.of_container(container) {
+        while let Some(old) = book.of_container(container, uid) {
+            // An engine that asks itself, as podman's hook has it do, starts a container once at a time: that it asks anew
+            // says that it gave the first start up. It may be a daemon that lives on.
+            let is_given_up = old.state == LeaseState::Pending && asked.asked_for_parent;
+            if is_given_up {
+                let id = old.record.lease_id.clone();
+                self.end(&mut book, &id, "its container is started anew");
+                continue;
+            }
             let alive = old.init.as_ref().or(old.requester.as_ref()).is_some_and(|process| !process.has_ended());
             let left = deadline.saturating_duration_since(Instant::now());
             if alive || left.is_zero() {
@@ -201,6 +212,10 @@ impl Leases {
         let uncounted_calls = chosen.coverage.uncounted.len() as u32;
         let record = Record { shims: chosen.views(), uncounted_calls, ..record };
         record.write(run_dir).map_err(|cause| undo(failed("the lease cannot be written down", cause)))?;
+        if record.owner_uid != 0 {
+            ownership::let_search(&dir_of(run_dir, &lease_id), record.owner_uid)
+                .map_err(|cause| undo(failed("the lease's files cannot be shown to its user", cause)))?;
+        }
         let page = ControlPage {
             memory_cap_bytes: record.memory_cap_bytes,
             context_bytes: self.context_bytes_of(&gpus),
@@ -276,18 +291,24 @@ impl Leases {
         tenant
     }
 
-    /// Binds a lease to its container's init. Said again by the same init, it changes nothing.
+    /// Binds a lease to its container's init. Said again by the same init, it changes nothing. `only_of` is the user whose
+    /// process that has to be, if the user is not trusted with those of others.
     ///
     /// # Errors
     /// An unknown lease, an init that is no process on this host, or another container's.
-    pub fn bind(&self, lease: &str, init_pid: HostPid) -> Result<LeaseView, ErrorBody> {
+    pub fn bind(&self, lease: &str, init_pid: HostPid, only_of: Option<u32>) -> Result<LeaseView, ErrorBody> {
         let gone = |cause| failed("the container's init is no process of this host", cause);
         let init = WatchedProcess::open(init_pid).map_err(gone)?;
+        if let Some(uid) = only_of {
+            ownership::must_be_of(&init, uid)?;
+        }
         let mut book = self.book();
         let lease = book.find(lease)?;
         // A container without a cgroup of its own shares its starter's, which says nothing about the container.
         let starter = lease.requester.as_ref().and_then(|requester| cgroup::path_of(requester.name.pid));
         let cgroup = cgroup::path_of(init_pid).filter(|path| Some(path) != starter.as_ref());
+        // What is done to a lease's cgroup is done with root's rights.
+        let cgroup = cgroup.filter(|path| only_of.is_none_or(|uid| cgroup::is_owned_by(path, uid)));
         if lease.record.init.is_some_and(|bound| bound != init.name) {
             return Err(ErrorBody::new(
                 ErrorCode::LeaseConflict,

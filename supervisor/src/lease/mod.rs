@@ -10,6 +10,7 @@ mod entitlement;
 mod explain;
 mod grant;
 mod members;
+mod ownership;
 mod record;
 mod refusal;
 mod takeover;

@@ -6,7 +6,7 @@ use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Priority, ShimView};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Directory of all leases, below `paths.run_dir`.
@@ -132,15 +132,23 @@ pub fn region_dir_of(run_dir: &Path, lease: &LeaseId) -> PathBuf {
     dir_of(run_dir, lease).join(REGION_DIR)
 }
 
-/// Makes the directory of all leases, for root alone.
+/// Makes the directory of all leases: whoever knows a lease's name may look for it, and each is root's alone.
 ///
 /// # Errors
 /// Names the directory.
 pub fn prepare(run_dir: &Path) -> Result<(), RecordError> {
-    // Everybody may reach the socket in it; the leases are root's alone.
+    // Everybody may reach the socket in it.
     fs::DirBuilder::new().recursive(true).mode(0o755).create(run_dir).map_err(failed(run_dir))?;
     let dir = run_dir.join(LEASES_DIR);
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed(&dir))
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed(&dir))?;
+    for lease in fs::read_dir(&dir).map_err(failed(&dir))?.flatten() {
+        // An older supervisor closed the folder above, and not these; what an access list adds is not looked at.
+        let is_open = lease.metadata().is_ok_and(|found| found.mode() & 0o007 != 0);
+        if is_open {
+            fs::set_permissions(lease.path(), fs::Permissions::from_mode(0o700)).map_err(failed(&dir))?;
+        }
+    }
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).map_err(failed(&dir))
 }
 
 /// Writes `value` to `path` as JSON so that the file is either the old one or the new one, whatever happens.
@@ -167,7 +175,7 @@ impl Record {
     /// Names the file.
     pub fn write(&self, run_dir: &Path) -> Result<(), RecordError> {
         let dir = dir_of(run_dir, &self.lease_id);
-        fs::create_dir_all(&dir).map_err(failed(&dir))?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed(&dir))?;
         write_whole(&dir.join(RECORD_FILE), self)
     }
 

@@ -1,0 +1,65 @@
+//! What users without root may ask for whom `[policy] rootless_group` lets start leased containers: as much as an image may.
+//! Their wrapper is theirs to change, so what it would refuse is refused here as well.
+
+use gpool_configuration::Policy;
+use gpool_protocol::{Class, ErrorBody, ErrorCode, LeaseRequest, Priority};
+
+/// # Errors
+/// Names the first key that is beyond what `[policy.env]` allows.
+pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<(), ErrorBody> {
+    let request = &asked.request;
+    let keys = [
+        ("fraction", true),
+        ("limit", request.limit_permille.is_some()),
+        ("memory", request.memory.is_some()),
+        ("gpus", request.gpus != 1),
+        ("class", request.class != Class::default()),
+        ("priority", request.priority != Priority::default()),
+        ("team", request.team.is_some()),
+    ];
+    let is_allowed = |key: &str| policy.env.allow.iter().any(|allowed| allowed == key);
+    if let Some((key, _)) = keys.iter().find(|(key, is_set)| *is_set && !is_allowed(key)) {
+        return Err(ErrorBody::new(
+            ErrorCode::RequestNotAllowed,
+            format!("user {uid} may not ask for {key}: users without root ask for what [policy.env] allow names"),
+            format!("leave {key} out, or use an engine that runs as root"),
+        ));
+    }
+    if asked.unenforced && !policy.unenforced {
+        return Err(ErrorBody::new(
+            ErrorCode::RequestNotAllowed,
+            "the container is not confined, so no share of it could be enforced",
+            "start it without what undoes its confinement, or ask root for [policy] unenforced = true",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_configuration::Configuration;
+
+    #[test]
+    fn users_without_root_ask_for_what_images_may() {
+        let mut policy = Configuration::default().policy;
+        let plain = r#"{"container_id":"c","request":{"fraction_permille":300}}"#;
+        let asked: LeaseRequest = serde_json::from_str(plain).unwrap();
+        assert_eq!(check_request(&policy, 7, &asked), Ok(()));
+        for (fields, key) in [
+            (r#""team":"x""#, "team"),
+            (r#""priority":"burst""#, "priority"),
+            (r#""priority":"scavenger""#, "priority"),
+        ] {
+            let text = plain.replace("300", &format!("300,{fields}"));
+            let error = check_request(&policy, 7, &serde_json::from_str(&text).unwrap()).unwrap_err();
+            assert!(error.message.contains(key) && error.code == ErrorCode::RequestNotAllowed, "{error}");
+        }
+        let unconfined = LeaseRequest { unenforced: true, ..asked.clone() };
+        assert!(check_request(&policy, 7, &unconfined).is_err());
+        policy.unenforced = true;
+        assert_eq!(check_request(&policy, 7, &unconfined), Ok(()));
+        policy.env.allow.clear();
+        assert!(check_request(&policy, 7, &asked).unwrap_err().message.contains("fraction"));
+    }
+}
