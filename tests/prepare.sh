@@ -23,6 +23,8 @@ if [ "${1:-}" = test ]; then
 /usr/bin/conmon          conmon
 /usr/bin/docker-compose  docker-compose
 /usr/bin/mmdebstrap      mmdebstrap
+/usr/bin/newuidmap       uidmap
+/usr/bin/curl            curl
 "
 fi
 

@@ -146,6 +146,30 @@ impl Downloads {
         })
     }
 
+    /// The files of a Debian release that `fetch_tree` has laid out under this name, if they are here.
+    pub fn tree(&self, name: &str) -> Option<PathBuf> {
+        Some(self.root.join(name)).filter(|tree| tree.join("usr/bin").is_dir())
+    }
+
+    /// Lays out `packages` of the Debian release `suite` with all that they need, as files and without running anything of
+    /// theirs, unless they are here.
+    ///
+    /// # Errors
+    /// When they cannot be reached; the sentence is mmdebstrap's.
+    pub fn fetch_tree(&self, name: &str, suite: &str, packages: &[&str]) -> Result<()> {
+        self.once(&self.root.join(name), |directory| {
+            let unpacked = directory.join("unpacked");
+            let mut command = limited_to(IMAGE_LIMIT_S, "mmdebstrap");
+            command.args(["--quiet", "--variant=extract", "--format=directory"]);
+            command.arg(format!("--include={}", packages.join(",")));
+            // Mirrors may be snapshots.
+            command.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
+            command.arg(suite).arg(&unpacked).arg(mirror()?);
+            call(&mut command)?;
+            Ok(unpacked)
+        })
+    }
+
     fn place_of_image(&self, suite: &str) -> PathBuf {
         self.root.join(format!("image-{suite}"))
     }

@@ -1,8 +1,10 @@
-//! A containerd of the run's own that no engine stands in front of: people use it through `ctr`.
+//! A containerd of the run's own that no engine stands in front of: people use it through `ctr`, and a kubelet through CRI.
 
+use super::cri::Cri;
 use super::{Engine, Program, succeeded};
 use crate::failure::{Context, Failure, Result};
 use crate::image;
+use crate::stage::Stage;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -11,6 +13,12 @@ use std::time::Duration;
 const HOME: &str = "/run/gpool-containerd";
 const CTR: &str = "/usr/bin/ctr";
 const CONTAINERD: &str = "/usr/bin/containerd";
+const SOCKET: &str = "/run/gpool-containerd/containerd.sock";
+
+/// The image of a pod's sandbox, which no registry is asked for.
+const PAUSE: &str = "gpool-pause:1";
+/// Where containerd keeps what kubelets use.
+const OF_KUBERNETES: &str = "k8s.io";
 
 /// A running containerd.
 #[derive(Debug)]
@@ -23,17 +31,41 @@ pub struct Containerd {
 impl Containerd {
     /// Starts it and gives it the engine's image. Containers get `runtime` instead of runc.
     pub fn start(engine: &Engine, runtime: PathBuf, cgroup_parent: &str) -> Result<Self> {
-        let file = settings()?;
-        let mut command = Command::new(CONTAINERD);
-        let mut process = Program::start("containerd", command.args(["--config", &file]))?;
-        process.wait_for("an answer of containerd", Duration::from_secs(20), |_| {
-            ctr(&["version"]).output().is_ok_and(|output| output.status.success())
-        })?;
-        let containerd = Self { process, runtime, cgroup_parent: cgroup_parent.to_owned() };
-        let archive = format!("{HOME}/image.tar");
-        engine.docker_text(&["save", "-o", &archive, image::NAME])?;
-        containerd.text(&["images", "import", &archive])?;
+        // Running the CRI plugin takes Kubernetes.
+        let file = write_settings("disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n", "")?;
+        let containerd = Self { process: run(&file)?, runtime, cgroup_parent: cgroup_parent.to_owned() };
+        containerd.import(engine, image::NAME, "default")?;
         Ok(containerd)
+    }
+
+    /// Starts it for pods, with what `gpool runtime configure` writes, and gives it the engine's image.
+    pub fn start_for_pods(engine: &Engine, stage: &Stage, cgroup_parent: &str) -> Result<Self> {
+        let runtime = stage.program("gpool-runtime");
+        let plugin = "[plugins.\"io.containerd.grpc.v1.cri\"]\nrestrict_oom_score_adj = true\n";
+        let network = "[plugins.\"io.containerd.grpc.v1.cri\".cni]\nconf_dir = \"/run/gpool-containerd/no-network\"\n";
+        let file = write_settings("", &format!("{plugin}sandbox_image = \"docker.io/library/{PAUSE}\"\n\n{network}"))?;
+        let mut gpool = Command::new(stage.program("gpool"));
+        gpool.args(["runtime", "configure", "--runtime", "containerd", "--config", &file, "--runtime-path"]);
+        succeeded("gpool runtime configure", gpool.arg(&runtime).output().context("gpool")?)?;
+        let containerd = Self { process: run(&file)?, runtime, cgroup_parent: cgroup_parent.to_owned() };
+        engine.docker_text(&["create", "--runtime=runc", "--name=pause", image::NAME, "true"])?;
+        engine.docker_text(&["commit", "--change=ENTRYPOINT [\"/bin/sleep\", \"100000\"]", "pause", PAUSE])?;
+        engine.docker_text(&["rm", "pause"])?;
+        for name in [image::NAME, PAUSE] {
+            containerd.import(engine, name, OF_KUBERNETES)?;
+        }
+        Ok(containerd)
+    }
+
+    /// What a kubelet would talk to.
+    pub fn cri(&self) -> Cri<'_> {
+        Cri { socket: SOCKET, cgroup_parent: &self.cgroup_parent }
+    }
+
+    fn import(&self, engine: &Engine, name: &str, namespace: &str) -> Result<()> {
+        let archive = format!("{HOME}/image.tar");
+        engine.docker_text(&["save", "-o", &archive, name])?;
+        self.text(&["--namespace", namespace, "images", "import", &archive]).map(drop)
     }
 
     /// Starts the container `name`, detached.
@@ -70,6 +102,11 @@ impl Containerd {
         self.text(&["containers", "rm", name]).map(drop)
     }
 
+    /// The end of its log.
+    pub fn log_end(&self) -> String {
+        self.process.log_end()
+    }
+
     /// Stops containerd.
     pub fn stop(self) -> Result<()> {
         self.process.stop(Duration::from_secs(10))
@@ -78,19 +115,26 @@ impl Containerd {
 
 fn ctr(arguments: &[&str]) -> Command {
     let mut command = Command::new(CTR);
-    command.args(["--address", &format!("{HOME}/containerd.sock")]).args(arguments).stdin(Stdio::null());
+    command.args(["--address", SOCKET]).args(arguments).stdin(Stdio::null());
     command
 }
 
-fn settings() -> Result<String> {
+fn run(file: &str) -> Result<Program> {
+    let mut process = Program::start("containerd", Command::new(CONTAINERD).args(["--config", file]))?;
+    process.wait_for("an answer of containerd", Duration::from_secs(20), |_| {
+        ctr(&["version"]).output().is_ok_and(|output| output.status.success())
+    })?;
+    Ok(process)
+}
+
+/// Writes the configuration: `more` at the top, `plugins` at the end.
+fn write_settings(more: &str, plugins: &str) -> Result<String> {
     fs::create_dir_all(HOME).context(HOME)?;
     let file = format!("{HOME}/config.toml");
-    // Running the CRI plugin takes Kubernetes.
     let text = format!(
-        "version = 2\nroot = \"{HOME}/root\"\nstate = \"{HOME}/state\"\n\
-         disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\n\
-         [grpc]\naddress = \"{HOME}/containerd.sock\"\n\n\
-         [plugins.\"io.containerd.internal.v1.opt\"]\npath = \"{HOME}/opt\"\n"
+        "version = 2\nroot = \"{HOME}/root\"\nstate = \"{HOME}/state\"\n{more}\n\
+         [grpc]\naddress = \"{SOCKET}\"\n\n\
+         [plugins.\"io.containerd.internal.v1.opt\"]\npath = \"{HOME}/opt\"\n\n{plugins}"
     );
     fs::write(&file, text).context(&file)?;
     Ok(file)

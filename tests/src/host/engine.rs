@@ -25,9 +25,18 @@ pub struct Engine {
 impl Engine {
     /// Starts dockerd with the runtime `gpool`, its containers below `cgroup_parent`.
     pub fn start(stage: &Stage, cgroup_parent: &str) -> Result<Self> {
+        Self::start_with(stage, cgroup_parent, &serde_json::json!({}))
+    }
+
+    /// The same with more settings.
+    pub fn start_with(stage: &Stage, cgroup_parent: &str, more: &serde_json::Value) -> Result<Self> {
         fs::create_dir_all(HOME).context(HOME)?;
         let file = format!("{HOME}/daemon.json");
-        fs::write(&file, settings(cgroup_parent)).context(&file)?;
+        let mut settings = settings(cgroup_parent);
+        for (key, value) in more.as_object().into_iter().flatten() {
+            settings[key] = value.clone();
+        }
+        fs::write(&file, settings.to_string()).context(&file)?;
         configure(stage, &file)?;
         let mut process = Program::start("dockerd", Command::new("/usr/sbin/dockerd").args(["--config-file", &file]))?;
         process.wait_for("an answer of dockerd", Duration::from_secs(40), |_| {
@@ -128,7 +137,7 @@ fn configure(stage: &Stage, file: &str) -> Result<()> {
     succeeded("gpool runtime configure", output).map(drop)
 }
 
-fn settings(cgroup_parent: &str) -> String {
+fn settings(cgroup_parent: &str) -> serde_json::Value {
     serde_json::json!({
         "bridge": "none",
         "iptables": false,
@@ -141,5 +150,4 @@ fn settings(cgroup_parent: &str) -> String {
         "exec-opts": ["native.cgroupdriver=cgroupfs"],
         "cgroup-parent": format!("/{cgroup_parent}"),
     })
-    .to_string()
 }

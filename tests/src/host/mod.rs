@@ -2,17 +2,22 @@
 
 mod container;
 mod containerd;
+mod cri;
 mod engine;
 mod install;
 mod podman;
 mod program;
+mod protobuf;
+mod rootless;
 
 pub use container::Container;
 pub use containerd::Containerd;
+pub use cri::{Cri, Pod};
 pub use engine::Engine;
 pub use install::{LIBRARIES as DRIVER_LIBRARIES, SIMULATED_GPU};
 pub use podman::{FAILING, Podman, SLOW};
 pub use program::Program;
+pub use rootless::{GROUP, OTHER, RootlessPodman, USER, User, add_users};
 
 use crate::census::Census;
 use crate::failure::{Context, Failure, Result, ensure};
@@ -64,23 +69,30 @@ impl Host {
 
     /// The same with so many GPUs and with more lines of configuration.
     pub fn start_with(inside: &Inside, gpus: u32, configuration: &str) -> Result<Self> {
-        let mut host = Self::start_parts(inside, gpus, configuration)?;
+        let mut host = Self::start_parts(inside, gpus, configuration, &serde_json::json!({}))?;
+        host.start_supervisor()?;
+        Ok(host)
+    }
+
+    /// The same with one GPU and with more settings of dockerd.
+    pub fn start_with_docker(inside: &Inside, settings: &serde_json::Value) -> Result<Self> {
+        let mut host = Self::start_parts(inside, 1, "", settings)?;
         host.start_supervisor()?;
         Ok(host)
     }
 
     /// The same, with everything in its place but no supervisor running.
     pub fn start_without_supervisor(inside: &Inside, configuration: &str) -> Result<Self> {
-        Self::start_parts(inside, 1, configuration)
+        Self::start_parts(inside, 1, configuration, &serde_json::json!({}))
     }
 
-    fn start_parts(inside: &Inside, gpus: u32, configuration: &str) -> Result<Self> {
+    fn start_parts(inside: &Inside, gpus: u32, configuration: &str, docker: &serde_json::Value) -> Result<Self> {
         let before = Census::take(&inside.cgroup_parent);
         let stage = Stage::of_this_program()?.copy_to(Path::new(install::STAGE))?;
         install::write_configuration(&stage, configuration)?;
         let mut simulated_gpu = install::start_simulated_gpus(&stage, gpus)?;
         simulated_gpu.wait_for_line("ready", PATIENCE)?;
-        let engine = Engine::start(&stage, &inside.cgroup_parent)?;
+        let engine = Engine::start_with(&stage, &inside.cgroup_parent, docker)?;
         engine.import_image(&stage)?;
         let cgroup_parent = inside.cgroup_parent.clone();
         Ok(Self { stage, engine, simulated_gpu, supervisor: None, before, cgroup_parent })
@@ -99,6 +111,11 @@ impl Host {
     /// A containerd of the host's own, with the engine's image and gpool-runtime in runc's place.
     pub fn containerd(&self) -> Result<Containerd> {
         Containerd::start(&self.engine, self.stage.program("gpool-runtime"), &self.cgroup_parent)
+    }
+
+    /// A containerd of the host's own that makes pods, as `gpool runtime configure` sets it up.
+    pub fn containerd_for_pods(&self) -> Result<Containerd> {
+        Containerd::start_for_pods(&self.engine, &self.stage, &self.cgroup_parent)
     }
 
     /// Every lease, as the supervisor sees it.

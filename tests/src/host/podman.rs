@@ -1,7 +1,7 @@
 //! A podman of the run's own beside the Docker engine: storage and state below the private `/run`. There is no daemon
 //! to start; `conmon` watches each container.
 
-use super::{Engine, succeeded};
+use super::{Engine, Program, succeeded};
 use crate::cgroups;
 use crate::failure::{Context, Result, ensure};
 use crate::image;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 const HOME: &str = "/run/gpool-podman";
 const PODMAN: &str = "/usr/bin/podman";
+const SOCKET: &str = "unix:///run/gpool-podman/podman.sock";
 
 /// In the run's private `/etc`.
 const SETTINGS: &str = "/etc/containers/containers.conf";
@@ -83,18 +84,36 @@ impl Podman {
 
     /// Runs podman; what it starts is below the run's cgroup parent.
     pub fn podman(&self, arguments: &[&str]) -> Result<Output> {
-        let mut command = Command::new(PODMAN);
-        command.args(["--root", &format!("{HOME}/root"), "--runroot", &format!("{HOME}/run")]);
-        command.args(["--tmpdir", &format!("{HOME}/tmp")]);
+        let mut command = own_command();
         let until_verb = arguments.iter().position(|argument| *argument == "run").map_or(0, |verb| verb + 1);
         command.args(&arguments[..until_verb]);
         if until_verb > 0 {
             command.args(["--network=none", &format!("--cgroup-parent=/{}", self.cgroup_parent)]);
         }
-        command.args(&arguments[until_verb..]);
-        // What a person has set for themselves must not matter.
-        command.env_remove("CONTAINERS_CONF").env("HOME", HOME).env("PODMAN_IGNORE_CGROUPSV1_WARNING", "1");
-        command.stdin(Stdio::null()).output().context("podman cannot be started")
+        command.args(&arguments[until_verb..]).output().context("podman cannot be started")
+    }
+
+    /// Starts podman as a daemon, with these options for all its containers.
+    pub fn serve(&self, options: &[&str]) -> Result<Program> {
+        let mut command = own_command();
+        command.args(options).args(["system", "service", "--time=0", SOCKET]);
+        let mut service = Program::start("podman", &mut command)?;
+        service.wait_for("an answer of podman's daemon", Duration::from_secs(20), |_| {
+            self.ask_daemon(&["version"]).is_ok_and(|output| output.status.success())
+        })?;
+        Ok(service)
+    }
+
+    /// Has the daemon do what `arguments` say.
+    pub fn ask_daemon(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(PODMAN);
+        as_nobody_in_particular(&mut command);
+        command.args(["--remote", "--url", SOCKET]).args(arguments).output().context("podman cannot be started")
+    }
+
+    /// Where its containers go.
+    pub fn cgroup_parent(&self) -> &str {
+        &self.cgroup_parent
     }
 
     /// Runs podman and returns its stdout.
@@ -118,8 +137,22 @@ impl Podman {
     }
 }
 
+fn own_command() -> Command {
+    let mut command = Command::new(PODMAN);
+    command.args(["--root", &format!("{HOME}/root"), "--runroot", &format!("{HOME}/run")]);
+    command.args(["--tmpdir", &format!("{HOME}/tmp")]);
+    as_nobody_in_particular(&mut command);
+    command
+}
+
+/// What a person has set for themselves must not matter.
+fn as_nobody_in_particular(command: &mut Command) {
+    command.env_remove("CONTAINERS_CONF").env("HOME", HOME).env("PODMAN_IGNORE_CGROUPSV1_WARNING", "1");
+    command.stdin(Stdio::null());
+}
+
 /// A monitor clears up with a podman of its own after its container has ended.
-fn wait_for_monitors() -> Result<()> {
+pub(super) fn wait_for_monitors() -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let is_podmans = |name: String| ["conmon", "podman"].contains(&name.trim_end());
     let at_work = || {

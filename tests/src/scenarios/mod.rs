@@ -41,6 +41,7 @@ mod shims;
 mod silent_tenant;
 mod simulated_gpu;
 mod simulated_gpus;
+mod steps;
 mod supervisor_hung;
 mod supervisor_restart;
 mod together;
@@ -50,12 +51,10 @@ mod whole_images;
 
 pub use together::TOGETHER;
 
-use crate::failure::{Failure, Result, ensure};
-use crate::host::{Container, Host};
-use crate::meter::usage_of;
+use crate::failure::Result;
 use crate::namespaces::Inside;
-use crate::tenant::Tenant;
-use std::time::{Duration, Instant};
+pub use steps::wait_until_running;
+use steps::{finish, finish_found, start_tenants, wait_until_account_agrees};
 
 /// One scenario.
 #[derive(Debug)]
@@ -202,6 +201,48 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "all its stages",
         limit_s: 600,
         run: Place::PartOfAnother(gpu_suite::run_all),
+    },
+    Scenario {
+        name: "pods",
+        what: "pods through containerd's CRI: shares of each container, exec, refusal, end; the sandbox has none",
+        limit_s: 90,
+        run: Place::Inside(engines::pods::run),
+    },
+    Scenario {
+        name: "current-engines",
+        what: "docker with --annotation, podman and containerd's CRI of a newer Debian, with its runc and crun",
+        limit_s: 420,
+        run: Place::Outside(engines::current::run),
+    },
+    Scenario {
+        name: "current-engines-inside",
+        what: "the part of current-engines that has no network",
+        limit_s: 150,
+        run: Place::PartOfAnother(engines::current::inside),
+    },
+    Scenario {
+        name: "rootless",
+        what: "podman run by an ordinary user: leave, shares, cap, end, and what the user may not do to others",
+        limit_s: 180,
+        run: Place::Inside(engines::rootless::run),
+    },
+    Scenario {
+        name: "cgroup-v2",
+        what: "version 2 of cgroups alone, under docker and podman: device rules, lives, shares",
+        limit_s: 150,
+        run: Place::Inside(engines::cgroup_v2::run),
+    },
+    Scenario {
+        name: "cgroup-v2-guard",
+        what: "the guard where version 2 of cgroups is alone: it freezes and kills by class",
+        limit_s: 90,
+        run: Place::Inside(engines::cgroup_v2::guard),
+    },
+    Scenario {
+        name: "user-namespaces",
+        what: "containers of root's engines whose ids are mapped: docker with userns-remap, podman with --uidmap",
+        limit_s: 120,
+        run: Place::Inside(engines::user_namespaces::run),
     },
     Scenario {
         name: "refusals",
@@ -432,66 +473,3 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(truncated_report::run),
     },
 ];
-
-/// Ends a scenario in which everybody came through the shims: the guard must have found nothing. See [`finish_found`].
-fn finish(host: Host, outcome: Result<()>) -> Result<()> {
-    let is_there = host.supervisor_pid().is_some();
-    let outcome = outcome.and_then(|()| if is_there { host.nothing_found_by_the_guard() } else { Ok(()) });
-    finish_found(host, outcome)
-}
-
-/// Ends a scenario: logs when it failed, then a stop that must leave nothing.
-fn finish_found(host: Host, outcome: Result<()>) -> Result<()> {
-    if outcome.is_err() {
-        eprint!("{}", host.logs());
-    }
-    // Stopped in any case, so that a failure does not hide what it leaves.
-    let left = host.stop();
-    outcome?;
-    let left = left?;
-    ensure(left.is_empty(), || format!("left behind: {}", left.join(", ")))
-}
-
-/// Starts a container with a tenant for each name, share, memory and kernel length in microseconds.
-fn start_tenants(host: &Host, wanted: &[(&str, &str, &str, u64)]) -> Result<Vec<Container>> {
-    let start = |(name, fraction, memory, kernel_us): &(&str, &str, &str, u64)| {
-        let env = [("GPOOL_FRACTION", *fraction), ("GPOOL_MEMORY", *memory)];
-        Tenant::greedy(*kernel_us).run(host, name, &env)
-    };
-    wanted.iter().map(start).collect()
-}
-
-/// What the container's lease holds, in bytes, once the supervisor has learnt what a context costs and says what the
-/// device does. A new lease begins with what was learnt.
-fn wait_until_account_agrees(host: &Host, container: &Container) -> Result<u64> {
-    const PATIENCE: Duration = Duration::from_secs(10);
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let said = host.lease_of(container)?.memory_used_bytes;
-        let held = usage_of(&host.meter()?.read()?, &container.id).bytes_now;
-        if said == held && said > 0 {
-            return Ok(said);
-        }
-        let differ = || format!("{}: the supervisor says {said} bytes, the device {held}", container.name);
-        ensure(Instant::now() < deadline, differ)?;
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// Waits until each container's kernels execute.
-pub fn wait_until_running(host: &Host, containers: &[Container]) -> Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(15);
-    let reader = host.meter()?;
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let meter = reader.read()?;
-        let Some(idle) = containers.iter().find(|container| usage_of(&meter, &container.id).kernels == 0) else {
-            return Ok(());
-        };
-        if !idle.is_alive() || Instant::now() > deadline {
-            let said = idle.log(&host.engine)?;
-            return Err(Failure::new(format!("{} ran no kernel within {PATIENCE:?}; it said:\n{said}", idle.name)));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}

@@ -1,13 +1,17 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 16] = [
+pub const TOGETHER: [&str; 20] = [
     "whole-images",
     "real-driver",
     "cuda-programs",
     "monitoring-programs",
     "real-bundles",
     "podman",
+    "current-engines",
+    "rootless",
+    "user-namespaces",
+    "pods",
     "memory-cap",
     "shared-memory",
     "docker",

@@ -22,7 +22,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     finish(host, outcome)
 }
 
-fn leased(host: &Host) -> Result<()> {
+pub(super) fn leased(host: &Host) -> Result<()> {
     let docker = Client::docker(host);
     let mut containers = Vec::new();
     for (name, fraction) in [("small", "0.3"), ("large", "0.6")] {

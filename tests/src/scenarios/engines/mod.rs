@@ -1,11 +1,16 @@
 //! gpool under the engines as people run them.
 
+pub mod cgroup_v2;
 pub mod containerd;
 pub mod crun;
+pub mod current;
 pub mod docker;
 mod life;
 pub mod podman;
+pub mod pods;
 pub mod refusals;
+pub mod rootless;
+pub mod user_namespaces;
 
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, succeeded};
@@ -122,6 +127,12 @@ fn check_shares(host: &Host, entitled: &[(&Container, f64)]) -> Result<()> {
         entitled.iter().map(|(container, share)| (container.id.as_str(), share / asked)).collect();
     let error = measure::worst_proportion_error_points(&trace, &entitled, from, to);
     ensure(error <= 5.0, || format!("shares are off by {error:.2} points"))
+}
+
+/// Has what is mounted below `/run` reach the mount namespaces that engines make for themselves, as on a host with systemd.
+fn share_run() -> Result<()> {
+    use rustix::mount::{MountPropagationFlags, mount_change};
+    mount_change("/run", MountPropagationFlags::SHARED | MountPropagationFlags::REC).context("a shared /run")
 }
 
 /// Adds lines to the configuration; `gpool-runtime` reads them at the next start of a container.

@@ -9,16 +9,17 @@ use crate::image;
 use crate::namespaces::Inside;
 use crate::scenarios::finish;
 use crate::tenant::report;
+use gpool_protocol::{Event, EventKind};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 /// A way to start a leased container: options of podman, of its `run`, and the share that these ask for.
-struct Way<'a> {
-    name: &'a str,
-    global: &'a [&'a str],
-    request: &'a [&'a str],
-    share: f64,
+pub(super) struct Way<'a> {
+    pub name: &'a str,
+    pub global: &'a [&'a str],
+    pub request: &'a [&'a str],
+    pub share: f64,
 }
 
 /// Leads containers through their lives in all ways.
@@ -28,6 +29,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let podman = host.podman()?;
     let outcome = in_all_ways(&host, &podman)
         .and_then(|()| between_hook_and_runtime(&host, &podman))
+        .and_then(|()| under_a_daemon(&host, &podman))
         .and_then(|()| annotations_of_an_image(&podman));
     let cleared = podman.clear();
     finish(host, outcome.and(cleared))
@@ -85,7 +87,7 @@ fn in_all_ways(host: &Host, podman: &Podman) -> Result<()> {
     ensure(!said.contains("gpool") && !said.contains("nvidia"), || format!("without a request: {said}"))
 }
 
-fn together(host: &Host, podman: &Podman, ways: &[Way<'_>]) -> Result<()> {
+pub(super) fn together(host: &Host, podman: &Podman, ways: &[Way<'_>]) -> Result<()> {
     let memory = format!("--env=GPOOL_MEMORY={CAP}");
     let mut containers = Vec::new();
     for way in ways {
@@ -123,6 +125,31 @@ fn between_hook_and_runtime(host: &Host, podman: &Podman) -> Result<()> {
     wait_for_room(host)
 }
 
+/// A start that fails after the hook's part leaves a lease that waits for podman, which lives on here: the next start of
+/// the same container takes its place.
+fn under_a_daemon(host: &Host, podman: &Podman) -> Result<()> {
+    let hooks = Podman::hooks(false);
+    let daemon = podman.serve(&["--runtime=runc", &hooks])?;
+    let cgroup_parent = format!("--cgroup-parent=/{}", podman.cgroup_parent());
+    let failing = format!("--annotation={FAILING}=1");
+    let request = ["--annotation=gpool.io/fraction=0.6", &failing];
+    let create = ["create", "--name=again", "--network=none", &cgroup_parent];
+    let asked = podman.ask_daemon(&[&create[..], &request, &[image::NAME, "true"]].concat())?;
+    let id = succeeded("podman --remote create", asked)?;
+    for attempt in 1..=3 {
+        let said = podman.ask_daemon(&["start", "again"])?;
+        ensure(!said.status.success(), || "podman ignores a hook that fails".to_owned())?;
+        let about = |event: &&Event| event.container_id.as_ref().is_some_and(|container| container.0 == id);
+        let events = host.events()?;
+        let of_kind = |kind| events.iter().filter(about).filter(|event| event.kind == kind).count();
+        let counts = (of_kind(EventKind::LeaseGranted), of_kind(EventKind::LeaseRefused));
+        ensure(counts == (attempt, 0), || format!("start {attempt}: granted and refused {counts:?}: {events:#?}"))?;
+    }
+    succeeded("podman --remote rm", podman.ask_daemon(&["rm", "-f", "again"])?)?;
+    daemon.kill()?;
+    wait_for_room(host)
+}
+
 /// Debian 12's podman gives a container the annotations of its image: they are bounded like its environment.
 fn annotations_of_an_image(podman: &Podman) -> Result<()> {
     let image = annotated_image(podman)?;
@@ -138,7 +165,7 @@ fn annotations_of_an_image(podman: &Podman) -> Result<()> {
 }
 
 /// The image with an annotation in its manifest, as any registry may serve it. Its id.
-fn annotated_image(podman: &Podman) -> Result<String> {
+pub(super) fn annotated_image(podman: &Podman) -> Result<String> {
     let layout = podman.directory().join("layout");
     let layout_name = layout.display().to_string();
     podman.text(&["save", "--format=oci-dir", "-o", &layout_name, image::NAME])?;

@@ -2,6 +2,7 @@
 
 use super::life::{CAP, COMMAND};
 use super::wait_for_lease;
+use crate::cgroups;
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Containerd, Host, Podman};
 use crate::image;
@@ -23,6 +24,7 @@ const MISLEADING: [&str; 7] = [
 
 /// Refusals of every kind, through docker, podman and ctr.
 pub fn run(inside: &Inside) -> Result<()> {
+    cgroups::hide_unified()?;
     let mut host = Host::start(inside)?;
     let podman = host.podman()?;
     let containerd = host.containerd()?;
@@ -72,9 +74,15 @@ impl Engines<'_> {
         let docker = || self.host.docker(&[&run[..2], &["--runtime=gpool", "--network=none"], &run[2..]].concat());
         let podman = || self.podman.podman(&[&["--runtime=gpool"][..], &run].concat());
         let hooked = || self.podman.podman(&[&["--runtime=runc", hooks.as_str()][..], &run].concat());
+        let under_crun = || self.podman.podman(&[&["--runtime=crun", hooks.as_str()][..], &run].concat());
         let ctr = || self.containerd.try_run(&env.to_ascii_lowercase().replace('=', "-"), &["--env", env], &["true"]);
-        let ways: [(&str, &(dyn Fn() -> Result<Output> + Sync)); 4] =
-            [("docker", &docker), ("podman", &podman), ("podman with hooks", &hooked), ("ctr", &ctr)];
+        let ways: [(&str, &(dyn Fn() -> Result<Output> + Sync)); 5] = [
+            ("docker", &docker),
+            ("podman", &podman),
+            ("podman with hooks", &hooked),
+            ("podman with hooks under crun", &under_crun),
+            ("ctr", &ctr),
+        ];
         std::thread::scope(|scope| {
             let threads: Vec<_> = ways.map(|(name, call)| (name, scope.spawn(call))).into_iter().collect();
             threads.into_iter().try_for_each(|(name, thread)| {

@@ -1,0 +1,106 @@
+//! Pods as a kubelet makes them: through containerd's CRI, with the handler that `gpool runtime configure` writes, on the
+//! node's network.
+
+use super::life::{CAP, COMMAND};
+use super::{check_shares, wait_for_end, wait_for_lease, wait_for_room};
+use crate::failure::{Failure, Result, ensure};
+use crate::host::{Container, Cri, Host, Pod};
+use crate::image;
+use crate::namespaces::Inside;
+use crate::scenarios::finish;
+use crate::tenant::report;
+
+/// The handler that a RuntimeClass would name.
+const HANDLER: &str = "gpool";
+/// Of the pod, for one container of it, and one that is none of gpool's.
+const ANNOTATIONS: [(&str, &str); 4] = [
+    ("gpool.io/fraction", "0.3"),
+    ("gpool.io/fraction.web", "0.2"),
+    ("gpool.io/memory", CAP),
+    ("example.com/fraction", "1"),
+];
+
+/// Makes pods with shares, with one that is refused, and with none.
+pub fn run(inside: &Inside) -> Result<()> {
+    let host = Host::start(inside)?;
+    let containerd = host.containerd_for_pods()?;
+    let outcome = with_shares(&host, containerd.cri())
+        .and_then(|()| refused(&host, containerd.cri()))
+        .and_then(|()| without_request(&host, containerd.cri()));
+    if outcome.is_err() {
+        eprint!("{}", containerd.log_end());
+    }
+    let stopped = containerd.stop();
+    finish(host, outcome.and(stopped))
+}
+
+fn image_name() -> String {
+    format!("docker.io/library/{}", image::NAME)
+}
+
+fn start(host: &Host, cri: Cri<'_>, pod: &Pod, name: &str) -> Result<Container> {
+    let id = cri.start(pod, name, &image_name(), &COMMAND)?;
+    let container = Container { name: name.to_owned(), init_pid: cri.init_pid(&id)?, id };
+    wait_for_lease(host, &container)?;
+    Ok(container)
+}
+
+pub(super) fn with_shares(host: &Host, cri: Cri<'_>) -> Result<()> {
+    let pod = cri.run_pod("shared", HANDLER, &ANNOTATIONS)?;
+    let leases = host.leases()?;
+    ensure(leases.is_empty(), || format!("the sandbox has a lease: {leases:?}"))?;
+    let web = start(host, cri, &pod, "web")?;
+    let other = start(host, cri, &pod, "other")?;
+    for (container, permille) in [(&web, 200), (&other, 300)] {
+        let granted = host.lease_of(container)?.fraction_permille;
+        ensure(granted == permille, || format!("{} was granted {granted} permille", container.name))?;
+    }
+    check_shares(host, &[(&web, 0.2), (&other, 0.3)])?;
+    let greedy = ["gpool-tenant", "--nvml", "--kernel-us", "300", "--seconds", "1"];
+    let seen = report(&cri.exec(&web.id, &greedy)?)?;
+    let totals = (seen.cuda_total_bytes, seen.nvml_total_bytes);
+    ensure(totals == (2 << 30, 2 << 30), || format!("what is executed in the pod sees {totals:?} bytes"))?;
+    // A kubelet starts a container that has ended anew, under another id.
+    web.kill_init()?;
+    wait_for_end(host, &web)?;
+    // containerd sees the end a moment later than the supervisor; this waits for it.
+    cri.stop(&web.id)?;
+    cri.remove(&web.id)?;
+    let again = start(host, cri, &pod, "web")?;
+    cri.stop(&other.id)?;
+    wait_for_end(host, &other)?;
+    cri.remove_pod(&pod)?;
+    wait_for_end(host, &again)?;
+    wait_for_room(host)
+}
+
+/// What a kubelet would show as the container's state.
+fn refused(host: &Host, cri: Cri<'_>) -> Result<()> {
+    for (value, sentence, code) in [
+        (("gpool.io/fraction", "3"), "a share lies between 0.01 and 1", "[GPOOL-E101]"),
+        (("gpool.io/fractoin", "0.3"), "did you mean", "[GPOOL-E102]"),
+    ] {
+        let pod = cri.run_pod("refused", HANDLER, &[value])?;
+        let said = match cri.start(&pod, "web", &image_name(), &COMMAND) {
+            Ok(_) => return Err(Failure::new(format!("{value:?} was started"))),
+            Err(failure) => failure.to_string(),
+        };
+        ensure(said.contains(sentence) && said.contains(code), || format!("{value:?}: {said}"))?;
+        cri.remove_pod(&pod)?;
+    }
+    wait_for_room(host)
+}
+
+/// A container of the same handler that asks for nothing, and of containerd's own with annotations that it does not pass on.
+fn without_request(host: &Host, cri: Cri<'_>) -> Result<()> {
+    for (handler, annotations) in [(HANDLER, &[][..]), ("", &ANNOTATIONS[..])] {
+        let pod = cri.run_pod("plain", handler, annotations)?;
+        let id = cri.start(&pod, "web", &image_name(), &["sleep", "1000"])?;
+        let seen = cri.exec(&id, &["ls", "/dev"])?;
+        let leases = host.leases()?;
+        let has_any = seen.contains("gpool") || seen.contains("nvidia") || !leases.is_empty();
+        ensure(!has_any, || format!("handler {handler:?} without a request has {seen} and {leases:?}"))?;
+        cri.remove_pod(&pod)?;
+    }
+    Ok(())
+}

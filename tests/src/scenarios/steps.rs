@@ -1,0 +1,70 @@
+//! What most scenarios begin and end with.
+
+use crate::failure::{Failure, Result, ensure};
+use crate::host::{Container, Host};
+use crate::meter::usage_of;
+use crate::tenant::Tenant;
+use std::time::{Duration, Instant};
+
+/// Ends a scenario in which everybody came through the shims: the guard must have found nothing. See [`finish_found`].
+pub(super) fn finish(host: Host, outcome: Result<()>) -> Result<()> {
+    let is_there = host.supervisor_pid().is_some();
+    let outcome = outcome.and_then(|()| if is_there { host.nothing_found_by_the_guard() } else { Ok(()) });
+    finish_found(host, outcome)
+}
+
+/// Ends a scenario: logs when it failed, then a stop that must leave nothing.
+pub(super) fn finish_found(host: Host, outcome: Result<()>) -> Result<()> {
+    if outcome.is_err() {
+        eprint!("{}", host.logs());
+    }
+    // Stopped in any case, so that a failure does not hide what it leaves.
+    let left = host.stop();
+    outcome?;
+    let left = left?;
+    ensure(left.is_empty(), || format!("left behind: {}", left.join(", ")))
+}
+
+/// Starts a container with a tenant for each name, share, memory and kernel length in microseconds.
+pub(super) fn start_tenants(host: &Host, wanted: &[(&str, &str, &str, u64)]) -> Result<Vec<Container>> {
+    let start = |(name, fraction, memory, kernel_us): &(&str, &str, &str, u64)| {
+        let env = [("GPOOL_FRACTION", *fraction), ("GPOOL_MEMORY", *memory)];
+        Tenant::greedy(*kernel_us).run(host, name, &env)
+    };
+    wanted.iter().map(start).collect()
+}
+
+/// What the container's lease holds, in bytes, once the supervisor has learnt what a context costs and says what the
+/// device does. A new lease begins with what was learnt.
+pub(super) fn wait_until_account_agrees(host: &Host, container: &Container) -> Result<u64> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = host.lease_of(container)?.memory_used_bytes;
+        let held = usage_of(&host.meter()?.read()?, &container.id).bytes_now;
+        if said == held && said > 0 {
+            return Ok(said);
+        }
+        let differ = || format!("{}: the supervisor says {said} bytes, the device {held}", container.name);
+        ensure(Instant::now() < deadline, differ)?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until each container's kernels execute.
+pub fn wait_until_running(host: &Host, containers: &[Container]) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(15);
+    let reader = host.meter()?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let meter = reader.read()?;
+        let Some(idle) = containers.iter().find(|container| usage_of(&meter, &container.id).kernels == 0) else {
+            return Ok(());
+        };
+        if !idle.is_alive() || Instant::now() > deadline {
+            let said = idle.log(&host.engine)?;
+            return Err(Failure::new(format!("{} ran no kernel within {PATIENCE:?}; it said:\n{said}", idle.name)));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
