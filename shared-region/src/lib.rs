@@ -4,8 +4,8 @@
 //! Each lease has three files, bind-mounted into its container at `/dev/gpool/`:
 //!
 //! * `control`, one page, mounted read-only: [`Control`]. Only the supervisor writes it.
-//! * `report`, read-write for everybody in the container: [`SLOTS`] times [`Slot`]. The supervisor reads it with
-//!   pread, through [`SlotSnapshot`], and believes nothing in it without a bound.
+//! * `report`, read-write for everybody in the container: [`SLOTS`] times [`Slot`], and a [`Roster`]. The supervisor
+//!   reads the slots with pread, through [`SlotSnapshot`], and believes nothing in them without a bound.
 //! * `bell`, a FIFO: a process writes one byte, its slot's number, whenever the supervisor should look.
 //!
 //! All times are nanoseconds of CLOCK_MONOTONIC, which containers share with the host.
@@ -16,11 +16,13 @@ pub mod atomic;
 mod call;
 mod control;
 mod gate_word;
+mod roster;
 mod slot;
 
 pub use call::Call;
 pub use control::{CONTROL_BYTES, Control, ControlSlot};
 pub use gate_word::GateWord;
+pub use roster::{ROSTER_BYTES, ROSTER_OFFSET, Roster};
 pub use slot::{BURST_RING, BurstRecord, BurstTag, Demand, SLOT_BYTES, Slot, SlotSnapshot};
 
 /// First eight bytes of `control`: "GPOOLRGN".
@@ -33,8 +35,8 @@ pub const OLDEST_VERSION: u32 = 1;
 pub const SLOTS: usize = if cfg!(loom) { 2 } else { 64 };
 /// GPUs that one lease can hold.
 pub const GPUS: usize = if cfg!(loom) { 1 } else { 16 };
-/// Length of the report file in bytes.
-pub const REPORT_BYTES: usize = SLOTS * SLOT_BYTES;
+/// Length of the report file in bytes: the slots and the roster. A supervisor that knew of no roster made it shorter.
+pub const REPORT_BYTES: usize = ROSTER_OFFSET + ROSTER_BYTES;
 
 /// Directory in the container; part of the ABI, because the shims carry these paths.
 pub const REGION_DIR: &str = "/dev/gpool";

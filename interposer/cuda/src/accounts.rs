@@ -56,7 +56,7 @@ impl Reserved {
 
     /// Keeps the charge if the driver allocated, with the context; takes it back if it refused.
     #[inline(never)]
-    pub fn settle(self, result: CUresult) -> Option<Held> {
+    pub fn settle(&self, result: CUresult) -> Option<Held> {
         if result == CUDA_SUCCESS {
             let owner = PROCESS.allocated(self.place, self.bytes).0;
             return Some(Held { owner, ..Held::new(Kind::Memory, 0, self.bytes) });
@@ -70,7 +70,6 @@ impl Reserved {
     #[inline(never)]
     pub fn hold(self, result: CUresult, kind: Kind, handle: *const u64) {
         let place = self.place;
-        let _change = place.change();
         if let Some(held) = self.settle(result) {
             if kind == Kind::Module {
                 place.add_image_bytes(held.bytes);

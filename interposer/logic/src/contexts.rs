@@ -60,11 +60,11 @@ impl Contexts {
         Some(allocated_bytes)
     }
 
-    /// `bytes` more were allocated in `handle`.
-    pub fn add(&mut self, handle: CUcontext, bytes: u64) {
-        if let Some(context) = self.find(handle) {
-            context.allocated_bytes = context.allocated_bytes.saturating_add(bytes);
-        }
+    /// `bytes` more were allocated in `handle`: its tag, if it is known.
+    pub fn add(&mut self, handle: CUcontext, bytes: u64) -> Option<BurstTag> {
+        let context = self.find(handle)?;
+        context.allocated_bytes = context.allocated_bytes.saturating_add(bytes);
+        Some(context.tag)
     }
 
     /// `bytes` of what was allocated in the context with this tag were freed; false if it has gone, and they with it.

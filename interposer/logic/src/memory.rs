@@ -5,7 +5,9 @@
 
 use crate::region::Region;
 use gpool_shared_region::Slot;
-use gpool_shared_region::atomic::{Ordering, fence};
+use gpool_shared_region::atomic::Ordering;
+#[cfg(loom)]
+use gpool_shared_region::atomic::fence;
 
 pub use gpool_shared_region::Call;
 
@@ -35,13 +37,13 @@ pub fn held_bytes(region: &Region, slot: &Slot, gpu: usize) -> u64 {
     slot.gpu_bytes[gpu].load(Ordering::Relaxed).saturating_add(contexts)
 }
 
-/// Memory held by the lease on GPU `gpu`, contexts included.
+/// Memory held by the lease on GPU `gpu`, contexts included: the sum over the slots that were ever taken.
 pub fn used_bytes(region: &Region, gpu: usize) -> u64 {
     // Contexts are counted first and multiplied once: this is most of what an allocation costs.
     let (mut bytes, mut contexts) = (0_u64, 0_u64);
     for slot in region.slots() {
-        bytes = bytes.saturating_add(slot.gpu_bytes[gpu].load(Ordering::Relaxed));
-        contexts += u64::from(slot.gpu_contexts[gpu].load(Ordering::Relaxed));
+        bytes = bytes.saturating_add(slot.gpu_bytes[gpu].load(Ordering::SeqCst));
+        contexts += u64::from(slot.gpu_contexts[gpu].load(Ordering::SeqCst));
     }
     let context_bytes = region.control().context_bytes.load(Ordering::Relaxed);
     bytes.saturating_add(contexts.saturating_mul(context_bytes))
@@ -56,14 +58,14 @@ pub fn cap_bytes(region: &Region) -> u64 {
 pub fn add(slot: &Slot, gpu: usize, charge: Charge) {
     match charge {
         Charge::Bytes(bytes) => {
-            slot.gpu_bytes[gpu].fetch_add(bytes, Ordering::AcqRel);
             slot.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
         }
         Charge::Context => {
-            slot.gpu_contexts[gpu].fetch_add(1, Ordering::AcqRel);
+            slot.gpu_bytes[gpu].fetch_add(bytes, Ordering::SeqCst);
             slot.contexts.fetch_add(1, Ordering::AcqRel);
         }
     }
+            slot.gpu_contexts[gpu].fetch_add(1, Ordering::SeqCst);
 }
 
 /// Takes a charge back: after a free, or when the driver refused. Never below zero.
@@ -99,14 +101,17 @@ pub fn release_context(slot: &Slot, gpu: usize, allocated_bytes: u64, device_byt
 /// nothing said, otherwise.
 ///
 /// Adds first and looks then: two processes that race may both see the other's passing charge, so a refusal is
-/// tried a few times; the cap is never passed, because both must have seen a sum within it.
+/// tried a few times; the cap is never passed, because both must have seen a sum within it. For that what is added, what
+/// is summed and the mark of slots that were ever taken are sequentially consistent: of two that charge at once, one of
+/// which may just have come, at least one sees the other.
 #[inline(never)] // a dozen allocators call it
 pub fn try_reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool {
     // What can never fit is not even tried: an absurd size must not wrap the sum.
     let tries = if bytes_of(region, charge) > cap_bytes(region) { 0 } else { RETRIES + 1 };
     for _ in 0..tries {
         add(slot, gpu, charge);
-        // The sum must not be read before the charge is visible to the others.
+        // Loom knows no sequential consistency but that of fences; on x86 one would cost as much as two locks.
+        #[cfg(loom)]
         fence(Ordering::SeqCst);
         if used_bytes(region, gpu) <= cap_bytes(region) {
             return true;

@@ -250,14 +250,22 @@ impl Process {
 
     /// The index in the lease of the GPU of the current context; the first without a context.
     pub fn current_gpu(&self, place: &Place) -> usize {
-        self.tag_of(place, place.driver.current_context()).gpu()
+        match contexts::gpus(place.region.control()) {
+            1 => 0,
+            _ => self.tag_of(place, place.driver.current_context()).gpu(),
+        }
     }
 
     /// `bytes` were allocated in the current context: its tag.
     pub fn allocated(&self, place: &Place, bytes: u64) -> BurstTag {
         let context = place.driver.current_context();
-        self.contexts.lock().add(context, bytes);
-        self.tag_of(place, context)
+        let known = self.contexts.lock().add(context, bytes);
+        known.unwrap_or_else(|| {
+            // Seen for the first time.
+            let tag = self.tag_of(place, context);
+            self.contexts.lock().add(context, bytes);
+            tag
+        })
     }
 
     /// `held` is no longer: its charge is taken back, unless that has gone with its context.

@@ -3,8 +3,8 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, Ordering};
 use gpool_shared_region::{
-    CONTROL_BYTES, Control, GateWord, HEARTBEAT_STALE_NS, MAGIC, OLDEST_VERSION, REPORT_BYTES, SLOT_BYTES, SLOTS, Slot,
-    VERSION,
+    CONTROL_BYTES, Control, GateWord, HEARTBEAT_STALE_NS, MAGIC, OLDEST_VERSION, REPORT_BYTES, ROSTER_OFFSET, Roster,
+    SLOT_BYTES, SLOTS, Slot, VERSION,
 };
 
 const CONTROL_PATH: &CStr = c"/dev/gpool/control";
@@ -26,6 +26,8 @@ pub enum RegionError {
 pub struct Region {
     control: &'static Control,
     report: *const u8,
+    /// None in the report of an older supervisor.
+    roster: Option<&'static Roster>,
     report_fd: i32,
     bell_fd: AtomicI32,
 }
@@ -86,9 +88,14 @@ impl Region {
         if report_fd < 0 {
             return Err(RegionError::Absent);
         }
-        let report = map(report_fd, REPORT_BYTES, libc::PROT_READ | libc::PROT_WRITE).ok_or(RegionError::Absent)?;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        let (report, roster) = match map(report_fd, REPORT_BYTES, writable) {
+            // SAFETY: mapped for the slots and the roster behind them, aligned, for ever; it holds only atomics.
+            Some(report) => (report, Some(unsafe { &*report.add(ROSTER_OFFSET).cast::<Roster>() })),
+            None => (map(report_fd, ROSTER_OFFSET, writable).ok_or(RegionError::Absent)?, None),
+        };
         let bell_fd = open(BELL_PATH, libc::O_RDWR | libc::O_NONBLOCK).ok_or(RegionError::Absent)?;
-        Ok(Self { control, report, report_fd, bell_fd: AtomicI32::new(bell_fd) })
+        Ok(Self { control, report, roster, report_fd, bell_fd: AtomicI32::new(bell_fd) })
     }
 
     /// A region in memory, for tests and benchmarks of the gate.
@@ -96,7 +103,9 @@ impl Region {
     /// # Safety
     /// `report` must point to [`REPORT_BYTES`] zeroed bytes, aligned to 64, that live for ever.
     pub unsafe fn in_memory(control: &'static Control, report: *const u8, bell_fd: i32) -> Self {
-        Self { control, report, report_fd: -1, bell_fd: AtomicI32::new(bell_fd) }
+        // SAFETY: inside the report, aligned, for ever; it holds only atomics.
+        let roster = Some(unsafe { &*report.add(ROSTER_OFFSET).cast::<Roster>() });
+        Self { control, report, roster, report_fd: -1, bell_fd: AtomicI32::new(bell_fd) }
     }
 
     /// The supervisor's page.
@@ -111,9 +120,18 @@ impl Region {
         unsafe { &*self.report.add(index * SLOT_BYTES).cast::<Slot>() }
     }
 
-    /// All slots.
+    /// All slots that were ever taken, so that a lease of few processes does not pay for places that it could have.
+    #[inline(always)]
     pub fn slots(&self) -> impl Iterator<Item = &'static Slot> + '_ {
-        (0..SLOTS).map(|index| self.slot(index))
+        let taken = self.roster.map_or(SLOTS, Roster::slots_taken);
+        (0..taken).map(|index| self.slot(index))
+    }
+
+    /// Slot `index` is about to be taken; without this nobody would count what is charged there.
+    pub fn note_taken(&self, index: usize) {
+        if let Some(roster) = self.roster {
+            roster.note_taken(index);
+        }
     }
 
     /// The descriptor whose record locks mark slots as taken.

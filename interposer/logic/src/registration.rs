@@ -54,6 +54,7 @@ pub fn take_slot(region: &Region, process_id: i32, number: u64, lock: impl Fn(us
         }
         slot.process_id.store(process_id as u32, Ordering::Relaxed);
         slot.shim_version.store(VERSION, Ordering::Relaxed);
+        region.note_taken(index);
         slot.registration.store(number, Ordering::Release);
         return Some(index);
     }

@@ -13,9 +13,9 @@ const MOST: [(&str, u64); 8] = [
     ("graph", 70),
     ("copy", 30),
     ("trampoline", 1),
-    ("pair_0", 2200),
-    ("pair_1k", 2200),
-    ("pair_10k", 2200),
+    ("pair_0", 1250),
+    ("pair_1k", 1250),
+    ("pair_10k", 1250),
 ];
 /// These take no cache line that threads share, and none at all for themselves.
 const WITHOUT_LOCKS: [&str; 5] = ["launch", "launch_mixed", "graph", "copy", "trampoline"];

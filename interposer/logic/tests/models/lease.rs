@@ -1,16 +1,26 @@
 //! A region in memory, and a bell.
 
 use gpool_interposer_logic::region::Region;
-use gpool_shared_region::{Control, SLOTS, Slot};
+use gpool_shared_region::{Control, REPORT_BYTES, Roster, SLOTS, Slot};
 use loom::sync::{Condvar, Mutex};
 use std::ops::Deref;
 use std::sync::Arc;
+
+/// As the report is laid out.
+#[repr(C)]
+#[derive(Default)]
+struct Report {
+    slots: [Slot; SLOTS],
+    roster: Roster,
+}
+
+const _: () = assert!(size_of::<Report>() == REPORT_BYTES);
 
 /// The files of one lease.
 pub struct Lease {
     region: Region,
     control: *mut Control,
-    slots: *mut [Slot; SLOTS],
+    report: *mut Report,
 }
 
 // SAFETY: both point to atomics and are only freed when nobody holds the lease any more.
@@ -21,11 +31,11 @@ unsafe impl Sync for Lease {}
 impl Lease {
     /// One of which nothing is used.
     pub fn new() -> Arc<Self> {
-        let (control, slots) = (Box::into_raw(Box::default()), Box::into_raw(Box::<[Slot; SLOTS]>::default()));
+        let (control, report) = (Box::into_raw(Box::default()), Box::into_raw(Box::<Report>::default()));
         // SAFETY: both live as long as the region, and nobody keeps what the region hands out beyond that; under loom a
         // slot is as long as its Slot.
-        let region = unsafe { Region::in_memory(&*control, slots.cast(), -1) };
-        Arc::new(Self { region, control, slots })
+        let region = unsafe { Region::in_memory(&*control, report.cast(), -1) };
+        Arc::new(Self { region, control, report })
     }
 }
 
@@ -40,7 +50,7 @@ impl Deref for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         // SAFETY: made by Box::into_raw in `new`, and nobody uses the region any more.
-        unsafe { drop((Box::from_raw(self.control), Box::from_raw(self.slots))) };
+        unsafe { drop((Box::from_raw(self.control), Box::from_raw(self.report))) };
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::lease::Lease;
 use gpool_interposer_logic::memory::{Charge, release, try_reserve, used_bytes};
+use gpool_interposer_logic::registration::take_slot;
 use loom::sync::atomic::Ordering;
 use loom::thread;
 
@@ -28,6 +29,26 @@ fn two_processes_never_pass_the_cap_together() {
             assert_eq!(used_bytes(&lease, 0), granted * bytes, "a refusal leaves nothing");
         });
     }
+}
+
+#[test]
+fn a_process_that_has_just_come_and_one_that_charges_never_pass_the_cap_together() {
+    loom::model(|| {
+        let lease = lease(100);
+        let come = |process| take_slot(&lease, process, 1, |_, _| true).expect("there is room");
+        assert_eq!(come(7), 0);
+        let newcomer = {
+            let lease = lease.clone();
+            thread::spawn(move || {
+                let index = take_slot(&lease, 8, 3, |_, _| true).expect("there is room");
+                try_reserve(&lease, lease.slot(index), 0, Charge::Bytes(60))
+            })
+        };
+        let own = try_reserve(&lease, lease.slot(0), 0, Charge::Bytes(60));
+        let granted = u64::from(own) + u64::from(newcomer.join().unwrap());
+        assert!(granted <= 1, "one of the two did not count the other");
+        assert_eq!(used_bytes(&lease, 0), granted * 60, "a refusal leaves nothing");
+    });
 }
 
 #[test]
