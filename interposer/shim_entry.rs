@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use gpool_interposer_logic::exported_names::ExportedNames;
+use gpool_interposer_logic::exported_names::{Export, ExportedNames};
 
 // Generated: an index for every name, used or not.
 #[allow(dead_code, non_snake_case, non_upper_case_globals, missing_docs, clippy::undocumented_unsafe_blocks)]
@@ -61,12 +61,13 @@ extern "C" fn resolve() {
                 break;
             }
         }
-        // SAFETY: the library stays loaded.
-        if !unsafe { exports.have(&name) } {
-            continue;
-        }
-        // SAFETY: a live handle and a terminated name.
-        let address = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
+        // SAFETY: the library stays loaded; a live handle and a terminated name.
+        let address = match unsafe { exports.find(&name) } {
+            Export::Absent => continue,
+            Export::At(address) => address,
+            // SAFETY: as above.
+            Export::Ask => unsafe { libc::dlsym(library, name.as_ptr().cast()) },
+        };
         if !address.is_null() {
             slot.store(address, Ordering::Relaxed);
         }

@@ -1,5 +1,7 @@
-//! Whether a library exports a name, by its own tables.
+//! Where a library's exports are, by its own tables.
 //!
+//! Hundreds of names are looked up in each process that starts, for which `dlsym`, with its locks and scopes, takes twice
+//! as long. And it cannot be asked for everything:
 //! Before glibc 2.34 a `dlsym` that finds nothing ends the program if it is called in another namespace than the first
 //! one (tried with 2.31: a program that loads libcuda by `dlmopen`). So nothing may be asked for that is not there, and a
 //! driver lacks the newest of the names that a shim answers.
@@ -21,38 +23,68 @@ struct Dynamic {
     value: usize,
 }
 
-/// `Elf64_Sym`, of which only the name counts.
+/// `Elf64_Sym`
 #[repr(C)]
 struct Symbol {
     name: u32,
-    rest: [u32; 5],
+    info: u8,
+    other: u8,
+    section: u16,
+    value: usize,
+    bytes: u64,
 }
 
 const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
+/// Of a library that gives its own symbols versions; those of others it may ask for in any case.
+const DT_VERDEF: u64 = 0x6fff_fffc;
+/// The lower half of `Symbol::info` of a function that is where it says.
+const STT_FUNC: u8 = 2;
 
-/// The tables of a loaded library. Without a GNU hash table every name counts as there.
+/// What a library has under a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Export {
+    /// Nothing.
+    Absent,
+    /// A function at this address.
+    At(*mut c_void),
+    /// Something that `dlsym` has to say: with versions, or chosen when it is looked up.
+    Ask,
+}
+
+/// The tables of a loaded library. Without a GNU hash table every name has to be asked for.
 #[derive(Debug)]
 pub struct ExportedNames {
+    base: usize,
+    has_versions: bool,
     hash: *const u32,
     symbols: *const Symbol,
     strings: *const u8,
 }
 
 impl ExportedNames {
+    const NONE: Self = Self {
+        base: 0,
+        has_versions: false,
+        hash: core::ptr::null(),
+        symbols: core::ptr::null(),
+        strings: core::ptr::null(),
+    };
+
     /// Those of `library`.
     ///
     /// # Safety
     /// `library` is a live handle of glibc's `dlopen`.
     #[must_use]
     pub unsafe fn of(library: *const c_void) -> Self {
-        let mut found = Self { hash: core::ptr::null(), symbols: core::ptr::null(), strings: core::ptr::null() };
+        let mut found = Self::NONE;
         // SAFETY: the handle is the library's link map, whose dynamic section ends with DT_NULL.
         unsafe {
             let map = &*library.cast::<LinkMap>();
             let mut entry = map.dynamic;
+            found.base = map.base;
             while (*entry).tag != DT_NULL {
                 // The loader makes addresses of these values unless the section is read-only.
                 let value = (*entry).value;
@@ -61,6 +93,7 @@ impl ExportedNames {
                     DT_STRTAB => found.strings = address,
                     DT_SYMTAB => found.symbols = address.cast(),
                     DT_GNU_HASH => found.hash = address.cast(),
+                    DT_VERDEF => found.has_versions = true,
                     _ => {}
                 }
                 entry = entry.add(1);
@@ -69,16 +102,16 @@ impl ExportedNames {
         found
     }
 
-    /// Whether `name`, which ends with a zero, is among them. The layout of the table: a head of four words (buckets, the
+    /// What `name`, which ends with a zero, means. The layout of the table: a head of four words (buckets, the
     /// first symbol in the table, words of 64 bits in the filter, its shift), the filter, the buckets, and for each
     /// symbol its hash, whose lowest bit ends a bucket.
     ///
     /// # Safety
     /// The library is still loaded.
     #[must_use]
-    pub unsafe fn have(&self, name: &[u8]) -> bool {
+    pub unsafe fn find(&self, name: &[u8]) -> Export {
         if self.hash.is_null() || self.symbols.is_null() || self.strings.is_null() {
-            return true;
+            return Export::Ask;
         }
         let length = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         let name = &name[..length];
@@ -87,21 +120,22 @@ impl ExportedNames {
         unsafe {
             let (buckets, first, filter) = (*self.hash, *self.hash.add(1), *self.hash.add(2) as usize);
             if buckets == 0 {
-                return false;
+                return Export::Absent;
             }
             let bucket = self.hash.add(4 + 2 * filter);
             let chain = bucket.add(buckets as usize);
             let mut symbol = *bucket.add((hash % buckets) as usize);
             if symbol < first {
-                return false;
+                return Export::Absent;
             }
             loop {
-                let its = *chain.add((symbol - first) as usize);
-                if its | 1 == hash | 1 && self.is_called((*self.symbols.add(symbol as usize)).name, name) {
-                    return true;
+                let (its, known) = (*chain.add((symbol - first) as usize), &*self.symbols.add(symbol as usize));
+                if its | 1 == hash | 1 && self.is_called(known.name, name) {
+                    let is_plain = known.info & 0xf == STT_FUNC && known.section != 0 && !self.has_versions;
+                    return if is_plain { Export::At((self.base + known.value) as *mut c_void) } else { Export::Ask };
                 }
                 if its & 1 == 1 {
-                    return false;
+                    return Export::Absent;
                 }
                 symbol += 1;
             }
@@ -135,15 +169,47 @@ mod tests {
             for name in ["cos", "sin", "pow", "lgamma_r", "sinh", "si", "sinus", "cuMemAlloc_v2", "", "n", "sin\0x"] {
                 let terminated = CString::new(name.split('\0').next().unwrap()).unwrap();
                 let is_there = !libc::dlsym(library, terminated.as_ptr()).is_null();
-                assert_eq!(exported.have([name.as_bytes(), b"\0"].concat().as_slice()), is_there, "{name}");
+                let found = exported.find([name.as_bytes(), b"\0"].concat().as_slice());
+                assert_eq!(found, if is_there { Export::Ask } else { Export::Absent }, "{name}: it has versions");
             }
         }
     }
 
     #[test]
-    fn without_a_table_every_name_counts_as_there() {
-        let nothing = ExportedNames { hash: core::ptr::null(), symbols: core::ptr::null(), strings: core::ptr::null() };
+    fn without_versions_a_function_is_where_dlsym_says() {
+        let dir = std::env::temp_dir().join(format!("gpool-exports-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (source, library) = (dir.join("plain.c"), dir.join("plain.so"));
+        let text = "int one(void) { return 1; } int two(void) { return 2; } int variable = 3;\n\
+            static int chosen(void) { return 4; } static int (*choose(void))(void) { return chosen; }\n\
+            int late(void) __attribute__((ifunc(\"choose\")));\n";
+        std::fs::write(&source, text).unwrap();
+        let compiled = std::process::Command::new("cc")
+            .args(["-shared", "-fPIC", "-nostartfiles", "-o"])
+            .args([&library, &source])
+            .status();
+        assert!(compiled.unwrap().success());
+        let path = CString::new(library.to_str().unwrap()).unwrap();
+        // SAFETY: a library without constructors, which stays loaded.
+        unsafe {
+            let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+            assert!(!handle.is_null());
+            let exported = ExportedNames::of(handle);
+            for name in [c"one", c"two"] {
+                let found = exported.find(name.to_bytes_with_nul());
+                assert_eq!(found, Export::At(libc::dlsym(handle, name.as_ptr())), "{name:?}");
+            }
+            for name in [c"variable", c"late"] {
+                assert_eq!(exported.find(name.to_bytes_with_nul()), Export::Ask, "{name:?} is no plain function");
+            }
+            assert_eq!(exported.find(b"three\0"), Export::Absent);
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn without_a_table_every_name_has_to_be_asked_for() {
         // SAFETY: nothing is read.
-        assert!(unsafe { nothing.have(b"cuInit\0") });
+        assert_eq!(unsafe { ExportedNames::NONE.find(b"cuInit\0") }, Export::Ask);
     }
 }
