@@ -14,7 +14,6 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -241,17 +240,18 @@ fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) {
         return;
     }
     if lease.processes.get(&slot).is_some_and(|process| process.registration == registration) {
-        lease.region.control().slots[slot].accepted.store(registration, Ordering::Release);
+        lease.region.accept(slot, registration);
         return;
     }
     match holder_of(lease, slot) {
         Ok(Some(watched)) => {
             lease.processes.insert(slot, Process { registration, watched, refusals_told: 0 });
+            // It may wait for this. What the record says of it a supervisor that starts finds out anew.
+            lease.region.accept(slot, registration);
             lease.note_processes();
             if let Err(error) = lease.record.write(&leases.configuration.paths.run_dir) {
                 eprintln!("gpool-supervisor: {error}");
             }
-            lease.region.control().slots[slot].accepted.store(registration, Ordering::Release);
         }
         // Not seen now; the process allocates only after a while, and is looked at again when it rings.
         Err(error) => eprintln!("gpool-supervisor: a process cannot be watched: {error}"),

@@ -7,7 +7,8 @@ use crate::pools;
 use crate::{HANDLES, PROCESS};
 use core::ffi::c_void;
 use gpool_driver_abi::cuda::{
-    CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdeviceptr, CUresult, CuArrayDestroy,
+    CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdeviceptr,
+    CUresult, CuArrayDestroy,
 };
 use gpool_interposer_logic::handles::{Held, Kind};
 use gpool_interposer_logic::memory::Call;
@@ -18,6 +19,9 @@ use gpool_interposer_logic::process::{Change, Place};
 /// need; what to answer if there is no room.
 #[inline(never)]
 pub fn charge(place: &Place, gpu: usize, charge: Charge, call: Call) -> Result<(), CUresult> {
+    if !PROCESS.may_be_charged(place) {
+        return Err(CUDA_ERROR_OPERATING_SYSTEM);
+    }
     let reserve = || memory::try_reserve(&place.region, place.slot(), gpu, charge);
     if reserve() || pools::give_back(place, true) && reserve() {
         return Ok(());
@@ -181,6 +185,9 @@ pub fn allocated_on(place: &Place, gpu: usize, bytes: u64, call: Call, driver: i
 /// Charges `bytes` that belong to GPU `gpu` of the lease and to no context.
 #[inline(never)]
 pub fn charge_device(place: &Place, gpu: usize, bytes: u64, call: Call) -> Result<(), CUresult> {
+    if !PROCESS.may_be_charged(place) {
+        return Err(CUDA_ERROR_OPERATING_SYSTEM);
+    }
     let reserve = || PROCESS.reserve_on_device(place, gpu, bytes);
     if reserve() || pools::give_back(place, true) && reserve() {
         return Ok(());

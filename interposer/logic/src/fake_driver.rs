@@ -201,6 +201,6 @@ pub fn process() -> &'static Process {
     control.depth_ns.store(3_000_000, Ordering::Relaxed);
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     let process_id = unsafe { libc::getpid() };
-    process.adopt(Place { region, registration: Registration { slot: 0, process_id }, driver: driver() });
+    process.adopt(Place { region, registration: Registration { slot: 0, process_id, number: 1 }, driver: driver() });
     process
 }

@@ -2,6 +2,8 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+#[cfg(not(loom))]
+use gpool_shared_region::atomic::AtomicU64;
 use gpool_shared_region::atomic::{AtomicU32, Ordering};
 
 #[cfg(loom)]
@@ -19,6 +21,14 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     let timeout = timeout.as_ref().map_or(core::ptr::null(), |time| time as *const libc::timespec);
     // SAFETY: `word` outlives the call; FUTEX_WAIT only reads it; `timeout` is null or points to a live timespec.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, timeout) };
+}
+
+/// As [`wait`], on the lower half of a word of 64 bits: where it lies, and what a read-only mapping shows of it.
+#[cfg(not(loom))]
+pub fn wait_low(word: &AtomicU64, expected: u64, timeout_ns: u64) {
+    // SAFETY: aligned, alive for the call, and only its address is used: the kernel reads it.
+    let low = unsafe { &*word.as_ptr().cast::<AtomicU32>() };
+    wait(low, expected as u32, Some(timeout_ns));
 }
 
 /// Wakes up to `count` waiters of `word`.

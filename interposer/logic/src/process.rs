@@ -103,6 +103,8 @@ pub struct Process {
     pub(crate) stopping: AtomicU32,
     /// Look-ups refused because this shim does not know the version; programs look up before they register.
     unknown_versions: AtomicU32,
+    /// 1 once memory may be charged to this process.
+    is_confirmed: AtomicU32,
     control: AtomicPtr<Control>,
     start: Mutex<()>,
     place: UnsafeCell<MaybeUninit<Place>>,
@@ -126,6 +128,7 @@ impl Process {
             watcher_started: AtomicU32::new(0),
             stopping: AtomicU32::new(0),
             unknown_versions: AtomicU32::new(0),
+            is_confirmed: AtomicU32::new(0),
             control: AtomicPtr::new(core::ptr::null_mut()),
             start: Mutex::new(()),
             place: UnsafeCell::new(MaybeUninit::uninit()),
@@ -171,6 +174,24 @@ impl Process {
         // SAFETY: nobody reads `place` before `control` is published, and callers adopt once.
         unsafe { (*self.place.get()).write(place) };
         self.control.store(control.cast_mut(), Ordering::Release);
+    }
+
+    /// Whether memory may be charged to this process: the supervisor would see its end. The first to ask waits for that,
+    /// so that a start need not.
+    #[inline(always)]
+    pub fn may_be_charged(&self, place: &Place) -> bool {
+        self.is_confirmed.load(Ordering::Acquire) != 0 || self.confirm(place)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn confirm(&self, place: &Place) -> bool {
+        let _start = self.start.lock();
+        if self.is_confirmed.load(Ordering::Acquire) == 0 {
+            let is_confirmed = registration::confirm(&place.region, &place.registration);
+            self.is_confirmed.store(u32::from(is_confirmed), Ordering::Release);
+        }
+        self.is_confirmed.load(Ordering::Acquire) != 0
     }
 
     /// A look-up was refused because this shim does not know the version of the function.
@@ -387,7 +408,7 @@ mod tests {
         let process = Process::new();
         process.note_unknown_version();
         process.note_unknown_version();
-        let registration = Registration { slot: 0, process_id: 1 };
+        let registration = Registration { slot: 0, process_id: 1, number: 1 };
         process.adopt(Place { region: region(), registration, driver: driver() });
         let slot = process.place().unwrap().slot();
         assert_eq!(slot.unknown_versions.load(Ordering::Relaxed), 2);

@@ -226,6 +226,14 @@ impl RegionHost {
         self.report.read_at(&mut buffer[..end], 0).unwrap_or(0)
     }
 
+    /// Says that the process which took slot `index` under the number `registration` is watched, and wakes it if it waits
+    /// for that.
+    pub fn accept(&self, index: usize, registration: u64) {
+        let accepted = &self.control().slots[index].accepted;
+        accepted.store(registration, Ordering::Release);
+        futex::wake_all_low(accepted);
+    }
+
     /// Frees slot `index` after its process has died. The registration goes last, so that no new process takes the
     /// slot while it is being cleared.
     pub fn clear_slot(&self, index: usize) {

@@ -2,7 +2,7 @@
 
 use super::lease::Lease;
 use gpool_interposer_logic::memory::{self, Charge};
-use gpool_interposer_logic::registration::take_slot;
+use gpool_interposer_logic::registration::{Hold, Registration, hold_slot, take_slot};
 use gpool_shared_region::SLOTS;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
@@ -19,6 +19,14 @@ impl Locks {
             return true;
         }
         self.0[index].compare_exchange(0, process as u32, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+impl Locks {
+    /// As the kernel has it for a lock that the process holds already.
+    fn lock_again(&self, process: i32, index: usize, kind: i32) -> bool {
+        let is_its = kind == libc::F_WRLCK && self.0[index].load(Ordering::Acquire) == process as u32;
+        is_its || self.lock(process, index, kind)
     }
 }
 
@@ -105,5 +113,38 @@ fn a_slot_whose_process_died_stays_taken_until_it_is_freed() {
         };
         let own = take(&lease, &locks, 2);
         assert_ne!(Some(short_lived.join().unwrap()), own, "its bytes would be charged to nobody");
+    });
+}
+
+#[test]
+fn a_slot_whose_lock_fell_too_early_is_never_that_of_two() {
+    loom::model(|| {
+        let (lease, locks) = (Lease::new(), Arc::new(Locks::default()));
+        lease.slot(1).registration.store(7, Ordering::Relaxed);
+        let slot = take(&lease, &locks, 1).expect("slot 0 is free");
+        let early = {
+            let (lease, locks) = (lease.clone(), locks.clone());
+            thread::spawn(move || {
+                // It closes descriptors, and wants its first memory later.
+                locks.lock(1, slot, libc::F_UNLCK);
+                let registration = Registration { slot, process_id: 1, number: 11 };
+                hold_slot(&lease, &registration, |index, kind| locks.lock_again(1, index, kind))
+            })
+        };
+        let late = {
+            let (lease, locks) = (lease.clone(), locks.clone());
+            thread::spawn(move || take(&lease, &locks, 2))
+        };
+        // The supervisor, which frees what is taken and locked by nobody.
+        let freed = lease.slot(0);
+        if freed.registration.load(Ordering::Acquire) == 11 && locks.0[0].load(Ordering::Acquire) == 0 {
+            freed.process_id.store(0, Ordering::Relaxed);
+            freed.registration.store(0, Ordering::Release);
+        }
+        let (early, late) = (early.join().unwrap(), late.join().unwrap());
+        let holder = locks.0[0].load(Ordering::Relaxed);
+        assert!(early == Hold::Lost || late.is_none(), "{early:?} and {late:?}");
+        assert!(early == Hold::Lost || holder == 1, "the lock names another process");
+        assert!(late.is_none() || holder == 2, "the lock names another process");
     });
 }
