@@ -7,6 +7,7 @@
 
 mod elf;
 mod fatbin;
+mod lz4;
 mod ptx;
 mod source;
 
@@ -70,6 +71,9 @@ mod tests {
         let mut images: Vec<Vec<u8>> = texts.iter().map(|text| text.to_vec()).collect();
         images.push(elf::tests::cubin(&[(elf::tests::DATA, 4096, b".nv.global")]));
         images.push(fatbin::tests::fat_binary(&[(2, &elf::tests::cubin(&[(elf::tests::CODE, 99, b".text.a")]))]));
+        let variables =
+            elf::tests::cubin(&[(elf::tests::DATA, 4096, b".nv.global"), (elf::tests::CODE, 99, b".text.a")]);
+        images.push(fatbin::tests::packed(&[(2, &variables), (1, texts[0])]));
         for round in 0..20_000 {
             let mut image = images[round % images.len()].clone();
             for _ in 0..random(&mut seed) % 8 {

@@ -21,6 +21,11 @@ impl Image {
         Self { start: bytes.as_ptr() as usize, bytes: bytes.len() as u64 }
     }
 
+    /// How long it is, if it is of known length.
+    pub(super) fn bytes(self) -> u64 {
+        self.bytes
+    }
+
     /// The `bytes` from `offset` on, as far as they are there.
     pub(super) fn part(self, offset: u64, bytes: u64) -> Self {
         let left = self.bytes.saturating_sub(offset);
