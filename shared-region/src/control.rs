@@ -63,9 +63,12 @@ pub struct Control {
     pub slots: [ControlSlot; SLOTS],
 
     /// The UUIDs of the lease's GPUs as cuDeviceGetUuid gives them; a GPU's place here is its index in
-    /// [`Slot::gpu_bytes`](crate::Slot::gpu_bytes) and in a burst's tag. Since version 2. What follows on the page is
-    /// reserved and zero.
+    /// [`Slot::gpu_bytes`](crate::Slot::gpu_bytes) and in a burst's tag. Since version 2.
     pub gpu_uuids: [[AtomicU8; 16]; GPUS],
+
+    /// What NVML shows that the lease's processes hold of each GPU beyond their accounts, contexts included: it counts as
+    /// held. A supervisor that does not say it leaves zero. What follows on the page is reserved and zero.
+    pub uncounted_bytes: [AtomicU64; GPUS],
 }
 
 impl Control {
@@ -111,4 +114,5 @@ const _: () = {
     assert!(offset_of!(Control, fraction_permille) == 212);
     assert!(offset_of!(Control, slots) == 256);
     assert!(offset_of!(Control, gpu_uuids) == 768);
+    assert!(offset_of!(Control, uncounted_bytes) == 1024);
 };

@@ -25,8 +25,10 @@ pub struct Claim {
     pub holding: Holding,
     /// What it claims for images, of which it may hold less.
     pub image_bytes: u64,
-    /// It may hold less of something else too, or is just changing what it holds.
+    /// It may hold less of something else too.
     pub is_inexact: bool,
+    /// It is just changing what it holds.
+    pub is_changing: bool,
 }
 
 /// The claims of all processes.
@@ -87,7 +89,8 @@ impl ContextCosts {
 /// What the context of a process costs that claimed this before and after it was seen to use `used_bytes`, if that
 /// tells: it has one context, and its claim is exact but for images, which then count as a part of the context.
 fn context_cost(before: Option<&Claim>, after: Option<&Claim>, used_bytes: u64) -> Option<u64> {
-    let claim = after.filter(|claim| claim.holding.contexts == 1 && !claim.is_inexact && before == Some(claim))?;
+    let stands = |claim: &&Claim| before == Some(claim) && !claim.is_changing && !claim.is_inexact;
+    let claim = after.filter(stands).filter(|claim| claim.holding.contexts == 1)?;
     // Images are a part of what is allocated; who claims more of them than that claims nonsense.
     let exact_bytes = claim.holding.allocated_bytes.checked_sub(claim.image_bytes)?;
     let cost = used_bytes.checked_sub(exact_bytes)?;
@@ -106,12 +109,15 @@ mod tests {
             holding: Holding { allocated_bytes, contexts },
             image_bytes: 0,
             is_inexact,
+            is_changing: false,
         };
         let cost = |before: Claim, after: Claim| context_cost(Some(&before), Some(&after), 1 << 30);
         let (held, context) = (768 << 20, 256 << 20);
         assert_eq!(cost(claim(held, 1, false), claim(held, 1, false)), Some(context));
         assert_eq!(cost(claim(held, 1, false), claim(held, 1, true)), None, "it may hold less");
         assert_eq!(cost(claim(held, 1, true), claim(held, 1, true)), None);
+        let changing = Claim { is_changing: true, ..claim(held, 1, false) };
+        assert_eq!(cost(changing, changing), None);
         assert_eq!(cost(claim(held, 2, false), claim(held, 2, false)), None);
         assert_eq!(cost(claim(0, 1, false), claim(held, 1, false)), None, "it changed meanwhile");
         assert_eq!(cost(claim(1 << 30, 1, false), claim(1 << 30, 1, false)), None, "no context is that small");

@@ -44,5 +44,6 @@ mod refusals;
 mod region;
 mod sampler;
 mod service;
+mod uncounted;
 
 pub use service::main;

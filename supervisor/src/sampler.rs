@@ -12,6 +12,7 @@ use crate::lease::{Holding, Leases, members};
 use crate::procfs;
 use crate::refusals;
 use crate::region::Report;
+use crate::uncounted;
 use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -46,6 +47,7 @@ pub fn note_memory(leases: &Leases, inventory: &NvmlInventory, costs: &mut Conte
             Ok(occupancy) => {
                 let after = claims(leases, index);
                 costs.learn(leases, index, &before, &after, &occupancy);
+                uncounted::note(leases, index, &before, &after, &occupancy);
                 let listed = occupancy.present.iter().map(|pid| (*pid, procfs::start_ticks(*pid))).collect();
                 foreign::note(leases, index, &occupancy, &listed);
                 leases.occupants.note(index, since, listed);
@@ -68,8 +70,9 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
             if let Some(process) = lease.processes.get(&slot) {
                 let holding = Holding::of(&claimed, place, lease.accounts.len());
                 let (image_bytes, is_changing) = (claimed.image_bytes(), claimed.changing() != 0);
-                let is_inexact = claimed.is_inexact() || is_changing;
-                claims.insert(process.watched.name.pid, Claim { holding, image_bytes, is_inexact });
+                let is_inexact = claimed.is_inexact();
+                let claim = Claim { holding, image_bytes, is_inexact, is_changing };
+                claims.insert(process.watched.name.pid, claim);
             }
         }
     }

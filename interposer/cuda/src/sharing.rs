@@ -76,6 +76,7 @@ macro_rules! opens {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(pointer: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> CUresult {
             let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+            let _change = place.change();
             // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
             let result = unsafe { real::<CuIpcOpenMemHandle>(index::$name)(pointer, handle, flags) };
             if result != CUDA_SUCCESS {
@@ -109,6 +110,7 @@ pub unsafe extern "C" fn cuMemPoolImportPointer(
     data: *mut CUmemPoolPtrExportData,
 ) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let _change = place.change();
     // SAFETY: see the opens above.
     let result = unsafe { real::<CuMemPoolImportPointer>(index::cuMemPoolImportPointer)(pointer, pool, data) };
     if result != CUDA_SUCCESS {

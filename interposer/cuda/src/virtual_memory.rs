@@ -114,6 +114,7 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     kind: c_uint,
 ) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let _change = place.change();
     let mut handles = HANDLES.lock();
     let import = index::cuMemImportFromShareableHandle;
     // SAFETY: see cuMemCreate.

@@ -45,8 +45,10 @@ pub fn used_bytes(region: &Region, gpu: usize) -> u64 {
         bytes = bytes.saturating_add(slot.gpu_bytes[gpu].load(Ordering::SeqCst));
         contexts += u64::from(slot.gpu_contexts[gpu].load(Ordering::SeqCst));
     }
-    let context_bytes = region.control().context_bytes.load(Ordering::Relaxed);
-    bytes.saturating_add(contexts.saturating_mul(context_bytes))
+    let control = region.control();
+    let context_bytes = control.context_bytes.load(Ordering::Relaxed);
+    let uncounted_bytes = control.uncounted_bytes[gpu].load(Ordering::Relaxed);
+    bytes.saturating_add(contexts.saturating_mul(context_bytes)).saturating_add(uncounted_bytes)
 }
 
 /// The lease's cap on each of its GPUs, in bytes.
@@ -59,13 +61,13 @@ pub fn add(slot: &Slot, gpu: usize, charge: Charge) {
     match charge {
         Charge::Bytes(bytes) => {
             slot.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
+            slot.gpu_bytes[gpu].fetch_add(bytes, Ordering::SeqCst);
         }
         Charge::Context => {
-            slot.gpu_bytes[gpu].fetch_add(bytes, Ordering::SeqCst);
             slot.contexts.fetch_add(1, Ordering::AcqRel);
+            slot.gpu_contexts[gpu].fetch_add(1, Ordering::SeqCst);
         }
     }
-            slot.gpu_contexts[gpu].fetch_add(1, Ordering::SeqCst);
 }
 
 /// Takes a charge back: after a free, or when the driver refused. Never below zero.
@@ -175,6 +177,19 @@ mod tests {
         assert_eq!(visible(&region, 0, u64::MAX), (0, 1000));
         release(two, 0, Charge::Bytes(700));
         assert_eq!(visible(&region, 0, 500), (500, 1000));
+    }
+
+    #[test]
+    fn what_the_supervisor_has_seen_beside_the_account_takes_room() {
+        let region = region();
+        region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        region.control().uncounted_bytes[1].store(600, Ordering::Relaxed);
+        let slot = region.slot(0);
+        assert!(reserve(&region, slot, 0, Charge::Bytes(700)), "that was on the other GPU");
+        assert!(!reserve(&region, slot, 1, Charge::Bytes(401)) && reserve(&region, slot, 1, Charge::Bytes(400)));
+        assert_eq!((visible(&region, 0, u64::MAX).0, visible(&region, 1, u64::MAX).0), (300, 0));
+        region.control().uncounted_bytes[1].store(u64::MAX, Ordering::Relaxed);
+        assert!(!reserve(&region, slot, 1, Charge::Bytes(1)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::record::{ProcessRecord, Record, StandingRecord};
 use crate::hang::Excuse;
 use crate::procfs::{ProcessName, WatchedProcess};
 use crate::region::{RegionHost, Report};
+use crate::uncounted::Uncounted;
 use gpool_policy::TenantId;
 use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, LeaseId, LeaseState};
 use gpool_shared_region::{GPUS, SLOTS, SlotSnapshot};
@@ -126,6 +127,8 @@ pub struct Lease {
     pub init: Option<WatchedProcess>,
     /// Registered processes by slot.
     pub processes: BTreeMap<usize, Process>,
+    /// What the device shows of its processes beyond their accounts, by GPU of the lease.
+    pub uncounted: Vec<Uncounted>,
     /// Processes that have ended and of which the device may still hold something, by slot.
     pub dead: BTreeMap<usize, Dead>,
     /// What ended processes leave in the sums.

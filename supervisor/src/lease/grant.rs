@@ -270,6 +270,7 @@ impl Leases {
         let lease = Lease {
             state,
             tenant,
+            uncounted: vec![BTreeMap::new(); accounts.len()],
             accounts,
             region,
             requester,

@@ -22,12 +22,18 @@ impl Lease {
     /// The lease now.
     pub fn view(&self) -> LeaseView {
         let figures = self.figures(&mut Report::new());
-        let context_bytes = self.region.control().context_bytes.load(Ordering::Relaxed);
+        let control = self.region.control();
+        let context_bytes = control.context_bytes.load(Ordering::Relaxed);
+        // As the shims count.
+        let held_bytes = |place: usize| {
+            let uncounted_bytes = control.uncounted_bytes[place].load(Ordering::Relaxed);
+            figures.held[place].bytes(context_bytes).saturating_add(uncounted_bytes)
+        };
         let of_gpu = |(place, (gpu_uuid, account)): (usize, (_, &GpuAccount))| LeaseGpuView {
             gpu_uuid,
             received_permille: account.received_permille(),
             charged_gpu_ns: account.charged_ns(),
-            memory_used_bytes: figures.held[place].bytes(context_bytes),
+            memory_used_bytes: held_bytes(place),
         };
         let gpus: Vec<LeaseGpuView> =
             self.record.gpus().iter().cloned().zip(&self.accounts).enumerate().map(of_gpu).collect();

@@ -22,6 +22,7 @@ mod latency_class;
 mod limits;
 mod loader_matrix;
 mod main_job;
+mod memory_beside;
 mod memory_cap;
 mod monitoring_programs;
 mod nvidia_smi;
@@ -279,6 +280,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "memory that two processes hold stays charged and below the cap, whoever is killed first",
         limit_s: 180,
         run: Place::Inside(shared_memory::run),
+    },
+    Scenario {
+        name: "memory-beside",
+        what: "memory taken past the shim counts against the cap of a program that uses it",
+        limit_s: 90,
+        run: Place::Inside(memory_beside::run),
     },
     Scenario {
         name: "supervisor-restart",

@@ -2,12 +2,13 @@
 //! stdout, as lines of JSON, what happened to it. It knows nothing of gpool, uses nothing of the other rooms, and runs
 //! the same on a real and on a simulated GPU.
 //!
-//! Its events: `memory` (cuMemGetInfo, a line for each GPU), `nvml`, `monitor`, `allocated`, `progress` each second, with `--share` and
+//! Its events: `memory` (cuMemGetInfo, a line for each GPU), with `--beside` `beside`, `nvml`, `monitor`, `allocated`, `progress` each second, with `--share` and
 //! `--open` `shared`, `opened` and `refused`, with `--storm` `storm`, with
 //! `--request-rate` a `request` for each and `requests` at the end, and `error`.
 
 mod allocator;
 mod arrivals;
+mod beside;
 mod context;
 mod driver;
 mod latency;

@@ -68,6 +68,12 @@ pub(super) struct Options {
     /// Say what NVML shows of the device's memory.
     #[arg(long)]
     pub(super) nvml: bool,
+    /// First take --beside-mib through this library of the driver's, and wait until it is told of as taken.
+    #[arg(long, value_name = "LIBRARY", requires = "beside_mib")]
+    pub(super) beside: Option<String>,
+    /// How much.
+    #[arg(long, value_name = "MIB")]
+    pub(super) beside_mib: Option<usize>,
     /// Only make one piece of memory (--chunk-mib) that another process opens, start that one, and stay.
     #[arg(long, value_enum, value_name = "WAY")]
     pub(super) share: Option<Way>,

@@ -7,7 +7,7 @@ use super::latency::summary;
 use super::memory::Holding;
 use super::options::{Options, Part};
 use super::work::{Shared, Worker};
-use super::{check, nvml, nvml_wrapped, say, sharing, starts, storm};
+use super::{beside, check, nvml, nvml_wrapped, say, sharing, starts, storm};
 use clap::Parser;
 use serde_json::json;
 use std::ffi::c_int;
@@ -60,6 +60,9 @@ pub fn run() -> ExitCode {
     }
     if options.nvml {
         nvml::report();
+    }
+    if let (Some(library), Some(mib)) = (&options.beside, options.beside_mib) {
+        beside::take(&driver, library, mib << 20);
     }
     let shared = Shared::default();
     let mut latencies_us = std::thread::scope(|scope| {
