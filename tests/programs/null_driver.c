@@ -54,6 +54,24 @@ int cuCtxCreate_v2(void **context, unsigned flags, int device) {
     *context = (void *)64;
     return 0;
 }
+/* Each its own, so that each is seen to go. */
+static void *display_context(void) {
+    static unsigned long made;
+    return (void *)(128 + 64 * made++);
+}
+int cuGLCtxCreate(void **context, unsigned flags, int device) {
+    (void)flags; (void)device;
+    *context = display_context();
+    return 0;
+}
+int cuGLCtxCreate_v2(void **context, unsigned flags, int device) { return cuGLCtxCreate(context, flags, device); }
+int cuVDPAUCtxCreate(void **context, unsigned flags, int device, unsigned display, void *functions) {
+    (void)display; (void)functions;
+    return cuGLCtxCreate(context, flags, device);
+}
+int cuVDPAUCtxCreate_v2(void **context, unsigned flags, int device, unsigned display, void *functions) {
+    return cuVDPAUCtxCreate(context, flags, device, display, functions);
+}
 int cuCtxDestroy_v2(void *context) { (void)context; return 0; }
 int cuCtxGetCurrent(void **context) { *context = (void *)64; return 0; }
 int cuCtxPushCurrent_v2(void *context) { (void)context; return 0; }

@@ -5,6 +5,7 @@ mod call_steps;
 mod conmon_killed;
 mod copies;
 mod cuda_programs;
+mod display_contexts;
 mod engine_alone;
 mod engines;
 mod every_verb;
@@ -280,6 +281,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "memory that two processes hold stays charged and below the cap, whoever is killed first",
         limit_s: 180,
         run: Place::Inside(shared_memory::run),
+    },
+    Scenario {
+        name: "display-contexts",
+        what: "contexts for OpenGL and VDPAU are charged and given back",
+        limit_s: 60,
+        run: Place::Inside(display_contexts::run),
     },
     Scenario {
         name: "memory-beside",

@@ -4,9 +4,10 @@
 //!
 //! Rooms: `place` (the namespace and the region), `calls` (what is called, through the shim and past it), `steps` (its
 //! instructions, one by one), `instructions` (what those are), `timing` (how long it takes), `work` (threads that do a bit
-//! of everything).
+//! of everything), `displays` (contexts that nothing else here makes).
 
 mod calls;
+mod displays;
 mod instructions;
 mod place;
 mod steps;
@@ -26,7 +27,7 @@ pub use steps::Steps;
 const PROGRAM: &str = "gpool-shim-stand";
 const NULL_DRIVER: &str = include_str!("../../programs/null_driver.c");
 
-/// `gpool-shim-stand SHIM DRIVER count|time|work|garbage [SEED]`.
+/// `gpool-shim-stand SHIM DRIVER count|time|work|displays|garbage [SEED]`.
 pub fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -44,13 +45,14 @@ pub fn run() -> ExitCode {
 
 fn serve(arguments: &[&str]) -> Result<Value> {
     let [shim, driver, what, rest @ ..] = arguments else {
-        return Err(Failure::new(format!("usage: {PROGRAM} SHIM DRIVER count|time|work|garbage [SEED]")));
+        return Err(Failure::new(format!("usage: {PROGRAM} SHIM DRIVER count|time|work|displays|garbage [SEED]")));
     };
     let files = place::Files { shim: Path::new(shim), driver: Path::new(driver) };
     match (*what, rest) {
         ("count", []) => place::enter(&files, &place::open_gate()).and_then(|()| steps::count()),
         ("time", []) => place::enter(&files, &place::open_gate()).and_then(|()| timing::measure()),
         ("work", []) => place::enter(&files, &place::open_gate()).and_then(|()| work::everything()),
+        ("displays", []) => place::enter(&files, &place::open_gate()).and_then(|()| displays::contexts()),
         ("garbage", [seed]) => {
             let page = place::garbage(seed.parse().context("the seed")?);
             place::enter(&files, &page).map(|()| work::whatever_happens())

@@ -23,6 +23,8 @@ const HOUR_NS: u64 = 3_600_000_000_000;
 /// A burst holds as many launches as are counted or timed in one go.
 const BURST_NS: u64 = 1_000_000_000;
 const CAP_BYTES: u64 = 512 << 30;
+/// What a context costs here.
+pub const CONTEXT_BYTES: usize = 1 << 20;
 
 /// What the stand puts together.
 #[derive(Debug)]
@@ -53,7 +55,7 @@ pub fn open_gate() -> Page {
         (offset_of!(Control, burst_ns), BURST_NS),
         (offset_of!(Control, depth_ns), 100 * BURST_NS),
         (offset_of!(Control, memory_cap_bytes), CAP_BYTES),
-        (offset_of!(Control, context_bytes), 1 << 20),
+        (offset_of!(Control, context_bytes), CONTEXT_BYTES as u64),
     ];
     long.iter().for_each(|(offset, value)| put(&mut page, *offset, &value.to_le_bytes()));
     put(&mut page, offset_of!(Control, gpus), &1u32.to_le_bytes());

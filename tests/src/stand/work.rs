@@ -1,6 +1,7 @@
 //! Threads that do a bit of everything, for whoever watches the shim's memory and locks meanwhile.
 
 use super::calls::{Call, Calls};
+use super::place::CONTEXT_BYTES;
 use crate::failure::{Failure, Result, ensure};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub fn everything() -> Result<Value> {
     }
     ensure(done == THREADS * ROUNDS * KINDS.len(), || format!("only {done} calls succeeded"))?;
     let (free, total) = first.room().ok_or_else(|| Failure::new("cuMemGetInfo failed"))?;
-    let contexts = THREADS << 20;
+    let contexts = THREADS * CONTEXT_BYTES;
     ensure(total - free == contexts, || format!("{} bytes are left charged", total - free - contexts))?;
     Ok(json!({ "calls": done }))
 }
