@@ -1,10 +1,10 @@
 //! The keys of the configuration file.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// The whole file.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Configuration {
     /// Where gpool's own files lie.
@@ -24,7 +24,7 @@ pub struct Configuration {
 }
 
 /// `[paths]`
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Paths {
     /// Run-time state: leases and their regions. Must not outlive a boot.
@@ -46,7 +46,7 @@ impl Default for Paths {
 }
 
 /// `[socket]`
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Socket {
     /// Where the supervisor listens.
@@ -62,7 +62,7 @@ impl Default for Socket {
 }
 
 /// `[driver]`
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Driver {
     /// The host's NVML. A plain name is looked up by the loader.
@@ -99,7 +99,7 @@ impl Default for Driver {
 }
 
 /// Which libcuda a container runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compat {
     /// The host's, always.
@@ -109,7 +109,7 @@ pub enum Compat {
 }
 
 /// `[[driver.mount]]`
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverMount {
     /// Path on the host.
@@ -122,7 +122,7 @@ pub struct DriverMount {
 }
 
 /// `[runtime]`
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Runtime {
     /// Candidates for the low-level runtime, absolute, first existing one wins.
@@ -136,7 +136,7 @@ impl Default for Runtime {
 }
 
 /// `[policy]`
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
     /// Classes that a container may have.
@@ -163,7 +163,7 @@ impl Default for Policy {
 }
 
 /// A class as the file writes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClassName {
     /// Short requests that somebody waits for.
@@ -177,7 +177,7 @@ pub enum ClassName {
 }
 
 /// `[class]`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Classes {
     /// `[class.latency]`
@@ -208,7 +208,7 @@ impl Classes {
 }
 
 /// One class.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClassPolicy {
     /// Whether its containers run unpaced once the supervisor has been away for 2 s; else they stand still until it is
@@ -251,7 +251,7 @@ impl Default for ClassPolicy {
 }
 
 /// What follows when a container's reports fall short of the device's own figures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LiarAction {
     /// An event and nothing else.
@@ -261,7 +261,7 @@ pub enum LiarAction {
 }
 
 /// What follows when a container is found to use a GPU past the shims, or to hold more than its cap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BypassAction {
     /// An event and nothing else.
@@ -273,7 +273,7 @@ pub enum BypassAction {
 }
 
 /// What follows when nothing of a container's work on the GPU ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HangAction {
     /// An event and nothing else.
@@ -283,7 +283,7 @@ pub enum HangAction {
 }
 
 /// `[policy.env]`
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnvPolicy {
     /// Request keys that env may set; env may come from an image that somebody else made.
@@ -298,7 +298,7 @@ impl Default for EnvPolicy {
 }
 
 /// `[lease]`
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lease {
     /// How long an ended container's place is kept for a restart of the same container, in milliseconds.

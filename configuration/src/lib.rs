@@ -1,13 +1,24 @@
-//! `/etc/gpool/config.toml`: its keys, their defaults, and errors that name the line.
+//! `/etc/gpool/config.toml` and `conf.d/`: keys, their defaults and origins, and errors that name the line.
 //!
 //! An absent or empty file works. Unknown keys are refused with the nearest known one.
 #![forbid(unsafe_code)]
 
-mod file;
+mod bounds;
+mod catalogue;
+mod error;
+mod flat;
 mod keys;
+mod layers;
+mod unknown;
 
-pub use file::{ConfigurationError, DEFAULT_PATH, load, parse};
+pub use catalogue::{Effect, Key, SHIPPED, catalogue};
+pub use error::ConfigurationError;
+pub use flat::{Difference, differences, flat};
 pub use keys::{
     BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, EnvPolicy,
     HANG_SECONDS_MAX, HangAction, Lease, LiarAction, Paths, Policy, Runtime, Socket,
 };
+pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, parse};
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@
 
 mod class;
 mod client;
+mod configuration;
 mod connection;
 mod driver;
 mod error;
@@ -19,6 +20,7 @@ mod request;
 
 pub use class::{Class, Priority};
 pub use client::{Client, ClientError, DEFAULT_SOCKET};
+pub use configuration::{ChangedKey, ConfigurationView, Reloaded};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
 pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};

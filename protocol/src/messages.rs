@@ -318,6 +318,10 @@ pub enum EventKind {
     OverCap,
     /// A process without a lease uses a GPU.
     Outside,
+    /// A changed configuration is in force.
+    ConfigurationReloaded,
+    /// A changed configuration cannot be used, and the old one stays in force.
+    ConfigurationRefused,
 }
 
 /// The supervisor about itself.

@@ -191,7 +191,7 @@ fn note_deaths(leases: &Leases, lease: &mut Lease) {
     }
     lease.note_processes();
     leases.occupants.ask();
-    if let Err(error) = lease.record.write(&leases.configuration.paths.run_dir) {
+    if let Err(error) = lease.record.write(&leases.configuration().paths.run_dir) {
         eprintln!("gpool-supervisor: {error}");
     }
     leases.gatekeeper.order(Order::Look { tenant: lease.tenant });
@@ -249,7 +249,7 @@ fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) {
             // It may wait for this. What the record says of it a supervisor that starts finds out anew.
             lease.region.accept(slot, registration);
             lease.note_processes();
-            if let Err(error) = lease.record.write(&leases.configuration.paths.run_dir) {
+            if let Err(error) = lease.record.write(&leases.configuration().paths.run_dir) {
                 eprintln!("gpool-supervisor: {error}");
             }
         }

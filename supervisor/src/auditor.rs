@@ -147,7 +147,7 @@ fn act_on(leases: &Leases, finding: &Finding) {
     let Finding { tenant, gpu, shortfall, until_ns } = *finding;
     let mut book = leases.book();
     let Some(lease) = book.of_tenant(tenant) else { return };
-    let action = class_policy(&leases.configuration, lease.record.class).liar_action;
+    let action = class_policy(&leases.configuration(), lease.record.class).liar_action;
     let message = message(lease.record.container_id.short(), &leases.gpus[gpu].uuid.0, shortfall, action);
     leases.events.note(EventKind::UnderReported, about(&lease.record, None), message);
     if action == LiarAction::Debt {

@@ -59,7 +59,8 @@ pub fn act_on(leases: &Leases, tenant: TenantId, since_ns: u64) {
     let Some(lease) = book.of_tenant(tenant) else { return };
     let silent_s = clock::now_ns().saturating_sub(since_ns) / 1_000_000_000;
     let (class, container) = (lease.record.class, lease.record.container_id.short());
-    let policy = class_policy(&leases.configuration, class);
+    let configuration = leases.configuration();
+    let policy = class_policy(&configuration, class);
     let cgroup = lease.record.cgroup.as_deref();
     let registered = || lease.processes.values().map(|process| &process.watched);
     let now_ns = clock::now_ns();

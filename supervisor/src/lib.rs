@@ -16,6 +16,7 @@
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
 //! | `refusals` | which allocations were refused, and who has what they wanted |
 //! | `auditor` | what leases report, against what the device saw |
+//! | `settings`, `reload` | the configuration in force, and taking over a changed one |
 //! | `privilege` | what root is given up once everything is set up |
 //! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
 //! | `elf` | what a library exports, and which build it is |
@@ -42,8 +43,10 @@ mod privilege;
 mod procfs;
 mod refusals;
 mod region;
+mod reload;
 mod sampler;
 mod service;
+mod settings;
 mod uncounted;
 
-pub use service::main;
+pub use service::{command, main};

@@ -91,7 +91,7 @@ fn note_charges(leases: &Leases, statistics: &Statistics) {
     }
     for lease in book.leases.values_mut() {
         if lease.note_standing(statistics.at_ns)
-            && let Err(error) = lease.record.write(&leases.configuration.paths.run_dir)
+            && let Err(error) = lease.record.write(&leases.configuration().paths.run_dir)
         {
             eprintln!("gpool-supervisor: {error}");
         }

@@ -9,8 +9,9 @@ use crate::guard::Guard;
 use crate::http::Listener;
 use crate::lease::{self, Leases};
 use crate::occupants::Occupants;
-use crate::{clock, procfs, sampler};
-use clap::Parser;
+use crate::settings::Settings;
+use crate::{clock, procfs, reload, sampler};
+use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
 use gpool_protocol::EventKind;
@@ -30,6 +31,12 @@ struct Arguments {
     /// Check the configuration and exit
     #[arg(long)]
     check_config: bool,
+}
+
+/// The command line, for the manual and its tests.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// What stays the same for the life of this process.
@@ -55,7 +62,7 @@ pub fn main() -> ExitCode {
     if arguments.check_config {
         return ExitCode::SUCCESS;
     }
-    match run(configuration) {
+    match run(Settings::new(arguments.config, configuration)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gpool-supervisor: {error}");
@@ -72,7 +79,10 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn std::error::Error>> {
+fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
+    let configuration = settings.current();
+    // Before the first thread, so that none is ended by it.
+    let hangup = reload::block_hangup()?;
     raise_descriptor_limit();
     let identity = Identity { started_unix_ms: clock::unix_ms() };
     lease::prepare(&configuration.paths.run_dir)?;
@@ -104,7 +114,7 @@ fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn 
         watch_changed: Box::new(move || waker.wake()),
         events: Arc::new(Events::default()),
         boot_id: procfs::boot_id()?,
-        configuration,
+        settings,
         gpus,
         files,
         gatekeeper,
@@ -113,7 +123,7 @@ fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn 
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
     lease::take_over(&leases);
     // Before the first request: what others hold cannot be promised.
-    let mut costs = ContextCosts::new(leases.gpus.len(), leases.configuration.driver.context_bytes);
+    let mut costs = ContextCosts::new(leases.gpus.len(), leases.configuration().driver.context_bytes);
     sampler::note_memory(&leases, &inventory, &mut costs);
 
     let guard = Guard::new(leases.files.gpu_devices(&leases.gpus))?;
@@ -122,7 +132,9 @@ fn run(configuration: gpool_configuration::Configuration) -> Result<(), Box<dyn 
     std::thread::Builder::new()
         .name("sampler".into())
         .spawn(move || sampler::sample(&sampled, &inventory, costs, guard))?;
-    let listener = Listener::bind(&leases.configuration.socket.path)?;
+    let reloaded = leases.clone();
+    std::thread::Builder::new().name("reload".into()).spawn(move || reload::at_each(&hangup, &reloaded))?;
+    let listener = Listener::bind(&leases.configuration().socket.path)?;
     listener.serve(&leases, identity);
     Ok(())
 }

@@ -44,7 +44,7 @@ fn begin(leases: &Leases, tenant: TenantId) -> Option<(About, Option<String>, Cl
     let mut book = leases.book();
     let lease = book.of_tenant(tenant)?;
     let class = lease.record.class;
-    let action = class_policy(&leases.configuration, class).bypass_action;
+    let action = class_policy(&leases.configuration(), class).bypass_action;
     if action == BypassAction::Kill {
         lease.stopped = Some("its container was killed, as it used a GPU past the shims or held more than its cap");
     }

@@ -192,7 +192,7 @@ impl Guard {
     }
 
     fn note_freeze(&mut self, leases: &Leases, tenant: TenantId, charge: &Charge) {
-        let asked = class_policy(&leases.configuration, charge.class).bypass_action == BypassAction::Freeze;
+        let asked = class_policy(&leases.configuration(), charge.class).bypass_action == BypassAction::Freeze;
         if asked && charge.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
             self.frozen.insert(tenant);
         }

@@ -36,7 +36,7 @@ impl Peer {
         groups.push(credentials.gid.as_raw());
         let process = WatchedProcess::open(pid).ok().filter(|process| is_the_peer(stream, process));
         let in_lease = is_in_a_lease(pid, leases) || process.as_ref().is_none_or(WatchedProcess::has_ended);
-        let administrators = leases.configuration.socket.group.clone();
+        let administrators = leases.configuration().socket.group.clone();
         Ok(Self { uid: credentials.uid.as_raw(), groups, administrators, process, in_lease })
     }
 

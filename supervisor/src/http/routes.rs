@@ -45,6 +45,11 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
         ("GET", ["v1", "gpus"]) => value(leases.book().gpu_views(&leases.gpus, &leases.used_bytes())),
         ("GET", ["v1", "driver"]) => value(driver(leases)?),
+        ("GET", ["v1", "configuration"]) => value(leases.settings.view()),
+        ("POST", ["v1", "configuration", "reload"]) => {
+            peer.must_administer("reload the configuration")?;
+            value(leases.reload(Some(peer.uid))?)
+        }
         ("GET", ["v1", "guard"]) => value(leases.guarded.lock().unwrap_or_else(PoisonError::into_inner).clone()),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),

@@ -25,18 +25,18 @@ impl Leases {
         };
         let mut new = changed(&old, change)?;
         if change.class.is_some() {
-            check_class(&self.configuration, new.class)?;
+            check_class(&self.configuration(), new.class)?;
         }
         new.memory_cap_bytes = self.check_room(&book, &gpus, &old, &new)?;
         new.highest_cap_bytes = old.highest_cap_bytes.map(|highest| highest.max(new.memory_cap_bytes));
         let lease = book.leases.get_mut(&id).expect("found above");
-        new.write(&self.configuration.paths.run_dir)
+        new.write(&self.configuration().paths.run_dir)
             .map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;
         lease.record = new;
         lease.region.control().memory_cap_bytes.store(lease.record.memory_cap_bytes, Ordering::Relaxed);
-        lease.region.set_fail_open(class_policy(&self.configuration, lease.record.class).fail_open);
+        lease.region.set_fail_open(class_policy(&self.configuration(), lease.record.class).fail_open);
         lease.region.set_fraction(lease.record.fraction_permille);
-        let share = share_of(&self.configuration, &lease.record);
+        let share = share_of(&self.configuration(), &lease.record);
         self.gatekeeper.order(Order::Change { tenant: lease.tenant, share });
         let message = format!("changed {}: {}", old.container_id.short(), difference(&old, &lease.record));
         self.events.note(EventKind::LeaseUpdated, about(&lease.record, Some(uid)), message);
@@ -66,7 +66,7 @@ impl Leases {
             return Ok(lease.view());
         }
         lease.record.paused = paused;
-        if let Err(cause) = lease.record.write(&self.configuration.paths.run_dir) {
+        if let Err(cause) = lease.record.write(&self.configuration().paths.run_dir) {
             lease.record.paused = !paused;
             return Err(failed("the lease cannot be written down, and is as it was", cause));
         }

@@ -16,6 +16,7 @@ use crate::gatekeeper::{Gatekeeper, Order};
 use crate::occupants::Occupants;
 use crate::procfs::WatchedProcess;
 use crate::region::{ControlPage, RegionHost};
+use crate::settings::Settings;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, place};
@@ -38,7 +39,7 @@ const END_PATIENCE: Duration = Duration::from_secs(3);
 
 /// All leases of this host and everything needed to change them.
 pub struct Leases {
-    pub configuration: Configuration,
+    pub settings: Settings,
     pub gpus: Vec<Gpu>,
     pub files: DriverFiles,
     pub gatekeeper: Gatekeeper,
@@ -88,6 +89,11 @@ impl Leases {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The configuration that is in force now.
+    pub fn configuration(&self) -> Arc<Configuration> {
+        self.settings.current()
+    }
+
     /// What NVML last said of the memory in use, by GPU.
     pub fn used_bytes(&self) -> Vec<u64> {
         loaded(&self.used_bytes)
@@ -117,7 +123,7 @@ impl Leases {
 
     fn try_grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
         asked.request.check()?;
-        check_class(&self.configuration, asked.request.class)?;
+        check_class(&self.configuration(), asked.request.class)?;
         let mut book = self.wait_for_the_old_one(asked, uid)?;
         let is_kept = |held: &Held| held.record.container_id == asked.container_id && held.record.owner_uid == uid;
         let kept = book.held.iter().position(is_kept);
@@ -198,7 +204,8 @@ impl Leases {
         gpus: Vec<usize>,
         requester: WatchedProcess,
     ) -> Result<LeaseGranted, ErrorBody> {
-        let run_dir = &self.configuration.paths.run_dir;
+        let configuration = self.configuration();
+        let run_dir = &configuration.paths.run_dir;
         let region_dir = region_dir_of(run_dir, &record.lease_id);
         let lease_id = record.lease_id.clone();
         let undo = |error: ErrorBody| {
@@ -207,7 +214,7 @@ impl Leases {
             error
         };
         let its: Vec<&Gpu> = gpus.iter().map(|gpu| &self.gpus[*gpu]).collect();
-        let (edits, chosen) = edits(&self.configuration, &self.files, &its, &lease_id, &region_dir)
+        let (edits, chosen) = edits(&configuration, &self.files, &its, &lease_id, &region_dir)
             .map_err(|cause| failed("the driver cannot be brought into the container", cause))?;
         let uncounted_calls = chosen.coverage.uncounted.len() as u32;
         let record = Record { shims: chosen.views(), uncounted_calls, ..record };
@@ -220,7 +227,7 @@ impl Leases {
             memory_cap_bytes: record.memory_cap_bytes,
             context_bytes: self.context_bytes_of(&gpus),
             fraction_permille: record.fraction_permille,
-            fail_open: class_policy(&self.configuration, record.class).fail_open,
+            fail_open: class_policy(&configuration, record.class).fail_open,
             gpu_uuids: record.gpus(),
         };
         let region = RegionHost::create(&region_dir, &page)
@@ -247,7 +254,7 @@ impl Leases {
 
     /// A debt that cannot be written down is lost with this supervisor, and nothing else.
     fn write_debts(&self, book: &Book) {
-        if let Err(error) = book.debts.write(&self.configuration.paths.run_dir) {
+        if let Err(error) = book.debts.write(&self.configuration().paths.run_dir) {
             eprintln!("gpool-supervisor: {error}");
         }
     }
@@ -262,7 +269,7 @@ impl Leases {
         let Entry { record, accounts, region, requester, debt_ns, state } = entry;
         let tenant = TenantId(self.next_tenant.fetch_add(1, Ordering::Relaxed));
         let gpus = accounts.iter().map(|account| account.gpu).collect();
-        let share = share_of(&self.configuration, &record);
+        let share = share_of(&self.configuration(), &record);
         self.gatekeeper.order(Order::Join { tenant, gpus, region: region.clone(), share, debt_ns });
         if record.paused {
             self.gatekeeper.order(Order::Pause { tenant });
@@ -323,7 +330,7 @@ impl Leases {
         lease.state = LeaseState::Active;
         lease.requester = None;
         lease.abandoned = None;
-        let written = lease.record.write(&self.configuration.paths.run_dir);
+        let written = lease.record.write(&self.configuration().paths.run_dir);
         written.map_err(|cause| failed("the lease cannot be written down", cause))?;
         let message = format!("bound {} to process {init_pid}", lease.record.container_id.short());
         self.events.note(EventKind::LeaseBound, about(&lease.record, None), message);
@@ -345,10 +352,10 @@ impl Leases {
             self.write_debts(book);
         }
         RegionHost::remove(lease.region.dir());
-        Record::remove(&self.configuration.paths.run_dir, id);
+        Record::remove(&self.configuration().paths.run_dir, id);
         let message = format!("ended {}: {cause}", lease.record.container_id.short());
         self.events.note(EventKind::LeaseEnded, about(&lease.record, None), message);
-        let hold = Duration::from_millis(self.configuration.lease.hold_ms);
+        let hold = Duration::from_millis(self.configuration().lease.hold_ms);
         if lease.record.init.is_some() && !lease.record.starts_once && !hold.is_zero() {
             let gpus = lease.gpus().collect();
             book.held.push(Held { record: lease.record, gpus, until: Instant::now() + hold });

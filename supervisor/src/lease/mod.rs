@@ -17,7 +17,7 @@ mod takeover;
 mod view;
 
 pub use book::{Dead, Figures, Holding, Lease, Process};
-pub use entitlement::class_policy;
+pub use entitlement::{class_policy, share_of};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about};
 pub use members::{Members, members};
 pub use record::prepare;

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 /// Takes over every lease whose container still runs, and clears away the rest. Running containers are not touched:
 /// they keep their files, and find a supervisor's heartbeat again.
 pub fn take_over(leases: &Leases) {
-    let run_dir = leases.configuration.paths.run_dir.clone();
+    let run_dir = leases.configuration().paths.run_dir.clone();
     leases.book().debts = Debts::read(&run_dir);
     let (records, errors) = Record::read_all(&run_dir);
     for error in errors {
@@ -35,7 +35,7 @@ pub fn take_over_stranded(leases: &Leases) {
 /// A lease whose container has ended is cleared away. One whose container runs keeps its files and its place, and is
 /// tried again: a fault of ours must not sell its share to somebody else.
 fn take_over_or_strand(leases: &Leases, record: Record) {
-    let run_dir = &leases.configuration.paths.run_dir;
+    let run_dir = &leases.configuration().paths.run_dir.clone();
     let Err(cause) = take_over_one(leases, record.clone()) else { return };
     let id = &record.lease_id;
     let same_boot = record.boot_id == leases.boot_id;
@@ -71,7 +71,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         (None, None) if lingers => LeaseState::Ending,
         (None, None) => return Err("its container has ended".into()),
     };
-    let region = RegionHost::open(&region_dir_of(&leases.configuration.paths.run_dir, &record.lease_id));
+    let region = RegionHost::open(&region_dir_of(&leases.configuration().paths.run_dir, &record.lease_id));
     let region = region.map_err(|cause| cause.to_string())?;
     if !region.is_ours() {
         return Err("its region is of another layout".into());
@@ -81,7 +81,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     region.control().memory_cap_bytes.store(record.memory_cap_bytes, Ordering::Relaxed);
     region.control().context_bytes.store(leases.context_bytes_of(&gpus), Ordering::Relaxed);
     // The configuration may have changed since.
-    region.set_fail_open(class_policy(&leases.configuration, record.class).fail_open);
+    region.set_fail_open(class_policy(&leases.configuration(), record.class).fail_open);
     region.set_fraction(record.fraction_permille);
     let known = record.processes.clone();
     let debt_ns = debt_of(record.standing.as_ref(), clock::now_ns());

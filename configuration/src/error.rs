@@ -1,0 +1,54 @@
+//! What is wrong with a configuration, and where.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A configuration that cannot be used; the text names the file, the line and the remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigurationError {
+    path: PathBuf,
+    line: Option<usize>,
+    cause: String,
+}
+
+impl ConfigurationError {
+    pub(crate) fn new(path: &Path, line: Option<usize>, cause: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, cause: cause.into() }
+    }
+
+    /// What the parser says of `text`, on one line.
+    pub(crate) fn of_parser(path: &Path, text: &str, error: &toml::de::Error) -> Self {
+        let line = error.span().map(|span| line_of(text, span.start));
+        let cause: Vec<&str> = error.message().lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        Self::new(path, line, cause.join(" "))
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The line in it, from 1, where one can be named.
+    #[must_use]
+    pub fn line(&self) -> Option<usize> {
+        self.line
+    }
+}
+
+/// The line, from 1, in which the byte at `offset` stands.
+pub(crate) fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+}
+
+impl fmt::Display for ConfigurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        f.write_str(&self.cause)
+    }
+}
+
+impl std::error::Error for ConfigurationError {}

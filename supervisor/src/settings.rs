@@ -1,0 +1,160 @@
+//! The configuration in force. A reload puts another one in its place as a whole; what cannot change while the supervisor
+//! runs keeps its old value until it is started again.
+
+use gpool_configuration::{
+    Configuration, ConfigurationError, Difference, Driver, Effect, Socket, differences, flat, load,
+};
+use gpool_protocol::{ChangedKey, ConfigurationView, Reloaded};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The configuration in force, and the file that it comes from.
+pub struct Settings {
+    path: PathBuf,
+    current: RwLock<Arc<Configuration>>,
+}
+
+impl Settings {
+    /// What was read from `path` at the start.
+    pub fn new(path: PathBuf, configuration: Configuration) -> Self {
+        Self { path, current: RwLock::new(Arc::new(configuration)) }
+    }
+
+    /// The configuration in force now. Whoever holds it while another takes its place finishes with the old one.
+    pub fn current(&self) -> Arc<Configuration> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// For whoever asks what holds.
+    pub fn view(&self) -> ConfigurationView {
+        let keys = flat(&self.current()).into_iter().map(|(key, value)| (key, value.to_string())).collect();
+        ConfigurationView { path: self.path.display().to_string(), keys }
+    }
+
+    /// Reads the files again and puts into force what may change now.
+    ///
+    /// # Errors
+    /// When the files cannot be used; the configuration in force stays as it is.
+    pub fn reload(&self) -> Result<Reloaded, ConfigurationError> {
+        let wanted = load(&self.path)?;
+        let old = self.current();
+        let new = in_force(&old, &wanted);
+        let reloaded = Reloaded {
+            applied: differences(&old, &new).into_iter().map(told).collect(),
+            needs_restart: differences(&new, &wanted).into_iter().map(told).collect(),
+        };
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        Ok(reloaded)
+    }
+}
+
+/// `wanted` but for the keys that need a restart ([`Effect::Restart`]): places that are in use, and the driver.
+fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
+    let wanted = wanted.clone();
+    let new = Configuration {
+        socket: Socket { group: wanted.socket.group, ..old.socket.clone() },
+        driver: Driver { compat: wanted.driver.compat, ..old.driver.clone() },
+        runtime: wanted.runtime,
+        policy: wanted.policy,
+        class: wanted.class,
+        lease: wanted.lease,
+        ..old.clone()
+    };
+    debug_assert!(differences(old, &new).iter().all(|change| Effect::of(&change.key) != Effect::Restart));
+    new
+}
+
+fn told(difference: Difference) -> ChangedKey {
+    ChangedKey { key: difference.key, old: difference.old, new: difference.new }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn settings(text: &str) -> (tempfile::TempDir, Settings) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config.toml");
+        fs::write(&path, text).unwrap();
+        let configuration = load(&path).unwrap();
+        (directory, Settings::new(path, configuration))
+    }
+
+    fn keys(changes: &[ChangedKey]) -> Vec<&str> {
+        changes.iter().map(|change| change.key.as_str()).collect()
+    }
+
+    #[test]
+    fn what_may_change_is_in_force_at_once_and_the_rest_is_named() {
+        let (directory, settings) = settings("");
+        let file = directory.path().join("config.toml");
+        fs::write(&file, "[lease]\nhold_ms = 5\n[paths]\nrun_dir = \"/run/other\"\n").unwrap();
+        fs::create_dir(directory.path().join("conf.d")).unwrap();
+        fs::write(directory.path().join("conf.d/10.toml"), "[class.train]\nfail_open = false\n").unwrap();
+        let reloaded = settings.reload().unwrap();
+        assert_eq!(keys(&reloaded.applied), ["class.train.fail_open", "lease.hold_ms"]);
+        assert_eq!(keys(&reloaded.needs_restart), ["paths.run_dir"]);
+        let now = settings.current();
+        assert!(now.lease.hold_ms == 5 && !now.class.train.fail_open);
+        assert_eq!(now.paths, Configuration::default().paths);
+        assert_eq!(settings.view().keys["lease.hold_ms"], "5");
+        let again = settings.reload().unwrap();
+        assert_eq!((again.applied.len(), keys(&again.needs_restart)), (0, vec!["paths.run_dir"]));
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_change_nothing() {
+        let (directory, settings) = settings("[lease]\nhold_ms = 5\n");
+        let before = settings.current();
+        for text in ["[lease]\nhold_ms = 6\n[clas]\n", "[lease]\nhold_ms = 6\n[class.batch]\nhang_seconds = 0\n", "[["]
+        {
+            fs::write(directory.path().join("config.toml"), text).unwrap();
+            assert!(settings.reload().is_err(), "{text}");
+            assert_eq!(settings.current(), before);
+        }
+    }
+
+    /// A configuration in which every key differs from the default, and the keys that it takes over now.
+    #[test]
+    fn each_key_changes_when_the_manual_says_so() {
+        let text = r#"
+            [paths]
+            run_dir = "/a"
+            shim_dir = "/b"
+            hook = "/c"
+            [socket]
+            path = "/d"
+            group = "other"
+            [driver]
+            nvml = "/e"
+            library_dirs = []
+            compat = "image"
+            program_dirs = []
+            device_dir = "/f"
+            context_bytes = 1
+            mount = [{ source = "/g" }]
+            [runtime]
+            low_level = []
+            [policy]
+            classes = []
+            unenforced = true
+            env.allow = []
+            [lease]
+            hold_ms = 1"#;
+        let class = "fail_open = false\nliar_action = \"event\"\nbypass_action = \"kill\"\nhang_action = \"stop\"\n\
+                     hang_seconds = 9\nhang_seconds_latency_waits = 3\n";
+        let classes: String =
+            ["latency", "batch", "notebook", "train"].map(|name| format!("\n[class.{name}]\n{class}")).concat();
+        let (_directory, settings) = settings(&(text.to_owned() + &classes));
+        let wanted = settings.current();
+        let old = Configuration::default();
+        let all = differences(&old, &wanted);
+        assert!(all.len() >= flat(&old).len(), "a key is missing here: {all:#?}");
+        let new = in_force(&old, &wanted);
+        for change in &all {
+            let applied = differences(&old, &new).iter().any(|applied| applied.key == change.key);
+            assert_eq!(applied, Effect::of(&change.key) != Effect::Restart, "{}", change.key);
+        }
+    }
+}
