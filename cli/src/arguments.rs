@@ -1,5 +1,11 @@
 //! The command line.
 
+mod config;
+mod doctor;
+
+pub use config::ConfigVerb;
+pub use doctor::{Checkup, DoctorVerb};
+
 use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure};
 use clap::{Arg, ArgGroup, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -10,7 +16,7 @@ use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-const PLANNED: [&str; 7] = ["stats", "evict", "usage", "queue", "quota", "mig", "wait"];
+pub const PLANNED: [&str; 7] = ["stats", "evict", "usage", "queue", "quota", "mig", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -103,16 +109,15 @@ pub enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Check this host: configuration, driver, shims, supervisor, and what is mapped in leased containers. The exit code
-    /// is 1 if a check fails
-    Doctor {
-        /// Configuration file
-        #[arg(long, value_name = "FILE", default_value = gpool_configuration::DEFAULT_PATH)]
-        config: PathBuf,
-        /// How to print
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
+    /// Look at the configuration, and let the supervisor take a changed one over
+    Config {
+        /// What to do with it.
+        #[command(subcommand)]
+        verb: ConfigVerb,
     },
+    /// Examine this host: kernel, driver, engines, shims, supervisor, leases. The exit code is 1 if a check fails, 10 if
+    /// the worst is a warning
+    Doctor(Checkup),
     /// Run a scenario in virtual time under the scheduler and under others beside it
     Simulate(Simulation),
     /// Print a completion script
@@ -295,6 +300,11 @@ impl Arguments {
             })?;
         Ok(Client::new(configuration.socket.path))
     }
+}
+
+/// The definition of the command line, for the manual, its tests and completion.
+pub fn command() -> Command {
+    Arguments::command()
 }
 
 /// Reads a command line.

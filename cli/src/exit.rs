@@ -18,6 +18,8 @@ pub enum ExitStatus {
     NotFound = 3,
     /// Several leases match, or the lease's state forbids it.
     Conflict = 4,
+    /// Done, and what was found is only of the kind that somebody should know.
+    Warned = 10,
     /// The supervisor does not answer.
     SupervisorUnreachable = 69,
     /// No share or memory is free; try later.
@@ -36,6 +38,7 @@ Exit codes:
   2   usage, or a value that is not valid
   3   no such lease (GPOOL-E301)
   4   conflict (GPOOL-E302)
+  10  gpool doctor found nothing worse than warnings
   69  the supervisor is not reachable (GPOOL-E001)
   75  no capacity, try later (GPOOL-E2xx)
   77  not permitted (GPOOL-E401)

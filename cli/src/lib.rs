@@ -12,6 +12,7 @@ pub mod live;
 mod output;
 pub mod table;
 
+pub use arguments::{PLANNED, command};
 pub use exit::ExitStatus;
 
 use arguments::{Arguments, Verb};
@@ -35,9 +36,8 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
     // What asks no supervisor must work on a machine whose configuration is broken.
     match &arguments.verb {
         Verb::Completion { shell } => return commands::completion::run(*shell),
-        Verb::Doctor { config, format } => {
-            return commands::doctor::run(config, arguments.socket.as_deref(), *format);
-        }
+        Verb::Doctor(checkup) => return commands::doctor::run(checkup, arguments.socket.as_deref()),
+        Verb::Config { verb } => return commands::config::run(verb, arguments.socket.as_deref()),
         Verb::Simulate(simulation) => return commands::simulate::run(simulation),
         Verb::Runtime { verb } => return commands::runtime::run(verb),
         Verb::Run(options) => return commands::run::run(options),
@@ -55,8 +55,11 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Explain { id, format } => commands::explain::run(&client, &id, format),
         Verb::Events { follow, format } => commands::events::run(&client, follow, format),
         Verb::Info { format } => commands::info::run(&client, format),
-        Verb::Completion { .. } | Verb::Doctor { .. } | Verb::Simulate(_) | Verb::Runtime { .. } | Verb::Run(_) => {
-            Ok(())
-        }
+        Verb::Completion { .. }
+        | Verb::Config { .. }
+        | Verb::Doctor(_)
+        | Verb::Simulate(_)
+        | Verb::Runtime { .. }
+        | Verb::Run(_) => Ok(()),
     }
 }

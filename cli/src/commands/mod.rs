@@ -1,6 +1,7 @@
 //! One file a command.
 
 pub mod completion;
+pub mod config;
 pub mod doctor;
 pub mod events;
 pub mod explain;

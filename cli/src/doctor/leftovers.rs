@@ -1,6 +1,6 @@
 //! Directories and mounts of leases that there are no longer.
 
-use super::{Outcome, Surroundings, first_of};
+use super::{Fix, Outcome, Surroundings, first_of};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
@@ -25,11 +25,14 @@ pub fn check(host: &Surroundings) -> Outcome {
     if left.is_empty() {
         return Outcome::ok(format!("none in {dir}"));
     }
+    let fixes = left.iter().map(|lease| Fix::Leftover { path: host.path(&format!("{dir}/{lease}")) });
+    let fixes: Vec<Fix> = fixes.collect();
     let names: Vec<String> = left.into_iter().map(|lease| format!("{dir}/{lease}")).collect();
-    Outcome::warn(
+    let outcome = Outcome::warn(
         format!("{} of leases that there are no longer: {}", names.len(), first_of(&names)),
-        "restart the supervisor, which clears them away; else umount DIR/region and remove DIR",
-    )
+        "gpool doctor --fix clears them away, and so does a restart of the supervisor",
+    );
+    fixes.into_iter().fold(outcome, Outcome::with_fix)
 }
 
 /// The leases that have something mounted below `dir`. The mount point is the fifth field.

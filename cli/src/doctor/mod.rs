@@ -1,19 +1,37 @@
-//! What `gpool doctor` looks at: one file a check, in the order in which they are printed. A check is added as a file and
-//! a line in [`CHECKS`].
+//! What `gpool doctor` looks at: one file a check, in the order in which they are printed. A check is added as a file, a
+//! line at the end of [`CHECKS`] and a section of `docs/reference/doctor.md`: its number stays.
 
 mod builds;
+mod bundle;
 mod calls;
 mod cgroup;
+mod clock;
 mod configuration;
 mod devices;
 mod driver;
+mod driver_notes;
+mod driver_version;
+mod engines;
+mod fix;
+mod hook;
+mod kernel;
 mod leases;
 mod leftovers;
 mod low_level;
+mod neighbours;
+mod owners;
+mod pages;
+mod redact;
 mod shims;
+mod socket;
+mod space;
 mod supervisor;
 mod surroundings;
+mod tar;
 
+pub use bundle::{contents, write as write_bundle};
+pub use fix::Fix;
+pub use pages::page;
 pub use surroundings::Surroundings;
 
 use serde::Serialize;
@@ -53,24 +71,32 @@ pub struct Outcome {
     pub found: String,
     /// What to do about it; none where nothing is to be done.
     pub remedy: Option<String>,
+    /// What `--fix` does about it.
+    #[serde(skip)]
+    pub fixes: Vec<Fix>,
 }
 
 impl Outcome {
     fn ok(found: impl Into<String>) -> Self {
-        Self { state: State::Ok, found: found.into(), remedy: None }
+        Self { state: State::Ok, found: found.into(), remedy: None, fixes: Vec::new() }
     }
 
     fn warn(found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { state: State::Warn, found: found.into(), remedy: Some(remedy.into()) }
+        Self { state: State::Warn, found: found.into(), remedy: Some(remedy.into()), fixes: Vec::new() }
     }
 
     fn fail(found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { state: State::Fail, found: found.into(), remedy: Some(remedy.into()) }
+        Self { state: State::Fail, found: found.into(), remedy: Some(remedy.into()), fixes: Vec::new() }
     }
 
     /// Because of what another check tells of.
     fn skip(because: impl Into<String>) -> Self {
-        Self { state: State::Skip, found: because.into(), remedy: None }
+        Self { state: State::Skip, found: because.into(), remedy: None, fixes: Vec::new() }
+    }
+
+    fn with_fix(mut self, fix: Fix) -> Self {
+        self.fixes.push(fix);
+        self
     }
 }
 
@@ -81,7 +107,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 20] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -93,7 +119,21 @@ const CHECKS: [Check; 11] = [
     Check { name: "mapped builds", run: builds::check },
     Check { name: "leases", run: leases::check },
     Check { name: "leftovers", run: leftovers::check },
+    Check { name: "kernel", run: kernel::check },
+    Check { name: "engines", run: engines::check },
+    Check { name: "hook", run: hook::check },
+    Check { name: "socket", run: socket::check },
+    Check { name: "owners", run: owners::check },
+    Check { name: "driver version", run: driver_version::check },
+    Check { name: "clock", run: clock::check },
+    Check { name: "space", run: space::check },
+    Check { name: "neighbours", run: neighbours::check },
 ];
+
+/// Their names; the first is number 1.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    CHECKS.iter().map(|check| check.name)
+}
 
 /// A check that has run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

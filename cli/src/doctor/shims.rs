@@ -1,10 +1,14 @@
 //! The shims are installed, and there are some for this driver.
 
+use super::driver_notes::is_simulated;
 use super::{Outcome, Surroundings, first_of};
-use gpool_protocol::DriverView;
+use gpool_protocol::{DriverView, ErrorCode};
 use std::path::Path;
 
-const FILES: [&str; 2] = ["libgpool-cuda.so", "libgpool-nvml.so"];
+/// The shims, in each generation's directory.
+pub const FILES: [&str; 2] = ["libgpool-cuda.so", "libgpool-nvml.so"];
+/// What each of them needs, which nothing else does: the driver's own library, at its place in a container.
+const NEEDED: [&[u8]; 2] = [b"/dev/gpool/real/libcuda.so.1\0", b"/dev/gpool/real/libnvidia-ml.so.1\0"];
 
 pub fn check(host: &Surroundings) -> Outcome {
     let dir = host.configuration().paths.shim_dir;
@@ -15,8 +19,28 @@ pub fn check(host: &Surroundings) -> Outcome {
             "install gpool again, or name the directory",
         );
     }
+    if let Some(half) = half_installed(&host.path(&dir.display().to_string())) {
+        return Outcome::fail(
+            format!("{}/{half}", dir.display()),
+            "install gpool again; until then the shims of this generation are not used",
+        );
+    }
+    for generation in &installed {
+        for (file, needed) in FILES.iter().zip(NEEDED) {
+            let path = dir.join(generation).join(file);
+            if !is_shim(&host.path(&path.display().to_string()), needed) {
+                return Outcome::fail(
+                    format!("{} is no shim of gpool: containers would run on it", path.display()),
+                    "install gpool again; running containers keep what they have mapped",
+                );
+            }
+        }
+    }
     match &host.driver {
         Ok(driver) => fit(driver, &installed),
+        Err(error) if error.code != ErrorCode::SupervisorAbsent => {
+            Outcome::fail(error.message.clone(), error.remedy.clone())
+        }
         Err(_) => Outcome::skip(format!(
             "those for drivers {} are installed; which of them go with the driver the supervisor knows, which does not \
              answer",
@@ -35,6 +59,26 @@ fn generations_in(dir: &Path) -> Vec<String> {
     names
 }
 
+/// The first directory that holds one shim and not the other, and what it lacks.
+fn half_installed(dir: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let lacks = |path: &Path| {
+        let missing: Vec<&str> = FILES.into_iter().filter(|file| !path.join(file).is_file()).collect();
+        missing.first().filter(|_| missing.len() < FILES.len()).map(ToString::to_string)
+    };
+    let mut half: Vec<String> = entries
+        .filter_map(|entry| Some(format!("{} lacks {}", entry.file_name().display(), lacks(&entry.path())?)))
+        .collect();
+    half.sort();
+    half.into_iter().next()
+}
+
+/// Whether the file is an ELF library that needs the driver's own one behind it.
+fn is_shim(path: &Path, needed: &[u8]) -> bool {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    bytes.starts_with(b"\x7fELF") && bytes.windows(needed.len()).any(|window| window == needed)
+}
+
 fn fit(driver: &DriverView, installed: &[String]) -> Outcome {
     let generation = driver.shims.first().map_or("no", |shim| shim.generation.as_str());
     let chosen = format!("those for driver {generation} go with driver {}", driver.version);
@@ -44,7 +88,8 @@ fn fit(driver: &DriverView, installed: &[String]) -> Outcome {
             "build gpool with a linker that takes --build-id",
         );
     }
-    if !driver.missing.is_empty() {
+    // The simulated driver has fewer names than any real one, on purpose.
+    if !driver.missing.is_empty() && !is_simulated(&driver.version) {
         return Outcome::warn(
             format!(
                 "{chosen} best, and have {} names that it lacks: {}",

@@ -10,8 +10,12 @@ pub struct Surroundings {
     pub root: PathBuf,
     /// The configuration file.
     pub configuration_path: PathBuf,
-    /// What it says.
+    /// The files that were read for it, drop-ins included.
+    pub configuration_files: Vec<PathBuf>,
+    /// What they say.
     pub configuration: Result<Configuration, ConfigurationError>,
+    /// Wall time now, milliseconds since 1970.
+    pub now_unix_ms: u64,
     /// The supervisor about itself.
     pub info: Result<SupervisorInfo, ErrorBody>,
     /// The driver and the shims, as the supervisor sees them.
@@ -27,13 +31,17 @@ pub struct Surroundings {
 impl Surroundings {
     /// Asks the supervisor at `socket`, or where the configuration says it is.
     pub fn of_this_host(configuration_path: &Path, socket: Option<&Path>) -> Self {
-        let configuration = gpool_configuration::load(configuration_path);
+        let layered = gpool_configuration::load_layered(configuration_path);
+        let configuration_files = layered.as_ref().map(|layered| layered.files.clone()).unwrap_or_default();
+        let configuration = layered.map(|layered| layered.configuration);
         let configured = configuration.clone().unwrap_or_default().socket.path;
         let client = Client::new(socket.unwrap_or(&configured));
         Self {
             root: "/".into(),
             configuration_path: configuration_path.to_owned(),
+            configuration_files,
             configuration,
+            now_unix_ms: u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default(),
             info: client.get("/v1/info"),
             driver: client.get("/v1/driver"),
             gpus: client.get("/v1/gpus"),

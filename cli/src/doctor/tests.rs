@@ -4,11 +4,21 @@ use gpool_protocol::{
     LeaseView, MappedLibrary, ShimView, SupervisorInfo,
 };
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 fn write(path: &Path) {
+    write_text(path, "");
+}
+
+fn write_text(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, "").unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
 fn lease(id: &str, init_pid: Option<u32>) -> LeaseView {
@@ -30,14 +40,33 @@ fn healthy(root: &Path) -> Surroundings {
         "sys/fs/cgroup/cgroup.controllers",
         "usr/lib64/libcuda.so.1",
         "usr/lib64/libnvidia-ml.so.1",
-        "usr/lib/gpool/535/libgpool-cuda.so",
-        "usr/lib/gpool/535/libgpool-nvml.so",
+        "usr/bin/dockerd",
+        "usr/bin/gpool-runtime",
+        "usr/libexec/gpool/gpool-hook",
         "run/gpool/leases/01A/lease.json",
         "proc/7/stat",
         "proc/self/mountinfo",
     ] {
         write(&root.join(file));
     }
+    for (name, real) in [("cuda", "libcuda.so.1"), ("nvml", "libnvidia-ml.so.1")] {
+        let shim = root.join(format!("usr/lib/gpool/535/libgpool-{name}.so"));
+        write_text(&shim, &format!("\x7fELF...\0/dev/gpool/real/{real}\0"));
+    }
+    for (file, text) in [
+        ("proc/sys/kernel/osrelease", "6.1.0-28-amd64\n"),
+        ("proc/7/comm", "train\n"),
+        ("etc/group", "root:x:0:\ngpool:x:990:\n"),
+        ("etc/docker/daemon.json", r#"{"runtimes":{"gpool":{"path":"/usr/bin/gpool-runtime"}}}"#),
+        ("sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n"),
+    ] {
+        write_text(&root.join(file), text);
+    }
+    for program in ["usr/bin/dockerd", "usr/bin/gpool-runtime", "usr/libexec/gpool/gpool-hook"] {
+        set_mode(&root.join(program), 0o755);
+    }
+    drop(UnixListener::bind(root.join("run/gpool/gpool.sock")).unwrap());
+    set_mode(&root.join("run/gpool/gpool.sock"), 0o666);
     fs::create_dir_all(root.join("dev")).unwrap();
     // Links to a character device that every machine has.
     for node in ["nvidiactl", "nvidia-uvm", "nvidia0"] {
@@ -87,7 +116,9 @@ fn healthy(root: &Path) -> Surroundings {
     Surroundings {
         root: root.to_owned(),
         configuration_path: root.join("etc/gpool/config.toml"),
+        configuration_files: vec!["/etc/gpool/config.toml".into()],
         configuration: Ok(Default::default()),
+        now_unix_ms: 1_700_000_000_000,
         info: Ok(info),
         driver: Ok(driver),
         gpus: Ok(vec![gpu]),
@@ -132,7 +163,8 @@ fn what_is_wrong_is_said_with_what_to_do() {
     wrong("device nodes", State::Warn, &["modprobe nvidia-uvm"], &remove("/dev/nvidia-uvm"));
     wrong("driver", State::Fail, &["libcuda.so.1 is in none"], &remove("/usr/lib64/libcuda.so.1"));
     wrong("driver", State::Fail, &["no GPU"], &|host| host.gpus = Ok(Vec::new()));
-    wrong("shims", State::Fail, &["no shims"], &remove("/usr/lib/gpool/535/libgpool-nvml.so"));
+    wrong("shims", State::Fail, &["535 lacks libgpool-nvml.so"], &remove("/usr/lib/gpool/535/libgpool-nvml.so"));
+    wrong("shims", State::Fail, &["no shims"], &|host| fs::remove_dir_all(host.path("/usr/lib/gpool/535")).unwrap());
     wrong("shims", State::Warn, &["1 names that it lacks: cuOld"], &|host| {
         host.driver.as_mut().unwrap().missing = vec!["cuOld".into()];
     });
@@ -152,9 +184,73 @@ fn what_is_wrong_is_said_with_what_to_do() {
         host.leases.as_mut().unwrap().clear();
     });
     wrong("supervisor", State::Warn, &["version 9.9.9"], &|host| host.info.as_mut().unwrap().version = "9.9.9".into());
-    wrong("configuration", State::Fail, &["hold_mss", "--check-config"], &|host| {
+    wrong("configuration", State::Fail, &["hold_mss", "gpool config validate"], &|host| {
         host.configuration = gpool_configuration::parse(Path::new("/etc/gpool/config.toml"), "[lease]\nhold_mss = 1\n");
     });
+    let becomes =
+        |path: &'static str, text: &'static str| move |host: &mut Surroundings| write_text(&host.path(path), text);
+    let mode = |path: &'static str, mode: u32| move |host: &mut Surroundings| set_mode(&host.path(path), mode);
+    let shim = "/usr/lib/gpool/535/libgpool-cuda.so";
+    wrong("shims", State::Fail, &["libgpool-cuda.so is no shim", "install gpool again"], &becomes(shim, "\x7fELF"));
+    wrong("shims", State::Fail, &["no shim fits", "look"], &|host| {
+        host.driver = Err(ErrorBody::new(ErrorCode::SupervisorFailed, "no shim fits", "look"));
+    });
+    let release = "/proc/sys/kernel/osrelease";
+    wrong("kernel", State::Fail, &["Linux 5.4.0-42 has no openat2", "5.6"], &becomes(release, "5.4.0-42\n"));
+    wrong("kernel", State::Fail, &["4.19.0"], &becomes(release, "4.19.0\n"));
+    let docker = "/etc/docker/daemon.json";
+    wrong("engines", State::Warn, &["docker installed", "gpool runtime configure --runtime docker"], &remove(docker));
+    wrong("engines", State::Fail, &["daemon.json of docker", "repair"], &becomes(docker, "{\"runtimes\":"));
+    wrong(
+        "engines",
+        State::Fail,
+        &["/usr/bin/gpool-runtime, which is not there", "--runtime-path"],
+        &remove("/usr/bin/gpool-runtime"),
+    );
+    wrong("engines", State::Fail, &["no executable file"], &mode("/usr/bin/gpool-runtime", 0o644));
+    wrong("engines", State::Warn, &["none of docker"], &remove("/usr/bin/dockerd"));
+    let hook = "/usr/libexec/gpool/gpool-hook";
+    wrong("hook", State::Fail, &["gpool-hook (paths.hook) is not there", "install"], &remove(hook));
+    wrong("hook", State::Fail, &["is not executable"], &mode(hook, 0o644));
+    let hook_file = "/usr/share/containers/oci/hooks.d/50-gpool.json";
+    let names = becomes(hook_file, r#"{"hook":{"path":"/usr/local/libexec/gpool-hook"}}"#);
+    wrong(
+        "hook",
+        State::Fail,
+        &["names /usr/local/libexec/gpool-hook, which is not there", "remove /usr/share"],
+        &names,
+    );
+    wrong("socket", State::Warn, &["mode 600", "chmod 666"], &mode("/run/gpool/gpool.sock", 0o600));
+    wrong("socket", State::Warn, &["only root may enter /run/gpool", "chmod 755"], &mode("/run/gpool", 0o700));
+    wrong("socket", State::Warn, &["no group gpool", "groupadd"], &becomes("/etc/group", "root:x:0:\n"));
+    wrong("socket", State::Fail, &["is no socket"], &|host| {
+        fs::remove_file(host.path("/run/gpool/gpool.sock")).unwrap();
+        write(&host.path("/run/gpool/gpool.sock"));
+    });
+    wrong("owners", State::Fail, &["config.toml has mode 666", "chmod go-w"], &mode("/etc/gpool/config.toml", 0o666));
+    wrong("owners", State::Fail, &["/usr/lib/gpool/535 has mode 775"], &mode("/usr/lib/gpool/535", 0o775));
+    let version =
+        |text: &'static str| move |host: &mut Surroundings| host.driver.as_mut().unwrap().version = text.into();
+    wrong("driver version", State::Fail, &["64-bit AND", "release notes", "install 535.104.05"], &version("535.54.03"));
+    wrong("driver version", State::Warn, &["branch 470", "535, 550, 555"], &version("470.1.2"));
+    wrong("driver version", State::Warn, &["no version", "nvidia-smi"], &version(""));
+    let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    wrong("clock", State::Warn, &["hpet", "clocksource=tsc"], &becomes(source, "hpet\n"));
+    wrong("clock", State::Warn, &["set back", "NTP"], &|host| {
+        host.info.as_mut().unwrap().started_unix_ms = 1_700_000_060_000
+    });
+    wrong(
+        "neighbours",
+        State::Warn,
+        &["/usr/local/vgpu/libvgpu.so of HAMi-core", "take the line out"],
+        &becomes("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n"),
+    );
+    wrong(
+        "neighbours",
+        State::Warn,
+        &["MPS daemon runs (process 7)", "quit"],
+        &becomes("/proc/7/comm", "nvidia-cuda-mps\n"),
+    );
 }
 
 #[test]
@@ -169,7 +265,59 @@ fn without_a_supervisor_that_fails_and_what_it_knows_is_skipped() {
     for name in ["driver", "shims", "uncounted calls", "mapped builds", "leases", "leftovers"] {
         assert_eq!(of(&host, name).0, State::Skip, "{name}");
     }
-    for name in ["configuration", "low-level runtime", "cgroups", "device nodes"] {
+    assert_eq!(of(&host, "driver version").0, State::Skip);
+    for name in ["configuration", "low-level runtime", "cgroups", "device nodes", "kernel", "engines", "hook", "socket"]
+    {
         assert_eq!(of(&host, name).0, State::Ok, "{name}");
     }
+}
+
+#[test]
+fn repairs_are_modes_and_leftovers_and_nothing_else() {
+    let root = tempfile::tempdir().unwrap();
+    let mut host = healthy(root.path());
+    set_mode(&host.path("/run/gpool"), 0o700);
+    set_mode(&host.path("/etc/gpool/config.toml"), 0o666);
+    host.leases.as_mut().unwrap().clear();
+    host.guarded.as_mut().unwrap().clear();
+    let fixes: Vec<Fix> = check_all(&host).into_iter().flat_map(|check| check.outcome.fixes).collect();
+    let client = gpool_protocol::Client::new(root.path().join("nobody.sock"));
+    let done: Vec<Result<String, String>> = fixes.iter().map(|fix| fix.apply(&client)).collect();
+    assert_eq!(fixes.len(), 3, "{fixes:#?}");
+    assert!(done[0].as_ref().unwrap_err().contains("may belong to a lease that is being made"), "{done:?}");
+    assert!(done[1..].iter().all(Result::is_ok), "{done:?}");
+    for name in ["socket", "owners"] {
+        assert_eq!(of(&host, name).0, State::Ok, "{name}");
+    }
+    assert_eq!(of(&host, "leftovers").0, State::Warn, "nothing was removed without an answer of the supervisor");
+}
+
+#[test]
+fn planted_secrets_are_in_no_archive() {
+    let root = tempfile::tempdir().unwrap();
+    let mut host = healthy(root.path());
+    write_text(&host.path("/proc/sys/kernel/hostname"), "gpu-node-seventeen\n");
+    write_text(&host.path("/proc/7/environ"), "DB_PASSWORD=planted-one\0");
+    let mounts =
+        "40 1 0:3 / /run/gpool/leases/01A/region rw - tmpfs gpool rw\n41 1 0:4 / /home/planted-two rw - x x x\n";
+    write_text(&host.path("/proc/self/mountinfo"), mounts);
+    write_text(&host.configuration_path, "# token = planted-three\n[socket]\ngroup = \"gpu-node-seventeen\"\n");
+    write_text(&host.path("/etc/docker/daemon.json"), r#"{"registry-mirrors":["https://u:planted-four@example"]}"#);
+    host.guarded.as_mut().unwrap()[0].finding = Some("it ran with hf_planted-five-planted-five".into());
+    let checked = check_all(&host);
+    let client = gpool_protocol::Client::new(root.path().join("nobody.sock"));
+    let files = contents(&host, &client, &checked);
+    let text: String = files.iter().map(|(_, content)| String::from_utf8_lossy(content)).collect();
+    for secret in ["planted", "gpu-node-seventeen"] {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+    for wanted in ["socket.group = \"HOST\"", "leases/01A/region", "\"mapped builds\"", "REDACTED", "GPOOL-E001"] {
+        assert!(text.contains(wanted), "{wanted} not in {text}");
+    }
+    let archive = root.path().join("support.tar");
+    write_bundle(&archive, &files, 1_700_000_000).unwrap();
+    let listed = std::process::Command::new("tar").arg("-tf").arg(&archive).output().unwrap();
+    assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().count(), files.len());
+    assert_eq!(fs::metadata(&archive).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(write_bundle(&archive, &files, 0).unwrap_err().contains("name another file"));
 }

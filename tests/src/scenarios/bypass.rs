@@ -38,7 +38,8 @@ fn find_them(host: &Host) -> Result<()> {
     wait_until_running(host, &honest)?;
     wait_until("the guard's first look", || Ok(guarded(host)?.len() == 2))?;
     let (status, builds) = doctor(host)?;
-    ensure(status == Some(0) && builds == "ok", || {
+    // There may be warnings: no engine of the host needs to know gpool, nor must there be a group of that name.
+    ensure(matches!(status, Some(0 | 10)) && builds == "ok", || {
         format!("gpool doctor ends with {status:?}, mapped builds {builds}")
     })?;
     let told = go_past(host, "told", "batch", 4096)?;

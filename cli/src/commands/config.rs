@@ -1,0 +1,152 @@
+//! `gpool config`
+
+use crate::arguments::{ConfigVerb, Format};
+use crate::exit::{ExitStatus, Failure};
+use crate::output::{self, text};
+use gpool_configuration::{
+    Configuration, ConfigurationError, DEFAULT_PATH, Effect, Layered, SHIPPED, differences, flat, load, load_layered,
+    parse,
+};
+use gpool_protocol::{ChangedKey, Client, ConfigurationView, ErrorCode, Reloaded};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Looks at the files; only `diff --running` and `reload` ask the supervisor, at `socket` or where the files say it is.
+pub fn run(verb: &ConfigVerb, socket: Option<&Path>) -> Result<(), Failure> {
+    match verb {
+        ConfigVerb::Show { origin, files, format } => show(&files.config, *origin, *format),
+        ConfigVerb::Validate { file } => validate(file.as_deref()),
+        ConfigVerb::Defaults => output::print(SHIPPED),
+        ConfigVerb::Diff { running, files, format } => diff(&files.config, *running, socket, *format),
+        ConfigVerb::Reload { format } => reload(socket, *format),
+    }
+}
+
+fn unusable(error: &ConfigurationError) -> Failure {
+    let code = ErrorCode::ConfigurationInvalid;
+    Failure::Refused(code.into(), format!("gpool: {error} [{}]", code.text()))
+}
+
+/// A key as it is shown.
+#[derive(Debug, Serialize)]
+struct Shown {
+    key: String,
+    value: serde_json::Value,
+    /// The file and line that set it; none for a default.
+    origin: Option<String>,
+    #[serde(skip)]
+    toml: String,
+}
+
+fn show(path: &Path, with_origin: bool, format: Format) -> Result<(), Failure> {
+    let Layered { configuration, origins, .. } = load_layered(path).map_err(|error| unusable(&error))?;
+    let shown: Vec<Shown> = flat(&configuration)
+        .into_iter()
+        .map(|(key, value)| Shown {
+            origin: origins.get(&key).map(ToString::to_string),
+            toml: value.to_string(),
+            value: output::to_value(&value),
+            key,
+        })
+        .collect();
+    let origin = |key: &Shown| key.origin.clone().unwrap_or_else(|| "default".into());
+    match format {
+        // Lines of TOML, with and without origins.
+        Format::Table | Format::Wide => output::print(
+            &shown
+                .iter()
+                .map(|key| match with_origin || format == Format::Wide {
+                    true => format!("{} = {}  # {}\n", key.key, key.toml, origin(key)),
+                    false => format!("{} = {}\n", key.key, key.toml),
+                })
+                .collect::<String>(),
+        ),
+        Format::Json => output::print_json("keys", &shown),
+        Format::Csv => output::print(&output::csv(
+            &["key", "value", "origin"],
+            shown.iter().map(|key| vec![key.key.clone(), key.toml.clone(), origin(key)]),
+        )),
+    }
+}
+
+fn validate(file: Option<&Path>) -> Result<(), Failure> {
+    let Some(file) = file else {
+        let layered = load_layered(Path::new(DEFAULT_PATH)).map_err(|error| unusable(&error))?;
+        return output::print(&match layered.files.as_slice() {
+            [] => format!("{DEFAULT_PATH} is not there, and every key has its default\n"),
+            files => files.iter().map(|file| format!("{} can be used\n", file.display())).collect(),
+        });
+    };
+    let read = std::fs::read_to_string(file).map_err(|error| {
+        let sentence = format!("gpool: {} cannot be read ({}); name another file", file.display(), error.kind());
+        Failure::Refused(ExitStatus::Usage, sentence)
+    })?;
+    parse(file, &read).map_err(|error| unusable(&error))?;
+    output::print(&format!("{} can be used\n", file.display()))
+}
+
+/// The supervisor's socket: as the command line says, or as the files do.
+fn client(socket: Option<&Path>, configuration: &Configuration) -> Client {
+    Client::new(socket.unwrap_or(&configuration.socket.path))
+}
+
+fn diff(path: &Path, running: bool, socket: Option<&Path>, format: Format) -> Result<(), Failure> {
+    let wanted = load(path).map_err(|error| unusable(&error))?;
+    if !running {
+        let changes = differences(&Configuration::default(), &wanted);
+        let changes = changes.into_iter().map(|it| ChangedKey { key: it.key, old: it.old, new: it.new });
+        return print_changes(&changes.collect::<Vec<_>>(), ["DEFAULT", "HERE"], format);
+    }
+    let view: ConfigurationView = client(socket, &wanted).get("/v1/configuration")?;
+    let wanted: BTreeMap<String, String> =
+        flat(&wanted).into_iter().map(|(key, value)| (key, value.to_string())).collect();
+    let mut names: Vec<&String> = view.keys.keys().chain(wanted.keys()).collect();
+    names.sort();
+    names.dedup();
+    let differing = names.into_iter().filter(|key| view.keys.get(*key) != wanted.get(*key));
+    let change =
+        |key: &String| ChangedKey { key: key.clone(), old: view.keys.get(key).cloned(), new: wanted.get(key).cloned() };
+    print_changes(&differing.map(change).collect::<Vec<_>>(), ["RUNNING", "HERE"], format)
+}
+
+fn reload(socket: Option<&Path>, format: Format) -> Result<(), Failure> {
+    // Where the socket is is read from the files, and these may be what is broken: the supervisor says so too.
+    let configuration = match socket {
+        Some(_) => Configuration::default(),
+        None => load(Path::new(DEFAULT_PATH)).map_err(|error| unusable(&error))?,
+    };
+    let reloaded: Reloaded = client(socket, &configuration).post("/v1/configuration/reload", &())?;
+    match format {
+        Format::Json => return output::print_json("reloaded", &reloaded),
+        _ => print_changes(&reloaded.applied, ["BEFORE", "NOW"], format)?,
+    }
+    match reloaded.needs_restart.as_slice() {
+        [] => {}
+        waiting => {
+            let keys: Vec<&str> = waiting.iter().map(|change| change.key.as_str()).collect();
+            eprintln!("gpool: in force after a restart of the supervisor: {}", keys.join(", "));
+        }
+    }
+    if reloaded.applied.is_empty() && reloaded.needs_restart.is_empty() {
+        eprintln!("gpool: nothing has changed");
+    }
+    Ok(())
+}
+
+fn print_changes(changes: &[ChangedKey], [before, after]: [&'static str; 2], format: Format) -> Result<(), Failure> {
+    let cell = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".into());
+    let row = |change: &ChangedKey| {
+        let effect = Effect::of(&change.key).text().to_owned();
+        vec![change.key.clone(), cell(&change.old), cell(&change.new), effect]
+    };
+    match format {
+        Format::Json => output::print_json("changes", &changes),
+        Format::Csv => output::print(&output::csv(&["key", "old", "new", "in_force_after"], changes.iter().map(row))),
+        Format::Table | Format::Wide if changes.is_empty() => Ok(()),
+        Format::Table | Format::Wide => {
+            let columns = [text("KEY"), text(before), text(after), text("IN FORCE AFTER")];
+            output::print(&output::borderless(&columns, changes.iter().map(row)))
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The container engines that are installed know gpool's runtime, and the program that they know it by is there.
+
+use super::{Outcome, Surroundings};
+use crate::engines::{Engine, Entry};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Where an engine's program may lie.
+const PROGRAM_DIRS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
+
+pub fn check(host: &Surroundings) -> Outcome {
+    let is_installed =
+        |engine: &Engine| PROGRAM_DIRS.iter().any(|dir| host.path(&format!("{dir}/{}", engine.program())).is_file());
+    let installed: Vec<Engine> = Engine::ALL.into_iter().filter(is_installed).collect();
+    if installed.is_empty() {
+        let names = Engine::ALL.map(Engine::name).join(", ");
+        return Outcome::warn(format!("none of {names} is installed"), "install a container engine");
+    }
+    let mut knowing = Vec::new();
+    for engine in &installed {
+        match entry(host, *engine) {
+            Err(outcome) => return outcome,
+            Ok(Some(entry)) => match unusable(&host.path(&entry.runtime.display().to_string())) {
+                None => knowing.push(engine.name()),
+                Some(why) => {
+                    return Outcome::fail(
+                        format!("{} starts {}, which {why}", engine.name(), entry.runtime.display()),
+                        format!(
+                            "install gpool-runtime there, or run gpool runtime configure --runtime {} --runtime-path PATH",
+                            engine.name()
+                        ),
+                    );
+                }
+            },
+            Ok(None) => {}
+        }
+    }
+    let names: Vec<&str> = installed.iter().map(|engine| engine.name()).collect();
+    if knowing.is_empty() && !super::hook::podman_calls_it(host) {
+        return Outcome::warn(
+            format!("no engine knows gpool's runtime ({} installed)", names.join(", ")),
+            format!("gpool runtime configure --runtime {}", names[0]),
+        );
+    }
+    Outcome::ok(match knowing.as_slice() {
+        [] => "podman calls gpool's hook".to_owned(),
+        _ => format!("{} know{} gpool's runtime", knowing.join(", "), if knowing.len() == 1 { "s" } else { "" }),
+    })
+}
+
+/// What the engine's file says of gpool.
+fn entry(host: &Surroundings, engine: Engine) -> Result<Option<Entry>, Outcome> {
+    let path = engine.default_file();
+    let text = match std::fs::read_to_string(host.path(&path.display().to_string())) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Outcome::skip(format!("{} cannot be read ({})", path.display(), error.kind()))),
+    };
+    engine.entry(&text).map_err(|defect| {
+        Outcome::fail(
+            format!("{} of {}: {defect}", path.display(), engine.name()),
+            format!("repair the file; gpool runtime status --runtime {} looks again", engine.name()),
+        )
+    })
+}
+
+/// Why the engine cannot execute this file; none if it can.
+fn unusable(path: &Path) -> Option<&'static str> {
+    match std::fs::metadata(path) {
+        Err(_) => Some("is not there"),
+        Ok(found) if !found.is_file() || found.permissions().mode() & 0o111 == 0 => Some("is no executable file"),
+        Ok(_) => None,
+    }
+}

@@ -1,0 +1,40 @@
+//! Others who share GPUs out on this host: two that do it know nothing of each other.
+
+use super::{Outcome, Surroundings};
+
+/// Parts of the names of libraries that stand before libcuda in every process of the host or its containers.
+const PRELOADED: [(&str, &str); 4] = [
+    ("libvgpu", "HAMi-core"),
+    ("libcuda-control", "vcuda-controller"),
+    ("libnvshare", "nvshare"),
+    ("libgemhook", "Gemini"),
+];
+/// Names of processes, cut off at fifteen letters as the kernel does.
+const DAEMONS: [&str; 2] = ["nvidia-cuda-mps", "nvidia-cuda-mps-control"];
+
+pub fn check(host: &Surroundings) -> Outcome {
+    let preload = std::fs::read_to_string(host.path("/etc/ld.so.preload")).unwrap_or_default();
+    let named = |(part, name): &(&str, &str)| {
+        preload.split([' ', '\n', ':']).find(|path| path.contains(part)).map(|path| format!("{path} of {name}"))
+    };
+    if let Some(found) = PRELOADED.iter().find_map(named) {
+        return Outcome::warn(
+            format!("/etc/ld.so.preload loads {found} into every process"),
+            "take the line out: both would count the same allocations, and the other one does not know gpool's caps",
+        );
+    }
+    let processes = std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten();
+    let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let numbered = processes.filter(|entry| entry.file_name().to_str().is_some_and(is_process));
+    let mps = numbered
+        .filter_map(|entry| Some((entry.file_name(), std::fs::read_to_string(entry.path().join("comm")).ok()?)))
+        .find(|(_, name)| DAEMONS.iter().any(|daemon| name.trim() == *daemon));
+    match mps {
+        Some((pid, _)) => Outcome::warn(
+            format!("an MPS daemon runs (process {})", pid.to_string_lossy()),
+            "stop it with: echo quit | nvidia-cuda-mps-control; work of its clients is merged into one process, which \
+             gpool sees as one that has no lease",
+        ),
+        None => Outcome::ok("nobody else shares GPUs out here"),
+    }
+}
