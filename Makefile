@@ -18,7 +18,7 @@ CARGO_FLAGS := --locked --quiet
 # Models of the region's protocol: another build, because loom takes the place of the atomics.
 MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interposer-logic --test models --target-dir target/models
 
-.PHONY: help prepare build demo test models bench test-long test-gpu gpu-bundle clean
+.PHONY: help prepare build check demo test models bench test-long test-gpu gpu-bundle reference licences docs clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,14 @@ build: ## Build everything and lay it out in target/gpool
 	    | sort -u > $(STAGE)/wrapper-crates
 	cp $(RELEASE)/libgpool_simulated_cuda.so $(STAGE)/simulated/libcuda.so.1
 	cp $(RELEASE)/libgpool_simulated_nvml.so $(STAGE)/simulated/libnvidia-ml.so.1
+
+check: ## Run the fast gates: format, lints, dependencies, rooms, symbols, texts, the manual
+	$(CARGO) fmt --check
+	if $(CARGO) clippy --version > /dev/null 2>&1; then \
+	    $(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings; fi
+	if $(CARGO) deny --version > /dev/null 2>&1; then $(CARGO) deny check; \
+	    else echo "skipped: cargo-deny is not installed"; fi
+	$(CARGO) test $(CARGO_FLAGS) -p gpool-tests --test rooms --test symbols --test messages --test documentation
 
 demo: ## Run the main job and judge it: three containers share one simulated GPU
 	@tests/prepare.sh
@@ -89,6 +97,17 @@ test-gpu: ## Run what needs a real NVIDIA GPU
 gpu-bundle: ## Put what measures on a real GPU into target/gpu-bundle, to be carried to a machine that has one
 	@[ -x $(STAGE)/bin/gpool ] || { tests/prepare.sh && $(MAKE) --no-print-directory build; }
 	@tests/gpu/bundle.sh
+
+reference: ## Write the pages of the manual that are made from the code
+	$(CARGO) run $(CARGO_FLAGS) -p gpool-tests --bin gpool-manual
+
+licences: ## Write the texts of the licences of others' crates into target/THIRD-PARTY-LICENCES.txt
+	@mkdir -p target
+	$(CARGO) run $(CARGO_FLAGS) -p gpool-tests --bin gpool-manual -- --licences > target/THIRD-PARTY-LICENCES.txt
+
+docs: ## Make the book target/book of the manual, with mdbook
+	@if command -v mdbook > /dev/null; then mdbook build docs; \
+	    else echo "mdbook is not installed; the pages in docs/ are readable without it" >&2; exit 1; fi
 
 clean: ## Remove everything that was built
 	$(CARGO) clean

@@ -16,6 +16,7 @@ pub mod host;
 pub mod image;
 pub mod janitor;
 pub mod library;
+pub mod manual;
 pub mod measure;
 pub mod meter;
 pub mod namespaces;

@@ -4,7 +4,7 @@ use crate::driver_version::DriverVersion;
 use crate::layout::{DEFAULT_DIRECTORY, Layout, MAX_DEVICES};
 use crate::server::{Host, ServeError, serve};
 use crate::store::Store;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use gpool_device_model::{Device, DeviceParameters};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
@@ -49,6 +49,12 @@ enum Verb {
         #[arg(long, value_name = "INDEX")]
         gpu: Option<u32>,
     },
+}
+
+/// The command line, for the manual and its tests.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// Runs the program with the process's arguments.

@@ -6,6 +6,8 @@ mod conmon_killed;
 mod copies;
 mod cuda_programs;
 mod display_contexts;
+mod doctor;
+mod documentation;
 mod engine_alone;
 mod engines;
 mod every_verb;
@@ -305,6 +307,18 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "another build installed over the running one: tenants keep their shims, new ones get the new one",
         limit_s: 90,
         run: Place::Inside(upgrade::run),
+    },
+    Scenario {
+        name: "doctor",
+        what: "gpool doctor finds nothing on a healthy host and each of thirty faults by its number; its archive has no secret",
+        limit_s: 90,
+        run: Place::Inside(doctor::run),
+    },
+    Scenario {
+        name: "documentation",
+        what: "what the manual tells to type is typed, and the supervisor answers as the socket's document says",
+        limit_s: 90,
+        run: Place::Inside(documentation::run),
     },
     Scenario {
         name: "silent-tenant",

@@ -1,7 +1,7 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 20] = [
+pub const TOGETHER: [&str; 22] = [
     "whole-images",
     "real-driver",
     "cuda-programs",
@@ -22,6 +22,8 @@ pub const TOGETHER: [&str; 20] = [
     "refusals",
     "gpu-suite",
     "loader-matrix",
+    "documentation",
+    "doctor",
 ];
 
 #[cfg(test)]

@@ -1,0 +1,85 @@
+//! The JSON schema of the configuration (draft 2020-12), made from the defaults and the words of the shipped file.
+
+use gpool_configuration::{Configuration, HANG_SECONDS_MAX, catalogue, flat};
+use serde_json::{Map, Value, json};
+
+/// Keys with a fixed set of values, by the end of their names; a test holds them against the parser.
+pub const CHOICES: [(&str, &[&str]); 5] = [
+    ("driver.compat", &["host", "image"]),
+    ("liar_action", &["event", "debt"]),
+    ("bypass_action", &["event", "freeze", "kill"]),
+    ("hang_action", &["event", "stop"]),
+    ("policy.classes", &["latency", "batch", "notebook", "train"]),
+];
+
+/// The schema as it is published.
+#[must_use]
+pub fn text() -> String {
+    format!("{:#}\n", schema())
+}
+
+fn schema() -> Value {
+    let mut root = object();
+    let defaults = flat(&Configuration::default());
+    for key in catalogue() {
+        let of_class = key.name.strip_prefix("class.").and_then(|rest| rest.split_once('.'));
+        let about = match of_class {
+            // The words stand with the first class.
+            Some((_, last)) => {
+                let first = catalogue().into_iter().find(|other| other.name == format!("class.latency.{last}"));
+                first.map_or(key.about, |first| first.about)
+            }
+            None => key.about,
+        };
+        let mut described = value_schema(&key.name, defaults.get(&key.name));
+        described.insert("description".into(), about.join(" ").trim_end_matches(':').into());
+        if let Some(default) = defaults.get(&key.name).filter(|_| key.default.is_some()) {
+            described.insert("default".into(), serde_json::to_value(default).unwrap_or_default());
+        }
+        insert(&mut root, &key.name, described);
+    }
+    root.insert("$schema".into(), "https://json-schema.org/draft/2020-12/schema".into());
+    root.insert("title".into(), "/etc/gpool/config.toml".into());
+    Value::Object(root)
+}
+
+fn object() -> Map<String, Value> {
+    let empty = json!({"type": "object", "additionalProperties": false, "properties": {}});
+    empty.as_object().cloned().unwrap_or_default()
+}
+
+fn insert(table: &mut Map<String, Value>, name: &str, described: Map<String, Value>) {
+    let Some(Value::Object(properties)) = table.get_mut("properties") else { return };
+    match name.split_once('.') {
+        None => drop(properties.insert(name.to_owned(), Value::Object(described))),
+        Some((first, rest)) => {
+            let inner = properties.entry(first).or_insert_with(|| Value::Object(object()));
+            if let Value::Object(inner) = inner {
+                insert(inner, rest, described);
+            }
+        }
+    }
+}
+
+fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value> {
+    let choices = CHOICES.iter().find(|(end, _)| name.ends_with(end)).map(|(_, values)| json!(values));
+    let schema = match (name, default) {
+        ("driver.mount", _) => json!({"type": "array", "items": {"type": "object", "additionalProperties": false,
+            "required": ["source"], "properties": {"source": {"type": "string"}, "destination": {"type": "string"},
+            "read_only": {"type": "boolean", "default": false}}}}),
+        (_, Some(toml::Value::Array(_))) => match choices {
+            Some(choices) => json!({"type": "array", "items": {"enum": choices}}),
+            None => json!({"type": "array", "items": {"type": "string"}}),
+        },
+        (_, Some(toml::Value::String(_))) => match choices {
+            Some(choices) => json!({"enum": choices}),
+            None => json!({"type": "string"}),
+        },
+        (_, Some(toml::Value::Boolean(_))) => json!({"type": "boolean"}),
+        (name, _) if name.contains("hang_seconds") => {
+            json!({"type": "integer", "minimum": 1, "maximum": HANG_SECONDS_MAX})
+        }
+        _ => json!({"type": "integer", "minimum": 0}),
+    };
+    schema.as_object().cloned().unwrap_or_default()
+}

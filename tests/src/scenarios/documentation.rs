@@ -1,0 +1,105 @@
+//! What the manual tells a person to type, typed on a host with a simulated GPU: every block that is marked `sh run`, page
+//! by page. Then what the supervisor answers is held against the socket's document.
+
+use super::{finish, start_tenants, wait_until_running};
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::host::{Container, Host};
+use crate::manual::{self, openapi};
+use crate::namespaces::{Inside, PATH};
+use gpool_protocol::LeaseView;
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a marked block begins with.
+const RUN: &str = "sh run";
+
+/// Types everything.
+pub fn run(inside: &Inside) -> Result<()> {
+    let host = Host::start(inside)?;
+    let outcome = type_everything(&host).and_then(|()| compare_answers(&host));
+    finish(host, outcome)
+}
+
+fn type_everything(host: &Host) -> Result<()> {
+    let mut blocks = 0;
+    for page in manual::pages()? {
+        let marked: Vec<&str> =
+            page.blocks.iter().filter(|block| block.info == RUN).map(|block| block.text.as_str()).collect();
+        if marked.is_empty() {
+            continue;
+        }
+        blocks += marked.len();
+        type_page(host, &page.name(), &marked.concat())?;
+        host.engine.remove_all_containers()?;
+        wait_for_room(host)?;
+    }
+    ensure(blocks >= 10, || format!("only {blocks} blocks of the manual are marked `{RUN}`"))
+}
+
+/// The blocks of a page are one script, so that a later one may use what an earlier one has set.
+fn type_page(host: &Host, page: &str, script: &str) -> Result<()> {
+    let mut shell = Command::new("/bin/bash");
+    shell.args(["-eux", "-c", script]).current_dir("/run").stdin(Stdio::null());
+    let path = format!("{}:{PATH}", host.stage.program("").display());
+    let output = shell.env("PATH", path).env("DOCKER_HOST", host.engine.address()).output().context("bash")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).join("\n");
+    Err(Failure::new(format!("{page}: what it tells to type ends with {}:\n{said}", output.status)))
+}
+
+/// The next page finds an empty GPU, kept places included.
+fn wait_for_room(host: &Host) -> Result<()> {
+    let deadline = Instant::now() + crate::host::HOLD + Duration::from_secs(5);
+    while !host.leases()?.is_empty() {
+        ensure(Instant::now() < deadline, || "leases of the last page do not end".to_owned())?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Every answer is as the document says, with a lease that works.
+fn compare_answers(host: &Host) -> Result<()> {
+    let document = openapi::document()?;
+    let tenants = start_tenants(host, &[("answered", "0.3", "4GiB", 500)])?;
+    wait_until_running(host, &tenants)?;
+    let client = host.client();
+    let mut wrong = Vec::new();
+    let mut compare = |method: &str, path: &str, answer: &Value| {
+        let schema = openapi::answer_schema(&document, method, path);
+        wrong.extend(openapi::defects(&document, schema, answer).into_iter().map(|it| format!("{method} {path}{it}")));
+    };
+    for operation in openapi::documented(&document) {
+        let (method, path) = operation.split_once(' ').unwrap_or_default();
+        let asked = path.replace("{id}", &tenants[0].id);
+        let answer: Value = match (method, path) {
+            (_, "/v1/events") => continue,
+            ("GET", _) => client.get(&asked)?,
+            ("PATCH", _) => client.patch(&asked, &serde_json::json!({"fraction_permille": 350, "class": "train"}))?,
+            // A lease for nobody would stay as long as this process does; a test looks at the message itself.
+            ("POST", "/v1/leases") => continue,
+            ("POST", "/v1/leases/{id}/bind") => bind(host, &tenants[0])?,
+            _ => client.post(&asked, &())?,
+        };
+        compare(method, path, &answer);
+    }
+    client.stream("/v1/events?after=0", |line| {
+        compare("GET", "/v1/events", &serde_json::from_str(line).unwrap_or_default());
+        true
+    })?;
+    let lease: LeaseView = host.lease_of(&tenants[0])?;
+    ensure(!lease.paused && lease.fraction_permille == 350, || format!("the operations had no effect: {lease:?}"))?;
+    let refused = client.get::<Value>("/v1/leases/nobody").err();
+    let refused = refused.and_then(|refusal| serde_json::to_value(refusal).ok()).unwrap_or_default();
+    let schema = serde_json::json!({"$ref": "#/components/schemas/Refusal"});
+    wrong.extend(openapi::defects(&document, &schema, &refused));
+    ensure(wrong.is_empty(), || format!("docs/reference/openapi.json is wrong:\n{}", wrong.join("\n")))
+}
+
+/// Said again by the same process it changes nothing.
+fn bind(host: &Host, container: &Container) -> Result<Value> {
+    let path = format!("/v1/leases/{}/bind", container.id);
+    Ok(host.client().post(&path, &serde_json::json!({"init_pid": container.init_pid}))?)
+}
