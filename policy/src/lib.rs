@@ -4,6 +4,8 @@
 //! * [`timeline`]: what a measured burst costs, also when bursts overlap;
 //! * [`admission`]: whether a share fits, and on which GPUs;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
+//! * [`mechanism`]: how a GPU is shared, or not;
+//! * [`mig`]: what a GPU can be divided into, and where;
 //! * [`honesty`]: whether a tenant reports all that the device has given it;
 //! * [`overlap`]: how much is believed of what tenants report for the same time;
 //! * [`promise`]: what a share is worth beside the tenants that are there.
@@ -17,6 +19,8 @@ pub mod admission;
 pub mod guard;
 pub mod honesty;
 pub mod identity;
+pub mod mechanism;
+pub mod mig;
 pub mod overlap;
 pub mod promise;
 pub mod slice;

@@ -4,6 +4,7 @@
 //! * [`scenario`] is read from a file;
 //! * [`run`](run()) runs one under a [`Design`](designs::Design) and answers with figures;
 //! * [`world`] is what runs: clients, device and a [`Gatekeeper`], from event to event;
+//! * [`mig_arrivals`]: MIG instances that come in random order, without time;
 //! * [`plot`] draws shares over time;
 //! * [`record`] keeps what the device's own meter shows, and [`measure`] is computed from nothing else.
 //!
@@ -17,6 +18,7 @@ pub mod delays;
 pub mod designs;
 mod gatekeeper;
 pub mod measure;
+pub mod mig_arrivals;
 pub mod plot;
 pub mod random;
 pub mod record;

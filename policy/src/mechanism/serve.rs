@@ -1,0 +1,283 @@
+//! Whether a host can serve a request by one mechanism, and where; if not, why not.
+
+use super::host::{Gpu, Host, MigInstance, Pool};
+use super::{Ask, Mechanism, Trust, Workload};
+use crate::mig::{Model, Placement, Profile, StartChoice};
+
+/// Kernels of a neighbour that are longer than this, in microseconds, keep answers waiting whatever the scheduler does:
+/// it is the time after which a silent tenant loses its turn.
+pub(super) const COARSE_BURST_US: u64 = 20_000;
+/// Promises of less than this, in milliseconds, do not bear such a neighbour.
+pub(super) const TIGHT_P99_MS: u32 = 100;
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On these GPUs.
+    Gpus(Vec<String>),
+    /// In an instance that is there.
+    Instance {
+        /// The GPU.
+        gpu: String,
+        /// The profile.
+        profile: &'static Profile,
+        /// Where the instance lies.
+        placement: Placement,
+    },
+    /// In an instance that is to be made.
+    NewInstance {
+        /// The GPU.
+        gpu: String,
+        /// The profile.
+        profile: &'static Profile,
+        /// Where it will lie.
+        placement: Placement,
+    },
+}
+
+/// Where `ask` can be served by `mechanism`, or why it cannot.
+pub(super) fn place(mechanism: Mechanism, ask: &Ask, host: &Host) -> Result<Place, String> {
+    if host.is_vgpu_guest && matches!(mechanism, Mechanism::Mig | Mechanism::SlicesInMig | Mechanism::Mps) {
+        return Err(format!("{mechanism}: the GPUs are virtual ones, which offer neither MIG nor MPS here"));
+    }
+    match mechanism {
+        Mechanism::Exclusive => whole(ask, host),
+        Mechanism::Mig => instance(ask, host),
+        Mechanism::SlicesInMig => inside_instance(ask, host),
+        Mechanism::Slices => {
+            if host.pool == Pool::TimeSlice {
+                return Err("slices: the pool is given over to the driver's time slices".to_owned());
+            }
+            shared(mechanism, ask, host, |gpu| neighbours_are_fine(ask, gpu))
+        }
+        Mechanism::Mps => {
+            if !host.has_mps {
+                return Err("MPS: it cannot be used on this host".to_owned());
+            }
+            if host.pool == Pool::TimeSlice {
+                return Err("MPS: the pool is given over to the driver's time slices".to_owned());
+            }
+            shared(mechanism, ask, host, |gpu| one_team(ask, gpu))
+        }
+        Mechanism::TimeSlice => {
+            if host.pool != Pool::TimeSlice {
+                return Err("driver time slices: the pool is not given over to them".to_owned());
+            }
+            shared(mechanism, ask, host, |_| Ok(()))
+        }
+    }
+}
+
+fn unhealthy(gpu: &Gpu) -> Result<(), String> {
+    if gpu.is_healthy { Ok(()) } else { Err(format!("{} is not healthy", gpu.key)) }
+}
+
+/// Of each GPU that will not do, why not; the first reason of all if none will.
+fn first_fit(
+    what: &str,
+    gpus: &[Gpu],
+    wanted: u16,
+    fits: impl Fn(&Gpu) -> Result<(), String>,
+) -> Result<Vec<String>, String> {
+    let judged: Vec<(&Gpu, Result<(), String>)> =
+        gpus.iter().map(|gpu| (gpu, unhealthy(gpu).and_then(|()| fits(gpu)))).collect();
+    let fitting: Vec<String> =
+        judged.iter().filter(|(_, fit)| fit.is_ok()).map(|(gpu, _)| gpu.key.clone()).take(wanted.into()).collect();
+    if fitting.len() == usize::from(wanted) {
+        return Ok(fitting);
+    }
+    let why: Vec<String> = judged.into_iter().filter_map(|(_, fit)| fit.err()).collect();
+    match why.is_empty() {
+        true => Err(format!("{what}: {wanted} GPUs are asked for, and there are {}", gpus.len())),
+        false => Err(format!("{what}: {}", why.join("; "))),
+    }
+}
+
+/// GPUs that serve several tenants as wholes.
+fn shared(
+    mechanism: Mechanism,
+    ask: &Ask,
+    host: &Host,
+    fits: impl Fn(&Gpu) -> Result<(), String>,
+) -> Result<Place, String> {
+    let has_room = |gpu: &Gpu| {
+        if gpu.mig.is_on {
+            return Err(format!("{} is divided with MIG", gpu.key));
+        }
+        if mechanism != Mechanism::TimeSlice && gpu.share_free_permille < ask.fraction_permille {
+            return Err(format!(
+                "{} has {} of the {} thousandths free",
+                gpu.key, gpu.share_free_permille, ask.fraction_permille
+            ));
+        }
+        let needed = ask.memory_on(gpu.memory_bytes);
+        if gpu.memory_free_bytes < needed && !(ask.is(super::Fact::Spill) && host.has_spill) {
+            return Err(format!("{} has {} of the {} MiB free", gpu.key, gpu.memory_free_bytes >> 20, needed >> 20));
+        }
+        fits(gpu)
+    };
+    // Where the least is left, as admission does: large rooms stay large.
+    let mut gpus = host.gpus.clone();
+    gpus.sort_by_key(|gpu| (gpu.share_free_permille, gpu.memory_free_bytes));
+    first_fit(mechanism.text(), &gpus, ask.gpus, has_room).map(Place::Gpus)
+}
+
+/// Whether the neighbours on a GPU leave an answer its time.
+pub(super) fn neighbours_are_fine(ask: &Ask, gpu: &Gpu) -> Result<(), String> {
+    let is_tight = ask.p99_ms.is_some_and(|p99_ms| p99_ms < TIGHT_P99_MS);
+    match gpu.longest_burst_us {
+        Some(burst_us) if is_tight && ask.workload == Workload::InferOnline && burst_us > COARSE_BURST_US => {
+            Err(format!("{} has neighbours whose kernels take {} ms", gpu.key, burst_us / 1000))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn one_team(ask: &Ask, gpu: &Gpu) -> Result<(), String> {
+    if ask.trust != Trust::SameTeam {
+        return Err("a server's clients have one fate, and the neighbours are of other teams".to_owned());
+    }
+    match gpu.teams.iter().find(|team| Some(*team) != ask.team.as_ref()) {
+        Some(other) => Err(format!("{} has leases of the team {other}", gpu.key)),
+        None => Ok(()),
+    }
+}
+
+fn whole(ask: &Ask, host: &Host) -> Result<Place, String> {
+    let is_nobodys = |gpu: &Gpu| {
+        if gpu.mig.is_on {
+            return Err(format!("{} is divided with MIG", gpu.key));
+        }
+        if gpu.leases > 0 {
+            return Err(format!("{} has {} lease{}", gpu.key, gpu.leases, if gpu.leases == 1 { "" } else { "s" }));
+        }
+        let needed = ask.memory_bytes.unwrap_or(0);
+        if gpu.memory_free_bytes < needed {
+            return Err(format!("{} has {} of the {} MiB free", gpu.key, gpu.memory_free_bytes >> 20, needed >> 20));
+        }
+        Ok(())
+    };
+    let mut islands: Vec<Option<u16>> = host.gpus.iter().map(|gpu| gpu.island).collect();
+    islands.sort_unstable();
+    islands.dedup();
+    // The smallest island that has enough of them, so that large ones stay whole.
+    let members =
+        |island: &Option<u16>| -> Vec<Gpu> { host.gpus.iter().filter(|gpu| gpu.island == *island).cloned().collect() };
+    let mut candidates: Vec<Vec<Gpu>> = islands.iter().map(members).collect();
+    candidates.sort_by_key(|gpus| (gpus.iter().filter(|gpu| is_nobodys(gpu).is_ok()).count(), gpus.len()));
+    let mut why = Vec::new();
+    for gpus in candidates {
+        match first_fit("whole GPUs", &gpus, ask.gpus, is_nobodys) {
+            Ok(keys) => return Ok(Place::Gpus(keys)),
+            Err(cause) => why.push(cause),
+        }
+    }
+    let separate = if islands.len() > 1 { " (on one NVLink island)" } else { "" };
+    Err(if why.is_empty() { "whole GPUs: there is no GPU".to_owned() } else { why.join("; ") + separate })
+}
+
+/// The smallest profile that has the compute and the memory, or the one that is asked for by name.
+pub(super) fn profile_for(ask: &Ask, model: &'static Model) -> Result<&'static Profile, String> {
+    if let Some(name) = &ask.profile {
+        return model.profile(name).ok_or_else(|| format!("{} has no profile {name}", model.name));
+    }
+    // Instances are measured by what they have of the whole board.
+    let needed_mib = ask.memory_bytes.unwrap_or(0).div_ceil(1 << 20);
+    let has_enough = |profile: &&Profile| {
+        u32::from(profile.compute_slices) * 1000 >= u32::from(model.compute_slices) * u32::from(ask.fraction_permille)
+            && u64::from(profile.memory_mib) >= needed_mib
+    };
+    let plain = model.profiles.iter().filter(|profile| profile.kind != crate::mig::ProfileKind::Media);
+    plain.filter(has_enough).min().ok_or_else(|| {
+        format!("no instance of {} has {} thousandths and {needed_mib} MiB", model.name, ask.fraction_permille)
+    })
+}
+
+fn instance(ask: &Ask, host: &Host) -> Result<Place, String> {
+    if ask.gpus > 1 {
+        return Err("MIG instance: a container gets one instance, and several GPUs are asked for".to_owned());
+    }
+    let mut why = Vec::new();
+    let mut new = None;
+    for gpu in &host.gpus {
+        match on_gpu(ask, host, gpu) {
+            Ok(Place::NewInstance { gpu, profile, placement }) => {
+                new.get_or_insert(Place::NewInstance { gpu, profile, placement });
+            }
+            Ok(place) => return Ok(place),
+            Err(cause) => why.push(cause),
+        }
+    }
+    new.ok_or_else(|| match why.is_empty() {
+        true => "MIG instance: there is no GPU".to_owned(),
+        false => format!("MIG instance: {}", why.join("; ")),
+    })
+}
+
+fn on_gpu(ask: &Ask, host: &Host, gpu: &Gpu) -> Result<Place, String> {
+    unhealthy(gpu)?;
+    let Some(model) = gpu.model.filter(|model| model.has_mig()) else {
+        return Err(format!("{} ({}) has no MIG", gpu.key, gpu.product));
+    };
+    let wanted = profile_for(ask, model)?;
+    let does = |one: &&MigInstance| {
+        let profile = one.instance.profile;
+        let is_named = ask.profile.is_none() || profile == wanted;
+        one.leases == 0
+            && one.team.as_ref().is_none_or(|team| Some(team) == ask.team.as_ref())
+            && is_named
+            && profile.compute_slices >= wanted.compute_slices
+            && profile.memory_mib >= wanted.memory_mib
+    };
+    if let Some(free) = gpu.mig.instances.iter().filter(does).min_by_key(|one| one.instance.profile) {
+        let Gpu { key, .. } = gpu;
+        let (profile, placement) = (free.instance.profile, free.instance.placement);
+        return Ok(Place::Instance { gpu: key.clone(), profile, placement });
+    }
+    let missing = format!("{} has no free instance of {wanted} or more", gpu.key);
+    if let Some(owner) = &gpu.mig.owner {
+        return Err(format!("{missing}, and {owner} divides it"));
+    }
+    if !host.window_is_open {
+        return Err(format!("{missing}, and its layout may not be changed outside a maintenance window"));
+    }
+    if !gpu.mig.is_on && gpu.leases > 0 {
+        return Err(format!("{missing}, and MIG cannot be turned on while it has leases"));
+    }
+    let mut layout = gpu.mig.layout(model);
+    match layout.add(model, wanted, StartChoice::Highest) {
+        Some(placement) => Ok(Place::NewInstance { gpu: gpu.key.clone(), profile: wanted, placement }),
+        None => Err(format!("{missing}, and no room for one beside {layout}")),
+    }
+}
+
+fn inside_instance(ask: &Ask, host: &Host) -> Result<Place, String> {
+    if ask.gpus > 1 {
+        return Err("slices inside a MIG instance: several GPUs are asked for".to_owned());
+    }
+    let healthy = host.gpus.iter().filter(|gpu| gpu.is_healthy);
+    let all = healthy.filter_map(|gpu| Some((gpu, gpu.model?)));
+    let all = all.flat_map(|(gpu, model)| gpu.mig.instances.iter().map(move |one| (gpu, model, one)));
+    let fits = |(_, model, one): &(&Gpu, &Model, &MigInstance)| {
+        let profile = one.instance.profile;
+        let is_theirs = match &one.team {
+            Some(team) => Some(team) == ask.team.as_ref(),
+            None => one.leases == 0 && ask.team.is_some(),
+        };
+        let free = u32::from(one.share_free_permille) * u32::from(profile.compute_slices);
+        let needed = u32::from(ask.fraction_permille) * u32::from(model.compute_slices);
+        let fits_memory = u64::from(profile.memory_mib) << 20 >= ask.memory_bytes.unwrap_or(0);
+        is_theirs && free >= needed && fits_memory
+    };
+    // The team's own before nobody's.
+    if let Some((gpu, _, one)) = all.filter(fits).min_by_key(|(_, _, one)| one.team.is_none()) {
+        let (gpu, profile, placement) = (gpu.key.clone(), one.instance.profile, one.instance.placement);
+        return Ok(Place::Instance { gpu, profile, placement });
+    }
+    Err(match &ask.team {
+        None => "slices inside a MIG instance: the request names no team that one could belong to".to_owned(),
+        Some(team) => {
+            format!("slices inside a MIG instance: no instance of the team {team} has the share and the memory free")
+        }
+    })
+}
