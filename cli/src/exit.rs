@@ -59,8 +59,11 @@ impl From<ErrorCode> for ExitStatus {
             | ErrorCode::RequestKeyUnknown
             | ErrorCode::RequestFeatureMissing
             | ErrorCode::RequestNotAllowedFromEnv
-            | ErrorCode::RequestNotAllowed => ExitStatus::Usage,
-            ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoGpu => ExitStatus::NoCapacity,
+            | ErrorCode::RequestNotAllowed
+            | ErrorCode::LayoutNotPossible => ExitStatus::Usage,
+            ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoGpu | ErrorCode::NoMechanism => {
+                ExitStatus::NoCapacity
+            }
             ErrorCode::LeaseUnknown => ExitStatus::NotFound,
             ErrorCode::LeaseConflict => ExitStatus::Conflict,
             ErrorCode::NotPermitted => ExitStatus::NotPermitted,

@@ -160,7 +160,7 @@ fn enforcement_cell(row: &LeaseRow) -> String {
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 20] = [
+    const HEADER: [&str; 21] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -181,6 +181,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "team",
         "paused",
         "uncounted_calls",
+        "mechanism",
     ];
     csv(
         &HEADER,
@@ -206,6 +207,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.team.clone().unwrap_or_default(),
                 lease.paused.to_string(),
                 lease.uncounted_calls.to_string(),
+                lease.mechanism.to_string(),
             ]
         }),
     )
@@ -256,6 +258,7 @@ mod tests {
             gpu_uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
             gpus: Vec::new(),
             fraction_permille,
+            mechanism: Default::default(),
             limit_permille: None,
             class: Class::Batch,
             priority: Priority::Guaranteed,

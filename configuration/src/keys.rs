@@ -146,6 +146,8 @@ pub struct Policy {
     /// The group whose members may start leased containers without root, as podman does for them; empty: nobody. They may
     /// ask for what `env` may.
     pub rootless_group: String,
+    /// Whether containers may ask for `mode=timeslice`: the driver's own time slices, with neither share nor cap.
+    pub timeslice: bool,
     /// What a container's environment may ask for.
     pub env: EnvPolicy,
 }
@@ -156,6 +158,7 @@ impl Default for Policy {
         Self {
             classes: vec![Latency, Batch, Notebook, Train],
             unenforced: false,
+            timeslice: false,
             rootless_group: String::new(),
             env: EnvPolicy::default(),
         }

@@ -27,12 +27,58 @@ pub struct GpuCapacity {
     pub fraction_leased_permille: u16,
     /// Sum of the memory caps of its leases.
     pub memory_leased_bytes: u64,
+    /// Leases on it, by how they use it.
+    pub users: Users,
+}
+
+/// How a lease uses its GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Use {
+    /// In turns with others, by share and cap.
+    #[default]
+    Sliced,
+    /// Alone.
+    Whole,
+    /// Beside others as the driver lets them, without share and cap.
+    TimeSliced,
+}
+
+/// Who is on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Users {
+    /// Leases that share it by turns.
+    pub sliced: u32,
+    /// Leases that have all of it: one at most.
+    pub whole: u32,
+    /// Leases in the driver's time slices.
+    pub time_sliced: u32,
+    /// Processes without a lease.
+    pub outside: u32,
+}
+
+impl Users {
+    /// Whom `wanted` cannot be beside, in words; none if there is nobody of that kind.
+    #[must_use]
+    pub fn in_the_way_of(&self, wanted: Use) -> Option<&'static str> {
+        let sliced = (self.sliced > 0).then_some("containers that share it by slices");
+        let whole = (self.whole > 0).then_some("a container that has all of it");
+        let time_sliced = (self.time_sliced > 0).then_some("containers in the driver's time slices");
+        let outside = (self.outside > 0).then_some("processes without a lease");
+        match wanted {
+            Use::Sliced => whole.or(time_sliced),
+            Use::Whole => whole.or(sliced).or(time_sliced).or(outside),
+            Use::TimeSliced => whole.or(sliced),
+        }
+    }
 }
 
 impl GpuCapacity {
     /// Compute that is not leased.
     #[must_use]
     pub fn share_free_permille(&self) -> u16 {
+        if self.users.in_the_way_of(Use::Sliced).is_some() {
+            return 0;
+        }
         WHOLE_PERMILLE.saturating_sub(self.fraction_leased_permille)
     }
 
@@ -74,15 +120,18 @@ pub struct Demand {
     pub priority: Priority,
     /// Number of GPUs, all or none; 0 is taken as 1.
     pub gpus: usize,
+    /// How it uses them.
+    pub usage: Use,
 }
 
 impl Demand {
     /// The part of the share that has to be free: only guarantees take capacity.
     #[must_use]
     pub fn guaranteed_permille(&self) -> u16 {
-        match self.priority {
-            Priority::Guaranteed => self.fraction_permille,
-            Priority::Burst | Priority::Scavenger => 0,
+        match (self.usage, self.priority) {
+            (Use::TimeSliced, _) | (_, Priority::Burst | Priority::Scavenger) => 0,
+            (Use::Whole, _) => WHOLE_PERMILLE,
+            (Use::Sliced, Priority::Guaranteed) => self.fraction_permille,
         }
     }
 
@@ -99,7 +148,7 @@ impl Demand {
     }
 
     fn check_fraction(&self) -> Result<(), Refusal> {
-        if (1..=WHOLE_PERMILLE).contains(&self.fraction_permille) {
+        if self.usage != Use::Sliced || (1..=WHOLE_PERMILLE).contains(&self.fraction_permille) {
             return Ok(());
         }
         Err(Refusal::Fraction { asked_permille: self.fraction_permille })
@@ -139,6 +188,9 @@ pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal
     if wanted > gpus.len() {
         return Err(Refusal::TooFewGpus { asked: wanted, present: gpus.len() });
     }
+    if demand.usage != Use::Sliced {
+        return place_unbounded(gpus, demand, wanted);
+    }
     let fit = |(index, gpu): (usize, &GpuCapacity)| {
         let memory_bytes = demand.memory_bytes(gpu.memory_total_bytes);
         let share_left = gpu.share_free_permille().checked_sub(demand.guaranteed_permille())?;
@@ -155,6 +207,22 @@ pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal
     let memory_bytes = fitting.iter().map(|(_, _, bytes)| *bytes).min().unwrap_or(0);
     let mut indices: Vec<usize> = fitting.iter().map(|(_, index, _)| *index).collect();
     indices.sort_unstable();
+    Ok(Placement { indices, memory_bytes })
+}
+
+/// GPUs without share and cap: the ones on which nobody is in the way, by key. All their memory may be used.
+fn place_unbounded(gpus: &[GpuCapacity], demand: &Demand, wanted: usize) -> Result<Placement, Refusal> {
+    let in_the_way = |gpu: &GpuCapacity| gpu.users.in_the_way_of(demand.usage);
+    let mut free: Vec<usize> = (0..gpus.len()).filter(|index| in_the_way(&gpus[*index]).is_none()).collect();
+    // Whole GPUs stay whole for whom they are asked: time slices go where there are some already.
+    free.sort_by_key(|index| (std::cmp::Reverse(gpus[*index].users.time_sliced), gpus[*index].key.clone()));
+    if free.len() < wanted {
+        let taken = gpus.iter().filter_map(|gpu| Some((gpu.key.clone(), in_the_way(gpu)?))).collect();
+        return Err(Refusal::Taken { gpus: wanted, free: free.len(), taken });
+    }
+    let mut indices = free[..wanted].to_vec();
+    indices.sort_unstable();
+    let memory_bytes = indices.iter().map(|index| gpus[*index].memory_total_bytes).min().unwrap_or(0);
     Ok(Placement { indices, memory_bytes })
 }
 

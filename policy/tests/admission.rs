@@ -1,7 +1,7 @@
 //! Placement never sells anything twice, and refuses with the numbers.
 
 use gpool_policy::admission::{
-    Demand, GpuCapacity, Held, MemoryDemand, Placement, Refusal, WHOLE_PERMILLE, check_update, place,
+    Demand, GpuCapacity, Held, MemoryDemand, Placement, Refusal, Use, Users, WHOLE_PERMILLE, check_update, place,
 };
 use gpool_policy::slice::Priority;
 use proptest::prelude::*;
@@ -15,11 +15,12 @@ fn gpu(key: &str, share: u16, memory_gib: u64) -> GpuCapacity {
         memory_foreign_bytes: GIB,
         fraction_leased_permille: share,
         memory_leased_bytes: memory_gib * GIB,
+        users: Users::default(),
     }
 }
 
 fn demand(fraction_permille: u16, memory: MemoryDemand) -> Demand {
-    Demand { fraction_permille, memory, priority: Priority::Guaranteed, gpus: 1 }
+    Demand { fraction_permille, memory, priority: Priority::Guaranteed, gpus: 1, usage: Use::Sliced }
 }
 
 fn index(placed: Result<Placement, Refusal>) -> Result<usize, Refusal> {
@@ -139,7 +140,7 @@ fn any_demand() -> impl Strategy<Value = Demand> {
     ];
     (0..1100u16, memory, 0..4u8, 0..4usize).prop_map(|(fraction_permille, memory, burst, gpus)| {
         let priority = if burst == 0 { Priority::Burst } else { Priority::Guaranteed };
-        Demand { fraction_permille, memory, priority, gpus }
+        Demand { fraction_permille, memory, priority, gpus, usage: Use::Sliced }
     })
 }
 
@@ -201,4 +202,32 @@ proptest! {
             }
         }
     }
+}
+
+/// Who is there decides, not how much of the share or the memory is left.
+#[test]
+fn whole_gpus_and_time_slices_keep_away_from_whom_they_cannot_be_beside() {
+    let with = |key: &str, users| GpuCapacity { users, ..gpu(key, 0, 0) };
+    let asked = |usage, gpus| Demand { usage, gpus, ..demand(1000, MemoryDemand::Absent) };
+    let none = Users::default();
+    let gpus = [
+        with("sliced", Users { sliced: 1, ..none }),
+        with("whole", Users { whole: 1, ..none }),
+        with("time", Users { time_sliced: 2, ..none }),
+        with("outside", Users { outside: 1, ..none }),
+        with("nobody", none),
+    ];
+    let indices = |usage, count| place(&gpus, &asked(usage, count)).map(|placed| placed.indices);
+    assert_eq!(indices(Use::Whole, 1), Ok(vec![4]));
+    assert_eq!(indices(Use::TimeSliced, 1), Ok(vec![2]), "beside others of its kind, so that a whole one stays whole");
+    assert_eq!(indices(Use::TimeSliced, 2), Ok(vec![2, 4]));
+    let Err(Refusal::Taken { free: 1, taken, .. }) = place(&gpus, &asked(Use::Whole, 2)) else {
+        panic!("two are not free")
+    };
+    assert_eq!(taken.len(), 4, "{taken:?}");
+    assert_eq!(taken[3], ("outside".to_owned(), "processes without a lease"));
+    let shares: Vec<u16> = gpus.iter().map(GpuCapacity::share_free_permille).collect();
+    assert_eq!(shares, [1000, 0, 0, 1000, 1000], "no share is sold of a GPU that is not sliced");
+    let placed = place(&gpus, &asked(Use::Whole, 1)).map(|placed| placed.memory_bytes);
+    assert_eq!(placed, Ok(24 * GIB), "all of it");
 }

@@ -88,7 +88,7 @@ impl fmt::Display for Priority {
     }
 }
 
-fn word<T: Copy>(text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
+pub(crate) fn word<T: Copy>(text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
     let found = all.iter().copied().find(|one| name(*one) == text.trim());
     found.ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|one| name(*one)).collect();

@@ -28,12 +28,16 @@ pub enum ErrorCode {
     RequestNotAllowedFromEnv,
     #[serde(rename = "GPOOL-E105")]
     RequestNotAllowed,
+    #[serde(rename = "GPOOL-E106")]
+    LayoutNotPossible,
     #[serde(rename = "GPOOL-E201")]
     ShareNotFree,
     #[serde(rename = "GPOOL-E202")]
     MemoryNotFree,
     #[serde(rename = "GPOOL-E203")]
     NoGpu,
+    #[serde(rename = "GPOOL-E204")]
+    NoMechanism,
     #[serde(rename = "GPOOL-E301")]
     LeaseUnknown,
     #[serde(rename = "GPOOL-E302")]
@@ -65,9 +69,11 @@ impl ErrorCode {
             ErrorCode::RequestFeatureMissing => "GPOOL-E103",
             ErrorCode::RequestNotAllowedFromEnv => "GPOOL-E104",
             ErrorCode::RequestNotAllowed => "GPOOL-E105",
+            ErrorCode::LayoutNotPossible => "GPOOL-E106",
             ErrorCode::ShareNotFree => "GPOOL-E201",
             ErrorCode::MemoryNotFree => "GPOOL-E202",
             ErrorCode::NoGpu => "GPOOL-E203",
+            ErrorCode::NoMechanism => "GPOOL-E204",
             ErrorCode::LeaseUnknown => "GPOOL-E301",
             ErrorCode::LeaseConflict => "GPOOL-E302",
             ErrorCode::ShimNotOnTop => "GPOOL-E303",

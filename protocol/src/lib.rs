@@ -14,6 +14,7 @@ mod error;
 mod explanation;
 mod guarded;
 mod identity;
+mod mechanism;
 mod messages;
 mod quantity;
 mod request;
@@ -26,6 +27,7 @@ pub use error::{ErrorBody, ErrorCode};
 pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};
 pub use guarded::{GuardedProcess, MappedLibrary};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId};
+pub use mechanism::{Isolation, Mechanism, Mode};
 pub use messages::{
     BindRequest, Edit, Event, EventKind, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,
     LeaseView, SupervisorInfo,

@@ -20,6 +20,7 @@
 
 use crate::class::{Class, Priority};
 use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId};
+use crate::mechanism::Mechanism;
 use crate::request::Request;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +54,9 @@ pub struct LeaseGranted {
     /// All GPUs of a lease on several, in the order in which the container sees them; empty for one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_uuids: Vec<GpuUuid>,
+    /// What it is. A supervisor that knows of slices alone does not say.
+    #[serde(default)]
+    pub mechanism: Mechanism,
     /// What must change in config.json, in this order.
     pub edits: Vec<Edit>,
 }
@@ -169,6 +173,9 @@ pub struct LeaseView {
     pub gpus: Vec<LeaseGpuView>,
     /// Share of each GPU, permille.
     pub fraction_permille: u16,
+    /// How it has that.
+    #[serde(default)]
+    pub mechanism: Mechanism,
     /// The most that it may have of each GPU, permille.
     #[serde(default)]
     pub limit_permille: Option<u16>,
@@ -209,7 +216,7 @@ pub struct LeaseView {
     pub init_pid: Option<HostPid>,
     /// Its cgroup on the host, once bound.
     pub cgroup: Option<String>,
-    /// How strongly the share is enforced: `co-operative`; `bypassed` while a process of it uses a GPU past the shims;
+    /// How strongly the share is enforced: `hardware` for whole GPUs; `none` for the driver's time slices; `co-operative`; `bypassed` while a process of it uses a GPU past the shims;
     /// `unenforced` for a container that is not confined.
     pub enforcement: String,
     /// Entry points of the container's driver that count and that its shims do not answer: calls of them are not

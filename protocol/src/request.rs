@@ -2,6 +2,7 @@
 
 use crate::class::{Class, Priority};
 use crate::error::{ErrorBody, ErrorCode};
+use crate::mechanism::{Isolation, Mode};
 use crate::quantity::{MemoryCap, format_permille, parse_permille};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,10 +13,9 @@ pub const ANNOTATION_PREFIX: &str = "gpool.io/";
 pub const ENV_PREFIX: &str = "GPOOL_";
 
 /// Keys whose feature works today, in the order of the documentation.
-const LANDED: [&str; 8] = ["fraction", "limit", "memory", "gpus", "mode", "class", "priority", "team"];
+const LANDED: [&str; 9] = ["fraction", "limit", "memory", "gpus", "mode", "isolation", "class", "priority", "team"];
 /// Keys that the grammar knows and that are refused by name until their feature lands.
-const PLANNED: [&str; 8] =
-    ["model", "min-memory", "mig-profile", "isolation", "project", "cost-center", "wait", "profile"];
+const PLANNED: [&str; 7] = ["model", "min-memory", "mig-profile", "project", "cost-center", "wait", "profile"];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
 
@@ -30,8 +30,14 @@ pub type RequestError = ErrorBody;
 /// What a container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Share of each of its GPUs' compute, in permille (10 to 1000).
+    /// Share of each of its GPUs' compute, in permille (10 to 1000); 1000 for whole GPUs, 0 for the driver's time slices.
     pub fraction_permille: u16,
+    /// How it is to get that.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mode: Mode,
+    /// What has to keep its neighbours apart; absent: anything will do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
     /// The most that it may have of each GPU, in permille, not below the fraction; absent: idle time may be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_permille: Option<u16>,
@@ -117,16 +123,28 @@ impl Request {
         for (key, entry) in &entries {
             refuse_what_has_not_landed(key, entry)?;
         }
-        let Some(fraction) = entries.get("fraction") else {
-            let present: Vec<&str> = entries.values().map(|entry| entry.written_as.as_str()).collect();
-            return Err(ErrorBody::new(
-                ErrorCode::RequestInvalid,
-                format!("{} given, but no fraction", present.join(", ")),
-                "add GPOOL_FRACTION or the annotation gpool.io/fraction, for example 0.3",
-            ));
+        let isolation =
+            entries.get("isolation").map(|entry| told(entry, Isolation::parse(&entry.value))).transpose()?;
+        // Without either it is a share, as it always was; isolation is for the table to find a mechanism for.
+        let unnamed = if isolation.is_some() { Mode::Auto } else { Mode::Slice };
+        let mode = entries.get("mode").map_or(Ok(unnamed), |entry| told(entry, Mode::parse(&entry.value)))?;
+        let fraction_permille = match (entries.get("fraction"), mode) {
+            (Some(fraction), _) => permille(fraction)?,
+            (None, Mode::Exclusive) => 1000,
+            (None, Mode::TimeSlice) => 0,
+            (None, Mode::Auto | Mode::Slice) => {
+                let present: Vec<&str> = entries.values().map(|entry| entry.written_as.as_str()).collect();
+                return Err(ErrorBody::new(
+                    ErrorCode::RequestInvalid,
+                    format!("{} given, but no fraction", present.join(", ")),
+                    "add GPOOL_FRACTION or the annotation gpool.io/fraction, for example 0.3",
+                ));
+            }
         };
         let request = Self {
-            fraction_permille: permille(fraction)?,
+            fraction_permille,
+            mode,
+            isolation,
             limit_permille: entries.get("limit").map(permille).transpose()?,
             memory: entries.get("memory").map(|entry| told(entry, MemoryCap::parse(&entry.value))).transpose()?,
             gpus: entries.get("gpus").map_or(Ok(1), |entry| told(entry, parse_gpus(&entry.value)))?,
@@ -149,7 +167,8 @@ impl Request {
     /// Names the first value that does not, and what it may be.
     pub fn check(&self) -> Result<(), RequestError> {
         let wrong = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::RequestInvalid, message, remedy));
-        if !(10..=1000).contains(&self.fraction_permille) {
+        self.check_unbounded()?;
+        if self.mode != Mode::TimeSlice && !(10..=1000).contains(&self.fraction_permille) {
             return wrong(
                 format!("a fraction of {} cannot be", format_permille(self.fraction_permille.into())),
                 "ask for a share between 0.01 and 1",
@@ -163,6 +182,34 @@ impl Request {
             Some(Err(cause)) => wrong("the team's name is not valid".into(), &cause),
             _ => Ok(()),
         }
+    }
+}
+
+impl Request {
+    /// Nothing bounds who has whole GPUs, or takes part in the driver's time slices: there is nothing to ask for.
+    fn check_unbounded(&self) -> Result<(), RequestError> {
+        let whole = match self.mode {
+            Mode::Auto | Mode::Slice => return Ok(()),
+            Mode::Exclusive => 1000,
+            Mode::TimeSlice => 0,
+        };
+        let key = match self {
+            _ if self.fraction_permille != whole => "fraction",
+            _ if self.limit_permille.is_some() => "limit",
+            _ if self.memory.is_some() => "memory",
+            _ if self.priority != Priority::Guaranteed => "priority",
+            _ if self.mode == Mode::TimeSlice
+                && self.isolation.is_some_and(|isolation| isolation > Isolation::Shared) =>
+            {
+                "isolation"
+            }
+            _ => return Ok(()),
+        };
+        Err(ErrorBody::new(
+            ErrorCode::RequestInvalid,
+            format!("{key} does not go with mode={}, which has no share and no cap", self.mode.text()),
+            format!("leave {key} out, or ask for mode=slice"),
+        ))
     }
 }
 
@@ -288,7 +335,8 @@ fn refuse_unknown(key: &str, written_as: &str) -> Result<(), RequestError> {
 /// Keys with a single value that works today are checked here, so that nothing is silently ignored.
 fn refuse_what_has_not_landed(key: &str, entry: &Entry) -> Result<(), RequestError> {
     let accepted: &[&str] = match key {
-        "mode" => &["auto", "slice"],
+        "mode" if !["mps", "mig"].contains(&entry.value.trim()) => return Ok(()),
+        "mode" => &["auto", "slice", "exclusive", "timeslice"],
         planned if PLANNED.contains(&planned) => &[],
         _ => return Ok(()),
     };
@@ -320,163 +368,4 @@ fn edit_distance(a: &str, b: &str) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(annotations: &[(&str, &str)], env: &[&str], name: Option<&str>) -> Result<Option<Request>, RequestError> {
-        let annotations = annotations.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        let env: Vec<String> = env.iter().map(|s| s.to_string()).collect();
-        let allow = ["fraction", "memory", "limit", "gpus", "class"].map(String::from);
-        Request::read(RequestSource {
-            annotations: &annotations,
-            env: &env,
-            env_allow: &allow,
-            container_name: name,
-            annotations_from_image: false,
-        })
-    }
-
-    fn share(fraction_permille: u16) -> Request {
-        Request {
-            fraction_permille,
-            limit_permille: None,
-            memory: None,
-            gpus: 1,
-            class: Class::Batch,
-            priority: Priority::Guaranteed,
-            team: None,
-        }
-    }
-
-    #[test]
-    fn no_key_is_no_request() {
-        assert_eq!(read(&[("other.io/fraction", "1"), ("gpool.io/injected", "x")], &["PATH=/bin"], None), Ok(None));
-    }
-
-    #[test]
-    fn an_annotation_wins_over_env_and_the_containers_own_over_the_pods() {
-        let env = ["GPOOL_FRACTION=0.3", "GPOOL_MEMORY=4GiB"];
-        let got = read(&[("gpool.io/fraction", "0.5")], &env, None).unwrap().unwrap();
-        assert_eq!(got, Request { memory: Some(MemoryCap::Bytes(4 << 30)), ..share(500) });
-        let pod = [("gpool.io/fraction", "0.5"), ("gpool.io/fraction.web", "0.2"), ("gpool.io/fraction.db", "0.1")];
-        assert_eq!(read(&pod, &[], Some("web")).unwrap().unwrap().fraction_permille, 200);
-        assert_eq!(read(&pod, &[], Some("other")).unwrap().unwrap().fraction_permille, 500);
-    }
-
-    #[test]
-    fn annotations_that_an_image_may_carry_are_bounded_like_env() {
-        let allow = ["fraction".to_owned()];
-        let read = |pairs: &[(&str, &str)]| {
-            let annotations = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-            let source = RequestSource {
-                annotations: &annotations,
-                env: &[],
-                env_allow: &allow,
-                container_name: Some("web"),
-                annotations_from_image: true,
-            };
-            Request::read(source)
-        };
-        assert_eq!(read(&[("gpool.io/fraction", "0.3")]).unwrap().unwrap(), share(300));
-        for key in ["gpool.io/priority", "gpool.io/team", "gpool.io/memory", "gpool.io/priority.web"] {
-            let error = read(&[("gpool.io/fraction", "0.3"), (key, "burst")]).unwrap_err();
-            assert_eq!(error.code, ErrorCode::RequestNotAllowedFromEnv, "{error}");
-            assert!(error.message.contains(key), "{error}");
-        }
-        let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/isolation", "x")]).unwrap_err();
-        assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
-    }
-
-    #[test]
-    fn the_last_of_two_equal_env_names_counts() {
-        assert_eq!(
-            read(&[], &["GPOOL_FRACTION=1", "GPOOL_FRACTION=0.3"], None).unwrap().unwrap().fraction_permille,
-            300
-        );
-    }
-
-    #[test]
-    fn refusals_name_the_key_and_the_remedy() {
-        let typo = read(&[("gpool.io/fractoin", "0.3")], &[], None).unwrap_err();
-        assert_eq!(typo.code, ErrorCode::RequestKeyUnknown);
-        assert!(typo.to_string().contains("did you mean fraction?"), "{typo}");
-        let value = read(&[], &["GPOOL_FRACTION=1.5"], None).unwrap_err();
-        assert!(value.to_string().contains("GPOOL_FRACTION=\"1.5\""), "{value}");
-        let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/wait", "5m")], &[], None).unwrap_err();
-        assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
-        let env = read(&[], &["GPOOL_FRACTION=0.3", "GPOOL_PRIORITY=guaranteed"], None).unwrap_err();
-        assert_eq!(env.code, ErrorCode::RequestNotAllowedFromEnv);
-        let memory_only = read(&[], &["GPOOL_MEMORY=4GiB"], None).unwrap_err();
-        assert!(memory_only.to_string().contains("no fraction"), "{memory_only}");
-    }
-
-    #[test]
-    fn every_key_that_works_is_read() {
-        let annotations = [("gpool.io/priority", "burst"), ("gpool.io/team", "vision-2"), ("gpool.io/mode", "slice")];
-        let env = ["GPOOL_FRACTION=0.25", "GPOOL_LIMIT=0.5", "GPOOL_GPUS=4", "GPOOL_CLASS=latency"];
-        let want = Request {
-            limit_permille: Some(500),
-            gpus: 4,
-            class: Class::Latency,
-            priority: Priority::Burst,
-            team: Some("vision-2".into()),
-            ..share(250)
-        };
-        assert_eq!(read(&annotations, &env, None).unwrap(), Some(want));
-    }
-
-    #[test]
-    fn values_out_of_range_are_refused_with_the_key_and_the_range() {
-        for (key, value, want) in [
-            ("limit", "0.2", "between the fraction and 1"),
-            ("limit", "1.2", "between 0.01 and 1"),
-            ("gpus", "0", "between 1 and 16"),
-            ("gpus", "17", "between 1 and 16"),
-            ("gpus", "+2", "between 1 and 16"),
-            ("class", "fast", "latency, batch, notebook, train"),
-            ("priority", "high", "guaranteed, burst, scavenger"),
-            ("team", "", "a letter or digit first"),
-            ("team", "../etc", "a letter or digit first"),
-            ("team", "a b", "letters, digits"),
-        ] {
-            let key = format!("gpool.io/{key}");
-            let error = read(&[("gpool.io/fraction", "0.3"), (&key, value)], &[], None).unwrap_err();
-            assert_eq!(error.code, ErrorCode::RequestInvalid, "{error}");
-            assert!(error.to_string().contains(want), "{error}");
-        }
-        assert!(parse_team(&"a".repeat(63)).is_ok() && parse_team(&"a".repeat(64)).is_err());
-    }
-
-    #[test]
-    fn older_peers_are_understood_and_understand() {
-        let old = r#"{"fraction_permille":300,"memory":{"bytes":4294967296}}"#;
-        let request: Request = serde_json::from_str(old).unwrap();
-        assert_eq!(request, Request { memory: Some(MemoryCap::Bytes(4 << 30)), ..share(300) });
-        assert_eq!(serde_json::to_string(&request).unwrap(), old, "what an older supervisor knows is all there is");
-    }
-
-    #[test]
-    fn what_came_over_the_socket_is_checked_again() {
-        let wrong = [
-            share(9),
-            share(1001),
-            Request { limit_permille: Some(299), ..share(300) },
-            Request { gpus: 0, ..share(300) },
-            Request { team: Some("a/b".into()), ..share(300) },
-        ];
-        assert!(share(300).check().is_ok());
-        for request in wrong {
-            assert_eq!(request.check().unwrap_err().code, ErrorCode::RequestInvalid, "{request:?}");
-        }
-    }
-
-    #[test]
-    fn no_refusal_holds_a_phrase_that_engines_turn_into_something_else() {
-        for error in
-            [read(&[("gpool.io/x", "1")], &[], None), read(&[], &["GPOOL_FRACTION=no such file or directory"], None)]
-        {
-            let text = error.unwrap_err();
-            assert!(!text.message.contains("permission denied"), "{text}");
-        }
-    }
-}
+mod tests;

@@ -6,7 +6,9 @@ use crate::edits;
 use crate::image::Image;
 use crate::spec::{self, Described};
 use gpool_configuration::{Compat, Configuration};
-use gpool_protocol::{Client, ContainerId, Edit, ErrorBody, ErrorCode, LeaseGranted, LeaseId, LeaseRequest, Request};
+use gpool_protocol::{
+    Client, ContainerId, Edit, ErrorBody, ErrorCode, LeaseGranted, LeaseId, LeaseRequest, Mechanism, Mode, Request,
+};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -76,6 +78,7 @@ pub fn lease_into(
     if configuration.driver.compat == Compat::Image {
         compat::prefer_image(&mut granted.edits, &image);
     }
+    check_mechanism(asked.request.mode, granted.mechanism).inspect_err(|_| leased.give_back())?;
     edits::apply(spec, &image, &leased.lease, &granted.edits).inspect_err(|_| leased.give_back())?;
     Ok(Some(leased))
 }
@@ -102,6 +105,24 @@ fn require_reach(edits: &[Edit]) -> Result<(), ErrorBody> {
     }
 }
 
+/// A supervisor that is older than this wrapper takes every request for one of a share.
+fn check_mechanism(mode: Mode, granted: Mechanism) -> Result<(), ErrorBody> {
+    let is_asked = match mode {
+        Mode::Auto => true,
+        Mode::Slice => granted == Mechanism::Slice,
+        Mode::Exclusive => granted == Mechanism::Exclusive,
+        Mode::TimeSlice => granted == Mechanism::TimeSlice,
+    };
+    if is_asked {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::MessageInvalid,
+        format!("mode={} was asked for, and the supervisor granted mode={granted}", mode.text()),
+        "restart gpool-supervisor, which is of another version than this wrapper",
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,5 +135,14 @@ mod tests {
         let error = require_reach(&[mount("/etc"), mount("/proc/no/such/region")]).unwrap_err();
         assert_presentable(&error);
         assert!(error.message.contains("/proc/no/such/region"), "{error}");
+    }
+
+    #[test]
+    fn another_mechanism_than_the_one_that_was_asked_for_is_not_taken() {
+        let error = check_mechanism(Mode::Exclusive, Mechanism::default()).unwrap_err();
+        assert_presentable(&error);
+        assert!(check_mechanism(Mode::TimeSlice, Mechanism::Exclusive).is_err());
+        assert_eq!(check_mechanism(Mode::Auto, Mechanism::Exclusive), Ok(()));
+        assert_eq!(check_mechanism(Mode::Slice, Mechanism::Slice), Ok(()));
     }
 }

@@ -33,7 +33,7 @@ pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMa
 fn promises(leases: &Leases, gpu: usize) -> Vec<Promise> {
     let book = leases.book();
     let here = book.leases.values().filter(|lease| lease.place_of(gpu).is_some()).map(|lease| Promise {
-        cap_bytes: lease.record.memory_cap_bytes,
+        cap_bytes: lease.record.promised_bytes(),
         processes: (lease.processes.values().map(|process| process.watched.name))
             .chain(lease.dead.values().map(|dead| dead.name))
             .collect(),
@@ -41,7 +41,7 @@ fn promises(leases: &Leases, gpu: usize) -> Vec<Promise> {
     });
     let uuid = &leases.gpus[gpu].uuid;
     let stranded = book.stranded.iter().filter(|record| record.gpus().contains(uuid)).map(|record| Promise {
-        cap_bytes: record.memory_cap_bytes,
+        cap_bytes: record.promised_bytes(),
         processes: record.processes.iter().map(|process| process.process).collect(),
         cgroup: record.cgroup.clone(),
     });

@@ -63,6 +63,14 @@ impl Occupants {
         }
     }
 
+    /// How many processes NVML last listed on GPU `gpu`, of those that `is_alive` still finds.
+    pub fn living(&self, gpu: usize, is_alive: impl Fn(HostPid) -> bool) -> u32 {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed = state.gpus.get(gpu).and_then(Option::as_ref).map(|look| look.listed.keys().copied());
+        let count = listed.into_iter().flatten().filter(|pid| is_alive(*pid)).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
     /// Asks for a look now.
     pub fn ask(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_asked = true;
@@ -108,6 +116,7 @@ mod tests {
         occupants.note(0, died + Duration::from_millis(3), listed(8, None));
         assert!(occupants.has_let_go(0, process, died));
         assert!(!occupants.has_let_go(1, process, died), "another GPU");
+        assert_eq!((occupants.living(0, |_| true), occupants.living(0, |pid| pid == process.pid)), (1, 0));
     }
 
     #[test]

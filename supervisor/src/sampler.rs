@@ -8,7 +8,7 @@ use crate::device::{NvmlInventory, Occupancy};
 use crate::foreign;
 use crate::gatekeeper::Statistics;
 use crate::guard::Guard;
-use crate::lease::{Holding, Leases, members};
+use crate::lease::{Holding, Leases, Members, members};
 use crate::procfs;
 use crate::refusals;
 use crate::region::Report;
@@ -27,6 +27,7 @@ pub fn sample(leases: &Leases, inventory: &NvmlInventory, mut costs: ContextCost
         let occupancies = note_memory(leases, inventory, &mut costs);
         let members = members(leases);
         guard.look(leases, &members, &occupancies);
+        note_seen_memory(leases, &members, &occupancies);
         let statistics = leases.gatekeeper.statistics();
         note_charges(leases, &statistics);
         auditor.look(leases, &members, inventory, &statistics);
@@ -79,6 +80,18 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
     claims
 }
 
+/// Who has no shims reports no memory: what NVML says of its processes is noted.
+fn note_seen_memory(leases: &Leases, members: &Members, occupancies: &[Option<Occupancy>]) {
+    let mut book = leases.book();
+    for lease in book.leases.values_mut().filter(|lease| !lease.record.mechanism.has_shims()) {
+        let Some(pids) = members.get(&lease.tenant) else { continue };
+        for account in &mut lease.accounts {
+            let Some(Some(occupancy)) = occupancies.get(account.gpu) else { continue };
+            account.see_memory(pids.iter().filter_map(|pid| occupancy.by_process.get(pid)).sum());
+        }
+    }
+}
+
 /// What the scheduler has charged goes into the book, and into the record if there is anything new: a restarted
 /// supervisor goes on from there.
 fn note_charges(leases: &Leases, statistics: &Statistics) {
@@ -86,7 +99,9 @@ fn note_charges(leases: &Leases, statistics: &Statistics) {
     for standing in &statistics.standings {
         let Some(lease) = book.of_tenant(standing.tenant) else { continue };
         if let Some(account) = lease.accounts.iter_mut().find(|account| account.gpu == standing.gpu) {
-            account.note(statistics.at_ns, standing.charged_ns, standing.lag_ns);
+            // Without shims nothing is reported: what the device saw is all there is.
+            let charged_ns = if lease.record.mechanism.has_shims() { standing.charged_ns } else { account.seen_ns() };
+            account.note(statistics.at_ns, charged_ns, standing.lag_ns);
         }
     }
     for lease in book.leases.values_mut() {

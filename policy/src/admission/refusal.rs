@@ -41,6 +41,15 @@ pub enum Refusal {
         /// Every GPU looked at, in the order given.
         offers: Vec<Offer>,
     },
+    /// Others are on the GPUs whom such a lease cannot be beside.
+    Taken {
+        /// How many GPUs were asked for.
+        gpus: usize,
+        /// How many would do.
+        free: usize,
+        /// The others, and who is on them.
+        taken: Vec<(String, &'static str)>,
+    },
     /// No GPU that has the compute free, or not enough of them, has the memory free as well.
     Memory {
         /// The compute asked for; the memory is in each offer, as it may depend on the GPU.
@@ -76,7 +85,7 @@ impl Refusal {
         match self {
             Self::NoGpu | Self::Fraction { .. } => 1,
             Self::TooFewGpus { asked, .. } => (*asked).max(1),
-            Self::Share { gpus, .. } | Self::Memory { gpus, .. } => (*gpus).max(1),
+            Self::Share { gpus, .. } | Self::Memory { gpus, .. } | Self::Taken { gpus, .. } => (*gpus).max(1),
         }
     }
 
@@ -84,14 +93,14 @@ impl Refusal {
     #[must_use]
     pub fn offers(&self) -> &[Offer] {
         match self {
-            Self::NoGpu | Self::TooFewGpus { .. } | Self::Fraction { .. } => &[],
+            Self::NoGpu | Self::TooFewGpus { .. } | Self::Fraction { .. } | Self::Taken { .. } => &[],
             Self::Share { offers, .. } | Self::Memory { offers, .. } => offers,
         }
     }
 
     fn asked_permille(&self) -> u16 {
         match self {
-            Self::NoGpu | Self::TooFewGpus { .. } => 0,
+            Self::NoGpu | Self::TooFewGpus { .. } | Self::Taken { .. } => 0,
             Self::Fraction { asked_permille }
             | Self::Share { asked_permille, .. }
             | Self::Memory { asked_permille, .. } => *asked_permille,
@@ -105,6 +114,14 @@ impl fmt::Display for Refusal {
             Self::NoGpu => write!(f, "no gpu matches the request"),
             Self::TooFewGpus { asked, present } => {
                 write!(f, "{asked} gpus asked, {present} present, ask for at most {present}")
+            }
+            Self::Taken { gpus, free, taken } => {
+                let taken: Vec<String> = taken.iter().map(|(key, who)| format!("{key} has {who}")).collect();
+                write!(
+                    f,
+                    "{gpus} asked that such a lease can have, {free} there: {}, wait or end a lease",
+                    taken.join(", ")
+                )
             }
             Self::Fraction { asked_permille } => {
                 write!(f, "fraction {} is not within 0.001 and 1", Fraction(*asked_permille))

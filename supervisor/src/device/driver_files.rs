@@ -121,6 +121,13 @@ impl DriverFiles {
             edits.push(read_only_mount(real, &format!("{REGION_DIR}/real/{name}")));
             edits.push(Edit::Library { source: shim.path.display().to_string(), file_name: name.into() });
         }
+        edits.extend(self.beside_the_two());
+        Ok(Libraries { edits, chosen })
+    }
+
+    /// What of the driver comes along, whether there are shims in front of it or not.
+    fn beside_the_two(&self) -> Vec<Edit> {
+        let mut edits = Vec::new();
         for name in COMPANIONS {
             if let Some(path) = self.look_for(name) {
                 edits.push(Edit::Library { source: resolved(&path).display().to_string(), file_name: name.into() });
@@ -136,7 +143,7 @@ impl DriverFiles {
                 options: ["rbind", access, "nosuid", "nodev", "rprivate"].map(String::from).to_vec(),
             });
         }
-        Ok(Libraries { edits, chosen })
+        edits
     }
 
     /// The edits that bring the driver and exactly these GPUs, in NVML's order, into a container.
@@ -144,6 +151,28 @@ impl DriverFiles {
     /// # Errors
     /// When a device node or a library is not there.
     pub fn edits(&self, gpus: &[&Gpu]) -> Result<(Vec<Edit>, Arc<Chosen>), DriverFilesError> {
+        let mut edits = self.nodes(gpus)?;
+        let Libraries { edits: libraries, chosen } = self.libraries()?;
+        edits.extend(libraries);
+        edits.extend(environment(gpus.len()));
+        Ok((edits, chosen))
+    }
+
+    /// The edits that bring exactly these GPUs and the driver itself, and its two libraries.
+    ///
+    /// # Errors
+    /// When a device node or a library is not there.
+    pub fn edits_without_shims(&self, gpus: &[&Gpu]) -> Result<(Vec<Edit>, [PathBuf; 2]), DriverFilesError> {
+        let (mut edits, real) = (self.nodes(gpus)?, self.real()?);
+        for (path, (name, _)) in real.iter().zip(SHIMMED) {
+            edits.push(Edit::Library { source: path.display().to_string(), file_name: name.into() });
+        }
+        edits.extend(self.beside_the_two());
+        edits.extend(environment(gpus.len()));
+        Ok((edits, real))
+    }
+
+    fn nodes(&self, gpus: &[&Gpu]) -> Result<Vec<Edit>, DriverFilesError> {
         let nodes = gpus.iter().map(|gpu| self.device(&format!("nvidia{}", gpu.minor)));
         let mut edits = nodes.collect::<Result<Vec<Edit>, _>>()?;
         for (index, name) in CONTROL_NODES.iter().enumerate() {
@@ -153,15 +182,7 @@ impl DriverFiles {
                 Err(_) => {}
             }
         }
-        let Libraries { edits: libraries, chosen } = self.libraries()?;
-        edits.extend(libraries);
-        // An NVIDIA wrapper behind us must not inject the driver a second time.
-        edits.push(Edit::Env { name: "NVIDIA_VISIBLE_DEVICES".into(), value: "void".into() });
-        if gpus.len() > 1 {
-            // CUDA puts the fastest first unless told to number GPUs as NVML does.
-            edits.push(Edit::Env { name: "CUDA_DEVICE_ORDER".into(), value: "PCI_BUS_ID".into() });
-        }
-        Ok((edits, chosen))
+        Ok(edits)
     }
 
     /// Major and minor numbers of the device nodes of `gpus`; one that is not there now is left out.
@@ -187,6 +208,17 @@ impl DriverFiles {
             access: "rw".into(),
         })
     }
+}
+
+/// What the container's programs are told of so many GPUs.
+fn environment(gpus: usize) -> Vec<Edit> {
+    // An NVIDIA wrapper behind us must not inject the driver a second time.
+    let mut edits = vec![Edit::Env { name: "NVIDIA_VISIBLE_DEVICES".into(), value: "void".into() }];
+    if gpus > 1 {
+        // CUDA puts the fastest first unless told to number GPUs as NVML does.
+        edits.push(Edit::Env { name: "CUDA_DEVICE_ORDER".into(), value: "PCI_BUS_ID".into() });
+    }
+    edits
 }
 
 /// Through symlinks to the file itself, so that a mount shows the file and not a link into nowhere.

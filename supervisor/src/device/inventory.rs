@@ -3,6 +3,7 @@
 use gpool_policy::honesty::Sample;
 use gpool_protocol::{GpuUuid, HostPid};
 use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::GpuVirtualizationMode;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +49,8 @@ pub struct Gpu {
     pub memory_total_bytes: u64,
     /// Version of the driver.
     pub driver_version: String,
+    /// It is a virtual one: a part of a GPU that another host gives to this virtual machine.
+    pub is_virtual: bool,
 }
 
 /// Who holds what of a GPU's memory at one moment.
@@ -95,6 +98,8 @@ impl NvmlInventory {
                 minor: device.minor_number().map_err(unanswered("a GPU's minor number"))?,
                 memory_total_bytes: device.memory_info().map_err(unanswered("a GPU's memory"))?.total,
                 driver_version: driver_version.clone(),
+                // Drivers without virtual GPUs do not know the question.
+                is_virtual: device.virtualization_mode().is_ok_and(|mode| mode == GpuVirtualizationMode::Vgpu),
             })
         };
         (0..count).map(gpu).collect()

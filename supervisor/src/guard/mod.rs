@@ -37,6 +37,8 @@ struct Charge {
     cap_bytes: u64,
     highest_cap_bytes: Option<u64>,
     context_bytes: u64,
+    /// Whether its programs have to come through shims and keep to a cap.
+    has_shims: bool,
 }
 
 /// Remembers from one look to the next.
@@ -95,7 +97,7 @@ impl Guard {
         with_context: &BTreeSet<HostPid>,
     ) {
         let (mut seen, mut found) = (Vec::new(), BTreeMap::new());
-        for (tenant, charge) in charges {
+        for (tenant, charge) in charges.iter().filter(|(_, charge)| charge.has_shims) {
             for pid in members.get(tenant).into_iter().flatten() {
                 let Some((process, bypass)) = self.examine(charge, *pid, with_context.contains(pid)) else { continue };
                 if bypass.is_some()
@@ -207,7 +209,7 @@ impl Guard {
         occupancies: &[Option<Occupancy>],
     ) {
         self.caps.retain(|(tenant, _), _| charges.contains_key(tenant));
-        for (tenant, charge) in charges {
+        for (tenant, charge) in charges.iter().filter(|(_, charge)| charge.has_shims) {
             for gpu in &charge.gpus {
                 let Some(Some(occupancy)) = occupancies.get(*gpu) else { continue };
                 let its = members.get(tenant).into_iter().flatten().filter_map(|pid| occupancy.by_process.get(pid));
@@ -285,6 +287,7 @@ fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
         gpus: lease.gpus().collect(),
         cap_bytes: lease.record.memory_cap_bytes,
         highest_cap_bytes: lease.record.highest_cap_bytes,
+        has_shims: lease.record.mechanism.has_shims(),
         context_bytes: lease.region.control().context_bytes.load(std::sync::atomic::Ordering::Relaxed),
     };
     book.leases.values().map(|lease| (lease.tenant, charge(lease))).collect()

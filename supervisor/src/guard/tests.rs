@@ -22,6 +22,7 @@ fn charge(shims: Vec<ShimView>) -> Charge {
         cap_bytes: 1,
         highest_cap_bytes: None,
         context_bytes: 1,
+        has_shims: true,
     }
 }
 

@@ -114,9 +114,11 @@ fn status_of(code: ErrorCode) -> (u16, &'static str) {
         ErrorCode::MessageInvalid | ErrorCode::RequestInvalid => (400, "Bad Request"),
         ErrorCode::NotPermitted | ErrorCode::RequestNotAllowed => (403, "Forbidden"),
         ErrorCode::LeaseUnknown => (404, "Not Found"),
-        ErrorCode::LeaseConflict | ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoGpu => {
-            (409, "Conflict")
-        }
+        ErrorCode::LeaseConflict
+        | ErrorCode::ShareNotFree
+        | ErrorCode::MemoryNotFree
+        | ErrorCode::NoGpu
+        | ErrorCode::NoMechanism => (409, "Conflict"),
         _ => (500, "Internal Server Error"),
     }
 }

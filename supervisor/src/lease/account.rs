@@ -17,6 +17,10 @@ pub struct GpuAccount {
     charges: VecDeque<(u64, u64)>,
     /// What it owed at the newest of them.
     debt_ns: u64,
+    /// GPU time that the device saw in this life: all that is known of who has no shims.
+    seen_ns: u64,
+    /// Memory that the device saw last.
+    seen_bytes: u64,
 }
 
 impl GpuAccount {
@@ -32,6 +36,26 @@ impl GpuAccount {
         while self.charges.len() > SHARE_WINDOW + 1 {
             self.charges.pop_front();
         }
+    }
+
+    /// Adds GPU time that the device saw.
+    pub fn see(&mut self, busy_ns: u64) {
+        self.seen_ns = self.seen_ns.saturating_add(busy_ns);
+    }
+
+    /// Notes memory that the device sees now.
+    pub fn see_memory(&mut self, bytes: u64) {
+        self.seen_bytes = bytes;
+    }
+
+    /// GPU time that the device saw in this life of the supervisor.
+    pub fn seen_ns(&self) -> u64 {
+        self.seen_ns
+    }
+
+    /// Memory that the device saw last.
+    pub fn seen_bytes(&self) -> u64 {
+        self.seen_bytes
     }
 
     /// Charged GPU time over the window, in permille of it.

@@ -4,13 +4,14 @@ use super::book::Book;
 use super::entitlement::held_demand;
 use super::record::Record;
 use crate::device::Gpu;
-use gpool_policy::admission::GpuCapacity;
-use gpool_protocol::ContainerId;
+use gpool_policy::admission::{GpuCapacity, Users};
+use gpool_protocol::{ContainerId, Mechanism};
 
 /// The GPUs as admission sees them. A place that is kept for `container` counts as free: it is the one asking.
 pub fn capacities(
     gpus: &[Gpu],
     foreign_bytes: &[u64],
+    outside: &[u32],
     book: &Book,
     container: Option<&ContainerId>,
 ) -> Vec<GpuCapacity> {
@@ -20,19 +21,28 @@ pub fn capacities(
         let kept = kept.filter(|held| Some(&held.record.container_id) != container);
         let stranded = book.stranded.iter().filter(|record| record.gpus().contains(&gpus[index].uuid));
         let records = leases.map(|lease| &lease.record).chain(kept.map(|held| &held.record)).chain(stranded);
-        records.fold((0u16, 0u64), |(permille, bytes), record: &Record| {
+        let nothing = (0u16, 0u64, Users::default());
+        records.fold(nothing, |(permille, bytes, mut users), record: &Record| {
             let guaranteed = held_demand(record).guaranteed_permille();
-            (permille.saturating_add(guaranteed), bytes.saturating_add(record.memory_cap_bytes))
+            match record.mechanism {
+                Mechanism::Slice => users.sliced += 1,
+                Mechanism::Exclusive => users.whole += 1,
+                Mechanism::TimeSlice => users.time_sliced += 1,
+            }
+            let promised_bytes = record.promised_bytes();
+            (permille.saturating_add(guaranteed), bytes.saturating_add(promised_bytes), users)
         })
     };
     let capacity = |(index, gpu): (usize, &Gpu)| {
-        let (fraction_leased_permille, memory_leased_bytes) = promised(index);
+        let (fraction_leased_permille, memory_leased_bytes, mut users) = promised(index);
+        users.outside = outside.get(index).copied().unwrap_or(0);
         GpuCapacity {
             key: gpu.uuid.0.clone(),
             memory_total_bytes: gpu.memory_total_bytes,
             memory_foreign_bytes: foreign_bytes.get(index).copied().unwrap_or(0),
             fraction_leased_permille,
             memory_leased_bytes,
+            users,
         }
     };
     gpus.iter().enumerate().map(capacity).collect()
@@ -54,6 +64,7 @@ mod tests {
             minor: index,
             memory_total_bytes: 24 << 30,
             driver_version: "1".into(),
+            is_virtual: false,
         }
     }
 
@@ -76,7 +87,7 @@ mod tests {
         };
         let taken = |container: Option<&str>| -> Vec<(u16, u64)> {
             let container = container.map(|id| ContainerId(id.into()));
-            let all = capacities(&gpus, &[], &book, container.as_ref());
+            let all = capacities(&gpus, &[], &[], &book, container.as_ref());
             all.iter().map(|gpu| (gpu.fraction_leased_permille, gpu.memory_leased_bytes >> 30)).collect()
         };
         assert_eq!(taken(None), [(300, 8), (600, 8)]);

@@ -23,6 +23,7 @@ impl Leases {
             let lease = book.find(lease)?;
             (lease.record.lease_id.clone(), lease.gpus().collect::<Vec<_>>(), lease.record.clone())
         };
+        check_has_share(&old)?;
         let mut new = changed(&old, change)?;
         if change.class.is_some() {
             check_class(&self.configuration(), new.class)?;
@@ -62,6 +63,7 @@ impl Leases {
     pub fn set_paused(&self, lease: &str, paused: bool, uid: u32) -> Result<LeaseView, ErrorBody> {
         let mut book = self.book();
         let lease = book.find(lease)?;
+        check_has_share(&lease.record)?;
         if lease.record.paused == paused {
             return Ok(lease.view());
         }
@@ -80,6 +82,22 @@ impl Leases {
         self.events.note(kind, about(&lease.record, Some(uid)), message);
         Ok(lease.view())
     }
+}
+
+/// Whether there is a share and a gate.
+fn check_has_share(record: &Record) -> Result<(), ErrorBody> {
+    if record.mechanism.has_shims() {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::LeaseConflict,
+        format!(
+            "container {} was started with mode={}, and has neither a share nor a gate",
+            record.container_id.short(),
+            record.mechanism
+        ),
+        "start it anew with a fraction, or stop and go on with docker pause",
+    ))
 }
 
 /// The record with the change in it.

@@ -28,16 +28,38 @@ pub fn edits(
             options: ["bind", access, "nosuid", "nodev", "noexec", "rprivate"].map(String::from).to_vec(),
         });
     }
+    let shims: Vec<&Path> = chosen.shims.iter().map(|shim| shim.path.as_path()).collect();
+    edits.push(binding_hook(configuration, lease, &shims));
+    Ok((edits, chosen))
+}
+
+/// The edits for a lease without shims: the driver itself with its GPUs, and the hook that binds the lease, which sees to
+/// it that the libraries are the host's.
+///
+/// # Errors
+/// When a device node or a library is not there.
+pub fn edits_without_shims(
+    configuration: &Configuration,
+    files: &DriverFiles,
+    gpus: &[&Gpu],
+    lease: &LeaseId,
+) -> Result<Vec<Edit>, DriverFilesError> {
+    let (mut edits, real) = files.edits_without_shims(gpus)?;
+    edits.push(binding_hook(configuration, lease, &real.each_ref().map(|path| path.as_path())));
+    Ok(edits)
+}
+
+/// The hook that binds `lease`, if every libcuda and NVML in the container is one of `libraries`.
+fn binding_hook(configuration: &Configuration, lease: &LeaseId, libraries: &[&Path]) -> Edit {
     let mut args = ["gpool-hook", "create-runtime", &lease.0, "--socket"].map(String::from).to_vec();
     args.push(configuration.socket.path.display().to_string());
-    for shim in &chosen.shims {
-        args.extend(["--shim".to_owned(), shim.path.display().to_string()]);
+    for library in libraries {
+        args.extend(["--shim".to_owned(), library.display().to_string()]);
     }
-    edits.push(Edit::Hook {
+    Edit::Hook {
         path: configuration.paths.hook.display().to_string(),
         args,
         // Never empty: a hook without env may be handed the image's.
         env: vec!["GPOOL_HOOK=1".into()],
-    });
-    Ok((edits, chosen))
+    }
 }

@@ -2,12 +2,12 @@
 
 use super::record::Record;
 use gpool_configuration::{ClassName, ClassPolicy, Configuration};
-use gpool_policy::admission::{Demand, MemoryDemand};
+use gpool_policy::admission::{Demand, MemoryDemand, Use};
 use gpool_policy::slice::{Class as SliceClass, HangAfter, Priority as SlicePriority, Share};
-use gpool_protocol::{Class, ErrorBody, ErrorCode, MemoryCap, Priority, Request};
+use gpool_protocol::{Class, ErrorBody, ErrorCode, Mechanism, MemoryCap, Priority, Request};
 
-/// What a request asks admission for.
-pub fn demand_of(request: &Request) -> Demand {
+/// What a request that is served by `mechanism` asks admission for.
+pub fn demand_of(request: &Request, mechanism: Mechanism) -> Demand {
     Demand {
         fraction_permille: request.fraction_permille,
         memory: match request.memory {
@@ -17,6 +17,7 @@ pub fn demand_of(request: &Request) -> Demand {
         },
         priority: slice_priority(request.priority),
         gpus: request.gpus.into(),
+        usage: use_of(mechanism),
     }
 }
 
@@ -27,13 +28,24 @@ pub fn held_demand(record: &Record) -> Demand {
         memory: MemoryDemand::Bytes(record.memory_cap_bytes),
         priority: slice_priority(record.priority),
         gpus: 1,
+        usage: use_of(record.mechanism),
+    }
+}
+
+/// How a lease uses its GPUs.
+fn use_of(mechanism: Mechanism) -> Use {
+    match mechanism {
+        Mechanism::Slice => Use::Sliced,
+        Mechanism::Exclusive => Use::Whole,
+        Mechanism::TimeSlice => Use::TimeSliced,
     }
 }
 
 /// What the scheduler is told.
 pub fn share_of(configuration: &Configuration, record: &Record) -> Share {
     Share {
-        weight_permille: record.fraction_permille,
+        // Who has no share never comes to the gate.
+        weight_permille: record.fraction_permille.max(1),
         limit_permille: record.limit_permille,
         class: match record.class {
             Class::Latency => SliceClass::Latency,

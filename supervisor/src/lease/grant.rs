@@ -3,7 +3,7 @@
 use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
 use super::capacity::capacities;
-use super::edits::edits;
+use super::edits::{edits, edits_without_shims};
 use super::entitlement::{check_class, class_policy, demand_of, share_of};
 use super::ownership;
 use super::record::{Record, dir_of, region_dir_of};
@@ -22,7 +22,7 @@ use gpool_policy::TenantId;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, place};
 use gpool_protocol::{
     Class, ContainerId, ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId,
-    LeaseRequest, LeaseState, LeaseView, Priority, format_bytes, format_permille,
+    LeaseRequest, LeaseState, LeaseView, Mechanism, Priority, format_bytes, format_permille,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,7 +101,15 @@ impl Leases {
 
     /// The GPUs as admission sees them; a place that is kept for `container` counts as free.
     pub fn capacities(&self, book: &Book, container: Option<&ContainerId>) -> Vec<GpuCapacity> {
-        capacities(&self.gpus, &loaded(&self.foreign_bytes), book, container)
+        capacities(&self.gpus, &loaded(&self.foreign_bytes), &self.outside(book), book, container)
+    }
+
+    /// Processes on GPUs of which nobody has a lease: of the others it is known who is there.
+    fn outside(&self, book: &Book) -> Vec<u32> {
+        let is_leased = |gpu: usize| book.leases.values().any(|lease| lease.gpus().any(|its| its == gpu));
+        let is_alive = |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists();
+        let count = |gpu: usize| if is_leased(gpu) { 0 } else { self.occupants.living(gpu, is_alive) };
+        (0..self.gpus.len()).map(count).collect()
     }
 
     /// Grants a lease, or refuses with the cause and the next step.
@@ -129,7 +137,8 @@ impl Leases {
         let kept = book.held.iter().position(is_kept);
         let home = kept.map(|index| book.held[index].gpus.clone());
         let capacities = self.capacities(&book, kept.map(|_| &asked.container_id));
-        let demand = demand_of(&asked.request);
+        let mechanism = self.mechanism_for(asked, &book, &capacities)?;
+        let demand = demand_of(&asked.request, mechanism);
         let placed = home.and_then(|home| at_home(&capacities, &home, &demand));
         let placed = placed.map_or_else(|| place(&capacities, &demand).map_err(|refusal| worded(&refusal)), Ok)?;
         let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| self.gpus[*gpu].uuid.clone()).collect();
@@ -139,8 +148,13 @@ impl Leases {
             container_id: asked.container_id.clone(),
             gpu_uuid: uuids[0].clone(),
             gpu_uuids: if uuids.len() > 1 { uuids } else { Vec::new() },
-            fraction_permille: asked.request.fraction_permille,
-            limit_permille: asked.request.limit_permille,
+            fraction_permille: match mechanism {
+                Mechanism::Slice => asked.request.fraction_permille,
+                Mechanism::Exclusive => 1000,
+                Mechanism::TimeSlice => 0,
+            },
+            mechanism,
+            limit_permille: asked.request.limit_permille.filter(|_| mechanism.has_shims()),
             class: asked.request.class,
             priority: asked.request.priority,
             team: asked.request.team.clone(),
@@ -214,10 +228,16 @@ impl Leases {
             error
         };
         let its: Vec<&Gpu> = gpus.iter().map(|gpu| &self.gpus[*gpu]).collect();
-        let (edits, chosen) = edits(&configuration, &self.files, &its, &lease_id, &region_dir)
-            .map_err(|cause| failed("the driver cannot be brought into the container", cause))?;
-        let uncounted_calls = chosen.coverage.uncounted.len() as u32;
-        let record = Record { shims: chosen.views(), uncounted_calls, ..record };
+        let no_driver = |cause| failed("the driver cannot be brought into the container", cause);
+        let (edits, record) = if record.mechanism.has_shims() {
+            let made = edits(&configuration, &self.files, &its, &lease_id, &region_dir);
+            let (edits, chosen) = made.map_err(no_driver)?;
+            let uncounted_calls = chosen.coverage.uncounted.len() as u32;
+            (edits, Record { shims: chosen.views(), uncounted_calls, ..record })
+        } else {
+            let made = edits_without_shims(&configuration, &self.files, &its, &lease_id);
+            (made.map_err(no_driver)?, record)
+        };
         record.write(run_dir).map_err(|cause| undo(failed("the lease cannot be written down", cause)))?;
         if record.owner_uid != 0 {
             ownership::let_search(&dir_of(run_dir, &lease_id), record.owner_uid)
@@ -240,6 +260,7 @@ impl Leases {
             lease_id: lease_id.clone(),
             gpu_uuid: record.gpu_uuid.clone(),
             gpu_uuids: record.gpu_uuids.clone(),
+            mechanism: record.mechanism,
             edits,
         };
         let state = LeaseState::Pending;
@@ -373,6 +394,12 @@ fn at_home(capacities: &[GpuCapacity], home: &[usize], demand: &Demand) -> Optio
 
 /// The share that a record holds, in words: what is as usual is not said.
 pub fn described(record: &Record) -> String {
+    let its: Vec<&str> = record.gpus().iter().map(|gpu| gpu.0.as_str()).collect();
+    match record.mechanism {
+        Mechanism::Slice => {}
+        Mechanism::Exclusive => return format!("all of {}", its.join(", ")),
+        Mechanism::TimeSlice => return format!("time slices of the driver on {}", its.join(", ")),
+    }
     let mut text = match record.gpus() {
         [one] => format!("{} of {one}", format_permille(record.fraction_permille.into())),
         several => {

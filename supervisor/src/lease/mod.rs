@@ -9,6 +9,7 @@ mod edits;
 mod entitlement;
 mod explain;
 mod grant;
+mod mechanism;
 mod members;
 mod ownership;
 mod record;

@@ -2,7 +2,7 @@
 //! the run-time tmpfs, stamped with the boot.
 
 use crate::procfs::ProcessName;
-use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Priority, ShimView};
+use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Mechanism, Priority, ShimView};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
@@ -72,6 +72,9 @@ pub struct Record {
     pub gpu_uuids: Vec<GpuUuid>,
     /// Its share of each GPU.
     pub fraction_permille: u16,
+    /// How it has that.
+    #[serde(default)]
+    pub mechanism: Mechanism,
     /// Its ceiling on each GPU.
     #[serde(default)]
     pub limit_permille: Option<u16>,
@@ -120,6 +123,17 @@ pub struct Record {
     /// Entry points of its driver that count and that these shims do not answer.
     #[serde(default)]
     pub uncounted_calls: u32,
+}
+
+impl Record {
+    /// Memory of each GPU that nobody else is sold. Who is in the driver's time slices was promised none: what it holds
+    /// counts as NVML shows it.
+    pub fn promised_bytes(&self) -> u64 {
+        match self.mechanism {
+            Mechanism::Slice | Mechanism::Exclusive => self.memory_cap_bytes,
+            Mechanism::TimeSlice => 0,
+        }
+    }
 }
 
 /// A lease's directory.
@@ -221,7 +235,7 @@ mod tests {
         assert_eq!(record.gpus(), [GpuUuid("GPU-1".into())]);
         assert_eq!((record.limit_permille, record.class, record.priority), (None, Class::Batch, Priority::Guaranteed));
         assert_eq!(record.highest_cap_bytes, None);
-        assert!(record.shims.is_empty() && record.uncounted_calls == 0);
+        assert!(record.shims.is_empty() && record.uncounted_calls == 0 && record.mechanism == Mechanism::Slice);
         assert!(!record.paused && !record.unenforced && record.standing.is_none() && record.processes.is_empty());
     }
 

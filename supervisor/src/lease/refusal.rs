@@ -28,6 +28,17 @@ pub fn worded(refusal: &Refusal) -> ErrorBody {
             format!("{asked} GPUs are asked for, and this host has {present}"),
             format!("ask for gpus={present} or less"),
         ),
+        Refusal::Taken { gpus, free, taken } => {
+            let taken: Vec<String> = taken.iter().map(|(key, who)| format!("{key} has {who}")).collect();
+            ErrorBody::new(
+                ErrorCode::ShareNotFree,
+                format!(
+                    "{gpus} GPUs without such neighbours are asked for, and there are {free}: {}",
+                    taken.join(", ")
+                ),
+                "stop a container (gpool ps lists them), or ask for mode=slice with a fraction",
+            )
+        }
         Refusal::Fraction { asked_permille } => ErrorBody::new(
             ErrorCode::RequestInvalid,
             format!("a share of {} cannot be", format_permille((*asked_permille).into())),

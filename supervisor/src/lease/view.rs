@@ -5,16 +5,18 @@ use super::book::{Book, Held, Lease};
 use super::record::Record;
 use crate::device::Gpu;
 use crate::region::Report;
-use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, LeaseView};
+use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, LeaseView, Mechanism};
 use std::sync::atomic::Ordering;
 
 /// How strongly a share is enforced. Not at all in a container that is not confined, and not while a process of it
-/// uses a GPU past the shims.
+/// uses a GPU past the shims. Who has whole GPUs has nobody beside it; who is among the driver's time slices no share.
 fn level_of(record: &Record, bypassing: u32) -> &'static str {
-    match (record.unenforced, bypassing) {
-        (true, _) => "unenforced",
-        (false, 0) => "co-operative",
-        (false, _) => "bypassed",
+    match (record.unenforced, record.mechanism, bypassing) {
+        (true, ..) => "unenforced",
+        (false, Mechanism::Exclusive, _) => "hardware",
+        (false, Mechanism::TimeSlice, _) => "none",
+        (false, Mechanism::Slice, 0) => "co-operative",
+        (false, Mechanism::Slice, _) => "bypassed",
     }
 }
 
@@ -33,7 +35,10 @@ impl Lease {
             gpu_uuid,
             received_permille: account.received_permille(),
             charged_gpu_ns: account.charged_ns(),
-            memory_used_bytes: held_bytes(place),
+            memory_used_bytes: match self.record.mechanism.has_shims() {
+                true => held_bytes(place),
+                false => account.seen_bytes(),
+            },
         };
         let gpus: Vec<LeaseGpuView> =
             self.record.gpus().iter().cloned().zip(&self.accounts).enumerate().map(of_gpu).collect();
@@ -74,6 +79,7 @@ fn view_of_record(record: &Record) -> LeaseView {
         gpu_uuid: record.gpu_uuid.clone(),
         gpus: record.gpus().iter().cloned().map(of_gpu).collect(),
         fraction_permille: record.fraction_permille,
+        mechanism: record.mechanism,
         limit_permille: record.limit_permille,
         class: record.class,
         priority: record.priority,
@@ -119,7 +125,7 @@ impl Book {
 
     /// The GPUs with what is promised of them; `used_bytes` is what NVML last said.
     pub fn gpu_views(&self, gpus: &[Gpu], used_bytes: &[u64]) -> Vec<GpuView> {
-        let capacities = super::capacity::capacities(gpus, &[], self, None);
+        let capacities = super::capacity::capacities(gpus, &[], &[], self, None);
         let view = |(index, (gpu, capacity)): (usize, (&Gpu, gpool_policy::admission::GpuCapacity))| GpuView {
             index: gpu.index,
             uuid: gpu.uuid.clone(),

@@ -52,6 +52,7 @@ mod together;
 mod truncated_report;
 mod upgrade;
 mod whole_images;
+mod without_shims;
 
 pub use together::TOGETHER;
 
@@ -361,6 +362,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "seven tenants of 5 to 40 % share one GPU",
         limit_s: 90,
         run: Place::Inside(seven_tenants::run),
+    },
+    Scenario {
+        name: "without-shims",
+        what: "whole GPUs and the driver's time slices: the driver itself, metered by NVML, beside nobody whom it harms",
+        limit_s: 120,
+        run: Place::Inside(without_shims::run),
     },
     Scenario {
         name: "several-gpus",

@@ -1,0 +1,191 @@
+//! Requests as they are read, checked and sent.
+
+use super::*;
+
+fn read(annotations: &[(&str, &str)], env: &[&str], name: Option<&str>) -> Result<Option<Request>, RequestError> {
+    let annotations = annotations.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    let env: Vec<String> = env.iter().map(|s| s.to_string()).collect();
+    let allow = ["fraction", "memory", "limit", "gpus", "class"].map(String::from);
+    Request::read(RequestSource {
+        annotations: &annotations,
+        env: &env,
+        env_allow: &allow,
+        container_name: name,
+        annotations_from_image: false,
+    })
+}
+
+fn share(fraction_permille: u16) -> Request {
+    Request {
+        fraction_permille,
+        mode: Mode::Slice,
+        isolation: None,
+        limit_permille: None,
+        memory: None,
+        gpus: 1,
+        class: Class::Batch,
+        priority: Priority::Guaranteed,
+        team: None,
+    }
+}
+
+#[test]
+fn no_key_is_no_request() {
+    assert_eq!(read(&[("other.io/fraction", "1"), ("gpool.io/injected", "x")], &["PATH=/bin"], None), Ok(None));
+}
+
+#[test]
+fn an_annotation_wins_over_env_and_the_containers_own_over_the_pods() {
+    let env = ["GPOOL_FRACTION=0.3", "GPOOL_MEMORY=4GiB"];
+    let got = read(&[("gpool.io/fraction", "0.5")], &env, None).unwrap().unwrap();
+    assert_eq!(got, Request { memory: Some(MemoryCap::Bytes(4 << 30)), ..share(500) });
+    let pod = [("gpool.io/fraction", "0.5"), ("gpool.io/fraction.web", "0.2"), ("gpool.io/fraction.db", "0.1")];
+    assert_eq!(read(&pod, &[], Some("web")).unwrap().unwrap().fraction_permille, 200);
+    assert_eq!(read(&pod, &[], Some("other")).unwrap().unwrap().fraction_permille, 500);
+}
+
+#[test]
+fn annotations_that_an_image_may_carry_are_bounded_like_env() {
+    let allow = ["fraction".to_owned()];
+    let read = |pairs: &[(&str, &str)]| {
+        let annotations = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let source = RequestSource {
+            annotations: &annotations,
+            env: &[],
+            env_allow: &allow,
+            container_name: Some("web"),
+            annotations_from_image: true,
+        };
+        Request::read(source)
+    };
+    assert_eq!(read(&[("gpool.io/fraction", "0.3")]).unwrap().unwrap(), share(300));
+    for key in ["gpool.io/priority", "gpool.io/team", "gpool.io/memory", "gpool.io/priority.web"] {
+        let error = read(&[("gpool.io/fraction", "0.3"), (key, "burst")]).unwrap_err();
+        assert_eq!(error.code, ErrorCode::RequestNotAllowedFromEnv, "{error}");
+        assert!(error.message.contains(key), "{error}");
+    }
+    let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/mig-profile", "x")]).unwrap_err();
+    assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
+}
+
+#[test]
+fn the_last_of_two_equal_env_names_counts() {
+    assert_eq!(read(&[], &["GPOOL_FRACTION=1", "GPOOL_FRACTION=0.3"], None).unwrap().unwrap().fraction_permille, 300);
+}
+
+#[test]
+fn refusals_name_the_key_and_the_remedy() {
+    let typo = read(&[("gpool.io/fractoin", "0.3")], &[], None).unwrap_err();
+    assert_eq!(typo.code, ErrorCode::RequestKeyUnknown);
+    assert!(typo.to_string().contains("did you mean fraction?"), "{typo}");
+    let value = read(&[], &["GPOOL_FRACTION=1.5"], None).unwrap_err();
+    assert!(value.to_string().contains("GPOOL_FRACTION=\"1.5\""), "{value}");
+    let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/wait", "5m")], &[], None).unwrap_err();
+    assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
+    let env = read(&[], &["GPOOL_FRACTION=0.3", "GPOOL_PRIORITY=guaranteed"], None).unwrap_err();
+    assert_eq!(env.code, ErrorCode::RequestNotAllowedFromEnv);
+    let memory_only = read(&[], &["GPOOL_MEMORY=4GiB"], None).unwrap_err();
+    assert!(memory_only.to_string().contains("no fraction"), "{memory_only}");
+}
+
+#[test]
+fn every_key_that_works_is_read() {
+    let annotations = [("gpool.io/priority", "burst"), ("gpool.io/team", "vision-2"), ("gpool.io/mode", "slice")];
+    let env = ["GPOOL_FRACTION=0.25", "GPOOL_LIMIT=0.5", "GPOOL_GPUS=4", "GPOOL_CLASS=latency"];
+    let want = Request {
+        limit_permille: Some(500),
+        gpus: 4,
+        class: Class::Latency,
+        priority: Priority::Burst,
+        team: Some("vision-2".into()),
+        ..share(250)
+    };
+    assert_eq!(read(&annotations, &env, None).unwrap(), Some(want));
+}
+
+#[test]
+fn values_out_of_range_are_refused_with_the_key_and_the_range() {
+    for (key, value, want) in [
+        ("limit", "0.2", "between the fraction and 1"),
+        ("limit", "1.2", "between 0.01 and 1"),
+        ("gpus", "0", "between 1 and 16"),
+        ("gpus", "17", "between 1 and 16"),
+        ("gpus", "+2", "between 1 and 16"),
+        ("class", "fast", "latency, batch, notebook, train"),
+        ("priority", "high", "guaranteed, burst, scavenger"),
+        ("team", "", "a letter or digit first"),
+        ("team", "../etc", "a letter or digit first"),
+        ("team", "a b", "letters, digits"),
+    ] {
+        let key = format!("gpool.io/{key}");
+        let error = read(&[("gpool.io/fraction", "0.3"), (&key, value)], &[], None).unwrap_err();
+        assert_eq!(error.code, ErrorCode::RequestInvalid, "{error}");
+        assert!(error.to_string().contains(want), "{error}");
+    }
+    assert!(parse_team(&"a".repeat(63)).is_ok() && parse_team(&"a".repeat(64)).is_err());
+}
+
+#[test]
+fn older_peers_are_understood_and_understand() {
+    let old = r#"{"fraction_permille":300,"memory":{"bytes":4294967296}}"#;
+    let request: Request = serde_json::from_str(old).unwrap();
+    assert_eq!(request, Request { memory: Some(MemoryCap::Bytes(4 << 30)), ..share(300) });
+    assert_eq!(serde_json::to_string(&request).unwrap(), old, "what an older supervisor knows is all there is");
+}
+
+#[test]
+fn what_came_over_the_socket_is_checked_again() {
+    let wrong = [
+        share(9),
+        share(1001),
+        Request { limit_permille: Some(299), ..share(300) },
+        Request { gpus: 0, ..share(300) },
+        Request { team: Some("a/b".into()), ..share(300) },
+    ];
+    assert!(share(300).check().is_ok());
+    for request in wrong {
+        assert_eq!(request.check().unwrap_err().code, ErrorCode::RequestInvalid, "{request:?}");
+    }
+}
+
+#[test]
+fn no_refusal_holds_a_phrase_that_engines_turn_into_something_else() {
+    for error in
+        [read(&[("gpool.io/x", "1")], &[], None), read(&[], &["GPOOL_FRACTION=no such file or directory"], None)]
+    {
+        let text = error.unwrap_err();
+        assert!(!text.message.contains("permission denied"), "{text}");
+    }
+}
+
+#[test]
+fn a_mode_is_read_and_takes_nothing_that_it_has_not() {
+    let asked = |pairs: &[(&str, &str)]| read(pairs, &[], None).map(Option::unwrap);
+    let exclusive = asked(&[("gpool.io/mode", "exclusive")]).unwrap();
+    assert_eq!((exclusive.mode, exclusive.fraction_permille), (Mode::Exclusive, 1000));
+    assert!(asked(&[("gpool.io/mode", "exclusive"), ("gpool.io/fraction", "1"), ("gpool.io/gpus", "2")]).is_ok());
+    assert_eq!(asked(&[("gpool.io/mode", "timeslice")]).unwrap().fraction_permille, 0);
+    let strict = asked(&[("gpool.io/fraction", "0.3"), ("gpool.io/isolation", "hardware")]).unwrap();
+    assert_eq!((strict.mode, strict.isolation), (Mode::Auto, Some(Isolation::Hardware)));
+    let sliced = asked(&[("gpool.io/fraction", "0.3"), ("gpool.io/isolation", "software"), ("gpool.io/mode", "slice")]);
+    assert_eq!(sliced.unwrap().mode, Mode::Slice);
+    for (mode, key, value) in [
+        ("exclusive", "fraction", "0.3"),
+        ("exclusive", "memory", "4GiB"),
+        ("exclusive", "limit", "1"),
+        ("exclusive", "priority", "burst"),
+        ("timeslice", "fraction", "0.3"),
+        ("timeslice", "isolation", "software"),
+    ] {
+        let error = asked(&[("gpool.io/mode", mode), (&format!("gpool.io/{key}"), value)]).unwrap_err();
+        assert!(error.message.contains(&format!("{key} does not go with mode={mode}")), "{error}");
+    }
+    for mode in ["mps", "mig"] {
+        let error = asked(&[("gpool.io/fraction", "0.3"), ("gpool.io/mode", mode)]).unwrap_err();
+        assert_eq!(error.code, ErrorCode::RequestFeatureMissing, "{error}");
+        assert!(error.remedy.contains("exclusive or timeslice"), "{error}");
+    }
+    let unknown = asked(&[("gpool.io/fraction", "0.3"), ("gpool.io/mode", "fast")]).unwrap_err();
+    assert_eq!(unknown.code, ErrorCode::RequestInvalid, "{unknown}");
+    assert!(asked(&[("gpool.io/mode", "auto")]).unwrap_err().message.contains("no fraction"));
+}

@@ -1,0 +1,157 @@
+//! Whole GPUs and the driver's time slices: containers with the driver itself, metered by NVML, and kept away from those
+//! whom they cannot be beside.
+
+use super::finish;
+use crate::failure::{Failure, Result, ensure};
+use crate::host::{Container, Host, text};
+use crate::meter::usage_of;
+use crate::namespaces::Inside;
+use crate::tenant::{Tenant, report};
+use gpool_protocol::{LeaseView, Mechanism};
+use std::time::{Duration, Instant};
+
+/// The environment may ask for a mode here: Debian's docker has no annotations.
+const CONFIGURATION: &str = "[policy]\ntimeslice = true\n[policy.env]\nallow = [\"fraction\", \"memory\", \"gpus\", \"mode\", \
+                             \"isolation\"]\n";
+/// How long anything may take to be seen.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long busy time is compared with what the device's meter says.
+const WATCH: Duration = Duration::from_secs(6);
+
+/// Runs one container on a whole GPU of two, then two in time slices.
+pub fn run(inside: &Inside) -> Result<()> {
+    let mut host = Host::start_with(inside, 2, CONFIGURATION)?;
+    let outcome =
+        whole_gpu(&mut host).and_then(|()| time_slices(&host)).and_then(|()| host.nothing_found_by_the_guard());
+    finish(host, outcome)
+}
+
+fn whole_gpu(host: &mut Host) -> Result<()> {
+    let tenant = Tenant { allocate_mib: Some(512), ..Tenant::greedy(1000) };
+    let alone = tenant.run(host, "alone", &[("GPOOL_MODE", "exclusive")])?;
+    let gpu = wait_for_work(host, &alone)?;
+    let lease = host.lease_of(&alone)?;
+    ensure(lease.mechanism == Mechanism::Exclusive && lease.enforcement == "hardware", || format!("{lease:?}"))?;
+    has_the_driver_itself(host, &alone, lease.memory_cap_bytes)?;
+
+    let beside = tenant.run(host, "beside", &[("GPOOL_FRACTION", "0.2"), ("GPOOL_MEMORY", "2GiB")])?;
+    ensure(wait_for_work(host, &beside)? != gpu, || "a share was sold of a GPU that is whole".to_owned())?;
+    is_refused(host, &[("GPOOL_MODE", "exclusive")], &["GPOOL-E201", "share it by slices", "has all of it"])?;
+    is_refused(host, &[("GPOOL_MODE", "timeslice")], &["GPOOL-E201"])?;
+    is_refused(host, &[("GPOOL_FRACTION", "0.1"), ("GPOOL_GPUS", "2"), ("GPOOL_MEMORY", "1GiB")], &["GPOOL-E201"])?;
+    is_refused(host, &[("GPOOL_FRACTION", "0.1"), ("GPOOL_ISOLATION", "hardware")], &["GPOOL-E204", "no MIG"])?;
+    for verb in [&["update", &alone.id, "--fraction", "0.5"][..], &["pause", &alone.id]] {
+        let said = host.gpool(verb)?;
+        ensure(text(&said.stderr).contains("GPOOL-E302"), || format!("gpool {verb:?}: {}", text(&said.stderr)))?;
+    }
+    let explained = host.gpool(&["explain", "--request", "fraction=0.1,isolation=hardware"])?;
+    let (said, row) = (text(&explained.stderr), text(&explained.stdout));
+    ensure(explained.status.code() == Some(75) && said.contains("GPOOL-E204") && row.contains("A3"), || {
+        format!("gpool explain --request says {row}\n{said}")
+    })?;
+    is_metered(host, &alone, gpu)?;
+
+    host.kill_supervisor()?;
+    host.start_supervisor()?;
+    let taken_over = host.lease_of(&alone)?;
+    ensure(taken_over.lease_id == lease.lease_id && taken_over.mechanism == Mechanism::Exclusive, || {
+        format!("after a restart of the supervisor: {taken_over:?}")
+    })?;
+    is_refused(host, &[("GPOOL_MODE", "exclusive")], &["GPOOL-E201"])?;
+    host.engine.docker_text(&["rm", "-f", "alone"])?;
+    wait_for_end(host, &alone)
+}
+
+/// Two beside each other on the GPU that is free again.
+fn time_slices(host: &Host) -> Result<()> {
+    let tenant = Tenant { allocate_mib: Some(512), ..Tenant::greedy(1000) };
+    let env = [("GPOOL_MODE", "timeslice")];
+    let both = [tenant.run(host, "one", &env)?, tenant.run(host, "other", &env)?];
+    let gpus = [wait_for_work(host, &both[0])?, wait_for_work(host, &both[1])?];
+    ensure(gpus[0] == gpus[1], || format!("they are on GPUs {gpus:?}"))?;
+    let lease = host.lease_of(&both[0])?;
+    ensure(lease.enforcement == "none" && lease.fraction_permille == 0, || format!("{lease:?}"))?;
+    is_refused(host, &[("GPOOL_FRACTION", "0.9"), ("GPOOL_MEMORY", "1GiB")], &["GPOOL-E201"])?;
+    let busy = |container: &Container| -> Result<u64> {
+        Ok(usage_of(&host.meter_of(gpus[0])?.read()?, &container.id).busy_ns)
+    };
+    let before = [busy(&both[0])?, busy(&both[1])?];
+    std::thread::sleep(WATCH);
+    let grown = [busy(&both[0])? - before[0], busy(&both[1])? - before[1]];
+    let part = grown[0] as f64 / (grown[0] + grown[1]) as f64;
+    ensure((0.3..=0.7).contains(&part), || format!("the driver gave one of two {part:.2} of the time"))
+}
+
+/// No shim, no region, no other GPU, and all of the memory.
+fn has_the_driver_itself(host: &Host, container: &Container, memory_bytes: u64) -> Result<()> {
+    let nodes = host.engine.docker_text(&["exec", &container.name, "ls", "/dev"])?;
+    let gpus: Vec<&str> =
+        nodes.split_whitespace().filter(|name| name.strip_prefix("nvidia").is_some_and(is_number)).collect();
+    ensure(gpus.len() == 1 && !nodes.contains("gpool"), || format!("/dev has {nodes}"))?;
+    let deadline = Instant::now() + PATIENCE;
+    let seen = loop {
+        match report(&container.log(&host.engine)?) {
+            Ok(seen) => break seen,
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    let totals = (seen.cuda_total_bytes, seen.nvml_total_bytes);
+    ensure(totals == (memory_bytes, memory_bytes), || format!("it sees {totals:?} of {memory_bytes} bytes"))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What `gpool ps` says that it has used agrees with the device's own meter.
+fn is_metered(host: &Host, container: &Container, gpu: u32) -> Result<()> {
+    let now = || -> Result<(u64, u64)> {
+        let seen_ns = host.lease_of(container)?.charged_gpu_ns;
+        Ok((seen_ns, usage_of(&host.meter_of(gpu)?.read()?, &container.id).busy_ns))
+    };
+    let before = now()?;
+    std::thread::sleep(WATCH);
+    let after = now()?;
+    let ratio = (after.0 - before.0) as f64 / (after.1 - before.1) as f64;
+    // NVML's samples come late by up to two seconds at both ends.
+    ensure((0.5..=1.5).contains(&ratio), || format!("it was metered {ratio:.2} of what the device says"))?;
+    let lease: LeaseView = host.lease_of(container)?;
+    ensure(lease.memory_used_bytes >= 512 << 20, || format!("it holds {} bytes", lease.memory_used_bytes))
+}
+
+fn is_refused(host: &Host, env: &[(&str, &str)], parts: &[&str]) -> Result<()> {
+    let output = host.try_run_container("refused", env, &[], &["true"])?;
+    let said = text(&output.stderr);
+    ensure(!output.status.success(), || format!("{env:?} was granted"))?;
+    host.engine.docker_text(&["rm", "-f", "refused"])?;
+    let missing = parts.iter().find(|part| !said.contains(**part));
+    ensure(missing.is_none(), || format!("{env:?}: {said:?} lacks {missing:?}"))
+}
+
+/// The GPU on which its kernels run, once there are some.
+fn wait_for_work(host: &Host, container: &Container) -> Result<u32> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        for gpu in 0..2 {
+            if usage_of(&host.meter_of(gpu)?.read()?, &container.id).kernels > 0 {
+                return Ok(gpu);
+            }
+        }
+        if Instant::now() > deadline || !container.is_alive() {
+            let said = container.log(&host.engine)?;
+            return Err(Failure::new(format!("{} does not work; it said:\n{said}", container.name)));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Its place is kept for a while for a restart.
+fn wait_for_end(host: &Host, container: &Container) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while host.leases()?.iter().any(|lease| lease.container_id.0 == container.id) {
+        ensure(Instant::now() < deadline, || format!("the lease of {} does not end", container.name))?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
