@@ -2,9 +2,11 @@
 
 mod config;
 mod doctor;
+mod mig;
 
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
+pub use mig::{MigVerb, Plan};
 
 use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure};
@@ -16,7 +18,7 @@ use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-pub const PLANNED: [&str; 7] = ["stats", "evict", "usage", "queue", "quota", "mig", "wait"];
+pub const PLANNED: [&str; 6] = ["stats", "evict", "usage", "queue", "quota", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -57,6 +59,12 @@ pub enum Verb {
         #[command(subcommand)]
         verb: GpuVerb,
     },
+    /// What GPUs can be divided into with MIG: plans and comparisons, without a GPU
+    Mig {
+        /// What to do.
+        #[command(subcommand)]
+        verb: MigVerb,
+    },
     /// Show everything about leases, as one JSON array
     Inspect {
         /// Lease or container ids, or unique prefixes
@@ -77,10 +85,17 @@ pub enum Verb {
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
-    /// Show why a lease runs or waits, and how exact its share is beside those who are there
+    /// Show why a lease runs or waits, and how exact its share is; or with --request which mechanism would serve one
     Explain {
         /// Lease or container id, or a unique prefix
-        id: String,
+        #[arg(required_unless_present = "request", conflicts_with = "request")]
+        id: Option<String>,
+        /// A request that is not made yet, for example fraction=0.3,isolation=hardware,p99=50ms
+        #[arg(long, value_name = "KEY=VALUE,...")]
+        request: Option<String>,
+        /// The host that it is planned for, as a file describes it [default: this host, as its supervisor sees it]
+        #[arg(long, value_name = "FILE", requires = "request", conflicts_with = "id")]
+        host: Option<PathBuf>,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -384,6 +399,11 @@ mod tests {
             "gpool update abc --priority high",
             "gpool pause",
             "gpool explain",
+            "gpool explain a --request fraction=0.3",
+            "gpool explain a --host h.toml",
+            "gpool mig plan --model A100-80GB",
+            "gpool mig plan --model A100 7g.80gb",
+            "gpool mig plan --model A30 --config x 4g.24gb",
         ] {
             assert!(matches!(parsed(line), Err(Failure::Clap(_))), "{line}");
         }
@@ -392,7 +412,7 @@ mod tests {
 
     #[test]
     fn planned_verbs_are_refused_by_name_whatever_follows() {
-        for line in ["gpool quota set --team x 5", "gpool stats --now", "gpool evict --help", "gpool mig"] {
+        for line in ["gpool quota set --team x 5", "gpool stats --now", "gpool evict --help", "gpool wait"] {
             let Err(Failure::Refused(ExitStatus::Usage, sentence)) = parsed(line) else {
                 panic!("{line} was not refused")
             };

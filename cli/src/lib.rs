@@ -10,6 +10,7 @@ mod engines;
 mod exit;
 pub mod live;
 mod output;
+mod planning;
 pub mod table;
 
 pub use arguments::{PLANNED, command};
@@ -41,6 +42,10 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Simulate(simulation) => return commands::simulate::run(simulation),
         Verb::Runtime { verb } => return commands::runtime::run(verb),
         Verb::Run(options) => return commands::run::run(options),
+        Verb::Mig { verb } => return commands::mig::run(verb),
+        Verb::Explain { request: Some(request), host, format, .. } => {
+            return commands::explain::request::run(|| arguments.client(), request, host.as_deref(), *format);
+        }
         _ => {}
     }
     let client = arguments.client()?;
@@ -52,7 +57,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Update(change) => commands::update::run(&client, &change),
         Verb::Pause { ids } => commands::pause::run(&client, &ids, "pause"),
         Verb::Resume { ids } => commands::pause::run(&client, &ids, "resume"),
-        Verb::Explain { id, format } => commands::explain::run(&client, &id, format),
+        Verb::Explain { id, format, .. } => commands::explain::run(&client, &id.unwrap_or_default(), format),
         Verb::Events { follow, format } => commands::events::run(&client, follow, format),
         Verb::Info { format } => commands::info::run(&client, format),
         Verb::Completion { .. }
@@ -60,6 +65,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         | Verb::Doctor(_)
         | Verb::Simulate(_)
         | Verb::Runtime { .. }
-        | Verb::Run(_) => Ok(()),
+        | Verb::Run(_)
+        | Verb::Mig { .. } => Ok(()),
     }
 }

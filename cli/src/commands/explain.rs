@@ -1,4 +1,6 @@
-//! `gpool explain ID`
+//! `gpool explain ID`; `--request` is in [`request`].
+
+pub mod request;
 
 use crate::arguments::Format;
 use crate::exit::Failure;

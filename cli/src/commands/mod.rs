@@ -8,6 +8,7 @@ pub mod explain;
 pub mod gpu;
 pub mod info;
 pub mod inspect;
+pub mod mig;
 pub mod pause;
 pub mod ps;
 pub mod run;

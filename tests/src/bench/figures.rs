@@ -294,6 +294,14 @@ pub const FIGURES: &[Figure] = &[
     host("decide.1000", "ns", Median, Nothing, "the same with 1000"),
     host("decide.growth", "ratio", Median, AtMost(12.0), "a decision with 1000 tenants over one with 2"),
     host(
+        "mig.slices_before_refusal",
+        "of 7",
+        Median,
+        AtLeast(5.8),
+        "compute slices in use at the first refusal of MIG instances in random order (1g 40, 2g 30, 3g 20, 4g 10 %), \
+         computed; native: the lowest start in place of the highest",
+    ),
+    host(
         "host.decide_128",
         "ratio",
         Median,

@@ -24,6 +24,7 @@ mod kills;
 mod latency;
 mod leases;
 mod lending;
+mod mig;
 mod null_driver;
 mod phases;
 mod process_cost;
@@ -60,7 +61,7 @@ struct Section {
 }
 
 /// In between stand those without containers: meanwhile the places of ended leases run out.
-const SECTIONS: [Section; 11] = [
+const SECTIONS: [Section; 12] = [
     Section { name: "sharing", measure: |host, _, sheet| sharing::measure(host, sheet) },
     Section { name: "entitled", measure: |host, _, sheet| entitlements::measure(host, sheet) },
     Section { name: "latency", measure: |host, _, sheet| latency::measure(host, sheet) },
@@ -69,6 +70,7 @@ const SECTIONS: [Section; 11] = [
         name: "decide",
         measure: |_, _, sheet| decide::measure(sheet).and_then(|()| host_decide::measure(sheet)),
     },
+    Section { name: "mig", measure: |_, _, sheet| mig::measure(sheet) },
     Section { name: "alloc", measure: |host, _, sheet| allocation::measure(host, sheet) },
     Section { name: "calls", measure: |host, _, sheet| calls::measure(host, sheet) },
     Section { name: "starts", measure: |host, _, sheet| starts::measure(host, sheet) },

@@ -1,0 +1,159 @@
+//! A request in one line: the keys of a container, and what a plan may know beside them.
+
+use gpool_policy::mechanism::{Ask, Fact, Isolation, Mode, Trust, Workload};
+use gpool_protocol::{Class, GPUS_LIMIT, MemoryCap, parse_permille};
+use std::collections::BTreeSet;
+
+/// The keys, as they are listed to people.
+const KEYS: &str = "fraction, limit, memory, gpus, class, mode, isolation, mig-profile, team, trust, workload, p99, \
+                    production, replicas, burst, duty, layout, plugin-replicas, shared-replicas, memory-share, facts";
+
+/// Reads `fraction=0.3,isolation=hardware,p99=50ms`. Lists are joined by `+`.
+///
+/// # Errors
+/// The key and what it may be.
+pub fn read(text: &str) -> Result<Ask, String> {
+    let mut ask = Ask::of(0);
+    let (mut fraction, mut class, mut workload, mut seen) = (None, None, None, BTreeSet::new());
+    for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| format!("{pair:?} is no KEY=VALUE; the keys are {KEYS}"))?;
+        let (key, value) = (key.trim(), value.trim());
+        let wrong = |cause: String| format!("{key}={value:?} is not valid; {cause}");
+        if !seen.insert(key.to_owned()) {
+            return Err(format!("{key} is given twice; give it once"));
+        }
+        match key {
+            "fraction" => fraction = Some(permille(value).map_err(wrong)?),
+            "limit" => ask.limit_permille = Some(permille(value).map_err(wrong)?),
+            "memory" => ask.memory_bytes = Some(bytes(value).map_err(wrong)?),
+            "gpus" => ask.gpus = count(value, GPUS_LIMIT).map_err(wrong)?,
+            "class" => class = Some(Class::parse(value).map_err(wrong)?),
+            "mode" => ask.mode = Mode::parse(value).map_err(wrong)?,
+            "isolation" => ask.isolation = Isolation::parse(value).map_err(wrong)?,
+            "mig-profile" => ask.profile = Some(value.to_owned()),
+            "team" => ask.team = Some(value.to_owned()),
+            "trust" => ask.trust = Trust::parse(value).map_err(wrong)?,
+            "workload" => workload = Some(Workload::parse(value).map_err(wrong)?),
+            "p99" => ask.p99_ms = Some(milliseconds(value).map_err(wrong)?),
+            "production" => ask.in_production = yes_or_no(value).map_err(wrong)?,
+            "replicas" => ask.replicas = count(value, u16::MAX).map_err(wrong)?,
+            "burst" => ask.burst_us = Some(microseconds(value).map_err(wrong)?),
+            "duty" => ask.duty_permille = Some(permille(value).map_err(wrong)?),
+            "layout" => ask.geometry = value.split('+').map(|profile| profile.trim().to_owned()).collect(),
+            "plugin-replicas" => ask.plugin_replicas = Some(count(value, u16::MAX).map_err(wrong)?),
+            "shared-replicas" => ask.shared_replicas = Some(count(value, u16::MAX).map_err(wrong)?),
+            "memory-share" => ask.memory_share_permille = Some(permille(value).map_err(wrong)?),
+            "facts" => ask.facts = facts(value).map_err(wrong)?,
+            _ => return Err(format!("{key} is no key of a request; the keys are {KEYS}")),
+        }
+    }
+    // Schedulers that share by memory alone give no other share.
+    let fraction = fraction.or(ask.memory_share_permille);
+    // Whole GPUs and instances are no fraction that anybody would have to name.
+    let whole = matches!(ask.mode, Mode::Exclusive | Mode::Mig).then_some(if ask.mode == Mode::Mig { 1 } else { 1000 });
+    ask.fraction_permille = fraction.or(whole).ok_or("a request needs a fraction; add fraction=0.3 or the like")?;
+    if ask.limit_permille.is_some_and(|limit| limit < ask.fraction_permille) {
+        return Err("limit is below fraction; give a limit between the fraction and 1, or none".to_owned());
+    }
+    ask.workload = workload.or(class.map(workload_of)).unwrap_or(ask.workload);
+    Ok(ask)
+}
+
+/// What a class is taken for where nothing better is known.
+fn workload_of(class: Class) -> Workload {
+    match class {
+        Class::Latency => Workload::InferOnline,
+        Class::Batch => Workload::BatchInfer,
+        Class::Notebook => Workload::Notebook,
+        Class::Train => Workload::Train,
+    }
+}
+
+fn permille(text: &str) -> Result<u16, String> {
+    parse_permille(text).map_err(|error| error.to_string())
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    match MemoryCap::parse(text).map_err(|error| error.to_string())? {
+        MemoryCap::Bytes(bytes) => Ok(bytes),
+        MemoryCap::Permille(_) => Err("write a size here, for example 4GiB".to_owned()),
+    }
+}
+
+fn count(text: &str, most: u16) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("write a number from 1 to {most}"))
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("write yes or no".to_owned()),
+    }
+}
+
+fn milliseconds(text: &str) -> Result<u32, String> {
+    let us = microseconds(text)?;
+    u32::try_from(us.div_ceil(1000)).map_err(|_| "write a shorter time".to_owned())
+}
+
+/// `400us`, `20ms`, `2s`
+fn microseconds(text: &str) -> Result<u64, String> {
+    let units = [("us", 1), ("ms", 1000), ("s", 1_000_000)];
+    let read =
+        units.iter().find_map(|(unit, us)| text.strip_suffix(unit)?.trim().parse::<u64>().ok()?.checked_mul(*us));
+    read.filter(|us| *us > 0).ok_or_else(|| "write a whole number with us, ms or s, for example 50ms".to_owned())
+}
+
+fn facts(text: &str) -> Result<BTreeSet<Fact>, String> {
+    text.split('+').map(str::trim).filter(|word| !word.is_empty()).map(Fact::parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_whole() {
+        let line = "fraction=0.3, isolation=software,class=latency,p99=50ms,burst=400us,memory=4GiB,team=vision,\
+                    facts=uvm+graphs,layout=3g.40gb+3g.40gb";
+        let want = Ask {
+            isolation: Isolation::Software,
+            workload: Workload::InferOnline,
+            p99_ms: Some(50),
+            burst_us: Some(400),
+            memory_bytes: Some(4 << 30),
+            team: Some("vision".into()),
+            facts: [Fact::Uvm, Fact::Graphs].into(),
+            geometry: vec!["3g.40gb".into(), "3g.40gb".into()],
+            ..Ask::of(300)
+        };
+        assert_eq!(read(line), Ok(want));
+        assert_eq!(read("mode=exclusive").map(|ask| ask.fraction_permille), Ok(1000));
+        assert_eq!(read("memory-share=0.25").map(|ask| ask.fraction_permille), Ok(250));
+        let training = read("fraction=0.5,class=latency,workload=train-large").unwrap();
+        assert_eq!(training.workload, Workload::TrainLarge, "a workload says more than a class");
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_the_key_and_the_remedy() {
+        for (line, part) in [
+            ("fraction=2", "fraction=\"2\""),
+            ("fraction", "no KEY=VALUE"),
+            ("fraction=0.3,colour=red", "the keys are fraction, limit"),
+            ("fraction=0.3,fraction=0.4", "given twice"),
+            ("isolation=strong,fraction=0.3", "shared, software, hardware, exclusive"),
+            ("isolation=hardware", "add fraction=0.3"),
+            ("fraction=0.3,limit=0.2", "limit is below"),
+            ("fraction=0.3,p99=50", "for example 50ms"),
+            ("fraction=0.3,memory=25%", "for example 4GiB"),
+            ("fraction=0.3,facts=fast", "privileged, host-pid"),
+            ("fraction=0.3,gpus=0", "1 to 16"),
+        ] {
+            let error = read(line).unwrap_err();
+            assert!(error.contains(part), "{line}: {error} lacks {part}");
+        }
+    }
+}
