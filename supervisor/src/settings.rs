@@ -139,6 +139,8 @@ mod tests {
             [policy]
             classes = []
             unenforced = true
+            rootless_group = "gpu"
+            timeslice = true
             env.allow = []
             [lease]
             hold_ms = 1"#;

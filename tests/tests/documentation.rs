@@ -2,8 +2,8 @@
 
 use gpool_configuration::{catalogue, parse};
 use gpool_protocol::{
-    BindRequest, Class, ContainerId, Edit, GpuUuid, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseUpdate,
-    MemoryCap, Priority, Request, RequestSource, Standing, WaitCause,
+    BindRequest, Class, ContainerId, Edit, GpuUuid, HostPid, Isolation, LeaseGranted, LeaseId, LeaseRequest,
+    LeaseUpdate, Mechanism, MemoryCap, Mode, Priority, Request, RequestSource, Standing, WaitCause,
 };
 use gpool_tests::manual::markdown::{Page, slug};
 use gpool_tests::manual::{self, command_lines, openapi, schema};
@@ -225,15 +225,26 @@ fn the_socket_s_document_has_every_form_of_a_message() {
     let document = openapi::document().unwrap();
     let text = |text: &str| text.to_owned();
     let edits = vec![
-        Edit::Device { path: text("/dev/nvidia0"), major: 195, minor: 0, access: text("rw") },
+        Edit::Device {
+            path: text("/dev/nvidia0"),
+            major: 195,
+            minor: 0,
+            access: text("rw"),
+            source: text("/dev/nvidia0"),
+        },
         Edit::Mount { source: text("/a"), destination: text("/b"), options: vec![text("bind")] },
         Edit::Library { source: text("/a"), file_name: text("libcuda.so.1") },
         Edit::Env { name: text("A"), value: text("b") },
         Edit::Hook { path: text("/h"), args: vec![text("h")], env: vec![text("A=b")] },
     ];
     let uuid = GpuUuid(text("GPU-1"));
-    let granted =
-        LeaseGranted { lease_id: LeaseId(text("01")), gpu_uuid: uuid.clone(), gpu_uuids: vec![uuid.clone()], edits };
+    let granted = LeaseGranted {
+        lease_id: LeaseId(text("01")),
+        gpu_uuid: uuid.clone(),
+        gpu_uuids: vec![uuid.clone()],
+        mechanism: Mechanism::Exclusive,
+        edits,
+    };
     let update = LeaseUpdate {
         fraction_permille: Some(100),
         limit_permille: Some(200),
@@ -244,6 +255,8 @@ fn the_socket_s_document_has_every_form_of_a_message() {
     };
     let request = Request {
         fraction_permille: 100,
+        mode: Mode::TimeSlice,
+        isolation: Some(Isolation::Hardware),
         limit_permille: Some(200),
         memory: Some(MemoryCap::Permille(5)),
         gpus: 2,

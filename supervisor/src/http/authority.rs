@@ -78,6 +78,12 @@ impl Peer {
     }
 
     /// # Errors
+    /// Unless the peer may change everything.
+    pub fn must_administer(&self, what: &str) -> Result<(), ErrorBody> {
+        if self.administers() { Ok(()) } else { Err(refused(format!("user {} may not {what}", self.uid))) }
+    }
+
+    /// # Errors
     /// Unless the peer may start leased containers: whoever may change everything, and outside of every lease whom the
     /// configuration lets do so without root.
     pub fn must_start(&self, policy: &Policy) -> Result<(), ErrorBody> {

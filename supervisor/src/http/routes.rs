@@ -54,10 +54,11 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => {
-            peer.must_start(&leases.configuration.policy)?;
+            let configuration = leases.configuration();
+            peer.must_start(&configuration.policy)?;
             let asked = request.message::<LeaseRequest>()?;
             if let Some(uid) = peer.confined_to() {
-                ordinary::check_request(&leases.configuration.policy, uid, &asked)?;
+                ordinary::check_request(&configuration.policy, uid, &asked)?;
             }
             value(leases.grant(&asked, peer.maker(asked.asked_for_parent)?, peer.uid)?)
         }

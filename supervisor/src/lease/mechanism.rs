@@ -37,7 +37,7 @@ impl Leases {
                 "ask for mode=exclusive, or leave mode out",
             )),
             Mode::Exclusive => Ok(Mechanism::Exclusive),
-            Mode::TimeSlice if self.configuration.policy.timeslice => Ok(Mechanism::TimeSlice),
+            Mode::TimeSlice if self.configuration().policy.timeslice => Ok(Mechanism::TimeSlice),
             Mode::TimeSlice => Err(ErrorBody::new(
                 ErrorCode::RequestNotAllowed,
                 "mode=timeslice is not allowed on this host: nothing bounds who has it",

@@ -38,6 +38,7 @@ mod random_kills;
 mod real_bundles;
 mod real_driver;
 mod run_command;
+mod scenario;
 pub(crate) mod seven_tenants;
 mod several_gpus;
 mod shared_memory;
@@ -54,36 +55,11 @@ mod upgrade;
 mod whole_images;
 mod without_shims;
 
+pub use scenario::{Place, Scenario};
 pub use together::TOGETHER;
 
-use crate::failure::Result;
-use crate::namespaces::Inside;
 pub use steps::wait_until_running;
 use steps::{finish, finish_found, start_tenants, wait_until_account_agrees};
-
-/// One scenario.
-#[derive(Debug)]
-pub struct Scenario {
-    /// What a person types to run it alone.
-    pub name: &'static str,
-    /// What it shows, in one line.
-    pub what: &'static str,
-    /// It fails when it runs longer, in seconds.
-    pub limit_s: u64,
-    /// The scenario itself.
-    pub run: Place,
-}
-
-/// Where a scenario runs.
-#[derive(Debug, Clone, Copy)]
-pub enum Place {
-    /// In namespaces of its own.
-    Inside(fn(&Inside) -> Result<()>),
-    /// Where the runner is, in a process of its own: it starts and kills runs.
-    Outside(fn() -> Result<()>),
-    /// In namespaces of its own, but only when another scenario or a person asks for it by its name.
-    PartOfAnother(fn(&Inside) -> Result<()>),
-}
 
 /// All scenarios, in the order in which they run.
 pub const SCENARIOS: &[Scenario] = &[
