@@ -18,7 +18,7 @@ CARGO_FLAGS := --locked --quiet
 # Models of the region's protocol: another build, because loom takes the place of the atomics.
 MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interposer-logic --test models --target-dir target/models
 
-.PHONY: help prepare build check demo test models bench test-long test-gpu gpu-bundle reference licences docs clean
+.PHONY: help prepare build check package demo test models bench test-long test-gpu gpu-bundle reference licences docs clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,7 @@ build: ## Build everything and lay it out in target/gpool
 	cp $(RELEASE)/gpool $(RELEASE)/gpool-supervisor $(RELEASE)/gpool-simgpu $(STAGE)/bin/
 	cp $(RELEASE)/gpool-tenant $(RELEASE)/gpool-demo $(RELEASE)/gpool-integration $(STAGE)/bin/
 	cp $(RELEASE)/gpool-bench $(RELEASE)/gpool-launch-cost $(RELEASE)/gpool-shim-stand $(STAGE)/bin/
+	cp $(RELEASE)/gpool-package-pages $(STAGE)/bin/
 	cp $(STATIC)/gpool-runtime $(STAGE)/bin/
 	cp $(STATIC)/gpool-hook $(STATIC)/gpool-run $(STAGE)/libexec/
 	for generation in $(GENERATIONS); do mkdir $(STAGE)/lib/$$generation && for shim in cuda nvml; do \
@@ -56,6 +57,13 @@ check: ## Run the fast gates: format, lints, dependencies, rooms, symbols, texts
 	if $(CARGO) deny --version > /dev/null 2>&1; then $(CARGO) deny check; \
 	    else echo "skipped: cargo-deny is not installed"; fi
 	$(CARGO) test $(CARGO_FLAGS) -p gpool-tests --test rooms --test symbols --test messages --test documentation
+
+package: ## Pack what is built: gpool and a simulated GPU as .deb, gpool as .rpm, into target/package
+	@tests/prepare.sh package
+	@$(MAKE) --no-print-directory build
+	rm -rf target/package
+	packaging/pack.sh $(STAGE) target/package
+	@ls -l target/package
 
 demo: ## Run the main job and judge it: three containers share one simulated GPU
 	@tests/prepare.sh

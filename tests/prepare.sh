@@ -28,6 +28,14 @@ if [ "${1:-}" = test ]; then
 "
 fi
 
+# What `make package` needs, which the tests run: `prepare.sh package`.
+if [ "${1:-}" = test ] || [ "${1:-}" = package ]; then
+    needs="$needs
+/usr/bin/rpmbuild        rpm
+/usr/bin/objdump         binutils
+"
+fi
+
 missing_packages() {
     while read -r file package; do
         [ -n "$file" ] || continue

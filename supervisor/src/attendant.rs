@@ -70,6 +70,7 @@ impl Mailbox {
     /// Attends for ever; runs on its own thread.
     pub fn attend(self, leases: &Leases) {
         loop {
+            leases.progress.attendant.note();
             let patience = self.look_after(leases);
             self.wait(leases, patience);
             let mut counter = [0u8; 8];
@@ -102,7 +103,9 @@ impl Mailbox {
         }
         let mut book = leases.book();
         let now = Instant::now();
+        let kept = book.held.len();
         book.held.retain(|held| held.until > now);
+        let has_expired = book.held.len() < kept;
         let mut over: Vec<(LeaseId, &str)> = Vec::new();
         let mut patience = IDLE_PERIOD;
         for (id, lease) in &mut book.leases {
@@ -116,8 +119,12 @@ impl Mailbox {
                 End::Here(cause) => over.push((id.clone(), cause)),
             }
         }
+        let has_ended = !over.is_empty();
         for (id, cause) in over {
             leases.end(&mut book, &id, cause);
+        }
+        if has_ended || has_expired {
+            leases.files.remove_unused_shims(book.builds());
         }
         patience
     }

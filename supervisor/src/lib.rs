@@ -19,6 +19,8 @@
 //! | `settings`, `reload` | the configuration in force, and taking over a changed one |
 //! | `privilege` | what root is given up once everything is set up |
 //! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
+//! | `service_manager` | what systemd is told and what it hands over |
+//! | `watchdog` | whether the work goes on, as systemd wants to know it |
 //! | `elf` | what a library exports, and which build it is |
 //!
 //! Locks: the book of leases is held while the gatekeeper is asked, never the other way round; the gatekeeper takes
@@ -46,7 +48,9 @@ mod region;
 mod reload;
 mod sampler;
 mod service;
+mod service_manager;
 mod settings;
 mod uncounted;
+mod watchdog;
 
 pub use service::{command, main};

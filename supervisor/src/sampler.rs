@@ -24,6 +24,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 pub fn sample(leases: &Leases, inventory: &NvmlInventory, mut costs: ContextCosts, mut guard: Guard) {
     let mut auditor = Auditor::new(leases.gpus.len());
     loop {
+        leases.progress.sampler.note();
         let occupancies = note_memory(leases, inventory, &mut costs);
         let members = members(leases);
         guard.look(leases, &members, &occupancies);

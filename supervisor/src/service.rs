@@ -10,7 +10,8 @@ use crate::http::Listener;
 use crate::lease::{self, Leases};
 use crate::occupants::Occupants;
 use crate::settings::Settings;
-use crate::{clock, procfs, reload, sampler};
+use crate::watchdog::{self, Progress};
+use crate::{clock, procfs, reload, sampler, service_manager};
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
@@ -33,10 +34,10 @@ struct Arguments {
     check_config: bool,
 }
 
-/// The command line, for the manual and its tests.
+/// The command line, for the manual, the man page and their tests.
 #[must_use]
 pub fn command() -> clap::Command {
-    Arguments::command()
+    Arguments::command().name("gpool-supervisor")
 }
 
 /// What stays the same for the life of this process.
@@ -109,6 +110,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         used_bytes: counters(0),
         guarded: Mutex::default(),
         next_tenant: AtomicU64::new(TenantId(1).0),
+        progress: Progress::default(),
         book: Mutex::default(),
         ended: Condvar::new(),
         watch_changed: Box::new(move || waker.wake()),
@@ -134,7 +136,12 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         .spawn(move || sampler::sample(&sampled, &inventory, costs, guard))?;
     let reloaded = leases.clone();
     std::thread::Builder::new().name("reload".into()).spawn(move || reload::at_each(&hangup, &reloaded))?;
-    let listener = Listener::bind(&leases.configuration().socket.path)?;
+    let listener = Listener::open(&leases.configuration().socket.path)?;
+    if let Some(patience) = service_manager::watchdog_patience() {
+        let watched = leases.clone();
+        std::thread::Builder::new().name("watchdog".into()).spawn(move || watchdog::watch(&watched, patience))?;
+    }
+    service_manager::ready(&format!("{} GPU(s), {} lease(s)", leases.gpus.len(), leases.book().leases.len()));
     listener.serve(&leases, identity);
     Ok(())
 }

@@ -117,6 +117,7 @@ fn play(arguments: &Arguments) -> Result<(), ServeError> {
         let mut output = std::io::stdout();
         // Whoever started this and does not listen is not waiting either.
         let _ = writeln!(output, "ready").and_then(|()| output.flush());
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     })
 }
 

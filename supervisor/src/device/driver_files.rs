@@ -3,7 +3,7 @@
 use super::Gpu;
 use super::shims::{Chosen, SHIMMED, Shims};
 use gpool_configuration::Configuration;
-use gpool_protocol::Edit;
+use gpool_protocol::{BuildId, Edit};
 use gpool_shared_region::REGION_DIR;
 use std::collections::BTreeSet;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -107,6 +107,11 @@ impl DriverFiles {
     /// When the driver or every shim is missing.
     pub fn shims(&self) -> Result<Arc<Chosen>, DriverFilesError> {
         self.shims.for_driver(&self.shim_dir, &self.real()?)
+    }
+
+    /// Removes kept builds of shims that neither `used` names nor new containers get.
+    pub fn remove_unused_shims(&self, used: impl Iterator<Item = BuildId>) {
+        self.shims.remove_unused(&self.shim_dir, used);
     }
 
     fn look_for(&self, name: &str) -> Option<PathBuf> {

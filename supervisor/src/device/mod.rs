@@ -1,5 +1,6 @@
 //! The GPUs of this host, and what of the driver a container needs.
 
+mod builds;
 mod driver_files;
 mod generation;
 mod inventory;

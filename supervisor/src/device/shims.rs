@@ -1,17 +1,20 @@
 //! The shims that are installed, and the choice among them for the driver that is installed beside them.
 //!
 //! Each lies at `paths.shim_dir`/GENERATION/NAME and is never written again: another build is another file, renamed over
-//! it. A container that runs keeps the file that it was started with.
+//! it. A supervisor goes on with the build that it was started with ([`builds`]), and a container that runs keeps the file
+//! that it was started with.
 
+use super::builds::{self, Installed};
 use super::driver_files::DriverFilesError;
 use super::generation::{Coverage, DriverNames, choose};
 use crate::elf;
 use gpool_driver_abi::{GENERATIONS, Generation};
 use gpool_protocol::{BuildId, ShimView};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the two shims stand in for, and their file names.
 pub const SHIMMED: [(&str, &str); 2] =
@@ -57,7 +60,15 @@ impl Identity {
 /// Chooses the shims, and keeps the choice until a file that it rests on is another one.
 #[derive(Debug, Default)]
 pub struct Shims {
-    last: Mutex<Option<Last>>,
+    state: Mutex<State>,
+}
+
+/// What is known of shims and driver.
+#[derive(Debug, Default)]
+struct State {
+    /// Found once: a package that replaces files is followed by a restart.
+    installed: Vec<Installed>,
+    last: Option<Last>,
 }
 
 /// A choice, and the files that it rests on.
@@ -67,32 +78,51 @@ struct Last {
     chosen: Arc<Chosen>,
 }
 
+impl State {
+    /// Looks for shims in `directory` where none are known, or one that was kept is gone.
+    fn look(&mut self, directory: &Path) -> Result<(), DriverFilesError> {
+        let mut known = self.installed.iter().flat_map(|(_, shims)| shims);
+        if self.installed.is_empty() || known.any(|shim| !shim.path.is_file()) {
+            self.installed = builds::keep_all(directory)?;
+            self.last = None;
+        }
+        Ok(())
+    }
+}
+
 impl Shims {
     /// The shims in `directory` for the driver whose two libraries are `real`, in the order of [`SHIMMED`].
     ///
     /// # Errors
     /// When no generation is installed, or a library cannot be read.
     pub fn for_driver(&self, directory: &Path, real: &[PathBuf; 2]) -> Result<Arc<Chosen>, DriverFilesError> {
-        let files = |generation: &Generation| SHIMMED.map(|(_, shim)| directory.join(generation.name).join(shim));
-        let watched = real.iter().cloned().chain(GENERATIONS.iter().flat_map(files));
-        let identities: Vec<Option<Identity>> = watched.map(|path| Identity::of(&path)).collect();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = last.as_ref().filter(|known| known.files == identities) {
+        let mut state = self.state();
+        state.look(directory)?;
+        let identities: Vec<Option<Identity>> = real.iter().map(|path| Identity::of(path)).collect();
+        if let Some(known) = state.last.as_ref().filter(|known| known.files == identities) {
             return Ok(known.chosen.clone());
         }
-        let is_whole = |generation: &&Generation| files(generation).iter().all(|path| path.is_file());
-        let installed: Vec<&'static Generation> = GENERATIONS.iter().filter(is_whole).collect();
+        let installed: Vec<&'static Generation> = state.installed.iter().map(|(generation, _)| *generation).collect();
         let driver = DriverNames { cuda: names(&real[0])?, nvml: names(&real[1])? };
-        let coverage = choose(&installed, &driver)
-            .ok_or_else(|| DriverFilesError::Shim { path: files(&GENERATIONS[0])[0].display().to_string() })?;
-        let shim = |((library, _), path): (_, PathBuf)| {
-            let build_id = File::open(&path).and_then(|file| elf::build_id(&file)).map_err(unreadable(&path))?;
-            Ok(Shim { library, path, build_id })
-        };
-        let shims: Result<Vec<Shim>, _> = SHIMMED.into_iter().zip(files(coverage.generation)).map(shim).collect();
-        let chosen = Arc::new(Chosen { shims: shims?, coverage });
-        *last = Some(Last { files: identities, chosen: chosen.clone() });
+        let no_shim = || directory.join(GENERATIONS[0].name).join(SHIMMED[0].1).display().to_string();
+        let coverage = choose(&installed, &driver).ok_or_else(|| DriverFilesError::Shim { path: no_shim() })?;
+        let mut its = state.installed.iter().filter(|(generation, _)| generation.name == coverage.generation.name);
+        let shims = its.next().map(|(_, shims)| shims.clone()).unwrap_or_default();
+        let chosen = Arc::new(Chosen { shims, coverage });
+        state.last = Some(Last { files: identities, chosen: chosen.clone() });
         Ok(chosen)
+    }
+
+    /// Removes the builds in `directory` that are neither among `used` nor those for new containers.
+    pub fn remove_unused(&self, directory: &Path, used: impl Iterator<Item = BuildId>) {
+        let state = self.state();
+        let own = state.installed.iter().flat_map(|(_, shims)| shims).filter_map(|shim| shim.build_id.clone());
+        let kept: BTreeSet<String> = own.chain(used).map(|build_id| build_id.0).collect();
+        builds::remove_all_but(directory, &kept);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,10 +184,31 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &shims.for_driver(&directory, &real).unwrap()), "nothing is read twice");
         install(&GENERATIONS[2]);
         assert_eq!(shims.for_driver(&directory, &real).unwrap().coverage.generation.name, "555");
-        let before = shims.for_driver(&directory, &real).unwrap().shims[0].clone();
-        library(&before.path, "another_build");
-        let after = shims.for_driver(&directory, &real).unwrap().shims[0].clone();
-        assert!(after.path == before.path && after.build_id != before.build_id);
+    }
+
+    #[test]
+    fn a_supervisor_keeps_its_build_until_it_is_another_one_and_no_lease_needs_it() {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, real) = (root.path().join("lib"), ["a.so", "b.so"].map(|name| root.path().join(name)));
+        library(&real[0], GENERATIONS[0].cuda);
+        library(&real[1], GENERATIONS[0].nvml);
+        let installed = |shim: &str| directory.join("535").join(shim);
+        SHIMMED.iter().for_each(|(_, shim)| library(&installed(shim), shim_names(shim)));
+        let cuda = |shims: &Shims| shims.for_driver(&directory, &real).unwrap().shims[0].clone();
+        let one = Shims::default();
+        let before = cuda(&one);
+        assert_eq!(Identity::of(&before.path).unwrap().inode, Identity::of(&installed(SHIMMED[0].1)).unwrap().inode);
+        library(&installed(SHIMMED[0].1), "another_build");
+        assert_eq!(cuda(&one), before, "files are replaced before the supervisor is");
+        let other = Shims::default();
+        let after = cuda(&other);
+        assert!(after.build_id != before.build_id && after.path != before.path && before.path.is_file());
+        other.remove_unused(&directory, before.build_id.clone().into_iter());
+        assert!(before.path.is_file(), "a lease has it");
+        other.remove_unused(&directory, std::iter::empty());
+        assert!(!before.path.exists() && after.path.is_file());
+        std::fs::remove_file(&after.path).unwrap();
+        assert!(cuda(&other).path.is_file(), "what somebody took away is made anew");
     }
 
     fn shim_names(shim: &str) -> &'static str {

@@ -12,6 +12,7 @@ use gpool_shared_region::{HEARTBEAT_PERIOD_NS, HEARTBEAT_STALE_NS};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Sends orders to the gatekeeper; clones go to other threads.
 #[derive(Clone)]
@@ -25,6 +26,13 @@ impl Gatekeeper {
     pub fn order(&self, order: Order) {
         let _ = self.orders.send(order);
         self.doorbell.ring();
+    }
+
+    /// Whether it answers within `patience`: it takes orders between two decisions.
+    pub fn answers_within(&self, patience: Duration) -> bool {
+        let (sender, receiver) = channel();
+        self.order(Order::Statistics(sender));
+        receiver.recv_timeout(patience).is_ok()
     }
 
     /// The figures of this moment; empty when the thread has ended.

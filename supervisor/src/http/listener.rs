@@ -4,6 +4,7 @@ use super::authority::Peer;
 use super::routes::serve;
 use crate::lease::Leases;
 use crate::service::Identity;
+use crate::service_manager;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -44,11 +45,20 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `path`. A socket that nobody answers on is what a killed supervisor left.
+    /// Takes the socket at `path` that the service manager holds, whose queue outlives a supervisor; without one, makes
+    /// it.
     ///
     /// # Errors
     /// [`ListenerError`].
-    pub fn bind(path: &Path) -> Result<Self, ListenerError> {
+    pub fn open(path: &Path) -> Result<Self, ListenerError> {
+        match service_manager::socket_at(path) {
+            Some(listener) => Ok(Self { listener }),
+            None => Self::bind(path),
+        }
+    }
+
+    /// Listens on `path`. A socket that nobody answers on is what a killed supervisor left.
+    fn bind(path: &Path) -> Result<Self, ListenerError> {
         let shown = || path.display().to_string();
         if UnixStream::connect(path).is_ok() {
             return Err(ListenerError::Taken(shown()));

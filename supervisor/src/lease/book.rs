@@ -8,7 +8,7 @@ use crate::procfs::{ProcessName, WatchedProcess};
 use crate::region::{RegionHost, Report};
 use crate::uncounted::Uncounted;
 use gpool_policy::TenantId;
-use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, LeaseId, LeaseState};
+use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, LeaseId, LeaseState};
 use gpool_shared_region::{GPUS, SLOTS, SlotSnapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -244,6 +244,13 @@ impl Book {
     pub fn of_container(&self, container: &ContainerId, uid: u32) -> Option<&Lease> {
         let is_its = |lease: &&Lease| lease.record.container_id == *container && lease.record.owner_uid == uid;
         self.leases.values().find(is_its)
+    }
+
+    /// The builds of shims that a lease names, kept places and stranded ones included.
+    pub fn builds(&self) -> impl Iterator<Item = BuildId> {
+        let leases = self.leases.values().map(|lease| &lease.record);
+        let records = leases.chain(self.held.iter().map(|held| &held.record)).chain(&self.stranded);
+        records.flat_map(|record| &record.shims).filter_map(|shim| shim.build_id.clone())
     }
 
     /// The lease of a tenant.

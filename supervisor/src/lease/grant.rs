@@ -17,6 +17,7 @@ use crate::occupants::Occupants;
 use crate::procfs::WatchedProcess;
 use crate::region::{ControlPage, RegionHost};
 use crate::settings::Settings;
+use crate::watchdog::Progress;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, place};
@@ -57,6 +58,8 @@ pub struct Leases {
     pub occupants: Occupants,
     pub next_tenant: AtomicU64,
     pub book: Mutex<Book>,
+    /// How far the threads have come that nobody waits for.
+    pub progress: Progress,
     /// Rung when a lease has ended.
     pub ended: Condvar,
     /// Rung when a process should be watched that was not before.

@@ -24,6 +24,7 @@ pub fn take_over(leases: &Leases) {
         eprintln!("gpool-supervisor: passed over a lease that cannot be read: {error}");
     }
     records.into_iter().for_each(|record| take_over_or_strand(leases, record));
+    leases.files.remove_unused_shims(leases.book().builds());
 }
 
 /// Tries again with the leases that could not be taken over though their containers run.
