@@ -54,6 +54,7 @@ program "$stage/bin/gpool" usr/bin
 program "$stage/bin/gpool-runtime" usr/bin
 program "$stage/bin/gpool-supervisor" usr/sbin
 program "$stage/libexec/gpool-hook" usr/libexec/gpool
+program "$stage/libexec/gpool-run" usr/libexec/gpool
 install -D -m 755 -t "$tree/usr/libexec/gpool" "$here/gpool-devices"
 for shim in "$stage"/lib/*/libgpool-*.so; do
     data "$shim" "usr/lib/gpool/${shim#"$stage"/lib/}"

@@ -135,11 +135,7 @@ impl Downloads {
         self.once(&self.place_of_image(suite), |directory| {
             let unpacked = directory.join("unpacked");
             fs::create_dir_all(&unpacked).context("unpacked")?;
-            let mut command = Command::new("timeout");
-            command.args([IMAGE_LIMIT_S, "mmdebstrap", "--quiet", "--variant=essential", "--include=python3"]);
-            command.args(LEFT_OUT.map(|files| format!("--dpkgopt=path-exclude={files}")));
-            // Mirrors may be snapshots.
-            command.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
+            let mut command = mmdebstrap("essential", "python3");
             command.arg(suite).arg(unpacked.join("root.tar")).arg(mirror()?);
             call(&mut command)?;
             Ok(unpacked)
@@ -170,6 +166,29 @@ impl Downloads {
         })
     }
 
+    /// The root of a system of the Debian release `suite` that can be booted, if it is here.
+    pub fn system(&self, suite: &str) -> Option<PathBuf> {
+        Some(self.place_of_system(suite)).filter(|root| root.is_dir())
+    }
+
+    /// Makes the root of a system of the Debian release `suite` with `packages`, unless it is here: about 400 MB.
+    ///
+    /// # Errors
+    /// When they cannot be reached; the sentence is mmdebstrap's.
+    pub fn fetch_system(&self, suite: &str, packages: &[&str]) -> Result<()> {
+        self.once(&self.place_of_system(suite), |directory| {
+            let unpacked = directory.join("unpacked");
+            let mut command = mmdebstrap("apt", &packages.join(","));
+            command.arg(suite).arg(&unpacked).arg(mirror()?);
+            call(&mut command)?;
+            Ok(unpacked)
+        })
+    }
+
+    fn place_of_system(&self, suite: &str) -> PathBuf {
+        self.root.join(format!("system-{suite}"))
+    }
+
     fn place_of_image(&self, suite: &str) -> PathBuf {
         self.root.join(format!("image-{suite}"))
     }
@@ -198,6 +217,16 @@ impl Downloads {
         drop(lock);
         fetched
     }
+}
+
+/// mmdebstrap, with what every image and system here has in common.
+fn mmdebstrap(variant: &str, packages: &str) -> Command {
+    let mut command = limited_to(IMAGE_LIMIT_S, "mmdebstrap");
+    command.args(["--quiet", &format!("--variant={variant}"), &format!("--include={packages}")]);
+    command.args(LEFT_OUT.map(|files| format!("--dpkgopt=path-exclude={files}")));
+    // Mirrors may be snapshots.
+    command.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
+    command
 }
 
 /// Debian's mirror as the machine's own apt knows it: of the source that brings the suite of this release, without its

@@ -5,6 +5,7 @@
 //! SIGKILL. Figures come from the simulated hardware's own meter ([`meter`]), never from what gpool says about itself.
 
 pub mod bench;
+pub mod booted;
 pub mod c_program;
 pub mod census;
 pub mod cgroups;

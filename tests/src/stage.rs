@@ -78,6 +78,11 @@ impl Stage {
         Ok(replaced)
     }
 
+    /// Where it lies.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Where what tests download is kept: beside the stage, in cargo's target directory.
     pub fn downloads(&self) -> PathBuf {
         self.root.with_file_name("downloads")

@@ -151,7 +151,10 @@ pub fn latencies_us(log: &str) -> Result<Vec<u64>> {
 }
 
 /// The events in the log. A line that is not complete yet is left out.
-fn events(log: &str) -> Result<Vec<Value>> {
+///
+/// # Errors
+/// When the tenant failed.
+pub fn events(log: &str) -> Result<Vec<Value>> {
     let events: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     match events.iter().find(|event| event["event"] == "error") {
         Some(error) => Err(Failure::new(format!("the tenant failed: {error}"))),

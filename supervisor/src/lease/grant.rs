@@ -179,6 +179,8 @@ impl Leases {
         let granted = self.make(&mut book, record, placed.indices, requester)?;
         if let Some(index) = kept {
             book.held.remove(index);
+            // It may have been the last that an older build was kept for.
+            self.files.remove_unused_shims(book.builds());
         }
         drop(book);
         (self.watch_changed)();

@@ -1,5 +1,6 @@
 //! The integration scenarios. Each starts what it needs and must leave nothing.
 
+mod booted_systemd;
 mod bypass;
 mod call_steps;
 mod conmon_killed;
@@ -386,6 +387,24 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "the part of whole-images that has no network",
         limit_s: 240,
         run: Place::PartOfAnother(whole_images::inside),
+    },
+    Scenario {
+        name: "booted-systemd",
+        what: "packages in a Debian booted by its own systemd: first hour, restarts, upgrade, downgrade, removal",
+        limit_s: 900,
+        run: Place::Outside(booted_systemd::run),
+    },
+    Scenario {
+        name: "first-hour-inside",
+        what: "the part of booted-systemd that types the README's commands",
+        limit_s: 120,
+        run: Place::PartOfAnother(booted_systemd::first_hour),
+    },
+    Scenario {
+        name: "booted-systemd-inside",
+        what: "the part of booted-systemd that lives for long",
+        limit_s: 300,
+        run: Place::PartOfAnother(booted_systemd::life),
     },
     Scenario {
         name: "odd-images",

@@ -1,0 +1,85 @@
+//! The packages of the files that were built, as `make package` makes them, and those of another build before them.
+
+use crate::failure::{Context, Result, ensure};
+use crate::host::succeeded;
+use crate::stage::Stage;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The version of the packages of the other build.
+const EARLIER: &str = "0.0.9";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Packages of two builds.
+#[derive(Debug, Clone)]
+pub struct Packages {
+    root: PathBuf,
+}
+
+impl Packages {
+    /// Where they are kept beside `stage`.
+    pub fn beside(stage: &Stage) -> Self {
+        Self { root: stage.downloads().with_file_name("package-tests") }
+    }
+
+    /// A package of the build that is tested, and its name for people.
+    pub fn new_one(&self, package: &str) -> (PathBuf, String) {
+        self.deb("new", package, VERSION)
+    }
+
+    /// The package of the build before it.
+    pub fn earlier(&self, package: &str) -> (PathBuf, String) {
+        self.deb("earlier", package, EARLIER)
+    }
+
+    fn deb(&self, directory: &str, package: &str, version: &str) -> (PathBuf, String) {
+        let name = format!("{package}_{version}_amd64.deb");
+        (self.root.join(directory).join(&name), name)
+    }
+}
+
+/// Packs `stage`, and a build that differs from it by its build ids under a lower version. Packed again, a build gives the
+/// same bytes.
+pub fn pack(stage: &Stage) -> Result<Packages> {
+    let packages = Packages::beside(stage);
+    let root = &packages.root;
+    if root.exists() {
+        fs::remove_dir_all(root).context(root.display())?;
+    }
+    let other = stage.copy_to(&root.join("stage"))?;
+    other.install_another_build()?;
+    // At the same time: they compress, each in one thread.
+    let packing = [("new", stage, VERSION), ("again", stage, VERSION), ("earlier", &other, EARLIER)];
+    let packed: Vec<Result<()>> = std::thread::scope(|scope| {
+        let one = |(directory, stage, version)| scope.spawn(move || pack_one(stage, &root.join(directory), version));
+        let threads = packing.map(one);
+        threads.map(|thread| thread.join().expect("no thread panics")).into_iter().collect()
+    });
+    packed.into_iter().collect::<Result<Vec<()>>>()?;
+    same_bytes(&root.join("new"), &root.join("again"))?;
+    Ok(packages)
+}
+
+fn pack_one(stage: &Stage, destination: &Path, version: &str) -> Result<()> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/pack.sh");
+    let output = Command::new(&script).arg(stage.root()).arg(destination).arg(version).output();
+    succeeded("packaging/pack.sh", output.context(script.display())?).map(drop)
+}
+
+fn same_bytes(one: &Path, other: &Path) -> Result<()> {
+    let names = |directory: &Path| -> Result<Vec<String>> {
+        let entries = fs::read_dir(directory).context(directory.display())?.flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        Ok(names)
+    };
+    let packed = names(one)?;
+    let has = |ending: &str| packed.iter().filter(|name| name.ends_with(ending)).count();
+    ensure((has(".deb"), has(".rpm")) == (2, 1) && packed == names(other)?, || format!("packed were {packed:?}"))?;
+    for name in packed {
+        let read = |directory: &Path| fs::read(directory.join(&name)).context(&name);
+        ensure(read(one)? == read(other)?, || format!("{name} packed twice has different bytes"))?;
+    }
+    Ok(())
+}

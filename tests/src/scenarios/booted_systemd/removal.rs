@@ -1,0 +1,52 @@
+//! The packages removed while containers run, then purged.
+
+use super::life::DAEMON_JSON;
+use crate::booted::{Booted, Tenants};
+use crate::failure::{Result, ensure};
+use std::fs;
+
+/// What of gpool's is in a system.
+const FIND: &str = "find / -xdev \\( -name '*gpool*' -o -path '*/oci/hooks.d/*' \\) -not -path '/proc/*' \
+                    -not -path '/root/*' -not -path '/var/lib/docker/*' -not -path '/var/lib/dpkg/*' \
+                    -not -path '/old-root*' | sort; ls -d /run/gpool /etc/gpool 2> /dev/null || true";
+
+/// What was there before gpool.
+#[derive(Debug)]
+pub struct Clean {
+    files: String,
+}
+
+impl Clean {
+    /// Notes it.
+    pub fn note(booted: &Booted) -> Result<Self> {
+        Ok(Self { files: booted.sh(FIND)? })
+    }
+
+    /// Purges, and fails if anything is there that was not before.
+    pub fn is_there_again(&self, booted: &Booted) -> Result<()> {
+        booted.sh("apt-get -qq purge -y gpool gpool-simulated-gpu 2>&1")?;
+        let files = booted.sh(FIND)?;
+        ensure(files == self.files, || format!("before gpool there was\n{}\nand after it\n{files}", self.files))?;
+        let mounts = booted.sh("grep -c gpool /proc/self/mountinfo || true")?;
+        ensure(mounts == "0", || format!("{mounts} mounts are left"))
+    }
+}
+
+/// Removes gpool while containers run: they go on and can be stopped, Docker's configuration is as it was, and nothing
+/// calls what is gone.
+pub fn removed(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
+    let said = booted.sh("apt-get -qq remove -y gpool 2>&1")?;
+    ensure(said.contains("gpool: 3 container(s) with a share go on"), || format!("apt said {said}"))?;
+    let file = booted.path("/etc/docker/daemon.json");
+    let text = fs::read_to_string(&file).unwrap_or_default();
+    ensure(text == DAEMON_JSON, || format!("Docker's configuration is {text}"))?;
+    booted.sh("test ! -e /usr/share/containers/oci/hooks.d/50-gpool.json && test ! -e /usr/sbin/gpool-supervisor")?;
+    booted.sh("! systemctl --quiet is-active gpool-supervisor.service && docker run --rm debian:12 true")?;
+    let unknown = booted.run(&["docker", "run", "--rm", "--runtime=gpool", "debian:12", "true"])?;
+    ensure(!unknown.status.success(), || "Docker still knows the runtime".to_owned())?;
+    tenants.still_run()?;
+    for name in ["small", "large", "newcomer"] {
+        tenants.stop(name)?;
+    }
+    Ok(())
+}
