@@ -317,7 +317,7 @@ impl Arguments {
     }
 }
 
-/// The definition of the command line, for the manual, its tests and completion.
+/// The definition of the command line, for the manual, man pages, completions and their tests.
 pub fn command() -> Command {
     Arguments::command()
 }

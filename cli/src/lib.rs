@@ -21,11 +21,6 @@ use exit::Failure;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The definition of the command line, for man pages and completions.
-pub fn command() -> clap::Command {
-    <Arguments as clap::CommandFactory>::command()
-}
-
 /// Runs one command line, the program's name first.
 pub fn run(command_line: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match arguments::parse(command_line) {
