@@ -1,8 +1,8 @@
 //! What a context costs beyond what the shim counts, learnt from what NVML says and what processes claim.
 //!
 //! A claim is a tenant's own word. So what a lease's processes show counts for that lease alone, and a new lease begins
-//! with what several others agree on: of the costs that at least three leases have shown, the second least, and never less
-//! than the configuration says. One tenant's lie, up or down, cannot move that beyond what honest ones have shown.
+//! with what the others agree on: the median of the costs that leases have shown, once there are three. One tenant's lie,
+//! up or down, cannot move that beyond what honest ones have shown. Until then it begins with what the configuration says.
 
 use crate::device::Occupancy;
 use crate::lease::{Holding, Leases};
@@ -82,7 +82,7 @@ impl ContextCosts {
             return self.configured_bytes;
         }
         costs.sort_unstable();
-        costs[1].max(self.configured_bytes)
+        costs[costs.len() / 2]
     }
 }
 
@@ -144,10 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn new_leases_begin_with_no_less_than_is_configured_and_old_ones_are_forgotten() {
+    fn new_leases_begin_with_what_others_have_shown_and_old_ones_are_forgotten() {
         let mut costs = ContextCosts::new(1, 512 * MIB);
-        (1..=3).for_each(|tenant| costs.note(0, TenantId(tenant), 200 * MIB));
         assert_eq!(costs.of_a_new_lease(0), 512 * MIB);
+        (1..=3).for_each(|tenant| costs.note(0, TenantId(tenant), 200 * MIB));
+        assert_eq!(costs.of_a_new_lease(0), 200 * MIB);
         (4..=3 + REMEMBERED as u64).for_each(|tenant| costs.note(0, TenantId(tenant), 700 * MIB));
         costs.note(0, TenantId(5), 900 * MIB);
         assert_eq!((costs.shown[0].len(), costs.of_a_new_lease(0)), (REMEMBERED, 700 * MIB), "the least of each lease");

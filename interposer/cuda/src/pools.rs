@@ -140,18 +140,22 @@ fn known(place: &Place, handle: CUmemoryPool, current: Option<CUdevice>) -> Opti
     pools.enter(pool).then_some(pool)
 }
 
-/// Charges the most that an allocation of `bytes` makes `pool` grow by. Where the cap does not allow it, pools give
-/// back what they keep, at last what the work on `stream` still holds.
-fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> bool {
+/// Charges the most that an allocation of `bytes` makes `pool` grow by, and says until the answer is dropped that account
+/// and device differ. Where the cap does not allow it, pools give back what they keep, at last what the work on `stream`
+/// still holds.
+fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<Change> {
     let reserve = || PROCESS.reserve_on_device(place, usize::from(pool.gpu), bytes);
-    let after_work = || {
-        PROCESS.before_wait();
-        // SAFETY: see settle.
-        unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) };
-        give_back(place, true) && reserve()
-    };
-    let is_reserved = reserve() || give_back(place, false) && reserve() || give_back(place, true) && reserve();
-    is_reserved || after_work()
+    let change = place.change();
+    if reserve() || give_back(place, false) && reserve() || give_back(place, true) && reserve() {
+        return Some(change);
+    }
+    // While it waits they agree; the supervisor could not learn what a context costs from a program that always waits.
+    drop(change);
+    PROCESS.before_wait();
+    // SAFETY: see settle.
+    unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) };
+    let change = place.change();
+    (give_back(place, true) && reserve()).then_some(change)
 }
 
 /// What an allocation has charged before the driver is asked: its pool, and how much; nothing for memory of the host.
@@ -171,11 +175,11 @@ fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<B
     if pool.is_on_host {
         return Ok(Begun(None));
     }
-    let (growth, change) = (growth_bytes(bytes as u64), place.change());
-    if !reserved(place, &pool, growth, stream) {
+    let growth = growth_bytes(bytes as u64);
+    let Some(change) = reserved(place, &pool, growth, stream) else {
         let call = if is_named { Call::MemAllocFromPool } else { Call::MemAllocAsync };
         return Err(refused(place, usize::from(pool.gpu), Charge::Bytes(growth), call));
-    }
+    };
     ARE_USED.store(true, Ordering::Relaxed);
     if let Some(pool) = POOLS.lock().find(pool.handle) {
         pool.begin(growth);

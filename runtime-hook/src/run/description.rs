@@ -4,42 +4,63 @@ use super::order::Order;
 use super::rights;
 use crate::spec::Described;
 use gpool_protocol::{ContainerId, ENV_PREFIX, ErrorBody, ErrorCode};
-use nix::unistd::User;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// Who runs the command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Person {
-    /// For the supplementary groups.
+    /// For `USER`.
     pub name: String,
     /// User id.
     pub uid: u32,
     /// Main group.
     pub gid: u32,
+    /// All groups, the main one among them.
+    pub groups: Vec<u32>,
     /// For `HOME`.
     pub home: PathBuf,
 }
 
 impl Person {
-    /// Looks the user up by name or number.
+    /// Looks the user up by name or number, wherever this host keeps its users. By programs, because a static one cannot
+    /// load what the C library asks for them.
     ///
     /// # Errors
     /// There is none.
     pub fn find(name: &str) -> Result<Self, ErrorBody> {
-        let by_number = || name.parse().ok().and_then(|uid| User::from_uid(nix::unistd::Uid::from_raw(uid)).ok()?);
-        let found = User::from_name(name).ok().flatten().or_else(by_number);
-        let user = found.ok_or_else(|| {
+        Self::look_up(name).ok_or_else(|| {
             ErrorBody::new(
                 ErrorCode::RequestInvalid,
                 format!("--user: this host knows no user {name:?}"),
                 "name one that getent passwd shows",
             )
-        })?;
-        Ok(Self { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw(), home: user.dir })
+        })
     }
+
+    fn look_up(name: &str) -> Option<Self> {
+        let line = said("getent", &["passwd", "--", name])?;
+        // passwd(5)
+        let fields: Vec<&str> = line.trim_end().split(':').collect();
+        let [name, _, uid, gid, _, home, _] = fields.as_slice() else { return None };
+        let groups = said("id", &["-G", "--", name])?;
+        Some(Self {
+            name: (*name).to_owned(),
+            uid: uid.parse().ok()?,
+            gid: gid.parse().ok()?,
+            groups: groups.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?,
+            home: home.into(),
+        })
+    }
+}
+
+/// What one of the system's programs prints, if it ends well.
+fn said(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).env("PATH", "/usr/bin:/bin").output().ok()?;
+    output.status.success().then(|| String::from_utf8(output.stdout).ok())?
 }
 
 /// A name for a command that no engine has named. It is never used again, so no place is kept under it.

@@ -10,8 +10,8 @@ use gpool_protocol::ErrorBody;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Gid, Pid, Uid, initgroups, setgid, setuid};
-use std::ffi::{CString, OsStr};
+use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid};
+use std::ffi::OsStr;
 use std::io::{BufReader, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -56,8 +56,8 @@ fn become_person(plan: &Plan) -> Result<(), ErrorBody> {
     rights::give_up()?;
     let Some(person) = &plan.person else { return Ok(()) };
     let refused = |error: nix::Error| unprepared(format!("it cannot become the user {}", person.name), error);
-    let name = CString::new(person.name.as_str()).map_err(|error| unprepared("the user's name", error))?;
-    initgroups(&name, Gid::from_raw(person.gid)).map_err(refused)?;
+    let groups: Vec<Gid> = person.groups.iter().copied().map(Gid::from_raw).collect();
+    setgroups(&groups).map_err(refused)?;
     setgid(Gid::from_raw(person.gid)).map_err(refused)?;
     setuid(Uid::from_raw(person.uid)).map_err(refused)
 }

@@ -6,11 +6,14 @@ use super::protobuf::{Message, bytes_in, in_map, number_in, text_in};
 use crate::failure::{Context, Failure, Result, ensure};
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// `NamespaceMode.NODE`: the host's, so that a pod needs no network plugin.
 const OF_THE_NODE: u64 = 2;
 /// Bytes in front of a gRPC message: one for compression, four for the length.
 const FRAME_HEAD: usize = 5;
+/// How long the plugin may take to see that a container has ended.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A containerd that makes pods.
 #[derive(Debug, Clone, Copy)]
@@ -90,9 +93,17 @@ impl Cri<'_> {
         self.call("StopContainer", &Message::new().text(1, container)).map(drop)
     }
 
-    /// Removes the container, also if it runs.
+    /// Removes the container. A plugin that has not yet seen its end refuses; it is asked again, as a kubelet does.
     pub fn remove(self, container: &str) -> Result<()> {
-        self.call("RemoveContainer", &Message::new().text(1, container)).map(drop)
+        let deadline = Instant::now() + REMOVAL_PATIENCE;
+        loop {
+            match self.call("RemoveContainer", &Message::new().text(1, container)) {
+                Err(refusal) if refusal.to_string().contains("still running") && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                other => return other.map(drop),
+            }
+        }
     }
 
     /// Stops and removes the pod with all its containers.

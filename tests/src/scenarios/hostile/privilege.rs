@@ -111,7 +111,7 @@ fn has_no_network(pid: u32) -> Result<()> {
 }
 
 fn modes() -> Result<()> {
-    for (path, mode) in [("/run/gpool", 0o755), ("/run/gpool/gpool.sock", 0o666), ("/run/gpool/leases", 0o700)] {
+    for (path, mode) in [("/run/gpool", 0o755), ("/run/gpool/gpool.sock", 0o666), ("/run/gpool/leases", 0o711)] {
         let is = fs::metadata(path).context(path)?.permissions().mode() & 0o7777;
         ensure(is == mode, || format!("the mode of {path} is {is:o}"))?;
     }
