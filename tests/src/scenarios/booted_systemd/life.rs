@@ -109,7 +109,8 @@ pub fn downgraded(booted: &Booted, packages: &Packages, tenants: &Tenants<'_>) -
     let older = format!("./{}", earlier[0].1);
     let refused = booted.run(&["apt-get", "-qq", "install", "-y", "--allow-downgrades", &older])?;
     layout(2)?;
-    let sentence = crate::host::text(&refused.stderr);
+    // apt gives what a package's script says on stderr to its own stdout.
+    let sentence = crate::host::text(&[refused.stdout, refused.stderr].concat());
     ensure(sentence.contains("a region of layout 99, and this version knows layouts up to 2"), || {
         format!("an older gpool under a newer region: apt ended with {} and said {sentence}", refused.status)
     })?;
