@@ -13,16 +13,16 @@ const NEEDED: [&[u8]; 2] = [b"/dev/gpool/real/libcuda.so.1\0", b"/dev/gpool/real
 pub fn check(host: &Surroundings) -> Outcome {
     let dir = host.configuration().paths.shim_dir;
     let installed = generations_in(&host.path(&dir.display().to_string()));
-    if installed.is_empty() {
-        return Outcome::fail(
-            format!("no shims are installed in {} (paths.shim_dir)", dir.display()),
-            "install gpool again, or name the directory",
-        );
-    }
     if let Some(half) = half_installed(&host.path(&dir.display().to_string())) {
         return Outcome::fail(
             format!("{}/{half}", dir.display()),
             "install gpool again; until then the shims of this generation are not used",
+        );
+    }
+    if installed.is_empty() {
+        return Outcome::fail(
+            format!("no shims are installed in {} (paths.shim_dir)", dir.display()),
+            "install gpool again, or name the directory",
         );
     }
     for generation in &installed {

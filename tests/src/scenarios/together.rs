@@ -1,7 +1,7 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 22] = [
+pub const TOGETHER: [&str; 23] = [
     "whole-images",
     "real-driver",
     "cuda-programs",
@@ -24,6 +24,7 @@ pub const TOGETHER: [&str; 22] = [
     "loader-matrix",
     "documentation",
     "doctor",
+    "conmon-killed",
 ];
 
 #[cfg(test)]
