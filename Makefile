@@ -18,7 +18,7 @@ CARGO_FLAGS := --locked --quiet
 # Models of the region's protocol: another build, because loom takes the place of the atomics.
 MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interposer-logic --test models --target-dir target/models
 
-.PHONY: help prepare build check package demo test models bench test-long test-gpu gpu-bundle reference licences docs clean
+.PHONY: help prepare build check lint package demo test models bench test-long test-gpu gpu-bundle reference licences docs clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,8 +52,7 @@ build: ## Build everything and lay it out in target/gpool
 
 check: ## Run the fast gates: format, lints, dependencies, rooms, symbols, texts, the manual
 	$(CARGO) fmt --check
-	if $(CARGO) clippy --version > /dev/null 2>&1; then \
-	    $(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings; fi
+	@$(MAKE) --no-print-directory lint
 	if $(CARGO) deny --version > /dev/null 2>&1; then $(CARGO) deny check; \
 	    else echo "skipped: cargo-deny is not installed"; fi
 	$(CARGO) test $(CARGO_FLAGS) -p gpool-tests --test rooms --test symbols --test messages --test documentation
@@ -73,12 +72,17 @@ demo: ## Run the main job and judge it: three containers share one simulated GPU
 test: ## Run everything that continuous integration runs
 	@tests/prepare.sh test
 	@$(MAKE) --no-print-directory build
+	@timeout 900 $(STAGE)/bin/gpool-integration --fetch > target/fetch.log 2>&1 &
 	$(CARGO) fmt --check
+	$(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
+	$(STAGE)/bin/gpool-integration --alone
+	@# Beside scenarios that mostly wait.
+	@$(MAKE) --no-print-directory lint models & others=$$!; \
+	    $(STAGE)/bin/gpool-integration --together; passed=$$?; wait $$others && exit $$passed
+
+lint: ## Run clippy, where it is installed
 	if $(CARGO) clippy --version > /dev/null 2>&1; then \
 	    $(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings; fi
-	$(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
-	@$(MAKE) --no-print-directory models
-	$(STAGE)/bin/gpool-integration
 
 models: ## Try the orders in which the region's threads and processes may meet
 	LOOM_MAX_PREEMPTIONS=3 $(MODELS)

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result};
 use crate::janitor;
 use crate::namespaces::{self, Ended, Inside};
-use crate::scenarios::{Place, SCENARIOS, Scenario, TOGETHER};
+use crate::scenarios::{Place, SCENARIOS, Scenario, TOGETHER, fetch_systems};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 /// What this program is called with to run one scenario where the runner is, in a process that can be killed.
 const OUTSIDE: &str = "--outside";
 
-/// `gpool-integration [--list] [FILTER]`: runs the scenarios whose name contains FILTER.
+/// `gpool-integration [--list | --fetch | --alone | --together | FILTER]`: runs the scenarios whose name contains FILTER, or
+/// those that need the machine for themselves, or those that do not; lists them; or downloads what takes some of them
+/// long.
 pub fn run() -> ExitCode {
     if let Some(code) = janitor::serve_if_asked() {
         return code;
@@ -25,6 +27,16 @@ pub fn run() -> ExitCode {
     }
     if argument == "--list" {
         SCENARIOS.iter().filter(is_own).for_each(|scenario| println!("{:32}{}", scenario.name, scenario.what));
+        return ExitCode::SUCCESS;
+    }
+    let may_meet = |scenario: &&Scenario| TOGETHER.contains(&scenario.name);
+    match argument.as_str() {
+        "--alone" => return all(SCENARIOS.iter().filter(is_own).filter(|scenario| !may_meet(scenario))),
+        "--together" => return all(SCENARIOS.iter().filter(is_own).filter(may_meet)),
+        _ => {}
+    }
+    if argument == "--fetch" {
+        fetch_systems();
         return ExitCode::SUCCESS;
     }
     // A part of another scenario runs only when it is asked for by its whole name.

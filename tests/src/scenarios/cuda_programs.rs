@@ -11,6 +11,7 @@ use crate::namespaces::{Inside, another_run};
 use crate::python::{CUDA, ask};
 use crate::stage::Stage;
 use crate::tenant::Tenant;
+use gpool_device_model::DeviceParameters;
 use gpool_simulated_hardware::DriverVersion;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -83,6 +84,11 @@ pub fn inside(inside: &Inside) -> Result<()> {
 fn run_each(host: &mut Host) -> Result<()> {
     let version = DriverVersion::parse(DRIVER).map_err(Failure::new)?;
     host.set_driver_version(&version)?;
+    // Else the first leases learn it while the programs look at what is free.
+    let context_bytes = DeviceParameters::default().context_bytes;
+    std::fs::create_dir_all("/etc/gpool/conf.d").context("/etc/gpool/conf.d")?;
+    std::fs::write("/etc/gpool/conf.d/context.toml", format!("[driver]\ncontext_bytes = {context_bytes}\n"))
+        .context("context.toml")?;
     host.start_supervisor()?;
     let neighbour = Tenant { allocate_mib: Some(256), ..Tenant::greedy(800) };
     let neighbour = neighbour.run(host, "neighbour", &[("GPOOL_FRACTION", "0.4"), ("GPOOL_MEMORY", "4GiB")])?;

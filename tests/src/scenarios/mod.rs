@@ -10,6 +10,7 @@ mod cuda_programs;
 mod display_contexts;
 mod doctor;
 mod documentation;
+mod downloading;
 mod engine_alone;
 mod engines;
 mod every_verb;
@@ -58,6 +59,7 @@ mod whole_images;
 mod without_shims;
 
 pub use catalog::SCENARIOS;
+pub use downloading::fetch_systems;
 pub use scenario::{Place, Scenario};
 pub use together::TOGETHER;
 

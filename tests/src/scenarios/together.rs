@@ -1,7 +1,7 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 23] = [
+pub const TOGETHER: [&str; 27] = [
     "whole-images",
     "real-driver",
     "cuda-programs",
@@ -25,6 +25,10 @@ pub const TOGETHER: [&str; 23] = [
     "documentation",
     "doctor",
     "conmon-killed",
+    "random-kills",
+    "kill-storm",
+    "memory-beside",
+    "truncated-report",
 ];
 
 #[cfg(test)]

@@ -21,10 +21,15 @@ const SYSTEM: [&str; 8] =
 /// gpool's own, and the GPU for machines without one.
 const PACKAGES: [&str; 2] = ["gpool", "gpool-simulated-gpu"];
 
+/// Makes the system that is booted, unless it is here.
+pub fn fetch() -> Result<()> {
+    Downloads::in_directory(Stage::of_this_program()?.downloads()).fetch_system(SUITE, &SYSTEM)
+}
+
 /// Makes what is missing, then boots it twice, without network.
 pub fn run() -> Result<()> {
     let stage = Stage::of_this_program()?;
-    if let Err(failure) = Downloads::in_directory(stage.downloads()).fetch_system(SUITE, &SYSTEM) {
+    if let Err(failure) = fetch() {
         println!("skipped: no Debian can be made to boot: {failure}");
         return Ok(());
     }

@@ -27,8 +27,8 @@ impl Clean {
         booted.sh("apt-get -qq purge -y gpool gpool-simulated-gpu 2>&1")?;
         let files = booted.sh(FIND)?;
         ensure(files == self.files, || format!("before gpool there was\n{}\nand after it\n{files}", self.files))?;
-        let mounts = booted.sh("grep -c gpool /proc/self/mountinfo || true")?;
-        ensure(mounts == "0", || format!("{mounts} mounts are left"))
+        let mounts = booted.sh("awk '$5 ~ /gpool/' /proc/self/mountinfo")?;
+        ensure(mounts.is_empty(), || format!("mounts are left: {mounts}"))
     }
 }
 

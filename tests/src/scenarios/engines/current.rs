@@ -38,9 +38,14 @@ const PACKAGES: [&str; 16] = [
 /// The first docker with `--annotation`.
 const ANNOTATES: u32 = 24;
 
+/// Lays the engines out, unless they are here.
+pub fn fetch() -> Result<()> {
+    downloads()?.fetch_tree(TREE, SUITE, &PACKAGES)
+}
+
 /// Lays the engines out, then looks in a run of its own, which has no network.
 pub fn run() -> Result<()> {
-    if let Err(failure) = downloads()?.fetch_tree(TREE, SUITE, &PACKAGES) {
+    if let Err(failure) = fetch() {
         println!("skipped: {failure}");
         return Ok(());
     }

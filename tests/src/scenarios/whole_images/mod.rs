@@ -17,8 +17,8 @@ const SUITES: [&str; 2] = ["bullseye", "trixie"];
 /// The other C library that images have, for which NVIDIA makes no libraries.
 const MUSL: Packages = Packages { suite: "stable", component: "main", names: &["musl", "musl-dev"] };
 
-/// Makes what is missing, then looks in a run of its own, which has no network.
-pub fn run() -> Result<()> {
+/// Makes what is missing; what cannot be had.
+pub fn fetch() -> Result<Vec<Failure>> {
     let downloads = downloads()?;
     // At the same time: they wait for the network more than for anything else.
     let mut failures: Vec<Failure> = std::thread::scope(|scope| {
@@ -27,6 +27,12 @@ pub fn run() -> Result<()> {
         ended.filter_map(Result::err).collect()
     });
     failures.extend(downloads.fetch(&MUSL).err());
+    Ok(failures)
+}
+
+/// Makes what is missing, then looks in a run of its own, which has no network.
+pub fn run() -> Result<()> {
+    let failures = fetch()?;
     failures.iter().for_each(|failure| println!("skipped in part: {failure}"));
     if failures.len() > SUITES.len() {
         println!("skipped: no image of another system can be made");
