@@ -18,7 +18,7 @@ CARGO_FLAGS := --locked --quiet
 # Models of the region's protocol: another build, because loom takes the place of the atomics.
 MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interposer-logic --test models --target-dir target/models
 
-.PHONY: help prepare build check lint package demo test models bench test-long test-gpu gpu-bundle reference licences docs clean
+.PHONY: help prepare build check lint package demo test models bench test-long test-gpu gpu-bundle advisories reference licences docs clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,7 +53,7 @@ build: ## Build everything and lay it out in target/gpool
 check: ## Run the fast gates: format, lints, dependencies, rooms, symbols, texts, the manual
 	$(CARGO) fmt --check
 	@$(MAKE) --no-print-directory lint
-	if $(CARGO) deny --version > /dev/null 2>&1; then $(CARGO) deny check; \
+	if $(CARGO) deny --version > /dev/null 2>&1; then $(CARGO) deny check bans licenses sources; \
 	    else echo "skipped: cargo-deny is not installed"; fi
 	$(CARGO) test $(CARGO_FLAGS) -p gpool-tests --test rooms --test symbols --test messages --test documentation
 
@@ -92,11 +92,12 @@ bench: ## Measure every figure of SPECIFICATION.md into target/bench/results.jso
 	@$(MAKE) --no-print-directory build
 	@$(STAGE)/bin/gpool-bench
 
-test-long: ## Run the searches that take too long for `make test`
-	@tests/prepare.sh
+test-long: ## Run the searches that take too long for `make test`, and a virtual machine
+	@tests/prepare.sh test
 	@$(MAKE) --no-print-directory build
 	$(STAGE)/bin/gpool-integration kill-storm-long
 	$(STAGE)/bin/gpool-integration gpu-suite-long
+	$(STAGE)/bin/gpool-integration daemon-reload-vm
 	PROPTEST_CASES=20000 $(CARGO) test $(CARGO_FLAGS) --release --workspace $(EXCLUDE) -- --include-ignored
 	LOOM_MAX_PREEMPTIONS=4 $(MODELS)
 	@$(MAKE) --no-print-directory build
@@ -110,6 +111,9 @@ gpu-bundle: ## Put what measures on a real GPU into target/gpu-bundle, to be car
 	@[ -x $(STAGE)/bin/gpool ] || { tests/prepare.sh && $(MAKE) --no-print-directory build; }
 	@tests/gpu/bundle.sh
 
+advisories: ## Compare the dependencies with what is known against them, with cargo-deny; needs its database's network
+	$(CARGO) deny check advisories
+
 reference: ## Write the pages of the manual that are made from the code
 	$(CARGO) run $(CARGO_FLAGS) -p gpool-tests --bin gpool-manual
 
@@ -118,7 +122,7 @@ licences: ## Write the texts of the licences of others' crates into target/THIRD
 	$(CARGO) run $(CARGO_FLAGS) -p gpool-tests --bin gpool-manual -- --licences > target/THIRD-PARTY-LICENCES.txt
 
 docs: ## Make the book target/book of the manual, with mdbook
-	@if command -v mdbook > /dev/null; then mdbook build docs; \
+	@if command -v mdbook > /dev/null; then docs/book.sh target/book; \
 	    else echo "mdbook is not installed; the pages in docs/ are readable without it" >&2; exit 1; fi
 
 clean: ## Remove everything that was built

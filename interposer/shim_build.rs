@@ -12,10 +12,7 @@ use std::process::Command;
 /// Functions that glibc 2.34 moved into libc.so.6, and the libraries that had them before. Linked against those, which
 /// every glibc still brings, the shims ask for the first version that there was on x86-64 and not for that of the
 /// glibc that they are built with. Nothing else that they call is younger than glibc 2.17.
-const MOVED: [(&str, &[&str]); 2] = [
-    ("libdl.so.2", &["dlopen", "dlsym"]),
-    ("libpthread.so.0", &["pthread_create", "pthread_detach", "pthread_sigmask"]),
-];
+const MOVED: [(&str, &[&str]); 1] = [("libdl.so.2", &["dlopen", "dlsym"])];
 /// The version that these functions have had since the first glibc for x86-64.
 const FIRST_VERSION: &str = "GLIBC_2.2.5";
 
@@ -27,6 +24,10 @@ const GENERATIONS: [&str; 3] = ["535", "550", "555"];
 
 /// By its build id the host tells which build a process has mapped. Linkers differ in whether they give one unasked.
 const BUILD_ID: &str = "-Wl,--build-id=sha1";
+
+/// What the shim refers to of its own functions is its own, whatever another library of the process exports under their
+/// names; and the loader need not search all libraries for each of them when it loads the shim.
+const SYMBOLIC: &str = "-Wl,-Bsymbolic-functions";
 
 struct Shim {
     /// SONAME of the library that the shim stands in for.
@@ -79,14 +80,17 @@ fn table(shim: &Shim) -> String {
     writeln!(text, "pub const COUNT: usize = {};\npub const HOOKED: usize = {};", all.len(), hooked.len()).unwrap();
     writeln!(text, "pub static NAMES: &[u8] = b\"{}\";", front_coded(&all)).unwrap();
     writeln!(text, "pub const LONGEST: usize = {};", all.iter().map(|name| name.len()).max().unwrap_or(0)).unwrap();
-    text.push_str("pub static OURS: [crate::entry::Ours; HOOKED] = [\n");
-    hooked.iter().for_each(|name| writeln!(text, "    crate::entry::Ours(crate::exports::{name} as *const core::ffi::c_void),").unwrap());
-    text.push_str("];\npub mod index {\n");
+    // Distances, because an address would need a relocation of 24 bytes.
+    text.push_str("core::arch::global_asm!(\"\t.pushsection .rodata.gpool_ours,\\\"a\\\",@progbits\\n\t.balign 4\\n\\\n");
+    text.push_str("\t.hidden gpool_ours\\n\t.globl gpool_ours\\ngpool_ours:\\n\\\n");
+    hooked.iter().for_each(|name| writeln!(text, "\t.long {{{name}}} - gpool_ours\\n\\").unwrap());
+    text.push_str("\t.popsection\",\n");
+    hooked.iter().for_each(|name| writeln!(text, "    {name} = sym crate::exports::{name},").unwrap());
+    text.push_str(");\npub mod index {\n");
     all.iter().enumerate().for_each(|(i, name)| writeln!(text, "    pub const {name}: usize = {i};").unwrap());
     let bases: BTreeSet<String> = hooked.iter().map(|name| base_name(name)).collect();
-    writeln!(text, "}}\npub static BASES: [&core::ffi::CStr; {}] = [", bases.len()).unwrap();
-    bases.iter().for_each(|name| writeln!(text, "    c\"{name}\",").unwrap());
-    text.push_str("];\n");
+    let bases: String = bases.iter().map(|name| format!("{name}\\0")).collect();
+    writeln!(text, "}}\npub static BASES: &[u8] = b\"{bases}\";").unwrap();
     for (i, name) in rest.iter().enumerate() {
         let offset = (hooked.len() + i) * 8;
         writeln!(
@@ -106,7 +110,8 @@ fn build(shim: &Shim) {
     println!("cargo::rerun-if-changed=build.rs");
     std::fs::write(out.join("table.rs"), table(shim)).unwrap();
     let real = stub(out, "gpoolreal", shim.real, "int gpool_real_library_stub;\n", &[]);
-    for argument in [format!("-Wl,-soname,{}", shim.soname), "-Wl,-z,now".into(), "-Wl,-z,nodelete".into(), BUILD_ID.into()] {
+    let soname = format!("-Wl,-soname,{}", shim.soname);
+    for argument in [soname.as_str(), "-Wl,-z,now", "-Wl,-z,nodelete", SYMBOLIC, BUILD_ID] {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
     println!("cargo::rustc-cdylib-link-arg=-Wl,--push-state,--no-as-needed");

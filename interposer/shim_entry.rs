@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use gpool_interposer_logic::exported_names::{Export, ExportedNames};
+use gpool_interposer_logic::exported_names::{Export, ExportedNames, Name};
 
 // Generated: an index for every name, used or not.
 #[allow(dead_code, non_snake_case, non_upper_case_globals, missing_docs, clippy::undocumented_unsafe_blocks)]
@@ -11,19 +11,26 @@ mod table {
 }
 
 #[allow(unused_imports)] // NVML has no look-up by name that hands out pointers
-pub use table::{BASES, COUNT, HOOKED, OURS, index};
+pub use table::{BASES, COUNT, HOOKED, index};
 use table::{LONGEST, NAMES};
 
 /// The real function behind each name. Private to the library: trampolines jump through it. Written before anything
 /// reads it (see `fill`), so that it takes no place in the library's file.
 pub static SLOTS: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT];
 
-/// A function of ours, in hooked order.
-#[repr(transparent)]
-pub struct Ours(pub *const c_void);
+unsafe extern "C" {
+    /// Where our functions are, in hooked order, each by how far it is from this table.
+    #[allow(dead_code)] // NVML hands out no pointers
+    static gpool_ours: [i32; HOOKED];
+}
 
-// SAFETY: a function's address, never written.
-unsafe impl Sync for Ours {}
+/// Our function for the hooked entry point `index`.
+#[allow(dead_code)] // as above
+pub fn ours(index: usize) -> *mut c_void {
+    // SAFETY: made by the build script in this library, and never written.
+    let table = unsafe { &gpool_ours };
+    table.as_ptr().cast::<c_void>().wrapping_offset(table[index] as isize).cast_mut()
+}
 
 extern "C" fn missing() -> i32 {
     MISSING
@@ -50,23 +57,16 @@ extern "C" fn resolve() {
     }
     // SAFETY: a live handle of glibc's own dlopen, for which alone the shims are built.
     let exports = unsafe { ExportedNames::of(library) };
-    let mut name = [0; LONGEST + 1];
+    let mut name = Name::<{ LONGEST + 1 }>::new();
     let mut coded = NAMES.iter();
     for slot in &SLOTS {
-        // A name is what it shares with the one before it, and its own bytes up to and with the zero.
-        let shared = usize::from(*coded.next().unwrap_or(&0));
-        for (place, byte) in name.iter_mut().skip(shared).zip(coded.by_ref()) {
-            *place = *byte;
-            if *byte == 0 {
-                break;
-            }
-        }
-        // SAFETY: the library stays loaded; a live handle and a terminated name.
-        let address = match unsafe { exports.find(&name) } {
+        name.read(&mut coded);
+        // SAFETY: the library stays loaded.
+        let address = match unsafe { exports.find(name.as_c_str(), name.hash()) } {
             Export::Absent => continue,
             Export::At(address) => address,
-            // SAFETY: as above.
-            Export::Ask => unsafe { libc::dlsym(library, name.as_ptr().cast()) },
+            // SAFETY: as above; a live handle and a terminated name.
+            Export::Ask => unsafe { libc::dlsym(library, name.as_c_str().as_ptr()) },
         };
         if !address.is_null() {
             slot.store(address, Ordering::Relaxed);

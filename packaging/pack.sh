@@ -61,9 +61,11 @@ for shim in "$stage"/lib/*/libgpool-*.so; do
 done
 data "$house/configs/config.toml" etc/gpool/config.toml
 data "$house/configs/oci-hooks.d/50-gpool.json" usr/share/containers/oci/hooks.d/50-gpool.json
-for unit in gpool-supervisor.service gpool-supervisor.socket gpool-devices.service; do
+for unit in gpool-supervisor.service gpool-supervisor.socket gpool-regions.service gpool-regions.socket \
+    gpool-devices.service; do
     data "$here/systemd/$unit" "usr/lib/systemd/system/$unit"
 done
+data "$here/systemd/confined.conf" usr/share/gpool/confined.conf
 data "$here/systemd/gpool.sysusers" usr/lib/sysusers.d/gpool.conf
 data "$here/systemd/gpool.tmpfiles" usr/lib/tmpfiles.d/gpool.conf
 data "$here/systemd/60-gpool.rules" usr/lib/udev/rules.d/60-gpool.rules

@@ -25,6 +25,9 @@ if [ "${1:-}" = test ]; then
 /usr/bin/mmdebstrap      mmdebstrap
 /usr/bin/newuidmap       uidmap
 /usr/bin/curl            curl
+/usr/bin/python3         python3
+/usr/bin/ps              procps
+/usr/sbin/mke2fs         e2fsprogs
 "
 fi
 

@@ -6,7 +6,7 @@ mod mig;
 
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
-pub use mig::{MigVerb, Plan};
+pub use mig::{MigVerb, Plan, Wanted};
 
 use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-pub const PLANNED: [&str; 6] = ["stats", "evict", "usage", "queue", "quota", "wait"];
+pub const PLANNED: [&str; 5] = ["stats", "usage", "queue", "quota", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -85,6 +85,13 @@ pub enum Verb {
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
+    /// Take the GPUs from running containers: their processes that use them are killed, the others live on and can open
+    /// them no more; a container that is started anew asks for its share again
+    Evict {
+        /// Lease or container ids, or unique prefixes
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
     /// Show why a lease runs or waits, and how exact its share is; or with --request which mechanism would serve one
     Explain {
         /// Lease or container id, or a unique prefix
@@ -109,6 +116,8 @@ pub enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Print the figures of this moment for Prometheus
+    Metrics,
     /// Run a command of this host with a share, without a container engine: in a cgroup below the caller's, and with a
     /// mount and a PID namespace of its own. As root; the exit code is the command's, 125 if it was not started
     Run(RunOptions),
@@ -346,7 +355,7 @@ fn parse_pair(text: &str) -> Result<(String, String), String> {
     pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("write KEY=VALUE".to_owned())
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.filter(|interval| interval.as_millis() >= 50).ok_or("an interval is at least 0.05 seconds".to_owned())
 }
@@ -398,10 +407,13 @@ mod tests {
             "gpool update abc --class fast",
             "gpool update abc --priority high",
             "gpool pause",
+            "gpool evict",
             "gpool explain",
             "gpool explain a --request fraction=0.3",
             "gpool explain a --host h.toml",
             "gpool mig plan --model A100-80GB",
+            "gpool mig apply",
+            "gpool mig apply --file a.yaml --drain -1",
             "gpool mig plan --model A100 7g.80gb",
             "gpool mig plan --model A30 --config x 4g.24gb",
         ] {
@@ -412,7 +424,7 @@ mod tests {
 
     #[test]
     fn planned_verbs_are_refused_by_name_whatever_follows() {
-        for line in ["gpool quota set --team x 5", "gpool stats --now", "gpool evict --help", "gpool wait"] {
+        for line in ["gpool quota set --team x 5", "gpool stats --now", "gpool usage --help", "gpool wait"] {
             let Err(Failure::Refused(ExitStatus::Usage, sentence)) = parsed(line) else {
                 panic!("{line} was not refused")
             };

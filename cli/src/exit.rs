@@ -37,8 +37,8 @@ Exit codes:
   1   failed
   2   usage, or a value that is not valid
   3   no such lease (GPOOL-E301)
-  4   conflict (GPOOL-E302)
-  10  gpool doctor found nothing worse than warnings
+  4   conflict (GPOOL-E302), or a GPU may not be divided now (GPOOL-E107)
+  10  gpool doctor found nothing worse than warnings; gpool mig drift found a difference
   69  the supervisor is not reachable (GPOOL-E001)
   75  no capacity, try later (GPOOL-E2xx)
   77  not permitted (GPOOL-E401)
@@ -65,7 +65,7 @@ impl From<ErrorCode> for ExitStatus {
                 ExitStatus::NoCapacity
             }
             ErrorCode::LeaseUnknown => ExitStatus::NotFound,
-            ErrorCode::LeaseConflict => ExitStatus::Conflict,
+            ErrorCode::LeaseConflict | ErrorCode::LayoutFixed => ExitStatus::Conflict,
             ErrorCode::NotPermitted => ExitStatus::NotPermitted,
             _ => ExitStatus::Failed,
         }

@@ -42,7 +42,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Simulate(simulation) => return commands::simulate::run(simulation),
         Verb::Runtime { verb } => return commands::runtime::run(verb),
         Verb::Run(options) => return commands::run::run(options),
-        Verb::Mig { verb } => return commands::mig::run(verb),
+        Verb::Mig { verb } => return commands::mig::run(verb, || arguments.client()),
         Verb::Explain { request: Some(request), host, format, .. } => {
             return commands::explain::request::run(|| arguments.client(), request, host.as_deref(), *format);
         }
@@ -56,9 +56,11 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Inspect { ids } => commands::inspect::run(&client, &ids),
         Verb::Update(change) => commands::update::run(&client, &change),
         Verb::Pause { ids } => commands::pause::run(&client, &ids, "pause"),
+        Verb::Evict { ids } => commands::pause::run(&client, &ids, "evict"),
         Verb::Resume { ids } => commands::pause::run(&client, &ids, "resume"),
         Verb::Explain { id, format, .. } => commands::explain::run(&client, &id.unwrap_or_default(), format),
         Verb::Events { follow, format } => commands::events::run(&client, follow, format),
+        Verb::Metrics => commands::metrics::run(&client),
         Verb::Info { format } => commands::info::run(&client, format),
         Verb::Completion { .. }
         | Verb::Config { .. }

@@ -1,7 +1,7 @@
 //! The table of leases, shared by `gpool ps`, `gpool top` and the demo.
 
 use crate::output::{Column, borderless, csv, figure, text};
-use gpool_protocol::{Class, LeaseState, LeaseView, Priority, format_bytes, format_permille};
+use gpool_protocol::{Class, GpuView, LeaseState, LeaseView, Priority, format_bytes, format_permille};
 
 /// How long a container's threads stood at a closed gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,10 @@ impl From<&LeaseView> for LeaseRow {
     fn from(lease: &LeaseView) -> Self {
         Self {
             container: lease.container_id.short().to_owned(),
-            gpus: all_gpus(lease).map(|uuid| short_gpu(uuid).to_owned()).collect(),
+            gpus: match &lease.mig_profile {
+                Some(profile) => vec![format!("{} {profile}", short_gpu(&lease.gpu_uuid.0))],
+                None => all_gpus(lease).map(|uuid| short_gpu(uuid).to_owned()).collect(),
+            },
             share_permille: lease.fraction_permille.into(),
             limit_permille: lease.limit_permille.map(u64::from),
             class: lease.class,
@@ -218,11 +221,17 @@ pub fn short_gpu(uuid: &str) -> &str {
     uuid.get(..12).unwrap_or(uuid)
 }
 
+/// Whether a GPU is a MIG instance, which has no device node of its own.
+pub fn is_mig_instance(gpu: &GpuView) -> bool {
+    gpu.uuid.0.starts_with("MIG-")
+}
+
 /// The state as people and programs see it.
 pub fn state_name(state: LeaseState) -> &'static str {
     match state {
         LeaseState::Pending => "pending",
         LeaseState::Active => "active",
+        LeaseState::Revoked => "revoked",
         LeaseState::Ending => "ending",
         LeaseState::Held => "held",
     }
@@ -259,6 +268,7 @@ mod tests {
             gpus: Vec::new(),
             fraction_permille,
             mechanism: Default::default(),
+            mig_profile: None,
             limit_permille: None,
             class: Class::Batch,
             priority: Priority::Guaranteed,

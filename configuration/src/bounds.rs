@@ -62,6 +62,7 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
         ("paths.hook", &configuration.paths.hook),
         ("socket.path", &configuration.socket.path),
         ("driver.device_dir", &configuration.driver.device_dir),
+        ("driver.proc_dir", &configuration.driver.proc_dir),
     ];
     all.extend(configuration.driver.library_dirs.iter().map(|path| ("driver.library_dirs", path)));
     all.extend(configuration.runtime.low_level.iter().map(|path| ("runtime.low_level", path)));

@@ -75,6 +75,8 @@ pub struct Driver {
     pub program_dirs: Vec<PathBuf>,
     /// Where the host's GPU device nodes are; in a container they are always in /dev.
     pub device_dir: PathBuf,
+    /// Where the driver says which capability of MIG has which minor number, in nvidia-caps/mig-minors.
+    pub proc_dir: PathBuf,
     /// Memory that one CUDA context is taken to cost until it has been measured on this host, in bytes.
     pub context_bytes: u64,
     /// Further host paths that the driver's libraries need in a container.
@@ -92,6 +94,7 @@ impl Default for Driver {
             compat: Compat::Host,
             program_dirs: vec!["/usr/bin".into()],
             device_dir: "/dev".into(),
+            proc_dir: "/proc/driver".into(),
             context_bytes: 512 << 20,
             mounts: Vec::new(),
         }
@@ -271,6 +274,9 @@ pub enum BypassAction {
     Event,
     /// An event, and the container is frozen: what it has launched ends, and nothing more begins.
     Freeze,
+    /// An event, and the GPUs are taken from the container: its processes that use them are killed, the others live on
+    /// and can open them no more.
+    Revoke,
     /// An event, and all processes of the container are killed.
     Kill,
 }

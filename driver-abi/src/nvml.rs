@@ -4,8 +4,10 @@
 
 mod data;
 mod functions;
+mod mig;
 mod results;
 
 pub use data::*;
 pub use functions::*;
+pub use mig::*;
 pub use results::*;

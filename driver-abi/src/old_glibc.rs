@@ -33,7 +33,7 @@ macro_rules! needs_old_glibc {
             "pthread_key_delete",
             "pthread_setspecific",
         );
-        $crate::system_calls!("stat64" 4, "fstat64" 5, "gettid" 186, "getrandom" 318, "memfd_create" 319, "statx" 332);
+        $crate::system_calls!("stat64" 4, "fstat64" 5, "lstat64" 6, "gettid" 186, "getrandom" 318, "memfd_create" 319, "statx" 332);
         // Since 2.12, which has a version of its own.
         $crate::hidden_function!(
             "pthread_setname_np",

@@ -15,5 +15,5 @@ mod plan;
 
 pub use enumerate::{layouts, maximal_layouts, multisets};
 pub use layout::{Instance, Layout, Placement, StartChoice, counted};
-pub use model::{MODELS, Model, Profile, ProfileKind};
+pub use model::{DriverProfile, MODELS, Model, Profile, ProfileKind};
 pub use plan::{PlanRefusal, plan, profiles_named};

@@ -30,6 +30,8 @@ pub enum ErrorCode {
     RequestNotAllowed,
     #[serde(rename = "GPOOL-E106")]
     LayoutNotPossible,
+    #[serde(rename = "GPOOL-E107")]
+    LayoutFixed,
     #[serde(rename = "GPOOL-E201")]
     ShareNotFree,
     #[serde(rename = "GPOOL-E202")]
@@ -70,6 +72,7 @@ impl ErrorCode {
             ErrorCode::RequestNotAllowedFromEnv => "GPOOL-E104",
             ErrorCode::RequestNotAllowed => "GPOOL-E105",
             ErrorCode::LayoutNotPossible => "GPOOL-E106",
+            ErrorCode::LayoutFixed => "GPOOL-E107",
             ErrorCode::ShareNotFree => "GPOOL-E201",
             ErrorCode::MemoryNotFree => "GPOOL-E202",
             ErrorCode::NoGpu => "GPOOL-E203",

@@ -16,6 +16,7 @@ mod guarded;
 mod identity;
 mod mechanism;
 mod messages;
+mod mig;
 mod quantity;
 mod request;
 
@@ -32,5 +33,6 @@ pub use messages::{
     BindRequest, Edit, Event, EventKind, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,
     LeaseView, SupervisorInfo,
 };
+pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView};
 pub use quantity::{MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};
 pub use request::{ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit};

@@ -17,11 +17,13 @@ pub enum Mode {
     Exclusive,
     /// The driver's own time slices, without limits.
     TimeSlice,
+    /// A MIG instance that is there.
+    Mig,
 }
 
 impl Mode {
     /// All modes, as they are listed to people.
-    pub const ALL: [Mode; 4] = [Mode::Auto, Mode::Slice, Mode::Exclusive, Mode::TimeSlice];
+    pub const ALL: [Mode; 5] = [Mode::Auto, Mode::Slice, Mode::Exclusive, Mode::TimeSlice, Mode::Mig];
 
     /// The mode as it is written.
     pub fn text(self) -> &'static str {
@@ -30,6 +32,7 @@ impl Mode {
             Mode::Slice => "slice",
             Mode::Exclusive => "exclusive",
             Mode::TimeSlice => "timeslice",
+            Mode::Mig => "mig",
         }
     }
 
@@ -90,6 +93,8 @@ pub enum Mechanism {
     Exclusive,
     /// A place among the driver's time slices, without shims and limits.
     TimeSlice,
+    /// A MIG instance, without shims.
+    Mig,
 }
 
 impl Mechanism {
@@ -105,6 +110,7 @@ impl fmt::Display for Mechanism {
             Mechanism::Slice => "slice",
             Mechanism::Exclusive => "exclusive",
             Mechanism::TimeSlice => "timeslice",
+            Mechanism::Mig => "mig",
         })
     }
 }
@@ -123,7 +129,7 @@ mod tests {
             assert_eq!(Isolation::parse(isolation.text()), Ok(isolation));
             assert_eq!(serde_json::to_string(&isolation).unwrap(), format!("\"{}\"", isolation.text()));
         }
-        for mechanism in [Mechanism::Slice, Mechanism::Exclusive, Mechanism::TimeSlice] {
+        for mechanism in [Mechanism::Slice, Mechanism::Exclusive, Mechanism::TimeSlice, Mechanism::Mig] {
             assert_eq!(serde_json::to_string(&mechanism).unwrap(), format!("\"{mechanism}\""));
             assert_eq!(mechanism.has_shims(), mechanism == Mechanism::default());
         }

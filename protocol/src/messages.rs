@@ -8,6 +8,7 @@
 //! | `GET /v1/leases`, `GET /v1/leases/ID` | | `[LeaseView]`, [`LeaseView`] |
 //! | `PATCH /v1/leases/ID` | [`LeaseUpdate`] | [`LeaseView`] |
 //! | `POST /v1/leases/ID/pause`, `.../resume` | nothing | [`LeaseView`] |
+//! | `POST /v1/leases/ID/evict` | nothing | [`LeaseView`] |
 //! | `GET /v1/leases/ID/explain` | | [`LeaseExplanation`](crate::LeaseExplanation) |
 //! | `GET /v1/gpus` | | `[GpuView]` |
 //! | `GET /v1/driver` | | [`DriverView`](crate::DriverView) |
@@ -151,6 +152,8 @@ pub enum LeaseState {
     Pending,
     /// Bound to a running container.
     Active,
+    /// Its GPUs were taken from its container, which runs on without them.
+    Revoked,
     /// The container's init has ended; other processes of its cgroup have not.
     Ending,
     /// The container is gone; its place is kept a while for a restart of the same container.
@@ -176,6 +179,9 @@ pub struct LeaseView {
     /// How it has that.
     #[serde(default)]
     pub mechanism: Mechanism,
+    /// The profile of its MIG instance, whose UUID `gpu_uuid` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig_profile: Option<String>,
     /// The most that it may have of each GPU, permille.
     #[serde(default)]
     pub limit_permille: Option<u16>,
@@ -216,7 +222,7 @@ pub struct LeaseView {
     pub init_pid: Option<HostPid>,
     /// Its cgroup on the host, once bound.
     pub cgroup: Option<String>,
-    /// How strongly the share is enforced: `hardware` for whole GPUs; `none` for the driver's time slices; `co-operative`; `bypassed` while a process of it uses a GPU past the shims;
+    /// How strongly the share is enforced: `hardware` for whole GPUs and MIG instances; `none` for the driver's time slices; `co-operative`; `bypassed` while a process of it uses a GPU past the shims;
     /// `unenforced` for a container that is not confined.
     pub enforcement: String,
     /// Entry points of the container's driver that count and that its shims do not answer: calls of them are not
@@ -263,6 +269,9 @@ pub struct GpuView {
     pub fraction_leased_permille: u16,
     /// Leases on it.
     pub leases: u32,
+    /// Whether it is divided with MIG and serves nobody as a whole; its instances are in this list, too.
+    #[serde(default)]
+    pub divided: bool,
 }
 
 /// What happened, for `gpool events` and for audits.
@@ -288,7 +297,7 @@ pub struct Event {
 }
 
 /// The kinds of [`Event`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
     /// The supervisor started.
@@ -307,6 +316,8 @@ pub enum EventKind {
     LeasePaused,
     /// A paused lease is served again.
     LeaseResumed,
+    /// The GPUs of a lease were taken from its running container.
+    LeaseRevoked,
     /// A lease ended.
     LeaseEnded,
     /// An allocation was refused because of the cap.
@@ -325,6 +336,10 @@ pub enum EventKind {
     OverCap,
     /// A process without a lease uses a GPU.
     Outside,
+    /// GPUs were divided as somebody asked.
+    MigApplied,
+    /// MIG instances came or went without gpool.
+    MigChanged,
     /// A changed configuration is in force.
     ConfigurationReloaded,
     /// A changed configuration cannot be used, and the old one stays in force.

@@ -13,14 +13,17 @@ pub const ANNOTATION_PREFIX: &str = "gpool.io/";
 pub const ENV_PREFIX: &str = "GPOOL_";
 
 /// Keys whose feature works today, in the order of the documentation.
-const LANDED: [&str; 9] = ["fraction", "limit", "memory", "gpus", "mode", "isolation", "class", "priority", "team"];
+const LANDED: [&str; 10] =
+    ["fraction", "limit", "memory", "gpus", "mode", "mig-profile", "isolation", "class", "priority", "team"];
 /// Keys that the grammar knows and that are refused by name until their feature lands.
-const PLANNED: [&str; 7] = ["model", "min-memory", "mig-profile", "project", "cost-center", "wait", "profile"];
+const PLANNED: [&str; 6] = ["model", "min-memory", "project", "cost-center", "wait", "profile"];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
 
 /// GPUs that one container can have.
 pub const GPUS_LIMIT: u16 = 16;
+/// A MIG profile's name is no longer, in bytes.
+const PROFILE_LENGTH: usize = 32;
 /// A team's name is no longer, in bytes.
 const TEAM_LENGTH: usize = 63;
 
@@ -30,11 +33,15 @@ pub type RequestError = ErrorBody;
 /// What a container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Share of each of its GPUs' compute, in permille (10 to 1000); 1000 for whole GPUs, 0 for the driver's time slices.
+    /// Share of each of its GPUs' compute, in permille (10 to 1000); 1000 for whole GPUs, 0 for the driver's time slices and
+    /// for a MIG instance of which only the profile or the memory matters.
     pub fraction_permille: u16,
     /// How it is to get that.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mode: Mode,
+    /// The profile of its MIG instance; absent: the smallest that has the share and the memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig_profile: Option<String>,
     /// What has to keep its neighbours apart; absent: anything will do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
@@ -126,12 +133,24 @@ impl Request {
         let isolation =
             entries.get("isolation").map(|entry| told(entry, Isolation::parse(&entry.value))).transpose()?;
         // Without either it is a share, as it always was; isolation is for the table to find a mechanism for.
-        let unnamed = if isolation.is_some() { Mode::Auto } else { Mode::Slice };
+        let unnamed = match isolation {
+            _ if entries.contains_key("mig-profile") => Mode::Mig,
+            Some(_) => Mode::Auto,
+            None => Mode::Slice,
+        };
         let mode = entries.get("mode").map_or(Ok(unnamed), |entry| told(entry, Mode::parse(&entry.value)))?;
         let fraction_permille = match (entries.get("fraction"), mode) {
             (Some(fraction), _) => permille(fraction)?,
             (None, Mode::Exclusive) => 1000,
             (None, Mode::TimeSlice) => 0,
+            (None, Mode::Mig) if entries.contains_key("mig-profile") || entries.contains_key("memory") => 0,
+            (None, Mode::Mig) => {
+                return Err(ErrorBody::new(
+                    ErrorCode::RequestInvalid,
+                    "mode=mig given, but not how large an instance",
+                    "add mig-profile, for example 1g.10gb, or memory, or a fraction of the GPU",
+                ));
+            }
             (None, Mode::Auto | Mode::Slice) => {
                 let present: Vec<&str> = entries.values().map(|entry| entry.written_as.as_str()).collect();
                 return Err(ErrorBody::new(
@@ -144,6 +163,10 @@ impl Request {
         let request = Self {
             fraction_permille,
             mode,
+            mig_profile: entries
+                .get("mig-profile")
+                .map(|entry| told(entry, parse_profile(&entry.value)))
+                .transpose()?,
             isolation,
             limit_permille: entries.get("limit").map(permille).transpose()?,
             memory: entries.get("memory").map(|entry| told(entry, MemoryCap::parse(&entry.value))).transpose()?,
@@ -168,7 +191,8 @@ impl Request {
     pub fn check(&self) -> Result<(), RequestError> {
         let wrong = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::RequestInvalid, message, remedy));
         self.check_unbounded()?;
-        if self.mode != Mode::TimeSlice && !(10..=1000).contains(&self.fraction_permille) {
+        let has_no_share = matches!(self.mode, Mode::TimeSlice | Mode::Mig) && self.fraction_permille == 0;
+        if !has_no_share && !(10..=1000).contains(&self.fraction_permille) {
             return wrong(
                 format!("a fraction of {} cannot be", format_permille(self.fraction_permille.into())),
                 "ask for a share between 0.01 and 1",
@@ -178,6 +202,17 @@ impl Request {
         if !(1..=GPUS_LIMIT).contains(&self.gpus) {
             return wrong(format!("gpus={} cannot be", self.gpus), "ask for 1 to 16 GPUs");
         }
+        if let Some(profile) = &self.mig_profile {
+            if self.mode != Mode::Mig {
+                return wrong(
+                    format!("mig-profile does not go with mode={}", self.mode.text()),
+                    "leave mode out, or ask for mode=mig",
+                );
+            }
+            if let Err(cause) = parse_profile(profile) {
+                return wrong("the MIG profile's name is not valid".into(), &cause);
+            }
+        }
         match self.team.as_deref().map(parse_team) {
             Some(Err(cause)) => wrong("the team's name is not valid".into(), &cause),
             _ => Ok(()),
@@ -186,10 +221,28 @@ impl Request {
 }
 
 impl Request {
+    /// An instance is one, and all of it its container's.
+    fn check_instance(&self) -> Result<(), RequestError> {
+        let key = match self {
+            _ if self.limit_permille.is_some() => "limit",
+            _ if self.priority != Priority::Guaranteed => "priority",
+            _ if self.gpus != 1 => "gpus",
+            _ if self.isolation == Some(Isolation::Exclusive) => "isolation=exclusive",
+            _ if matches!(self.memory, Some(MemoryCap::Permille(_))) => "a memory in per cent",
+            _ => return Ok(()),
+        };
+        Err(ErrorBody::new(
+            ErrorCode::RequestInvalid,
+            format!("{key} does not go with mode=mig, which is one whole instance"),
+            format!("leave {key} out, or ask for mode=slice or mode=exclusive"),
+        ))
+    }
+
     /// Nothing bounds who has whole GPUs, or takes part in the driver's time slices: there is nothing to ask for.
     fn check_unbounded(&self) -> Result<(), RequestError> {
         let whole = match self.mode {
             Mode::Auto | Mode::Slice => return Ok(()),
+            Mode::Mig => return self.check_instance(),
             Mode::Exclusive => 1000,
             Mode::TimeSlice => 0,
         };
@@ -247,6 +300,14 @@ fn parse_gpus(text: &str) -> Result<u16, String> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let parsed = text.parse().ok().filter(|gpus| digits && (1..=GPUS_LIMIT).contains(gpus));
     parsed.ok_or_else(|| "a number of GPUs lies between 1 and 16".to_owned())
+}
+
+/// Letters, digits, dots and plus signs, for example `1g.10gb+me`.
+fn parse_profile(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+');
+    let is_one = !text.is_empty() && text.len() <= PROFILE_LENGTH && text.bytes().all(plain);
+    is_one.then(|| text.to_owned()).ok_or_else(|| "a profile is named like 1g.10gb or 3g.40gb".to_owned())
 }
 
 /// A plain identifier, so that it can stand in file names, labels and tables as it is.
@@ -335,8 +396,8 @@ fn refuse_unknown(key: &str, written_as: &str) -> Result<(), RequestError> {
 /// Keys with a single value that works today are checked here, so that nothing is silently ignored.
 fn refuse_what_has_not_landed(key: &str, entry: &Entry) -> Result<(), RequestError> {
     let accepted: &[&str] = match key {
-        "mode" if !["mps", "mig"].contains(&entry.value.trim()) => return Ok(()),
-        "mode" => &["auto", "slice", "exclusive", "timeslice"],
+        "mode" if entry.value.trim() != "mps" => return Ok(()),
+        "mode" => &["auto", "slice", "exclusive", "timeslice", "mig"],
         planned if PLANNED.contains(&planned) => &[],
         _ => return Ok(()),
     };

@@ -112,6 +112,7 @@ fn check_mechanism(mode: Mode, granted: Mechanism) -> Result<(), ErrorBody> {
         Mode::Slice => granted == Mechanism::Slice,
         Mode::Exclusive => granted == Mechanism::Exclusive,
         Mode::TimeSlice => granted == Mechanism::TimeSlice,
+        Mode::Mig => granted == Mechanism::Mig,
     };
     if is_asked {
         return Ok(());

@@ -5,7 +5,7 @@
 //!
 //! * `control`, one page, mounted read-only: [`Control`]. Only the supervisor writes it.
 //! * `report`, read-write for everybody in the container: [`SLOTS`] times [`Slot`], and a [`Roster`]. The supervisor
-//!   reads the slots with pread, through [`SlotSnapshot`], and believes nothing in them without a bound.
+//!   reads them with pread, through [`SlotSnapshot`] and [`PiecesSnapshot`], and believes nothing in them without a bound.
 //! * `bell`, a FIFO: a process writes one byte, its slot's number, whenever the supervisor should look.
 //!
 //! All times are nanoseconds of CLOCK_MONOTONIC, which containers share with the host.
@@ -16,12 +16,14 @@ pub mod atomic;
 mod call;
 mod control;
 mod gate_word;
+mod pieces;
 mod roster;
 mod slot;
 
 pub use call::Call;
 pub use control::{CONTROL_BYTES, Control, ControlSlot};
 pub use gate_word::GateWord;
+pub use pieces::{PIECE_WORDS, PIECES, Piece, PieceSize, PiecesSnapshot};
 pub use roster::{ROSTER_BYTES, ROSTER_OFFSET, Roster};
 pub use slot::{BURST_RING, BurstRecord, BurstTag, Demand, SLOT_BYTES, Slot, SlotSnapshot};
 

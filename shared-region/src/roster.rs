@@ -1,6 +1,7 @@
 //! What all processes of a lease tell each other, behind the slots.
 
 use crate::atomic::{AtomicU32, Ordering};
+use crate::pieces::{PIECES, Piece};
 use crate::{SLOT_BYTES, SLOTS};
 
 /// Where the roster begins in the report.
@@ -16,6 +17,11 @@ pub struct Roster {
     /// Slots from this one on have never been taken; 0 says nothing. Raised before a slot is taken, and never lowered
     /// while the region lives, be its process dead: all processes of a lease have one build of the shim.
     slots_taken: AtomicU32,
+    /// Pieces from this one on have never been made; raised before one is.
+    pieces_made: AtomicU32,
+    reserved0: [u32; 14],
+    /// What several processes may hold.
+    pub pieces: [Piece; PIECES],
     // What follows on the page is reserved and zero.
 }
 
@@ -32,6 +38,17 @@ impl Roster {
             taken => taken.min(SLOTS),
         }
     }
+
+    /// Piece `index` is about to be made.
+    pub fn note_made(&self, index: usize) {
+        self.pieces_made.fetch_max(index as u32 + 1, Ordering::SeqCst);
+    }
+
+    /// No piece from here on is held.
+    #[inline(always)]
+    pub fn pieces_made(&self) -> usize {
+        (self.pieces_made.load(Ordering::SeqCst) as usize).min(PIECES)
+    }
 }
 
 #[cfg(not(loom))]
@@ -40,6 +57,8 @@ const _: () = {
     assert!(size_of::<Roster>() <= ROSTER_BYTES);
     assert!(ROSTER_OFFSET == 131_072);
     assert!(offset_of!(Roster, slots_taken) == 0);
+    assert!(offset_of!(Roster, pieces_made) == 4);
+    assert!(offset_of!(Roster, pieces) == 64);
 };
 
 #[cfg(test)]
@@ -48,12 +67,21 @@ mod tests {
 
     #[test]
     fn the_mark_only_rises_and_says_nothing_impossible() {
-        let roster = Roster { slots_taken: AtomicU32::new(0) };
-        assert_eq!(roster.slots_taken(), SLOTS, "nobody has said anything");
+        let roster = Roster {
+            slots_taken: AtomicU32::new(0),
+            pieces_made: AtomicU32::new(0),
+            reserved0: [0; 14],
+            pieces: core::array::from_fn(|_| Piece::default()),
+        };
+        assert_eq!((roster.slots_taken(), roster.pieces_made()), (SLOTS, 0), "nobody has said anything");
         roster.note_taken(4);
         roster.note_taken(0);
         assert_eq!(roster.slots_taken(), 5);
         roster.slots_taken.store(u32::MAX, Ordering::Relaxed);
-        assert_eq!(roster.slots_taken(), SLOTS);
+        roster.note_made(3);
+        roster.note_made(1);
+        assert_eq!((roster.slots_taken(), roster.pieces_made()), (SLOTS, 4));
+        roster.pieces_made.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(roster.pieces_made(), PIECES);
     }
 }

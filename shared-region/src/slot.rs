@@ -2,6 +2,7 @@
 
 use crate::GPUS;
 use crate::atomic::{AtomicU32, AtomicU64};
+use crate::pieces::PIECE_WORDS;
 
 /// Bursts that a slot remembers; the supervisor reads far more often than this fills.
 pub const BURST_RING: usize = if cfg!(loom) { 2 } else { 64 };
@@ -136,8 +137,11 @@ pub struct Slot {
     /// The GPU of the lease that the last refusal was about.
     pub refused_gpu: AtomicU32,
     /// Calls under way that change what is held: until they are over, account and device may differ. It stays so in the
-    /// slot of a process that was killed in one. What follows in the slot is reserved and zero.
+    /// slot of a process that was killed in one.
     pub changing: AtomicU32,
+    /// The [`Piece`](crate::Piece)s that the process holds, one bit each. They are in no other account of it. What follows
+    /// in the slot is reserved and zero.
+    pub pieces: [AtomicU64; PIECE_WORDS],
 }
 
 #[cfg(not(loom))]
@@ -172,6 +176,7 @@ const _: () = {
     assert!(offset_of!(Slot, image_bytes) == 1936);
     assert!(offset_of!(Slot, refused_gpu) == 1944);
     assert!(offset_of!(Slot, changing) == 1948);
+    assert!(offset_of!(Slot, pieces) == 1952);
 };
 
 /// A copy of one slot, as read by the supervisor with pread. Every value is a claim of the tenant.
@@ -274,6 +279,11 @@ impl<'a> SlotSnapshot<'a> {
     /// See [`Slot::changing`].
     pub fn changing(&self) -> u32 {
         self.u32_at(1948)
+    }
+
+    /// See [`Slot::pieces`].
+    pub fn pieces(&self) -> [u64; PIECE_WORDS] {
+        core::array::from_fn(|word| self.u64_at(1952 + 8 * word))
     }
 
     /// See [`Slot::refused`].

@@ -7,6 +7,7 @@ use crate::hang;
 use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, Process, about};
 use crate::procfs::WatchedProcess;
 use crate::region::Report;
+use crate::revocation;
 use gpool_policy::TenantId;
 use gpool_protocol::{EventKind, HostPid, LeaseId, LeaseState};
 use gpool_shared_region::{SLOT_BYTES, SLOTS};
@@ -113,6 +114,7 @@ impl Mailbox {
             if bury(leases, lease) {
                 patience = ENDING_PERIOD;
             }
+            revocation::settle(leases, lease);
             match end_of(lease, now) {
                 End::Not => {}
                 End::Coming => patience = ENDING_PERIOD,
@@ -133,7 +135,7 @@ impl Mailbox {
 /// What is still to be watched of a lease; what has been seen to end no longer is.
 fn watched_by(lease: &Lease) -> impl Iterator<Item = BorrowedFd<'_>> {
     let container = match lease.state {
-        LeaseState::Active => lease.init.as_ref(),
+        LeaseState::Active | LeaseState::Revoked => lease.init.as_ref(),
         LeaseState::Pending if lease.abandoned.is_none() => lease.requester.as_ref(),
         _ => None,
     };
@@ -158,7 +160,7 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
             let since = *lease.abandoned.get_or_insert(now);
             if now.duration_since(since) >= BIND_GRACE { End::Here("its container never started") } else { End::Coming }
         }
-        LeaseState::Active | LeaseState::Ending => {
+        LeaseState::Active | LeaseState::Revoked | LeaseState::Ending => {
             if lease.init.as_ref().is_some_and(|init| !init.has_ended()) {
                 return End::Not;
             }

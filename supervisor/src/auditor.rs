@@ -67,9 +67,9 @@ impl Auditor {
     /// Takes the newest samples; at the end of a period, judges. To be called once a second or so: the device keeps its
     /// samples for a while only.
     pub fn look(&mut self, leases: &Leases, members: &Members, inventory: &NvmlInventory, statistics: &Statistics) {
-        for (index, gpu) in leases.gpus.iter().enumerate() {
+        for (index, gpu) in leases.gpus().iter().enumerate() {
             let device = &mut self.devices[index];
-            let busy = device.add(&inventory.process_use(gpu.index, device.newest_us()));
+            let busy = device.add(&inventory.process_use(gpu, device.newest_us()));
             for (tenant, pids) in members {
                 let seen_ns = pids.iter().filter_map(|pid| busy.get(&pid.0)).sum();
                 // Who has no shims reports nothing that could fall short: it is metered by this.
@@ -161,7 +161,7 @@ fn act_on(leases: &Leases, finding: &Finding) {
     let mut book = leases.book();
     let Some(lease) = book.of_tenant(tenant) else { return };
     let action = class_policy(&leases.configuration(), lease.record.class).liar_action;
-    let message = message(lease.record.container_id.short(), &leases.gpus[gpu].uuid.0, shortfall, action);
+    let message = message(lease.record.container_id.short(), &leases.gpus()[gpu].uuid.0, shortfall, action);
     leases.events.note(EventKind::UnderReported, about(&lease.record, None), message);
     if action == LiarAction::Debt {
         leases.gatekeeper.order(Order::Owe { tenant, gpu, ns: shortfall.missing_ns(), until_ns });

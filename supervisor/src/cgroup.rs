@@ -1,5 +1,7 @@
 //! A container's cgroup, found from its init and read from the host, cgroup v1 and v2.
 
+pub mod devices;
+
 use crate::procfs::WatchedProcess;
 use gpool_protocol::HostPid;
 use rustix::process::{Signal, pidfd_send_signal};

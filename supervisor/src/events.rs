@@ -2,7 +2,7 @@
 
 use crate::clock;
 use gpool_protocol::{ContainerId, Event, EventKind, LeaseId};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ pub struct About {
 #[derive(Default)]
 struct Kept {
     next: u64,
+    counts: BTreeMap<EventKind, u64>,
     events: VecDeque<Event>,
 }
 
@@ -42,6 +43,7 @@ impl Events {
     pub fn note(&self, kind: EventKind, about: About, message: String) {
         let mut kept = self.lock();
         kept.next += 1;
+        *kept.counts.entry(kind).or_default() += 1;
         eprintln!("gpool-supervisor: {message}");
         let event = Event {
             sequence: kept.next,
@@ -57,6 +59,11 @@ impl Events {
             kept.events.pop_front();
         }
         self.more.notify_all();
+    }
+
+    /// How many there were of each kind that came up, those included that are no longer kept.
+    pub fn counts(&self) -> Vec<(EventKind, u64)> {
+        self.lock().counts.iter().map(|(kind, count)| (*kind, *count)).collect()
     }
 
     /// Events after number `after`; waits up to `patience` for one if there is none yet.
@@ -83,6 +90,7 @@ mod tests {
         }
         let all = events.after(0, None);
         assert_eq!((all.len(), all[0].sequence), (KEPT, 6));
+        assert_eq!(events.counts(), [(EventKind::LeaseGranted, KEPT as u64 + 5)]);
         assert_eq!(events.after(all[KEPT - 2].sequence, None).len(), 1);
         assert!(events.after(all[KEPT - 1].sequence, Some(Duration::from_millis(1))).is_empty());
     }

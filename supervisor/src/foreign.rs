@@ -39,7 +39,7 @@ fn promises(leases: &Leases, gpu: usize) -> Vec<Promise> {
             .collect(),
         cgroup: lease.record.cgroup.clone(),
     });
-    let uuid = &leases.gpus[gpu].uuid;
+    let uuid = &leases.gpus()[gpu].uuid;
     let stranded = book.stranded.iter().filter(|record| record.gpus().contains(uuid)).map(|record| Promise {
         cap_bytes: record.promised_bytes(),
         processes: record.processes.iter().map(|process| process.process).collect(),

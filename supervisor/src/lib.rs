@@ -19,7 +19,9 @@
 //! | `settings`, `reload` | the configuration in force, and taking over a changed one |
 //! | `privilege` | what root is given up once everything is set up |
 //! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
+//! | `mig` | dividing GPUs, and seeing it when somebody else does |
 //! | `service_manager` | what systemd is told and what it hands over |
+//! | `metrics` | figures for Prometheus |
 //! | `watchdog` | whether the work goes on, as systemd wants to know it |
 //! | `elf` | what a library exports, and which build it is |
 //!
@@ -40,12 +42,15 @@ mod guard;
 mod hang;
 mod http;
 mod lease;
+mod metrics;
+mod mig;
 mod occupants;
 mod privilege;
 mod procfs;
 mod refusals;
 mod region;
 mod reload;
+mod revocation;
 mod sampler;
 mod service;
 mod service_manager;
@@ -53,4 +58,5 @@ mod settings;
 mod uncounted;
 mod watchdog;
 
+pub use metrics::reference as metrics_reference;
 pub use service::{command, main};

@@ -51,6 +51,16 @@ impl Occupants {
         }
     }
 
+    /// Whether any GPU listed the process when it was asked last.
+    pub fn lists(&self, pid: HostPid) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looks = state.gpus.iter().flatten();
+        // A pid that has gone to another process since says nothing of that one.
+        looks.any(|look| {
+            look.listed.get(&pid).is_some_and(|start| start.is_some() && *start == procfs::start_ticks(pid))
+        })
+    }
+
     /// Whether GPU `gpu` has back what the process held that was seen dead at `died`. A process that has come to the same
     /// pid since is another one.
     pub fn has_let_go(&self, gpu: usize, process: ProcessName, died: Instant) -> bool {

@@ -25,9 +25,21 @@ const KEPT: CapabilitySet = CapabilitySet::empty()
 /// # Errors
 /// When the kernel refuses to give up what this process has.
 pub fn keep_what_is_needed() -> std::io::Result<()> {
+    keep(KEPT)
+}
+
+/// The same for the program that mounts regions and does nothing else.
+///
+/// # Errors
+/// As above.
+pub fn keep_mounting() -> std::io::Result<()> {
+    keep(CapabilitySet::SYS_ADMIN)
+}
+
+fn keep(wanted: CapabilitySet) -> std::io::Result<()> {
     set_no_new_privs(true)?;
     clear_ambient_capability_set()?;
-    for capability in CapabilitySet::all().difference(KEPT).iter() {
+    for capability in CapabilitySet::all().difference(wanted).iter() {
         match remove_capability_from_bounding_set(capability) {
             // One that this kernel does not know; or no right to change the set, which without new privileges by
             // executing a program bounds nothing more.
@@ -36,7 +48,7 @@ pub fn keep_what_is_needed() -> std::io::Result<()> {
         }
     }
     let had = capabilities(None)?;
-    let kept = had.permitted.intersection(KEPT);
+    let kept = had.permitted.intersection(wanted);
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets)?;
     Ok(())

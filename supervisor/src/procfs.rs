@@ -4,7 +4,7 @@ use gpool_protocol::HostPid;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// A process by pid and start time, which together name it for one boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -63,6 +63,28 @@ impl WatchedProcess {
         if watched.name == name { Ok(watched) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
+    /// The process of a pidfd that was opened for `name` and kept since; none if it is no pidfd, or another process's. It
+    /// may have ended, and then the pidfd alone cannot say who it was: whoever kept it has to know.
+    pub fn adopt(name: ProcessName, pidfd: OwnedFd) -> Option<Self> {
+        let watched = Self { name, pidfd };
+        let pid = watched.pid_of_descriptor()?;
+        (pid == ENDED || u32::try_from(pid) == Ok(name.pid.0)).then_some(watched)
+    }
+
+    /// What the kernel says of a pidfd: `Pid:` in /proc/self/fdinfo, see pidfd_open(2) and proc(5).
+    fn pid_of_descriptor(&self) -> Option<i32> {
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.pidfd.as_raw_fd())).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
+    }
+
+    /// Another handle of the same process.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { name: self.name, pidfd: self.pidfd.try_clone()? })
+    }
+
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -72,6 +94,8 @@ impl WatchedProcess {
     }
 }
 
+/// The pid of a pidfd whose process has ended and was waited for.
+const ENDED: i32 = -1;
 /// Field of /proc/PID/stat that has the state, counted from 1 as proc(5) does.
 const STATE_FIELD: usize = 3;
 /// Field of /proc/PID/stat that has the parent's pid.
@@ -164,6 +188,27 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_stopped(watched.name.pid));
+    }
+
+    #[test]
+    fn a_kept_pidfd_names_the_very_process() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let watched = WatchedProcess::open(HostPid(child.id())).unwrap();
+        let adopt = |name| WatchedProcess::adopt(name, watched.pidfd.try_clone().unwrap());
+        let me = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+        assert!(adopt(watched.name).is_some_and(|kept| !kept.has_ended()));
+        assert!(adopt(me.name).is_none(), "a pidfd of another process");
+        let no_pidfd = std::fs::File::open("/dev/null").unwrap();
+        assert!(WatchedProcess::adopt(watched.name, no_pidfd.into()).is_none());
+        child.kill().unwrap();
+        // Before and after it was waited for.
+        while !watched.has_ended() {
+            std::thread::yield_now();
+        }
+        assert!(adopt(watched.name).is_some_and(|kept| kept.has_ended()));
+        child.wait().unwrap();
+        assert!(adopt(watched.name).is_some_and(|kept| kept.has_ended()));
+        assert!(watched.try_clone().unwrap().has_ended());
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn refusal(lease: &Lease, figures: &Figures, report: &Report) -> String {
         let process = lease.processes.get(&slot);
         Claimant {
             process: process.map(|process| (process.watched.name.pid, procfs::comm(process.watched.name.pid))),
-            holding: Holding::of(&claimed, gpu, gpus),
+            holding: Holding::of(&claimed, &report.pieces(), gpu, gpus),
             new_refusals: process.map_or(0, |process| claimed.refused().saturating_sub(process.refusals_told)),
             last: Refusal::of(&claimed, gpus),
         }

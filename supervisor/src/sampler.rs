@@ -4,11 +4,12 @@
 
 use crate::auditor::Auditor;
 use crate::context_cost::{Claim, Claims, ContextCosts};
-use crate::device::{NvmlInventory, Occupancy};
+use crate::device::{Gpu, Kind, NvmlInventory, Occupancy};
 use crate::foreign;
 use crate::gatekeeper::Statistics;
 use crate::guard::Guard;
 use crate::lease::{Holding, Leases, Members, members};
+use crate::mig;
 use crate::procfs;
 use crate::refusals;
 use crate::region::Report;
@@ -22,9 +23,12 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Samples for ever; runs on its own thread.
 pub fn sample(leases: &Leases, inventory: &NvmlInventory, mut costs: ContextCosts, mut guard: Guard) {
-    let mut auditor = Auditor::new(leases.gpus.len());
+    let mut auditor = Auditor::new(leases.roster.limit());
     loop {
         leases.progress.sampler.note();
+        if !inventory.boards().is_empty() {
+            mig::look(leases);
+        }
         let occupancies = note_memory(leases, inventory, &mut costs);
         let members = members(leases);
         guard.look(leases, &members, &occupancies);
@@ -42,10 +46,13 @@ pub fn sample(leases: &Leases, inventory: &NvmlInventory, mut costs: ContextCost
 
 /// Asks NVML once who holds what on each GPU; none of one that does not answer.
 pub fn note_memory(leases: &Leases, inventory: &NvmlInventory, costs: &mut ContextCosts) -> Vec<Option<Occupancy>> {
-    let mut occupancies = vec![None; leases.gpus.len()];
-    for (index, gpu) in leases.gpus.iter().enumerate() {
+    let gpus = leases.gpus();
+    let mut occupancies = vec![None; gpus.len()];
+    // A divided board shows what its instances hold, each of which is asked by itself.
+    let held_by = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Instance(_));
+    for (index, gpu) in gpus.iter().enumerate().filter(|(_, gpu)| held_by(gpu)) {
         let (before, since) = (claims(leases, index), Instant::now());
-        match inventory.occupancy(gpu.index) {
+        match inventory.occupancy(gpu) {
             Ok(occupancy) => {
                 let after = claims(leases, index);
                 costs.learn(leases, index, &before, &after, &occupancy);
@@ -70,7 +77,7 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
         report.read(&lease.region, SLOTS);
         for (slot, claimed) in report.taken() {
             if let Some(process) = lease.processes.get(&slot) {
-                let holding = Holding::of(&claimed, place, lease.accounts.len());
+                let holding = Holding::of(&claimed, &report.pieces(), place, lease.accounts.len());
                 let (image_bytes, is_changing) = (claimed.image_bytes(), claimed.changing() != 0);
                 let is_inexact = claimed.is_inexact();
                 let claim = Claim { holding, image_bytes, is_inexact, is_changing };

@@ -2,13 +2,15 @@
 
 use crate::attendant::Mailbox;
 use crate::context_cost::ContextCosts;
-use crate::device::{DriverFiles, NvmlInventory};
+use crate::device::{DriverFiles, NvmlInventory, Roster};
 use crate::events::{About, Events};
 use crate::gatekeeper;
 use crate::guard::Guard;
 use crate::http::Listener;
 use crate::lease::{self, Leases};
+use crate::metrics::Counters;
 use crate::occupants::Occupants;
+use crate::region::{self, Mounts};
 use crate::settings::Settings;
 use crate::watchdog::{self, Progress};
 use crate::{clock, procfs, reload, sampler, service_manager};
@@ -32,6 +34,9 @@ struct Arguments {
     /// Check the configuration and exit
     #[arg(long)]
     check_config: bool,
+    /// Mount regions for a supervisor that has a mount namespace of its own, and do nothing else
+    #[arg(long, conflicts_with = "check_config")]
+    mount_regions: bool,
 }
 
 /// The command line, for the manual, the man page and their tests.
@@ -63,7 +68,11 @@ pub fn main() -> ExitCode {
     if arguments.check_config {
         return ExitCode::SUCCESS;
     }
-    match run(Settings::new(arguments.config, configuration)) {
+    let served = match arguments.mount_regions {
+        true => region::mount_for_others(&configuration.paths.run_dir),
+        false => run(Settings::new(arguments.config, configuration)),
+    };
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gpool-supervisor: {error}");
@@ -87,6 +96,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     raise_descriptor_limit();
     let identity = Identity { started_unix_ms: clock::unix_ms() };
     lease::prepare(&configuration.paths.run_dir)?;
+    let mounts = Mounts::of(&configuration.paths.run_dir)?;
     let lock_path = configuration.paths.run_dir.join("supervisor.lock");
     let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&lock_path)?;
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
@@ -98,18 +108,22 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     if gpus.len() > ServerSet::LIMIT {
         return Err(format!("NVML shows {} GPUs, and one supervisor serves {}", gpus.len(), ServerSet::LIMIT).into());
     }
+    // Instances may come while it runs.
+    let places = if inventory.boards().is_empty() { gpus.len() } else { ServerSet::LIMIT };
     crate::privilege::keep_what_is_needed()?;
     let mailbox = Mailbox::new()?;
     let (post, waker) = (mailbox.post(), mailbox.post());
-    let (gatekeeper, _thread) = gatekeeper::start(gpus.len(), move |notice| post.put(notice))?;
-    let counters = |value: u64| gpus.iter().map(|_| AtomicU64::new(value)).collect::<Vec<_>>();
+    let (gatekeeper, _thread) = gatekeeper::start(places, move |notice| post.put(notice))?;
+    let counters = |value: u64| (0..places).map(|_| AtomicU64::new(value)).collect::<Vec<_>>();
     let leases = Arc::new(Leases {
         context_bytes: counters(configuration.driver.context_bytes),
         foreign_bytes: counters(0),
-        occupants: Occupants::new(gpus.len()),
+        occupants: Occupants::new(places),
         used_bytes: counters(0),
         guarded: Mutex::default(),
         next_tenant: AtomicU64::new(TenantId(1).0),
+        counters: Counters::default(),
+        mounts,
         progress: Progress::default(),
         book: Mutex::default(),
         ended: Condvar::new(),
@@ -117,23 +131,25 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         events: Arc::new(Events::default()),
         boot_id: procfs::boot_id()?,
         settings,
-        gpus,
+        roster: Roster::new(gpus, places),
+        inventory: Arc::new(inventory),
+        dividing: Mutex::default(),
         files,
         gatekeeper,
     });
-    let message = format!("started with {} GPU(s)", leases.gpus.len());
+    let message = format!("started with {} GPU(s)", leases.gpus().len());
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
     lease::take_over(&leases);
     // Before the first request: what others hold cannot be promised.
-    let mut costs = ContextCosts::new(leases.gpus.len(), leases.configuration().driver.context_bytes);
-    sampler::note_memory(&leases, &inventory, &mut costs);
+    let mut costs = ContextCosts::new(places, leases.configuration().driver.context_bytes);
+    sampler::note_memory(&leases, &leases.inventory, &mut costs);
 
-    let guard = Guard::new(leases.files.gpu_devices(&leases.gpus))?;
+    let guard = Guard::new(leases.files.gpu_devices(&leases.gpus()))?;
     let (attended, sampled) = (leases.clone(), leases.clone());
     std::thread::Builder::new().name("attendant".into()).spawn(move || mailbox.attend(&attended))?;
     std::thread::Builder::new()
         .name("sampler".into())
-        .spawn(move || sampler::sample(&sampled, &inventory, costs, guard))?;
+        .spawn(move || sampler::sample(&sampled, &sampled.inventory, costs, guard))?;
     let reloaded = leases.clone();
     std::thread::Builder::new().name("reload".into()).spawn(move || reload::at_each(&hangup, &reloaded))?;
     let listener = Listener::open(&leases.configuration().socket.path)?;
@@ -141,7 +157,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         let watched = leases.clone();
         std::thread::Builder::new().name("watchdog".into()).spawn(move || watchdog::watch(&watched, patience))?;
     }
-    service_manager::ready(&format!("{} GPU(s), {} lease(s)", leases.gpus.len(), leases.book().leases.len()));
+    service_manager::ready(&format!("{} GPU(s), {} lease(s)", leases.gpus().len(), leases.book().leases.len()));
     listener.serve(&leases, identity);
     Ok(())
 }

@@ -24,7 +24,8 @@ impl Rounds {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn count(&self) -> u64 {
+    /// How many so far.
+    pub fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -36,6 +37,8 @@ pub struct Progress {
     pub sampler: Rounds,
     /// At least twice a second.
     pub attendant: Rounds,
+    /// Looks after which the service manager was told nothing.
+    pub complaints: Rounds,
 }
 
 /// Tells the service manager that the work goes on, for as long as it does; runs on its own thread.
@@ -61,6 +64,7 @@ pub fn watch(leases: &Leases, patience: Duration) {
                 service_manager::work_goes_on();
             }
             Some(complaint) => {
+                leases.progress.complaints.note();
                 eprintln!("gpool-supervisor: {complaint}");
                 service_manager::status(&complaint);
                 has_complained = true;

@@ -28,5 +28,7 @@ ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
 pivot_root . old-root
 umount -l /old-root
+# As systemd does on a machine, and not where it is told that it is in a container.
+mount --make-rshared /
 exec env -i container=gpool PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --show-status=0 \
     < /dev/null > /dev/null 2>&1

@@ -18,7 +18,7 @@ const LEFT_OUT: [&str; 3] = ["/usr/share/doc/*", "/usr/share/man/*", "/usr/share
 /// Longest time for packages that are downloaded, unpacked and compiled here, in seconds.
 const INSTALLING_S: &str = "150";
 
-/// In a directory of Python's packages: which they are.
+/// In a directory of Python's packages, and beside a system: which they are.
 const PACKAGES: &str = "packages.txt";
 
 /// Debian's keys, of the package that apt itself depends on.
@@ -176,11 +176,18 @@ impl Downloads {
     /// # Errors
     /// When they cannot be reached; the sentence is mmdebstrap's.
     pub fn fetch_system(&self, suite: &str, packages: &[&str]) -> Result<()> {
-        self.once(&self.place_of_system(suite), |directory| {
+        let place = self.place_of_system(suite);
+        let list = place.with_extension(PACKAGES);
+        let is_of_others = fs::read_to_string(&list).map_or(true, |made_of| made_of != packages.join("\n"));
+        if place.is_dir() && is_of_others {
+            fs::remove_dir_all(&place).context(place.display())?;
+        }
+        self.once(&place, |directory| {
             let unpacked = directory.join("unpacked");
             let mut command = mmdebstrap("apt", &packages.join(","));
             command.arg(suite).arg(&unpacked).arg(mirror()?);
             call(&mut command)?;
+            fs::write(&list, packages.join("\n")).context(list.display())?;
             Ok(unpacked)
         })
     }

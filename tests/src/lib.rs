@@ -28,4 +28,5 @@ pub mod stage;
 pub mod stand;
 pub mod tenant;
 pub mod trace;
+pub mod virtual_machine;
 pub mod workload;

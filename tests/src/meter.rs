@@ -26,6 +26,12 @@ impl MeterReader {
         Ok(Self { store: Arc::new(store) })
     }
 
+    /// Opens a MIG instance, by its GPU and its number.
+    pub fn open_instance(directory: &Path, instance: (u32, u32)) -> Result<Self> {
+        let store = Store::open_instance(directory, instance).context(format!("MIG instance {instance:?}"))?;
+        Ok(Self { store: Arc::new(store) })
+    }
+
     /// The meter now. Its times are those of [`now_ns`].
     pub fn read(&self) -> Result<Meter> {
         self.store.read(|device| device.meter().clone()).context("the meter cannot be read")

@@ -39,20 +39,20 @@ pub fn run() -> ExitCode {
         fetch_systems();
         return ExitCode::SUCCESS;
     }
-    // A part of another scenario runs only when it is asked for by its whole name.
+    // What is no scenario of every run, such as a part of another, runs only when it is asked for by its whole name.
     let is_asked_for =
         |scenario: &&Scenario| scenario.name == argument || (scenario.name.contains(&argument) && is_own(scenario));
     all(SCENARIOS.iter().filter(is_asked_for))
 }
 
 fn is_own(scenario: &&Scenario) -> bool {
-    !matches!(scenario.run, Place::PartOfAnother(_))
+    matches!(scenario.run, Place::Inside(_) | Place::Outside(_))
 }
 
 fn outside(name: &str) -> ExitCode {
     let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
     let outcome = match scenario.map(|scenario| scenario.run) {
-        Some(Place::Outside(run)) => run(),
+        Some(Place::Outside(run) | Place::OutsideWhenAsked(run)) => run(),
         _ => Err(Failure::new(format!("no scenario outside is called {name}"))),
     };
     match outcome {
@@ -69,7 +69,7 @@ fn one(name: &str, inside: &Inside) -> Result<ExitCode> {
     let scenario = scenario.ok_or_else(|| Failure::new(format!("no scenario is called {name}")))?;
     match scenario.run {
         Place::Inside(run) | Place::PartOfAnother(run) => run(inside).map(|()| ExitCode::SUCCESS),
-        Place::Outside(_) => Err(Failure::new(format!("{name} runs outside"))),
+        Place::Outside(_) | Place::OutsideWhenAsked(_) => Err(Failure::new(format!("{name} runs outside"))),
     }
 }
 
@@ -96,7 +96,7 @@ fn all<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> ExitCode {
 fn judged(scenario: &Scenario) -> bool {
     let (start, limit) = (Instant::now(), Duration::from_secs(scenario.limit_s));
     let ended = match scenario.run {
-        Place::Outside(_) => namespaces::run_outside(&[OUTSIDE, scenario.name], limit),
+        Place::Outside(_) | Place::OutsideWhenAsked(_) => namespaces::run_outside(&[OUTSIDE, scenario.name], limit),
         _ => namespaces::run(&[scenario.name.to_owned()], limit),
     };
     let verdict = match ended {

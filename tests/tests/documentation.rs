@@ -256,6 +256,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
     let request = Request {
         fraction_permille: 100,
         mode: Mode::TimeSlice,
+        mig_profile: Some(text("1g.10gb")),
         isolation: Some(Isolation::Hardware),
         limit_permille: Some(200),
         memory: Some(MemoryCap::Permille(5)),

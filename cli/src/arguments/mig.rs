@@ -1,13 +1,41 @@
 //! Verbs of `gpool mig`.
 
-use super::Format;
+use super::{Format, parse_seconds};
 use clap::{Args, Subcommand};
 use gpool_policy::mig::{MODELS, Model};
 use std::path::PathBuf;
+use std::time::Duration;
 
-/// Verbs of `gpool mig`. None of them needs a GPU or a supervisor.
+/// Verbs of `gpool mig`. The first three are about this host, by its supervisor; the others need neither GPU nor supervisor.
 #[derive(Debug, Clone, Subcommand)]
 pub enum MigVerb {
+    /// Show the GPUs of this host that can be divided, with their instances and who has them
+    Show {
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Compare how this host's GPUs are divided with a layout; exit code 10 if they are not as it says
+    Drift {
+        /// Which layout
+        #[command(flatten)]
+        wanted: Wanted,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Divide this host's GPUs as a layout says; root only, and never under leases
+    Apply {
+        /// Which layout
+        #[command(flatten)]
+        wanted: Wanted,
+        /// Let nobody new onto the GPUs that change, and wait so many seconds for the end of the leases on them
+        #[arg(long, value_name = "SEC", value_parser = parse_seconds)]
+        drain: Option<Duration>,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
     /// Say whether these instances fit on one GPU, and where they would lie; or check a file of layouts
     Plan(Plan),
     /// List what a GPU can be divided into
@@ -37,6 +65,17 @@ pub enum MigVerb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+}
+
+/// A layout of a file.
+#[derive(Debug, Clone, Args)]
+pub struct Wanted {
+    /// A file in mig-parted's format
+    #[arg(long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Which of the file's layouts, if it has several
+    #[arg(long, value_name = "NAME")]
+    pub config: Option<String>,
 }
 
 /// `gpool mig plan`

@@ -35,7 +35,10 @@ fn render(gpus: &[GpuView]) -> String {
             short_gpu(&gpu.uuid.0).to_owned(),
             gpu.name.clone(),
             gpu.driver_version.clone(),
-            format_permille(gpu.fraction_leased_permille.into()),
+            match gpu.divided {
+                true => "divided".to_owned(),
+                false => format_permille(gpu.fraction_leased_permille.into()),
+            },
             format!("{} / {}", format_bytes(gpu.memory_leased_bytes), format_bytes(gpu.memory_total_bytes)),
             format_bytes(gpu.memory_used_bytes),
             gpu.leases.to_string(),
@@ -89,6 +92,7 @@ mod tests {
             memory_leased_bytes: 15 << 30,
             fraction_leased_permille: 1000,
             leases: 3,
+            divided: false,
         };
         let want = "\
 INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL  MEMORY USED  LEASES

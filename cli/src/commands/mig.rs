@@ -1,18 +1,22 @@
-//! `gpool mig plan|layouts|arrivals`
+//! `gpool mig plan|layouts|arrivals`; what is about this host is beside it
 
+use super::mig_host;
 use crate::arguments::{Format, MigVerb, Plan};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text};
 use crate::planning::layout_file::{self, Entry};
 use gpool_policy::mig::{Layout, Model, PlanRefusal, counted, maximal_layouts, plan, profiles_named};
 use gpool_policy_simulator::mig_arrivals::{Chooser, MIXES, mean_millislices};
-use gpool_protocol::{ErrorBody, ErrorCode};
+use gpool_protocol::{Client, ErrorBody, ErrorCode};
 use serde::Serialize;
 use std::path::Path;
 
-/// Runs a verb of `gpool mig`.
-pub fn run(verb: &MigVerb) -> Result<(), Failure> {
+/// Runs a verb of `gpool mig`; `client` is asked for by those that need a supervisor.
+pub fn run(verb: &MigVerb, client: impl FnOnce() -> Result<Client, Failure>) -> Result<(), Failure> {
     match verb {
+        MigVerb::Show { format } => mig_host::show(&client()?, *format),
+        MigVerb::Drift { wanted, format } => mig_host::drift(&client()?, wanted, *format),
+        MigVerb::Apply { wanted, drain, format } => mig_host::apply(client()?, wanted, *drain, *format),
         MigVerb::Plan(asked) => match &asked.file {
             None => plan_one(asked),
             Some(file) => plan_file(asked, file),

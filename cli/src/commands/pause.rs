@@ -1,11 +1,11 @@
-//! `gpool pause ID...` and `gpool resume ID...`
+//! `gpool pause ID...`, `gpool resume ID...` and `gpool evict ID...`
 
 use crate::exit::Failure;
 use crate::output;
 use gpool_protocol::{Client, LeaseView};
 use serde_json::{Value, json};
 
-/// Pauses or resumes leases, as `verb` says, and prints the containers' ids. One that is refused does not keep the others
+/// Pauses, resumes or evicts leases, as `verb` says, and prints the containers' ids. One that is refused does not keep the others
 /// from it.
 pub fn run(client: &Client, ids: &[String], verb: &str) -> Result<(), Failure> {
     let mut refused = None;

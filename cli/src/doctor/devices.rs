@@ -1,6 +1,7 @@
 //! The driver's device nodes are there: one for each GPU, and those that every program needs beside them.
 
 use super::{Outcome, Surroundings};
+use crate::table::is_mig_instance;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -17,7 +18,7 @@ pub fn check(host: &Surroundings) -> Outcome {
         );
     }
     let count = gpu_nodes(&host.path(&dir.display().to_string()));
-    let known = host.gpus.as_ref().map_or(count, Vec::len);
+    let known = host.gpus.as_ref().map_or(count, |gpus| gpus.iter().filter(|gpu| !is_mig_instance(gpu)).count());
     if count < known {
         return Outcome::fail(
             format!("{} has nodes of {count} GPUs, and NVML shows {known}", dir.display()),

@@ -1,6 +1,7 @@
 //! The driver's libraries are there, and NVML shows GPUs.
 
 use super::{Outcome, Surroundings};
+use crate::table::is_mig_instance;
 
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
@@ -21,9 +22,11 @@ pub fn check(host: &Surroundings) -> Outcome {
             format!("NVML of driver {} loads and shows no GPU", driver.version),
             "look at the kernel's log for NVRM, and at nvidia-smi",
         ),
-        (Ok(driver), Ok(gpus)) => {
-            Outcome::ok(format!("NVML of driver {} loads and shows {} GPU(s)", driver.version, gpus.len()))
-        }
+        (Ok(driver), Ok(gpus)) => Outcome::ok(format!(
+            "NVML of driver {} loads and shows {} GPU(s)",
+            driver.version,
+            gpus.iter().filter(|gpu| !is_mig_instance(gpu)).count()
+        )),
         _ => Outcome::skip("the libraries are there; whether NVML loads the supervisor knows, which does not answer"),
     }
 }

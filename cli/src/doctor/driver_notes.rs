@@ -57,13 +57,13 @@ pub const NOTES: [Note; 2] = [
     Note {
         fixed_in: (535, 104, 5),
         fixed_in_text: "535.104.05",
-        reason: "its compiler may get the comparison of a 64-bit AND with zero wrong, so that kernels compute wrong results",
+        reason: "its compiler may get the comparison of a 64-bit AND with zero wrong where one side is negated",
         source: "NVIDIA's release notes of 535.104.05, 4191930",
     },
     Note {
         fixed_in: (570, 133, 20),
         fixed_in_text: "570.133.20",
-        reason: "GPU accounting follows a stale pointer, which can bring the kernel down",
+        reason: "GPU accounting follows a stale pointer, which ends in a NULL pointer exception",
         source: "NVIDIA's release notes of 570.133.20",
     },
 ];

@@ -98,6 +98,7 @@ fn healthy(root: &Path) -> Surroundings {
         memory_leased_bytes: 0,
         fraction_leased_permille: 0,
         leases: 1,
+        divided: false,
     };
     let mapped = MappedLibrary {
         path: "/usr/lib/libcuda.so.1".into(),

@@ -38,6 +38,8 @@ pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: memory is exported as a descriptor.
 pub const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_uint = 1;
+/// `CU_MEM_HANDLE_TYPE_FABRIC`: memory is exported as 64 opaque bytes. Since CUDA 12.3.
+pub const CU_MEM_HANDLE_TYPE_FABRIC: c_uint = 8;
 /// `CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD`: memory of another API comes as a descriptor.
 pub const CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD: c_uint = 1;
 

@@ -13,6 +13,7 @@ use gpool_driver_abi::cuda::{
 use gpool_interposer_logic::handles::{Held, Kind};
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::{self, Charge};
+use gpool_interposer_logic::pieces::Taken;
 use gpool_interposer_logic::process::{Change, Place};
 
 /// Charges on GPU `gpu` before the driver is asked, if need be after pools have given back what they keep without
@@ -152,9 +153,9 @@ pub fn known(kind: Kind, handle: u64) -> Result<Known, CUresult> {
 #[inline(never)]
 pub fn left(known: Known, result: CUresult) -> CUresult {
     if let (CUDA_SUCCESS, Some(held)) = (result, &known.held)
-        && HANDLES.lock().let_go(held)
+        && let Some(held) = HANDLES.lock().let_go(held)
     {
-        PROCESS.give_back(known.place, held);
+        PROCESS.give_back(known.place, &held);
     }
     result
 }
@@ -193,6 +194,70 @@ pub fn charge_device(place: &Place, gpu: usize, bytes: u64, call: Call) -> Resul
         return Ok(());
     }
     Err(refused(place, gpu, Charge::Bytes(bytes), call))
+}
+
+/// Takes hold of the piece of the lease that has this name, for what is about to be imported; none where nobody knows it
+/// as a piece, and it has to be charged when it is there. Or what to answer.
+#[cold]
+#[inline(never)]
+pub fn taken(place: &Place, name: Option<u64>, call: Call) -> Result<Option<usize>, CUresult> {
+    let Some(name) = name else { return Ok(None) };
+    if !PROCESS.may_be_charged(place) {
+        return Err(CUDA_ERROR_OPERATING_SYSTEM);
+    }
+    let take = || PROCESS.take_piece(place, name);
+    let taken = match take() {
+        Taken::Refused(_) if pools::give_back(place, true) => take(),
+        taken => taken,
+    };
+    match taken {
+        Taken::Held(piece) => Ok(Some(piece)),
+        Taken::Unknown => Ok(None),
+        Taken::Refused(size) => Err(refused(place, size.gpu(), Charge::Bytes(size.bytes()), call)),
+    }
+}
+
+/// Imports through `driver` what is a piece of the lease of this name, of which this process takes hold first, and
+/// remembers it by the handle that the driver writes to `handle`. None, with nothing done, where nobody knows it as one.
+#[cold]
+pub fn named(
+    kind: Kind,
+    call: Call,
+    name: Option<u64>,
+    handle: *const u64,
+    driver: impl FnOnce() -> CUresult,
+) -> Option<CUresult> {
+    let place = PROCESS.place()?;
+    let _change = place.change();
+    let piece = match taken(place, name, call) {
+        Ok(piece) => piece?,
+        Err(refused) => return Some(refused),
+    };
+    let result = driver();
+    // SAFETY: read if the driver succeeded, and then `handle` is valid and holds the handle.
+    settled(place, piece, kind, (result == CUDA_SUCCESS).then(|| unsafe { *handle }));
+    Some(result)
+}
+
+/// This process holds `piece`, for which it has taken hold of it, by `handle`; or not, if the driver gave none.
+#[cold]
+#[inline(never)]
+fn settled(place: &Place, piece: usize, kind: Kind, handle: Option<u64>) {
+    let Some(handle) = handle else { return PROCESS.leave_piece(place, piece) };
+    place.note_inexact();
+    let mut handles = HANDLES.lock();
+    let known = handles.find(kind, handle).filter(|held| held.owner == 0 || held.piece().is_some());
+    if let Some(held) = known {
+        // Opened twice, memory has one address and is closed twice.
+        held.references += 1;
+        return PROCESS.leave_piece(place, piece);
+    }
+    let bytes = PROCESS.piece(place, piece).map_or(0, |(_, size)| size.bytes());
+    let mut held = Held::new(kind, handle, bytes);
+    held.charge_to_piece(piece);
+    if let Some(before) = handles.hold(held) {
+        PROCESS.give_back(place, &before);
+    }
 }
 
 /// Frees through `driver`, then takes the charge of `pointer` back.

@@ -1,12 +1,13 @@
 //! Arrays, whose size follows from their description, and memory of other APIs, whose size the program names.
 
-use crate::accounts::{held, inexact, let_go};
+use crate::accounts::{held, inexact, let_go, named};
 use crate::entry::{index, real};
-use core::ffi::{c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::arrays;
 use gpool_interposer_logic::handles::Kind;
 use gpool_interposer_logic::memory::Call;
+use gpool_interposer_logic::names;
 
 /// The 32-bit arrays of CUDA 2 are not accounted for, so they are refused.
 ///
@@ -69,19 +70,24 @@ pub unsafe extern "C" fn cuMipmappedArrayCreate(
     })
 }
 
-/// Charged by the size that the program names, whoever made the memory.
+/// Charged with the piece of the lease that it is, or by the size that the program names, whoever made the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuImportExternalMemory(
     memory: *mut CUexternalMemory,
     descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
 ) -> CUresult {
     // SAFETY: null, or valid as the driver demands of its caller.
-    let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| descriptor.size);
+    let given = unsafe { descriptor.as_ref() };
+    let bytes = given.map_or(0, |given| given.size);
     inexact();
-    held(Kind::External, Call::ImportExternal, memory, bytes, || {
-        // SAFETY: see cuArrayCreate_v2.
-        unsafe { real::<CuImportExternalMemory>(index::cuImportExternalMemory)(memory, descriptor) }
-    })
+    // SAFETY: see cuArrayCreate_v2.
+    let import = || unsafe { real::<CuImportExternalMemory>(index::cuImportExternalMemory)(memory, descriptor) };
+    let name = given.filter(|given| given.kind == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD);
+    let name = name.and_then(|given| names::of_descriptor(given.handle[0] as c_int));
+    match named(Kind::External, Call::ImportExternal, name, memory.cast(), import) {
+        Some(result) => result,
+        None => held(Kind::External, Call::ImportExternal, memory, bytes, import),
+    }
 }
 
 macro_rules! ends {

@@ -271,7 +271,7 @@ pub unsafe extern "C" fn cuLibraryUnload(library: Library) -> CUresult {
     let result = unsafe { real::<unsafe extern "C" fn(Library) -> CUresult>(index::cuLibraryUnload)(library) };
     if result == CUDA_SUCCESS
         && let Ok(Known { held: Some(held), .. }) = known
-        && HANDLES.lock().let_go(&held)
+        && HANDLES.lock().let_go(&held).is_some()
     {
         *libraries = libraries.saturating_sub(held.bytes);
         PROCESS.release_contexts(place, held.bytes);

@@ -1,10 +1,12 @@
 //! Memory that several processes hold.
 //!
-//! Nothing that the driver says of imported memory tells which process made it, or that two imports are one piece. So
-//! each process that holds it is charged for it: who made it for as long as its handle is shared, and who opens it from
-//! then on, so that it stays charged to somebody whoever ends first. Charged to two, it is never charged to none.
+//! Nothing that the driver says of imported memory tells which process made it, or that two imports are one piece. But
+//! what it is exported as has a name that all see, see `names` of the logic. By that a process that opens what another of
+//! its lease has made takes hold of the same piece, which is charged once. What has no name is charged to each process
+//! that holds it: who made it for as long as its handle is shared, and who opens it from then on, so that it stays
+//! charged to somebody whoever ends first. Charged to two, it is never charged to none.
 
-use crate::accounts::{charge_device, known, left};
+use crate::accounts::{charge_device, known, left, named};
 use crate::entry::{index, real};
 use crate::virtual_memory::shared_at;
 use crate::{HANDLES, PROCESS};
@@ -12,6 +14,7 @@ use core::ffi::{c_uint, c_ulonglong, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::handles::{Held, Kind};
 use gpool_interposer_logic::memory::Call;
+use gpool_interposer_logic::names;
 use gpool_interposer_logic::pools::growth_bytes;
 use gpool_interposer_logic::process::Place;
 
@@ -37,7 +40,7 @@ fn opened(
     let bytes = piece_bytes(allocation_bytes(pointer).max(1));
     let gpu = gpu_of(place, pointer);
     let mut handles = HANDLES.lock();
-    if let Some(held) = handles.find(Kind::Memory, pointer).filter(|held| held.owner == 0) {
+    if let Some(held) = handles.find(Kind::Memory, pointer).filter(|held| held.owner == 0 || held.piece().is_some()) {
         // Opened twice, it has one address and is closed twice.
         held.references += 1;
         return CUDA_SUCCESS;
@@ -67,18 +70,40 @@ fn pages(bytes: u64) -> u64 {
     bytes.saturating_add(PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES
 }
 
+/// Makes a piece of the lease of it. What is smaller than the pages that the driver shares stays charged to each.
+///
+/// # Safety
+/// As the driver's function of this name; so for all functions here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, pointer: CUdeviceptr) -> CUresult {
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let mut handles = HANDLES.lock();
+    // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
+    let result = unsafe { real::<CuIpcGetMemHandle>(index::cuIpcGetMemHandle)(handle, pointer) };
+    if result == CUDA_SUCCESS
+        && let Some(held) = handles.find(Kind::Memory, pointer).filter(|held| held.bytes.is_multiple_of(PAGE_BYTES))
+    {
+        place.note_inexact();
+        // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
+        PROCESS.share(place, held, names::of_bytes(unsafe { &(*handle).reserved }));
+    }
+    result
+}
+
 macro_rules! opens {
     ($($name:ident)*) => {$(
-        /// Charged, though its owner is.
-        ///
-        /// # Safety
-        /// As the driver's function of this name; so for all functions here.
+        /// Charged with the piece of the lease that it is, before it is there; or when it is there, though its owner is.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(pointer: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> CUresult {
             let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
             let _change = place.change();
-            // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
-            let result = unsafe { real::<CuIpcOpenMemHandle>(index::$name)(pointer, handle, flags) };
+            // SAFETY: see cuIpcGetMemHandle.
+            let open = || unsafe { real::<CuIpcOpenMemHandle>(index::$name)(pointer, handle, flags) };
+            let name = Some(names::of_bytes(&handle.reserved));
+            if let Some(result) = named(Kind::Memory, Call::IpcOpen, name, pointer, open) {
+                return result;
+            }
+            let result = open();
             if result != CUDA_SUCCESS {
                 return result;
             }

@@ -4,14 +4,16 @@
 //! taken for the one before. None of these calls launches or waits for a launch. A forked child has no place and must
 //! not wait for a lock that a thread of its parent may hold, so the place is asked for first.
 
-use crate::accounts::{allocated_on, charge_device};
+use crate::accounts::{allocated_on, charge_device, taken};
 use crate::entry::{index, real};
 use crate::{HANDLES, PROCESS};
-use core::ffi::{c_uint, c_ulonglong, c_void};
+use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, Ordering};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::handles::{CAPACITY, Handles};
 use gpool_interposer_logic::memory::Call;
+use gpool_interposer_logic::names;
 use gpool_interposer_logic::process::Place;
 
 /// Physical memory is made of whole pages of this size on every GPU so far; the driver refuses other sizes.
@@ -61,7 +63,7 @@ pub unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> C
     // SAFETY: see cuMemCreate.
     let result = unsafe { real::<CuMemRelease>(index::cuMemRelease)(handle) };
     if result == CUDA_SUCCESS {
-        handles.released(handle, |gpu, bytes| PROCESS.release_on_device(place, gpu, bytes));
+        handles.released(handle, |held| PROCESS.give_back(place, held));
     }
     result
 }
@@ -86,7 +88,7 @@ pub unsafe extern "C" fn cuMemRetainAllocationHandle(
     result
 }
 
-/// What is exported stays charged to this process.
+/// What is exported stays charged to this process, as a piece that others of the lease can find.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemExportToShareableHandle(
     shareable: *mut c_void,
@@ -101,12 +103,68 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
     let result = unsafe { real::<CuMemExportToShareableHandle>(export)(shareable, handle, kind, flags) };
     if result == CUDA_SUCCESS {
         place.note_inexact();
-        handles.shared(handle);
+        // SAFETY: the driver succeeded, so `shareable` is valid and holds what this kind is.
+        unsafe { exported(place, &mut handles, handle, shareable, kind) };
     }
     result
 }
 
-/// Charged by its size, as far as that shows before it is mapped, and again by whoever made it.
+/// Makes a piece of the lease of the memory `handle`, and gives its name to what it has been exported as.
+///
+/// # Safety
+/// `shareable` holds what `kind` says.
+#[cold]
+#[inline(never)]
+unsafe fn exported(
+    place: &Place,
+    handles: &mut Handles<CAPACITY>,
+    handle: CUmemGenericAllocationHandle,
+    shareable: *const c_void,
+    kind: c_uint,
+) {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    // How large it is does not show before it is mapped, if it was imported and nobody knew it.
+    let Some(held) = handles.shared(handle).filter(|held| !held.is_imported) else { return };
+    match kind {
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
+            let serial = LAST.fetch_add(1, Ordering::Relaxed);
+            let mut unique = [0; 24];
+            for (to, word) in
+                unique.chunks_mut(8).zip([place.registration.number, place.registration.slot as u64, serial])
+            {
+                to.copy_from_slice(&word.to_le_bytes());
+            }
+            PROCESS.share(place, held, names::of_bytes(&unique));
+            if let Some((name, _)) = held.piece().and_then(|piece| PROCESS.piece(place, piece)) {
+                // SAFETY: the caller's promise. Without a name for it each who imports it is charged.
+                names::give(unsafe { shareable.cast::<c_int>().read_unaligned() }, name);
+            }
+        }
+        CU_MEM_HANDLE_TYPE_FABRIC => {
+            // SAFETY: the caller's promise.
+            PROCESS.share(place, held, names::of_bytes(unsafe { &*shareable.cast::<[u8; 64]>() }))
+        }
+        _ => {}
+    }
+}
+
+/// The name of what `kind` says that `shareable` is.
+///
+/// # Safety
+/// That is true, as the driver demands of its caller.
+unsafe fn name_of(shareable: *const c_void, kind: c_uint) -> Option<u64> {
+    match kind {
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => names::of_descriptor(shareable as usize as c_int),
+        CU_MEM_HANDLE_TYPE_FABRIC => {
+            // SAFETY: the caller's promise.
+            unsafe { shareable.cast::<[u8; 64]>().as_ref() }.map(|bytes| names::of_bytes(bytes))
+        }
+        _ => None,
+    }
+}
+
+/// Charged with the piece of the lease that it is, before it is there. What nobody knows as one is charged by its size, as
+/// far as that shows before it is mapped, and again by whoever made it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     handle: *mut CUmemGenericAllocationHandle,
@@ -116,17 +174,24 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let _change = place.change();
     let mut handles = HANDLES.lock();
+    // SAFETY: the caller's promise to the driver.
+    let piece = match taken(place, unsafe { name_of(shareable, kind) }, Call::MemImport) {
+        Ok(piece) => piece,
+        Err(refused) => return refused,
+    };
     let import = index::cuMemImportFromShareableHandle;
     // SAFETY: see cuMemCreate.
     let result = unsafe { real::<CuMemImportFromShareableHandle>(import)(handle, shareable, kind) };
     if result == CUDA_SUCCESS {
         // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
         let handle = unsafe { *handle };
-        if let Err(refused) = imported(place, &mut handles, handle) {
+        if let Err(refused) = imported(place, &mut handles, handle, piece) {
             // SAFETY: as above.
             unsafe { real::<CuMemRelease>(index::cuMemRelease)(handle) };
             return refused;
         }
+    } else if let Some(piece) = piece {
+        PROCESS.leave_piece(place, piece);
     }
     result
 }
@@ -138,7 +203,15 @@ fn imported(
     place: &Place,
     handles: &mut Handles<CAPACITY>,
     handle: CUmemGenericAllocationHandle,
+    piece: Option<usize>,
 ) -> Result<(), CUresult> {
+    if let Some((piece, (_, size))) = piece.and_then(|piece| Some((piece, PROCESS.piece(place, piece)?))) {
+        place.note_inexact();
+        if !handles.imported_piece(handle, piece, size) {
+            PROCESS.leave_piece(place, piece);
+        }
+        return Ok(());
+    }
     let Some(location) = location_of(handle) else { return Ok(()) };
     let Some(gpu) = gpu_at(place, location) else { return Ok(()) };
     handles.imported(handle, gpu);
@@ -146,7 +219,7 @@ fn imported(
     let Some((gpu, more)) = handles.uncharged(handle, bytes) else { return Ok(()) };
     place.note_inexact();
     if let Err(refused) = charge_device(place, gpu, more, Call::MemImport) {
-        handles.released(handle, |gpu, bytes| PROCESS.release_on_device(place, gpu, bytes));
+        handles.released(handle, |held| PROCESS.give_back(place, held));
         return Err(refused);
     }
     handles.sized(handle, bytes);
@@ -232,7 +305,7 @@ pub unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, size: usize) -> CUresu
     // SAFETY: see cuMemCreate.
     let result = unsafe { real::<CuMemUnmap>(index::cuMemUnmap)(address, size) };
     if result == CUDA_SUCCESS {
-        handles.unmapped(address, size as u64, |gpu, bytes| PROCESS.release_on_device(place, gpu, bytes));
+        handles.unmapped(address, size as u64, |held| PROCESS.give_back(place, held));
     }
     result
 }
@@ -244,7 +317,7 @@ pub fn shared_at(handles: &mut Handles<CAPACITY>, address: CUdeviceptr) {
     // SAFETY: see cuMemCreate; there is a place for the handle, and a reference that was had is given back.
     unsafe {
         if real::<CuMemRetainAllocationHandle>(retain)(&mut handle, address as *mut c_void) == CUDA_SUCCESS {
-            handles.shared(handle);
+            let _ = handles.shared(handle);
             real::<CuMemRelease>(release)(handle);
         }
     }
@@ -268,7 +341,7 @@ macro_rules! bindings {
             };
             if result == CUDA_SUCCESS {
                 place.note_inexact();
-                $noted(&mut handles, $memory);
+                let _ = $noted(&mut handles, $memory);
             }
             result
         }

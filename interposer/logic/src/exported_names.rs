@@ -6,7 +6,7 @@
 //! one (tried with 2.31: a program that loads libcuda by `dlmopen`). So nothing may be asked for that is not there, and a
 //! driver lacks the newest of the names that a shim answers.
 
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 
 /// `struct link_map` of glibc's link.h, to which a handle of `dlopen` points.
 #[repr(C)]
@@ -52,6 +52,61 @@ pub enum Export {
     At(*mut c_void),
     /// Something that `dlsym` has to say: with versions, or chosen when it is looked up.
     Ask,
+}
+
+/// A name that many are written into one after the other, each over what it does not share with the one before it, with
+/// the hash of each of its beginnings: what is shared is hashed once. `LONGEST` is room for the longest and its zero.
+pub struct Name<const LONGEST: usize> {
+    bytes: [u8; LONGEST],
+    /// Of the bytes before this place; GNU's hash, which begins with 5381 and times 33 adds each byte.
+    hashes: [u32; LONGEST],
+    length: usize,
+}
+
+impl<const LONGEST: usize> Name<LONGEST> {
+    /// The empty name.
+    #[must_use]
+    pub const fn new() -> Self {
+        let mut hashes = [0; LONGEST];
+        hashes[0] = 5381;
+        Self { bytes: [0; LONGEST], hashes, length: 0 }
+    }
+
+    /// Reads the next one: how many bytes it shares with this one, its own bytes, a zero.
+    pub fn read<'a>(&mut self, coded: &mut impl Iterator<Item = &'a u8>) {
+        let shared = usize::from(*coded.next().unwrap_or(&0)).min(LONGEST - 1);
+        let mut hash = self.hashes[shared];
+        self.length = shared;
+        for byte in coded {
+            if *byte == 0 || self.length + 1 == LONGEST {
+                break;
+            }
+            self.bytes[self.length] = *byte;
+            hash = hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
+            self.length += 1;
+            self.hashes[self.length] = hash;
+        }
+        self.bytes[self.length] = 0;
+    }
+
+    /// It, with a zero behind it.
+    #[must_use]
+    pub fn as_c_str(&self) -> &CStr {
+        // SAFETY: `read` writes no zero but the one at its end, and there is one at first.
+        unsafe { CStr::from_bytes_with_nul_unchecked(&self.bytes[..=self.length]) }
+    }
+
+    /// Its hash.
+    #[must_use]
+    pub fn hash(&self) -> u32 {
+        self.hashes[self.length]
+    }
+}
+
+impl<const LONGEST: usize> Default for Name<LONGEST> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The tables of a loaded library. Without a GNU hash table every name has to be asked for.
@@ -102,20 +157,17 @@ impl ExportedNames {
         found
     }
 
-    /// What `name`, which ends with a zero, means. The layout of the table: a head of four words (buckets, the
+    /// What `name` of this hash means. The layout of the table: a head of four words (buckets, the
     /// first symbol in the table, words of 64 bits in the filter, its shift), the filter, the buckets, and for each
     /// symbol its hash, whose lowest bit ends a bucket.
     ///
     /// # Safety
     /// The library is still loaded.
     #[must_use]
-    pub unsafe fn find(&self, name: &[u8]) -> Export {
+    pub unsafe fn find(&self, name: &CStr, hash: u32) -> Export {
         if self.hash.is_null() || self.symbols.is_null() || self.strings.is_null() {
             return Export::Ask;
         }
-        let length = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-        let name = &name[..length];
-        let hash = name.iter().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
         // SAFETY: the tables are the loader's own, and laid out as said above.
         unsafe {
             let (buckets, first, filter) = (*self.hash, *self.hash.add(1), *self.hash.add(2) as usize);
@@ -144,12 +196,9 @@ impl ExportedNames {
 
     /// # Safety
     /// `offset` is that of a string in the table.
-    unsafe fn is_called(&self, offset: u32, name: &[u8]) -> bool {
-        // SAFETY: a string that ends with a zero, beyond which nothing is read.
-        unsafe {
-            let text = self.strings.add(offset as usize);
-            name.iter().enumerate().all(|(at, byte)| *text.add(at) == *byte) && *text.add(name.len()) == 0
-        }
+    unsafe fn is_called(&self, offset: u32, name: &CStr) -> bool {
+        // SAFETY: two strings that end with a zero.
+        unsafe { libc::strcmp(self.strings.add(offset as usize).cast(), name.as_ptr()) == 0 }
     }
 }
 
@@ -157,6 +206,28 @@ impl ExportedNames {
 mod tests {
     use super::*;
     use std::ffi::CString;
+
+    /// As a shim asks for it.
+    unsafe fn find(exported: &ExportedNames, text: &CStr) -> Export {
+        let mut name = Name::<64>::new();
+        name.read(&mut [b"\0", text.to_bytes_with_nul()].concat().iter());
+        // SAFETY: the caller's promise.
+        unsafe { exported.find(name.as_c_str(), name.hash()) }
+    }
+
+    #[test]
+    fn a_name_is_read_over_the_one_before_it() {
+        let coded = b"\0cuMemAlloc\0\x05Free\0\x02\0\0cuInit\0\x09\0";
+        let (mut name, mut coded) = (Name::<11>::new(), coded.iter());
+        for text in [c"cuMemAlloc", c"cuMemFree", c"cu", c"cuInit"] {
+            name.read(&mut coded);
+            let hash = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
+            assert_eq!((name.as_c_str(), name.hash()), (text, text.to_bytes().iter().fold(5381, hash)));
+        }
+        let mut longer = Name::<4>::new();
+        longer.read(&mut b"\0abcdef\0".iter());
+        assert_eq!(longer.as_c_str(), c"abc", "no further than there is room");
+    }
 
     #[test]
     fn names_are_found_exactly_where_dlsym_finds_them() {
@@ -169,7 +240,7 @@ mod tests {
             for name in ["cos", "sin", "pow", "lgamma_r", "sinh", "si", "sinus", "cuMemAlloc_v2", "", "n", "sin\0x"] {
                 let terminated = CString::new(name.split('\0').next().unwrap()).unwrap();
                 let is_there = !libc::dlsym(library, terminated.as_ptr()).is_null();
-                let found = exported.find([name.as_bytes(), b"\0"].concat().as_slice());
+                let found = find(&exported, &terminated);
                 assert_eq!(found, if is_there { Export::Ask } else { Export::Absent }, "{name}: it has versions");
             }
         }
@@ -196,13 +267,13 @@ mod tests {
             assert!(!handle.is_null());
             let exported = ExportedNames::of(handle);
             for name in [c"one", c"two"] {
-                let found = exported.find(name.to_bytes_with_nul());
+                let found = find(&exported, name);
                 assert_eq!(found, Export::At(libc::dlsym(handle, name.as_ptr())), "{name:?}");
             }
             for name in [c"variable", c"late"] {
-                assert_eq!(exported.find(name.to_bytes_with_nul()), Export::Ask, "{name:?} is no plain function");
+                assert_eq!(find(&exported, name), Export::Ask, "{name:?} is no plain function");
             }
-            assert_eq!(exported.find(b"three\0"), Export::Absent);
+            assert_eq!(find(&exported, c"three"), Export::Absent);
         }
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -210,6 +281,6 @@ mod tests {
     #[test]
     fn without_a_table_every_name_has_to_be_asked_for() {
         // SAFETY: nothing is read.
-        assert_eq!(unsafe { ExportedNames::NONE.find(b"cuInit\0") }, Export::Ask);
+        assert_eq!(unsafe { find(&ExportedNames::NONE, c"cuInit") }, Export::Ask);
     }
 }

@@ -41,8 +41,8 @@ pub struct Held {
     pub handle: u64,
     /// What it holds, in bytes; of a mapping, how long it is.
     pub bytes: u64,
-    /// The tag of the context that it goes with, 0 for what belongs to a GPU and to no context; of a mapping, the
-    /// physical memory that it shows.
+    /// The tag of the context that it goes with, 0 for what belongs to a GPU and to no context, [`Held::PIECE`] and its
+    /// index for a piece of the lease; of a mapping, the physical memory that it shows.
     pub owner: u64,
     /// References to physical memory that have not been released; of other things, those beyond the first.
     pub references: u32,
@@ -63,11 +63,23 @@ pub struct Held {
 impl Held {
     /// All zero.
     const FREE: Self = Self::new(Kind::Free, 0, 0);
+    /// No tag of a context is as large.
+    const PIECE: u64 = 1 << 63;
 
     /// A thing of this size on the lease's first GPU.
     pub const fn new(kind: Kind, handle: u64, bytes: u64) -> Self {
         let (is_shared, is_imported) = (false, false);
         Self { handle, bytes, owner: 0, references: 0, mappings: 0, serial: 0, gpu: 0, kind, is_shared, is_imported }
+    }
+
+    /// Its charge is that of piece `index` of the lease, see `pieces`.
+    pub fn charge_to_piece(&mut self, index: usize) {
+        self.owner = Self::PIECE | index as u64;
+    }
+
+    /// The piece of the lease whose charge is its own.
+    pub fn piece(&self) -> Option<usize> {
+        (self.kind != Kind::Mapping && self.owner & Self::PIECE != 0).then_some((self.owner & !Self::PIECE) as usize)
     }
 }
 
@@ -120,19 +132,17 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
         before
     }
 
-    /// The driver has let go of `held`, as it was found here before: whether this was the one who let go of it last. Of
-    /// threads that race to free one thing, and of those that come when its handle means something else, none is.
+    /// The driver has let go of `held`, as it was found here before: what is to be given back, if this was the one who let
+    /// go of it last. Of threads that race to free one thing, and of those that come when its handle means something else,
+    /// none is. How it is charged may have changed since it was found.
     #[inline(never)]
-    pub fn let_go(&mut self, held: &Held) -> bool {
-        match self.find(held.kind, held.handle) {
-            Some(now) if now.serial != held.serial => false,
-            Some(now) if now.references > 0 => {
-                now.references -= 1;
-                false
-            }
-            Some(_) => self.take(held.kind, held.handle).is_some(),
-            None => false,
+    pub fn let_go(&mut self, held: &Held) -> Option<Held> {
+        let now = self.find(held.kind, held.handle).filter(|now| now.serial == held.serial)?;
+        if now.references > 0 {
+            now.references -= 1;
+            return None;
         }
+        self.take(held.kind, held.handle)
     }
 
     /// Forgets a handle: what it held.
@@ -207,8 +217,8 @@ mod tests {
         let memory = |bytes| Held::new(Kind::Memory, 7, bytes);
         assert_eq!(handles.hold(memory(100)), None);
         let (one, other) = (*handles.find(Kind::Memory, 7).unwrap(), *handles.find(Kind::Memory, 7).unwrap());
-        assert!(handles.let_go(&one));
-        assert!(!handles.let_go(&other), "another thread was faster");
+        assert!(handles.let_go(&one).is_some());
+        assert!(handles.let_go(&other).is_none(), "another thread was faster");
         handles.hold(memory(100));
         let stale = *handles.find(Kind::Memory, 7).unwrap();
         assert_eq!(
@@ -216,11 +226,11 @@ mod tests {
             Some(100),
             "the driver gave the address again"
         );
-        assert!(!handles.let_go(&stale), "whoever has made it anew has been given it back");
+        assert!(handles.let_go(&stale).is_none(), "whoever has made it anew has been given it back");
         let mut twice = *handles.find(Kind::Memory, 7).unwrap();
         handles.find(Kind::Memory, 7).unwrap().references += 1;
         twice.references += 1;
-        assert!(!handles.let_go(&twice) && handles.let_go(&twice), "opened twice, closed twice");
+        assert!(handles.let_go(&twice).is_none() && handles.let_go(&twice).is_some(), "opened twice, closed twice");
     }
 
     #[test]

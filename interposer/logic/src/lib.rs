@@ -5,12 +5,12 @@
 //! no system call. The slow path runs about once per millisecond of GPU work.
 //!
 //! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `arrays`, `handles`, `images`,
-//! `limits`, `physical` and `pools` (what is charged for things that the driver tells no size of), `contexts` (whose
-//! memory and work it is), `gate` (the hot path and the slow one behind it), `credit` (what the hot path spends),
-//! `estimates` and `learning` (what work is expected to cost), `copies` (how much a copy moves), `bursts` and `anchors`
-//! (measuring), `announce` (what is written into the slot about it), `lookup` (what a look-up by name may hand out),
-//! `exported_names` (what the real library has at all), `watcher` and `parking` (the thread that looks when the program is
-//! silent).
+//! `limits`, `physical` and `pools` (what is charged for things that the driver tells no size of), `pieces`, `sharing` and
+//! `names` (what several processes hold, and how they know it), `contexts` (whose memory and work it is), `gate` (the hot
+//! path and the slow one behind it), `credit` (what the hot path spends), `estimates` and `learning` (what work is expected
+//! to cost), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `announce` (what is written into the
+//! slot about it), `lookup` (what a look-up by name may hand out), `exported_names` (what the real library has at all),
+//! `watcher` and `parking` (the thread that looks when the program is silent).
 //!
 //! Under `cfg(loom)` what models try is built and no more: see `tests/models`.
 #![cfg_attr(not(any(test, loom)), no_std)]
@@ -39,14 +39,19 @@ pub mod learning;
 pub mod limits;
 pub mod lookup;
 pub mod memory;
+#[cfg(not(loom))]
+pub mod names;
 pub mod parking;
 pub mod pause;
 pub mod physical;
+pub mod pieces;
 pub mod pools;
 #[cfg(not(loom))]
 pub mod process;
 pub mod region;
 pub mod registration;
+#[cfg(not(loom))]
+mod sharing;
 pub mod view;
 #[cfg(not(loom))]
 pub mod watcher;

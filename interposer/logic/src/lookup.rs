@@ -19,11 +19,14 @@ pub enum Found {
 
 /// Tells what the real driver found for `symbol` at `address`. `known` holds the addresses of all functions that the
 /// shim knows, those of the `hooked` first ones before the others; `bases` the names of the hooked ones without their
-/// versions.
-pub fn find(known: &[AtomicPtr<c_void>], hooked: usize, bases: &[&CStr], symbol: &CStr, address: *mut c_void) -> Found {
+/// versions, each with a zero behind it.
+pub fn find(known: &[AtomicPtr<c_void>], hooked: usize, bases: &[u8], symbol: &CStr, address: *mut c_void) -> Found {
+    let base = base_of(symbol.to_bytes());
     match known.iter().position(|slot| slot.load(Ordering::Relaxed) == address) {
         Some(index) if index < hooked => Found::Hooked(index),
-        None if bases.iter().any(|base| base.to_bytes() == base_of(symbol.to_bytes())) => Found::UnknownVersion,
+        None if !base.is_empty() && bases.split(|byte| *byte == 0).any(|hooked| hooked == base) => {
+            Found::UnknownVersion
+        }
         _ => Found::Passes,
     }
 }
@@ -46,7 +49,7 @@ mod tests {
     #[test]
     fn versions_that_are_not_known_are_never_handed_out() {
         let known = [0x10, 0x20, 0x30].map(|address| AtomicPtr::new(address as *mut c_void));
-        let find = |symbol, address| find(&known, 2, &[c"cuMemAlloc"], symbol, address as *mut c_void);
+        let find = |symbol, address| find(&known, 2, b"cuInit\0cuMemAlloc\0", symbol, address as *mut c_void);
         assert_eq!(find(c"cuMemAlloc", 0x20), Found::Hooked(1));
         assert_eq!(find(c"cuMemAlloc", 0x30), Found::Passes, "a variant of the baseline that is not hooked");
         assert_eq!(find(c"cuMemAlloc", 0x40), Found::UnknownVersion);

@@ -3,6 +3,7 @@
 //! Each process counts in its own slot and the lease's total is the sum over the slots, so there is no shared
 //! counter that a killed process could leave wrong, and no lock that it could take along.
 
+use crate::pieces;
 use crate::region::Region;
 use gpool_shared_region::Slot;
 use gpool_shared_region::atomic::Ordering;
@@ -30,14 +31,16 @@ pub fn rounded_bytes(bytes: u64) -> u64 {
     bytes.saturating_add(granule - 1) / granule * granule
 }
 
-/// Memory held by one process on GPU `gpu`, contexts included.
+/// Memory held by one process on GPU `gpu`, contexts and what it shares with others included.
 pub fn held_bytes(region: &Region, slot: &Slot, gpu: usize) -> u64 {
     let context_bytes = region.control().context_bytes.load(Ordering::Relaxed);
     let contexts = u64::from(slot.gpu_contexts[gpu].load(Ordering::Relaxed)).saturating_mul(context_bytes);
-    slot.gpu_bytes[gpu].load(Ordering::Relaxed).saturating_add(contexts)
+    let own = slot.gpu_bytes[gpu].load(Ordering::Relaxed).saturating_add(contexts);
+    own.saturating_add(pieces::bytes_of(region, slot, gpu))
 }
 
-/// Memory held by the lease on GPU `gpu`, contexts included: the sum over the slots that were ever taken.
+/// Memory held by the lease on GPU `gpu`, contexts included: the sum over the slots that were ever taken, and what
+/// several may hold once.
 pub fn used_bytes(region: &Region, gpu: usize) -> u64 {
     // Contexts are counted first and multiplied once: this is most of what an allocation costs.
     let (mut bytes, mut contexts) = (0_u64, 0_u64);
@@ -48,7 +51,8 @@ pub fn used_bytes(region: &Region, gpu: usize) -> u64 {
     let control = region.control();
     let context_bytes = control.context_bytes.load(Ordering::Relaxed);
     let uncounted_bytes = control.uncounted_bytes[gpu].load(Ordering::Relaxed);
-    bytes.saturating_add(contexts.saturating_mul(context_bytes)).saturating_add(uncounted_bytes)
+    let bytes = bytes.saturating_add(contexts.saturating_mul(context_bytes)).saturating_add(uncounted_bytes);
+    bytes.saturating_add(pieces::bytes(region, gpu))
 }
 
 /// The lease's cap on each of its GPUs, in bytes.

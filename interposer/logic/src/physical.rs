@@ -2,17 +2,30 @@
 //!
 //! The driver frees it with the last of its references, its mappings and its exported counterparts. References and
 //! mappings of this process are counted here. What has been exported may be held by a descriptor or a process that
-//! nobody here sees, so it stays charged to the process that made it until that ends. What is imported is charged to
-//! the importer as well, because the process that made it may end first: at once if its size shows, else when it is
-//! mapped, by the largest mapping.
+//! nobody here sees, so it stays charged to the process that made it until that ends. What is imported and known as a
+//! piece of the lease is charged with that, see `pieces`. Else it is charged to the importer as well, because the process
+//! that made it may end first: at once if its size shows, else when it is mapped, by the largest mapping.
 
 use crate::handles::{Handles, Held, Kind};
+use gpool_shared_region::PieceSize;
 
 impl<const CAPACITY: usize> Handles<CAPACITY> {
     /// `bytes` have been made on GPU `gpu` of the lease. Without room for the handle they stay charged.
     pub fn created(&mut self, handle: u64, gpu: usize, bytes: u64) {
         let held = Held::new(Kind::Physical, handle, bytes);
         self.put(Held { references: 1, gpu: gpu as u8, ..held });
+    }
+
+    /// `handle` came from an exported counterpart that is `piece` of the lease, of which this process has taken hold for
+    /// it: false if it is one that is known, which has its charge already.
+    pub fn imported_piece(&mut self, handle: u64, piece: usize, size: PieceSize) -> bool {
+        let is_new = !self.retained(handle);
+        if is_new {
+            let mut held = Held::new(Kind::Physical, handle, size.bytes());
+            held.charge_to_piece(piece);
+            self.put(Held { references: 1, gpu: size.gpu() as u8, ..held });
+        }
+        is_new
     }
 
     /// `handle` came from an exported counterpart; it may be one that is known.
@@ -30,10 +43,10 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     }
 
     /// `handle` may now be held by others.
-    pub fn shared(&mut self, handle: u64) {
-        if let Some(held) = self.find(Kind::Physical, handle) {
-            held.is_shared = true;
-        }
+    pub fn shared(&mut self, handle: u64) -> Option<&mut Held> {
+        let held = self.find(Kind::Physical, handle)?;
+        held.is_shared = true;
+        Some(held)
     }
 
     /// What a mapping up to byte `bytes` of `handle` would show that is not charged yet: the GPU and how much.
@@ -67,9 +80,9 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
         self.put(Held { owner, ..Held::new(Kind::Mapping, address, bytes) });
     }
 
-    /// Nothing shows any more from `address` for `bytes`, whole mappings; `gone` gets the GPU and size of each piece
-    /// of memory that went with its last mapping.
-    pub fn unmapped(&mut self, address: u64, bytes: u64, mut gone: impl FnMut(usize, u64)) {
+    /// Nothing shows any more from `address` for `bytes`, whole mappings; `gone` gets what went with its last
+    /// mapping.
+    pub fn unmapped(&mut self, address: u64, bytes: u64, mut gone: impl FnMut(&Held)) {
         let end = address.saturating_add(bytes);
         let mut start = address;
         while start < end {
@@ -83,20 +96,20 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     }
 
     /// One reference to `handle` less; `gone` as in [`Handles::unmapped`].
-    pub fn released(&mut self, handle: u64, gone: impl FnMut(usize, u64)) {
+    pub fn released(&mut self, handle: u64, gone: impl FnMut(&Held)) {
         if let Some(held) = self.find(Kind::Physical, handle) {
             held.references = held.references.saturating_sub(1);
         }
         self.drop_unused(handle, gone);
     }
 
-    fn drop_unused(&mut self, handle: u64, mut gone: impl FnMut(usize, u64)) {
+    fn drop_unused(&mut self, handle: u64, mut gone: impl FnMut(&Held)) {
         let is_unused = |held: &mut Held| held.references == 0 && held.mappings == 0;
         if self.find(Kind::Physical, handle).is_some_and(is_unused)
             && let Some(held) = self.take(Kind::Physical, handle)
             && !held.is_shared
         {
-            gone(usize::from(held.gpu), held.bytes);
+            gone(&held);
         }
     }
 }
@@ -108,9 +121,9 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// What `work` says is gone.
-    fn gone(work: impl FnOnce(&mut dyn FnMut(usize, u64))) -> Vec<(usize, u64)> {
+    fn gone(work: impl FnOnce(&mut dyn FnMut(&Held))) -> Vec<(usize, u64)> {
         let mut all = Vec::new();
-        work(&mut |gpu, bytes| all.push((gpu, bytes)));
+        work(&mut |held| all.push((usize::from(held.gpu), held.bytes)));
         all
     }
 
@@ -134,7 +147,7 @@ mod tests {
         for piece in 0..5 {
             handles.created(10 + piece, 0, 2 * MIB);
             handles.mapped(0x4000_0000 + piece * 2 * MIB, 2 * MIB, 2 * MIB, 10 + piece);
-            handles.released(10 + piece, |_, _| panic!("it is mapped"));
+            handles.released(10 + piece, |_| panic!("it is mapped"));
         }
         assert_eq!(gone(|all| handles.unmapped(0x4000_0000, 10 * MIB, all)), [(0, 2 * MIB); 5]);
     }
@@ -145,7 +158,7 @@ mod tests {
         handles.mapped(0x4000_0000, 2 * MIB, 2 * MIB, 77);
         handles.created(1, 0, 2 * MIB);
         handles.mapped(0x4000_0000 + 2 * MIB, 2 * MIB, 2 * MIB, 1);
-        handles.released(1, |_, _| panic!("it is mapped"));
+        handles.released(1, |_| panic!("it is mapped"));
         handles.created(77, 0, 2 * MIB);
         assert_eq!(gone(|all| handles.unmapped(0x4000_0000, 4 * MIB, all)), [(0, 2 * MIB)], "and not the new 77");
         assert_eq!(gone(|all| handles.released(77, all)), [(0, 2 * MIB)]);
@@ -172,7 +185,7 @@ mod tests {
         assert_eq!(handles.uncharged(5, 2 * MIB), None);
         assert_eq!(handles.uncharged(5, 6 * MIB), Some((1, 4 * MIB)));
         handles.mapped(0x2000_0000, 6 * MIB, 6 * MIB, 5);
-        handles.released(5, |_, _| panic!("it is mapped"));
+        handles.released(5, |_| panic!("it is mapped"));
         assert_eq!(gone(|all| handles.unmapped(0x2000_0000, 6 * MIB, all)), []);
         assert_eq!(gone(|all| handles.unmapped(0x1000_0000, 2 * MIB, all)), [(1, 6 * MIB)]);
         handles.imported(8, 0);
@@ -193,5 +206,20 @@ mod tests {
         handles.mapped(0x1000_0000, 2 * MIB, 2 * MIB, 1);
         assert_eq!(gone(|all| handles.released(1, all)), []);
         assert_eq!(gone(|all| handles.unmapped(0x1000_0000, 2 * MIB, all)), []);
+    }
+
+    #[test]
+    fn what_is_imported_as_a_piece_goes_as_one_and_shows_nothing_uncharged() {
+        let mut handles = Handles::<64>::new();
+        let size = PieceSize::new(2, 4 * MIB).unwrap();
+        assert!(handles.imported_piece(5, 9, size));
+        assert!(!handles.imported_piece(5, 9, size), "it is known, and so is its charge");
+        assert_eq!(handles.uncharged(5, 4 * MIB), None);
+        handles.mapped(0x1000_0000, 4 * MIB, 4 * MIB, 5);
+        handles.released(5, |_| panic!("it is mapped, and referred to"));
+        handles.released(5, |_| panic!("it is mapped"));
+        let mut pieces = Vec::new();
+        handles.unmapped(0x1000_0000, 4 * MIB, |held| pieces.push((held.piece(), held.gpu, held.bytes)));
+        assert_eq!(pieces, [(Some(9), 2, 4 * MIB)]);
     }
 }

@@ -11,6 +11,7 @@ use crate::futex::Mutex;
 use crate::handles::{Held, Kind};
 use crate::memory::{self, Charge};
 use crate::parking::Parking;
+use crate::pieces::Holds;
 use crate::region::{Region, RegionError};
 use crate::registration::{self, Registration};
 use core::cell::UnsafeCell;
@@ -96,6 +97,8 @@ pub struct Process {
     contexts: Mutex<Contexts>,
     /// Charged memory that belongs to a GPU and to no context: it outlives them all.
     device_bytes: [AtomicU64; GPUS],
+    /// Locked last.
+    pub(crate) pieces: Mutex<Holds>,
     /// Contexts that there are, for the slow path.
     context_count: AtomicU32,
     pub(crate) watcher_parking: Parking,
@@ -123,6 +126,7 @@ impl Process {
             bursts: Mutex::new(Bursts::new()),
             contexts: Mutex::new(Contexts::new()),
             device_bytes: [const { AtomicU64::new(0) }; GPUS],
+            pieces: Mutex::new(Holds::new()),
             context_count: AtomicU32::new(0),
             watcher_parking: Parking::new(),
             watcher_started: AtomicU32::new(0),
@@ -291,6 +295,9 @@ impl Process {
 
     /// `held` is no longer: its charge is taken back, unless that has gone with its context.
     pub fn give_back(&self, place: &Place, held: &Held) {
+        if let Some(piece) = held.piece() {
+            return self.leave_piece(place, piece);
+        }
         let owner = BurstTag(held.owner);
         if held.owner == 0 {
             return self.release_on_device(place, usize::from(held.gpu), held.bytes);

@@ -127,6 +127,12 @@ impl Region {
         (0..taken).map(|index| self.slot(index))
     }
 
+    /// What all processes of the lease tell each other, where the supervisor has made room for it.
+    #[inline(always)]
+    pub fn roster(&self) -> Option<&'static Roster> {
+        self.roster
+    }
+
     /// Slot `index` is about to be taken; without this nobody would count what is charged there.
     pub fn note_taken(&self, index: usize) {
         if let Some(roster) = self.roster {

@@ -15,6 +15,46 @@ const LOOK_MOST_NS: u64 = 5_000_000;
 /// Looked a little after the expected end, when the answer is likely there.
 const LOOK_AFTER_NS: u64 = 30_000;
 
+/// Every signal that a program may use; signal `n` is bit `n - 1`. The two that glibc keeps to itself (32 and 33) reach
+/// all threads, or setuid would wait for this one for ever.
+const ALL_SIGNALS: u64 = !(0b11 << 31);
+
+/// Sets what signals this thread does not take; what it was. The system call itself: before glibc 2.34 the function is in
+/// libpthread, which the shim does not ask for.
+fn exchange_signal_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    let (new, old) = (&raw const mask, &raw mut before);
+    // SAFETY: two live sets of the kernel's size, eight bytes.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, new, old, size_of::<u64>()) };
+    before
+}
+
+type CreateThread = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const c_void,
+    extern "C" fn(*mut c_void) -> *mut c_void,
+    *mut c_void,
+) -> i32;
+type DetachThread = unsafe extern "C" fn(libc::pthread_t) -> i32;
+
+/// pthread_create and pthread_detach of this process's glibc: in libpthread before 2.34, which every driver's libcuda
+/// needs, and in libc since.
+fn thread_functions() -> Option<(CreateThread, DetachThread)> {
+    let find = |name: &core::ffi::CStr| {
+        // SAFETY: a terminated name.
+        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        (!address.is_null()).then_some(address)
+    };
+    let (create, detach) = (find(c"pthread_create")?, find(c"pthread_detach")?);
+    // SAFETY: glibc's functions of these names have these types.
+    Some(unsafe {
+        (
+            core::mem::transmute::<*mut c_void, CreateThread>(create),
+            core::mem::transmute::<*mut c_void, DetachThread>(detach),
+        )
+    })
+}
+
 impl Process {
     /// Starts the watcher, once. With no thread to be had the tenant still runs: its bursts end at its next launch.
     #[cold]
@@ -22,19 +62,18 @@ impl Process {
         if self.watcher_started.swap(1, Ordering::AcqRel) == 1 {
             return;
         }
-        // SAFETY: the signal set is initialised by sigfillset before use; all signals stay with the program's own
-        // threads. `self` is a static in the shim and leaked in tests, so it outlives the detached thread.
+        let Some((create, detach)) = thread_functions() else { return };
+        let before = exchange_signal_mask(ALL_SIGNALS);
+        // SAFETY: functions of glibc of these types. `self` is a static in the shim and leaked in tests, so it outlives the
+        // detached thread.
         unsafe {
-            let (mut all, mut before) = (core::mem::zeroed(), core::mem::zeroed());
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-            let mut thread = core::mem::zeroed();
+            let mut thread = 0;
             let argument = core::ptr::from_ref(self).cast_mut().cast();
-            if libc::pthread_create(&mut thread, core::ptr::null(), watch, argument) == 0 {
-                libc::pthread_detach(thread);
+            if create(&mut thread, core::ptr::null(), watch, argument) == 0 {
+                detach(thread);
             }
-            libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
         }
+        exchange_signal_mask(before);
     }
 
     /// One look: ends what nobody adds to, settles, and says when to look again; none when there is nothing to see.

@@ -37,6 +37,23 @@ pub struct Profile {
     pub memory_mib: u32,
 }
 
+/// A profile as a driver describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverProfile {
+    /// NVIDIA's name, for example `3g.40gb`.
+    pub name: String,
+    /// Compute slices.
+    pub compute_slices: u8,
+    /// Memory slices.
+    pub memory_slices: u8,
+    /// Memory slices at which an instance may start, ascending.
+    pub starts: Vec<u8>,
+    /// The most instances of it on one GPU.
+    pub most: u8,
+    /// Memory of an instance, in MiB.
+    pub memory_mib: u32,
+}
+
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
@@ -76,6 +93,34 @@ impl Model {
         // NVML's total leaves out what the driver reserves; the next larger board has a sixth more.
         let is_as_large = |model: &&Model| has.abs_diff(model.memory_mib.into()) * 10 <= u64::from(model.memory_mib);
         MODELS.iter().filter(|model| words.contains(&model.family)).find(is_as_large)
+    }
+
+    /// A model as its driver describes it: boards differ from tables. It stays for the life of the process, so it is to
+    /// be made once for each board.
+    #[must_use]
+    pub fn of_driver(name: &str, memory_mib: u32, profiles: &[DriverProfile]) -> &'static Self {
+        let keep = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
+        let kept = |own: &DriverProfile| {
+            let is_smaller = |other: &DriverProfile| {
+                other.compute_slices == own.compute_slices && other.memory_slices < own.memory_slices
+            };
+            let kind = match own.name.contains('+') || own.name.contains('-') {
+                true => ProfileKind::Media,
+                false if profiles.iter().any(is_smaller) => ProfileKind::DoubleMemory,
+                false => ProfileKind::Plain,
+            };
+            let starts = Box::leak(own.starts.clone().into_boxed_slice());
+            let slices = (own.compute_slices, own.memory_slices);
+            profile(keep(&own.name), slices, starts, own.most, own.memory_mib, kind)
+        };
+        let kept: Vec<Profile> = profiles.iter().map(kept).collect();
+        let end = |profile: &Profile| profile.starts.last().map_or(0, |start| start + profile.memory_slices);
+        let slices = (
+            kept.iter().map(|profile| profile.compute_slices).max().unwrap_or(0),
+            kept.iter().map(end).max().unwrap_or(0),
+        );
+        let name = keep(name);
+        Box::leak(Box::new(divided(name, name, slices, memory_mib, Box::leak(kept.into_boxed_slice()))))
     }
 
     /// Whether it can be divided into instances.
@@ -186,6 +231,24 @@ pub static MODELS: [Model; 12] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_that_its_driver_describes_is_the_same_as_in_the_table() {
+        let table = Model::named("A100-80GB").unwrap();
+        let described = |profile: &Profile| DriverProfile {
+            name: profile.name.to_owned(),
+            compute_slices: profile.compute_slices,
+            memory_slices: profile.memory_slices,
+            starts: profile.starts.to_vec(),
+            most: profile.most,
+            memory_mib: profile.memory_mib,
+        };
+        let profiles: Vec<DriverProfile> = table.profiles.iter().map(described).collect();
+        let model = Model::of_driver("NVIDIA A100", table.memory_mib, &profiles);
+        assert_eq!((model.compute_slices, model.memory_slices), (table.compute_slices, table.memory_slices));
+        assert_eq!(model.profiles, table.profiles);
+        assert!(!Model::of_driver("NVIDIA L4", 1, &[]).has_mig());
+    }
 
     #[test]
     fn a_product_is_known_by_its_name_and_its_memory() {

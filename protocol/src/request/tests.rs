@@ -19,6 +19,7 @@ fn share(fraction_permille: u16) -> Request {
     Request {
         fraction_permille,
         mode: Mode::Slice,
+        mig_profile: None,
         isolation: None,
         limit_permille: None,
         memory: None,
@@ -64,7 +65,7 @@ fn annotations_that_an_image_may_carry_are_bounded_like_env() {
         assert_eq!(error.code, ErrorCode::RequestNotAllowedFromEnv, "{error}");
         assert!(error.message.contains(key), "{error}");
     }
-    let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/mig-profile", "x")]).unwrap_err();
+    let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/project", "x")]).unwrap_err();
     assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
 }
 
@@ -180,12 +181,36 @@ fn a_mode_is_read_and_takes_nothing_that_it_has_not() {
         let error = asked(&[("gpool.io/mode", mode), (&format!("gpool.io/{key}"), value)]).unwrap_err();
         assert!(error.message.contains(&format!("{key} does not go with mode={mode}")), "{error}");
     }
-    for mode in ["mps", "mig"] {
-        let error = asked(&[("gpool.io/fraction", "0.3"), ("gpool.io/mode", mode)]).unwrap_err();
-        assert_eq!(error.code, ErrorCode::RequestFeatureMissing, "{error}");
-        assert!(error.remedy.contains("exclusive or timeslice"), "{error}");
-    }
+    let error = asked(&[("gpool.io/fraction", "0.3"), ("gpool.io/mode", "mps")]).unwrap_err();
+    assert_eq!(error.code, ErrorCode::RequestFeatureMissing, "{error}");
+    assert!(error.remedy.contains("timeslice or mig"), "{error}");
     let unknown = asked(&[("gpool.io/fraction", "0.3"), ("gpool.io/mode", "fast")]).unwrap_err();
     assert_eq!(unknown.code, ErrorCode::RequestInvalid, "{unknown}");
     assert!(asked(&[("gpool.io/mode", "auto")]).unwrap_err().message.contains("no fraction"));
+}
+
+#[test]
+fn a_mig_instance_is_asked_for_by_its_profile_or_its_size() {
+    let asked = |pairs: &[(&str, &str)]| read(pairs, &[], None).map(Option::unwrap);
+    let named = asked(&[("gpool.io/mig-profile", "1g.10gb+me")]).unwrap();
+    assert_eq!((named.mode, named.fraction_permille), (Mode::Mig, 0));
+    assert_eq!(named.mig_profile.as_deref(), Some("1g.10gb+me"));
+    let sized = asked(&[("gpool.io/mode", "mig"), ("gpool.io/memory", "8GiB")]).unwrap();
+    assert_eq!((sized.mode, sized.memory), (Mode::Mig, Some(MemoryCap::Bytes(8 << 30))));
+    assert!(asked(&[("gpool.io/mode", "mig"), ("gpool.io/fraction", "0.4")]).is_ok());
+    for (pairs, part) in [
+        (&[("gpool.io/mode", "mig")][..], "how large an instance"),
+        (&[("gpool.io/mig-profile", "1g.10gb"), ("gpool.io/mode", "slice")], "no fraction"),
+        (
+            &[("gpool.io/mig-profile", "1g.10gb"), ("gpool.io/mode", "auto"), ("gpool.io/fraction", "0.1")],
+            "mig-profile does not go with mode=auto",
+        ),
+        (&[("gpool.io/mig-profile", "1g;10gb")], "is not valid"),
+        (&[("gpool.io/mig-profile", "1g.10gb"), ("gpool.io/gpus", "2")], "gpus does not go with mode=mig"),
+        (&[("gpool.io/mig-profile", "1g.10gb"), ("gpool.io/limit", "0.5")], "limit does not go with mode=mig"),
+        (&[("gpool.io/mode", "mig"), ("gpool.io/memory", "25%")], "per cent does not go with mode=mig"),
+    ] {
+        let error = asked(pairs).unwrap_err();
+        assert!(error.message.contains(part), "{pairs:?}: {error}");
+    }
 }

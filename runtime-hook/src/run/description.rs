@@ -116,11 +116,16 @@ pub fn check_asks(described: &Described) -> Result<(), ErrorBody> {
     if described.has_request() {
         return Ok(());
     }
-    Err(ErrorBody::new(
+    Err(nothing_asked())
+}
+
+/// What who asks for nothing is told.
+pub fn nothing_asked() -> ErrorBody {
+    ErrorBody::new(
         ErrorCode::RequestInvalid,
         "gpool run: no share is asked for",
         "say which, for example gpool run --fraction 0.3 -- COMMAND",
-    ))
+    )
 }
 
 #[cfg(test)]

@@ -16,8 +16,6 @@ use std::path::{Path, PathBuf};
 const REGION: &str = "/dev/gpool";
 /// The kernel's cgroups: through them a process leaves the one by which it is known to be the lease's.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Inode and device numbers: two of the same are one file.
-type Inode = (u64, u64);
 
 /// Makes everything that `plan` says in a new mount namespace of this process.
 ///
@@ -107,10 +105,8 @@ pub fn make_directory(path: &Path) -> Result<(), ErrorBody> {
 
 fn bind(mount: &Mount) -> Result<(), ErrorBody> {
     let (source, target) = (&mount.source, &mount.destination);
-    if inode(source).is_some_and(|inode| Some(inode) == self::inode(target)) {
-        // The host has it there already.
-        return Ok(());
-    }
+    // Also where both are one file, as on a host whose driver lies where containers want it: it is made read-only here,
+    // and the look at the mount table finds it.
     let recursive = if mount.has("rbind") { MsFlags::MS_REC } else { MsFlags::empty() };
     bind_at(source, target, recursive)?;
     attach(None, target, None, MsFlags::MS_PRIVATE | recursive, None)?;
@@ -122,10 +118,6 @@ fn bind(mount: &Mount) -> Result<(), ErrorBody> {
     ];
     let flags = names.iter().filter(|(name, _)| mount.has(name)).fold(MsFlags::empty(), |all, (_, flag)| all | *flag);
     attach(None, target, None, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | flags, None)
-}
-
-fn inode(path: &Path) -> Option<Inode> {
-    path.metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// Covers the directory with the files of all leases by one that holds only the socket, if that lies in it.

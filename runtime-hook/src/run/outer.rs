@@ -45,7 +45,7 @@ pub fn run(order: &Order) -> Result<u8, ErrorBody> {
     let applicant =
         Applicant { container_id: id.clone(), bundle: Path::new("/"), asked_for_parent: false, starts_once: true };
     let leased = lease_into(&mut spec, &described, &applicant, &configuration)?;
-    let Some(leased) = leased else { return description::check_asks(&Described::read(&Value::Null)).map(|()| 0) };
+    let leased = leased.ok_or_else(description::nothing_asked)?;
     let outcome = Cgroup::make(&id.0).and_then(|cgroup| start(&spec, &configuration, person, &cgroup));
     // The supervisor sees the end by itself; told, it need not wait.
     leased.give_back();

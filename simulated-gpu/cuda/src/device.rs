@@ -4,7 +4,8 @@ use crate::driver::{Outcome, code, driver, put};
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_char, c_int};
 
-/// Streaming multiprocessors, each with room for [`THREADS_PER_MULTIPROCESSOR`].
+/// Streaming multiprocessors that kernels without a time of their own are reckoned with, each with room for
+/// [`THREADS_PER_MULTIPROCESSOR`]; a board says how many it has itself.
 pub(crate) const MULTIPROCESSORS: u32 = 80;
 pub(crate) const THREADS_PER_MULTIPROCESSOR: u32 = 2048;
 pub(crate) const THREADS_PER_BLOCK: u32 = 1024;
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, devic
 pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> CUresult {
     code(|| {
         let gpu = driver()?.gpu(device)?;
-        let text = gpu.parameters.uuid.trim_start_matches("GPU-").replace('-', "");
+        let text = gpu.parameters.uuid.trim_start_matches("GPU-").trim_start_matches("MIG-").replace('-', "");
         let number = u128::from_str_radix(&text, 16).map_err(|_| CUDA_ERROR_UNKNOWN)?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(uuid, CUuuid { bytes: number.to_be_bytes() }) }
@@ -88,6 +89,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
         let gpu = driver()?.gpu(device)?;
         let found = match attribute {
             CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => gpu.parameters.pci_bus as c_int,
+            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => gpu.parameters.multiprocessors as c_int,
             other => attribute_value(other),
         };
         // SAFETY: NULL or valid, as the API demands of its caller.
@@ -113,7 +115,6 @@ fn attribute_value(attribute: CUdeviceAttribute) -> c_int {
         CU_DEVICE_ATTRIBUTE_CLOCK_RATE => 1_400_000,
         CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE => 1_200_000,
         CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT => 512,
-        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => MULTIPROCESSORS as c_int,
         CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH => 4096,
         CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => 32 << 20,
         CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => THREADS_PER_MULTIPROCESSOR as c_int,

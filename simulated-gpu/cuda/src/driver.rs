@@ -1,11 +1,10 @@
 //! The library's one instance: what cuInit makes and every other function needs.
 
+use crate::instances::visible_gpus;
 use crate::objects::{Objects, Place};
 use gpool_device_model::{DeviceParameters, Ticket};
 use gpool_driver_abi::cuda::*;
-use gpool_simulated_hardware::{
-    Connection, DriverVersion, Identity, Layout, MAX_DEVICES, Store, StoreError, is_visible, selected,
-};
+use gpool_simulated_hardware::{Connection, DriverVersion, Identity, Layout, MAX_DEVICES, Store, StoreError};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -87,21 +86,6 @@ impl Driver {
         }
         Ok(Self { gpus, connection, objects: Mutex::default() })
     }
-}
-
-/// The devices whose nodes this process may open, by minor number, of which CUDA_VISIBLE_DEVICES then chooses.
-fn visible_gpus(layout: &Layout) -> Outcome<Vec<Gpu>> {
-    let open = |index| {
-        let store = Store::open_device(layout.root(), index).map_err(lost)?;
-        let parameters = store.read(|device| device.parameters().clone()).map_err(lost)?;
-        Ok(Gpu { store, parameters })
-    };
-    let visible = (0..layout.device_count()).filter(|index| is_visible(layout, *index));
-    let mut found = visible.map(|index| open(index).map(Some)).collect::<Outcome<Vec<Option<Gpu>>>>()?;
-    let uuids: Vec<&str> = found.iter().flatten().map(|gpu| gpu.parameters.uuid.as_str()).collect();
-    let variable = std::env::var_os("CUDA_VISIBLE_DEVICES");
-    let chosen = selected(&uuids, variable.as_ref().map(|value| value.to_str().unwrap_or_default()));
-    Ok(chosen.into_iter().filter_map(|index| found[index].take()).collect())
 }
 
 /// Runs in a child after fork.

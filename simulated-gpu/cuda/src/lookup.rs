@@ -4,7 +4,7 @@ use crate::driver::{Outcome, code, put};
 use crate::program_entries;
 use crate::{
     array::*, block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*,
-    memory::*, module::*, per_thread::*, pool::*, sharing::*, stream::*, virtual_memory::*,
+    memory::*, module::*, per_thread::*, pool::*, pool_sharing::*, sharing::*, stream::*, virtual_memory::*,
 };
 use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
@@ -29,7 +29,7 @@ pub(crate) use table;
 
 /// Every function of this library but those in `program_entries`. The versions are those of NVIDIA's cudaTypedefs.h; where
 /// only one variant is here, its version decides nothing.
-fn entries() -> [Entry; 151] {
+fn entries() -> [Entry; 155] {
     table! {
         "cuInit" 2000 cuInit;
         "cuDriverGetVersion" 2020 cuDriverGetVersion;
@@ -81,6 +81,10 @@ fn entries() -> [Entry; 151] {
         "cuMemPoolTrimTo" 11020 cuMemPoolTrimTo;
         "cuMemPoolGetAttribute" 11020 cuMemPoolGetAttribute;
         "cuMemPoolSetAttribute" 11020 cuMemPoolSetAttribute;
+        "cuMemPoolExportToShareableHandle" 11020 cuMemPoolExportToShareableHandle;
+        "cuMemPoolImportFromShareableHandle" 11020 cuMemPoolImportFromShareableHandle;
+        "cuMemPoolExportPointer" 11020 cuMemPoolExportPointer;
+        "cuMemPoolImportPointer" 11020 cuMemPoolImportPointer;
         "cuMemGetAllocationGranularity" 10020 cuMemGetAllocationGranularity;
         "cuMemCreate" 10020 cuMemCreate;
         "cuMemRelease" 10020 cuMemRelease;

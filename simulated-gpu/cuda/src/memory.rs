@@ -55,7 +55,7 @@ pub(crate) fn free(driver: &Driver, address: CUdeviceptr) -> Outcome {
     let allocation = objects.allocations.remove(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     unmap(address, allocation.bytes);
     if let Some(pool) = allocation.pool {
-        return pool::freed(driver, &mut objects, pool, allocation.bytes as u64);
+        return pool::freed(driver, &mut objects, pool, allocation.bytes as u64, allocation.share);
     }
     if allocation.is_view {
         return Ok(());

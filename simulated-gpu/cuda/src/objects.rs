@@ -130,6 +130,8 @@ pub(crate) struct Pool {
     pub(crate) threshold: u64,
     /// It goes with what is still allocated of it.
     pub(crate) is_destroyed: bool,
+    /// It is another process's: what that has exported of it can be opened, and nothing allocated.
+    pub(crate) is_imported: bool,
 }
 
 /// A piece of work: a kernel, a copy or a memset.

@@ -6,21 +6,29 @@
 use crate::capture;
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
 use crate::memory::{free, map};
-use crate::objects::{Allocation, Objects, Pool};
+use crate::objects::{Allocation, Objects, Pool, Shared};
+use crate::sharing;
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_int, c_void};
 
 /// A pool takes this much from the device at a time. Its real size is not documented; this one is large enough to
 /// tell what a pool holds from what is allocated of it.
 const PIECE_BYTES: u64 = 32 << 20;
-const GRANULARITY_BYTES: u64 = 512;
+pub(crate) const GRANULARITY_BYTES: u64 = 512;
 /// The handle of the first device's default pool; others are 16 apart, like all handles.
 const DEFAULT_POOL: usize = 0x5000_0000;
 
 fn default_pool(driver: &Driver, objects: &mut Objects, device: CUdevice) -> Outcome<usize> {
     driver.gpu(device)?;
     let handle = DEFAULT_POOL + 16 * device as usize;
-    objects.pools.entry(handle).or_insert(Pool { device, reserved: 0, used: 0, threshold: 0, is_destroyed: false });
+    objects.pools.entry(handle).or_insert(Pool {
+        device,
+        reserved: 0,
+        used: 0,
+        threshold: 0,
+        is_destroyed: false,
+        is_imported: false,
+    });
     Ok(handle)
 }
 
@@ -50,7 +58,11 @@ pub(crate) fn synchronized(driver: &Driver) -> Outcome {
 fn allocate(driver: &Driver, objects: &mut Objects, handle: usize, bytes: usize) -> Outcome<CUdeviceptr> {
     let (context, _) = objects.current()?;
     capture::refuse_unsafe(objects)?;
-    let pool = objects.pools.get_mut(&handle).filter(|pool| !pool.is_destroyed).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let pool = objects
+        .pools
+        .get_mut(&handle)
+        .filter(|pool| !pool.is_destroyed && !pool.is_imported)
+        .ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let taken = (bytes as u64).checked_next_multiple_of(GRANULARITY_BYTES).filter(|taken| *taken > 0);
     let used = taken.and_then(|taken| pool.used.checked_add(taken)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let growth = used.saturating_sub(pool.reserved).next_multiple_of(PIECE_BYTES);
@@ -68,11 +80,24 @@ fn allocate(driver: &Driver, objects: &mut Objects, handle: usize, bytes: usize)
     Ok(address)
 }
 
-/// An allocation of `bytes` went back to its pool.
-pub(crate) fn freed(driver: &Driver, objects: &mut Objects, handle: usize, bytes: u64) -> Outcome {
+/// An allocation of `bytes` went back to its pool. What others may hold too leaves the pool with it.
+pub(crate) fn freed(
+    driver: &Driver,
+    objects: &mut Objects,
+    handle: usize,
+    bytes: u64,
+    share: Option<Shared>,
+) -> Outcome {
+    if let Some(share) = share {
+        sharing::leave(driver, share)?;
+    }
     let pool = objects.pools.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    pool.used -= bytes.next_multiple_of(GRANULARITY_BYTES);
-    if pool.is_destroyed && pool.used == 0 {
+    if !pool.is_imported {
+        let taken = bytes.next_multiple_of(GRANULARITY_BYTES);
+        pool.used -= taken;
+        pool.reserved -= if share.is_some() { taken } else { 0 };
+    }
+    if pool.is_destroyed && pool.used == 0 && !pool.is_imported {
         shrink(driver, pool, 0)?;
         objects.pools.remove(&handle);
     }
@@ -192,7 +217,10 @@ pub unsafe extern "C" fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *c
         let handle = objects.new_handle();
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(pool, handle as CUmemoryPool) }?;
-        objects.pools.insert(handle, Pool { device, reserved: 0, used: 0, threshold: 0, is_destroyed: false });
+        objects.pools.insert(
+            handle,
+            Pool { device, reserved: 0, used: 0, threshold: 0, is_destroyed: false, is_imported: false },
+        );
         Ok(())
     })
 }

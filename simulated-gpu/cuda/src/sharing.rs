@@ -19,10 +19,10 @@ const UUID_BYTES: usize = 40;
 
 /// What a descriptor or handle says: the piece, how large it is, and on which GPU.
 #[derive(Clone, Copy)]
-struct Ticket([u8; 64]);
+pub(crate) struct Ticket(pub(crate) [u8; 64]);
 
 impl Ticket {
-    fn new(driver: &Driver, share: Shared, bytes: u64) -> Outcome<Self> {
+    pub(crate) fn new(driver: &Driver, share: Shared, bytes: u64) -> Outcome<Self> {
         let mut content = [0; 64];
         content[..8].copy_from_slice(&share.id.0.to_le_bytes());
         content[8..16].copy_from_slice(&bytes.to_le_bytes());
@@ -31,12 +31,17 @@ impl Ticket {
         Ok(Self(content))
     }
 
-    /// The piece as this process names it, of which it takes hold, and its bytes.
-    fn redeem(&self, driver: &Driver) -> Outcome<(Shared, u64)> {
-        let word = |at: usize| u64::from_le_bytes(self.0[at..at + 8].try_into().unwrap_or_default());
+    /// The GPU as this process numbers it.
+    pub(crate) fn device(&self, driver: &Driver) -> Outcome<CUdevice> {
         let uuid = &self.0[16..16 + UUID_BYTES];
         let is_it = |device: &CUdevice| driver.gpu(*device).is_ok_and(|gpu| gpu.parameters.uuid.as_bytes() == uuid);
-        let device = (0..driver.gpu_count() as CUdevice).find(is_it).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        (0..driver.gpu_count() as CUdevice).find(is_it).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// The piece as this process names it, of which it takes hold, and its bytes.
+    pub(crate) fn redeem(&self, driver: &Driver) -> Outcome<(Shared, u64)> {
+        let word = |at: usize| u64::from_le_bytes(self.0[at..at + 8].try_into().unwrap_or_default());
+        let device = self.device(driver)?;
         let (id, identity) = (ShareId(word(0)), driver.identity());
         let held = driver
             .gpu(device)?
@@ -46,7 +51,7 @@ impl Ticket {
         Ok((Shared { device, id }, bytes))
     }
 
-    fn of_descriptor(descriptor: c_int) -> Outcome<Self> {
+    pub(crate) fn of_descriptor(descriptor: c_int) -> Outcome<Self> {
         if descriptor < 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -59,7 +64,7 @@ impl Ticket {
         Ok(Self(content))
     }
 
-    fn into_descriptor(self) -> Outcome<c_int> {
+    pub(crate) fn into_descriptor(self) -> Outcome<c_int> {
         // SAFETY: a terminated name.
         let descriptor = unsafe { libc::memfd_create(c"gpool-simulated-memory".as_ptr(), libc::MFD_CLOEXEC) };
         if descriptor < 0 {

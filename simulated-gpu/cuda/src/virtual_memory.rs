@@ -8,7 +8,9 @@ use crate::memory::{map, unmap};
 use crate::objects::{Mapping, Objects, Physical};
 use crate::sharing;
 use gpool_driver_abi::cuda::*;
+use gpool_simulated_hardware::Layout;
 use std::ffi::{c_int, c_ulonglong, c_void};
+use std::sync::OnceLock;
 
 /// Sizes and addresses are multiples of this.
 const PAGE_BYTES: usize = 2 << 20;
@@ -151,6 +153,12 @@ pub extern "C" fn cuMemAddressFree(address: CUdeviceptr, bytes: usize) -> CUresu
     })
 }
 
+/// Whether this driver maps physical memory only as a whole; it is the same for the life of a process.
+fn has_whole_maps() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| Layout::default().whole_maps().exists())
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemMap(
     address: CUdeviceptr,
@@ -168,7 +176,8 @@ pub extern "C" fn cuMemMap(
         let before = objects.mappings.range(..end).next_back();
         let is_mapped = before.is_some_and(|(base, mapping)| base + mapping.bytes as u64 > address);
         let found = objects.physical.get_mut(&physical).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if !is_reserved || is_mapped || offset != 0 || bytes > found.bytes {
+        let fits = if has_whole_maps() { bytes == found.bytes } else { bytes <= found.bytes };
+        if !is_reserved || is_mapped || offset != 0 || !fits {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         found.mappings += 1;

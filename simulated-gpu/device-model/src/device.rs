@@ -4,6 +4,7 @@ use crate::context::{Context, ContextId, Ticket};
 use crate::engine::{Activity, Engine};
 use crate::memory::{OutOfMemory, rounded_bytes};
 use crate::meter::Meter;
+use crate::mig::MigState;
 use crate::parameters::DeviceParameters;
 use crate::sharing::{Share, ShareId};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,10 @@ pub struct Device {
     /// What several may hold.
     pub(crate) shares: BTreeMap<ShareId, Share>,
     pub(crate) last_share: u64,
+    /// What the board is divided into.
+    pub mig: MigState,
+    /// A MIG instance that is gone takes nobody in.
+    is_closed: bool,
 }
 
 /// Memory that belongs to a process and to no context.
@@ -48,6 +53,8 @@ impl Device {
             physical: BTreeMap::new(),
             shares: BTreeMap::new(),
             last_share: 0,
+            mig: MigState::default(),
+            is_closed: false,
         }
     }
 
@@ -97,6 +104,20 @@ impl Device {
         self.advance(now_ns);
         if let Some(context) = self.engine.remove(context) {
             self.release(&context, context.bytes);
+        }
+    }
+
+    /// Takes nobody in any more, for ever, unless somebody is there; false if somebody is.
+    pub fn close(&mut self, now_ns: u64) -> bool {
+        self.advance(now_ns);
+        self.is_closed |= self.memory_used_bytes == 0;
+        self.is_closed
+    }
+
+    /// A fault of the device ends all its contexts, whosever they are.
+    pub fn fault(&mut self, now_ns: u64) {
+        for id in self.engine.contexts().iter().map(|context| context.id).collect::<Vec<_>>() {
+            self.destroy_context(now_ns, id);
         }
     }
 
@@ -187,9 +208,11 @@ impl Device {
         self.meter.release(owner, bytes);
     }
 
-    /// Queues a kernel of `duration_ns` GPU time (at least 1). Callers hold back while [`Device::is_full`]. A context
+    /// Queues a kernel of `duration_ns` GPU time (at least 1) on a whole device; a MIG instance takes longer. Callers hold back while [`Device::is_full`]. A context
     /// that is gone gives `Ticket(0)`.
     pub fn submit_kernel(&mut self, now_ns: u64, context: ContextId, duration_ns: u64) -> Ticket {
+        let (slices, of) = self.parameters.compute;
+        let duration_ns = duration_ns.saturating_mul(of.into()) / u64::from(slices.max(1));
         self.submit(now_ns, context, |context| context.queue.push_kernel(duration_ns))
     }
 
@@ -261,6 +284,9 @@ impl Device {
 
     /// Memory that is left, in bytes.
     pub fn memory_free(&self) -> u64 {
+        if self.is_closed {
+            return 0;
+        }
         self.parameters.memory_bytes - self.memory_used_bytes
     }
 

@@ -4,6 +4,8 @@
 //! a virtual clock in tests) and the model computes, analytically, what a GPU would have done up to then. The
 //! result depends only on the operations and their times, never on how often somebody asked.
 //!
+//! A MIG instance is a device of its own, with a part of the board's memory and speed; the board knows which there are.
+//!
 //! What it leaves out: concurrent kernels of one context, copy engines, and what kernels compute.
 
 mod context;
@@ -11,6 +13,7 @@ mod device;
 mod engine;
 mod memory;
 mod meter;
+mod mig;
 mod parameters;
 mod process;
 mod queue;
@@ -20,6 +23,7 @@ pub use context::{ContextId, Ticket};
 pub use device::{Device, QUEUE_LIMIT};
 pub use memory::{OutOfMemory, rounded_bytes};
 pub use meter::{Meter, OwnerUsage};
+pub use mig::{GpuInstance, MIG_MODELS, MigModel, MigProfile, MigRefusal, MigState};
 pub use parameters::DeviceParameters;
 pub use process::{ProcessSample, ProcessUsage, SAMPLE_PERIOD_NS};
 pub use sharing::ShareId;

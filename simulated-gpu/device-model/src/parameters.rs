@@ -1,5 +1,6 @@
 //! What distinguishes one simulated GPU from another.
 
+use crate::mig::{MigModel, MigProfile};
 use serde::{Deserialize, Serialize};
 
 /// The fixed properties of a simulated GPU.
@@ -19,6 +20,12 @@ pub struct DeviceParameters {
     pub time_slice_ns: u64,
     /// How long it takes to put another context on the GPU. No kernel runs during that time.
     pub switch_cost_ns: u64,
+    /// Streaming multiprocessors that it says it has. How long kernels take is another matter, see `compute`.
+    pub multiprocessors: u32,
+    /// The board with MIG that it is, see [`MIG_MODELS`](crate::MIG_MODELS); empty: it has no MIG.
+    pub model: String,
+    /// Of a MIG instance, its compute slices and those of the board: kernels take as much longer. 1 of 1 otherwise.
+    pub compute: (u8, u8),
 }
 
 impl DeviceParameters {
@@ -33,6 +40,43 @@ impl DeviceParameters {
             context_bytes: 256 << 20,
             time_slice_ns: 2_000_000,
             switch_cost_ns: 50_000,
+            multiprocessors: 80,
+            model: String::new(),
+            compute: (1, 1),
+        }
+    }
+
+    /// The same as a board with MIG, with its memory.
+    #[must_use]
+    pub fn with_model(self, model: &MigModel) -> Self {
+        Self {
+            name: format!("NVIDIA {} simulated GPU (gpool)", model.family),
+            memory_bytes: u64::from(model.memory_mib) << 20,
+            multiprocessors: model.multiprocessors * u32::from(model.compute_slices),
+            model: model.name.to_owned(),
+            ..self
+        }
+    }
+
+    /// The board that it is, if it has MIG.
+    pub fn mig_model(&self) -> Option<&'static MigModel> {
+        MigModel::named(&self.model)
+    }
+
+    /// What an instance of this board has. Its UUID is the board's with its number in the second group: the same
+    /// place has the same one again.
+    #[must_use]
+    pub fn of_instance(&self, model: &MigModel, profile: &MigProfile, id: u32) -> Self {
+        let own: Vec<&str> = self.uuid.trim_start_matches("GPU-").split('-').collect();
+        let group = |index: usize| own.get(index).copied().unwrap_or("0000");
+        Self {
+            uuid: format!("MIG-{}-{id:04x}-{}-{}-{}", group(0), group(2), group(3), group(4)),
+            name: format!("{} MIG {}", self.name, profile.name),
+            memory_bytes: u64::from(profile.memory_mib) << 20,
+            multiprocessors: model.multiprocessors * u32::from(profile.compute_slices),
+            model: String::new(),
+            compute: (profile.compute_slices, model.compute_slices),
+            ..self.clone()
         }
     }
 }

@@ -40,6 +40,33 @@ impl Layout {
         (0..MAX_DEVICES).take_while(|index| self.device(*index).exists()).count() as u32
     }
 
+    /// The state of a MIG instance of a device.
+    pub fn instance(&self, index: u32, gpu_instance: u32) -> PathBuf {
+        self.root.join(format!("state/device{index}-gi{gpu_instance}"))
+    }
+
+    /// The MIG instances that have a state, by device and number.
+    pub fn instances(&self) -> Vec<(u32, u32)> {
+        let numbers = |name: std::ffi::OsString| {
+            let (index, instance) = name.to_str()?.strip_prefix("device")?.split_once("-gi")?;
+            Some((index.parse().ok()?, instance.parse().ok()?))
+        };
+        let names = std::fs::read_dir(self.state()).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let mut found: Vec<(u32, u32)> = names.filter_map(numbers).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Which capability of MIG has which minor number: `/proc/driver/nvidia-caps/mig-minors`.
+    pub fn mig_minors(&self) -> PathBuf {
+        self.root.join("proc/nvidia-caps/mig-minors")
+    }
+
+    /// The capabilities that there are: `/proc/driver/nvidia/capabilities`.
+    pub fn capabilities(&self) -> PathBuf {
+        self.root.join("proc/nvidia/capabilities")
+    }
+
     /// Where the server listens.
     pub fn socket(&self) -> PathBuf {
         self.root.join("state/socket")
@@ -53,6 +80,11 @@ impl Layout {
     /// The driver's version, as a line of text.
     pub fn driver_version(&self) -> PathBuf {
         self.root.join("state/driver-version")
+    }
+
+    /// There if the driver maps physical memory only as a whole.
+    pub fn whole_maps(&self) -> PathBuf {
+        self.root.join("state/whole-maps")
     }
 
     /// Where whoever installs puts the simulated libraries.

@@ -3,10 +3,12 @@
 //!
 //! The state lies in a file that is advanced by whoever asks; see [`Store`]. Nothing executes: time is computed.
 
+mod capabilities;
 mod clock;
 mod driver_version;
 mod handshake;
 mod image;
+mod instances;
 mod layout;
 mod nodes;
 mod owner;
@@ -17,14 +19,16 @@ mod server;
 mod store;
 mod wall_clock;
 
+pub use capabilities::{may_monitor_instances, may_use_instance};
 pub use clock::now_ns;
 pub use driver_version::DriverVersion;
 pub use gpool_device_model as model;
 pub use handshake::{Connection, Identity};
+pub use instances::{Board, DivideError};
 pub use layout::{DEFAULT_DIRECTORY, Layout, MAX_DEVICES};
 pub use nodes::is_visible;
 pub use pids::visible_pids;
 pub use selection::selected;
-pub use server::{Host, ServeError, serve};
+pub use server::{Host, ServeError, note_whole_maps, serve};
 pub use store::{Store, StoreError};
 pub use wall_clock::{samples_after, wall_clock_offset_ns};

@@ -5,7 +5,7 @@ use crate::layout::{DEFAULT_DIRECTORY, Layout, MAX_DEVICES};
 use crate::server::{Host, ServeError, serve};
 use crate::store::Store;
 use clap::{CommandFactory, Parser, Subcommand};
-use gpool_device_model::{Device, DeviceParameters};
+use gpool_device_model::{Device, DeviceParameters, MIG_MODELS, MigModel};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -24,15 +24,22 @@ struct Arguments {
     /// How many devices there are, all alike.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEVICES)))]
     gpus: u32,
-    /// A device's memory: bytes, or a number with KiB, MiB or GiB.
-    #[arg(long, default_value = "24GiB", value_parser = bytes)]
-    memory: u64,
+    /// A board with MIG that the devices are to be divided like: A30, A100-40GB, A100-80GB, H100-80GB, H200-141GB or
+    /// B200-180GB; without it they have no MIG.
+    #[arg(long, value_name = "MODEL", value_parser = model)]
+    model: Option<&'static MigModel>,
+    /// A device's memory: bytes, or a number with KiB, MiB or GiB; without it the model's, or 24GiB.
+    #[arg(long, value_parser = bytes)]
+    memory: Option<u64>,
     /// What a context takes from it.
     #[arg(long, default_value = "256MiB", value_parser = bytes)]
     context_memory: u64,
     /// The driver's version; programs that come with a driver want their own.
     #[arg(long, value_name = "VERSION", default_value_t, value_parser = DriverVersion::parse)]
     driver_version: DriverVersion,
+    /// Map physical memory (cuMemMap) only as a whole, as a driver may.
+    #[arg(long)]
+    whole_maps: bool,
     /// How long a context keeps the GPU while others have work, in nanoseconds.
     #[arg(long, value_name = "NS", default_value_t = 2_000_000)]
     time_slice: u64,
@@ -49,6 +56,15 @@ enum Verb {
         #[arg(long, value_name = "INDEX")]
         gpu: Option<u32>,
     },
+    /// Let a device have a fault: whoever has a context on it loses it. That of a MIG instance does not spread.
+    Fault {
+        /// Which device.
+        #[arg(long, value_name = "INDEX", default_value_t = 0)]
+        gpu: u32,
+        /// Which GPU instance of it.
+        #[arg(long, value_name = "NUMBER")]
+        instance: Option<u32>,
+    },
 }
 
 /// The command line, for the manual and its tests.
@@ -62,6 +78,7 @@ pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.verb {
         Some(Verb::Meter { gpu }) => meter(&arguments.dir, gpu),
+        Some(Verb::Fault { gpu, instance }) => fault(&arguments.dir, gpu, instance),
         None => play(&arguments),
     };
     match result {
@@ -75,20 +92,41 @@ pub fn run() -> ExitCode {
 
 fn meter(directory: &Path, gpu: Option<u32>) -> Result<(), ServeError> {
     // Without any device, the first one's absence is the error to tell.
-    let all = 0..Layout::new(directory).device_count().max(1);
+    let layout = Layout::new(directory);
+    let all = 0..layout.device_count().max(1);
     let wanted = gpu.map_or(all, |index| index..index + 1);
     for index in wanted {
-        let line = seen(index, &Store::open_device(directory, index)?.snapshot()?);
-        let written = writeln!(std::io::stdout(), "{line}");
-        written.map_err(|cause| ServeError::System { doing: "print the meter", cause })?;
+        print(&seen(index, None, &Store::open_device(directory, index)?.snapshot()?))?;
+        for (_, instance) in layout.instances().into_iter().filter(|(device, _)| *device == index) {
+            print(&seen(index, Some(instance), &Store::open_instance(directory, (index, instance))?.snapshot()?))?;
+        }
     }
     Ok(())
 }
 
-fn seen(index: u32, device: &Device) -> serde_json::Value {
+fn print(line: &serde_json::Value) -> Result<(), ServeError> {
+    let written = writeln!(std::io::stdout(), "{line}");
+    written.map_err(|cause| ServeError::System { doing: "print the meter", cause })
+}
+
+fn fault(directory: &Path, gpu: u32, instance: Option<u32>) -> Result<(), ServeError> {
+    if let Some(instance) = instance {
+        return Ok(Store::open_instance(directory, (gpu, instance))?.update(Device::fault)?);
+    }
+    Store::open_device(directory, gpu)?.update(Device::fault)?;
+    // A fault of the whole board spares nobody.
+    let instances = Layout::new(directory).instances().into_iter().filter(|(device, _)| *device == gpu);
+    for instance in instances {
+        Store::open_instance(directory, instance)?.update(Device::fault)?;
+    }
+    Ok(())
+}
+
+fn seen(index: u32, instance: Option<u32>, device: &Device) -> serde_json::Value {
     let meter = device.meter();
     serde_json::json!({
         "gpu": index,
+        "instance": instance,
         "uuid": device.parameters().uuid,
         "name": device.parameters().name,
         "elapsed_ns": meter.elapsed_ns(),
@@ -104,15 +142,23 @@ fn play(arguments: &Arguments) -> Result<(), ServeError> {
     let failed = |doing| move |cause| ServeError::System { doing, cause };
     raise_descriptor_limit().map_err(failed("raise the limit of open files"))?;
     let stop = termination().map_err(failed("take the signals"))?;
-    let parameters = |index| DeviceParameters {
-        memory_bytes: arguments.memory,
-        context_bytes: arguments.context_memory,
-        time_slice_ns: arguments.time_slice,
-        switch_cost_ns: arguments.switch_cost,
-        ..DeviceParameters::standard(index)
+    let parameters = |index| {
+        let standard = DeviceParameters::standard(index);
+        let usual = arguments.model.map_or(standard.clone(), |model| standard.with_model(model));
+        DeviceParameters {
+            memory_bytes: arguments.memory.unwrap_or(usual.memory_bytes),
+            context_bytes: arguments.context_memory,
+            time_slice_ns: arguments.time_slice,
+            switch_cost_ns: arguments.switch_cost,
+            ..usual
+        }
     };
     let parameters: Vec<DeviceParameters> = (0..arguments.gpus).map(parameters).collect();
-    let host = Host { parameters: &parameters, driver_version: &arguments.driver_version };
+    let host = Host {
+        parameters: &parameters,
+        driver_version: &arguments.driver_version,
+        has_whole_maps: arguments.whole_maps,
+    };
     serve(&Layout::new(&arguments.dir), &host, stop.as_fd(), || {
         let mut output = std::io::stdout();
         // Whoever started this and does not listen is not waiting either.
@@ -144,6 +190,11 @@ fn termination() -> std::io::Result<OwnedFd> {
             _ => Err(std::io::Error::last_os_error()),
         }
     }
+}
+
+fn model(text: &str) -> Result<&'static MigModel, String> {
+    let names: Vec<&str> = MIG_MODELS.iter().map(|model| model.name).collect();
+    MigModel::named(text).ok_or_else(|| format!("{text:?} is none of {}", names.join(", ")))
 }
 
 /// Parses `24GiB`, `256MiB`, `64KiB` or plain bytes.

@@ -5,7 +5,7 @@ use crate::driver_version::DriverVersion;
 use crate::handshake::Identity;
 use crate::layout::{Layout, MAX_DEVICES};
 use crate::store::{Store, StoreError};
-use crate::{nodes, owner, pids};
+use crate::{capabilities, nodes, owner, pids};
 use gpool_device_model::DeviceParameters;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
@@ -48,6 +48,22 @@ pub struct Host<'a> {
     pub parameters: &'a [DeviceParameters],
     /// Its driver.
     pub driver_version: &'a DriverVersion,
+    /// Whether that maps physical memory only as a whole, as a driver may.
+    pub has_whole_maps: bool,
+}
+
+/// Says whether the driver maps physical memory only as a whole, for processes that start from now on.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn note_whole_maps(layout: &Layout, has_whole_maps: bool) -> std::io::Result<()> {
+    if has_whole_maps {
+        return fs::write(layout.whole_maps(), "");
+    }
+    match fs::remove_file(layout.whole_maps()) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => Err(cause),
+        _ => Ok(()),
+    }
 }
 
 /// Makes the devices of `host` anew, with their state, socket and nodes below `layout`, calls `ready`,
@@ -56,12 +72,17 @@ pub fn serve(layout: &Layout, host: &Host<'_>, stop: BorrowedFd<'_>, ready: impl
     let failed = |doing| move |cause| ServeError::System { doing, cause };
     let stores = create(layout, host.parameters)?;
     host.driver_version.write(layout).map_err(failed("write the driver's version"))?;
+    note_whole_maps(layout, host.has_whole_maps).map_err(failed("write what the driver maps"))?;
     fs::create_dir_all(layout.libraries()).map_err(failed("make the directory of the libraries"))?;
-    nodes::create(layout, stores.len() as u32).map_err(failed("make the device nodes"))?;
+    let divisible: Vec<u32> =
+        (0..).zip(host.parameters).filter(|(_, own)| own.mig_model().is_some()).map(|(index, _)| index).collect();
+    nodes::create(layout, stores.len() as u32, &divisible).map_err(failed("make the device nodes"))?;
+    capabilities::remove(layout).map_err(failed("remove the capabilities of earlier instances"))?;
+    capabilities::write_table(layout, stores.len() as u32).map_err(failed("write the capabilities' numbers"))?;
     let listener = listen(&layout.socket()).map_err(failed("listen on the socket"))?;
     let curious = listen(&layout.pids_socket()).map_err(failed("listen on the socket for pids"))?;
     ready();
-    let result = attend(&stores, &listener, &curious, stop);
+    let result = attend(layout, &stores, &listener, &curious, stop);
     let _ = fs::remove_file(layout.socket());
     let _ = fs::remove_file(layout.pids_socket());
     nodes::remove(layout).map_err(failed("remove the device nodes"))?;
@@ -70,8 +91,10 @@ pub fn serve(layout: &Layout, host: &Host<'_>, stop: BorrowedFd<'_>, ready: impl
 
 /// Makes the devices, and takes away what an earlier run with more of them has left.
 fn create(layout: &Layout, parameters: &[DeviceParameters]) -> Result<Vec<Store>, ServeError> {
-    for index in parameters.len() as u32..MAX_DEVICES {
-        match fs::remove_file(layout.device(index)) {
+    let devices = (parameters.len() as u32..MAX_DEVICES).map(|index| layout.device(index));
+    let instances = layout.instances().into_iter().map(|(index, instance)| layout.instance(index, instance));
+    for path in devices.chain(instances) {
+        match fs::remove_file(path) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
                 return Err(ServeError::System { doing: "remove the state of earlier devices", cause });
             }
@@ -97,6 +120,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 /// Answers processes that use the devices, at `listener`, and those that ask who does, at `curious`.
 fn attend(
+    layout: &Layout,
     stores: &[Store],
     listener: &UnixListener,
     curious: &UnixListener,
@@ -115,9 +139,13 @@ fn attend(
         let dead: Vec<u32> =
             processes.iter().zip(&happened[3..]).filter(|(_, dead)| **dead).map(|(process, _)| process.pid).collect();
         if !dead.is_empty() {
-            for store in stores {
-                store.update(|device, now_ns| dead.iter().for_each(|pid| device.reap_process(now_ns, *pid)))?;
-            }
+            let reap = |store: &Store| {
+                store.update(|device, now_ns| dead.iter().for_each(|pid| device.reap_process(now_ns, *pid)))
+            };
+            stores.iter().try_for_each(reap)?;
+            // One that is just being taken away holds nothing.
+            let instances = layout.instances().into_iter().map(|one| Store::open_instance(layout.root(), one));
+            instances.flatten().try_for_each(|store| reap(&store))?;
             let mut gone = happened[3..].iter();
             processes.retain(|_| gone.next() != Some(&true));
         }

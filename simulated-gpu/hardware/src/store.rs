@@ -57,7 +57,20 @@ impl Store {
         parameters: DeviceParameters,
     ) -> Result<Self, StoreError> {
         let layout = Layout::new(directory);
-        let path = layout.device(index);
+        Self::create_path(&layout, layout.device(index), parameters)
+    }
+
+    /// The same for a MIG instance of a device: which device, and which instance.
+    pub fn create_instance(
+        directory: impl AsRef<Path>,
+        instance: (u32, u32),
+        parameters: DeviceParameters,
+    ) -> Result<Self, StoreError> {
+        let layout = Layout::new(directory);
+        Self::create_path(&layout, layout.instance(instance.0, instance.1), parameters)
+    }
+
+    fn create_path(layout: &Layout, path: PathBuf, parameters: DeviceParameters) -> Result<Self, StoreError> {
         let failed = |cause| StoreError { path: path.clone(), cause };
         fs::create_dir_all(layout.state()).map_err(failed)?;
         let unfinished = path.with_extension("new");
@@ -79,6 +92,11 @@ impl Store {
     /// Opens the device with this index.
     pub fn open_device(directory: impl AsRef<Path>, index: u32) -> Result<Self, StoreError> {
         Self::open_path(Layout::new(directory).device(index))
+    }
+
+    /// Opens a MIG instance of a device.
+    pub fn open_instance(directory: impl AsRef<Path>, instance: (u32, u32)) -> Result<Self, StoreError> {
+        Self::open_path(Layout::new(directory).instance(instance.0, instance.1))
     }
 
     fn open_path(path: PathBuf) -> Result<Self, StoreError> {

@@ -1,8 +1,8 @@
-//! What a simulated device does not have: sensors, clocks, codecs, ECC, MIG. Asked for it, NVML says that the device
+//! What a simulated device does not have: sensors, clocks, codecs, ECC. Asked for it, NVML says that the device
 //! does not support it, and monitoring programs show nothing there.
 
-use crate::device::minor;
 use crate::library::code;
+use crate::target::minor;
 use gpool_driver_abi::nvml::*;
 
 macro_rules! absent {
@@ -44,7 +44,6 @@ absent! {
     nvmlDeviceGetEnforcedPowerLimit
     nvmlDeviceGetFBCStats
     nvmlDeviceGetFanSpeed
-    nvmlDeviceGetGpuInstanceProfileInfoV
     nvmlDeviceGetGpuMaxPcieLinkGeneration
     nvmlDeviceGetGpuOperationMode
     nvmlDeviceGetGridLicensableFeatures_v4
@@ -59,8 +58,6 @@ absent! {
     nvmlDeviceGetMaxPcieLinkWidth
     nvmlDeviceGetMemoryAffinity
     nvmlDeviceGetMemoryErrorCounter
-    nvmlDeviceGetMigDeviceHandleByIndex
-    nvmlDeviceGetMigMode
     nvmlDeviceGetModuleId
     nvmlDeviceGetMultiGpuBoard
     nvmlDeviceGetOfaUtilization

@@ -1,28 +1,28 @@
 //! Devices and what they are.
 
 use crate::library::{Outcome, code, look, put, put_text, visible};
+use crate::target::{handle, look_at_instance, minor, usable};
 use gpool_driver_abi::nvml::*;
 use gpool_simulated_hardware::model::Device;
 use std::ffi::{CStr, c_char, c_uint};
-
-/// The handle of the device with minor number 0; the others follow with this distance.
-const FIRST: usize = 0x5000_0000;
-const DISTANCE: usize = 16;
-
-fn handle(minor: u32) -> nvmlDevice_t {
-    (FIRST + minor as usize * DISTANCE) as nvmlDevice_t
-}
-
-/// The minor number of the device that a handle stands for. Fails for a handle that is no visible device's.
-pub(crate) fn minor(device: nvmlDevice_t) -> Outcome<u32> {
-    visible()?.into_iter().find(|minor| handle(*minor) == device).ok_or(NVML_ERROR_INVALID_ARGUMENT)
-}
 
 /// The visible device that has what is looked for.
 fn search(wanted: impl Fn(&Device) -> bool) -> Outcome<nvmlDevice_t> {
     for minor in visible()? {
         if look(minor, &wanted)? {
             return Ok(handle(minor));
+        }
+    }
+    Err(NVML_ERROR_NOT_FOUND)
+}
+
+/// The instance that this process may use and that has what is looked for.
+fn search_instances(wanted: impl Fn(&Device) -> bool) -> Outcome<nvmlDevice_t> {
+    for minor in visible()? {
+        for instance in usable(minor)? {
+            if look_at_instance(instance, &wanted)? {
+                return Ok(instance.device());
+            }
         }
     }
     Err(NVML_ERROR_NOT_FOUND)
@@ -70,7 +70,8 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: 
         }
         // SAFETY: a text that ends with a zero, as the API demands of its caller.
         let wanted = unsafe { CStr::from_ptr(uuid) };
-        let found = search(|device| device.parameters().uuid.as_bytes() == wanted.to_bytes())?;
+        let is_it = |device: &Device| device.parameters().uuid.as_bytes() == wanted.to_bytes();
+        let found = search(is_it).or_else(|_| search_instances(is_it))?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(device, found) }
     })
@@ -113,24 +114,6 @@ pub unsafe extern "C" fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, place: *
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: *mut c_char, length: c_uint) -> nvmlReturn_t {
-    code(|| {
-        let text = look(minor(device)?, |device| device.parameters().uuid.clone())?;
-        // SAFETY: NULL or valid for `length` bytes, as the API demands of its caller.
-        unsafe { put_text(uuid, length, &text) }
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetName(device: nvmlDevice_t, name: *mut c_char, length: c_uint) -> nvmlReturn_t {
-    code(|| {
-        let text = look(minor(device)?, |device| device.parameters().name.clone())?;
-        // SAFETY: NULL or valid for `length` bytes, as the API demands of its caller.
-        unsafe { put_text(name, length, &text) }
-    })
-}
-
-#[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, place: *mut nvmlPciInfo_t) -> nvmlReturn_t {
     code(|| {
@@ -167,17 +150,4 @@ pub unsafe extern "C" fn nvmlDeviceGetPersistenceMode(
 ) -> nvmlReturn_t {
     // SAFETY: NULL or valid, as the API demands of its caller.
     code(|| minor(device).and_then(|_| unsafe { put(mode, NVML_FEATURE_ENABLED) }))
-}
-
-/// There are no MIG devices: none may be made, and no handle is one's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, count: *mut c_uint) -> nvmlReturn_t {
-    // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| minor(device).and_then(|_| unsafe { put(count, 0) }))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, answer: *mut c_uint) -> nvmlReturn_t {
-    // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| minor(device).and_then(|_| unsafe { put(answer, 0) }))
 }

@@ -2,10 +2,11 @@
 //! observed at nvidia-smi 535.261.03, 550.163.01 and 555.58.02: the table's identity, its length in bytes in its first
 //! word, and the calls that they make through it. What is not known is answered as not supported, which they show as N/A.
 
-use crate::device::{minor, nvmlDeviceGetHandleByIndex_v2};
+use crate::device::nvmlDeviceGetHandleByIndex_v2;
 use crate::library::{code, initialised, put};
-use crate::processes::present;
+use crate::processes::{Present, present};
 use crate::system::process_name;
+use crate::target::minor;
 use gpool_driver_abi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -39,15 +40,16 @@ struct NamedProcess {
 const _: () = assert!(size_of::<NamedProcess>() == 4128);
 
 impl NamedProcess {
-    fn new((pid, used_bytes): (u32, u64)) -> Self {
+    fn new(process: Present) -> Self {
+        let (pid, used_bytes) = (process.pid, process.bytes);
         let mut name = [0; NAME_BYTES];
         let text = process_name(pid).unwrap_or_default();
         // The last byte stays the zero that ends it.
         for (place, byte) in name[..NAME_BYTES - 1].iter_mut().zip(text.bytes()) {
             *place = byte;
         }
-        let none = NVML_INSTANCE_NOT_AVAILABLE;
-        Self { pid, used_bytes, gpu_instance: none, compute_instance: none, protected_bytes: 0, name }
+        let (gpu_instance, compute_instance) = process.instances();
+        Self { pid, used_bytes, gpu_instance, compute_instance, protected_bytes: 0, name }
     }
 }
 
@@ -102,7 +104,7 @@ unsafe extern "C" fn device_by_index(index: c_uint, device: *mut nvmlDevice_t, _
 /// The processes of the caller's PID namespace. `count` holds the room in `list` first, and their number afterwards.
 unsafe extern "C" fn compute_processes(device: nvmlDevice_t, count: *mut c_uint, list: *mut c_char) -> nvmlReturn_t {
     code(|| {
-        let found = present(minor(device)?)?;
+        let found = present(device)?;
         if count.is_null() || list.is_null() {
             return Err(NVML_ERROR_INVALID_ARGUMENT);
         }

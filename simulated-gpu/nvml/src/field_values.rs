@@ -1,7 +1,7 @@
 //! Questions by number. A simulated device answers none of them.
 
-use crate::device::minor;
 use crate::library::code;
+use crate::target::minor;
 use gpool_driver_abi::nvml::*;
 use std::ffi::c_int;
 

@@ -7,13 +7,16 @@
 
 mod absent;
 mod device;
+mod divide;
 mod events;
 mod export_table;
 mod field_values;
 mod library;
 mod memory;
+mod mig;
 mod processes;
 mod system;
+mod target;
 mod utilization;
 
 gpool_driver_abi::needs_old_glibc!(library);

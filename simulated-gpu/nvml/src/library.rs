@@ -21,7 +21,7 @@ fn library() -> MutexGuard<'static, Library> {
 }
 
 /// The states of the host's devices; an error before nvmlInit.
-fn stores() -> Outcome<Arc<[Store]>> {
+pub(crate) fn stores() -> Outcome<Arc<[Store]>> {
     let library = library();
     let users = library.users;
     library.stores.as_ref().filter(|_| users > 0).cloned().ok_or(NVML_ERROR_UNINITIALIZED)

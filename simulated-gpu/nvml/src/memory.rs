@@ -1,17 +1,29 @@
 //! How much memory is held.
 
-use crate::device::minor;
-use crate::library::{code, look, put};
+use crate::library::{Outcome, code, look, put};
+use crate::target::{Target, look_at_instance, parts, target};
 use gpool_driver_abi::nvml::*;
+use gpool_simulated_hardware::model::Device;
+
+/// All memory, and what is held of it; of a divided GPU, in all its instances.
+fn held(target: Target) -> Outcome<(u64, u64)> {
+    let of = |device: &Device| (device.parameters().memory_bytes, device.memory_used());
+    let minor = match target {
+        Target::Mig(instance) => return look_at_instance(instance, of),
+        Target::Gpu(minor) => minor,
+    };
+    let (total, mut used) = look(minor, of)?;
+    for part in parts(minor)?.unwrap_or_default() {
+        used += look_at_instance(part, of)?.1;
+    }
+    Ok((total, used.min(total)))
+}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: *mut nvmlMemory_t) -> nvmlReturn_t {
     code(|| {
-        let found = look(minor(device)?, |device| nvmlMemory_t {
-            total: device.parameters().memory_bytes,
-            free: device.memory_free(),
-            used: device.memory_used(),
-        })?;
+        let (total, used) = held(target(device)?)?;
+        let found = nvmlMemory_t { total, free: total - used, used };
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(memory, found) }
     })
@@ -25,7 +37,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
     memory: *mut nvmlMemory_v2_t,
 ) -> nvmlReturn_t {
     code(|| {
-        let minor = minor(device)?;
+        let target = target(device)?;
         if memory.is_null() {
             return Err(NVML_ERROR_INVALID_ARGUMENT);
         }
@@ -33,13 +45,8 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
         if unsafe { (*memory).version } != NVML_MEMORY_V2 {
             return Err(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
         }
-        let found = look(minor, |device| nvmlMemory_v2_t {
-            version: NVML_MEMORY_V2,
-            total: device.parameters().memory_bytes,
-            reserved: 0,
-            free: device.memory_free(),
-            used: device.memory_used(),
-        })?;
+        let (total, used) = held(target)?;
+        let found = nvmlMemory_v2_t { version: NVML_MEMORY_V2, total, reserved: 0, free: total - used, used };
         // SAFETY: as above.
         unsafe { put(memory, found) }
     })

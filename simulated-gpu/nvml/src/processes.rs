@@ -1,20 +1,50 @@
 //! Who has a context on the device, as NVIDIA's kernel driver shows it: the processes of the caller's PID namespace, under
 //! the pids that they have there. On the host these are all.
 
-use crate::device::minor;
 use crate::library::{Outcome, code, look};
+use crate::target::{Target, look_at_instance, minor, parts, target};
 use gpool_driver_abi::nvml::*;
+use gpool_simulated_hardware::model::Device;
 use gpool_simulated_hardware::{Layout, visible_pids};
 use std::ffi::c_uint;
 
-/// Pid and bytes of each process with a context on this device, in the caller's PID namespace.
-pub(crate) fn present(minor: u32) -> Outcome<Vec<(u32, u64)>> {
-    let all = look(minor, gpool_simulated_hardware::model::Device::processes)?;
+/// A process with a context.
+#[derive(Clone, Copy)]
+pub(crate) struct Present {
+    /// In the caller's PID namespace.
+    pub(crate) pid: u32,
+    pub(crate) bytes: u64,
+    gpu_instance: Option<u32>,
+}
+
+impl Present {
+    /// The GPU instance and the compute instance that it is in, as NVML writes them.
+    pub(crate) fn instances(self) -> (c_uint, c_uint) {
+        self.gpu_instance.map_or((NVML_INSTANCE_NOT_AVAILABLE, NVML_INSTANCE_NOT_AVAILABLE), |id| (id, 0))
+    }
+}
+
+/// Each process with a context on this device, in the caller's PID namespace; of a divided GPU, in all its instances.
+pub(crate) fn present(device: nvmlDevice_t) -> Outcome<Vec<Present>> {
+    let mut all: Vec<(u32, u64, Option<u32>)> = Vec::new();
+    let instances = match target(device)? {
+        Target::Mig(instance) => vec![instance],
+        Target::Gpu(minor) => {
+            let processes = look(minor, Device::processes)?;
+            all.extend(processes.into_iter().map(|(pid, bytes)| (pid, bytes, None)));
+            parts(minor)?.unwrap_or_default()
+        }
+    };
+    for instance in instances {
+        let processes = look_at_instance(instance, Device::processes)?;
+        all.extend(processes.into_iter().map(|(pid, bytes)| (pid, bytes, Some(instance.id))));
+    }
     if all.is_empty() {
-        return Ok(all);
+        return Ok(Vec::new());
     }
     let pids = visible_pids(&Layout::default()).map_err(|_| NVML_ERROR_UNKNOWN)?;
-    Ok(all.into_iter().filter_map(|(host_pid, bytes)| Some((*pids.get(&host_pid)?, bytes))).collect())
+    let seen = |(pid, bytes, gpu_instance)| Some(Present { pid: *pids.get(&pid)?, bytes, gpu_instance });
+    Ok(all.into_iter().filter_map(seen).collect())
 }
 
 /// Fills the caller's array: INSUFFICIENT_SIZE with the number needed if it is too short or missing.
@@ -22,12 +52,12 @@ pub(crate) fn present(minor: u32) -> Outcome<Vec<(u32, u64)>> {
 /// # Safety
 ///
 /// `count` is NULL or valid, and `list` is NULL or valid for `*count` elements.
-unsafe fn fill<T>(device: nvmlDevice_t, count: *mut c_uint, list: *mut T, describe: fn((u32, u64)) -> T) -> Outcome {
-    let minor = minor(device)?;
+unsafe fn fill<T>(device: nvmlDevice_t, count: *mut c_uint, list: *mut T, describe: fn(Present) -> T) -> Outcome {
+    target(device)?;
     if count.is_null() {
         return Err(NVML_ERROR_INVALID_ARGUMENT);
     }
-    let processes = present(minor)?;
+    let processes = present(device)?;
     // SAFETY: not NULL, and so valid as this function's caller promises.
     let room = unsafe { count.replace(processes.len() as c_uint) };
     if processes.is_empty() {
@@ -43,13 +73,9 @@ unsafe fn fill<T>(device: nvmlDevice_t, count: *mut c_uint, list: *mut T, descri
     Ok(())
 }
 
-fn described((pid, bytes): (u32, u64)) -> nvmlProcessInfo_v2_t {
-    nvmlProcessInfo_v2_t {
-        pid,
-        usedGpuMemory: bytes,
-        gpuInstanceId: NVML_INSTANCE_NOT_AVAILABLE,
-        computeInstanceId: NVML_INSTANCE_NOT_AVAILABLE,
-    }
+fn described(process: Present) -> nvmlProcessInfo_v2_t {
+    let (gpuInstanceId, computeInstanceId) = process.instances();
+    nvmlProcessInfo_v2_t { pid: process.pid, usedGpuMemory: process.bytes, gpuInstanceId, computeInstanceId }
 }
 
 #[unsafe(no_mangle)]
@@ -79,7 +105,9 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses(
     list: *mut nvmlProcessInfo_v1_t,
 ) -> nvmlReturn_t {
     // SAFETY: the same contract.
-    code(|| unsafe { fill(device, count, list, |(pid, usedGpuMemory)| nvmlProcessInfo_v1_t { pid, usedGpuMemory }) })
+    code(|| unsafe {
+        fill(device, count, list, |process| nvmlProcessInfo_v1_t { pid: process.pid, usedGpuMemory: process.bytes })
+    })
 }
 
 /// Nothing draws on a simulated device.

@@ -1,7 +1,7 @@
-//! How busy devices are, and with whose work.
+//! How busy devices are, and with whose work. NVML says nothing of either for a GPU with MIG.
 
-use crate::device::minor;
 use crate::library::{code, look, put};
+use crate::target::whole;
 use gpool_driver_abi::nvml::*;
 use gpool_simulated_hardware::model::ProcessSample;
 use gpool_simulated_hardware::{samples_after, wall_clock_offset_ns};
@@ -14,7 +14,7 @@ pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
     utilization: *mut nvmlUtilization_t,
 ) -> nvmlReturn_t {
     code(|| {
-        let permille = look(minor(device)?, |device| device.meter().recent_busy_permille())?;
+        let permille = look(whole(device)?, |device| device.meter().recent_busy_permille())?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(utilization, nvmlUtilization_t { gpu: permille.div_ceil(10), memory: 0 }) }
     })
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
     last_seen_us: c_ulonglong,
 ) -> nvmlReturn_t {
     code(|| {
-        let all = look(minor(device)?, |device| device.meter().process_samples())?;
+        let all = look(whole(device)?, |device| device.meter().process_samples())?;
         if count.is_null() {
             return Err(NVML_ERROR_INVALID_ARGUMENT);
         }

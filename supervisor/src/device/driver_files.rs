@@ -1,6 +1,7 @@
 //! The files of the driver that a leased container gets: device nodes, libraries, and our shims in front of two.
 
 use super::Gpu;
+use super::capabilities::minors;
 use super::shims::{Chosen, SHIMMED, Shims};
 use gpool_configuration::Configuration;
 use gpool_protocol::{BuildId, Edit};
@@ -54,6 +55,9 @@ pub enum DriverFilesError {
         /// Why not.
         cause: String,
     },
+    /// The capabilities of a MIG instance are not known.
+    #[error(transparent)]
+    Capabilities(#[from] super::capabilities::CapabilitiesError),
     /// A device node is not there.
     #[error("{path} is no character device (driver.device_dir)")]
     Node {
@@ -159,7 +163,7 @@ impl DriverFiles {
         let mut edits = self.nodes(gpus)?;
         let Libraries { edits: libraries, chosen } = self.libraries()?;
         edits.extend(libraries);
-        edits.extend(environment(gpus.len()));
+        edits.extend(environment(gpus));
         Ok((edits, chosen))
     }
 
@@ -173,7 +177,7 @@ impl DriverFiles {
             edits.push(Edit::Library { source: path.display().to_string(), file_name: name.into() });
         }
         edits.extend(self.beside_the_two());
-        edits.extend(environment(gpus.len()));
+        edits.extend(environment(gpus));
         Ok((edits, real))
     }
 
@@ -187,7 +191,17 @@ impl DriverFiles {
                 Err(_) => {}
             }
         }
+        for gpu in gpus {
+            edits.extend(self.capability_nodes(gpu)?);
+        }
         Ok(edits)
+    }
+
+    /// The two nodes that let a container use a MIG instance; none for a whole GPU.
+    fn capability_nodes(&self, gpu: &Gpu) -> Result<Vec<Edit>, DriverFilesError> {
+        let Some(instance) = gpu.instance() else { return Ok(Vec::new()) };
+        let minors = minors(&self.driver.proc_dir, gpu.minor, instance)?;
+        minors.iter().map(|minor| self.node(&format!("nvidia-caps/nvidia-cap{minor}"), "r")).collect()
     }
 
     /// Major and minor numbers of the device nodes of `gpus`; one that is not there now is left out.
@@ -200,26 +214,34 @@ impl DriverFiles {
     }
 
     fn device(&self, name: &str) -> Result<Edit, DriverFilesError> {
+        // No "m": a container has no business making nodes of GPUs.
+        self.node(name, "rw")
+    }
+
+    fn node(&self, name: &str, access: &str) -> Result<Edit, DriverFilesError> {
         let path = self.driver.device_dir.join(name);
         let node = std::fs::metadata(&path).ok().filter(|metadata| metadata.file_type().is_char_device());
         let node = node.ok_or_else(|| DriverFilesError::Node { path: path.display().to_string() })?;
         let (major, minor) = (rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev()));
-        // No "m": a container has no business making nodes of GPUs.
         Ok(Edit::Device {
             path: format!("/dev/{name}"),
             source: path.display().to_string(),
             major: major.into(),
             minor: minor.into(),
-            access: "rw".into(),
+            access: access.into(),
         })
     }
 }
 
-/// What the container's programs are told of so many GPUs.
-fn environment(gpus: usize) -> Vec<Edit> {
+/// What the container's programs are told of these GPUs.
+fn environment(gpus: &[&Gpu]) -> Vec<Edit> {
     // An NVIDIA wrapper behind us must not inject the driver a second time.
     let mut edits = vec![Edit::Env { name: "NVIDIA_VISIBLE_DEVICES".into(), value: "void".into() }];
-    if gpus > 1 {
+    if let Some(instance) = gpus.iter().find(|gpu| gpu.instance().is_some()) {
+        // The board's node is there as well: so that nobody has to guess which of its parts is meant.
+        edits.push(Edit::Env { name: "CUDA_VISIBLE_DEVICES".into(), value: instance.uuid.0.clone() });
+    }
+    if gpus.len() > 1 {
         // CUDA puts the fastest first unless told to number GPUs as NVML does.
         edits.push(Edit::Env { name: "CUDA_DEVICE_ORDER".into(), value: "PCI_BUS_ID".into() });
     }

@@ -1,5 +1,6 @@
 //! GPUs through NVML.
 
+use super::mig::Board;
 use gpool_policy::honesty::Sample;
 use gpool_protocol::{GpuUuid, HostPid};
 use nvml_wrapper::Nvml;
@@ -30,7 +31,7 @@ pub enum InventoryError {
     },
 }
 
-fn unanswered(query: &'static str) -> impl FnOnce(nvml_wrapper::error::NvmlError) -> InventoryError {
+pub(super) fn unanswered(query: &'static str) -> impl FnOnce(nvml_wrapper::error::NvmlError) -> InventoryError {
     move |cause| InventoryError::Unanswered { query, cause: cause.to_string() }
 }
 
@@ -51,6 +52,58 @@ pub struct Gpu {
     pub driver_version: String,
     /// It is a virtual one: a part of a GPU that another host gives to this virtual machine.
     pub is_virtual: bool,
+    /// What it is to those who lease it.
+    pub kind: Kind,
+}
+
+/// What can be leased of a board.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// All of it, by slices, whole or in time slices.
+    #[default]
+    Whole,
+    /// Nothing: MIG is on, and its instances are GPUs of their own.
+    Divided,
+    /// A MIG instance; index and minor number are the board's.
+    Instance(MigInstance),
+    /// A MIG instance that was there.
+    Gone,
+}
+
+/// Where a MIG instance is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigInstance {
+    /// The board.
+    pub board: GpuUuid,
+    /// NVIDIA's name of its profile.
+    pub profile: String,
+    /// Number of the GPU instance on the board.
+    pub gpu_instance: u32,
+    /// Number of the compute instance in the GPU instance.
+    pub compute_instance: u32,
+    /// The first of its memory slices.
+    pub start: u8,
+    /// How many.
+    pub size: u8,
+}
+
+impl Gpu {
+    /// The MIG instance that it is, if it is one.
+    pub fn instance(&self) -> Option<&MigInstance> {
+        match &self.kind {
+            Kind::Instance(instance) => Some(instance),
+            Kind::Whole | Kind::Divided | Kind::Gone => None,
+        }
+    }
+
+    /// The board that it is, or that it is a part of; none of an instance that is gone.
+    pub fn board(&self) -> Option<&GpuUuid> {
+        match &self.kind {
+            Kind::Instance(instance) => Some(&instance.board),
+            Kind::Whole | Kind::Divided => Some(&self.uuid),
+            Kind::Gone => None,
+        }
+    }
 }
 
 /// Who holds what of a GPU's memory at one moment.
@@ -67,6 +120,8 @@ pub struct Occupancy {
 /// The NVML library, loaded by an explicit path so that it can never be our own shim.
 pub struct NvmlInventory {
     nvml: Nvml,
+    /// The boards that can be divided, by NVML's index.
+    boards: BTreeMap<u32, Board>,
 }
 
 impl NvmlInventory {
@@ -76,17 +131,54 @@ impl NvmlInventory {
     /// [`InventoryError::Unusable`].
     pub fn open(library: &Path) -> Result<Self, InventoryError> {
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
-        nvml.map(|nvml| Self { nvml }).map_err(|cause| InventoryError::Unusable {
+        let nvml = nvml.map_err(|cause| InventoryError::Unusable {
             library: library.display().to_string(),
             cause: cause.to_string(),
-        })
+        })?;
+        let mut inventory = Self { nvml, boards: BTreeMap::new() };
+        let count = inventory.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
+        let boards = (0..count).filter_map(|index| Some((index, inventory.board(index)?)));
+        inventory.boards = boards.collect();
+        Ok(inventory)
     }
 
-    /// All GPUs, by index.
+    pub(super) fn nvml(&self) -> &Nvml {
+        &self.nvml
+    }
+
+    /// The boards that can be divided, by NVML's index.
+    pub fn boards(&self) -> &BTreeMap<u32, Board> {
+        &self.boards
+    }
+
+    /// All that can be leased, and boards that are divided: boards by index, then the instances of each.
     ///
     /// # Errors
     /// Names the query that failed.
     pub fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
+        let (mut gpus, mut instances) = (self.whole_gpus()?, Vec::new());
+        for gpu in &mut gpus {
+            let Some(board) = self.boards.get(&gpu.index) else { continue };
+            if self.mig_mode(gpu.index)?.is_on {
+                instances.extend(self.instances(gpu, board)?);
+                gpu.kind = Kind::Divided;
+            }
+        }
+        gpus.extend(instances);
+        Ok(gpus)
+    }
+
+    /// NVML's PCI device and vendor id of a board.
+    ///
+    /// # Errors
+    /// Names the query that failed.
+    pub fn pci_device_id(&self, index: u32) -> Result<u32, InventoryError> {
+        let device = self.nvml.device_by_index(index).map_err(unanswered("a GPU by its index"))?;
+        Ok(device.pci_info().map_err(unanswered("a GPU's place on the bus"))?.pci_device_id)
+    }
+
+    /// All boards, by index.
+    fn whole_gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         let driver_version = self.nvml.sys_driver_version().map_err(unanswered("the driver's version"))?;
         let count = self.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
         let gpu = |index| {
@@ -100,17 +192,22 @@ impl NvmlInventory {
                 driver_version: driver_version.clone(),
                 // Drivers without virtual GPUs do not know the question.
                 is_virtual: device.virtualization_mode().is_ok_and(|mode| mode == GpuVirtualizationMode::Vgpu),
+                kind: Kind::Whole,
             })
         };
         (0..count).map(gpu).collect()
     }
 
-    /// Who holds what on the GPU `index` now.
+    /// Who holds what on a GPU or MIG instance now.
     ///
     /// # Errors
     /// Names the query that failed.
-    pub fn occupancy(&self, index: u32) -> Result<Occupancy, InventoryError> {
-        let device = self.nvml.device_by_index(index).map_err(unanswered("a GPU by its index"))?;
+    pub fn occupancy(&self, gpu: &Gpu) -> Result<Occupancy, InventoryError> {
+        let device = match &gpu.kind {
+            Kind::Instance(_) => self.nvml.device_by_uuid(gpu.uuid.0.as_str()),
+            Kind::Whole | Kind::Divided | Kind::Gone => self.nvml.device_by_index(gpu.index),
+        };
+        let device = device.map_err(unanswered("a GPU by its index or UUID"))?;
         let used_bytes = device.memory_info().map_err(unanswered("a GPU's memory"))?.used;
         let processes = device.running_compute_processes().map_err(unanswered("a GPU's processes"))?;
         let present = processes.iter().map(|process| HostPid(process.pid)).collect();
@@ -121,10 +218,13 @@ impl NvmlInventory {
         Ok(Occupancy { used_bytes, by_process: known.collect(), present })
     }
 
-    /// How busy each process kept the GPU `index` in the sampling periods that ended after `since_us` of NVML's clock.
+    /// How busy each process kept a GPU in the sampling periods that ended after `since_us` of NVML's clock.
     /// Nothing where NVML has no such figures: on MIG instances, on old GPUs, and while nobody works.
-    pub fn process_use(&self, index: u32, since_us: u64) -> Vec<Sample> {
-        let device = self.nvml.device_by_index(index);
+    pub fn process_use(&self, gpu: &Gpu, since_us: u64) -> Vec<Sample> {
+        if gpu.kind != Kind::Whole {
+            return Vec::new();
+        }
+        let device = self.nvml.device_by_index(gpu.index);
         let samples = device.and_then(|device| device.process_utilization_stats(since_us)).unwrap_or_default();
         let sample = |sample: ProcessUtilizationSample| Sample {
             process: sample.pid,

@@ -1,11 +1,18 @@
 //! The GPUs of this host, and what of the driver a container needs.
 
 mod builds;
+mod capabilities;
 mod driver_files;
 mod generation;
 mod inventory;
+mod mig;
+mod roster;
 mod shims;
 
 pub use driver_files::{DriverFiles, DriverFilesError};
-pub use inventory::{Gpu, NvmlInventory, Occupancy};
+#[cfg(test)]
+pub use inventory::MigInstance;
+pub use inventory::{Gpu, InventoryError, Kind, NvmlInventory, Occupancy};
+pub use mig::Board;
+pub use roster::{Changes, Roster};
 pub use shims::Chosen;

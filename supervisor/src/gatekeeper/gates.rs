@@ -18,13 +18,16 @@ pub struct Gates {
     heard: Heard,
     handoffs: Handoffs,
     commands: Vec<Command>,
+    opens: u64,
+    closes: u64,
 }
 
 impl Gates {
     /// `gpus` GPUs without tenants.
     pub fn new(gpus: usize, now_ns: u64) -> Self {
         let scheduler = HostScheduler::new(Parameters::default(), gpus, now_ns);
-        Self { scheduler, heard: Heard::default(), handoffs: Handoffs::new(now_ns), commands: Vec::new() }
+        let handoffs = Handoffs::new(now_ns);
+        Self { scheduler, heard: Heard::default(), handoffs, commands: Vec::new(), opens: 0, closes: 0 }
     }
 
     /// When to look next, if nothing happens before.
@@ -152,6 +155,8 @@ impl Gates {
             handoff_ns: servers().map(|server| server.handoff_ns()).max().unwrap_or(0),
             slice_ns: servers().map(|server| server.slice_ns()).max().unwrap_or(0),
             handoffs: self.handoffs.figures(at_ns),
+            gate_opens: self.opens,
+            gate_closes: self.closes,
         }
     }
 
@@ -174,12 +179,14 @@ impl Gates {
         for command in self.commands.drain(..) {
             match command {
                 Command::Open { tenant, until_ns, depth_ns } => {
+                    self.opens += 1;
                     if let Some(tenant) = tenants.get_mut(&tenant) {
                         let due = tenant.gpus.iter().filter_map(|gpu| due_ns.get(*gpu).copied().flatten()).min();
                         tenant.open(clock::now_ns(), due.unwrap_or(now_ns), until_ns, depth_ns);
                     }
                 }
                 Command::Close { tenant } => {
+                    self.closes += 1;
                     if let Some(tenant) = tenants.get_mut(&tenant) {
                         tenant.close();
                     }

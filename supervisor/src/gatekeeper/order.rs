@@ -157,4 +157,8 @@ pub struct Statistics {
     pub slice_ns: u64,
     /// Hand-offs of the last seconds on all GPUs together; none when there was none.
     pub handoffs: Option<HandoffFigures>,
+    /// Gates opened or renewed so far.
+    pub gate_opens: u64,
+    /// Gates closed so far.
+    pub gate_closes: u64,
 }

@@ -4,6 +4,7 @@ use crate::cgroup;
 use crate::events::About;
 use crate::hang;
 use crate::lease::{Leases, about, class_policy};
+use crate::revocation;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
 use gpool_protocol::{Class, EventKind};
@@ -19,6 +20,10 @@ enum Done {
     NotFrozen,
     /// So many of its processes were killed.
     Killed(usize),
+    /// Its GPUs are taken from it.
+    Revoked,
+    /// They could not be, for that reason.
+    NotRevoked(String),
 }
 
 /// Notes `sentence`, which begins with the container, as an event of that kind, and does what the container's class says.
@@ -29,6 +34,7 @@ pub fn act_on(leases: &Leases, tenant: TenantId, kind: EventKind, sentence: &str
         (BypassAction::Event, _) => Done::Told,
         (BypassAction::Freeze, Some(cgroup)) if cgroup::freeze(cgroup) => Done::Frozen,
         (BypassAction::Freeze, _) => Done::NotFrozen,
+        (BypassAction::Revoke, _) => revoke(leases, &about, class),
         (BypassAction::Kill, cgroup) => Done::Killed(kill(leases, tenant, cgroup)),
     };
     if done == Done::Killed(0)
@@ -36,6 +42,7 @@ pub fn act_on(leases: &Leases, tenant: TenantId, kind: EventKind, sentence: &str
     {
         lease.stopped = None;
     }
+    leases.counters.note_guard_action(done.word());
     leases.events.note(kind, about, format!("{sentence}: {}", done.in_words(&class.to_string())));
 }
 
@@ -51,6 +58,15 @@ fn begin(leases: &Leases, tenant: TenantId) -> Option<(About, Option<String>, Cl
     Some((about(&lease.record, None), lease.record.cgroup.clone(), class, action))
 }
 
+/// Takes its GPUs from the container, which an event of its own tells.
+fn revoke(leases: &Leases, about: &About, class: Class) -> Done {
+    let id = about.lease_id.as_ref().map_or("", |id| id.0.as_str());
+    match revocation::revoke(leases, id, &format!("[class.{class}] bypass_action = \"revoke\""), None) {
+        Ok(_) => Done::Revoked,
+        Err(error) => Done::NotRevoked(error.to_string()),
+    }
+}
+
 /// Kills everything in the container's cgroup, which is the outermost of the container, and its init. How many there were.
 fn kill(leases: &Leases, tenant: TenantId, cgroup: Option<&str>) -> usize {
     let mut killed = cgroup.map(cgroup::kill).unwrap_or_default();
@@ -63,6 +79,19 @@ fn kill(leases: &Leases, tenant: TenantId, cgroup: Option<&str>) -> usize {
 }
 
 impl Done {
+    /// For the metrics.
+    fn word(&self) -> &'static str {
+        match self {
+            Done::Told => "told",
+            Done::Frozen => "frozen",
+            Done::NotFrozen => "not_frozen",
+            Done::Revoked => "revoked",
+            Done::NotRevoked(_) => "not_revoked",
+            Done::Killed(0) => "not_killed",
+            Done::Killed(_) => "killed",
+        }
+    }
+
     fn in_words(&self, class: &str) -> String {
         let key = format!("[class.{class}] bypass_action");
         match self {
@@ -73,6 +102,10 @@ impl Done {
             ),
             Done::NotFrozen => format!("it could not be frozen, as {key} = \"freeze\" asks: remove the container"),
             Done::Killed(0) => format!("none of its processes could be killed, as {key} = \"kill\" asks: remove it"),
+            Done::Revoked => format!("its GPUs are taken from it, as {key} = \"revoke\""),
+            Done::NotRevoked(cause) => {
+                format!("its GPUs could not be taken from it, as {key} = \"revoke\" asks: {cause}")
+            }
             Done::Killed(_) => format!("its processes are killed, as {key} = \"kill\""),
         }
     }
@@ -90,6 +123,8 @@ mod tests {
             (Done::NotFrozen, "could not be frozen"),
             (Done::Killed(0), "none of its processes"),
             (Done::Killed(3), "are killed"),
+            (Done::Revoked, "are taken from it"),
+            (Done::NotRevoked("it has no cgroup".into()), "it has no cgroup"),
         ] {
             let text = done.in_words("train");
             assert!(text.contains(part) && text.contains("[class.train] bypass_action"), "{text}");

@@ -15,6 +15,7 @@ use crate::cgroup;
 use crate::device::Occupancy;
 use crate::lease::{Leases, Members, class_policy};
 use crate::procfs::{self, ProcessName, WatchedProcess};
+use crate::revocation;
 use builds::Builds;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
@@ -23,6 +24,7 @@ use gpool_protocol::{
     Class, ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, ShimView, format_bytes,
 };
 use process::Library;
+pub use process::holds_device;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the guard has to know of a lease, copied out of the book.
@@ -79,6 +81,7 @@ impl Guard {
     /// Looks at every process that uses a GPU; `occupancies` is what NVML says of each GPU, in order, none where it says
     /// nothing.
     pub fn look(&mut self, leases: &Leases, members: &Members, occupancies: &[Option<Occupancy>]) {
+        revocation::keep_up(leases);
         let charges = charges(leases);
         self.builds.begin(charges.values().flat_map(|charge| &charge.shims));
         let with_context: BTreeSet<HostPid> =
@@ -227,7 +230,7 @@ impl Guard {
                         "{} holds {} of {}, {} more than it may, by NVML's figures",
                         charge.container_id.short(),
                         format_bytes(held_bytes),
-                        leases.gpus[*gpu].uuid,
+                        leases.gpus()[*gpu].uuid,
                         format_bytes(excess_bytes),
                     );
                     consequence::act_on(leases, *tenant, EventKind::OverCap, &sentence);
@@ -287,7 +290,8 @@ fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
         gpus: lease.gpus().collect(),
         cap_bytes: lease.record.memory_cap_bytes,
         highest_cap_bytes: lease.record.highest_cap_bytes,
-        has_shims: lease.record.mechanism.has_shims(),
+        // What uses a GPU of a revoked lease is ended, whatever it came through.
+        has_shims: lease.record.mechanism.has_shims() && lease.record.revocation.is_none(),
         context_bytes: lease.region.control().context_bytes.load(std::sync::atomic::Ordering::Relaxed),
     };
     book.leases.values().map(|lease| (lease.tenant, charge(lease))).collect()

@@ -52,7 +52,7 @@ impl Peer {
     fn process(&self) -> Result<WatchedProcess, ErrorBody> {
         let ended = || refused("the peer has ended");
         let held = self.process.as_ref().filter(|process| !process.has_ended()).ok_or_else(ended)?;
-        Ok(WatchedProcess { name: held.name, pidfd: held.pidfd.try_clone().map_err(|_| ended())? })
+        held.try_clone().map_err(|_| ended())
     }
 
     /// Who makes the container for which this peer asks: itself, or its parent if it asks for that one.
@@ -70,6 +70,16 @@ impl Peer {
     /// May change everything.
     pub fn administers(&self) -> bool {
         !self.in_lease && (self.uid == 0 || self.is_in(&self.administrators))
+    }
+
+    /// # Errors
+    /// Unless the peer is root, outside of every lease.
+    pub fn must_be_root(&self, what: &str) -> Result<(), ErrorBody> {
+        if !self.in_lease && self.uid == 0 {
+            return Ok(());
+        }
+        let message = format!("user {} may not {what}", self.uid);
+        Err(ErrorBody::new(ErrorCode::NotPermitted, message, "ask root"))
     }
 
     fn is_in(&self, group: &str) -> bool {

@@ -129,14 +129,23 @@ pub fn answer<T: Serialize>(stream: &mut UnixStream, outcome: &Result<T, ErrorBo
         Ok(message) => ((200, "OK"), serde_json::to_vec(message)?),
         Err(error) => (status_of(error.code), serde_json::to_vec(error)?),
     };
+    write_whole(stream, status, "application/json", &body)
+}
+
+/// Writes an answer that is no JSON.
+pub fn answer_text(stream: &mut UnixStream, content_type: &str, text: &str) -> io::Result<()> {
+    write_whole(stream, (200, "OK"), content_type, text.as_bytes())
+}
+
+fn write_whole(stream: &mut UnixStream, status: (u16, &str), content_type: &str, body: &[u8]) -> io::Result<()> {
     let head = format!(
-        "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {} {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         status.0,
         status.1,
         body.len()
     );
     stream.write_all(head.as_bytes())?;
-    stream.write_all(&body)
+    stream.write_all(body)
 }
 
 /// Begins an answer of JSON lines that ends when the connection does.

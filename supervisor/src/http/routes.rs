@@ -1,13 +1,17 @@
 //! What each method and path does.
 
 use super::authority::Peer;
-use super::exchange::{Request, answer, begin_lines};
+use super::exchange::{Request, answer, answer_text, begin_lines};
 use super::ordinary;
 use crate::device::DriverFilesError;
 use crate::lease::Leases;
+use crate::metrics;
+use crate::mig;
+use crate::revocation;
 use crate::service::Identity;
 use gpool_protocol::{
-    BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseRequest, LeaseUpdate, LeaseView, SupervisorInfo,
+    BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseRequest, LeaseUpdate, LeaseView, MigApply,
+    SupervisorInfo,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -29,6 +33,9 @@ pub fn serve(mut stream: UnixStream, peer: &Peer, leases: &Arc<Leases>, identity
     if request.method == "GET" && request.path == "/v1/events" {
         return events(&mut stream, &request, leases);
     }
+    if request.method == "GET" && request.path == "/metrics" {
+        return answer_text(&mut stream, metrics::CONTENT_TYPE, &metrics::page(leases, identity));
+    }
     let outcome = route(&request, peer, leases, identity);
     answer(&mut stream, &outcome)
 }
@@ -43,7 +50,12 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
     let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
     match (request.method.as_str(), parts.as_slice()) {
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
-        ("GET", ["v1", "gpus"]) => value(leases.book().gpu_views(&leases.gpus, &leases.used_bytes())),
+        ("GET", ["v1", "gpus"]) => value(leases.book().gpu_views(&leases.gpus(), &leases.used_bytes())),
+        ("GET", ["v1", "mig"]) => value(mig::view(leases)?),
+        ("POST", ["v1", "mig", "apply"]) => {
+            peer.must_be_root("divide GPUs")?;
+            value(mig::apply(leases, &request.message::<MigApply>()?, peer.uid)?)
+        }
         ("GET", ["v1", "driver"]) => value(driver(leases)?),
         ("GET", ["v1", "configuration"]) => value(leases.settings.view()),
         ("POST", ["v1", "configuration", "reload"]) => {
@@ -73,6 +85,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         }
         ("POST", ["v1", "leases", id, "pause"]) => value(set_paused(peer, leases, id, true)?),
         ("POST", ["v1", "leases", id, "resume"]) => value(set_paused(peer, leases, id, false)?),
+        ("POST", ["v1", "leases", id, "evict"]) => value(evict(peer, leases, id)?),
         ("GET", ["v1", "leases", id, "explain"]) => value(leases.explain(id)?),
         ("PATCH", ["v1", "leases", id]) => value(update(request, peer, leases, id)?),
         (method, _) => Err(ErrorBody::new(
@@ -92,6 +105,11 @@ fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<L
 fn set_paused(peer: &Peer, leases: &Leases, id: &str, paused: bool) -> Result<LeaseView, ErrorBody> {
     let lease_id = own(peer, leases, id)?;
     leases.set_paused(&lease_id, paused, peer.uid)
+}
+
+fn evict(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
+    let lease_id = own(peer, leases, id)?;
+    revocation::revoke(leases, &lease_id, &format!("user {} asked for it", peer.uid), Some(peer.uid))
 }
 
 /// The full id of a lease that the peer may change.
@@ -125,7 +143,7 @@ fn driver(leases: &Leases) -> Result<DriverView, ErrorBody> {
     let (real, chosen) = (leases.files.real().map_err(missing)?, leases.files.shims().map_err(missing)?);
     let coverage = &chosen.coverage;
     Ok(DriverView {
-        version: leases.gpus.first().map(|gpu| gpu.driver_version.clone()).unwrap_or_default(),
+        version: leases.gpus().first().map(|gpu| gpu.driver_version.clone()).unwrap_or_default(),
         libraries: real.iter().map(|path| path.display().to_string()).collect(),
         shims: chosen.views(),
         missing: coverage.missing.clone(),

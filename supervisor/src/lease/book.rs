@@ -8,8 +8,8 @@ use crate::procfs::{ProcessName, WatchedProcess};
 use crate::region::{RegionHost, Report};
 use crate::uncounted::Uncounted;
 use gpool_policy::TenantId;
-use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, LeaseId, LeaseState};
-use gpool_shared_region::{GPUS, SLOTS, SlotSnapshot};
+use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuUuid, LeaseId, LeaseState};
+use gpool_shared_region::{GPUS, PIECE_WORDS, PiecesSnapshot, SLOTS, SlotSnapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,9 +44,15 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// What a process claims to hold on GPU `gpu` of a lease on `gpus` of them. On a single one that is all it claims,
-    /// whatever it says of GPUs.
-    pub fn of(slot: &SlotSnapshot<'_>, gpu: usize, gpus: usize) -> Self {
+    /// What a process claims to hold on GPU `gpu` of a lease on `gpus` of them, with all of what it holds with others.
+    pub fn of(slot: &SlotSnapshot<'_>, pieces: &PiecesSnapshot<'_>, gpu: usize, gpus: usize) -> Self {
+        let own = Self::alone(slot, gpu, gpus);
+        let piece_bytes = pieces.bytes_on(slot.pieces(), gpu, gpus);
+        Self { allocated_bytes: own.allocated_bytes.saturating_add(piece_bytes), ..own }
+    }
+
+    /// What a process claims to hold alone. On a single GPU that is all it claims, whatever it says of GPUs.
+    fn alone(slot: &SlotSnapshot<'_>, gpu: usize, gpus: usize) -> Self {
         if gpus == 1 {
             return match gpu {
                 0 => Self { allocated_bytes: slot.allocated_bytes(), contexts: slot.contexts().into() },
@@ -80,14 +86,22 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Adds a process of a lease on `gpus` GPUs.
+    /// Adds a process of a lease on `gpus` GPUs, without what it holds with others.
     fn add(mut self, slot: &SlotSnapshot<'_>, gpus: usize) -> Self {
         for (gpu, held) in self.held.iter_mut().enumerate().take(gpus) {
-            let claimed = Holding::of(slot, gpu, gpus);
+            let claimed = Holding::alone(slot, gpu, gpus);
             held.allocated_bytes = held.allocated_bytes.saturating_add(claimed.allocated_bytes);
             held.contexts = held.contexts.saturating_add(claimed.contexts);
         }
         self.count(slot);
+        self
+    }
+
+    /// Adds what processes of a lease on `gpus` GPUs hold together, `held` of its pieces: each once.
+    fn add_pieces(mut self, pieces: &PiecesSnapshot<'_>, held: [u64; PIECE_WORDS], gpus: usize) -> Self {
+        for (gpu, sum) in self.held.iter_mut().enumerate().take(gpus) {
+            sum.allocated_bytes = sum.allocated_bytes.saturating_add(pieces.bytes_on(held, gpu, gpus));
+        }
         self
     }
 
@@ -160,7 +174,13 @@ impl Lease {
     /// Sums over the report as it is now and the processes that have ended.
     pub fn figures(&self, report: &mut Report) -> Figures {
         report.read(&self.region, SLOTS);
-        report.taken().fold(self.retired, |sum, (_, slot)| sum.add(&slot, self.accounts.len()))
+        let gpus = self.accounts.len();
+        let mut held = [0; PIECE_WORDS];
+        let alone = report.taken().fold(self.retired, |sum, (_, slot)| {
+            held.iter_mut().zip(slot.pieces()).for_each(|(all, its)| *all |= its);
+            sum.add(&slot, gpus)
+        });
+        alone.add_pieces(&report.pieces(), held, gpus)
     }
 
     /// Indices of its GPUs on this host.
@@ -207,6 +227,10 @@ pub struct Book {
     pub debts: Debts,
     /// Leases of running containers that could not be taken over yet.
     pub stranded: Vec<Record>,
+    /// Boards that take nobody in until then, because they are to be divided.
+    pub closed: BTreeMap<GpuUuid, Instant>,
+    /// The inits that systemd kept across a restart, of leases that are not taken over yet.
+    pub kept_inits: BTreeMap<LeaseId, WatchedProcess>,
 }
 
 impl Book {
@@ -253,6 +277,11 @@ impl Book {
         records.flat_map(|record| &record.shims).filter_map(|shim| shim.build_id.clone())
     }
 
+    /// Whether a board takes nobody in now.
+    pub fn is_closed(&self, board: &GpuUuid) -> bool {
+        self.closed.get(board).is_some_and(|until| Instant::now() < *until)
+    }
+
     /// The lease of a tenant.
     pub fn of_tenant(&mut self, tenant: TenantId) -> Option<&mut Lease> {
         self.leases.values_mut().find(|lease| lease.tenant == tenant)
@@ -262,7 +291,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_shared_region::SLOT_BYTES;
+    use gpool_shared_region::{REPORT_BYTES, ROSTER_OFFSET, SLOT_BYTES};
 
     fn claim(bytes: &mut [u8], offset: usize, value: u64) {
         bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
@@ -289,5 +318,23 @@ mod tests {
         let mut retired = Figures::default();
         retired.count(&slot);
         assert_eq!((retired.held, retired.refused), ([Holding::default(); GPUS], 3));
+    }
+
+    #[test]
+    fn what_two_processes_hold_is_the_leases_once_and_each_ones_in_full() {
+        let mut bytes = [0u8; SLOT_BYTES];
+        claim(&mut bytes, 16, 4096);
+        bytes[40] = 2;
+        claim(&mut bytes, 1728, 4096);
+        bytes[1952] = 0b10;
+        let slot = SlotSnapshot::new(&bytes).unwrap();
+        let mut report = vec![0u8; REPORT_BYTES];
+        // The second piece: two pages on the first GPU.
+        claim(&mut report, ROSTER_OFFSET + 64 + 16 + 8, 8192);
+        let pieces = PiecesSnapshot::new(&report);
+        assert_eq!(Holding::of(&slot, &pieces, 0, 2).allocated_bytes, 4096 + 8192);
+        assert_eq!(Holding::of(&slot, &pieces, 1, 2).allocated_bytes, 0);
+        let two = Figures::default().add(&slot, 2).add(&slot, 2).add_pieces(&pieces, slot.pieces(), 2);
+        assert_eq!((two.held[0].allocated_bytes, two.held[1].allocated_bytes), (2 * 4096 + 8192, 0));
     }
 }

@@ -22,16 +22,19 @@ pub fn capacities(
         let stranded = book.stranded.iter().filter(|record| record.gpus().contains(&gpus[index].uuid));
         let records = leases.map(|lease| &lease.record).chain(kept.map(|held| &held.record)).chain(stranded);
         let nothing = (0u16, 0u64, Users::default());
-        records.fold(nothing, |(permille, bytes, mut users), record: &Record| {
-            let guaranteed = held_demand(record).guaranteed_permille();
-            match record.mechanism {
-                Mechanism::Slice => users.sliced += 1,
-                Mechanism::Exclusive => users.whole += 1,
-                Mechanism::TimeSlice => users.time_sliced += 1,
-            }
-            let promised_bytes = record.promised_bytes();
-            (permille.saturating_add(guaranteed), bytes.saturating_add(promised_bytes), users)
-        })
+        records.filter(|record| !record.has_no_share()).fold(
+            nothing,
+            |(permille, bytes, mut users), record: &Record| {
+                let guaranteed = held_demand(record).guaranteed_permille();
+                match record.mechanism {
+                    Mechanism::Slice => users.sliced += 1,
+                    Mechanism::Exclusive | Mechanism::Mig => users.whole += 1,
+                    Mechanism::TimeSlice => users.time_sliced += 1,
+                }
+                let promised_bytes = record.promised_bytes();
+                (permille.saturating_add(guaranteed), bytes.saturating_add(promised_bytes), users)
+            },
+        )
     };
     let capacity = |(index, gpu): (usize, &Gpu)| {
         let (fraction_leased_permille, memory_leased_bytes, mut users) = promised(index);
@@ -51,7 +54,7 @@ pub fn capacities(
 #[cfg(test)]
 mod tests {
     use super::super::book::Held;
-    use super::super::record::sample;
+    use super::super::record::{RevocationRecord, sample};
     use super::*;
     use gpool_protocol::{GpuUuid, Priority};
     use std::time::Instant;
@@ -65,7 +68,23 @@ mod tests {
             memory_total_bytes: 24 << 30,
             driver_version: "1".into(),
             is_virtual: false,
+            kind: crate::device::Kind::Whole,
         }
+    }
+
+    #[test]
+    fn whose_gpus_were_taken_stands_in_nobody_s_way_once_nothing_of_it_is_left() {
+        let mut record = sample();
+        (record.gpu_uuid, record.mechanism) = (gpu(0).uuid, Mechanism::Exclusive);
+        let users = |record: &Record| {
+            let book = Book { stranded: vec![record.clone()], ..Book::default() };
+            let seen = capacities(&[gpu(0)], &[], &[], &book, None).remove(0);
+            (seen.users.whole, seen.memory_leased_bytes >> 30)
+        };
+        record.revocation = Some(RevocationRecord { devices: [(195, 0)].into(), is_denied: true, is_settled: false });
+        assert_eq!(users(&record), (1, 4));
+        record.give_share_up();
+        assert_eq!(users(&record), (0, 0));
     }
 
     #[test]

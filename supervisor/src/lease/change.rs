@@ -46,7 +46,7 @@ impl Leases {
 
     /// Whether what `new` asks for beyond `old` is free on each GPU of the lease; the memory cap.
     fn check_room(&self, book: &Book, gpus: &[usize], old: &Record, new: &Record) -> Result<u64, ErrorBody> {
-        let capacities = self.capacities(book, None);
+        let capacities = self.capacities(&self.gpus(), book, None);
         let held =
             Held { guaranteed_permille: held_demand(old).guaranteed_permille(), memory_bytes: old.memory_cap_bytes };
         let demand = Demand { memory: MemoryDemand::Bytes(new.memory_cap_bytes), ..held_demand(new) };
@@ -86,6 +86,13 @@ impl Leases {
 
 /// Whether there is a share and a gate.
 fn check_has_share(record: &Record) -> Result<(), ErrorBody> {
+    if record.revocation.is_some() {
+        return Err(ErrorBody::new(
+            ErrorCode::LeaseConflict,
+            format!("the GPUs were taken from container {}", record.container_id.short()),
+            "start it anew: it asks for its share again",
+        ));
+    }
     if record.mechanism.has_shims() {
         return Ok(());
     }

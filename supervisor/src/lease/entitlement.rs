@@ -36,7 +36,7 @@ pub fn held_demand(record: &Record) -> Demand {
 fn use_of(mechanism: Mechanism) -> Use {
     match mechanism {
         Mechanism::Slice => Use::Sliced,
-        Mechanism::Exclusive => Use::Whole,
+        Mechanism::Exclusive | Mechanism::Mig => Use::Whole,
         Mechanism::TimeSlice => Use::TimeSliced,
     }
 }

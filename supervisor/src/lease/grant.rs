@@ -5,27 +5,31 @@ use super::book::{Book, Held, Lease};
 use super::capacity::capacities;
 use super::edits::{edits, edits_without_shims};
 use super::entitlement::{check_class, class_policy, demand_of, share_of};
+use super::mechanism::Served;
 use super::ownership;
 use super::record::{Record, dir_of, region_dir_of};
 use super::refusal::worded;
 use crate::cgroup;
 use crate::clock;
-use crate::device::{DriverFiles, Gpu};
+use crate::device::{DriverFiles, Gpu, Kind, NvmlInventory, Roster};
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
+use crate::metrics::Counters;
 use crate::occupants::Occupants;
 use crate::procfs::WatchedProcess;
-use crate::region::{ControlPage, RegionHost};
+use crate::region::{ControlPage, Mounts, RegionHost};
+use crate::service_manager;
 use crate::settings::Settings;
 use crate::watchdog::Progress;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
-use gpool_policy::admission::{Demand, GpuCapacity, Placement, place};
+use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
 use gpool_protocol::{
     Class, ContainerId, ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId,
     LeaseRequest, LeaseState, LeaseView, Mechanism, Priority, format_bytes, format_permille,
 };
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,7 +45,12 @@ const END_PATIENCE: Duration = Duration::from_secs(3);
 /// All leases of this host and everything needed to change them.
 pub struct Leases {
     pub settings: Settings,
-    pub gpus: Vec<Gpu>,
+    /// What can be leased; see [`Leases::gpus`].
+    pub roster: Roster,
+    /// NVML, for who divides GPUs; the sampler asks everything else.
+    pub inventory: Arc<NvmlInventory>,
+    /// Held by who divides GPUs, so that it is one at a time.
+    pub dividing: Mutex<()>,
     pub files: DriverFiles,
     pub gatekeeper: Gatekeeper,
     pub events: Arc<Events>,
@@ -58,6 +67,10 @@ pub struct Leases {
     pub occupants: Occupants,
     pub next_tenant: AtomicU64,
     pub book: Mutex<Book>,
+    /// What is counted for the metrics.
+    pub counters: Counters,
+    /// Who mounts regions.
+    pub mounts: Mounts,
     /// How far the threads have come that nobody waits for.
     pub progress: Progress,
     /// Rung when a lease has ended.
@@ -97,22 +110,27 @@ impl Leases {
         self.settings.current()
     }
 
+    /// What can be leased: boards and MIG instances. An index means the same thing as long as a lease has it.
+    pub fn gpus(&self) -> Arc<Vec<Gpu>> {
+        self.roster.now()
+    }
+
     /// What NVML last said of the memory in use, by GPU.
     pub fn used_bytes(&self) -> Vec<u64> {
         loaded(&self.used_bytes)
     }
 
     /// The GPUs as admission sees them; a place that is kept for `container` counts as free.
-    pub fn capacities(&self, book: &Book, container: Option<&ContainerId>) -> Vec<GpuCapacity> {
-        capacities(&self.gpus, &loaded(&self.foreign_bytes), &self.outside(book), book, container)
+    pub fn capacities(&self, gpus: &[Gpu], book: &Book, container: Option<&ContainerId>) -> Vec<GpuCapacity> {
+        capacities(gpus, &loaded(&self.foreign_bytes), &self.outside(gpus, book), book, container)
     }
 
     /// Processes on GPUs of which nobody has a lease: of the others it is known who is there.
-    fn outside(&self, book: &Book) -> Vec<u32> {
+    fn outside(&self, gpus: &[Gpu], book: &Book) -> Vec<u32> {
         let is_leased = |gpu: usize| book.leases.values().any(|lease| lease.gpus().any(|its| its == gpu));
         let is_alive = |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists();
         let count = |gpu: usize| if is_leased(gpu) { 0 } else { self.occupants.living(gpu, is_alive) };
-        (0..self.gpus.len()).map(count).collect()
+        (0..gpus.len()).map(count).collect()
     }
 
     /// Grants a lease, or refuses with the cause and the next step.
@@ -122,6 +140,7 @@ impl Leases {
     pub fn grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
         let outcome = self.try_grant(asked, requester, uid);
         if let Err(error) = &outcome {
+            self.counters.note_refusal(error.code);
             let about = About { container_id: Some(asked.container_id.clone()), uid: Some(uid), lease_id: None };
             self.events.note(
                 EventKind::LeaseRefused,
@@ -139,12 +158,19 @@ impl Leases {
         let is_kept = |held: &Held| held.record.container_id == asked.container_id && held.record.owner_uid == uid;
         let kept = book.held.iter().position(is_kept);
         let home = kept.map(|index| book.held[index].gpus.clone());
-        let capacities = self.capacities(&book, kept.map(|_| &asked.container_id));
-        let mechanism = self.mechanism_for(asked, &book, &capacities)?;
+        let gpus = self.gpus();
+        let capacities = self.capacities(&gpus, &book, kept.map(|_| &asked.container_id));
+        let served = self.mechanism_for(asked, &book, &gpus, &capacities)?;
+        let mechanism = served.mechanism;
         let demand = demand_of(&asked.request, mechanism);
-        let placed = home.and_then(|home| at_home(&capacities, &home, &demand));
-        let placed = placed.map_or_else(|| place(&capacities, &demand).map_err(|refusal| worded(&refusal)), Ok)?;
-        let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| self.gpus[*gpu].uuid.clone()).collect();
+        let open = open_for(&served, &gpus, &book)?;
+        // A restarted container comes back to its own GPUs if it still fits there.
+        let home = home.filter(|home| home.iter().all(|gpu| open.contains(gpu)));
+        let placed = home.and_then(|home| place_among(&capacities, &home, &demand).ok());
+        let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
+        let placed = placed.map_err(|refusal| worded(&refusal))?;
+        let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| gpus[*gpu].uuid.clone()).collect();
+        let instance = placed.indices.first().and_then(|gpu| gpus[*gpu].instance());
         let record = Record {
             boot_id: self.boot_id.clone(),
             lease_id: LeaseId(ulid::Ulid::generate().to_string()),
@@ -153,10 +179,11 @@ impl Leases {
             gpu_uuids: if uuids.len() > 1 { uuids } else { Vec::new() },
             fraction_permille: match mechanism {
                 Mechanism::Slice => asked.request.fraction_permille,
-                Mechanism::Exclusive => 1000,
+                Mechanism::Exclusive | Mechanism::Mig => 1000,
                 Mechanism::TimeSlice => 0,
             },
             mechanism,
+            mig_profile: instance.map(|instance| instance.profile.clone()),
             limit_permille: asked.request.limit_permille.filter(|_| mechanism.has_shims()),
             class: asked.request.class,
             priority: asked.request.priority,
@@ -164,6 +191,7 @@ impl Leases {
             unenforced: asked.unenforced,
             starts_once: asked.starts_once,
             paused: false,
+            revocation: None,
             memory_cap_bytes: placed.memory_bytes,
             highest_cap_bytes: Some(placed.memory_bytes),
             owner_uid: uid,
@@ -228,11 +256,12 @@ impl Leases {
         let region_dir = region_dir_of(run_dir, &record.lease_id);
         let lease_id = record.lease_id.clone();
         let undo = |error: ErrorBody| {
-            RegionHost::remove(&region_dir);
+            RegionHost::remove(&self.mounts, &region_dir);
             Record::remove(run_dir, &lease_id);
             error
         };
-        let its: Vec<&Gpu> = gpus.iter().map(|gpu| &self.gpus[*gpu]).collect();
+        let all = self.gpus();
+        let its: Vec<&Gpu> = gpus.iter().map(|gpu| &all[*gpu]).collect();
         let no_driver = |cause| failed("the driver cannot be brought into the container", cause);
         let (edits, record) = if record.mechanism.has_shims() {
             let made = edits(&configuration, &self.files, &its, &lease_id, &region_dir);
@@ -255,7 +284,7 @@ impl Leases {
             fail_open: class_policy(&configuration, record.class).fail_open,
             gpu_uuids: record.gpus(),
         };
-        let region = RegionHost::create(&region_dir, &page)
+        let region = RegionHost::create(&self.mounts, &region_dir, &page)
             .map_err(|cause| undo(failed("the lease's region cannot be made", cause)))?;
         let debt_ns = book.debts.owed_ns(&record, clock::now_ns());
         if book.debts.hand_over(&record) {
@@ -297,7 +326,7 @@ impl Leases {
         let gpus = accounts.iter().map(|account| account.gpu).collect();
         let share = share_of(&self.configuration(), &record);
         self.gatekeeper.order(Order::Join { tenant, gpus, region: region.clone(), share, debt_ns });
-        if record.paused {
+        if record.paused || record.revocation.is_some() {
             self.gatekeeper.order(Order::Pause { tenant });
         }
         let lease = Lease {
@@ -350,6 +379,7 @@ impl Leases {
                 "create the container anew; a bundle that was used before keeps the mark of its old lease",
             ));
         }
+        let is_first = lease.record.init.is_none();
         lease.record.init = Some(init.name);
         lease.record.cgroup = cgroup;
         lease.init = Some(init);
@@ -358,6 +388,10 @@ impl Leases {
         lease.abandoned = None;
         let written = lease.record.write(&self.configuration().paths.run_dir);
         written.map_err(|cause| failed("the lease cannot be written down", cause))?;
+        // Behind the record, without which nobody would know what it is.
+        if let Some(init) = lease.init.as_ref().filter(|_| is_first) {
+            service_manager::keep(&lease.record.lease_id, init.pidfd.as_fd());
+        }
         let message = format!("bound {} to process {init_pid}", lease.record.container_id.short());
         self.events.note(EventKind::LeaseBound, about(&lease.record, None), message);
         let view = lease.view();
@@ -370,19 +404,23 @@ impl Leases {
     pub fn end(&self, book: &mut Book, id: &LeaseId, cause: &str) {
         let Some(lease) = book.leases.remove(id) else { return };
         let now_ns = clock::now_ns();
-        let debts = self.gatekeeper.leave(lease.tenant);
+        let (debts, gpus) = (self.gatekeeper.leave(lease.tenant), self.gpus());
         for (gpu, debt_ns) in &debts {
-            book.debts.keep(&lease.record, &self.gpus[*gpu].uuid, *debt_ns, now_ns);
+            book.debts.keep(&lease.record, &gpus[*gpu].uuid, *debt_ns, now_ns);
         }
         if debts.iter().any(|(_, debt_ns)| *debt_ns > 0) {
             self.write_debts(book);
         }
-        RegionHost::remove(lease.region.dir());
+        RegionHost::remove(&self.mounts, lease.region.dir());
         Record::remove(&self.configuration().paths.run_dir, id);
+        if lease.record.init.is_some() {
+            service_manager::forget(id);
+        }
         let message = format!("ended {}: {cause}", lease.record.container_id.short());
         self.events.note(EventKind::LeaseEnded, about(&lease.record, None), message);
         let hold = Duration::from_millis(self.configuration().lease.hold_ms);
-        if lease.record.init.is_some() && !lease.record.starts_once && !hold.is_zero() {
+        let may_come_back = !lease.record.starts_once && lease.record.revocation.is_none();
+        if lease.record.init.is_some() && may_come_back && !hold.is_zero() {
             let gpus = lease.gpus().collect();
             book.held.push(Held { record: lease.record, gpus, until: Instant::now() + hold });
         }
@@ -390,11 +428,28 @@ impl Leases {
     }
 }
 
-/// A restarted container comes back to its own GPUs if it still fits there.
-fn at_home(capacities: &[GpuCapacity], home: &[usize], demand: &Demand) -> Option<Placement> {
-    let there: Vec<GpuCapacity> = home.iter().map(|gpu| capacities[*gpu].clone()).collect();
-    let placed = place(&there, demand).ok()?;
-    Some(Placement { indices: placed.indices.iter().map(|index| home[*index]).collect(), ..placed })
+/// The GPUs that a lease may be on: its instance, or all that are whole and not about to be divided.
+fn open_for(served: &Served, gpus: &[Gpu], book: &Book) -> Result<Vec<usize>, ErrorBody> {
+    if let Some(instance) = served.instance {
+        return Ok(vec![instance]);
+    }
+    let is_open = |gpu: &Gpu| gpu.kind == Kind::Whole && !book.is_closed(&gpu.uuid);
+    let open: Vec<usize> = (0..gpus.len()).filter(|index| is_open(&gpus[*index])).collect();
+    if open.is_empty() && !gpus.is_empty() {
+        return Err(ErrorBody::new(
+            ErrorCode::NoMechanism,
+            "every GPU of this host is divided with MIG, or about to be",
+            "ask for mode=mig with mig-profile, one of those that gpool mig show has; or turn MIG off on a GPU",
+        ));
+    }
+    Ok(open)
+}
+
+/// Places a lease on some of these GPUs.
+fn place_among(capacities: &[GpuCapacity], among: &[usize], demand: &Demand) -> Result<Placement, Refusal> {
+    let there: Vec<GpuCapacity> = among.iter().map(|gpu| capacities[*gpu].clone()).collect();
+    let placed = place(&there, demand)?;
+    Ok(Placement { indices: placed.indices.iter().map(|index| among[*index]).collect(), ..placed })
 }
 
 /// The share that a record holds, in words: what is as usual is not said.
@@ -404,6 +459,9 @@ pub fn described(record: &Record) -> String {
         Mechanism::Slice => {}
         Mechanism::Exclusive => return format!("all of {}", its.join(", ")),
         Mechanism::TimeSlice => return format!("time slices of the driver on {}", its.join(", ")),
+        Mechanism::Mig => {
+            return format!("the MIG instance {} ({})", its.join(", "), record.mig_profile.as_deref().unwrap_or("?"));
+        }
     }
     let mut text = match record.gpus() {
         [one] => format!("{} of {one}", format_permille(record.fraction_permille.into())),

@@ -2,12 +2,13 @@
 
 use super::book::Book;
 use super::grant::Leases;
-use crate::device::Gpu;
+use crate::device::{Gpu, Kind};
 use gpool_policy::admission::{GpuCapacity, Use};
 use gpool_policy::mechanism::{
-    Ask, Fact, Gpu as PlannedGpu, Host, Isolation as AskedIsolation, Mechanism as Chosen, MigState, Workload, choose,
+    Ask, Fact, Gpu as PlannedGpu, Host, Isolation as AskedIsolation, Mechanism as Chosen, MigInstance, MigState,
+    Mode as AskedMode, Place, Workload, choose,
 };
-use gpool_policy::mig::Model;
+use gpool_policy::mig::{Instance, Model, Placement};
 use gpool_protocol::{Class, ErrorBody, ErrorCode, Isolation, LeaseRequest, Mechanism, MemoryCap, Mode};
 use std::collections::BTreeSet;
 
@@ -21,8 +22,28 @@ impl Leases {
         &self,
         asked: &LeaseRequest,
         book: &Book,
+        gpus: &[Gpu],
         capacities: &[GpuCapacity],
-    ) -> Result<Mechanism, ErrorBody> {
+    ) -> Result<Served, ErrorBody> {
+        let request = &asked.request;
+        if !matches!(request.mode, Mode::Auto | Mode::Mig) {
+            return Ok(Served { mechanism: self.named_mechanism(asked)?, instance: None });
+        }
+        let (mechanism, place) = by_table(&ask_of(asked), &self.described(book, gpus, capacities))?;
+        let instance = match place {
+            Place::Instance { gpu, profile, placement } => Some((gpu, profile, placement)),
+            Place::Gpus(_) | Place::NewInstance { .. } => None,
+        };
+        let is_it = |gpu: &Gpu, key: &str, start: u8| {
+            gpu.instance().is_some_and(|instance| instance.board.0 == key && instance.start == start)
+        };
+        let instance =
+            instance.and_then(|(key, _, placement)| gpus.iter().position(|gpu| is_it(gpu, &key, placement.start)));
+        Ok(Served { mechanism, instance })
+    }
+
+    /// The mechanism that a request names.
+    fn named_mechanism(&self, asked: &LeaseRequest) -> Result<Mechanism, ErrorBody> {
         let request = &asked.request;
         match request.mode {
             Mode::Slice if request.isolation.is_none_or(|isolation| isolation <= Isolation::Software) => {
@@ -43,24 +64,64 @@ impl Leases {
                 "mode=timeslice is not allowed on this host: nothing bounds who has it",
                 "ask for mode=slice with a fraction, or let [policy] timeslice in config.toml be true",
             )),
-            Mode::Auto => by_table(&ask_of(asked), &self.described(book, capacities)),
+            Mode::Auto | Mode::Mig => Ok(Mechanism::Mig),
         }
     }
 
     /// This host as the table sees it.
-    fn described(&self, book: &Book, capacities: &[GpuCapacity]) -> Host {
+    fn described(&self, book: &Book, gpus: &[Gpu], capacities: &[GpuCapacity]) -> Host {
         let teams = |index: usize| -> BTreeSet<String> {
             let leases = book.leases.values().filter(|lease| lease.gpus().any(|gpu| gpu == index));
+            let leases = leases.filter(|lease| !lease.record.has_no_share());
             leases.filter_map(|lease| lease.record.team.clone()).collect()
         };
-        let both = self.gpus.iter().zip(capacities).enumerate();
-        let gpus = both.map(|(index, (own, capacity))| planned(own, capacity, teams(index))).collect();
-        let is_vgpu_guest = self.gpus.iter().any(|gpu| gpu.is_virtual);
-        Host { has_mps: false, is_vgpu_guest, ..Host::with(gpus) }
+        // One that is about to be divided takes nobody in.
+        let is_board = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided) && !book.is_closed(&gpu.uuid);
+        let boards = gpus.iter().zip(capacities).enumerate().filter(|(_, (own, _))| is_board(own));
+        let board = |(index, (own, capacity)): (usize, (&Gpu, &GpuCapacity))| {
+            let of_driver = self.inventory.boards().get(&own.index).map(|board| board.model);
+            let model = of_driver.or_else(|| Model::of_product(&own.name, own.memory_total_bytes));
+            let mut planned = planned(own, capacity, teams(index));
+            planned.mig = model.map(|model| divided(own, model, gpus, capacities)).unwrap_or_default();
+            planned.model = model;
+            planned
+        };
+        let boards = boards.map(board).collect();
+        let is_vgpu_guest = gpus.iter().any(|gpu| gpu.is_virtual);
+        Host { has_mps: false, is_vgpu_guest, ..Host::with(boards) }
     }
 }
 
-/// A GPU as the table sees it. Of MIG nothing is known.
+/// What serves a request.
+pub struct Served {
+    /// How.
+    pub mechanism: Mechanism,
+    /// The MIG instance, if it is one: its place among all GPUs.
+    pub instance: Option<usize>,
+}
+
+/// What a board is divided into, as the table sees it. Instances of profiles that its driver does not name are left out.
+fn divided(own: &Gpu, model: &'static Model, gpus: &[Gpu], capacities: &[GpuCapacity]) -> MigState {
+    let instance = |(gpu, capacity): (&Gpu, &GpuCapacity)| {
+        let its = gpu.instance().filter(|its| its.board == own.uuid)?;
+        let placement = Placement { start: its.start, size: its.size };
+        let users = capacity.users;
+        let leases = users.sliced + users.whole + users.time_sliced + users.outside;
+        Some(MigInstance {
+            instance: Instance { placement, profile: model.profile(&its.profile)? },
+            share_free_permille: capacity.share_free_permille(),
+            team: None,
+            leases: u16::try_from(leases).unwrap_or(u16::MAX),
+        })
+    };
+    MigState {
+        is_on: own.kind == Kind::Divided,
+        owner: crate::mig::owner(),
+        instances: gpus.iter().zip(capacities).filter_map(instance).collect(),
+    }
+}
+
+/// A whole GPU as the table sees it.
 fn planned(own: &Gpu, capacity: &GpuCapacity, teams: BTreeSet<String>) -> PlannedGpu {
     let users = capacity.users;
     // Who is in the way of a whole GPU counts as a lease on it, whoever that is.
@@ -82,12 +143,13 @@ fn planned(own: &Gpu, capacity: &GpuCapacity, teams: BTreeSet<String>) -> Planne
     }
 }
 
-fn by_table(ask: &Ask, host: &Host) -> Result<Mechanism, ErrorBody> {
+fn by_table(ask: &Ask, host: &Host) -> Result<(Mechanism, Place), ErrorBody> {
     let decision = choose(ask, host);
-    match decision.choice.as_ref().map(|choice| choice.mechanism) {
-        Some(Chosen::Slices) => Ok(Mechanism::Slice),
-        Some(Chosen::Exclusive) => Ok(Mechanism::Exclusive),
-        Some(other) => Err(ErrorBody::new(
+    match decision.choice.as_ref().map(|choice| (choice.mechanism, choice.place.clone())) {
+        Some((Chosen::Slices, place)) => Ok((Mechanism::Slice, place)),
+        Some((Chosen::Exclusive, place)) => Ok((Mechanism::Exclusive, place)),
+        Some((Chosen::Mig, place @ Place::Instance { .. })) => Ok((Mechanism::Mig, place)),
+        Some((other, _)) => Err(ErrorBody::new(
             ErrorCode::RequestFeatureMissing,
             format!("{other} would serve this request, which this version does not do"),
             "ask for mode=exclusive or mode=slice",
@@ -103,6 +165,8 @@ fn by_table(ask: &Ask, host: &Host) -> Result<Mechanism, ErrorBody> {
 fn ask_of(asked: &LeaseRequest) -> Ask {
     let request = &asked.request;
     Ask {
+        mode: if request.mode == Mode::Mig { AskedMode::Mig } else { AskedMode::Auto },
+        profile: request.mig_profile.clone(),
         limit_permille: request.limit_permille,
         memory_bytes: match request.memory {
             Some(MemoryCap::Bytes(bytes)) => Some(bytes),
@@ -124,7 +188,8 @@ fn ask_of(asked: &LeaseRequest) -> Ask {
             Class::Train => Workload::Train,
         },
         facts: if asked.unenforced { [Fact::Privileged].into() } else { BTreeSet::new() },
-        ..Ask::of(request.fraction_permille)
+        // Of an instance perhaps only the profile or the memory matters.
+        ..Ask::of(request.fraction_permille.max(1))
     }
 }
 
@@ -161,6 +226,7 @@ mod tests {
             memory_total_bytes: 80 << 30,
             driver_version: "1".into(),
             is_virtual: false,
+            kind: Kind::Whole,
         };
         let capacity = |users| GpuCapacity {
             key: "GPU-1".into(),
@@ -182,8 +248,68 @@ mod tests {
     }
 
     #[test]
+    fn an_instance_is_found_by_its_profile_or_its_size_and_auto_takes_it_for_hardware() {
+        let board = |kind| Gpu {
+            index: 0,
+            uuid: gpool_protocol::GpuUuid("GPU-1".into()),
+            name: "NVIDIA A100-SXM4-80GB".into(),
+            minor: 0,
+            memory_total_bytes: 80 << 30,
+            driver_version: "1".into(),
+            is_virtual: false,
+            kind,
+        };
+        let instance = |uuid: &str, profile: &str, start, size| Gpu {
+            uuid: gpool_protocol::GpuUuid(uuid.into()),
+            ..board(Kind::Instance(crate::device::MigInstance {
+                board: gpool_protocol::GpuUuid("GPU-1".into()),
+                profile: profile.into(),
+                gpu_instance: 0,
+                compute_instance: 0,
+                start,
+                size,
+            }))
+        };
+        let gpus = [board(Kind::Divided), instance("MIG-a", "3g.40gb", 4, 4), instance("MIG-b", "1g.10gb", 3, 1)];
+        let capacity = |gpu: &Gpu, whole| GpuCapacity {
+            key: gpu.uuid.0.clone(),
+            memory_total_bytes: 80 << 30,
+            memory_foreign_bytes: 0,
+            fraction_leased_permille: 0,
+            memory_leased_bytes: 0,
+            users: Users { whole, ..Users::default() },
+        };
+        let of = |request: &str, taken: [u32; 2]| {
+            let capacities = [capacity(&gpus[0], 0), capacity(&gpus[1], taken[0]), capacity(&gpus[2], taken[1])];
+            let model = Model::named("A100-80GB").unwrap();
+            let mut planned = planned(&gpus[0], &capacities[0], BTreeSet::new());
+            planned.mig = divided(&gpus[0], model, &gpus, &capacities);
+            by_table(&ask_of(&asked(request)), &Host { has_mps: false, ..Host::with(vec![planned]) })
+        };
+        let start = |place: Place| match place {
+            Place::Instance { placement, .. } => placement.start,
+            other => panic!("{other:?}"),
+        };
+        let named = r#"{"fraction_permille":0,"mode":"mig","mig_profile":"1g.10gb"}"#;
+        let sized = r#"{"fraction_permille":0,"mode":"mig","memory":{"bytes":21474836480}}"#;
+        let strict = r#"{"fraction_permille":100,"mode":"auto","isolation":"hardware"}"#;
+        for (request, wanted) in [(named, 3), (sized, 4), (strict, 3)] {
+            let (mechanism, place) = of(request, [0, 0]).unwrap();
+            assert_eq!((mechanism, start(place)), (Mechanism::Mig, wanted), "{request}");
+        }
+        assert_eq!(start(of(strict, [0, 1]).unwrap().1), 4, "a larger one where the small one is taken");
+        let error = of(named, [0, 1]).unwrap_err();
+        assert!(
+            error.code == ErrorCode::NoMechanism && error.message.contains("no free instance of 1g.10gb"),
+            "{error}"
+        );
+        let slices = of(r#"{"fraction_permille":300,"mode":"auto"}"#, [0, 0]).unwrap_err();
+        assert!(slices.message.contains("divided with MIG"), "{slices}");
+    }
+
+    #[test]
     fn auto_gives_a_share_or_a_whole_gpu_and_says_why_neither() {
-        let of = |request: &str, leases| by_table(&ask_of(&asked(request)), &host(leases));
+        let of = |request: &str, leases| by_table(&ask_of(&asked(request)), &host(leases)).map(|(chosen, _)| chosen);
         let share = r#"{"fraction_permille":300,"mode":"auto"}"#;
         let strict = r#"{"fraction_permille":300,"mode":"auto","isolation":"hardware"}"#;
         assert_eq!(of(share, 1), Ok(Mechanism::Slice));
@@ -194,6 +320,6 @@ mod tests {
         assert!(error.message.contains("GPU-1 has 1 lease") && error.message.contains("no MIG"), "{error}");
         let mut privileged = asked(share);
         privileged.unenforced = true;
-        assert_eq!(by_table(&ask_of(&privileged), &host(0)), Ok(Mechanism::Exclusive));
+        assert_eq!(by_table(&ask_of(&privileged), &host(0)).map(|(chosen, _)| chosen), Ok(Mechanism::Exclusive));
     }
 }

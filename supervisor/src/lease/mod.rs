@@ -17,9 +17,9 @@ mod refusal;
 mod takeover;
 mod view;
 
-pub use book::{Dead, Figures, Holding, Lease, Process};
+pub use book::{Book, Dead, Figures, Holding, Lease, Process};
 pub use entitlement::{class_policy, share_of};
-pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about};
+pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about, failed};
 pub use members::{Members, members};
-pub use record::prepare;
+pub use record::{Record, RevocationRecord, prepare};
 pub use takeover::{take_over, take_over_stranded};

@@ -4,6 +4,7 @@
 use crate::procfs::ProcessName;
 use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Mechanism, Priority, ShimView};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -47,6 +48,17 @@ pub struct GpuStanding {
     pub debt_ns: u64,
 }
 
+/// The GPUs of a lease were taken from its container, which runs on without them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevocationRecord {
+    /// Major and minor numbers of the nodes.
+    pub devices: BTreeSet<(u32, u32)>,
+    /// Whether the container's cgroup may not open them any more.
+    pub is_denied: bool,
+    /// Whether nothing of the container is left on them, so that others may have its share.
+    pub is_settled: bool,
+}
+
 /// What a lease has had and owes at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandingRecord {
@@ -75,6 +87,9 @@ pub struct Record {
     /// How it has that.
     #[serde(default)]
     pub mechanism: Mechanism,
+    /// The profile of its MIG instance, whose UUID `gpu_uuid` is.
+    #[serde(default)]
+    pub mig_profile: Option<String>,
     /// Its ceiling on each GPU.
     #[serde(default)]
     pub limit_permille: Option<u16>,
@@ -96,6 +111,9 @@ pub struct Record {
     /// Whether its gate is kept closed.
     #[serde(default)]
     pub paused: bool,
+    /// How far the taking of its GPUs has come, if they were taken from it.
+    #[serde(default)]
+    pub revocation: Option<RevocationRecord>,
     /// Its memory cap on each GPU.
     pub memory_cap_bytes: u64,
     /// The highest cap that it has ever had. None from a supervisor that did not write it down.
@@ -130,7 +148,7 @@ impl Record {
     /// counts as NVML shows it.
     pub fn promised_bytes(&self) -> u64 {
         match self.mechanism {
-            Mechanism::Slice | Mechanism::Exclusive => self.memory_cap_bytes,
+            Mechanism::Slice | Mechanism::Exclusive | Mechanism::Mig => self.memory_cap_bytes,
             Mechanism::TimeSlice => 0,
         }
     }
@@ -181,6 +199,19 @@ impl Record {
     /// Its GPUs, in the order in which the container sees them.
     pub fn gpus(&self) -> &[GpuUuid] {
         if self.gpu_uuids.is_empty() { std::slice::from_ref(&self.gpu_uuid) } else { &self.gpu_uuids }
+    }
+
+    /// Whether its GPUs were taken from it and nothing of it is left there: nobody need make room for it.
+    pub fn has_no_share(&self) -> bool {
+        self.revocation.as_ref().is_some_and(|revocation| revocation.is_settled)
+    }
+
+    /// From now on it holds nothing of the GPUs that were taken from it.
+    pub fn give_share_up(&mut self) {
+        (self.fraction_permille, self.limit_permille, self.memory_cap_bytes) = (0, None, 0);
+        if let Some(revocation) = &mut self.revocation {
+            revocation.is_settled = true;
+        }
     }
 
     /// Writes the record so that it is either the old one or the new one, whatever happens.
@@ -236,6 +267,7 @@ mod tests {
         assert_eq!((record.limit_permille, record.class, record.priority), (None, Class::Batch, Priority::Guaranteed));
         assert_eq!(record.highest_cap_bytes, None);
         assert!(record.shims.is_empty() && record.uncounted_calls == 0 && record.mechanism == Mechanism::Slice);
+        assert!(record.revocation.is_none() && !record.has_no_share());
         assert!(!record.paused && !record.unenforced && record.standing.is_none() && record.processes.is_empty());
     }
 
@@ -247,6 +279,8 @@ mod tests {
         record.gpu_uuids = vec![GpuUuid("GPU-1".into()), GpuUuid("GPU-2".into())];
         record.class = Class::Latency;
         record.standing = Some(StandingRecord { at_ns: 5, gpus: vec![GpuStanding { charged_ns: 6, debt_ns: 7 }; 2] });
+        let devices = BTreeSet::from([(195, 0)]);
+        record.revocation = Some(RevocationRecord { devices, is_denied: true, is_settled: false });
         record.write(run_dir.path()).unwrap();
         let rubbish = run_dir.path().join(LEASES_DIR).join("02");
         fs::create_dir(&rubbish).unwrap();

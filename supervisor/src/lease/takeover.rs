@@ -10,7 +10,10 @@ use crate::clock;
 use crate::gatekeeper::Order;
 use crate::procfs::WatchedProcess;
 use crate::region::RegionHost;
-use gpool_protocol::{EventKind, GpuUuid, LeaseState};
+use crate::service_manager;
+use gpool_protocol::{EventKind, GpuUuid, LeaseId, LeaseState};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,8 +26,36 @@ pub fn take_over(leases: &Leases) {
     for error in errors {
         eprintln!("gpool-supervisor: passed over a lease that cannot be read: {error}");
     }
+    let (kept, unused) = matched(&records, service_manager::kept());
+    leases.book().kept_inits = kept;
+    unused.iter().for_each(service_manager::forget);
     records.into_iter().for_each(|record| take_over_or_strand(leases, record));
     leases.files.remove_unused_shims(leases.book().builds());
+}
+
+/// Matches the descriptors that were kept with the inits of leases, and names those that belong to none: of leases that
+/// ended meanwhile, of one that was never written down as bound, or of another process than that.
+fn matched(records: &[Record], kept: Vec<(LeaseId, OwnedFd)>) -> (BTreeMap<LeaseId, WatchedProcess>, Vec<LeaseId>) {
+    let (mut inits, mut unused) = (BTreeMap::new(), Vec::new());
+    for (id, pidfd) in kept {
+        let name = records.iter().find(|record| record.lease_id == id).and_then(|record| record.init);
+        match name.and_then(|name| WatchedProcess::adopt(name, pidfd)) {
+            Some(init) => drop(inits.insert(id, init)),
+            None => unused.push(id),
+        }
+    }
+    (inits, unused)
+}
+
+/// The init of a lease if it lives: by the pidfd that was kept of it, which no other process can have, or else by pid and
+/// start time.
+fn living_init(leases: &Leases, record: &Record) -> Option<WatchedProcess> {
+    let name = record.init?;
+    let kept = leases.book().kept_inits.get(&record.lease_id).map(WatchedProcess::try_clone);
+    match kept {
+        Some(Ok(init)) => Some(init).filter(|init| !init.has_ended()),
+        Some(Err(_)) | None => WatchedProcess::reopen(name).ok(),
+    }
 }
 
 /// Tries again with the leases that could not be taken over though their containers run.
@@ -40,7 +71,7 @@ fn take_over_or_strand(leases: &Leases, record: Record) {
     let Err(cause) = take_over_one(leases, record.clone()) else { return };
     let id = &record.lease_id;
     let same_boot = record.boot_id == leases.boot_id;
-    let init_lives = record.init.is_some_and(|name| WatchedProcess::reopen(name).is_ok());
+    let init_lives = living_init(leases, &record).is_some();
     let others_live = record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
     if same_boot && (init_lives || others_live) {
         eprintln!("gpool-supervisor: lease {id} cannot be taken over yet: {cause}");
@@ -48,25 +79,29 @@ fn take_over_or_strand(leases: &Leases, record: Record) {
         return;
     }
     eprintln!("gpool-supervisor: lease {id} is over: {cause}");
-    RegionHost::remove(&region_dir_of(run_dir, id));
+    RegionHost::remove(&leases.mounts, &region_dir_of(run_dir, id));
     Record::remove(run_dir, id);
+    leases.book().kept_inits.remove(id);
+    service_manager::forget(id);
 }
 
 fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     if record.boot_id != leases.boot_id {
         return Err("it is of another boot".into());
     }
+    let all = leases.gpus();
     let place = |uuid: &GpuUuid| {
-        let found = leases.gpus.iter().position(|gpu| gpu.uuid == *uuid);
+        let found = all.iter().position(|gpu| gpu.uuid == *uuid);
         found.ok_or_else(|| format!("its GPU {uuid} is gone"))
     };
     let gpus = record.gpus().iter().map(place).collect::<Result<Vec<usize>, String>>()?;
-    let init = record.init.and_then(|name| WatchedProcess::reopen(name).ok());
+    let init = living_init(leases, &record);
     let requester =
         record.requester.filter(|_| record.init.is_none()).and_then(|name| WatchedProcess::reopen(name).ok());
     // Its init has ended, but others of its cgroup may hold the GPU still.
     let lingers = record.init.is_some() && record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
     let state = match (&init, &requester) {
+        (Some(_), _) if record.revocation.is_some() => LeaseState::Revoked,
         (Some(_), _) => LeaseState::Active,
         (None, Some(_)) => LeaseState::Pending,
         (None, None) if lingers => LeaseState::Ending,
@@ -82,7 +117,8 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     region.control().memory_cap_bytes.store(record.memory_cap_bytes, Ordering::Relaxed);
     region.control().context_bytes.store(leases.context_bytes_of(&gpus), Ordering::Relaxed);
     // The configuration may have changed since.
-    region.set_fail_open(class_policy(&leases.configuration(), record.class).fail_open);
+    let is_revoked = record.revocation.is_some();
+    region.set_fail_open(class_policy(&leases.configuration(), record.class).fail_open && !is_revoked);
     region.set_fraction(record.fraction_permille);
     let known = record.processes.clone();
     let debt_ns = debt_of(record.standing.as_ref(), clock::now_ns());
@@ -93,8 +129,12 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     let short = record.container_id.short().to_owned();
     let entry = Entry { record, accounts, region: region.clone(), requester, debt_ns, state };
     let tenant = leases.enter(&mut book, entry);
+    let was_kept = book.kept_inits.remove(&id).is_some();
     let lease = book.leases.get_mut(&id).expect("entered above");
     lease.init = init;
+    if let Some(init) = lease.init.as_ref().filter(|_| !was_kept) {
+        service_manager::keep(&id, init.pidfd.as_fd());
+    }
     for process in known {
         match WatchedProcess::reopen(process.process) {
             Ok(watched) => {
@@ -131,6 +171,36 @@ fn debt_of(standing: Option<&StandingRecord>, now_ns: u64) -> u64 {
 mod tests {
     use super::super::record::GpuStanding;
     use super::*;
+    use crate::procfs::ProcessName;
+    use gpool_protocol::HostPid;
+
+    fn record_of(id: &str, init: Option<ProcessName>) -> Record {
+        let record = serde_json::json!({
+            "boot_id": "b", "lease_id": id, "container_id": "c", "gpu_uuid": "GPU-1", "fraction_permille": 300,
+            "memory_cap_bytes": 1, "owner_uid": 0, "created_unix_ms": 1, "init": init,
+        });
+        serde_json::from_value(record).unwrap()
+    }
+
+    #[test]
+    fn a_kept_init_goes_to_its_lease_and_what_is_nobodys_is_named() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let init = WatchedProcess::open(HostPid(child.id())).unwrap();
+        let me = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+        let records =
+            [record_of("bound", Some(init.name)), record_of("pending", None), record_of("other", Some(me.name))];
+        let kept: Vec<(LeaseId, OwnedFd)> = ["bound", "pending", "over", "other"]
+            .map(|id| (LeaseId(id.to_owned()), init.pidfd.try_clone().unwrap()))
+            .into_iter()
+            .collect();
+        let (inits, unused) = matched(&records, kept);
+        assert_eq!(inits.keys().map(|id| id.0.as_str()).collect::<Vec<_>>(), ["bound"]);
+        assert_eq!(unused.iter().map(|id| id.0.as_str()).collect::<Vec<_>>(), ["pending", "over", "other"]);
+        assert!(inits.values().all(|init| !init.has_ended()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(inits.values().all(WatchedProcess::has_ended));
+    }
 
     #[test]
     fn totals_go_on_and_debts_only_for_ten_seconds() {

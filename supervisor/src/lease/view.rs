@@ -3,17 +3,18 @@
 use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
 use super::record::Record;
-use crate::device::Gpu;
+use crate::device::{Gpu, Kind};
 use crate::region::Report;
 use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, LeaseView, Mechanism};
 use std::sync::atomic::Ordering;
 
 /// How strongly a share is enforced. Not at all in a container that is not confined, and not while a process of it
-/// uses a GPU past the shims. Who has whole GPUs has nobody beside it; who is among the driver's time slices no share.
+/// uses a GPU past the shims. Who has whole GPUs or an instance has nobody beside it; who is among the driver's time slices no share.
 fn level_of(record: &Record, bypassing: u32) -> &'static str {
     match (record.unenforced, record.mechanism, bypassing) {
+        _ if record.revocation.is_some() => "none",
         (true, ..) => "unenforced",
-        (false, Mechanism::Exclusive, _) => "hardware",
+        (false, Mechanism::Exclusive | Mechanism::Mig, _) => "hardware",
         (false, Mechanism::TimeSlice, _) => "none",
         (false, Mechanism::Slice, 0) => "co-operative",
         (false, Mechanism::Slice, _) => "bypassed",
@@ -80,6 +81,7 @@ fn view_of_record(record: &Record) -> LeaseView {
         gpus: record.gpus().iter().cloned().map(of_gpu).collect(),
         fraction_permille: record.fraction_permille,
         mechanism: record.mechanism,
+        mig_profile: record.mig_profile.clone(),
         limit_permille: record.limit_permille,
         class: record.class,
         priority: record.priority,
@@ -135,8 +137,14 @@ impl Book {
             memory_used_bytes: used_bytes.get(index).copied().unwrap_or(0),
             memory_leased_bytes: capacity.memory_leased_bytes,
             fraction_leased_permille: capacity.fraction_leased_permille,
-            leases: self.leases.values().filter(|lease| lease.gpus().any(|gpu| gpu == index)).count() as u32,
+            leases: self
+                .leases
+                .values()
+                .filter(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
+                .count() as u32,
+            divided: gpu.kind == Kind::Divided,
         };
-        gpus.iter().zip(capacities).enumerate().map(view).collect()
+        let is_there = |(_, (gpu, _)): &(usize, (&Gpu, _))| gpu.kind != Kind::Gone;
+        gpus.iter().zip(capacities).enumerate().filter(is_there).map(view).collect()
     }
 }

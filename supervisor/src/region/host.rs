@@ -1,15 +1,15 @@
 //! Making, finding and removing a region, and writing its control page.
 
 use super::futex;
+use super::mounts::Mounts;
 use crate::clock;
 use gpool_protocol::GpuUuid;
 use gpool_shared_region::{
     BELL_FILE, CONTROL_BYTES, CONTROL_FILE, Control, GPUS, GateWord, MAGIC, OLDEST_VERSION, REPORT_BYTES, REPORT_FILE,
-    SLOT_BYTES, VERSION,
+    SLOT_BYTES, SLOTS, VERSION,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::mount::{MountFlags, UnmountFlags};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
@@ -20,8 +20,6 @@ use std::sync::atomic::Ordering;
 /// threads at the gate, waits and launches.
 const DEMAND: [std::ops::Range<usize>; 5] = [24..40, 44..48, 64..80, 84..88, 96..112];
 
-/// Size of a region's tmpfs: what a tenant grows stops here.
-const TMPFS_OPTIONS: &std::ffi::CStr = c"size=262144,nr_inodes=8,mode=0755";
 /// GPU time that one burst should hold.
 const BURST_NS: u64 = 1_000_000;
 /// Estimated unfinished work that a process may have on the device: as much as a thread that wakes up late, at the 99th
@@ -37,7 +35,8 @@ pub struct RegionError {
     cause: String,
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> RegionError {
+/// `action` on `path` has failed.
+pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> RegionError {
     let path = path.display().to_string();
     move |cause| RegionError { action, path, cause: cause.to_string() }
 }
@@ -74,11 +73,9 @@ impl RegionHost {
     ///
     /// # Errors
     /// Names the path that could not be made. What was made is removed again.
-    pub fn create(dir: &Path, page: &ControlPage<'_>) -> Result<Self, RegionError> {
+    pub fn create(mounts: &Mounts, dir: &Path, page: &ControlPage<'_>) -> Result<Self, RegionError> {
         std::fs::create_dir_all(dir).map_err(failed("cannot make", dir))?;
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        rustix::mount::mount("gpool", dir, "tmpfs", flags, TMPFS_OPTIONS)
-            .map_err(|cause| failed("cannot mount a tmpfs on", dir)(cause.into()))?;
+        mounts.mount(dir)?;
         let made = Self::make_files(dir).and_then(|()| Self::open(dir));
         match made {
             Ok(region) => {
@@ -86,7 +83,7 @@ impl RegionHost {
                 Ok(region)
             }
             Err(error) => {
-                Self::remove(dir);
+                Self::remove(mounts, dir);
                 Err(error)
             }
         }
@@ -220,9 +217,11 @@ impl RegionHost {
         self.control().close_gate()
     }
 
-    /// Reads the first `slots` slots into `buffer`; returns how many bytes there were. A tenant may have cut the file.
+    /// Reads the first `slots` slots into `buffer`, and what is behind them if these are all; returns how many bytes there
+    /// were. A tenant may have cut the file.
     pub fn read_report(&self, buffer: &mut [u8], slots: usize) -> usize {
-        let end = (slots * SLOT_BYTES).min(buffer.len());
+        let end = if slots < SLOTS { slots * SLOT_BYTES } else { REPORT_BYTES };
+        let end = end.min(buffer.len());
         self.report.read_at(&mut buffer[..end], 0).unwrap_or(0)
     }
 
@@ -255,9 +254,9 @@ impl RegionHost {
     }
 
     /// Takes the files away. Containers that still run keep their own mounts of them.
-    pub fn remove(dir: &Path) {
-        // A region that was never mounted, or is gone, is as removed as can be.
-        let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
+    pub fn remove(mounts: &Mounts, dir: &Path) {
+        mounts.unmount(dir);
+        // A region that is gone is as removed as can be.
         let _ = std::fs::remove_dir(dir);
     }
 }

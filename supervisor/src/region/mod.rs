@@ -2,7 +2,11 @@
 
 mod futex;
 mod host;
+mod mounter;
+mod mounts;
 mod report;
 
 pub use host::{ControlPage, RegionHost};
+pub use mounter::serve as mount_for_others;
+pub use mounts::Mounts;
 pub use report::Report;

@@ -1,7 +1,7 @@
 //! A copy of a report, slot by slot.
 
 use super::RegionHost;
-use gpool_shared_region::{REPORT_BYTES, SLOT_BYTES, SLOTS, SlotSnapshot};
+use gpool_shared_region::{PiecesSnapshot, REPORT_BYTES, SLOT_BYTES, SLOTS, SlotSnapshot};
 
 /// A buffer that reports are read into.
 pub struct Report {
@@ -16,7 +16,7 @@ impl Report {
         Self { bytes: vec![0; REPORT_BYTES], length: 0, asked: 0 }
     }
 
-    /// Reads the first `slots` slots of `region`.
+    /// Reads the first `slots` slots of `region`, and its pieces if these are all.
     pub fn read(&mut self, region: &RegionHost, slots: usize) {
         self.asked = slots.min(SLOTS);
         self.length = region.read_report(&mut self.bytes, self.asked);
@@ -29,11 +29,16 @@ impl Report {
 
     /// The slots that are taken, with their indices.
     pub fn taken(&self) -> impl Iterator<Item = (usize, SlotSnapshot<'_>)> {
-        let bytes = &self.bytes[..self.length];
+        let bytes = &self.bytes[..self.length.min(SLOTS * SLOT_BYTES)];
         bytes.chunks(SLOT_BYTES).enumerate().filter_map(|(index, chunk)| {
             let slot = SlotSnapshot::new(chunk)?;
             (slot.registration() != 0).then_some((index, slot))
         })
+    }
+
+    /// What several processes may hold; nothing unless all slots have been read.
+    pub fn pieces(&self) -> PiecesSnapshot<'_> {
+        PiecesSnapshot::new(&self.bytes[..self.length])
     }
 }
 

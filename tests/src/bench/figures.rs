@@ -214,10 +214,10 @@ pub const FIGURES: &[Figure] = &[
         "runtime.create_added",
         "ms",
         Median,
-        AtMost(25.0),
+        AtMost(12.0),
         "gpool-runtime create with a request beside runc create without, whole processes; native: runc",
     ),
-    host("runtime.passthrough_added", "ms", Median, AtMost(2.0), "gpool-runtime state beside runc state; native: runc"),
+    host("runtime.passthrough_added", "ms", Median, AtMost(1.5), "gpool-runtime state beside runc state; native: runc"),
     host(
         "runtime.verbs_added",
         "ms",
@@ -231,7 +231,7 @@ pub const FIGURES: &[Figure] = &[
         "runtime.create_added_crun",
         "ms",
         Median,
-        AtMost(25.0),
+        AtMost(12.0),
         "gpool-runtime create with a request and crun beside crun create without, whole processes; native: crun",
     ),
     host(

@@ -4,7 +4,7 @@
 mod packages;
 mod tenants;
 
-pub use packages::{Packages, pack};
+pub use packages::{Packages, pack, pack_one};
 pub use tenants::{Share, Tenants};
 
 use crate::cgroups;
@@ -115,7 +115,7 @@ impl Drop for Booted {
 }
 
 /// The file system in `lower` with a layer above it that goes with this run; where layers cannot be had, a copy.
-fn copy_of(lower: &Path) -> Result<PathBuf> {
+pub fn copy_of(lower: &Path) -> Result<PathBuf> {
     let directory = |name: &str| {
         let path = Path::new(HOME).join(name);
         fs::create_dir_all(&path).context(path.display()).map(|()| path)

@@ -23,6 +23,11 @@ impl Packages {
         Self { root: stage.downloads().with_file_name("package-tests") }
     }
 
+    /// Where those for virtual machines are kept beside `stage`, of one build alone.
+    pub fn for_virtual_machines(stage: &Stage) -> Self {
+        Self { root: stage.downloads().with_file_name("package-machine") }
+    }
+
     /// A package of the build that is tested, and its name for people.
     pub fn new_one(&self, package: &str) -> (PathBuf, String) {
         self.deb("new", package, VERSION)
@@ -31,6 +36,21 @@ impl Packages {
     /// The package of the build before it.
     pub fn earlier(&self, package: &str) -> (PathBuf, String) {
         self.deb("earlier", package, EARLIER)
+    }
+
+    /// The same as an .rpm.
+    pub fn new_rpm(&self) -> (PathBuf, String) {
+        self.rpm("new", VERSION)
+    }
+
+    /// The .rpm of the build before it.
+    pub fn earlier_rpm(&self) -> (PathBuf, String) {
+        self.rpm("earlier", EARLIER)
+    }
+
+    fn rpm(&self, directory: &str, version: &str) -> (PathBuf, String) {
+        let name = format!("gpool-{version}-1.x86_64.rpm");
+        (self.root.join(directory).join(&name), name)
     }
 
     fn deb(&self, directory: &str, package: &str, version: &str) -> (PathBuf, String) {
@@ -52,7 +72,7 @@ pub fn pack(stage: &Stage) -> Result<Packages> {
     // At the same time: they compress, each in one thread.
     let packing = [("new", stage, VERSION), ("again", stage, VERSION), ("earlier", &other, EARLIER)];
     let packed: Vec<Result<()>> = std::thread::scope(|scope| {
-        let one = |(directory, stage, version)| scope.spawn(move || pack_one(stage, &root.join(directory), version));
+        let one = |(directory, stage, version)| scope.spawn(move || pack_into(stage, &root.join(directory), version));
         let threads = packing.map(one);
         threads.map(|thread| thread.join().expect("no thread panics")).into_iter().collect()
     });
@@ -61,7 +81,19 @@ pub fn pack(stage: &Stage) -> Result<Packages> {
     Ok(packages)
 }
 
-fn pack_one(stage: &Stage, destination: &Path, version: &str) -> Result<()> {
+/// Packs `stage` alone, anew, as `packages`.
+///
+/// # Errors
+/// When `packaging/pack.sh` fails; the sentence is its.
+pub fn pack_one(stage: &Stage, packages: &Packages) -> Result<()> {
+    let root = &packages.root;
+    if root.exists() {
+        fs::remove_dir_all(root).context(root.display())?;
+    }
+    pack_into(stage, &root.join("new"), VERSION)
+}
+
+fn pack_into(stage: &Stage, destination: &Path, version: &str) -> Result<()> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/pack.sh");
     let output = Command::new(&script).arg(stage.root()).arg(destination).arg(version).output();
     succeeded("packaging/pack.sh", output.context(script.display())?).map(drop)

@@ -47,6 +47,11 @@ pub fn set_driver_version(version: &DriverVersion) -> Result<()> {
     version.write(&Layout::new(SIMULATED_GPU)).context("the driver's version")
 }
 
+/// Makes the simulated driver one that maps physical memory only as a whole, for processes that start from now on.
+pub fn map_only_whole() -> Result<()> {
+    gpool_simulated_hardware::note_whole_maps(&Layout::new(SIMULATED_GPU), true).context("what the driver maps")
+}
+
 /// Puts a driver's `nvidia-smi` where the driver's programs are, in place of one that is there. What is running keeps
 /// what it has.
 pub fn replace_nvidia_smi(program: &Path) -> Result<()> {
@@ -63,14 +68,16 @@ fn configuration(stage: &Stage) -> String {
          [lease]\nhold_ms = {hold_ms}\n\n[[driver.mount]]\nsource = \"{SIMULATED_GPU}/state\"\n\n\
          [driver]\nnvml = \"{SIMULATED_GPU}/lib/libnvidia-ml.so.1\"\nlibrary_dirs = [\"{SIMULATED_GPU}/lib\"]\n\
          program_dirs = [\"{SIMULATED_GPU}/bin\"]\n\
-         device_dir = \"{SIMULATED_GPU}/dev\"\n",
+         device_dir = \"{SIMULATED_GPU}/dev\"\nproc_dir = \"{SIMULATED_GPU}/proc\"\n",
         shims = stage.shims().display(),
         hook = stage.hook().display(),
         hold_ms = super::HOLD.as_millis(),
     )
 }
 
-/// Starts so many simulated GPUs.
-pub fn start_simulated_gpus(stage: &Stage, gpus: u32) -> Result<Program> {
-    Program::start("simgpu", Command::new(stage.program("gpool-simgpu")).args(["--gpus", &gpus.to_string()]))
+/// Starts so many simulated GPUs, of a model that has MIG if one is named.
+pub fn start_simulated_gpus(stage: &Stage, gpus: u32, model: Option<&str>) -> Result<Program> {
+    let mut command = Command::new(stage.program("gpool-simgpu"));
+    command.args(["--gpus", &gpus.to_string()]).args(model.iter().flat_map(|model| ["--model", model]));
+    Program::start("simgpu", &mut command)
 }

@@ -3,6 +3,7 @@
 mod container;
 mod containerd;
 mod cri;
+mod crio;
 mod engine;
 mod install;
 mod podman;
@@ -13,6 +14,7 @@ mod rootless;
 pub use container::Container;
 pub use containerd::Containerd;
 pub use cri::{Cri, Pod};
+pub use crio::Crio;
 pub use engine::Engine;
 pub use install::{LIBRARIES as DRIVER_LIBRARIES, SIMULATED_GPU};
 pub use podman::{FAILING, Podman, SLOW};
@@ -40,7 +42,7 @@ pub const HOLD: Duration = Duration::from_secs(2);
 pub fn start_simulated_gpus_alone(gpus: u32) -> Result<(Stage, Program)> {
     let stage = Stage::of_this_program()?.copy_to(Path::new(install::STAGE))?;
     install::write_configuration(&stage, "")?;
-    let mut simulated_gpus = install::start_simulated_gpus(&stage, gpus)?;
+    let mut simulated_gpus = install::start_simulated_gpus(&stage, gpus, None)?;
     simulated_gpus.wait_for_line("ready", PATIENCE)?;
     Ok((stage, simulated_gpus))
 }
@@ -69,28 +71,40 @@ impl Host {
 
     /// The same with so many GPUs and with more lines of configuration.
     pub fn start_with(inside: &Inside, gpus: u32, configuration: &str) -> Result<Self> {
-        let mut host = Self::start_parts(inside, gpus, configuration, &serde_json::json!({}))?;
+        let mut host = Self::start_parts(inside, (gpus, None), configuration, &serde_json::json!({}))?;
+        host.start_supervisor()?;
+        Ok(host)
+    }
+
+    /// The same with one GPU of a model that has MIG.
+    pub fn start_with_model(inside: &Inside, model: &str, configuration: &str) -> Result<Self> {
+        let mut host = Self::start_parts(inside, (1, Some(model)), configuration, &serde_json::json!({}))?;
         host.start_supervisor()?;
         Ok(host)
     }
 
     /// The same with one GPU and with more settings of dockerd.
     pub fn start_with_docker(inside: &Inside, settings: &serde_json::Value) -> Result<Self> {
-        let mut host = Self::start_parts(inside, 1, "", settings)?;
+        let mut host = Self::start_parts(inside, (1, None), "", settings)?;
         host.start_supervisor()?;
         Ok(host)
     }
 
     /// The same, with everything in its place but no supervisor running.
     pub fn start_without_supervisor(inside: &Inside, configuration: &str) -> Result<Self> {
-        Self::start_parts(inside, 1, configuration, &serde_json::json!({}))
+        Self::start_parts(inside, (1, None), configuration, &serde_json::json!({}))
     }
 
-    fn start_parts(inside: &Inside, gpus: u32, configuration: &str, docker: &serde_json::Value) -> Result<Self> {
+    fn start_parts(
+        inside: &Inside,
+        (gpus, model): (u32, Option<&str>),
+        configuration: &str,
+        docker: &serde_json::Value,
+    ) -> Result<Self> {
         let before = Census::take(&inside.cgroup_parent);
         let stage = Stage::of_this_program()?.copy_to(Path::new(install::STAGE))?;
         install::write_configuration(&stage, configuration)?;
-        let mut simulated_gpu = install::start_simulated_gpus(&stage, gpus)?;
+        let mut simulated_gpu = install::start_simulated_gpus(&stage, gpus, model)?;
         simulated_gpu.wait_for_line("ready", PATIENCE)?;
         let engine = Engine::start_with(&stage, &inside.cgroup_parent, docker)?;
         engine.import_image(&stage)?;
@@ -153,6 +167,11 @@ impl Host {
     /// The meter of the GPU with this index.
     pub fn meter_of(&self, gpu: u32) -> Result<MeterReader> {
         MeterReader::open_device(Path::new(install::SIMULATED_GPU), gpu)
+    }
+
+    /// The meter of a MIG instance of the GPU with this index.
+    pub fn meter_of_instance(&self, gpu: u32, instance: u32) -> Result<MeterReader> {
+        MeterReader::open_instance(Path::new(install::SIMULATED_GPU), (gpu, instance))
     }
 
     /// Runs the command line tool.
@@ -223,6 +242,11 @@ impl Host {
     /// The simulated driver has this version from now on, and CUDA's that goes with it.
     pub fn set_driver_version(&self, version: &DriverVersion) -> Result<()> {
         install::set_driver_version(version)
+    }
+
+    /// The simulated driver maps physical memory only as a whole in processes that start from now on.
+    pub fn map_only_whole(&self) -> Result<()> {
+        install::map_only_whole()
     }
 
     /// Kills the supervisor with SIGKILL.

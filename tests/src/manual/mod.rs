@@ -71,6 +71,10 @@ pub fn generated() -> Result<Vec<Generated>> {
             path: "docs/reference/configuration.md",
             text: format!("{GENERATED}{}", configuration_reference::page()),
         },
+        Generated {
+            path: "docs/reference/metrics.md",
+            text: format!("{GENERATED}{}", gpool_supervisor::metrics_reference()),
+        },
         Generated { path: "docs/reference/configuration.schema.json", text: schema::text() },
         Generated { path: "THIRD-PARTY.md", text: format!("{GENERATED}{}", notices::page()?) },
     ])

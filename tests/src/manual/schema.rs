@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 pub const CHOICES: [(&str, &[&str]); 5] = [
     ("driver.compat", &["host", "image"]),
     ("liar_action", &["event", "debt"]),
-    ("bypass_action", &["event", "freeze", "kill"]),
+    ("bypass_action", &["event", "freeze", "revoke", "kill"]),
     ("hang_action", &["event", "stop"]),
     ("policy.classes", &["latency", "batch", "notebook", "train"]),
 ];

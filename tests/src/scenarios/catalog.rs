@@ -161,6 +161,24 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::cgroup_v2::guard),
     },
     Scenario {
+        name: "evicted",
+        what: "the GPU taken from a running container: denied, its programs ended, its share free, a restart asks anew",
+        limit_s: 90,
+        run: Place::Inside(evicted::run),
+    },
+    Scenario {
+        name: "cgroup-v2-evicted",
+        what: "the same where version 2 of cgroups is alone and the kernel asks a program",
+        limit_s: 90,
+        run: Place::Inside(evicted::on_version_2),
+    },
+    Scenario {
+        name: "toolkit-stand-in",
+        what: "beside a stand-in for NVIDIA's toolkit, before gpool and behind it, gpool alone brings the driver",
+        limit_s: 90,
+        run: Place::Inside(engines::toolkit::run),
+    },
+    Scenario {
         name: "user-namespaces",
         what: "containers of root's engines whose ids are mapped: docker with userns-remap, podman with --uidmap",
         limit_s: 120,
@@ -287,6 +305,12 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(without_shims::run),
     },
     Scenario {
+        name: "mig-instances",
+        what: "a GPU is divided with MIG: containers in instances, apart in size, nodes, time and faults; layouts under leases",
+        limit_s: 150,
+        run: Place::Inside(mig_instances::run),
+    },
+    Scenario {
         name: "several-gpus",
         what: "sixteen GPUs: a container with two of them beside containers with one each",
         limit_s: 120,
@@ -329,8 +353,20 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::PartOfAnother(whole_images::inside),
     },
     Scenario {
+        name: "daemon-reload-vm",
+        what: "systemctl daemon-reload and daemon-reexec in a virtual machine take no leased device",
+        limit_s: 1500,
+        run: Place::OutsideWhenAsked(daemon_reload_vm::run),
+    },
+    Scenario {
+        name: "daemon-reload-vm-inside",
+        what: "the part of daemon-reload-vm that has no network",
+        limit_s: 900,
+        run: Place::PartOfAnother(daemon_reload_vm::inside),
+    },
+    Scenario {
         name: "booted-systemd",
-        what: "packages in a Debian booted by its own systemd: first hour, restarts, upgrade, downgrade, removal",
+        what: "packages in a Debian booted by its own systemd: first hour, restarts, a confined unit, upgrade, removal, .rpm",
         limit_s: 900,
         run: Place::Outside(booted_systemd::run),
     },
@@ -345,6 +381,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "the part of booted-systemd that lives for long",
         limit_s: 300,
         run: Place::PartOfAnother(booted_systemd::life),
+    },
+    Scenario {
+        name: "rpm-inside",
+        what: "the part of booted-systemd that installs, upgrades and erases the .rpm",
+        limit_s: 200,
+        run: Place::PartOfAnother(booted_systemd::rpm),
     },
     Scenario {
         name: "odd-images",

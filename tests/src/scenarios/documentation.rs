@@ -60,6 +60,8 @@ fn wait_for_room(host: &Host) -> Result<()> {
     Ok(())
 }
 
+const EVICT: &str = "/v1/leases/{id}/evict";
+
 /// Every answer is as the document says, with a lease that works.
 fn compare_answers(host: &Host) -> Result<()> {
     let document = openapi::document()?;
@@ -75,27 +77,64 @@ fn compare_answers(host: &Host) -> Result<()> {
         let (method, path) = operation.split_once(' ').unwrap_or_default();
         let asked = path.replace("{id}", &tenants[0].id);
         let answer: Value = match (method, path) {
-            (_, "/v1/events") => continue,
+            // One object a line, and none at all.
+            (_, "/v1/events" | "/metrics") => continue,
             ("GET", _) => client.get(&asked)?,
             ("PATCH", _) => client.patch(&asked, &serde_json::json!({"fraction_permille": 350, "class": "train"}))?,
             // A lease for nobody would stay as long as this process does; a test looks at the message itself.
             ("POST", "/v1/leases") => continue,
+            // After it there is nothing left to ask for.
+            ("POST", EVICT) => continue,
             ("POST", "/v1/leases/{id}/bind") => bind(host, &tenants[0])?,
+            // Nothing to divide; the scenario mig-instances divides.
+            ("POST", "/v1/mig/apply") => client.post(&asked, &serde_json::json!({"goals": []}))?,
             _ => client.post(&asked, &())?,
         };
         compare(method, path, &answer);
     }
+    let lease: LeaseView = host.lease_of(&tenants[0])?;
+    ensure(!lease.paused && lease.fraction_permille == 350, || format!("the operations had no effect: {lease:?}"))?;
+    metrics_are_explained(host, &tenants[0])?;
+    compare("POST", EVICT, &client.post(&EVICT.replace("{id}", &tenants[0].id), &())?);
     client.stream("/v1/events?after=0", |line| {
         compare("GET", "/v1/events", &serde_json::from_str(line).unwrap_or_default());
         true
     })?;
-    let lease: LeaseView = host.lease_of(&tenants[0])?;
-    ensure(!lease.paused && lease.fraction_permille == 350, || format!("the operations had no effect: {lease:?}"))?;
     let refused = client.get::<Value>("/v1/leases/nobody").err();
     let refused = refused.and_then(|refusal| serde_json::to_value(refusal).ok()).unwrap_or_default();
     let schema = serde_json::json!({"$ref": "#/components/schemas/Refusal"});
     wrong.extend(openapi::defects(&document, &schema, &refused));
     ensure(wrong.is_empty(), || format!("docs/reference/openapi.json is wrong:\n{}", wrong.join("\n")))
+}
+
+/// Each figure of a working host has a line in the manual, and a container's are its own.
+fn metrics_are_explained(host: &Host, container: &Container) -> Result<()> {
+    let mut lines = Vec::new();
+    host.client().stream("/metrics", |line| {
+        lines.push(line.to_owned());
+        true
+    })?;
+    let page = manual::repository().join("docs/reference/metrics.md");
+    let page = std::fs::read_to_string(&page).context(page.display())?;
+    for line in lines.iter().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap_or_default();
+        ensure(page.contains(&format!("| `{name}` |")), || format!("docs/reference/metrics.md lacks {name}"))?;
+    }
+    let labels = format!("{{container_id=\"{}\"", container.id);
+    for (name, value) in
+        [("gpool_lease_share_entitled_ratio", " 0.35"), ("gpool_lease_memory_cap_bytes", " 4294967296")]
+    {
+        let found = lines.iter().find(|line| line.starts_with(&format!("{name}{labels}")));
+        ensure(found.is_some_and(|line| line.ends_with(value)), || format!("{name} is {found:?}"))?;
+    }
+    let of_a_count =
+        |name: &str| lines.iter().find(|line| line.starts_with(name)).and_then(|line| line.rsplit(' ').next());
+    for name in ["gpool_gate_moves_total{to=\"open\"}", "gpool_thread_rounds_total{thread=\"sampler\"}"] {
+        ensure(of_a_count(name).and_then(|text| text.parse().ok()).is_some_and(|count: f64| count > 0.0), || {
+            format!("{name} does not count: {lines:?}")
+        })?;
+    }
+    Ok(())
 }
 
 /// Said again by the same process it changes nothing.

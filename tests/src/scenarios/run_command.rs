@@ -2,26 +2,30 @@
 
 use super::finish;
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::host::{Host, succeeded, text};
+use crate::host::{DRIVER_LIBRARIES, Host, SIMULATED_GPU, succeeded, text};
 use crate::measure;
 use crate::meter::{now_ns, usage_of};
 use crate::namespaces::{Inside, spawn_bound};
 use crate::trace::Recorder;
 use gpool_protocol::{LeaseState, LeaseView};
+use rustix::mount::{MountFlags, mount, mount_bind};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long something may take to begin or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Where containers and commands find the driver's libraries.
+const LIBRARY_DIR: &str = "/usr/lib/x86_64-linux-gnu";
 
 /// Runs commands that end well, badly, by signals and not at all.
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start_with(inside, 2, "")?;
     let outcome = ends_are_the_command_s(&host)
         .and_then(|()| it_sees_its_lease_and_nothing_else(&host))
+        .and_then(|()| it_has_a_whole_gpu(&host))
         .and_then(|()| two_of_them_share(&host))
         .and_then(|()| a_killed_one_ends(&host));
     finish(host, outcome)
@@ -126,6 +130,37 @@ fn it_sees_its_lease_and_nothing_else(host: &Host) -> Result<()> {
     let meter = host.meter()?.read()?;
     let peak = usage_of(&meter, "gpool-run-").bytes_peak;
     ensure((1 << 30..=2_u64 << 30).contains(&peak), || format!("a cap of 2 GiB gave {peak} bytes"))
+}
+
+/// With the driver's own libraries, on a host that has them where the command finds them: each is mounted over itself.
+fn it_has_a_whole_gpu(host: &Host) -> Result<()> {
+    let question =
+        "grep -c 'libcuda.so.1 ro,' /proc/self/mountinfo; ls /dev/gpool 2>/dev/null; gpool-tenant --seconds 1 >&2";
+    let words = ["--key", "mode=exclusive", "--", "sh", "-c", question];
+    let driver = Path::new(LIBRARY_DIR);
+    with_the_driver_at(driver)?;
+    let outcome = succeeded("gpool run with a whole GPU", gpool_run(host, &words)?);
+    // With what is mounted on it.
+    rustix::mount::unmount(driver, rustix::mount::UnmountFlags::DETACH).context(driver.display())?;
+    let said = outcome?;
+    ensure(said.trim() == "1", || format!("with a whole GPU it sees {said:?}"))
+}
+
+/// In this run's own mount namespace the driver's libraries lie in `directory`, as well as where they are.
+fn with_the_driver_at(directory: &Path) -> Result<()> {
+    let layer = Path::new("/run/gpool-layer");
+    let (upper, work) = (layer.join("upper"), layer.join("work"));
+    [&upper, &work].into_iter().try_for_each(std::fs::create_dir_all).context(layer.display())?;
+    let flags = MountFlags::empty();
+    let data = format!("lowerdir={},upperdir={},workdir={}", directory.display(), upper.display(), work.display());
+    let data = std::ffi::CString::new(data).context("the layer's options")?;
+    mount("overlay", directory, "overlay", flags, data.as_c_str()).context(directory.display())?;
+    for name in DRIVER_LIBRARIES {
+        let place = directory.join(name);
+        std::fs::write(&place, "").context(place.display())?;
+        mount_bind(Path::new(SIMULATED_GPU).join("lib").join(name), &place).context(place.display())?;
+    }
+    Ok(())
 }
 
 /// Starts a tenant under `gpool run` that goes on until it is stopped.

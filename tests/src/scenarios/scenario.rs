@@ -23,6 +23,8 @@ pub enum Place {
     Inside(fn(&Inside) -> Result<()>),
     /// Where the runner is, in a process of its own: it starts and kills runs.
     Outside(fn() -> Result<()>),
+    /// The same, but only when a person asks for it by its name.
+    OutsideWhenAsked(fn() -> Result<()>),
     /// In namespaces of its own, but only when another scenario or a person asks for it by its name.
     PartOfAnother(fn(&Inside) -> Result<()>),
 }

@@ -13,7 +13,7 @@ use std::process::Command;
 /// Loaded into every process that uses a GPU.
 const LIMIT_BYTES: u64 = 150_000;
 /// The real driver and glibc's libraries: nothing that an image could lack or bring in another version.
-const CUDA_NEEDS: [&str; 4] = ["/dev/gpool/real/libcuda.so.1", "libc.so.6", "libdl.so.2", "libpthread.so.0"];
+const CUDA_NEEDS: [&str; 3] = ["/dev/gpool/real/libcuda.so.1", "libc.so.6", "libdl.so.2"];
 
 /// Reads all files.
 pub fn run(_inside: &Inside) -> Result<()> {

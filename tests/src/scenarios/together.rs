@@ -1,7 +1,8 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 27] = [
+pub const TOGETHER: [&str; 31] = [
+    "booted-systemd",
     "whole-images",
     "real-driver",
     "cuda-programs",
@@ -25,6 +26,9 @@ pub const TOGETHER: [&str; 27] = [
     "documentation",
     "doctor",
     "conmon-killed",
+    "evicted",
+    "toolkit-stand-in",
+    "cgroup-v2-evicted",
     "random-kills",
     "kill-storm",
     "memory-beside",

@@ -46,6 +46,10 @@ functions! {
     address_reserve c"cuMemAddressReserve" (*mut u64, usize, usize, u64, u64);
     memory_export c"cuMemExportToShareableHandle" (*mut c_void, u64, c_uint, u64);
     memory_import c"cuMemImportFromShareableHandle" (*mut u64, *mut c_void, c_uint);
+    pool_export c"cuMemPoolExportToShareableHandle" (*mut c_void, *mut c_void, c_uint, u64);
+    pool_import c"cuMemPoolImportFromShareableHandle" (*mut *mut c_void, *mut c_void, c_uint, u64);
+    pool_export_pointer c"cuMemPoolExportPointer" (*mut IpcHandle, u64);
+    pool_import_pointer c"cuMemPoolImportPointer" (*mut u64, *mut c_void, *mut IpcHandle);
     ipc_get c"cuIpcGetMemHandle" (*mut IpcHandle, u64);
     ipc_open c"cuIpcOpenMemHandle" (*mut u64, IpcHandle, c_uint);
     external_import c"cuImportExternalMemory" (*mut *mut c_void, *const c_void);
@@ -70,7 +74,7 @@ functions! {
     graph_launch c"cuGraphLaunch" (*mut c_void, *mut c_void);
 }
 
-/// CUipcMemHandle.
+/// CUipcMemHandle, and CUmemPoolPtrExportData.
 #[repr(C)]
 pub(super) struct IpcHandle(pub(super) [u8; 64]);
 

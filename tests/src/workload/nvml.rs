@@ -27,6 +27,13 @@ impl Nvml {
                 transmute_copy(&nvml.find("nvmlDeviceGetHandleByIndex_v2"));
             check("nvmlInit_v2", init());
             check("nvmlDeviceGetHandleByIndex_v2", handle(0, &mut nvml.device));
+            // In a container with a MIG instance the GPU itself says nothing of memory.
+            let instance: unsafe extern "C" fn(*mut c_void, c_uint, *mut *mut c_void) -> c_int =
+                transmute_copy(&nvml.find("nvmlDeviceGetMigDeviceHandleByIndex"));
+            let mut part = null_mut();
+            if instance(nvml.device, 0, &mut part) == 0 {
+                nvml.device = part;
+            }
         }
         nvml
     }

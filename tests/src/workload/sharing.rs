@@ -27,8 +27,13 @@ pub(super) enum Way {
     Unmapped,
     /// cuMemCreate and a descriptor, as memory of another API, with a buffer of it.
     External,
+    /// cuMemCreate and a descriptor of which the other process opens the file anew, so that nothing tells whose it is;
+    /// never mapped. The simulated driver alone takes that.
+    Unnamed,
     /// cuMemAlloc and cuIpcGetMemHandle.
     Ipc,
+    /// cuMemAllocFromPoolAsync, a descriptor of the pool and the data of the pointer.
+    Pool,
 }
 
 impl Way {
@@ -48,9 +53,10 @@ pub(super) fn share(options: &Options, driver: &Driver, way: Way) -> ! {
                 check("cuMemAlloc", (driver.allocate)(&mut address, bytes));
                 check("cuIpcGetMemHandle", (driver.ipc_get)(&mut handle, address));
             }
-            handle.0.iter().map(|byte| format!("{byte:02x}")).collect()
+            text_of(&handle)
         }
-        Way::Mapped | Way::Unmapped | Way::External => exported(driver, bytes).to_string(),
+        Way::Pool => of_pool(driver, bytes),
+        Way::Mapped | Way::Unmapped | Way::External | Way::Unnamed => exported(driver, bytes).to_string(),
     };
     let program = std::env::current_exe().unwrap_or_else(|_| fail("current_exe", -1));
     let mib = options.chunk_mib.to_string();
@@ -58,6 +64,37 @@ pub(super) fn share(options: &Options, driver: &Driver, way: Way) -> ! {
     let Ok(other) = other else { fail("spawn", -1) };
     say(&json!({"event": "shared", "bytes": bytes, "other": other.id()}));
     stay()
+}
+
+fn text_of(handle: &IpcHandle) -> String {
+    handle.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn handle_of(text: &str) -> IpcHandle {
+    let mut handle = IpcHandle([0; 64]);
+    for (place, digits) in handle.0.iter_mut().zip(text.as_bytes().chunks(2)) {
+        let digits = std::str::from_utf8(digits).unwrap_or_default();
+        *place = u8::from_str_radix(digits, 16).unwrap_or_else(|_| fail("--from", -1));
+    }
+    handle
+}
+
+/// A descriptor of a new pool, which children inherit, and what names an allocation of it.
+fn of_pool(driver: &Driver, bytes: usize) -> String {
+    // CUmemPoolProps: type, exports, where it lies, and zeros.
+    let mut properties = [0u32; 22];
+    properties[..4].copy_from_slice(&[PINNED, DESCRIPTOR, DEVICE, 0]);
+    let (mut pool, mut address, mut descriptor, mut handle) = (null_mut(), 0, -1, IpcHandle([0; 64]));
+    // SAFETY: results go to live locals; the structure is live and has the layout of cuda.h; the descriptor is ours.
+    unsafe {
+        check("cuMemPoolCreate", (driver.pool_create)(&mut pool, properties.as_ptr().cast()));
+        check("cuMemAllocFromPoolAsync", (driver.allocate_from_pool)(&mut address, bytes, pool, null_mut()));
+        let place = (&raw mut descriptor).cast();
+        check("cuMemPoolExportToShareableHandle", (driver.pool_export)(place, pool, DESCRIPTOR, 0));
+        check("cuMemPoolExportPointer", (driver.pool_export_pointer)(&mut handle, address));
+        check("fcntl", libc::fcntl(descriptor, libc::F_SETFD, 0));
+    }
+    format!("{descriptor}:{}", text_of(&handle))
 }
 
 /// A descriptor of new memory, which children inherit.
@@ -82,7 +119,9 @@ pub(super) fn open(options: &Options, driver: &Driver, way: Way) -> ! {
     let code = match way {
         Way::Ipc => opened(driver, from),
         Way::External => external(driver, from, bytes),
-        Way::Mapped | Way::Unmapped => imported(driver, from, bytes, way == Way::Mapped),
+        Way::Pool => from_pool(driver, from),
+        Way::Mapped | Way::Unmapped => imported(driver, descriptor(from), bytes, way == Way::Mapped),
+        Way::Unnamed => imported(driver, opened_anew(descriptor(from)), bytes, false),
     };
     match code {
         0 => say(&json!({"event": "opened", "bytes": bytes})),
@@ -96,11 +135,28 @@ fn descriptor(from: &str) -> c_int {
     from.parse().unwrap_or_else(|_| fail("--from", -1))
 }
 
-fn imported(driver: &Driver, from: &str, bytes: usize, is_mapped: bool) -> c_int {
+/// The same file, as somebody has it who was not given the descriptor.
+fn opened_anew(descriptor: c_int) -> c_int {
+    let file = std::fs::File::open(format!("/proc/self/fd/{descriptor}")).unwrap_or_else(|_| fail("--from", -1));
+    std::os::fd::IntoRawFd::into_raw_fd(file)
+}
+
+fn from_pool(driver: &Driver, from: &str) -> c_int {
+    let (pool, pointer) = from.split_once(':').unwrap_or_else(|| fail("--from", -1));
+    let (shareable, mut handle) = (descriptor(pool) as usize as *mut c_void, handle_of(pointer));
+    let (mut pool, mut address) = (null_mut(), 0);
+    // SAFETY: results go to live locals; the driver takes the descriptor as a pointer.
+    unsafe {
+        check("cuMemPoolImportFromShareableHandle", (driver.pool_import)(&mut pool, shareable, DESCRIPTOR, 0));
+        (driver.pool_import_pointer)(&mut address, pool, &mut handle)
+    }
+}
+
+fn imported(driver: &Driver, descriptor: c_int, bytes: usize, is_mapped: bool) -> c_int {
     let (mut handle, mut address) = (0, 0);
     // SAFETY: results go to live locals; the driver takes the descriptor as a pointer.
     unsafe {
-        let code = (driver.memory_import)(&mut handle, descriptor(from) as usize as *mut c_void, DESCRIPTOR);
+        let code = (driver.memory_import)(&mut handle, descriptor as usize as *mut c_void, DESCRIPTOR);
         if code != 0 || !is_mapped {
             return code;
         }
@@ -131,14 +187,9 @@ fn external(driver: &Driver, from: &str, bytes: usize) -> c_int {
 }
 
 fn opened(driver: &Driver, from: &str) -> c_int {
-    let mut handle = IpcHandle([0; 64]);
-    for (place, digits) in handle.0.iter_mut().zip(from.as_bytes().chunks(2)) {
-        let digits = std::str::from_utf8(digits).unwrap_or_default();
-        *place = u8::from_str_radix(digits, 16).unwrap_or_else(|_| fail("--from", -1));
-    }
     let mut address = 0;
     // SAFETY: the result goes to a live local. 1 is CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag there is.
-    unsafe { (driver.ipc_open)(&mut address, handle, 1) }
+    unsafe { (driver.ipc_open)(&mut address, handle_of(from), 1) }
 }
 
 fn stay() -> ! {

@@ -3,11 +3,14 @@
 use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::output::{self, csv};
+use crate::table::is_mig_instance;
 use gpool_policy::mechanism::{
     Choice, Decision, Finding, Gpu, Host, MigInstance, MigState, Place, Severity, TABLE, choose,
 };
-use gpool_policy::mig::Model;
-use gpool_protocol::{Client, ErrorBody, ErrorCode, GpuView, format_bytes, format_permille};
+use gpool_policy::mig::{Instance, Model, Placement};
+use gpool_protocol::{
+    Client, ErrorBody, ErrorCode, GpuView, MigGpuView, MigInstanceView, format_bytes, format_permille,
+};
 use serde::Serialize;
 use std::path::Path;
 
@@ -30,7 +33,13 @@ pub fn run(
     let ask = request::read(text).map_err(invalid)?;
     let (host, whose) = match host {
         Some(path) => (host_file::load(path).map_err(invalid)?, path.display().to_string()),
-        None => (of_views(&client()?.get::<Vec<GpuView>>("/v1/gpus")?), "this host".to_owned()),
+        None => {
+            let client = client()?;
+            let gpus: Vec<GpuView> = client.get("/v1/gpus")?;
+            // An older supervisor knows nothing of MIG.
+            let divided: Vec<MigGpuView> = client.get("/v1/mig").unwrap_or_default();
+            (of_views(&gpus, &divided), "this host".to_owned())
+        }
     };
     let decision = choose(&ask, &host);
     match format {
@@ -53,8 +62,8 @@ fn remedy(decision: &Decision) -> String {
     }
 }
 
-/// A running host, as far as its supervisor tells: MIG is not among that.
-fn of_views(views: &[GpuView]) -> Host {
+/// A running host, as far as its supervisor tells.
+fn of_views(views: &[GpuView], divided: &[MigGpuView]) -> Host {
     let gpu = |view: &GpuView| Gpu {
         key: view.uuid.to_string(),
         product: view.name.clone(),
@@ -67,9 +76,32 @@ fn of_views(views: &[GpuView]) -> Host {
         teams: Default::default(),
         longest_burst_us: None,
         island: None,
-        mig: MigState::default(),
+        mig: mig_of(view, divided),
     };
-    Host { has_mps: false, ..Host::with(views.iter().map(gpu).collect()) }
+    // Instances are in the list as well; they belong to their boards here.
+    let is_board = |view: &&GpuView| !is_mig_instance(view);
+    Host { has_mps: false, ..Host::with(views.iter().filter(is_board).map(gpu).collect()) }
+}
+
+/// What a board is divided into. Instances of profiles that the table of its model does not have are left out.
+fn mig_of(view: &GpuView, divided: &[MigGpuView]) -> MigState {
+    let model = Model::of_product(&view.name, view.memory_total_bytes);
+    let instance = |own: &MigInstanceView| {
+        let placement = Placement { start: own.start, size: own.size };
+        let leases = u16::from(own.lease_id.is_some());
+        Some(MigInstance {
+            instance: Instance { placement, profile: model?.profile(&own.profile)? },
+            share_free_permille: 1000 - 1000 * leases,
+            team: None,
+            leases,
+        })
+    };
+    let board = divided.iter().find(|board| board.uuid == view.uuid);
+    board.map_or_else(MigState::default, |board| MigState {
+        is_on: board.enabled,
+        owner: board.owner.clone(),
+        instances: board.instances.iter().filter_map(instance).collect(),
+    })
 }
 
 /// What is known of a GPU, in a line.
@@ -326,8 +358,32 @@ rows that were not taken
             memory_leased_bytes: 20 << 30,
             fraction_leased_permille: 400,
             leases: 2,
+            divided: false,
         };
-        let host = of_views(&[view]);
+        let board = MigGpuView {
+            index: 0,
+            uuid: view.uuid.clone(),
+            name: view.name.clone(),
+            pci_device_id: 0,
+            enabled: true,
+            pending: true,
+            owner: None,
+            instances: vec![MigInstanceView {
+                uuid: gpool_protocol::GpuUuid("MIG-1".into()),
+                profile: "3g.40gb".into(),
+                gpu_instance: 1,
+                compute_instance: 0,
+                start: 4,
+                size: 4,
+                memory_bytes: 40 << 30,
+                lease_id: None,
+            }],
+            leases: 0,
+        };
+        let instance = GpuView { uuid: gpool_protocol::GpuUuid("MIG-1".into()), ..view.clone() };
+        let parted = of_views(&[GpuView { divided: true, ..view.clone() }, instance], &[board]);
+        assert_eq!((parted.gpus.len(), parted.gpus[0].mig.is_on, parted.gpus[0].mig.instances.len()), (1, true, 1));
+        let host = of_views(&[view], &[]);
         let gpu = &host.gpus[0];
         assert_eq!((gpu.share_free_permille, gpu.memory_free_bytes >> 30, gpu.leases), (600, 50, 2));
         assert_eq!(gpu.model.map(|model| model.name), Some("A100-80GB"));

@@ -16,4 +16,5 @@ mod lease;
 mod memory;
 mod mutex;
 mod parking;
+mod pieces;
 mod registration;

@@ -7,6 +7,7 @@ use std::fs;
 
 /// What the host's Docker was told before gpool came.
 pub const DAEMON_JSON: &str = "{\n    \"log-level\": \"info\"\n}\n";
+const FIRST: Share = ("first", "0.1", 100);
 const SMALL: Share = ("small", "0.3", 300);
 const LARGE: Share = ("large", "0.5", 500);
 const NEWCOMER: Share = ("newcomer", "0.2", 200);
@@ -27,8 +28,14 @@ pub fn installed<'a>(booted: &'a Booted, packages: &Packages) -> Result<Tenants<
     unit::is_as_promised(booted)?;
     booted.sh("getent group gpool && test -e /usr/share/bash-completion/completions/gpool")?;
     booted.sh("gpool runtime configure --runtime docker && systemctl reload docker")?;
-    let tenants = Tenants::start(booted, &[SMALL, LARGE])?;
+    let mut tenants = Tenants::start(booted, &[FIRST])?;
+    unit::keeps(booted, 1)?;
+    tenants.stop(FIRST.0)?;
+    unit::keeps(booted, 0)?;
+    booted.wait_until("test -z \"$(gpool ps --format json | grep '\"held\"')\"").context("its place is given up")?;
+    [SMALL, LARGE].into_iter().try_for_each(|share| tenants.add(share))?;
     tenants.go_on(None)?;
+    unit::keeps(booted, 2)?;
     Ok(tenants)
 }
 
@@ -45,6 +52,7 @@ pub fn restarted(booted: &Booted, tenants: &Tenants<'_>) -> Result<()> {
     booted.sh(&format!("kill -9 {pid}"))?;
     pid = unit::wait_until_ready(booted, &pid)?;
     tenants.go_on(Some(&leases)).context("after kill -9")?;
+    unit::keeps(booted, leases.len())?;
     watchdog(booted, 3)?;
     booted.sh("systemctl restart gpool-supervisor")?;
     pid = unit::wait_until_ready(booted, &pid)?;
@@ -79,6 +87,7 @@ pub fn upgraded(booted: &Booted, packages: &Packages, tenants: &mut Tenants<'_>)
     super::install(booted, &super::PACKAGES.map(|package| packages.new_one(package)), "")?;
     unit::wait_until_ready(booted, &pid)?;
     tenants.go_on(Some(&leases)).context("after the upgrade")?;
+    unit::keeps(booted, leases.len())?;
     ensure(tenants.mapped_shim(SMALL.0)? == old, || "a container's shim has changed under it".to_owned())?;
     let builds = || -> Result<usize> { Ok(booted.sh("ls /usr/lib/gpool/builds | wc -l")?.parse().unwrap_or(0)) };
     let with_both = builds()?;

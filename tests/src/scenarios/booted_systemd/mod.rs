@@ -1,8 +1,11 @@
 //! gpool's packages in a Debian with its own systemd: what the README says, and a year of a host's life after it.
 
+mod confined;
 mod first_hour;
 mod life;
+mod meanwhile;
 mod removal;
+mod rpm;
 mod unit;
 
 use crate::booted::{Booted, Packages, pack};
@@ -15,18 +18,18 @@ use std::path::Path;
 use std::process::Command;
 
 /// What a host has before gpool comes.
-const SUITE: &str = "bookworm";
-const SYSTEM: [&str; 8] =
-    ["systemd", "systemd-sysv", "dbus", "docker.io", "runc", "libgcc-s1", "init-system-helpers", "procps"];
+pub const SUITE: &str = "bookworm";
+const SYSTEM: [&str; 9] =
+    ["systemd", "systemd-sysv", "dbus", "docker.io", "runc", "libgcc-s1", "init-system-helpers", "procps", "rpm"];
 /// gpool's own, and the GPU for machines without one.
-const PACKAGES: [&str; 2] = ["gpool", "gpool-simulated-gpu"];
+pub const PACKAGES: [&str; 2] = ["gpool", "gpool-simulated-gpu"];
 
 /// Makes the system that is booted, unless it is here.
 pub fn fetch() -> Result<()> {
     Downloads::in_directory(Stage::of_this_program()?.downloads()).fetch_system(SUITE, &SYSTEM)
 }
 
-/// Makes what is missing, then boots it twice, without network.
+/// Makes what is missing, then boots it for each part, without network.
 pub fn run() -> Result<()> {
     let stage = Stage::of_this_program()?;
     if let Err(failure) = fetch() {
@@ -34,7 +37,7 @@ pub fn run() -> Result<()> {
         return Ok(());
     }
     pack(&stage)?;
-    for part in ["first-hour-inside", "booted-systemd-inside"] {
+    for part in ["first-hour-inside", "booted-systemd-inside", "rpm-inside"] {
         let status = another_run().arg(part).status().context(part)?;
         ensure(status.success(), || format!("{part} ended with {status}"))?;
     }
@@ -46,12 +49,20 @@ pub fn first_hour(inside: &Inside) -> Result<()> {
     in_a_booted_system(inside, first_hour::run)
 }
 
+/// The .rpm: install, upgrade, erase.
+pub fn rpm(inside: &Inside) -> Result<()> {
+    in_a_booted_system(inside, rpm::run)
+}
+
 /// Install, restart, kill, hang, upgrade, downgrade, remove, purge.
 pub fn life(inside: &Inside) -> Result<()> {
     in_a_booted_system(inside, |booted, packages| {
         let clean = removal::Clean::note(booted)?;
         let mut tenants = life::installed(booted, packages)?;
         life::restarted(booted, &tenants)?;
+        meanwhile::a_tenant_dies(booted, &mut tenants)?;
+        meanwhile::a_tenant_dies_and_is_impersonated(booted, &mut tenants)?;
+        confined::confined(booted, &mut tenants)?;
         life::upgraded(booted, packages, &mut tenants)?;
         life::downgraded(booted, packages, &tenants)?;
         removal::removed(booted, &mut tenants)?;

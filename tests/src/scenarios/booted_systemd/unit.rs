@@ -1,13 +1,13 @@
 //! The unit as systemd sees it.
 
 use crate::booted::Booted;
-use crate::failure::{Result, ensure};
+use crate::failure::{Context, Result, ensure};
 
 const UNIT: &str = "gpool-supervisor.service";
 /// `systemd-analyze security`, in tenths.
 const EXPOSURE: u32 = 40;
 /// The five of docs/threat-model.md, as /proc shows them: DAC_OVERRIDE, KILL, SYS_PTRACE, SYS_ADMIN, SYS_NICE.
-const CAPABILITIES: u64 = 1 << 1 | 1 << 5 | 1 << 19 | 1 << 21 | 1 << 23;
+pub const CAPABILITIES: u64 = 1 << 1 | 1 << 5 | 1 << 19 | 1 << 21 | 1 << 23;
 
 /// A property of the unit.
 pub fn property(booted: &Booted, name: &str) -> Result<String> {
@@ -22,6 +22,12 @@ pub fn wait_until_ready(booted: &Booted, not: &str) -> Result<String> {
     property(booted, "MainPID")
 }
 
+/// Waits until systemd keeps so many descriptors for the unit: one for each container that runs.
+pub fn keeps(booted: &Booted, count: usize) -> Result<()> {
+    let kept = format!("systemctl show --value --property NFileDescriptorStore {UNIT}");
+    booted.wait_until(&format!("test \"$({kept})\" = {count}")).context(format!("systemd keeps {:?}", booted.sh(&kept)))
+}
+
 /// The unit is what it promises to be: notified, watched, confined, and in the host's mount namespace.
 pub fn is_as_promised(booted: &Booted) -> Result<()> {
     for unit in [UNIT, "gpool-supervisor.socket"] {
@@ -33,15 +39,20 @@ pub fn is_as_promised(booted: &Booted) -> Result<()> {
     let pid = property(booted, "MainPID")?;
     let namespaces = booted.sh(&format!("readlink /proc/1/ns/mnt /proc/{pid}/ns/mnt | sort -u | wc -l"))?;
     ensure(namespaces == "1", || "regions would be mounted where no engine sees them".to_owned())?;
-    let bounding = booted.sh(&format!("sed -n 's/^CapBnd:[[:space:]]*//p' /proc/{pid}/status"))?;
-    let left = u64::from_str_radix(&bounding, 16).unwrap_or(u64::MAX);
-    ensure(left == CAPABILITIES, || format!("the supervisor may have the capabilities {bounding}"))?;
+    is_bounded_to(booted, &pid, CAPABILITIES)?;
     // Under another name, so that what is asked about is not what the simulated GPU makes of it.
     booted.sh(&format!(
         "cp /usr/lib/systemd/system/{UNIT} /tmp/as-shipped.service && \
          systemd-analyze security --offline=true --threshold={EXPOSURE} /tmp/as-shipped.service"
     ))?;
-    let units = "gpool-supervisor.service gpool-supervisor.socket gpool-devices.service gpool-simgpu.service";
-    let said = booted.sh(&format!("cd /usr/lib/systemd/system && systemd-analyze verify --man=no {units} 2>&1"))?;
+    let said = booted
+        .sh("cd /usr/lib/systemd/system && systemd-analyze verify --man=no gpool-*.service gpool-*.socket 2>&1")?;
     ensure(said.is_empty(), || format!("systemd-analyze verify says {said}"))
+}
+
+/// The process can never have other capabilities than these.
+pub fn is_bounded_to(booted: &Booted, pid: &str, capabilities: u64) -> Result<()> {
+    let bounding = booted.sh(&format!("sed -n 's/^CapBnd:[[:space:]]*//p' /proc/{pid}/status"))?;
+    let left = u64::from_str_radix(&bounding, 16).unwrap_or(u64::MAX);
+    ensure(left == capabilities, || format!("process {pid} may have the capabilities {bounding}"))
 }

@@ -10,6 +10,7 @@ pub mod podman;
 pub mod pods;
 pub mod refusals;
 pub mod rootless;
+pub mod toolkit;
 pub mod user_namespaces;
 
 use crate::failure::{Context, Failure, Result, ensure};

@@ -4,7 +4,7 @@ use super::life::{CAP, COMMAND};
 use super::wait_for_lease;
 use crate::cgroups;
 use crate::failure::{Context, Result, ensure};
-use crate::host::{Containerd, Host, Podman};
+use crate::host::{Containerd, Crio, Host, Podman, succeeded};
 use crate::image;
 use crate::namespaces::Inside;
 use crate::scenarios::finish;
@@ -22,22 +22,23 @@ const MISLEADING: [&str; 7] = [
     "unable to retrieve OCI runtime error",
 ];
 
-/// Refusals of every kind, through docker, podman and ctr.
+/// Refusals of every kind, through docker, podman, ctr and conmon as CRI-O calls it.
 pub fn run(inside: &Inside) -> Result<()> {
     cgroups::hide_unified()?;
     let mut host = Host::start(inside)?;
     let podman = host.podman()?;
     let containerd = host.containerd()?;
-    let outcome = refused(&mut host, &podman, &containerd);
+    let crio = Crio::set_up(&host.stage, &inside.cgroup_parent)?;
+    let outcome = refused(&mut host, &podman, &containerd, &crio);
     let cleared = podman.clear().and(containerd.stop());
     finish(host, outcome.and(cleared))
 }
 
-fn refused(host: &mut Host, podman: &Podman, containerd: &Containerd) -> Result<()> {
+fn refused(host: &mut Host, podman: &Podman, containerd: &Containerd, crio: &Crio) -> Result<()> {
     let env = [("GPOOL_FRACTION", "0.8"), ("GPOOL_MEMORY", CAP)];
     let neighbour = host.run_container("neighbour", &env, &[], &COMMAND)?;
     wait_for_lease(host, &neighbour)?;
-    let engines = Engines { host, podman, containerd };
+    let engines = Engines { host, podman, containerd, crio };
     engines.all_say("GPOOL_FRACTION=0.3", "has 20 % free; ask for 20 % or less", "[GPOOL-E201]")?;
     engines.all_say(
         "GPOOL_FRACTOIN=0.3",
@@ -47,15 +48,19 @@ fn refused(host: &mut Host, podman: &Podman, containerd: &Containerd) -> Result<
     engines.all_say("GPOOL_FRACTION=3", "a share lies between 0.01 and 1", "[GPOOL-E101]")?;
     engines.all_say("GPOOL_TEAM=x", "may not be set from the environment", "[GPOOL-E104]")?;
 
+    // What is refused is not refused because of the way in which it comes.
+    succeeded("conmon", crio.create("granted", &[], &[("gpool.io/fraction", "0.1"), ("gpool.io/memory", "1GiB")])?)?;
+    succeeded("delete", crio.delete("granted")?)?;
+
     let pid = host.supervisor_pid().and_then(|pid| Pid::from_raw(pid as i32));
     let signal = |signal| pid.map_or(Ok(()), |pid| kill_process(pid, signal)).context("the supervisor");
     signal(Signal::STOP)?;
-    let engines = Engines { host, podman, containerd };
+    let engines = Engines { host, podman, containerd, crio };
     let told = engines.all_say("GPOOL_FRACTION=0.1", "supervisor", "[GPOOL-E002]");
     signal(Signal::CONT)?;
     told?;
     host.kill_supervisor()?;
-    let engines = Engines { host, podman, containerd };
+    let engines = Engines { host, podman, containerd, crio };
     engines.all_say("GPOOL_FRACTION=0.11", "the supervisor is not running", "[GPOOL-E001]")?;
     host.start_supervisor()
 }
@@ -64,6 +69,7 @@ struct Engines<'a> {
     host: &'a Host,
     podman: &'a Podman,
     containerd: &'a Containerd,
+    crio: &'a Crio,
 }
 
 impl Engines<'_> {
@@ -76,12 +82,14 @@ impl Engines<'_> {
         let hooked = || self.podman.podman(&[&["--runtime=runc", hooks.as_str()][..], &run].concat());
         let under_crun = || self.podman.podman(&[&["--runtime=crun", hooks.as_str()][..], &run].concat());
         let ctr = || self.containerd.try_run(&env.to_ascii_lowercase().replace('=', "-"), &["--env", env], &["true"]);
-        let ways: [(&str, &(dyn Fn() -> Result<Output> + Sync)); 5] = [
+        let crio = || self.crio.create(&env.to_ascii_lowercase().replace('=', "-"), &[env], &[]);
+        let ways: [(&str, &(dyn Fn() -> Result<Output> + Sync)); 6] = [
             ("docker", &docker),
             ("podman", &podman),
             ("podman with hooks", &hooked),
             ("podman with hooks under crun", &under_crun),
             ("ctr", &ctr),
+            ("conmon as CRI-O calls it", &crio),
         ];
         std::thread::scope(|scope| {
             let threads: Vec<_> = ways.map(|(name, call)| (name, scope.spawn(call))).into_iter().collect();

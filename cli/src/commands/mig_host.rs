@@ -1,0 +1,241 @@
+//! `gpool mig show|drift|apply`: this host's GPUs, through its supervisor.
+
+use crate::arguments::{Format, Wanted};
+use crate::exit::{ExitStatus, Failure};
+use crate::output::{self, Column, borderless, csv, figure, text};
+use crate::planning::goals::{goals, names};
+use crate::planning::layout_file;
+use gpool_protocol::{Client, ErrorBody, ErrorCode, MigApply, MigGoal, MigGpuView, format_bytes};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// A driver may take seconds to make an instance.
+const APPLY_TIMEOUT: Duration = Duration::from_secs(300);
+/// How often leases in the way are looked at again.
+const DRAIN_PERIOD: Duration = Duration::from_millis(500);
+
+/// `gpool mig show`
+pub fn show(client: &Client, format: Format) -> Result<(), Failure> {
+    let gpus: Vec<MigGpuView> = client.get("/v1/mig")?;
+    match format {
+        Format::Table | Format::Wide => output::print(&render(&gpus)),
+        Format::Json => output::print_json("gpus", &gpus),
+        Format::Csv => {
+            const HEADER: [&str; 9] = [
+                "index",
+                "gpu_uuid",
+                "enabled",
+                "uuid",
+                "profile",
+                "gpu_instance",
+                "start",
+                "memory_bytes",
+                "lease_id",
+            ];
+            output::print(&csv(&HEADER, gpus.iter().flat_map(csv_rows)))
+        }
+    }
+}
+
+fn csv_rows(gpu: &MigGpuView) -> Vec<Vec<String>> {
+    let own = [gpu.index.to_string(), gpu.uuid.to_string(), gpu.enabled.to_string()];
+    let row = |cells: [String; 6]| own.iter().cloned().chain(cells).collect::<Vec<String>>();
+    if gpu.instances.is_empty() {
+        return vec![row(Default::default())];
+    }
+    let cells = gpu.instances.iter().map(|instance| {
+        row([
+            instance.uuid.to_string(),
+            instance.profile.clone(),
+            instance.gpu_instance.to_string(),
+            instance.start.to_string(),
+            instance.memory_bytes.to_string(),
+            instance.lease_id.as_ref().map(ToString::to_string).unwrap_or_default(),
+        ])
+    });
+    cells.collect()
+}
+
+fn render(gpus: &[MigGpuView]) -> String {
+    const COLUMNS: [Column; 7] = [
+        figure("GPU"),
+        text("MIG"),
+        text("PROFILE"),
+        figure("START"),
+        figure("MEMORY"),
+        text("INSTANCE"),
+        text("LEASE"),
+    ];
+    let mode = |gpu: &MigGpuView| match (gpu.enabled, gpu.pending) {
+        (true, true) => "on",
+        (false, false) => "off",
+        (true, false) => "on, off is pending",
+        (false, true) => "off, on is pending",
+    };
+    let rows = gpus.iter().flat_map(|gpu| {
+        let head = [gpu.index.to_string(), mode(gpu).to_owned()];
+        let row = |cells: [String; 5]| head.iter().cloned().chain(cells).collect::<Vec<String>>();
+        let instances = gpu.instances.iter().map(|instance| {
+            let lease = instance.lease_id.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+            let start = instance.start.to_string();
+            row([
+                instance.profile.clone(),
+                start,
+                format_bytes(instance.memory_bytes),
+                instance.uuid.to_string(),
+                lease,
+            ])
+        });
+        let mut rows: Vec<Vec<String>> = instances.collect();
+        if rows.is_empty() {
+            rows.push(row(["-"; 5].map(String::from)));
+        }
+        rows
+    });
+    let table = borderless(&COLUMNS, rows);
+    match gpus.iter().find_map(|gpu| gpu.owner.as_ref()) {
+        Some(owner) => format!("{table}{owner}, divides these GPUs: gpool only reads\n"),
+        None if gpus.is_empty() => "no GPU of this host has MIG\n".to_owned(),
+        None => table,
+    }
+}
+
+/// One GPU's layout, as wanted and as it is.
+#[derive(Debug, Serialize)]
+struct Drift {
+    gpu: u32,
+    wanted: String,
+    present: String,
+    differs: bool,
+}
+
+/// `gpool mig drift`
+pub fn drift(client: &Client, wanted: &Wanted, format: Format) -> Result<(), Failure> {
+    let gpus: Vec<MigGpuView> = client.get("/v1/mig")?;
+    let goals = read_goals(wanted, &gpus)?;
+    let all: Vec<Drift> = goals.iter().filter_map(|goal| compared(goal, &gpus)).collect();
+    let row = |one: &Drift| {
+        let differs = if one.differs { "yes" } else { "no" };
+        vec![one.gpu.to_string(), one.wanted.clone(), one.present.clone(), differs.to_owned()]
+    };
+    match format {
+        Format::Table | Format::Wide => {
+            const COLUMNS: [Column; 4] = [figure("GPU"), text("WANTED"), text("PRESENT"), text("DRIFT")];
+            output::print(&borderless(&COLUMNS, all.iter().map(row)))?;
+        }
+        Format::Json => output::print_json("gpus", &all)?,
+        Format::Csv => output::print(&csv(&["gpu", "wanted", "present", "drift"], all.iter().map(row)))?,
+    }
+    match all.iter().filter(|one| one.differs).count() {
+        0 => Ok(()),
+        count => Err(Failure::Refused(
+            ExitStatus::Warned,
+            format!("gpool: {count} of {} GPUs are not divided as {} says", all.len(), wanted.file.display()),
+        )),
+    }
+}
+
+fn compared(goal: &MigGoal, gpus: &[MigGpuView]) -> Option<Drift> {
+    let gpu = gpus.iter().find(|gpu| gpu.uuid == goal.uuid)?;
+    let there: Vec<String> = gpu.instances.iter().map(|instance| instance.profile.clone()).collect();
+    let (wanted, present) = (names(goal.enabled, &goal.profiles), names(gpu.enabled, &there));
+    Some(Drift { gpu: gpu.index, differs: wanted != present, wanted, present })
+}
+
+/// `gpool mig apply`
+pub fn apply(client: Client, wanted: &Wanted, drain: Option<Duration>, format: Format) -> Result<(), Failure> {
+    let client = client.with_timeout(APPLY_TIMEOUT);
+    let gpus: Vec<MigGpuView> = client.get("/v1/mig")?;
+    let asked = MigApply { goals: read_goals(wanted, &gpus)?, drain: drain.is_some() };
+    let deadline = Instant::now() + drain.unwrap_or_default();
+    loop {
+        match client.post::<_, Vec<MigGpuView>>("/v1/mig/apply", &asked) {
+            Ok(gpus) if format == Format::Json => return output::print_json("gpus", &gpus),
+            Ok(gpus) => return output::print(&render(&gpus)),
+            // Only leases in the way are worth waiting for; what else fixes a layout stays.
+            Err(refusal) if is_in_use(&refusal) && Instant::now() < deadline => std::thread::sleep(DRAIN_PERIOD),
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+}
+
+fn is_in_use(refusal: &ErrorBody) -> bool {
+    refusal.code == ErrorCode::LayoutFixed && refusal.message.contains("lease(s)")
+}
+
+fn read_goals(wanted: &Wanted, gpus: &[MigGpuView]) -> Result<Vec<MigGoal>, Failure> {
+    let wrong = |cause: String| {
+        Failure::from(ErrorBody::new(ErrorCode::RequestInvalid, cause, "see docs/mechanisms.md for the format"))
+    };
+    let file = layout_file::load(&wanted.file).map_err(wrong)?;
+    let told = |cause: String| wrong(format!("{}: {cause}", wanted.file.display()));
+    let names: Vec<&str> = file.configs.keys().map(String::as_str).collect();
+    let name = match (&wanted.config, names.as_slice()) {
+        (Some(name), _) => name.as_str(),
+        (None, [only]) => only,
+        (None, several) => return Err(told(format!("name one of its layouts with --config: {}", several.join(", ")))),
+    };
+    let entries = file.configs.get(name);
+    let entries =
+        entries.ok_or_else(|| told(format!("there is no layout {name:?}, there are {}", names.join(", "))))?;
+    goals(entries, gpus).map_err(|cause| told(format!("mig-configs.{name}: {cause}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::{GpuUuid, MigInstanceView};
+
+    fn gpu(enabled: bool, profiles: &[&str]) -> MigGpuView {
+        let instance = |(number, profile): (usize, &&str)| MigInstanceView {
+            uuid: GpuUuid(format!("MIG-{number}")),
+            profile: (*profile).to_owned(),
+            gpu_instance: number as u32,
+            compute_instance: 0,
+            start: number as u8,
+            size: 1,
+            memory_bytes: 10 << 30,
+            lease_id: None,
+        };
+        MigGpuView {
+            index: 0,
+            uuid: GpuUuid("GPU-0".into()),
+            name: "a GPU".into(),
+            pci_device_id: 0x20b2_10de,
+            enabled,
+            pending: enabled,
+            owner: None,
+            instances: profiles.iter().enumerate().map(instance).collect(),
+            leases: 0,
+        }
+    }
+
+    #[test]
+    fn instances_are_a_line_each_and_an_undivided_gpu_is_one() {
+        let want = "\
+GPU  MIG  PROFILE  START  MEMORY  INSTANCE  LEASE
+  0  on   1g.10gb      0   10GiB  MIG-0     -
+  0  off  -            -       -  -         -
+";
+        assert_eq!(render(&[gpu(true, &["1g.10gb"]), gpu(false, &[])]), want);
+        let mut owned = gpu(true, &[]);
+        owned.owner = Some("somebody, by /etc/x".into());
+        assert!(render(&[owned]).ends_with("somebody, by /etc/x, divides these GPUs: gpool only reads\n"));
+        assert_eq!(csv_rows(&gpu(true, &["1g.10gb", "2g.20gb"])).len(), 2);
+        assert_eq!(csv_rows(&gpu(true, &[]))[0].len(), 9);
+    }
+
+    #[test]
+    fn drift_is_other_instances_and_not_another_order() {
+        let goal = |enabled, profiles: &[&str]| MigGoal {
+            uuid: GpuUuid("GPU-0".into()),
+            enabled,
+            profiles: profiles.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let differs = |goal: &MigGoal, gpu: MigGpuView| compared(goal, &[gpu]).unwrap().differs;
+        assert!(!differs(&goal(true, &["1g.10gb", "2g.20gb"]), gpu(true, &["2g.20gb", "1g.10gb"])));
+        assert!(differs(&goal(true, &["1g.10gb"]), gpu(true, &["2g.20gb", "1g.10gb"])));
+        assert!(differs(&goal(false, &[]), gpu(true, &[])), "MIG on without instances is not MIG off");
+        assert!(!differs(&goal(false, &[]), gpu(false, &[])));
+    }
+}

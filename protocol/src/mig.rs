@@ -1,0 +1,72 @@
+//! MIG on the socket: what GPUs are divided into, and what they are to be divided into.
+
+use crate::identity::{GpuUuid, LeaseId};
+use serde::{Deserialize, Serialize};
+
+/// A GPU that can be divided, as `gpool mig show` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigGpuView {
+    /// NVML's index now.
+    pub index: u32,
+    /// Stable identity.
+    pub uuid: GpuUuid,
+    /// Product name.
+    pub name: String,
+    /// NVML's PCI device and vendor id, as mig-parted's `device-filter` has it.
+    pub pci_device_id: u32,
+    /// Whether MIG is on: then the GPU serves nobody as a whole.
+    pub enabled: bool,
+    /// Whether it is to be on when nobody uses the GPU any more.
+    pub pending: bool,
+    /// Who else divides the GPUs of this host, so that gpool does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The instances, by their starts.
+    pub instances: Vec<MigInstanceView>,
+    /// Leases that have it or a part of it, kept places not counted.
+    pub leases: u32,
+}
+
+/// A MIG instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigInstanceView {
+    /// By which CUDA calls it.
+    pub uuid: GpuUuid,
+    /// NVIDIA's name of its profile, for example `3g.40gb`.
+    pub profile: String,
+    /// Number of the GPU instance.
+    pub gpu_instance: u32,
+    /// Number of the compute instance in it.
+    pub compute_instance: u32,
+    /// The first of its memory slices.
+    pub start: u8,
+    /// How many.
+    pub size: u8,
+    /// All of its memory.
+    pub memory_bytes: u64,
+    /// Who has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_id: Option<LeaseId>,
+}
+
+/// What one GPU is to be divided into.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigGoal {
+    /// The GPU.
+    pub uuid: GpuUuid,
+    /// Whether MIG is to be on.
+    pub enabled: bool,
+    /// A profile for each instance.
+    pub profiles: Vec<String>,
+}
+
+/// A request to divide GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigApply {
+    /// What is to be; GPUs that are not named stay as they are.
+    pub goals: Vec<MigGoal>,
+    /// Whether those that have to change take nobody in for the next five seconds if leases are in the way; to be asked
+    /// again before they are over.
+    #[serde(default)]
+    pub drain: bool,
+}

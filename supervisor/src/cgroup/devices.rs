@@ -1,0 +1,209 @@
+//! Taking device nodes from a cgroup that may open them now. Granting is always in config.json, where the low-level
+//! runtime reads it; this is for revocation alone. A descriptor that is open already stays usable, since the kernel asks
+//! at `open` and `mknod` only: who has one must be ended as well.
+
+use super::directories;
+use rustix::fs::{Mode, OFlags, open};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// One instruction of BPF, as struct bpf_insn of linux/bpf.h lays it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+struct Instruction {
+    code: u8,
+    /// The destination in the low half, the source in the high one.
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+/// Opcodes of linux/bpf.h and linux/bpf_common.h that the program needs.
+const LOAD_WORD: u8 = 0x61;
+const MOVE: u8 = 0xb7;
+const AND: u8 = 0x57;
+const JUMP_UNLESS_EQUAL: u8 = 0x55;
+const EXIT: u8 = 0x95;
+
+/// Offsets in struct bpf_cgroup_dev_ctx, and what its first word says of the kind of node in its low half.
+const ACCESS_TYPE: i16 = 0;
+const MAJOR: i16 = 4;
+const MINOR: i16 = 8;
+const CHARACTER_DEVICE: i32 = 2;
+
+/// Commands, kinds and flags of bpf(2) in linux/bpf.h.
+const BPF_PROG_LOAD: nix::libc::c_long = 5;
+const BPF_PROG_ATTACH: nix::libc::c_long = 8;
+const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
+const BPF_CGROUP_DEVICE: u32 = 6;
+const BPF_F_ALLOW_MULTI: u32 = 2;
+/// As long as the longest union bpf_attr of the kernels that there are, so that none writes past ours.
+const ATTRIBUTE_WORDS: usize = 32;
+
+/// Denies the character devices with these major and minor numbers to the cgroup `path` and all below it. Where a
+/// version 1 hierarchy of devices has the cgroup, said again it changes nothing; on version 2 each time puts another
+/// program beside those that are there, all of which have to allow an access.
+///
+/// # Errors
+/// No hierarchy controls the devices of this cgroup, or the kernel refuses.
+pub fn deny(path: &str, devices: &BTreeSet<(u32, u32)>) -> io::Result<()> {
+    let directories = directories(path);
+    let first: Vec<_> = directories.iter().map(|it| it.join("devices.deny")).filter(|file| file.exists()).collect();
+    for file in &first {
+        for (major, minor) in devices {
+            // One line for each write: the kernel takes no more (devcgroup_update_access).
+            std::fs::write(file, format!("c {major}:{minor} rwm"))?;
+        }
+    }
+    // On a hybrid host both versions have the cgroup, and the first one's rule is enough.
+    let second = directories.iter().find(|directory| directory.join("cgroup.controllers").exists());
+    match (first.is_empty(), second) {
+        (false, _) => Ok(()),
+        (true, Some(directory)) => attach(directory, devices),
+        (true, None) => Err(io::Error::other("no hierarchy controls the devices of its cgroup")),
+    }
+}
+
+/// Whether a cgroup of version 1, found by its folder, may open one of the devices again: somebody gave it back.
+pub fn is_given_back(path: &str, devices: &BTreeSet<(u32, u32)>) -> bool {
+    let list = |directory: &PathBuf| std::fs::read_to_string(directory.join("devices.list")).unwrap_or_default();
+    directories(path).iter().any(|directory| list(directory).lines().any(|line| allows(line, devices)))
+}
+
+/// Whether a line of devices.list, such as `c 195:0 rw` or `a *:* rwm`, allows to open one of the devices.
+fn allows(line: &str, devices: &BTreeSet<(u32, u32)>) -> bool {
+    let mut words = line.split_whitespace();
+    let (Some(kind), Some(numbers)) = (words.next(), words.next()) else { return false };
+    let Some((major, minor)) = numbers.split_once(':') else { return false };
+    let is = |said: &str, number: u32| said == "*" || said.parse() == Ok(number);
+    matches!(kind, "c" | "a") && devices.iter().any(|device| is(major, device.0) && is(minor, device.1))
+}
+
+/// The program that denies the devices and allows everything else.
+fn program(devices: &BTreeSet<(u32, u32)>) -> Vec<Instruction> {
+    let load = |to: u8, offset| Instruction { code: LOAD_WORD, registers: to | 1 << 4, offset, immediate: 0 };
+    let with = |code, register, offset, immediate| Instruction { code, registers: register, offset, immediate };
+    let answer = |word| [with(MOVE, 0, 0, word), with(EXIT, 0, 0, 0)];
+    let mut all = vec![load(2, ACCESS_TYPE), with(AND, 2, 0, 0xffff), load(3, MAJOR), load(4, MINOR)];
+    for (major, minor) in devices {
+        // Numbers of devices have 12 and 20 bits.
+        all.push(with(JUMP_UNLESS_EQUAL, 2, 4, CHARACTER_DEVICE));
+        all.push(with(JUMP_UNLESS_EQUAL, 3, 3, major.cast_signed()));
+        all.push(with(JUMP_UNLESS_EQUAL, 4, 2, minor.cast_signed()));
+        all.extend(answer(0));
+    }
+    all.extend(answer(1));
+    all
+}
+
+/// Puts the program beside those that the low-level runtime and systemd have attached. It stays until the cgroup goes.
+fn attach(directory: &Path, devices: &BTreeSet<(u32, u32)>) -> io::Result<()> {
+    let cgroup = open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let loaded = load(&program(devices))?;
+    let mut attribute = [0u32; ATTRIBUTE_WORDS];
+    attribute[..4].copy_from_slice(&[
+        number(cgroup.as_fd()),
+        number(loaded.as_fd()),
+        BPF_CGROUP_DEVICE,
+        BPF_F_ALLOW_MULTI,
+    ]);
+    bpf(BPF_PROG_ATTACH, &mut attribute).map(drop)
+}
+
+fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
+    // SPDX names the licence of the program as the kernel wants to hear it; it calls nothing that would ask for GPL.
+    let licence = c"MIT";
+    let (code, text) = (program.as_ptr() as u64, licence.as_ptr() as u64);
+    let halves = |word: u64| [word as u32, (word >> 32) as u32];
+    let mut attribute = [0u32; ATTRIBUTE_WORDS];
+    attribute[..2].copy_from_slice(&[BPF_PROG_TYPE_CGROUP_DEVICE, program.len() as u32]);
+    attribute[2..4].copy_from_slice(&halves(code));
+    attribute[4..6].copy_from_slice(&halves(text));
+    let raw = bpf(BPF_PROG_LOAD, &mut attribute)?;
+    // SAFETY: just made for us by the kernel, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+fn number(fd: BorrowedFd<'_>) -> u32 {
+    fd.as_raw_fd().cast_unsigned()
+}
+
+fn bpf(command: nix::libc::c_long, attribute: &mut [u32; ATTRIBUTE_WORDS]) -> io::Result<i32> {
+    // SAFETY: the attribute is as long as is said, and what it points to outlives the call.
+    let result =
+        unsafe { nix::libc::syscall(nix::libc::SYS_bpf, command, attribute.as_mut_ptr(), size_of_val(attribute)) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_gives_a_device_back_is_known() {
+        let gpu = BTreeSet::from([(195, 0)]);
+        for (line, gives) in [
+            ("c 195:0 rw", true),
+            ("c 195:* rwm", true),
+            ("a *:* rwm", true),
+            ("c 195:1 rw", false),
+            ("c 1950:0 rw", false),
+            ("b 195:0 rw", false),
+            ("c 195", false),
+            ("", false),
+        ] {
+            assert_eq!(allows(line, &gpu), gives, "{line}");
+        }
+    }
+
+    /// Runs the program as the kernel would, for one access; its answer.
+    fn run(program: &[Instruction], kind: u32, major: u32, minor: u32) -> i32 {
+        let mut registers = [0i64; 5];
+        let mut at = 0;
+        loop {
+            let Instruction { code, registers: named, offset, immediate } = program[at];
+            let to = usize::from(named & 0xf);
+            at += 1;
+            match code {
+                LOAD_WORD => {
+                    registers[to] = i64::from(match offset {
+                        ACCESS_TYPE => 0x3_0000 | kind,
+                        MAJOR => major,
+                        MINOR => minor,
+                        _ => panic!("nothing lies at {offset}"),
+                    });
+                }
+                AND => registers[to] &= i64::from(immediate),
+                MOVE => registers[to] = immediate.into(),
+                JUMP_UNLESS_EQUAL if registers[to] != i64::from(immediate) => at += offset as usize,
+                JUMP_UNLESS_EQUAL => {}
+                EXIT => return registers[0] as i32,
+                _ => panic!("{code:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_program_denies_its_devices_and_nothing_else() {
+        let program = program(&BTreeSet::from([(195, 0), (195, 3)]));
+        let device = CHARACTER_DEVICE.cast_unsigned();
+        for (kind, major, minor, answer) in [
+            (device, 195, 0, 0),
+            (device, 195, 3, 0),
+            (device, 195, 1, 1),
+            (device, 195, 255, 1),
+            (device, 1, 3, 1),
+            (1, 195, 0, 1),
+        ] {
+            assert_eq!(run(&program, kind, major, minor), answer, "{kind} {major}:{minor}");
+        }
+    }
+
+    #[test]
+    fn a_cgroup_that_nothing_controls_is_an_error() {
+        let error = deny("/gpool-no-such-cgroup", &BTreeSet::from([(195, 0)])).unwrap_err();
+        assert!(error.to_string().contains("no hierarchy"), "{error}");
+    }
+}

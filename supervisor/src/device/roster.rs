@@ -1,0 +1,149 @@
+//! What there is to lease on this host: whole GPUs and MIG instances. Instances come and go while leases live, so each has
+//! a place that it keeps; the place of one that is gone may become another's when no lease has it any more.
+
+use super::inventory::{Gpu, Kind};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// All places.
+#[derive(Debug)]
+pub struct Roster {
+    gpus: RwLock<Arc<Vec<Gpu>>>,
+    /// The most places.
+    limit: usize,
+}
+
+/// What a look has changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// UUIDs and profiles of instances that have come.
+    pub came: Vec<String>,
+    /// Those that are gone.
+    pub went: Vec<String>,
+    /// Instances for which there is no place; they are not leased.
+    pub left_out: Vec<String>,
+}
+
+impl Changes {
+    /// Whether anything has come or gone.
+    pub fn is_empty(&self) -> bool {
+        self.came.is_empty() && self.went.is_empty() && self.left_out.is_empty()
+    }
+}
+
+fn called(gpu: &Gpu) -> String {
+    let profile = gpu.instance().map_or("", |instance| instance.profile.as_str());
+    format!("{} {profile}", gpu.uuid).trim_end().to_owned()
+}
+
+impl Roster {
+    /// The places of what is there at the start. The first ones are boards, in NVML's order, and stay what they are.
+    pub fn new(gpus: Vec<Gpu>, limit: usize) -> Self {
+        Self { gpus: RwLock::new(Arc::new(gpus)), limit }
+    }
+
+    /// All places now. An index into it means the same thing as long as a lease has it.
+    pub fn now(&self) -> Arc<Vec<Gpu>> {
+        self.gpus.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many places there can be.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Takes over what there is now; `is_leased` says whether a lease has a place.
+    pub fn update(&self, found: &[Gpu], is_leased: impl Fn(usize) -> bool) -> Changes {
+        let mut places = self.gpus.write().unwrap_or_else(PoisonError::into_inner);
+        let (merged, changes) = merged(&places, found, self.limit, is_leased);
+        if merged != **places {
+            *places = Arc::new(merged);
+        }
+        changes
+    }
+}
+
+fn merged(before: &[Gpu], found: &[Gpu], limit: usize, is_leased: impl Fn(usize) -> bool) -> (Vec<Gpu>, Changes) {
+    let (mut places, mut changes) = (before.to_vec(), Changes::default());
+    for place in &mut places {
+        match found.iter().find(|gpu| gpu.uuid == place.uuid) {
+            Some(gpu) => {
+                if place.kind == Kind::Gone || place.instance() != gpu.instance() {
+                    changes.came.push(called(gpu));
+                }
+                place.clone_from(gpu);
+            }
+            None if place.instance().is_some() => {
+                changes.went.push(called(place));
+                place.kind = Kind::Gone;
+            }
+            None => {}
+        }
+    }
+    for gpu in found {
+        if places.iter().any(|place| place.uuid == gpu.uuid) {
+            continue;
+        }
+        let free = (0..places.len()).find(|index| places[*index].kind == Kind::Gone && !is_leased(*index));
+        match free {
+            Some(index) => places[index].clone_from(gpu),
+            None if places.len() < limit => places.push(gpu.clone()),
+            None => {
+                changes.left_out.push(called(gpu));
+                continue;
+            }
+        }
+        changes.came.push(called(gpu));
+    }
+    (places, changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::inventory::MigInstance;
+    use super::*;
+    use gpool_protocol::GpuUuid;
+
+    fn board(kind: Kind) -> Gpu {
+        Gpu {
+            index: 0,
+            uuid: GpuUuid("GPU-0".into()),
+            name: "a board".into(),
+            minor: 0,
+            memory_total_bytes: 80 << 30,
+            driver_version: "1".into(),
+            is_virtual: false,
+            kind,
+        }
+    }
+
+    fn instance(uuid: &str) -> Gpu {
+        let its = MigInstance {
+            board: GpuUuid("GPU-0".into()),
+            profile: "1g.10gb".into(),
+            gpu_instance: 7,
+            compute_instance: 0,
+            start: 0,
+            size: 1,
+        };
+        Gpu { uuid: GpuUuid(uuid.into()), ..board(Kind::Instance(its)) }
+    }
+
+    #[test]
+    fn an_instance_keeps_its_place_and_one_that_is_gone_makes_room_when_nobody_has_it() {
+        let roster = Roster::new(vec![board(Kind::Whole)], 3);
+        let names = || roster.now().iter().map(|gpu| gpu.uuid.0.clone()).collect::<Vec<_>>();
+        let divided = board(Kind::Divided);
+        let changes = roster.update(&[divided.clone(), instance("MIG-a"), instance("MIG-b")], |_| false);
+        assert_eq!((changes.came.len(), names()), (2, vec!["GPU-0".into(), "MIG-a".into(), "MIG-b".into()]));
+        assert!(roster.update(&[divided.clone(), instance("MIG-a"), instance("MIG-b")], |_| false).is_empty());
+        let changes = roster.update(&[divided.clone(), instance("MIG-b")], |_| true);
+        assert_eq!(changes.went, ["MIG-a 1g.10gb"]);
+        let changes = roster.update(&[divided.clone(), instance("MIG-b"), instance("MIG-c")], |index| index == 1);
+        assert_eq!((changes.left_out, changes.came.len()), (vec!["MIG-c 1g.10gb".to_owned()], 0));
+        roster.update(&[divided, instance("MIG-b"), instance("MIG-c")], |_| false);
+        assert_eq!(names(), ["GPU-0", "MIG-c", "MIG-b"]);
+        roster.update(&[board(Kind::Whole)], |_| false);
+        assert_eq!(roster.now().iter().filter(|gpu| gpu.kind == Kind::Gone).count(), 2);
+        assert_eq!(roster.now()[0].kind, Kind::Whole);
+    }
+}

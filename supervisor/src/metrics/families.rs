@@ -1,0 +1,124 @@
+//! The families of figures: their names, kinds, labels and meanings. The page of the manual is made of them.
+
+/// Nanoseconds in a second of GPU time.
+pub const GPU_NS_PER_SECOND: f64 = 1e9;
+
+/// Whether a figure only grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It goes up and down.
+    Gauge,
+    /// It grows, and begins anew with the supervisor or with the lease.
+    Counter,
+}
+
+impl Kind {
+    /// As Prometheus calls it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::Counter => "counter",
+        }
+    }
+}
+
+/// One family, as it is explained.
+#[derive(Debug, Clone, Copy)]
+pub struct Description {
+    /// With the unit, as Prometheus wants it.
+    pub name: &'static str,
+    /// Whether it only grows.
+    pub kind: Kind,
+    /// The labels of each figure.
+    pub labels: &'static [&'static str],
+    /// One sentence without a full stop.
+    pub help: &'static str,
+}
+
+macro_rules! families {
+    ($($family:ident $kind:ident $name:literal [$($label:literal),*] $help:literal;)*) => {
+        /// A family of figures.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Family {
+            $(#[doc = $help] $family,)*
+        }
+
+        /// All of them, in the order of the page.
+        pub const FAMILIES: &[(Family, Description)] = &[$((
+            Family::$family,
+            Description { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help },
+        ),)*];
+    };
+}
+
+families! {
+    BuildInfo Gauge "gpool_build_info" ["version"] "Always 1: the version of the supervisor";
+    StartTime Gauge "gpool_supervisor_start_time_seconds" [] "When the supervisor started, in seconds since 1970";
+    Leases Gauge "gpool_leases" ["state"] "Leases and kept places by state";
+    HandoffMedian Gauge "gpool_handoff_p50_seconds" []
+        "From a gate's opening to the first launch behind it: the middle one of the last 5 to 10 s; absent when there was none";
+    HandoffLate Gauge "gpool_handoff_p99_seconds" [] "The same at the 99th percentile";
+    Slice Gauge "gpool_slice_seconds" [] "The slice that follows from the hand-off, the longest of all GPUs";
+    GateMoves Counter "gpool_gate_moves_total" ["to"] "Decisions to open or renew (open) and to close (close) a gate, all leases together";
+    Refusals Counter "gpool_requests_refused_total" ["code"] "Requests for a lease that the supervisor refused, by error code";
+    GuardActions Counter "gpool_guard_actions_total" ["action"]
+        "What was done about containers found past the shims or above their cap: told, frozen, not_frozen, revoked, not_revoked, killed, not_killed";
+    Events Counter "gpool_events_total" ["kind"] "Events by kind";
+    Rounds Counter "gpool_thread_rounds_total" ["thread"] "Rounds begun by the threads that the watchdog counts";
+    Complaints Counter "gpool_watchdog_complaints_total" [] "Looks of the watchdog after which systemd was not told that the work goes on";
+    GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "name", "driver_version"] "Always 1: a GPU of this host";
+    GpuMemory Gauge "gpool_gpu_memory_capacity_bytes" ["gpu_uuid"] "All memory of the GPU";
+    GpuMemoryUsed Gauge "gpool_gpu_memory_used_bytes" ["gpu_uuid"] "Memory held by anybody, as NVML says, at most a second old";
+    GpuMemoryLeased Gauge "gpool_gpu_memory_committed_bytes" ["gpu_uuid"] "Memory promised to leases and kept places";
+    GpuShareLeased Gauge "gpool_gpu_share_committed_ratio" ["gpu_uuid"] "Share promised to guaranteed leases and kept places";
+    GpuCharged Gauge "gpool_gpu_charged_ratio" ["gpu_uuid"]
+        "Utilisation: GPU time charged to all leases over about the last ten seconds, as a part of that time";
+    LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "class", "priority", "mechanism", "enforcement", "team"]
+        "Always 1: a lease or kept place";
+    LeaseEntitled Gauge "gpool_lease_share_entitled_ratio" ["container_id", "gpu_uuid"] "Share that the lease is promised of the GPU";
+    LeaseUsed Gauge "gpool_lease_share_used_ratio" ["container_id", "gpu_uuid"]
+        "GPU time charged over about the last ten seconds, as a part of that time; above the promise when others leave time";
+    LeaseLent Gauge "gpool_lease_share_lent_ratio" ["container_id", "gpu_uuid"]
+        "What it left of its promise over the same time; others with work had that";
+    LeaseLimit Gauge "gpool_lease_share_limit_ratio" ["container_id"] "The most that it may have of each GPU; absent without a limit";
+    LeaseGpuTime Counter "gpool_lease_used_seconds_total" ["container_id", "gpu_uuid"] "GPU time charged since the lease was made";
+    LeaseMemoryCap Gauge "gpool_lease_memory_cap_bytes" ["container_id"] "Memory cap on each GPU, contexts included";
+    LeaseMemoryUsed Gauge "gpool_lease_memory_used_bytes" ["container_id", "gpu_uuid"] "Memory charged to the lease, contexts included";
+    LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id"] "Allocations refused because of the cap";
+    LeaseUnknownVersions Counter "gpool_lease_unknown_versions_total" ["container_id"]
+        "Look-ups refused because the shim does not know the version of a function";
+    LeaseGateWait Counter "gpool_lease_gate_wait_seconds_total" ["container_id"] "Time that all threads together stood at a closed gate";
+    LeaseLaunches Counter "gpool_lease_launches_total" ["container_id"] "Launches, counted when their burst ends";
+    LeaseProcesses Gauge "gpool_lease_processes" ["container_id"] "Registered processes that are alive";
+    LeasePaused Gauge "gpool_lease_paused" ["container_id"] "1 while the gate is kept closed by gpool pause";
+}
+
+impl Family {
+    /// What there is to say of it.
+    pub fn description(self) -> &'static Description {
+        // The list has each family once, in the order of the enum.
+        &FAMILIES[self as usize].1
+    }
+}
+
+/// The page of the manual.
+pub fn reference() -> String {
+    let mut text = String::from(
+        "# Metrics\n\n\
+         `GET /metrics` on the supervisor's socket, and `gpool metrics`, give the figures of this moment in Prometheus' text\n\
+         format (0.0.4). The supervisor listens on no network, so something on the host carries them on: the textfile\n\
+         collector of the node exporter, for example, with `gpool metrics` in a timer, its output renamed into place; or any\n\
+         proxy from TCP to the socket, whose mode lets everybody read. [The administrator's guide](../administration.md#metrics)\n\
+         has both.\n\n\
+         Shares are parts of one GPU, 0.3 for 30 %. `container_id` is the whole id, `gpu_uuid` that of DCGM's exporter, to join by. There are as many\n\
+         figures as leases and kept places on this host times their GPUs; no label comes from what a container does, and\n\
+         `team` alone from what a person asks for. Counters of a lease end with it, those of the supervisor with the process.\n\n\
+         | name | kind | labels | |\n|---|---|---|---|\n",
+    );
+    for (_, family) in FAMILIES {
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        let row = format!("| `{}` | {} | {} | {} |\n", family.name, family.kind.word(), labels.join(", "), family.help);
+        text.push_str(&row);
+    }
+    text
+}

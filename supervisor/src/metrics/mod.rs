@@ -1,0 +1,185 @@
+//! Figures for Prometheus, in its text format (version 0.0.4): what leases, GPUs and the supervisor itself stand at.
+
+mod counters;
+mod families;
+mod text;
+
+pub use counters::Counters;
+pub use families::reference;
+
+use crate::lease::Leases;
+use crate::service::Identity;
+use families::{Family, GPU_NS_PER_SECOND};
+use gpool_protocol::{EventKind, GpuView, LeaseState, LeaseView, Mechanism};
+use std::collections::BTreeMap;
+use text::Page;
+
+/// What a page is called in HTTP.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Everything that a page shows, as of one moment.
+struct Moment {
+    started_unix_ms: u64,
+    leases: Vec<LeaseView>,
+    gpus: Vec<GpuView>,
+    handoff_s: [Option<f64>; 2],
+    slice_s: f64,
+    gates: [(&'static str, u64); 2],
+    events: Vec<(EventKind, u64)>,
+    refusals: Vec<(&'static str, u64)>,
+    guard_actions: Vec<(&'static str, u64)>,
+    rounds: [(&'static str, u64); 2],
+    complaints: u64,
+}
+
+/// The page of this moment.
+pub fn page(leases: &Leases, identity: &Identity) -> String {
+    let statistics = leases.gatekeeper.statistics();
+    let (views, gpus) = {
+        let book = leases.book();
+        (book.views(), book.gpu_views(&leases.gpus(), &leases.used_bytes()))
+    };
+    let handoffs = statistics.handoffs;
+    render(&Moment {
+        started_unix_ms: identity.started_unix_ms,
+        leases: views,
+        gpus,
+        handoff_s: [handoffs.map(|it| seconds(it.p50_ns)), handoffs.map(|it| seconds(it.p99_ns))],
+        slice_s: seconds(statistics.slice_ns),
+        gates: [("open", statistics.gate_opens), ("close", statistics.gate_closes)],
+        events: leases.events.counts(),
+        refusals: leases.counters.refusals(),
+        guard_actions: leases.counters.guard_actions(),
+        rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
+        complaints: leases.progress.complaints.count(),
+    })
+}
+
+/// Nanoseconds in the unit that Prometheus wants.
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / GPU_NS_PER_SECOND
+}
+
+fn ratio(permille: impl Into<f64>) -> f64 {
+    permille.into() / 1000.0
+}
+
+fn render(moment: &Moment) -> String {
+    let mut page = Page::default();
+    of_the_supervisor(&mut page, moment);
+    for gpu in &moment.gpus {
+        of_a_gpu(&mut page, gpu, &moment.leases);
+    }
+    for lease in &moment.leases {
+        of_a_lease(&mut page, lease);
+    }
+    page.finish()
+}
+
+fn of_the_supervisor(page: &mut Page, moment: &Moment) {
+    page.add(Family::BuildInfo, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    page.add(Family::StartTime, &[], moment.started_unix_ms as f64 / 1000.0);
+    let mut by_state: BTreeMap<&str, u64> =
+        [LeaseState::Pending, LeaseState::Active, LeaseState::Revoked, LeaseState::Ending, LeaseState::Held]
+            .map(|it| (state(it), 0))
+            .into();
+    for lease in &moment.leases {
+        *by_state.entry(state(lease.state)).or_default() += 1;
+    }
+    for (state, count) in by_state {
+        page.add(Family::Leases, &[("state", state)], count as f64);
+    }
+    for (family, value) in [Family::HandoffMedian, Family::HandoffLate].into_iter().zip(moment.handoff_s) {
+        if let Some(value) = value {
+            page.add(family, &[], value);
+        }
+    }
+    page.add(Family::Slice, &[], moment.slice_s);
+    for (to, count) in moment.gates {
+        page.add(Family::GateMoves, &[("to", to)], count as f64);
+    }
+    for (code, count) in &moment.refusals {
+        page.add(Family::Refusals, &[("code", code)], *count as f64);
+    }
+    for (action, count) in &moment.guard_actions {
+        page.add(Family::GuardActions, &[("action", action)], *count as f64);
+    }
+    for (kind, count) in &moment.events {
+        page.add(Family::Events, &[("kind", &word(kind))], *count as f64);
+    }
+    for (thread, count) in moment.rounds {
+        page.add(Family::Rounds, &[("thread", thread)], count as f64);
+    }
+    page.add(Family::Complaints, &[], moment.complaints as f64);
+}
+
+fn of_a_gpu(page: &mut Page, gpu: &GpuView, leases: &[LeaseView]) {
+    let uuid = gpu.uuid.0.as_str();
+    let is_on_it = |it: &&gpool_protocol::LeaseGpuView| it.gpu_uuid == gpu.uuid;
+    let charged: u32 =
+        leases.iter().flat_map(|lease| &lease.gpus).filter(is_on_it).map(|it| u32::from(it.received_permille)).sum();
+    page.add(Family::GpuInfo, &[("gpu_uuid", uuid), ("name", &gpu.name), ("driver_version", &gpu.driver_version)], 1.0);
+    page.add(Family::GpuMemory, &[("gpu_uuid", uuid)], gpu.memory_total_bytes as f64);
+    page.add(Family::GpuMemoryUsed, &[("gpu_uuid", uuid)], gpu.memory_used_bytes as f64);
+    page.add(Family::GpuMemoryLeased, &[("gpu_uuid", uuid)], gpu.memory_leased_bytes as f64);
+    page.add(Family::GpuShareLeased, &[("gpu_uuid", uuid)], ratio(gpu.fraction_leased_permille));
+    page.add(Family::GpuCharged, &[("gpu_uuid", uuid)], ratio(charged));
+}
+
+fn of_a_lease(page: &mut Page, lease: &LeaseView) {
+    let container = ("container_id", lease.container_id.0.as_str());
+    let about = [
+        container,
+        ("lease_id", &lease.lease_id.0),
+        ("class", &lease.class.to_string()),
+        ("priority", &lease.priority.to_string()),
+        ("mechanism", &word(&lease.mechanism)),
+        ("enforcement", &lease.enforcement),
+        ("team", lease.team.as_deref().unwrap_or_default()),
+    ];
+    page.add(Family::LeaseInfo, &about, 1.0);
+    page.add(Family::LeaseMemoryCap, &[container], lease.memory_cap_bytes as f64);
+    page.add(Family::LeasePaused, &[container], f64::from(u8::from(lease.paused)));
+    if let Some(limit_permille) = lease.limit_permille {
+        page.add(Family::LeaseLimit, &[container], ratio(limit_permille));
+    }
+    // A kept place uses nothing; its counters are over.
+    if lease.state == LeaseState::Held {
+        return;
+    }
+    page.add(Family::LeaseRefused, &[container], lease.allocations_refused as f64);
+    page.add(Family::LeaseUnknownVersions, &[container], lease.unknown_versions as f64);
+    page.add(Family::LeaseGateWait, &[container], seconds(lease.gate_wait_ns));
+    page.add(Family::LeaseLaunches, &[container], lease.launches as f64);
+    page.add(Family::LeaseProcesses, &[container], f64::from(lease.processes));
+    let entitled_permille = if lease.mechanism == Mechanism::Slice { lease.fraction_permille } else { 1000 };
+    for gpu in &lease.gpus {
+        let labels = [container, ("gpu_uuid", gpu.gpu_uuid.0.as_str())];
+        page.add(Family::LeaseGpuTime, &labels, seconds(gpu.charged_gpu_ns));
+        page.add(Family::LeaseUsed, &labels, ratio(gpu.received_permille));
+        page.add(Family::LeaseMemoryUsed, &labels, gpu.memory_used_bytes as f64);
+        // The driver's time slices promise no share.
+        if lease.mechanism != Mechanism::TimeSlice {
+            page.add(Family::LeaseEntitled, &labels, ratio(entitled_permille));
+            page.add(Family::LeaseLent, &labels, ratio(entitled_permille.saturating_sub(gpu.received_permille)));
+        }
+    }
+}
+
+/// The word that the socket uses.
+fn word(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn state(state: LeaseState) -> &'static str {
+    match state {
+        LeaseState::Pending => "pending",
+        LeaseState::Active => "active",
+        LeaseState::Revoked => "revoked",
+        LeaseState::Ending => "ending",
+        LeaseState::Held => "held",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! The page against Prometheus' own rules, and against what it was made of.
+
+use super::families::{FAMILIES, Kind};
+use super::*;
+use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseGpuView, LeaseId, Priority};
+use std::collections::BTreeSet;
+
+/// A figure that was read back: name, labels, value.
+type Figure = (String, BTreeMap<String, String>, f64);
+
+const HOSTILE: &str = "a\\b\"} 1\n# TYPE evil gauge\nevil 1";
+
+fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView {
+    let gpu = |uuid: &str, received_permille| LeaseGpuView {
+        gpu_uuid: GpuUuid(uuid.into()),
+        received_permille,
+        charged_gpu_ns: 1_500_000_000,
+        memory_used_bytes: 5,
+    };
+    LeaseView {
+        lease_id: LeaseId("01".into()),
+        container_id: ContainerId(container.into()),
+        state,
+        gpu_uuid: GpuUuid("GPU-1".into()),
+        gpus: vec![gpu("GPU-1", 200), gpu("GPU-2", 450)],
+        fraction_permille: 300,
+        mechanism,
+        mig_profile: None,
+        limit_permille: Some(500),
+        class: Class::Batch,
+        priority: Priority::Guaranteed,
+        team: Some(HOSTILE.into()),
+        paused: true,
+        received_permille: 325,
+        charged_gpu_ns: 3_000_000_000,
+        memory_cap_bytes: 7,
+        memory_used_bytes: 5,
+        allocations_refused: 2,
+        unknown_versions: 3,
+        gate_wait_ns: 500_000_000,
+        launches: 11,
+        processes: 1,
+        init_pid: None,
+        cgroup: None,
+        enforcement: "co-operative".into(),
+        uncounted_calls: 0,
+        owner_uid: 0,
+        created_unix_ms: 0,
+    }
+}
+
+fn moment() -> Moment {
+    let gpu = |uuid: &str| GpuView {
+        index: 0,
+        uuid: GpuUuid(uuid.into()),
+        name: HOSTILE.into(),
+        driver_version: "1".into(),
+        memory_total_bytes: 24 << 30,
+        memory_used_bytes: 1,
+        memory_leased_bytes: 2,
+        fraction_leased_permille: 300,
+        divided: false,
+        leases: 1,
+    };
+    Moment {
+        started_unix_ms: 1_795_193_703_351,
+        leases: vec![
+            lease("c1", LeaseState::Active, Mechanism::Slice),
+            lease("c2", LeaseState::Active, Mechanism::TimeSlice),
+            lease("c3", LeaseState::Held, Mechanism::Slice),
+        ],
+        gpus: vec![gpu("GPU-1"), gpu("GPU-2")],
+        handoff_s: [Some(0.0001), Some(0.0003)],
+        slice_s: 0.01,
+        gates: [("open", 5), ("close", 4)],
+        events: vec![(EventKind::LeaseGranted, 3), (EventKind::OverCap, 1)],
+        refusals: vec![("GPOOL-E201", 2)],
+        guard_actions: vec![("frozen", 1)],
+        rounds: [("sampler", 9), ("attendant", 8)],
+        complaints: 0,
+    }
+}
+
+/// Reads a page as strictly as the format is written down: each family once, its meaning and kind first, all its figures
+/// together, no figure twice.
+fn read(text: &str) -> Vec<Figure> {
+    let (mut figures, mut families, mut seen) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    let mut open = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(described) = line.strip_prefix("# HELP ") {
+            let (name, help) = described.split_once(' ').expect("a meaning");
+            assert!(families.insert(name.to_owned()) && !help.is_empty(), "{line}");
+            let kind = lines.next().and_then(|line| line.strip_prefix(&format!("# TYPE {name} "))).expect("a kind");
+            assert!(["gauge", "counter"].contains(&kind), "{kind}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+            open = name.to_owned();
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').expect("a value");
+        assert!(seen.insert(series.to_owned()), "{series} is there twice");
+        let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+        assert_eq!(name, open, "a figure of another family");
+        figures.push((name.to_owned(), read_labels(labels), value.parse().expect("a number")));
+    }
+    figures
+}
+
+fn read_labels(text: &str) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    let mut rest = text;
+    while let Some((name, after)) = rest.split_once("=\"") {
+        let name = name.trim_start_matches(',');
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+        let (mut value, mut characters) = (String::new(), after.char_indices());
+        let end = loop {
+            match characters.next().expect("a closing mark") {
+                (at, '"') => break at,
+                (_, '\\') => value.push(match characters.next().expect("what is escaped").1 {
+                    'n' => '\n',
+                    same @ ('\\' | '"') => same,
+                    other => panic!("\\{other} is no escape"),
+                }),
+                (_, character) => value.push(character),
+            }
+        };
+        assert!(labels.insert(name.to_owned(), value).is_none(), "{name} twice");
+        rest = &after[end + 1..];
+    }
+    assert_eq!(rest, "}");
+    labels
+}
+
+fn value(figures: &[Figure], name: &str, label: (&str, &str)) -> Option<f64> {
+    let found =
+        figures.iter().find(|(its, labels, _)| its == name && labels.get(label.0).is_some_and(|it| it == label.1));
+    found.map(|(.., value)| *value)
+}
+
+#[test]
+fn the_page_is_what_prometheus_reads_and_has_every_family() {
+    let figures = read(&render(&moment()));
+    let shown: BTreeSet<&str> = figures.iter().map(|(name, ..)| name.as_str()).collect();
+    let known: BTreeSet<&str> = FAMILIES.iter().map(|(_, family)| family.name).collect();
+    assert_eq!(shown, known);
+    for (index, (family, described)) in FAMILIES.iter().enumerate() {
+        assert_eq!(*family as usize, index, "{}", described.name);
+        assert!(described.name.starts_with("gpool_") && !described.help.ends_with('.'), "{}", described.name);
+        assert_eq!(described.kind == Kind::Counter, described.name.ends_with("_total"), "{}", described.name);
+        let labels = figures.iter().filter(|(name, ..)| name == described.name).map(|(_, labels, _)| labels);
+        for labels in labels {
+            assert!(labels.keys().map(String::as_str).eq(sorted(described.labels)), "{}: {labels:?}", described.name);
+        }
+    }
+}
+
+fn sorted<'a>(labels: &[&'a str]) -> BTreeSet<&'a str> {
+    labels.iter().copied().collect()
+}
+
+#[test]
+fn figures_are_in_prometheus_units() {
+    let figures = read(&render(&moment()));
+    let of = |name: &str, container: &str| value(&figures, name, ("container_id", container));
+    assert_eq!(of("gpool_lease_used_seconds_total", "c1"), Some(1.5));
+    assert_eq!(of("gpool_lease_gate_wait_seconds_total", "c1"), Some(0.5));
+    assert_eq!(of("gpool_lease_share_entitled_ratio", "c1"), Some(0.3));
+    assert_eq!(of("gpool_lease_share_limit_ratio", "c1"), Some(0.5));
+    let lent: Vec<f64> = (figures.iter())
+        .filter(|(name, labels, _)| name == "gpool_lease_share_lent_ratio" && labels["container_id"] == "c1")
+        .map(|(.., value)| *value)
+        .collect();
+    assert_eq!(lent, [0.1, 0.0], "of one GPU it left a part, of the other it had more");
+    assert_eq!(of("gpool_lease_share_entitled_ratio", "c2"), None, "the driver's time slices promise nothing");
+    assert_eq!((of("gpool_lease_launches_total", "c3"), of("gpool_lease_info", "c3")), (None, Some(1.0)));
+    assert_eq!(
+        value(&figures, "gpool_gpu_charged_ratio", ("gpu_uuid", "GPU-2")),
+        Some(1.35),
+        "the sum of three leases"
+    );
+    for (state, count) in [("active", 2.0), ("held", 1.0), ("pending", 0.0), ("ending", 0.0)] {
+        assert_eq!(value(&figures, "gpool_leases", ("state", state)), Some(count), "{state}");
+    }
+    assert_eq!(value(&figures, "gpool_events_total", ("kind", "over-cap")), Some(1.0));
+    assert_eq!(value(&figures, "gpool_requests_refused_total", ("code", "GPOOL-E201")), Some(2.0));
+}
+
+#[test]
+fn what_people_write_stays_within_its_label() {
+    let figures = read(&render(&moment()));
+    let info = figures.iter().find(|(name, ..)| name == "gpool_lease_info").unwrap();
+    assert_eq!(info.1["team"], HOSTILE);
+    assert!(figures.iter().all(|(name, ..)| name != "evil"));
+}
+
+#[test]
+fn the_manual_has_every_family() {
+    let page = reference();
+    assert!(FAMILIES.iter().all(|(_, family)| page.contains(&format!(
+        "| `{}` | {} |",
+        family.name,
+        family.kind.word()
+    ))));
+}

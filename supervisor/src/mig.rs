@@ -1,0 +1,65 @@
+//! Dividing GPUs with MIG: what there is, what it is to be, and seeing it when somebody else changes it.
+
+mod apply;
+mod owner;
+mod view;
+
+pub use apply::apply;
+pub use owner::owner;
+pub use view::view;
+
+use crate::device::{Changes, NvmlInventory};
+use crate::events::About;
+use crate::lease::{Book, Leases};
+use gpool_protocol::EventKind;
+
+/// Takes over the instances that there are now; what has come or gone without gpool is an event.
+pub fn look(leases: &Leases) {
+    // Who is just dividing looks when it is done.
+    let Ok(_turn) = leases.dividing.try_lock() else { return };
+    if let Err(error) = look_again(leases) {
+        eprintln!("gpool-supervisor: {error}");
+    }
+}
+
+fn look_again(leases: &Leases) -> Result<(), String> {
+    let changes = refresh(leases, &leases.inventory)?;
+    if !changes.is_empty() {
+        leases.events.note(EventKind::MigChanged, About::default(), sentence(&changes));
+    }
+    Ok(())
+}
+
+fn refresh(leases: &Leases, inventory: &NvmlInventory) -> Result<Changes, String> {
+    let found = inventory.gpus().map_err(|error| error.to_string())?;
+    let book = leases.book();
+    Ok(leases.roster.update(&found, |index| has_place(&book, index)))
+}
+
+/// Whether a lease or a kept place has this index.
+fn has_place(book: &Book, index: usize) -> bool {
+    book.leases.values().any(|lease| lease.gpus().any(|gpu| gpu == index))
+        || book.held.iter().any(|held| held.gpus.contains(&index))
+}
+
+fn sentence(changes: &Changes) -> String {
+    let parts =
+        [("came", &changes.came), ("went", &changes.went), ("cannot be leased for lack of places", &changes.left_out)];
+    let told: Vec<String> = parts
+        .iter()
+        .filter(|(_, its)| !its.is_empty())
+        .map(|(word, its)| format!("{} {word}", its.join(", ")))
+        .collect();
+    format!("MIG instances changed without gpool: {}", told.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_told_in_one_sentence() {
+        let changes = Changes { came: vec!["MIG-a 1g.10gb".into()], went: vec!["MIG-b".into()], left_out: Vec::new() };
+        assert_eq!(sentence(&changes), "MIG instances changed without gpool: MIG-a 1g.10gb came; MIG-b went");
+    }
+}

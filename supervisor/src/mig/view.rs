@@ -1,0 +1,68 @@
+//! GPUs that can be divided, as the socket shows them.
+
+use super::owner::owner;
+use crate::device::{Gpu, Kind};
+use crate::lease::{Book, Leases};
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, MigGpuView, MigInstanceView};
+
+/// Every GPU that can be divided, by index, with its instances.
+///
+/// # Errors
+/// NVML does not answer.
+pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
+    let (gpus, owner) = (leases.gpus(), owner());
+    let unanswered = |cause: crate::device::InventoryError| {
+        ErrorBody::new(ErrorCode::SupervisorFailed, cause.to_string(), "look at the driver with nvidia-smi")
+    };
+    // NVML is asked before the book is locked: it may take its time.
+    let mut boards = Vec::new();
+    for index in leases.inventory.boards().keys() {
+        let mode = leases.inventory.mig_mode(*index).map_err(unanswered)?;
+        boards.push((*index, mode, leases.inventory.pci_device_id(*index).map_err(unanswered)?));
+    }
+    let book = leases.book();
+    let mut views = Vec::new();
+    for (index, mode, pci_device_id) in boards {
+        let is_it = |gpu: &&Gpu| gpu.index == index && matches!(gpu.kind, Kind::Whole | Kind::Divided);
+        let Some(own) = gpus.iter().find(is_it) else { continue };
+        views.push(MigGpuView {
+            index,
+            uuid: own.uuid.clone(),
+            name: own.name.clone(),
+            pci_device_id,
+            enabled: mode.is_on,
+            pending: mode.is_pending,
+            owner: owner.clone(),
+            instances: instances(own, &gpus, &book),
+            leases: (0..gpus.len())
+                .filter(|place| gpus[*place].board() == Some(&own.uuid))
+                .map(|place| on(&book, place).count() as u32)
+                .sum(),
+        });
+    }
+    Ok(views)
+}
+
+fn on(book: &Book, place: usize) -> impl Iterator<Item = &LeaseId> {
+    let its = move |lease: &&crate::lease::Lease| lease.gpus().any(|gpu| gpu == place) && !lease.record.has_no_share();
+    book.leases.values().filter(its).map(|lease| &lease.record.lease_id)
+}
+
+fn instances(own: &Gpu, gpus: &[Gpu], book: &Book) -> Vec<MigInstanceView> {
+    let view = |(place, gpu): (usize, &Gpu)| {
+        let its = gpu.instance().filter(|its| its.board == own.uuid)?;
+        Some(MigInstanceView {
+            uuid: gpu.uuid.clone(),
+            profile: its.profile.clone(),
+            gpu_instance: its.gpu_instance,
+            compute_instance: its.compute_instance,
+            start: its.start,
+            size: its.size,
+            memory_bytes: gpu.memory_total_bytes,
+            lease_id: on(book, place).next().cloned(),
+        })
+    };
+    let mut found: Vec<MigInstanceView> = gpus.iter().enumerate().filter_map(view).collect();
+    found.sort_by_key(|instance| instance.start);
+    found
+}

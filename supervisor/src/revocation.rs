@@ -1,0 +1,212 @@
+//! Taking the GPUs from a container that runs: by an administrator's or its owner's word, or because its class says so.
+//!
+//! The cgroup may open the devices no more, and the processes that use them are ended: the kernel asks at `open` alone,
+//! and memory on a device comes back with its process. The others live on, without a GPU, until the container ends or is
+//! started anew. Its share is free for others once the device has its memory back.
+
+use crate::cgroup::{self, devices};
+use crate::gatekeeper::Order;
+use crate::guard::holds_device;
+use crate::lease::{Lease, Leases, Record, RevocationRecord, about, failed};
+use crate::procfs::WatchedProcess;
+use gpool_protocol::{ErrorBody, ErrorCode, EventKind, HostPid, LeaseId, LeaseState, LeaseView};
+use rustix::process::{Signal, pidfd_send_signal};
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Processes that are being started while others are killed are found in the next round.
+const ROUNDS: usize = 20;
+/// How long who asks may wait until the device has everything back.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Takes the GPUs of a lease from its container, and waits a while until its share is free. Said again, it changes
+/// nothing. `why` follows the container's name in the event.
+///
+/// # Errors
+/// An unknown lease, one without a running container or a cgroup of its own, or a kernel that does not deny the devices;
+/// then the lease is as it was.
+pub fn revoke(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Result<LeaseView, ErrorBody> {
+    let before = begin(leases, lease)?;
+    let Begun::Now(record, last) = before else { return leases.book().find(lease).map(|lease| lease.view()) };
+    let id = record.lease_id.clone();
+    let killed = enforce(leases, &id).map_err(|cause| take_back(leases, &id, cause))?;
+    let message = format!(
+        "took {} from {}: {why}; {killed} of its processes that used it {} killed, and no other can open it",
+        record.gpus().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        record.container_id.short(),
+        if killed == 1 { "was" } else { "were" },
+    );
+    leases.events.note(EventKind::LeaseRevoked, about(&record, uid), message);
+    (leases.watch_changed)();
+    let deadline = Instant::now() + PATIENCE;
+    while has_share(leases, &id) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // A container whose first process used the GPU has ended with it.
+    Ok(leases.book().leases.get(&id).map_or(*last, Lease::view))
+}
+
+/// What the lease was when its end began.
+enum Begun {
+    /// Its GPUs were taken before.
+    Before,
+    /// What is written of it, and how it is seen.
+    Now(Box<Record>, Box<LeaseView>),
+}
+
+/// Writes down that the lease is to be revoked, so that a supervisor which is killed meanwhile goes on with it.
+fn begin(leases: &Leases, lease: &str) -> Result<Begun, ErrorBody> {
+    let mut book = leases.book();
+    let lease = book.find(lease)?;
+    if lease.record.revocation.is_some() {
+        return Ok(Begun::Before);
+    }
+    let short = lease.record.container_id.short().to_owned();
+    let conflict = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::LeaseConflict, message, remedy));
+    if lease.state != LeaseState::Active {
+        return conflict(format!("container {short} does not run"), "wait until it has started, or has ended");
+    }
+    if lease.record.cgroup.is_none() {
+        return conflict(
+            format!("container {short} has no cgroup of its own, so a device cannot be taken from it"),
+            "stop it with its engine",
+        );
+    }
+    let gpus: Vec<_> = lease.gpus().map(|gpu| leases.gpus()[gpu].clone()).collect();
+    let devices = leases.files.gpu_devices(&gpus);
+    if gpus.iter().any(|gpu| leases.files.gpu_devices(std::slice::from_ref(gpu)).is_empty()) {
+        return conflict(
+            format!(
+                "the device nodes of container {short}'s GPUs are not on this host now, so their numbers are not known"
+            ),
+            "stop it with its engine, or have the driver make its nodes again (nvidia-smi does)",
+        );
+    }
+    lease.record.revocation = Some(RevocationRecord { devices, is_denied: false, is_settled: false });
+    if let Err(error) = write_down(leases, lease) {
+        lease.record.revocation = None;
+        return Err(error);
+    }
+    lease.state = LeaseState::Revoked;
+    Ok(Begun::Now(Box::new(lease.record.clone()), Box::new(lease.view())))
+}
+
+/// Denies the devices to the container's cgroup if that has not been done, and ends who uses them: how many there were.
+/// The book is not locked meanwhile.
+///
+/// # Errors
+/// The kernel does not deny them.
+fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<usize> {
+    let known = leases.book().leases.get(id).and_then(revoked);
+    let Some((cgroup, revocation)) = known else { return Ok(0) };
+    if !revocation.is_denied || devices::is_given_back(&cgroup, &revocation.devices) {
+        devices::deny(&cgroup, &revocation.devices)?;
+    }
+    let mut book = leases.book();
+    let Some(lease) = book.leases.get_mut(id) else { return Ok(0) };
+    if let Some(revocation) = lease.record.revocation.as_mut().filter(|it| !it.is_denied) {
+        revocation.is_denied = true;
+        // What cannot be written down is denied once more by the next supervisor.
+        tell(write_down(leases, lease));
+    }
+    close(leases, lease);
+    drop(book);
+    Ok(end_users(leases, id, &cgroup, &revocation.devices))
+}
+
+/// The kernel denies nothing: the lease is as it was.
+fn take_back(leases: &Leases, id: &LeaseId, cause: io::Error) -> ErrorBody {
+    if let Some(lease) = leases.book().leases.get_mut(id) {
+        lease.record.revocation = None;
+        lease.state = LeaseState::Active;
+        tell(write_down(leases, lease));
+    }
+    if cause.kind() == io::ErrorKind::PermissionDenied {
+        return ErrorBody::new(
+            ErrorCode::NotPermitted,
+            format!("the supervisor may not deny devices to a container, which keeps them ({cause})"),
+            "stop the container with its engine; the confined variant of the service has no such right on cgroup version 2",
+        );
+    }
+    failed("the kernel does not deny the devices to the container, which keeps them", cause)
+}
+
+/// What a process that comes now finds: a gate that stays closed, and no memory.
+fn close(leases: &Leases, lease: &Lease) {
+    leases.gatekeeper.order(Order::Pause { tenant: lease.tenant });
+    lease.region.set_fail_open(false);
+    lease.region.control().memory_cap_bytes.store(0, Ordering::Relaxed);
+}
+
+/// Kills the processes of the container that use the devices, and those that begin to meanwhile; how many.
+fn end_users(leases: &Leases, id: &LeaseId, cgroup: &str, devices: &BTreeSet<(u32, u32)>) -> usize {
+    let mut killed = BTreeSet::new();
+    for _ in 0..ROUNDS {
+        let Some(registered) = registered(leases, id) else { break };
+        let uses =
+            |pid: &HostPid| registered.contains(pid) || leases.occupants.lists(*pid) || holds_device(*pid, devices);
+        let users: Vec<HostPid> = cgroup::processes_in(cgroup).into_iter().filter(uses).collect();
+        for process in users.iter().filter_map(|pid| WatchedProcess::open(*pid).ok()) {
+            // Asked with the pidfd in hand: the pid may have been another's when the list was read.
+            if cgroup::holds(cgroup, &process) && pidfd_send_signal(&process.pidfd, Signal::KILL).is_ok() {
+                killed.insert(process.name.pid);
+            }
+        }
+        if users.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    killed.len()
+}
+
+fn registered(leases: &Leases, id: &LeaseId) -> Option<BTreeSet<HostPid>> {
+    let mut book = leases.book();
+    let lease = book.leases.get_mut(id)?;
+    Some(lease.processes.values().map(|process| process.watched.name.pid).collect())
+}
+
+/// Looks after those that are revoked: what was given back to them, as a service manager that is reloaded does, is denied
+/// again, and who uses it all the same is ended. Also what a supervisor that was killed has left undone.
+pub fn keep_up(leases: &Leases) {
+    let ids: Vec<LeaseId> = {
+        let book = leases.book();
+        let revoked = book.leases.values().filter(|lease| lease.record.revocation.is_some());
+        revoked.map(|lease| lease.record.lease_id.clone()).collect()
+    };
+    for id in ids {
+        tell(enforce(leases, &id).map(drop));
+    }
+}
+
+/// Gives the share of a revoked lease back when none of its processes is left and the device has their memory.
+pub fn settle(leases: &Leases, lease: &mut Lease) {
+    let is_waited_for = lease.record.revocation.as_ref().is_some_and(|it| it.is_denied && !it.is_settled);
+    if is_waited_for && lease.processes.is_empty() && lease.dead.is_empty() {
+        lease.record.give_share_up();
+        tell(write_down(leases, lease));
+    }
+}
+
+fn has_share(leases: &Leases, id: &LeaseId) -> bool {
+    leases.book().leases.get(id).is_some_and(|lease| !lease.record.has_no_share())
+}
+
+/// Its cgroup, and what was taken from it.
+fn revoked(lease: &Lease) -> Option<(String, RevocationRecord)> {
+    Some((lease.record.cgroup.clone()?, lease.record.revocation.clone()?))
+}
+
+/// Tells of what nobody waits for.
+fn tell<E: std::fmt::Display>(outcome: Result<(), E>) {
+    if let Err(error) = outcome {
+        eprintln!("gpool-supervisor: a revoked lease: {error}");
+    }
+}
+
+fn write_down(leases: &Leases, lease: &Lease) -> Result<(), ErrorBody> {
+    let written = lease.record.write(&leases.configuration().paths.run_dir);
+    written.map_err(|cause| failed("the lease cannot be written down", cause))
+}
