@@ -26,6 +26,7 @@ pub mod runner;
 pub mod scenarios;
 pub mod stage;
 pub mod stand;
+pub mod stolen;
 pub mod tenant;
 pub mod trace;
 pub mod virtual_machine;
