@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 
-from . import host, tenant
+from . import host, page, tenant
 from .nvml import Nvml
 from .record import Record
 
@@ -34,6 +34,7 @@ def options():
     parser.add_argument("--bundle", default=os.path.dirname(tenant.SUITE), help="where gpool's files are")
     parser.add_argument("--simulated", action="store_true", help="the GPU is simulated: kernels have a length and no effect")
     parser.add_argument("--hami", help="a folder with a build of HAMi-core (libvgpu.so), to be measured beside")
+    parser.add_argument("--page", nargs=2, metavar=("RESULTS", "PAGE"), help="write a page with pictures from a gpu.json, and end")
     parser.add_argument("--list", action="store_true", help="list the stages with their planned seconds")
     return parser.parse_args()
 
@@ -78,6 +79,9 @@ def main():
     if chosen.list:
         for name in STAGES:
             print(f"{name:14}{stage(name).SECONDS:5} s  {stage(name).__doc__.splitlines()[0]}")
+        return 0
+    if chosen.page:
+        print("\n".join(page.write(*chosen.page)))
         return 0
     names = chosen.stages.split(",") if chosen.stages else STAGES
     unknown = [name for name in names if name not in STAGES]

@@ -1,7 +1,6 @@
 """What a share of everything costs a tenant that is alone, beside the same work without gpool."""
 
-import os
-
+from .. import hami
 from ..record import median
 from ..tenant import TenantError, Tenants, prepare, rate, run_together
 
@@ -25,12 +24,7 @@ def run(suite):
         shared = tenants.start("shared", ["--fraction", "1", "--memory", "60%", "--key", "mode=slice"])
         pair = {"native": native, "gpool": shared}
         if suite.hami:
-            env = {"LD_PRELOAD": os.path.join(suite.hami, "libvgpu.so"), "CUDA_DEVICE_SM_LIMIT": "100",
-                   "CUDA_DEVICE_MEMORY_LIMIT": "40g"}
-            pair["hami"] = tenants.start("hami", env=env)
-            total = pair["hami"].ask("memory")["total"]
-            if total != 40 << 30:
-                raise TenantError(f"HAMi-core's limit is not active: the tenant is shown {total} bytes")
+            pair["hami"] = hami.start(suite, tenants, "cost", 100, 40 if not suite.simulated else 4)
         check_build(suite, shared, native)
         for name, work in works(suite).items():
             one_work(suite, name, work, pair)

@@ -2,6 +2,7 @@
 
 import time
 
+from .. import hami
 from ..driver import OUT_OF_MEMORY
 from ..host import leases
 from ..tenant import Tenants
@@ -16,6 +17,8 @@ def run(suite):
     cap = 4 if suite.simulated else 8
     for allocator in ALLOCATORS:
         to_the_cap(suite, allocator, cap)
+        if suite.hami:
+            beside_hami(suite, allocator, cap)
     killed(suite)
     residue(suite)
 
@@ -37,6 +40,19 @@ def to_the_cap(suite, allocator, cap):
                       detail={"outside": outside, "context": context, "told": shown["total"]})
         if filled["code"] != OUT_OF_MEMORY:
             record.note(f"{allocator}: refused with code {filled['code']} instead of {OUT_OF_MEMORY}")
+
+
+def beside_hami(suite, allocator, cap):
+    """The same under HAMi-core: what it let through above its cap, by the driver's own figure."""
+    with Tenants() as tenants:
+        before = suite.nvml.used_bytes()
+        tenant = hami.start(suite, tenants, allocator, 50, cap)
+        filled = tenant.ask("fill_up", allocator=allocator, piece=GIB, most=4 * cap)
+        time.sleep(0.3)
+        outside = suite.nvml.used_bytes() - before
+        record = suite.record
+        record.figure(f"memory.{allocator}.hami_pieces", filled["pieces"], "GiB", detail=filled)
+        record.figure(f"memory.{allocator}.hami_over_cap", max(0, outside - cap * GIB), "bytes")
 
 
 def killed(suite):

@@ -1,5 +1,6 @@
 """Shares and limits: received beside entitled, and the work that all deliver together."""
 
+from .. import hami
 from ..host import gpool
 from ..record import median
 from ..tenant import Tenants, prepare, rate, run_together, solo_rates
@@ -37,6 +38,8 @@ def run(suite):
         b.end()
         limits(suite, a)
     native(suite, work)
+    if suite.hami:
+        beside_hami(suite, work)
 
 
 def update(tenant, fraction, limit=None):
@@ -122,3 +125,22 @@ def native(suite, work):
         error = max(abs(got / whole - share) * 100 for got, share in zip(received, (0.3, 0.6, 0.1)))
         suite.record.figure("share.native.error", error, "points", detail={"received": received})
         suite.record.figure("share.native.throughput", whole, "ratio")
+
+
+def beside_hami(suite, work):
+    """The same three shares under HAMi-core, each as the ceiling that it knows."""
+    seconds, gib = (4, 2) if suite.simulated else (10, 8)
+    with Tenants() as tenants:
+        plain = tenants.start("plain")
+        prepare([(plain, work)])
+        free = solo_rates([(plain, work)], 2)[0]
+        plain.end()
+        if not hami.obeys(suite, tenants, work, free):
+            return
+        pairs = [(hami.start(suite, tenants, name, percent, gib), work) for name, percent in zip("abc", (30, 60, 10))]
+        prepare(pairs)
+        received = [rate(answer, 5) / free for answer in run_together(pairs, seconds)]
+        whole = sum(received) or float("nan")
+        error = max(abs(got / whole - share) * 100 for got, share in zip(received, (0.3, 0.6, 0.1)))
+        suite.record.figure("share.hami.error", error, "points", detail={"received": received})
+        suite.record.figure("share.hami.throughput", whole, "ratio")

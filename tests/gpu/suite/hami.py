@@ -1,0 +1,44 @@
+"""Tenants under somebody's build of HAMi-core, to be measured beside ours. Nothing of it is shipped or built here."""
+
+import os
+
+from .record import median
+from .tenant import TenantError, rate, run_together
+
+# The limit that a tenant is seen to obey before anything of it counts, and what it may have of the whole then.
+TRIED_LIMIT, TRIED_MOST = 25, 0.6
+
+
+def env(folder, cache, compute_percent, memory_gib):
+    """What HAMi-core reads: the memory in `memory_gib` GiB, of the multiprocessors' time `compute_percent`, kept also while
+    nobody else computes. Processes with one `cache` count as one container; the file must be theirs alone."""
+    return {
+        "LD_PRELOAD": os.path.join(folder, "libvgpu.so"),
+        "CUDA_DEVICE_MEMORY_LIMIT": f"{memory_gib}g",
+        "CUDA_DEVICE_SM_LIMIT": str(compute_percent),
+        "GPU_CORE_UTILIZATION_POLICY": "force",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": cache,
+    }
+
+
+def start(suite, tenants, name, compute_percent, memory_gib):
+    """A tenant under it, seen to have the memory that it may have."""
+    cache = os.path.join(os.path.abspath(suite.options.out), f"hami-{name}.cache")
+    if os.path.exists(cache):
+        os.remove(cache)
+    tenant = tenants.start(f"hami-{name}", env=env(suite.hami, cache, compute_percent, memory_gib))
+    total = tenant.ask("memory")["total"]
+    if total != memory_gib << 30:
+        raise TenantError(f"HAMi-core's limit of memory is not active: the tenant is shown {total} bytes")
+    return tenant
+
+
+def obeys(suite, tenants, work, free_rate):
+    """Whether a ceiling of compute is obeyed by a tenant that is alone; else its figures would be of nothing."""
+    tenant = start(suite, tenants, "tried", TRIED_LIMIT, 8 if not suite.simulated else 4)
+    tenant.ask("prepare", work=work)
+    got = median([rate(run_together([(tenant, work)], 2)[0], 5) for _ in range(3)]) / free_rate
+    tenant.end()
+    if got > TRIED_MOST:
+        suite.record.note(f"HAMi-core: its limit of {TRIED_LIMIT} % of compute let {got:.2f} through, so nothing of it counts")
+    return got <= TRIED_MOST

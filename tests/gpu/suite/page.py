@@ -1,0 +1,71 @@
+"""A page of one run for docs/measurements: tables, and a picture for each stage that has something to show.
+
+    target/gpu-bundle/run --page out/gpu.json docs/measurements/2026-11-22-h200.md
+"""
+
+import json
+import os
+
+from . import picture
+from .record import shown, verdict
+
+# Names of figures that one picture shows, by their beginning; its title; the unit.
+PICTURES = [
+    ("cost", "cost.", "Time for the same work, one tenant alone", "ratio"),
+    ("shares", "share.", "Worst deviation of a share", "points"),
+    ("latency", "latency.p", "A request beside training", "ms"),
+    ("many", "many.", "Work of small tenants together", "ratio"),
+]
+
+
+def write(results, page):
+    """Writes `page` and its pictures, `PAGE-NAME.svg`, from the file `results`. Answers the paths."""
+    with open(results) as file:
+        data = json.load(file)
+    base = os.path.splitext(page)[0]
+    paths, pictures = [page], []
+    for name, beginning, title, unit in PICTURES:
+        rows = [(key.removeprefix(beginning), [entry["value"], entry.get("native")])
+                for key, entry in data["figures"].items()
+                if key.startswith(beginning) and entry["unit"] == unit and is_number(entry["value"])]
+        if rows:
+            pictures.append((name, picture.bars(title, unit, ["gpool", "control"], rows)))
+    if data.get("limits"):
+        pictures.append(("limits", picture.scatter("Ceilings: received beside asked for",
+                                                   [(item["limit"], item["received"]) for item in data["limits"]])))
+    for name, image in pictures:
+        paths.append(f"{base}-{name}.svg")
+        with open(paths[-1], "w") as file:
+            file.write(image)
+    with open(page, "w") as file:
+        file.write(text(data, [os.path.basename(path) for path in paths[1:]]))
+    return paths
+
+
+def text(data, images):
+    about = data["about"]
+    head = "a simulated GPU: this tests the suite and says nothing about a real one" if about["simulated"] else about.get("gpu", "?")
+    lines = [f"# {about['date'][:10]}: {head}", "", "| | |", "|---|---|"]
+    lines += [f"| {key} | {cell(value)} |" for key, value in about.items() if not isinstance(value, (dict, list))]
+    lines += ["", "## Stages", "", "| stage | outcome | seconds |", "|---|---|---|"]
+    lines += [f"| {name} | {stage['outcome']} | {stage['seconds']} |" for name, stage in data["stages"].items()]
+    lines += ["", "## Figures", "", "Controls are the same work in the same run without gpool.", "",
+              "| figure | value | unit | control | aim | |", "|---|---|---|---|---|---|"]
+    for name, entry in data["figures"].items():
+        value, aim = entry["value"], entry.get("aim")
+        lines.append(f"| {name} | {cell(shown(value))} | {entry['unit']} | {shown(entry.get('native'))} | {cell(aim or '')} "
+                     f"| {verdict(value, aim)} |")
+    lines += [""] + [f"![{image}]({image})" for image in images]
+    lines += ["", "## Notes of the run", ""] + [f"- {note}" for note in data["notes"] or ["none"]]
+    lines += ["", "## What surprised", "", "## What was not measured", ""]
+    not_run = [name for name, stage in data["stages"].items() if stage["outcome"] != "done"]
+    lines += [f"- {name}: {data['stages'][name]['outcome']}" for name in not_run]
+    return "\n".join(lines) + "\n"
+
+
+def cell(value):
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value and abs(value) != float("inf")
