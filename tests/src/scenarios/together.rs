@@ -1,7 +1,7 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 31] = [
+pub const TOGETHER: [&str; 36] = [
     "booted-systemd",
     "whole-images",
     "real-driver",
@@ -15,6 +15,7 @@ pub const TOGETHER: [&str; 31] = [
     "pods",
     "memory-cap",
     "shared-memory",
+    "kill-matrix",
     "docker",
     "nvidia-smi",
     "containerd",
@@ -22,6 +23,7 @@ pub const TOGETHER: [&str; 31] = [
     "odd-images",
     "refusals",
     "gpu-suite",
+    "every-verb",
     "loader-matrix",
     "documentation",
     "doctor",
@@ -33,6 +35,9 @@ pub const TOGETHER: [&str; 31] = [
     "kill-storm",
     "memory-beside",
     "truncated-report",
+    "killed-half-way",
+    "host-containerd",
+    "pass-through",
 ];
 
 #[cfg(test)]
