@@ -47,6 +47,7 @@ build: ## Build everything and lay it out in target/gpool
 	    || exit 1; done || exit 1; done
 	$(CARGO) tree $(CARGO_FLAGS) -p gpool-runtime-hook --edges normal --prefix none --no-dedupe | sed 's/ (.*//' \
 	    | sort -u > $(STAGE)/wrapper-crates
+	cp $(RELEASE)/nvidia-cuda-mps-control $(STAGE)/simulated/
 	cp $(RELEASE)/libgpool_simulated_cuda.so $(STAGE)/simulated/libcuda.so.1
 	cp $(RELEASE)/libgpool_simulated_nvml.so $(STAGE)/simulated/libnvidia-ml.so.1
 

@@ -13,7 +13,7 @@ pub struct Stage {
 }
 
 /// Without these nothing can run; a missing one means that `make build` was not.
-const NEEDED: [&str; 9] = [
+const NEEDED: [&str; 10] = [
     "bin/gpool",
     "bin/gpool-supervisor",
     "bin/gpool-simgpu",
@@ -23,6 +23,7 @@ const NEEDED: [&str; 9] = [
     "lib/535/libgpool-cuda.so",
     "simulated/libcuda.so.1",
     "simulated/libnvidia-ml.so.1",
+    "simulated/nvidia-cuda-mps-control",
 ];
 
 /// What a package of gpool would install, the shims left out.

@@ -6,7 +6,7 @@ use crate::memory::unmap;
 use crate::objects::{Context, Objects, Place};
 use crate::sharing;
 use crate::wait::wait;
-use gpool_device_model::Ticket;
+use gpool_device_model::{ClientRefusal, ContextId, Device, Loss, Ticket};
 use gpool_driver_abi::cuda::*;
 use gpool_simulated_hardware::MAX_DEVICES;
 use std::cell::RefCell;
@@ -46,10 +46,22 @@ fn push(handle: usize) {
 }
 
 fn create(driver: &Driver, objects: &mut Objects, handle: usize, device: CUdevice) -> Outcome {
-    let identity = driver.identity();
-    let store = &driver.gpu(device)?.store;
-    let made = store.update(|device, now_ns| device.create_context(now_ns, identity.host_pid, &identity.owner));
-    let id = made.map_err(lost)?.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+    let (identity, gpu) = (driver.identity(), driver.gpu(device)?);
+    let limits =
+        driver.session().map(|session| (session.server(), session.limits(device as usize, &gpu.parameters.uuid)));
+    let made = gpu.store.update(|device, now_ns| match limits {
+        Some((server, limits)) => device.create_client(now_ns, identity.host_pid, &identity.owner, server, limits),
+        None => {
+            let made = device.create_context(now_ns, identity.host_pid, &identity.owner);
+            made.map_err(ClientRefusal::OutOfMemory)
+        }
+    });
+    let id = made.map_err(lost)?.map_err(|refusal| match refusal {
+        ClientRefusal::OutOfMemory(_) => CUDA_ERROR_OUT_OF_MEMORY,
+        ClientRefusal::NoServer => CUDA_ERROR_MPS_RPC_FAILURE,
+        ClientRefusal::Recovering => CUDA_ERROR_MPS_SERVER_NOT_READY,
+        ClientRefusal::TooMany => CUDA_ERROR_MPS_MAX_CLIENTS_REACHED,
+    })?;
     objects.contexts.insert(handle, Context { place: Place { device, id }, last: Ticket(0) });
     Ok(())
 }
@@ -82,7 +94,17 @@ pub unsafe extern "C" fn cuCtxCreate_v2(context: *mut CUcontext, _flags: c_uint,
     })
 }
 
-/// Execution affinity only concerns MPS, which is not simulated.
+/// Why a context that the device no longer has is gone.
+pub(crate) fn why_gone(device: &Device, context: ContextId) -> CUresult {
+    match device.loss_of(context) {
+        Some(Loss::ServerGone) => CUDA_ERROR_MPS_RPC_FAILURE,
+        Some(Loss::Fault) => CUDA_ERROR_LAUNCH_FAILED,
+        Some(Loss::Terminated) => CUDA_ERROR_MPS_CLIENT_TERMINATED,
+        None => CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    }
+}
+
+/// Execution affinity only concerns MPS, of which it is not simulated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxCreate_v3(
     context: *mut CUcontext,

@@ -4,6 +4,7 @@ use crate::instances::visible_gpus;
 use crate::objects::{Objects, Place};
 use gpool_device_model::{DeviceParameters, Ticket};
 use gpool_driver_abi::cuda::*;
+use gpool_simulated_hardware::mps::{JoinError, Session};
 use gpool_simulated_hardware::{Connection, DriverVersion, Identity, Layout, MAX_DEVICES, Store, StoreError};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -14,8 +15,8 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 static INITIALISING: Mutex<()> = Mutex::new(());
 /// Set in a child of fork: nothing works there any more, as with NVIDIA's driver.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// What a child must close: the stores would keep its dead parent's locks, the last its connection.
-static INHERITED: [AtomicI32; MAX_DEVICES as usize + 1] = [const { AtomicI32::new(-1) }; MAX_DEVICES as usize + 1];
+/// What a child must close: the stores would keep its dead parent's locks, the last two its connections.
+static INHERITED: [AtomicI32; MAX_DEVICES as usize + 2] = [const { AtomicI32::new(-1) }; MAX_DEVICES as usize + 2];
 
 /// The version of the API that this library follows, which goes with the driver's: 1000 x major + 10 x minor.
 pub(crate) fn version() -> c_int {
@@ -35,6 +36,8 @@ pub(crate) struct Driver {
     /// By ordinal.
     gpus: Vec<Gpu>,
     connection: Connection,
+    /// As the client of an MPS server.
+    session: Option<Session>,
     objects: Mutex<Objects>,
 }
 
@@ -47,6 +50,11 @@ impl Driver {
     /// Who this process is on the host.
     pub(crate) fn identity(&self) -> &Identity {
         self.connection.identity()
+    }
+
+    /// The MPS server that this process is a client of, if it is one.
+    pub(crate) fn session(&self) -> Option<&Session> {
+        self.session.as_ref()
     }
 
     /// How many devices this process sees.
@@ -76,7 +84,12 @@ impl Driver {
             return Err(CUDA_ERROR_NO_DEVICE);
         }
         let connection = Connection::open(&layout).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
-        let descriptors = gpus.iter().map(|gpu| gpu.store.descriptor()).chain([connection.descriptor()]);
+        let session = Session::open().map_err(|error| match error {
+            JoinError::ConnectionFailed => CUDA_ERROR_MPS_CONNECTION_FAILED,
+            JoinError::NotReady => CUDA_ERROR_MPS_SERVER_NOT_READY,
+        })?;
+        let connections = [Some(connection.descriptor()), session.as_ref().map(Session::descriptor)];
+        let descriptors = gpus.iter().map(|gpu| gpu.store.descriptor()).chain(connections.into_iter().flatten());
         for (place, descriptor) in INHERITED.iter().zip(descriptors) {
             place.store(descriptor, Ordering::Relaxed);
         }
@@ -84,7 +97,7 @@ impl Driver {
         if unsafe { libc::pthread_atfork(None, None, Some(abandon)) } != 0 {
             return Err(CUDA_ERROR_OPERATING_SYSTEM);
         }
-        Ok(Self { gpus, connection, objects: Mutex::default() })
+        Ok(Self { gpus, connection, session, objects: Mutex::default() })
     }
 }
 

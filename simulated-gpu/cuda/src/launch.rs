@@ -1,6 +1,7 @@
 //! Launches: how long a kernel takes, and the way into the queue.
 
 use crate::capture;
+use crate::context::why_gone;
 use crate::device::{MULTIPROCESSORS, THREADS_PER_BLOCK, THREADS_PER_MULTIPROCESSOR};
 use crate::driver::{Driver, Outcome, code, driver, lost};
 use crate::function;
@@ -24,7 +25,7 @@ pub(crate) enum Work<'a> {
 enum Submission {
     Done { ticket: Ticket, times: Vec<(Ticket, u64)> },
     Full { completed: Ticket },
-    Gone,
+    Gone { why: CUresult },
 }
 
 /// Queues work on a stream, or writes it down while the stream captures. Blocks while the queue is full. Refuses work
@@ -66,7 +67,7 @@ pub(crate) fn submit(
                 drop(objects);
                 wait(driver, target.place, Ticket(completed.0 + ROOM))?;
             }
-            Submission::Gone => return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
+            Submission::Gone { why } => return Err(why),
         }
     }
 }
@@ -75,7 +76,7 @@ fn attempt(driver: &Driver, target: Target, work: Work<'_>) -> Outcome<Submissio
     let id = target.place.id;
     let submitted = driver.store(target.place)?.update(|device, now_ns| {
         if !device.has_context(id) {
-            return Submission::Gone;
+            return Submission::Gone { why: why_gone(device, id) };
         }
         if device.is_full(id) {
             return Submission::Full { completed: device.last_completed(id) };

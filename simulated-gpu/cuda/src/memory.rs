@@ -1,6 +1,7 @@
 //! Device memory: address space without pages until somebody writes, accounted on the device.
 
 use crate::capture;
+use crate::context::why_gone;
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
 use crate::objects::Allocation;
 use crate::pool;
@@ -35,8 +36,11 @@ fn allocate(driver: &Driver, bytes: usize) -> Outcome<CUdeviceptr> {
     let place = found.place;
     capture::refuse_unsafe(&mut objects)?;
     let (store, id) = (driver.store(place)?, place.id);
-    let reserved = store.update(|device, now_ns| device.allocate(now_ns, id, bytes as u64)).map_err(lost)?;
-    reserved.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+    let reserved = store.update(|device, now_ns| match device.has_context(id) {
+        true => device.allocate(now_ns, id, bytes as u64).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY),
+        false => Err(why_gone(device, id)),
+    });
+    reserved.map_err(lost)??;
     let Some(address) = map(bytes) else {
         store.update(|device, now_ns| device.free(now_ns, id, bytes as u64)).map_err(lost)?;
         return Err(CUDA_ERROR_OUT_OF_MEMORY);

@@ -1,5 +1,6 @@
 //! Waiting for work: sleep until it should be complete, look again.
 
+use crate::context::why_gone;
 use crate::driver::{Driver, Outcome, lost};
 use crate::objects::Place;
 use crate::pool;
@@ -12,7 +13,7 @@ pub(crate) fn wait(driver: &Driver, place: Place, ticket: Ticket) -> Outcome {
         // The look into the future runs on a copy, so that nobody else waits for it.
         let device = driver.store(place)?.snapshot().map_err(lost)?;
         if !device.has_context(place.id) {
-            return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+            return Err(why_gone(&device, place.id));
         }
         if device.last_completed(place.id) >= ticket {
             return pool::synchronized(driver);

@@ -1,10 +1,11 @@
 //! The device as the driver libraries see it.
 
 use crate::context::{Context, ContextId, Ticket};
-use crate::engine::{Activity, Engine};
+use crate::engine::{Activity, Engine, Executed};
 use crate::memory::{OutOfMemory, rounded_bytes};
 use crate::meter::Meter;
 use crate::mig::MigState;
+use crate::mps::Servers;
 use crate::parameters::DeviceParameters;
 use crate::sharing::{Share, ShareId};
 use serde::{Deserialize, Serialize};
@@ -21,8 +22,10 @@ const PROJECTION_LIMIT: usize = 20_000;
 pub struct Device {
     parameters: DeviceParameters,
     memory_used_bytes: u64,
-    engine: Engine,
+    pub(crate) engine: Engine,
     meter: Meter,
+    /// MPS servers, and who lost what through them.
+    pub(crate) servers: Servers,
     /// What processes hold outside their contexts, by host pid.
     physical: BTreeMap<u32, Physical>,
     /// What several may hold.
@@ -50,6 +53,7 @@ impl Device {
             memory_used_bytes: 0,
             engine,
             meter: Meter::new(now_ns),
+            servers: Servers::default(),
             physical: BTreeMap::new(),
             shares: BTreeMap::new(),
             last_share: 0,
@@ -75,14 +79,16 @@ impl Device {
 
     /// Computes what happened up to `now_ns`. A time before the last one changes nothing.
     pub fn advance(&mut self, now_ns: u64) {
-        while let Some(segment) = self.engine.step(now_ns) {
+        let mut executed = Vec::new();
+        while let Some(segment) = self.engine.step(now_ns, &mut executed) {
             match segment.activity {
                 Activity::Idle => {}
                 Activity::Switch => self.meter.switch(segment.end_ns - segment.start_ns),
-                Activity::Busy { index, complete } => {
-                    let Context { process, owner, .. } = &self.engine.contexts()[index];
-                    self.meter.busy(*process, owner, segment.start_ns, segment.end_ns, complete);
-                }
+                Activity::Busy => self.meter.busy(segment.start_ns, segment.end_ns),
+            }
+            for Executed { index, done_ns, complete } in &executed {
+                let Context { process, owner, .. } = &self.engine.contexts()[*index];
+                self.meter.execute(*process, owner, segment.start_ns, *done_ns, *complete);
             }
         }
         self.meter.now_ns = self.engine.clock_ns;
@@ -128,6 +134,7 @@ impl Device {
             self.destroy_context(now_ns, id);
         }
         self.advance(now_ns);
+        self.reap_server(now_ns, process);
         self.free_physical(now_ns, process, u64::MAX);
         self.reap_shares(process);
     }
@@ -136,9 +143,10 @@ impl Device {
     pub fn allocate(&mut self, now_ns: u64, context: ContextId, bytes: u64) -> Result<(), OutOfMemory> {
         self.advance(now_ns);
         let bytes = rounded_bytes(bytes);
-        if self.engine.context(context).is_none() {
+        let Some(process) = self.engine.context(context).map(|context| context.process) else {
             return Err(OutOfMemory { requested_bytes: bytes, free_bytes: 0 });
-        }
+        };
+        self.check_client_limit(process, bytes)?;
         self.reserve(bytes)?;
         if let Some(context) = self.engine.context_mut(context) {
             context.bytes += bytes;
@@ -164,6 +172,7 @@ impl Device {
     pub fn allocate_physical(&mut self, now_ns: u64, process: u32, owner: &str, bytes: u64) -> Result<(), OutOfMemory> {
         self.advance(now_ns);
         let bytes = rounded_bytes(bytes);
+        self.check_client_limit(process, bytes)?;
         self.reserve(bytes)?;
         self.meter.hold(owner, bytes);
         self.physical.entry(process).or_insert_with(|| Physical { owner: owner.to_owned(), bytes: 0 }).bytes += bytes;
@@ -244,20 +253,20 @@ impl Device {
         if ticket <= self.last_completed(context) {
             return Some(self.now_ns());
         }
-        let mut future = self.engine.clone();
+        let (mut future, mut executed) = (self.engine.clone(), Vec::new());
         for _ in 0..PROJECTION_LIMIT {
             if future.context(context)?.completed >= ticket.0 {
                 break;
             }
-            future.step(u64::MAX)?;
+            future.step(u64::MAX, &mut executed)?;
         }
         Some(future.clock_ns)
     }
 
     /// The next time at which something changes on the GPU (a kernel, a slice or a switch ends) if nobody submits
-    /// anything. None while no context has work. Between the present and then one context at most has executed, so a
-    /// caller that goes from change to change sees every stretch of execution by itself, without a look into the
-    /// future.
+    /// anything. None while no context has work. Between the present and then one context at most has executed, or the
+    /// clients of one MPS server, so a caller that goes from change to change sees every stretch of execution by itself,
+    /// without a look into the future.
     pub fn next_change_ns(&self) -> Option<u64> {
         self.engine.next_change_ns()
     }

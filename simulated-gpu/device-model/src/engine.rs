@@ -1,6 +1,8 @@
-//! Who is on the GPU when: work-conserving round robin between the contexts that have work.
+//! Who is on the GPU when: work-conserving round robin between the contexts that have work. The clients of one MPS server
+//! have their turns together, and share the device while they are on it.
 
-use crate::context::{Context, ContextId};
+use crate::context::{Context, ContextId, WHOLE_PERCENT};
+use crate::process::SAMPLE_PERIOD_NS;
 use crate::queue::Head;
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +13,19 @@ pub(crate) enum Activity {
     Idle,
     /// Another context was being put on the GPU.
     Switch,
-    /// A kernel of the context at this index executed, and was completed by the end or not.
-    Busy { index: usize, complete: bool },
+    /// Kernels executed.
+    Busy,
+}
+
+/// What a context did in such a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Executed {
+    /// The context's index.
+    pub(crate) index: usize,
+    /// How much of its kernel, in time of the whole device.
+    pub(crate) done_ns: u64,
+    /// Whether that completed it.
+    pub(crate) complete: bool,
 }
 
 /// A stretch of time in which one thing happened.
@@ -32,9 +45,9 @@ pub(crate) struct Engine {
     /// Sorted by id.
     contexts: Vec<Context>,
     next_id: u64,
-    /// The context on the GPU, which stays there while the GPU is idle.
+    /// The seat of the contexts on the GPU, which stay there while the GPU is idle.
     resident: Option<ContextId>,
-    /// The last context that was put on the GPU, also when it is gone: where the round goes on.
+    /// The last seat that was put on the GPU, also when it is gone: where the round goes on.
     position: ContextId,
     switch_left_ns: u64,
     slice_left_ns: u64,
@@ -74,41 +87,51 @@ impl Engine {
         id
     }
 
+    /// A seat for contexts that are to have their turns together; it is no context.
+    pub(crate) fn new_seat(&mut self) -> ContextId {
+        let seat = ContextId(self.next_id);
+        self.next_id += 1;
+        seat
+    }
+
     /// Takes a context away with its work. If it is on the GPU, its kernel stops now.
     pub(crate) fn remove(&mut self, id: ContextId) -> Option<Context> {
         let index = self.index(id)?;
-        if self.resident == Some(id) {
+        let context = self.contexts.remove(index);
+        let is_last = self.contexts.iter().all(|other| other.seat != context.seat);
+        if is_last && self.resident == Some(context.seat) {
             self.resident = None;
             self.switch_left_ns = 0;
         }
-        let context = self.contexts.remove(index);
         self.settle();
         Some(context)
     }
 
-    /// Makes the decisions that take no time: completes markers at the head of the context on the GPU, and gives
-    /// a GPU that nobody uses to the next context with work.
+    /// Makes the decisions that take no time: completes markers at the head of the contexts on the GPU, and gives
+    /// a GPU that nobody uses to the next ones with work.
     pub(crate) fn settle(&mut self) {
         while self.switch_left_ns == 0 {
-            if let Some(index) = self.resident.and_then(|id| self.index(id)) {
-                let context = &mut self.contexts[index];
+            let mut has_work = false;
+            for context in self.contexts.iter_mut().filter(|context| Some(context.seat) == self.resident) {
                 while context.queue.head() == Some(Head::Marker) {
                     context.complete_marker(self.clock_ns);
                 }
-                if !context.queue.is_empty() {
-                    return;
-                }
+                has_work |= !context.queue.is_empty();
+            }
+            if has_work {
+                return;
             }
             match self.rival() {
-                Some(id) => self.place(id),
+                Some(seat) => self.place(seat),
                 None => return,
             }
         }
     }
 
     /// Goes on to the next moment at which something changes, at the latest to `until_ns`, and says what happened
-    /// in between. None when the clock is there already.
-    pub(crate) fn step(&mut self, until_ns: u64) -> Option<Segment> {
+    /// in between; who executed what is left in `executed`. None when the clock is there already.
+    pub(crate) fn step(&mut self, until_ns: u64, executed: &mut Vec<Executed>) -> Option<Segment> {
+        executed.clear();
         self.settle();
         let start_ns = self.clock_ns;
         if start_ns >= until_ns {
@@ -118,24 +141,23 @@ impl Engine {
         let rival = self.rival();
         if self.switch_left_ns == 0
             && self.slice_left_ns == 0
-            && let Some(id) = rival
+            && let Some(seat) = rival
         {
-            self.place(id);
-            return self.step(until_ns);
+            self.place(seat);
+            return self.step(until_ns, executed);
         }
         let activity = if self.switch_left_ns > 0 {
             let elapsed_ns = self.switch_left_ns.min(available_ns);
             self.switch_left_ns -= elapsed_ns;
             self.clock_ns += elapsed_ns;
             Activity::Switch
-        } else if let Some((index, remaining_ns)) = self.running() {
+        } else if let Some(lasts_ns) = self.next_end_ns() {
             let limit_ns = if rival.is_some() { self.slice_left_ns } else { u64::MAX };
-            let elapsed_ns = remaining_ns.min(available_ns).min(limit_ns);
-            let complete = self.contexts[index].queue.execute(elapsed_ns);
-            self.contexts[index].completed += u64::from(complete);
+            let elapsed_ns = lasts_ns.min(available_ns).min(limit_ns).min(self.until_next_sample_ns());
+            self.execute(elapsed_ns, executed);
             self.spend_slice(elapsed_ns, rival.is_some());
             self.clock_ns += elapsed_ns;
-            Activity::Busy { index, complete }
+            Activity::Busy
         } else {
             self.clock_ns = until_ns;
             Activity::Idle
@@ -149,22 +171,49 @@ impl Engine {
         if self.switch_left_ns > 0 {
             return Some(self.clock_ns + self.switch_left_ns);
         }
-        let (_, remaining_ns) = self.running()?;
-        if remaining_ns <= self.slice_left_ns || self.rival().is_none() {
-            return Some(self.clock_ns + remaining_ns);
+        let lasts_ns = self.next_end_ns()?;
+        if lasts_ns <= self.slice_left_ns || self.rival().is_none() {
+            return Some(self.clock_ns.saturating_add(lasts_ns));
         }
         // At the end of a slice the switch begins at once; that is no stretch of time of its own.
         let lasts_ns = if self.slice_left_ns > 0 { self.slice_left_ns } else { self.switch_cost_ns.max(1) };
         Some(self.clock_ns + lasts_ns)
     }
 
-    /// The kernel on the GPU: the index of its context and how much of it remains.
-    fn running(&self) -> Option<(usize, u64)> {
-        let index = self.resident.and_then(|id| self.index(id))?;
-        match self.contexts[index].queue.head() {
-            Some(Head::Kernel { remaining_ns }) => Some((index, remaining_ns)),
+    /// The contexts on the GPU that have a kernel at their head, and how much of that remains.
+    fn running(&self) -> impl Iterator<Item = (usize, &Context, u64)> {
+        let on_it = |(_, context): &(usize, &Context)| Some(context.seat) == self.resident;
+        self.contexts.iter().enumerate().filter(on_it).filter_map(|(index, context)| match context.queue.head() {
+            Some(Head::Kernel { remaining_ns }) => Some((index, context, remaining_ns)),
             Some(Head::Marker) | None => None,
+        })
+    }
+
+    /// The parts into which the device is divided now: hundredths, or as many as those who run may have together if that
+    /// is more.
+    fn parts(&self) -> u64 {
+        let asked: u64 = self.running().map(|(_, context, _)| u64::from(context.percent)).sum();
+        asked.max(WHOLE_PERCENT.into())
+    }
+
+    /// How long until the first of the kernels on the GPU ends; none if none is there.
+    fn next_end_ns(&self) -> Option<u64> {
+        let all = self.parts();
+        self.running().map(|(_, context, remaining_ns)| context.lasts_ns(remaining_ns, all)).min()
+    }
+
+    fn execute(&mut self, elapsed_ns: u64, executed: &mut Vec<Executed>) {
+        let all = self.parts();
+        executed.extend(self.running().map(|(index, ..)| Executed { index, done_ns: 0, complete: false }));
+        for one in executed {
+            (one.done_ns, one.complete) = self.contexts[one.index].execute(elapsed_ns, all);
         }
+    }
+
+    /// Who has a part of the device is metered by period, so that what he had does not lie in another one.
+    fn until_next_sample_ns(&self) -> u64 {
+        let is_shared = self.running().any(|(_, context, _)| context.seat != context.id);
+        if is_shared { SAMPLE_PERIOD_NS - self.clock_ns % SAMPLE_PERIOD_NS } else { u64::MAX }
     }
 
     /// While nobody else has work, a slice that ends is followed by another one of the same context.
@@ -178,20 +227,19 @@ impl Engine {
         };
     }
 
-    /// The next context in the round with work, other than the one on the GPU.
+    /// The next seat in the round with work, other than the one on the GPU.
     fn rival(&self) -> Option<ContextId> {
-        let waiting = |context: &&Context| !context.queue.is_empty() && Some(context.id) != self.resident;
-        let split = self.contexts.partition_point(|context| context.id <= self.position);
-        let (before, after) = self.contexts.split_at(split);
-        after.iter().chain(before).find(waiting).map(|context| context.id)
+        let is_waiting = |context: &&Context| !context.queue.is_empty() && Some(context.seat) != self.resident;
+        let seats = self.contexts.iter().filter(is_waiting).map(|context| context.seat);
+        seats.min_by_key(|seat| (*seat <= self.position, *seat))
     }
 
-    /// Puts a context on the GPU, which costs a switch unless the GPU holds none.
-    fn place(&mut self, id: ContextId) {
+    /// Puts the contexts of a seat on the GPU, which costs a switch unless the GPU holds none.
+    fn place(&mut self, seat: ContextId) {
         self.switch_left_ns = if self.resident.is_some() { self.switch_cost_ns } else { 0 };
         self.slice_left_ns = self.time_slice_ns;
-        self.resident = Some(id);
-        self.position = id;
+        self.resident = Some(seat);
+        self.position = seat;
     }
 
     fn index(&self, id: ContextId) -> Option<usize> {

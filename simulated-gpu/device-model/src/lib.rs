@@ -6,6 +6,8 @@
 //!
 //! A MIG instance is a device of its own, with a part of the board's memory and speed; the board knows which there are.
 //!
+//! The clients of an MPS server execute side by side; their contexts have their turns together.
+//!
 //! What it leaves out: concurrent kernels of one context, copy engines, and what kernels compute.
 
 mod context;
@@ -14,6 +16,7 @@ mod engine;
 mod memory;
 mod meter;
 mod mig;
+mod mps;
 mod parameters;
 mod process;
 mod queue;
@@ -24,6 +27,7 @@ pub use device::{Device, QUEUE_LIMIT};
 pub use memory::{OutOfMemory, rounded_bytes};
 pub use meter::{Meter, OwnerUsage};
 pub use mig::{GpuInstance, MIG_MODELS, MigModel, MigProfile, MigRefusal, MigState};
+pub use mps::{ClientLimits, ClientRefusal, Loss};
 pub use parameters::DeviceParameters;
 pub use process::{ProcessSample, ProcessUsage, SAMPLE_PERIOD_NS};
 pub use sharing::ShareId;

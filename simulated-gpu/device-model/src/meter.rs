@@ -11,7 +11,8 @@ const WINDOW_NS: u64 = 166_666_667;
 /// What one owner has had of the device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerUsage {
-    /// Time in which a kernel of the owner executed.
+    /// Time in which a kernel of the owner executed; beside other clients of an MPS server, the part of it that it had of
+    /// the device, so that owners together never have more than the device's busy time.
     pub busy_ns: u64,
     /// Kernels completed, and copies and memsets that ran like kernels.
     pub kernels: u64,
@@ -28,7 +29,7 @@ pub struct Meter {
     pub started_ns: u64,
     /// Up to when the record goes.
     pub now_ns: u64,
-    /// Time in which a kernel executed.
+    /// Time in which a kernel executed; once, however many did.
     pub busy_ns: u64,
     /// Time in which contexts were exchanged. Not part of `busy_ns`.
     pub switch_ns: u64,
@@ -67,14 +68,20 @@ impl Meter {
         process::samples(&self.processes, self.now_ns)
     }
 
-    /// A kernel of `process`, which works for `owner`, executed for this stretch of time.
-    pub(crate) fn busy(&mut self, process: u32, owner: &str, start_ns: u64, end_ns: u64, complete: bool) {
+    /// Kernels executed for this stretch of time.
+    pub(crate) fn busy(&mut self, start_ns: u64, end_ns: u64) {
         self.busy_ns += end_ns - start_ns;
         self.pending_ns += end_ns - start_ns;
         self.recent.record(start_ns, end_ns);
-        process::record(&mut self.processes, process, start_ns, end_ns);
+    }
+
+    /// Of such a stretch, which began at `start_ns`, a kernel of `process`, which works for `owner`, had `done_ns`.
+    pub(crate) fn execute(&mut self, process: u32, owner: &str, start_ns: u64, done_ns: u64, complete: bool) {
+        if done_ns > 0 {
+            process::record(&mut self.processes, process, start_ns, start_ns + done_ns);
+        }
         self.change(owner, |usage| {
-            usage.busy_ns += end_ns - start_ns;
+            usage.busy_ns += done_ns;
             usage.kernels += u64::from(complete);
         });
     }

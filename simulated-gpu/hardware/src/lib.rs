@@ -10,6 +10,7 @@ mod handshake;
 mod image;
 mod instances;
 mod layout;
+pub mod mps;
 mod nodes;
 mod owner;
 mod pids;

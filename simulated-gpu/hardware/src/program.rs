@@ -64,6 +64,9 @@ enum Verb {
         /// Which GPU instance of it.
         #[arg(long, value_name = "NUMBER")]
         instance: Option<u32>,
+        /// Only this process has it, by its pid on the host; with it all clients of its MPS server lose their contexts.
+        #[arg(long, value_name = "PID", conflicts_with = "instance")]
+        process: Option<u32>,
     },
 }
 
@@ -78,7 +81,8 @@ pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.verb {
         Some(Verb::Meter { gpu }) => meter(&arguments.dir, gpu),
-        Some(Verb::Fault { gpu, instance }) => fault(&arguments.dir, gpu, instance),
+        Some(Verb::Fault { gpu, process: Some(process), .. }) => fault_of(&arguments.dir, gpu, process),
+        Some(Verb::Fault { gpu, instance, .. }) => fault(&arguments.dir, gpu, instance),
         None => play(&arguments),
     };
     match result {
@@ -120,6 +124,10 @@ fn fault(directory: &Path, gpu: u32, instance: Option<u32>) -> Result<(), ServeE
         Store::open_instance(directory, instance)?.update(Device::fault)?;
     }
     Ok(())
+}
+
+fn fault_of(directory: &Path, gpu: u32, process: u32) -> Result<(), ServeError> {
+    Ok(Store::open_device(directory, gpu)?.update(|device, now_ns| device.fault_process(now_ns, process))?)
 }
 
 fn seen(index: u32, instance: Option<u32>, device: &Device) -> serde_json::Value {

@@ -16,6 +16,9 @@ pub const SIMULATED_GPU: &str = "/run/gpool-simgpu";
 /// The driver's libraries that gpool stands in for.
 pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
+/// The driver's program that MPS is controlled with.
+pub const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
+
 /// Writes `/etc/gpool/config.toml` and puts the simulated driver's libraries in their place.
 ///
 /// `more` is added to the configuration.
@@ -25,6 +28,9 @@ pub fn write_configuration(stage: &Stage, more: &str) -> Result<()> {
     for name in LIBRARIES {
         fs::copy(stage.simulated().join(name), libraries.join(name)).context(name)?;
     }
+    let programs = Path::new(SIMULATED_GPU).join("bin");
+    fs::create_dir_all(&programs).context(programs.display())?;
+    fs::copy(stage.simulated().join(MPS_CONTROL), programs.join(MPS_CONTROL)).context(MPS_CONTROL)?;
     // The state must exist before it can be mounted into a container; the simulated GPU fills it.
     fs::create_dir_all("/etc/gpool").context("/etc/gpool")?;
     let text = configuration(stage) + "\n" + more;
