@@ -41,6 +41,8 @@ pub enum Use {
     Whole,
     /// Beside others as the driver lets them, without share and cap.
     TimeSliced,
+    /// At the same time as others of its trust domain, under an MPS server.
+    Mps,
 }
 
 /// Who is on a GPU.
@@ -52,6 +54,10 @@ pub struct Users {
     pub whole: u32,
     /// Leases in the driver's time slices.
     pub time_sliced: u32,
+    /// Leases under MPS servers.
+    pub mps: u32,
+    /// Those among them whose trust domain is not that of who asks.
+    pub mps_of_others: u32,
     /// Processes without a lease.
     pub outside: u32,
 }
@@ -63,20 +69,27 @@ impl Users {
         let sliced = (self.sliced > 0).then_some("containers that share it by slices");
         let whole = (self.whole > 0).then_some("a container that has all of it");
         let time_sliced = (self.time_sliced > 0).then_some("containers in the driver's time slices");
+        let mps = (self.mps > 0).then_some("containers under an MPS server");
+        let mps_of_others = (self.mps_of_others > 0).then_some("an MPS server of another team or user");
         let outside = (self.outside > 0).then_some("processes without a lease");
         match wanted {
-            Use::Sliced => whole.or(time_sliced),
-            Use::Whole => whole.or(sliced).or(time_sliced).or(outside),
-            Use::TimeSliced => whole.or(sliced),
+            Use::Sliced => whole.or(time_sliced).or(mps),
+            Use::Whole => whole.or(sliced).or(time_sliced).or(mps).or(outside),
+            Use::TimeSliced => whole.or(sliced).or(mps),
+            Use::Mps => whole.or(sliced).or(time_sliced).or(mps_of_others),
         }
     }
 }
 
 impl GpuCapacity {
-    /// Compute that is not leased.
+    /// Compute that is not leased, for slices.
     #[must_use]
     pub fn share_free_permille(&self) -> u16 {
-        if self.users.in_the_way_of(Use::Sliced).is_some() {
+        self.share_free_for(Use::Sliced)
+    }
+
+    fn share_free_for(&self, usage: Use) -> u16 {
+        if self.users.in_the_way_of(usage).is_some() {
             return 0;
         }
         WHOLE_PERMILLE.saturating_sub(self.fraction_leased_permille)
@@ -91,7 +104,7 @@ impl GpuCapacity {
     fn offer(&self, demand: &Demand) -> Offer {
         Offer {
             key: self.key.clone(),
-            share_free_permille: self.share_free_permille(),
+            share_free_permille: self.share_free_for(demand.usage),
             memory_free_bytes: self.memory_free_bytes(),
             memory_asked_bytes: demand.memory_bytes(self.memory_total_bytes),
         }
@@ -131,7 +144,7 @@ impl Demand {
         match (self.usage, self.priority) {
             (Use::TimeSliced, _) | (_, Priority::Burst | Priority::Scavenger) => 0,
             (Use::Whole, _) => WHOLE_PERMILLE,
-            (Use::Sliced, Priority::Guaranteed) => self.fraction_permille,
+            (Use::Sliced | Use::Mps, Priority::Guaranteed) => self.fraction_permille,
         }
     }
 
@@ -148,7 +161,8 @@ impl Demand {
     }
 
     fn check_fraction(&self) -> Result<(), Refusal> {
-        if self.usage != Use::Sliced || (1..=WHOLE_PERMILLE).contains(&self.fraction_permille) {
+        let has_share = matches!(self.usage, Use::Sliced | Use::Mps);
+        if !has_share || (1..=WHOLE_PERMILLE).contains(&self.fraction_permille) {
             return Ok(());
         }
         Err(Refusal::Fraction { asked_permille: self.fraction_permille })
@@ -188,12 +202,15 @@ pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal
     if wanted > gpus.len() {
         return Err(Refusal::TooFewGpus { asked: wanted, present: gpus.len() });
     }
-    if demand.usage != Use::Sliced {
+    if matches!(demand.usage, Use::Whole | Use::TimeSliced) {
         return place_unbounded(gpus, demand, wanted);
+    }
+    if demand.usage == Use::Mps {
+        without_neighbours(gpus, demand, wanted)?;
     }
     let fit = |(index, gpu): (usize, &GpuCapacity)| {
         let memory_bytes = demand.memory_bytes(gpu.memory_total_bytes);
-        let share_left = gpu.share_free_permille().checked_sub(demand.guaranteed_permille())?;
+        let share_left = gpu.share_free_for(demand.usage).checked_sub(demand.guaranteed_permille())?;
         let memory_left = gpu.memory_free_bytes().checked_sub(memory_bytes)?;
         Some(((share_left, memory_left, gpu.key.clone()), index, memory_bytes))
     };
@@ -212,18 +229,24 @@ pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal
 
 /// GPUs without share and cap: the ones on which nobody is in the way, by key. All their memory may be used.
 fn place_unbounded(gpus: &[GpuCapacity], demand: &Demand, wanted: usize) -> Result<Placement, Refusal> {
-    let in_the_way = |gpu: &GpuCapacity| gpu.users.in_the_way_of(demand.usage);
-    let mut free: Vec<usize> = (0..gpus.len()).filter(|index| in_the_way(&gpus[*index]).is_none()).collect();
+    let mut free = without_neighbours(gpus, demand, wanted)?;
     // Whole GPUs stay whole for whom they are asked: time slices go where there are some already.
     free.sort_by_key(|index| (std::cmp::Reverse(gpus[*index].users.time_sliced), gpus[*index].key.clone()));
-    if free.len() < wanted {
-        let taken = gpus.iter().filter_map(|gpu| Some((gpu.key.clone(), in_the_way(gpu)?))).collect();
-        return Err(Refusal::Taken { gpus: wanted, free: free.len(), taken });
-    }
     let mut indices = free[..wanted].to_vec();
     indices.sort_unstable();
     let memory_bytes = indices.iter().map(|index| gpus[*index].memory_total_bytes).min().unwrap_or(0);
     Ok(Placement { indices, memory_bytes })
+}
+
+/// The GPUs on which nobody is in the way.
+fn without_neighbours(gpus: &[GpuCapacity], demand: &Demand, wanted: usize) -> Result<Vec<usize>, Refusal> {
+    let in_the_way = |gpu: &GpuCapacity| gpu.users.in_the_way_of(demand.usage);
+    let free: Vec<usize> = (0..gpus.len()).filter(|index| in_the_way(&gpus[*index]).is_none()).collect();
+    if free.len() < wanted {
+        let taken = gpus.iter().filter_map(|gpu| Some((gpu.key.clone(), in_the_way(gpu)?))).collect();
+        return Err(Refusal::Taken { gpus: wanted, free: free.len(), taken });
+    }
+    Ok(free)
 }
 
 /// Whether a lease that holds `held` on `gpu` (its own part included in the GPU's sums) may hold `demand` instead.

@@ -216,6 +216,7 @@ fn whole_gpus_and_time_slices_keep_away_from_whom_they_cannot_be_beside() {
         with("time", Users { time_sliced: 2, ..none }),
         with("outside", Users { outside: 1, ..none }),
         with("nobody", none),
+        with("mps", Users { mps: 1, ..none }),
     ];
     let indices = |usage, count| place(&gpus, &asked(usage, count)).map(|placed| placed.indices);
     assert_eq!(indices(Use::Whole, 1), Ok(vec![4]));
@@ -224,10 +225,29 @@ fn whole_gpus_and_time_slices_keep_away_from_whom_they_cannot_be_beside() {
     let Err(Refusal::Taken { free: 1, taken, .. }) = place(&gpus, &asked(Use::Whole, 2)) else {
         panic!("two are not free")
     };
-    assert_eq!(taken.len(), 4, "{taken:?}");
+    assert_eq!(taken.len(), 5, "{taken:?}");
     assert_eq!(taken[3], ("outside".to_owned(), "processes without a lease"));
     let shares: Vec<u16> = gpus.iter().map(GpuCapacity::share_free_permille).collect();
-    assert_eq!(shares, [1000, 0, 0, 1000, 1000], "no share is sold of a GPU that is not sliced");
+    assert_eq!(shares, [1000, 0, 0, 1000, 1000, 0], "no share is sold of a GPU that is not sliced");
+    let under_mps = Demand { memory: MemoryDemand::Bytes(GIB), ..asked(Use::Mps, 3) };
+    let indices_under_mps = place(&gpus, &under_mps).map(|placed| placed.indices);
+    assert_eq!(indices_under_mps, Ok(vec![3, 4, 5]), "those that nobody shares otherwise");
     let placed = place(&gpus, &asked(Use::Whole, 1)).map(|placed| placed.memory_bytes);
     assert_eq!(placed, Ok(24 * GIB), "all of it");
+}
+
+#[test]
+fn an_mps_server_is_shared_within_one_trust_domain_and_never_sold_beyond_the_gpu() {
+    let with = |key: &str, users, leased| GpuCapacity { users, fraction_leased_permille: leased, ..gpu(key, 0, 0) };
+    let (own, others) = (Users { mps: 1, ..Users::default() }, Users { mps: 1, mps_of_others: 1, ..Users::default() });
+    let asked = |fraction, gpus| Demand { usage: Use::Mps, gpus, ..demand(fraction, MemoryDemand::Bytes(GIB)) };
+    let gpus = [with("free", Users::default(), 0), with("others", others, 300), with("own", own, 600)];
+    let indices = |demand| place(&gpus, &demand).map(|placed| placed.indices);
+    assert_eq!(indices(asked(400, 1)), Ok(vec![2]), "to its own, where the least is left");
+    assert_eq!(indices(asked(500, 1)), Ok(vec![0]));
+    assert_eq!(indices(asked(300, 2)), Ok(vec![0, 2]));
+    let Err(Refusal::Taken { taken, .. }) = indices(asked(100, 3)) else { panic!("another team's server was shared") };
+    assert_eq!(taken, [("others".to_owned(), "an MPS server of another team or user")]);
+    assert!(matches!(place(&gpus[2..], &asked(500, 1)), Err(Refusal::Share { .. })));
+    assert!(place(&gpus[2..], &Demand { usage: Use::Sliced, ..asked(100, 1) }).is_err());
 }
