@@ -62,7 +62,7 @@ done
 data "$house/configs/config.toml" etc/gpool/config.toml
 data "$house/configs/oci-hooks.d/50-gpool.json" usr/share/containers/oci/hooks.d/50-gpool.json
 for unit in gpool-supervisor.service gpool-supervisor.socket gpool-regions.service gpool-regions.socket \
-    gpool-devices.service; do
+    gpool-devices.service gpool-mps@.service; do
     data "$here/systemd/$unit" "usr/lib/systemd/system/$unit"
 done
 data "$here/systemd/confined.conf" usr/share/gpool/confined.conf
@@ -80,6 +80,7 @@ libc=$(needed_glibc "$tree/usr/bin/gpool" "$tree/usr/sbin/gpool-supervisor")
 tree=$work/gpool-simulated-gpu
 program "$stage/bin/gpool-simgpu" usr/bin
 program "$stage/bin/gpool-tenant" usr/bin
+program "$stage/simulated/nvidia-cuda-mps-control" usr/lib/gpool-simulated-gpu
 for library in libcuda.so.1 libnvidia-ml.so.1; do
     data "$stage/simulated/$library" "usr/lib/gpool-simulated-gpu/$library"
 done
@@ -87,6 +88,7 @@ data "$here/simulated/config.toml" usr/share/gpool-simulated-gpu/config.toml
 data "$here/simulated/gpool-simgpu.service" usr/lib/systemd/system/gpool-simgpu.service
 data "$here/simulated/50-simulated-gpu.conf" usr/lib/systemd/system/gpool-supervisor.service.d/50-simulated-gpu.conf
 data "$here/simulated/50-simulated-devices.conf" usr/lib/systemd/system/gpool-devices.service.d/50-simulated-gpu.conf
+data "$here/simulated/50-simulated-mps.conf" usr/lib/systemd/system/gpool-mps@.service.d/50-simulated-gpu.conf
 data "$house/LICENSE" usr/share/doc/gpool-simulated-gpu/copyright
 
 # Both list files in an order of their own and take times from SOURCE_DATE_EPOCH.

@@ -1,7 +1,7 @@
 //! The table of leases, shared by `gpool ps`, `gpool top` and the demo.
 
 use crate::output::{Column, borderless, csv, figure, text};
-use gpool_protocol::{Class, GpuView, LeaseState, LeaseView, Priority, format_bytes, format_permille};
+use gpool_protocol::{Class, GpuView, LeaseFault, LeaseState, LeaseView, Priority, format_bytes, format_permille};
 
 /// How long a container's threads stood at a closed gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct LeaseRow {
     pub processes: u32,
     /// Where the lease stands.
     pub state: LeaseState,
+    /// What its processes cannot recover from.
+    pub fault: Option<LeaseFault>,
     /// What the share rests on: `hardware`, `driver` or `co-operative`.
     pub enforcement: String,
     /// Calls of the driver that count and are not counted.
@@ -72,6 +74,7 @@ impl From<&LeaseView> for LeaseRow {
             gate_wait: GateWait::TotalNs(lease.gate_wait_ns),
             processes: lease.processes,
             state: lease.state,
+            fault: lease.fault,
             enforcement: lease.enforcement.clone(),
             uncounted_calls: lease.uncounted_calls,
         }
@@ -130,8 +133,11 @@ fn gpu_cell(gpus: &[String]) -> String {
     }
 }
 
-/// Where a lease stands, or that it is paused: a paused one goes nowhere.
+/// Where a lease stands, or that it is paused or has failed: then it goes nowhere.
 fn state_cell(row: &LeaseRow) -> &'static str {
+    if let Some(fault) = row.fault {
+        return fault.text();
+    }
     if row.paused && row.state == LeaseState::Active { "paused" } else { state_name(row.state) }
 }
 
@@ -163,7 +169,7 @@ fn enforcement_cell(row: &LeaseRow) -> String {
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 21] = [
+    const HEADER: [&str; 22] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -185,6 +191,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "paused",
         "uncounted_calls",
         "mechanism",
+        "fault",
     ];
     csv(
         &HEADER,
@@ -211,6 +218,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.paused.to_string(),
                 lease.uncounted_calls.to_string(),
                 lease.mechanism.to_string(),
+                lease.fault.map_or("", LeaseFault::text).to_owned(),
             ]
         }),
     )
@@ -268,6 +276,7 @@ mod tests {
             gpus: Vec::new(),
             fraction_permille,
             mechanism: Default::default(),
+            fault: None,
             mig_profile: None,
             limit_permille: None,
             class: Class::Batch,
@@ -305,6 +314,8 @@ CONTAINER     GPU            SHARE  RECEIVED  MEMORY USED / CAP  REFUSED  GATE W
 b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.5 %      1  held    co-operative (3 uncounted)
 ";
         assert_eq!(render(&rows), want);
+        rows[0].fault = Some(LeaseFault::MpsServerDied);
+        assert!(render(&rows).contains("  mps-server-died  "));
     }
 
     fn on_three_gpus(id: &str) -> LeaseView {

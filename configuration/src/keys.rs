@@ -151,6 +151,9 @@ pub struct Policy {
     pub rootless_group: String,
     /// Whether containers may ask for `mode=timeslice`: the driver's own time slices, with neither share nor cap.
     pub timeslice: bool,
+    /// Whether containers may ask for `mode=mps`: side by side under an MPS server with others of their team, whose faults
+    /// they share.
+    pub mps: bool,
     /// What a container's environment may ask for.
     pub env: EnvPolicy,
 }
@@ -162,6 +165,7 @@ impl Default for Policy {
             classes: vec![Latency, Batch, Notebook, Train],
             unenforced: false,
             timeslice: false,
+            mps: false,
             rootless_group: String::new(),
             env: EnvPolicy::default(),
         }

@@ -2,6 +2,7 @@
 
 use crate::class::{Class, Priority};
 use crate::identity::{ContainerId, GpuUuid, LeaseId};
+use crate::messages::LeaseFault;
 use serde::{Deserialize, Serialize};
 
 /// The answer to `GET /v1/leases/ID/explain`.
@@ -19,6 +20,9 @@ pub struct LeaseExplanation {
     pub class: Class,
     /// Before whom it is served.
     pub priority: Priority,
+    /// What its processes cannot recover from, if that has happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<LeaseFault>,
     /// One GPU after the other.
     pub gpus: Vec<GpuExplanation>,
 }

@@ -30,8 +30,8 @@ pub use guarded::{GuardedProcess, MappedLibrary};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId};
 pub use mechanism::{Isolation, Mechanism, Mode};
 pub use messages::{
-    BindRequest, Edit, Event, EventKind, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,
-    LeaseView, SupervisorInfo,
+    BindRequest, Edit, Event, EventKind, GpuView, LeaseFault, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState,
+    LeaseUpdate, LeaseView, SupervisorInfo,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView};
 pub use quantity::{MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};

@@ -19,11 +19,13 @@ pub enum Mode {
     TimeSlice,
     /// A MIG instance that is there.
     Mig,
+    /// A part of a GPU beside others of the same team, under an MPS server.
+    Mps,
 }
 
 impl Mode {
     /// All modes, as they are listed to people.
-    pub const ALL: [Mode; 5] = [Mode::Auto, Mode::Slice, Mode::Exclusive, Mode::TimeSlice, Mode::Mig];
+    pub const ALL: [Mode; 6] = [Mode::Auto, Mode::Slice, Mode::Exclusive, Mode::TimeSlice, Mode::Mig, Mode::Mps];
 
     /// The mode as it is written.
     pub fn text(self) -> &'static str {
@@ -33,6 +35,7 @@ impl Mode {
             Mode::Exclusive => "exclusive",
             Mode::TimeSlice => "timeslice",
             Mode::Mig => "mig",
+            Mode::Mps => "mps",
         }
     }
 
@@ -95,6 +98,8 @@ pub enum Mechanism {
     TimeSlice,
     /// A MIG instance, without shims.
     Mig,
+    /// A part of GPUs by an MPS server, without shims.
+    Mps,
 }
 
 impl Mechanism {
@@ -111,6 +116,7 @@ impl fmt::Display for Mechanism {
             Mechanism::Exclusive => "exclusive",
             Mechanism::TimeSlice => "timeslice",
             Mechanism::Mig => "mig",
+            Mechanism::Mps => "mps",
         })
     }
 }
@@ -129,7 +135,8 @@ mod tests {
             assert_eq!(Isolation::parse(isolation.text()), Ok(isolation));
             assert_eq!(serde_json::to_string(&isolation).unwrap(), format!("\"{}\"", isolation.text()));
         }
-        for mechanism in [Mechanism::Slice, Mechanism::Exclusive, Mechanism::TimeSlice, Mechanism::Mig] {
+        let others = [Mechanism::Exclusive, Mechanism::TimeSlice, Mechanism::Mig, Mechanism::Mps];
+        for mechanism in others.into_iter().chain([Mechanism::Slice]) {
             assert_eq!(serde_json::to_string(&mechanism).unwrap(), format!("\"{mechanism}\""));
             assert_eq!(mechanism.has_shims(), mechanism == Mechanism::default());
         }

@@ -43,6 +43,9 @@ pub struct LeaseRequest {
     /// such containers and does not see the others.
     #[serde(default)]
     pub unenforced: bool,
+    /// The user that the container's first process has on the host. None from an older wrapper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_uid: Option<u32>,
 }
 
 /// The answer to a [`LeaseRequest`].
@@ -160,6 +163,23 @@ pub enum LeaseState {
     Held,
 }
 
+/// What a lease's processes cannot recover from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseFault {
+    /// Its MPS server ended while they were its clients.
+    MpsServerDied,
+}
+
+impl LeaseFault {
+    /// As it is written.
+    pub fn text(self) -> &'static str {
+        match self {
+            LeaseFault::MpsServerDied => "mps-server-died",
+        }
+    }
+}
+
 /// A lease as `gpool ps` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseView {
@@ -179,6 +199,9 @@ pub struct LeaseView {
     /// How it has that.
     #[serde(default)]
     pub mechanism: Mechanism,
+    /// What its processes cannot recover from, if that has happened: its container has to be started anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<LeaseFault>,
     /// The profile of its MIG instance, whose UUID `gpu_uuid` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_profile: Option<String>,
@@ -222,7 +245,7 @@ pub struct LeaseView {
     pub init_pid: Option<HostPid>,
     /// Its cgroup on the host, once bound.
     pub cgroup: Option<String>,
-    /// How strongly the share is enforced: `hardware` for whole GPUs and MIG instances; `none` for the driver's time slices; `co-operative`; `bypassed` while a process of it uses a GPU past the shims;
+    /// How strongly the share is enforced: `hardware` for whole GPUs and MIG instances; `none` for the driver's time slices; `co-operative`, under an MPS server too; `bypassed` while a process of it uses a GPU past the shims;
     /// `unenforced` for a container that is not confined.
     pub enforcement: String,
     /// Entry points of the container's driver that count and that its shims do not answer: calls of them are not
@@ -272,6 +295,9 @@ pub struct GpuView {
     /// Whether it is divided with MIG and serves nobody as a whole; its instances are in this list, too.
     #[serde(default)]
     pub divided: bool,
+    /// How the leases on it have it; none while there are none, or from an older supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mechanism: Option<Mechanism>,
 }
 
 /// What happened, for `gpool events` and for audits.
@@ -340,6 +366,12 @@ pub enum EventKind {
     MigApplied,
     /// MIG instances came or went without gpool.
     MigChanged,
+    /// An MPS daemon was started for a team's first container on its GPUs.
+    MpsStarted,
+    /// An MPS daemon was stopped after the last of its containers.
+    MpsStopped,
+    /// An MPS server or its daemon ended while containers had it: their programs have lost the GPU.
+    MpsServerDied,
     /// A changed configuration is in force.
     ConfigurationReloaded,
     /// A changed configuration cannot be used, and the old one stays in force.

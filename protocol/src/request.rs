@@ -151,7 +151,7 @@ impl Request {
                     "add mig-profile, for example 1g.10gb, or memory, or a fraction of the GPU",
                 ));
             }
-            (None, Mode::Auto | Mode::Slice) => {
+            (None, Mode::Auto | Mode::Slice | Mode::Mps) => {
                 let present: Vec<&str> = entries.values().map(|entry| entry.written_as.as_str()).collect();
                 return Err(ErrorBody::new(
                     ErrorCode::RequestInvalid,
@@ -238,11 +238,34 @@ impl Request {
         ))
     }
 
+    /// A server of one team: it has no turns to bound and nobody to be served before, and keeps nobody apart.
+    fn check_mps(&self) -> Result<(), RequestError> {
+        let key = match self {
+            _ if self.limit_permille.is_some() => "limit",
+            _ if self.priority != Priority::Guaranteed => "priority",
+            _ if self.isolation.is_some_and(|isolation| isolation > Isolation::Shared) => "isolation",
+            _ if self.team.is_none() => {
+                return Err(ErrorBody::new(
+                    ErrorCode::RequestInvalid,
+                    "mode=mps given, but no team: containers under one MPS server share its faults",
+                    "add the annotation gpool.io/team, or ask for mode=slice",
+                ));
+            }
+            _ => return Ok(()),
+        };
+        Err(ErrorBody::new(
+            ErrorCode::RequestInvalid,
+            format!("{key} does not go with mode=mps"),
+            format!("leave {key} out, or ask for mode=slice"),
+        ))
+    }
+
     /// Nothing bounds who has whole GPUs, or takes part in the driver's time slices: there is nothing to ask for.
     fn check_unbounded(&self) -> Result<(), RequestError> {
         let whole = match self.mode {
             Mode::Auto | Mode::Slice => return Ok(()),
             Mode::Mig => return self.check_instance(),
+            Mode::Mps => return self.check_mps(),
             Mode::Exclusive => 1000,
             Mode::TimeSlice => 0,
         };
@@ -393,21 +416,12 @@ fn refuse_unknown(key: &str, written_as: &str) -> Result<(), RequestError> {
     Err(ErrorBody::new(ErrorCode::RequestKeyUnknown, format!("{written_as} is no key of gpool"), remedy))
 }
 
-/// Keys with a single value that works today are checked here, so that nothing is silently ignored.
+/// Keys that mean nothing yet are refused, so that nothing is silently ignored.
 fn refuse_what_has_not_landed(key: &str, entry: &Entry) -> Result<(), RequestError> {
-    let accepted: &[&str] = match key {
-        "mode" if entry.value.trim() != "mps" => return Ok(()),
-        "mode" => &["auto", "slice", "exclusive", "timeslice", "mig"],
-        planned if PLANNED.contains(&planned) => &[],
-        _ => return Ok(()),
-    };
-    if accepted.contains(&entry.value.trim()) {
+    if !PLANNED.contains(&key) {
         return Ok(());
     }
-    let remedy = match accepted {
-        [] => format!("remove {}", entry.written_as),
-        values => format!("{} can be {} for now", entry.written_as, values.join(" or ")),
-    };
+    let remedy = format!("remove {}", entry.written_as);
     let what = format!("{}={:?} asks for a feature that this version does not have", entry.written_as, entry.value);
     Err(ErrorBody::new(ErrorCode::RequestFeatureMissing, what, remedy))
 }

@@ -27,6 +27,18 @@ pub fn is_unenforced(spec: &Value, configuration: &Configuration) -> Result<bool
     ))
 }
 
+/// The user that the container's first process has on the host.
+pub fn host_uid(spec: &Value) -> u32 {
+    let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or(0);
+    let uid = number(&spec["process"]["user"]["uid"]);
+    let mappings = spec["linux"]["uidMappings"].as_array().into_iter().flatten();
+    let mapped = mappings.filter_map(|mapping| {
+        let offset = uid.checked_sub(number(&mapping["containerID"]))?;
+        (offset < number(&mapping["size"])).then(|| number(&mapping["hostID"]).saturating_add(offset))
+    });
+    mapped.into_iter().next().unwrap_or(uid)
+}
+
 fn mount_table() -> Vec<u8> {
     std::fs::read("/proc/self/mountinfo").unwrap_or_default()
 }
@@ -109,6 +121,16 @@ mod tests {
     use super::*;
     use crate::report::assert_presentable;
     use serde_json::json;
+
+    #[test]
+    fn a_user_is_the_hosts_through_the_mapping() {
+        assert_eq!(host_uid(&json!({"process": {"user": {"uid": 1000}}})), 1000);
+        assert_eq!(host_uid(&json!({})), 0);
+        let mappings = json!([{"containerID": 0, "hostID": 100_000, "size": 1000},
+                              {"containerID": 1000, "hostID": 7, "size": 1}]);
+        let spec = |uid: u32| json!({"process": {"user": {"uid": uid}}, "linux": {"uidMappings": mappings}});
+        assert_eq!([0, 999, 1000].map(|uid| host_uid(&spec(uid))), [100_000, 100_999, 7]);
+    }
 
     fn confined() -> Value {
         json!({

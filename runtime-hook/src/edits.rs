@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 const LIBRARY_OPTIONS: [&str; 5] = ["bind", "ro", "nosuid", "nodev", "rprivate"];
 /// Where a lease's files are in a container.
 const REGION_DIR: &str = "/dev/gpool";
+/// Where programs look for an MPS daemon that is not named.
+pub const MPS_DIR: &str = "/tmp/nvidia-mps";
 /// Hooks of NVIDIA's legacy mode, which inject a driver of their own after ours.
 const LEGACY_HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
@@ -105,6 +107,7 @@ pub fn apply(spec: &mut Value, image: &Image, lease: &LeaseId, edits: &[Edit]) -
     for edit in edits {
         match edit {
             Edit::Device { .. } => {}
+            Edit::Mount { source, destination, options } if destination == MPS_DIR => mask(spec, source, options)?,
             Edit::Mount { source, destination, options } => mount(spec, source, destination, options)?,
             Edit::Library { source, file_name } => library(spec, image, &copies, source, file_name)?,
             Edit::Env { name, value } => set_env(spec, name, value)?,
@@ -143,6 +146,23 @@ fn mount(spec: &mut Value, source: &str, destination: &str, options: &[String]) 
     let built = MountBuilder::default().destination(destination).typ("bind").source(source).options(options);
     mounts.push(fragment(built.build())?);
     Ok(())
+}
+
+/// Mounts nothing to be seen over the MPS folder. In a folder of the host that lies there no place is made for it: without
+/// one there is nothing to cover.
+fn mask(spec: &mut Value, source: &str, options: &[String]) -> Result<(), ErrorBody> {
+    let mounts = list(spec, &["mounts"])?;
+    mounts.retain(|mount| mount["destination"].as_str().is_none_or(|path| !same_path(path, MPS_DIR)));
+    let above = |mount: &Value| {
+        let place = Path::new(mount["destination"].as_str()?);
+        let rest = Path::new(MPS_DIR).strip_prefix(place).ok()?;
+        let is_bound = mount["type"] == "bind" || mount["options"].as_array()?.iter().any(|option| option == "rbind");
+        is_bound.then(|| Path::new(mount["source"].as_str().unwrap_or_default()).join(rest))
+    };
+    match mounts.iter().rev().find_map(above) {
+        Some(place) if !place.exists() => Ok(()),
+        _ => mount(spec, source, MPS_DIR, options),
+    }
 }
 
 fn same_path(a: &str, b: &str) -> bool {

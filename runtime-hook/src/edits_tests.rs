@@ -164,3 +164,26 @@ fn a_dev_of_the_host_is_refused_and_one_of_the_container_is_not() {
         assert!(error.remedy.contains("--device"), "{error}");
     }
 }
+
+#[test]
+fn what_lies_over_the_mps_folder_is_replaced_and_nothing_is_made_on_the_host() {
+    let host = tempfile::tempdir().unwrap();
+    let with = |mounts: Value| {
+        let mut spec = json!({"process": {}, "linux": {}, "root": {"path": "rootfs"}, "mounts": mounts});
+        let options = ["bind", "ro"].map(String::from).to_vec();
+        let cover = Edit::Mount { source: "/run/gpool/empty".into(), destination: MPS_DIR.into(), options };
+        apply(&mut spec, &image().1, &LeaseId("L".into()), &[cover]).unwrap();
+        let its =
+            |mount: &Value| Some((mount["destination"].as_str()?.to_owned(), mount["source"].as_str()?.to_owned()));
+        spec["mounts"].as_array().unwrap().iter().filter_map(its).next_back().unwrap()
+    };
+    let cover = (MPS_DIR.to_owned(), "/run/gpool/empty".to_owned());
+    let of_toolkit = json!({"destination": "/tmp/nvidia-mps", "type": "bind", "source": "/tmp/nvidia-mps"});
+    assert_eq!(with(json!([of_toolkit])), cover);
+    assert_eq!(with(json!([{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}])), cover);
+    let folder = host.path().display().to_string();
+    let shared = json!([{"destination": "/tmp", "type": "bind", "source": folder, "options": ["rbind"]}]);
+    assert_eq!(with(shared.clone()), ("/tmp".to_owned(), folder.clone()), "no folder is made in the host's");
+    std::fs::create_dir(host.path().join("nvidia-mps")).unwrap();
+    assert_eq!(with(shared), cover, "one that is there is covered");
+}

@@ -70,6 +70,7 @@ pub fn lease_into(
         asked_for_parent: applicant.asked_for_parent,
         unenforced,
         starts_once: applicant.starts_once,
+        container_uid: Some(confinement::host_uid(spec)),
     };
     let client = Client::new(&configuration.socket.path);
     let mut granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;
@@ -113,6 +114,7 @@ fn check_mechanism(mode: Mode, granted: Mechanism) -> Result<(), ErrorBody> {
         Mode::Exclusive => granted == Mechanism::Exclusive,
         Mode::TimeSlice => granted == Mechanism::TimeSlice,
         Mode::Mig => granted == Mechanism::Mig,
+        Mode::Mps => granted == Mechanism::Mps,
     };
     if is_asked {
         return Ok(());

@@ -20,6 +20,7 @@
 //! | `privilege` | what root is given up once everything is set up |
 //! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
 //! | `mig` | dividing GPUs, and seeing it when somebody else does |
+//! | `mps` | the driver's MPS daemons: one for each team, user and set of GPUs |
 //! | `service_manager` | what systemd is told and what it hands over |
 //! | `metrics` | figures for Prometheus |
 //! | `watchdog` | whether the work goes on, as systemd wants to know it |
@@ -44,6 +45,7 @@ mod http;
 mod lease;
 mod metrics;
 mod mig;
+mod mps;
 mod occupants;
 mod privilege;
 mod procfs;

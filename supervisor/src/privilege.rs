@@ -28,6 +28,14 @@ pub fn keep_what_is_needed() -> std::io::Result<()> {
     keep(KEPT)
 }
 
+/// The same for a supervisor that starts MPS daemons itself: they start servers as the users of their clients.
+///
+/// # Errors
+/// As above.
+pub fn keep_what_daemons_need() -> std::io::Result<()> {
+    keep(KEPT.union(CapabilitySet::SETUID).union(CapabilitySet::SETGID))
+}
+
 /// The same for the program that mounts regions and does nothing else.
 ///
 /// # Errors

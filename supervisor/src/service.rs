@@ -9,11 +9,12 @@ use crate::guard::Guard;
 use crate::http::Listener;
 use crate::lease::{self, Leases};
 use crate::metrics::Counters;
+use crate::mps::Groups;
 use crate::occupants::Occupants;
 use crate::region::{self, Mounts};
 use crate::settings::Settings;
 use crate::watchdog::{self, Progress};
-use crate::{clock, procfs, reload, sampler, service_manager};
+use crate::{clock, mps, privilege, procfs, reload, sampler, service_manager};
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
@@ -37,6 +38,9 @@ struct Arguments {
     /// Mount regions for a supervisor that has a mount namespace of its own, and do nothing else
     #[arg(long, conflicts_with = "check_config")]
     mount_regions: bool,
+    /// Become the MPS daemon that a supervisor has made folders for, and do nothing else
+    #[arg(long, value_name = "ID", conflicts_with_all = ["check_config", "mount_regions"])]
+    mps_daemon: Option<String>,
 }
 
 /// The command line, for the manual, the man page and their tests.
@@ -67,6 +71,10 @@ pub fn main() -> ExitCode {
     };
     if arguments.check_config {
         return ExitCode::SUCCESS;
+    }
+    if let Some(id) = arguments.mps_daemon {
+        eprintln!("gpool-supervisor: {}", mps::become_daemon(&configuration, &id));
+        return ExitCode::FAILURE;
     }
     let served = match arguments.mount_regions {
         true => region::mount_for_others(&configuration.paths.run_dir),
@@ -110,7 +118,10 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     }
     // Instances may come while it runs.
     let places = if inventory.boards().is_empty() { gpus.len() } else { ServerSet::LIMIT };
-    crate::privilege::keep_what_is_needed()?;
+    match configuration.policy.mps && mps::starts_detached() {
+        true => privilege::keep_what_daemons_need()?,
+        false => privilege::keep_what_is_needed()?,
+    }
     let mailbox = Mailbox::new()?;
     let (post, waker) = (mailbox.post(), mailbox.post());
     let (gatekeeper, _thread) = gatekeeper::start(places, move |notice| post.put(notice))?;
@@ -123,6 +134,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         guarded: Mutex::default(),
         next_tenant: AtomicU64::new(TenantId(1).0),
         counters: Counters::default(),
+        groups: Groups::default(),
         mounts,
         progress: Progress::default(),
         book: Mutex::default(),
@@ -139,6 +151,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     });
     let message = format!("started with {} GPU(s)", leases.gpus().len());
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
+    mps::take_over(&leases);
     lease::take_over(&leases);
     // Before the first request: what others hold cannot be promised.
     let mut costs = ContextCosts::new(places, leases.configuration().driver.context_bytes);
@@ -150,6 +163,10 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     std::thread::Builder::new()
         .name("sampler".into())
         .spawn(move || sampler::sample(&sampled, &sampled.inventory, costs, guard))?;
+    if leases.configuration().policy.mps || !leases.groups.all().is_empty() {
+        let watched = leases.clone();
+        std::thread::Builder::new().name("mps".into()).spawn(move || mps::watch(&watched))?;
+    }
     let reloaded = leases.clone();
     std::thread::Builder::new().name("reload".into()).spawn(move || reload::at_each(&hangup, &reloaded))?;
     let listener = Listener::open(&leases.configuration().socket.path)?;

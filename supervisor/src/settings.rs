@@ -5,7 +5,7 @@ use gpool_configuration::{
     Configuration, ConfigurationError, Difference, Driver, Effect, Socket, differences, flat, load,
 };
 use gpool_protocol::{ChangedKey, ConfigurationView, Reloaded};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The configuration in force, and the file that it comes from.
@@ -18,6 +18,11 @@ impl Settings {
     /// What was read from `path` at the start.
     pub fn new(path: PathBuf, configuration: Configuration) -> Self {
         Self { path, current: RwLock::new(Arc::new(configuration)) }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The configuration in force now. Whoever holds it while another takes its place finishes with the old one.

@@ -272,6 +272,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         asked_for_parent: true,
         starts_once: true,
         unenforced: true,
+        container_uid: Some(1000),
     };
     let standings = [
         Standing::Idle,

@@ -28,6 +28,9 @@ fn render(explanation: &LeaseExplanation) -> String {
         explanation.class,
         explanation.priority,
     );
+    if let Some(fault) = explanation.fault {
+        text += &format!("{}: its programs have lost the GPU; start the container anew\n", fault.text());
+    }
     for gpu in &explanation.gpus {
         text += &format!("\n{}\n", gpu.gpu_uuid);
         for (name, value) in facts(explanation, gpu) {
@@ -170,6 +173,7 @@ mod tests {
             limit_permille: Some(500),
             class: Class::Batch,
             priority: Priority::Guaranteed,
+            fault: None,
             gpus: vec![GpuExplanation {
                 gpu_uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
                 standing: Standing::Waiting {

@@ -4,7 +4,7 @@ use crate::arguments::{Format, GpuVerb};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text};
 use crate::table::short_gpu;
-use gpool_protocol::{Client, GpuView, format_bytes, format_permille};
+use gpool_protocol::{Client, GpuView, Mechanism, format_bytes, format_permille};
 
 const COLUMNS: [Column; 8] = [
     figure("INDEX"),
@@ -41,14 +41,17 @@ fn render(gpus: &[GpuView]) -> String {
             },
             format!("{} / {}", format_bytes(gpu.memory_leased_bytes), format_bytes(gpu.memory_total_bytes)),
             format_bytes(gpu.memory_used_bytes),
-            gpu.leases.to_string(),
+            match gpu.mechanism.filter(|mechanism| *mechanism != Mechanism::Slice) {
+                Some(mechanism) => format!("{} ({mechanism})", gpu.leases),
+                None => gpu.leases.to_string(),
+            },
         ]
     };
     borderless(&COLUMNS, gpus.iter().map(cells))
 }
 
 fn render_csv(gpus: &[GpuView]) -> String {
-    const HEADER: [&str; 9] = [
+    const HEADER: [&str; 10] = [
         "index",
         "uuid",
         "name",
@@ -58,6 +61,7 @@ fn render_csv(gpus: &[GpuView]) -> String {
         "memory_total_bytes",
         "memory_used_bytes",
         "leases",
+        "mechanism",
     ];
     let cells = |gpu: &GpuView| {
         vec![
@@ -70,6 +74,7 @@ fn render_csv(gpus: &[GpuView]) -> String {
             gpu.memory_total_bytes.to_string(),
             gpu.memory_used_bytes.to_string(),
             gpu.leases.to_string(),
+            gpu.mechanism.map(|mechanism| mechanism.to_string()).unwrap_or_default(),
         ]
     };
     csv(&HEADER, gpus.iter().map(cells))
@@ -93,12 +98,15 @@ mod tests {
             fraction_leased_permille: 1000,
             leases: 3,
             divided: false,
+            mechanism: Some(Mechanism::Slice),
         };
         let want = "\
 INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL  MEMORY USED  LEASES
     0  GPU-5ca1ab1e  Simulated GPU  580.1          100 %          15GiB / 24GiB        12GiB       3
 ";
         assert_eq!(render(std::slice::from_ref(&gpu)), want);
-        assert_eq!(render_csv(&[gpu]).lines().nth(1).unwrap().split(',').count(), 9);
+        let mps = GpuView { mechanism: Some(Mechanism::Mps), ..gpu.clone() };
+        assert!(render(&[mps]).lines().nth(1).unwrap().ends_with("3 (mps)"));
+        assert_eq!(render_csv(&[gpu]).lines().nth(1).unwrap().split(',').count(), 10);
     }
 }

@@ -12,6 +12,19 @@ const PRELOADED: [(&str, &str); 4] = [
 /// Names of processes, cut off at fifteen letters as the kernel does.
 const DAEMONS: [&str; 2] = ["nvidia-cuda-mps", "nvidia-cuda-mps-control"];
 
+/// Whether an MPS daemon or server is one that gpool has started: its pipes are among gpool's files. Whoever may not look
+/// takes it for one where the configuration lets gpool start some.
+fn is_own(host: &Surroundings, pid: &str) -> bool {
+    let configuration = host.configuration();
+    match std::fs::read(host.path(&format!("/proc/{pid}/environ"))) {
+        Ok(environment) => {
+            let own = format!("CUDA_MPS_PIPE_DIRECTORY={}/mps/", configuration.paths.run_dir.display());
+            environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(own.as_bytes()))
+        }
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied && configuration.policy.mps,
+    }
+}
+
 pub fn check(host: &Surroundings) -> Outcome {
     let preload = std::fs::read_to_string(host.path("/etc/ld.so.preload")).unwrap_or_default();
     let named = |(part, name): &(&str, &str)| {
@@ -28,7 +41,8 @@ pub fn check(host: &Surroundings) -> Outcome {
     let numbered = processes.filter(|entry| entry.file_name().to_str().is_some_and(is_process));
     let mps = numbered
         .filter_map(|entry| Some((entry.file_name(), std::fs::read_to_string(entry.path().join("comm")).ok()?)))
-        .find(|(_, name)| DAEMONS.iter().any(|daemon| name.trim() == *daemon));
+        .filter(|(_, name)| DAEMONS.iter().any(|daemon| name.trim() == *daemon))
+        .find(|(pid, _)| !is_own(host, &pid.to_string_lossy()));
     match mps {
         Some((pid, _)) => Outcome::warn(
             format!("an MPS daemon runs (process {})", pid.to_string_lossy()),

@@ -99,6 +99,7 @@ fn healthy(root: &Path) -> Surroundings {
         fraction_leased_permille: 0,
         leases: 1,
         divided: false,
+        mechanism: None,
     };
     let mapped = MappedLibrary {
         path: "/usr/lib/libcuda.so.1".into(),
@@ -252,6 +253,11 @@ fn what_is_wrong_is_said_with_what_to_do() {
         &["MPS daemon runs (process 7)", "quit"],
         &becomes("/proc/7/comm", "nvidia-cuda-mps\n"),
     );
+    let root = tempfile::tempdir().unwrap();
+    let mut host = healthy(root.path());
+    becomes("/proc/7/comm", "nvidia-cuda-mps\n")(&mut host);
+    becomes("/proc/7/environ", "A=b\0CUDA_MPS_PIPE_DIRECTORY=/run/gpool/mps/01/shared/pipe\0")(&mut host);
+    assert_eq!(of(&host, "neighbours").0, State::Ok, "one of gpool's own");
 }
 
 #[test]

@@ -181,12 +181,30 @@ fn a_mode_is_read_and_takes_nothing_that_it_has_not() {
         let error = asked(&[("gpool.io/mode", mode), (&format!("gpool.io/{key}"), value)]).unwrap_err();
         assert!(error.message.contains(&format!("{key} does not go with mode={mode}")), "{error}");
     }
-    let error = asked(&[("gpool.io/fraction", "0.3"), ("gpool.io/mode", "mps")]).unwrap_err();
-    assert_eq!(error.code, ErrorCode::RequestFeatureMissing, "{error}");
-    assert!(error.remedy.contains("timeslice or mig"), "{error}");
     let unknown = asked(&[("gpool.io/fraction", "0.3"), ("gpool.io/mode", "fast")]).unwrap_err();
     assert_eq!(unknown.code, ErrorCode::RequestInvalid, "{unknown}");
     assert!(asked(&[("gpool.io/mode", "auto")]).unwrap_err().message.contains("no fraction"));
+}
+
+#[test]
+fn a_part_of_an_mps_server_needs_a_team_and_a_fraction() {
+    let asked = |pairs: &[(&str, &str)]| {
+        let pairs: Vec<(&str, &str)> = [("gpool.io/mode", "mps")].into_iter().chain(pairs.iter().copied()).collect();
+        read(&pairs, &[], None).map(Option::unwrap)
+    };
+    let (fraction, team) = (("gpool.io/fraction", "0.3"), ("gpool.io/team", "vision"));
+    let given = asked(&[fraction, team, ("gpool.io/memory", "4GiB"), ("gpool.io/gpus", "2")]).unwrap();
+    assert_eq!((given.mode, given.fraction_permille, given.gpus), (Mode::Mps, 300, 2));
+    for (pairs, part) in [
+        (&[fraction][..], "no team"),
+        (&[team], "no fraction"),
+        (&[fraction, team, ("gpool.io/limit", "0.5")], "limit does not go with mode=mps"),
+        (&[fraction, team, ("gpool.io/priority", "burst")], "priority does not go with mode=mps"),
+        (&[fraction, team, ("gpool.io/isolation", "software")], "isolation does not go with mode=mps"),
+    ] {
+        let error = asked(pairs).unwrap_err();
+        assert!(error.message.contains(part), "{pairs:?}: {error}");
+    }
 }
 
 #[test]

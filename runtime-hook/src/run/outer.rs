@@ -75,7 +75,9 @@ fn start(
 }
 
 fn plan(spec: &Value, configuration: &Configuration, person: Option<Person>) -> Result<Plan, ErrorBody> {
-    let (nodes, mounts) = nodes_and_mounts(spec)?;
+    let (nodes, mut mounts) = nodes_and_mounts(spec)?;
+    // Where the host has no folder there is nothing to cover, and its /tmp stays one with the command's.
+    mounts.retain(|mount| mount.destination != Path::new(crate::edits::MPS_DIR) || mount.destination.exists());
     let strings = |list: &Value| -> Vec<String> {
         list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned)).collect()
     };

@@ -118,6 +118,11 @@ impl DriverFiles {
         self.shims.remove_unused(&self.shim_dir, used);
     }
 
+    /// A program of the driver in the first of these directories that has it.
+    pub fn program(directories: &[PathBuf], name: &str) -> Option<PathBuf> {
+        directories.iter().map(|directory| directory.join(name)).find(|path| path.is_file())
+    }
+
     fn look_for(&self, name: &str) -> Option<PathBuf> {
         self.driver.library_dirs.iter().map(|dir| dir.join(name)).find(|path| path.exists())
     }

@@ -41,6 +41,8 @@ struct Charge {
     context_bytes: u64,
     /// Whether its programs have to come through shims and keep to a cap.
     has_shims: bool,
+    /// The group of its MPS daemon, if its programs have to be clients of that server.
+    mps_group: Option<String>,
 }
 
 /// Remembers from one look to the next.
@@ -106,6 +108,14 @@ impl Guard {
                 if bypass.is_some()
                     && let Ok(watched) = WatchedProcess::open(*pid)
                 {
+                    found.insert((*tenant, watched.name), process.clone());
+                }
+                seen.push(process);
+            }
+        }
+        for (tenant, charge) in charges {
+            for process in past_server(leases, charge, members.get(tenant).into_iter().flatten(), with_context) {
+                if let Ok(watched) = WatchedProcess::open(process.pid) {
                     found.insert((*tenant, watched.name), process.clone());
                 }
                 seen.push(process);
@@ -192,7 +202,16 @@ impl Guard {
         tenant: TenantId,
         process: &GuardedProcess,
     ) {
-        consequence::act_on(leases, tenant, EventKind::Bypass, &bypass_sentence(process));
+        let sentence = match charges[&tenant].mps_group {
+            None => bypass_sentence(process),
+            Some(_) => format!(
+                "{} uses a GPU past its MPS server in process {} ({}): neither its threads nor its memory are limited",
+                process.container_id.short(),
+                process.pid,
+                process.name,
+            ),
+        };
+        consequence::act_on(leases, tenant, EventKind::Bypass, &sentence);
         self.note_freeze(leases, tenant, &charges[&tenant]);
     }
 
@@ -254,6 +273,9 @@ impl Guard {
         };
         let outside = pids.filter_map(|pid| {
             let watched = WatchedProcess::open(pid).ok()?;
+            if leases.groups.has_process(pid) {
+                return None;
+            }
             (!cgroup::path_of(pid).as_deref().is_some_and(is_leased)).then_some(watched.name)
         });
         for name in self.outside.look(outside.collect::<Vec<_>>()) {
@@ -278,6 +300,28 @@ impl Charge {
     }
 }
 
+/// Processes of a lease under an MPS server that have a context and are not the server's clients.
+fn past_server<'a>(
+    leases: &Leases,
+    charge: &Charge,
+    members: impl Iterator<Item = &'a HostPid>,
+    with_context: &BTreeSet<HostPid>,
+) -> Vec<GuardedProcess> {
+    let Some(group) = &charge.mps_group else { return Vec::new() };
+    let Some(clients) = leases.groups.clients_of(group) else { return Vec::new() };
+    let past = members.filter(|pid| with_context.contains(pid) && !clients.contains(pid));
+    let seen = |pid: &HostPid| GuardedProcess {
+        lease_id: charge.lease_id.clone(),
+        container_id: charge.container_id.clone(),
+        pid: *pid,
+        name: procfs::comm(*pid),
+        is_registered: false,
+        libraries: Vec::new(),
+        finding: Some("it has a context of its own beside its MPS server".to_owned()),
+    };
+    past.map(seen).collect()
+}
+
 fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
     let book = leases.book();
     let charge = |lease: &crate::lease::Lease| Charge {
@@ -292,6 +336,7 @@ fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
         highest_cap_bytes: lease.record.highest_cap_bytes,
         // What uses a GPU of a revoked lease is ended, whatever it came through.
         has_shims: lease.record.mechanism.has_shims() && lease.record.revocation.is_none(),
+        mps_group: lease.record.mps_group.clone(),
         context_bytes: lease.region.control().context_bytes.load(std::sync::atomic::Ordering::Relaxed),
     };
     book.leases.values().map(|lease| (lease.tenant, charge(lease))).collect()

@@ -23,6 +23,7 @@ fn charge(shims: Vec<ShimView>) -> Charge {
         highest_cap_bytes: None,
         context_bytes: 1,
         has_shims: true,
+        mps_group: None,
     }
 }
 

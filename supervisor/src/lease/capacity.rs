@@ -4,6 +4,7 @@ use super::book::Book;
 use super::entitlement::held_demand;
 use super::record::Record;
 use crate::device::Gpu;
+use crate::mps::Domain;
 use gpool_policy::admission::{GpuCapacity, Users};
 use gpool_protocol::{ContainerId, Mechanism};
 
@@ -30,6 +31,7 @@ pub fn capacities(
                     Mechanism::Slice => users.sliced += 1,
                     Mechanism::Exclusive | Mechanism::Mig => users.whole += 1,
                     Mechanism::TimeSlice => users.time_sliced += 1,
+                    Mechanism::Mps => users.mps += 1,
                 }
                 let promised_bytes = record.promised_bytes();
                 (permille.saturating_add(guaranteed), bytes.saturating_add(promised_bytes), users)
@@ -49,6 +51,20 @@ pub fn capacities(
         }
     };
     gpus.iter().enumerate().map(capacity).collect()
+}
+
+/// Counts on each GPU the leases under MPS servers of other domains than `domain`.
+pub fn note_other_domains(capacities: &mut [GpuCapacity], gpus: &[Gpu], book: &Book, domain: &Domain) {
+    let leases = book.leases.values().map(|lease| &lease.record);
+    let records: Vec<&Record> = leases.chain(book.held.iter().map(|held| &held.record)).chain(&book.stranded).collect();
+    for (capacity, gpu) in capacities.iter_mut().zip(gpus) {
+        let is_others = |record: &&&Record| {
+            record.mps_domain.as_ref().is_some_and(|its| its != domain)
+                && !record.has_no_share()
+                && record.gpus().contains(&gpu.uuid)
+        };
+        capacity.users.mps_of_others = records.iter().filter(is_others).count() as u32;
+    }
 }
 
 #[cfg(test)]
@@ -85,6 +101,24 @@ mod tests {
         assert_eq!(users(&record), (1, 4));
         record.give_share_up();
         assert_eq!(users(&record), (0, 0));
+    }
+
+    #[test]
+    fn an_mps_server_of_another_team_or_user_is_somebody_else_s() {
+        let own = Domain { team: "vision".into(), uid: 0 };
+        let of = |domain: &Domain| {
+            let mut record = sample();
+            (record.gpu_uuid, record.mechanism, record.mps_domain) =
+                (gpu(1).uuid, Mechanism::Mps, Some(domain.clone()));
+            record
+        };
+        let others = [Domain { team: "speech".into(), ..own.clone() }, Domain { uid: 1000, ..own.clone() }];
+        let book = Book { stranded: [&own, &others[0], &others[1]].map(of).to_vec(), ..Book::default() };
+        let gpus = [gpu(0), gpu(1)];
+        let mut seen = capacities(&gpus, &[], &[], &book, None);
+        note_other_domains(&mut seen, &gpus, &book, &own);
+        let users: Vec<(u32, u32)> = seen.iter().map(|gpu| (gpu.users.mps, gpu.users.mps_of_others)).collect();
+        assert_eq!(users, [(0, 0), (3, 2)]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Changing leases while their containers run.
 
 use super::book::Book;
+use super::described::described;
 use super::entitlement::{check_class, class_policy, held_demand, share_of};
-use super::grant::{Leases, about, described, failed};
+use super::grant::{Leases, about, failed};
 use super::record::Record;
 use super::refusal::worded;
 use crate::gatekeeper::Order;

@@ -1,5 +1,6 @@
 //! What a leased container gets in its config.json.
 
+use super::record::EMPTY_DIR;
 use crate::device::{Chosen, DriverFiles, DriverFilesError, Gpu};
 use gpool_configuration::Configuration;
 use gpool_protocol::{Edit, LeaseId};
@@ -29,6 +30,7 @@ pub fn edits(
         });
     }
     let shims: Vec<&Path> = chosen.shims.iter().map(|shim| shim.path.as_path()).collect();
+    edits.push(mask_of_foreign_mps(configuration));
     edits.push(binding_hook(configuration, lease, &shims));
     Ok((edits, chosen))
 }
@@ -45,8 +47,18 @@ pub fn edits_without_shims(
     lease: &LeaseId,
 ) -> Result<Vec<Edit>, DriverFilesError> {
     let (mut edits, real) = files.edits_without_shims(gpus)?;
+    edits.push(mask_of_foreign_mps(configuration));
     edits.push(binding_hook(configuration, lease, &real.each_ref().map(|path| path.as_path())));
     Ok(edits)
+}
+
+/// Nothing, where programs look for an MPS daemon that is not named: NVIDIA's toolkit puts the host's there.
+fn mask_of_foreign_mps(configuration: &Configuration) -> Edit {
+    Edit::Mount {
+        source: configuration.paths.run_dir.join(EMPTY_DIR).display().to_string(),
+        destination: "/tmp/nvidia-mps".into(),
+        options: ["bind", "ro", "nosuid", "nodev", "noexec", "rprivate"].map(String::from).to_vec(),
+    }
 }
 
 /// The hook that binds `lease`, if every libcuda and NVML in the container is one of `libraries`.

@@ -38,6 +38,7 @@ fn use_of(mechanism: Mechanism) -> Use {
         Mechanism::Slice => Use::Sliced,
         Mechanism::Exclusive | Mechanism::Mig => Use::Whole,
         Mechanism::TimeSlice => Use::TimeSliced,
+        Mechanism::Mps => Use::Mps,
     }
 }
 

@@ -38,6 +38,7 @@ impl Leases {
             limit_permille: record.limit_permille,
             class: record.class,
             priority: record.priority,
+            fault: record.fault,
             gpus,
         })
     }

@@ -2,7 +2,8 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
-use super::capacity::capacities;
+use super::capacity::{capacities, note_other_domains};
+use super::described::described;
 use super::edits::{edits, edits_without_shims};
 use super::entitlement::{check_class, class_policy, demand_of, share_of};
 use super::mechanism::Served;
@@ -15,6 +16,7 @@ use crate::device::{DriverFiles, Gpu, Kind, NvmlInventory, Roster};
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
 use crate::metrics::Counters;
+use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
 use crate::procfs::WatchedProcess;
 use crate::region::{ControlPage, Mounts, RegionHost};
@@ -25,8 +27,8 @@ use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
 use gpool_protocol::{
-    Class, ContainerId, ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId,
-    LeaseRequest, LeaseState, LeaseView, Mechanism, Priority, format_bytes, format_permille,
+    ContainerId, ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId,
+    LeaseRequest, LeaseState, LeaseView, Mechanism,
 };
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -67,6 +69,8 @@ pub struct Leases {
     pub occupants: Occupants,
     pub next_tenant: AtomicU64,
     pub book: Mutex<Book>,
+    /// MPS daemons and who is under them.
+    pub groups: Groups,
     /// What is counted for the metrics.
     pub counters: Counters,
     /// Who mounts regions.
@@ -128,7 +132,9 @@ impl Leases {
     /// Processes on GPUs of which nobody has a lease: of the others it is known who is there.
     fn outside(&self, gpus: &[Gpu], book: &Book) -> Vec<u32> {
         let is_leased = |gpu: usize| book.leases.values().any(|lease| lease.gpus().any(|its| its == gpu));
-        let is_alive = |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists();
+        // MPS daemons and servers are there for leases, and end with the last of them.
+        let is_alive =
+            |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists() && !self.groups.has_process(pid);
         let count = |gpu: usize| if is_leased(gpu) { 0 } else { self.occupants.living(gpu, is_alive) };
         (0..gpus.len()).map(count).collect()
     }
@@ -159,10 +165,14 @@ impl Leases {
         let kept = book.held.iter().position(is_kept);
         let home = kept.map(|index| book.held[index].gpus.clone());
         let gpus = self.gpus();
-        let capacities = self.capacities(&gpus, &book, kept.map(|_| &asked.container_id));
+        let mut capacities = self.capacities(&gpus, &book, kept.map(|_| &asked.container_id));
         let served = self.mechanism_for(asked, &book, &gpus, &capacities)?;
         let mechanism = served.mechanism;
         let demand = demand_of(&asked.request, mechanism);
+        let domain = (mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
+        if let Some(domain) = &domain {
+            note_other_domains(&mut capacities, &gpus, &book, domain);
+        }
         let open = open_for(&served, &gpus, &book)?;
         // A restarted container comes back to its own GPUs if it still fits there.
         let home = home.filter(|home| home.iter().all(|gpu| open.contains(gpu)));
@@ -170,6 +180,8 @@ impl Leases {
         let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
         let placed = placed.map_err(|refusal| worded(&refusal))?;
         let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| gpus[*gpu].uuid.clone()).collect();
+        let limits = mps::limits(demand.fraction_permille, placed.memory_bytes);
+        let mps_group = domain.as_ref().map(|domain| self.join_group(&book, domain, &uuids, limits)).transpose()?;
         let instance = placed.indices.first().and_then(|gpu| gpus[*gpu].instance());
         let record = Record {
             boot_id: self.boot_id.clone(),
@@ -178,11 +190,14 @@ impl Leases {
             gpu_uuid: uuids[0].clone(),
             gpu_uuids: if uuids.len() > 1 { uuids } else { Vec::new() },
             fraction_permille: match mechanism {
-                Mechanism::Slice => asked.request.fraction_permille,
+                Mechanism::Slice | Mechanism::Mps => asked.request.fraction_permille,
                 Mechanism::Exclusive | Mechanism::Mig => 1000,
                 Mechanism::TimeSlice => 0,
             },
             mechanism,
+            mps_group,
+            mps_domain: domain,
+            fault: None,
             mig_profile: instance.map(|instance| instance.profile.clone()),
             limit_permille: asked.request.limit_permille.filter(|_| mechanism.has_shims()),
             class: asked.request.class,
@@ -270,7 +285,11 @@ impl Leases {
             (edits, Record { shims: chosen.views(), uncounted_calls, ..record })
         } else {
             let made = edits_without_shims(&configuration, &self.files, &its, &lease_id);
-            (made.map_err(no_driver)?, record)
+            let mut made = made.map_err(no_driver)?;
+            if let Some(group) = &record.mps_group {
+                made.extend(mps::edits(run_dir, group, &record));
+            }
+            (made, record)
         };
         record.write(run_dir).map_err(|cause| undo(failed("the lease cannot be written down", cause)))?;
         if record.owner_uid != 0 {
@@ -450,37 +469,6 @@ fn place_among(capacities: &[GpuCapacity], among: &[usize], demand: &Demand) -> 
     let there: Vec<GpuCapacity> = among.iter().map(|gpu| capacities[*gpu].clone()).collect();
     let placed = place(&there, demand)?;
     Ok(Placement { indices: placed.indices.iter().map(|index| among[*index]).collect(), ..placed })
-}
-
-/// The share that a record holds, in words: what is as usual is not said.
-pub fn described(record: &Record) -> String {
-    let its: Vec<&str> = record.gpus().iter().map(|gpu| gpu.0.as_str()).collect();
-    match record.mechanism {
-        Mechanism::Slice => {}
-        Mechanism::Exclusive => return format!("all of {}", its.join(", ")),
-        Mechanism::TimeSlice => return format!("time slices of the driver on {}", its.join(", ")),
-        Mechanism::Mig => {
-            return format!("the MIG instance {} ({})", its.join(", "), record.mig_profile.as_deref().unwrap_or("?"));
-        }
-    }
-    let mut text = match record.gpus() {
-        [one] => format!("{} of {one}", format_permille(record.fraction_permille.into())),
-        several => {
-            let names: Vec<&str> = several.iter().map(|gpu| gpu.0.as_str()).collect();
-            format!("{} of each of {}", format_permille(record.fraction_permille.into()), names.join(", "))
-        }
-    };
-    text += &format!(" and {}", format_bytes(record.memory_cap_bytes));
-    if let Some(limit) = record.limit_permille {
-        text += &format!(", at most {}", format_permille(limit.into()));
-    }
-    if record.class != Class::default() {
-        text += &format!(", class {}", record.class);
-    }
-    if record.priority != Priority::default() {
-        text += &format!(", priority {}", record.priority);
-    }
-    text
 }
 
 /// What an event about `record` is about.

@@ -64,6 +64,12 @@ impl Leases {
                 "mode=timeslice is not allowed on this host: nothing bounds who has it",
                 "ask for mode=slice with a fraction, or let [policy] timeslice in config.toml be true",
             )),
+            Mode::Mps if self.configuration().policy.mps => Ok(Mechanism::Mps),
+            Mode::Mps => Err(ErrorBody::new(
+                ErrorCode::RequestNotAllowed,
+                "mode=mps is not allowed on this host: a fault of one container ends the work of all under its server",
+                "ask for mode=slice, or let [policy] mps in config.toml be true",
+            )),
             Mode::Auto | Mode::Mig => Ok(Mechanism::Mig),
         }
     }
@@ -88,7 +94,7 @@ impl Leases {
         };
         let boards = boards.map(board).collect();
         let is_vgpu_guest = gpus.iter().any(|gpu| gpu.is_virtual);
-        Host { has_mps: false, is_vgpu_guest, ..Host::with(boards) }
+        Host { has_mps: self.configuration().policy.mps, is_vgpu_guest, ..Host::with(boards) }
     }
 }
 
@@ -125,7 +131,7 @@ fn divided(own: &Gpu, model: &'static Model, gpus: &[Gpu], capacities: &[GpuCapa
 fn planned(own: &Gpu, capacity: &GpuCapacity, teams: BTreeSet<String>) -> PlannedGpu {
     let users = capacity.users;
     // Who is in the way of a whole GPU counts as a lease on it, whoever that is.
-    let leases = users.sliced + users.whole + users.time_sliced + users.outside;
+    let leases = users.sliced + users.whole + users.time_sliced + users.mps + users.outside;
     let is_sliceable = users.in_the_way_of(Use::Sliced).is_none();
     PlannedGpu {
         key: capacity.key.clone(),
@@ -148,6 +154,7 @@ fn by_table(ask: &Ask, host: &Host) -> Result<(Mechanism, Place), ErrorBody> {
     match decision.choice.as_ref().map(|choice| (choice.mechanism, choice.place.clone())) {
         Some((Chosen::Slices, place)) => Ok((Mechanism::Slice, place)),
         Some((Chosen::Exclusive, place)) => Ok((Mechanism::Exclusive, place)),
+        Some((Chosen::Mps, place)) => Ok((Mechanism::Mps, place)),
         Some((Chosen::Mig, place @ Place::Instance { .. })) => Ok((Mechanism::Mig, place)),
         Some((other, _)) => Err(ErrorBody::new(
             ErrorCode::RequestFeatureMissing,
@@ -207,6 +214,7 @@ mod tests {
             asked_for_parent: false,
             starts_once: false,
             unenforced: false,
+            container_uid: None,
         }
     }
 

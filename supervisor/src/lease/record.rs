@@ -1,8 +1,9 @@
 //! What is written down of a lease, so that a restarted supervisor finds it: one file in the lease's directory on
 //! the run-time tmpfs, stamped with the boot.
 
+use crate::mps::Domain;
 use crate::procfs::ProcessName;
-use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Mechanism, Priority, ShimView};
+use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseFault, LeaseId, Mechanism, Priority, ShimView};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Directory of all leases, below `paths.run_dir`.
 pub const LEASES_DIR: &str = "leases";
+/// An empty directory, below `paths.run_dir`, to be mounted over what a container shall not see.
+pub const EMPTY_DIR: &str = "empty";
 const RECORD_FILE: &str = "lease.json";
 const REGION_DIR: &str = "region";
 
@@ -87,6 +90,15 @@ pub struct Record {
     /// How it has that.
     #[serde(default)]
     pub mechanism: Mechanism,
+    /// The group of the MPS daemon that it is under.
+    #[serde(default)]
+    pub mps_group: Option<String>,
+    /// Whom it shares that with.
+    #[serde(default)]
+    pub mps_domain: Option<Domain>,
+    /// What its processes cannot recover from, if that has happened.
+    #[serde(default)]
+    pub fault: Option<LeaseFault>,
     /// The profile of its MIG instance, whose UUID `gpu_uuid` is.
     #[serde(default)]
     pub mig_profile: Option<String>,
@@ -148,7 +160,7 @@ impl Record {
     /// counts as NVML shows it.
     pub fn promised_bytes(&self) -> u64 {
         match self.mechanism {
-            Mechanism::Slice | Mechanism::Exclusive | Mechanism::Mig => self.memory_cap_bytes,
+            Mechanism::Slice | Mechanism::Exclusive | Mechanism::Mig | Mechanism::Mps => self.memory_cap_bytes,
             Mechanism::TimeSlice => 0,
         }
     }
@@ -180,7 +192,9 @@ pub fn prepare(run_dir: &Path) -> Result<(), RecordError> {
             fs::set_permissions(lease.path(), fs::Permissions::from_mode(0o700)).map_err(failed(&dir))?;
         }
     }
-    fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).map_err(failed(&dir))
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).map_err(failed(&dir))?;
+    let empty = run_dir.join(EMPTY_DIR);
+    fs::DirBuilder::new().recursive(true).mode(0o555).create(&empty).map_err(failed(&empty))
 }
 
 /// Writes `value` to `path` as JSON so that the file is either the old one or the new one, whatever happens.

@@ -9,15 +9,15 @@ use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, Le
 use std::sync::atomic::Ordering;
 
 /// How strongly a share is enforced. Not at all in a container that is not confined, and not while a process of it
-/// uses a GPU past the shims. Who has whole GPUs or an instance has nobody beside it; who is among the driver's time slices no share.
+/// uses a GPU past the shims or its MPS server. Who has whole GPUs or an instance has nobody beside it; who is among the driver's time slices no share.
 fn level_of(record: &Record, bypassing: u32) -> &'static str {
     match (record.unenforced, record.mechanism, bypassing) {
         _ if record.revocation.is_some() => "none",
         (true, ..) => "unenforced",
         (false, Mechanism::Exclusive | Mechanism::Mig, _) => "hardware",
         (false, Mechanism::TimeSlice, _) => "none",
-        (false, Mechanism::Slice, 0) => "co-operative",
-        (false, Mechanism::Slice, _) => "bypassed",
+        (false, Mechanism::Slice | Mechanism::Mps, 0) => "co-operative",
+        (false, Mechanism::Slice | Mechanism::Mps, _) => "bypassed",
     }
 }
 
@@ -81,6 +81,7 @@ fn view_of_record(record: &Record) -> LeaseView {
         gpus: record.gpus().iter().cloned().map(of_gpu).collect(),
         fraction_permille: record.fraction_permille,
         mechanism: record.mechanism,
+        fault: record.fault,
         mig_profile: record.mig_profile.clone(),
         limit_permille: record.limit_permille,
         class: record.class,
@@ -143,6 +144,9 @@ impl Book {
                 .filter(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
                 .count() as u32,
             divided: gpu.kind == Kind::Divided,
+            mechanism: (self.leases.values())
+                .find(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
+                .map(|lease| lease.record.mechanism),
         };
         let is_there = |(_, (gpu, _)): &(usize, (&Gpu, _))| gpu.kind != Kind::Gone;
         gpus.iter().zip(capacities).enumerate().filter(is_there).map(view).collect()

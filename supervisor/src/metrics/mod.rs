@@ -152,7 +152,8 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     page.add(Family::LeaseGateWait, &[container], seconds(lease.gate_wait_ns));
     page.add(Family::LeaseLaunches, &[container], lease.launches as f64);
     page.add(Family::LeaseProcesses, &[container], f64::from(lease.processes));
-    let entitled_permille = if lease.mechanism == Mechanism::Slice { lease.fraction_permille } else { 1000 };
+    let has_share = matches!(lease.mechanism, Mechanism::Slice | Mechanism::Mps);
+    let entitled_permille = if has_share { lease.fraction_permille } else { 1000 };
     for gpu in &lease.gpus {
         let labels = [container, ("gpu_uuid", gpu.gpu_uuid.0.as_str())];
         page.add(Family::LeaseGpuTime, &labels, seconds(gpu.charged_gpu_ns));

@@ -25,6 +25,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         gpus: vec![gpu("GPU-1", 200), gpu("GPU-2", 450)],
         fraction_permille: 300,
         mechanism,
+        fault: None,
         mig_profile: None,
         limit_permille: Some(500),
         class: Class::Batch,
@@ -60,6 +61,7 @@ fn moment() -> Moment {
         memory_leased_bytes: 2,
         fraction_leased_permille: 300,
         divided: false,
+        mechanism: None,
         leases: 1,
     };
     Moment {

@@ -8,5 +8,5 @@ mod report;
 
 pub use host::{ControlPage, RegionHost};
 pub use mounter::serve as mount_for_others;
-pub use mounts::Mounts;
+pub use mounts::{Mounts, mount_shared, unmount_shared};
 pub use report::Report;

@@ -17,6 +17,8 @@ pub const SOCKET: &str = "regions.sock";
 pub const DONE: &str = "done";
 /// Size of a region's tmpfs: what a tenant grows stops here.
 const TMPFS_OPTIONS: &std::ffi::CStr = c"size=262144,nr_inodes=8,mode=0755";
+/// Size of what an MPS server and its clients share: their pipes, logs and /dev/shm.
+const SHARED_OPTIONS: &std::ffi::CStr = c"size=1073741824,nr_inodes=16384,mode=0755";
 /// How long the mounter may take for one mount.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest answer of the mounter, in bytes.
@@ -54,6 +56,11 @@ impl Mounts {
         }
     }
 
+    /// Whether this process mounts itself.
+    pub fn are_here(&self) -> bool {
+        *self == Self::Here
+    }
+
     /// Mounts an empty tmpfs for a region on `dir`, which is there.
     ///
     /// # Errors
@@ -87,6 +94,18 @@ impl Mounts {
 pub fn mount_tmpfs(dir: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     Ok(rustix::mount::mount("gpool", dir, "tmpfs", flags, TMPFS_OPTIONS)?)
+}
+
+/// Mounts an empty tmpfs for an MPS server and its clients.
+pub fn mount_shared(dir: &Path) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(rustix::mount::mount("gpool-mps", dir, "tmpfs", flags, SHARED_OPTIONS)?)
+}
+
+/// Unmounts it. Whoever has it mounted elsewhere, a container, keeps it.
+pub fn unmount_shared(dir: &Path) {
+    // One that is not mounted is as unmounted as can be.
+    let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
 }
 
 /// Whether something is mounted on `dir` itself.

@@ -305,6 +305,12 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(without_shims::run),
     },
     Scenario {
+        name: "mps-groups",
+        what: "containers of one team side by side under an MPS server, its death, and a supervisor that comes and goes",
+        limit_s: 180,
+        run: Place::Inside(mps_groups::run),
+    },
+    Scenario {
         name: "mig-instances",
         what: "a GPU is divided with MIG: containers in instances, apart in size, nodes, time and faults; layouts under leases",
         limit_s: 150,

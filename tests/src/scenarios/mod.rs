@@ -34,6 +34,7 @@ mod memory_beside;
 mod memory_cap;
 mod mig_instances;
 mod monitoring_programs;
+mod mps_groups;
 mod nvidia_smi;
 mod odd_images;
 mod one_slice_two_processes;
@@ -67,4 +68,4 @@ pub use scenario::{Place, Scenario};
 pub use together::TOGETHER;
 
 pub use steps::wait_until_running;
-use steps::{finish, finish_found, start_tenants, wait_until_account_agrees};
+use steps::{finish, finish_found, other_daemons_are_masked, start_tenants, wait_until_account_agrees};

@@ -1,7 +1,7 @@
 //! What most scenarios begin and end with.
 
 use crate::failure::{Failure, Result, ensure};
-use crate::host::{Container, Host};
+use crate::host::{Container, Host, text};
 use crate::meter::usage_of;
 use crate::tenant::Tenant;
 use std::time::{Duration, Instant};
@@ -49,6 +49,15 @@ pub(super) fn wait_until_account_agrees(host: &Host, container: &Container) -> R
         ensure(Instant::now() < deadline, differ)?;
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Fails unless there is nothing where a program looks for an MPS daemon that is not named, and nothing can be put there.
+pub(super) fn other_daemons_are_masked(host: &Host, container: &str) -> Result<()> {
+    let look = "ls -A /tmp/nvidia-mps && ! touch /tmp/nvidia-mps/control 2> /dev/null";
+    let seen = host.docker(&["exec", container, "sh", "-c", look])?;
+    ensure(seen.status.success() && text(&seen.stdout).is_empty(), || {
+        format!("{container}: /tmp/nvidia-mps has {:?}, {}", text(&seen.stdout), text(&seen.stderr))
+    })
 }
 
 /// Waits until each container's kernels execute.

@@ -1,7 +1,7 @@
 //! Whole GPUs and the driver's time slices: containers with the driver itself, metered by NVML, and kept away from those
 //! whom they cannot be beside.
 
-use super::finish;
+use super::{finish, other_daemons_are_masked};
 use crate::failure::{Failure, Result, ensure};
 use crate::host::{Container, Host, text};
 use crate::meter::usage_of;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The environment may ask for a mode here: Debian's docker has no annotations.
 const CONFIGURATION: &str = "[policy]\ntimeslice = true\n[policy.env]\nallow = [\"fraction\", \"memory\", \"gpus\", \"mode\", \
-                             \"isolation\"]\n";
+                             \"isolation\", \"team\"]\n";
 /// How long anything may take to be seen.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long busy time is compared with what the device's meter says.
@@ -35,9 +35,13 @@ fn whole_gpu(host: &mut Host) -> Result<()> {
     has_the_driver_itself(host, &alone, lease.memory_cap_bytes)?;
 
     let beside = tenant.run(host, "beside", &[("GPOOL_FRACTION", "0.2"), ("GPOOL_MEMORY", "2GiB")])?;
+    other_daemons_are_masked(host, "alone")?;
+    other_daemons_are_masked(host, "beside")?;
     ensure(wait_for_work(host, &beside)? != gpu, || "a share was sold of a GPU that is whole".to_owned())?;
     is_refused(host, &[("GPOOL_MODE", "exclusive")], &["GPOOL-E201", "share it by slices", "has all of it"])?;
     is_refused(host, &[("GPOOL_MODE", "timeslice")], &["GPOOL-E201"])?;
+    let mps = [("GPOOL_MODE", "mps"), ("GPOOL_FRACTION", "0.1"), ("GPOOL_TEAM", "vision")];
+    is_refused(host, &mps, &["GPOOL-E105", "[policy] mps"])?;
     is_refused(host, &[("GPOOL_FRACTION", "0.1"), ("GPOOL_GPUS", "2"), ("GPOOL_MEMORY", "1GiB")], &["GPOOL-E201"])?;
     is_refused(host, &[("GPOOL_FRACTION", "0.1"), ("GPOOL_ISOLATION", "hardware")], &["GPOOL-E204", "no MIG"])?;
     for verb in [&["update", &alone.id, "--fraction", "0.5"][..], &["pause", &alone.id]] {
@@ -71,6 +75,7 @@ fn time_slices(host: &Host) -> Result<()> {
     ensure(gpus[0] == gpus[1], || format!("they are on GPUs {gpus:?}"))?;
     let lease = host.lease_of(&both[0])?;
     ensure(lease.enforcement == "none" && lease.fraction_permille == 0, || format!("{lease:?}"))?;
+    other_daemons_are_masked(host, "one")?;
     is_refused(host, &[("GPOOL_FRACTION", "0.9"), ("GPOOL_MEMORY", "1GiB")], &["GPOOL-E201"])?;
     let busy = |container: &Container| -> Result<u64> {
         Ok(usage_of(&host.meter_of(gpus[0])?.read()?, &container.id).busy_ns)

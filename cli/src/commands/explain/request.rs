@@ -9,7 +9,8 @@ use gpool_policy::mechanism::{
 };
 use gpool_policy::mig::{Instance, Model, Placement};
 use gpool_protocol::{
-    Client, ErrorBody, ErrorCode, GpuView, MigGpuView, MigInstanceView, format_bytes, format_permille,
+    Client, ConfigurationView, ErrorBody, ErrorCode, GpuView, MigGpuView, MigInstanceView, format_bytes,
+    format_permille,
 };
 use serde::Serialize;
 use std::path::Path;
@@ -38,7 +39,7 @@ pub fn run(
             let gpus: Vec<GpuView> = client.get("/v1/gpus")?;
             // An older supervisor knows nothing of MIG.
             let divided: Vec<MigGpuView> = client.get("/v1/mig").unwrap_or_default();
-            (of_views(&gpus, &divided), "this host".to_owned())
+            (Host { has_mps: allows_mps(&client), ..of_views(&gpus, &divided) }, "this host".to_owned())
         }
     };
     let decision = choose(&ask, &host);
@@ -51,6 +52,12 @@ pub fn run(
         Some(_) => Ok(()),
         None => Err(ErrorBody::new(ErrorCode::NoMechanism, decision.causes().join("; "), remedy(&decision)).into()),
     }
+}
+
+/// Whether the supervisor's configuration lets containers ask for MPS.
+fn allows_mps(client: &Client) -> bool {
+    let view = client.get::<ConfigurationView>("/v1/configuration");
+    view.is_ok_and(|view| view.keys.get("policy.mps").is_some_and(|value| value == "true"))
 }
 
 fn remedy(decision: &Decision) -> String {
@@ -359,6 +366,7 @@ rows that were not taken
             fraction_leased_permille: 400,
             leases: 2,
             divided: false,
+            mechanism: None,
         };
         let board = MigGpuView {
             index: 0,

@@ -4,6 +4,7 @@ use super::{is_refused, said, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, text};
 use crate::meter::{MeterReader, now_ns, usage_of};
+use crate::scenarios::other_daemons_are_masked;
 use crate::tenant::{Tenant, report};
 use gpool_protocol::{LeaseView, Mechanism, MigInstanceView};
 use std::collections::BTreeSet;
@@ -20,6 +21,7 @@ pub fn two_containers(host: &mut Host) -> Result<()> {
     let homes = [home(host, &large, "3g.40gb")?, home(host, &small, "1g.10gb")?];
     for (container, home) in [&large, &small].into_iter().zip(&homes) {
         sees_its_size(host, container, home)?;
+        other_daemons_are_masked(host, &container.name)?;
     }
     is_refused(host, &[("GPOOL_MIG_PROFILE", "3g.40gb")], &["GPOOL-E204", "no free instance of 3g.40gb"])?;
     capabilities(host, &large, &small)?;

@@ -1,0 +1,17 @@
+//! MPS: programs of one team and user side by side on a GPU, under a server of the driver's.
+//!
+//! For each such trust domain and set of GPUs there is one control daemon of the driver (`nvidia-cuda-mps-control`), with
+//! folders of its own. It is started for the first lease and stopped after the last, outlives this process, and is found
+//! again by the one that comes after. What a server gives its clients at most is told to the daemon; a container's own part
+//! stands in its variables.
+
+mod control;
+mod daemon;
+mod group;
+mod join;
+mod watch;
+
+pub use daemon::{become_daemon, starts_detached};
+pub use group::{Domain, Groups};
+pub use join::{edits, limits};
+pub use watch::{take_over, watch};

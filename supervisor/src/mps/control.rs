@@ -1,0 +1,156 @@
+//! The driver's program by which a control daemon is told what to do: commands on its standard input.
+
+use super::group::folder_of;
+use gpool_policy::mechanism::MpsLimits;
+use gpool_protocol::HostPid;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The program, which is also the daemon.
+pub const PROGRAM: &str = "nvidia-cuda-mps-control";
+/// How long a command may take; a server is started within some.
+const PATIENCE: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(2);
+/// The longest answer that is read.
+const ANSWER_BYTES: u64 = 64 << 10;
+
+/// One daemon, to be told things.
+#[derive(Debug)]
+pub struct Control {
+    program: PathBuf,
+    pipe: PathBuf,
+}
+
+impl Control {
+    /// The daemon of the group `id`.
+    pub fn of(program: &Path, run_dir: &Path, id: &str) -> Self {
+        Self { program: program.to_owned(), pipe: folder_of(run_dir, id, "pipe") }
+    }
+
+    /// Whether it answers.
+    pub fn answers(&self) -> bool {
+        self.tell("get_default_active_thread_percentage").is_ok()
+    }
+
+    /// Starts its server for the user `uid` if none runs, and says who that is; none if there is none yet.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn server_of(&self, uid: u32) -> io::Result<Option<HostPid>> {
+        if let Some(server) = self.server()? {
+            return Ok(Some(server));
+        }
+        self.tell(&format!("start_server -uid {uid}"))?;
+        self.server()
+    }
+
+    fn server(&self) -> io::Result<Option<HostPid>> {
+        Ok(pids_in(&self.tell("get_server_list")?).first().copied())
+    }
+
+    /// The clients of a server.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn clients_of(&self, server: HostPid) -> io::Result<Vec<HostPid>> {
+        Ok(pids_in(&self.tell(&format!("get_client_list {server}"))?))
+    }
+
+    /// Sets what servers give their clients at most on each of so many GPUs: those that start from now on, and `server`,
+    /// whose clients so far keep what they have.
+    ///
+    /// # Errors
+    /// The daemon does not answer, or does not do it.
+    pub fn set_limits(&self, limits: MpsLimits, gpus: usize, server: Option<HostPid>) -> io::Result<()> {
+        let mut commands = vec![format!("set_default_active_thread_percentage {}", limits.percent)];
+        commands.extend((0..gpus).map(|gpu| format!("set_default_device_pinned_mem_limit {gpu} {}", mib(limits))));
+        if let Some(server) = server {
+            commands.push(format!("set_active_thread_percentage {server} {}", limits.percent));
+            let of_gpu = |gpu| format!("set_device_pinned_mem_limit {server} {gpu} {}", mib(limits));
+            commands.extend((0..gpus).map(of_gpu));
+        }
+        self.tell(&commands.join("\n")).map(drop)
+    }
+
+    /// Ends the daemon and its server, within a second if clients are left.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn quit(&self) -> io::Result<()> {
+        self.tell("quit -t 1").map(drop)
+    }
+
+    fn tell(&self, commands: &str) -> io::Result<String> {
+        let mut command = Command::new(&self.program);
+        command.env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn()?;
+        if let Some(mut input) = process.stdin.take() {
+            // One that has ended without reading says why by its status.
+            let _ = input.write_all(format!("{commands}\n").as_bytes());
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            match process.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => {
+                    process.kill()?;
+                    process.wait()?;
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{commands:?} is not answered")));
+                }
+                None => std::thread::sleep(POLL),
+            }
+        };
+        let mut answer = String::new();
+        if let Some(output) = process.stdout.take() {
+            output.take(ANSWER_BYTES).read_to_string(&mut answer)?;
+        }
+        match status.success() {
+            true => Ok(answer),
+            false => Err(io::Error::other(format!("{commands:?} is answered with {:?}", answer.trim()))),
+        }
+    }
+}
+
+/// In whole MiB, as the program reads it: rounded down.
+pub fn mib(limits: MpsLimits) -> String {
+    format!("{}M", limits.memory_bytes >> 20)
+}
+
+fn pids_in(answer: &str) -> Vec<HostPid> {
+    answer.split_whitespace().filter_map(|word| word.parse().ok().map(HostPid)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn program(dir: &Path, script: &str) -> Control {
+        let path = dir.join("control");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Control { program: path, pipe: dir.join("pipe") }
+    }
+
+    #[test]
+    fn a_daemon_is_told_line_by_line_and_what_it_does_not_do_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = dir.path().join("said");
+        let control = program(dir.path(), &format!("cat >> {}; echo 41; echo 42", said.display()));
+        let limits = MpsLimits { percent: 36, memory_bytes: (4 << 30) + 1 };
+        control.set_limits(limits, 2, Some(HostPid(7))).unwrap();
+        let lines: Vec<String> = fs::read_to_string(&said).unwrap().lines().map(str::to_owned).collect();
+        assert_eq!(lines.len(), 6, "{lines:?}");
+        assert_eq!(lines[2], "set_default_device_pinned_mem_limit 1 4096M");
+        assert_eq!(lines[3], "set_active_thread_percentage 7 36");
+        assert_eq!(control.server_of(0).unwrap(), Some(HostPid(41)));
+        assert_eq!(control.clients_of(HostPid(41)).unwrap(), [HostPid(41), HostPid(42)]);
+        let deaf = program(dir.path(), "echo 'Cannot find MPS control daemon process'; exit 1");
+        assert!(!deaf.answers() && deaf.quit().unwrap_err().to_string().contains("Cannot find"));
+        assert!(program(dir.path(), "exec sleep 60").quit().is_err());
+    }
+}

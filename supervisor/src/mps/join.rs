@@ -1,0 +1,212 @@
+//! A lease under an MPS server: finding or starting the daemon, and what the container gets.
+
+use super::control::{Control, PROGRAM, mib};
+use super::daemon;
+use super::group::{Domain, Group, GroupRecord, folder_of, shared_of};
+use crate::device::DriverFiles;
+use crate::events::About;
+use crate::lease::{Book, Leases, Record, failed};
+use crate::procfs::WatchedProcess;
+use gpool_policy::mechanism::{MpsLimits, active_thread_percent};
+use gpool_protocol::{Edit, ErrorBody, ErrorCode, EventKind, GpuUuid, HostPid, LeaseRequest};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take to answer: the container's engine waits.
+const START_PATIENCE: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(10);
+/// The daemon's pid, in its pipe folder.
+const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
+/// Where the group's folders are in a container: below the /dev that the low-level runtime makes.
+const CONTAINER_DIR: &str = "/dev/gpool/mps";
+
+impl Leases {
+    /// Whose server a container would be under.
+    ///
+    /// # Errors
+    /// This host does not serve MPS, or not to this container.
+    pub fn mps_domain(&self, asked: &LeaseRequest, owner_uid: u32) -> Result<Domain, ErrorBody> {
+        let refuse = |message: &str, remedy: &str| Err(ErrorBody::new(ErrorCode::RequestNotAllowed, message, remedy));
+        let Some(team) = asked.request.team.clone() else {
+            return refuse("an MPS server is one team's, and none is named", "add the annotation gpool.io/team");
+        };
+        if owner_uid != 0 {
+            return refuse(
+                "mode=mps is served to containers that root's engine starts",
+                "use such an engine, or ask for mode=slice",
+            );
+        }
+        Ok(Domain { team, uid: asked.container_uid.unwrap_or(0) })
+    }
+
+    /// The group of a new lease, whose daemon runs and gives as much as the lease needs. `book` is held, so that the group
+    /// is not taken away as unused.
+    ///
+    /// # Errors
+    /// The driver's program is not there, or does not start.
+    pub fn join_group(
+        &self,
+        book: &Book,
+        domain: &Domain,
+        gpus: &[GpuUuid],
+        limits: MpsLimits,
+    ) -> Result<String, ErrorBody> {
+        let configuration = self.configuration();
+        let run_dir = &configuration.paths.run_dir;
+        let program = self.mps_program()?;
+        let mut groups = self.groups.all();
+        let is_it =
+            |group: &&mut Group| group.record.domain == *domain && group.record.gpus == gpus && group.is_alive();
+        let found = groups.iter_mut().find(is_it).map(|group| group.record.id.clone());
+        let id = match found {
+            Some(id) => id,
+            None => {
+                let group = self.start_group(run_dir, &program, domain, gpus)?;
+                let id = group.record.id.clone();
+                groups.push(group);
+                id
+            }
+        };
+        let others = book.leases.values().filter(|lease| lease.record.mps_group.as_ref() == Some(&id));
+        let wanted = MpsLimits::of_server(others.map(|lease| limits_of(&lease.record)).chain([limits]));
+        let Some(group) = groups.iter_mut().find(|group| group.record.id == id) else { return Ok(id) };
+        if group.limits != Some(wanted) {
+            let control = Control::of(&program, run_dir, &id);
+            let server = group.server.as_ref().map(|server| server.name.pid);
+            let told = control.set_limits(wanted, gpus.len(), server);
+            told.map_err(|cause| failed("the MPS daemon does not take its limits", cause))?;
+            group.limits = Some(wanted);
+        }
+        Ok(id)
+    }
+
+    /// The driver's program.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn mps_program(&self) -> Result<PathBuf, ErrorBody> {
+        let dirs = &self.configuration().driver.program_dirs;
+        DriverFiles::program(dirs, PROGRAM).ok_or_else(|| {
+            let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+            ErrorBody::new(
+                ErrorCode::NoMechanism,
+                format!("{PROGRAM} is in none of driver.program_dirs ({})", dirs.join(", ")),
+                "install the driver's compute programs, or ask for mode=slice",
+            )
+        })
+    }
+
+    fn start_group(
+        &self,
+        run_dir: &Path,
+        program: &Path,
+        domain: &Domain,
+        gpus: &[GpuUuid],
+    ) -> Result<Group, ErrorBody> {
+        if !self.mounts.are_here() {
+            return Err(ErrorBody::new(
+                ErrorCode::NoMechanism,
+                "a supervisor with a mount namespace of its own does not serve mode=mps",
+                "take confined.conf away from gpool-supervisor.service, or ask for mode=slice",
+            ));
+        }
+        let record = GroupRecord {
+            boot_id: self.boot_id.clone(),
+            id: ulid::Ulid::generate().to_string(),
+            domain: domain.clone(),
+            gpus: gpus.to_vec(),
+            daemon: None,
+            server: None,
+        };
+        let mut group = Group { record, daemon: None, server: None, limits: None, child: None, clients: None };
+        if let Err(cause) = self.run_daemon(run_dir, program, &mut group) {
+            let said = fs::read_to_string(folder_of(run_dir, &group.record.id, "log").join("start.log"));
+            daemon::clear_away(&mut group);
+            self.remove_folders(run_dir, &group.record.id);
+            let said = said.unwrap_or_default();
+            return Err(failed("the MPS daemon does not start", format!("{cause} {}", said.trim())));
+        }
+        let message = format!("started MPS for team {} and user {} on {}", domain.team, domain.uid, list(gpus));
+        self.events.note(EventKind::MpsStarted, About::default(), message);
+        Ok(group)
+    }
+
+    fn run_daemon(&self, run_dir: &Path, program: &Path, group: &mut Group) -> io::Result<()> {
+        group.record.write(run_dir)?;
+        let shared = shared_of(run_dir, &group.record.id);
+        fs::create_dir(&shared)?;
+        crate::region::mount_shared(&shared)?;
+        group.record.make_folders(run_dir)?;
+        group.child = daemon::start(self.settings.path(), run_dir, &group.record.id)?;
+        let control = Control::of(program, run_dir, &group.record.id);
+        let pid_file = folder_of(run_dir, &group.record.id, "pipe").join(PID_FILE);
+        let deadline = Instant::now() + START_PATIENCE;
+        let pid = loop {
+            let pid = fs::read_to_string(&pid_file).ok().and_then(|text| text.trim().parse().ok());
+            if let Some(pid) = pid.filter(|_| control.answers()) {
+                break HostPid(pid);
+            }
+            let status = group.child.as_mut().map_or(Ok(None), std::process::Child::try_wait)?;
+            if let Some(status) = status {
+                return Err(io::Error::other(format!("it ended with {status}")));
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"));
+            }
+            std::thread::sleep(POLL);
+        };
+        let daemon = WatchedProcess::open(pid)?;
+        group.record.daemon = Some(daemon.name);
+        group.daemon = Some(daemon);
+        group.record.write(run_dir)
+    }
+
+    /// Takes away what a group shared; containers that have it mounted keep it.
+    pub fn remove_folders(&self, run_dir: &Path, id: &str) {
+        crate::region::unmount_shared(&shared_of(run_dir, id));
+        // What is gone already needs no removing; the next start tries again with what stays.
+        let _ = fs::remove_dir_all(super::group::dir_of(run_dir, id));
+    }
+}
+
+/// What goes with a share and a cap.
+pub fn limits(fraction_permille: u16, memory_bytes: u64) -> MpsLimits {
+    MpsLimits { percent: active_thread_percent(fraction_permille), memory_bytes }
+}
+
+/// What a lease has of its server.
+fn limits_of(record: &Record) -> MpsLimits {
+    limits(record.fraction_permille, record.memory_cap_bytes)
+}
+
+/// GPUs in a sentence.
+pub fn list(gpus: &[GpuUuid]) -> String {
+    gpus.iter().map(|gpu| gpu.0.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// What a container under the server of the group `id` gets beside the driver.
+pub fn edits(run_dir: &Path, id: &str, record: &Record) -> Vec<Edit> {
+    let mount = |name: &str, destination: String, access: &str| Edit::Mount {
+        source: folder_of(run_dir, id, name).display().to_string(),
+        destination,
+        // All that the tmpfs itself is mounted with: in a user namespace nobody may take one of them away.
+        options: ["bind", access, "nosuid", "nodev", "noexec", "rprivate"].map(String::from).to_vec(),
+    };
+    let env = |name: &str, value: String| Edit::Env { name: name.into(), value };
+    let limits = limits_of(record);
+    let pinned: Vec<String> = (0..record.gpus().len()).map(|gpu| format!("{gpu}={}", mib(limits))).collect();
+    let uuids: Vec<&str> = record.gpus().iter().map(|gpu| gpu.0.as_str()).collect();
+    vec![
+        mount("pipe", format!("{CONTAINER_DIR}/pipe"), "rw"),
+        mount("log", format!("{CONTAINER_DIR}/log"), "ro"),
+        mount("shm", "/dev/shm".to_owned(), "rw"),
+        env("CUDA_MPS_PIPE_DIRECTORY", format!("{CONTAINER_DIR}/pipe")),
+        env("CUDA_MPS_LOG_DIRECTORY", format!("{CONTAINER_DIR}/log")),
+        env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", limits.percent.to_string()),
+        env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", pinned.join(",")),
+        // Clients number devices as their server does.
+        env("CUDA_VISIBLE_DEVICES", uuids.join(",")),
+    ]
+}

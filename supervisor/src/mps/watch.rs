@@ -1,0 +1,185 @@
+//! The thread that watches daemons and servers: it notices their deaths, starts the servers of new groups, and stops the
+//! daemons that no lease uses any more.
+
+use super::control::Control;
+use super::daemon::clear_away;
+use super::group::{Group, GroupRecord};
+use super::join::list;
+use crate::cgroup;
+use crate::events::About;
+use crate::lease::{Leases, about};
+use crate::procfs::WatchedProcess;
+use gpool_protocol::{EventKind, HostPid, LeaseFault, LeaseState};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Between two looks when nothing happens.
+const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+/// How often a daemon is asked for its server's clients.
+const CLIENTS_PERIOD: Duration = Duration::from_secs(1);
+/// How long a daemon may take to end after it was told to; it ends clients that are left after a second.
+const STOP_PATIENCE: Duration = Duration::from_secs(4);
+const POLL: Duration = Duration::from_millis(10);
+
+/// Finds the groups of an earlier supervisor again, before their leases are taken over; those of another boot are cleared
+/// away.
+pub fn take_over(leases: &Leases) {
+    let run_dir = leases.configuration().paths.run_dir.clone();
+    for id in GroupRecord::ids(&run_dir) {
+        let record = GroupRecord::read(&run_dir, &id).ok().filter(|record| record.boot_id == leases.boot_id);
+        let Some(record) = record.filter(|record| record.daemon.is_some()) else {
+            leases.remove_folders(&run_dir, &id);
+            continue;
+        };
+        let reopen = |name| WatchedProcess::reopen(name).ok();
+        let (daemon, server) = (record.daemon.and_then(reopen), record.server.and_then(reopen));
+        leases.groups.all().push(Group { record, daemon, server, limits: None, child: None, clients: None });
+    }
+}
+
+/// Watches for ever; runs on its own thread.
+pub fn watch(leases: &Leases) {
+    loop {
+        let all: Vec<OwnedFd> = {
+            let groups = leases.groups.all();
+            let processes = groups.iter().flat_map(|group| [&group.daemon, &group.server]).flatten();
+            processes.filter_map(|process| process.pidfd.as_fd().try_clone_to_owned().ok()).collect()
+        };
+        let mut waits: Vec<PollFd<'_>> = all.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let _ = poll(&mut waits, Some(&PERIOD));
+        note_deaths(leases);
+        ensure_servers(leases);
+        note_clients(leases);
+        stop_unused(leases);
+    }
+}
+
+/// Tells of daemons and servers that have ended, and marks the leases that had them.
+fn note_deaths(leases: &Leases) {
+    let mut book = leases.book();
+    let run_dir = leases.configuration().paths.run_dir.clone();
+    for group in leases.groups.all().iter_mut() {
+        let has_ended = |process: &Option<WatchedProcess>| process.as_ref().is_none_or(WatchedProcess::has_ended);
+        let (daemon, server) = (group.record.daemon, group.record.server);
+        let who = match (daemon, server) {
+            (Some(daemon), _) if has_ended(&group.daemon) => format!("daemon (process {})", daemon.pid),
+            (_, Some(server)) if has_ended(&group.server) => format!("server (process {})", server.pid),
+            _ => continue,
+        };
+        if has_ended(&group.daemon) {
+            (group.record.daemon, group.daemon) = (None, None);
+        }
+        (group.record.server, group.server, group.limits, group.clients) = (None, None, None, None);
+        if let Err(error) = group.record.write(&run_dir) {
+            eprintln!("gpool-supervisor: {error}");
+        }
+        let of_group = |lease: &&mut crate::lease::Lease| lease.record.mps_group.as_ref() == Some(&group.record.id);
+        for lease in book.leases.values_mut().filter(of_group) {
+            if lease.state == LeaseState::Pending {
+                continue;
+            }
+            lease.record.fault = Some(LeaseFault::MpsServerDied);
+            if let Err(error) = lease.record.write(&run_dir) {
+                eprintln!("gpool-supervisor: {error}");
+            }
+            let message = format!(
+                "{} has lost {}: its MPS {who} has ended, and with it the work of all programs that it served; start the \
+                 container anew",
+                lease.record.container_id.short(),
+                list(&group.record.gpus),
+            );
+            leases.events.note(EventKind::MpsServerDied, about(&lease.record, None), message);
+        }
+    }
+}
+
+/// Has the server of each group that is known to have none started, and learns who it is.
+fn ensure_servers(leases: &Leases) {
+    let Ok(program) = leases.mps_program() else { return };
+    let run_dir = leases.configuration().paths.run_dir.clone();
+    let without: Vec<(String, u32)> = {
+        let groups = leases.groups.all();
+        let is_without = |group: &&Group| group.is_alive() && group.server.is_none();
+        groups.iter().filter(is_without).map(|group| (group.record.id.clone(), group.record.domain.uid)).collect()
+    };
+    for (id, uid) in without {
+        let found = Control::of(&program, &run_dir, &id).server_of(uid);
+        let server = match found.map(|pid| pid.map(WatchedProcess::open)) {
+            Ok(Some(Ok(server))) => server,
+            // Another look follows.
+            Ok(None | Some(Err(_))) => continue,
+            Err(error) => {
+                eprintln!("gpool-supervisor: the MPS server of {id} does not start ({error})");
+                continue;
+            }
+        };
+        let mut groups = leases.groups.all();
+        if let Some(group) = groups.iter_mut().find(|group| group.record.id == id) {
+            // Root of a container of the team can answer in the daemon's place; its processes are in other cgroups.
+            let daemon = group.daemon.as_ref().map(|daemon| cgroup::path_of(daemon.name.pid));
+            if daemon != Some(cgroup::path_of(server.name.pid)) {
+                eprintln!("gpool-supervisor: process {} is no MPS server of {id}", server.name.pid);
+                continue;
+            }
+            group.record.server = Some(server.name);
+            group.server = Some(server);
+            if let Err(error) = group.record.write(&run_dir) {
+                eprintln!("gpool-supervisor: {error}");
+            }
+        }
+    }
+}
+
+/// Asks each daemon for its server's clients: who is none of them and uses the GPU goes past it.
+fn note_clients(leases: &Leases) {
+    let Ok(program) = leases.mps_program() else { return };
+    let run_dir = leases.configuration().paths.run_dir.clone();
+    let is_due = |group: &&Group| group.clients.as_ref().is_none_or(|(at, _)| at.elapsed() >= CLIENTS_PERIOD);
+    let due: Vec<(String, HostPid)> = {
+        let groups = leases.groups.all();
+        let with_server = groups.iter().filter(is_due);
+        with_server.filter_map(|group| Some((group.record.id.clone(), group.record.server?.pid))).collect()
+    };
+    for (id, server) in due {
+        let since = Instant::now();
+        let clients = Control::of(&program, &run_dir, &id).clients_of(server).ok();
+        if let Some(group) = leases.groups.all().iter_mut().find(|group| group.record.id == id) {
+            group.clients = clients.map(|clients| (since, clients.into_iter().collect()));
+        }
+    }
+}
+
+/// Stops the daemons that no lease uses, and takes their folders away.
+fn stop_unused(leases: &Leases) {
+    let unused: Vec<Group> = {
+        let book = leases.book();
+        let records = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
+        let used: BTreeSet<&String> = records.filter_map(|record| record.mps_group.as_ref()).collect();
+        let mut groups = leases.groups.all();
+        let is_unused = |group: &mut Group| !used.contains(&group.record.id);
+        groups.extract_if(.., is_unused).collect()
+    };
+    let run_dir = leases.configuration().paths.run_dir.clone();
+    let program = leases.mps_program().unwrap_or_else(|_| PathBuf::from(super::control::PROGRAM));
+    for mut group in unused {
+        if group.is_alive() {
+            // One that does not answer is ended by force.
+            if let Err(error) = Control::of(&program, &run_dir, &group.record.id).quit() {
+                eprintln!("gpool-supervisor: the MPS daemon of {} does not quit ({error})", group.record.id);
+            }
+            let deadline = Instant::now() + STOP_PATIENCE;
+            while group.is_alive() && Instant::now() < deadline {
+                std::thread::sleep(POLL);
+            }
+        }
+        clear_away(&mut group);
+        leases.remove_folders(&run_dir, &group.record.id);
+        let domain = &group.record.domain;
+        let gpus = list(&group.record.gpus);
+        let message = format!("stopped MPS for team {} and user {} on {gpus}: nobody uses it", domain.team, domain.uid);
+        leases.events.note(EventKind::MpsStopped, About::default(), message);
+    }
+}

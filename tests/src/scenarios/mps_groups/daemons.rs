@@ -1,0 +1,62 @@
+//! The lives of daemons: longer than the supervisor's, as long as their leases'.
+
+use super::{Team, asks, busy_ns, count, until, wait_for_work};
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::host::{Host, MPS_CONTROL, text};
+use crate::tenant::Tenant;
+use gpool_protocol::EventKind;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Where the supervisor keeps what it knows of them.
+const GROUPS: &str = "/run/gpool/mps";
+
+/// What is written down of the daemons' groups, by team.
+pub fn groups() -> Result<BTreeMap<String, Value>> {
+    let mut groups = BTreeMap::new();
+    for entry in fs::read_dir(GROUPS).context(GROUPS)?.flatten() {
+        let path = entry.path().join("group.json");
+        let record: Value =
+            serde_json::from_slice(&fs::read(&path).context(path.display())?).context(path.display())?;
+        groups.insert(record["domain"]["team"].as_str().unwrap_or_default().to_owned(), record);
+    }
+    Ok(groups)
+}
+
+/// The process that a group's record names as `daemon` or `server`.
+pub fn process_of(team: &str, which: &str) -> Result<u32> {
+    let found = groups()?.get(team).and_then(|group| group[which]["pid"].as_u64());
+    let pid = found.and_then(|pid| u32::try_from(pid).ok());
+    pid.ok_or_else(|| Failure::new(format!("no {which} of {team} is written down: {:?}", groups())))
+}
+
+/// Killed and started anew, the supervisor finds daemons and containers as they were, and uses them.
+pub fn outlive_the_supervisor(host: &mut Host, team: &Team) -> Result<()> {
+    let known = groups()?;
+    host.kill_supervisor()?;
+    let before = busy_ns(host, team.gpu, &team.first)?;
+    host.start_supervisor()?;
+    until("its containers at work", || Ok(busy_ns(host, team.gpu, &team.first)? > before))?;
+    let found = groups()?;
+    ensure(known == found, || format!("daemons before a restart {known:?}, and after {found:?}"))?;
+    let late = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
+    let late = late.run(host, "late", &asks("vision", "0.1", "1GiB"))?;
+    ensure(wait_for_work(host, &late)? == team.gpu, || "a third of the team is on another GPU".to_owned())?;
+    ensure(count(host, EventKind::MpsStarted)? == 0, || "another daemon was started".to_owned())?;
+    ensure(count(host, EventKind::MpsServerDied)? == 0, || "a server is said to have died".to_owned())
+}
+
+/// Nothing of a daemon is left when nobody has a lease under it.
+pub fn end_with_the_last(host: &Host) -> Result<()> {
+    host.engine.docker_text(&["rm", "-f", "other"])?;
+    until("the end of a team's daemon", || Ok(!groups()?.contains_key("speech")))?;
+    ensure(groups()?.contains_key("vision"), || "the other team's daemon has ended, too".to_owned())?;
+    host.engine.docker_text(&["rm", "-f", "first", "second", "late", "new"])?;
+    until("the end of the last daemon", || Ok(groups()?.is_empty()))?;
+    let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
+    ensure(!mounts.contains(GROUPS), || format!("mounts are left: {mounts}"))?;
+    let listed = host.command_named("ps").args(["-A", "-o", "args"]).output().context("ps")?;
+    let listed = text(&listed.stdout);
+    ensure(!listed.contains(MPS_CONTROL), || format!("processes are left: {listed}"))
+}

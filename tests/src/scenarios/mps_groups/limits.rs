@@ -1,0 +1,40 @@
+//! What binds a program that changes the variables that it was started with, and what does not.
+
+use super::{asks, busy_ns, parts, until, wait_for_work};
+use crate::failure::{Result, ensure};
+use crate::host::{Container, Host};
+use crate::meter::usage_of;
+use crate::scenarios::other_daemons_are_masked;
+use gpool_protocol::EventKind;
+
+/// A container of another team, whose program gives itself all threads and all memory. Its server gives no more than the
+/// largest of its containers has.
+pub fn of_who_says_otherwise(host: &Host, team_gpu: u32) -> Result<Container> {
+    let command = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100 CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20G gpool-tenant --kernel-us \
+                   1000; sleep 1000";
+    let other = host.run_container("other", &asks("speech", "0.2", "2GiB"), &[], &["sh", "-c", command])?;
+    let gpu = wait_for_work(host, &other)?;
+    ensure(gpu != team_gpu, || "two teams are on one GPU".to_owned())?;
+    let part = parts(host, gpu, &[&other])?[0];
+    ensure((0.2..0.25).contains(&part), || format!("a program that says 100 % has {part:.2} of the GPU, not 0.24"))?;
+    let held = usage_of(&host.meter_of(gpu)?.read()?, &other.id).bytes_peak;
+    ensure(held <= 2 << 30, || format!("a program that says 20 GiB has held {held} bytes"))?;
+    other_daemons_are_masked(host, "other")?;
+    Ok(other)
+}
+
+/// A program without the variable goes past its server: nothing binds it there, and the guard tells of it.
+pub fn past_the_server(host: &Host, other: &Container) -> Result<()> {
+    let gpu = wait_for_work(host, other)?;
+    let kept = ensure(host.lease_of(other)?.enforcement == "co-operative", || "it is said to be bypassed".to_owned());
+    kept?;
+    let before = busy_ns(host, gpu, other)?;
+    let command = "env -u CUDA_MPS_PIPE_DIRECTORY gpool-tenant --kernel-us 1000 --allocate-mib 64";
+    host.engine.docker_text(&["exec", "-d", "other", "sh", "-c", command])?;
+    until("a bypass", || Ok(host.lease_of(other)?.enforcement == "bypassed"))?;
+    until("an event of it", || {
+        let told = host.events()?.into_iter().find(|event| event.kind == EventKind::Bypass);
+        Ok(told.is_some_and(|event| event.message.contains("past its MPS server")))
+    })?;
+    ensure(busy_ns(host, gpu, other)? > before, || "its work was not metered".to_owned())
+}
