@@ -65,6 +65,9 @@ fn an_instance_is_a_device_of_its_size_and_speed() {
     device.advance(7_000);
     assert_eq!(device.last_completed(context), Ticket(1), "three sevenths of the speed");
     assert!(!device.close(8_000), "somebody is there");
+    let other = device.create_context(8_000, 8, "/b").unwrap();
+    device.fault_process(8_500, 8);
+    assert!(device.has_context(context) && !device.has_context(other), "a process's own fault is its own");
     device.fault(9_000);
     assert!(!device.has_context(context) && device.memory_used() == 0);
     assert!(device.close(9_000) && device.create_context(9_000, 7, "/a").is_err());

@@ -64,8 +64,9 @@ enum Verb {
         /// Which GPU instance of it.
         #[arg(long, value_name = "NUMBER")]
         instance: Option<u32>,
-        /// Only this process has it, by its pid on the host; with it all clients of its MPS server lose their contexts.
-        #[arg(long, value_name = "PID", conflicts_with = "instance")]
+        /// Only this process on the host loses its contexts: a fault of its own work, such as an illegal address. With it
+        /// all clients of its MPS server lose theirs.
+        #[arg(long, value_name = "PID")]
         process: Option<u32>,
     },
 }
@@ -81,8 +82,7 @@ pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.verb {
         Some(Verb::Meter { gpu }) => meter(&arguments.dir, gpu),
-        Some(Verb::Fault { gpu, process: Some(process), .. }) => fault_of(&arguments.dir, gpu, process),
-        Some(Verb::Fault { gpu, instance, .. }) => fault(&arguments.dir, gpu, instance),
+        Some(Verb::Fault { gpu, instance, process }) => fault(&arguments.dir, gpu, instance, process),
         None => play(&arguments),
     };
     match result {
@@ -113,21 +113,23 @@ fn print(line: &serde_json::Value) -> Result<(), ServeError> {
     written.map_err(|cause| ServeError::System { doing: "print the meter", cause })
 }
 
-fn fault(directory: &Path, gpu: u32, instance: Option<u32>) -> Result<(), ServeError> {
+fn fault(directory: &Path, gpu: u32, instance: Option<u32>, process: Option<u32>) -> Result<(), ServeError> {
+    let strike = |store: Store| {
+        store.update(|device, now_ns| match process {
+            Some(process) => device.fault_process(now_ns, process),
+            None => device.fault(now_ns),
+        })
+    };
     if let Some(instance) = instance {
-        return Ok(Store::open_instance(directory, (gpu, instance))?.update(Device::fault)?);
+        return Ok(strike(Store::open_instance(directory, (gpu, instance))?)?);
     }
-    Store::open_device(directory, gpu)?.update(Device::fault)?;
+    strike(Store::open_device(directory, gpu)?)?;
     // A fault of the whole board spares nobody.
     let instances = Layout::new(directory).instances().into_iter().filter(|(device, _)| *device == gpu);
     for instance in instances {
-        Store::open_instance(directory, instance)?.update(Device::fault)?;
+        strike(Store::open_instance(directory, instance)?)?;
     }
     Ok(())
-}
-
-fn fault_of(directory: &Path, gpu: u32, process: u32) -> Result<(), ServeError> {
-    Ok(Store::open_device(directory, gpu)?.update(|device, now_ns| device.fault_process(now_ns, process))?)
 }
 
 fn seen(index: u32, instance: Option<u32>, device: &Device) -> serde_json::Value {
