@@ -71,13 +71,27 @@ fn described_v1(member: Member) -> nvmlProcessInfo_v1_t {
     nvmlProcessInfo_v1_t { pid: member.process_id, usedGpuMemory: member.bytes }
 }
 
-/// Versions 2 and 3 differ in nothing that a process without MIG sees.
-fn described_v2(member: Member) -> nvmlProcessInfo_v2_t {
-    nvmlProcessInfo_v2_t {
+/// Versions 2 and 3 have the GPU instance and the compute instance that a process is in: those of `device` if it is a MIG
+/// device.
+fn described_v2(device: nvmlDevice_t) -> impl Fn(Member) -> nvmlProcessInfo_v2_t {
+    let (gpuInstanceId, computeInstanceId) =
+        (instance(index::nvmlDeviceGetGpuInstanceId, device), instance(index::nvmlDeviceGetComputeInstanceId, device));
+    move |member| nvmlProcessInfo_v2_t {
         pid: member.process_id,
         usedGpuMemory: member.bytes,
-        gpuInstanceId: NVML_INSTANCE_NOT_AVAILABLE,
-        computeInstanceId: NVML_INSTANCE_NOT_AVAILABLE,
+        gpuInstanceId,
+        computeInstanceId,
+    }
+}
+
+/// What the entry point `name` says of a MIG device; of another device the number that stands for none.
+fn instance(name: usize, device: nvmlDevice_t) -> c_uint {
+    type Function = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t;
+    let mut id = NVML_INSTANCE_NOT_AVAILABLE;
+    // SAFETY: both entry points are of this type, and `id` is a valid place.
+    match unsafe { real::<Function>(name)(device, &mut id) } {
+        NVML_SUCCESS => id,
+        _ => NVML_INSTANCE_NOT_AVAILABLE,
     }
 }
 
@@ -105,7 +119,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v2(
 ) -> nvmlReturn_t {
     let name = index::nvmlDeviceGetComputeRunningProcesses_v2;
     // SAFETY: the same contract.
-    unsafe { compute_processes(name, (device, count, list), described_v2) }
+    unsafe { compute_processes(name, (device, count, list), described_v2(device)) }
 }
 
 /// The lease's processes with a context on the device.
@@ -117,7 +131,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
 ) -> nvmlReturn_t {
     let name = index::nvmlDeviceGetComputeRunningProcesses_v3;
     // SAFETY: the same contract.
-    unsafe { compute_processes(name, (device, count, list), described_v2) }
+    unsafe { compute_processes(name, (device, count, list), described_v2(device)) }
 }
 
 /// One sample of each of the lease's busy processes, taken now.
