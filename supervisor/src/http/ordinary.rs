@@ -2,7 +2,7 @@
 //! Their wrapper is theirs to change, so what it would refuse is refused here as well.
 
 use gpool_configuration::Policy;
-use gpool_protocol::{Class, ErrorBody, ErrorCode, LeaseRequest, Priority};
+use gpool_protocol::{Class, ErrorBody, ErrorCode, LeaseRequest, Mode, Priority, Request};
 
 /// # Errors
 /// Names the first key that is beyond what `[policy.env]` allows.
@@ -16,6 +16,9 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ("class", request.class != Class::default()),
         ("priority", request.priority != Priority::default()),
         ("team", request.team.is_some()),
+        ("isolation", request.isolation.is_some()),
+        ("mig-profile", request.mig_profile.is_some()),
+        ("mode", names_mode(request)),
     ];
     let is_allowed = |key: &str| policy.env.allow.iter().any(|allowed| allowed == key);
     if let Some((key, _)) = keys.iter().find(|(key, is_set)| *is_set && !is_allowed(key)) {
@@ -35,6 +38,16 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
     Ok(())
 }
 
+/// Whether the mode is another one than follows from the other keys.
+fn names_mode(request: &Request) -> bool {
+    match request.mode {
+        Mode::Slice => request.mig_profile.is_some(),
+        Mode::Auto => request.isolation.is_none(),
+        Mode::Mig => request.mig_profile.is_none(),
+        Mode::Exclusive | Mode::TimeSlice => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +63,9 @@ mod tests {
             (r#""team":"x""#, "team"),
             (r#""priority":"burst""#, "priority"),
             (r#""priority":"scavenger""#, "priority"),
+            (r#""mode":"exclusive""#, "mode"),
+            (r#""mode":"auto","isolation":"hardware""#, "isolation"),
+            (r#""mode":"mig","mig_profile":"1g.10gb""#, "mig-profile"),
         ] {
             let text = plain.replace("300", &format!("300,{fields}"));
             let error = check_request(&policy, 7, &serde_json::from_str(&text).unwrap()).unwrap_err();
