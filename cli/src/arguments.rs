@@ -412,7 +412,7 @@ mod tests {
             "gpool explain a --request fraction=0.3",
             "gpool explain a --host h.toml",
             "gpool mig plan --model A100-80GB",
-            "gpool mig apply",
+            "gpool mig apply --drain",
             "gpool mig apply --file a.yaml --drain -1",
             "gpool mig plan --model A100 7g.80gb",
             "gpool mig plan --model A30 --config x 4g.24gb",

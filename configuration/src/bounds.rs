@@ -64,6 +64,7 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
         ("driver.device_dir", &configuration.driver.device_dir),
         ("driver.proc_dir", &configuration.driver.proc_dir),
     ];
+    all.extend(configuration.mig.layout.iter().map(|path| ("mig.layout", path)));
     all.extend(configuration.driver.library_dirs.iter().map(|path| ("driver.library_dirs", path)));
     all.extend(configuration.runtime.low_level.iter().map(|path| ("runtime.low_level", path)));
     all

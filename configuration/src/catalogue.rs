@@ -60,7 +60,7 @@ impl Effect {
                 Effect::Reload
             }
             _ if is_in("runtime.") || is_in("policy.env.") => Effect::NextContainer,
-            _ if is_in("class.") => Effect::Reload,
+            _ if is_in("class.") || is_in("mig.") => Effect::Reload,
             _ => Effect::Restart,
         }
     }

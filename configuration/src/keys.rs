@@ -1,5 +1,6 @@
 //! The keys of the configuration file.
 
+use crate::windows::Window;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -21,6 +22,8 @@ pub struct Configuration {
     pub class: Classes,
     /// The life of leases.
     pub lease: Lease,
+    /// Dividing GPUs with MIG.
+    pub mig: Mig,
 }
 
 /// `[paths]`
@@ -322,4 +325,16 @@ impl Default for Lease {
     fn default() -> Self {
         Self { hold_ms: 10_000 }
     }
+}
+
+/// `[mig]`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mig {
+    /// A file of layouts of which one is made again after a boot.
+    pub layout: Option<PathBuf>,
+    /// Which of them, if the file has several.
+    pub config: Option<String>,
+    /// When `gpool mig apply` drains without being told to.
+    pub windows: Vec<Window>,
 }

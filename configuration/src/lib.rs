@@ -9,16 +9,20 @@ mod error;
 mod flat;
 mod keys;
 mod layers;
+#[cfg(feature = "layouts")]
+pub mod layouts;
 mod unknown;
+mod windows;
 
 pub use catalogue::{Effect, Key, SHIPPED, catalogue};
 pub use error::ConfigurationError;
 pub use flat::{Difference, differences, flat};
 pub use keys::{
     BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, EnvPolicy,
-    HANG_SECONDS_MAX, HangAction, Lease, LiarAction, Paths, Policy, Runtime, Socket,
+    HANG_SECONDS_MAX, HangAction, Lease, LiarAction, Mig, Paths, Policy, Runtime, Socket,
 };
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, parse};
+pub use windows::{Window, open_for};
 
 #[cfg(test)]
 mod tests;

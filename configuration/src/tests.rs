@@ -87,6 +87,21 @@ fn hang_times_lie_within_their_bounds() {
 }
 
 #[test]
+fn windows_and_layouts_are_read_or_refused_with_their_line() {
+    let text = "[mig]\nlayout = \"/etc/gpool/mig.yaml\"\nwindows = [\"Sun 02:00-04:00\"]\n";
+    let mig = parsed(text).unwrap().mig;
+    assert!(open_for(&mig.windows, 6 * 86_400 + 3 * 3600).is_some() && open_for(&mig.windows, 0).is_none());
+    assert_eq!(flat(&parsed(text).unwrap())["mig.windows"].to_string(), "[\"Sun 02:00-04:00\"]");
+    for (text, names) in [
+        ("[mig]\nwindows = [\"Sun 2-4\"]\n", ["line 2", "\"2\" is no time"]),
+        ("[mig]\nlayout = \"mig.yaml\"\n", ["mig.layout", "absolute"]),
+    ] {
+        let error = parsed(text).unwrap_err().to_string();
+        assert!(names.iter().all(|name| error.contains(name)), "{error}");
+    }
+}
+
+#[test]
 fn the_environment_may_ask_for_nothing_that_another_pays_for() {
     let allowed = Configuration::default().policy.env.allow;
     assert_eq!(allowed, ["fraction", "limit", "memory", "gpus", "model", "min-memory", "class", "wait"]);

@@ -372,6 +372,8 @@ pub enum EventKind {
     MpsStopped,
     /// An MPS server or its daemon ended while containers had it: their programs have lost the GPU.
     MpsServerDied,
+    /// The configured layout was not made after a boot.
+    MigNotApplied,
     /// A changed configuration is in force.
     ConfigurationReloaded,
     /// A changed configuration cannot be used, and the old one stays in force.

@@ -21,6 +21,9 @@ pub struct MigGpuView {
     /// Who else divides the GPUs of this host, so that gpool does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// How much is left of the maintenance window that is open now, in seconds; absent: none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_left_s: Option<u64>,
     /// The instances, by their starts.
     pub instances: Vec<MigInstanceView>,
     /// Leases that have it or a part of it, kept places not counted.

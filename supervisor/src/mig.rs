@@ -1,10 +1,12 @@
 //! Dividing GPUs with MIG: what there is, what it is to be, and seeing it when somebody else changes it.
 
 mod apply;
+mod boot;
 mod owner;
 mod view;
 
-pub use apply::apply;
+pub use apply::{By, apply};
+pub use boot::after_boot;
 pub use owner::owner;
 pub use view::view;
 

@@ -14,7 +14,7 @@ use crate::occupants::Occupants;
 use crate::region::{self, Mounts};
 use crate::settings::Settings;
 use crate::watchdog::{self, Progress};
-use crate::{clock, mps, privilege, procfs, reload, sampler, service_manager};
+use crate::{clock, mig, mps, privilege, procfs, reload, sampler, service_manager};
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
@@ -153,6 +153,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
     mps::take_over(&leases);
     lease::take_over(&leases);
+    // Before the first container: it may want an instance.
+    mig::after_boot(&leases);
     // Before the first request: what others hold cannot be promised.
     let mut costs = ContextCosts::new(places, leases.configuration().driver.context_bytes);
     sampler::note_memory(&leases, &leases.inventory, &mut costs);

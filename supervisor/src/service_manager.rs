@@ -20,6 +20,11 @@ pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// The start takes longer than usual, so long at most.
+pub fn starting_takes(longest: Duration) {
+    tell(&[NotifyState::ExtendTimeoutUsec(u32::try_from(longest.as_micros()).unwrap_or(u32::MAX))]);
+}
+
 /// The work goes on.
 pub fn work_goes_on() {
     tell(&[NotifyState::Watchdog]);

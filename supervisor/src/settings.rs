@@ -63,6 +63,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         policy: wanted.policy,
         class: wanted.class,
         lease: wanted.lease,
+        mig: wanted.mig,
         ..old.clone()
     };
     debug_assert!(differences(old, &new).iter().all(|change| Effect::of(&change.key) != Effect::Restart));
@@ -148,7 +149,11 @@ mod tests {
             timeslice = true
             env.allow = []
             [lease]
-            hold_ms = 1"#;
+            hold_ms = 1
+            [mig]
+            layout = "/h"
+            config = "other"
+            windows = ["Sun 02:00-04:00"]"#;
         let class = "fail_open = false\nliar_action = \"event\"\nbypass_action = \"kill\"\nhang_action = \"stop\"\n\
                      hang_seconds = 9\nhang_seconds_latency_waits = 3\n";
         let classes: String =

@@ -29,7 +29,8 @@ pub enum MigVerb {
         /// Which layout
         #[command(flatten)]
         wanted: Wanted,
-        /// Let nobody new onto the GPUs that change, and wait so many seconds for the end of the leases on them
+        /// Let nobody new onto the GPUs that change, and wait so many seconds for the end of the leases on them; in a
+        /// maintenance window ([mig] windows) that is done until its end without being asked for
         #[arg(long, value_name = "SEC", value_parser = parse_seconds)]
         drain: Option<Duration>,
         /// How to print
@@ -70,10 +71,10 @@ pub enum MigVerb {
 /// A layout of a file.
 #[derive(Debug, Clone, Args)]
 pub struct Wanted {
-    /// A file in mig-parted's format
+    /// A file in mig-parted's format; without it the one that [mig] layout in config.toml names
     #[arg(long, value_name = "FILE")]
-    pub file: PathBuf,
-    /// Which of the file's layouts, if it has several
+    pub file: Option<PathBuf>,
+    /// Which of the file's layouts, if it has several; of the configured file, [mig] config if that is set
     #[arg(long, value_name = "NAME")]
     pub config: Option<String>,
 }

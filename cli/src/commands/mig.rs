@@ -4,7 +4,7 @@ use super::mig_host;
 use crate::arguments::{Format, MigVerb, Plan};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text};
-use crate::planning::layout_file::{self, Entry};
+use gpool_configuration::layouts::{self, Entry};
 use gpool_policy::mig::{Layout, Model, PlanRefusal, counted, maximal_layouts, plan, profiles_named};
 use gpool_policy_simulator::mig_arrivals::{Chooser, MIXES, mean_millislices};
 use gpool_protocol::{Client, ErrorBody, ErrorCode};
@@ -107,7 +107,7 @@ fn plan_file(asked: &Plan, path: &Path) -> Result<(), Failure> {
     let wrong = |cause: String| {
         Failure::from(ErrorBody::new(ErrorCode::RequestInvalid, cause, "see docs/mechanisms.md for the format"))
     };
-    let file = layout_file::load(path).map_err(wrong)?;
+    let file = layouts::load(path).map_err(wrong)?;
     if let Some(name) = asked.config.as_ref().filter(|name| !file.configs.contains_key(*name)) {
         let names: Vec<&str> = file.configs.keys().map(String::as_str).collect();
         return Err(wrong(format!("{}: there is no layout {name:?}, there are {}", path.display(), names.join(", "))));
@@ -244,7 +244,7 @@ PROFILE  START  MEMORY SLICES  MEMORY MiB
     #[test]
     fn each_entry_of_a_file_is_judged_on_the_model() {
         let entry = |profile: &str, count, mig_enabled| Entry {
-            devices: layout_file::Devices::All("all".into()),
+            devices: layouts::Devices::All("all".into()),
             device_filter: None,
             mig_enabled,
             mig_devices: [(profile.to_owned(), count)].into(),

@@ -3,8 +3,7 @@
 use crate::arguments::{Format, Wanted};
 use crate::exit::{ExitStatus, Failure};
 use crate::output::{self, Column, borderless, csv, figure, text};
-use crate::planning::goals::{goals, names};
-use crate::planning::layout_file;
+use crate::planning::wanted::{self, names};
 use gpool_protocol::{Client, ErrorBody, ErrorCode, MigApply, MigGoal, MigGpuView, format_bytes};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -112,8 +111,8 @@ struct Drift {
 /// `gpool mig drift`
 pub fn drift(client: &Client, wanted: &Wanted, format: Format) -> Result<(), Failure> {
     let gpus: Vec<MigGpuView> = client.get("/v1/mig")?;
-    let goals = read_goals(wanted, &gpus)?;
-    let all: Vec<Drift> = goals.iter().filter_map(|goal| compared(goal, &gpus)).collect();
+    let wanted = wanted::read(client, wanted, &gpus)?;
+    let all: Vec<Drift> = wanted.goals.iter().filter_map(|goal| compared(goal, &gpus)).collect();
     let row = |one: &Drift| {
         let differs = if one.differs { "yes" } else { "no" };
         vec![one.gpu.to_string(), one.wanted.clone(), one.present.clone(), differs.to_owned()]
@@ -146,14 +145,22 @@ fn compared(goal: &MigGoal, gpus: &[MigGpuView]) -> Option<Drift> {
 pub fn apply(client: Client, wanted: &Wanted, drain: Option<Duration>, format: Format) -> Result<(), Failure> {
     let client = client.with_timeout(APPLY_TIMEOUT);
     let gpus: Vec<MigGpuView> = client.get("/v1/mig")?;
-    let asked = MigApply { goals: read_goals(wanted, &gpus)?, drain: drain.is_some() };
-    let deadline = Instant::now() + drain.unwrap_or_default();
+    let goals = wanted::read(&client, wanted, &gpus)?.goals;
+    let window = gpus.iter().find_map(|gpu| gpu.window_left_s).map(Duration::from_secs).filter(|_| drain.is_none());
+    let asked = MigApply { goals, drain: drain.or(window).is_some() };
+    let deadline = Instant::now() + drain.or(window).unwrap_or_default();
+    let mut is_told = false;
     loop {
         match client.post::<_, Vec<MigGpuView>>("/v1/mig/apply", &asked) {
             Ok(gpus) if format == Format::Json => return output::print_json("gpus", &gpus),
             Ok(gpus) => return output::print(&render(&gpus)),
             // Only leases in the way are worth waiting for; what else fixes a layout stays.
-            Err(refusal) if is_in_use(&refusal) && Instant::now() < deadline => std::thread::sleep(DRAIN_PERIOD),
+            Err(refusal) if is_in_use(&refusal) && Instant::now() < deadline => {
+                if let Some(left) = window.filter(|_| !std::mem::replace(&mut is_told, true)) {
+                    eprintln!("gpool: a maintenance window is open: draining for {} min at most", left.as_secs() / 60);
+                }
+                std::thread::sleep(DRAIN_PERIOD);
+            }
             Err(refusal) => return Err(refusal.into()),
         }
     }
@@ -161,24 +168,6 @@ pub fn apply(client: Client, wanted: &Wanted, drain: Option<Duration>, format: F
 
 fn is_in_use(refusal: &ErrorBody) -> bool {
     refusal.code == ErrorCode::LayoutFixed && refusal.message.contains("lease(s)")
-}
-
-fn read_goals(wanted: &Wanted, gpus: &[MigGpuView]) -> Result<Vec<MigGoal>, Failure> {
-    let wrong = |cause: String| {
-        Failure::from(ErrorBody::new(ErrorCode::RequestInvalid, cause, "see docs/mechanisms.md for the format"))
-    };
-    let file = layout_file::load(&wanted.file).map_err(wrong)?;
-    let told = |cause: String| wrong(format!("{}: {cause}", wanted.file.display()));
-    let names: Vec<&str> = file.configs.keys().map(String::as_str).collect();
-    let name = match (&wanted.config, names.as_slice()) {
-        (Some(name), _) => name.as_str(),
-        (None, [only]) => only,
-        (None, several) => return Err(told(format!("name one of its layouts with --config: {}", several.join(", ")))),
-    };
-    let entries = file.configs.get(name);
-    let entries =
-        entries.ok_or_else(|| told(format!("there is no layout {name:?}, there are {}", names.join(", "))))?;
-    goals(entries, gpus).map_err(|cause| told(format!("mig-configs.{name}: {cause}")))
 }
 
 #[cfg(test)]
@@ -205,6 +194,7 @@ mod tests {
             enabled,
             pending: enabled,
             owner: None,
+            window_left_s: None,
             instances: profiles.iter().enumerate().map(instance).collect(),
             leases: 0,
         }

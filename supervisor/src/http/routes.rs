@@ -54,7 +54,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "mig"]) => value(mig::view(leases)?),
         ("POST", ["v1", "mig", "apply"]) => {
             peer.must_be_root("divide GPUs")?;
-            value(mig::apply(leases, &request.message::<MigApply>()?, peer.uid)?)
+            value(mig::apply(leases, &request.message::<MigApply>()?, mig::By::User(peer.uid))?)
         }
         ("GET", ["v1", "driver"]) => value(driver(leases)?),
         ("GET", ["v1", "configuration"]) => value(leases.settings.view()),

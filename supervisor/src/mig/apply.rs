@@ -15,6 +15,32 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// No change takes longer, and if it does, grants of that board fail later and with another error.
 const CHANGE: Duration = Duration::from_secs(600);
 
+/// Who has GPUs divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// A user, by uid.
+    User(u32),
+    /// The configuration, after a boot.
+    Boot,
+}
+
+impl By {
+    fn about(self) -> About {
+        let uid = match self {
+            By::User(uid) => Some(uid),
+            By::Boot => None,
+        };
+        About { uid, ..About::default() }
+    }
+
+    fn in_words(self) -> String {
+        match self {
+            By::User(uid) => format!("for user {uid}"),
+            By::Boot => "after the boot, as [mig] layout says".to_owned(),
+        }
+    }
+}
+
 /// A board that has to change.
 struct Change<'a> {
     gpu: Gpu,
@@ -40,12 +66,12 @@ fn fixed(message: String, remedy: impl Into<String>) -> ErrorBody {
     ErrorBody::new(ErrorCode::LayoutFixed, message, remedy)
 }
 
-/// Divides GPUs for the user `uid`; those that are as they should be already are left alone.
+/// Divides GPUs; those that are as they should be already are left alone.
 ///
 /// # Errors
 /// Somebody else divides the GPUs of this host, a layout that cannot be made, leases that are in the way, or NVML's own
 /// refusal, after which the GPU is as it was before if the driver lets it.
-pub fn apply(leases: &Leases, asked: &MigApply, uid: u32) -> Result<Vec<MigGpuView>, ErrorBody> {
+pub fn apply(leases: &Leases, asked: &MigApply, by: By) -> Result<Vec<MigGpuView>, ErrorBody> {
     let _turn = leases.dividing.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(owner) = owner() {
         return Err(fixed(
@@ -59,7 +85,7 @@ pub fn apply(leases: &Leases, asked: &MigApply, uid: u32) -> Result<Vec<MigGpuVi
         changes.extend(change(leases, goal)?);
     }
     close(leases, &changes, asked.drain)?;
-    let done = changes.iter().try_for_each(|change| make(leases, change, uid));
+    let done = changes.iter().try_for_each(|change| make(leases, change, by));
     // In any case, as far as it came.
     let seen = refresh(leases, &leases.inventory);
     let mut book = leases.book();
@@ -172,12 +198,12 @@ fn containers(book: &Book, gpus: &[Gpu], board: &GpuUuid) -> Vec<String> {
     in_the_way.map(|record| record.container_id.short().to_owned()).collect()
 }
 
-fn make(leases: &Leases, change: &Change<'_>, uid: u32) -> Result<(), ErrorBody> {
+fn make(leases: &Leases, change: &Change<'_>, by: By) -> Result<(), ErrorBody> {
     let uuid = &change.gpu.uuid;
     let outcome = divide(leases, change.board, change.layout.as_deref());
     let Err(cause) = outcome else {
-        let message = format!("{uuid} is divided into {} for user {uid}", in_words(change.layout.as_deref()));
-        leases.events.note(EventKind::MigApplied, About { uid: Some(uid), ..About::default() }, message);
+        let message = format!("{uuid} is divided into {} {}", in_words(change.layout.as_deref()), by.in_words());
+        leases.events.note(EventKind::MigApplied, by.about(), message);
         return Ok(());
     };
     let after = match divide(leases, change.board, change.before.as_deref()) {
@@ -185,7 +211,7 @@ fn make(leases: &Leases, change: &Change<'_>, uid: u32) -> Result<(), ErrorBody>
         Err(again) => format!("and it is not as it was before ({again})"),
     };
     let message = format!("{uuid} could not be divided: {cause}; {after}");
-    leases.events.note(EventKind::MigApplied, About { uid: Some(uid), ..About::default() }, message.clone());
+    leases.events.note(EventKind::MigApplied, by.about(), message.clone());
     let remedy = "end the processes that use it (nvidia-smi lists them), or reset it, and apply the layout again";
     Err(fixed(message, remedy))
 }

@@ -1,8 +1,10 @@
 //! GPUs that can be divided, as the socket shows them.
 
 use super::owner::owner;
+use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::lease::{Book, Leases};
+use gpool_configuration::open_for;
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, MigGpuView, MigInstanceView};
 
 /// Every GPU that can be divided, by index, with its instances.
@@ -11,6 +13,7 @@ use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, MigGpuView, MigInstanceView}
 /// NVML does not answer.
 pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
     let (gpus, owner) = (leases.gpus(), owner());
+    let window = open_for(&leases.configuration().mig.windows, clock::local_second_of_week());
     let unanswered = |cause: crate::device::InventoryError| {
         ErrorBody::new(ErrorCode::SupervisorFailed, cause.to_string(), "look at the driver with nvidia-smi")
     };
@@ -33,6 +36,7 @@ pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
             enabled: mode.is_on,
             pending: mode.is_pending,
             owner: owner.clone(),
+            window_left_s: window.map(|left| left.as_secs()),
             instances: instances(own, &gpus, &book),
             leases: (0..gpus.len())
                 .filter(|place| gpus[*place].board() == Some(&own.uuid))

@@ -76,6 +76,7 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
             None => json!({"type": "string"}),
         },
         (_, Some(toml::Value::Boolean(_))) => json!({"type": "boolean"}),
+        ("mig.layout" | "mig.config", _) => json!({"type": "string"}),
         (name, _) if name.contains("hang_seconds") => {
             json!({"type": "integer", "minimum": 1, "maximum": HANG_SECONDS_MAX})
         }

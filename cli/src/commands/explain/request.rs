@@ -376,6 +376,7 @@ rows that were not taken
             enabled: true,
             pending: true,
             owner: None,
+            window_left_s: None,
             instances: vec![MigInstanceView {
                 uuid: gpool_protocol::GpuUuid("MIG-1".into()),
                 profile: "3g.40gb".into(),

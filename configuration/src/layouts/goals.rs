@@ -1,14 +1,33 @@
 //! What each GPU of a host is to be divided into, by the entries of a layout.
 
-use super::layout_file::{Devices, Entry, Filter};
-use gpool_protocol::{MigGoal, MigGpuView};
+use super::file::{Devices, Entry, Filter};
+
+/// A GPU that can be divided, as far as layouts choose by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Divisible {
+    /// NVML's index.
+    pub index: u32,
+    /// NVML's PCI device and vendor id.
+    pub pci_device_id: u32,
+}
+
+/// What a GPU is to be divided into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Goal {
+    /// Its index.
+    pub index: u32,
+    /// Whether MIG is to be on.
+    pub enabled: bool,
+    /// A profile for each instance.
+    pub profiles: Vec<String>,
+}
 
 /// One goal for each GPU that the entries are about, by index.
 ///
 /// # Errors
 /// Two entries are about one GPU, a GPU that is to be divided is not there, or a filter is no PCI id.
-pub fn goals(entries: &[Entry], gpus: &[MigGpuView]) -> Result<Vec<MigGoal>, String> {
-    let mut goals: Vec<MigGoal> = Vec::new();
+pub fn goals(entries: &[Entry], gpus: &[Divisible]) -> Result<Vec<Goal>, String> {
+    let mut goals: Vec<Goal> = Vec::new();
     for entry in entries {
         if let (Devices::Some(indices), true) = (&entry.devices, entry.mig_enabled)
             && let Some(missing) = indices.iter().find(|index| gpus.iter().all(|gpu| gpu.index != **index))
@@ -19,17 +38,17 @@ pub fn goals(entries: &[Entry], gpus: &[MigGpuView]) -> Result<Vec<MigGoal>, Str
             if !is_meant(entry, gpu)? {
                 continue;
             }
-            if goals.iter().any(|goal| goal.uuid == gpu.uuid) {
+            if goals.iter().any(|goal| goal.index == gpu.index) {
                 return Err(format!("two entries are about GPU {}; leave one of them", gpu.index));
             }
             let (enabled, profiles) = (entry.mig_enabled, entry.profiles());
-            goals.push(MigGoal { uuid: gpu.uuid.clone(), enabled, profiles });
+            goals.push(Goal { index: gpu.index, enabled, profiles });
         }
     }
     Ok(goals)
 }
 
-fn is_meant(entry: &Entry, gpu: &MigGpuView) -> Result<bool, String> {
+fn is_meant(entry: &Entry, gpu: &Divisible) -> Result<bool, String> {
     let by_index = match &entry.devices {
         Devices::All(_) => true,
         Devices::Some(indices) => indices.contains(&gpu.index),
@@ -51,36 +70,9 @@ fn is_meant(entry: &Entry, gpu: &MigGpuView) -> Result<bool, String> {
     Ok(false)
 }
 
-/// A layout in words, alike for alike instances in any order.
-pub fn names(enabled: bool, profiles: &[String]) -> String {
-    let mut sorted: Vec<&str> = profiles.iter().map(String::as_str).collect();
-    sorted.sort_unstable();
-    match (enabled, sorted.as_slice()) {
-        (false, _) => "MIG off".to_owned(),
-        (true, []) => "MIG on, no instances".to_owned(),
-        (true, all) => all.join(" + "),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_protocol::GpuUuid;
-
-    fn gpu(index: u32, pci_device_id: u32) -> MigGpuView {
-        MigGpuView {
-            index,
-            uuid: GpuUuid(format!("GPU-{index}")),
-            name: "a GPU".into(),
-            pci_device_id,
-            enabled: false,
-            pending: false,
-            owner: None,
-            instances: Vec::new(),
-            leases: 0,
-        }
-    }
-
     fn entry(devices: Devices, filter: Option<&str>) -> Entry {
         Entry {
             devices,
@@ -92,14 +84,15 @@ mod tests {
 
     #[test]
     fn entries_choose_gpus_by_index_and_by_pci_id() {
-        let gpus = [gpu(0, 0x20b2_10de), gpu(1, 0x2330_10de)];
+        let gpus =
+            [(0, 0x20b2_10de), (1, 0x2330_10de)].map(|(index, pci_device_id)| Divisible { index, pci_device_id });
         let all = || Devices::All("all".into());
         let chosen = |entries: &[Entry]| {
-            goals(entries, &gpus).map(|goals| goals.iter().map(|goal| goal.uuid.0.clone()).collect::<Vec<_>>())
+            goals(entries, &gpus).map(|goals| goals.iter().map(|goal| goal.index).collect::<Vec<_>>())
         };
-        assert_eq!(chosen(&[entry(all(), None)]).unwrap(), ["GPU-0", "GPU-1"]);
-        assert_eq!(chosen(&[entry(all(), Some("0x233010DE"))]).unwrap(), ["GPU-1"]);
-        assert_eq!(chosen(&[entry(Devices::Some(vec![1]), Some("0x20B210DE"))]).unwrap(), [""; 0]);
+        assert_eq!(chosen(&[entry(all(), None)]).unwrap(), [0, 1]);
+        assert_eq!(chosen(&[entry(all(), Some("0x233010DE"))]).unwrap(), [1]);
+        assert_eq!(chosen(&[entry(Devices::Some(vec![1]), Some("0x20B210DE"))]).unwrap(), [0; 0]);
         assert_eq!(goals(&[entry(all(), None)], &gpus).unwrap()[0].profiles, ["1g.10gb", "1g.10gb"]);
         for (entries, part) in [
             (vec![entry(Devices::Some(vec![7]), None)], "GPU 7"),

@@ -1,4 +1,4 @@
-//! Layouts in the format of NVIDIA's mig-parted: named lists of which GPUs are divided into what.
+//! A file of layouts: named lists of which GPUs are divided into what.
 //!
 //! What is read: `version: v1`, `mig-configs`, and in each entry `devices`, `device-filter`, `mig-enabled` and
 //! `mig-devices`. Anything else is an error with its line, so that nothing is passed over in silence.
@@ -76,6 +76,26 @@ impl Entry {
     }
 }
 
+impl LayoutFile {
+    /// The layout of that name, or the only one, and its name.
+    ///
+    /// # Errors
+    /// The names that there are.
+    pub fn named<'a>(&'a self, name: Option<&'a str>) -> Result<(&'a str, &'a [Entry]), String> {
+        let names: Vec<&str> = self.configs.keys().map(String::as_str).collect();
+        let name = match (name, names.as_slice()) {
+            (Some(name), _) => name,
+            (None, [only]) => only,
+            (None, several) => {
+                let names = several.join(", ");
+                return Err(format!("name one of its layouts, with --config or [mig] config: {names}"));
+            }
+        };
+        let entries = self.configs.get(name).map(Vec::as_slice);
+        Ok((name, entries.ok_or_else(|| format!("there is no layout {name:?}, there are {}", names.join(", ")))?))
+    }
+}
+
 /// The most instances that a file may ask for of one profile: more than any GPU can have, and few enough to plan.
 const MOST_OF_ONE: usize = 64;
 
@@ -149,6 +169,9 @@ mig-configs:
         assert_eq!(mixed[0].which(), "GPU 0, 1 of PCI ids 0x20B210DE, 0x20B510DE");
         assert_eq!((mixed[1].which().as_str(), mixed[1].profiles().len()), ("all GPUs of PCI id 0x233010DE", 0));
         assert!(!file.configs["off"][0].mig_enabled);
+        assert_eq!(file.named(Some("mixed")).unwrap().1.len(), 2);
+        assert!(file.named(None).unwrap_err().contains("mixed, off"));
+        assert!(file.named(Some("half")).unwrap_err().contains("mixed, off"));
     }
 
     #[test]

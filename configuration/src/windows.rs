@@ -1,0 +1,167 @@
+//! Maintenance windows: spans of local time that come back each week.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+const DAY_SECONDS: u64 = 24 * 60 * 60;
+const WEEK_SECONDS: u64 = 7 * DAY_SECONDS;
+/// In the order of [`Window::days`].
+const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+const FORM: &str = "write days and local times, for example \"Sun 02:00-04:00\", \"Mon-Fri 22:30-01:00\" or \
+                    \"Sat,Sun 00:00-24:00\"";
+
+/// A span of local time on some days of the week. One that ends before it begins ends on the next day.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Window {
+    text: String,
+    /// The days on which it begins, from Monday.
+    days: [bool; 7],
+    /// When it begins, in seconds of the day.
+    start_seconds: u64,
+    /// How long it lasts.
+    length_seconds: u64,
+}
+
+impl TryFrom<String> for Window {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let wrong = |cause: &str| format!("{text:?} is no maintenance window ({cause}); {FORM}");
+        let (days, times) = text.trim().split_once(' ').ok_or_else(|| wrong("days or times are missing"))?;
+        let (start, end) = times.trim().split_once('-').ok_or_else(|| wrong("a time is missing"))?;
+        let (start, end) =
+            (seconds(start).map_err(|cause| wrong(&cause))?, seconds(end).map_err(|cause| wrong(&cause))?);
+        if start == end || start == DAY_SECONDS {
+            return Err(wrong("it never begins, or never ends"));
+        }
+        let length_seconds = if end > start { end - start } else { end + DAY_SECONDS - start };
+        let days = days_of(days).map_err(|cause| wrong(&cause))?;
+        Ok(Self { days, start_seconds: start, length_seconds, text })
+    }
+}
+
+impl From<Window> for String {
+    fn from(window: Window) -> Self {
+        window.text
+    }
+}
+
+impl Window {
+    /// How much of it is left, in seconds; none while it is closed.
+    fn left_seconds(&self, second_of_week: u64) -> Option<u64> {
+        let begins = self.days.iter().zip(0..).filter(|(is_one, _)| **is_one).map(|(_, day)| day);
+        let left = |day: u64| {
+            let begins = day * DAY_SECONDS + self.start_seconds;
+            let elapsed = (second_of_week + WEEK_SECONDS - begins) % WEEK_SECONDS;
+            self.length_seconds.checked_sub(elapsed).filter(|left| *left > 0)
+        };
+        begins.filter_map(left).max()
+    }
+}
+
+/// How long some of these windows will be open without a break, a week at most; none while all are closed.
+/// `second_of_week` counts local time since Monday, midnight.
+#[must_use]
+pub fn open_for(windows: &[Window], second_of_week: u64) -> Option<Duration> {
+    let mut open = 0;
+    let longest = |at: u64| windows.iter().filter_map(|window| window.left_seconds(at % WEEK_SECONDS)).max();
+    // One that begins where another ends goes on with it.
+    while open < WEEK_SECONDS
+        && let Some(more) = longest(second_of_week + open)
+    {
+        open += more;
+    }
+    (open > 0).then(|| Duration::from_secs(open.min(WEEK_SECONDS)))
+}
+
+/// `02:00`, at most `24:00`.
+fn seconds(text: &str) -> Result<u64, String> {
+    let number = |text: &str| {
+        let is_plain = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse::<u64>().ok().filter(|_| is_plain)
+    };
+    let read = text.trim().split_once(':').and_then(|(hour, minute)| Some((number(hour)?, number(minute)?)));
+    let seconds = read.filter(|(_, minute)| *minute < 60).map(|(hour, minute)| (hour * 60 + minute) * 60);
+    seconds.filter(|seconds| *seconds <= DAY_SECONDS).ok_or_else(|| format!("{text:?} is no time"))
+}
+
+/// `Sun`, `Mon-Fri`, `Sat,Sun`.
+fn days_of(text: &str) -> Result<[bool; 7], String> {
+    let day = |name: &str| {
+        let place = DAYS.iter().position(|known| known.eq_ignore_ascii_case(name.trim()));
+        place.ok_or_else(|| format!("{name:?} is none of {}", DAYS.join(", ")))
+    };
+    let mut days = [false; 7];
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (day(first)?, day(last)?);
+        // From Saturday to Monday there are three.
+        for place in 0..=(last + 7 - first) % 7 {
+            days[(first + place) % 7] = true;
+        }
+    }
+    Ok(days)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 60 * 60;
+
+    fn windows(texts: &[&str]) -> Vec<Window> {
+        texts.iter().map(|text| Window::try_from((*text).to_owned()).unwrap()).collect()
+    }
+
+    /// Minutes for which they are open at that day and hour.
+    fn left(texts: &[&str], day: u64, hour: u64) -> Option<u64> {
+        open_for(&windows(texts), day * DAY_SECONDS + hour * HOUR).map(|open| open.as_secs() / 60)
+    }
+
+    #[test]
+    fn a_window_is_open_from_its_first_second_to_its_last() {
+        let sunday = windows(&["Sun 02:00-04:00"]);
+        let at = |seconds: u64| open_for(&sunday, 6 * DAY_SECONDS + seconds).map(|open| open.as_secs());
+        assert_eq!(
+            [at(2 * HOUR - 1), at(2 * HOUR), at(4 * HOUR - 1), at(4 * HOUR)],
+            [None, Some(2 * HOUR), Some(1), None]
+        );
+        assert_eq!(left(&["Sun 02:00-04:00"], 5, 3), None, "on Saturday");
+    }
+
+    #[test]
+    fn one_that_ends_before_it_begins_ends_on_the_next_day_also_after_sunday() {
+        let night = ["Sun 22:00-01:00"];
+        assert_eq!([left(&night, 6, 23), left(&night, 0, 0), left(&night, 0, 1)], [Some(120), Some(60), None]);
+        assert_eq!(left(&["Sat-Mon 12:00-13:00"], 6, 12), Some(60), "days go round, too");
+        assert_eq!(left(&["Sat-Mon 12:00-13:00"], 1, 12), None);
+        assert_eq!(left(&["tue,thu 12:00-13:30"], 3, 13), Some(30));
+    }
+
+    #[test]
+    fn windows_that_meet_are_one_and_a_week_is_the_longest() {
+        assert_eq!(left(&["Sat 22:00-24:00", "Sun 00:00-02:00"], 5, 23), Some(180));
+        assert_eq!(left(&["Mon 01:00-05:00", "Mon 02:00-03:00"], 0, 2), Some(180));
+        assert_eq!(left(&["Mon-Sun 00:00-24:00"], 3, 7), Some(7 * 24 * 60));
+        assert_eq!(left(&[], 3, 7), None);
+    }
+
+    #[test]
+    fn what_is_no_window_is_told_with_the_part_that_is_wrong() {
+        for (text, part) in [
+            ("02:00-04:00", "missing"),
+            ("Sun 02:00", "a time is missing"),
+            ("So 02:00-04:00", "\"So\" is none of Mon"),
+            ("Sun 2:00-04:00", "\"2:00\" is no time"),
+            ("Sun 02:60-04:00", "\"02:60\""),
+            ("Sun 02:00-24:01", "\"24:01\""),
+            ("Sun 02:00-02:00", "never"),
+            ("Sun 24:00-02:00", "never"),
+            ("Sun +1:00-02:00", "\"+1:00\""),
+        ] {
+            let error = Window::try_from(text.to_owned()).unwrap_err();
+            assert!(error.contains(part) && error.contains("for example"), "{error} lacks {part}");
+        }
+    }
+}
