@@ -12,6 +12,7 @@ mod ask;
 mod choose;
 mod gates;
 mod host;
+mod inside;
 mod mps;
 mod serve;
 mod table;

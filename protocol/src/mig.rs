@@ -47,9 +47,21 @@ pub struct MigInstanceView {
     pub size: u8,
     /// All of its memory.
     pub memory_bytes: u64,
-    /// Who has it.
+    /// Who has all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_id: Option<LeaseId>,
+    /// Who has slices of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slices: Vec<LeaseId>,
+    /// Whose it is while it has leases or kept places of a team.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub team: Option<String>,
+    /// Share of it that is promised, in permille, kept places included.
+    #[serde(default)]
+    pub share_leased_permille: u16,
+    /// Memory of it that is promised, kept places included.
+    #[serde(default)]
+    pub memory_leased_bytes: u64,
 }
 
 /// What one GPU is to be divided into.

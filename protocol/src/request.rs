@@ -33,13 +33,14 @@ pub type RequestError = ErrorBody;
 /// What a container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Share of each of its GPUs' compute, in permille (10 to 1000); 1000 for whole GPUs, 0 for the driver's time slices and
-    /// for a MIG instance of which only the profile or the memory matters.
+    /// Share of each of its GPUs' compute, in permille (10 to 1000), or of the instance's that a profile names; 1000 for
+    /// whole GPUs, 0 for the driver's time slices and for a MIG instance of which only the profile or the memory matters.
     pub fraction_permille: u16,
     /// How it is to get that.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mode: Mode,
-    /// The profile of its MIG instance; absent: the smallest that has the share and the memory.
+    /// The profile of its MIG instance, of which it gets a share with mode=slice; absent: the smallest that has the share
+    /// and the memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_profile: Option<String>,
     /// What has to keep its neighbours apart; absent: anything will do.
@@ -203,11 +204,14 @@ impl Request {
             return wrong(format!("gpus={} cannot be", self.gpus), "ask for 1 to 16 GPUs");
         }
         if let Some(profile) = &self.mig_profile {
-            if self.mode != Mode::Mig {
+            if !matches!(self.mode, Mode::Mig | Mode::Slice) {
                 return wrong(
                     format!("mig-profile does not go with mode={}", self.mode.text()),
-                    "leave mode out, or ask for mode=mig",
+                    "leave mode out for a whole instance, or ask for mode=slice for a share of one",
                 );
+            }
+            if self.gpus != 1 {
+                return wrong("gpus does not go with mig-profile, which is one instance".into(), "leave gpus out");
             }
             if let Err(cause) = parse_profile(profile) {
                 return wrong("the MIG profile's name is not valid".into(), &cause);

@@ -36,6 +36,10 @@ fn render(explanation: &LeaseExplanation) -> String {
         for (name, value) in facts(explanation, gpu) {
             text += &format!("  {:14}{value}\n", format!("{name}:"));
         }
+        if gpu.gpu_uuid.0.starts_with("MIG-") {
+            text +=
+                "  reports:      not compared with the device, as NVML has no busy time of processes in an instance\n";
+        }
     }
     text
 }
@@ -206,6 +210,9 @@ GPU-5ca1ab1e-0000-4000-8000-000000000000
 (its turns take up to 13.0ms, anybody's up to 13.0ms)
 ";
         assert_eq!(render(&explanation()), want);
+        let mut inside = explanation();
+        inside.gpus[0].gpu_uuid = GpuUuid("MIG-1".into());
+        assert!(render(&inside).contains("reports:      not compared"));
     }
 
     #[test]

@@ -4,7 +4,9 @@ use crate::arguments::{Format, Wanted};
 use crate::exit::{ExitStatus, Failure};
 use crate::output::{self, Column, borderless, csv, figure, text};
 use crate::planning::wanted::{self, names};
-use gpool_protocol::{Client, ErrorBody, ErrorCode, MigApply, MigGoal, MigGpuView, format_bytes};
+use gpool_protocol::{
+    Client, ErrorBody, ErrorCode, MigApply, MigGoal, MigGpuView, MigInstanceView, format_bytes, format_permille,
+};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -20,7 +22,7 @@ pub fn show(client: &Client, format: Format) -> Result<(), Failure> {
         Format::Table | Format::Wide => output::print(&render(&gpus)),
         Format::Json => output::print_json("gpus", &gpus),
         Format::Csv => {
-            const HEADER: [&str; 9] = [
+            const HEADER: [&str; 13] = [
                 "index",
                 "gpu_uuid",
                 "enabled",
@@ -30,6 +32,10 @@ pub fn show(client: &Client, format: Format) -> Result<(), Failure> {
                 "start",
                 "memory_bytes",
                 "lease_id",
+                "team",
+                "slices",
+                "share_leased_permille",
+                "memory_leased_bytes",
             ];
             output::print(&csv(&HEADER, gpus.iter().flat_map(csv_rows)))
         }
@@ -38,7 +44,7 @@ pub fn show(client: &Client, format: Format) -> Result<(), Failure> {
 
 fn csv_rows(gpu: &MigGpuView) -> Vec<Vec<String>> {
     let own = [gpu.index.to_string(), gpu.uuid.to_string(), gpu.enabled.to_string()];
-    let row = |cells: [String; 6]| own.iter().cloned().chain(cells).collect::<Vec<String>>();
+    let row = |cells: [String; 10]| own.iter().cloned().chain(cells).collect::<Vec<String>>();
     if gpu.instances.is_empty() {
         return vec![row(Default::default())];
     }
@@ -50,6 +56,10 @@ fn csv_rows(gpu: &MigGpuView) -> Vec<Vec<String>> {
             instance.start.to_string(),
             instance.memory_bytes.to_string(),
             instance.lease_id.as_ref().map(ToString::to_string).unwrap_or_default(),
+            instance.team.clone().unwrap_or_default(),
+            instance.slices.len().to_string(),
+            instance.share_leased_permille.to_string(),
+            instance.memory_leased_bytes.to_string(),
         ])
     });
     cells.collect()
@@ -75,14 +85,12 @@ fn render(gpus: &[MigGpuView]) -> String {
         let head = [gpu.index.to_string(), mode(gpu).to_owned()];
         let row = |cells: [String; 5]| head.iter().cloned().chain(cells).collect::<Vec<String>>();
         let instances = gpu.instances.iter().map(|instance| {
-            let lease = instance.lease_id.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
-            let start = instance.start.to_string();
             row([
                 instance.profile.clone(),
-                start,
+                instance.start.to_string(),
                 format_bytes(instance.memory_bytes),
                 instance.uuid.to_string(),
-                lease,
+                users(instance),
             ])
         });
         let mut rows: Vec<Vec<String>> = instances.collect();
@@ -96,6 +104,20 @@ fn render(gpus: &[MigGpuView]) -> String {
         Some(owner) => format!("{table}{owner}, divides these GPUs: gpool only reads\n"),
         None if gpus.is_empty() => "no GPU of this host has MIG\n".to_owned(),
         None => table,
+    }
+}
+
+/// Who has an instance, or slices of it.
+fn users(instance: &MigInstanceView) -> String {
+    match (&instance.lease_id, instance.slices.len()) {
+        (Some(lease), _) => lease.to_string(),
+        (None, 0) => "-".to_owned(),
+        (None, count) => format!(
+            "{count} slice{}, {} of team {}",
+            if count == 1 { "" } else { "s" },
+            format_permille(instance.share_leased_permille.into()),
+            instance.team.as_deref().unwrap_or("?"),
+        ),
     }
 }
 
@@ -173,7 +195,7 @@ fn is_in_use(refusal: &ErrorBody) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_protocol::{GpuUuid, MigInstanceView};
+    use gpool_protocol::{GpuUuid, LeaseId};
 
     fn gpu(enabled: bool, profiles: &[&str]) -> MigGpuView {
         let instance = |(number, profile): (usize, &&str)| MigInstanceView {
@@ -185,6 +207,10 @@ mod tests {
             size: 1,
             memory_bytes: 10 << 30,
             lease_id: None,
+            slices: Vec::new(),
+            team: None,
+            share_leased_permille: 0,
+            memory_leased_bytes: 0,
         };
         MigGpuView {
             index: 0,
@@ -208,11 +234,16 @@ GPU  MIG  PROFILE  START  MEMORY  INSTANCE  LEASE
   0  off  -            -       -  -         -
 ";
         assert_eq!(render(&[gpu(true, &["1g.10gb"]), gpu(false, &[])]), want);
+        let mut shared = gpu(true, &["3g.40gb"]);
+        let own = &mut shared.instances[0];
+        (own.slices, own.team) = (["01", "02"].map(|id| LeaseId(id.into())).to_vec(), Some("vision".into()));
+        own.share_leased_permille = 700;
+        assert!(render(&[shared]).contains("2 slices, 70 % of team vision\n"));
         let mut owned = gpu(true, &[]);
         owned.owner = Some("somebody, by /etc/x".into());
         assert!(render(&[owned]).ends_with("somebody, by /etc/x, divides these GPUs: gpool only reads\n"));
         assert_eq!(csv_rows(&gpu(true, &["1g.10gb", "2g.20gb"])).len(), 2);
-        assert_eq!(csv_rows(&gpu(true, &[]))[0].len(), 9);
+        assert_eq!(csv_rows(&gpu(true, &[]))[0].len(), 13);
     }
 
     #[test]

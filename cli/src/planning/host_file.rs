@@ -61,6 +61,9 @@ struct InstanceFields {
     leases: u16,
     #[serde(default)]
     share_leased: f64,
+    memory_leased: Option<String>,
+    #[serde(default)]
+    whole: bool,
 }
 
 fn one() -> u16 {
@@ -179,11 +182,18 @@ fn mig(fields: &GpuFields, at: &str, model: Option<&'static Model>) -> Result<Mi
             }
         };
         layout = larger;
+        let free = MigInstance::free(Instance { placement, profile });
+        let leased = match &one.memory_leased {
+            Some(text) => parse_bytes(text).map_err(|cause| format!("{at}: memory_leased = {text:?}: {cause}"))?,
+            None => 0,
+        };
         instances.push(MigInstance {
-            instance: Instance { placement, profile },
             share_free_permille: 1000 - permille(&format!("{at}: share_leased"), one.share_leased)?,
+            memory_free_bytes: free.memory_bytes.saturating_sub(leased),
+            is_whole: one.whole,
             team: one.team.clone(),
-            leases: one.leases,
+            leases: one.leases.max(one.whole.into()),
+            ..free
         });
     }
     Ok(MigState { is_on: true, owner: fields.mig_owner.clone(), instances })
@@ -217,7 +227,7 @@ mod tests {
     fn gpus_alike_are_written_once_and_instances_lie_as_high_as_they_can() {
         let text = "phase = \"batch\"\n[[gpu]]\nmodel = \"A100-80GB\"\ncount = 2\nmig = true\n\
                     [[gpu.instance]]\nprofile = \"3g.40gb\"\nteam = \"vision\"\nshare_leased = 0.25\nleases = 1\n\
-                    [[gpu.instance]]\nprofile = \"1g.10gb\"\nstart = 0\n\
+                    [[gpu.instance]]\nprofile = \"1g.10gb\"\nstart = 0\nwhole = true\nmemory_leased = \"1GiB\"\n\
                     [[gpu]]\nmodel = \"Other\"\nmemory = \"24GiB\"\nmemory_leased = \"4GiB\"\nshare_leased = 0.3\n";
         let host = parse(text).unwrap();
         let keys: Vec<&str> = host.gpus.iter().map(|gpu| gpu.key.as_str()).collect();
@@ -225,6 +235,8 @@ mod tests {
         let [first, second] = &host.gpus[1].mig.instances[..] else { panic!("two instances") };
         assert_eq!((first.instance.placement.start, second.instance.placement.start), (4, 0));
         assert_eq!((first.share_free_permille, second.share_free_permille), (750, 1000));
+        assert_eq!((first.is_whole, second.is_whole, second.leases), (false, true, 1));
+        assert_eq!((second.memory_bytes - second.memory_free_bytes) >> 30, 1);
         assert_eq!((host.gpus[2].share_free_permille, host.gpus[2].memory_free_bytes >> 30), (700, 20));
     }
 

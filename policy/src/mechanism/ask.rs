@@ -1,6 +1,7 @@
 //! What a container wants, and what is known of it.
 
 use super::Mechanism;
+use crate::mig::{Model, Profile};
 use std::collections::BTreeSet;
 
 /// Declares an enumeration with the words that people write for it.
@@ -158,6 +159,10 @@ pub struct Ask {
     pub limit_permille: Option<u16>,
     /// Memory on each GPU, in bytes; absent: the fraction of the GPU's.
     pub memory_bytes: Option<u64>,
+    /// The same in thousandths of the GPU's.
+    pub memory_permille: Option<u16>,
+    /// Nothing of the share is promised: it is what those leave to whom something is.
+    pub is_best_effort: bool,
     /// How many GPUs.
     pub gpus: u16,
     /// Which mechanism.
@@ -202,6 +207,8 @@ impl Ask {
             fraction_permille,
             limit_permille: None,
             memory_bytes: None,
+            memory_permille: None,
+            is_best_effort: false,
             gpus: 1,
             mode: Mode::Auto,
             isolation: Isolation::Shared,
@@ -231,8 +238,20 @@ impl Ask {
     /// Memory that it needs of a GPU with so much, in bytes.
     #[must_use]
     pub fn memory_on(&self, memory_bytes: u64) -> u64 {
-        let part = u128::from(memory_bytes) * u128::from(self.fraction_permille) / 1000;
+        let part = u128::from(memory_bytes) * u128::from(self.memory_permille.unwrap_or(self.fraction_permille)) / 1000;
         self.memory_bytes.unwrap_or(u64::try_from(part).unwrap_or(u64::MAX))
+    }
+
+    /// What `permille` of its share or its ceiling are of an instance: the same of one that is asked for by its profile,
+    /// else as much of it as they are of the GPU, rounded up. Above 1000 where an instance has not so much.
+    #[must_use]
+    pub fn within(&self, permille: u16, model: &Model, profile: &Profile) -> u32 {
+        match self.profile {
+            Some(_) => permille.into(),
+            None => {
+                (u32::from(permille) * u32::from(model.compute_slices)).div_ceil(profile.compute_slices.max(1).into())
+            }
+        }
     }
 
     /// The weakest mechanism that keeps neighbours as far apart as is asked for.

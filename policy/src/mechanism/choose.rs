@@ -122,6 +122,7 @@ fn by_mode(mode: Mode, ask: &Ask, host: &Host) -> (Option<Choice>, Vec<RowOutcom
         Mode::Mig => Mechanism::Mig,
         Mode::Exclusive => Mechanism::Exclusive,
         Mode::TimeSlice => Mechanism::TimeSlice,
+        Mode::Slice if ask.profile.is_some() => Mechanism::SlicesInMig,
         Mode::Auto | Mode::Slice => Mechanism::Slices,
     };
     match served(RowId::Asked, mechanism, ask.floor(), ask, host) {

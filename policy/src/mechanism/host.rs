@@ -85,10 +85,33 @@ pub struct MigInstance {
     pub instance: Instance,
     /// Share of it that is not promised.
     pub share_free_permille: u16,
+    /// All of its memory.
+    pub memory_bytes: u64,
+    /// What of that is neither promised nor held.
+    pub memory_free_bytes: u64,
+    /// One lease has all of it.
+    pub is_whole: bool,
     /// Whose it is, if it is somebody's.
     pub team: Option<String>,
     /// Leases on it.
     pub leases: u16,
+}
+
+impl MigInstance {
+    /// One that nobody has.
+    #[must_use]
+    pub fn free(instance: Instance) -> Self {
+        let memory_bytes = u64::from(instance.profile.memory_mib) << 20;
+        Self {
+            instance,
+            share_free_permille: 1000,
+            memory_bytes,
+            memory_free_bytes: memory_bytes,
+            is_whole: false,
+            team: None,
+            leases: 0,
+        }
+    }
 }
 
 impl MigState {

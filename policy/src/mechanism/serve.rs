@@ -1,6 +1,7 @@
 //! Whether a host can serve a request by one mechanism, and where; if not, why not.
 
 use super::host::{Gpu, Host, MigInstance, Pool};
+use super::inside::inside_instance;
 use super::{Ask, Mechanism, Trust, Workload};
 use crate::mig::{Model, Placement, Profile, StartChoice};
 
@@ -68,7 +69,7 @@ pub(super) fn place(mechanism: Mechanism, ask: &Ask, host: &Host) -> Result<Plac
     }
 }
 
-fn unhealthy(gpu: &Gpu) -> Result<(), String> {
+pub(super) fn unhealthy(gpu: &Gpu) -> Result<(), String> {
     if gpu.is_healthy { Ok(()) } else { Err(format!("{} is not healthy", gpu.key)) }
 }
 
@@ -104,7 +105,8 @@ fn shared(
         if gpu.mig.is_on {
             return Err(format!("{} is divided with MIG", gpu.key));
         }
-        if mechanism != Mechanism::TimeSlice && gpu.share_free_permille < ask.fraction_permille {
+        let needs_share = mechanism != Mechanism::TimeSlice && !ask.is_best_effort;
+        if needs_share && gpu.share_free_permille < ask.fraction_permille {
             return Err(format!(
                 "{} has {} of the {} thousandths free",
                 gpu.key, gpu.share_free_permille, ask.fraction_permille
@@ -249,35 +251,4 @@ fn on_gpu(ask: &Ask, host: &Host, gpu: &Gpu) -> Result<Place, String> {
         Some(placement) => Ok(Place::NewInstance { gpu: gpu.key.clone(), profile: wanted, placement }),
         None => Err(format!("{missing}, and no room for one beside {layout}")),
     }
-}
-
-fn inside_instance(ask: &Ask, host: &Host) -> Result<Place, String> {
-    if ask.gpus > 1 {
-        return Err("slices inside a MIG instance: several GPUs are asked for".to_owned());
-    }
-    let healthy = host.gpus.iter().filter(|gpu| gpu.is_healthy);
-    let all = healthy.filter_map(|gpu| Some((gpu, gpu.model?)));
-    let all = all.flat_map(|(gpu, model)| gpu.mig.instances.iter().map(move |one| (gpu, model, one)));
-    let fits = |(_, model, one): &(&Gpu, &Model, &MigInstance)| {
-        let profile = one.instance.profile;
-        let is_theirs = match &one.team {
-            Some(team) => Some(team) == ask.team.as_ref(),
-            None => one.leases == 0 && ask.team.is_some(),
-        };
-        let free = u32::from(one.share_free_permille) * u32::from(profile.compute_slices);
-        let needed = u32::from(ask.fraction_permille) * u32::from(model.compute_slices);
-        let fits_memory = u64::from(profile.memory_mib) << 20 >= ask.memory_bytes.unwrap_or(0);
-        is_theirs && free >= needed && fits_memory
-    };
-    // The team's own before nobody's.
-    if let Some((gpu, _, one)) = all.filter(fits).min_by_key(|(_, _, one)| one.team.is_none()) {
-        let (gpu, profile, placement) = (gpu.key.clone(), one.instance.profile, one.instance.placement);
-        return Ok(Place::Instance { gpu, profile, placement });
-    }
-    Err(match &ask.team {
-        None => "slices inside a MIG instance: the request names no team that one could belong to".to_owned(),
-        Some(team) => {
-            format!("slices inside a MIG instance: no instance of the team {team} has the share and the memory free")
-        }
-    })
 }

@@ -1,6 +1,7 @@
 //! How a GPU is shared: each row, each gate, each trap, and that asking for more never gives less.
 
 mod gates;
+mod inside;
 mod monotone;
 mod rows;
 mod traps;
@@ -24,8 +25,7 @@ fn divided(model_name: &str, profiles: &[&str]) -> MigState {
     for profile in profiles {
         layout.add(model, model.profile(profile).unwrap(), StartChoice::Highest).unwrap();
     }
-    let instance =
-        |instance: &Instance| MigInstance { instance: *instance, share_free_permille: 1000, team: None, leases: 0 };
+    let instance = |instance: &Instance| MigInstance::free(*instance);
     MigState { is_on: true, owner: None, instances: layout.instances().iter().map(instance).collect() }
 }
 

@@ -211,6 +211,9 @@ fn a_part_of_an_mps_server_needs_a_team_and_a_fraction() {
 fn a_mig_instance_is_asked_for_by_its_profile_or_its_size() {
     let asked = |pairs: &[(&str, &str)]| read(pairs, &[], None).map(Option::unwrap);
     let named = asked(&[("gpool.io/mig-profile", "1g.10gb+me")]).unwrap();
+    let share = [("gpool.io/mig-profile", "3g.40gb"), ("gpool.io/mode", "slice"), ("gpool.io/fraction", "0.3")];
+    let inside = asked(&share).unwrap();
+    assert_eq!((inside.mode, inside.fraction_permille), (Mode::Slice, 300), "a share of an instance");
     assert_eq!((named.mode, named.fraction_permille), (Mode::Mig, 0));
     assert_eq!(named.mig_profile.as_deref(), Some("1g.10gb+me"));
     let sized = asked(&[("gpool.io/mode", "mig"), ("gpool.io/memory", "8GiB")]).unwrap();

@@ -17,26 +17,18 @@ pub fn capacities(
     container: Option<&ContainerId>,
 ) -> Vec<GpuCapacity> {
     let promised = |index: usize| {
-        let leases = book.leases.values().filter(|lease| lease.gpus().any(|gpu| gpu == index));
-        let kept = book.held.iter().filter(|held| held.gpus.contains(&index));
-        let kept = kept.filter(|held| Some(&held.record.container_id) != container);
-        let stranded = book.stranded.iter().filter(|record| record.gpus().contains(&gpus[index].uuid));
-        let records = leases.map(|lease| &lease.record).chain(kept.map(|held| &held.record)).chain(stranded);
         let nothing = (0u16, 0u64, Users::default());
-        records.filter(|record| !record.has_no_share()).fold(
-            nothing,
-            |(permille, bytes, mut users), record: &Record| {
-                let guaranteed = held_demand(record).guaranteed_permille();
-                match record.mechanism {
-                    Mechanism::Slice => users.sliced += 1,
-                    Mechanism::Exclusive | Mechanism::Mig => users.whole += 1,
-                    Mechanism::TimeSlice => users.time_sliced += 1,
-                    Mechanism::Mps => users.mps += 1,
-                }
-                let promised_bytes = record.promised_bytes();
-                (permille.saturating_add(guaranteed), bytes.saturating_add(promised_bytes), users)
-            },
-        )
+        records_on(gpus, book, index, container).fold(nothing, |(permille, bytes, mut users), record: &Record| {
+            let guaranteed = held_demand(record).guaranteed_permille();
+            match record.mechanism {
+                Mechanism::Slice => users.sliced += 1,
+                Mechanism::Exclusive | Mechanism::Mig => users.whole += 1,
+                Mechanism::TimeSlice => users.time_sliced += 1,
+                Mechanism::Mps => users.mps += 1,
+            }
+            let promised_bytes = record.promised_bytes();
+            (permille.saturating_add(guaranteed), bytes.saturating_add(promised_bytes), users)
+        })
     };
     let capacity = |(index, gpu): (usize, &Gpu)| {
         let (fraction_leased_permille, memory_leased_bytes, mut users) = promised(index);
@@ -65,6 +57,22 @@ pub fn note_other_domains(capacities: &mut [GpuCapacity], gpus: &[Gpu], book: &B
         };
         capacity.users.mps_of_others = records.iter().filter(is_others).count() as u32;
     }
+}
+
+/// What is promised of the GPU at `index`: leases, kept places but that of `container`, and leases that are not taken over
+/// yet.
+pub fn records_on<'a>(
+    gpus: &'a [Gpu],
+    book: &'a Book,
+    index: usize,
+    container: Option<&'a ContainerId>,
+) -> impl Iterator<Item = &'a Record> {
+    let leases = book.leases.values().filter(move |lease| lease.gpus().any(|gpu| gpu == index));
+    let kept = book.held.iter().filter(move |held| held.gpus.contains(&index));
+    let kept = kept.filter(move |held| Some(&held.record.container_id) != container);
+    let stranded = book.stranded.iter().filter(move |record| record.gpus().contains(&gpus[index].uuid));
+    let records = leases.map(|lease| &lease.record).chain(kept.map(|held| &held.record)).chain(stranded);
+    records.filter(|record| !record.has_no_share())
 }
 
 #[cfg(test)]

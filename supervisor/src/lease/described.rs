@@ -21,6 +21,9 @@ pub fn described(record: &Record) -> String {
             format!("{} of each of {}", format_permille(record.fraction_permille.into()), names.join(", "))
         }
     };
+    if let Some(profile) = &record.mig_profile {
+        text += &format!(" ({profile})");
+    }
     text += &format!(" and {}", format_bytes(record.memory_cap_bytes));
     if record.mechanism == Mechanism::Mps {
         text += " under an MPS server";

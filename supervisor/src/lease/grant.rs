@@ -168,7 +168,7 @@ impl Leases {
         let mut capacities = self.capacities(&gpus, &book, kept.map(|_| &asked.container_id));
         let served = self.mechanism_for(asked, &book, &gpus, &capacities)?;
         let mechanism = served.mechanism;
-        let demand = demand_of(&asked.request, mechanism);
+        let demand = demand_of(&served.request, mechanism);
         let domain = (mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
         if let Some(domain) = &domain {
             note_other_domains(&mut capacities, &gpus, &book, domain);
@@ -190,7 +190,7 @@ impl Leases {
             gpu_uuid: uuids[0].clone(),
             gpu_uuids: if uuids.len() > 1 { uuids } else { Vec::new() },
             fraction_permille: match mechanism {
-                Mechanism::Slice | Mechanism::Mps => asked.request.fraction_permille,
+                Mechanism::Slice | Mechanism::Mps => served.request.fraction_permille,
                 Mechanism::Exclusive | Mechanism::Mig => 1000,
                 Mechanism::TimeSlice => 0,
             },
@@ -199,7 +199,7 @@ impl Leases {
             mps_domain: domain,
             fault: None,
             mig_profile: instance.map(|instance| instance.profile.clone()),
-            limit_permille: asked.request.limit_permille.filter(|_| mechanism.has_shims()),
+            limit_permille: served.request.limit_permille.filter(|_| mechanism.has_shims()),
             class: asked.request.class,
             priority: asked.request.priority,
             team: asked.request.team.clone(),
@@ -447,7 +447,7 @@ impl Leases {
     }
 }
 
-/// The GPUs that a lease may be on: its instance, or all that are whole and not about to be divided.
+/// The GPUs that a lease may be on: an instance, or all that are whole and not about to be divided.
 fn open_for(served: &Served, gpus: &[Gpu], book: &Book) -> Result<Vec<usize>, ErrorBody> {
     if let Some(instance) = served.instance {
         return Ok(vec![instance]);
@@ -458,7 +458,8 @@ fn open_for(served: &Served, gpus: &[Gpu], book: &Book) -> Result<Vec<usize>, Er
         return Err(ErrorBody::new(
             ErrorCode::NoMechanism,
             "every GPU of this host is divided with MIG, or about to be",
-            "ask for mode=mig with mig-profile, one of those that gpool mig show has; or turn MIG off on a GPU",
+            "add mig-profile, alone for a whole instance, with mode=slice and a team for a share of one (gpool mig show \
+             lists them); or turn MIG off on a GPU",
         ));
     }
     Ok(open)

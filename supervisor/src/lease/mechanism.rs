@@ -1,6 +1,7 @@
 //! Which mechanism serves a request on this host.
 
 use super::book::Book;
+use super::capacity::records_on;
 use super::grant::Leases;
 use crate::device::{Gpu, Kind};
 use gpool_policy::admission::{GpuCapacity, Use};
@@ -9,7 +10,9 @@ use gpool_policy::mechanism::{
     Mode as AskedMode, Place, Workload, choose,
 };
 use gpool_policy::mig::{Instance, Model, Placement};
-use gpool_protocol::{Class, ErrorBody, ErrorCode, Isolation, LeaseRequest, Mechanism, MemoryCap, Mode};
+use gpool_protocol::{
+    Class, ErrorBody, ErrorCode, Isolation, LeaseRequest, Mechanism, MemoryCap, Mode, Priority, Request,
+};
 use std::collections::BTreeSet;
 
 impl Leases {
@@ -25,11 +28,14 @@ impl Leases {
         gpus: &[Gpu],
         capacities: &[GpuCapacity],
     ) -> Result<Served, ErrorBody> {
-        let request = &asked.request;
-        if !matches!(request.mode, Mode::Auto | Mode::Mig) {
-            return Ok(Served { mechanism: self.named_mechanism(asked)?, instance: None });
+        let request = asked.request.clone();
+        let is_of_instance = request.mode == Mode::Slice && request.mig_profile.is_some();
+        if !matches!(request.mode, Mode::Auto | Mode::Mig) && !is_of_instance {
+            return Ok(Served { mechanism: self.named_mechanism(asked)?, instance: None, request });
         }
-        let (mechanism, place) = by_table(&ask_of(asked), &self.described(book, gpus, capacities))?;
+        let (ask, host) = (ask_of(asked), self.described(asked, book, gpus, capacities));
+        let (mechanism, place) = by_table(&ask, &host)?;
+        let request = if mechanism == Mechanism::Slice { within(&ask, &host, &place, request) } else { request };
         let instance = match place {
             Place::Instance { gpu, profile, placement } => Some((gpu, profile, placement)),
             Place::Gpus(_) | Place::NewInstance { .. } => None,
@@ -39,7 +45,7 @@ impl Leases {
         };
         let instance =
             instance.and_then(|(key, _, placement)| gpus.iter().position(|gpu| is_it(gpu, &key, placement.start)));
-        Ok(Served { mechanism, instance })
+        Ok(Served { mechanism, instance, request })
     }
 
     /// The mechanism that a request names.
@@ -75,11 +81,15 @@ impl Leases {
     }
 
     /// This host as the table sees it.
-    fn described(&self, book: &Book, gpus: &[Gpu], capacities: &[GpuCapacity]) -> Host {
+    fn described(&self, asked: &LeaseRequest, book: &Book, gpus: &[Gpu], capacities: &[GpuCapacity]) -> Host {
         let teams = |index: usize| -> BTreeSet<String> {
             let leases = book.leases.values().filter(|lease| lease.gpus().any(|gpu| gpu == index));
             let leases = leases.filter(|lease| !lease.record.has_no_share());
             leases.filter_map(|lease| lease.record.team.clone()).collect()
+        };
+        // A place that is kept for the container itself binds nobody, as for its capacity.
+        let team_of = |index: usize| {
+            records_on(gpus, book, index, Some(&asked.container_id)).find_map(|record| record.team.clone())
         };
         // One that is about to be divided takes nobody in.
         let is_board = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided) && !book.is_closed(&gpu.uuid);
@@ -88,7 +98,7 @@ impl Leases {
             let of_driver = self.inventory.boards().get(&own.index).map(|board| board.model);
             let model = of_driver.or_else(|| Model::of_product(&own.name, own.memory_total_bytes));
             let mut planned = planned(own, capacity, teams(index));
-            planned.mig = model.map(|model| divided(own, model, gpus, capacities)).unwrap_or_default();
+            planned.mig = model.map(|model| divided(own, model, (gpus, capacities), team_of)).unwrap_or_default();
             planned.model = model;
             planned
         };
@@ -102,13 +112,33 @@ impl Leases {
 pub struct Served {
     /// How.
     pub mechanism: Mechanism,
-    /// The MIG instance, if it is one: its place among all GPUs.
+    /// The MIG instance, if it is one or a part of one: its place among all GPUs.
     pub instance: Option<usize>,
+    /// The request, its share and ceiling as parts of that instance if it is to be sliced.
+    pub request: Request,
+}
+
+/// A request for a share of the instance at `place`, if that is one.
+fn within(ask: &Ask, host: &Host, place: &Place, request: Request) -> Request {
+    let Place::Instance { gpu, profile, .. } = place else { return request };
+    let Some(model) = host.gpus.iter().find(|its| its.key == *gpu).and_then(|gpu| gpu.model) else { return request };
+    // A ceiling beyond the instance is all of it.
+    let part = |permille: u16| u16::try_from(ask.within(permille, model, profile)).unwrap_or(1000).min(1000);
+    Request {
+        fraction_permille: part(request.fraction_permille),
+        limit_permille: request.limit_permille.map(part),
+        ..request
+    }
 }
 
 /// What a board is divided into, as the table sees it. Instances of profiles that its driver does not name are left out.
-fn divided(own: &Gpu, model: &'static Model, gpus: &[Gpu], capacities: &[GpuCapacity]) -> MigState {
-    let instance = |(gpu, capacity): (&Gpu, &GpuCapacity)| {
+fn divided(
+    own: &Gpu,
+    model: &'static Model,
+    (gpus, capacities): (&[Gpu], &[GpuCapacity]),
+    team_of: impl Fn(usize) -> Option<String>,
+) -> MigState {
+    let instance = |(index, (gpu, capacity)): (usize, (&Gpu, &GpuCapacity))| {
         let its = gpu.instance().filter(|its| its.board == own.uuid)?;
         let placement = Placement { start: its.start, size: its.size };
         let users = capacity.users;
@@ -116,14 +146,17 @@ fn divided(own: &Gpu, model: &'static Model, gpus: &[Gpu], capacities: &[GpuCapa
         Some(MigInstance {
             instance: Instance { placement, profile: model.profile(&its.profile)? },
             share_free_permille: capacity.share_free_permille(),
-            team: None,
+            memory_bytes: capacity.memory_total_bytes,
+            memory_free_bytes: capacity.memory_free_bytes(),
+            is_whole: users.whole > 0,
+            team: team_of(index),
             leases: u16::try_from(leases).unwrap_or(u16::MAX),
         })
     };
     MigState {
         is_on: own.kind == Kind::Divided,
         owner: crate::mig::owner(),
-        instances: gpus.iter().zip(capacities).filter_map(instance).collect(),
+        instances: gpus.iter().zip(capacities).enumerate().filter_map(instance).collect(),
     }
 }
 
@@ -153,6 +186,7 @@ fn by_table(ask: &Ask, host: &Host) -> Result<(Mechanism, Place), ErrorBody> {
     let decision = choose(ask, host);
     match decision.choice.as_ref().map(|choice| (choice.mechanism, choice.place.clone())) {
         Some((Chosen::Slices, place)) => Ok((Mechanism::Slice, place)),
+        Some((Chosen::SlicesInMig, place @ Place::Instance { .. })) => Ok((Mechanism::Slice, place)),
         Some((Chosen::Exclusive, place)) => Ok((Mechanism::Exclusive, place)),
         Some((Chosen::Mps, place)) => Ok((Mechanism::Mps, place)),
         Some((Chosen::Mig, place @ Place::Instance { .. })) => Ok((Mechanism::Mig, place)),
@@ -172,14 +206,22 @@ fn by_table(ask: &Ask, host: &Host) -> Result<(Mechanism, Place), ErrorBody> {
 fn ask_of(asked: &LeaseRequest) -> Ask {
     let request = &asked.request;
     Ask {
-        mode: if request.mode == Mode::Mig { AskedMode::Mig } else { AskedMode::Auto },
+        mode: match request.mode {
+            Mode::Mig => AskedMode::Mig,
+            Mode::Slice => AskedMode::Slice,
+            Mode::Auto | Mode::Exclusive | Mode::TimeSlice => AskedMode::Auto,
+        },
         profile: request.mig_profile.clone(),
         limit_permille: request.limit_permille,
         memory_bytes: match request.memory {
             Some(MemoryCap::Bytes(bytes)) => Some(bytes),
-            // A part of the GPU, which is chosen later.
             Some(MemoryCap::Permille(_)) | None => None,
         },
+        memory_permille: match request.memory {
+            Some(MemoryCap::Permille(permille)) => Some(permille),
+            Some(MemoryCap::Bytes(_)) | None => None,
+        },
+        is_best_effort: request.priority != Priority::Guaranteed,
         gpus: request.gpus,
         isolation: match request.isolation {
             None | Some(Isolation::Shared) => AskedIsolation::Shared,
@@ -194,7 +236,11 @@ fn ask_of(asked: &LeaseRequest) -> Ask {
             Class::Notebook => Workload::Notebook,
             Class::Train => Workload::Train,
         },
-        facts: if asked.unenforced { [Fact::Privileged].into() } else { BTreeSet::new() },
+        // Who names slices has them where the host allows a share that cannot be enforced.
+        facts: match asked.unenforced && request.mode != Mode::Slice {
+            true => [Fact::Privileged].into(),
+            false => BTreeSet::new(),
+        },
         // Of an instance perhaps only the profile or the memory matters.
         ..Ask::of(request.fraction_permille.max(1))
     }
@@ -226,16 +272,7 @@ mod tests {
 
     #[test]
     fn a_gpu_is_planned_with_as_it_is_used() {
-        let own = Gpu {
-            index: 0,
-            uuid: gpool_protocol::GpuUuid("GPU-1".into()),
-            name: "NVIDIA A100-SXM4-80GB".into(),
-            minor: 0,
-            memory_total_bytes: 80 << 30,
-            driver_version: "1".into(),
-            is_virtual: false,
-            kind: Kind::Whole,
-        };
+        let own = board(Kind::Whole);
         let capacity = |users| GpuCapacity {
             key: "GPU-1".into(),
             memory_total_bytes: 80 << 30,
@@ -255,9 +292,8 @@ mod tests {
         assert_eq!(planned(&own, &capacity(nobody), BTreeSet::new()).model.map(|model| model.name), Some("A100-80GB"));
     }
 
-    #[test]
-    fn an_instance_is_found_by_its_profile_or_its_size_and_auto_takes_it_for_hardware() {
-        let board = |kind| Gpu {
+    fn board(kind: Kind) -> Gpu {
+        Gpu {
             index: 0,
             uuid: gpool_protocol::GpuUuid("GPU-1".into()),
             name: "NVIDIA A100-SXM4-80GB".into(),
@@ -266,46 +302,65 @@ mod tests {
             driver_version: "1".into(),
             is_virtual: false,
             kind,
+        }
+    }
+
+    fn instance(uuid: &str, profile: &str, start: u8, size: u8) -> Gpu {
+        let its = crate::device::MigInstance {
+            board: gpool_protocol::GpuUuid("GPU-1".into()),
+            profile: profile.into(),
+            gpu_instance: 0,
+            compute_instance: 0,
+            start,
+            size,
         };
-        let instance = |uuid: &str, profile: &str, start, size| Gpu {
-            uuid: gpool_protocol::GpuUuid(uuid.into()),
-            ..board(Kind::Instance(crate::device::MigInstance {
-                board: gpool_protocol::GpuUuid("GPU-1".into()),
-                profile: profile.into(),
-                gpu_instance: 0,
-                compute_instance: 0,
-                start,
-                size,
-            }))
-        };
-        let gpus = [board(Kind::Divided), instance("MIG-a", "3g.40gb", 4, 4), instance("MIG-b", "1g.10gb", 3, 1)];
-        let capacity = |gpu: &Gpu, whole| GpuCapacity {
+        Gpu { uuid: gpool_protocol::GpuUuid(uuid.into()), ..board(Kind::Instance(its)) }
+    }
+
+    fn capacity(gpu: &Gpu, users: Users, fraction_leased_permille: u16) -> GpuCapacity {
+        GpuCapacity {
             key: gpu.uuid.0.clone(),
-            memory_total_bytes: 80 << 30,
+            memory_total_bytes: gpu.memory_total_bytes,
             memory_foreign_bytes: 0,
-            fraction_leased_permille: 0,
+            fraction_leased_permille,
             memory_leased_bytes: 0,
-            users: Users { whole, ..Users::default() },
-        };
-        let of = |request: &str, taken: [u32; 2]| {
-            let capacities = [capacity(&gpus[0], 0), capacity(&gpus[1], taken[0]), capacity(&gpus[2], taken[1])];
-            let model = Model::named("A100-80GB").unwrap();
-            let mut planned = planned(&gpus[0], &capacities[0], BTreeSet::new());
-            planned.mig = divided(&gpus[0], model, &gpus, &capacities);
-            by_table(&ask_of(&asked(request)), &Host { has_mps: false, ..Host::with(vec![planned]) })
-        };
-        let start = |place: Place| match place {
+            users,
+        }
+    }
+
+    /// A board with two instances, whose users are these, and whose teams.
+    fn two_instances(users: [(Users, u16); 2], teams: [Option<&str>; 2]) -> Host {
+        let gpus = [board(Kind::Divided), instance("MIG-a", "3g.40gb", 4, 4), instance("MIG-b", "1g.10gb", 3, 1)];
+        let of = |place: usize| capacity(&gpus[place], users[place - 1].0, users[place - 1].1);
+        let capacities = [capacity(&gpus[0], Users::default(), 0), of(1), of(2)];
+        let mut planned = planned(&gpus[0], &capacities[0], BTreeSet::new());
+        let team_of = |place: usize| place.checked_sub(1).and_then(|place| teams[place]).map(str::to_owned);
+        let model = Model::named("A100-80GB").unwrap();
+        (planned.model, planned.mig) = (Some(model), divided(&gpus[0], model, (&gpus, &capacities), team_of));
+        Host { has_mps: false, ..Host::with(vec![planned]) }
+    }
+
+    fn start(place: &Place) -> u8 {
+        match place {
             Place::Instance { placement, .. } => placement.start,
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_instance_is_found_by_its_profile_or_its_size_and_auto_takes_it_for_hardware() {
+        let of = |request: &str, taken: [u32; 2]| {
+            let users = taken.map(|whole| (Users { whole, ..Users::default() }, 0));
+            by_table(&ask_of(&asked(request)), &two_instances(users, [None; 2]))
         };
         let named = r#"{"fraction_permille":0,"mode":"mig","mig_profile":"1g.10gb"}"#;
         let sized = r#"{"fraction_permille":0,"mode":"mig","memory":{"bytes":21474836480}}"#;
         let strict = r#"{"fraction_permille":100,"mode":"auto","isolation":"hardware"}"#;
         for (request, wanted) in [(named, 3), (sized, 4), (strict, 3)] {
             let (mechanism, place) = of(request, [0, 0]).unwrap();
-            assert_eq!((mechanism, start(place)), (Mechanism::Mig, wanted), "{request}");
+            assert_eq!((mechanism, start(&place)), (Mechanism::Mig, wanted), "{request}");
         }
-        assert_eq!(start(of(strict, [0, 1]).unwrap().1), 4, "a larger one where the small one is taken");
+        assert_eq!(start(&of(strict, [0, 1]).unwrap().1), 4, "a larger one where the small one is taken");
         let error = of(named, [0, 1]).unwrap_err();
         assert!(
             error.code == ErrorCode::NoMechanism && error.message.contains("no free instance of 1g.10gb"),
@@ -313,6 +368,42 @@ mod tests {
         );
         let slices = of(r#"{"fraction_permille":300,"mode":"auto"}"#, [0, 0]).unwrap_err();
         assert!(slices.message.contains("divided with MIG"), "{slices}");
+    }
+
+    #[test]
+    fn a_share_of_an_instance_is_its_teams_and_never_a_whole_ones() {
+        let sliced = |permille| (Users { sliced: 1, ..Users::default() }, permille);
+        let (nobody, whole) = ((Users::default(), 0), (Users { whole: 1, ..Users::default() }, 0));
+        let shared = two_instances([sliced(600), whole], [Some("vision"), None]);
+        let of = |request: &str, host: &Host| by_table(&ask_of(&asked(request)), host);
+        let named = |team: &str, permille: u16| {
+            format!(
+                r#"{{"fraction_permille":{permille},"mode":"slice","mig_profile":"3g.40gb","team":"{team}",
+                    "memory":{{"bytes":1073741824}}}}"#
+            )
+        };
+        let (mechanism, place) = of(&named("vision", 400), &shared).unwrap();
+        assert_eq!((mechanism, start(&place)), (Mechanism::Slice, 4));
+        for (request, part) in [
+            (named("vision", 401), "400 of the 401 thousandths"),
+            (named("speech", 100), "belongs to the team vision"),
+            (named("speech", 100).replace("3g.40gb", "1g.10gb"), "one container's as a whole"),
+            (r#"{"fraction_permille":0,"mode":"mig","mig_profile":"3g.40gb"}"#.to_owned(), "no free instance"),
+        ] {
+            let error = of(&request, &shared).unwrap_err();
+            assert!(error.code == ErrorCode::NoMechanism && error.message.contains(part), "{error} lacks {part}");
+        }
+        // By the table a fraction is of the GPU, and is converted; by its profile it is of the instance.
+        let free = two_instances([nobody, nobody], [None; 2]);
+        let parts = |text: &str| {
+            let (asked, ask) = (asked(text), ask_of(&asked(text)));
+            let (_, place) = by_table(&ask, &free).unwrap();
+            let inside = within(&ask, &free, &place, asked.request);
+            (start(&place), inside.fraction_permille, inside.limit_permille)
+        };
+        assert_eq!(parts(&named("vision", 300)), (4, 300, None));
+        let auto = r#"{"fraction_permille":200,"limit_permille":900,"mode":"auto","team":"vision"}"#;
+        assert_eq!(parts(auto), (4, 467, Some(1000)), "a ceiling beyond the instance is all of it");
     }
 
     #[test]

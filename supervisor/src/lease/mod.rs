@@ -19,6 +19,7 @@ mod takeover;
 mod view;
 
 pub use book::{Book, Dead, Figures, Holding, Lease, Process};
+pub use capacity::{capacities, records_on};
 pub use entitlement::{class_policy, share_of};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about, failed};
 pub use members::{Members, members};

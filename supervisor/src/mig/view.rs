@@ -3,9 +3,9 @@
 use super::owner::owner;
 use crate::clock;
 use crate::device::{Gpu, Kind};
-use crate::lease::{Book, Leases};
+use crate::lease::{Book, Lease, Leases, capacities, records_on};
 use gpool_configuration::open_for;
-use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, MigGpuView, MigInstanceView};
+use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, MigGpuView, MigInstanceView};
 
 /// Every GPU that can be divided, by index, with its instances.
 ///
@@ -47,14 +47,16 @@ pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
     Ok(views)
 }
 
-fn on(book: &Book, place: usize) -> impl Iterator<Item = &LeaseId> {
-    let its = move |lease: &&crate::lease::Lease| lease.gpus().any(|gpu| gpu == place) && !lease.record.has_no_share();
-    book.leases.values().filter(its).map(|lease| &lease.record.lease_id)
+fn on(book: &Book, place: usize) -> impl Iterator<Item = &Lease> {
+    book.leases.values().filter(move |lease| lease.gpus().any(|gpu| gpu == place) && !lease.record.has_no_share())
 }
 
 fn instances(own: &Gpu, gpus: &[Gpu], book: &Book) -> Vec<MigInstanceView> {
+    let promised = capacities(gpus, &[], &[], book, None);
     let view = |(place, gpu): (usize, &Gpu)| {
         let its = gpu.instance().filter(|its| its.board == own.uuid)?;
+        let (sliced, whole): (Vec<&Lease>, Vec<&Lease>) =
+            on(book, place).partition(|lease| lease.record.mechanism == Mechanism::Slice);
         Some(MigInstanceView {
             uuid: gpu.uuid.clone(),
             profile: its.profile.clone(),
@@ -63,7 +65,11 @@ fn instances(own: &Gpu, gpus: &[Gpu], book: &Book) -> Vec<MigInstanceView> {
             start: its.start,
             size: its.size,
             memory_bytes: gpu.memory_total_bytes,
-            lease_id: on(book, place).next().cloned(),
+            lease_id: whole.first().map(|lease| lease.record.lease_id.clone()),
+            slices: sliced.iter().map(|lease| lease.record.lease_id.clone()).collect(),
+            team: records_on(gpus, book, place, None).find_map(|record| record.team.clone()),
+            share_leased_permille: promised[place].fraction_leased_permille,
+            memory_leased_bytes: promised[place].memory_leased_bytes,
         })
     };
     let mut found: Vec<MigInstanceView> = gpus.iter().enumerate().filter_map(view).collect();

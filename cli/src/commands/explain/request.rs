@@ -95,12 +95,16 @@ fn mig_of(view: &GpuView, divided: &[MigGpuView]) -> MigState {
     let model = Model::of_product(&view.name, view.memory_total_bytes);
     let instance = |own: &MigInstanceView| {
         let placement = Placement { start: own.start, size: own.size };
-        let leases = u16::from(own.lease_id.is_some());
+        let is_whole = own.lease_id.is_some();
+        let leases = usize::from(is_whole) + own.slices.len();
         Some(MigInstance {
-            instance: Instance { placement, profile: model?.profile(&own.profile)? },
-            share_free_permille: 1000 - 1000 * leases,
-            team: None,
-            leases,
+            share_free_permille: 1000_u16.saturating_sub(own.share_leased_permille),
+            memory_bytes: own.memory_bytes,
+            memory_free_bytes: own.memory_bytes.saturating_sub(own.memory_leased_bytes),
+            is_whole,
+            team: own.team.clone(),
+            leases: u16::try_from(leases).unwrap_or(u16::MAX),
+            ..MigInstance::free(Instance { placement, profile: model?.profile(&own.profile)? })
         })
     };
     let board = divided.iter().find(|board| board.uuid == view.uuid);
@@ -142,9 +146,12 @@ fn facts_of(gpu: &Gpu) -> String {
 
 fn instance_facts(one: &MigInstance) -> String {
     let whose = one.team.as_ref().map_or_else(String::new, |team| format!(" of {team}"));
-    let state = match (one.leases, one.share_free_permille) {
-        (0, 1000) => "free".to_owned(),
-        (_, share) => format!("{} free", format_permille(share.into())),
+    let state = match (one.is_whole, one.leases, one.share_free_permille) {
+        (true, ..) => "one container's".to_owned(),
+        (false, 0, 1000) => "free".to_owned(),
+        (false, _, share) => {
+            format!("{} and {} free", format_permille(share.into()), format_bytes(one.memory_free_bytes))
+        }
     };
     format!("{} at {}{whose} ({state})", one.instance.profile, one.instance.placement.start)
 }
@@ -386,12 +393,17 @@ rows that were not taken
                 size: 4,
                 memory_bytes: 40 << 30,
                 lease_id: None,
+                slices: vec![gpool_protocol::LeaseId("01".into())],
+                team: Some("vision".into()),
+                share_leased_permille: 300,
+                memory_leased_bytes: 10 << 30,
             }],
             leases: 0,
         };
         let instance = GpuView { uuid: gpool_protocol::GpuUuid("MIG-1".into()), ..view.clone() };
         let parted = of_views(&[GpuView { divided: true, ..view.clone() }, instance], &[board]);
         assert_eq!((parted.gpus.len(), parted.gpus[0].mig.is_on, parted.gpus[0].mig.instances.len()), (1, true, 1));
+        assert!(facts_of(&parted.gpus[0]).contains("3g.40gb at 4 of vision (70 % and 30GiB free)"));
         let host = of_views(&[view], &[]);
         let gpu = &host.gpus[0];
         assert_eq!((gpu.share_free_permille, gpu.memory_free_bytes >> 30, gpu.leases), (600, 50, 2));
