@@ -76,9 +76,9 @@ impl Host {
         Ok(host)
     }
 
-    /// The same with one GPU of a model that has MIG.
-    pub fn start_with_model(inside: &Inside, model: &str, configuration: &str) -> Result<Self> {
-        let mut host = Self::start_parts(inside, (1, Some(model)), configuration, &serde_json::json!({}))?;
+    /// The same with so many GPUs of a model that has MIG.
+    pub fn start_with_model(inside: &Inside, (gpus, model): (u32, &str), configuration: &str) -> Result<Self> {
+        let mut host = Self::start_parts(inside, (gpus, Some(model)), configuration, &serde_json::json!({}))?;
         host.start_supervisor()?;
         Ok(host)
     }

@@ -317,6 +317,12 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(mig_instances::run),
     },
     Scenario {
+        name: "mig-slices",
+        what: "slices inside a MIG instance of a team, apart from everybody outside it; layouts after a boot and in windows",
+        limit_s: 180,
+        run: Place::Inside(mig_slices::run),
+    },
+    Scenario {
         name: "several-gpus",
         what: "sixteen GPUs: a container with two of them beside containers with one each",
         limit_s: 120,

@@ -33,6 +33,7 @@ mod main_job;
 mod memory_beside;
 mod memory_cap;
 mod mig_instances;
+mod mig_slices;
 mod monitoring_programs;
 mod mps_groups;
 mod nvidia_smi;
@@ -68,4 +69,5 @@ pub use scenario::{Place, Scenario};
 pub use together::TOGETHER;
 
 pub use steps::wait_until_running;
+use steps::{finish, finish_found, is_refused, said, start_tenants, wait_for, wait_until_account_agrees};
 use steps::{finish, finish_found, other_daemons_are_masked, start_tenants, wait_until_account_agrees};

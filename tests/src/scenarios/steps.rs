@@ -4,6 +4,7 @@ use crate::failure::{Failure, Result, ensure};
 use crate::host::{Container, Host, text};
 use crate::meter::usage_of;
 use crate::tenant::Tenant;
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 /// Ends a scenario in which everybody came through the shims: the guard must have found nothing. See [`finish_found`].
@@ -76,4 +77,34 @@ pub fn wait_until_running(host: &Host, containers: &[Container]) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Fails unless a command ended with this status and said all of that.
+pub(super) fn said(output: &Output, status: i32, parts: &[&str]) -> Result<()> {
+    let all = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
+    let missing = parts.iter().find(|part| !all.contains(**part));
+    ensure(output.status.code() == Some(status) && missing.is_none(), || {
+        format!("status {:?} and not {status}, or without {missing:?}: {all}", output.status.code())
+    })
+}
+
+/// Fails unless a container with this environment is refused with all of that.
+pub(super) fn is_refused(host: &Host, env: &[(&str, &str)], parts: &[&str]) -> Result<()> {
+    let output = host.try_run_container("refused", env, &[], &["true"])?;
+    let said = text(&output.stderr);
+    ensure(!output.status.success(), || format!("{env:?} was granted"))?;
+    host.engine.docker_text(&["rm", "-f", "refused"])?;
+    let missing = parts.iter().find(|part| !said.contains(**part));
+    ensure(missing.is_none(), || format!("{env:?}: {said:?} lacks {missing:?}"))
+}
+
+/// Looks until something is there.
+pub(super) fn wait_for(what: &str, mut look: impl FnMut() -> Result<bool>) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
+    while !look()? {
+        ensure(Instant::now() < deadline, || format!("waited in vain for {what}"))?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
 }

@@ -38,6 +38,19 @@ impl Nvml {
         nvml
     }
 
+    /// The GPU instance and the compute instance that NVML says this process is in; none if it does not list it.
+    fn own_instance(&self) -> Option<[c_uint; 2]> {
+        let (mut count, mut processes) = (32, [Process::default(); 32]);
+        // SAFETY: NVML's function of this name has this type, and the array is as long as its count says.
+        let result = unsafe {
+            let list: unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut Process) -> c_int =
+                transmute_copy(&self.find("nvmlDeviceGetComputeRunningProcesses_v3"));
+            list(self.device, &mut count, processes.as_mut_ptr())
+        };
+        let listed = processes.iter().take(count as usize).filter(|_| result == 0);
+        listed.into_iter().find(|process| process.pid == std::process::id()).map(|process| process.instances)
+    }
+
     fn find(&self, name: &str) -> *mut c_void {
         let text = CString::new(name).unwrap_or_default();
         // SAFETY: the name ends with a zero.
@@ -60,7 +73,7 @@ pub(super) fn report() {
         check("nvmlDeviceGetMemoryInfo", information(nvml.device, memory.as_mut_ptr()));
     }
     let [total, _, used] = memory;
-    say(&json!({"event": "nvml", "total": total, "used": used}));
+    say(&json!({"event": "nvml", "total": total, "used": used, "instance": nvml.own_instance()}));
 }
 
 /// As nvmlProcessInfo_v2_t: pid, bytes, GPU instance, compute instance.

@@ -3,21 +3,18 @@
 mod dividing;
 mod instances;
 
-use super::finish;
-use crate::failure::{Failure, Result, ensure};
-use crate::host::{Host, text};
+use super::{finish, is_refused, said, wait_for};
+use crate::failure::{Failure, Result};
+use crate::host::Host;
 use crate::namespaces::Inside;
 use gpool_protocol::{MigGpuView, MigInstanceView};
 use std::process::Output;
-use std::time::{Duration, Instant};
 
 /// The environment may ask for an instance here: Debian's docker has no annotations.
 const CONFIGURATION: &str =
     "[policy.env]\nallow = [\"fraction\", \"memory\", \"mode\", \"mig-profile\", \"isolation\"]\n";
 /// The board that is divided.
 const MODEL: &str = "A100-80GB";
-/// How long anything may take to be seen.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Layouts, in mig-parted's format.
 const LAYOUTS: &str = "\
 version: v1
@@ -50,7 +47,7 @@ const FILE: &str = "/run/gpool-mig.yaml";
 /// Divides, uses and undivides a GPU.
 pub fn run(inside: &Inside) -> Result<()> {
     std::fs::write(FILE, LAYOUTS).map_err(|cause| Failure::new(format!("{FILE}: {cause}")))?;
-    let mut host = Host::start_with_model(inside, MODEL, CONFIGURATION)?;
+    let mut host = Host::start_with_model(inside, (1, MODEL), CONFIGURATION)?;
     let outcome = dividing::before_anybody_is_there(&host)
         .and_then(|()| instances::two_containers(&mut host))
         .and_then(|()| dividing::under_leases(&host))
@@ -78,32 +75,4 @@ fn profiles(host: &Host) -> Result<Vec<String>> {
 
 fn mig(host: &Host, verb: &str, layout: &str, more: &[&str]) -> Result<Output> {
     host.gpool(&[&["mig", verb, "--file", FILE, "--config", layout], more].concat())
-}
-
-/// Fails unless a command ended with this status and said all of that.
-fn said(output: &Output, status: i32, parts: &[&str]) -> Result<()> {
-    let all = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
-    let missing = parts.iter().find(|part| !all.contains(**part));
-    ensure(output.status.code() == Some(status) && missing.is_none(), || {
-        format!("status {:?} and not {status}, or without {missing:?}: {all}", output.status.code())
-    })
-}
-
-fn is_refused(host: &Host, env: &[(&str, &str)], parts: &[&str]) -> Result<()> {
-    let output = host.try_run_container("refused", env, &[], &["true"])?;
-    let said = text(&output.stderr);
-    ensure(!output.status.success(), || format!("{env:?} was granted"))?;
-    host.engine.docker_text(&["rm", "-f", "refused"])?;
-    let missing = parts.iter().find(|part| !said.contains(**part));
-    ensure(missing.is_none(), || format!("{env:?}: {said:?} lacks {missing:?}"))
-}
-
-/// Looks until something is there.
-fn wait_for(what: &str, mut look: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !look()? {
-        ensure(Instant::now() < deadline, || format!("waited in vain for {what}"))?;
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    Ok(())
 }
