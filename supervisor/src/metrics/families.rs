@@ -110,7 +110,7 @@ pub fn reference() -> String {
          collector of the node exporter, for example, with `gpool metrics` in a timer, its output renamed into place; or any\n\
          proxy from TCP to the socket, whose mode lets everybody read. [The administrator's guide](../administration.md#metrics)\n\
          has both.\n\n\
-         Shares are parts of one GPU, 0.3 for 30 %. `container_id` is the whole id, `gpu_uuid` that of DCGM's exporter, to join by. There are as many\n\
+         Shares are parts of one GPU, or of the MIG instance that `gpu_uuid` names, 0.3 for 30 %. `container_id` is the whole id, `gpu_uuid` that of DCGM's exporter, to join by. There are as many\n\
          figures as leases and kept places on this host times their GPUs; no label comes from what a container does, and\n\
          `team` alone from what a person asks for. Counters of a lease end with it, those of the supervisor with the process.\n\n\
          | name | kind | labels | |\n|---|---|---|---|\n",
