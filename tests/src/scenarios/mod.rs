@@ -69,5 +69,6 @@ pub use scenario::{Place, Scenario};
 pub use together::TOGETHER;
 
 pub use steps::wait_until_running;
-use steps::{finish, finish_found, is_refused, said, start_tenants, wait_for, wait_until_account_agrees};
-use steps::{finish, finish_found, other_daemons_are_masked, start_tenants, wait_until_account_agrees};
+use steps::{
+    finish, finish_found, is_refused, other_daemons_are_masked, said, start_tenants, wait_for, wait_until_account_agrees,
+};
