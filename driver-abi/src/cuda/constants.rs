@@ -54,6 +54,11 @@ constants! {
         CU_MEM_ATTACH_HOST = 2;
         CU_MEM_ATTACH_SINGLE = 4;
     }
+    "answer of cuModuleGetLoadingMode."
+    c_int {
+        CU_MODULE_EAGER_LOADING = 1;
+        CU_MODULE_LAZY_LOADING = 2;
+    }
     "answer of cuStreamIsCapturing."
     CUstreamCaptureStatus {
         CU_STREAM_CAPTURE_STATUS_NONE = 0;

@@ -17,9 +17,6 @@ use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::{self, Charge};
 use gpool_interposer_logic::process::{Change, Place};
 
-/// CU_MODULE_LAZY_LOADING of cuda.h: what cuModuleGetLoadingMode says where functions are loaded when they are used.
-const LAZY: c_int = 2;
-
 /// What the libraries that there are take in each context.
 pub static LIBRARIES: Mutex<u64> = Mutex::new(0);
 
@@ -30,7 +27,7 @@ fn charged(need: &Need) -> u64 {
     let mut mode = 0;
     // SAFETY: the entry point's type; there is a place for the answer.
     unsafe { real::<unsafe extern "C" fn(*mut c_int) -> CUresult>(index::cuModuleGetLoadingMode)(&mut mode) };
-    let code = if need.is_choice && mode == LAZY { 0 } else { need.code };
+    let code = if need.is_choice && mode == CU_MODULE_LAZY_LOADING { 0 } else { need.code };
     need.data.saturating_add(code)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::capture;
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
+use crate::library;
 use crate::memory::unmap;
 use crate::objects::{Context, Objects, Place};
 use crate::sharing;
@@ -63,6 +64,10 @@ fn create(driver: &Driver, objects: &mut Objects, handle: usize, device: CUdevic
         ClientRefusal::TooMany => CUDA_ERROR_MPS_MAX_CLIENTS_REACHED,
     })?;
     objects.contexts.insert(handle, Context { place: Place { device, id }, last: Ticket(0) });
+    if let Err(refused) = library::load_all_into(driver, objects, handle) {
+        destroy(driver, objects, handle)?;
+        return Err(refused);
+    }
     Ok(())
 }
 

@@ -4,9 +4,9 @@ use crate::capture;
 use crate::context::why_gone;
 use crate::device::{MULTIPROCESSORS, THREADS_PER_BLOCK, THREADS_PER_MULTIPROCESSOR};
 use crate::driver::{Driver, Outcome, code, driver, lost};
-use crate::function;
 use crate::objects::{Node, Objects, Record, Target};
 use crate::wait::wait;
+use crate::{function, library};
 use gpool_device_model::{QUEUE_LIMIT, Ticket};
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_uint, c_void};
@@ -151,10 +151,14 @@ impl Launch {
         let driver = driver()?;
         let mut duration_ns = self.formula_ns()?;
         let spins = {
-            let objects = driver.objects();
+            let mut objects = driver.objects();
             let target = objects.target(stream)?;
             match objects.libraries.kernels.get(&(function as usize)) {
-                Some(kernel) => function::spins(kernel.name.to_str().unwrap_or_default()),
+                Some(kernel) => {
+                    let (library, spins) = (kernel.library, function::spins(kernel.name.to_str().unwrap_or_default()));
+                    library::load_into(driver, &mut objects, library, target.context)?;
+                    spins
+                }
                 None => {
                     let found = objects.functions.get(&(function as usize)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
                     let module = objects.modules.get(&found.module).ok_or(CUDA_ERROR_INVALID_HANDLE)?;

@@ -4,7 +4,7 @@ use crate::driver::{Outcome, code, put};
 use crate::program_entries;
 use crate::{
     array::*, block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*,
-    memory::*, module::*, per_thread::*, pool::*, pool_sharing::*, sharing::*, stream::*, virtual_memory::*,
+    memory::*, per_thread::*, pool::*, pool_sharing::*, sharing::*, stream::*, virtual_memory::*,
 };
 use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
@@ -29,7 +29,7 @@ pub(crate) use table;
 
 /// Every function of this library but those in `program_entries`. The versions are those of NVIDIA's cudaTypedefs.h; where
 /// only one variant is here, its version decides nothing.
-fn entries() -> [Entry; 155] {
+fn entries() -> [Entry; 151] {
     table! {
         "cuInit" 2000 cuInit;
         "cuDriverGetVersion" 2020 cuDriverGetVersion;
@@ -166,10 +166,6 @@ fn entries() -> [Entry; 155] {
         "cuEventSynchronize" 2000 cuEventSynchronize;
         "cuEventElapsedTime" 2000 cuEventElapsedTime;
         "cuEventDestroy" 4000 cuEventDestroy_v2;
-        "cuModuleLoadData" 2000 cuModuleLoadData;
-        "cuModuleLoadDataEx" 2010 cuModuleLoadDataEx;
-        "cuModuleUnload" 2000 cuModuleUnload;
-        "cuModuleGetFunction" 2000 cuModuleGetFunction;
         "cuLaunchKernel" 4000 cuLaunchKernel;
         "cuLaunchKernel" 7000 cuLaunchKernel_ptsz;
         "cuLaunchKernelEx" 11060 cuLaunchKernelEx;

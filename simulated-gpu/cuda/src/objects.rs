@@ -7,6 +7,7 @@ use crate::function::Settings;
 use crate::host_memory::HostMemory;
 use crate::library::Libraries;
 use crate::linker::Links;
+use crate::static_data::{Placed, Static};
 use crate::transfer::Transfer;
 use gpool_device_model::{ContextId, ShareId, Ticket};
 use gpool_driver_abi::cuda::*;
@@ -66,8 +67,8 @@ pub(crate) struct Function {
 pub(crate) struct Module {
     pub(crate) context: usize,
     pub(crate) kernels: Vec<String>,
-    /// What its static data take of the device.
-    pub(crate) static_bytes: u64,
+    /// Its variables.
+    pub(crate) data: Placed,
 }
 
 pub(crate) struct Allocation {
@@ -171,6 +172,8 @@ pub(crate) struct Objects {
     pub(crate) executables: HashMap<usize, Nodes>,
     /// By address.
     pub(crate) allocations: BTreeMap<u64, Allocation>,
+    /// Variables of modules and libraries, by address.
+    pub(crate) statics: BTreeMap<u64, Static>,
     pub(crate) physical: HashMap<usize, Physical>,
     /// Ranges of addresses without memory, by address.
     pub(crate) reservations: BTreeMap<u64, usize>,
@@ -223,12 +226,13 @@ impl Objects {
         }
     }
 
-    /// The allocation or mapping that holds an address: where it starts and how long it is.
+    /// The allocation, mapping or variable that holds an address: where it starts and how long it is.
     pub(crate) fn holding(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
         let allocation = self.allocations.range(..=address).next_back().map(|(base, found)| (*base, found.bytes));
         let mapping = self.mappings.range(..=address).next_back().map(|(base, found)| (*base, found.bytes));
+        let variable = self.statics.range(..=address).next_back().map(|(base, found)| (*base, found.bytes));
         let holds = |(base, bytes): &(CUdeviceptr, usize)| address - base < *bytes as u64;
-        allocation.filter(holds).or_else(|| mapping.filter(holds))
+        allocation.filter(holds).or_else(|| mapping.filter(holds)).or_else(|| variable.filter(holds))
     }
 
     /// Notes the newest ticket of a stream and its context.
@@ -258,10 +262,16 @@ impl Objects {
         }
         self.streams.retain(|_, stream| stream.context != handle);
         self.events.retain(|_, event| event.context != handle);
-        self.modules.retain(|_, module| module.context != handle);
+        let modules = self.modules.extract_if(|_, module| module.context == handle);
+        let mut data: Vec<Placed> = modules.map(|(_, module)| module.data).collect();
+        data.extend(self.libraries.forget_context(handle));
         self.functions.retain(|_, function| self.modules.contains_key(&function.module));
         self.arrays.retain(|_, array| array.context != handle);
         let mut unmapped = Vec::new();
+        for (address, bytes) in data.iter().flat_map(Placed::ranges) {
+            self.statics.remove(&address);
+            unmapped.push((address, bytes, None));
+        }
         self.allocations.retain(|address, allocation| {
             let goes = allocation.context == handle && allocation.pool.is_none();
             if goes {

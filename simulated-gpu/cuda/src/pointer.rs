@@ -19,7 +19,8 @@ fn attribute(objects: &Objects, attribute: c_int, address: CUdeviceptr) -> Outco
     let range = device.or(host.map(|(first, range)| (*first as CUdeviceptr, range.bytes)));
     let allocation = device.and_then(|(base, _)| objects.allocations.get(&base));
     let pool = allocation.and_then(|found| objects.pools.get(&found.pool?));
-    let context = allocation.map(|found| found.context);
+    let variable = device.and_then(|(base, _)| objects.statics.get(&base));
+    let context = allocation.map(|found| found.context).or(variable.map(|found| found.context));
     let memory_type = if device.is_some() { CU_MEMORYTYPE_DEVICE } else { CU_MEMORYTYPE_HOST };
     let ordinal = || {
         let of_context = || objects.contexts.get(&context?).map(|context| context.place.device);

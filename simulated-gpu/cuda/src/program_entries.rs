@@ -3,11 +3,11 @@
 
 use crate::lookup::{Entry, table};
 use crate::{
-    device::cuDeviceGetPCIBusId, function::*, host_memory::*, library::*, linker::*, occupancy::*, pointer::*,
-    stream::*,
+    device::cuDeviceGetPCIBusId, function::*, host_memory::*, kernel::*, library::*, linker::*, module::*,
+    occupancy::*, pointer::*, stream::*,
 };
 
-pub(crate) fn entries() -> [Entry; 36] {
+pub(crate) fn entries() -> [Entry; 46] {
     table! {
         "cuDeviceGetPCIBusId" 4010 cuDeviceGetPCIBusId;
         "cuStreamWaitEvent" 3020 cuStreamWaitEvent;
@@ -29,8 +29,18 @@ pub(crate) fn entries() -> [Entry; 36] {
         "cuKernelGetFunction" 12000 cuKernelGetFunction;
         "cuKernelGetLibrary" 12050 cuKernelGetLibrary;
         "cuKernelGetName" 12030 cuKernelGetName;
+        "cuModuleLoad" 2000 cuModuleLoad;
+        "cuModuleLoadData" 2000 cuModuleLoadData;
+        "cuModuleLoadDataEx" 2010 cuModuleLoadDataEx;
+        "cuModuleUnload" 2000 cuModuleUnload;
+        "cuModuleGetFunction" 2000 cuModuleGetFunction;
+        "cuModuleGetGlobal" 3020 cuModuleGetGlobal_v2;
+        "cuModuleGetLoadingMode" 11070 cuModuleGetLoadingMode;
         "cuLibraryLoadData" 12000 cuLibraryLoadData;
+        "cuLibraryLoadFromFile" 12000 cuLibraryLoadFromFile;
         "cuLibraryUnload" 12000 cuLibraryUnload;
+        "cuLibraryGetGlobal" 12000 cuLibraryGetGlobal;
+        "cuLibraryGetManaged" 12000 cuLibraryGetManaged;
         "cuLibraryGetKernel" 12000 cuLibraryGetKernel;
         "cuLibraryGetKernelCount" 12040 cuLibraryGetKernelCount;
         "cuLibraryEnumerateKernels" 12040 cuLibraryEnumerateKernels;

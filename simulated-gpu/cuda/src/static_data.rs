@@ -1,11 +1,95 @@
-//! What the static data of a module take of the device: the sizes that its image declares.
+//! Variables of modules and libraries: they take memory of a context from load to unload, and all begin as zeros. Values
+//! that an image gives them are not read.
 
-use crate::driver::{Driver, Outcome, lost};
-use crate::objects::Place;
-use gpool_driver_abi::cuda::CUDA_ERROR_OUT_OF_MEMORY;
+use crate::driver::{Driver, Outcome, lost, put};
+use crate::memory::{map, unmap};
+use crate::objects::{Objects, Place};
+use gpool_driver_abi::cuda::*;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char};
+
+/// A variable that a program declares.
+#[derive(Clone)]
+pub(crate) struct Variable {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    /// Of a library there is one for all contexts.
+    pub(crate) is_managed: bool,
+}
+
+/// Where one is.
+pub(crate) struct Static {
+    pub(crate) bytes: usize,
+    /// The handle of the context that pays for it.
+    pub(crate) context: usize,
+}
+
+/// Variables that are in place.
+pub(crate) struct Placed {
+    /// The handle of the context that pays for them.
+    context: usize,
+    /// What they take of it.
+    bytes: u64,
+    addresses: HashMap<String, (CUdeviceptr, usize)>,
+}
+
+impl Placed {
+    /// Places `variables` and takes `bytes` for them in a context, by its handle.
+    pub(crate) fn new<'a>(
+        driver: &Driver,
+        objects: &mut Objects,
+        context: usize,
+        variables: impl Iterator<Item = &'a Variable>,
+        bytes: u64,
+    ) -> Outcome<Self> {
+        let place = objects.contexts.get(&context).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.place;
+        take(driver, place, bytes)?;
+        let mut placed = Self { context, bytes, addresses: HashMap::new() };
+        for Variable { name, bytes, .. } in variables {
+            let bytes = *bytes as usize;
+            let Some(address) = map(bytes) else {
+                placed.remove(driver, objects)?;
+                return Err(CUDA_ERROR_OUT_OF_MEMORY);
+            };
+            objects.statics.insert(address, Static { bytes, context });
+            placed.addresses.insert(name.clone(), (address, bytes));
+        }
+        Ok(placed)
+    }
+
+    /// Takes them away, and gives back what they took if their context is still there.
+    pub(crate) fn remove(self, driver: &Driver, objects: &mut Objects) -> Outcome {
+        for (address, bytes) in self.addresses.into_values() {
+            if objects.statics.remove(&address).is_some() {
+                unmap(address, bytes);
+            }
+        }
+        match objects.contexts.get(&self.context) {
+            Some(context) => give_back(driver, context.place, self.bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// Address and size of each.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (CUdeviceptr, usize)> {
+        self.addresses.values().copied()
+    }
+
+    /// The context with this handle is gone, and with it what they took. The variables stay, in the host's memory.
+    pub(crate) fn leave(&mut self, context: usize) {
+        if self.context == context {
+            self.bytes = 0;
+        }
+    }
+
+    /// Address and size of the variable of this name.
+    pub(crate) fn find(&self, name: &str) -> Outcome<(CUdeviceptr, usize)> {
+        self.addresses.get(name).copied().ok_or(CUDA_ERROR_NOT_FOUND)
+    }
+}
 
 /// Takes `bytes` in a context's name.
-pub(crate) fn take(driver: &Driver, place: Place, bytes: u64) -> Outcome {
+fn take(driver: &Driver, place: Place, bytes: u64) -> Outcome {
     if bytes == 0 {
         return Ok(());
     }
@@ -14,52 +98,44 @@ pub(crate) fn take(driver: &Driver, place: Place, bytes: u64) -> Outcome {
 }
 
 /// Gives back what [`take`] took.
-pub(crate) fn give_back(driver: &Driver, place: Place, bytes: u64) -> Outcome {
+fn give_back(driver: &Driver, place: Place, bytes: u64) -> Outcome {
     if bytes == 0 {
         return Ok(());
     }
     driver.store(place)?.update(|device, now_ns| device.free(now_ns, place.id, bytes)).map_err(lost)
 }
 
-/// Bytes of the variables in global and constant memory that a PTX text declares outside its functions.
-pub(crate) fn text_bytes(text: &str) -> u64 {
-    let plain: String =
-        text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join(" ");
-    let (mut bytes, mut depth, mut statement) = (0_u64, 0_u32, String::new());
-    let mut is_value = false;
-    for letter in plain.chars() {
-        match letter {
-            '{' => depth += 1,
-            // Behind a function's body a new statement begins; behind a value's list the declaration goes on.
-            '}' => {
-                depth = depth.saturating_sub(1);
-                if depth == 0 && !is_value {
-                    statement.clear();
-                }
-            }
-            ';' if depth == 0 => {
-                bytes = bytes.saturating_add(variable_bytes(&statement));
-                statement.clear();
-                is_value = false;
-            }
-            '=' if depth == 0 => is_value = true,
-            _ if depth == 0 && !is_value => statement.push(letter),
-            _ => {}
-        }
+/// The name of a variable that a caller asks for.
+///
+/// # Safety
+///
+/// `name` is NULL or a text that ends with a zero.
+pub(crate) unsafe fn asked<'a>(name: *const c_char) -> Outcome<&'a str> {
+    if name.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    bytes
+    // SAFETY: not NULL, so as this function's caller promises.
+    unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| CUDA_ERROR_NOT_FOUND)
 }
 
-/// Of `.visible .global .align 8 .b8 name[2][4]` eight; nothing of what is no variable of these spaces.
-fn variable_bytes(statement: &str) -> u64 {
-    let (head, sides) = statement.split_once('[').unwrap_or((statement, ""));
-    let words: Vec<&str> = head.split_whitespace().collect();
-    if !words.iter().any(|word| matches!(*word, ".global" | ".const")) || words.contains(&".extern") {
-        return 0;
+/// Answers with a variable's address and size, one of which the caller may not want to know.
+///
+/// # Safety
+///
+/// Both places are NULL or valid for a write.
+pub(crate) unsafe fn answer(
+    (address, bytes): (CUdeviceptr, usize),
+    address_place: *mut CUdeviceptr,
+    bytes_place: *mut usize,
+) -> Outcome {
+    if address_place.is_null() && bytes_place.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let bits = |word: &&str| word.strip_prefix(['.'])?.trim_start_matches(['b', 'u', 's', 'f']).parse::<u64>().ok();
-    let element = words.iter().rev().find_map(bits).unwrap_or(0) / 8;
-    let vector = if words.contains(&".v4") { 4 } else { 1 + u64::from(words.contains(&".v2")) };
-    let count = |side: &str| side.trim().trim_end_matches(']').trim().parse::<u64>().unwrap_or(1);
-    sides.split('[').fold(element * vector, |bytes, side| bytes.saturating_mul(count(side)))
+    // SAFETY: as this function's caller promises.
+    unsafe {
+        if !address_place.is_null() {
+            put(address_place, address)?;
+        }
+        if bytes_place.is_null() { Ok(()) } else { put(bytes_place, bytes) }
+    }
 }

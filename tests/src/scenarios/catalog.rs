@@ -227,6 +227,12 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(display_contexts::run),
     },
     Scenario {
+        name: "static-data",
+        what: "variables of modules and libraries are there, held and below the cap, until unload or SIGKILL",
+        limit_s: 180,
+        run: Place::Inside(static_data::run),
+    },
+    Scenario {
         name: "memory-beside",
         what: "memory taken past the shim counts against the cap of a program that uses it",
         limit_s: 90,

@@ -9,7 +9,7 @@ use crate::namespaces::Inside;
 use crate::tenant::{Tenant, report};
 use std::time::{Duration, Instant};
 
-const ALLOCATORS: [&str; 8] = ["alloc", "create", "async", "pool", "array", "module", "mix", "refill"];
+const ALLOCATORS: [&str; 9] = ["alloc", "create", "async", "pool", "array", "module", "library", "mix", "refill"];
 const GIB: u64 = 1 << 30;
 const CAP_BYTES: u64 = 8 * GIB;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -85,6 +85,7 @@ fn refusal_is_told(host: &Host, container: &Container, allocator: &str) -> Resul
         "pool" => "cuMemAllocFromPoolAsync",
         "array" => "cuArrayCreate",
         "module" => "cuModuleLoad",
+        "library" => "cuLibraryLoad",
         "mix" => "",
         _ => "cuMemAlloc",
     };

@@ -55,6 +55,7 @@ mod silent_tenant;
 mod simulated_gpu;
 mod simulated_gpus;
 mod steps;
+mod static_data;
 mod supervisor_hung;
 mod supervisor_restart;
 mod together;

@@ -1,7 +1,7 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 36] = [
+pub const TOGETHER: [&str; 37] = [
     "booted-systemd",
     "whole-images",
     "real-driver",
@@ -16,6 +16,7 @@ pub const TOGETHER: [&str; 36] = [
     "memory-cap",
     "shared-memory",
     "kill-matrix",
+    "static-data",
     "docker",
     "nvidia-smi",
     "containerd",

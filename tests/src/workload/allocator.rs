@@ -2,6 +2,7 @@
 
 use super::check;
 use super::driver::Driver;
+use super::programs::{Library, text};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -34,6 +35,8 @@ pub(super) enum Allocator {
     Array,
     /// cuModuleLoadData, of a module with a variable as large.
     Module,
+    /// cuLibraryLoadData, of a library with a variable as large that the context then asks for.
+    Library,
     /// All of them in turn.
     Mix,
     /// Each of them until it is refused, all of which is given back, and then cuMemAlloc.
@@ -47,6 +50,7 @@ enum Granted {
     Pooled(u64),
     Array(usize),
     Module(usize),
+    Library(Library),
 }
 
 /// What is allocated on one GPU, and kept.
@@ -59,8 +63,15 @@ pub(super) struct Allocations<'a> {
     pool: Option<usize>,
 }
 
-const IN_TURN: [Allocator; 6] =
-    [Allocator::Alloc, Allocator::Create, Allocator::Async, Allocator::Pool, Allocator::Array, Allocator::Module];
+const IN_TURN: [Allocator; 7] = [
+    Allocator::Alloc,
+    Allocator::Create,
+    Allocator::Async,
+    Allocator::Pool,
+    Allocator::Array,
+    Allocator::Module,
+    Allocator::Library,
+];
 
 impl<'a> Allocations<'a> {
     pub(super) fn new(driver: &'a Driver, allocator: Allocator, gpu: c_int) -> Self {
@@ -99,6 +110,14 @@ impl<'a> Allocations<'a> {
                 let mut module = 0;
                 ("cuModuleLoadData", self.module(&mut module, bytes), Granted::Module(module))
             }
+            Allocator::Library => {
+                let mut library = Library::new();
+                let code = library.load(&text(&format!(".visible .global .align 8 .b8 hog[{bytes}];")));
+                if code == 0 {
+                    library.global(c"hog");
+                }
+                ("cuLibraryLoadData", code, Granted::Library(library))
+            }
             Allocator::Async => {
                 // SAFETY: the result goes to a live local; the default stream is meant.
                 let code = unsafe { (self.driver.allocate_async)(&mut address, bytes, null_mut()) };
@@ -125,6 +144,7 @@ impl<'a> Allocations<'a> {
                 Granted::Mapping(address, bytes) => ("cuMemUnmap", (self.driver.memory_unmap)(address, bytes)),
                 Granted::Pooled(address) => ("cuMemFreeAsync", (self.driver.free_async)(address, null_mut())),
                 Granted::Module(module) => ("cuModuleUnload", (self.driver.module_unload)(module as *mut c_void)),
+                Granted::Library(library) => ("cuLibraryUnload", library.unload()),
                 Granted::Array(array) => ("cuArrayDestroy", (self.driver.array_destroy)(array as *mut c_void)),
             }
         };
@@ -169,8 +189,7 @@ impl<'a> Allocations<'a> {
     }
 
     fn module(&self, module: &mut usize, bytes: usize) -> c_int {
-        let text =
-            format!(".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 8 .b8 hog[{bytes}];\n\0");
+        let text = text(&format!(".visible .global .align 8 .b8 hog[{bytes}];"));
         let module: *mut usize = module;
         // SAFETY: a handle fits the live place; the text ends with a zero.
         unsafe { (self.driver.module_load)(module.cast(), text.as_ptr().cast()) }

@@ -6,15 +6,15 @@ use std::mem::transmute_copy;
 use std::ptr::null_mut;
 
 macro_rules! functions {
-    ($($field:ident $name:literal ($($argument:ty),*);)*) => {
-        /// The driver's functions, found through its own look-up.
-        pub(super) struct Driver { $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> c_int),* }
+    ($what:ident of $version:literal: $($field:ident $name:literal ($($argument:ty),*);)*) => {
+        /// Functions of the driver, found through its own look-up.
+        pub(super) struct $what { $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> c_int),* }
 
-        impl Driver {
+        impl $what {
             pub(super) fn load() -> Self {
                 let find = Lookup::open();
                 Self { $($field: {
-                    let address = find.function($name);
+                    let address = find.function($name, $version);
                     // SAFETY: the driver's function of this name has this type.
                     unsafe { transmute_copy(&address) }
                 }),* }
@@ -23,7 +23,10 @@ macro_rules! functions {
     };
 }
 
+// The version of the API that is asked for: cuCtxCreate with three arguments is the variant before 11.4,
+// cuGraphInstantiate with five the one before 12.0.
 functions! {
+    Driver of 11030:
     init c"cuInit" (c_uint);
     device_count c"cuDeviceGetCount" (*mut c_int);
     device_get c"cuDeviceGet" (*mut c_int, c_int);
@@ -56,12 +59,16 @@ functions! {
     external_buffer c"cuExternalMemoryGetMappedBuffer" (*mut u64, *mut c_void, *const c_void);
     array_create c"cuArrayCreate" (*mut *mut c_void, *const c_void);
     array_destroy c"cuArrayDestroy" (*mut c_void);
+    to_device c"cuMemcpyHtoD" (u64, *const c_void, usize);
+    to_host c"cuMemcpyDtoH" (*mut c_void, u64, usize);
     copy_async c"cuMemcpyDtoDAsync" (u64, u64, usize, *mut c_void);
     rows_async c"cuMemcpy2DAsync" (*const Rows, *mut c_void);
     peer_async c"cuMemcpyPeerAsync" (u64, *mut c_void, u64, *mut c_void, usize, *mut c_void);
     set_async c"cuMemsetD8Async" (u64, c_uchar, usize, *mut c_void);
     module_load c"cuModuleLoadData" (*mut *mut c_void, *const c_void);
     module_unload c"cuModuleUnload" (*mut c_void);
+    module_load_file c"cuModuleLoad" (*mut *mut c_void, *const c_char);
+    module_global c"cuModuleGetGlobal" (*mut u64, *mut usize, *mut c_void, *const c_char);
     module_function c"cuModuleGetFunction" (*mut *mut c_void, *mut c_void, *const c_char);
     launch c"cuLaunchKernel" (
         *mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void, *mut *mut c_void,
@@ -72,6 +79,19 @@ functions! {
     capture_end c"cuStreamEndCapture" (*mut c_void, *mut *mut c_void);
     graph_instantiate c"cuGraphInstantiate" (*mut *mut c_void, *mut c_void, *mut *mut c_void, *mut c_char, usize);
     graph_launch c"cuGraphLaunch" (*mut c_void, *mut c_void);
+}
+
+functions! {
+    Libraries of 12000:
+    load c"cuLibraryLoadData" (
+        *mut *mut c_void, *const c_void, *mut c_int, *mut *mut c_void, c_uint, *mut c_int, *mut *mut c_void, c_uint
+    );
+    load_file c"cuLibraryLoadFromFile" (
+        *mut *mut c_void, *const c_char, *mut c_int, *mut *mut c_void, c_uint, *mut c_int, *mut *mut c_void, c_uint
+    );
+    unload c"cuLibraryUnload" (*mut c_void);
+    global c"cuLibraryGetGlobal" (*mut u64, *mut usize, *mut c_void, *const c_char);
+    managed c"cuLibraryGetManaged" (*mut u64, *mut usize, *mut c_void, *const c_char);
 }
 
 /// CUipcMemHandle, and CUmemPoolPtrExportData.
@@ -124,10 +144,6 @@ pub(super) struct Rows {
 /// CU_MEMORYTYPE_DEVICE.
 pub(super) const DEVICE_MEMORY: c_uint = 2;
 
-/// The API version that is asked for: cuCtxCreate with three arguments is the variant before 11.4, cuGraphInstantiate
-/// with five the one before 12.0.
-const VERSION: c_int = 11030;
-
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> c_int;
 type GetProcAddressV2 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
@@ -153,13 +169,13 @@ impl Lookup {
         }
     }
 
-    fn function(&self, name: &CStr) -> *mut c_void {
+    fn function(&self, name: &CStr, version: c_int) -> *mut c_void {
         let mut address = null_mut();
         // SAFETY: the name ends with a zero, and the address is written to a live local.
         let code = unsafe {
             match self {
-                Self::First(find) => find(name.as_ptr(), &mut address, VERSION, 0),
-                Self::Second(find) => find(name.as_ptr(), &mut address, VERSION, 0, null_mut()),
+                Self::First(find) => find(name.as_ptr(), &mut address, version, 0),
+                Self::Second(find) => find(name.as_ptr(), &mut address, version, 0, null_mut()),
             }
         };
         check(&name.to_string_lossy(), code);

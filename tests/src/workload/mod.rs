@@ -3,7 +3,7 @@
 //! the same on a real and on a simulated GPU.
 //!
 //! Its events: `memory` (cuMemGetInfo, a line for each GPU), with `--beside` `beside`, `nvml`, `monitor`, `allocated`, `progress` each second, with `--share` and
-//! `--open` `shared`, `opened` and `refused`, with `--storm` `storm`, with
+//! `--open` `shared`, `opened` and `refused`, with `--program` `loaded` and `unloaded`, with `--storm` `storm`, with
 //! `--request-rate` a `request` for each and `requests` at the end, and `error`.
 
 mod allocator;
@@ -17,6 +17,7 @@ mod nvml;
 mod nvml_wrapped;
 mod options;
 mod program;
+mod programs;
 mod sharing;
 mod starts;
 mod storm;

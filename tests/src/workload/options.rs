@@ -1,6 +1,7 @@
 //! The command line.
 
 use super::allocator::Allocator;
+use super::programs::Kind;
 use super::sharing::Way;
 use clap::Parser;
 use std::num::NonZeroU32;
@@ -83,6 +84,12 @@ pub(super) struct Options {
     /// What to open: a descriptor or a handle.
     #[arg(long)]
     pub(super) from: Option<String>,
+    /// Only load a program with variables of --chunk-mib together, use them, and stay.
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(super) program: Option<Kind>,
+    /// The same, but unload it before.
+    #[arg(long, requires = "program")]
+    pub(super) unload: bool,
     /// Only start programs like this one that allocate by all ways, eight at a time, and kill so many of them.
     #[arg(long, value_name = "KILLS")]
     pub(super) storm: Option<u32>,

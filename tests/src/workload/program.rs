@@ -7,7 +7,7 @@ use super::latency::summary;
 use super::memory::Holding;
 use super::options::{Options, Part};
 use super::work::{Shared, Worker};
-use super::{beside, check, nvml, nvml_wrapped, say, sharing, starts, storm};
+use super::{beside, check, nvml, nvml_wrapped, programs, say, sharing, starts, storm};
 use clap::Parser;
 use serde_json::json;
 use std::ffi::c_int;
@@ -51,6 +51,9 @@ pub fn run() -> ExitCode {
     }
     if let Some(way) = options.open {
         sharing::open(&options, &driver, way);
+    }
+    if let Some(kind) = options.program {
+        programs::load(&options, &driver, &contexts, kind);
     }
     // Memory is told of and held in the first context of each GPU.
     let of_gpus: Vec<&Context> = contexts.iter().step_by(options.contexts.get() as usize).collect();

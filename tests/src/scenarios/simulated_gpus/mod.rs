@@ -6,6 +6,7 @@ mod driver;
 mod programs;
 mod tenants;
 mod utilization;
+mod variables;
 
 use crate::failure::{Result, ensure};
 use crate::host;
@@ -28,6 +29,8 @@ pub fn run(_inside: &Inside) -> Result<()> {
         .and_then(|()| device::per_thread_variants_are_found())
         .and_then(|()| programs::are_linked_and_run_in_any_context())
         .and_then(|()| programs::host_memory_is_no_devices())
+        .and_then(|()| variables::of_a_cubin_are_held_until_it_is_unloaded())
+        .and_then(|()| variables::of_a_library_are_on_each_device_that_needs_them())
         .and_then(|()| utilization::of_this_process())
         .and_then(|()| tenants::run(&stage));
     gpus.stop(PATIENCE)?;
