@@ -286,6 +286,27 @@ impl<'a> SlotSnapshot<'a> {
         core::array::from_fn(|word| self.u64_at(1952 + 8 * word))
     }
 
+    /// Whether the process claims to hold nothing of any GPU, by itself or with others, and to be changing nothing of that.
+    pub fn holds_nothing(&self) -> bool {
+        let is_nothing_here = |gpu| self.gpu_bytes(gpu) == 0 && self.gpu_contexts(gpu) == 0;
+        self.allocated_bytes() == 0
+            && self.contexts() == 0
+            && self.changing() == 0
+            && self.pieces() == [0; PIECE_WORDS]
+            && (0..GPUS).all(is_nothing_here)
+    }
+
+    /// Whether the process has never done any work and wants none.
+    pub fn did_nothing(&self) -> bool {
+        let has_asked = self.demand() != Demand::Idle || self.waiters() > 0 || self.estimated_end_ns() != 0;
+        !has_asked && self.burst_count() == 0 && self.launches() == 0
+    }
+
+    /// See [`Slot::waiters`].
+    pub fn waiters(&self) -> u32 {
+        self.u32_at(84)
+    }
+
     /// See [`Slot::refused`].
     pub fn refused(&self) -> u64 {
         self.u64_at(24)
@@ -356,6 +377,7 @@ impl<'a> SlotSnapshot<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::VERSION;
 
     #[test]
     fn a_snapshot_reads_the_fields_where_the_layout_has_them() {
@@ -368,6 +390,25 @@ mod tests {
         let slot = SlotSnapshot::new(&bytes).unwrap();
         assert_eq!((slot.allocated_bytes(), slot.demand(), slot.burst(65)), (7, Demand::Waiting, (11, 0)));
         assert!(slot.is_inexact());
+    }
+
+    #[test]
+    fn any_claim_is_something() {
+        let with = |offset: Option<usize>| {
+            let mut bytes = [0u8; SLOT_BYTES];
+            bytes[40] = VERSION as u8;
+            offset.iter().for_each(|offset| bytes[*offset] = 1);
+            let slot = SlotSnapshot::new(&bytes).unwrap();
+            (slot.holds_nothing(), slot.did_nothing())
+        };
+        assert_eq!(with(None), (true, true));
+        let last_gpu = GPUS - 1;
+        for held in [12, 16, 1728 + 8 * last_gpu, 1856 + 4 * last_gpu, 1948, 1952 + 8 * (PIECE_WORDS - 1)] {
+            assert_eq!(with(Some(held)), (false, true), "{held}");
+        }
+        for done in [64, 72, 84, 104, 128] {
+            assert_eq!(with(Some(done)), (true, false), "{done}");
+        }
     }
 
     #[test]

@@ -10,10 +10,9 @@ use crate::region::Report;
 use crate::revocation;
 use gpool_policy::TenantId;
 use gpool_protocol::{EventKind, HostPid, LeaseId, LeaseState};
-use gpool_shared_region::{SLOT_BYTES, SLOTS};
+use gpool_shared_region::SLOT_BYTES;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -175,35 +174,37 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
     }
 }
 
-/// Takes processes that have ended out of the lease, and keeps what they counted; what they held stays in their slots.
+/// Takes processes that have ended out of the lease, and keeps what they counted. What they held stays in their slots;
+/// the slot of one that held nothing is free. Nothing is written down: that they have ended a supervisor that starts
+/// finds out anew.
 fn note_deaths(leases: &Leases, lease: &mut Lease) {
     let dead: Vec<usize> =
         lease.processes.iter().filter(|(_, process)| process.watched.has_ended()).map(|(slot, _)| *slot).collect();
-    if dead.is_empty() {
-        return;
-    }
-    // Their last bursts are in the slots that are about to be cleared.
-    leases.gatekeeper.collect(lease.tenant);
+    let Some(last) = dead.last() else { return };
     let mut report = Report::new();
-    report.read(&lease.region, SLOTS);
-    for slot in &dead {
-        if let Some((_, last)) = report.taken().find(|(index, _)| index == slot) {
-            lease.retired.count(&last);
-        }
+    report.read(&lease.region, last + 1);
+    let at = |slot: usize| report.taken().find(|(index, _)| *index == slot).map(|(_, last)| last);
+    let has_worked = dead.iter().any(|slot| at(*slot).is_none_or(|last| !last.did_nothing()));
+    if has_worked {
+        // Their last bursts are in the slots that are about to be cleared.
+        leases.gatekeeper.collect(lease.tenant);
     }
     let died = Instant::now();
     for slot in dead {
-        if let Some(process) = lease.processes.remove(&slot) {
+        let (Some(process), last) = (lease.processes.remove(&slot), at(slot)) else { continue };
+        last.iter().for_each(|last| lease.retired.count(last));
+        let name = process.watched.name;
+        if last.is_some_and(|last| last.holds_nothing()) && !leases.occupants.listed(&name) {
+            lease.region.clear_slot(slot);
+        } else {
             lease.region.clear_demand(slot);
-            lease.dead.insert(slot, Dead { name: process.watched.name, died });
+            lease.dead.insert(slot, Dead { name, died });
         }
     }
     lease.note_processes();
-    leases.occupants.ask();
-    if let Err(error) = lease.record.write(&leases.configuration().paths.run_dir) {
-        eprintln!("gpool-supervisor: {error}");
+    if has_worked {
+        leases.gatekeeper.order(Order::Look { tenant: lease.tenant });
     }
-    leases.gatekeeper.order(Order::Look { tenant: lease.tenant });
 }
 
 /// Frees the slots of dead processes that no GPU of the lease holds anything of; true if there are others.
@@ -266,17 +267,11 @@ fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) {
         Err(error) => eprintln!("gpool-supervisor: a process cannot be watched: {error}"),
         Ok(None) => {
             // Dead before it was seen, and nothing can be charged to it: it allocates after it is accepted.
-            if still_registered(lease, slot, registration) {
+            if lease.region.registration(slot) == Some(registration) {
                 lease.region.clear_slot(slot);
             }
         }
     }
-}
-
-fn still_registered(lease: &Lease, slot: usize, registration: u64) -> bool {
-    let mut word = [0u8; 8];
-    let read = lease.region.report_file().read_exact_at(&mut word, (slot * SLOT_BYTES) as u64);
-    read.is_ok() && u64::from_le_bytes(word) == registration
 }
 
 /// The process that holds the record lock on the slot's first byte; none when nobody does.

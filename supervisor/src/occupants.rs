@@ -61,6 +61,14 @@ impl Occupants {
         })
     }
 
+    /// Whether any GPU listed this process, alive or dead, when it was asked last.
+    pub fn listed(&self, process: &ProcessName) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looks = state.gpus.iter().flatten();
+        looks
+            .any(|look| look.listed.get(&process.pid).is_some_and(|start_ticks| procfs::is_same(process, *start_ticks)))
+    }
+
     /// Whether GPU `gpu` has back what the process held that was seen dead at `died`. A process that has come to the same
     /// pid since is another one.
     pub fn has_let_go(&self, gpu: usize, process: ProcessName, died: Instant) -> bool {
@@ -121,7 +129,9 @@ mod tests {
             occupants.note(0, died + Duration::from_millis(1), listed(7, start_ticks));
             assert!(!occupants.has_let_go(0, process, died), "it still holds something");
         }
+        assert!(occupants.listed(&process) && !occupants.listed(&ProcessName { pid: HostPid(8), ..process }));
         occupants.note(0, died + Duration::from_millis(2), listed(7, Some(101)));
+        assert!(!occupants.listed(&process));
         assert!(occupants.has_let_go(0, process, died), "another process that has its pid");
         occupants.note(0, died + Duration::from_millis(3), listed(8, None));
         assert!(occupants.has_let_go(0, process, died));

@@ -141,8 +141,11 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
                 let registration = process.registration;
                 lease.processes.insert(process.slot, Process { registration, watched, refusals_told: 0 });
             }
-            // It died while nobody looked: its bytes come back now.
-            Err(_) => region.clear_slot(process.slot),
+            // It has died, and its bytes come back now, unless its place has gone to another one since.
+            Err(_) if region.registration(process.slot) == Some(process.registration) => {
+                region.clear_slot(process.slot)
+            }
+            Err(_) => {}
         }
     }
     lease.note_processes();

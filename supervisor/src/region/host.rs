@@ -225,6 +225,13 @@ impl RegionHost {
         self.report.read_at(&mut buffer[..end], 0).unwrap_or(0)
     }
 
+    /// The number under which slot `index` is taken; 0 if it is free, none if the tenant has cut the file.
+    pub fn registration(&self, index: usize) -> Option<u64> {
+        let mut word = [0u8; 8];
+        let read = self.report.read_exact_at(&mut word, (index * SLOT_BYTES) as u64);
+        read.is_ok().then_some(u64::from_le_bytes(word))
+    }
+
     /// Says that the process which took slot `index` under the number `registration` is watched, and wakes it if it waits
     /// for that.
     pub fn accept(&self, index: usize, registration: u64) {
