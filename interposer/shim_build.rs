@@ -4,7 +4,6 @@
 // and a stub library whose SONAME is the absolute path of the real library in a container, so that the linker
 // writes exactly that path into DT_NEEDED.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,25 +43,21 @@ fn lines(path: &str) -> Vec<String> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).map(String::from).collect()
 }
 
-/// `cuMemAlloc_v2_ptds` -> `cuMemAlloc`: the name that a program gives to cuGetProcAddress.
-fn base_name(name: &str) -> String {
-    let name = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
-    match name.rsplit_once("_v") {
-        Some((base, digits)) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => base.to_owned(),
-        _ => name.to_owned(),
-    }
-}
-
 /// The names one after the other, as the inside of a byte string literal: how many bytes each shares with the one
-/// before it, the rest of its bytes, a zero. Half as long as the names.
+/// before it, how many more it has, and these. Half as long as the names.
 fn front_coded(names: &[&String]) -> String {
     let (mut text, mut before) = (String::new(), "");
     for name in names {
         let shared = before.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
-        write!(text, "\\x{shared:02x}{}\\0", &name[shared..]).unwrap();
+        write!(text, "\\x{shared:02x}\\x{:02x}{}", name.len() - shared, &name[shared..]).unwrap();
         before = name;
     }
     text
+}
+
+/// The hash by which a library's table of exports has a name: GNU's, which begins with 5381 and times 33 adds each byte.
+fn gnu_hash(name: &str) -> u32 {
+    name.bytes().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)))
 }
 
 fn table(shim: &Shim) -> String {
@@ -79,6 +74,8 @@ fn table(shim: &Shim) -> String {
     let mut text = String::new();
     writeln!(text, "pub const COUNT: usize = {};\npub const HOOKED: usize = {};", all.len(), hooked.len()).unwrap();
     writeln!(text, "pub static NAMES: &[u8] = b\"{}\";", front_coded(&all)).unwrap();
+    let hashes: Vec<u32> = all.iter().map(|name| gnu_hash(name)).collect();
+    writeln!(text, "pub static HASHES: [u32; COUNT] = {hashes:?};").unwrap();
     writeln!(text, "pub const LONGEST: usize = {};", all.iter().map(|name| name.len()).max().unwrap_or(0)).unwrap();
     // Distances, because an address would need a relocation of 24 bytes.
     text.push_str("core::arch::global_asm!(\"\t.pushsection .rodata.gpool_ours,\\\"a\\\",@progbits\\n\t.balign 4\\n\\\n");
@@ -88,9 +85,7 @@ fn table(shim: &Shim) -> String {
     hooked.iter().for_each(|name| writeln!(text, "    {name} = sym crate::exports::{name},").unwrap());
     text.push_str(");\npub mod index {\n");
     all.iter().enumerate().for_each(|(i, name)| writeln!(text, "    pub const {name}: usize = {i};").unwrap());
-    let bases: BTreeSet<String> = hooked.iter().map(|name| base_name(name)).collect();
-    let bases: String = bases.iter().map(|name| format!("{name}\\0")).collect();
-    writeln!(text, "}}\npub static BASES: &[u8] = b\"{bases}\";").unwrap();
+    text.push_str("}\n");
     for (i, name) in rest.iter().enumerate() {
         let offset = (hooked.len() + i) * 8;
         writeln!(

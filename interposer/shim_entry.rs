@@ -11,8 +11,8 @@ mod table {
 }
 
 #[allow(unused_imports)] // NVML has no look-up by name that hands out pointers
-pub use table::{BASES, COUNT, HOOKED, index};
-use table::{LONGEST, NAMES};
+pub use table::{COUNT, HOOKED, LONGEST, NAMES, index};
+use table::HASHES;
 
 /// The real function behind each name. Private to the library: trampolines jump through it. Written before anything
 /// reads it (see `fill`), so that it takes no place in the library's file.
@@ -58,11 +58,11 @@ extern "C" fn resolve() {
     // SAFETY: a live handle of glibc's own dlopen, for which alone the shims are built.
     let exports = unsafe { ExportedNames::of(library) };
     let mut name = Name::<{ LONGEST + 1 }>::new();
-    let mut coded = NAMES.iter();
-    for slot in &SLOTS {
+    let mut coded = NAMES;
+    for (index, (slot, hash)) in SLOTS.iter().zip(&HASHES).enumerate() {
         name.read(&mut coded);
         // SAFETY: the library stays loaded.
-        let address = match unsafe { exports.find(name.as_c_str(), name.hash()) } {
+        let address = match unsafe { exports.find(name.as_c_str(), *hash) } {
             Export::Absent => continue,
             Export::At(address) => address,
             // SAFETY: as above; a live handle and a terminated name.
@@ -70,6 +70,7 @@ extern "C" fn resolve() {
         };
         if !address.is_null() {
             slot.store(address, Ordering::Relaxed);
+            note(index, address);
         }
     }
 }

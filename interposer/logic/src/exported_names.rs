@@ -54,12 +54,10 @@ pub enum Export {
     Ask,
 }
 
-/// A name that many are written into one after the other, each over what it does not share with the one before it, with
-/// the hash of each of its beginnings: what is shared is hashed once. `LONGEST` is room for the longest and its zero.
+/// A name that many are written into one after the other, each over what it does not share with the one before it.
+/// `LONGEST` is room for the longest and its zero.
 pub struct Name<const LONGEST: usize> {
     bytes: [u8; LONGEST],
-    /// Of the bytes before this place; GNU's hash, which begins with 5381 and times 33 adds each byte.
-    hashes: [u32; LONGEST],
     length: usize,
 }
 
@@ -67,24 +65,21 @@ impl<const LONGEST: usize> Name<LONGEST> {
     /// The empty name.
     #[must_use]
     pub const fn new() -> Self {
-        let mut hashes = [0; LONGEST];
-        hashes[0] = 5381;
-        Self { bytes: [0; LONGEST], hashes, length: 0 }
+        Self { bytes: [0; LONGEST], length: 0 }
     }
 
-    /// Reads the next one: how many bytes it shares with this one, its own bytes, a zero.
-    pub fn read<'a>(&mut self, coded: &mut impl Iterator<Item = &'a u8>) {
-        let shared = usize::from(*coded.next().unwrap_or(&0)).min(LONGEST - 1);
-        let mut hash = self.hashes[shared];
-        self.length = shared;
-        for byte in coded {
-            if *byte == 0 || self.length + 1 == LONGEST {
-                break;
-            }
-            self.bytes[self.length] = *byte;
-            hash = hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
-            self.length += 1;
-            self.hashes[self.length] = hash;
+    /// Reads the next one from the front of `coded`: how many bytes it shares with this one, how many more it has, and
+    /// these. Without another one it becomes empty.
+    pub fn read(&mut self, coded: &mut &[u8]) {
+        self.length = 0;
+        if let [shared, own, rest @ ..] = *coded
+            && let Some((own, rest)) = rest.split_at_checked(usize::from(*own))
+            && let Some(place) = self.bytes.get_mut(usize::from(*shared)..usize::from(*shared) + own.len())
+            && usize::from(*shared) + own.len() < LONGEST
+        {
+            place.copy_from_slice(own);
+            self.length = usize::from(*shared) + own.len();
+            *coded = rest;
         }
         self.bytes[self.length] = 0;
     }
@@ -92,14 +87,8 @@ impl<const LONGEST: usize> Name<LONGEST> {
     /// It, with a zero behind it.
     #[must_use]
     pub fn as_c_str(&self) -> &CStr {
-        // SAFETY: `read` writes no zero but the one at its end, and there is one at first.
+        // SAFETY: what is read has no zeros, and `read` writes one at its end; there is one at first.
         unsafe { CStr::from_bytes_with_nul_unchecked(&self.bytes[..=self.length]) }
-    }
-
-    /// Its hash.
-    #[must_use]
-    pub fn hash(&self) -> u32 {
-        self.hashes[self.length]
     }
 }
 
@@ -207,26 +196,29 @@ mod tests {
     use super::*;
     use std::ffi::CString;
 
+    fn hash(text: &CStr) -> u32 {
+        text.to_bytes().iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)))
+    }
+
     /// As a shim asks for it.
     unsafe fn find(exported: &ExportedNames, text: &CStr) -> Export {
-        let mut name = Name::<64>::new();
-        name.read(&mut [b"\0", text.to_bytes_with_nul()].concat().iter());
         // SAFETY: the caller's promise.
-        unsafe { exported.find(name.as_c_str(), name.hash()) }
+        unsafe { exported.find(text, hash(text)) }
     }
 
     #[test]
     fn a_name_is_read_over_the_one_before_it() {
-        let coded = b"\0cuMemAlloc\0\x05Free\0\x02\0\0cuInit\0\x09\0";
-        let (mut name, mut coded) = (Name::<11>::new(), coded.iter());
-        for text in [c"cuMemAlloc", c"cuMemFree", c"cu", c"cuInit"] {
+        let mut coded = &b"\0\x0acuMemAlloc\x05\x04Free\x02\0\x02\x04Init"[..];
+        let mut name = Name::<11>::new();
+        for text in [c"cuMemAlloc", c"cuMemFree", c"cu", c"cuInit", c""] {
             name.read(&mut coded);
-            let hash = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
-            assert_eq!((name.as_c_str(), name.hash()), (text, text.to_bytes().iter().fold(5381, hash)));
+            assert_eq!(name.as_c_str(), text);
         }
-        let mut longer = Name::<4>::new();
-        longer.read(&mut b"\0abcdef\0".iter());
-        assert_eq!(longer.as_c_str(), c"abc", "no further than there is room");
+        for broken in [&b"\0\x06abcdef"[..], b"\x03\x01a", b"\0\x02a", b"\xff\xff"] {
+            let (mut short, mut coded) = (Name::<4>::new(), broken);
+            short.read(&mut coded);
+            assert_eq!(short.as_c_str(), c"", "no further than there is room, and no more than there is");
+        }
     }
 
     #[test]
