@@ -44,7 +44,7 @@ fn names_mode(request: &Request) -> bool {
         Mode::Slice => request.mig_profile.is_some(),
         Mode::Auto => request.isolation.is_none(),
         Mode::Mig => request.mig_profile.is_none(),
-        Mode::Exclusive | Mode::TimeSlice => true,
+        Mode::Exclusive | Mode::TimeSlice | Mode::Mps => true,
     }
 }
 

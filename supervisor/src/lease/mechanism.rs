@@ -142,7 +142,7 @@ fn divided(
         let its = gpu.instance().filter(|its| its.board == own.uuid)?;
         let placement = Placement { start: its.start, size: its.size };
         let users = capacity.users;
-        let leases = users.sliced + users.whole + users.time_sliced + users.outside;
+        let leases = users.sliced + users.whole + users.time_sliced + users.mps + users.outside;
         Some(MigInstance {
             instance: Instance { placement, profile: model.profile(&its.profile)? },
             share_free_permille: capacity.share_free_permille(),
@@ -209,7 +209,7 @@ fn ask_of(asked: &LeaseRequest) -> Ask {
         mode: match request.mode {
             Mode::Mig => AskedMode::Mig,
             Mode::Slice => AskedMode::Slice,
-            Mode::Auto | Mode::Exclusive | Mode::TimeSlice => AskedMode::Auto,
+            Mode::Auto | Mode::Exclusive | Mode::TimeSlice | Mode::Mps => AskedMode::Auto,
         },
         profile: request.mig_profile.clone(),
         limit_permille: request.limit_permille,

@@ -317,6 +317,12 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(mps_groups::run),
     },
     Scenario {
+        name: "isolation-matrix",
+        what: "what a container keeps beside one that takes all it can, under each mechanism, as the manual's table says",
+        limit_s: 180,
+        run: Place::Inside(isolation_matrix::run),
+    },
+    Scenario {
         name: "mig-instances",
         what: "a GPU is divided with MIG: containers in instances, apart in size, nodes, time and faults; layouts under leases",
         limit_s: 150,

@@ -23,6 +23,7 @@ mod gpu_suite;
 mod host_containerd;
 mod hostile;
 mod hung_container;
+mod isolation_matrix;
 mod kill_matrix;
 mod kill_storm;
 mod killed_half_way;
@@ -54,8 +55,8 @@ mod shims;
 mod silent_tenant;
 mod simulated_gpu;
 mod simulated_gpus;
-mod steps;
 mod static_data;
+mod steps;
 mod supervisor_hung;
 mod supervisor_restart;
 mod together;
@@ -71,5 +72,6 @@ pub use together::TOGETHER;
 
 pub use steps::wait_until_running;
 use steps::{
-    finish, finish_found, is_refused, other_daemons_are_masked, said, start_tenants, wait_for, wait_until_account_agrees,
+    finish, finish_found, is_refused, other_daemons_are_masked, said, start_tenants, wait_for,
+    wait_until_account_agrees,
 };
