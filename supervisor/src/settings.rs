@@ -2,7 +2,7 @@
 //! runs keeps its old value until it is started again.
 
 use gpool_configuration::{
-    Configuration, ConfigurationError, Difference, Driver, Effect, Socket, differences, flat, load,
+    Configuration, ConfigurationError, Difference, Driver, Effect, Policy, Socket, differences, flat, load,
 };
 use gpool_protocol::{ChangedKey, ConfigurationView, Reloaded};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,8 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         socket: Socket { group: wanted.socket.group, ..old.socket.clone() },
         driver: Driver { compat: wanted.driver.compat, ..old.driver.clone() },
         runtime: wanted.runtime,
-        policy: wanted.policy,
+        // What it needs is set up at the start: a right that is given up otherwise, and a thread.
+        policy: Policy { mps: old.policy.mps, ..wanted.policy },
         class: wanted.class,
         lease: wanted.lease,
         mig: wanted.mig,
@@ -147,6 +148,7 @@ mod tests {
             unenforced = true
             rootless_group = "gpu"
             timeslice = true
+            mps = true
             env.allow = []
             [lease]
             hold_ms = 1

@@ -74,7 +74,7 @@ impl Leases {
             Mode::Mps => Err(ErrorBody::new(
                 ErrorCode::RequestNotAllowed,
                 "mode=mps is not allowed on this host: a fault of one container ends the work of all under its server",
-                "ask for mode=slice, or let [policy] mps in config.toml be true",
+                "ask for mode=slice, or let [policy] mps in config.toml be true and restart gpool-supervisor",
             )),
             Mode::Auto | Mode::Mig => Ok(Mechanism::Mig),
         }

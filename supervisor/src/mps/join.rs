@@ -210,3 +210,35 @@ pub fn edits(run_dir: &Path, id: &str, record: &Record) -> Vec<Edit> {
         env("CUDA_VISIBLE_DEVICES", uuids.join(",")),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::Mechanism;
+
+    #[test]
+    fn a_container_is_told_its_part_of_each_gpu() {
+        let mut record: Record = serde_json::from_value(serde_json::json!({
+            "boot_id": "b", "lease_id": "01", "container_id": "c", "gpu_uuid": "GPU-1", "gpu_uuids": ["GPU-1", "GPU-2"],
+            "fraction_permille": 300, "memory_cap_bytes": 4_u64 << 30, "owner_uid": 0, "created_unix_ms": 1,
+        }))
+        .unwrap();
+        record.mechanism = Mechanism::Mps;
+        let edits = edits(Path::new("/run/gpool"), "02", &record);
+        let env = |wanted: &str| {
+            edits.iter().find_map(|edit| match edit {
+                Edit::Env { name, value } if name == wanted => Some(value.as_str()),
+                _ => None,
+            })
+        };
+        assert_eq!(env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), Some("36"));
+        assert_eq!(env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), Some("0=4096M,1=4096M"));
+        assert_eq!(env("CUDA_VISIBLE_DEVICES"), Some("GPU-1,GPU-2"));
+        assert_eq!(env("CUDA_MPS_PIPE_DIRECTORY"), Some("/dev/gpool/mps/pipe"));
+        let is_shared = |edit: &Edit| {
+            matches!(edit, Edit::Mount { source, destination, .. }
+            if source == "/run/gpool/mps/02/shared/shm" && destination == "/dev/shm")
+        };
+        assert!(edits.iter().any(is_shared));
+    }
+}
