@@ -33,6 +33,7 @@ pub fn installed<'a>(booted: &'a Booted, packages: &Packages) -> Result<Tenants<
     tenants.stop(FIRST.0)?;
     unit::keeps(booted, 0)?;
     booted.wait_until("test -z \"$(gpool ps --format json | grep '\"held\"')\"").context("its place is given up")?;
+    super::mps::in_a_unit_of_its_own(booted)?;
     [SMALL, LARGE].into_iter().try_for_each(|share| tenants.add(share))?;
     tenants.go_on(None)?;
     unit::keeps(booted, 2)?;

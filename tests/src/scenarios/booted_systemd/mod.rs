@@ -4,6 +4,7 @@ mod confined;
 mod first_hour;
 mod life;
 mod meanwhile;
+mod mps;
 mod removal;
 mod rpm;
 mod unit;

@@ -2,13 +2,18 @@
 
 use super::{Team, asks, busy_ns, count, until, wait_for_work};
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::host::{Host, MPS_CONTROL, text};
+use crate::host::{Container, Host, MPS_CONTROL, SIMULATED_GPU, text};
 use crate::tenant::Tenant;
 use gpool_protocol::EventKind;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
 
+/// What a program gets whose server has ended it alone: CUDA_ERROR_MPS_CLIENT_TERMINATED.
+const CLIENT_TERMINATED: &str = "\"code\":810";
 /// Where the supervisor keeps what it knows of them.
 const GROUPS: &str = "/run/gpool/mps";
 
@@ -47,12 +52,44 @@ pub fn outlive_the_supervisor(host: &mut Host, team: &Team) -> Result<()> {
     ensure(count(host, EventKind::MpsServerDied)? == 0, || "a server is said to have died".to_owned())
 }
 
+/// What a team's daemon says to commands, by the driver's own program.
+fn said_to(host: &Host, team: &str, commands: &str) -> Result<String> {
+    let id = groups()?.get(team).and_then(|group| group["id"].as_str().map(str::to_owned)).unwrap_or_default();
+    let mut command = host.command_named(Path::new(SIMULATED_GPU).join("bin").join(MPS_CONTROL));
+    command.env("CUDA_MPS_PIPE_DIRECTORY", format!("{GROUPS}/{id}/shared/pipe"));
+    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context(MPS_CONTROL)?;
+    let mut input = process.stdin.take().ok_or_else(|| Failure::new("no pipe"))?;
+    writeln!(input, "{commands}").context(MPS_CONTROL)?;
+    drop(input);
+    Ok(text(&process.wait_with_output().context(MPS_CONTROL)?.stdout))
+}
+
+/// The daemon knows its clients and gives what the supervisor told it; one client is ended alone.
+pub fn say_what_they_know(host: &Host, team: &Team) -> Result<()> {
+    let (daemon, server) = (process_of("vision", "daemon")?, process_of("vision", "server")?);
+    let about = format!("get_server_list\nget_server_status {server}\nget_active_thread_percentage {server}");
+    let seen = said_to(host, "vision", &about)?;
+    ensure(seen == format!("{server}\nACTIVE\n60.0"), || format!("the daemon {daemon} says {seen:?}"))?;
+    let limit = said_to(host, "vision", &format!("get_device_pinned_mem_limit {server} 0"))?;
+    ensure(limit == "6144M", || format!("the server gives {limit}"))?;
+    let clients = said_to(host, "vision", &format!("get_client_list {server}"))?;
+    let first = team.first.init_pid.to_string();
+    ensure(clients.lines().any(|pid| pid == first), || format!("{clients:?} lacks {first}"))?;
+    let late = Container::inspect(&host.engine, "late")?;
+    let busy = said_to(host, "vision", &format!("shutdown_server {server}"))?;
+    ensure(busy.contains("has clients"), || format!("a server with clients was asked to end, and says {busy}"))?;
+    said_to(host, "vision", &format!("terminate_client {server} {}", late.init_pid))?;
+    until("the end of one client", || Ok(late.log(&host.engine)?.contains(CLIENT_TERMINATED)))?;
+    let before = busy_ns(host, team.gpu, &team.first)?;
+    until("the others at work", || Ok(busy_ns(host, team.gpu, &team.first)? > before))
+}
+
 /// Nothing of a daemon is left when nobody has a lease under it.
 pub fn end_with_the_last(host: &Host) -> Result<()> {
     host.engine.docker_text(&["rm", "-f", "other"])?;
     until("the end of a team's daemon", || Ok(!groups()?.contains_key("speech")))?;
     ensure(groups()?.contains_key("vision"), || "the other team's daemon has ended, too".to_owned())?;
-    host.engine.docker_text(&["rm", "-f", "first", "second", "late", "new"])?;
+    host.engine.docker_text(&["rm", "-f", "new", "newer", "newest"])?;
     until("the end of the last daemon", || Ok(groups()?.is_empty()))?;
     let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
     ensure(!mounts.contains(GROUPS), || format!("mounts are left: {mounts}"))?;

@@ -3,13 +3,16 @@
 use super::daemons::process_of;
 use super::{Team, asks, busy_ns, until, wait_for_work};
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::host::{Container, Host, text};
+use crate::host::{Container, Host, succeeded, text};
 use crate::tenant::Tenant;
 use gpool_protocol::{Event, EventKind, LeaseFault};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// What a program gets whose MPS server is gone: CUDA_ERROR_MPS_RPC_FAILURE.
 const RPC_FAILURE: &str = "\"code\":806";
+
+/// What a program gets whom a fatal fault has reached, its own or another's: CUDA_ERROR_LAUNCH_FAILED.
+const LAUNCH_FAILED: &str = "\"code\":719";
 
 /// All clients of the server fail with the cause named, nobody else, and the next container has a new one.
 pub fn of_the_server(host: &Host, team: &Team, other: &Container) -> Result<()> {
@@ -43,4 +46,25 @@ pub fn of_the_server(host: &Host, team: &Team, other: &Container) -> Result<()> 
     let new = tenant.run(host, "new", &asks("vision", "0.1", "1GiB"))?;
     ensure(wait_for_work(host, &new)? == team.gpu, || "the next container is on another GPU".to_owned())?;
     until("another server", || Ok(process_of("vision", "server").is_ok_and(|now| now != server)))
+}
+
+/// A fatal fault of one program ends the work of all under the server, which takes others in when they have gone.
+pub fn by_a_fault(host: &Host, team: &Team, other: &Container) -> Result<()> {
+    host.engine.docker_text(&["rm", "-f", "first", "second", "late"])?;
+    let is_theirs = |id: &str| [&team.first, &team.second].iter().any(|one| one.id == id);
+    until("their places given up", || Ok(!host.leases()?.iter().any(|lease| is_theirs(&lease.container_id.0))))?;
+    let tenant = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
+    let newer = tenant.run(host, "newer", &asks("vision", "0.1", "1GiB"))?;
+    wait_for_work(host, &newer)?;
+    let other_gpu = 1 - team.gpu;
+    let before = busy_ns(host, other_gpu, other)?;
+    let (gpu, process) = (team.gpu.to_string(), newer.init_pid.to_string());
+    let fault = host.command("gpool-simgpu").args(["fault", "--gpu", &gpu, "--process", &process]).output();
+    succeeded("gpool-simgpu fault", fault.context("gpool-simgpu")?)?;
+    for name in ["new", "newer"] {
+        until("a fault that reaches it", || Ok(text(&host.docker(&["logs", name])?.stdout).contains(LAUNCH_FAILED)))?;
+    }
+    until("the other team at work", || Ok(busy_ns(host, other_gpu, other)? > before))?;
+    let newest = tenant.run(host, "newest", &asks("vision", "0.1", "1GiB"))?;
+    wait_for_work(host, &newest).map(drop)
 }

@@ -1,24 +1,31 @@
 //! What binds a program that changes the variables that it was started with, and what does not.
 
+use super::daemons::process_of;
 use super::{asks, busy_ns, parts, until, wait_for_work};
-use crate::failure::{Result, ensure};
+use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host};
 use crate::meter::usage_of;
 use crate::scenarios::other_daemons_are_masked;
 use gpool_protocol::EventKind;
+use std::os::unix::fs::MetadataExt;
 
-/// A container of another team, whose program gives itself all threads and all memory. Its server gives no more than the
+/// A container of another team and of a user without root, whose program gives itself all threads and all memory. Its server gives no more than the
 /// largest of its containers has.
 pub fn of_who_says_otherwise(host: &Host, team_gpu: u32) -> Result<Container> {
     let command = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100 CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20G gpool-tenant --kernel-us \
                    1000; sleep 1000";
-    let other = host.run_container("other", &asks("speech", "0.2", "2GiB"), &[], &["sh", "-c", command])?;
+    let other =
+        host.run_container("other", &asks("speech", "0.2", "2GiB"), &["--user", "1000"], &["sh", "-c", command])?;
     let gpu = wait_for_work(host, &other)?;
     ensure(gpu != team_gpu, || "two teams are on one GPU".to_owned())?;
     let part = parts(host, gpu, &[&other])?[0];
     ensure((0.2..0.25).contains(&part), || format!("a program that says 100 % has {part:.2} of the GPU, not 0.24"))?;
     let held = usage_of(&host.meter_of(gpu)?.read()?, &other.id).bytes_peak;
     ensure(held <= 2 << 30, || format!("a program that says 20 GiB has held {held} bytes"))?;
+    until("its server", || Ok(process_of("speech", "server").is_ok()))?;
+    let server = format!("/proc/{}", process_of("speech", "server")?);
+    let uid = std::fs::metadata(&server).context(&server)?.uid();
+    ensure(uid == 1000, || format!("its server is of user {uid}"))?;
     other_daemons_are_masked(host, "other")?;
     Ok(other)
 }

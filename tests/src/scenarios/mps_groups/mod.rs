@@ -34,7 +34,9 @@ fn scenes(host: &mut Host) -> Result<()> {
     let other = limits::of_who_says_otherwise(host, team.gpu)?;
     sharing::others_are_kept_away(host)?;
     daemons::outlive_the_supervisor(host, &team)?;
+    daemons::say_what_they_know(host, &team)?;
     deaths::of_the_server(host, &team, &other)?;
+    deaths::by_a_fault(host, &team, &other)?;
     limits::past_the_server(host, &other)?;
     daemons::end_with_the_last(host)
 }
