@@ -30,13 +30,25 @@ pub fn take_over(leases: &Leases) {
     let run_dir = leases.configuration().paths.run_dir.clone();
     for id in GroupRecord::ids(&run_dir) {
         let record = GroupRecord::read(&run_dir, &id).ok().filter(|record| record.boot_id == leases.boot_id);
-        let Some(record) = record.filter(|record| record.daemon.is_some()) else {
+        let Some(record) = record else {
             leases.remove_folders(&run_dir, &id);
             continue;
         };
         let reopen = |name| WatchedProcess::reopen(name).ok();
         let (daemon, server) = (record.daemon.and_then(reopen), record.server.and_then(reopen));
-        leases.groups.all().push(Group { record, daemon, server, limits: None, child: None, clients: None });
+        let is_known = record.daemon.is_some();
+        let mut group = Group { record, daemon, server, limits: None, child: None, clients: None };
+        if is_known {
+            leases.groups.all().push(group);
+            continue;
+        }
+        // Its supervisor was killed before it had written down who it is: nobody is under it.
+        if let Ok(program) = leases.mps_program() {
+            // One that does not run does not answer.
+            let _ = Control::of(&program, &run_dir, &id).quit();
+        }
+        clear_away(&mut group);
+        leases.remove_folders(&run_dir, &id);
     }
 }
 
