@@ -46,7 +46,8 @@ fn driver() -> Driver {
     }
 }
 
-/// Registers with the lease. A process that finds no region gets no driver, so that none runs uncounted.
+/// Finds the lease, in which the process takes a place when it first needs one. A process that finds no region gets no
+/// driver, so that none runs uncounted.
 ///
 /// # Safety
 /// As the driver's function of this name; so for all functions here.
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn cuInit(flags: c_uint) -> CUresult {
     if result != CUDA_SUCCESS {
         return result;
     }
-    match PROCESS.register(driver()) {
+    match PROCESS.begin(driver()) {
         Ok(()) => {
             attend_fork_and_exit();
             CUDA_SUCCESS

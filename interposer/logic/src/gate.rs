@@ -60,7 +60,8 @@ impl Process {
     pub fn admit_bytes(&self, stream: CUstream, kind: Bytes, bytes: u64) -> Admission {
         if bytes < kind.least_bytes() {
             // As a launch: without a place in a region nothing runs.
-            return if self.control().is_some() { Admission::Pass } else { Admission::NotInitialized };
+            let has_place = self.control().is_some() || self.register();
+            return if has_place { Admission::Pass } else { Admission::NotInitialized };
         }
         self.admit_long(stream, kind, bytes)
     }

@@ -1,6 +1,5 @@
 //! One process of a tenant: its place in the region, its credit and its bursts.
 
-use crate::announce;
 use crate::bursts::Bursts;
 use crate::clock;
 use crate::contexts::{self, Contexts};
@@ -12,81 +11,28 @@ use crate::handles::{Held, Kind};
 use crate::memory::{self, Charge};
 use crate::parking::Parking;
 use crate::pieces::Holds;
+pub use crate::place::{Change, Place};
 use crate::region::{Region, RegionError};
-use crate::registration::{self, Registration};
+use crate::registration;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use gpool_driver_abi::cuda::{CUcontext, CUdevice};
-use gpool_shared_region::{BurstTag, Control, Demand, GPUS, Slot};
+use gpool_shared_region::{BurstTag, Control, GPUS};
 
 /// How long the end of the process may wait for a look in progress.
 const STOP_LIMIT_NS: u64 = 100_000_000;
 
-/// A process that has registered.
-pub struct Place {
-    /// The lease's files.
-    pub region: Region,
-    /// Where this process stands in them.
-    pub registration: Registration,
-    /// The real driver.
-    pub driver: Driver,
+/// What a process needs to take its place.
+struct Start {
+    control: &'static Control,
+    driver: Driver,
+    /// Once a place has been asked for.
+    region: Option<Region>,
 }
 
-impl Place {
-    /// This process's slot.
-    pub fn slot(&self) -> &'static Slot {
-        self.region.slot(self.registration.slot)
-    }
-
-    /// Something is charged that may take less than its charge.
-    pub fn note_inexact(&self) {
-        self.slot().is_inexact.store(1, Ordering::Release);
-    }
-
-    /// Says until the answer is dropped that account and device may differ.
-    #[inline(never)]
-    pub fn change(&self) -> Change {
-        let changing = &self.slot().changing;
-        changing.fetch_add(1, Ordering::AcqRel);
-        Change(changing)
-    }
-
-    /// What is charged for images grows by `bytes`, or shrinks by what these are the negative of.
-    pub fn add_image_bytes(&self, bytes: u64) {
-        self.slot().image_bytes.fetch_add(bytes, Ordering::AcqRel);
-    }
-
-    /// Asks the supervisor to look.
-    pub fn ring(&self) {
-        self.region.ring(self.registration.slot);
-    }
-
-    /// States what this process wants; called with the bursts locked.
-    pub(crate) fn say(&self, demand: Demand, word: u32, estimated_end_ns: u64) {
-        announce::say(self.slot(), demand, word, estimated_end_ns);
-    }
-
-    /// A burst has been opened behind the gate word `word`; called with the bursts locked.
-    pub(crate) fn note_issue(&self, word: u32, now_ns: u64, estimated_end_ns: u64) {
-        let slot = self.slot();
-        if slot.first_launch_word.load(Ordering::Relaxed) != word {
-            slot.first_launch_ns.store(now_ns, Ordering::Relaxed);
-            slot.first_launch_word.store(word, Ordering::Release);
-        }
-        self.say(Demand::Running, word, estimated_end_ns);
-    }
-}
-
-/// A call is under way that changes what is held.
-pub struct Change(&'static AtomicU32);
-
-impl Drop for Change {
-    #[inline(never)]
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+// SAFETY: the page and the region hold only atomics, and the driver's functions may be called from any thread.
+unsafe impl Send for Start {}
 
 /// The state of one process; a static in the shim.
 pub struct Process {
@@ -109,7 +55,10 @@ pub struct Process {
     /// 1 once memory may be charged to this process.
     is_confirmed: AtomicU32,
     control: AtomicPtr<Control>,
-    start: Mutex<()>,
+    /// What a process that has initialised the driver needs to take its place.
+    start: Mutex<Option<Start>>,
+    /// 1 in a forked child.
+    is_forked: AtomicU32,
     place: UnsafeCell<MaybeUninit<Place>>,
 }
 
@@ -134,7 +83,8 @@ impl Process {
             unknown_versions: AtomicU32::new(0),
             is_confirmed: AtomicU32::new(0),
             control: AtomicPtr::new(core::ptr::null_mut()),
-            start: Mutex::new(()),
+            start: Mutex::new(None),
+            is_forked: AtomicU32::new(0),
             place: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
@@ -146,32 +96,58 @@ impl Process {
         unsafe { self.control.load(Ordering::Acquire).as_ref() }
     }
 
-    /// This process's place, once registered.
+    /// This process's place. The first to need it takes one; none before [`Process::begin`], in a forked child, and
+    /// while all are taken.
+    #[inline(never)] // dozens of entry points call it
     pub fn place(&self) -> Option<&Place> {
-        self.control()?;
+        if self.control().is_none() && !self.register() {
+            return None;
+        }
         // SAFETY: `control` is published after `place` is written, and `place` is never written again.
         Some(unsafe { (*self.place.get()).assume_init_ref() })
     }
 
-    /// Finds the region and takes a place in it; does nothing the second time.
+    /// Finds the lease's page, through which a place can be had, and does nothing the second time. Most programs that
+    /// initialise the driver look around and leave, and need none.
     ///
     /// # Errors
-    /// As [`Region::open`] and [`registration::register`]: the process must then not get a working driver.
-    pub fn register(&self, driver: Driver) -> Result<(), RegionError> {
-        if self.control().is_some() {
-            return Ok(());
+    /// As [`Region::page`]: the process must then not get a working driver.
+    pub fn begin(&self, driver: Driver) -> Result<(), RegionError> {
+        // The page of memory is written before it is read, which costs the start one fault and not two.
+        let mut start = self.start.lock();
+        if self.control().is_none() && start.is_none() {
+            *start = Some(Start { control: Region::page()?, driver, region: None });
         }
-        let _start = self.start.lock();
-        if self.control().is_some() {
-            return Ok(());
+        drop(start);
+        // What has been counted so far is told.
+        if self.unknown_versions.load(Ordering::Relaxed) > 0 {
+            self.register();
         }
-        let region = Region::open()?;
-        let registration = registration::register(&region)?;
-        self.adopt(Place { region, registration, driver });
         Ok(())
     }
 
-    /// Takes a place that is already there; `register` does this, and tests with a region in memory.
+    /// Takes a place in the region; false where there is none to be had.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn register(&self) -> bool {
+        // Its lock may be held by a thread that a forked child does not have.
+        if self.is_forked.load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        let mut start = self.start.lock();
+        if self.control().is_some() {
+            return true;
+        }
+        let Some(Start { control, driver, mut region }) = start.take() else { return false };
+        region = region.or_else(|| Region::behind(control).ok());
+        match (region.as_ref().and_then(|region| registration::register(region).ok()), region) {
+            (Some(registration), Some(region)) => self.adopt(Place { region, registration, driver }),
+            (_, region) => *start = Some(Start { control, driver, region }),
+        }
+        self.control().is_some()
+    }
+
+    /// Takes a place that is already there; a process that registers does this, and tests with a region in memory.
     pub fn adopt(&self, place: Place) {
         let control: *const Control = place.region.control();
         place.slot().unknown_versions.store(self.unknown_versions.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -385,7 +361,11 @@ impl Process {
 
     /// The process is ending: the watcher makes no more driver calls. Waits a moment for a look in progress.
     pub fn stop(&self) {
-        self.stopping.store(1, Ordering::Release);
+        // One of the two sees the other: this end, or the thread that is about to start the watcher.
+        self.stopping.swap(1, Ordering::SeqCst);
+        if self.watcher_started.load(Ordering::SeqCst) == 0 {
+            return;
+        }
         let limit_ns = clock::now_ns() + STOP_LIMIT_NS;
         while self.bursts.try_lock().is_none() && clock::now_ns() < limit_ns {
             clock::sleep_until_ns(clock::now_ns() + 100_000);
@@ -395,6 +375,7 @@ impl Process {
     /// A forked child has no driver and no place: locks may be held by threads that it does not have, and its
     /// parent's slot is not its own.
     pub fn forked(&self) {
+        self.is_forked.store(1, Ordering::Release);
         self.control.store(core::ptr::null_mut(), Ordering::Release);
     }
 }
@@ -409,6 +390,7 @@ impl Default for Process {
 mod tests {
     use super::*;
     use crate::fake_driver::{driver, region};
+    use crate::registration::Registration;
 
     #[test]
     fn refused_look_ups_are_counted_before_and_after_the_process_registers() {

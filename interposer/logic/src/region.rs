@@ -70,10 +70,22 @@ impl Region {
     /// # Errors
     /// [`RegionError::Absent`] or [`RegionError::Foreign`].
     pub fn open() -> Result<Self, RegionError> {
-        let control_fd = open(CONTROL_PATH, libc::O_RDONLY).ok_or(RegionError::Absent)?;
-        let control = map(control_fd, CONTROL_BYTES, libc::PROT_READ);
-        // SAFETY: `control_fd` is ours; the mapping stays.
-        unsafe { libc::close(control_fd) };
+        Self::behind(Self::page()?)
+    }
+
+    /// Maps the supervisor's page alone, which says whether there is a region to be used.
+    ///
+    /// # Errors
+    /// As [`Region::open`].
+    pub fn page() -> Result<&'static Control, RegionError> {
+        // SAFETY: a terminated string.
+        let fd = unsafe { libc::open(CONTROL_PATH.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(RegionError::Absent);
+        }
+        let control = map(fd, CONTROL_BYTES, libc::PROT_READ);
+        // SAFETY: `fd` is ours; the mapping stays.
+        unsafe { libc::close(fd) };
         // SAFETY: the mapping is as long as Control, page-aligned, and never unmapped.
         let control = unsafe { &*control.ok_or(RegionError::Absent)?.cast::<Control>() };
         let version = control.version.load(Ordering::Acquire);
@@ -81,6 +93,14 @@ impl Region {
         if control.magic.load(Ordering::Acquire) != MAGIC || !readable {
             return Err(RegionError::Foreign);
         }
+        Ok(control)
+    }
+
+    /// Maps the rest of the region whose page this is.
+    ///
+    /// # Errors
+    /// [`RegionError::Absent`].
+    pub fn behind(control: &'static Control) -> Result<Self, RegionError> {
         // Opened once and never closed: closing any descriptor of a file drops the process's record locks on it, and
         // the lock on our slot's byte is what names this process to the host.
         // SAFETY: a terminated string.

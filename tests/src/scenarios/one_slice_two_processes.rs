@@ -3,12 +3,15 @@
 
 use super::{finish, wait_until_running};
 use crate::failure::{Context, Result, ensure};
-use crate::host::Host;
+use crate::host::{Container, Host};
 use crate::measure;
 use crate::meter::{now_ns, usage_of};
 use crate::namespaces::Inside;
 use crate::tenant::{Tenant, monitored};
 use crate::trace::Recorder;
+use gpool_shared_region::ROSTER_OFFSET;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// Runs a container with two processes beside one with one.
@@ -30,6 +33,7 @@ fn two_beside_one(host: &Host) -> Result<()> {
     std::thread::sleep(Duration::from_secs(1));
     let processes = host.lease_of(twofold)?.processes;
     ensure(processes == 2, || format!("the lease knows {processes} processes of the two"))?;
+    who_looks_around_takes_no_place(host, twofold)?;
     check_what_nvml_shows(host, "--monitor")?;
     check_what_nvml_shows(host, "--monitor-by-crate").context("by nvml-wrapper")?;
     let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
@@ -42,6 +46,17 @@ fn two_beside_one(host: &Host) -> Result<()> {
     let peak = usage_of(&host.meter()?.read()?, &twofold.id).bytes_peak;
     let is_full = (3 << 30..=4_u64 << 30).contains(&peak);
     ensure(is_full, || format!("both together held {peak} bytes of a cap of 4 GiB"))
+}
+
+/// A program that initialises the driver and leaves registers nowhere: the places that were ever taken are still those of
+/// the two that work.
+fn who_looks_around_takes_no_place(host: &Host, container: &Container) -> Result<()> {
+    host.engine.docker_text(&["exec", "twofold", "gpool-tenant", "--only-start"])?;
+    let path = format!("/run/gpool/leases/{}/region/report", host.lease_of(container)?.lease_id);
+    let mut taken = [0; 4];
+    File::open(&path).and_then(|file| file.read_exact_at(&mut taken, ROSTER_OFFSET as u64)).context(path)?;
+    let taken = u32::from_le_bytes(taken);
+    ensure(taken == 2, || format!("two processes have taken {taken} places"))
 }
 
 /// A monitoring program in the container sees its two processes, under the pids that they have there, and the

@@ -1,0 +1,73 @@
+//! A process's place in the region.
+
+use crate::announce;
+use crate::driver::Driver;
+use crate::region::Region;
+use crate::registration::Registration;
+use core::sync::atomic::{AtomicU32, Ordering};
+use gpool_shared_region::{Demand, Slot};
+
+/// A process that has registered.
+pub struct Place {
+    /// The lease's files.
+    pub region: Region,
+    /// Where this process stands in them.
+    pub registration: Registration,
+    /// The real driver.
+    pub driver: Driver,
+}
+
+impl Place {
+    /// This process's slot.
+    pub fn slot(&self) -> &'static Slot {
+        self.region.slot(self.registration.slot)
+    }
+
+    /// Something is charged that may take less than its charge.
+    pub fn note_inexact(&self) {
+        self.slot().is_inexact.store(1, Ordering::Release);
+    }
+
+    /// Says until the answer is dropped that account and device may differ.
+    #[inline(never)]
+    pub fn change(&self) -> Change {
+        let changing = &self.slot().changing;
+        changing.fetch_add(1, Ordering::AcqRel);
+        Change(changing)
+    }
+
+    /// What is charged for images grows by `bytes`, or shrinks by what these are the negative of.
+    pub fn add_image_bytes(&self, bytes: u64) {
+        self.slot().image_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Asks the supervisor to look.
+    pub fn ring(&self) {
+        self.region.ring(self.registration.slot);
+    }
+
+    /// States what this process wants; called with the bursts locked.
+    pub(crate) fn say(&self, demand: Demand, word: u32, estimated_end_ns: u64) {
+        announce::say(self.slot(), demand, word, estimated_end_ns);
+    }
+
+    /// A burst has been opened behind the gate word `word`; called with the bursts locked.
+    pub(crate) fn note_issue(&self, word: u32, now_ns: u64, estimated_end_ns: u64) {
+        let slot = self.slot();
+        if slot.first_launch_word.load(Ordering::Relaxed) != word {
+            slot.first_launch_ns.store(now_ns, Ordering::Relaxed);
+            slot.first_launch_word.store(word, Ordering::Release);
+        }
+        self.say(Demand::Running, word, estimated_end_ns);
+    }
+}
+
+/// A call is under way that changes what is held.
+pub struct Change(&'static AtomicU32);
+
+impl Drop for Change {
+    #[inline(never)]
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
