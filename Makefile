@@ -39,7 +39,7 @@ build: ## Build everything and lay it out in target/gpool
 	cp $(RELEASE)/gpool $(RELEASE)/gpool-supervisor $(RELEASE)/gpool-simgpu $(STAGE)/bin/
 	cp $(RELEASE)/gpool-tenant $(RELEASE)/gpool-demo $(RELEASE)/gpool-integration $(STAGE)/bin/
 	cp $(RELEASE)/gpool-bench $(RELEASE)/gpool-launch-cost $(RELEASE)/gpool-shim-stand $(STAGE)/bin/
-	cp $(RELEASE)/gpool-package-pages $(STAGE)/bin/
+	cp $(RELEASE)/gpool-package-pages $(RELEASE)/gpool-package-tree $(STAGE)/bin/
 	cp $(STATIC)/gpool-runtime $(STAGE)/bin/
 	cp $(STATIC)/gpool-hook $(STATIC)/gpool-run $(STAGE)/libexec/
 	for generation in $(GENERATIONS); do mkdir $(STAGE)/lib/$$generation && for shim in cuda nvml; do \
@@ -56,7 +56,8 @@ check: ## Run the fast gates: format, lints, dependencies, rooms, symbols, texts
 	@$(MAKE) --no-print-directory lint
 	if $(CARGO) deny --version > /dev/null 2>&1; then $(CARGO) deny check bans licenses sources; \
 	    else echo "skipped: cargo-deny is not installed"; fi
-	$(CARGO) test $(CARGO_FLAGS) -p gpool-tests --test rooms --test symbols --test messages --test documentation
+	$(CARGO) test $(CARGO_FLAGS) -p gpool-tests --test rooms --test symbols --test messages --test documentation \
+	    --test packages
 
 package: ## Pack what is built: gpool and a simulated GPU as .deb, gpool as .rpm, into target/package
 	@tests/prepare.sh package

@@ -1,5 +1,5 @@
 //! Writes man pages and completions for a package.
 
 fn main() -> std::process::ExitCode {
-    gpool_packaging::main()
+    gpool_packaging::pages::main()
 }

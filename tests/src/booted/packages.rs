@@ -28,6 +28,16 @@ impl Packages {
         Self { root: stage.downloads().with_file_name("package-machine") }
     }
 
+    /// Where those are kept beside `stage` that are held against another tool's.
+    pub fn for_comparison(stage: &Stage) -> Self {
+        Self { root: stage.downloads().with_file_name("package-comparison") }
+    }
+
+    /// A file beside them.
+    pub fn beside_them(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
     /// A package of the build that is tested, and its name for people.
     pub fn new_one(&self, package: &str) -> (PathBuf, String) {
         self.deb("new", package, VERSION)

@@ -71,6 +71,12 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(every_verb::run),
     },
     Scenario {
+        name: "packages",
+        what: "the packages are those that cargo-deb and cargo-generate-rpm make of the same manifest",
+        limit_s: 180,
+        run: Place::Outside(packages::run),
+    },
+    Scenario {
         name: "playground",
         what: "a shell on a private host with everything running, for a person",
         limit_s: 3600,
@@ -221,16 +227,16 @@ pub const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(shared_memory::run),
     },
     Scenario {
-        name: "display-contexts",
-        what: "contexts for OpenGL and VDPAU are charged and given back",
-        limit_s: 60,
-        run: Place::Inside(display_contexts::run),
-    },
-    Scenario {
         name: "static-data",
         what: "variables of modules and libraries are there, held and below the cap, until unload or SIGKILL",
         limit_s: 180,
         run: Place::Inside(static_data::run),
+    },
+    Scenario {
+        name: "display-contexts",
+        what: "contexts for OpenGL and VDPAU are charged and given back",
+        limit_s: 60,
+        run: Place::Inside(display_contexts::run),
     },
     Scenario {
         name: "memory-beside",

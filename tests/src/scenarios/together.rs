@@ -1,7 +1,7 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 37] = [
+pub const TOGETHER: [&str; 38] = [
     "booted-systemd",
     "whole-images",
     "real-driver",
@@ -39,6 +39,7 @@ pub const TOGETHER: [&str; 37] = [
     "killed-half-way",
     "host-containerd",
     "pass-through",
+    "packages",
 ];
 
 #[cfg(test)]

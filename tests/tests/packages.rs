@@ -1,0 +1,62 @@
+//! What the manifest of the packages says twice, because its readers want it so, is the same both times.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")
+}
+
+fn metadata() -> Value {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let arguments = ["metadata", "--offline", "--no-deps", "--format-version", "1"];
+    let output = Command::new(cargo).args(arguments).current_dir(packaging()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = all["packages"].as_array().unwrap().iter().find(|package| package["name"] == "gpool-packaging");
+    found.unwrap()["metadata"].clone()
+}
+
+/// Source, place and mode of each file.
+fn files(assets: &Value) -> Vec<(String, String, String)> {
+    let text = |asset: &Value, key: &str| asset[key].as_str().unwrap().to_owned();
+    let assets = assets.as_array().unwrap().iter();
+    assets.map(|asset| (text(asset, "source"), text(asset, "dest"), text(asset, "mode"))).collect()
+}
+
+#[test]
+fn both_packages_hold_the_same_files() {
+    let metadata = metadata();
+    let (deb, rpm) = (files(&metadata["deb"]["assets"]), files(&metadata["generate-rpm"]["assets"]));
+    // Debian's own helper enables the units there.
+    let is_preset = |file: &(String, String, String)| file.1.contains("system-preset");
+    assert_eq!(rpm.iter().filter(|file| is_preset(file)).count(), 1);
+    assert_eq!(deb, rpm.into_iter().filter(|file| !is_preset(file)).collect::<Vec<_>>());
+    let kept = metadata["deb"]["conf-files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap().to_owned());
+    let assets = metadata["generate-rpm"]["assets"].as_array().unwrap();
+    let marked = assets.iter().filter(|asset| !asset["config"].is_null()).map(|asset| {
+        let name = Path::new(asset["source"].as_str().unwrap()).file_name().unwrap().to_str().unwrap().to_owned();
+        format!("{}{name}", asset["dest"].as_str().unwrap())
+    });
+    assert_eq!(kept.collect::<Vec<_>>(), marked.collect::<Vec<_>>());
+}
+
+#[test]
+fn the_scripts_know_the_layout_of_regions_that_this_version_reads() {
+    for script in ["debian/preinst", "rpm/pre"] {
+        let text = std::fs::read_to_string(packaging().join(script)).unwrap();
+        let line = format!("newest={}", gpool_shared_region::VERSION);
+        assert!(text.lines().any(|found| found == line), "{script} lacks {line}");
+    }
+}
+
+#[test]
+fn every_file_that_is_not_built_is_there() {
+    let metadata = metadata();
+    let deb = &metadata["deb"];
+    for (source, ..) in files(&deb["assets"]).into_iter().chain(files(&deb["variants"]["simulated"]["assets"])) {
+        let is_built = source.starts_with("../target/gpool/");
+        assert!(is_built || packaging().join(&source).is_file(), "{source}");
+    }
+}
