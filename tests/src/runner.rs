@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result};
 use crate::janitor;
 use crate::namespaces::{self, Ended, Inside};
-use crate::scenarios::{Place, SCENARIOS, Scenario, TOGETHER, fetch_systems};
+use crate::scenarios::{Place, Scenario, TOGETHER, fetch_systems, scenarios};
 use crate::stolen::{ProcessorTime, TOO_MUCH};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -30,13 +30,13 @@ pub fn run() -> ExitCode {
         return outside(&std::env::args().nth(2).unwrap_or_default());
     }
     if argument == "--list" {
-        SCENARIOS.iter().filter(is_own).for_each(|scenario| println!("{:32}{}", scenario.name, scenario.what));
+        scenarios().filter(is_own).for_each(|scenario| println!("{:32}{}", scenario.name, scenario.what));
         return ExitCode::SUCCESS;
     }
     let may_meet = |scenario: &&Scenario| TOGETHER.contains(&scenario.name);
     match argument.as_str() {
-        "--alone" => return all(SCENARIOS.iter().filter(is_own).filter(|scenario| !may_meet(scenario))),
-        "--together" => return all(SCENARIOS.iter().filter(is_own).filter(may_meet)),
+        "--alone" => return all(scenarios().filter(is_own).filter(|scenario| !may_meet(scenario))),
+        "--together" => return all(scenarios().filter(is_own).filter(may_meet)),
         _ => {}
     }
     if argument == "--fetch" {
@@ -46,7 +46,7 @@ pub fn run() -> ExitCode {
     // What is no scenario of every run, such as a part of another, runs only when it is asked for by its whole name.
     let is_asked_for =
         |scenario: &&Scenario| scenario.name == argument || (scenario.name.contains(&argument) && is_own(scenario));
-    all(SCENARIOS.iter().filter(is_asked_for))
+    all(scenarios().filter(is_asked_for))
 }
 
 fn is_own(scenario: &&Scenario) -> bool {
@@ -54,7 +54,7 @@ fn is_own(scenario: &&Scenario) -> bool {
 }
 
 fn outside(name: &str) -> ExitCode {
-    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
+    let scenario = scenarios().find(|scenario| scenario.name == name);
     let outcome = match scenario.map(|scenario| scenario.run) {
         Some(Place::Outside(run) | Place::OutsideWhenAsked(run)) => run(),
         _ => Err(Failure::new(format!("no scenario outside is called {name}"))),
@@ -69,7 +69,7 @@ fn outside(name: &str) -> ExitCode {
 }
 
 fn one(name: &str, inside: &Inside) -> Result<ExitCode> {
-    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
+    let scenario = scenarios().find(|scenario| scenario.name == name);
     let scenario = scenario.ok_or_else(|| Failure::new(format!("no scenario is called {name}")))?;
     match scenario.run {
         Place::Inside(run) | Place::PartOfAnother(run) => run(inside).map(|()| ExitCode::SUCCESS),

@@ -58,19 +58,19 @@ impl Control {
         Ok(pids_in(&self.tell(&format!("get_client_list {server}"))?))
     }
 
-    /// Sets what servers give their clients at most on each of so many GPUs: those that start from now on, and `server`,
-    /// whose clients so far keep what they have.
+    /// Sets what servers give their clients at most on each of so many GPUs: the one that runs, whose clients so far keep what
+    /// they have, and those that start from now on.
     ///
     /// # Errors
     /// The daemon does not answer, or does not do it.
-    pub fn set_limits(&self, limits: MpsLimits, gpus: usize, server: Option<HostPid>) -> io::Result<()> {
+    pub fn set_limits(&self, limits: MpsLimits, gpus: usize) -> io::Result<()> {
         let mut commands = vec![format!("set_default_active_thread_percentage {}", limits.percent)];
         commands.extend((0..gpus).map(|gpu| format!("set_default_device_pinned_mem_limit {gpu} {}", mib(limits))));
-        if let Some(server) = server {
-            commands.push(format!("set_active_thread_percentage {server} {}", limits.percent));
-            let of_gpu = |gpu| format!("set_device_pinned_mem_limit {server} {gpu} {}", mib(limits));
-            commands.extend((0..gpus).map(of_gpu));
-        }
+        self.tell(&commands.join("\n"))?;
+        // Asked for now: a client may have had it started a moment ago. One that starts later has the new limits.
+        let Some(server) = self.server()? else { return Ok(()) };
+        let mut commands = vec![format!("set_active_thread_percentage {server} {}", limits.percent)];
+        commands.extend((0..gpus).map(|gpu| format!("set_device_pinned_mem_limit {server} {gpu} {}", mib(limits))));
         self.tell(&commands.join("\n")).map(drop)
     }
 
@@ -142,13 +142,16 @@ mod tests {
         let said = dir.path().join("said");
         let control = program(dir.path(), &format!("cat >> {}; echo 41; echo 42", said.display()));
         let limits = MpsLimits { percent: 36, memory_bytes: (4 << 30) + 1 };
-        control.set_limits(limits, 2, Some(HostPid(7))).unwrap();
+        control.set_limits(limits, 2).unwrap();
         let lines: Vec<String> = fs::read_to_string(&said).unwrap().lines().map(str::to_owned).collect();
-        assert_eq!(lines.len(), 6, "{lines:?}");
+        assert_eq!(lines.len(), 7, "{lines:?}");
         assert_eq!(lines[2], "set_default_device_pinned_mem_limit 1 4096M");
-        assert_eq!(lines[3], "set_active_thread_percentage 7 36");
+        assert_eq!(lines[3..5], ["get_server_list", "set_active_thread_percentage 41 36"]);
         assert_eq!(control.server_of(0).unwrap(), Some(HostPid(41)));
         assert_eq!(control.clients_of(HostPid(41)).unwrap(), [HostPid(41), HostPid(42)]);
+        let without = program(dir.path(), &format!("cat >> {}", said.display()));
+        without.set_limits(limits, 1).unwrap();
+        assert!(fs::read_to_string(&said).unwrap().ends_with("get_server_list\n"), "there is no server to tell");
         let deaf = program(dir.path(), "echo 'Cannot find MPS control daemon process'; exit 1");
         assert!(!deaf.answers() && deaf.quit().unwrap_err().to_string().contains("Cannot find"));
         assert!(program(dir.path(), "exec sleep 60").quit().is_err());

@@ -74,8 +74,7 @@ impl Leases {
         let Some(group) = groups.iter_mut().find(|group| group.record.id == id) else { return Ok(id) };
         if group.limits != Some(wanted) {
             let control = Control::of(&program, run_dir, &id);
-            let server = group.server.as_ref().map(|server| server.name.pid);
-            let told = control.set_limits(wanted, gpus.len(), server);
+            let told = control.set_limits(wanted, gpus.len());
             told.map_err(|cause| failed("the MPS daemon does not take its limits", cause))?;
             group.limits = Some(wanted);
         }

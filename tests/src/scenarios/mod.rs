@@ -66,7 +66,7 @@ mod upgrade;
 mod whole_images;
 mod without_shims;
 
-pub use catalog::SCENARIOS;
+pub use catalog::scenarios;
 pub use downloading::fetch_systems;
 pub use scenario::{Place, Scenario};
 pub use together::TOGETHER;

@@ -24,7 +24,7 @@ const FIELDS: [&str; 10] = [
 const CONTROL_FILES: [&str; 5] = ["conffiles", "preinst", "postinst", "prerm", "postrm"];
 /// What is asked of an .rpm: files, then one by one.
 const FILES: &str = "[%{FILEMODES:perms} %{FILESIZES} %{FILENAMES}\n]";
-const WORDS: &str = "%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{LICENSE} %{SUMMARY}\n%{DESCRIPTION}\n";
+const WORDS: &str = "%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{LICENSE} %{SUMMARY}\n";
 const QUERIES: [&str; 4] = ["--requires", "--recommends", "--scripts", "--configfiles"];
 
 /// Packs both ways, with those tools that are installed.
@@ -110,8 +110,8 @@ fn deb_facts(file: &Path) -> Result<BTreeSet<String>> {
     Ok(facts)
 }
 
-/// What can be said of an .rpm. Directories are listed by rpmbuild alone, and what the format itself asks for by both in
-/// their own words.
+/// What can be said of an .rpm. Directories are listed by rpmbuild alone; what the format itself asks for, the scripts'
+/// shell included, each of both says in its own words; and the description is the summary once more to one of them.
 fn rpm_facts(file: &Path) -> Result<BTreeSet<String>> {
     let ask =
         |arguments: &[&str]| said("rpm", Command::new("rpm").args(["-qp", "--nosignature"]).args(arguments).arg(file));
@@ -121,8 +121,10 @@ fn rpm_facts(file: &Path) -> Result<BTreeSet<String>> {
     facts.insert(ask(&["--queryformat", WORDS])?.trim().to_owned());
     for query in QUERIES {
         let answer = ask(&[query])?;
-        let is_own = |line: &&str| !line.starts_with("rpmlib(") && !line.trim().is_empty();
-        let mut lines: Vec<&str> = answer.lines().filter(is_own).map(str::trim_end).collect();
+        let of_format = ["rpmlib(", "config(", "/bin/sh"];
+        let is_own = |line: &&str| !line.trim().is_empty() && !of_format.iter().any(|start| line.starts_with(start));
+        let without_shell = |line: &str| line.trim_end().replace(" (using /bin/sh):", ":");
+        let mut lines: Vec<String> = answer.lines().filter(is_own).map(without_shell).collect();
         lines.dedup();
         facts.insert(format!("{query}: {}", lines.join("\n")));
     }
