@@ -81,7 +81,7 @@ fn fault(host: &Host, greedy: &Container, quiet: &Container) -> Result<&'static 
         Some(number) => strike(host, &["--instance", number])?,
         None => strike(host, &["--process", &process.to_string()])?,
     }
-    wait_for("the struck program's end", || Ok(process_of(host, greedy).map_or(true, |now| now != process)))?;
+    wait_for("the struck program's end", || Ok(process_of(host, greedy).ok() != Some(process)))?;
     if !goes_on(host, quiet)? {
         return Ok("none");
     }
