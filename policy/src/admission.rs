@@ -70,7 +70,8 @@ impl Users {
         let whole = (self.whole > 0).then_some("a container that has all of it");
         let time_sliced = (self.time_sliced > 0).then_some("containers in the driver's time slices");
         let mps = (self.mps > 0).then_some("containers under an MPS server");
-        let mps_of_others = (self.mps_of_others > 0).then_some("an MPS server of another team or user");
+        let mps_of_others =
+            (self.mps_of_others > 0).then_some("an MPS server of another team or user, or of another number of GPUs");
         let outside = (self.outside > 0).then_some("processes without a lease");
         match wanted {
             Use::Sliced => whole.or(time_sliced).or(mps),

@@ -19,6 +19,8 @@ const LIBRARY_OPTIONS: [&str; 5] = ["bind", "ro", "nosuid", "nodev", "rprivate"]
 const REGION_DIR: &str = "/dev/gpool";
 /// Where programs look for an MPS daemon that is not named.
 pub const MPS_DIR: &str = "/tmp/nvidia-mps";
+/// What a group of MPS clients has in common with its server.
+const SHARED_MEMORY: &str = "/dev/shm";
 /// Hooks of NVIDIA's legacy mode, which inject a driver of their own after ours.
 const LEGACY_HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
@@ -142,9 +144,12 @@ fn leased_device(edit: &Edit) -> Option<Device<'_>> {
 /// Appends a bind mount. Later mounts lie on top, so an earlier one at the same place is taken out, not kept.
 fn mount(spec: &mut Value, source: &str, destination: &str, options: &[String]) -> Result<(), ErrorBody> {
     let mounts = list(spec, &["mounts"])?;
-    mounts.retain(|mount| mount["destination"].as_str().is_none_or(|path| !same_path(path, destination)));
+    let is_there = |mount: &Value| mount["destination"].as_str().is_some_and(|path| same_path(path, destination));
+    // Volumes may lie below the engine's own /dev/shm: what takes its place stays under them.
+    let place = mounts.iter().position(is_there).filter(|_| destination == SHARED_MEMORY);
+    mounts.retain(|mount| !is_there(mount));
     let built = MountBuilder::default().destination(destination).typ("bind").source(source).options(options);
-    mounts.push(fragment(built.build())?);
+    mounts.insert(place.unwrap_or(mounts.len()), fragment(built.build())?);
     Ok(())
 }
 

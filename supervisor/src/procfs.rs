@@ -39,6 +39,11 @@ impl WatchedProcess {
         if watched.has_ended() { Err(no_process()) } else { Ok(watched) }
     }
 
+    /// Ends it by force. One that has ended is as ended as can be.
+    pub fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+    }
+
     /// Takes hold of its parent. One that has none left but the first process of all is its own.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ use gpool_protocol::{
 use process::Library;
 pub use process::holds_device;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 /// What the guard has to know of a lease, copied out of the book.
 struct Charge {
@@ -58,6 +59,8 @@ pub struct Guard {
     caps: BTreeMap<(TenantId, usize), CapWatch>,
     /// Containers that were frozen for what they did.
     frozen: BTreeSet<TenantId>,
+    /// Since when processes have been seen to have a context.
+    contexts: BTreeMap<HostPid, Instant>,
     /// Whether there has been a look: leases that are there at the first one were taken over.
     has_looked: bool,
 }
@@ -76,6 +79,7 @@ impl Guard {
             outside: Findings::default(),
             caps: BTreeMap::new(),
             frozen: BTreeSet::new(),
+            contexts: BTreeMap::new(),
             has_looked: false,
         })
     }
@@ -88,6 +92,11 @@ impl Guard {
         self.builds.begin(charges.values().flat_map(|charge| &charge.shims));
         let with_context: BTreeSet<HostPid> =
             occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
+        self.contexts.retain(|pid, _| with_context.contains(pid));
+        let now = Instant::now();
+        for pid in &with_context {
+            self.contexts.entry(*pid).or_insert(now);
+        }
         self.look_at_members(leases, &charges, members, &with_context);
         self.look_at_caps(leases, &charges, members, occupancies);
         let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
@@ -114,7 +123,8 @@ impl Guard {
             }
         }
         for (tenant, charge) in charges {
-            for process in past_server(leases, charge, members.get(tenant).into_iter().flatten(), with_context) {
+            let its = members.get(tenant).into_iter().flatten().filter(|pid| with_context.contains(pid));
+            for process in self.past_server(leases, charge, its) {
                 if let Ok(watched) = WatchedProcess::open(process.pid) {
                     found.insert((*tenant, watched.name), process.clone());
                 }
@@ -222,6 +232,29 @@ impl Guard {
         }
     }
 
+    /// Those of a lease's processes, all of which have a context, that are not clients of its MPS server though it was asked
+    /// after their contexts had been seen.
+    fn past_server<'a>(
+        &self,
+        leases: &Leases,
+        charge: &Charge,
+        with_context: impl Iterator<Item = &'a HostPid>,
+    ) -> Vec<GuardedProcess> {
+        let Some(group) = &charge.mps_group else { return Vec::new() };
+        let Some((asked_at, clients)) = leases.groups.clients_of(group) else { return Vec::new() };
+        let was_there = |pid: &HostPid| self.contexts.get(pid).is_some_and(|since| *since < asked_at);
+        let seen = |pid: &HostPid| GuardedProcess {
+            lease_id: charge.lease_id.clone(),
+            container_id: charge.container_id.clone(),
+            pid: *pid,
+            name: procfs::comm(*pid),
+            is_registered: false,
+            libraries: Vec::new(),
+            finding: Some("it has a context of its own beside its MPS server".to_owned()),
+        };
+        with_context.filter(|pid| was_there(pid) && !clients.contains(pid)).map(seen).collect()
+    }
+
     /// What the device says that each lease holds, beside its cap.
     fn look_at_caps(
         &mut self,
@@ -298,28 +331,6 @@ impl Charge {
         let is_it = |shim: &ShimView| shim.build_id.is_some() && shim.build_id == library.build_id;
         self.shims.iter().filter(stands_in).any(is_it)
     }
-}
-
-/// Processes of a lease under an MPS server that have a context and are not the server's clients.
-fn past_server<'a>(
-    leases: &Leases,
-    charge: &Charge,
-    members: impl Iterator<Item = &'a HostPid>,
-    with_context: &BTreeSet<HostPid>,
-) -> Vec<GuardedProcess> {
-    let Some(group) = &charge.mps_group else { return Vec::new() };
-    let Some(clients) = leases.groups.clients_of(group) else { return Vec::new() };
-    let past = members.filter(|pid| with_context.contains(pid) && !clients.contains(pid));
-    let seen = |pid: &HostPid| GuardedProcess {
-        lease_id: charge.lease_id.clone(),
-        container_id: charge.container_id.clone(),
-        pid: *pid,
-        name: procfs::comm(*pid),
-        is_registered: false,
-        libraries: Vec::new(),
-        finding: Some("it has a context of its own beside its MPS server".to_owned()),
-    };
-    past.map(seen).collect()
 }
 
 fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {

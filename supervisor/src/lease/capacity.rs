@@ -45,13 +45,14 @@ pub fn capacities(
     gpus.iter().enumerate().map(capacity).collect()
 }
 
-/// Counts on each GPU the leases under MPS servers of other domains than `domain`.
-pub fn note_other_domains(capacities: &mut [GpuCapacity], gpus: &[Gpu], book: &Book, domain: &Domain) {
+/// Counts on each GPU the leases under MPS servers that a new lease of `domain` on so many GPUs cannot join: those of other
+/// domains, and those on more or fewer GPUs, beside which it would have a server of its own.
+pub fn note_other_domains(capacities: &mut [GpuCapacity], gpus: &[Gpu], book: &Book, domain: &Domain, count: usize) {
     let leases = book.leases.values().map(|lease| &lease.record);
     let records: Vec<&Record> = leases.chain(book.held.iter().map(|held| &held.record)).chain(&book.stranded).collect();
     for (capacity, gpu) in capacities.iter_mut().zip(gpus) {
         let is_others = |record: &&&Record| {
-            record.mps_domain.as_ref().is_some_and(|its| its != domain)
+            record.mps_domain.as_ref().is_some_and(|its| its != domain || record.gpus().len() != count)
                 && !record.has_no_share()
                 && record.gpus().contains(&gpu.uuid)
         };
@@ -124,9 +125,13 @@ mod tests {
         let book = Book { stranded: [&own, &others[0], &others[1]].map(of).to_vec(), ..Book::default() };
         let gpus = [gpu(0), gpu(1)];
         let mut seen = capacities(&gpus, &[], &[], &book, None);
-        note_other_domains(&mut seen, &gpus, &book, &own);
-        let users: Vec<(u32, u32)> = seen.iter().map(|gpu| (gpu.users.mps, gpu.users.mps_of_others)).collect();
-        assert_eq!(users, [(0, 0), (3, 2)]);
+        let users = |seen: &[GpuCapacity]| -> Vec<(u32, u32)> {
+            seen.iter().map(|gpu| (gpu.users.mps, gpu.users.mps_of_others)).collect()
+        };
+        note_other_domains(&mut seen, &gpus, &book, &own, 1);
+        assert_eq!(users(&seen), [(0, 0), (3, 2)]);
+        note_other_domains(&mut seen, &gpus, &book, &own, 2);
+        assert_eq!(users(&seen), [(0, 0), (3, 3)], "on two GPUs it would have a server beside its own on one");
     }
 
     #[test]

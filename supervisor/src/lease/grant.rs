@@ -171,7 +171,7 @@ impl Leases {
         let demand = demand_of(&served.request, mechanism);
         let domain = (mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
         if let Some(domain) = &domain {
-            note_other_domains(&mut capacities, &gpus, &book, domain);
+            note_other_domains(&mut capacities, &gpus, &book, domain, demand.gpus);
         }
         let open = open_for(&served, &gpus, &book)?;
         // A restarted container comes back to its own GPUs if it still fits there.

@@ -29,7 +29,11 @@ pub fn take_over(leases: &Leases) {
     let (kept, unused) = matched(&records, service_manager::kept());
     leases.book().kept_inits = kept;
     unused.iter().for_each(service_manager::forget);
-    records.into_iter().for_each(|record| take_over_or_strand(leases, record));
+    for record in records {
+        if !is_settled(leases, &record) {
+            leases.book().stranded.push(record);
+        }
+    }
     leases.files.remove_unused_shims(leases.book().builds());
 }
 
@@ -60,29 +64,32 @@ fn living_init(leases: &Leases, record: &Record) -> Option<WatchedProcess> {
 
 /// Tries again with the leases that could not be taken over though their containers run.
 pub fn take_over_stranded(leases: &Leases) {
-    let stranded = std::mem::take(&mut leases.book().stranded);
-    stranded.into_iter().for_each(|record| take_over_or_strand(leases, record));
+    // They stay in the book meanwhile: nobody may find their places free, or their MPS daemons unused.
+    let stranded = leases.book().stranded.clone();
+    for record in stranded.into_iter().filter(|record| is_settled(leases, record)) {
+        leases.book().stranded.retain(|other| other.lease_id != record.lease_id);
+    }
 }
 
-/// A lease whose container has ended is cleared away. One whose container runs keeps its files and its place, and is
-/// tried again: a fault of ours must not sell its share to somebody else.
-fn take_over_or_strand(leases: &Leases, record: Record) {
+/// Takes a lease over; one whose container has ended is cleared away. Whether either was done: one whose container runs
+/// keeps its files and its place, and is tried again. A fault of ours must not sell its share to somebody else.
+fn is_settled(leases: &Leases, record: &Record) -> bool {
     let run_dir = &leases.configuration().paths.run_dir.clone();
-    let Err(cause) = take_over_one(leases, record.clone()) else { return };
+    let Err(cause) = take_over_one(leases, record.clone()) else { return true };
     let id = &record.lease_id;
     let same_boot = record.boot_id == leases.boot_id;
-    let init_lives = living_init(leases, &record).is_some();
+    let init_lives = living_init(leases, record).is_some();
     let others_live = record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
     if same_boot && (init_lives || others_live) {
         eprintln!("gpool-supervisor: lease {id} cannot be taken over yet: {cause}");
-        leases.book().stranded.push(record);
-        return;
+        return false;
     }
     eprintln!("gpool-supervisor: lease {id} is over: {cause}");
     RegionHost::remove(&leases.mounts, &region_dir_of(run_dir, id));
     Record::remove(run_dir, id);
     leases.book().kept_inits.remove(id);
     service_manager::forget(id);
+    true
 }
 
 fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {

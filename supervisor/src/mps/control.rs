@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 pub const PROGRAM: &str = "nvidia-cuda-mps-control";
 /// How long a command may take; a server is started within some.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long one may take while leases wait for it.
+const HASTE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(2);
 /// The longest answer that is read.
 const ANSWER_BYTES: u64 = 64 << 10;
@@ -21,12 +23,19 @@ const ANSWER_BYTES: u64 = 64 << 10;
 pub struct Control {
     program: PathBuf,
     pipe: PathBuf,
+    patience: Duration,
 }
 
 impl Control {
     /// The daemon of the group `id`.
     pub fn of(program: &Path, run_dir: &Path, id: &str) -> Self {
-        Self { program: program.to_owned(), pipe: folder_of(run_dir, id, "pipe") }
+        Self { program: program.to_owned(), pipe: folder_of(run_dir, id, "pipe"), patience: PATIENCE }
+    }
+
+    /// For whoever keeps others waiting meanwhile: a daemon that is silent for that long is taken for one that does not
+    /// answer.
+    pub fn hasty(self) -> Self {
+        Self { patience: HASTE, ..self }
     }
 
     /// Whether it answers.
@@ -91,7 +100,7 @@ impl Control {
             // One that has ended without reading says why by its status.
             let _ = input.write_all(format!("{commands}\n").as_bytes());
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         let status = loop {
             match process.try_wait()? {
                 Some(status) => break status,
@@ -133,7 +142,7 @@ mod tests {
         let path = dir.join("control");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Control { program: path, pipe: dir.join("pipe") }
+        Control { program: path, pipe: dir.join("pipe"), patience: PATIENCE }
     }
 
     #[test]
@@ -154,6 +163,6 @@ mod tests {
         assert!(fs::read_to_string(&said).unwrap().ends_with("get_server_list\n"), "there is no server to tell");
         let deaf = program(dir.path(), "echo 'Cannot find MPS control daemon process'; exit 1");
         assert!(!deaf.answers() && deaf.quit().unwrap_err().to_string().contains("Cannot find"));
-        assert!(program(dir.path(), "exec sleep 60").quit().is_err());
+        assert!(program(dir.path(), "exec sleep 60").hasty().quit().is_err());
     }
 }

@@ -8,10 +8,11 @@ use gpool_configuration::Configuration;
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The template of which each daemon is an instance.
 const UNIT: &str = "gpool-mps@";
@@ -19,6 +20,14 @@ const UNIT: &str = "gpool-mps@";
 const SHARED_MEMORY: &str = "/dev/shm";
 /// Where cgroups are that a process of root's own can make: version 2, alone or beside version 1.
 const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// How long systemd may take for a daemon's unit; it stops one by force after 5 s.
+const UNIT_PATIENCE: Duration = Duration::from_secs(6);
+/// How long the processes of a cgroup may take to end that were killed.
+const EMPTY_PATIENCE: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(10);
+/// The longest error of systemctl that is read.
+const SAID_BYTES: u64 = 4096;
 
 /// Whether daemons are started by this process itself, which needs the right to change users: a daemon starts its server
 /// as the user of its clients.
@@ -44,10 +53,12 @@ pub fn start(configuration: &Path, run_dir: &Path, id: &str) -> io::Result<Optio
 
 /// Sees to it that nothing of a daemon that was told to quit, or has ended, is left.
 pub fn clear_away(group: &mut Group) {
-    if let Some(daemon) = &group.daemon {
-        let _ = rustix::process::pidfd_send_signal(&daemon.pidfd, rustix::process::Signal::KILL);
+    for process in [&group.daemon, &group.server].into_iter().flatten() {
+        process.kill();
     }
     if let Some(child) = &mut group.child {
+        // One that never answered is known by nothing else.
+        let _ = child.kill();
         let _ = child.wait();
     }
     if !starts_detached() {
@@ -57,18 +68,38 @@ pub fn clear_away(group: &mut Group) {
         }
     }
     for cgroup in own_cgroups(&group.record.id) {
-        let _ = fs::remove_dir(cgroup);
+        // Whoever is left in it belongs to the daemon. Before Linux 5.14 there is no such file.
+        let _ = fs::write(cgroup.join("cgroup.kill"), "1");
+        let deadline = Instant::now() + EMPTY_PATIENCE;
+        while fs::remove_dir(&cgroup).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(POLL);
+        }
     }
 }
 
 fn systemctl(verb: &str, id: &str) -> io::Result<()> {
     let mut command = Command::new("systemctl");
     command.args([verb, "--no-ask-password", &format!("{UNIT}{id}.service")]);
-    let output = command.stdin(Stdio::null()).output()?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let deadline = Instant::now() + UNIT_PATIENCE;
+    let status = loop {
+        match process.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() > deadline => {
+                process.kill()?;
+                process.wait()?;
+                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("systemctl {verb} does not end")));
+            }
+            None => std::thread::sleep(POLL),
+        }
+    };
+    let mut said = String::new();
+    if let Some(errors) = process.stderr.take() {
+        errors.take(SAID_BYTES).read_to_string(&mut said)?;
     }
+    if status.success() { Ok(()) } else { Err(io::Error::other(said.trim().to_owned())) }
 }
 
 /// Makes this process, which does nothing else, the daemon of the group `id`. Returns only if it cannot.

@@ -144,11 +144,10 @@ impl Groups {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The clients of a group's server; none while nobody can tell.
-    pub fn clients_of(&self, id: &str) -> Option<BTreeSet<HostPid>> {
+    /// The clients of a group's server and when it was asked for them; none while nobody can tell.
+    pub fn clients_of(&self, id: &str) -> Option<(Instant, BTreeSet<HostPid>)> {
         let groups = self.all();
-        let group = groups.iter().find(|group| group.record.id == id)?;
-        group.clients.as_ref().map(|(_, clients)| clients.clone())
+        groups.iter().find(|group| group.record.id == id)?.clients.clone()
     }
 
     /// Whether the process is a daemon or a server: it uses GPUs for the leases of its group.

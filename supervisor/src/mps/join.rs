@@ -73,7 +73,7 @@ impl Leases {
         let wanted = MpsLimits::of_server(others.map(|lease| limits_of(&lease.record)).chain([limits]));
         let Some(group) = groups.iter_mut().find(|group| group.record.id == id) else { return Ok(id) };
         if group.limits != Some(wanted) {
-            let control = Control::of(&program, run_dir, &id);
+            let control = Control::of(&program, run_dir, &id).hasty();
             let told = control.set_limits(wanted, gpus.len());
             told.map_err(|cause| failed("the MPS daemon does not take its limits", cause))?;
             group.limits = Some(wanted);
@@ -139,7 +139,7 @@ impl Leases {
         crate::region::mount_shared(&shared)?;
         group.record.make_folders(run_dir)?;
         group.child = daemon::start(self.settings.path(), run_dir, &group.record.id)?;
-        let control = Control::of(program, run_dir, &group.record.id);
+        let control = Control::of(program, run_dir, &group.record.id).hasty();
         let pid_file = folder_of(run_dir, &group.record.id, "pipe").join(PID_FILE);
         let deadline = Instant::now() + START_PATIENCE;
         let pid = loop {

@@ -84,6 +84,10 @@ fn note_deaths(leases: &Leases) {
         if has_ended(&group.daemon) {
             (group.record.daemon, group.daemon) = (None, None);
         }
+        // A server without its daemon takes nobody in, and nobody would end it.
+        if let Some(server) = &group.server {
+            server.kill();
+        }
         (group.record.server, group.server, group.limits, group.clients) = (None, None, None, None);
         if let Err(error) = group.record.write(&run_dir) {
             eprintln!("gpool-supervisor: {error}");

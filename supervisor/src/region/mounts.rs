@@ -99,7 +99,13 @@ pub fn mount_tmpfs(dir: &Path) -> io::Result<()> {
 /// Mounts an empty tmpfs for an MPS server and its clients.
 pub fn mount_shared(dir: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    Ok(rustix::mount::mount("gpool-mps", dir, "tmpfs", flags, SHARED_OPTIONS)?)
+    let mount = |flags| rustix::mount::mount("gpool-mps", dir, "tmpfs", flags, SHARED_OPTIONS);
+    // Containers write here and the host's root works here: a symbolic link of theirs must lead to no place of the host's.
+    match mount(flags | MountFlags::NOSYMFOLLOW) {
+        // Linux before 5.10 does not know that.
+        Err(rustix::io::Errno::INVAL) => Ok(mount(flags)?),
+        other => Ok(other?),
+    }
 }
 
 /// Unmounts it. Whoever has it mounted elsewhere, a container, keeps it.
