@@ -5,7 +5,7 @@ use gpool_policy::mechanism::MpsLimits;
 use gpool_protocol::HostPid;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The program, which is also the daemon.
@@ -100,18 +100,9 @@ impl Control {
             // One that has ended without reading says why by its status.
             let _ = input.write_all(format!("{commands}\n").as_bytes());
         }
-        let deadline = Instant::now() + self.patience;
-        let status = loop {
-            match process.try_wait()? {
-                Some(status) => break status,
-                None if Instant::now() > deadline => {
-                    process.kill()?;
-                    process.wait()?;
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{commands:?} is not answered")));
-                }
-                None => std::thread::sleep(POLL),
-            }
-        };
+        let status = ended_within(&mut process, self.patience)?;
+        let status =
+            status.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, format!("{commands:?} is not answered")))?;
         let mut answer = String::new();
         if let Some(output) = process.stdout.take() {
             output.take(ANSWER_BYTES).read_to_string(&mut answer)?;
@@ -120,6 +111,25 @@ impl Control {
             true => Ok(answer),
             false => Err(io::Error::other(format!("{commands:?} is answered with {:?}", answer.trim()))),
         }
+    }
+}
+
+/// How a child ended; none when it had to be killed because its time was up.
+///
+/// # Errors
+/// It cannot be waited for.
+pub fn ended_within(process: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(status) = process.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > deadline {
+            process.kill()?;
+            process.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(POLL);
     }
 }
 

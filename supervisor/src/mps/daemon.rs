@@ -1,7 +1,7 @@
 //! Starting and stopping a control daemon so that it is nobody's child: where systemd runs this service, in a unit of its
 //! own; elsewhere detached, in a session and a cgroup of its own.
 
-use super::control::PROGRAM;
+use super::control::{PROGRAM, ended_within};
 use super::group::{Group, GroupRecord, folder_of};
 use crate::device::DriverFiles;
 use gpool_configuration::Configuration;
@@ -83,18 +83,9 @@ fn systemctl(verb: &str, id: &str) -> io::Result<()> {
     let mut command = Command::new("systemctl");
     command.args([verb, "--no-ask-password", &format!("{UNIT}{id}.service")]);
     let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    let deadline = Instant::now() + UNIT_PATIENCE;
-    let status = loop {
-        match process.try_wait()? {
-            Some(status) => break status,
-            None if Instant::now() > deadline => {
-                process.kill()?;
-                process.wait()?;
-                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("systemctl {verb} does not end")));
-            }
-            None => std::thread::sleep(POLL),
-        }
-    };
+    let status = ended_within(&mut process, UNIT_PATIENCE)?;
+    let status =
+        status.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, format!("systemctl {verb} does not end")))?;
     let mut said = String::new();
     if let Some(errors) = process.stderr.take() {
         errors.take(SAID_BYTES).read_to_string(&mut said)?;
