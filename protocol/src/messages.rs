@@ -350,6 +350,8 @@ pub enum EventKind {
     AllocationRefused,
     /// A look-up of a function by name was refused because the shim does not know its version.
     UnknownVersion,
+    /// As many processes of a lease use its GPUs as may; further ones are refused by the driver's error.
+    PlacesFull,
     /// A tenant broke the rules of its region.
     Breach,
     /// The device was busy for a tenant for longer than the tenant has reported.

@@ -71,6 +71,17 @@ pub fn tell(leases: &Leases) {
             leases.events.note(EventKind::UnknownVersion, about(&lease.record, None), message);
             lease.unknown_versions_told = figures.unknown_versions;
         }
+        // By the processes that the supervisor holds: what a report says of itself is no reason to speak.
+        let is_full = lease.processes.len() >= SLOTS;
+        if is_full && !lease.is_full_told {
+            let message = format!(
+                "{} has {SLOTS} processes that use a GPU, and there is room for no more: others get \
+                 CUDA_ERROR_NOT_INITIALIZED from calls that make contexts until one ends; split it into containers",
+                lease.record.container_id.short()
+            );
+            leases.events.note(EventKind::PlacesFull, about(&lease.record, None), message);
+        }
+        lease.is_full_told = is_full;
     }
 }
 

@@ -43,10 +43,10 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(total: *mut usize, device: CUdevice
     // SAFETY: see cuMemGetInfo_v2.
     let result = unsafe { real::<CuDeviceTotalMemV2>(index::cuDeviceTotalMem_v2)(total, device) };
     if result == CUDA_SUCCESS
-        && let Some(place) = crate::PROCESS.place()
+        && let Some(cap_bytes) = crate::PROCESS.cap_bytes()
     {
         // SAFETY: the driver succeeded, so `total` is valid.
-        unsafe { *total = (*total).min(memory::cap_bytes(&place.region) as usize) };
+        unsafe { *total = (*total).min(cap_bytes as usize) };
     }
     result
 }

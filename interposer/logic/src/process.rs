@@ -55,6 +55,8 @@ pub struct Process {
     /// 1 once memory may be charged to this process.
     is_confirmed: AtomicU32,
     control: AtomicPtr<Control>,
+    /// The same page, from [`Process::begin`] on.
+    page: AtomicPtr<Control>,
     /// What a process that has initialised the driver needs to take its place.
     start: Mutex<Option<Start>>,
     /// 1 in a forked child.
@@ -83,6 +85,7 @@ impl Process {
             unknown_versions: AtomicU32::new(0),
             is_confirmed: AtomicU32::new(0),
             control: AtomicPtr::new(core::ptr::null_mut()),
+            page: AtomicPtr::new(core::ptr::null_mut()),
             start: Mutex::new(None),
             is_forked: AtomicU32::new(0),
             place: UnsafeCell::new(MaybeUninit::uninit()),
@@ -116,7 +119,9 @@ impl Process {
         // The page of memory is written before it is read, which costs the start one fault and not two.
         let mut start = self.start.lock();
         if self.control().is_none() && start.is_none() {
-            *start = Some(Start { control: Region::page()?, driver, region: None });
+            let control = Region::page()?;
+            self.page.store(core::ptr::from_ref(control).cast_mut(), Ordering::Release);
+            *start = Some(Start { control, driver, region: None });
         }
         drop(start);
         // What has been counted so far is told.
@@ -124,6 +129,14 @@ impl Process {
             self.register();
         }
         Ok(())
+    }
+
+    /// The lease's memory cap in bytes, for who asks how large the device is: that takes no place, and is answered to those
+    /// for whom there was none. None before [`Process::begin`].
+    pub fn cap_bytes(&self) -> Option<u64> {
+        // SAFETY: null, or the supervisor's page, which is never unmapped.
+        let page = unsafe { self.page.load(Ordering::Acquire).as_ref() }?;
+        Some(page.memory_cap_bytes.load(Ordering::Relaxed))
     }
 
     /// Takes a place in the region; false where there is none to be had.

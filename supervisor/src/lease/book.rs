@@ -151,6 +151,8 @@ pub struct Lease {
     pub refusals_told: u64,
     /// Refused look-ups that an event has told.
     pub unknown_versions_told: u64,
+    /// Whether an event has told that all its places are taken.
+    pub is_full_told: bool,
     /// Why its processes were killed, if they were, as a sentence about its container.
     pub stopped: Option<&'static str>,
     /// Processes of it that use a GPU past the shims.

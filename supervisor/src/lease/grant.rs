@@ -364,6 +364,7 @@ impl Leases {
             dead: BTreeMap::new(),
             refusals_told: 0,
             unknown_versions_told: 0,
+            is_full_told: false,
             stopped: None,
             bypassing: 0,
             excuse: None,

@@ -268,6 +268,14 @@ pub const FIGURES: &[Figure] = &[
         Nothing,
         "a process that loads libcuda, calls cuInit and ends, median of 200; native: in the same container under runc",
     ),
+    host(
+        "start.shim_added",
+        "us",
+        Median,
+        AtMost(200.0),
+        "the same without containers, with a driver that does nothing and needs the libraries that NVIDIA's needs, median of \
+         500; native: the driver alone",
+    ),
     simulated(
         "handoff.p50",
         "us",

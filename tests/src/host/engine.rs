@@ -79,6 +79,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Starts `docker` with its input and output open, to talk to what runs in the container.
+    pub fn start_talking(&self, arguments: &[&str]) -> Result<Child> {
+        client(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("docker cannot be started")
+    }
+
     /// Starts `docker` and does not wait for it.
     pub fn start_docker(&self, arguments: &[&str]) -> Result<Child> {
         client(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("docker cannot be started")

@@ -43,6 +43,7 @@ mod one_slice_two_processes;
 mod packages;
 mod pass_through;
 mod paused;
+mod places_taken;
 mod playground;
 mod random_kills;
 mod real_bundles;

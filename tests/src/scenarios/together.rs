@@ -1,7 +1,7 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 38] = [
+pub const TOGETHER: [&str; 39] = [
     "booted-systemd",
     "whole-images",
     "real-driver",
@@ -28,6 +28,7 @@ pub const TOGETHER: [&str; 38] = [
     "loader-matrix",
     "documentation",
     "doctor",
+    "places-taken",
     "conmon-killed",
     "evicted",
     "toolkit-stand-in",

@@ -3,13 +3,14 @@
 //! counted or timed here is the shim's alone, and what crashes here is the shim.
 //!
 //! Rooms: `place` (the namespace and the region), `calls` (what is called, through the shim and past it), `steps` (its
-//! instructions, one by one), `instructions` (what those are), `timing` (how long it takes), `work` (threads that do a bit
-//! of everything), `displays` (contexts that nothing else here makes).
+//! instructions, one by one), `instructions` (what those are), `timing` (how long it takes), `starts` (of
+//! programs), `work` (threads that do a bit of everything), `displays` (contexts that nothing else here makes).
 
 mod calls;
 mod displays;
 mod instructions;
 mod place;
+mod starts;
 mod steps;
 mod timing;
 mod work;
@@ -26,8 +27,12 @@ pub use steps::Steps;
 
 const PROGRAM: &str = "gpool-shim-stand";
 const NULL_DRIVER: &str = include_str!("../../programs/null_driver.c");
+const START: &str = include_str!("../../programs/start.c");
+/// What NVIDIA's libcuda needs, of 535, 550 and 555 alike: who loads it loads these too.
+const NEEDED: [&str; 5] =
+    ["-Wl,--no-as-needed", "-l:libm.so.6", "-l:libdl.so.2", "-l:libpthread.so.0", "-l:librt.so.1"];
 
-/// `gpool-shim-stand SHIM DRIVER count|time|work|displays|garbage [SEED]`.
+/// `gpool-shim-stand SHIM DRIVER count|time|work|displays|start PROGRAM|garbage SEED`.
 pub fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -45,7 +50,9 @@ pub fn run() -> ExitCode {
 
 fn serve(arguments: &[&str]) -> Result<Value> {
     let [shim, driver, what, rest @ ..] = arguments else {
-        return Err(Failure::new(format!("usage: {PROGRAM} SHIM DRIVER count|time|work|displays|garbage [SEED]")));
+        return Err(Failure::new(format!(
+            "usage: {PROGRAM} SHIM DRIVER count|time|work|displays|start PROGRAM|garbage SEED"
+        )));
     };
     let files = place::Files { shim: Path::new(shim), driver: Path::new(driver) };
     match (*what, rest) {
@@ -53,6 +60,10 @@ fn serve(arguments: &[&str]) -> Result<Value> {
         ("time", []) => place::enter(&files, &place::open_gate()).and_then(|()| timing::measure()),
         ("work", []) => place::enter(&files, &place::open_gate()).and_then(|()| work::everything()),
         ("displays", []) => place::enter(&files, &place::open_gate()).and_then(|()| displays::contexts()),
+        ("start", [program]) => {
+            let program = std::fs::read(program).context(program)?;
+            place::enter(&files, &place::open_gate()).and_then(|()| starts::measure(&program))
+        }
         ("garbage", [seed]) => {
             let page = place::garbage(seed.parse().context("the seed")?);
             place::enter(&files, &page).map(|()| work::whatever_happens())
@@ -76,6 +87,7 @@ impl Stand {
     /// What the compiler said.
     pub fn new(stage: &Stage, directory: &Path) -> Result<Self> {
         let arguments = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"];
+        let arguments = [&arguments[..], &NEEDED].concat();
         let driver = c_program::compile(NULL_DRIVER, directory, "libnull.so", &arguments)?;
         Ok(Self { program: stage.program(PROGRAM), shim: stage.shim(GENERATIONS[0].name, SHIMS[0]), driver })
     }
@@ -94,16 +106,30 @@ impl Stand {
         command
     }
 
+    /// How long a program takes that loads the library and calls `cuInit`, with the shim and without, in microseconds.
+    ///
+    /// # Errors
+    /// As [`Stand::ask`].
+    pub fn starts(&self) -> Result<Value> {
+        let directory = self.driver.parent().unwrap_or(Path::new("/run"));
+        let program = c_program::compile(START, directory, "start", &[])?;
+        self.answer(&["start", &program.to_string_lossy()])
+    }
+
     /// What the stand says when it does `what`.
     ///
     /// # Errors
     /// When it failed.
     pub fn ask(&self, what: &str) -> Result<Value> {
-        let output: Output = self.command(&[], &[what]).output().context(PROGRAM)?;
+        self.answer(&[what])
+    }
+
+    fn answer(&self, what: &[&str]) -> Result<Value> {
+        let output: Output = self.command(&[], what).output().context(PROGRAM)?;
         let said = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {
             let cause = String::from_utf8_lossy(&output.stderr);
-            return Err(Failure::new(format!("{PROGRAM} {what} ended with {}: {cause}", output.status)));
+            return Err(Failure::new(format!("{PROGRAM} {what:?} ended with {}: {cause}", output.status)));
         }
         serde_json::from_str(&said).context(format!("{PROGRAM} said {said:?}"))
     }

@@ -30,6 +30,7 @@ functions! {
     init c"cuInit" (c_uint);
     device_count c"cuDeviceGetCount" (*mut c_int);
     device_get c"cuDeviceGet" (*mut c_int, c_int);
+    device_memory c"cuDeviceTotalMem" (*mut usize, c_int);
     context_create c"cuCtxCreate" (*mut *mut c_void, c_uint, c_int);
     context_set c"cuCtxSetCurrent" (*mut c_void);
     synchronize c"cuCtxSynchronize" ();

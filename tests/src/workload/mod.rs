@@ -16,6 +16,7 @@ mod memory;
 mod nvml;
 mod nvml_wrapped;
 mod options;
+mod place;
 mod program;
 mod programs;
 mod sharing;

@@ -93,9 +93,12 @@ pub(super) struct Options {
     /// Only start programs like this one that allocate by all ways, eight at a time, and kill so many of them.
     #[arg(long, value_name = "KILLS")]
     pub(super) storm: Option<u32>,
-    /// Only start `true`, and a program that does nothing but cuInit, so many times each, and say how long each took.
-    #[arg(long, value_name = "TIMES")]
-    pub(super) time_starts: Option<u32>,
+    /// Only start `true`, and a program that does nothing but cuInit, for each line of input, and say how long each took.
+    #[arg(long)]
+    pub(super) time_starts: bool,
+    /// Only say how large the device is, make a context, say what the driver answered, and stay if it made one.
+    #[arg(long)]
+    pub(super) take_place: bool,
     /// Be that program.
     #[arg(long)]
     pub(super) only_start: bool,

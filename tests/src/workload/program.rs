@@ -7,7 +7,7 @@ use super::latency::summary;
 use super::memory::Holding;
 use super::options::{Options, Part};
 use super::work::{Shared, Worker};
-use super::{beside, check, nvml, nvml_wrapped, programs, say, sharing, starts, storm};
+use super::{beside, check, nvml, nvml_wrapped, place, programs, say, sharing, starts, storm};
 use clap::Parser;
 use serde_json::json;
 use std::ffi::c_int;
@@ -28,14 +28,17 @@ pub fn run() -> ExitCode {
         nvml_wrapped::monitor(times);
         return ExitCode::SUCCESS;
     }
-    if let Some(times) = options.time_starts {
-        return starts::time(times);
+    if options.time_starts {
+        return starts::time();
     }
     if options.only_start {
         let driver = Driver::load();
         // SAFETY: takes no pointer.
         check("cuInit", unsafe { (driver.init)(0) });
         return ExitCode::SUCCESS;
+    }
+    if options.take_place {
+        return place::take();
     }
     if let Some(part) = &options.erase {
         return erase(part);

@@ -41,6 +41,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(static_data::run),
     },
     Scenario {
+        name: "places-taken",
+        what: "more processes than a lease has places: refused by the driver's error, until one ends",
+        limit_s: 90,
+        run: Place::Inside(places_taken::run),
+    },
+    Scenario {
         name: "display-contexts",
         what: "contexts for OpenGL and VDPAU are charged and given back",
         limit_s: 60,
