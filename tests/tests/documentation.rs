@@ -352,6 +352,49 @@ fn every_exit_code_has_its_line() {
 }
 
 #[test]
+fn every_kind_of_event_is_told_of() {
+    let read = |file: &str| fs::read_to_string(manual::repository().join(file)).unwrap();
+    let code = read("protocol/src/messages.rs");
+    let body = code.split("pub enum EventKind {").nth(1).and_then(|rest| rest.split("\n}").next()).unwrap();
+    let names = body.lines().filter_map(|line| line.trim().strip_suffix(',')).filter(|name| !name.starts_with("//"));
+    let kebab = |name: &str| {
+        let parted = name.chars().map(|letter| match letter.is_ascii_uppercase() {
+            true => format!("-{}", letter.to_ascii_lowercase()),
+            false => letter.to_string(),
+        });
+        parted.collect::<String>().trim_start_matches('-').to_owned()
+    };
+    let kinds: BTreeSet<String> = names.map(kebab).collect();
+    assert!(kinds.len() > 20, "{kinds:?}");
+    let document: serde_json::Value = serde_json::from_str(&read("docs/reference/openapi.json")).unwrap();
+    let told = &document["components"]["schemas"]["Event"]["properties"]["kind"]["enum"];
+    let told: BTreeSet<String> = serde_json::from_value(told.clone()).unwrap();
+    assert_eq!(told, kinds);
+    let page = read("docs/socket.md");
+    none(
+        kinds
+            .iter()
+            .filter(|kind| !page.contains(&format!("`{kind}`")))
+            .map(|kind| format!("{kind} is missing"))
+            .collect(),
+    );
+}
+
+#[test]
+fn every_promise_has_a_number_of_its_own() {
+    let text = fs::read_to_string(manual::repository().join("SPECIFICATION.md")).unwrap();
+    let is_number = |cell: &&str| {
+        let digits = cell.trim_start_matches(|letter: char| letter.is_ascii_uppercase());
+        digits.len() < cell.len() && digits.starts_with(|digit: char| digit.is_ascii_digit())
+    };
+    let lines = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
+    let numbers: Vec<&str> = lines.filter(is_number).collect();
+    assert!(numbers.len() > 200, "{} promises were found", numbers.len());
+    let twice = numbers.iter().enumerate().filter(|(index, number)| numbers[..*index].contains(number));
+    none(twice.map(|(_, number)| format!("two promises are called {number}")).collect());
+}
+
+#[test]
 fn headings_of_a_page_differ() {
     for page in pages() {
         let slugs: Vec<String> = page.headings.iter().map(|heading| slug(heading)).collect();
