@@ -117,9 +117,9 @@ mod tests {
     fn the_mutex_admits_one_at_a_time() {
         let counter = Mutex::new(0u64);
         std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..20_000).for_each(|_| *counter.lock() += 1));
-            }
+            let counting = [(); 4].map(|()| scope.spawn(|| (0..20_000).for_each(|_| *counter.lock() += 1)));
+            // Joined: a checker of threads does not see how a scope waits.
+            counting.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert_eq!(*counter.lock(), 80_000);
     }

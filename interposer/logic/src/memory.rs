@@ -222,7 +222,7 @@ mod tests {
         region.control().memory_cap_bytes.store(100, Ordering::Relaxed);
         let (held, most) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));
         std::thread::scope(|scope| {
-            for index in 0..4 {
+            let racing = [0, 1, 2, 3].map(|index| {
                 let (region, held, most) = (&region, &held, &most);
                 scope.spawn(move || {
                     let slot = region.slot(index);
@@ -233,8 +233,10 @@ mod tests {
                             release(slot, 0, Charge::Bytes(40));
                         }
                     }
-                });
-            }
+                })
+            });
+            // Joined: a checker of threads does not see how a scope waits.
+            racing.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert!((40..=80).contains(&most.into_inner()), "two fit, three do not");
         assert_eq!(used_bytes(&region, 0), 0, "nothing leaks");

@@ -273,7 +273,7 @@ mod tests {
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let granted = std::sync::atomic::AtomicU64::new(0);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let handing_on = scope.spawn(|| {
                 let mut at = 0;
                 for _ in 0..20_000 {
                     // Refused because of a passing reservation, the one who has it keeps it.
@@ -284,7 +284,7 @@ mod tests {
                 }
                 is_over.store(true, Ordering::SeqCst);
             });
-            for index in [2, 3] {
+            let charging = [2, 3].map(|index| {
                 let (region, is_over, granted) = (&region, &is_over, &granted);
                 scope.spawn(move || {
                     while !is_over.load(Ordering::SeqCst) {
@@ -295,8 +295,10 @@ mod tests {
                             release(region.slot(index), 0, Charge::Bytes(40 * MIB));
                         }
                     }
-                });
-            }
+                })
+            });
+            // Joined: a checker of threads does not see how a scope waits.
+            charging.into_iter().chain([handing_on]).for_each(|thread| thread.join().unwrap());
         });
         assert_eq!(used_bytes(&region, 0), 60 * MIB);
     }

@@ -24,7 +24,7 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ORDER: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let order = ORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     set_current(CONTEXTS[0]);
-    clock::turn_ns(DEVICE.lock().unwrap().launch(0));
+    clock::turn_ns(DEVICE.lock().launch(0));
     order
 }
 
@@ -67,7 +67,7 @@ fn turning(step_ns: u64, condition: impl Fn() -> bool) {
 fn launch_on(process: &Process, stream: CUstream, work: Work, length_ns: u64) -> u64 {
     let admission = process.admit(stream, work);
     assert_ne!(admission, Admission::NotInitialized);
-    let outstanding_ns = DEVICE.lock().unwrap().launch(length_ns);
+    let outstanding_ns = DEVICE.lock().launch(length_ns);
     if let Admission::PassAlone(burst) = admission {
         process.launched_alone(burst);
     }
@@ -97,12 +97,15 @@ fn a_closed_gate_holds_a_launch_until_it_opens_and_counts_the_wait() {
     let was_held = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let launcher = scope.spawn(|| launch(process, KERNEL, 100 * US));
-        until(|| slot.waiters.load(Ordering::Relaxed) > 0);
-        let is_waiting = slot.demand.load(Ordering::Relaxed) == Demand::Waiting as u32;
+        // Said after it counts as a waiter.
+        until(|| slot.demand.load(Ordering::Acquire) == Demand::Waiting as u32);
+        let is_waiting = slot.waiters.load(Ordering::Relaxed) == 1;
         was_held.store(is_waiting && !launcher.is_finished(), Ordering::Relaxed);
         clock::turn_ns(US);
         open(control, clock::now_ns() + 10_000 * MS);
         until(|| launcher.is_finished());
+        // Joined: a checker of threads does not see how a scope waits.
+        launcher.join().unwrap();
     });
     assert!(was_held.into_inner());
     assert_eq!(slot.waiters.load(Ordering::Relaxed), 0);
@@ -149,6 +152,7 @@ fn work_stops_being_issued_when_it_would_end_after_the_grant() {
         issued.store(1000, Ordering::Relaxed);
         open(control, clock::now_ns() + 10_000 * MS);
         turning(0, || launcher.is_finished());
+        launcher.join().unwrap();
     });
     assert!((25..=34).contains(&count), "about thirty launches of 1 ms fit in 30 ms, issued {count}");
     assert!(end_ns >= from_ns + 30 * MS, "the announced end is the end of the grant or a little later");
@@ -170,7 +174,7 @@ fn an_unknown_function_runs_alone_and_is_known_afterwards() {
     let (process, slot, _) = open_process();
     let unknown = process.admit(STREAM, KERNEL);
     assert!(matches!(unknown, Admission::PassAlone(_)));
-    DEVICE.lock().unwrap().launch(40 * US);
+    DEVICE.lock().launch(40 * US);
     if let Admission::PassAlone(burst) = unknown {
         process.launched_alone(burst);
     }
@@ -191,13 +195,13 @@ fn a_launch_that_returns_late_ends_no_burst_but_its_own() {
     let _order = one_at_a_time();
     let (process, slot, _) = open_process();
     let Admission::PassAlone(late) = process.admit(STREAM, KERNEL) else { panic!("an unknown function goes alone") };
-    DEVICE.lock().unwrap().launch(MS);
+    DEVICE.lock().launch(MS);
     // The watcher gives up on it after a second, and its place is the next one's.
     clock::turn_ns(1000 * MS);
     until(|| slot.burst_count.load(Ordering::Relaxed) == 1);
     let Admission::PassAlone(next) = process.admit(STREAM, Work::numbered(2)) else { panic!("so does another") };
     process.launched_alone(late);
-    DEVICE.lock().unwrap().launch(30 * US);
+    DEVICE.lock().launch(30 * US);
     process.launched_alone(next);
     until_idle(slot);
     let cost_ns = process.estimates.cost_ns(Work::numbered(2));
@@ -290,14 +294,14 @@ fn what_is_captured_passes_a_closed_gate_and_costs_nothing() {
     let _order = one_at_a_time();
     let process = process();
     let slot = process.place().unwrap().slot();
-    let records = DEVICE.lock().unwrap().records;
+    let records = DEVICE.lock().records;
     for number in 0..20 {
         assert_eq!(process.admit(CAPTURING, Work::numbered(number)), Admission::Pass);
         assert_eq!(process.admit_bytes(CAPTURING, Bytes::Set, 1 << 30), Admission::Pass);
         let rows = Moved { kind: Bytes::Rows, bytes: 1 << 30 };
         assert_eq!(process.admit_moved(CAPTURING, rows), Admission::Pass);
     }
-    assert_eq!(DEVICE.lock().unwrap().records, records);
+    assert_eq!(DEVICE.lock().records, records);
     assert_eq!((slot.burst_count.load(Ordering::Relaxed), slot.waiters.load(Ordering::Relaxed)), (0, 0));
 }
 
@@ -310,7 +314,7 @@ fn short_copies_pass_and_long_ones_are_measured() {
     assert_eq!(process.admit_bytes(STREAM, Bytes::CopyAny, LEAST_ANY_BYTES - 1), Admission::Pass);
     open(control, clock::now_ns() + 60_000 * MS);
     let long = process.admit_bytes(STREAM, Bytes::Copy, LEAST_DEVICE_BYTES);
-    DEVICE.lock().unwrap().launch(20 * US);
+    DEVICE.lock().launch(20 * US);
     assert!(matches!(long, Admission::PassAlone(_)));
     if let Admission::PassAlone(burst) = long {
         process.launched_alone(burst);
@@ -334,7 +338,7 @@ fn rows_and_copies_between_gpus_are_gated_by_their_bytes_and_copies_with_the_hos
             scope.spawn(move || {
                 if let Admission::PassAlone(burst) = process.admit_moved(STREAM, Moved { kind, bytes: LEAST_ANY_BYTES })
                 {
-                    DEVICE.lock().unwrap().launch(20 * US);
+                    DEVICE.lock().launch(20 * US);
                     process.launched_alone(burst);
                 }
             })
@@ -343,6 +347,7 @@ fn rows_and_copies_between_gpus_are_gated_by_their_bytes_and_copies_with_the_hos
         assert!(copiers.iter().all(|copier| !copier.is_finished()), "a closed gate holds them all");
         open(control, clock::now_ns() + 60_000 * MS);
         until(|| copiers.iter().all(|copier| copier.is_finished()));
+        copiers.into_iter().for_each(|copier| copier.join().unwrap());
     });
     until_idle(slot);
     assert_eq!(slot.launches.load(Ordering::Relaxed), 3);
