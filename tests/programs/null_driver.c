@@ -29,6 +29,9 @@ int cuStreamCreate(struct stream **stream, unsigned flags) {
     *stream = calloc(1, sizeof **stream);
     return *stream ? 0 : 2;
 }
+int cuStreamDestroy_v2(struct stream *stream) { free(stream); return 0; }
+int cuStreamSynchronize(struct stream *stream) { (void)stream; return 0; }
+int cuStreamGetCtx(struct stream *stream, void **context) { (void)stream; *context = (void *)64; return 0; }
 int cuStreamIsCapturing(struct stream *stream, int *status) { (void)stream; *status = 0; return 0; }
 int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return 0; }
 
@@ -55,13 +58,13 @@ int cuCtxCreate_v2(void **context, unsigned flags, int device) {
     return 0;
 }
 /* Each its own, so that each is seen to go. */
-static void *display_context(void) {
+static void *new_handle(void) {
     static unsigned long made;
-    return (void *)(128 + 64 * made++);
+    return (void *)(128 + 64 * __atomic_fetch_add(&made, 1, __ATOMIC_RELAXED));
 }
 int cuGLCtxCreate(void **context, unsigned flags, int device) {
     (void)flags; (void)device;
-    *context = display_context();
+    *context = new_handle();
     return 0;
 }
 int cuGLCtxCreate_v2(void **context, unsigned flags, int device) { return cuGLCtxCreate(context, flags, device); }
@@ -77,6 +80,7 @@ int cuCtxGetCurrent(void **context) { *context = (void *)64; return 0; }
 int cuCtxPushCurrent_v2(void *context) { (void)context; return 0; }
 int cuCtxPopCurrent_v2(void **context) { *context = (void *)64; return 0; }
 int cuCtxGetDevice(int *device) { *device = 0; return 0; }
+int cuCtxSynchronize(void) { return 0; }
 int cuDeviceGetUuid(unsigned char *uuid, int device) { memset(uuid, device + 1, 16); return 0; }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { (void)device; *bytes = PIECES * PIECE; return 0; }
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) { *free_bytes = *total = PIECES * PIECE; return 0; }
@@ -120,12 +124,77 @@ int cuMemGetAddressRange_v2(unsigned long *base, size_t *bytes, unsigned long po
     return *bytes ? 0 : 1;
 }
 
+int cuModuleLoadData(void **module, const void *image) { (void)image; *module = new_handle(); return 0; }
+int cuModuleUnload(void *module) { (void)module; return 0; }
+int cuMemCreate(void **handle, size_t bytes, const void *properties, unsigned long flags) {
+    (void)bytes; (void)properties; (void)flags;
+    *handle = new_handle();
+    return 0;
+}
+int cuMemRelease(void *handle) { (void)handle; return 0; }
+
+/* Pools hold whole pieces for what was allocated from them, until they are told to give back the rest. */
+#define POOL_PIECE (32ul << 20)
+struct pool { unsigned long used, held; };
+static struct pool default_pool;
+/* From which pool each piece came. */
+static struct pool *pool_of[PIECES];
+
+int cuMemPoolCreate(struct pool **pool, const void *properties) {
+    (void)properties;
+    *pool = calloc(1, sizeof **pool);
+    return *pool ? 0 : 2;
+}
+int cuMemPoolDestroy(struct pool *pool) { free(pool); return 0; }
+int cuDeviceGetMemPool(struct pool **pool, int device) { (void)device; *pool = &default_pool; return 0; }
+int cuDeviceGetDefaultMemPool(struct pool **pool, int device) { return cuDeviceGetMemPool(pool, device); }
+/* How much it holds is all that it is asked. */
+int cuMemPoolGetAttribute(struct pool *pool, int attribute, unsigned long *answer) {
+    (void)attribute;
+    lock_memory();
+    *answer = pool->held;
+    unlock_memory();
+    return 0;
+}
+int cuMemPoolTrimTo(struct pool *pool, size_t keep) {
+    (void)keep;
+    lock_memory();
+    pool->held = (pool->used + POOL_PIECE - 1) / POOL_PIECE * POOL_PIECE;
+    unlock_memory();
+    return 0;
+}
+int cuMemAllocFromPoolAsync(unsigned long *pointer, size_t bytes, struct pool *pool, struct stream *stream) {
+    unsigned long needed;
+    (void)stream;
+    if (cuMemAlloc_v2(pointer, bytes)) return 2;
+    lock_memory();
+    pool_of[(*pointer - BASE) / PIECE] = pool;
+    pool->used += bytes;
+    needed = (pool->used + POOL_PIECE - 1) / POOL_PIECE * POOL_PIECE;
+    if (pool->held < needed) pool->held = needed;
+    unlock_memory();
+    return 0;
+}
+int cuMemAllocAsync(unsigned long *pointer, size_t bytes, struct stream *stream) {
+    return cuMemAllocFromPoolAsync(pointer, bytes, &default_pool, stream);
+}
+int cuMemFreeAsync(unsigned long pointer, struct stream *stream) {
+    unsigned long piece = (pointer - BASE) / PIECE;
+    (void)stream;
+    if (pointer < BASE || piece >= PIECES) return 1;
+    lock_memory();
+    pool_of[piece]->used -= bytes_at[piece];
+    unlock_memory();
+    return cuMemFree_v2(pointer);
+}
+
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, struct stream *stream, void **parameters, void **extra) {
     (void)function; (void)gx; (void)gy; (void)gz; (void)bx; (void)by; (void)bz; (void)shared; (void)parameters;
     (void)extra;
     return busy(stream, 1000);
 }
+int cuGraphExecDestroy(void *graph) { (void)graph; return 0; }
 int cuGraphLaunch(void *graph, struct stream *stream) { (void)graph; return busy(stream, 25000); }
 int cuMemcpyDtoDAsync_v2(unsigned long to, unsigned long from, size_t bytes, struct stream *stream) {
     (void)to; (void)from; (void)bytes;

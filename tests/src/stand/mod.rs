@@ -3,10 +3,12 @@
 //! counted or timed here is the shim's alone, and what crashes here is the shim.
 //!
 //! Rooms: `place` (the namespace and the region), `calls` (what is called, through the shim and past it), `steps` (its
-//! instructions, one by one), `instructions` (what those are), `timing` (how long it takes), `starts` (of
-//! programs), `work` (threads that do a bit of everything), `displays` (contexts that nothing else here makes).
+//! instructions, one by one), `instructions` (what those are), `timing` (how long it takes), `starts` (of programs), `work`
+//! (threads that do a bit of everything), `crowd` (threads that meet in everything), `displays` (contexts that nothing else
+//! here makes).
 
 mod calls;
+mod crowd;
 mod displays;
 mod instructions;
 mod place;
@@ -32,7 +34,7 @@ const START: &str = include_str!("../../programs/start.c");
 const NEEDED: [&str; 5] =
     ["-Wl,--no-as-needed", "-l:libm.so.6", "-l:libdl.so.2", "-l:libpthread.so.0", "-l:librt.so.1"];
 
-/// `gpool-shim-stand SHIM DRIVER count|time|work|displays|start PROGRAM|garbage SEED`.
+/// `gpool-shim-stand SHIM DRIVER count|time|work|displays|start PROGRAM|crowd ROUNDS|garbage SEED`.
 pub fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -51,7 +53,7 @@ pub fn run() -> ExitCode {
 fn serve(arguments: &[&str]) -> Result<Value> {
     let [shim, driver, what, rest @ ..] = arguments else {
         return Err(Failure::new(format!(
-            "usage: {PROGRAM} SHIM DRIVER count|time|work|displays|start PROGRAM|garbage SEED"
+            "usage: {PROGRAM} SHIM DRIVER count|time|work|displays|start PROGRAM|crowd ROUNDS|garbage SEED"
         )));
     };
     let files = place::Files { shim: Path::new(shim), driver: Path::new(driver) };
@@ -63,6 +65,10 @@ fn serve(arguments: &[&str]) -> Result<Value> {
         ("start", [program]) => {
             let program = std::fs::read(program).context(program)?;
             place::enter(&files, &place::open_gate()).and_then(|()| starts::measure(&program))
+        }
+        ("crowd", [rounds]) => {
+            let rounds = rounds.parse().context("the rounds")?;
+            place::enter(&files, &place::open_gate()).and_then(|()| crowd::meets(rounds))
         }
         ("garbage", [seed]) => {
             let page = place::garbage(seed.parse().context("the seed")?);

@@ -2,20 +2,26 @@
 
 use crate::failure::{Context, Result};
 use gpool_interposer_logic::clock::now_ns;
+use gpool_interposer_logic::futex;
 use gpool_shared_region::{CONTROL_BYTES, Control, GateWord, MAGIC, OLDEST_VERSION, REPORT_BYTES, VERSION};
 use rustix::fs::{FileType, Mode};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::mount::MountFlags;
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Where the shim lies in the stand.
 pub const SHIM: &CStr = c"/dev/gpool/shim.so";
 /// Where it finds what it stands for.
 pub const REAL: &CStr = c"/dev/gpool/real/libcuda.so.1";
 
+const CONTROL: &str = "/dev/gpool/control";
 /// Put together here, and then in the place of `/dev`.
 const MADE: &str = "/run/dev";
 const NODES: [&str; 3] = ["null", "zero", "urandom"];
@@ -115,6 +121,46 @@ pub fn enter(files: &Files<'_>, page: &Page) -> Result<()> {
     rustix::fs::mknodat(rustix::fs::CWD, region.join("bell"), FileType::Fifo, Mode::from_raw_mode(0o666), 0)
         .context("bell")?;
     mount(&CString::new(MADE).context(MADE)?, c"/dev", libc::MS_BIND | libc::MS_REC)
+}
+
+/// The page of a stand whose gate opens and closes, as a supervisor's does.
+pub struct Pacing(&'static Control);
+
+impl Pacing {
+    /// Grants are short, so that they end, and bursts so that there are many of them.
+    const GRANT: Duration = Duration::from_millis(1);
+    const PAUSE: Duration = Duration::from_micros(200);
+    const SHORT_BURST_NS: u64 = 50_000;
+
+    /// Maps the page of the namespace that this process has entered.
+    ///
+    /// # Errors
+    /// Outside of one.
+    pub fn new() -> Result<Self> {
+        let file = File::options().read(true).write(true).open(CONTROL).context(CONTROL)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping of a file that is as long.
+        let page =
+            unsafe { mmap(null_mut(), CONTROL_BYTES, protection, MapFlags::SHARED, &file, 0) }.context(CONTROL)?;
+        // SAFETY: as long as `Control`, which holds only atomics, page-aligned, and never unmapped.
+        Ok(Self(unsafe { &*page.cast::<Control>() }))
+    }
+
+    /// Closes and opens the gate until `is_over`, and leaves it open.
+    pub fn until(&self, is_over: &AtomicBool) {
+        let Self(control) = self;
+        control.burst_ns.store(Self::SHORT_BURST_NS, Ordering::Relaxed);
+        while !is_over.load(Ordering::Acquire) {
+            control.close_gate();
+            std::thread::sleep(Self::PAUSE);
+            let now_ns = now_ns();
+            control.open_gate(now_ns, now_ns + Self::GRANT.as_nanos() as u64, 100 * BURST_NS);
+            futex::wake(&control.gate, i32::MAX);
+            std::thread::sleep(Self::GRANT);
+        }
+        control.open_gate(now_ns(), now_ns() + HOUR_NS, 100 * BURST_NS);
+        futex::wake(&control.gate, i32::MAX);
+    }
 }
 
 /// With a type, which the kernel ignores here: a checker of memory takes none for an error.
