@@ -18,7 +18,7 @@ CARGO_FLAGS := --locked --quiet
 # Models of the region's protocol: another build, because loom takes the place of the atomics.
 MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interposer-logic --test models --target-dir target/models
 
-.PHONY: help prepare build check lint package demo test models bench test-long test-gpu gpu-bundle advisories reference licences docs clean
+.PHONY: help prepare build check lint package demo test models sanitizers bench test-long test-gpu gpu-bundle advisories reference licences docs clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,7 +82,7 @@ test: ## Run everything that continuous integration runs
 	    $(STAGE)/bin/gpool-integration --alone || { kill $$fetched $$compiled; wait; exit 1; }; \
 	    wait $$fetched; wait $$compiled
 	$(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
-	@chrt --idle 0 $(MAKE) --no-print-directory lint models & others=$$!; \
+	@chrt --idle 0 $(MAKE) --no-print-directory lint models sanitizers & others=$$!; \
 	    $(STAGE)/bin/gpool-integration --together; passed=$$?; wait $$others && exit $$passed
 
 lint: ## Run clippy, where it is installed
@@ -91,6 +91,9 @@ lint: ## Run clippy, where it is installed
 
 models: ## Try the orders in which the region's threads and processes may meet
 	LOOM_MAX_PREEMPTIONS=3 $(MODELS)
+
+sanitizers: ## Run what is built of the CUDA shim, and its tests, under the address and the thread sanitizer
+	tests/sanitizers.sh
 
 bench: ## Measure every figure of SPECIFICATION.md into target/bench/results.json
 	@tests/prepare.sh

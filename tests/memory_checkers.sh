@@ -1,6 +1,6 @@
 #!/bin/bash
-# Checkers of memory, each where this machine has it: Miri and AddressSanitizer on the tests of what the shims do,
-# valgrind on the shim as it was built, with threads that do a bit of everything.
+# Checkers of memory and threads that take long, each where this machine has it: Miri on the tests of what the shims do,
+# the sanitizers with more rounds than `make test` gives them, valgrind on the shim as it was built.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -17,24 +17,17 @@ else
     echo "skipped: this toolchain has no miri"
 fi
 
-if has_nightly; then
-    # Tests leak what threads may look at for ever.
-    RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 \
-        cargo +nightly test --locked --quiet --target x86_64-unknown-linux-gnu --target-dir target/asan \
-        -p gpool-shared-region -p gpool-interposer-logic
-else
-    echo "skipped: no nightly toolchain, so no AddressSanitizer"
-fi
+tests/sanitizers.sh long
 
 if command -v valgrind > /dev/null; then
     made=$(mktemp -d)
     trap 'rm -rf "$made"' EXIT
     cc -O2 -shared -fPIC -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic tests/programs/null_driver.c -o "$made/libnull.so"
-    valgrind --quiet --error-exitcode=9 target/gpool/bin/gpool-shim-stand \
-        "$PWD/target/gpool/lib/libgpool-cuda.so" "$made/libnull.so" work
+    shim=$PWD/target/gpool/lib/535/libgpool-cuda.so
+    valgrind --quiet --error-exitcode=9 target/gpool/bin/gpool-shim-stand "$shim" "$made/libnull.so" work
+    valgrind --quiet --error-exitcode=9 target/gpool/bin/gpool-shim-stand "$shim" "$made/libnull.so" crowd 20
     for seed in 1 2 3 5 6 7; do
-        valgrind --quiet --error-exitcode=9 target/gpool/bin/gpool-shim-stand \
-            "$PWD/target/gpool/lib/libgpool-cuda.so" "$made/libnull.so" garbage "$seed"
+        valgrind --quiet --error-exitcode=9 target/gpool/bin/gpool-shim-stand "$shim" "$made/libnull.so" garbage "$seed"
     done
 else
     echo "skipped: no valgrind"
