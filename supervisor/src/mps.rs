@@ -13,5 +13,5 @@ mod watch;
 
 pub use daemon::{become_daemon, starts_detached};
 pub use group::{Domain, Groups};
-pub use join::{edits, limits};
+pub use join::edits;
 pub use watch::{take_over, watch};

@@ -180,8 +180,7 @@ impl Leases {
         let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
         let placed = placed.map_err(|refusal| worded(&refusal))?;
         let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| gpus[*gpu].uuid.clone()).collect();
-        let limits = mps::limits(demand.fraction_permille, placed.memory_bytes);
-        let mps_group = domain.as_ref().map(|domain| self.join_group(&book, domain, &uuids, limits)).transpose()?;
+        let mps_group = domain.as_ref().map(|domain| self.join_group(domain, &uuids)).transpose()?;
         let instance = placed.indices.first().and_then(|gpu| gpus[*gpu].instance());
         let record = Record {
             boot_id: self.boot_id.clone(),
@@ -195,7 +194,7 @@ impl Leases {
                 Mechanism::TimeSlice => 0,
             },
             mechanism,
-            mps_group,
+            mps_group: mps_group.clone(),
             mps_domain: domain,
             fault: None,
             mig_profile: instance.map(|instance| instance.profile.clone()),
@@ -220,14 +219,28 @@ impl Leases {
             uncounted_calls: 0,
         };
         let granted = self.make(&mut book, record, placed.indices, requester)?;
-        if let Some(index) = kept {
-            book.held.remove(index);
+        let kept = kept.map(|index| book.held.remove(index));
+        if kept.is_some() {
             // It may have been the last that an older build was kept for.
             self.files.remove_unused_shims(book.builds());
         }
+        if let Some(group) = mps_group {
+            drop(book);
+            (self.watch_changed)();
+            self.seat(&group, &granted.lease_id, kept)?;
+            return Ok(granted);
+        }
+        self.note_granted(&book, &granted.lease_id);
         drop(book);
         (self.watch_changed)();
         Ok(granted)
+    }
+
+    /// Tells of a lease in the book.
+    pub fn note_granted(&self, book: &Book, id: &LeaseId) {
+        let Some(lease) = book.leases.get(id).map(|lease| &lease.record) else { return };
+        let message = format!("granted {} to {}", described(lease), lease.container_id.short());
+        self.events.note(EventKind::LeaseGranted, about(lease, Some(lease.owner_uid)), message);
     }
 
     /// Waits, bounded, until no lease of the container is ending; a container that runs is a conflict.
@@ -320,9 +333,6 @@ impl Leases {
         let accounts = gpus.into_iter().map(|gpu| GpuAccount::new(gpu, 0)).collect();
         let requester = Some(requester);
         self.enter(book, Entry { record, accounts, region: Arc::new(region), requester, debt_ns, state });
-        let lease = &book.leases[&lease_id].record;
-        let message = format!("granted {} to {}", described(lease), lease.container_id.short());
-        self.events.note(EventKind::LeaseGranted, about(lease, Some(lease.owner_uid)), message);
         Ok(granted)
     }
 
@@ -422,7 +432,21 @@ impl Leases {
 
     /// Ends a lease: its gate, its region, its directory. Its place is kept for a while if it ever ran.
     pub fn end(&self, book: &mut Book, id: &LeaseId, cause: &str) {
-        let Some(lease) = book.leases.remove(id) else { return };
+        let Some(lease) = self.take_out(book, id) else { return };
+        let message = format!("ended {}: {cause}", lease.record.container_id.short());
+        self.events.note(EventKind::LeaseEnded, about(&lease.record, None), message);
+        let hold = Duration::from_millis(self.configuration().lease.hold_ms);
+        let may_come_back = !lease.record.starts_once && lease.record.revocation.is_none();
+        if lease.record.init.is_some() && may_come_back && !hold.is_zero() {
+            let gpus = lease.gpus().collect();
+            book.held.push(Held { record: lease.record, gpus, until: Instant::now() + hold });
+        }
+        self.ended.notify_all();
+    }
+
+    /// Takes a lease out of the book and away from the disk, and tells nobody.
+    pub fn take_out(&self, book: &mut Book, id: &LeaseId) -> Option<Lease> {
+        let lease = book.leases.remove(id)?;
         let now_ns = clock::now_ns();
         let (debts, gpus) = (self.gatekeeper.leave(lease.tenant), self.gpus());
         for (gpu, debt_ns) in &debts {
@@ -436,15 +460,7 @@ impl Leases {
         if lease.record.init.is_some() {
             service_manager::forget(id);
         }
-        let message = format!("ended {}: {cause}", lease.record.container_id.short());
-        self.events.note(EventKind::LeaseEnded, about(&lease.record, None), message);
-        let hold = Duration::from_millis(self.configuration().lease.hold_ms);
-        let may_come_back = !lease.record.starts_once && lease.record.revocation.is_none();
-        if lease.record.init.is_some() && may_come_back && !hold.is_zero() {
-            let gpus = lease.gpus().collect();
-            book.held.push(Held { record: lease.record, gpus, until: Instant::now() + hold });
-        }
-        self.ended.notify_all();
+        Some(lease)
     }
 }
 

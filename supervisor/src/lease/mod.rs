@@ -15,6 +15,7 @@ mod members;
 mod ownership;
 mod record;
 mod refusal;
+mod seating;
 mod takeover;
 mod view;
 

@@ -11,8 +11,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Directory of all groups, below `paths.run_dir`.
 const GROUPS_DIR: &str = "mps";
@@ -110,11 +110,38 @@ impl GroupRecord {
     }
 }
 
-/// A group whose daemon was started.
+/// How far a group has come. One thread at a time starts its daemon or tells it something, without the lock of the groups:
+/// that takes seconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    /// Its first lease enters the book; nobody has begun to start its daemon.
+    New,
+    /// Its daemon is being started.
+    Starting,
+    /// Its daemon has started.
+    Started,
+    /// Its daemon is being told what its server gives.
+    Telling,
+    /// Its daemon did not start, for this reason.
+    Failed(String),
+}
+
+/// What whoever got the turn has to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Start the daemon of this group.
+    Start(Box<GroupRecord>),
+    /// Tell the daemon, which runs, what it has to give; what it was told last.
+    Tell(Option<MpsLimits>),
+}
+
+/// A group of leases under one daemon.
 #[derive(Debug)]
 pub struct Group {
     /// What is written down of it.
     pub record: GroupRecord,
+    /// How far it is.
+    pub stage: Stage,
     /// The control daemon; none once it has been seen to have ended.
     pub daemon: Option<WatchedProcess>,
     /// The server, while one is known to run.
@@ -128,20 +155,83 @@ pub struct Group {
 }
 
 impl Group {
-    /// Whether containers can join it.
+    /// One of whose processes nothing is known.
+    pub fn new(record: GroupRecord, stage: Stage) -> Self {
+        Self { record, stage, daemon: None, server: None, limits: None, child: None, clients: None }
+    }
+
+    /// Whether its daemon runs.
     pub fn is_alive(&self) -> bool {
         self.daemon.as_ref().is_some_and(|daemon| !daemon.has_ended())
     }
+
+    /// Whether a container can join it.
+    pub fn takes_in(&self) -> bool {
+        match self.stage {
+            Stage::New | Stage::Starting => true,
+            Stage::Started | Stage::Telling => self.is_alive(),
+            Stage::Failed(_) => false,
+        }
+    }
+
+    /// Whether somebody has the turn.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.stage, Stage::Starting | Stage::Telling)
+    }
 }
 
-/// All groups of this host. Their lock is taken after that of the book of leases.
+/// All groups of this host. Their lock is taken after that of the book of leases, and held by nobody who waits.
 #[derive(Debug, Default)]
-pub struct Groups(Mutex<Vec<Group>>);
+pub struct Groups {
+    list: Mutex<Vec<Group>>,
+    /// Rung when somebody has given the turn back.
+    turned: Condvar,
+}
 
 impl Groups {
     /// The groups.
     pub fn all(&self) -> MutexGuard<'_, Vec<Group>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody else is busy with the group `id`, for so long at most, and says what is to be done then. It is
+    /// the caller's turn until [`Groups::end_turn`].
+    ///
+    /// # Errors
+    /// Its daemon did not start or has ended, or somebody is busy with it for too long.
+    pub fn take_turn(&self, id: &str, patience: Duration) -> Result<Turn, String> {
+        let deadline = Instant::now() + patience;
+        let mut all = self.all();
+        loop {
+            let group = all.iter_mut().find(|group| group.record.id == id);
+            let group = group.ok_or("nobody uses it any more")?;
+            match &group.stage {
+                Stage::New => {
+                    group.stage = Stage::Starting;
+                    return Ok(Turn::Start(Box::new(group.record.clone())));
+                }
+                Stage::Started if group.is_alive() => {
+                    group.stage = Stage::Telling;
+                    return Ok(Turn::Tell(group.limits));
+                }
+                Stage::Started => return Err("it has ended".to_owned()),
+                Stage::Failed(cause) => return Err(cause.clone()),
+                Stage::Starting | Stage::Telling => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err("another container's start waits for it".to_owned());
+            }
+            all = self.turned.wait_timeout(all, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Gives the turn back: `change` says what has become of the group, its stage included.
+    pub fn end_turn(&self, id: &str, change: impl FnOnce(&mut Group)) {
+        if let Some(group) = self.all().iter_mut().find(|group| group.record.id == id) {
+            change(group);
+        }
+        self.turned.notify_all();
     }
 
     /// The clients of a group's server and when it was asked for them; none while nobody can tell.
@@ -160,13 +250,61 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn record() -> GroupRecord {
+        let domain = Domain { team: "vision".into(), uid: 1000 };
+        let gpus = vec![GpuUuid("GPU-1".into())];
+        GroupRecord { boot_id: "b".into(), id: "01".into(), domain, gpus, daemon: None, server: None }
+    }
+
+    fn me() -> WatchedProcess {
+        WatchedProcess::open(HostPid(std::process::id())).unwrap()
+    }
+
+    /// What the second of two gets when the first, who starts the daemon, has given the turn back.
+    fn second_after(first: impl FnOnce(&mut Group)) -> Result<Turn, String> {
+        let groups = Arc::new(Groups::default());
+        groups.all().push(Group::new(record(), Stage::New));
+        assert_eq!(groups.take_turn("01", PATIENCE), Ok(Turn::Start(Box::new(record()))));
+        assert!(groups.all()[0].takes_in() && groups.all()[0].is_busy());
+        assert!(groups.take_turn("01", Duration::ZERO).is_err(), "nobody else starts it");
+        let waits = groups.clone();
+        let second = std::thread::spawn(move || waits.take_turn("01", PATIENCE));
+        groups.end_turn("01", first);
+        second.join().unwrap()
+    }
+
+    #[test]
+    fn one_starts_a_daemon_and_the_others_wait_for_what_becomes_of_it() {
+        let limits = Some(MpsLimits { percent: 36, memory_bytes: 4 << 30 });
+        let started =
+            |group: &mut Group| (group.stage, group.daemon, group.limits) = (Stage::Started, Some(me()), limits);
+        assert_eq!(second_after(started), Ok(Turn::Tell(limits)));
+        let failed = |group: &mut Group| group.stage = Stage::Failed("no GPU".into());
+        assert_eq!(second_after(failed), Err("no GPU".into()));
+        let ended = |group: &mut Group| group.stage = Stage::Started;
+        assert_eq!(second_after(ended), Err("it has ended".into()));
+        let groups = Groups::default();
+        assert!(groups.take_turn("01", Duration::ZERO).is_err());
+    }
+
+    #[test]
+    fn nobody_joins_a_daemon_that_has_ended_or_did_not_start() {
+        let mut group = Group::new(record(), Stage::Started);
+        assert!(!group.takes_in());
+        group.daemon = Some(me());
+        assert!(group.takes_in() && !group.is_busy());
+        group.stage = Stage::Failed("no GPU".into());
+        assert!(!group.takes_in());
+    }
 
     #[test]
     fn a_group_reads_back_and_shows_others_only_what_is_shared() {
         let run_dir = tempfile::tempdir().unwrap();
-        let domain = Domain { team: "vision".into(), uid: 1000 };
-        let gpus = vec![GpuUuid("GPU-1".into())];
-        let mut record = GroupRecord { boot_id: "b".into(), id: "01".into(), domain, gpus, daemon: None, server: None };
+        let mut record = record();
         record.write(run_dir.path()).unwrap();
         record.daemon = Some(ProcessName { pid: HostPid(7), start_ticks: 9 });
         record.write(run_dir.path()).unwrap();

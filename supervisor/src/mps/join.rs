@@ -2,10 +2,10 @@
 
 use super::control::{Control, PROGRAM, mib};
 use super::daemon;
-use super::group::{Domain, Group, GroupRecord, folder_of, shared_of};
+use super::group::{Domain, Group, GroupRecord, Stage, Turn, folder_of, shared_of};
 use crate::device::DriverFiles;
 use crate::events::About;
-use crate::lease::{Book, Leases, Record, failed};
+use crate::lease::{Leases, Record, failed};
 use crate::procfs::WatchedProcess;
 use gpool_policy::mechanism::{MpsLimits, active_thread_percent};
 use gpool_protocol::{Edit, ErrorBody, ErrorCode, EventKind, GpuUuid, HostPid, LeaseRequest};
@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take to answer: the container's engine waits.
 const START_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a container waits while others have its daemon started or told: as long as that takes, and not so long that the
+/// wrapper gives up first.
+const TURN_PATIENCE: Duration = Duration::from_millis(3500);
 const POLL: Duration = Duration::from_millis(10);
 /// The daemon's pid, in its pipe folder.
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
@@ -41,44 +44,75 @@ impl Leases {
         Ok(Domain { team, uid: asked.container_uid.unwrap_or(0) })
     }
 
-    /// The group of a new lease, whose daemon runs and gives as much as the lease needs. `book` is held, so that the group
-    /// is not taken away as unused.
+    /// The group of a new lease of `domain` on these GPUs: one that there is, or a new one, whose daemon [`Leases::make_ready`]
+    /// starts. The book is held until the lease is in it, so that the group is not taken away as unused.
     ///
     /// # Errors
-    /// The driver's program is not there, or does not start.
-    pub fn join_group(
-        &self,
-        book: &Book,
-        domain: &Domain,
-        gpus: &[GpuUuid],
-        limits: MpsLimits,
-    ) -> Result<String, ErrorBody> {
-        let configuration = self.configuration();
-        let run_dir = &configuration.paths.run_dir;
-        let program = self.mps_program()?;
+    /// The driver's program is not there, or this supervisor cannot start it.
+    pub fn join_group(&self, domain: &Domain, gpus: &[GpuUuid]) -> Result<String, ErrorBody> {
+        self.mps_program()?;
         let mut groups = self.groups.all();
-        let is_it =
-            |group: &&mut Group| group.record.domain == *domain && group.record.gpus == gpus && group.is_alive();
-        let found = groups.iter_mut().find(is_it).map(|group| group.record.id.clone());
-        let id = match found {
-            Some(id) => id,
-            None => {
-                let group = self.start_group(run_dir, &program, domain, gpus)?;
-                let id = group.record.id.clone();
-                groups.push(group);
-                id
-            }
-        };
-        let others = book.leases.values().filter(|lease| lease.record.mps_group.as_ref() == Some(&id));
-        let wanted = MpsLimits::of_server(others.map(|lease| limits_of(&lease.record)).chain([limits]));
-        let Some(group) = groups.iter_mut().find(|group| group.record.id == id) else { return Ok(id) };
-        if group.limits != Some(wanted) {
-            let control = Control::of(&program, run_dir, &id).hasty();
-            let told = control.set_limits(wanted, gpus.len());
-            told.map_err(|cause| failed("the MPS daemon does not take its limits", cause))?;
-            group.limits = Some(wanted);
+        let is_it = |group: &&Group| group.record.domain == *domain && group.record.gpus == gpus && group.takes_in();
+        if let Some(group) = groups.iter().find(is_it) {
+            return Ok(group.record.id.clone());
         }
+        if !self.mounts.are_here() {
+            return Err(ErrorBody::new(
+                ErrorCode::NoMechanism,
+                "a supervisor with a mount namespace of its own does not serve mode=mps",
+                "take confined.conf away from gpool-supervisor.service, or ask for mode=slice",
+            ));
+        }
+        let record = GroupRecord {
+            boot_id: self.boot_id.clone(),
+            id: ulid::Ulid::generate().to_string(),
+            domain: domain.clone(),
+            gpus: gpus.to_vec(),
+            daemon: None,
+            server: None,
+        };
+        let id = record.id.clone();
+        groups.push(Group::new(record, Stage::New));
         Ok(id)
+    }
+
+    /// Waits until the daemon of the group `id` runs and gives as much as every lease in the book needs; starts it and tells
+    /// it where nobody else does. The book is not held: this takes seconds.
+    ///
+    /// # Errors
+    /// The daemon does not start, has ended, or does not do what it is told.
+    pub fn make_ready(&self, id: &str) -> Result<(), ErrorBody> {
+        let run_dir = self.configuration().paths.run_dir.clone();
+        let program = self.mps_program()?;
+        let turn = self.groups.take_turn(id, TURN_PATIENCE);
+        match turn.map_err(|cause| failed("the MPS daemon does not start", cause))? {
+            Turn::Start(record) => self.start_group(&run_dir, &program, *record),
+            Turn::Tell(told) => {
+                let given = self.give_limits(&run_dir, &program, id, told);
+                self.groups.end_turn(id, |group| {
+                    group.stage = Stage::Started;
+                    // What one that has failed was told is not known.
+                    group.limits = given.as_ref().ok().copied();
+                });
+                given.map(drop).map_err(|cause| failed("the MPS daemon does not take its limits", cause))
+            }
+        }
+    }
+
+    /// Tells a daemon what its server has to give, unless it was told that last.
+    fn give_limits(&self, run_dir: &Path, program: &Path, id: &str, told: Option<MpsLimits>) -> io::Result<MpsLimits> {
+        // Looked up now that it is this thread's turn: leases that come later are told of after it.
+        let (wanted, gpus) = {
+            let book = self.book();
+            let its =
+                || book.leases.values().map(|lease| &lease.record).filter(|its| its.mps_group.as_deref() == Some(id));
+            (MpsLimits::of_server(its().map(limits_of)), its().map(|its| its.gpus().len()).max().unwrap_or(0))
+        };
+        // Without a lease there is nobody to give anything to.
+        if told != Some(wanted) && gpus > 0 {
+            Control::of(program, run_dir, id).hasty().set_limits(wanted, gpus)?;
+        }
+        Ok(wanted)
     }
 
     /// The driver's program.
@@ -97,39 +131,25 @@ impl Leases {
         })
     }
 
-    fn start_group(
-        &self,
-        run_dir: &Path,
-        program: &Path,
-        domain: &Domain,
-        gpus: &[GpuUuid],
-    ) -> Result<Group, ErrorBody> {
-        if !self.mounts.are_here() {
-            return Err(ErrorBody::new(
-                ErrorCode::NoMechanism,
-                "a supervisor with a mount namespace of its own does not serve mode=mps",
-                "take confined.conf away from gpool-supervisor.service, or ask for mode=slice",
-            ));
+    fn start_group(&self, run_dir: &Path, program: &Path, record: GroupRecord) -> Result<(), ErrorBody> {
+        let (id, domain, gpus) = (record.id.clone(), record.domain.clone(), list(&record.gpus));
+        let mut group = Group::new(record, Stage::Started);
+        let started = self.run_daemon(run_dir, program, &mut group);
+        let started = started.and_then(|()| self.give_limits(run_dir, program, &id, None));
+        let started = started.map_err(|cause| {
+            let said = fs::read_to_string(folder_of(run_dir, &id, "log").join("start.log")).unwrap_or_default();
+            format!("{cause} {}", said.trim()).trim_end().to_owned()
+        });
+        match &started {
+            Ok(limits) => group.limits = Some(*limits),
+            // What is left of it is cleared away when its leases have gone: those who wait for it are to hear now.
+            Err(cause) => group.stage = Stage::Failed(cause.clone()),
         }
-        let record = GroupRecord {
-            boot_id: self.boot_id.clone(),
-            id: ulid::Ulid::generate().to_string(),
-            domain: domain.clone(),
-            gpus: gpus.to_vec(),
-            daemon: None,
-            server: None,
-        };
-        let mut group = Group { record, daemon: None, server: None, limits: None, child: None, clients: None };
-        if let Err(cause) = self.run_daemon(run_dir, program, &mut group) {
-            let said = fs::read_to_string(folder_of(run_dir, &group.record.id, "log").join("start.log"));
-            daemon::clear_away(&mut group);
-            self.remove_folders(run_dir, &group.record.id);
-            let said = said.unwrap_or_default();
-            return Err(failed("the MPS daemon does not start", format!("{cause} {}", said.trim())));
-        }
-        let message = format!("started MPS for team {} and user {} on {}", domain.team, domain.uid, list(gpus));
+        self.groups.end_turn(&id, |known| *known = group);
+        started.map_err(|cause| failed("the MPS daemon does not start", cause))?;
+        let message = format!("started MPS for team {} and user {} on {gpus}", domain.team, domain.uid);
         self.events.note(EventKind::MpsStarted, About::default(), message);
-        Ok(group)
+        Ok(())
     }
 
     fn run_daemon(&self, run_dir: &Path, program: &Path, group: &mut Group) -> io::Result<()> {
@@ -170,14 +190,9 @@ impl Leases {
     }
 }
 
-/// What goes with a share and a cap.
-pub fn limits(fraction_permille: u16, memory_bytes: u64) -> MpsLimits {
-    MpsLimits { percent: active_thread_percent(fraction_permille), memory_bytes }
-}
-
 /// What a lease has of its server.
 fn limits_of(record: &Record) -> MpsLimits {
-    limits(record.fraction_permille, record.memory_cap_bytes)
+    MpsLimits { percent: active_thread_percent(record.fraction_permille), memory_bytes: record.memory_cap_bytes }
 }
 
 /// GPUs in a sentence.

@@ -3,7 +3,7 @@
 
 use super::control::Control;
 use super::daemon::clear_away;
-use super::group::{Group, GroupRecord};
+use super::group::{Group, GroupRecord, Stage};
 use super::join::list;
 use crate::cgroup;
 use crate::events::About;
@@ -37,7 +37,7 @@ pub fn take_over(leases: &Leases) {
         let reopen = |name| WatchedProcess::reopen(name).ok();
         let (daemon, server) = (record.daemon.and_then(reopen), record.server.and_then(reopen));
         let is_known = record.daemon.is_some();
-        let mut group = Group { record, daemon, server, limits: None, child: None, clients: None };
+        let mut group = Group { daemon, server, ..Group::new(record, Stage::Started) };
         if is_known {
             leases.groups.all().push(group);
             continue;
@@ -175,12 +175,17 @@ fn stop_unused(leases: &Leases) {
         let records = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
         let used: BTreeSet<&String> = records.filter_map(|record| record.mps_group.as_ref()).collect();
         let mut groups = leases.groups.all();
-        let is_unused = |group: &mut Group| !used.contains(&group.record.id);
+        // Whoever is busy with one gives it back, and its lease may have gone meanwhile.
+        let is_unused = |group: &mut Group| !used.contains(&group.record.id) && !group.is_busy();
         groups.extract_if(.., is_unused).collect()
     };
     let run_dir = leases.configuration().paths.run_dir.clone();
     let program = leases.mps_program().unwrap_or_else(|_| PathBuf::from(super::control::PROGRAM));
     for mut group in unused {
+        if group.stage == Stage::New {
+            // Its lease was not made.
+            continue;
+        }
         if group.is_alive() {
             // One that does not answer is ended by force.
             if let Err(error) = Control::of(&program, &run_dir, &group.record.id).quit() {
@@ -193,6 +198,9 @@ fn stop_unused(leases: &Leases) {
         }
         clear_away(&mut group);
         leases.remove_folders(&run_dir, &group.record.id);
+        if matches!(group.stage, Stage::Failed(_)) {
+            continue;
+        }
         let domain = &group.record.domain;
         let gpus = list(&group.record.gpus);
         let message = format!("stopped MPS for team {} and user {} on {gpus}: nobody uses it", domain.team, domain.uid);

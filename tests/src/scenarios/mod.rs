@@ -36,6 +36,7 @@ mod memory_cap;
 mod mig_instances;
 mod mig_slices;
 mod monitoring_programs;
+mod mps_daemons;
 mod mps_groups;
 mod nvidia_smi;
 mod odd_images;

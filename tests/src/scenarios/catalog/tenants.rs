@@ -137,6 +137,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(mps_groups::run),
     },
     Scenario {
+        name: "mps-daemons",
+        what: "MPS daemons that start late, fail or fall silent, and who waits for them: nobody else",
+        limit_s: 120,
+        run: Place::Inside(mps_daemons::run),
+    },
+    Scenario {
         name: "isolation-matrix",
         what: "what a container keeps beside one that takes all it can, under each mechanism, as the manual's table says",
         limit_s: 180,
