@@ -124,6 +124,8 @@ pub enum Stage {
     Telling,
     /// Its daemon did not start, for this reason.
     Failed(String),
+    /// Nobody uses it any more, and its daemon is being stopped.
+    Stopping,
 }
 
 /// What whoever got the turn has to do.
@@ -152,12 +154,23 @@ pub struct Group {
     pub child: Option<Child>,
     /// The server's clients when the daemon was asked last, and when that was; none while it has not been.
     pub clients: Option<(Instant, BTreeSet<HostPid>)>,
+    /// Its processes that were told to end, each with the time until which that may take.
+    pub leaving: Vec<(HostPid, Instant)>,
 }
 
 impl Group {
     /// One of whose processes nothing is known.
     pub fn new(record: GroupRecord, stage: Stage) -> Self {
-        Self { record, stage, daemon: None, server: None, limits: None, child: None, clients: None }
+        Self {
+            record,
+            stage,
+            daemon: None,
+            server: None,
+            limits: None,
+            child: None,
+            clients: None,
+            leaving: Vec::new(),
+        }
     }
 
     /// Whether its daemon runs.
@@ -170,8 +183,24 @@ impl Group {
         match self.stage {
             Stage::New | Stage::Starting => true,
             Stage::Started | Stage::Telling => self.is_alive(),
-            Stage::Failed(_) => false,
+            Stage::Failed(_) | Stage::Stopping => false,
         }
+    }
+
+    /// Hands its processes over to who stops them. What stays here says until when that may take.
+    pub fn begin_stop(&mut self, until: Instant) -> Self {
+        let record = GroupRecord { daemon: None, server: None, ..self.record.clone() };
+        let mut rest = Self::new(record, Stage::Stopping);
+        let processes = [&self.daemon, &self.server].into_iter().flatten();
+        rest.leaving = processes.map(|process| (process.name.pid, until)).chain(self.leaving.clone()).collect();
+        std::mem::replace(self, rest)
+    }
+
+    /// Whether the process is its daemon or server, or was and may take until later than `now` to end.
+    fn has_process(&self, pid: HostPid, now: Instant) -> bool {
+        let is_it = |process: &Option<WatchedProcess>| process.as_ref().is_some_and(|its| its.name.pid == pid);
+        let leaves = |(its, until): &(HostPid, Instant)| *its == pid && now < *until;
+        is_it(&self.daemon) || is_it(&self.server) || self.leaving.iter().any(leaves)
     }
 
     /// Whether somebody has the turn.
@@ -215,6 +244,7 @@ impl Groups {
                     return Ok(Turn::Tell(group.limits));
                 }
                 Stage::Started => return Err("it has ended".to_owned()),
+                Stage::Stopping => return Err("it is being stopped".to_owned()),
                 Stage::Failed(cause) => return Err(cause.clone()),
                 Stage::Starting | Stage::Telling => {}
             }
@@ -240,10 +270,10 @@ impl Groups {
         groups.iter().find(|group| group.record.id == id)?.clients.clone()
     }
 
-    /// Whether the process is a daemon or a server: it uses GPUs for the leases of its group.
+    /// Whether the process is a daemon or a server, which use GPUs for the leases of their groups, or one that is being ended.
     pub fn has_process(&self, pid: HostPid) -> bool {
-        let is_it = |process: &Option<WatchedProcess>| process.as_ref().is_some_and(|its| its.name.pid == pid);
-        self.all().iter().any(|group| is_it(&group.daemon) || is_it(&group.server))
+        let now = Instant::now();
+        self.all().iter().any(|group| group.has_process(pid, now))
     }
 }
 
@@ -299,6 +329,17 @@ mod tests {
         assert!(group.takes_in() && !group.is_busy());
         group.stage = Stage::Failed("no GPU".into());
         assert!(!group.takes_in());
+    }
+
+    #[test]
+    fn the_processes_of_a_group_are_its_own_until_they_have_had_their_time_to_end() {
+        let mut group = Group { daemon: Some(me()), ..Group::new(record(), Stage::Started) };
+        let (pid, now) = (me().name.pid, Instant::now());
+        assert!(group.has_process(pid, now) && !group.has_process(HostPid(1), now));
+        let until = now + Duration::from_secs(8);
+        let stopped = group.begin_stop(until);
+        assert!(stopped.is_alive() && !group.is_alive() && !group.takes_in());
+        assert!(group.has_process(pid, now) && !group.has_process(pid, until));
     }
 
     #[test]

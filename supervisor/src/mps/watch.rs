@@ -13,7 +13,7 @@ use gpool_protocol::{EventKind, HostPid, LeaseFault, LeaseState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Between two looks when nothing happens.
@@ -22,6 +22,8 @@ const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 const CLIENTS_PERIOD: Duration = Duration::from_secs(1);
 /// How long a daemon may take to end after it was told to; it ends clients that are left after a second.
 const STOP_PATIENCE: Duration = Duration::from_secs(4);
+/// How long the whole of it may take: what it says to the command, ending, and being ended by force.
+const STOP_LIMIT: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(10);
 
 /// Finds the groups of an earlier supervisor again, before their leases are taken over; those of another boot are cleared
@@ -87,6 +89,7 @@ fn note_deaths(leases: &Leases) {
         // A server without its daemon takes nobody in, and nobody would end it.
         if let Some(server) = &group.server {
             server.kill();
+            group.leaving.push((server.name.pid, Instant::now() + STOP_PATIENCE));
         }
         (group.record.server, group.server, group.limits, group.clients) = (None, None, None, None);
         if let Err(error) = group.record.write(&run_dir) {
@@ -170,35 +173,17 @@ fn note_clients(leases: &Leases) {
 
 /// Stops the daemons that no lease uses, and takes their folders away.
 fn stop_unused(leases: &Leases) {
-    let unused: Vec<Group> = {
-        let book = leases.book();
-        let records = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
-        let used: BTreeSet<&String> = records.filter_map(|record| record.mps_group.as_ref()).collect();
-        let mut groups = leases.groups.all();
-        // Whoever is busy with one gives it back, and its lease may have gone meanwhile.
-        let is_unused = |group: &mut Group| !used.contains(&group.record.id) && !group.is_busy();
-        groups.extract_if(.., is_unused).collect()
-    };
     let run_dir = leases.configuration().paths.run_dir.clone();
     let program = leases.mps_program().unwrap_or_else(|_| PathBuf::from(super::control::PROGRAM));
-    for mut group in unused {
-        if group.stage == Stage::New {
-            // Its lease was not made.
-            continue;
+    while let Some(mut group) = next_unused(leases) {
+        let id = group.record.id.clone();
+        // The daemon of one that is new was never started: its lease was not made.
+        if group.stage != Stage::New {
+            stop(&program, &run_dir, &mut group);
+            leases.remove_folders(&run_dir, &id);
         }
-        if group.is_alive() {
-            // One that does not answer is ended by force.
-            if let Err(error) = Control::of(&program, &run_dir, &group.record.id).quit() {
-                eprintln!("gpool-supervisor: the MPS daemon of {} does not quit ({error})", group.record.id);
-            }
-            let deadline = Instant::now() + STOP_PATIENCE;
-            while group.is_alive() && Instant::now() < deadline {
-                std::thread::sleep(POLL);
-            }
-        }
-        clear_away(&mut group);
-        leases.remove_folders(&run_dir, &group.record.id);
-        if matches!(group.stage, Stage::Failed(_)) {
+        leases.groups.all().retain(|group| group.record.id != id);
+        if matches!(group.stage, Stage::New | Stage::Failed(_)) {
             continue;
         }
         let domain = &group.record.domain;
@@ -206,4 +191,29 @@ fn stop_unused(leases: &Leases) {
         let message = format!("stopped MPS for team {} and user {} on {gpus}: nobody uses it", domain.team, domain.uid);
         leases.events.note(EventKind::MpsStopped, About::default(), message);
     }
+}
+
+/// A group that no lease uses, which nobody joins from now on.
+fn next_unused(leases: &Leases) -> Option<Group> {
+    let book = leases.book();
+    let records = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
+    let used: BTreeSet<&String> = records.filter_map(|record| record.mps_group.as_ref()).collect();
+    // Whoever is busy with one gives it back, and its lease may have gone meanwhile.
+    let is_unused = |group: &&mut Group| !used.contains(&group.record.id) && !group.is_busy();
+    let mut groups = leases.groups.all();
+    groups.iter_mut().find(is_unused).map(|group| group.begin_stop(Instant::now() + STOP_LIMIT))
+}
+
+fn stop(program: &Path, run_dir: &Path, group: &mut Group) {
+    if group.is_alive() {
+        // One that does not answer is ended by force.
+        if let Err(error) = Control::of(program, run_dir, &group.record.id).quit() {
+            eprintln!("gpool-supervisor: the MPS daemon of {} does not quit ({error})", group.record.id);
+        }
+        let deadline = Instant::now() + STOP_PATIENCE;
+        while group.is_alive() && Instant::now() < deadline {
+            std::thread::sleep(POLL);
+        }
+    }
+    clear_away(group);
 }

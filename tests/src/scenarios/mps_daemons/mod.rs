@@ -1,5 +1,6 @@
 //! MPS daemons that start late, do not start, or fall silent, and who else notices.
 
+mod ends;
 mod starts;
 
 use super::finish_found;
@@ -29,7 +30,8 @@ fn scenes(host: &Host) -> Result<()> {
     let program = Unreliable::in_place()?;
     starts::keep_nobody_else_waiting(host, &program)?;
     starts::that_fail_leave_nothing(host, &program)?;
-    starts::of_nobody_are_undone(host, &program)
+    starts::of_nobody_are_undone(host, &program)?;
+    ends::of_a_daemon_make_no_strangers(host)
 }
 
 /// What a container under MPS asks for.

@@ -6,6 +6,8 @@ mod deaths;
 mod limits;
 mod sharing;
 
+pub(super) use daemons::process_of;
+
 use super::finish_found;
 use crate::failure::{Failure, Result, ensure};
 use crate::host::{Container, Host, text};

@@ -1,0 +1,33 @@
+//! The end of a daemon that takes its time.
+
+use super::{ASKS, count, events, mps_leases, remove, until};
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::host::Host;
+use crate::scenarios::mps_groups::process_of;
+use crate::tenant::Tenant;
+use gpool_protocol::EventKind;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A daemon that is stopped and does not quit when it is told to: while it is ended by force, its server is nobody's who
+/// uses a GPU without a lease.
+pub fn of_a_daemon_make_no_strangers(host: &Host) -> Result<()> {
+    let tenant = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
+    tenant.run(host, "seven", &ASKS)?;
+    until("its server", || Ok(process_of("vision", "server").is_ok()))?;
+    let stopped = count(host, EventKind::MpsStopped)?;
+    signal(process_of("vision", "daemon")?, Signal::STOP)?;
+    host.engine.docker_text(&["rm", "-f", "seven"])?;
+    until("the end of its lease", || Ok(mps_leases(host)?.is_empty()))?;
+    ensure(count(host, EventKind::MpsStopped)? == stopped, || "the daemon was not in the way of its end".to_owned())?;
+    until("the end of the daemon", || Ok(count(host, EventKind::MpsStopped)? == stopped + 1))?;
+    let told = [events(host, EventKind::Outside)?, events(host, EventKind::Bypass)?].concat();
+    ensure(told.is_empty(), || format!("its processes are taken for others': {told:#?}"))?;
+    remove(host, &[])
+}
+
+/// Sends a signal to a process of the host.
+pub fn signal(pid: u32, signal: Signal) -> Result<()> {
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let process = process.ok_or_else(|| Failure::new(format!("{pid} is no process")))?;
+    kill_process(process, signal).context(format!("a signal to {pid}"))
+}
