@@ -6,10 +6,12 @@
 //! host it packs as well as fragmentation-gradient descent does, and keeps whole GPUs free.
 
 mod refusal;
+mod sets;
 
 pub use refusal::{Offer, Refusal};
 
 use crate::slice::Priority;
+use sets::Fit;
 
 /// A whole GPU's compute, in permille.
 pub const WHOLE_PERMILLE: u16 = 1000;
@@ -58,6 +60,9 @@ pub struct Users {
     pub mps: u32,
     /// Those among them whose trust domain is not that of who asks.
     pub mps_of_others: u32,
+    /// The set of GPUs of the MPS daemon of who asks that it is in: the place of the set's first GPU among all. A lease is on
+    /// all of a set or on none of it.
+    pub mps_set: Option<usize>,
     /// Processes without a lease.
     pub outside: u32,
 }
@@ -211,21 +216,31 @@ pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal
     }
     let fit = |(index, gpu): (usize, &GpuCapacity)| {
         let memory_bytes = demand.memory_bytes(gpu.memory_total_bytes);
-        let share_left = gpu.share_free_for(demand.usage).checked_sub(demand.guaranteed_permille())?;
-        let memory_left = gpu.memory_free_bytes().checked_sub(memory_bytes)?;
-        Some(((share_left, memory_left, gpu.key.clone()), index, memory_bytes))
+        let share_left_permille = gpu.share_free_for(demand.usage).checked_sub(demand.guaranteed_permille())?;
+        let memory_left_bytes = gpu.memory_free_bytes().checked_sub(memory_bytes)?;
+        Some(Fit { share_left_permille, memory_left_bytes, key: gpu.key.clone(), index, memory_bytes })
     };
-    let mut fitting: Vec<_> = gpus.iter().enumerate().filter_map(fit).collect();
+    let mut fitting: Vec<Fit> = gpus.iter().enumerate().filter_map(fit).collect();
     if fitting.len() < wanted {
         let offers: Vec<Offer> = gpus.iter().map(|gpu| gpu.offer(demand)).collect();
         return Err(refuse(offers, demand));
     }
     fitting.sort();
+    if demand.usage == Use::Mps {
+        fitting = sets::choose(gpus, &fitting, wanted).ok_or_else(|| parts_of_sets(gpus, &fitting, wanted))?;
+    }
     fitting.truncate(wanted);
-    let memory_bytes = fitting.iter().map(|(_, _, bytes)| *bytes).min().unwrap_or(0);
-    let mut indices: Vec<usize> = fitting.iter().map(|(_, index, _)| *index).collect();
+    let memory_bytes = fitting.iter().map(|fit| fit.memory_bytes).min().unwrap_or(0);
+    let mut indices: Vec<usize> = fitting.iter().map(|fit| fit.index).collect();
     indices.sort_unstable();
     Ok(Placement { indices, memory_bytes })
+}
+
+/// There is room on enough GPUs, but on no whole set of a daemon, and not on enough of no daemon.
+fn parts_of_sets(gpus: &[GpuCapacity], fitting: &[Fit], wanted: usize) -> Refusal {
+    let (parts, free): (Vec<&Fit>, Vec<&Fit>) = fitting.iter().partition(|fit| gpus[fit.index].users.mps_set.is_some());
+    let who = "an MPS server that is on other GPUs as well, not all of which have room";
+    Refusal::Taken { gpus: wanted, free: free.len(), taken: parts.iter().map(|fit| (fit.key.clone(), who)).collect() }
 }
 
 /// GPUs without share and cap: the ones on which nobody is in the way, by key. All their memory may be used.

@@ -239,15 +239,74 @@ fn whole_gpus_and_time_slices_keep_away_from_whom_they_cannot_be_beside() {
 #[test]
 fn an_mps_server_is_shared_within_one_trust_domain_and_never_sold_beyond_the_gpu() {
     let with = |key: &str, users, leased| GpuCapacity { users, fraction_leased_permille: leased, ..gpu(key, 0, 0) };
-    let (own, others) = (Users { mps: 1, ..Users::default() }, Users { mps: 1, mps_of_others: 1, ..Users::default() });
+    let own = Users { mps: 1, mps_set: Some(2), ..Users::default() };
+    let others = Users { mps: 1, mps_of_others: 1, ..Users::default() };
     let asked = |fraction, gpus| Demand { usage: Use::Mps, gpus, ..demand(fraction, MemoryDemand::Bytes(GIB)) };
     let gpus = [with("free", Users::default(), 0), with("others", others, 300), with("own", own, 600)];
     let indices = |demand| place(&gpus, &demand).map(|placed| placed.indices);
     assert_eq!(indices(asked(400, 1)), Ok(vec![2]), "to its own, where the least is left");
     assert_eq!(indices(asked(500, 1)), Ok(vec![0]));
-    assert_eq!(indices(asked(300, 2)), Ok(vec![0, 2]));
+    assert_eq!(
+        indices(asked(500, 2)).unwrap_err().best_share_permille(),
+        400,
+        "the first and the last, by their share"
+    );
     let Err(Refusal::Taken { taken, .. }) = indices(asked(100, 3)) else { panic!("another team's server was shared") };
     assert_eq!(taken, [("others".to_owned(), "an MPS server of another team or user, or of another number of GPUs")]);
     assert!(matches!(place(&gpus[2..], &asked(500, 1)), Err(Refusal::Share { .. })));
     assert!(place(&gpus[2..], &Demand { usage: Use::Sliced, ..asked(100, 1) }).is_err());
+}
+
+/// GPUs by their set and what is leased of them, and what `wanted` of them under MPS get.
+fn under_mps(gpus: &[(Option<usize>, u16)], wanted: usize, fraction: u16) -> Result<Vec<usize>, Refusal> {
+    let with = |(index, (mps_set, leased)): (usize, &(Option<usize>, u16))| GpuCapacity {
+        users: Users { mps: mps_set.is_some().into(), mps_set: *mps_set, ..Users::default() },
+        ..gpu(&index.to_string(), *leased, 0)
+    };
+    let gpus: Vec<GpuCapacity> = gpus.iter().enumerate().map(with).collect();
+    let asked = demand(fraction, MemoryDemand::Bytes(GIB));
+    place(&gpus, &Demand { usage: Use::Mps, gpus: wanted, ..asked }).map(|placed| placed.indices)
+}
+
+#[test]
+fn a_lease_under_mps_is_on_a_daemons_gpus_or_on_none_of_them() {
+    let (pair, none) = (Some(0), None);
+    let fuller = [(pair, 300), (pair, 300), (none, 0), (none, 0)];
+    assert_eq!(under_mps(&fuller, 2, 300), Ok(vec![0, 1]), "to its own, where the least is left");
+    assert_eq!(under_mps(&fuller, 2, 800), Ok(vec![2, 3]), "beside it, and on neither of its GPUs");
+    // By share alone the second and the third would be taken.
+    let uneven = [(pair, 900), (pair, 300), (none, 0)];
+    let refused = under_mps(&uneven, 2, 300).expect_err("a GPU was given to two daemons");
+    let Refusal::Taken { gpus: 2, free: 1, taken } = refused else { panic!("{refused}") };
+    assert_eq!(taken.len(), 1, "{taken:?}");
+    assert!(taken[0].0 == "1" && taken[0].1.contains("on other GPUs as well"), "{taken:?}");
+    let pairs = [(pair, 300), (pair, 500), (Some(2), 300), (Some(2), 600)];
+    assert_eq!(under_mps(&pairs, 2, 300), Ok(vec![2, 3]), "the fuller of two sets");
+    assert_eq!(under_mps(&pairs, 2, 450), Ok(vec![0, 1]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Two daemons never have a GPU together, whatever comes and goes.
+    #[test]
+    fn a_gpu_belongs_to_one_daemon(steps in prop::collection::vec((1..=700u16, 0..3u8, any::<prop::sample::Index>()), 1..60)) {
+        let wanted = 2;
+        let mut leases: Vec<(Vec<usize>, u16)> = Vec::new();
+        for (fraction, what, chosen) in steps {
+            if what == 0 && !leases.is_empty() {
+                leases.swap_remove(chosen.index(leases.len()));
+            }
+            let on = |gpu: usize| leases.iter().filter(move |(set, _)| set.contains(&gpu));
+            let gpus: Vec<(Option<usize>, u16)> =
+                (0..5).map(|gpu| (on(gpu).next().map(|(set, _)| set[0]), on(gpu).map(|(_, part)| part).sum())).collect();
+            if let Ok(placed) = under_mps(&gpus, wanted, fraction) {
+                for (set, _) in &leases {
+                    let is_apart = placed.iter().all(|gpu| !set.contains(gpu));
+                    prop_assert!(*set == placed || is_apart, "{placed:?} beside {set:?}");
+                }
+                leases.push((placed, fraction));
+            }
+        }
+    }
 }

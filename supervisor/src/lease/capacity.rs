@@ -6,7 +6,8 @@ use super::record::Record;
 use crate::device::Gpu;
 use crate::mps::Domain;
 use gpool_policy::admission::{GpuCapacity, Users};
-use gpool_protocol::{ContainerId, Mechanism};
+use gpool_protocol::{ContainerId, GpuUuid, Mechanism};
+use std::collections::BTreeSet;
 
 /// The GPUs as admission sees them. A place that is kept for `container` counts as free: it is the one asking.
 pub fn capacities(
@@ -45,18 +46,27 @@ pub fn capacities(
     gpus.iter().enumerate().map(capacity).collect()
 }
 
-/// Counts on each GPU the leases under MPS servers that a new lease of `domain` on so many GPUs cannot join: those of other
-/// domains, and those on more or fewer GPUs, beside which it would have a server of its own.
-pub fn note_other_domains(capacities: &mut [GpuCapacity], gpus: &[Gpu], book: &Book, domain: &Domain, count: usize) {
-    let leases = book.leases.values().map(|lease| &lease.record);
-    let records: Vec<&Record> = leases.chain(book.held.iter().map(|held| &held.record)).chain(&book.stranded).collect();
-    for (capacity, gpu) in capacities.iter_mut().zip(gpus) {
-        let is_others = |record: &&&Record| {
-            record.mps_domain.as_ref().is_some_and(|its| its != domain || record.gpus().len() != count)
-                && !record.has_no_share()
-                && record.gpus().contains(&gpu.uuid)
-        };
-        capacity.users.mps_of_others = records.iter().filter(is_others).count() as u32;
+/// Notes on each GPU how its leases under MPS servers stand to a new one of `domain` on `count` GPUs: which set of GPUs they
+/// share with it, and how many it cannot join. Those are the ones of other domains, and those on more or fewer GPUs, beside
+/// which it would have a server of its own. A place that is kept for `container` binds nobody.
+pub fn note_mps_servers(
+    capacities: &mut [GpuCapacity],
+    (gpus, book): (&[Gpu], &Book),
+    (domain, count): (&Domain, usize),
+    container: Option<&ContainerId>,
+) {
+    let place_of = |uuid: &GpuUuid| gpus.iter().position(|gpu| gpu.uuid == *uuid);
+    for (index, capacity) in capacities.iter_mut().enumerate() {
+        let servers =
+            records_on(gpus, book, index, container).filter_map(|record| Some((record, record.mps_domain.as_ref()?)));
+        let (own, others): (Vec<_>, Vec<_>) =
+            servers.partition(|(record, its)| *its == domain && record.gpus().len() == count);
+        let sets: BTreeSet<BTreeSet<usize>> =
+            own.iter().map(|(record, _)| record.gpus().iter().filter_map(place_of).collect()).collect();
+        // Two daemons on one GPU are of a supervisor that did not look: nobody joins either.
+        let is_torn = sets.len() > 1;
+        capacity.users.mps_of_others = (others.len() + if is_torn { own.len() } else { 0 }) as u32;
+        capacity.users.mps_set = sets.first().filter(|_| !is_torn).and_then(|set| set.first().copied());
     }
 }
 
@@ -128,10 +138,37 @@ mod tests {
         let users = |seen: &[GpuCapacity]| -> Vec<(u32, u32)> {
             seen.iter().map(|gpu| (gpu.users.mps, gpu.users.mps_of_others)).collect()
         };
-        note_other_domains(&mut seen, &gpus, &book, &own, 1);
+        note_mps_servers(&mut seen, (&gpus, &book), (&own, 1), None);
         assert_eq!(users(&seen), [(0, 0), (3, 2)]);
-        note_other_domains(&mut seen, &gpus, &book, &own, 2);
+        assert_eq!([seen[0].users.mps_set, seen[1].users.mps_set], [None, Some(1)]);
+        note_mps_servers(&mut seen, (&gpus, &book), (&own, 2), None);
         assert_eq!(users(&seen), [(0, 0), (3, 3)], "on two GPUs it would have a server beside its own on one");
+    }
+
+    #[test]
+    fn gpus_of_one_daemon_are_a_set_and_a_place_of_its_own_binds_nobody() {
+        let own = Domain { team: "vision".into(), uid: 0 };
+        let gpus = [gpu(0), gpu(1), gpu(2)];
+        let on = |places: &[usize]| {
+            let mut record = sample();
+            record.gpu_uuids = places.iter().map(|place| gpus[*place].uuid.clone()).collect();
+            (record.mechanism, record.mps_domain) = (Mechanism::Mps, Some(own.clone()));
+            record
+        };
+        let sets = |book: &Book, container: Option<&ContainerId>| -> Vec<(Option<usize>, u32)> {
+            let mut seen = capacities(&gpus, &[], &[], book, container);
+            note_mps_servers(&mut seen, (&gpus, book), (&own, 2), container);
+            seen.iter().map(|gpu| (gpu.users.mps_set, gpu.users.mps_of_others)).collect()
+        };
+        let pair = Book { stranded: vec![on(&[1, 2]), on(&[1, 2])], ..Book::default() };
+        assert_eq!(sets(&pair, None), [(None, 0), (Some(1), 0), (Some(1), 0)]);
+        let torn = Book { stranded: vec![on(&[0, 1]), on(&[1, 2])], ..Book::default() };
+        assert_eq!(sets(&torn, None), [(Some(0), 0), (None, 2), (Some(1), 0)]);
+        let held = Held { record: on(&[0]), gpus: vec![0], until: Instant::now() };
+        let container = held.record.container_id.clone();
+        let kept = Book { held: vec![held], ..Book::default() };
+        assert_eq!(sets(&kept, None)[0], (None, 1), "on one GPU it has another server");
+        assert_eq!(sets(&kept, Some(&container))[0], (None, 0), "it is the one that asks, on two now");
     }
 
     #[test]

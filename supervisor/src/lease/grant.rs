@@ -2,7 +2,7 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
-use super::capacity::{capacities, note_other_domains};
+use super::capacity::{capacities, note_mps_servers};
 use super::described::described;
 use super::edits::{edits, edits_without_shims};
 use super::entitlement::{check_class, class_policy, demand_of, share_of};
@@ -165,13 +165,14 @@ impl Leases {
         let kept = book.held.iter().position(is_kept);
         let home = kept.map(|index| book.held[index].gpus.clone());
         let gpus = self.gpus();
-        let mut capacities = self.capacities(&gpus, &book, kept.map(|_| &asked.container_id));
+        let own = kept.map(|_| &asked.container_id);
+        let mut capacities = self.capacities(&gpus, &book, own);
         let served = self.mechanism_for(asked, &book, &gpus, &capacities)?;
         let mechanism = served.mechanism;
         let demand = demand_of(&served.request, mechanism);
         let domain = (mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
         if let Some(domain) = &domain {
-            note_other_domains(&mut capacities, &gpus, &book, domain, demand.gpus);
+            note_mps_servers(&mut capacities, (&gpus, &book), (domain, demand.gpus.max(1)), own);
         }
         let open = open_for(&served, &gpus, &book)?;
         // A restarted container comes back to its own GPUs if it still fits there.
