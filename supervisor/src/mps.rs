@@ -5,6 +5,7 @@
 //! again by the one that comes after. What a server gives its clients at most is told to the daemon; a container's own part
 //! stands in its variables.
 
+mod clients;
 mod control;
 mod daemon;
 mod group;

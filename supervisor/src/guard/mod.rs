@@ -232,8 +232,7 @@ impl Guard {
         }
     }
 
-    /// Those of a lease's processes, all of which have a context, that are not clients of its MPS server though it was asked
-    /// after their contexts had been seen.
+    /// Those of a lease's processes, all of which have a context, that are not clients of its MPS server.
     fn past_server<'a>(
         &self,
         leases: &Leases,
@@ -241,8 +240,8 @@ impl Guard {
         with_context: impl Iterator<Item = &'a HostPid>,
     ) -> Vec<GuardedProcess> {
         let Some(group) = &charge.mps_group else { return Vec::new() };
-        let Some((asked_at, clients)) = leases.groups.clients_of(group) else { return Vec::new() };
-        let was_there = |pid: &HostPid| self.contexts.get(pid).is_some_and(|since| *since < asked_at);
+        let Some(clients) = leases.groups.clients_of(group) else { return Vec::new() };
+        let is_past = |pid: &&HostPid| self.contexts.get(pid).is_some_and(|since| clients.leave_out(**pid, *since));
         let seen = |pid: &HostPid| GuardedProcess {
             lease_id: charge.lease_id.clone(),
             container_id: charge.container_id.clone(),
@@ -252,7 +251,7 @@ impl Guard {
             libraries: Vec::new(),
             finding: Some("it has a context of its own beside its MPS server".to_owned()),
         };
-        with_context.filter(|pid| was_there(pid) && !clients.contains(pid)).map(seen).collect()
+        with_context.filter(is_past).map(seen).collect()
     }
 
     /// What the device says that each lease holds, beside its cap.

@@ -1,11 +1,11 @@
 //! A daemon with its folders: what is written down of it, and what is known of its processes.
 
+use super::clients::{Clients, Silence};
 use crate::lease::write_whole;
 use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_policy::mechanism::MpsLimits;
 use gpool_protocol::{GpuUuid, HostPid};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -152,8 +152,10 @@ pub struct Group {
     pub limits: Option<MpsLimits>,
     /// The daemon as this process's child, to be waited for.
     pub child: Option<Child>,
-    /// The server's clients when the daemon was asked last, and when that was; none while it has not been.
-    pub clients: Option<(Instant, BTreeSet<HostPid>)>,
+    /// The server's clients; none while nobody can tell.
+    pub clients: Option<Clients>,
+    /// How long the daemon has not answered.
+    pub silence: Silence,
     /// Its processes that were told to end, each with the time until which that may take.
     pub leaving: Vec<(HostPid, Instant)>,
 }
@@ -169,6 +171,7 @@ impl Group {
             limits: None,
             child: None,
             clients: None,
+            silence: Silence::default(),
             leaving: Vec::new(),
         }
     }
@@ -264,8 +267,8 @@ impl Groups {
         self.turned.notify_all();
     }
 
-    /// The clients of a group's server and when it was asked for them; none while nobody can tell.
-    pub fn clients_of(&self, id: &str) -> Option<(Instant, BTreeSet<HostPid>)> {
+    /// The clients of a group's server; none while nobody can tell.
+    pub fn clients_of(&self, id: &str) -> Option<Clients> {
         let groups = self.all();
         groups.iter().find(|group| group.record.id == id)?.clients.clone()
     }

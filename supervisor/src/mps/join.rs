@@ -213,7 +213,9 @@ pub fn edits(run_dir: &Path, id: &str, record: &Record) -> Vec<Edit> {
     let pinned: Vec<String> = (0..record.gpus().len()).map(|gpu| format!("{gpu}={}", mib(limits))).collect();
     let uuids: Vec<&str> = record.gpus().iter().map(|gpu| gpu.0.as_str()).collect();
     vec![
-        mount("pipe", format!("{CONTAINER_DIR}/pipe"), "rw"),
+        // Sockets and pipes on a read-only mount can be used as any others, and nobody in a container can remove or replace
+        // them. NVIDIA's container toolkit mounts this folder so, too (internal/discover/mounts.go).
+        mount("pipe", format!("{CONTAINER_DIR}/pipe"), "ro"),
         mount("log", format!("{CONTAINER_DIR}/log"), "ro"),
         mount("shm", "/dev/shm".to_owned(), "rw"),
         env("CUDA_MPS_PIPE_DIRECTORY", format!("{CONTAINER_DIR}/pipe")),
@@ -254,5 +256,12 @@ mod tests {
             if source == "/run/gpool/mps/02/shared/shm" && destination == "/dev/shm")
         };
         assert!(edits.iter().any(is_shared));
+        let access = |wanted: &str| {
+            edits.iter().find_map(|edit| match edit {
+                Edit::Mount { destination, options, .. } if destination == wanted => Some(options[1].as_str()),
+                _ => None,
+            })
+        };
+        assert_eq!(["/dev/gpool/mps/pipe", "/dev/shm"].map(access), [Some("ro"), Some("rw")]);
     }
 }

@@ -1,6 +1,7 @@
 //! The thread that watches daemons and servers: it notices their deaths, starts the servers of new groups, and stops the
 //! daemons that no lease uses any more.
 
+use super::clients::Clients;
 use super::control::Control;
 use super::daemon::clear_away;
 use super::group::{Group, GroupRecord, Stage};
@@ -83,15 +84,21 @@ fn note_deaths(leases: &Leases) {
             (_, Some(server)) if has_ended(&group.server) => format!("server (process {})", server.pid),
             _ => continue,
         };
-        if has_ended(&group.daemon) {
+        let now = Instant::now();
+        let was_silent = group.silence.is_too_long(now);
+        group.clients = if has_ended(&group.daemon) {
             (group.record.daemon, group.daemon) = (None, None);
-        }
+            Some(Clients::of_ended(group.clients.take(), now, was_silent))
+        } else {
+            // Another server starts.
+            None
+        };
         // A server without its daemon takes nobody in, and nobody would end it.
         if let Some(server) = &group.server {
             server.kill();
-            group.leaving.push((server.name.pid, Instant::now() + STOP_PATIENCE));
+            group.leaving.push((server.name.pid, now + STOP_PATIENCE));
         }
-        (group.record.server, group.server, group.limits, group.clients) = (None, None, None, None);
+        (group.record.server, group.server, group.limits) = (None, None, None);
         if let Err(error) = group.record.write(&run_dir) {
             eprintln!("gpool-supervisor: {error}");
         }
@@ -104,8 +111,9 @@ fn note_deaths(leases: &Leases) {
             if let Err(error) = lease.record.write(&run_dir) {
                 eprintln!("gpool-supervisor: {error}");
             }
+            let why = if was_silent { "did not answer any more and was ended" } else { "has ended" };
             let message = format!(
-                "{} has lost {}: its MPS {who} has ended, and with it the work of all programs that it served; start the \
+                "{} has lost {}: its MPS {who} {why}, and with it the work of all programs that it served; start the \
                  container anew",
                 lease.record.container_id.short(),
                 list(&group.record.gpus),
@@ -125,7 +133,10 @@ fn ensure_servers(leases: &Leases) {
         groups.iter().filter(is_without).map(|group| (group.record.id.clone(), group.record.domain.uid)).collect()
     };
     for (id, uid) in without {
-        let found = Control::of(&program, &run_dir, &id).server_of(uid);
+        let since = Instant::now();
+        let control = Control::of(&program, &run_dir, &id);
+        let found = control.server_of(uid);
+        note_answer(leases, &id, control, (since, found.is_ok()));
         let server = match found.map(|pid| pid.map(WatchedProcess::open)) {
             Ok(Some(Ok(server))) => server,
             // Another look follows.
@@ -156,7 +167,8 @@ fn ensure_servers(leases: &Leases) {
 fn note_clients(leases: &Leases) {
     let Ok(program) = leases.mps_program() else { return };
     let run_dir = leases.configuration().paths.run_dir.clone();
-    let is_due = |group: &&Group| group.clients.as_ref().is_none_or(|(at, _)| at.elapsed() >= CLIENTS_PERIOD);
+    let asked_at = |group: &Group| group.clients.as_ref().and_then(Clients::asked_at);
+    let is_due = |group: &&Group| asked_at(group).is_none_or(|at| at.elapsed() >= CLIENTS_PERIOD);
     let due: Vec<(String, HostPid)> = {
         let groups = leases.groups.all();
         let with_server = groups.iter().filter(is_due);
@@ -164,10 +176,28 @@ fn note_clients(leases: &Leases) {
     };
     for (id, server) in due {
         let since = Instant::now();
-        let clients = Control::of(&program, &run_dir, &id).clients_of(server).ok();
+        let control = Control::of(&program, &run_dir, &id);
+        let clients = control.clients_of(server);
+        note_answer(leases, &id, control, (since, clients.is_ok()));
+        // Where there is no answer, the last one holds for whom it was about.
+        let Ok(clients) = clients else { continue };
         if let Some(group) = leases.groups.all().iter_mut().find(|group| group.record.id == id) {
-            group.clients = clients.map(|clients| (since, clients.into_iter().collect()));
+            group.clients = Some(Clients::of_answer(since, clients));
         }
+    }
+}
+
+/// Notes whether the daemon of the group `id` has answered a question of that time. Nobody knows the clients of one that
+/// has not for too long, whoever is the cause: it is ended, and with it the work under its server.
+fn note_answer(leases: &Leases, id: &str, control: Control, (asked_at, was_answered): (Instant, bool)) {
+    // One may refuse a question and be there all the same.
+    let is_answered = was_answered || control.hasty().answers();
+    let mut groups = leases.groups.all();
+    let Some(group) = groups.iter_mut().find(|group| group.record.id == id) else { return };
+    group.silence.note(asked_at, is_answered);
+    if let Some(daemon) = group.daemon.as_ref().filter(|_| group.silence.is_too_long(Instant::now())) {
+        eprintln!("gpool-supervisor: the MPS daemon of {id} does not answer and is ended");
+        daemon.kill();
     }
 }
 

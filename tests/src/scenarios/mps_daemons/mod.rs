@@ -1,6 +1,7 @@
 //! MPS daemons that start late, do not start, or fall silent, and who else notices.
 
 mod ends;
+mod silence;
 mod starts;
 
 use super::finish_found;
@@ -31,7 +32,8 @@ fn scenes(host: &Host) -> Result<()> {
     starts::keep_nobody_else_waiting(host, &program)?;
     starts::that_fail_leave_nothing(host, &program)?;
     starts::of_nobody_are_undone(host, &program)?;
-    ends::of_a_daemon_make_no_strangers(host)
+    ends::of_a_daemon_make_no_strangers(host)?;
+    silence::of_a_daemon_ends_its_group(host)
 }
 
 /// What a container under MPS asks for.

@@ -1,0 +1,54 @@
+//! A daemon that lives and does not answer.
+
+use super::ends::signal;
+use super::{ASKS, count, events, remove, until};
+use crate::failure::{Result, ensure};
+use crate::host::{Container, Host, text};
+use crate::scenarios::mps_groups::process_of;
+use crate::tenant::Tenant;
+use gpool_protocol::{EventKind, LeaseFault};
+use rustix::process::Signal;
+
+/// Root of a container cannot take the daemon's pipes away. When the daemon is silent all the same it is ended, its leases
+/// say so, what their programs do from then on is past their server, and the next container has another daemon.
+pub fn of_a_daemon_ends_its_group(host: &Host) -> Result<()> {
+    let tenant = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
+    // Its container outlives its program.
+    let command = format!("{}; sleep 1000", tenant.command().join(" "));
+    let eight = host.run_container("eight", &ASKS, &[], &["sh", "-c", &command])?;
+    pipes_stay(host, &eight)?;
+    until("its program at work", || Ok(eight.log(&host.engine)?.contains("progress")))?;
+    until("its server", || Ok(process_of("vision", "server").is_ok()))?;
+    let (daemon, started) = (process_of("vision", "daemon")?, count(host, EventKind::MpsStarted)?);
+    signal(daemon, Signal::STOP)?;
+    until("the mark of the lease", || Ok(host.lease_of(&eight)?.fault == Some(LeaseFault::MpsServerDied)))?;
+    let told = events(host, EventKind::MpsServerDied)?;
+    let sentence = format!("daemon (process {daemon}) did not answer any more");
+    ensure(told.len() == 1 && told[0].message.contains(&sentence), || format!("it is told as {told:#?}"))?;
+    let listed = text(&host.gpool(&["ps"])?.stdout);
+    ensure(listed.contains("mps-server-died"), || format!("gpool ps says {listed}"))?;
+    until("its program's end", || Ok(eight.log(&host.engine)?.contains("\"code\":80")))?;
+    let bypasses = events(host, EventKind::Bypass)?;
+    ensure(bypasses.is_empty(), || format!("clients of the silent daemon are told as {bypasses:#?}"))?;
+    host.engine.docker_text(&["exec", "-d", "eight", "gpool-tenant", "--kernel-us", "1000", "--allocate-mib", "64"])?;
+    until("a bypass", || Ok(host.lease_of(&eight)?.enforcement == "bypassed"))?;
+    let nine = tenant.run(host, "nine", &ASKS)?;
+    until("its program at work", || Ok(nine.log(&host.engine)?.contains("progress")))?;
+    let is_another = count(host, EventKind::MpsStarted)? == started + 1;
+    ensure(is_another, || "a container has joined a daemon that has ended".to_owned())?;
+    ensure(host.lease_of(&nine)?.fault.is_none(), || "the new lease has the old one's fault".to_owned())?;
+    remove(host, &["eight", "nine"])
+}
+
+/// In the daemon's folder nothing can be removed, replaced or made.
+fn pipes_stay(host: &Host, container: &Container) -> Result<()> {
+    let folder = "/dev/gpool/mps/pipe";
+    for command in
+        [format!("rm {folder}/control"), format!("mv {folder}/control {folder}/c"), format!("touch {folder}/x")]
+    {
+        let output = host.docker(&["exec", &container.name, "sh", "-c", &command])?;
+        let said = text(&output.stderr);
+        ensure(said.contains("Read-only file system"), || format!("{command} says {said:?}"))?;
+    }
+    Ok(())
+}
