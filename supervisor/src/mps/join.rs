@@ -24,6 +24,8 @@ const POLL: Duration = Duration::from_millis(10);
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 /// Where the group's folders are in a container: below the /dev that the low-level runtime makes.
 const CONTAINER_DIR: &str = "/dev/gpool/mps";
+/// Where programs look for a daemon that is not named.
+const DEFAULT_PIPE_DIR: &str = "/tmp/nvidia-mps";
 
 impl Leases {
     /// Whose server a container would be under.
@@ -216,6 +218,9 @@ pub fn edits(run_dir: &Path, id: &str, record: &Record) -> Vec<Edit> {
         // Sockets and pipes on a read-only mount can be used as any others, and nobody in a container can remove or replace
         // them. NVIDIA's container toolkit mounts this folder so, too (internal/discover/mounts.go).
         mount("pipe", format!("{CONTAINER_DIR}/pipe"), "ro"),
+        // In place of the cover that other containers have there: a program without the variables, as one that an engine
+        // executes in the container later, is a client of the same server.
+        mount("pipe", DEFAULT_PIPE_DIR.to_owned(), "ro"),
         mount("log", format!("{CONTAINER_DIR}/log"), "ro"),
         mount("shm", "/dev/shm".to_owned(), "rw"),
         env("CUDA_MPS_PIPE_DIRECTORY", format!("{CONTAINER_DIR}/pipe")),
@@ -262,6 +267,7 @@ mod tests {
                 _ => None,
             })
         };
-        assert_eq!(["/dev/gpool/mps/pipe", "/dev/shm"].map(access), [Some("ro"), Some("rw")]);
+        let places = ["/dev/gpool/mps/pipe", "/tmp/nvidia-mps", "/dev/shm"];
+        assert_eq!(places.map(access), [Some("ro"), Some("ro"), Some("rw")]);
     }
 }

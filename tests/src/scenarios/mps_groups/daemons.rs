@@ -54,7 +54,7 @@ pub fn outlive_the_supervisor(host: &mut Host, team: &Team) -> Result<()> {
 }
 
 /// What a team's daemon says to commands, by the driver's own program.
-fn said_to(host: &Host, team: &str, commands: &str) -> Result<String> {
+pub fn said_to(host: &Host, team: &str, commands: &str) -> Result<String> {
     let id = groups()?.get(team).and_then(|group| group["id"].as_str().map(str::to_owned)).unwrap_or_default();
     let mut command = host.command_named(Path::new(SIMULATED_GPU).join("bin").join(MPS_CONTROL));
     command.env("CUDA_MPS_PIPE_DIRECTORY", format!("{GROUPS}/{id}/shared/pipe"));

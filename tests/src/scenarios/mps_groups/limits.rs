@@ -1,11 +1,10 @@
 //! What binds a program that changes the variables that it was started with, and what does not.
 
-use super::daemons::process_of;
-use super::{asks, busy_ns, parts, until, wait_for_work};
+use super::daemons::{process_of, said_to};
+use super::{asks, busy_ns, count, finds_its_daemon, parts, until, wait_for_work};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host};
 use crate::meter::usage_of;
-use crate::scenarios::other_daemons_are_masked;
 use gpool_protocol::EventKind;
 use std::os::unix::fs::MetadataExt;
 
@@ -26,17 +25,32 @@ pub fn of_who_says_otherwise(host: &Host, team_gpu: u32) -> Result<Container> {
     let server = format!("/proc/{}", process_of("speech", "server")?);
     let uid = std::fs::metadata(&server).context(&server)?.uid();
     ensure(uid == 1000, || format!("its server is of user {uid}"))?;
-    other_daemons_are_masked(host, "other")?;
+    finds_its_daemon(host, "other")?;
     Ok(other)
 }
 
-/// A program without the variable goes past its server: nothing binds it there, and the guard tells of it.
+/// A program that `docker exec` starts has none of the variables and is a client of the same server.
+pub fn without_variables(host: &Host, other: &Container) -> Result<()> {
+    let clients = || -> Result<usize> {
+        let server = process_of("speech", "server")?;
+        Ok(said_to(host, "speech", &format!("get_client_list {server}"))?.lines().count())
+    };
+    let before = (clients()?, count(host, EventKind::Bypass)?);
+    let tenant = ["gpool-tenant", "--kernel-us", "1000", "--allocate-mib", "64", "--seconds", "5"];
+    host.engine.docker_text(&[&["exec", "-d", "--user", "1000", "other"], &tenant[..]].concat())?;
+    until("another client", || Ok(clients()? == before.0 + 1))?;
+    until("its end", || Ok(clients()? == before.0))?;
+    let is_found = host.lease_of(other)?.enforcement != "co-operative" || count(host, EventKind::Bypass)? > before.1;
+    ensure(!is_found, || "a client is said to go past its server".to_owned())
+}
+
+/// A program that names another place for its daemon goes past its server: nothing binds it there, and the guard tells of it.
 pub fn past_the_server(host: &Host, other: &Container) -> Result<()> {
     let gpu = wait_for_work(host, other)?;
     let kept = ensure(host.lease_of(other)?.enforcement == "co-operative", || "it is said to be bypassed".to_owned());
     kept?;
     let before = busy_ns(host, gpu, other)?;
-    let command = "env -u CUDA_MPS_PIPE_DIRECTORY gpool-tenant --kernel-us 1000 --allocate-mib 64";
+    let command = "CUDA_MPS_PIPE_DIRECTORY=/nowhere gpool-tenant --kernel-us 1000 --allocate-mib 64";
     host.engine.docker_text(&["exec", "-d", "other", "sh", "-c", command])?;
     until("a bypass", || Ok(host.lease_of(other)?.enforcement == "bypassed"))?;
     until("an event of it", || {

@@ -39,6 +39,7 @@ fn scenes(host: &mut Host) -> Result<()> {
     daemons::say_what_they_know(host, &team)?;
     deaths::of_the_server(host, &team, &other)?;
     deaths::by_a_fault(host, &team, &other)?;
+    limits::without_variables(host, &other)?;
     limits::past_the_server(host, &other)?;
     daemons::end_with_the_last(host)
 }
@@ -96,6 +97,15 @@ fn is_refused(host: &Host, env: &[(&str, &str)], options: &[&str], parts: &[&str
     host.engine.docker_text(&["rm", "-f", "refused"])?;
     let missing = parts.iter().find(|part| !said.contains(**part));
     ensure(missing.is_none(), || format!("{env:?}: {said:?} lacks {missing:?}"))
+}
+
+/// Fails unless the container's own daemon is where programs look for one that is not named, and nobody can change that.
+fn finds_its_daemon(host: &Host, container: &str) -> Result<()> {
+    let look = "test -S /tmp/nvidia-mps/control && ! rm /tmp/nvidia-mps/control 2> /dev/null";
+    let seen = host.docker(&["exec", container, "sh", "-c", look])?;
+    ensure(seen.status.success(), || {
+        format!("{container}: its daemon is not in /tmp/nvidia-mps, {}", text(&seen.stderr))
+    })
 }
 
 /// How many events of a kind this supervisor has told.

@@ -1,9 +1,8 @@
 //! Two of one team beside each other, and who is not let onto their GPU.
 
-use super::{Team, asks, count, is_refused, parts, wait_for_work};
+use super::{Team, asks, count, finds_its_daemon, is_refused, parts, wait_for_work};
 use crate::failure::{Result, ensure};
 use crate::host::{Host, text};
-use crate::scenarios::other_daemons_are_masked;
 use crate::tenant::Tenant;
 use gpool_protocol::{EventKind, Mechanism};
 
@@ -31,7 +30,7 @@ pub fn two_of_a_team(host: &Host) -> Result<Team> {
     ensure(lease.mechanism == Mechanism::Mps && lease.enforcement == "co-operative", || format!("{lease:?}"))?;
     let listed = text(&host.gpool(&["gpu", "ls"])?.stdout);
     ensure(listed.contains("2 (mps)"), || format!("gpool gpu ls says {listed}"))?;
-    other_daemons_are_masked(host, &first.name)?;
+    finds_its_daemon(host, &first.name)?;
     Ok(Team { first, second, gpu })
 }
 
