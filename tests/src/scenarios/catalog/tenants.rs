@@ -143,6 +143,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(mps_daemons::run),
     },
     Scenario {
+        name: "mps-engines",
+        what: "containers of podman with runc and crun, and of containerd, side by side under one MPS server",
+        limit_s: 120,
+        run: Place::Inside(engines::mps::run),
+    },
+    Scenario {
         name: "isolation-matrix",
         what: "what a container keeps beside one that takes all it can, under each mechanism, as the manual's table says",
         limit_s: 180,

@@ -6,6 +6,7 @@ pub mod crun;
 pub mod current;
 pub mod docker;
 mod life;
+pub mod mps;
 pub mod podman;
 pub mod pods;
 pub mod refusals;
