@@ -128,11 +128,11 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
 }
 
 macro_rules! left_streams {
-    ($($(#[$export:meta])* $name:ident ($($argument:ident: $kind:ty),*) $meant:ident;)*) => {$(
+    ($left:ident: $($(#[$export:meta])* $name:ident ($($argument:ident: $kind:ty),*) $meant:ident;)*) => {$(
         /// The open burst on the stream ends first.
         $(#[$export])*
         pub unsafe extern "C" fn $name(stream: CUstream, $($argument: $kind),*) -> CUresult {
-            PROCESS.leave_stream($meant(stream));
+            PROCESS.$left($meant(stream));
             type Function = unsafe extern "C" fn(CUstream, $($kind),*) -> CUresult;
             // SAFETY: see cuInit.
             unsafe { real::<Function>(index::$name)(stream, $($argument),*) }
@@ -141,10 +141,15 @@ macro_rules! left_streams {
 }
 
 left_streams! {
+    leave_stream:
     #[unsafe(no_mangle)]
     cuStreamDestroy() legacy;
     #[unsafe(no_mangle)]
     cuStreamDestroy_v2() legacy;
+}
+
+left_streams! {
+    leave_for_capture:
     #[unsafe(no_mangle)]
     cuStreamBeginCapture() legacy;
     #[unsafe(no_mangle)]

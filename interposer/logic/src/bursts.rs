@@ -6,6 +6,7 @@
 use crate::anchors::Anchors;
 use crate::announce::publish;
 use crate::clock;
+use crate::credit::is_default;
 use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, Driver};
 use crate::estimates::{Estimates, Work};
 use crate::learning::{Expectation, Learning, Outcome};
@@ -213,8 +214,11 @@ impl Bursts {
         publish(slot, tag, now_ns.saturating_sub(expectation.cost_ns.into()), now_ns, 1);
     }
 
-    /// Starts a burst. None when no event can be had.
+    /// Starts a burst. None when no event can be had; without a context there is none.
     pub fn open(&mut self, driver: &Driver, spot: Spot, grant: Grant) -> Option<usize> {
+        if spot.context.is_null() {
+            return None;
+        }
         let is_in_use =
             |context| self.table.iter().any(|burst: &Burst| burst.state != State::Free && burst.context == context);
         self.anchors.renew(driver, spot.context, self.live == 0, is_in_use)?;
@@ -292,8 +296,7 @@ impl Bursts {
             driver.is_capturing(burst.stream) || driver.record(burst.end, burst.stream) != CUDA_SUCCESS
         };
         // The default stream's handle means the current context's.
-        let here = driver.current_context() == burst.context;
-        let lost = if here { record() } else { driver.with_context(burst.context, record).unwrap_or(true) };
+        let lost = driver.in_context(burst.context, record).unwrap_or(true);
         burst.state = if lost { State::Free } else { State::Closed };
         self.live -= usize::from(lost);
     }
@@ -337,6 +340,11 @@ impl Bursts {
         self.table.iter().position(|burst| burst.state == State::Open && burst.context == context)
     }
 
+    /// Any open burst on the legacy default stream of any context.
+    pub fn open_on_default(&self) -> Option<usize> {
+        self.table.iter().position(|burst| burst.state == State::Open && is_default(burst.stream))
+    }
+
     /// The open burst on `stream`, if any.
     pub fn open_on(&self, stream: CUstream) -> Option<usize> {
         self.table.iter().position(|burst| burst.state == State::Open && burst.stream == stream)
@@ -353,9 +361,10 @@ impl Bursts {
             if self.table[index].state != State::Closed {
                 continue;
             }
-            match driver.query(self.table[index].end) {
-                CUDA_ERROR_NOT_READY => continue,
-                CUDA_SUCCESS => {
+            let Burst { context, end, .. } = self.table[index];
+            match driver.in_context(context, || driver.query(end)) {
+                Some(CUDA_ERROR_NOT_READY) => continue,
+                Some(CUDA_SUCCESS) => {
                     // In the order in which they were issued, because each begins where the one before it ended.
                     let sequence = self.table[index].sequence;
                     let mut place = count;
@@ -384,8 +393,13 @@ impl Bursts {
         self.table[index].state = State::Free;
         self.live -= 1;
         let now_ns = clock::now_ns();
-        let length_ns = driver.elapsed_ns(burst.start, burst.end).unwrap_or(0).max(0) as u64;
-        let placed_ns = self.anchors.place_ns(driver, burst.context, burst.end).unwrap_or(now_ns).min(now_ns);
+        let measured = || {
+            let length_ns = driver.elapsed_ns(burst.start, burst.end);
+            (length_ns, self.anchors.place_ns(driver, burst.context, burst.end))
+        };
+        let (length_ns, placed_ns) = driver.in_context(burst.context, measured).unwrap_or_default();
+        let length_ns = length_ns.unwrap_or(0).max(0) as u64;
+        let placed_ns = placed_ns.unwrap_or(now_ns).min(now_ns);
         let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
         // While another process is on the device, the start event waits for its turn like a kernel; but the context
         // has work, and competes, from the moment on at which it was issued or what was before it ended.

@@ -85,12 +85,14 @@ impl Driver {
         (result == CUDA_SUCCESS).then(|| (f64::from(milliseconds) * 1e6) as i64)
     }
 
-    /// Whether `stream` is being captured into a graph. An error counts as no.
+    /// Whether `stream` is being captured into a graph, or cannot be used as another one is: while a blocking stream is
+    /// captured, the legacy default stream answers with an error, and whatever is put into it breaks the capture
+    /// (cuStreamIsCapturing). A handle that is none is refused by whatever comes next.
     pub fn is_capturing(&self, stream: CUstream) -> bool {
         let mut status = 0;
         // SAFETY: `status` is a valid place for the answer.
         let result = unsafe { (self.stream_is_capturing)(stream, &mut status) };
-        result == CUDA_SUCCESS && status != 0
+        result != CUDA_SUCCESS || status != 0
     }
 
     /// The calling thread's context, null for none.
@@ -135,6 +137,12 @@ impl Driver {
             (self.pointer_get_attribute)((&raw mut pool).cast(), cuda::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer)
         };
         (result == CUDA_SUCCESS && !pool.is_null()).then_some(pool)
+    }
+
+    /// As [`Driver::with_context`], and without a detour where the context is current already. The driver may refuse
+    /// calls on events with CUDA_ERROR_INVALID_CONTEXT on a thread that has none (cuEventElapsedTime, cuEventSynchronize).
+    pub fn in_context<R>(&self, context: CUcontext, work: impl FnOnce() -> R) -> Option<R> {
+        if self.current_context() == context { Some(work()) } else { self.with_context(context, work) }
     }
 
     /// Runs `work` with `context` current on this thread.

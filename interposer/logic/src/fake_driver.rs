@@ -10,7 +10,7 @@ use core::cell::RefCell;
 use core::ffi::c_void;
 use gpool_driver_abi::cuda::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, CUuuid};
 use gpool_shared_region::{CONTROL_BYTES, Control, REPORT_BYTES};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A zeroed region whose bell goes nowhere.
 pub fn region() -> Region {
@@ -28,6 +28,8 @@ pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice { busy_until_ns: 0,
 
 /// A stream in capture.
 pub const CAPTURING: CUstream = 77 as CUstream;
+/// Whether a blocking stream is in capture, for which the default stream cannot be used.
+pub static IS_BLOCKING_CAPTURE: AtomicBool = AtomicBool::new(false);
 /// What the shim makes for its anchors.
 const OWN_STREAM: CUstream = 9 as CUstream;
 /// Two contexts; the first is on device 0 and every thread's at first, the second is on device 1.
@@ -63,11 +65,30 @@ pub fn uuid(device: CUdevice) -> [u8; 16] {
     [device as u8 + 1; 16]
 }
 
-/// An event is a leaked cell that holds the time at which it happens.
+/// An event: a leaked cell.
+struct Event {
+    /// When it happens.
+    at_ns: u64,
+    /// In which it was made.
+    context: CUcontext,
+}
+
+/// The event behind a handle, if it is of the current context. The real driver may refuse the others.
+fn event_here<'a>(event: CUevent) -> Option<&'a mut Event> {
+    // SAFETY: handles of events are leaked cells made below.
+    let event = unsafe { &mut *event.cast::<Event>() };
+    let is_here = CURRENT.with_borrow(|stack| stack.last() == Some(&event.context));
+    is_here.then_some(event)
+}
+
+/// CUDA_ERROR_INVALID_CONTEXT.
+const INVALID_CONTEXT: CUresult = 201;
+
 unsafe extern "C" fn event_create(event: *mut CUevent, _flags: u32) -> CUresult {
-    let cell: &'static mut u64 = Box::leak(Box::new(0));
+    let context = CURRENT.with_borrow(|stack| stack.last().copied()).unwrap_or(core::ptr::null_mut());
+    let cell: &'static mut Event = Box::leak(Box::new(Event { at_ns: 0, context }));
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    unsafe { *event = (cell as *mut u64).cast() };
+    unsafe { *event = (cell as *mut Event).cast() };
     0
 }
 
@@ -78,31 +99,33 @@ unsafe extern "C" fn event_destroy(_event: CUevent) -> CUresult {
 unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult {
     let mut device = DEVICE.lock();
     assert_ne!(stream, CAPTURING, "an event recorded into a capture becomes part of the graph");
+    let is_broken = stream.is_null() && IS_BLOCKING_CAPTURE.load(Ordering::Relaxed);
+    assert!(!is_broken, "work on the default stream breaks the capture of a blocking one");
     device.records += 1;
     let now_ns = clock::now_ns();
     // Our own streams wait for nobody's work.
     let at = if stream == OWN_STREAM { now_ns } else { device.busy_until_ns.max(now_ns) };
-    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    unsafe { *event.cast::<u64>() = at };
-    0
+    event_here(event).map_or(INVALID_CONTEXT, |event| {
+        event.at_ns = at;
+        0
+    })
 }
 
 unsafe extern "C" fn event_query(event: CUevent) -> CUresult {
-    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    if unsafe { *event.cast::<u64>() } <= clock::now_ns() { 0 } else { 600 }
+    event_here(event).map_or(INVALID_CONTEXT, |event| if event.at_ns <= clock::now_ns() { 0 } else { 600 })
 }
 
 unsafe extern "C" fn event_synchronize(event: CUevent) -> CUresult {
-    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    clock::sleep_until_ns(unsafe { *event.cast::<u64>() });
-    0
+    event_here(event).map_or(INVALID_CONTEXT, |event| {
+        clock::sleep_until_ns(event.at_ns);
+        0
+    })
 }
 
 unsafe extern "C" fn event_elapsed_time(ms: *mut f32, from: CUevent, to: CUevent) -> CUresult {
+    let (Some(from), Some(to)) = (event_here(from), event_here(to)) else { return INVALID_CONTEXT };
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    let (from, to) = unsafe { (*from.cast::<u64>(), *to.cast::<u64>()) };
-    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
-    unsafe { *ms = (to as i64 - from as i64) as f32 / 1e6 };
+    unsafe { *ms = (to.at_ns as i64 - from.at_ns as i64) as f32 / 1e6 };
     0
 }
 
@@ -113,6 +136,9 @@ unsafe extern "C" fn stream_create(stream: *mut CUstream, _flags: u32) -> CUresu
 }
 
 unsafe extern "C" fn stream_is_capturing(stream: CUstream, status: *mut i32) -> CUresult {
+    if stream.is_null() && IS_BLOCKING_CAPTURE.load(Ordering::Relaxed) {
+        return 906;
+    }
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *status = i32::from(stream == CAPTURING) };
     0

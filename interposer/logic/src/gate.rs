@@ -187,10 +187,17 @@ impl Process {
         self.bursts.lock().close_lone(&place.driver, number);
     }
 
-    /// Ends the open burst on `stream` before the program captures or destroys the stream.
+    /// Ends the open burst on `stream` before the program destroys the stream.
     pub fn leave_stream(&self, stream: CUstream) {
         let Some(place) = self.place() else { return };
         self.end_bursts(place, |bursts| bursts.open_on(stream));
+    }
+
+    /// Ends the open burst on `stream` before the program captures it, and those on the default streams: while a blocking
+    /// stream is captured, no event can be recorded on them.
+    pub fn leave_for_capture(&self, stream: CUstream) {
+        let Some(place) = self.place() else { return };
+        self.end_bursts(place, |bursts| bursts.open_on(stream).or_else(|| bursts.open_on_default()));
     }
 
     /// The handle of `work` is about to be destroyed.

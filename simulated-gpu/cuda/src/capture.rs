@@ -1,7 +1,7 @@
 //! Stream capture: work is written down instead of done, and what cannot be written down breaks the capture.
 
 use crate::driver::{Outcome, code, driver, put};
-use crate::objects::{Node, Objects};
+use crate::objects::{Node, Objects, Stream};
 use gpool_driver_abi::cuda::*;
 use std::cell::Cell;
 use std::ptr::null_mut;
@@ -65,10 +65,16 @@ pub(crate) fn refuse_in_context(objects: &mut Objects, handle: usize) -> Outcome
     break_captures(objects, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, |context, _, _| context == handle)
 }
 
+/// Whether a stream of these `flags` in `context` keeps the default stream of context `handle` from being used while it
+/// captures.
+fn is_in_the_way(handle: usize, context: usize, flags: u32) -> bool {
+    context == handle && flags & CU_STREAM_NON_BLOCKING == 0
+}
+
 /// For work on the default stream, which blocking streams wait for.
 pub(crate) fn refuse_implicit(objects: &mut Objects, handle: usize) -> Outcome {
     break_captures(objects, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, |context, flags, _| {
-        context == handle && flags & CU_STREAM_NON_BLOCKING == 0
+        is_in_the_way(handle, context, flags)
     })
 }
 
@@ -131,10 +137,13 @@ pub unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgrap
 pub unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> CUresult {
     code(|| {
         let driver = driver()?;
-        let mut objects = driver.objects();
+        let objects = driver.objects();
         let target = objects.target(stream)?;
-        if target.stream.is_none() {
-            refuse_implicit(&mut objects, target.context)?;
+        // Asking breaks no capture.
+        let captures =
+            |stream: &Stream| stream.capture.is_some() && is_in_the_way(target.context, stream.context, stream.flags);
+        if target.stream.is_none() && objects.streams.values().any(captures) {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
         }
         let capture = target.stream.and_then(|handle| objects.streams.get(&handle)?.capture.as_ref());
         let found = match capture {

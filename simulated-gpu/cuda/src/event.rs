@@ -69,9 +69,12 @@ pub extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, _flag
     cuEventRecord(event, stream)
 }
 
-/// Where an event is in a queue, if it was recorded at all; refused if the calling thread must not ask now.
+/// Where an event is in a queue, if it was recorded at all; refused if the calling thread must not ask now. Without a
+/// context it must not at all: the documentation names CUDA_ERROR_INVALID_CONTEXT for cuEventSynchronize and
+/// cuEventElapsedTime, and of cuEventQuery it says nothing, so that nobody may rely on it.
 fn position(driver: &Driver, event: CUevent) -> Outcome<Option<(Place, Ticket)>> {
     let mut objects = driver.objects();
+    objects.current()?;
     match objects.events.get(&(event as usize)).ok_or(CUDA_ERROR_INVALID_HANDLE)?.record {
         Record::Capture { stream } => {
             capture::refuse_on_stream(&mut objects, stream)?;
@@ -131,6 +134,7 @@ pub unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: CUeve
     code(|| {
         let driver = driver()?;
         let mut objects = driver.objects();
+        objects.current()?;
         let (start_device, start_ns) = time_ns(driver, &mut objects, start)?;
         let (end_device, end_ns) = time_ns(driver, &mut objects, end)?;
         if start_device != end_device {

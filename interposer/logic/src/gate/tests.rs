@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::estimates::{LEAST_ANY_BYTES, LEAST_DEVICE_BYTES};
-use crate::fake_driver::{CAPTURING, CONTEXTS, DEVICE, process, set_current, uuid};
+use crate::fake_driver::{CAPTURING, CONTEXTS, DEVICE, IS_BLOCKING_CAPTURE, process, set_current, uuid};
 use crate::handles::{Held, Kind};
 use gpool_shared_region::{BurstTag, Control, GateWord, Slot};
 use std::sync::MutexGuard;
@@ -303,6 +303,40 @@ fn what_is_captured_passes_a_closed_gate_and_costs_nothing() {
     }
     assert_eq!(DEVICE.lock().records, records);
     assert_eq!((slot.burst_count.load(Ordering::Relaxed), slot.waiters.load(Ordering::Relaxed)), (0, 0));
+}
+
+#[test]
+fn a_captured_blocking_stream_is_not_disturbed_by_what_ran_on_the_default_stream() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.estimates.put(KERNEL, 20 * US);
+    launch_on(process, DEFAULT, KERNEL, 20 * US);
+    launch_on(process, DEFAULT, KERNEL, 20 * US);
+    process.leave_for_capture(STREAM);
+    IS_BLOCKING_CAPTURE.store(true, Ordering::Relaxed);
+    until_idle(slot);
+    assert_eq!(slot.launches.load(Ordering::Relaxed), 2);
+    // The driver refuses it; the shim records nothing and waits for nothing.
+    assert_eq!(process.admit(DEFAULT, KERNEL), Admission::Pass);
+    IS_BLOCKING_CAPTURE.store(false, Ordering::Relaxed);
+    assert_eq!((slot.burst_count.load(Ordering::Relaxed), slot.waiters.load(Ordering::Relaxed)), (1, 0));
+}
+
+#[test]
+fn the_watcher_asks_about_a_burst_in_its_own_context() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.enter_context(CONTEXTS[1], 0);
+    set_current(CONTEXTS[1]);
+    process.estimates.put(KERNEL, 20 * US);
+    (0..3).for_each(|_| {
+        launch(process, KERNEL, 20 * US);
+    });
+    // The watcher's thread has the other context.
+    until_idle(slot);
+    assert_eq!(slot.launches.load(Ordering::Relaxed), 3);
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    assert!(measured_ns >= 60 * US, "measured {measured_ns} ns of 60 us");
 }
 
 #[test]
