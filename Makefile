@@ -10,7 +10,7 @@ SHIMS := gpool-interposer-cuda gpool-interposer-nvml
 SIMULATED := gpool-simulated-cuda gpool-simulated-nvml
 # One build of the shims for each generation of the driver, which differ in the names that they export; the list is
 # that of driver-abi/src/lib.rs. Each has a target directory, or cargo would build all of them anew each time.
-GENERATIONS := 535 550 555
+GENERATIONS := 535 550 555 580
 LIBRARIES := $(SHIMS) $(SIMULATED)
 EXCLUDE := $(addprefix --exclude ,$(LIBRARIES))
 CARGO := cargo

@@ -19,7 +19,7 @@ const FIRST_VERSION: &str = "GLIBC_2.2.5";
 const GENERATION: &str = "GPOOL_DRIVER_GENERATION";
 /// All generations, the oldest first; every supported driver has its names. For the one that is built and those before
 /// it `driver_NNN` is set, which exports the functions that have come with it.
-const GENERATIONS: [&str; 3] = ["535", "550", "555"];
+const GENERATIONS: [&str; 4] = ["535", "550", "555", "580"];
 
 /// By its build id the host tells which build a process has mapped. Linkers differ in whether they give one unasked.
 const BUILD_ID: &str = "-Wl,--build-id=sha1";

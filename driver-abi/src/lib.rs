@@ -26,10 +26,11 @@ pub struct Generation {
 }
 
 /// The generations for which shims are built, the oldest first; each has all names of the one before it.
-pub const GENERATIONS: [Generation; 3] = [
+pub const GENERATIONS: [Generation; 4] = [
     Generation { name: "535", cuda: CUDA_535, nvml: NVML_535 },
     Generation { name: "550", cuda: CUDA_550, nvml: NVML_550 },
     Generation { name: "555", cuda: CUDA_555, nvml: NVML_555 },
+    Generation { name: "580", cuda: CUDA_580, nvml: NVML_580 },
 ];
 
 /// The names that libcuda.so.1 of driver 535 exports, one on each line.
@@ -40,6 +41,9 @@ pub const CUDA_550: &str = include_str!("../symbols/cuda-550.txt");
 
 /// The names that libcuda.so.1 of driver 555 exports, one on each line.
 pub const CUDA_555: &str = include_str!("../symbols/cuda-555.txt");
+
+/// The names that libcuda.so.1 of driver 580 exports, one on each line.
+pub const CUDA_580: &str = include_str!("../symbols/cuda-580.txt");
 
 /// The [`Class`] of each entry point of libcuda, behind comments: a name and a class on each line.
 pub const CUDA_CLASSES: &str = include_str!("../symbols/cuda-classes.txt");
@@ -55,6 +59,9 @@ pub const NVML_550: &str = include_str!("../symbols/nvml-550.txt");
 
 /// The names that libnvidia-ml.so.1 of driver 555 exports, one on each line.
 pub const NVML_555: &str = include_str!("../symbols/nvml-555.txt");
+
+/// The names that libnvidia-ml.so.1 of driver 580 exports, one on each line.
+pub const NVML_580: &str = include_str!("../symbols/nvml-580.txt");
 
 /// The name without version and variant, which is what a program gives to cuGetProcAddress: `cuMemAlloc_v2_ptds` is
 /// `cuMemAlloc`.

@@ -52,6 +52,14 @@ impl Downloads {
         Some(self.place_of(packages)).filter(|place| place.is_dir())
     }
 
+    /// Directories with the libraries of further drivers, which somebody has put into `drivers` beside the downloads.
+    pub fn drivers(&self) -> Vec<PathBuf> {
+        let found = fs::read_dir(self.root.join("drivers")).into_iter().flatten().flatten();
+        let mut directories: Vec<PathBuf> = found.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        directories.sort();
+        directories
+    }
+
     /// Where the Python package `name` is unpacked, if it is here.
     pub fn unpacked_wheel(&self, name: &str) -> Option<PathBuf> {
         Some(self.root.join(name)).filter(|place| place.is_dir())

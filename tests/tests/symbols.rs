@@ -1,6 +1,6 @@
 //! Every entry point of every driver is classified, and the shim answers exactly those that it should.
 
-use gpool_driver_abi::{CUDA_535, CUDA_555, CUDA_NOT_INTERCEPTED, Class, cuda_classes};
+use gpool_driver_abi::{CUDA_535, CUDA_580, CUDA_NOT_INTERCEPTED, Class, cuda_classes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn every_entry_point_of_every_driver_has_a_class() {
     assert!(unordered.is_empty(), "out of order or twice: {unordered:?}");
     let classes = classes();
     let unclassified: Vec<&str> =
-        lines(CUDA_535).union(&lines(CUDA_555)).filter(|name| !classes.contains_key(*name)).copied().collect();
+        lines(CUDA_535).union(&lines(CUDA_580)).filter(|name| !classes.contains_key(*name)).copied().collect();
     assert!(unclassified.is_empty(), "not in driver-abi/symbols/cuda-classes.txt: {unclassified:?}");
 }
 

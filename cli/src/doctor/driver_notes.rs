@@ -20,13 +20,14 @@ pub struct Branch {
 }
 
 /// Every branch of which something is known. What is not here is unknown.
-pub const BRANCHES: [Branch; 6] = [
+pub const BRANCHES: [Branch; 7] = [
     Branch { branch: 535, standing: Standing::Supported },
     Branch { branch: 550, standing: Standing::Supported },
     Branch { branch: 555, standing: Standing::Supported },
     Branch { branch: 560, standing: Standing::Known },
     Branch { branch: 570, standing: Standing::Known },
-    Branch { branch: 580, standing: Standing::Known },
+    Branch { branch: 580, standing: Standing::Supported },
+    Branch { branch: 595, standing: Standing::Known },
 ];
 
 /// The parts of a version such as 535.104.05.

@@ -138,38 +138,47 @@ copies! {
         STREAM_PER_THREAD, Moved::piece(Bytes::Rows, bytes);
 }
 
-// Newer than driver 555: reached through cuGetProcAddress only, not exported.
+// Newer than driver 555, where they are reached through cuGetProcAddress only.
 copies! {
+    #[cfg_attr(driver_580, unsafe(no_mangle))]
     cuMemcpyBatchAsync: CuMemcpyBatchAsync (
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
     ) legacy(stream), Moved::batch(values(sizes, count));
+    #[cfg_attr(driver_580, unsafe(no_mangle))]
     cuMemcpyBatchAsync_ptsz: CuMemcpyBatchAsync (
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
     ) per_thread(stream), Moved::batch(values(sizes, count));
+    #[cfg_attr(driver_580, unsafe(no_mangle))]
     cuMemcpyBatchAsync_v2: CuMemcpyBatchAsyncV2 (
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, stream: CUstream
     ) legacy(stream), Moved::batch(values(sizes, count));
+    #[cfg_attr(driver_580, unsafe(no_mangle))]
     cuMemcpyBatchAsync_v2_ptsz: CuMemcpyBatchAsyncV2 (
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, stream: CUstream
     ) per_thread(stream), Moved::batch(values(sizes, count));
+    #[cfg_attr(driver_580, unsafe(no_mangle))]
     cuMemcpy3DBatchAsync: CuMemcpy3DBatchAsync (
         count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, failed: *mut usize, flags: c_ulonglong,
         stream: CUstream
     ) legacy(stream), Moved::blocks(values(copies, count));
+    #[cfg_attr(driver_580, unsafe(no_mangle))]
     cuMemcpy3DBatchAsync_ptsz: CuMemcpy3DBatchAsync (
         count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, failed: *mut usize, flags: c_ulonglong,
         stream: CUstream
     ) per_thread(stream), Moved::blocks(values(copies, count));
+    #[cfg_attr(driver_580, unsafe(no_mangle))]
     cuMemcpy3DBatchAsync_v2: CuMemcpy3DBatchAsyncV2 (
         count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream
     ) legacy(stream), Moved::blocks(values(copies, count));
+    #[cfg_attr(driver_580, unsafe(no_mangle))]
     cuMemcpy3DBatchAsync_v2_ptsz: CuMemcpy3DBatchAsyncV2 (
         count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream
     ) per_thread(stream), Moved::blocks(values(copies, count));
+    // Newer than driver 580.
     cuMemcpyWithAttributesAsync: CuMemcpyWithAttributesAsync (
         to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut c_void, stream: CUstream
     ) legacy(stream), Moved::piece(Bytes::CopyAny, bytes);

@@ -198,7 +198,8 @@ waits! {
     cuEventSynchronize: CuEventSynchronize (event: CUevent);
 }
 
-/// The open bursts of the context end first. Newer than driver 555: not exported.
+/// The open bursts of the context end first. Newer than driver 555.
+#[cfg_attr(driver_580, unsafe(no_mangle))]
 pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     if context.is_null() {
         PROCESS.before_wait()

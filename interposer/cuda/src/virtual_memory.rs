@@ -353,7 +353,7 @@ bindings! {
     cuMulticastBindMem: CuMulticastBindMem [] (handle offset) Handles::shared;
     #[unsafe(no_mangle)]
     cuMulticastBindAddr: CuMulticastBindAddr [] (address) shared_at;
-    // Newer than driver 555: reached through cuGetProcAddress only, not exported.
+    // Newer than driver 580: reached through cuGetProcAddress only, not exported.
     cuMulticastBindMem_v2: CuMulticastBindMemV2 [device] (handle offset) Handles::shared;
     cuMulticastBindAddr_v2: CuMulticastBindAddrV2 [device] (address) shared_at;
 }

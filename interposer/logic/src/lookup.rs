@@ -1,7 +1,8 @@
 //! What a look-up of an entry point by name may hand out.
 //!
 //! The real driver only ever returns addresses of its exports, so comparing addresses tells what it found and needs no
-//! knowledge of which version of the API means which variant. Source: all names of drivers 535, 550 and 555, asked for.
+//! knowledge of which version of the API means which variant. Source: all names of drivers 535, 550, 555, 580 and 595,
+//! asked for with each version of the API and each kind of default stream.
 
 use crate::exported_names::Name;
 use core::ffi::{CStr, c_void};

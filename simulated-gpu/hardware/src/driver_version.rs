@@ -51,6 +51,7 @@ impl DriverVersion {
         match self.text.split('.').next() {
             Some("550") => 12040,
             Some("555") => 12050,
+            Some("580") => 13000,
             _ => 12020,
         }
     }

@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(first.coverage.generation.name, "535");
         assert!(first.shims.iter().all(|shim| shim.build_id.is_some() && shim.path.is_file()));
         assert!(Arc::ptr_eq(&first, &shims.for_driver(&directory, &real).unwrap()), "nothing is read twice");
-        install(&GENERATIONS[2]);
-        assert_eq!(shims.for_driver(&directory, &real).unwrap().coverage.generation.name, "555");
+        install(&GENERATIONS[3]);
+        assert_eq!(shims.for_driver(&directory, &real).unwrap().coverage.generation.name, "580");
     }
 
     #[test]

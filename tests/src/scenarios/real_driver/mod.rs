@@ -7,13 +7,13 @@ mod containers;
 mod verdicts;
 
 use crate::downloads::{Downloads, Packages};
-use crate::failure::{Context, Failure, Result, ensure};
+use crate::failure::{Context, Result, ensure};
 use crate::host::{DRIVER_LIBRARIES, Host};
 use crate::namespaces::{Inside, another_run};
 use crate::scenarios::finish;
 use crate::stage::Stage;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const DRIVER: [&str; 2] = ["libcuda1", "libnvidia-ml1"];
 /// Suites with different generations of the driver.
@@ -39,6 +39,7 @@ pub fn run() -> Result<()> {
     let drivers = DRIVERS.iter().map(|packages| downloads.fetch(packages)).collect::<Vec<_>>();
     if let Some(Err(failure)) = drivers.iter().find(|fetched| fetched.is_err())
         && drivers.iter().all(Result::is_err)
+        && downloads.drivers().is_empty()
     {
         println!("skipped: no package of NVIDIA's driver can be reached: {failure}");
         return Ok(());
@@ -61,20 +62,19 @@ pub fn compare(inside: &Inside) -> Result<()> {
 
 fn compare_all(host: &Host, downloads: &Downloads) -> Result<()> {
     let data = containers::Data::lay_out(downloads)?;
-    for packages in &DRIVERS {
-        let Some(unpacked) = downloads.unpacked(packages) else { continue };
-        let driver = match driver_in(&unpacked) {
-            Ok(driver) => driver,
-            Err(failure) => {
-                println!("skipped in part: {failure}");
-                continue;
-            }
-        };
+    let unpacked = DRIVERS.iter().filter_map(|packages| downloads.unpacked(packages));
+    let packaged = unpacked.map(|unpacked| unpacked.join("usr/lib/x86_64-linux-gnu/nvidia/current"));
+    // Those of other suppliers, put there by hand.
+    for driver in packaged.chain(downloads.drivers()) {
+        if let Some(name) = DRIVER_LIBRARIES.iter().find(|name| fs::metadata(driver.join(name)).is_err()) {
+            println!("skipped in part: {} has no {name}", driver.display());
+            continue;
+        }
         data.write_names(&driver)?;
         host.replace_driver(&driver)?;
         let natively = containers::ask_natively(host, &data, &driver)?;
         let leased = containers::ask_leased(host, &data)?;
-        verdicts::judge(&natively, &leased).context(packages.suite)?;
+        verdicts::judge(&natively, &leased).context(driver.display())?;
         println!("driver {}: {}", version_of(&driver)?, verdicts::summary(&leased));
     }
     Ok(())
@@ -82,16 +82,6 @@ fn compare_all(host: &Host, downloads: &Downloads) -> Result<()> {
 
 fn downloads() -> Result<Downloads> {
     Ok(Downloads::in_directory(Stage::of_this_program()?.downloads()))
-}
-
-/// The directory with the libraries below an unpacked package.
-fn driver_in(unpacked: &Path) -> Result<PathBuf> {
-    let directory = unpacked.join("usr/lib/x86_64-linux-gnu/nvidia/current");
-    let missing = DRIVER_LIBRARIES.iter().find(|name| fs::metadata(directory.join(name)).is_err());
-    match missing {
-        None => Ok(directory),
-        Some(name) => Err(Failure::new(format!("{} has no {name}", directory.display()))),
-    }
 }
 
 /// `535.261.03`: libcuda.so.1 is a link to the file that carries it.

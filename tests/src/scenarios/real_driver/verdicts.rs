@@ -7,8 +7,12 @@ use gpool_driver_abi::{GENERATIONS, Generation};
 use std::collections::BTreeSet;
 
 /// What cuDriverGetVersion answers for each of the drivers for which there are shims.
-const VERSIONS: [(&str, usize); 3] =
-    [("cuDriverGetVersion 0 12020", 0), ("cuDriverGetVersion 0 12040", 1), ("cuDriverGetVersion 0 12050", 2)];
+const VERSIONS: [(&str, usize); 4] = [
+    ("cuDriverGetVersion 0 12020", 0),
+    ("cuDriverGetVersion 0 12040", 1),
+    ("cuDriverGetVersion 0 12050", 2),
+    ("cuDriverGetVersion 0 13000", 3),
+];
 /// Entry points that the shim answers itself; a version of them that it does not know is refused.
 const HOOKED: &str = include_str!("../../../../interposer/cuda/hooked.txt");
 /// What makes a refused look-up: CUDA_ERROR_NOT_FOUND, from both versions of the function, the second of which says
