@@ -12,16 +12,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What the driver's libraries load on their own account; mounted where the host has them.
-const COMPANIONS: [&str; 8] = [
+const COMPANIONS: [&str; 7] = [
     "libnvidia-ptxjitcompiler.so.1",
     "libnvidia-nvvm.so.4",
     "libnvidia-nvvm.so.70",
-    "libnvidia-gpucomp.so",
+    "libnvidia-nvvm70.so.4",
     "libcudadebugger.so.1",
     "libnvidia-opencl.so.1",
     "libnvidia-allocator.so.1",
-    "libnvidia-pkcs11-openssl3.so",
 ];
+/// The same of those that they load by a name that ends with the driver's version. Source: what libcuda.so of 580.178.04
+/// and 595.99.02 name.
+const VERSIONED: [&str; 4] =
+    ["libnvidia-gpucomp.so", "libnvidia-pkcs11.so", "libnvidia-pkcs11-openssl3.so", "libnvidia-tileiras.so"];
 /// The driver's programs that a container gets where the host has them, and over one that the image has: they refuse
 /// NVML of another driver.
 const PROGRAMS: [&str; 1] = ["nvidia-smi"];
@@ -142,9 +145,11 @@ impl DriverFiles {
     /// What of the driver comes along, whether there are shims in front of it or not.
     fn beside_the_two(&self) -> Vec<Edit> {
         let mut edits = Vec::new();
-        for name in COMPANIONS {
-            if let Some(path) = self.look_for(name) {
-                edits.push(Edit::Library { source: resolved(&path).display().to_string(), file_name: name.into() });
+        let version = self.real().ok().and_then(|[cuda, _]| version_of(&cuda));
+        let versioned = version.iter().flat_map(|version| VERSIONED.map(|name| format!("{name}.{version}")));
+        for name in COMPANIONS.map(String::from).into_iter().chain(versioned) {
+            if let Some(path) = self.look_for(&name) {
+                edits.push(Edit::Library { source: resolved(&path).display().to_string(), file_name: name });
             }
         }
         edits.extend(programs(&self.driver.program_dirs));
@@ -258,6 +263,12 @@ fn resolved(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
+/// `580.178.04` of the file `libcuda.so.580.178.04`; none of one that carries no version.
+fn version_of(cuda: &Path) -> Option<String> {
+    let version = cuda.file_name()?.to_str()?.strip_prefix("libcuda.so.")?;
+    version.contains('.').then(|| version.to_owned())
+}
+
 /// The driver's programs that the host has, the first of each name.
 fn programs(directories: &[PathBuf]) -> Vec<Edit> {
     let found = PROGRAMS.iter().filter_map(|name| {
@@ -289,6 +300,25 @@ mod tests {
             _ => None,
         };
         programs(directories).into_iter().filter_map(source).collect()
+    }
+
+    #[test]
+    fn what_carries_the_drivers_version_in_its_name_comes_along() {
+        let root = tempfile::tempdir().unwrap();
+        let file = |name: &str| fs::write(root.path().join(name), "").unwrap();
+        let names =
+            ["libcuda.so.580.1.2", "libnvidia-ml.so.1", "libnvidia-gpucomp.so.580.1.2", "libnvidia-nvvm70.so.4"];
+        names.iter().chain([&"libnvidia-gpucomp.so.550.1.2"]).for_each(|name| file(name));
+        std::os::unix::fs::symlink("libcuda.so.580.1.2", root.path().join("libcuda.so.1")).unwrap();
+        let mut configuration = Configuration::default();
+        configuration.driver.library_dirs = vec![root.path().to_owned()];
+        configuration.driver.program_dirs.clear();
+        let (driver, shim_dir) = (configuration.driver.clone(), configuration.paths.shim_dir.clone());
+        let files = DriverFiles { driver, shim_dir, shims: Shims::default() };
+        let name = |edit: Edit| if let Edit::Library { file_name, .. } = edit { file_name } else { String::new() };
+        let found: Vec<String> = files.beside_the_two().into_iter().map(name).collect();
+        assert_eq!(found, ["libnvidia-nvvm70.so.4", "libnvidia-gpucomp.so.580.1.2"]);
+        assert_eq!(version_of(Path::new("/a/libcuda.so.1")), None);
     }
 
     #[test]
