@@ -27,8 +27,7 @@ pub fn make(plan: &Plan) -> Result<(), ErrorBody> {
     attach(None, Path::new("/"), None, MsFlags::MS_REC | MsFlags::MS_SLAVE, None)?;
     attach(Some("proc"), Path::new("/proc"), Some("proc"), STRICT, None)?;
     device_folder::make(&plan.nodes)?;
-    make_room(&plan.mounts)?;
-    plan.mounts.iter().try_for_each(bind)?;
+    make_room(&plan.mounts)?.into_iter().try_for_each(bind)?;
     hide_leases(&plan.run_dir, &plan.socket)?;
     plan.guarded.iter().chain([&PathBuf::from(CGROUPS)]).try_for_each(|place| guard(place))
 }
@@ -53,30 +52,48 @@ pub fn bind_at(source: &Path, target: &Path, flags: MsFlags) -> Result<(), Error
         .map_err(|error| unprepared(format!("{} cannot be mounted at {}", source.display(), target.display()), error))
 }
 
-/// Makes a place for each mount that has none. On the host nothing is made: a directory that lacks a name is covered by
-/// itself with a scratch layer on top.
-fn make_room(mounts: &[Mount]) -> Result<(), ErrorBody> {
+/// Makes a place for each mount that has none; the mounts that have one then. On the host nothing is made: a directory
+/// that lacks a name is covered by itself with a scratch layer on top. Where the kernel has no such layers, what can be
+/// done without is left out.
+fn make_room(mounts: &[Mount]) -> Result<Vec<&Mount>, ErrorBody> {
     let lacking = |mount: &&Mount| !mount.destination.exists() && !mount.destination.starts_with("/dev");
     let covered: BTreeSet<PathBuf> =
         mounts.iter().filter(lacking).filter_map(|mount| nearest_directory(&mount.destination)).collect();
     let region = Path::new(REGION);
     make_directory(region)?;
+    let mut refused = Ok(());
     if !covered.is_empty() {
         attach(Some("gpool-scratch"), region, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=700"))?;
-        for (index, directory) in covered.iter().enumerate() {
-            overlay(directory, &region.join(index.to_string()))?;
-        }
+        let layers = covered.iter().enumerate();
+        refused = layers.map(|(index, directory)| overlay(directory, &region.join(index.to_string()))).collect();
         // The layers keep what they need of it; the command shall not find it.
         umount2(region, MntFlags::MNT_DETACH)
             .map_err(|error| unprepared("the scratch layer stays in the way", error))?;
     }
-    mounts.iter().filter(|mount| !mount.destination.exists()).try_for_each(make_place)
+    let has_place = |mount: &Mount| mount.destination.exists() || mount.destination.starts_with("/dev");
+    let kept = match refused {
+        Ok(()) => mounts.iter().collect(),
+        Err(error) => indispensable(mounts, has_place).ok_or(error)?,
+    };
+    kept.iter().filter(|mount| !mount.destination.exists()).try_for_each(|mount| make_place(mount))?;
+    Ok(kept)
+}
+
+/// The mounts that have a place, if the others can be done without: what they bring is mounted elsewhere too, where the
+/// host has it, or it is a file of the host that the command sees under its own name. None if they cannot.
+fn indispensable(mounts: &[Mount], has_place: impl Fn(&Mount) -> bool) -> Option<Vec<&Mount>> {
+    let (kept, lacking): (Vec<&Mount>, Vec<&Mount>) = mounts.iter().partition(|mount| has_place(mount));
+    let is_elsewhere = |mount: &Mount| kept.iter().any(|other| other.source == mount.source);
+    let is_itself = |mount: &Mount| mount.source.file_name() == mount.destination.file_name();
+    lacking.into_iter().all(|mount| is_elsewhere(mount) || is_itself(mount)).then_some(kept)
 }
 
 fn nearest_directory(path: &Path) -> Option<PathBuf> {
     path.ancestors().skip(1).find(|ancestor| ancestor.is_dir())?.canonicalize().ok()
 }
 
+/// Covers `directory` by itself with a layer in `scratch` on top. What is mounted below it, as the driver's libraries are
+/// in many a container, is no part of a lower layer, and is mounted again.
 fn overlay(directory: &Path, scratch: &Path) -> Result<(), ErrorBody> {
     let (upper, work) = (scratch.join("upper"), scratch.join("work"));
     [scratch, &upper, &work].into_iter().try_for_each(make_directory)?;
@@ -85,7 +102,18 @@ fn overlay(directory: &Path, scratch: &Path) -> Result<(), ErrorBody> {
     // The layer's own directory shall look as the one that it covers.
     let mode = directory.metadata().map_or(0o755, |found| found.mode() & 0o7777);
     let _ = std::fs::set_permissions(&upper, std::os::unix::fs::PermissionsExt::from_mode(mode));
-    attach(Some("gpool-scratch"), directory, Some("overlay"), MsFlags::empty(), Some(&data))
+    let points = points_below(directory)?.into_iter();
+    let held: Vec<(PathBuf, File)> =
+        points.filter_map(|point| device_folder::hold(&point).ok().map(|held| (point, held))).collect();
+    attach(Some("gpool-scratch"), directory, Some("overlay"), MsFlags::empty(), Some(&data))?;
+    held.iter()
+        .try_for_each(|(point, held)| bind_at(&device_folder::through(held, Path::new("")), point, MsFlags::empty()))
+}
+
+/// Everything that is mounted below `place`, outer ones first.
+fn points_below(place: &Path) -> Result<Vec<PathBuf>, ErrorBody> {
+    let table = std::fs::read("/proc/self/mountinfo").map_err(|error| unprepared("the mount table", error))?;
+    Ok(mounted::below(&table, place).into_iter().map(|rest| place.join(rest.trim_start_matches('/'))).collect())
 }
 
 /// A directory, or an empty file, as the source is.
@@ -144,11 +172,35 @@ fn guard(place: &Path) -> Result<(), ErrorBody> {
     }
     bind_at(&place, &place, MsFlags::MS_REC)?;
     attach(None, &place, None, MsFlags::MS_PRIVATE | MsFlags::MS_REC, None)?;
-    let table = std::fs::read("/proc/self/mountinfo").map_err(|error| unprepared("the mount table", error))?;
-    let points = mounted::below(&table, &place).into_iter().map(|rest| place.join(rest.trim_start_matches('/')));
-    for point in [place.clone()].into_iter().chain(points) {
+    for point in [place.clone()].into_iter().chain(points_below(&place)?) {
         let strict = if point.starts_with(CGROUPS) { STRICT } else { MsFlags::MS_NOSUID | MsFlags::MS_NODEV };
         attach(None, &point, None, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | strict, None)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_layers_only_what_is_also_elsewhere_is_left_out() {
+        let mount = |source: &str, destination: &str| Mount {
+            source: source.into(),
+            destination: destination.into(),
+            options: Vec::new(),
+        };
+        let mut mounts = vec![
+            mount("/usr/lib/gpool/580/libgpool-cuda.so", "/usr/lib/libcuda.so.1"),
+            mount("/usr/lib/gpool/580/libgpool-cuda.so", "/usr/local/nvidia/lib64/libcuda.so.1"),
+            mount("/usr/local/nvidia/bin/nvidia-smi", "/usr/bin/nvidia-smi"),
+            mount("/run/gpool/leases/x/control", "/dev/gpool/control"),
+        ];
+        let has_place =
+            |mount: &Mount| mount.destination.starts_with("/usr/local") || mount.destination.starts_with("/dev");
+        let kept = indispensable(&mounts, has_place).unwrap();
+        assert_eq!(kept, [&mounts[1], &mounts[3]]);
+        mounts.remove(1);
+        assert_eq!(indispensable(&mounts, has_place), None, "the shim would be nowhere");
+    }
 }

@@ -25,6 +25,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start_with(inside, 2, "")?;
     let outcome = ends_are_the_command_s(&host)
         .and_then(|()| it_sees_its_lease_and_nothing_else(&host))
+        .and_then(|()| what_is_mounted_beside_the_shims_stays(&host))
         .and_then(|()| it_has_a_whole_gpu(&host))
         .and_then(|()| two_of_them_share(&host))
         .and_then(|()| a_killed_one_ends(&host));
@@ -130,6 +131,18 @@ fn it_sees_its_lease_and_nothing_else(host: &Host) -> Result<()> {
     let meter = host.meter()?.read()?;
     let peak = usage_of(&meter, "gpool-run-").bytes_peak;
     ensure((1 << 30..=2_u64 << 30).contains(&peak), || format!("a cap of 2 GiB gave {peak} bytes"))
+}
+
+/// A file that is mounted below the directory in which room for the shims is made, as toolkits mount the driver's.
+fn what_is_mounted_beside_the_shims_stays(host: &Host) -> Result<()> {
+    let (source, place) = (Path::new("/etc/os-release"), Path::new(LIBRARY_DIR).join("gconv/gconv-modules"));
+    mount_bind(source, &place).context(place.display())?;
+    let words = ["--fraction", "0.3", "--memory", "2GiB", "--", "cat"];
+    let outcome = gpool_run(host, &[&words[..], &[&place.to_string_lossy()]].concat());
+    rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH).context(place.display())?;
+    let said = succeeded("gpool run beside a mounted file", outcome?)?;
+    let want = std::fs::read_to_string(source).context(source.display())?;
+    ensure(said == want, || format!("{} is {said:?}, not what is mounted there", place.display()))
 }
 
 /// With the driver's own libraries, on a host that has them where the command finds them: each is mounted over itself.
