@@ -142,7 +142,7 @@ fn what_is_mounted_beside_the_shims_stays(host: &Host) -> Result<()> {
     rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH).context(place.display())?;
     let said = succeeded("gpool run beside a mounted file", outcome?)?;
     let want = std::fs::read_to_string(source).context(source.display())?;
-    ensure(said == want, || format!("{} is {said:?}, not what is mounted there", place.display()))
+    ensure(said.trim() == want.trim(), || format!("{} is {said:?}, not what is mounted there", place.display()))
 }
 
 /// With the driver's own libraries, on a host that has them where the command finds them: each is mounted over itself.
