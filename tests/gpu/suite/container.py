@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 
 # What docker gives a container, as far as a program that computes needs it.
@@ -26,11 +27,21 @@ def configuration(command, directory, annotations):
                     "capabilities": {name: CAPABILITIES for name in ("bounding", "effective", "permitted")}},
         "root": {"path": "rootfs"},
         "mounts": [{"destination": place, "type": kind, "source": source, "options": options}
-                   for place, kind, source, options in MOUNTS],
+                   for place, kind, source, options in [*MOUNTS, *folders_beside_the_root(directory)]],
         "annotations": annotations,
         "linux": {"namespaces": [{"type": name} for name in ("pid", "ipc", "uts", "mount", "network")],
                   "resources": {"devices": [{"allow": False, "access": "rwm"}]}},
     }
+
+
+def folders_beside_the_root(directory):
+    """Mounts of what the command needs and the root's layer does not show: Python and its folder, where they lie on
+    another filesystem or below what the container has of its own."""
+    # Below /usr the layer is where libraries are mounted.
+    folders = {os.path.realpath(folder) for folder in (directory, sys.prefix, sys.base_prefix)} - {"/usr"}
+    beside = [folder for folder in folders
+              if os.stat(folder).st_dev != os.stat("/").st_dev or folder.startswith(("/tmp/", "/dev/"))]
+    return [(folder, "bind", folder, ["rbind", "ro"]) for folder in sorted(beside)]
 
 
 def run(command, directory, annotations, patience_s=100):

@@ -3,15 +3,20 @@ and everything taken away again. A supervisor that runs already is used as it is
 """
 
 import ctypes
-import glob
 import json
 import os
 import platform
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import time
+
+from . import machine
+
+# Flags of unshare(2) and mount(2).
+NEW_MOUNTS, RECURSIVE, PRIVATE, DETACH = 0x00020000, 16384, 1 << 18, 2
 
 SOCKET = "/run/gpool/gpool.sock"
 # What is installed, by its place in the bundle. Nothing may be there before: the suite takes away what it has put.
@@ -22,10 +27,17 @@ PLACES = {
     "libexec": "/usr/libexec/gpool",
     "lib": "/usr/lib/gpool",
 }
+# runc and the one library that it needs besides libc, installed where this machine has none.
+RUNC = {"runc": "/usr/bin/runc", "libseccomp.so.2": "/usr/lib/x86_64-linux-gnu/libseccomp.so.2"}
 CONFIGURATION = "/etc/gpool"
+# Lists what the suite has installed, so that the next run can remove what one that was killed has left.
+MARK = f"{CONFIGURATION}/made-by-gpu-suite"
 # Where drivers lie; the loader's own directories come first.
 LIBRARY_DIRECTORIES = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
                        "/usr/local/cuda/compat"]
+
+# What a simulated GPU's driver needs in a container.
+SIMULATED_STATE = "/run/gpool-simgpu/state"
 
 
 class HostError(Exception):
@@ -37,6 +49,8 @@ class Host:
 
     def __init__(self, bundle, out):
         self.bundle, self.out, self.process, self.installed = bundle, out, None, []
+        # What was done or left out because of this machine.
+        self.notes = []
 
     def __enter__(self):
         if answers():
@@ -45,6 +59,7 @@ class Host:
         self.is_own = True
         try:
             self._install()
+            self._make_cgroups()
             self._start()
         except BaseException:
             self.__exit__()
@@ -59,35 +74,72 @@ class Host:
             except subprocess.TimeoutExpired:
                 self.process.kill()
         for place in reversed(self.installed):
-            shutil.rmtree(place, ignore_errors=True) if os.path.isdir(place) else os.path.exists(place) and os.remove(place)
+            remove(place)
         self.installed = []
 
     def _install(self):
         if os.geteuid() != 0:
             raise HostError("gpool run needs root")
+        if os.path.exists(MARK):
+            with open(MARK) as file:
+                left = file.read().splitlines()
+            self.notes.append("a run before this one was killed; what it had put here is removed")
+            for place in [*left, CONFIGURATION]:
+                remove(place)
         taken = [place for place in [*PLACES.values(), CONFIGURATION] if os.path.lexists(place)]
         if taken:
             raise HostError(f"{taken[0]} is there already; start that gpool's supervisor, or remove it")
+        runc = [place for place in RUNC.values() if not os.path.lexists(place)]
+        # Said before anything is done, and gone last.
+        self.installed = [CONFIGURATION, *PLACES.values(), *runc, "/run/gpool"]
+        os.makedirs(CONFIGURATION)
+        with open(MARK, "w") as file:
+            file.write("\n".join(self.installed[1:]))
         for source, place in PLACES.items():
             os.makedirs(os.path.dirname(place), exist_ok=True)
-            self.installed.append(place)
             source = os.path.join(self.bundle, source)
             shutil.copytree(source, place) if os.path.isdir(source) else shutil.copy(source, place)
-        self._install_runc()
-        self.installed += [CONFIGURATION, "/run/gpool"]
-        os.makedirs(CONFIGURATION)
-        directories = [d for d in LIBRARY_DIRECTORIES if glob.glob(os.path.join(d, "libcuda.so.1"))] or LIBRARY_DIRECTORIES
+        if self._loader():
+            # By the bundle's loader, as the supervisor. Other programs call it by its name.
+            program = os.path.join(self.bundle, "bin/gpool")
+            with open(PLACES["bin/gpool"], "w") as file:
+                file.write(f'#!/bin/sh\nexec {shlex.join([*self._loader(), program])} "$@"\n')
+        for name, place in RUNC.items():
+            source = os.path.join(self.bundle, "runc", name)
+            if place in runc and os.path.exists(source):
+                shutil.copy(source, place)
+        directories = library_directories()
         listed = ", ".join(json.dumps(directory) for directory in directories)
+        nvml = [path for d in directories if os.path.exists(path := os.path.join(d, "libnvidia-ml.so.1"))]
         with open(os.path.join(CONFIGURATION, "config.toml"), "w") as file:
             file.write(f"[driver]\nlibrary_dirs = [{listed}]\n")
+            # By its path where it lies in no directory of the loader's.
+            file.writelines(f"nvml = {json.dumps(path)}\n" for path in nvml[:1])
+            smi = shutil.which("nvidia-smi")
+            if smi:
+                file.write(f"program_dirs = [{json.dumps(os.path.dirname(smi))}]\n")
+            if os.path.isdir(SIMULATED_STATE):
+                file.write(f"[[driver.mount]]\nsource = {json.dumps(SIMULATED_STATE)}\n")
 
-    def _install_runc(self):
-        """runc and the one library that it needs besides libc, where this machine has none."""
-        for name, place in [("runc", "/usr/bin/runc"), ("libseccomp.so.2", "/usr/lib/x86_64-linux-gnu/libseccomp.so.2")]:
-            source = os.path.join(self.bundle, "runc", name)
-            if os.path.exists(source) and not os.path.lexists(place):
-                self.installed.append(place)
-                shutil.copy(source, place)
+    def _make_cgroups(self):
+        """A cgroup for commands to be in, where this machine shows none that can be written to: in a mount namespace of
+        the suite's own, so that it goes with the suite, however that ends."""
+        table = [line.split() for line in open("/proc/self/mountinfo")]
+        groups = [fields for fields in table if fields[fields.index("-") + 1] in ("cgroup", "cgroup2")]
+        if any("ro" not in fields[5].split(",") for fields in groups) or not os.path.isdir("/sys/fs"):
+            return
+        place = "/sys/fs/cgroup" if os.path.isdir("/sys/fs/cgroup") else "/sys/fs"
+        libc, said = ctypes.CDLL(None, use_errno=True), []
+        for what, call, *words in [
+            ("unshare", libc.unshare, NEW_MOUNTS),
+            ("private", libc.mount, b"none", b"/", None, RECURSIVE | PRIVATE, None),
+            *([("umount", libc.umount2, place.encode(), DETACH)] if groups else []),
+            ("cgroup2", libc.mount, b"cgroup2", place.encode(), b"cgroup2", 0, None),
+        ]:
+            if call(*words) != 0:
+                said.append(f"{what}: {os.strerror(ctypes.get_errno())}")
+                break
+        self.notes.append(f"no cgroup can be written to here; one is mounted for the suite alone ({said or 'done'})")
 
     def _start(self):
         log = open(os.path.join(self.out, "supervisor.log"), "w")
@@ -104,14 +156,33 @@ class Host:
 
 
     def _supervisor(self):
-        """The supervisor; by the loader that the bundle carries where this machine's C library is older than it needs."""
+        return [*self._loader(), PLACES["bin/gpool-supervisor"]]
+
+    def _loader(self):
+        """The loader that the bundle carries, where this machine's C library is older than our programs need."""
         needed, own = (os.path.join(self.bundle, "GLIBC"), platform.libc_ver()[1])
         needed = open(needed).read().strip() if os.path.exists(needed) else "0"
         number = lambda version: [int(part) for part in version.split(".")]
         if number(own or "0") >= number(needed):
-            return [PLACES["bin/gpool-supervisor"]]
+            return []
         libraries = os.path.join(self.bundle, "libc")
-        return [os.path.join(libraries, "ld-linux-x86-64.so.2"), "--library-path", libraries, PLACES["bin/gpool-supervisor"]]
+        return [os.path.join(libraries, "ld-linux-x86-64.so.2"), "--library-path", libraries]
+
+
+def library_directories():
+    """Where the driver's libraries lie: the one that programs get first, wherever that is."""
+    found, _ = machine.loaded_libcuda()
+    known = [d for d in LIBRARY_DIRECTORIES if os.path.exists(os.path.join(d, "libcuda.so.1"))] or LIBRARY_DIRECTORIES
+    first = [os.path.dirname(found)] if found and os.path.exists(os.path.join(os.path.dirname(found), "libcuda.so.1")) else []
+    return list(dict.fromkeys([*first, *known]))
+
+
+def remove(place):
+    """Removes a file or a directory, if it is there."""
+    if os.path.isdir(place) and not os.path.islink(place):
+        shutil.rmtree(place, ignore_errors=True)
+    elif os.path.lexists(place):
+        os.remove(place)
 
 
 def answers():

@@ -7,12 +7,12 @@ import importlib
 import json
 import os
 import platform
-import subprocess
+import signal
 import sys
 import time
 import traceback
 
-from . import host, page, tenant
+from . import host, machine, page, tenant
 from .nvml import Nvml
 from .record import Record
 
@@ -42,10 +42,14 @@ def options():
 class Suite:
     """What a stage gets."""
 
-    def __init__(self, chosen, record):
-        self.options, self.record, self.simulated = chosen, record, chosen.simulated
+    def __init__(self, chosen, record, end):
+        self.options, self.record, self.simulated, self.end = chosen, record, chosen.simulated, end
         self.nvml, self.hami = open_nvml(), chosen.hami
         self.has_torch = not chosen.simulated and importlib.util.find_spec("torch") is not None
+
+    def left(self):
+        """Seconds until the budget is spent."""
+        return self.end - time.monotonic()
 
     def choose(self, torch, plain, simulated):
         """The work for this machine: with PyTorch, without it, on a simulated GPU."""
@@ -71,7 +75,7 @@ def about(suite_options):
         "kernel": platform.release(), "libc": " ".join(platform.libc_ver()), "python": platform.python_version(),
         "cores": os.cpu_count(), "simulated": suite_options.simulated,
     }
-    return {**facts, **open_nvml().facts()}
+    return {**facts, **open_nvml().facts(), "machine": machine.facts()}
 
 
 def main():
@@ -89,20 +93,27 @@ def main():
         print(f"there is no stage {unknown[0]!r}; the stages are {', '.join(STAGES)}", file=sys.stderr)
         return 2
     os.makedirs(chosen.out, exist_ok=True)
-    begun = time.monotonic()
+    end = time.monotonic() + chosen.budget
+    # Whoever stops it gets a machine as it was before, as far as a program can see to that.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     record = Record(os.path.join(chosen.out, "gpu.json"), about(chosen))
-    print(json.dumps(record.data["about"]))
-    with host.Host(chosen.bundle, chosen.out):
-        suite, failed = Suite(chosen, record), 0
-        for name in names:
-            failed += run_stage(suite, name, begun) == "failed"
+    print(json.dumps(record.data["about"]), flush=True)
     record.write()
+    try:
+        with host.Host(chosen.bundle, chosen.out) as own:
+            for text in own.notes:
+                record.note(text)
+            suite, failed = Suite(chosen, record, end), 0
+            for name in names:
+                failed += run_stage(suite, name) == "failed"
+    except host.HostError as error:
+        record.note(f"gpool cannot be brought up here: {error}")
+        return 1
     return 1 if failed else 0
 
 
-def run_stage(suite, name, begun):
-    module, record = stage(name), suite.record
-    left = suite.options.budget - (time.monotonic() - begun)
+def run_stage(suite, name):
+    module, record, left = stage(name), suite.record, suite.left()
     if module.SECONDS + RESERVE_S > left:
         record.note(f"{name}: skipped, needs {module.SECONDS} s and {left:.0f} s are left")
         record.stage(name, "no time", 0)
@@ -112,8 +123,7 @@ def run_stage(suite, name, begun):
     try:
         module.run(suite)
         host.wait_until_free()
-    except (tenant.TenantError, host.HostError, OSError, subprocess.SubprocessError, ArithmeticError, LookupError) as error:
-        # One stage's failure is a result; the others still count.
+    except Exception as error:  # One stage's failure is a result, whatever it is; the others still count.
         outcome = "failed"
         record.note(f"{name}: FAILED, {type(error).__name__}: {error}")
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""What was measured: printed as a short table, and written as JSON after each stage, so that a run that is stopped
+"""What was measured: printed as a short table, and written as JSON after each figure, so that a run that is stopped
 leaves what it has."""
 
 import json
@@ -16,10 +16,12 @@ class Record:
         entry = {"value": value, "unit": unit, "native": native, "aim": aim, "detail": detail}
         self.data["figures"][name] = {key: item for key, item in entry.items() if item is not None}
         print(f"  {name:44}{shown(value):>12} {unit:8}{shown(native):>12}  {aim or '':10}{verdict(value, aim)}", flush=True)
+        self.write()
 
     def note(self, text):
         self.data["notes"].append(text)
         print(f"  {text}", flush=True)
+        self.write()
 
     def stage(self, name, outcome, seconds):
         self.data["stages"][name] = {"outcome": outcome, "seconds": round(seconds, 1)}

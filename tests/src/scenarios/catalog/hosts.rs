@@ -125,6 +125,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(gpu_suite::run),
     },
     Scenario {
+        name: "bare-machine",
+        what: "the same from its bundle on machines without cgroups, with a mounted driver, and without overlays",
+        limit_s: 180,
+        run: Place::Inside(bare_machine::run),
+    },
+    Scenario {
         name: "gpu-suite-long",
         what: "all its stages",
         limit_s: 600,
