@@ -64,8 +64,8 @@ fn make_room(mounts: &[Mount]) -> Result<Vec<&Mount>, ErrorBody> {
     let mut refused = Ok(());
     if !covered.is_empty() {
         attach(Some("gpool-scratch"), region, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=700"))?;
-        let layers = covered.iter().enumerate();
-        refused = layers.map(|(index, directory)| overlay(directory, &region.join(index.to_string()))).collect();
+        let mut layers = covered.iter().enumerate();
+        refused = layers.try_for_each(|(index, directory)| overlay(directory, &region.join(index.to_string())));
         // The layers keep what they need of it; the command shall not find it.
         umount2(region, MntFlags::MNT_DETACH)
             .map_err(|error| unprepared("the scratch layer stays in the way", error))?;
