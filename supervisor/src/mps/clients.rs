@@ -4,10 +4,11 @@ use gpool_protocol::HostPid;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long a daemon may be silent before it is taken for one that will not answer any more.
-pub const SILENCE_LIMIT: Duration = Duration::from_secs(5);
-/// How many questions it has left unanswered by then at least: one alone may have met a moment without a processor.
-const QUESTIONS: u32 = 2;
+/// How long a daemon may be silent before it is taken for one that will not answer any more. Ending it ends the work of all
+/// its clients, which a host that is short of processors or reads slowly from its disk for a while must not do.
+pub const SILENCE_LIMIT: Duration = Duration::from_secs(15);
+/// How many questions it has left unanswered by then at least: each alone may have met a moment without a processor.
+const QUESTIONS: u32 = 3;
 
 /// Since when a daemon has not answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -77,18 +78,18 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_daemon_is_silent_when_it_answers_nothing_for_five_seconds() {
+    fn a_daemon_is_silent_when_it_leaves_three_questions_unanswered_for_fifteen_seconds() {
         let start = Instant::now();
         let at = |seconds| start + SECOND * seconds;
         let mut silence = Silence::default();
         silence.note(at(0), false);
-        assert!(!silence.is_too_long(at(60)), "one question");
         silence.note(at(4), false);
-        assert!(!silence.is_too_long(at(4)) && silence.is_too_long(at(5)));
-        silence.note(at(5), true);
-        silence.note(at(6), false);
-        silence.note(at(7), false);
-        assert!(!silence.is_too_long(at(10)) && silence.is_too_long(at(11)), "it begins anew");
+        assert!(!silence.is_too_long(at(60)), "two questions");
+        silence.note(at(8), false);
+        assert!(!silence.is_too_long(at(14)) && silence.is_too_long(at(15)));
+        silence.note(at(15), true);
+        (16..19).for_each(|seconds| silence.note(at(seconds), false));
+        assert!(!silence.is_too_long(at(30)) && silence.is_too_long(at(31)), "it begins anew");
     }
 
     #[test]

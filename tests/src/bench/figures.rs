@@ -265,7 +265,7 @@ pub const FIGURES: &[Figure] = &[
         "start.cuinit_added",
         "us",
         Median,
-        Nothing,
+        AtMost(200.0),
         "a process that loads libcuda, calls cuInit and ends, median of 200; native: in the same container under runc",
     ),
     host(

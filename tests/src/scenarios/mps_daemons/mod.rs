@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const CONFIGURATION: &str =
     "[policy]\nmps = true\n[policy.env]\nallow = [\"fraction\", \"memory\", \"mode\", \"team\"]\n";
 /// How long anything may take to be seen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Daemons that are held up, that fail and that are given up.
 pub fn run(inside: &Inside) -> Result<()> {
