@@ -1,7 +1,7 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 39] = [
+pub const TOGETHER: [&str; 43] = [
     "booted-systemd",
     "whole-images",
     "real-driver",
@@ -13,6 +13,8 @@ pub const TOGETHER: [&str; 39] = [
     "rootless",
     "user-namespaces",
     "pods",
+    "bare-machine",
+    "mps-daemons",
     "memory-cap",
     "shared-memory",
     "kill-matrix",
@@ -39,6 +41,8 @@ pub const TOGETHER: [&str; 39] = [
     "truncated-report",
     "killed-half-way",
     "host-containerd",
+    "mps-engines",
+    "display-contexts",
     "pass-through",
     "packages",
 ];
