@@ -1,7 +1,7 @@
 //! Which scenarios may run beside another one.
 
 /// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
-pub const TOGETHER: [&str; 43] = [
+pub const TOGETHER: [&str; 41] = [
     "booted-systemd",
     "whole-images",
     "real-driver",
@@ -13,8 +13,6 @@ pub const TOGETHER: [&str; 43] = [
     "rootless",
     "user-namespaces",
     "pods",
-    "bare-machine",
-    "mps-daemons",
     "memory-cap",
     "shared-memory",
     "kill-matrix",
