@@ -44,16 +44,11 @@ fn hook_is_least(host: &Host, supervisor: u32) -> Result<()> {
     });
     fs::rename(&real, &hook).context(&real)?;
     host.engine.docker_text(&["rm", "-f", "held"])?;
-    for status in seen? {
-        has_exactly("the hook", &status, HOOKS)?;
-        let filters = (field(&status, "Seccomp"), field(&status, "Seccomp_filters"));
-        // Older kernels do not tell their number.
-        ensure(filters.0 == "2" && matches!(filters.1, "2" | ""), || format!("the hook's filters are {filters:?}"))?;
-    }
-    Ok(())
+    seen?.iter().try_for_each(|status| has_exactly("the hook", status, HOOKS))
 }
 
-/// What the kernel says of the hook's threads once it has given up what it does not need: it asks the supervisor then.
+/// What the kernel says of the hook's threads once it has given up what it does not need: it asks the supervisor then. Both
+/// filters are installed by then, the last of all, one after the other.
 fn waiting_hook(program: &str) -> Result<Vec<String>> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -61,15 +56,21 @@ fn waiting_hook(program: &str) -> Result<Vec<String>> {
         let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let is_hook = |pid: &u32| {
             fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(program.as_bytes()))
-                && fs::read_to_string(format!("/proc/{pid}/status"))
-                    .is_ok_and(|status| field(&status, "Seccomp") == "2")
+                && fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| has_both_filters(&status))
         };
         if let Some(pid) = pids.find(is_hook) {
             return statuses(pid);
         }
-        ensure(Instant::now() < deadline, || "no hook with filters was seen waiting for the supervisor".to_owned())?;
+        ensure(Instant::now() < deadline, || {
+            "no hook with both filters was seen waiting for the supervisor".to_owned()
+        })?;
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn has_both_filters(status: &str) -> bool {
+    // Older kernels do not tell their number.
+    field(status, "Seccomp") == "2" && matches!(field(status, "Seccomp_filters"), "2" | "")
 }
 
 fn statuses(pid: u32) -> Result<Vec<String>> {
