@@ -132,9 +132,9 @@ impl Leases {
     /// Processes on GPUs of which nobody has a lease: of the others it is known who is there.
     fn outside(&self, gpus: &[Gpu], book: &Book) -> Vec<u32> {
         let is_leased = |gpu: usize| book.leases.values().any(|lease| lease.gpus().any(|its| its == gpu));
-        // MPS daemons and servers are there for leases, and end with the last of them.
+        // MPS daemons and servers are there for leases, until they are being stopped after the last of them.
         let is_alive =
-            |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists() && !self.groups.has_process(pid);
+            |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists() && !self.groups.are_served_by(pid);
         let count = |gpu: usize| if is_leased(gpu) { 0 } else { self.occupants.living(gpu, is_alive) };
         (0..gpus.len()).map(count).collect()
     }

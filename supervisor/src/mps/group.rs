@@ -199,11 +199,15 @@ impl Group {
         std::mem::replace(self, rest)
     }
 
+    /// Whether the process is its daemon or server.
+    fn is_served_by(&self, pid: HostPid) -> bool {
+        [&self.daemon, &self.server].into_iter().flatten().any(|process| process.name.pid == pid)
+    }
+
     /// Whether the process is its daemon or server, or was and may take until later than `now` to end.
     fn has_process(&self, pid: HostPid, now: Instant) -> bool {
-        let is_it = |process: &Option<WatchedProcess>| process.as_ref().is_some_and(|its| its.name.pid == pid);
         let leaves = |(its, until): &(HostPid, Instant)| *its == pid && now < *until;
-        is_it(&self.daemon) || is_it(&self.server) || self.leaving.iter().any(leaves)
+        self.is_served_by(pid) || self.leaving.iter().any(leaves)
     }
 
     /// Whether somebody has the turn.
@@ -273,7 +277,13 @@ impl Groups {
         groups.iter().find(|group| group.record.id == id)?.clients.clone()
     }
 
-    /// Whether the process is a daemon or a server, which use GPUs for the leases of their groups, or one that is being ended.
+    /// Whether the process is a daemon or a server, which use GPUs for the leases of their groups. One that is being ended
+    /// is nobody's any more, and has its GPU until then.
+    pub fn are_served_by(&self, pid: HostPid) -> bool {
+        self.all().iter().any(|group| group.is_served_by(pid))
+    }
+
+    /// The same, or one that is being ended.
     pub fn has_process(&self, pid: HostPid) -> bool {
         let now = Instant::now();
         self.all().iter().any(|group| group.has_process(pid, now))
@@ -343,6 +353,10 @@ mod tests {
         let stopped = group.begin_stop(until);
         assert!(stopped.is_alive() && !group.is_alive() && !group.takes_in());
         assert!(group.has_process(pid, now) && !group.has_process(pid, until));
+        assert!(
+            stopped.is_served_by(pid) && !group.is_served_by(pid),
+            "it is in the way of who wants the GPU as a whole"
+        );
     }
 
     #[test]
