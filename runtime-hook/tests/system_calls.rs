@@ -67,7 +67,8 @@ fn refused_call(call: i64, arguments: [i64; 3]) -> ExitCode {
     let [first, second, third] = arguments;
     // SAFETY: with these arguments, which are no addresses, every call that is tried fails or changes nothing here; a child
     // that `clone` or `fork` would make runs on from here and ends.
-    let answer = unsafe { libc::syscall(call, first, second, third, 0, 0, 0) };
+    // The last goes over the stack, where a literal without a type would fill half of its word.
+    let answer = unsafe { libc::syscall(call, first, second, third, 0i64, 0i64, 0i64) };
     refused((answer < 0).then(std::io::Error::last_os_error))
 }
 
