@@ -152,6 +152,11 @@ impl Host {
         Ok(events)
     }
 
+    /// Those of one kind.
+    pub fn events_of(&self, kind: EventKind) -> Result<Vec<Event>> {
+        Ok(self.events()?.into_iter().filter(|event| event.kind == kind).collect())
+    }
+
     /// Fails if the guard has found anything: for runs in which everybody came through the shims.
     pub fn nothing_found_by_the_guard(&self) -> Result<()> {
         let kinds = [EventKind::Bypass, EventKind::OverCap, EventKind::Outside];

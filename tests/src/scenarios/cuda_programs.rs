@@ -2,7 +2,7 @@
 //! is refused what is beyond it in its own words, gets its data back, and stands at the gate with its launches, which are
 //! charged.
 
-use super::{finish, wait_until_account_agrees, wait_until_running};
+use super::{finish, know_contexts, wait_until_account_agrees, wait_until_running};
 use crate::downloads::Downloads;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host};
@@ -11,7 +11,6 @@ use crate::namespaces::{Inside, another_run};
 use crate::python::{CUDA, ask};
 use crate::stage::Stage;
 use crate::tenant::Tenant;
-use gpool_device_model::DeviceParameters;
 use gpool_simulated_hardware::DriverVersion;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -88,10 +87,7 @@ fn run_each(host: &mut Host) -> Result<()> {
     let version = DriverVersion::parse(DRIVER).map_err(Failure::new)?;
     host.set_driver_version(&version)?;
     // Else the first leases learn it while the programs look at what is free.
-    let context_bytes = DeviceParameters::default().context_bytes;
-    std::fs::create_dir_all("/etc/gpool/conf.d").context("/etc/gpool/conf.d")?;
-    std::fs::write("/etc/gpool/conf.d/context.toml", format!("[driver]\ncontext_bytes = {context_bytes}\n"))
-        .context("context.toml")?;
+    know_contexts()?;
     host.start_supervisor()?;
     let neighbour = Tenant { allocate_mib: Some(256), ..Tenant::greedy(800) };
     let neighbour = neighbour.run(host, "neighbour", &[("GPOOL_FRACTION", "0.4"), ("GPOOL_MEMORY", "4GiB")])?;

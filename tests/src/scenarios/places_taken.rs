@@ -1,31 +1,23 @@
 //! More processes than a lease has places: the others are refused by the driver's own error, see the lease and not the
 //! device, and have a place as soon as one ends.
 
-use super::finish;
+use super::{finish, start_knowing_contexts, wait_for};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host};
 use crate::namespaces::Inside;
-use gpool_device_model::DeviceParameters;
 use gpool_driver_abi::cuda::{CUDA_ERROR_NOT_INITIALIZED, CUDA_SUCCESS};
 use gpool_protocol::EventKind;
 use gpool_shared_region::SLOTS;
 use serde_json::Value;
-use std::time::{Duration, Instant};
 
 const CAP_BYTES: u64 = 22 << 30;
 /// More than there is room for.
 const MORE: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Fills a lease.
 pub fn run(inside: &Inside) -> Result<()> {
-    let mut host = Host::start_without_supervisor(inside, "")?;
     // As many contexts as there are places have to fit.
-    let context_bytes = DeviceParameters::default().context_bytes;
-    std::fs::create_dir_all("/etc/gpool/conf.d").context("/etc/gpool/conf.d")?;
-    std::fs::write("/etc/gpool/conf.d/context.toml", format!("[driver]\ncontext_bytes = {context_bytes}\n"))
-        .context("context.toml")?;
-    host.start_supervisor()?;
+    let host = start_knowing_contexts(inside)?;
     let outcome = fill(&host);
     finish(host, outcome)
 }
@@ -41,41 +33,28 @@ fn fill(host: &Host) -> Result<()> {
     ensure((made, refused) == (SLOTS, MORE), || format!("{made} made a context, {refused} were refused: {said:?}"))?;
     ensure(said.iter().all(|one| one["total"] == CAP_BYTES), || format!("not all see the lease: {said:?}"))?;
     ensure(host.lease_of(&crowd)?.processes as usize == SLOTS, || "the lease knows other processes".into())?;
-    let deadline = Instant::now() + PATIENCE;
-    while told(host)? == 0 {
-        ensure(Instant::now() < deadline, || "no event says that the lease is full".into())?;
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let told = || -> Result<usize> { Ok(host.events_of(EventKind::PlacesFull)?.len()) };
+    wait_for("an event that says that the lease is full", || Ok(told()? > 0))?;
 
     // Those that were refused have ended, and nobody has asked for their status: they have no program any more.
     let kill = "for one in $(pidof gpool-tenant); do [ -e /proc/$one/exe ] && kill -9 $one && break; done";
     host.engine.docker_text(&["exec", "crowd", "sh", "-c", kill])?;
-    let deadline = Instant::now() + PATIENCE;
-    while host.lease_of(&crowd)?.processes as usize == SLOTS {
-        ensure(Instant::now() < deadline, || "the place of a dead process is not free".into())?;
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for("a free place", || Ok((host.lease_of(&crowd)?.processes as usize) < SLOTS))?;
     host.engine.docker_text(&["exec", "-d", "crowd", "sh", "-c", "gpool-tenant --take-place > /proc/1/fd/1"])?;
     let said = places(host, &crowd, count + 1)?;
     ensure(said[count]["context"] == CUDA_SUCCESS, || format!("the free place is not given: {:?}", said[count]))?;
-    let full = told(host)?;
+    let full = told()?;
     ensure((1..=2).contains(&full), || format!("{full} events say that the lease was full, which it was twice"))
-}
-
-fn told(host: &Host) -> Result<usize> {
-    Ok(host.events()?.into_iter().filter(|event| event.kind == EventKind::PlacesFull).count())
 }
 
 /// What the first `count` processes have said.
 fn places(host: &Host, crowd: &Container, count: usize) -> Result<Vec<Value>> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    let mut said = Vec::new();
+    wait_for("a word of each process", || {
         let log = host.engine.docker_text(&["logs", &crowd.id])?;
-        let lines: Vec<&str> = log.lines().filter(|line| line.contains("\"place\"")).collect();
-        if lines.len() >= count {
-            return lines.iter().map(|line| serde_json::from_str(line).context(*line)).collect();
-        }
-        ensure(Instant::now() < deadline, || format!("{} of {count} processes have said something", lines.len()))?;
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        let lines = log.lines().filter(|line| line.contains("\"place\""));
+        said = lines.map(|line| serde_json::from_str(line).context(line.to_owned())).collect::<Result<_>>()?;
+        Ok(said.len() >= count)
+    })?;
+    Ok(said)
 }

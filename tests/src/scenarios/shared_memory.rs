@@ -2,12 +2,11 @@
 //! byte by the hardware's meter, both are charged for it once, and whoever of the two is killed first, what the other keeps
 //! stays charged.
 
-use super::finish;
+use super::{finish, start_knowing_contexts};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host};
 use crate::meter::{MeterReader, usage_of};
 use crate::namespaces::Inside;
-use gpool_device_model::DeviceParameters;
 use std::time::{Duration, Instant};
 
 /// The driver's ways, and how often two processes are charged for what they share: a pool is charged to who has it by
@@ -23,13 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Shares by each way, and kills the two in both orders.
 pub fn run(inside: &Inside) -> Result<()> {
-    let mut host = Host::start_without_supervisor(inside, "")?;
     // Who shares does not show what a context costs, and the account is compared to the byte.
-    let context_bytes = DeviceParameters::default().context_bytes;
-    std::fs::create_dir_all("/etc/gpool/conf.d").context("/etc/gpool/conf.d")?;
-    std::fs::write("/etc/gpool/conf.d/context.toml", format!("[driver]\ncontext_bytes = {context_bytes}\n"))
-        .context("context.toml")?;
-    host.start_supervisor()?;
+    let host = start_knowing_contexts(inside)?;
     let outcome = share_by_all(&host);
     finish(host, outcome)
 }

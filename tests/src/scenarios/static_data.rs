@@ -2,7 +2,7 @@
 //! the hardware's meter no byte is above the cap and each is held from load to unload or to SIGKILL, and what does not
 //! fit is refused with the driver's code.
 
-use super::finish;
+use super::{finish, start_knowing_contexts};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host};
 use crate::meter::{MeterReader, usage_of};
@@ -33,13 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Loads each kind twice: unloaded once, and killed once.
 pub fn run(inside: &Inside) -> Result<()> {
-    let mut host = Host::start_without_supervisor(inside, "")?;
     // The account is compared to the byte, and who loads programs does not show what a context costs.
-    let context_bytes = DeviceParameters::default().context_bytes;
-    std::fs::create_dir_all("/etc/gpool/conf.d").context("/etc/gpool/conf.d")?;
-    std::fs::write("/etc/gpool/conf.d/context.toml", format!("[driver]\ncontext_bytes = {context_bytes}\n"))
-        .context("context.toml")?;
-    host.start_supervisor()?;
+    let host = start_knowing_contexts(inside)?;
     let outcome = load_all(&host);
     finish(host, outcome)
 }

@@ -1,9 +1,13 @@
 //! What most scenarios begin and end with.
 
-use crate::failure::{Failure, Result, ensure};
+use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, text};
 use crate::meter::usage_of;
+use crate::namespaces::Inside;
 use crate::tenant::Tenant;
+use gpool_device_model::DeviceParameters;
+use std::fs;
+use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
@@ -33,6 +37,24 @@ pub(super) fn start_tenants(host: &Host, wanted: &[(&str, &str, &str, u64)]) -> 
         Tenant::greedy(*kernel_us).run(host, name, &env)
     };
     wanted.iter().map(start).collect()
+}
+
+/// Starts a host whose supervisor knows from the beginning what a context costs on the simulated GPU, and does not have to
+/// learn it while an account is compared to the byte.
+pub(super) fn start_knowing_contexts(inside: &Inside) -> Result<Host> {
+    let mut host = Host::start_without_supervisor(inside, "")?;
+    know_contexts()?;
+    host.start_supervisor()?;
+    Ok(host)
+}
+
+/// The same for a supervisor that is started later.
+pub(super) fn know_contexts() -> Result<()> {
+    let directory = Path::new("/etc/gpool/conf.d");
+    let context_bytes = DeviceParameters::default().context_bytes;
+    fs::create_dir_all(directory).context(directory.display())?;
+    let file = directory.join("context.toml");
+    fs::write(&file, format!("[driver]\ncontext_bytes = {context_bytes}\n")).context(file.display())
 }
 
 /// What the container's lease holds, in bytes, once the supervisor has learnt what a context costs and says what the
@@ -98,13 +120,13 @@ pub(super) fn is_refused(host: &Host, env: &[(&str, &str)], parts: &[&str]) -> R
     ensure(missing.is_none(), || format!("{env:?}: {said:?} lacks {missing:?}"))
 }
 
-/// Looks until something is there.
-pub(super) fn wait_for(what: &str, mut look: impl FnMut() -> Result<bool>) -> Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(20);
+/// Looks until something holds.
+pub(super) fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(60);
     let deadline = Instant::now() + PATIENCE;
-    while !look()? {
+    while !holds()? {
         ensure(Instant::now() < deadline, || format!("waited in vain for {what}"))?;
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
 }

@@ -4,12 +4,11 @@ use super::Mechanism;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, text};
 use crate::meter::{MeterReader, usage_of};
+use crate::scenarios::wait_for;
 use crate::tenant::report;
 use gpool_protocol::MigGpuView;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long anything may take to be seen.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// How long GPU time is watched.
 const WATCH: Duration = Duration::from_secs(3);
 /// Of its half of 80 GiB, less contexts, what a container must be able to take: 30 GiB.
@@ -142,15 +141,4 @@ fn instance_of(host: &Host, container: &Container) -> Result<Option<u32>> {
 pub fn clear(host: &Host) -> Result<()> {
     host.engine.remove_all_containers()?;
     wait_for("the leases' ends", || Ok(host.leases()?.is_empty()))
-}
-
-fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds()? {
-        if Instant::now() > deadline {
-            return Err(Failure::new(format!("not seen in time: {what}")));
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
 }

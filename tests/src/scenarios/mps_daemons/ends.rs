@@ -1,6 +1,6 @@
 //! The end of a daemon that takes its time.
 
-use super::{ASKS, count, events, mps_leases, remove, until};
+use super::{ASKS, mps_leases, remove, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::Host;
 use crate::scenarios::mps_groups::process_of;
@@ -13,14 +13,16 @@ use rustix::process::{Pid, Signal, kill_process};
 pub fn of_a_daemon_make_no_strangers(host: &Host) -> Result<()> {
     let tenant = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
     tenant.run(host, "seven", &ASKS)?;
-    until("its server", || Ok(process_of("vision", "server").is_ok()))?;
-    let stopped = count(host, EventKind::MpsStopped)?;
+    wait_for("its server", || Ok(process_of("vision", "server").is_ok()))?;
+    let stopped = host.events_of(EventKind::MpsStopped)?.len();
     signal(process_of("vision", "daemon")?, Signal::STOP)?;
     host.engine.docker_text(&["rm", "-f", "seven"])?;
-    until("the end of its lease", || Ok(mps_leases(host)?.is_empty()))?;
-    ensure(count(host, EventKind::MpsStopped)? == stopped, || "the daemon was not in the way of its end".to_owned())?;
-    until("the end of the daemon", || Ok(count(host, EventKind::MpsStopped)? == stopped + 1))?;
-    let told = [events(host, EventKind::Outside)?, events(host, EventKind::Bypass)?].concat();
+    wait_for("the end of its lease", || Ok(mps_leases(host)?.is_empty()))?;
+    ensure(host.events_of(EventKind::MpsStopped)?.len() == stopped, || {
+        "the daemon was not in the way of its end".to_owned()
+    })?;
+    wait_for("the end of the daemon", || Ok(host.events_of(EventKind::MpsStopped)?.len() == stopped + 1))?;
+    let told = [host.events_of(EventKind::Outside)?, host.events_of(EventKind::Bypass)?].concat();
     ensure(told.is_empty(), || format!("its processes are taken for others': {told:#?}"))?;
     remove(host, &[])
 }

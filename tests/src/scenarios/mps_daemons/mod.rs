@@ -4,21 +4,18 @@ mod ends;
 mod silence;
 mod starts;
 
-use super::finish_found;
+use super::{finish_found, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, MPS_CONTROL, SIMULATED_GPU};
 use crate::namespaces::Inside;
-use gpool_protocol::{Event, EventKind, LeaseState, LeaseView, Mechanism};
+use gpool_protocol::{LeaseState, LeaseView, Mechanism};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// The environment may ask for it here: Debian's docker has no annotations.
 const CONFIGURATION: &str =
     "[policy]\nmps = true\n[policy.env]\nallow = [\"fraction\", \"memory\", \"mode\", \"team\"]\n";
-/// How long anything may take to be seen.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Daemons that are held up, that fail and that are given up.
 pub fn run(inside: &Inside) -> Result<()> {
@@ -85,31 +82,13 @@ fn mps_leases(host: &Host) -> Result<Vec<LeaseView>> {
     Ok(leases)
 }
 
-fn count(host: &Host, kind: EventKind) -> Result<usize> {
-    Ok(events(host, kind)?.len())
-}
-
-fn events(host: &Host, kind: EventKind) -> Result<Vec<Event>> {
-    Ok(host.events()?.into_iter().filter(|event| event.kind == kind).collect())
-}
-
-/// Waits until something holds.
-fn until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds()? {
-        ensure(Instant::now() < deadline, || format!("not seen in time: {what}"))?;
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
 /// Removes containers, and waits until nothing of their daemons and of their places is left.
 fn remove(host: &Host, names: &[&str]) -> Result<()> {
     if !names.is_empty() {
         host.engine.docker_text(&[&["rm", "-f"], names].concat())?;
     }
-    until("their places given up", || Ok(host.leases()?.is_empty()))?;
-    until("the end of the daemon", || Ok(fs::read_dir("/run/gpool/mps").context("/run/gpool/mps")?.next().is_none()))
+    wait_for("their places given up", || Ok(host.leases()?.is_empty()))?;
+    wait_for("the end of the daemon", || Ok(fs::read_dir("/run/gpool/mps").context("/run/gpool/mps")?.next().is_none()))
 }
 
 /// The container that `docker run` has started in a thread.

@@ -1,7 +1,7 @@
 //! A daemon that lives and does not answer.
 
 use super::ends::signal;
-use super::{ASKS, count, events, remove, until};
+use super::{ASKS, remove, wait_for};
 use crate::failure::{Result, ensure};
 use crate::host::{Container, Host, text};
 use crate::scenarios::mps_groups::process_of;
@@ -17,24 +17,24 @@ pub fn of_a_daemon_ends_its_group(host: &Host) -> Result<()> {
     let command = format!("{}; sleep 1000", tenant.command().join(" "));
     let eight = host.run_container("eight", &ASKS, &[], &["sh", "-c", &command])?;
     pipes_stay(host, &eight)?;
-    until("its program at work", || Ok(eight.log(&host.engine)?.contains("progress")))?;
-    until("its server", || Ok(process_of("vision", "server").is_ok()))?;
-    let (daemon, started) = (process_of("vision", "daemon")?, count(host, EventKind::MpsStarted)?);
+    wait_for("its program at work", || Ok(eight.log(&host.engine)?.contains("progress")))?;
+    wait_for("its server", || Ok(process_of("vision", "server").is_ok()))?;
+    let (daemon, started) = (process_of("vision", "daemon")?, host.events_of(EventKind::MpsStarted)?.len());
     signal(daemon, Signal::STOP)?;
-    until("the mark of the lease", || Ok(host.lease_of(&eight)?.fault == Some(LeaseFault::MpsServerDied)))?;
-    let told = events(host, EventKind::MpsServerDied)?;
+    wait_for("the mark of the lease", || Ok(host.lease_of(&eight)?.fault == Some(LeaseFault::MpsServerDied)))?;
+    let told = host.events_of(EventKind::MpsServerDied)?;
     let sentence = format!("daemon (process {daemon}) did not answer any more");
     ensure(told.len() == 1 && told[0].message.contains(&sentence), || format!("it is told as {told:#?}"))?;
     let listed = text(&host.gpool(&["ps"])?.stdout);
     ensure(listed.contains("mps-server-died"), || format!("gpool ps says {listed}"))?;
-    until("its program's end", || Ok(eight.log(&host.engine)?.contains("\"code\":80")))?;
-    let bypasses = events(host, EventKind::Bypass)?;
+    wait_for("its program's end", || Ok(eight.log(&host.engine)?.contains("\"code\":80")))?;
+    let bypasses = host.events_of(EventKind::Bypass)?;
     ensure(bypasses.is_empty(), || format!("clients of the silent daemon are told as {bypasses:#?}"))?;
     host.engine.docker_text(&["exec", "-d", "eight", "gpool-tenant", "--kernel-us", "1000", "--allocate-mib", "64"])?;
-    until("a bypass", || Ok(host.lease_of(&eight)?.enforcement == "bypassed"))?;
+    wait_for("a bypass", || Ok(host.lease_of(&eight)?.enforcement == "bypassed"))?;
     let nine = tenant.run(host, "nine", &ASKS)?;
-    until("its program at work", || Ok(nine.log(&host.engine)?.contains("progress")))?;
-    let is_another = count(host, EventKind::MpsStarted)? == started + 1;
+    wait_for("its program at work", || Ok(nine.log(&host.engine)?.contains("progress")))?;
+    let is_another = host.events_of(EventKind::MpsStarted)?.len() == started + 1;
     ensure(is_another, || "a container has joined a daemon that has ended".to_owned())?;
     ensure(host.lease_of(&nine)?.fault.is_none(), || "the new lease has the old one's fault".to_owned())?;
     remove(host, &["eight", "nine"])

@@ -1,6 +1,6 @@
 //! The start of a daemon: who waits for it, and what is left of one that fails.
 
-use super::{ASKS, Unreliable, count, events, hold, mps_leases, release, remove, started, until};
+use super::{ASKS, Unreliable, hold, mps_leases, release, remove, started, wait_for};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Host, text};
 use crate::namespaces::spawn_bound;
@@ -15,18 +15,18 @@ pub fn keep_nobody_else_waiting(host: &Host, program: &Unreliable) -> Result<()>
     hold(&program.held)?;
     thread::scope(|scope| {
         let (one, two) = (scope.spawn(run("one")), scope.spawn(run("two")));
-        let outcome = until("a lease whose daemon starts", || Ok(!mps_leases(host)?.is_empty()))
+        let outcome = wait_for("a lease whose daemon starts", || Ok(!mps_leases(host)?.is_empty()))
             .and_then(|()| a_slice_comes_and_goes(host))
             .and_then(|()| ensure(!one.is_finished() && !two.is_finished(), || "a held daemon has started".to_owned()))
-            .and_then(|()| until("the second lease", || Ok(mps_leases(host)?.len() == 2)));
+            .and_then(|()| wait_for("the second lease", || Ok(mps_leases(host)?.len() == 2)));
         release(&program.held)?;
         let (one, two) = (started(host, "one", one.join()), started(host, "two", two.join()));
         outcome?;
         let leases = [host.lease_of(&one?)?, host.lease_of(&two?)?];
         ensure(leases[0].gpu_uuid == leases[1].gpu_uuid, || format!("they are apart: {leases:?}"))
     })?;
-    ensure(count(host, EventKind::MpsStarted)? == 1, || "they are not under one daemon".to_owned())?;
-    let granted = events(host, EventKind::LeaseGranted)?;
+    ensure(host.events_of(EventKind::MpsStarted)?.len() == 1, || "they are not under one daemon".to_owned())?;
+    let granted = host.events_of(EventKind::LeaseGranted)?;
     ensure(granted.len() == 3, || format!("two containers and a slice were granted {granted:#?}"))?;
     remove(host, &["one", "two"])
 }
@@ -38,19 +38,19 @@ fn a_slice_comes_and_goes(host: &Host) -> Result<()> {
     let slice = || -> Result<Option<LeaseView>> {
         Ok(host.leases()?.into_iter().find(|lease| lease.mechanism == Mechanism::Slice))
     };
-    until("a slice beside it", || Ok(slice()?.is_some_and(|lease| lease.state == LeaseState::Active)))?;
+    wait_for("a slice beside it", || Ok(slice()?.is_some_and(|lease| lease.state == LeaseState::Active)))?;
     let id = slice()?.map(|lease| lease.lease_id.0).unwrap_or_default();
     let changed = host.gpool(&["update", &id, "--fraction", "0.2"])?;
     ensure(changed.status.success(), || format!("gpool update says {}", text(&changed.stderr)))?;
     process.kill().context("gpool run")?;
     process.wait().context("gpool run")?;
-    until("the end of the slice", || Ok(slice()?.is_none()))?;
-    ensure(count(host, EventKind::MpsStarted)? == 0, || "the daemon was not held".to_owned())
+    wait_for("the end of the slice", || Ok(slice()?.is_none()))?;
+    ensure(host.events_of(EventKind::MpsStarted)?.is_empty(), || "the daemon was not held".to_owned())
 }
 
 /// Both that wait for a daemon that does not start are refused with its words, and their places are free.
 pub fn that_fail_leave_nothing(host: &Host, program: &Unreliable) -> Result<()> {
-    let granted = count(host, EventKind::LeaseGranted)?;
+    let granted = host.events_of(EventKind::LeaseGranted)?.len();
     hold(&program.failing)?;
     for name in ["three", "four"] {
         let output = host.try_run_container(name, &ASKS, &[], &["sleep", "1000"])?;
@@ -61,7 +61,7 @@ pub fn that_fail_leave_nothing(host: &Host, program: &Unreliable) -> Result<()> 
     }
     release(&program.failing)?;
     ensure(mps_leases(host)?.is_empty(), || "a refused container has a lease".to_owned())?;
-    let told = [count(host, EventKind::LeaseGranted)?, count(host, EventKind::MpsStarted)?];
+    let told = [host.events_of(EventKind::LeaseGranted)?.len(), host.events_of(EventKind::MpsStarted)?.len()];
     ensure(told == [granted, 1], || format!("what failed is told as granted or started: {told:?}"))?;
     // All of both GPUs is free again.
     let whole = [ASKS[0], ASKS[1], ("GPOOL_FRACTION", "1"), ("GPOOL_MEMORY", "20GiB")];
@@ -77,11 +77,11 @@ pub fn of_nobody_are_undone(host: &Host, program: &Unreliable) -> Result<()> {
     let mut command = host.command("gpool");
     command.args(["run", "--fraction", "0.4", "--memory", "1GiB", "--key", "mode=mps", "--key", "team=vision"]);
     let mut process = spawn_bound(command.args(["--", "true"]).stdin(Stdio::null())).context("gpool run")?;
-    let outcome = until("a lease whose daemon starts", || Ok(!mps_leases(host)?.is_empty()));
+    let outcome = wait_for("a lease whose daemon starts", || Ok(!mps_leases(host)?.is_empty()));
     process.kill().context("gpool run")?;
     process.wait().context("gpool run")?;
     release(&program.held)?;
     outcome?;
-    until("the end of its lease", || Ok(mps_leases(host)?.is_empty()))?;
+    wait_for("the end of its lease", || Ok(mps_leases(host)?.is_empty()))?;
     remove(host, &[])
 }

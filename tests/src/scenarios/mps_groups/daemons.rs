@@ -1,6 +1,6 @@
 //! The lives of daemons: longer than the supervisor's, as long as their leases'.
 
-use super::{Team, asks, busy_ns, count, until, wait_for_work};
+use super::{Team, asks, busy_ns, wait_for, wait_for_work};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, MPS_CONTROL, SIMULATED_GPU, text};
 use crate::tenant::Tenant;
@@ -43,14 +43,14 @@ pub fn outlive_the_supervisor(host: &mut Host, team: &Team) -> Result<()> {
     host.kill_supervisor()?;
     let before = busy_ns(host, team.gpu, &team.first)?;
     host.start_supervisor()?;
-    until("its containers at work", || Ok(busy_ns(host, team.gpu, &team.first)? > before))?;
+    wait_for("its containers at work", || Ok(busy_ns(host, team.gpu, &team.first)? > before))?;
     let found = groups()?;
     ensure(known == found, || format!("daemons before a restart {known:?}, and after {found:?}"))?;
     let late = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
     let late = late.run(host, "late", &asks("vision", "0.1", "1GiB"))?;
     ensure(wait_for_work(host, &late)? == team.gpu, || "a third of the team is on another GPU".to_owned())?;
-    ensure(count(host, EventKind::MpsStarted)? == 0, || "another daemon was started".to_owned())?;
-    ensure(count(host, EventKind::MpsServerDied)? == 0, || "a server is said to have died".to_owned())
+    ensure(host.events_of(EventKind::MpsStarted)?.is_empty(), || "another daemon was started".to_owned())?;
+    ensure(host.events_of(EventKind::MpsServerDied)?.is_empty(), || "a server is said to have died".to_owned())
 }
 
 /// What a team's daemon says to commands, by the driver's own program.
@@ -80,18 +80,18 @@ pub fn say_what_they_know(host: &Host, team: &Team) -> Result<()> {
     let busy = said_to(host, "vision", &format!("shutdown_server {server}"))?;
     ensure(busy.contains("has clients"), || format!("a server with clients was asked to end, and says {busy}"))?;
     said_to(host, "vision", &format!("terminate_client {server} {}", late.init_pid))?;
-    until("the end of one client", || Ok(late.log(&host.engine)?.contains(CLIENT_TERMINATED)))?;
+    wait_for("the end of one client", || Ok(late.log(&host.engine)?.contains(CLIENT_TERMINATED)))?;
     let before = busy_ns(host, team.gpu, &team.first)?;
-    until("the others at work", || Ok(busy_ns(host, team.gpu, &team.first)? > before))
+    wait_for("the others at work", || Ok(busy_ns(host, team.gpu, &team.first)? > before))
 }
 
 /// Nothing of a daemon is left when nobody has a lease under it.
 pub fn end_with_the_last(host: &Host) -> Result<()> {
     host.engine.docker_text(&["rm", "-f", "other"])?;
-    until("the end of a team's daemon", || Ok(!groups()?.contains_key("speech")))?;
+    wait_for("the end of a team's daemon", || Ok(!groups()?.contains_key("speech")))?;
     ensure(groups()?.contains_key("vision"), || "the other team's daemon has ended, too".to_owned())?;
     host.engine.docker_text(&["rm", "-f", "new", "newer", "newest"])?;
-    until("the end of the last daemon", || Ok(groups()?.is_empty()))?;
+    wait_for("the end of the last daemon", || Ok(groups()?.is_empty()))?;
     let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
     ensure(!mounts.contains(GROUPS), || format!("mounts are left: {mounts}"))?;
     let listed = host.command_named("ps").args(["-A", "-o", "args"]).output().context("ps")?;

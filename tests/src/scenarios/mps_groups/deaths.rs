@@ -1,7 +1,7 @@
 //! A server that is killed: who loses what, and who does not notice.
 
 use super::daemons::process_of;
-use super::{Team, asks, busy_ns, until, wait_for_work};
+use super::{Team, asks, busy_ns, wait_for, wait_for_work};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::tenant::Tenant;
@@ -21,14 +21,14 @@ pub fn of_the_server(host: &Host, team: &Team, other: &Container) -> Result<()> 
     let pid = pid.ok_or_else(|| Failure::new(format!("{server} is no process")))?;
     kill_process(pid, Signal::KILL).context("kill the server")?;
     for container in [&team.first, &team.second] {
-        until("its program's end", || Ok(container.log(&host.engine)?.contains(RPC_FAILURE)))?;
+        wait_for("its program's end", || Ok(container.log(&host.engine)?.contains(RPC_FAILURE)))?;
     }
-    until("the mark of the lease", || Ok(host.lease_of(&team.second)?.fault == Some(LeaseFault::MpsServerDied)))?;
+    wait_for("the mark of the lease", || Ok(host.lease_of(&team.second)?.fault == Some(LeaseFault::MpsServerDied)))?;
     let listed = text(&host.gpool(&["ps"])?.stdout);
     ensure(listed.contains("mps-server-died"), || format!("gpool ps says {listed}"))?;
     let explained = text(&host.gpool(&["explain", &team.second.id])?.stdout);
     ensure(explained.contains("mps-server-died"), || format!("gpool explain says {explained}"))?;
-    let told: Vec<Event> = host.events()?.into_iter().filter(|event| event.kind == EventKind::MpsServerDied).collect();
+    let told: Vec<Event> = host.events_of(EventKind::MpsServerDied)?;
     let names = |container: &Container| {
         told.iter().any(|event| event.container_id.as_ref().is_some_and(|id| id.0 == container.id))
     };
@@ -40,19 +40,19 @@ pub fn of_the_server(host: &Host, team: &Team, other: &Container) -> Result<()> 
     ensure(is_spared, || "another team's container is said to have failed".to_owned())?;
     let other_gpu = 1 - team.gpu;
     let before = busy_ns(host, other_gpu, other)?;
-    until("the other team at work", || Ok(busy_ns(host, other_gpu, other)? > before))?;
+    wait_for("the other team at work", || Ok(busy_ns(host, other_gpu, other)? > before))?;
 
     let tenant = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
     let new = tenant.run(host, "new", &asks("vision", "0.1", "1GiB"))?;
     ensure(wait_for_work(host, &new)? == team.gpu, || "the next container is on another GPU".to_owned())?;
-    until("another server", || Ok(process_of("vision", "server").is_ok_and(|now| now != server)))
+    wait_for("another server", || Ok(process_of("vision", "server").is_ok_and(|now| now != server)))
 }
 
 /// A fatal fault of one program ends the work of all under the server, which takes others in when they have gone.
 pub fn by_a_fault(host: &Host, team: &Team, other: &Container) -> Result<()> {
     host.engine.docker_text(&["rm", "-f", "first", "second", "late"])?;
     let is_theirs = |id: &str| [&team.first, &team.second].iter().any(|one| one.id == id);
-    until("their places given up", || Ok(!host.leases()?.iter().any(|lease| is_theirs(&lease.container_id.0))))?;
+    wait_for("their places given up", || Ok(!host.leases()?.iter().any(|lease| is_theirs(&lease.container_id.0))))?;
     let tenant = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
     let newer = tenant.run(host, "newer", &asks("vision", "0.1", "1GiB"))?;
     wait_for_work(host, &newer)?;
@@ -62,9 +62,12 @@ pub fn by_a_fault(host: &Host, team: &Team, other: &Container) -> Result<()> {
     let fault = host.command("gpool-simgpu").args(["fault", "--gpu", &gpu, "--process", &process]).output();
     succeeded("gpool-simgpu fault", fault.context("gpool-simgpu")?)?;
     for name in ["new", "newer"] {
-        until("a fault that reaches it", || Ok(text(&host.docker(&["logs", name])?.stdout).contains(LAUNCH_FAILED)))?;
+        wait_for(
+            "a fault that reaches it",
+            || Ok(text(&host.docker(&["logs", name])?.stdout).contains(LAUNCH_FAILED)),
+        )?;
     }
-    until("the other team at work", || Ok(busy_ns(host, other_gpu, other)? > before))?;
+    wait_for("the other team at work", || Ok(busy_ns(host, other_gpu, other)? > before))?;
     let newest = tenant.run(host, "newest", &asks("vision", "0.1", "1GiB"))?;
     wait_for_work(host, &newest).map(drop)
 }

@@ -1,7 +1,7 @@
 //! What binds a program that changes the variables that it was started with, and what does not.
 
 use super::daemons::{process_of, said_to};
-use super::{asks, busy_ns, count, finds_its_daemon, parts, until, wait_for_work};
+use super::{asks, busy_ns, finds_its_daemon, parts, wait_for, wait_for_work};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host};
 use crate::meter::usage_of;
@@ -21,7 +21,7 @@ pub fn of_who_says_otherwise(host: &Host, team_gpu: u32) -> Result<Container> {
     ensure((0.2..0.25).contains(&part), || format!("a program that says 100 % has {part:.2} of the GPU, not 0.24"))?;
     let held = usage_of(&host.meter_of(gpu)?.read()?, &other.id).bytes_peak;
     ensure(held <= 2 << 30, || format!("a program that says 20 GiB has held {held} bytes"))?;
-    until("its server", || Ok(process_of("speech", "server").is_ok()))?;
+    wait_for("its server", || Ok(process_of("speech", "server").is_ok()))?;
     let server = format!("/proc/{}", process_of("speech", "server")?);
     let uid = std::fs::metadata(&server).context(&server)?.uid();
     ensure(uid == 1000, || format!("its server is of user {uid}"))?;
@@ -35,12 +35,13 @@ pub fn without_variables(host: &Host, other: &Container) -> Result<()> {
         let server = process_of("speech", "server")?;
         Ok(said_to(host, "speech", &format!("get_client_list {server}"))?.lines().count())
     };
-    let before = (clients()?, count(host, EventKind::Bypass)?);
+    let before = (clients()?, host.events_of(EventKind::Bypass)?.len());
     let tenant = ["gpool-tenant", "--kernel-us", "1000", "--allocate-mib", "64", "--seconds", "5"];
     host.engine.docker_text(&[&["exec", "-d", "--user", "1000", "other"], &tenant[..]].concat())?;
-    until("another client", || Ok(clients()? == before.0 + 1))?;
-    until("its end", || Ok(clients()? == before.0))?;
-    let is_found = host.lease_of(other)?.enforcement != "co-operative" || count(host, EventKind::Bypass)? > before.1;
+    wait_for("another client", || Ok(clients()? == before.0 + 1))?;
+    wait_for("its end", || Ok(clients()? == before.0))?;
+    let is_found =
+        host.lease_of(other)?.enforcement != "co-operative" || host.events_of(EventKind::Bypass)?.len() > before.1;
     ensure(!is_found, || "a client is said to go past its server".to_owned())
 }
 
@@ -52,9 +53,9 @@ pub fn past_the_server(host: &Host, other: &Container) -> Result<()> {
     let before = busy_ns(host, gpu, other)?;
     let command = "CUDA_MPS_PIPE_DIRECTORY=/nowhere gpool-tenant --kernel-us 1000 --allocate-mib 64";
     host.engine.docker_text(&["exec", "-d", "other", "sh", "-c", command])?;
-    until("a bypass", || Ok(host.lease_of(other)?.enforcement == "bypassed"))?;
-    until("an event of it", || {
-        let told = host.events()?.into_iter().find(|event| event.kind == EventKind::Bypass);
+    wait_for("a bypass", || Ok(host.lease_of(other)?.enforcement == "bypassed"))?;
+    wait_for("an event of it", || {
+        let told = host.events_of(EventKind::Bypass)?.into_iter().next();
         Ok(told.is_some_and(|event| event.message.contains("past its MPS server")))
     })?;
     ensure(busy_ns(host, gpu, other)? > before, || "its work was not metered".to_owned())

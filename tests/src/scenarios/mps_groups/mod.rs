@@ -8,12 +8,11 @@ mod sharing;
 
 pub(super) use daemons::process_of;
 
-use super::finish_found;
+use super::{finish_found, wait_for};
 use crate::failure::{Failure, Result, ensure};
 use crate::host::{Container, Host, text};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
-use gpool_protocol::EventKind;
 use std::time::{Duration, Instant};
 
 /// The environment may ask for it here: Debian's docker has no annotations.
@@ -106,19 +105,4 @@ fn finds_its_daemon(host: &Host, container: &str) -> Result<()> {
     ensure(seen.status.success(), || {
         format!("{container}: its daemon is not in /tmp/nvidia-mps, {}", text(&seen.stderr))
     })
-}
-
-/// How many events of a kind this supervisor has told.
-fn count(host: &Host, kind: EventKind) -> Result<usize> {
-    Ok(host.events()?.iter().filter(|event| event.kind == kind).count())
-}
-
-/// Waits until something holds.
-fn until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds()? {
-        ensure(Instant::now() < deadline, || format!("not seen in time: {what}"))?;
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
 }

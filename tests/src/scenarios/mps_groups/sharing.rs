@@ -1,6 +1,6 @@
 //! Two of one team beside each other, and who is not let onto their GPU.
 
-use super::{Team, asks, count, finds_its_daemon, is_refused, parts, wait_for_work};
+use super::{Team, asks, finds_its_daemon, is_refused, parts, wait_for_work};
 use crate::failure::{Result, ensure};
 use crate::host::{Host, text};
 use crate::tenant::Tenant;
@@ -16,7 +16,7 @@ pub fn two_of_a_team(host: &Host) -> Result<Team> {
     let gpus = [wait_for_work(host, &first)?, wait_for_work(host, &second)?];
     ensure(gpus[0] == gpus[1], || format!("they are on GPUs {gpus:?}"))?;
     let gpu = gpus[0];
-    ensure(count(host, EventKind::MpsStarted)? == 1, || "they are not under one daemon".to_owned())?;
+    ensure(host.events_of(EventKind::MpsStarted)?.len() == 1, || "they are not under one daemon".to_owned())?;
 
     let switched_ns = || -> Result<u64> { Ok(host.meter_of(gpu)?.read()?.switch_ns) };
     let before = switched_ns()?;
