@@ -2,6 +2,7 @@
 
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::Host;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -75,9 +76,15 @@ fn has_both_filters(status: &str) -> bool {
 
 fn statuses(pid: u32) -> Result<Vec<String>> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).context("threads")?.flatten();
+    // Of one that has ended since there is none.
+    let is_gone = |error: &std::io::Error| {
+        error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
+    };
     threads
         .map(|thread| thread.path().join("status"))
-        .map(|path| fs::read_to_string(&path).context(path.display()))
+        .map(|path| (fs::read_to_string(&path), path))
+        .filter(|(status, _)| !status.as_ref().is_err_and(is_gone))
+        .map(|(status, path)| status.context(path.display()))
         .collect()
 }
 
