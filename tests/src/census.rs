@@ -6,7 +6,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// Containers' cgroups and shims end a moment after what started them.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Mounts, processes, sockets and cgroup directories, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]

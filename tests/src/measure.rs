@@ -21,6 +21,13 @@ pub fn worst_proportion_error_points(trace: &Trace, entitled: &[Entitled], from_
     entitled.iter().map(error).fold(0.0, f64::max)
 }
 
+/// The least and the mean of several shares. A busy machine may cost any of them a third of a second: a defect shows in
+/// the mean, and a tenant that is kept out in the least.
+pub fn least_and_mean(shares: &[f64]) -> (f64, f64) {
+    let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
+    (least, shares.iter().sum::<f64>() / shares.len() as f64)
+}
+
 /// Mean absolute error over consecutive windows, in points of a hundred.
 pub fn mean_error_points(trace: &Trace, entitled: &[Entitled], from_ns: u64, to_ns: u64, window: Duration) -> f64 {
     let window_ns = nanoseconds(window);

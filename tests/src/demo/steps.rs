@@ -158,7 +158,10 @@ fn judge_shares(trace: &Trace, containers: &[Container; 3], at: &Moments, promis
 }
 
 fn judge_error(trace: &Trace, what: &str, entitled: &[Entitled], from: u64, to: u64, promises: &mut Promises) {
-    let error = measure::worst_error_points(trace, entitled, from, to);
+    let error = match promises.bounds.idle_is_error {
+        true => measure::worst_error_points(trace, entitled, from, to),
+        false => measure::worst_proportion_error_points(trace, entitled, from, to),
+    };
     let shares: Vec<String> =
         entitled.iter().map(|(id, _)| format!("{:.1}", trace.share(id, from, to) * 100.0)).collect();
     let figure = format!("{} %, error {error:.2}", shares.join(" / "));
@@ -218,7 +221,13 @@ fn judge_kill(
     let from = at.killed + SETTLE.as_nanos() as u64;
     let busy = trace.busy(from, at.end) * 100.0;
     let figure = format!("{} held, {busy:.1} % with the others", format_bytes(held));
-    promises.judge("a killed container's slice and memory are free", &figure, "0, 95 %", held == 0 && busy >= 95.0);
+    let aim = promises.bounds.used_percent;
+    promises.judge(
+        "a killed container's slice and memory are free",
+        &figure,
+        &format!("0, {aim} %"),
+        held == 0 && busy >= aim,
+    );
     let granted = successor(host)?;
     let figure = if granted { "granted" } else { "refused" };
     promises.judge("its share can be given to another container", figure, "granted", granted);

@@ -305,7 +305,7 @@ impl Host {
     }
 
     fn leases_beyond_hold(&self) -> Result<Vec<String>> {
-        let deadline = Instant::now() + HOLD + Duration::from_secs(2);
+        let deadline = Instant::now() + HOLD + PATIENCE;
         loop {
             let leases = self.leases()?;
             if leases.is_empty() || Instant::now() > deadline {

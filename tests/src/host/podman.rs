@@ -153,7 +153,7 @@ fn as_nobody_in_particular(command: &mut Command) {
 
 /// A monitor clears up with a podman of its own after its container has ended.
 pub(super) fn wait_for_monitors() -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     let is_podmans = |name: String| ["conmon", "podman"].contains(&name.trim_end());
     let at_work = || {
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

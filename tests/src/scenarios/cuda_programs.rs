@@ -2,7 +2,7 @@
 //! is refused what is beyond it in its own words, gets its data back, and stands at the gate with its launches, which are
 //! charged.
 
-use super::{finish, know_contexts, wait_until_account_agrees, wait_until_running};
+use super::{finish, know_contexts, sampler_rounds, wait_for, wait_until_account_agrees, wait_until_running};
 use crate::downloads::Downloads;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host};
@@ -13,7 +13,6 @@ use crate::stage::Stage;
 use crate::tenant::Tenant;
 use gpool_simulated_hardware::DriverVersion;
 use serde_json::Value;
-use std::time::{Duration, Instant};
 
 /// The generation whose CUDA version the compilers are of.
 const DRIVER: &str = "550.163.01";
@@ -25,7 +24,6 @@ const TOO_MUCH_BYTES: u64 = 3 << 30;
 const IMAGE_BYTES: u64 = 4096;
 /// GPU time of all launches of a program.
 const WORK_NS: u64 = 600_000_000;
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A program, how often it is to launch its kernel, and how long that takes.
 struct Client {
@@ -132,19 +130,16 @@ fn check(host: &Host, container: &Container, client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// What is charged for that work, which is a little later than done. Where bursts of two tenants overlap, as they do at
-/// hand-offs on a busy machine, each pays for a part of both; wall time would be more than twice the work.
+/// What is charged for that work, once it is in the book: that is noted once a second. Where bursts of two tenants overlap,
+/// as they do at hand-offs on a busy machine, each pays for a part of both; wall time would be more than twice the work.
 fn charged_at_last(host: &Host, container: &Container, before: u64, work_ns: u64) -> Result<u64> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let charged = host.lease_of(container)?.charged_gpu_ns - before;
-        if charged >= work_ns / 10 * 7 {
-            let differ = || format!("of {work_ns} ns of work {charged} are charged");
-            return ensure(charged <= work_ns / 10 * 14, differ).map(|()| charged);
-        }
-        ensure(Instant::now() < deadline, || format!("of {work_ns} ns of work only {charged} are charged"))?;
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for("the end of its process", || Ok(host.lease_of(container)?.processes == 0))?;
+    // One round may have begun before that.
+    let rounds = sampler_rounds(host)?;
+    wait_for("its charges to be noted", || Ok(sampler_rounds(host)? >= rounds + 2))?;
+    let charged = host.lease_of(container)?.charged_gpu_ns - before;
+    let is_paid = (work_ns / 10 * 7..=work_ns / 10 * 14).contains(&charged);
+    ensure(is_paid, || format!("of {work_ns} ns of work {charged} are charged")).map(|()| charged)
 }
 
 fn downloads() -> Result<Downloads> {

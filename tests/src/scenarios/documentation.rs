@@ -52,7 +52,7 @@ fn type_page(host: &Host, page: &str, script: &str) -> Result<()> {
 
 /// The next page finds an empty GPU, kept places included.
 fn wait_for_room(host: &Host) -> Result<()> {
-    let deadline = Instant::now() + crate::host::HOLD + Duration::from_secs(5);
+    let deadline = Instant::now() + crate::host::HOLD + Duration::from_secs(30);
     while !host.leases()?.is_empty() {
         ensure(Instant::now() < deadline, || "leases of the last page do not end".to_owned())?;
         std::thread::sleep(Duration::from_millis(50));

@@ -3,6 +3,7 @@
 use super::{finish, start_tenants, wait_until_running};
 use crate::failure::{Result, ensure};
 use crate::host::Host;
+use crate::measure;
 use crate::meter::now_ns;
 use crate::namespaces::Inside;
 use crate::trace::Recorder;
@@ -33,18 +34,12 @@ fn freeze_one(host: &Host) -> Result<()> {
     let trace = recorder.stop()?;
     let alone = |(from_ns, to_ns): &(u64, u64)| trace.share(&containers[1].id, *from_ns, *to_ns);
     let shares: Vec<f64> = frozen.iter().map(alone).collect();
-    // A busy machine may cost a third of a second here and there; a neighbour that is kept out gets nothing.
-    let (least, mean) = least_and_mean(&shares);
+    let (least, mean) = measure::least_and_mean(&shares);
     ensure(least >= 0.25 && mean >= 0.7, || {
         format!("beside a frozen tenant the neighbour got {shares:.2?} of the GPU")
     })?;
     let back: Vec<f64> =
         thawed.iter().map(|(from_ns, to_ns)| trace.share(&containers[0].id, *from_ns, *to_ns)).collect();
-    let (least, mean) = least_and_mean(&back);
+    let (least, mean) = measure::least_and_mean(&back);
     ensure(least >= 0.25 && (0.5..=0.9).contains(&mean), || format!("thawed it got {back:.2?} instead of 0.7"))
-}
-
-fn least_and_mean(shares: &[f64]) -> (f64, f64) {
-    let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
-    (least, shares.iter().sum::<f64>() / shares.len() as f64)
 }

@@ -1,7 +1,7 @@
 //! Two processes in one container, the second through `docker exec` and with two threads: one slice and one memory cap
 //! for all, and NVML in the container shows these two and nobody else.
 
-use super::{finish, wait_until_running};
+use super::{finish, wait_for, wait_until_running};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host};
 use crate::measure;
@@ -30,9 +30,7 @@ fn two_beside_one(host: &Host) -> Result<()> {
     let tenant = ["gpool-tenant", "--kernel-us", "700", "--chunk-mib", "16", "--threads", "2"];
     let command = [&["exec", "-d", "twofold"][..], &tenant].concat();
     host.engine.docker_text(&command)?;
-    std::thread::sleep(Duration::from_secs(1));
-    let processes = host.lease_of(twofold)?.processes;
-    ensure(processes == 2, || format!("the lease knows {processes} processes of the two"))?;
+    wait_for("the lease to know both processes", || Ok(host.lease_of(twofold)?.processes == 2))?;
     who_looks_around_takes_no_place(host, twofold)?;
     check_what_nvml_shows(host, "--monitor")?;
     check_what_nvml_shows(host, "--monitor-by-crate").context("by nvml-wrapper")?;

@@ -32,7 +32,7 @@ fn fill(host: &Host) -> Result<()> {
     let (made, refused) = (with(CUDA_SUCCESS), with(CUDA_ERROR_NOT_INITIALIZED));
     ensure((made, refused) == (SLOTS, MORE), || format!("{made} made a context, {refused} were refused: {said:?}"))?;
     ensure(said.iter().all(|one| one["total"] == CAP_BYTES), || format!("not all see the lease: {said:?}"))?;
-    ensure(host.lease_of(&crowd)?.processes as usize == SLOTS, || "the lease knows other processes".into())?;
+    wait_for("the lease to know as many", || Ok(host.lease_of(&crowd)?.processes as usize == SLOTS))?;
     let told = || -> Result<usize> { Ok(host.events_of(EventKind::PlacesFull)?.len()) };
     wait_for("an event that says that the lease is full", || Ok(told()? > 0))?;
 

@@ -1,6 +1,6 @@
 //! `gpool run`: commands of the host with a share, without a container engine.
 
-use super::finish;
+use super::{finish, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{DRIVER_LIBRARIES, Host, SIMULATED_GPU, succeeded, text};
 use crate::measure;
@@ -11,6 +11,7 @@ use gpool_protocol::{LeaseState, LeaseView};
 use rustix::mount::{MountFlags, mount, mount_bind};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ const LIBRARY_DIR: &str = "/usr/lib/x86_64-linux-gnu";
 /// Runs commands that end well, badly, by signals and not at all.
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start_with(inside, 2, "")?;
+    keep_places_for_long(&host)?;
     let outcome = ends_are_the_command_s(&host)
         .and_then(|()| it_sees_its_lease_and_nothing_else(&host))
         .and_then(|()| what_is_mounted_beside_the_shims_stays(&host))
@@ -30,6 +32,16 @@ pub fn run(inside: &Inside) -> Result<()> {
         .and_then(|()| two_of_them_share(&host))
         .and_then(|()| a_killed_one_ends(&host));
     finish(host, outcome)
+}
+
+/// For longer than this scenario takes: what ends has to end by itself.
+fn keep_places_for_long(host: &Host) -> Result<()> {
+    let directory = Path::new("/etc/gpool/conf.d");
+    fs::create_dir_all(directory).context(directory.display())?;
+    let file = directory.join("hold.toml");
+    fs::write(&file, "[lease]\nhold_ms = 600000\n").context(file.display())?;
+    let reloaded = host.gpool(&["config", "reload"])?;
+    ensure(reloaded.status.success(), || format!("gpool config reload says {}", text(&reloaded.stderr)))
 }
 
 fn gpool_run(host: &Host, words: &[&str]) -> Result<Output> {
@@ -50,9 +62,8 @@ fn ends_are_the_command_s(host: &Host) -> Result<()> {
         let output = gpool_run(host, &[&share[..], &["--"], command].concat())?;
         let ended = output.status.code();
         ensure(ended == Some(status), || format!("{command:?} ended with {ended:?}: {}", text(&output.stderr)))?;
-        let leases = host.leases()?;
-        // At once and not after the hold: each of the next ones needs nine tenths, too.
-        ensure(leases.is_empty(), || format!("{command:?} left the lease {}", leases[0].lease_id))?;
+        // Without the hold: each of the next ones needs nine tenths, too.
+        wait_for("the end of its lease", || Ok(host.leases()?.is_empty())).context(format!("{command:?}"))?;
     }
     for (words, code) in [
         (&["--fraction", "1.5", "--", "true"][..], "GPOOL-E101"),

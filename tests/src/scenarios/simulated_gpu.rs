@@ -1,7 +1,7 @@
 //! The simulated GPU without gpool: what plain containers see of it, and what its meter sees of them. The native
 //! control of everything that is measured with gpool.
 
-use super::finish;
+use super::{finish, wait_for, wait_until_running};
 use crate::failure::{Result, ensure};
 use crate::host::{Container, Host};
 use crate::image;
@@ -23,7 +23,7 @@ pub fn run(inside: &Inside) -> Result<()> {
 fn share_and_kill(host: &Host) -> Result<()> {
     let first = start(host, "first")?;
     let second = start(host, "second")?;
-    std::thread::sleep(Duration::from_secs(1));
+    wait_until_running(host, &[first.clone(), second.clone()])?;
     let recorder = Recorder::start(host.meter()?, Duration::from_millis(2));
     std::thread::sleep(Duration::from_secs(2));
     let killed = now_ns();
@@ -35,9 +35,9 @@ fn share_and_kill(host: &Host) -> Result<()> {
     ensure(is_fair, || format!("two equal tenants received {shares:?}"))?;
     let found = report(&second.log(&host.engine)?)?;
     ensure(found.cuda_total_bytes == 24 << 30, || format!("without gpool the GPU is not whole: {found:?}"))?;
-    let meter = host.meter()?.read()?;
-    let held = [&first, &second].map(|container| usage_of(&meter, &container.id).bytes_now);
-    ensure(held[0] == 0 && held[1] > 0, || format!("after the kill of the first they hold {held:?}"))
+    let held = |container: &Container| -> Result<u64> { Ok(usage_of(&host.meter()?.read()?, &container.id).bytes_now) };
+    wait_for("the memory of the killed one", || Ok(held(&first)? == 0))?;
+    ensure(held(&second)? > 0, || "the other one has lost its memory".to_owned())
 }
 
 /// Starts a tenant with 1 GiB in a plain container that is given the GPU by hand.

@@ -130,3 +130,14 @@ pub(super) fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> R
     }
     Ok(())
 }
+
+/// How many times the supervisor has begun to look at everything, which it does once a second.
+pub(super) fn sampler_rounds(host: &Host) -> Result<u64> {
+    const COUNT: &str = "gpool_thread_rounds_total{thread=\"sampler\"} ";
+    let mut rounds = None;
+    host.client().stream("/metrics", |line| {
+        rounds = rounds.or_else(|| line.strip_prefix(COUNT)?.parse().ok());
+        true
+    })?;
+    rounds.ok_or_else(|| Failure::new(format!("/metrics has no {COUNT}")))
+}

@@ -1,6 +1,7 @@
 //! Which scenarios may run beside another one.
 
-/// Those that judge neither shares nor times, the longest first. All others have the machine to themselves.
+/// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
+/// themselves.
 pub const TOGETHER: [&str; 41] = [
     "booted-systemd",
     "whole-images",

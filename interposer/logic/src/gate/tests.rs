@@ -53,7 +53,7 @@ fn until(condition: impl Fn() -> bool) {
 fn turning(step_ns: u64, condition: impl Fn() -> bool) {
     let start = std::time::Instant::now();
     while !condition() {
-        if start.elapsed() > Duration::from_secs(20) {
+        if start.elapsed() > Duration::from_secs(300) {
             eprintln!("the condition never came");
             std::process::abort();
         }

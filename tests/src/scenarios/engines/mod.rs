@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// What is waited for comes within this.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long shares are measured: others run beside, and may cost a third of a second.
+const WATCH: Duration = Duration::from_secs(8);
 const CONFIGURATION: &str = "/etc/gpool/config.toml";
 
 /// Runs an engine's command line with these arguments.
@@ -121,7 +123,7 @@ fn check_shares(host: &Host, entitled: &[(&Container, f64)]) -> Result<()> {
     let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
     std::thread::sleep(Duration::from_millis(500));
     let from = now_ns();
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(WATCH);
     let to = now_ns();
     let trace = recorder.stop()?;
     let asked: f64 = entitled.iter().map(|(_, share)| share).sum();

@@ -1,7 +1,7 @@
 //! podman without root: who may lease, what the containers get, and what one user may not do to others.
 
 use super::life::{CAP, COMMAND};
-use super::{Client, configure, share_run, wait_for_end, wait_for_lease, wait_for_room};
+use super::{Client, WATCH, configure, share_run, wait_for_end, wait_for_lease, wait_for_room};
 use crate::cgroups;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, GROUP, Host, OTHER, Podman, RootlessPodman, USER, User, add_users, text};
@@ -78,6 +78,16 @@ fn start(host: &Host, client: &Client<'_>, name: &str, fraction: &str) -> Result
     Ok(container)
 }
 
+/// What they are charged, by one answer: it changes once a second, for all of them at once.
+fn charged(host: &Host, containers: [&Container; 3]) -> Result<[f64; 3]> {
+    let leases = host.leases()?;
+    let of = |container: &Container| leases.iter().find(|lease| lease.container_id.0 == container.id);
+    match containers.map(of) {
+        [Some(first), Some(second), Some(third)] => Ok([first, second, third].map(|lease| lease.charged_gpu_ns as f64)),
+        _ => Err(Failure::new(format!("a lease is missing: {leases:?}"))),
+    }
+}
+
 /// Two containers of the user beside one of root: shares as the leases are charged, cap and shims as programs see them.
 fn shares(host: &Host, podman: &RootlessPodman) -> Result<()> {
     let client = client(podman);
@@ -86,13 +96,11 @@ fn shares(host: &Host, podman: &RootlessPodman) -> Result<()> {
     let env = [("GPOOL_FRACTION", "0.5"), ("GPOOL_MEMORY", CAP)];
     let of_root = host.run_container("of-root", &env, &["--stop-timeout=0"], &COMMAND)?;
     wait_for_lease(host, &of_root)?;
-    let charged = |container: &Container| Ok::<_, Failure>(host.lease_of(container)?.charged_gpu_ns as f64);
-    let all = [&small, &large, &of_root];
     std::thread::sleep(Duration::from_millis(500));
-    let before = all.iter().map(|container| charged(container)).collect::<Result<Vec<f64>>>()?;
-    std::thread::sleep(Duration::from_secs(4));
-    let after = all.iter().map(|container| charged(container)).collect::<Result<Vec<f64>>>()?;
-    let had: Vec<f64> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+    let all = [&small, &large, &of_root];
+    let before = charged(host, all)?;
+    std::thread::sleep(WATCH);
+    let had: Vec<f64> = charged(host, all)?.iter().zip(before).map(|(after, before)| after - before).collect();
     let total: f64 = had.iter().sum();
     let points: Vec<f64> = had.iter().map(|ns| 100.0 * ns / total).collect();
     let is_right = points.iter().zip([20.0, 30.0, 50.0]).all(|(had, wanted)| (had - wanted).abs() <= 5.0);

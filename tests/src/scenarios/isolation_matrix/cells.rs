@@ -10,7 +10,7 @@ use gpool_protocol::MigGpuView;
 use std::time::Duration;
 
 /// How long GPU time is watched.
-const WATCH: Duration = Duration::from_secs(3);
+const WATCH: Duration = Duration::from_secs(6);
 /// Of its half of 80 GiB, less contexts, what a container must be able to take: 30 GiB.
 const PROMISED_MIB: u64 = 30 << 10;
 /// Of the half that is due to it, what it must get at least.

@@ -190,7 +190,11 @@ impl Armed {
         let reader = rustix::fs::open(CONFIGURATION, flags, rustix::fs::Mode::empty());
         fs::rename(&plain, CONFIGURATION).context(CONFIGURATION)?;
         if let Ok(fifo) = reader {
-            rustix::io::write(&fifo, text.as_bytes()).context("the configuration")?;
+            match rustix::io::write(&fifo, text.as_bytes()) {
+                // It was killed, and there it went.
+                Err(rustix::io::Errno::PIPE) => {}
+                written => written.context("the configuration").map(drop)?,
+            }
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ const CONFIGURATION: &str =
 /// How long anything may take to be seen.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long what containers get is measured.
-const WATCH: Duration = Duration::from_secs(3);
+const WATCH: Duration = Duration::from_secs(8);
 
 /// Two containers of one team, one of another, and what becomes of them.
 pub fn run(inside: &Inside) -> Result<()> {
