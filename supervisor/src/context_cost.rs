@@ -34,6 +34,30 @@ pub struct Claim {
 /// The claims of all processes.
 pub type Claims = BTreeMap<HostPid, Claim>;
 
+/// What a context costs as far as that shows, in bytes: between these two, which are the same if its process holds no
+/// images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextCost {
+    /// What it costs if all that is claimed for images is allocated.
+    least: u64,
+    /// What it costs if nothing of that is allocated.
+    most: u64,
+}
+
+impl ContextCost {
+    /// With what another process shows: a context costs no more than the least that any of them did.
+    fn narrowed(self, other: Self) -> Self {
+        let most = self.most.min(other.most);
+        Self { least: self.least.max(other.least).min(most), most }
+    }
+
+    /// What may be true and is the nearest to what was charged until now. So images, which are charged beside it, move it
+    /// only as far as they must.
+    fn nearest(self, charged: u64) -> u64 {
+        charged.clamp(self.least, self.most)
+    }
+}
+
 /// What leases have shown, by GPU.
 #[derive(Debug)]
 pub struct ContextCosts {
@@ -55,11 +79,12 @@ impl ContextCosts {
         for lease in book.leases.values_mut().filter(|lease| lease.place_of(gpu).is_some()) {
             for pid in lease.processes.values().map(|process| process.watched.name.pid) {
                 let Some(used_bytes) = occupancy.by_process.get(&pid) else { continue };
-                let Some(cost) = context_cost(before.get(&pid), after.get(&pid), *used_bytes) else { continue };
-                if lease.context_bytes.is_none_or(|known| cost < known) {
-                    lease.context_bytes = Some(cost);
-                    lease.region.control().context_bytes.store(cost, Ordering::Relaxed);
-                }
+                let Some(shown) = context_cost(before.get(&pid), after.get(&pid), *used_bytes) else { continue };
+                let shown = lease.context_cost.map_or(shown, |known| known.narrowed(shown));
+                let charged = &lease.region.control().context_bytes;
+                let cost = shown.nearest(charged.load(Ordering::Relaxed));
+                lease.context_cost = Some(shown);
+                charged.store(cost, Ordering::Relaxed);
                 self.note(gpu, lease.tenant, cost);
             }
         }
@@ -87,14 +112,15 @@ impl ContextCosts {
 }
 
 /// What the context of a process costs that claimed this before and after it was seen to use `used_bytes`, if that
-/// tells: it has one context, and its claim is exact but for images, which then count as a part of the context.
-fn context_cost(before: Option<&Claim>, after: Option<&Claim>, used_bytes: u64) -> Option<u64> {
+/// tells: it has one context, and its claim is exact but for images, of which all or nothing may be allocated yet.
+fn context_cost(before: Option<&Claim>, after: Option<&Claim>, used_bytes: u64) -> Option<ContextCost> {
     let stands = |claim: &&Claim| before == Some(claim) && !claim.is_changing && !claim.is_inexact;
     let claim = after.filter(stands).filter(|claim| claim.holding.contexts == 1)?;
     // Images are a part of what is allocated; who claims more of them than that claims nonsense.
     let exact_bytes = claim.holding.allocated_bytes.checked_sub(claim.image_bytes)?;
-    let cost = used_bytes.checked_sub(exact_bytes)?;
-    CONTEXT_BYTES.contains(&cost).then_some(cost)
+    let most = used_bytes.checked_sub(exact_bytes)?.min(*CONTEXT_BYTES.end());
+    let least = used_bytes.saturating_sub(claim.holding.allocated_bytes).max(*CONTEXT_BYTES.start());
+    (least <= most).then_some(ContextCost { least, most })
 }
 
 #[cfg(test)]
@@ -112,8 +138,9 @@ mod tests {
             is_changing: false,
         };
         let cost = |before: Claim, after: Claim| context_cost(Some(&before), Some(&after), 1 << 30);
-        let (held, context) = (768 << 20, 256 << 20);
-        assert_eq!(cost(claim(held, 1, false), claim(held, 1, false)), Some(context));
+        let (held, context) = (768 * MIB, 256 * MIB);
+        let exactly = ContextCost { least: context, most: context };
+        assert_eq!(cost(claim(held, 1, false), claim(held, 1, false)), Some(exactly));
         assert_eq!(cost(claim(held, 1, false), claim(held, 1, true)), None, "it may hold less");
         assert_eq!(cost(claim(held, 1, true), claim(held, 1, true)), None);
         let changing = Claim { is_changing: true, ..claim(held, 1, false) };
@@ -122,10 +149,27 @@ mod tests {
         assert_eq!(cost(claim(0, 1, false), claim(held, 1, false)), None, "it changed meanwhile");
         assert_eq!(cost(claim(1 << 30, 1, false), claim(1 << 30, 1, false)), None, "no context is that small");
         assert_eq!(cost(claim(2 << 30, 1, false), claim(2 << 30, 1, false)), None);
-        let with_images = Claim { image_bytes: 100 << 20, ..claim(held, 1, false) };
-        assert_eq!(cost(with_images, with_images), Some(context + (100 << 20)), "these may take nothing yet");
+        assert_eq!(cost(claim(0, 1, false), claim(0, 1, false)).map(|cost| cost.most), Some(1 << 30));
+        let with_images = Claim { image_bytes: 100 * MIB, ..claim(held, 1, false) };
+        let between = ContextCost { least: context, most: context + 100 * MIB };
+        assert_eq!(cost(with_images, with_images), Some(between), "these may take nothing yet");
+        let early = Claim { image_bytes: 600 * MIB, ..claim(1000 * MIB, 1, false) };
+        let between = ContextCost { least: 24 * MIB, most: 624 * MIB };
+        assert_eq!(cost(early, early), Some(between));
         let nonsense = Claim { image_bytes: held + 1, ..claim(held, 1, false) };
         assert_eq!(cost(nonsense, nonsense), None, "more images than memory");
+    }
+
+    #[test]
+    fn images_move_what_a_context_is_taken_to_cost_only_as_far_as_they_must() {
+        let between = |least: u64, most: u64| ContextCost { least: least * MIB, most: most * MIB };
+        let shown = between(300, 900);
+        let nearest = [200, 500, 1000].map(|charged| shown.nearest(charged * MIB) / MIB);
+        assert_eq!(nearest, [300, 500, 900]);
+        assert_eq!(shown.narrowed(between(400, 800)), between(400, 800));
+        assert_eq!(shown.narrowed(between(100, 400)), between(300, 400));
+        assert_eq!(shown.narrowed(between(250, 250)), between(250, 250), "a process without images shows less");
+        assert_eq!(between(250, 250).narrowed(between(300, 400)), between(250, 250), "the least of them");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::account::GpuAccount;
 use super::debts::Debts;
 use super::record::{ProcessRecord, Record, StandingRecord};
+use crate::context_cost::ContextCost;
 use crate::hang::Excuse;
 use crate::procfs::{ProcessName, WatchedProcess};
 use crate::region::{RegionHost, Report};
@@ -131,8 +132,8 @@ pub struct Lease {
     pub region: Arc<RegionHost>,
     /// The OCI runtime that asked for it, until the container is bound.
     pub requester: Option<WatchedProcess>,
-    /// The least that a context of this lease was seen to cost.
-    pub context_bytes: Option<u64>,
+    /// What a context of this lease was seen to cost.
+    pub context_cost: Option<ContextCost>,
     /// When it entered the book of this supervisor.
     pub since: Instant,
     /// When the requester was seen to have ended without binding.

@@ -366,7 +366,7 @@ impl Leases {
             accounts,
             region,
             requester,
-            context_bytes: None,
+            context_cost: None,
             since: Instant::now(),
             abandoned: None,
             init: None,
