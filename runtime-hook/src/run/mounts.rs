@@ -9,6 +9,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -64,8 +65,12 @@ fn make_room(mounts: &[Mount]) -> Result<Vec<&Mount>, ErrorBody> {
     let mut refused = Ok(());
     if !covered.is_empty() {
         attach(Some("gpool-scratch"), region, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=700"))?;
-        let mut layers = covered.iter().enumerate();
-        refused = layers.try_for_each(|(index, directory)| overlay(directory, &region.join(index.to_string())));
+        for (index, directory) in covered.iter().enumerate() {
+            refused = overlay(directory, &region.join(index.to_string()))?;
+            if refused.is_err() {
+                break;
+            }
+        }
         // The layers keep what they need of it; the command shall not find it.
         umount2(region, MntFlags::MNT_DETACH)
             .map_err(|error| unprepared("the scratch layer stays in the way", error))?;
@@ -93,8 +98,9 @@ fn nearest_directory(path: &Path) -> Option<PathBuf> {
 }
 
 /// Covers `directory` by itself with a layer in `scratch` on top. What is mounted below it, as the driver's libraries are
-/// in many a container, is no part of a lower layer, and is mounted again.
-fn overlay(directory: &Path, scratch: &Path) -> Result<(), ErrorBody> {
+/// in many a container, is no part of a lower layer, and is mounted again. That the kernel makes no such layer here is the
+/// inner error: then nothing is covered.
+fn overlay(directory: &Path, scratch: &Path) -> Result<Result<(), ErrorBody>, ErrorBody> {
     let (upper, work) = (scratch.join("upper"), scratch.join("work"));
     [scratch, &upper, &work].into_iter().try_for_each(make_directory)?;
     let lower = directory.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,");
@@ -102,12 +108,22 @@ fn overlay(directory: &Path, scratch: &Path) -> Result<(), ErrorBody> {
     // The layer's own directory shall look as the one that it covers.
     let mode = directory.metadata().map_or(0o755, |found| found.mode() & 0o7777);
     let _ = std::fs::set_permissions(&upper, std::os::unix::fs::PermissionsExt::from_mode(mode));
-    let points = points_below(directory)?.into_iter();
-    let held: Vec<(PathBuf, File)> =
-        points.filter_map(|point| device_folder::hold(&point).ok().map(|held| (point, held))).collect();
-    attach(Some("gpool-scratch"), directory, Some("overlay"), MsFlags::empty(), Some(&data))?;
+    let mut held = Vec::new();
+    for point in points_below(directory)? {
+        match device_folder::hold(&point) {
+            Ok(its) => held.push((point, its)),
+            // It has gone since, or is another user's file system, which the command does not reach either.
+            Err(error) if [ErrorKind::NotFound, ErrorKind::PermissionDenied].contains(&error.kind()) => {}
+            Err(error) => return Err(unprepared(format!("{} cannot be kept", point.display()), error)),
+        }
+    }
+    let covered = attach(Some("gpool-scratch"), directory, Some("overlay"), MsFlags::empty(), Some(&data));
+    if covered.is_err() {
+        return Ok(covered);
+    }
     held.iter()
-        .try_for_each(|(point, held)| bind_at(&device_folder::through(held, Path::new("")), point, MsFlags::empty()))
+        .try_for_each(|(point, held)| bind_at(&device_folder::through(held, Path::new("")), point, MsFlags::empty()))?;
+    Ok(Ok(()))
 }
 
 /// Everything that is mounted below `place`, outer ones first.
