@@ -71,11 +71,12 @@ pub fn tell(leases: &Leases) {
             leases.events.note(EventKind::UnknownVersion, about(&lease.record, None), message);
             lease.unknown_versions_told = figures.unknown_versions;
         }
-        // By the processes that the supervisor holds: what a report says of itself is no reason to speak.
-        let is_full = lease.processes.len() >= SLOTS;
+        // By the processes that the supervisor holds: what a report says of itself is no reason to speak. Dead ones have
+        // their places until the device has let go of them.
+        let is_full = lease.processes.len() + lease.dead.len() >= SLOTS;
         if is_full && !lease.is_full_told {
             let message = format!(
-                "{} has {SLOTS} processes that use a GPU, and there is room for no more: others get \
+                "all {SLOTS} places of {} for processes that use a GPU are taken: others get \
                  CUDA_ERROR_NOT_INITIALIZED from calls that make contexts until one ends; split it into containers",
                 lease.record.container_id.short()
             );

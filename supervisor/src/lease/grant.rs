@@ -2,17 +2,16 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
-use super::capacity::{capacities, note_mps_servers};
+use super::capacity::capacities;
 use super::described::described;
 use super::edits::{edits, edits_without_shims};
-use super::entitlement::{check_class, class_policy, demand_of, share_of};
-use super::mechanism::Served;
+use super::entitlement::{check_class, class_policy, share_of};
 use super::ownership;
+use super::placing::Place;
 use super::record::{Record, dir_of, region_dir_of};
-use super::refusal::worded;
 use crate::cgroup;
 use crate::clock;
-use crate::device::{DriverFiles, Gpu, Kind, NvmlInventory, Roster};
+use crate::device::{DriverFiles, Gpu, NvmlInventory, Roster};
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
 use crate::metrics::Counters;
@@ -25,7 +24,7 @@ use crate::settings::Settings;
 use crate::watchdog::Progress;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
-use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
+use gpool_policy::admission::GpuCapacity;
 use gpool_protocol::{
     ContainerId, ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId,
     LeaseRequest, LeaseState, LeaseView, Mechanism,
@@ -41,9 +40,6 @@ pub const BIND_GRACE: Duration = Duration::from_secs(2);
 /// How long a lease waits for its container while the OCI runtime, or the engine that asked in its place, lives.
 /// Longer than engines wait for a runtime: podman, the most patient, for 4 minutes.
 pub const BIND_PATIENCE: Duration = Duration::from_secs(300);
-/// How long a new container waits for the end of an old one with the same id.
-const END_PATIENCE: Duration = Duration::from_secs(3);
-
 /// All leases of this host and everything needed to change them.
 pub struct Leases {
     pub settings: Settings,
@@ -160,26 +156,9 @@ impl Leases {
     fn try_grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
         asked.request.check()?;
         check_class(&self.configuration(), asked.request.class)?;
-        let mut book = self.wait_for_the_old_one(asked, uid)?;
-        let is_kept = |held: &Held| held.record.container_id == asked.container_id && held.record.owner_uid == uid;
-        let kept = book.held.iter().position(is_kept);
-        let home = kept.map(|index| book.held[index].gpus.clone());
-        let gpus = self.gpus();
-        let own = kept.map(|_| &asked.container_id);
-        let mut capacities = self.capacities(&gpus, &book, own);
-        let served = self.mechanism_for(asked, &book, &gpus, &capacities)?;
-        let mechanism = served.mechanism;
-        let demand = demand_of(&served.request, mechanism);
-        let domain = (mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
-        if let Some(domain) = &domain {
-            note_mps_servers(&mut capacities, (&gpus, &book), (domain, demand.gpus.max(1)), own);
-        }
-        let open = open_for(&served, &gpus, &book)?;
-        // A restarted container comes back to its own GPUs if it still fits there.
-        let home = home.filter(|home| home.iter().all(|gpu| open.contains(gpu)));
-        let placed = home.and_then(|home| place_among(&capacities, &home, &demand).ok());
-        let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
-        let placed = placed.map_err(|refusal| worded(&refusal))?;
+        let (mut book, place) = self.find_place(asked, uid)?;
+        let Place { served, domain, placed, kept } = place;
+        let (mechanism, gpus) = (served.mechanism, self.gpus());
         let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| gpus[*gpu].uuid.clone()).collect();
         let mps_group = domain.as_ref().map(|domain| self.join_group(domain, &uuids)).transpose()?;
         let instance = placed.indices.first().and_then(|gpu| gpus[*gpu].instance());
@@ -242,34 +221,6 @@ impl Leases {
         let Some(lease) = book.leases.get(id).map(|lease| &lease.record) else { return };
         let message = format!("granted {} to {}", described(lease), lease.container_id.short());
         self.events.note(EventKind::LeaseGranted, about(lease, Some(lease.owner_uid)), message);
-    }
-
-    /// Waits, bounded, until no lease of the container is ending; a container that runs is a conflict.
-    fn wait_for_the_old_one(&self, asked: &LeaseRequest, uid: u32) -> Result<MutexGuard<'_, Book>, ErrorBody> {
-        let container = &asked.container_id;
-        let deadline = Instant::now() + END_PATIENCE;
-        let mut book = self.book();
-        while let Some(old) = book.of_container(container, uid) {
-            // An engine that asks itself, as podman's hook has it do, starts a container once at a time: that it asks anew
-            // says that it gave the first start up. It may be a daemon that lives on.
-            let is_given_up = old.state == LeaseState::Pending && asked.asked_for_parent;
-            if is_given_up {
-                let id = old.record.lease_id.clone();
-                self.end(&mut book, &id, "its container is started anew");
-                continue;
-            }
-            let alive = old.init.as_ref().or(old.requester.as_ref()).is_some_and(|process| !process.has_ended());
-            let left = deadline.saturating_duration_since(Instant::now());
-            if alive || left.is_zero() {
-                return Err(ErrorBody::new(
-                    ErrorCode::LeaseConflict,
-                    format!("container {} already has the lease {}", container.short(), old.record.lease_id),
-                    "stop that container first (gpool ps shows it)",
-                ));
-            }
-            book = self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        Ok(book)
     }
 
     /// Makes the region and the record, and enters the lease; nothing is left behind on failure.
@@ -411,6 +362,10 @@ impl Leases {
             ));
         }
         let is_first = lease.record.init.is_none();
+        if let Some(group) = lease.record.mps_group.as_ref().filter(|_| is_first) {
+            // Without its server it would run beside the others, with no limit.
+            self.is_served(group)?;
+        }
         lease.record.init = Some(init.name);
         lease.record.cgroup = cgroup;
         lease.init = Some(init);
@@ -463,31 +418,6 @@ impl Leases {
         }
         Some(lease)
     }
-}
-
-/// The GPUs that a lease may be on: an instance, or all that are whole and not about to be divided.
-fn open_for(served: &Served, gpus: &[Gpu], book: &Book) -> Result<Vec<usize>, ErrorBody> {
-    if let Some(instance) = served.instance {
-        return Ok(vec![instance]);
-    }
-    let is_open = |gpu: &Gpu| gpu.kind == Kind::Whole && !book.is_closed(&gpu.uuid);
-    let open: Vec<usize> = (0..gpus.len()).filter(|index| is_open(&gpus[*index])).collect();
-    if open.is_empty() && !gpus.is_empty() {
-        return Err(ErrorBody::new(
-            ErrorCode::NoMechanism,
-            "every GPU of this host is divided with MIG, or about to be",
-            "add mig-profile, alone for a whole instance, with mode=slice and a team for a share of one (gpool mig show \
-             lists them); or turn MIG off on a GPU",
-        ));
-    }
-    Ok(open)
-}
-
-/// Places a lease on some of these GPUs.
-fn place_among(capacities: &[GpuCapacity], among: &[usize], demand: &Demand) -> Result<Placement, Refusal> {
-    let there: Vec<GpuCapacity> = among.iter().map(|gpu| capacities[*gpu].clone()).collect();
-    let placed = place(&there, demand)?;
-    Ok(Placement { indices: placed.indices.iter().map(|index| among[*index]).collect(), ..placed })
 }
 
 /// What an event about `record` is about.

@@ -13,6 +13,7 @@ mod grant;
 mod mechanism;
 mod members;
 mod ownership;
+mod placing;
 mod record;
 mod refusal;
 mod seating;

@@ -16,29 +16,37 @@ impl Leases {
     pub fn seat(&self, group: &str, lease: &LeaseId, kept: Option<Held>) -> Result<(), ErrorBody> {
         let ready = self.make_ready(group);
         let mut book = self.book();
-        let seated = ready.and_then(|()| self.check_seat(&book, group, lease));
+        let seated = is_wanted(&book, lease).and(ready).and_then(|()| self.is_served(group));
         match &seated {
             Ok(()) => self.note_granted(&book, lease),
             Err(_) => {
-                // The group is taken away when nobody uses it.
-                drop(self.take_out(&mut book, lease));
-                book.held.extend(kept.filter(|kept| kept.until > Instant::now()));
+                // The group is taken away when nobody uses it. The place that was kept is free again only if this lease
+                // had it until now: of another one somebody else may have come into it.
+                let undone = self.take_out(&mut book, lease);
+                let had = |place: &usize| undone.as_ref().is_some_and(|lease| lease.gpus().any(|gpu| gpu == *place));
+                let kept = kept.filter(|kept| kept.until > Instant::now() && kept.gpus.iter().all(had));
+                book.held.extend(kept);
                 self.ended.notify_all();
             }
         }
         seated
     }
 
-    /// What may have happened while nobody held the book.
-    fn check_seat(&self, book: &Book, group: &str, lease: &LeaseId) -> Result<(), ErrorBody> {
-        if !book.leases.contains_key(lease) {
-            return Err(ErrorBody::new(
-                ErrorCode::LeaseConflict,
-                "the container was given up while its MPS daemon started",
-                "start it again",
-            ));
-        }
+    /// Whether the daemon of the group runs.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn is_served(&self, group: &str) -> Result<(), ErrorBody> {
         let lives = self.groups.all().iter().any(|its| its.record.id == group && its.is_alive());
         if lives { Ok(()) } else { Err(failed("the MPS daemon does not start", "it has ended")) }
     }
+}
+
+/// It may have gone while nobody held the book.
+fn is_wanted(book: &Book, lease: &LeaseId) -> Result<(), ErrorBody> {
+    let gone = || {
+        let message = "the container was given up while its MPS daemon started";
+        ErrorBody::new(ErrorCode::LeaseConflict, message, "start it again")
+    };
+    book.leases.contains_key(lease).then_some(()).ok_or_else(gone)
 }

@@ -114,6 +114,10 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         (None, None) if lingers => LeaseState::Ending,
         (None, None) => return Err("its container has ended".into()),
     };
+    let is_known = |id: &String| leases.groups.all().iter().any(|group| group.record.id == *id);
+    if state == LeaseState::Pending && !record.mps_group.as_ref().is_none_or(is_known) {
+        return Err("its MPS daemon was being started".into());
+    }
     let region = RegionHost::open(&region_dir_of(&leases.configuration().paths.run_dir, &record.lease_id));
     let region = region.map_err(|cause| cause.to_string())?;
     if !region.is_ours() {

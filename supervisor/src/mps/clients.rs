@@ -56,6 +56,11 @@ impl Clients {
         Self { ended: Some((at, was_silent)), ..last }
     }
 
+    /// Whether it said that there are none, and may say so still.
+    pub fn are_none(&self) -> bool {
+        self.asked_at.is_some() && self.pids.is_empty() && self.ended.is_none()
+    }
+
     /// When the daemon was asked last.
     pub fn asked_at(&self) -> Option<Instant> {
         self.asked_at
@@ -65,7 +70,8 @@ impl Clients {
     /// be a client of which it has not told; after its end nobody is.
     pub fn leave_out(&self, pid: HostPid, since: Instant) -> bool {
         let is_after_the_end = self.ended.is_some_and(|(at, _)| since > at);
-        let took_nobody_in = self.ended.is_some_and(|(_, was_silent)| was_silent);
+        // Of one that never answered nobody knows whom it had before.
+        let took_nobody_in = self.asked_at.is_some() && self.ended.is_some_and(|(_, was_silent)| was_silent);
         let was_asked_about = self.asked_at.is_some_and(|asked_at| since < asked_at);
         is_after_the_end || (!self.pids.contains(&pid) && (was_asked_about || took_nobody_in))
     }
@@ -107,5 +113,16 @@ mod tests {
         assert_eq!([9, 15, 21].map(|seconds| are_past(&silent, seconds)), [[false, true], [false, true], [true, true]]);
         let never_asked = Clients::of_ended(None, at(20), false);
         assert_eq!([15, 21].map(|seconds| are_past(&never_asked, seconds)), [[false, false], [true, true]]);
+        let never_answered = Clients::of_ended(None, at(20), true);
+        assert_eq!([15, 21].map(|seconds| are_past(&never_answered, seconds)), [[false, false], [true, true]]);
+    }
+
+    #[test]
+    fn a_server_serves_nobody_when_its_daemon_says_so_and_lives() {
+        let now = Instant::now();
+        let none = Clients::of_answer(now, []);
+        assert!(none.are_none() && !Clients::of_answer(now, [HostPid(7)]).are_none());
+        assert!(!Clients::of_ended(Some(none), now, false).are_none());
+        assert!(!Clients::of_ended(None, now, false).are_none());
     }
 }

@@ -3,6 +3,7 @@
 use super::group::folder_of;
 use gpool_policy::mechanism::MpsLimits;
 use gpool_protocol::HostPid;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -40,7 +41,15 @@ impl Control {
 
     /// Whether it answers.
     pub fn answers(&self) -> bool {
-        self.tell("get_default_active_thread_percentage").is_ok()
+        self.ask().is_ok()
+    }
+
+    /// Asks it something that changes nothing.
+    ///
+    /// # Errors
+    /// The daemon does not answer, or it could not be asked, which [`was_not_asked`] tells apart.
+    pub fn ask(&self) -> io::Result<()> {
+        self.tell("get_default_active_thread_percentage").map(drop)
     }
 
     /// Starts its server for the user `uid` if none runs, and says who that is; none if there is none yet.
@@ -95,7 +104,7 @@ impl Control {
         let mut command = Command::new(&self.program);
         command.env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = command.spawn()?;
+        let mut process = command.spawn().map_err(|cause| not_asked(&cause))?;
         if let Some(mut input) = process.stdin.take() {
             // One that has ended without reading says why by its status.
             let _ = input.write_all(format!("{commands}\n").as_bytes());
@@ -107,11 +116,34 @@ impl Control {
         if let Some(output) = process.stdout.take() {
             output.take(ANSWER_BYTES).read_to_string(&mut answer)?;
         }
-        match status.success() {
-            true => Ok(answer),
-            false => Err(io::Error::other(format!("{commands:?} is answered with {:?}", answer.trim()))),
+        match status.code() {
+            Some(0) => Ok(answer),
+            // For want of memory, for example.
+            None => Err(not_asked(&"its program was killed")),
+            Some(_) => Err(io::Error::other(format!("{commands:?} is answered with {:?}", answer.trim()))),
         }
     }
+}
+
+/// The driver's program could not be run to its end, which says nothing of the daemon.
+#[derive(Debug)]
+struct NotAsked(String);
+
+impl fmt::Display for NotAsked {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{PROGRAM} could not be run ({})", self.0)
+    }
+}
+
+impl std::error::Error for NotAsked {}
+
+fn not_asked(cause: &dyn fmt::Display) -> io::Error {
+    io::Error::other(NotAsked(cause.to_string()))
+}
+
+/// Whether a failure is of this host and not the daemon's silence.
+pub fn was_not_asked(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|cause| cause.is::<NotAsked>())
 }
 
 /// How a child ended; none when it had to be killed because its time was up.
@@ -173,6 +205,17 @@ mod tests {
         assert!(fs::read_to_string(&said).unwrap().ends_with("get_server_list\n"), "there is no server to tell");
         let deaf = program(dir.path(), "echo 'Cannot find MPS control daemon process'; exit 1");
         assert!(!deaf.answers() && deaf.quit().unwrap_err().to_string().contains("Cannot find"));
-        assert!(program(dir.path(), "exec sleep 60").hasty().quit().is_err());
+        let silent = program(dir.path(), "exec sleep 60").hasty().quit().unwrap_err();
+        assert!(silent.kind() == io::ErrorKind::TimedOut && !was_not_asked(&silent));
+    }
+
+    #[test]
+    fn a_program_that_does_not_run_says_nothing_of_the_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(was_not_asked(&program(dir.path(), "kill -9 $$").ask().unwrap_err()));
+        assert!(!was_not_asked(&program(dir.path(), "exit 1").ask().unwrap_err()));
+        let absent = Control { program: dir.path().join("nothing"), ..program(dir.path(), "") };
+        let error = absent.ask().unwrap_err();
+        assert!(was_not_asked(&error) && error.to_string().contains("could not be run"), "{error}");
     }
 }

@@ -67,15 +67,23 @@ pub fn clear_away(group: &mut Group) {
             let _ = systemctl(verb, &group.record.id);
         }
     }
+    // Whoever is left in it belongs to the daemon.
+    kill_all(&group.record.id);
     for cgroup in own_cgroups(&group.record.id) {
-        // Whoever is left in it belongs to the daemon. Before Linux 5.14 there is no such file.
-        let _ = fs::write(cgroup.join("cgroup.kill"), "1");
         let deadline = Instant::now() + EMPTY_PATIENCE;
         while fs::remove_dir(&cgroup).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
             && Instant::now() < deadline
         {
             std::thread::sleep(POLL);
         }
+    }
+}
+
+/// Ends all processes of the daemon's cgroup. Where systemd runs it, they end with its unit.
+pub fn kill_all(id: &str) {
+    for cgroup in own_cgroups(id) {
+        // Before Linux 5.14 there is no such file.
+        let _ = fs::write(cgroup.join("cgroup.kill"), "1");
     }
 }
 

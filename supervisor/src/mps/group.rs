@@ -48,6 +48,9 @@ pub struct GroupRecord {
     /// The server, once it is known.
     #[serde(default)]
     pub server: Option<ProcessName>,
+    /// Its daemon has run, and has ended while leases were under it.
+    #[serde(default)]
+    pub has_ended: bool,
 }
 
 /// A group's directory.
@@ -277,6 +280,12 @@ impl Groups {
         groups.iter().find(|group| group.record.id == id)?.clients.clone()
     }
 
+    /// The GPUs of daemons that nobody can join any more and that may not have ended; one stands there for each.
+    pub fn being_stopped(&self) -> Vec<GpuUuid> {
+        let is_ending = |group: &&Group| group.stage == Stage::Stopping || !group.takes_in() && group.is_alive();
+        self.all().iter().filter(is_ending).flat_map(|group| group.record.gpus.clone()).collect()
+    }
+
     /// Whether the process is a daemon or a server, which use GPUs for the leases of their groups. One that is being ended
     /// is nobody's any more, and has its GPU until then.
     pub fn are_served_by(&self, pid: HostPid) -> bool {
@@ -300,7 +309,7 @@ mod tests {
     fn record() -> GroupRecord {
         let domain = Domain { team: "vision".into(), uid: 1000 };
         let gpus = vec![GpuUuid("GPU-1".into())];
-        GroupRecord { boot_id: "b".into(), id: "01".into(), domain, gpus, daemon: None, server: None }
+        GroupRecord { boot_id: "b".into(), id: "01".into(), domain, gpus, daemon: None, server: None, has_ended: false }
     }
 
     fn me() -> WatchedProcess {
@@ -342,6 +351,20 @@ mod tests {
         assert!(group.takes_in() && !group.is_busy());
         group.stage = Stage::Failed("no GPU".into());
         assert!(!group.takes_in());
+    }
+
+    #[test]
+    fn a_gpu_is_a_daemons_until_it_has_ended() {
+        let groups = Groups::default();
+        let being_stopped = |change: &dyn Fn(&mut Group)| {
+            groups.all().iter_mut().for_each(change);
+            groups.being_stopped()
+        };
+        groups.all().push(Group { daemon: Some(me()), ..Group::new(record(), Stage::Started) });
+        assert!(being_stopped(&|_| {}).is_empty());
+        assert_eq!(being_stopped(&|group| group.stage = Stage::Failed("deaf".into())), record().gpus);
+        assert_eq!(being_stopped(&|group| drop(group.begin_stop(Instant::now()))), record().gpus);
+        assert!(being_stopped(&|group| group.stage = Stage::Started).is_empty(), "one that died is on no GPU");
     }
 
     #[test]

@@ -72,6 +72,7 @@ impl Leases {
             gpus: gpus.to_vec(),
             daemon: None,
             server: None,
+            has_ended: false,
         };
         let id = record.id.clone();
         groups.push(Group::new(record, Stage::New));
@@ -106,8 +107,8 @@ impl Leases {
         // Looked up now that it is this thread's turn: leases that come later are told of after it.
         let (wanted, gpus) = {
             let book = self.book();
-            let its =
-                || book.leases.values().map(|lease| &lease.record).filter(|its| its.mps_group.as_deref() == Some(id));
+            let all = || book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
+            let its = || all().filter(|its| its.mps_group.as_deref() == Some(id));
             (MpsLimits::of_server(its().map(limits_of)), its().map(|its| its.gpus().len()).max().unwrap_or(0))
         };
         // Without a lease there is nobody to give anything to.

@@ -2,8 +2,8 @@
 //! daemons that no lease uses any more.
 
 use super::clients::Clients;
-use super::control::Control;
-use super::daemon::clear_away;
+use super::control::{Control, was_not_asked};
+use super::daemon::{self, clear_away};
 use super::group::{Group, GroupRecord, Stage};
 use super::join::list;
 use crate::cgroup;
@@ -13,6 +13,7 @@ use crate::procfs::WatchedProcess;
 use gpool_protocol::{EventKind, HostPid, LeaseFault, LeaseState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -37,6 +38,12 @@ pub fn take_over(leases: &Leases) {
             leases.remove_folders(&run_dir, &id);
             continue;
         };
+        if record.has_ended {
+            // Nobody is a client any more who comes from now on.
+            let clients = Some(Clients::of_ended(None, Instant::now(), false));
+            leases.groups.all().push(Group { clients, ..Group::new(record, Stage::Started) });
+            continue;
+        }
         let reopen = |name| WatchedProcess::reopen(name).ok();
         let (daemon, server) = (record.daemon.and_then(reopen), record.server.and_then(reopen));
         let is_known = record.daemon.is_some();
@@ -86,8 +93,12 @@ fn note_deaths(leases: &Leases) {
         };
         let now = Instant::now();
         let was_silent = group.silence.is_too_long(now);
+        let served_nobody = group.clients.as_ref().is_some_and(Clients::are_none);
+        let is_replaced = group.is_alive() && served_nobody;
         group.clients = if has_ended(&group.daemon) {
-            (group.record.daemon, group.daemon) = (None, None);
+            (group.record.daemon, group.daemon, group.record.has_ended) = (None, None, true);
+            // It may have started a server of which it has never told.
+            daemon::kill_all(&group.record.id);
             Some(Clients::of_ended(group.clients.take(), now, was_silent))
         } else {
             // Another server starts.
@@ -101,6 +112,10 @@ fn note_deaths(leases: &Leases) {
         (group.record.server, group.server, group.limits) = (None, None, None);
         if let Err(error) = group.record.write(&run_dir) {
             eprintln!("gpool-supervisor: {error}");
+        }
+        // A daemon ends the server of one user, once it has no clients, for one of another.
+        if is_replaced {
+            continue;
         }
         let of_group = |lease: &&mut crate::lease::Lease| lease.record.mps_group.as_ref() == Some(&group.record.id);
         for lease in book.leases.values_mut().filter(of_group) {
@@ -136,7 +151,7 @@ fn ensure_servers(leases: &Leases) {
         let since = Instant::now();
         let control = Control::of(&program, &run_dir, &id);
         let found = control.server_of(uid);
-        note_answer(leases, &id, control, (since, found.is_ok()));
+        note_answer(leases, &id, control, since, found.as_ref().err());
         let server = match found.map(|pid| pid.map(WatchedProcess::open)) {
             Ok(Some(Ok(server))) => server,
             // Another look follows.
@@ -178,7 +193,7 @@ fn note_clients(leases: &Leases) {
         let since = Instant::now();
         let control = Control::of(&program, &run_dir, &id);
         let clients = control.clients_of(server);
-        note_answer(leases, &id, control, (since, clients.is_ok()));
+        note_answer(leases, &id, control, since, clients.as_ref().err());
         // Where there is no answer, the last one holds for whom it was about.
         let Ok(clients) = clients else { continue };
         if let Some(group) = leases.groups.all().iter_mut().find(|group| group.record.id == id) {
@@ -189,9 +204,16 @@ fn note_clients(leases: &Leases) {
 
 /// Notes whether the daemon of the group `id` has answered a question of that time. Nobody knows the clients of one that
 /// has not for too long, whoever is the cause: it is ended, and with it the work under its server.
-fn note_answer(leases: &Leases, id: &str, control: Control, (asked_at, was_answered): (Instant, bool)) {
-    // One may refuse a question and be there all the same.
-    let is_answered = was_answered || control.hasty().answers();
+fn note_answer(leases: &Leases, id: &str, control: Control, asked_at: Instant, error: Option<&io::Error>) {
+    // One may refuse a question and be there all the same. A question that could not be asked says nothing of it.
+    let is_answered = match error {
+        None => true,
+        Some(error) if was_not_asked(error) => return,
+        Some(_) => match control.hasty().ask() {
+            Err(error) if was_not_asked(&error) => return,
+            answer => answer.is_ok(),
+        },
+    };
     let mut groups = leases.groups.all();
     let Some(group) = groups.iter_mut().find(|group| group.record.id == id) else { return };
     group.silence.note(asked_at, is_answered);
@@ -213,6 +235,9 @@ fn stop_unused(leases: &Leases) {
             leases.remove_folders(&run_dir, &id);
         }
         leases.groups.all().retain(|group| group.record.id != id);
+        // Somebody may wait for its GPUs, who looks at them with the book.
+        drop(leases.book());
+        leases.ended.notify_all();
         if matches!(group.stage, Stage::New | Stage::Failed(_)) {
             continue;
         }

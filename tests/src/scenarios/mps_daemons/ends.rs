@@ -2,14 +2,14 @@
 
 use super::{ASKS, mps_leases, remove, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::host::Host;
+use crate::host::{Host, text};
 use crate::scenarios::mps_groups::process_of;
 use crate::tenant::Tenant;
 use gpool_protocol::EventKind;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A daemon that is stopped and does not quit when it is told to: while it is ended by force, its server is nobody's who
-/// uses a GPU without a lease.
+/// uses a GPU without a lease, and nobody else's starts on its GPU.
 pub fn of_a_daemon_make_no_strangers(host: &Host) -> Result<()> {
     let tenant = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
     tenant.run(host, "seven", &ASKS)?;
@@ -21,10 +21,29 @@ pub fn of_a_daemon_make_no_strangers(host: &Host) -> Result<()> {
     ensure(host.events_of(EventKind::MpsStopped)?.len() == stopped, || {
         "the daemon was not in the way of its end".to_owned()
     })?;
+    on_both_gpus(host)?;
     wait_for("the end of the daemon", || Ok(host.events_of(EventKind::MpsStopped)?.len() == stopped + 1))?;
     let told = [host.events_of(EventKind::Outside)?, host.events_of(EventKind::Bypass)?].concat();
     ensure(told.is_empty(), || format!("its processes are taken for others': {told:#?}"))?;
-    remove(host, &[])
+    remove(host, &["both"])
+}
+
+/// Another team's daemon starts on all GPUs, after the first one has ended.
+fn on_both_gpus(host: &Host) -> Result<()> {
+    let asks = [ASKS[0], ("GPOOL_TEAM", "speech"), ASKS[2], ASKS[3], ("GPOOL_GPUS", "2")];
+    wait_for("both GPUs", || {
+        let output = host.try_run_container("both", &asks, &[], &["sleep", "1000"])?;
+        if !output.status.success() {
+            let said = text(&output.stderr);
+            ensure(said.contains("GPOOL-E"), || format!("docker run says {said}"))?;
+            host.engine.docker_text(&["rm", "-f", "both"])?;
+        }
+        Ok(output.status.success())
+    })?;
+    let daemons: Vec<EventKind> = host.events()?.into_iter().map(|event| event.kind).collect();
+    let last = |kind| daemons.iter().rposition(|event| *event == kind);
+    let (stopped, started) = (last(EventKind::MpsStopped), last(EventKind::MpsStarted));
+    ensure(stopped.is_some() && stopped < started, || "two daemons were on one GPU".to_owned())
 }
 
 /// Sends a signal to a process of the host.

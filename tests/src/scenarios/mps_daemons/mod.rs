@@ -3,8 +3,9 @@
 mod ends;
 mod silence;
 mod starts;
+mod users;
 
-use super::{finish_found, wait_for};
+use super::{finish_found, sampler_rounds, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, MPS_CONTROL, SIMULATED_GPU};
 use crate::namespaces::Inside;
@@ -15,20 +16,21 @@ use std::path::{Path, PathBuf};
 
 /// The environment may ask for it here: Debian's docker has no annotations.
 const CONFIGURATION: &str =
-    "[policy]\nmps = true\n[policy.env]\nallow = [\"fraction\", \"memory\", \"mode\", \"team\"]\n";
+    "[policy]\nmps = true\n[policy.env]\nallow = [\"fraction\", \"memory\", \"mode\", \"team\", \"gpus\"]\n";
 
 /// Daemons that are held up, that fail and that are given up.
 pub fn run(inside: &Inside) -> Result<()> {
-    let host = Host::start_with(inside, 2, CONFIGURATION)?;
-    let outcome = scenes(&host);
+    let mut host = Host::start_with(inside, 2, CONFIGURATION)?;
+    let outcome = scenes(&mut host);
     finish_found(host, outcome)
 }
 
-fn scenes(host: &Host) -> Result<()> {
+fn scenes(host: &mut Host) -> Result<()> {
     let program = Unreliable::in_place()?;
     starts::keep_nobody_else_waiting(host, &program)?;
     starts::that_fail_leave_nothing(host, &program)?;
     starts::of_nobody_are_undone(host, &program)?;
+    users::of_one_container_are_served_in_turn(host)?;
     ends::of_a_daemon_make_no_strangers(host)?;
     silence::of_a_daemon_ends_its_group(host)
 }

@@ -10,8 +10,9 @@ use gpool_protocol::{EventKind, LeaseFault};
 use rustix::process::Signal;
 
 /// Root of a container cannot take the daemon's pipes away. When the daemon is silent all the same it is ended, its leases
-/// say so, what their programs do from then on is past their server, and the next container has another daemon.
-pub fn of_a_daemon_ends_its_group(host: &Host) -> Result<()> {
+/// say so, what their programs do from then on is past their server, and the next container has another daemon. The next
+/// supervisor knows all that.
+pub fn of_a_daemon_ends_its_group(host: &mut Host) -> Result<()> {
     let tenant = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
     // Its container outlives its program.
     let command = format!("{}; sleep 1000", tenant.command().join(" "));
@@ -37,6 +38,11 @@ pub fn of_a_daemon_ends_its_group(host: &Host) -> Result<()> {
     let is_another = host.events_of(EventKind::MpsStarted)?.len() == started + 1;
     ensure(is_another, || "a container has joined a daemon that has ended".to_owned())?;
     ensure(host.lease_of(&nine)?.fault.is_none(), || "the new lease has the old one's fault".to_owned())?;
+    host.kill_supervisor()?;
+    host.start_supervisor()?;
+    wait_for("a bypass", || Ok(host.lease_of(&eight)?.enforcement == "bypassed"))?;
+    let lease = host.lease_of(&nine)?;
+    ensure(lease.fault.is_none() && lease.enforcement == "co-operative", || format!("the other one is {lease:?}"))?;
     remove(host, &["eight", "nine"])
 }
 

@@ -1,0 +1,144 @@
+//! Where a lease finds room, and what it waits for before it is refused: the end of a container of the same name, and that
+//! of a daemon which nobody uses any more.
+
+use super::book::{Book, Held};
+use super::capacity::note_mps_servers;
+use super::entitlement::demand_of;
+use super::grant::Leases;
+use super::mechanism::Served;
+use super::refusal::worded;
+use crate::device::{Gpu, Kind};
+use crate::mps::Domain;
+use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, LeaseState, Mechanism};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a new container waits for the end of what is in its way and ends anyway.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// What a lease will have.
+pub struct Place {
+    /// By which mechanism, and what of the request that leaves.
+    pub served: Served,
+    /// Whose MPS server it is under.
+    pub domain: Option<Domain>,
+    /// On which GPUs, with how much memory.
+    pub placed: Placement,
+    /// The place among those that are kept for who comes back, if one is kept for it.
+    pub kept: Option<usize>,
+}
+
+impl Leases {
+    /// Finds room for what is asked for. The book is held from then on, so that nobody else has it.
+    ///
+    /// # Errors
+    /// A container of this id that runs, no room, or a mechanism that this host does not have.
+    pub fn find_place(&self, asked: &LeaseRequest, uid: u32) -> Result<(MutexGuard<'_, Book>, Place), ErrorBody> {
+        let deadline = Instant::now() + END_PATIENCE;
+        loop {
+            let book = self.wait_for_the_old_one(asked, uid, deadline)?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.place_now(asked, uid, &book) {
+                // A daemon that nobody uses any more is in the way only until it has ended.
+                Err(refusal)
+                    if refusal.code == ErrorCode::ShareNotFree
+                        && !left.is_zero()
+                        && !self.groups.being_stopped().is_empty() =>
+                {
+                    drop(self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner));
+                }
+                place => return place.map(|place| (book, place)),
+            }
+        }
+    }
+
+    fn place_now(&self, asked: &LeaseRequest, uid: u32, book: &Book) -> Result<Place, ErrorBody> {
+        let is_kept = |held: &Held| held.record.container_id == asked.container_id && held.record.owner_uid == uid;
+        let kept = book.held.iter().position(is_kept);
+        let home = kept.map(|index| book.held[index].gpus.clone());
+        let gpus = self.gpus();
+        let own = kept.map(|_| &asked.container_id);
+        let mut capacities = self.capacities(&gpus, book, own);
+        let served = self.mechanism_for(asked, book, &gpus, &capacities)?;
+        let demand = demand_of(&served.request, served.mechanism);
+        let domain = (served.mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
+        if let Some(domain) = &domain {
+            note_mps_servers(&mut capacities, (&gpus, book), (domain, demand.gpus.max(1)), own);
+            self.note_ending_servers(&mut capacities, &gpus);
+        }
+        let open = open_for(&served, &gpus, book)?;
+        // A restarted container comes back to its own GPUs if it still fits there.
+        let home = home.filter(|home| home.iter().all(|gpu| open.contains(gpu)));
+        let placed = home.and_then(|home| place_among(&capacities, &home, &demand).ok());
+        let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
+        let placed = placed.map_err(|refusal| worded(&refusal))?;
+        Ok(Place { served, domain, placed, kept })
+    }
+
+    /// A GPU belongs to one daemon, also while that one ends.
+    fn note_ending_servers(&self, capacities: &mut [GpuCapacity], gpus: &[Gpu]) {
+        let ending = self.groups.being_stopped();
+        for (gpu, capacity) in gpus.iter().zip(capacities) {
+            let servers = ending.iter().filter(|uuid| **uuid == gpu.uuid).count();
+            capacity.users.mps_of_others += servers as u32;
+        }
+    }
+
+    /// Waits until `deadline` at most until no lease of the container is ending; a container that runs is a conflict.
+    fn wait_for_the_old_one(
+        &self,
+        asked: &LeaseRequest,
+        uid: u32,
+        deadline: Instant,
+    ) -> Result<MutexGuard<'_, Book>, ErrorBody> {
+        let container = &asked.container_id;
+        let mut book = self.book();
+        while let Some(old) = book.of_container(container, uid) {
+            // An engine that asks itself, as podman's hook has it do, starts a container once at a time: that it asks anew
+            // says that it gave the first start up. It may be a daemon that lives on.
+            let is_given_up = old.state == LeaseState::Pending && asked.asked_for_parent;
+            if is_given_up {
+                let id = old.record.lease_id.clone();
+                self.end(&mut book, &id, "its container is started anew");
+                continue;
+            }
+            let alive = old.init.as_ref().or(old.requester.as_ref()).is_some_and(|process| !process.has_ended());
+            let left = deadline.saturating_duration_since(Instant::now());
+            if alive || left.is_zero() {
+                return Err(ErrorBody::new(
+                    ErrorCode::LeaseConflict,
+                    format!("container {} already has the lease {}", container.short(), old.record.lease_id),
+                    "stop that container first (gpool ps shows it)",
+                ));
+            }
+            book = self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(book)
+    }
+}
+
+/// The GPUs that a lease may be on: an instance, or all that are whole and not about to be divided.
+fn open_for(served: &Served, gpus: &[Gpu], book: &Book) -> Result<Vec<usize>, ErrorBody> {
+    if let Some(instance) = served.instance {
+        return Ok(vec![instance]);
+    }
+    let is_open = |gpu: &Gpu| gpu.kind == Kind::Whole && !book.is_closed(&gpu.uuid);
+    let open: Vec<usize> = (0..gpus.len()).filter(|index| is_open(&gpus[*index])).collect();
+    if open.is_empty() && !gpus.is_empty() {
+        return Err(ErrorBody::new(
+            ErrorCode::NoMechanism,
+            "every GPU of this host is divided with MIG, or about to be",
+            "add mig-profile, alone for a whole instance, with mode=slice and a team for a share of one (gpool mig show \
+             lists them); or turn MIG off on a GPU",
+        ));
+    }
+    Ok(open)
+}
+
+/// Places a lease on some of these GPUs.
+fn place_among(capacities: &[GpuCapacity], among: &[usize], demand: &Demand) -> Result<Placement, Refusal> {
+    let there: Vec<GpuCapacity> = among.iter().map(|gpu| capacities[*gpu].clone()).collect();
+    let placed = place(&there, demand)?;
+    Ok(Placement { indices: placed.indices.iter().map(|index| among[*index]).collect(), ..placed })
+}
