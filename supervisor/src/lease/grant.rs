@@ -7,7 +7,7 @@ use super::described::described;
 use super::edits::{edits, edits_without_shims};
 use super::entitlement::{check_class, class_policy, share_of};
 use super::ownership;
-use super::placing::Place;
+use super::placing::{GRANT_PATIENCE, Place};
 use super::record::{Record, dir_of, region_dir_of};
 use crate::cgroup;
 use crate::clock;
@@ -156,6 +156,7 @@ impl Leases {
     fn try_grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
         asked.request.check()?;
         check_class(&self.configuration(), asked.request.class)?;
+        let deadline = Instant::now() + GRANT_PATIENCE;
         let (mut book, place) = self.find_place(asked, uid)?;
         let Place { served, domain, placed, kept } = place;
         let (mechanism, gpus) = (served.mechanism, self.gpus());
@@ -207,7 +208,7 @@ impl Leases {
         if let Some(group) = mps_group {
             drop(book);
             (self.watch_changed)();
-            self.seat(&group, &granted.lease_id, kept)?;
+            self.seat(&group, &granted.lease_id, kept, deadline)?;
             return Ok(granted);
         }
         self.note_granted(&book, &granted.lease_id);

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// How long a new container waits for the end of what is in its way and ends anyway.
 const END_PATIENCE: Duration = Duration::from_secs(3);
+/// How long all of a grant may take: who asks gives up after 4 s (`SUPERVISOR_PATIENCE` in gpool-runtime-hook), and would not
+/// hear why.
+pub const GRANT_PATIENCE: Duration = Duration::from_millis(3500);
 
 /// What a lease will have.
 pub struct Place {

@@ -7,14 +7,14 @@ use gpool_protocol::{ErrorBody, ErrorCode, LeaseId};
 use std::time::Instant;
 
 impl Leases {
-    /// Has the daemon of the group run and serve the lease, without the book. `kept` is the place that the lease has come
+    /// Has the daemon of the group run and serve the lease by `deadline`, without the book. `kept` is the place that the lease has come
     /// back to.
     ///
     /// # Errors
     /// The daemon does not start or does not live to serve it, or the lease was given up meanwhile: then everything is as it
     /// was before the lease was asked for.
-    pub fn seat(&self, group: &str, lease: &LeaseId, kept: Option<Held>) -> Result<(), ErrorBody> {
-        let ready = self.make_ready(group);
+    pub fn seat(&self, group: &str, lease: &LeaseId, kept: Option<Held>, deadline: Instant) -> Result<(), ErrorBody> {
+        let ready = self.make_ready(group, deadline);
         let mut book = self.book();
         let seated = is_wanted(&book, lease).and(ready).and_then(|()| self.is_served(group));
         match &seated {

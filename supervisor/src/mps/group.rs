@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Directory of all groups, below `paths.run_dir`.
 const GROUPS_DIR: &str = "mps";
@@ -233,13 +233,12 @@ impl Groups {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody else is busy with the group `id`, for so long at most, and says what is to be done then. It is
+    /// Waits until nobody else is busy with the group `id`, until `deadline` at most, and says what is to be done then. It is
     /// the caller's turn until [`Groups::end_turn`].
     ///
     /// # Errors
     /// Its daemon did not start or has ended, or somebody is busy with it for too long.
-    pub fn take_turn(&self, id: &str, patience: Duration) -> Result<Turn, String> {
-        let deadline = Instant::now() + patience;
+    pub fn take_turn(&self, id: &str, deadline: Instant) -> Result<Turn, String> {
         let mut all = self.all();
         loop {
             let group = all.iter_mut().find(|group| group.record.id == id);
@@ -303,8 +302,11 @@ impl Groups {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::time::Duration;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
 
     fn record() -> GroupRecord {
         let domain = Domain { team: "vision".into(), uid: 1000 };
@@ -320,11 +322,11 @@ mod tests {
     fn second_after(first: impl FnOnce(&mut Group)) -> Result<Turn, String> {
         let groups = Arc::new(Groups::default());
         groups.all().push(Group::new(record(), Stage::New));
-        assert_eq!(groups.take_turn("01", PATIENCE), Ok(Turn::Start(Box::new(record()))));
+        assert_eq!(groups.take_turn("01", later()), Ok(Turn::Start(Box::new(record()))));
         assert!(groups.all()[0].takes_in() && groups.all()[0].is_busy());
-        assert!(groups.take_turn("01", Duration::ZERO).is_err(), "nobody else starts it");
+        assert!(groups.take_turn("01", Instant::now()).is_err(), "nobody else starts it");
         let waits = groups.clone();
-        let second = std::thread::spawn(move || waits.take_turn("01", PATIENCE));
+        let second = std::thread::spawn(move || waits.take_turn("01", later()));
         groups.end_turn("01", first);
         second.join().unwrap()
     }
@@ -340,7 +342,7 @@ mod tests {
         let ended = |group: &mut Group| group.stage = Stage::Started;
         assert_eq!(second_after(ended), Err("it has ended".into()));
         let groups = Groups::default();
-        assert!(groups.take_turn("01", Duration::ZERO).is_err());
+        assert!(groups.take_turn("01", Instant::now()).is_err());
     }
 
     #[test]

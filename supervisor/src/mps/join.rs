@@ -16,9 +16,6 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take to answer: the container's engine waits.
 const START_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a container waits while others have its daemon started or told: as long as that takes, and not so long that the
-/// wrapper gives up first.
-const TURN_PATIENCE: Duration = Duration::from_millis(3500);
 const POLL: Duration = Duration::from_millis(10);
 /// The daemon's pid, in its pipe folder.
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
@@ -80,16 +77,16 @@ impl Leases {
     }
 
     /// Waits until the daemon of the group `id` runs and gives as much as every lease in the book needs; starts it and tells
-    /// it where nobody else does. The book is not held: this takes seconds.
+    /// it where nobody else does, by `deadline`. The book is not held: this takes seconds.
     ///
     /// # Errors
     /// The daemon does not start, has ended, or does not do what it is told.
-    pub fn make_ready(&self, id: &str) -> Result<(), ErrorBody> {
+    pub fn make_ready(&self, id: &str, deadline: Instant) -> Result<(), ErrorBody> {
         let run_dir = self.configuration().paths.run_dir.clone();
         let program = self.mps_program()?;
-        let turn = self.groups.take_turn(id, TURN_PATIENCE);
+        let turn = self.groups.take_turn(id, deadline);
         match turn.map_err(|cause| failed("the MPS daemon does not start", cause))? {
-            Turn::Start(record) => self.start_group(&run_dir, &program, *record),
+            Turn::Start(record) => self.start_group(&run_dir, &program, *record, deadline),
             Turn::Tell(told) => {
                 let given = self.give_limits(&run_dir, &program, id, told);
                 self.groups.end_turn(id, |group| {
@@ -134,10 +131,16 @@ impl Leases {
         })
     }
 
-    fn start_group(&self, run_dir: &Path, program: &Path, record: GroupRecord) -> Result<(), ErrorBody> {
+    fn start_group(
+        &self,
+        run_dir: &Path,
+        program: &Path,
+        record: GroupRecord,
+        deadline: Instant,
+    ) -> Result<(), ErrorBody> {
         let (id, domain, gpus) = (record.id.clone(), record.domain.clone(), list(&record.gpus));
         let mut group = Group::new(record, Stage::Started);
-        let started = self.run_daemon(run_dir, program, &mut group);
+        let started = self.run_daemon(run_dir, program, &mut group, deadline);
         let started = started.and_then(|()| self.give_limits(run_dir, program, &id, None));
         let started = started.map_err(|cause| {
             let said = fs::read_to_string(folder_of(run_dir, &id, "log").join("start.log")).unwrap_or_default();
@@ -155,7 +158,7 @@ impl Leases {
         Ok(())
     }
 
-    fn run_daemon(&self, run_dir: &Path, program: &Path, group: &mut Group) -> io::Result<()> {
+    fn run_daemon(&self, run_dir: &Path, program: &Path, group: &mut Group, deadline: Instant) -> io::Result<()> {
         group.record.write(run_dir)?;
         let shared = shared_of(run_dir, &group.record.id);
         fs::create_dir(&shared)?;
@@ -164,7 +167,7 @@ impl Leases {
         group.child = daemon::start(self.settings.path(), run_dir, &group.record.id)?;
         let control = Control::of(program, run_dir, &group.record.id).hasty();
         let pid_file = folder_of(run_dir, &group.record.id, "pipe").join(PID_FILE);
-        let deadline = Instant::now() + START_PATIENCE;
+        let deadline = deadline.min(Instant::now() + START_PATIENCE);
         let pid = loop {
             let pid = fs::read_to_string(&pid_file).ok().and_then(|text| text.trim().parse().ok());
             if let Some(pid) = pid.filter(|_| control.answers()) {
