@@ -5,7 +5,7 @@
 //! it loads as late as at the first launch is not charged here: it shows as a part of what a context costs.
 
 use crate::PROCESS;
-use crate::accounts::{Known, Reserved, forget, inexact, known, let_go, refused, remember};
+use crate::accounts::{Known, Reserved, forget, known, let_go, refused, remember};
 use crate::entry::{index, real};
 use crate::{HANDLES, pools};
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -86,8 +86,7 @@ impl Begun {
     fn new(need: Need) -> Result<Self, CUresult> {
         let (bytes, mut free) = (charged(&need), None);
         if !need.is_whole {
-            // What shows as taken counts, be it that others took it.
-            inexact();
+            // What shows as taken counts, be it that others took it: it is an image's, which may take less.
             free = Some(free_bytes());
         }
         let has_size = bytes > 0 || free.is_some();
