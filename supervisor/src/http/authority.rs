@@ -3,7 +3,7 @@
 use super::listener::Side;
 use crate::cgroup;
 use crate::lease::Leases;
-use crate::procfs::WatchedProcess;
+use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_configuration::Policy;
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
 use rustix::net::sockopt::socket_peercred;
@@ -65,6 +65,12 @@ impl Peer {
             return Ok(process);
         }
         process.parent().map_err(|_| refused("the process for which the peer asks has ended"))
+    }
+
+    /// Whether this peer has asked for a lease that is tied to the process `maker`, see [`Peer::maker`].
+    pub fn asked_for(&self, maker: &ProcessName) -> bool {
+        let is_it = |for_parent| self.maker(for_parent).is_ok_and(|process| process.name == *maker);
+        !self.in_lease && [false, true].into_iter().any(is_it)
     }
 
     /// May change everything.

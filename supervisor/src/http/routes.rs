@@ -10,7 +10,7 @@ use crate::mig;
 use crate::revocation;
 use crate::service::Identity;
 use gpool_protocol::{
-    BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseRequest, LeaseUpdate, LeaseView, MigApply,
+    BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply,
     SupervisorInfo,
 };
 use gpool_shared_region::VERSION;
@@ -78,11 +78,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             let lease_id = own(peer, leases, id)?;
             value(leases.bind(&lease_id, request.message::<BindRequest>()?.init_pid, peer.confined_to())?)
         }
-        // A hint: the attendant sees every end by itself, and looks again now.
-        ("POST", ["v1", "leases", id, "ended"]) => {
-            (leases.watch_changed)();
-            value(leases.book().find(id)?.view())
-        }
+        ("POST", ["v1", "leases", id, "ended"]) => value(ended(peer, leases, id)?),
         ("POST", ["v1", "leases", id, "pause"]) => value(set_paused(peer, leases, id, true)?),
         ("POST", ["v1", "leases", id, "resume"]) => value(set_paused(peer, leases, id, false)?),
         ("POST", ["v1", "leases", id, "evict"]) => value(evict(peer, leases, id)?),
@@ -100,6 +96,21 @@ fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<L
     let change = request.message::<LeaseUpdate>()?;
     let lease_id = own(peer, leases, id)?;
     leases.update(&lease_id, &change, peer.uid)
+}
+
+/// A lease that is given up by who asked for it before there is a container is over. Of every other end this is a hint: the
+/// attendant sees it by itself, and looks again now.
+fn ended(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
+    let mut book = leases.book();
+    let lease = book.find(id)?;
+    let (view, lease_id) = (lease.view(), lease.record.lease_id.clone());
+    let is_pending = lease.state == LeaseState::Pending;
+    if is_pending && lease.requester.as_ref().is_some_and(|requester| peer.asked_for(&requester.name)) {
+        leases.end(&mut book, &lease_id, "its container was not made");
+    }
+    drop(book);
+    (leases.watch_changed)();
+    Ok(view)
 }
 
 fn set_paused(peer: &Peer, leases: &Leases, id: &str, paused: bool) -> Result<LeaseView, ErrorBody> {

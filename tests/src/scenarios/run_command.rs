@@ -77,9 +77,24 @@ fn ends_are_the_command_s(host: &Host) -> Result<()> {
         let is_refused = output.status.code() == Some(125) && said.contains(code) && said.lines().count() == 1;
         ensure(is_refused, || format!("{words:?} ended with {:?} and says {said}", output.status.code()))?;
     }
+    fails_after_it_was_granted(host)?;
     let after = traces_on_the_host();
     let left: Vec<&PathBuf> = after.difference(&before).collect();
     ensure(left.is_empty(), || format!("left on the host: {left:?}"))
+}
+
+/// In a mount namespace that mounts of the host do not reach a command has no region: nothing of its lease stays, and
+/// nobody waits for it.
+fn fails_after_it_was_granted(host: &Host) -> Result<()> {
+    let mut command = host.command_named("unshare");
+    command.args(["--mount", "--propagation", "private"]).arg(host.stage.program("gpool"));
+    let output = command.args(["run", "--fraction", "0.9", "--memory", "1GiB", "--", "true"]).output();
+    let output = output.context("unshare")?;
+    let said = text(&output.stderr);
+    let is_refused = output.status.code() == Some(125) && said.contains("cannot be reached from the mount namespace");
+    ensure(is_refused, || format!("out of reach it ended with {:?} and says {said}", output.status.code()))?;
+    let leases = host.leases()?;
+    ensure(leases.is_empty(), || format!("what it was granted stays: {leases:?}"))
 }
 
 /// Names in the places that a command's namespace changes: of those nothing may be seen outside.
