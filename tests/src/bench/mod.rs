@@ -111,7 +111,10 @@ pub fn run() -> ExitCode {
 fn measure(inside: &Inside, only: Option<&str>) -> Result<ExitCode> {
     let sections: Vec<&Section> =
         SECTIONS.iter().filter(|section| only.is_none_or(|only| only == section.name)).collect();
-    ensure(!sections.is_empty(), || format!("no section is called {}", only.unwrap_or_default()))?;
+    ensure(!sections.is_empty(), || {
+        let names = SECTIONS.map(|section| section.name).join(", ");
+        format!("no section is called {}; there are {names}", only.unwrap_or_default())
+    })?;
     let mut sheet = Sheet::default();
     let host = Host::start(inside)?;
     let failures = rounds(&host, inside, &sections, &mut sheet);
