@@ -7,6 +7,7 @@ use crate::failure::Result;
 use gpool_interposer_logic::{Process, Work};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::hint::black_box;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Instant;
@@ -38,6 +39,8 @@ const FUNCTIONS: usize = 64;
 const COPY_BYTES: u64 = 64 << 10;
 /// Measurements in a round, each beside its control.
 const REPEATS: usize = 5;
+/// The same of many threads at once, which the machine's other work disturbs more.
+const REPEATS_OF_MANY: usize = 15;
 
 /// Adds one round.
 pub fn measure(sheet: &mut Sheet) -> Result<()> {
@@ -90,7 +93,7 @@ fn one_thread(sheet: &mut Sheet) -> Result<()> {
 fn many_threads(sheet: &mut Sheet) -> Result<()> {
     let (mut two, mut two_native) = (Vec::new(), Vec::new());
     let (mut crowd, mut crowd_native) = (Vec::new(), Vec::new());
-    for _ in 0..REPEATS {
+    for _ in 0..REPEATS_OF_MANY {
         let (for_two, for_crowd) = (process(), process());
         two.push(many_over_one(2, RUST_STACK, || launches(for_two)));
         crowd.push(many_over_one(CROWD, PTHREAD_STACK, || launches(for_crowd)));
@@ -137,24 +140,36 @@ fn cpu_per_call(mut call: impl FnMut()) -> f64 {
     }
 }
 
-/// What `work` measures with many threads at once, on average, over what it measures with one alone.
+/// What `work` measures with many threads at once, on average, over what it measures with one alone: on each of the
+/// processors before and after, as the speeds of two differ and change.
 fn many_over_one(threads: usize, stack_bytes: usize, work: impl Fn() -> f64 + Sync) -> f64 {
-    let alone = average_of(1, stack_bytes, &work);
-    average_of(threads, stack_bytes, &work) / alone
+    let processors = threads.min(allowed_processors().len().max(1));
+    let alone = || (0..processors).map(|number| average_of(number..number + 1, stack_bytes, &work)).sum::<f64>();
+    let before = alone();
+    let many = average_of(0..threads, stack_bytes, &work);
+    many * 2.0 * processors as f64 / (before + alone())
 }
 
 /// Binds the calling thread to a processor of its own, as long as there are enough: moved about, it would begin with
 /// cold caches. Where that is refused it is measured unbound.
 fn pin(number: usize) {
-    let Ok(allowed) = sched_getaffinity(None) else { return };
-    let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    let processors = allowed_processors();
+    if processors.is_empty() {
+        return;
+    }
     let mut own = CpuSet::new();
     own.set(processors[number % processors.len()]);
     let _ = sched_setaffinity(None, &own);
 }
 
+/// None where nobody says.
+fn allowed_processors() -> Vec<usize> {
+    let allowed = sched_getaffinity(None);
+    allowed.map_or_else(|_| Vec::new(), |set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+}
+
 /// No number when a thread cannot be had.
-fn average_of(threads: usize, stack_bytes: usize, work: &(impl Fn() -> f64 + Sync)) -> f64 {
+fn average_of(threads: Range<usize>, stack_bytes: usize, work: &(impl Fn() -> f64 + Sync)) -> f64 {
     let is_started = &AtomicBool::new(false);
     let total: f64 = std::thread::scope(|scope| {
         let one = |number: usize| {
@@ -167,10 +182,10 @@ fn average_of(threads: usize, stack_bytes: usize, work: &(impl Fn() -> f64 + Syn
             };
             Builder::new().stack_size(stack_bytes).spawn_scoped(scope, measured)
         };
-        let running: Vec<_> = (0..threads).map(one).collect();
+        let running: Vec<_> = threads.clone().map(one).collect();
         is_started.store(true, Ordering::Release);
         let measured = |thread: std::io::Result<ScopedJoinHandle<'_, f64>>| thread.ok()?.join().ok();
         running.into_iter().map(|thread| measured(thread).unwrap_or(f64::NAN)).sum()
     });
-    total / threads as f64
+    total / threads.len() as f64
 }
