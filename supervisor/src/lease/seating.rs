@@ -7,8 +7,8 @@ use gpool_protocol::{ErrorBody, ErrorCode, LeaseId};
 use std::time::Instant;
 
 impl Leases {
-    /// Has the daemon of the group run and serve the lease by `deadline`, without the book. `kept` is the place that the lease has come
-    /// back to.
+    /// Has the daemon of the group run and serve the lease by `deadline`, without the book. `kept` is the place that the
+    /// lease has come back to.
     ///
     /// # Errors
     /// The daemon does not start or does not live to serve it, or the lease was given up meanwhile: then everything is as it
