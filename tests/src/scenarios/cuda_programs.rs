@@ -19,9 +19,6 @@ const DRIVER: &str = "550.163.01";
 const CAP_BYTES: u64 = 2 << 30;
 /// More than the slice and less than what is free on the GPU.
 const TOO_MUCH_BYTES: u64 = 3 << 30;
-/// Static data of a client's module at most. Until another client shows less it counts as a part of what a context costs,
-/// and what looks free grows by it then.
-const IMAGE_BYTES: u64 = 4096;
 /// GPU time of all launches of a program.
 const WORK_NS: u64 = 600_000_000;
 
@@ -111,7 +108,7 @@ fn check(host: &Host, container: &Container, client: &Client) -> Result<()> {
     let is_slice = bytes("total") == CAP_BYTES && bytes("free") < CAP_BYTES;
     ensure(is_slice && seen["data_came_back"] == true, || format!("of {CAP_BYTES} bytes it sees {said}"))?;
     let taken = bytes("free").saturating_sub(bytes("free_with_data"));
-    ensure(taken + IMAGE_BYTES >= bytes("bytes"), || format!("its data is not in the account: {said}"))?;
+    ensure(taken >= bytes("bytes"), || format!("its data is not in the account: {said}"))?;
     let refusal = seen["refused"].as_str().unwrap_or_default();
     ensure(refusal.contains(client.refusal), || format!("beyond the slice it is told {refusal}"))?;
     let after = usage_of(&meter.read()?, &container.id);
