@@ -55,7 +55,35 @@ impl SliceScheduler {
     }
 
     pub(super) fn decision_ns(&self, turn: &Turn) -> Option<u64> {
-        turn.decision_ns(self.handoff.lead_ns(), self.parameters.drain_limit_ns)
+        let usual_ns = turn.decision_ns(self.handoff.lead_ns(), self.parameters.drain_limit_ns);
+        let early_ns = self.early_renewal_ns(turn);
+        [usual_ns, early_ns].into_iter().flatten().min()
+    }
+
+    /// When the slice of a tenant that nobody competes with is renewed: so early that neither its launches nor the device
+    /// wait for a decision that has one outcome. Whoever comes later finds a slice as any.
+    ///
+    /// That is when it says that it wants more, for work that ends soon; or, for one of which something was measured in this
+    /// slice, before it has come to ask. Not of a tenant with a limit, whose slices end where that says; nor of one that owes
+    /// time, to others that are at theirs; nor of one with several GPUs, for which all of them decide together; nor unasked
+    /// of a latency tenant, whose slack is judged when it asks.
+    fn early_renewal_ns(&self, turn: &Turn) -> Option<u64> {
+        let place = self.queue.get(turn.tenant)?;
+        let is_rivalled = turn.contested_ns.is_some() || self.gangs.contains(&turn.tenant);
+        let owes = self.queue.lag_ns(place).saturating_add_unsigned(self.parameters.least_slice_ns) < 0;
+        if is_rivalled || owes || place.share.limit_permille.is_some() {
+            return None;
+        }
+        let depth_ns = self.depth_ns(turn.tenant);
+        let length_ns = turn.until_ns.saturating_sub(turn.start_ns);
+        match turn.announced_ns {
+            Some(end_ns) => (end_ns <= self.now_ns.saturating_add(depth_ns + length_ns)).then_some(self.now_ns),
+            None if place.share.class == Class::Latency || place.account.charged_ns() <= turn.charged_before_ns => None,
+            None => {
+                let ahead_ns = depth_ns.saturating_add(self.handoff.lead_ns()).min(length_ns / 2);
+                Some(turn.until_ns.saturating_sub(ahead_ns))
+            }
+        }
     }
 
     /// Opens the gate of whoever is next, if it is time to.
@@ -66,6 +94,10 @@ impl SliceScheduler {
         };
         if self.decision_ns(&turn).is_none_or(|at| at > now_ns) {
             return;
+        }
+        if self.early_renewal_ns(&turn).is_some_and(|at| at <= now_ns) {
+            let start_ns = turn.announced_ns.unwrap_or(turn.until_ns).max(now_ns);
+            return self.open(turn.tenant, start_ns, commands);
         }
         let limit_ns = turn.until_ns.saturating_add(self.parameters.drain_limit_ns);
         if now_ns >= limit_ns && turn.announced_ns.is_none_or(|end_ns| end_ns > limit_ns) {

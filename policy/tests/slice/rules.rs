@@ -58,6 +58,38 @@ fn alone_it_is_renewed_without_a_close() {
     assert_eq!(table.scheduler.next_timer(), Some(table.now - 12 * MS + Share::of(500).hang.usual_ns));
 }
 
+/// Its work goes on for 5 ms when it says that it wants more: it need not wait for them to end.
+#[test]
+fn alone_it_is_renewed_when_it_asks() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    let end = table.now + 14 * MS;
+    let commands = table.after(9 * MS, Input::Announced { tenant: A, estimated_end_ns: end });
+    assert_eq!(commands, [open(A, end + table.scheduler.slice_ns())]);
+}
+
+#[test]
+fn alone_and_measured_it_is_renewed_before_it_asks() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    let until = table.now + table.scheduler.slice_ns();
+    assert_eq!(table.after(MS, Input::Pass), []);
+    table.burst(A, MS);
+    let early = table.scheduler.next_timer().expect("a renewal");
+    assert!(early < until && early > table.now, "{early} of {until}");
+    table.now = early;
+    assert_eq!(table.tell(Input::Pass), [open(A, until + table.scheduler.slice_ns())]);
+    // Nothing of the new slice has been measured yet, so nothing renews that.
+    assert!(table.scheduler.next_timer().is_none_or(|at| at > until + 1000 * MS));
+    // Who comes waits for a slice as ever.
+    assert_eq!(table.after(MS, Input::Wants { tenant: B }), []);
+    let end = until + table.scheduler.slice_ns();
+    table.now = end - MS;
+    table.burst(A, 8 * MS);
+    assert_eq!(table.tell(Input::Announced { tenant: A, estimated_end_ns: end }), []);
+    assert_eq!(table.after(MS, Input::Pass)[0], Command::Close { tenant: A });
+}
+
 #[test]
 fn idle_passes_the_device_on_at_once() {
     let mut table = Table::new();
