@@ -154,6 +154,8 @@ pub struct Policy {
     pub rootless_group: String,
     /// Whether containers may ask for `mode=timeslice`: the driver's own time slices, with neither share nor cap.
     pub timeslice: bool,
+    /// Whether `mode=timeslice` takes a fraction, which the hardware keeps by the lengths of its time slices.
+    pub timeslice_shares: bool,
     /// Whether containers may ask for `mode=mps`: side by side under an MPS server with others of their team, whose faults
     /// they share.
     pub mps: bool,
@@ -168,6 +170,7 @@ impl Default for Policy {
             classes: vec![Latency, Batch, Notebook, Train],
             unenforced: false,
             timeslice: false,
+            timeslice_shares: false,
             mps: false,
             rootless_group: String::new(),
             env: EnvPolicy::default(),

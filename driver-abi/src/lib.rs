@@ -1,4 +1,4 @@
-//! The CUDA driver API and NVML as data: constants, structures, function types and the symbol lists per driver
+//! The CUDA driver API, NVML and a part of the kernel driver's own interface as data: constants, structures, function types and the symbol lists per driver
 //! generation. Names are NVIDIA's own. Nothing here does anything, and nothing depends on the standard library.
 //!
 //! Source: the public ABI as NVIDIA documents it in the CUDA Driver API and NVML API references (CUDA 12.2, driver
@@ -10,6 +10,7 @@ mod class;
 pub mod cuda;
 pub mod nvml;
 mod old_glibc;
+pub mod resource_manager;
 
 pub use class::{Class, cuda_classes};
 pub use old_glibc::OLD_GLIBC_LIBRARIES;

@@ -41,7 +41,7 @@ pub enum Use {
     Sliced,
     /// Alone.
     Whole,
-    /// Beside others as the driver lets them, without share and cap.
+    /// Beside others as the driver lets them, without cap, and without share or with one that the hardware keeps.
     TimeSliced,
     /// At the same time as others of its trust domain, under an MPS server.
     Mps,
@@ -148,9 +148,10 @@ impl Demand {
     #[must_use]
     pub fn guaranteed_permille(&self) -> u16 {
         match (self.usage, self.priority) {
-            (Use::TimeSliced, _) | (_, Priority::Burst | Priority::Scavenger) => 0,
+            (_, Priority::Burst | Priority::Scavenger) => 0,
             (Use::Whole, _) => WHOLE_PERMILLE,
-            (Use::Sliced | Use::Mps, Priority::Guaranteed) => self.fraction_permille,
+            // In time slices none is asked for, or one that the hardware keeps.
+            (Use::Sliced | Use::Mps | Use::TimeSliced, Priority::Guaranteed) => self.fraction_permille,
         }
     }
 
@@ -243,9 +244,15 @@ fn parts_of_sets(gpus: &[GpuCapacity], fitting: &[Fit], wanted: usize) -> Refusa
     Refusal::Taken { gpus: wanted, free: free.len(), taken: parts.iter().map(|fit| (fit.key.clone(), who)).collect() }
 }
 
-/// GPUs without share and cap: the ones on which nobody is in the way, by key. All their memory may be used.
+/// GPUs without cap: the ones on which nobody is in the way and what is asked for of their time is free, by key. All their
+/// memory may be used.
 fn place_unbounded(gpus: &[GpuCapacity], demand: &Demand, wanted: usize) -> Result<Placement, Refusal> {
     let mut free = without_neighbours(gpus, demand, wanted)?;
+    let asked_permille = if demand.usage == Use::TimeSliced { demand.guaranteed_permille() } else { 0 };
+    free.retain(|index| gpus[*index].share_free_for(demand.usage) >= asked_permille);
+    if free.len() < wanted {
+        return Err(refuse(gpus.iter().map(|gpu| gpu.offer(demand)).collect(), demand));
+    }
     // Whole GPUs stay whole for whom they are asked: time slices go where there are some already.
     free.sort_by_key(|index| (std::cmp::Reverse(gpus[*index].users.time_sliced), gpus[*index].key.clone()));
     let mut indices = free[..wanted].to_vec();

@@ -1,6 +1,7 @@
 //! The decisions of gpool, and nothing but decisions.
 //!
 //! * [`mod@slice`]: who may launch on a GPU now, for how long, and who is next;
+//! * [`time_slices`]: how long the hardware's own turns are, so that they come to shares;
 //! * [`timeline`]: what a measured burst costs, also when bursts overlap;
 //! * [`admission`]: whether a share fits, and on which GPUs;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
@@ -24,6 +25,7 @@ pub mod mig;
 pub mod overlap;
 pub mod promise;
 pub mod slice;
+pub mod time_slices;
 pub mod timeline;
 
 pub use identity::TenantId;

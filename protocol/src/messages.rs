@@ -298,6 +298,21 @@ pub struct GpuView {
     /// How the leases on it have it; none while there are none, or from an older supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mechanism: Option<Mechanism>,
+    /// Whether its hardware keeps shares by the lengths of time slices; none where that is not wanted, has not been tried
+    /// yet, or from an older supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_slices: Option<TimeSlices>,
+}
+
+/// What trying the time slices of a GPU has shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeSlices {
+    /// Whether they came to shares.
+    pub kept: bool,
+    /// Whether it is not tried again before the next boot or another driver.
+    pub is_final: bool,
+    /// What was seen, for people.
+    pub told: String,
 }
 
 /// What happened, for `gpool events` and for audits.
@@ -374,6 +389,10 @@ pub enum EventKind {
     MpsStopped,
     /// An MPS server or its daemon ended while containers had it: their programs have lost the GPU.
     MpsServerDied,
+    /// It was tried whether a GPU's hardware keeps shares by time slices.
+    TimeSlicesTried,
+    /// A container has made its own time slices longer.
+    TimeSlicesChanged,
     /// The configured layout was not made after a boot.
     MigNotApplied,
     /// A changed configuration is in force.

@@ -34,7 +34,7 @@ pub type RequestError = ErrorBody;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// Share of each of its GPUs' compute, in permille (10 to 1000), or of the instance's that a profile names; 1000 for
-    /// whole GPUs, 0 for the driver's time slices and for a MIG instance of which only the profile or the memory matters.
+    /// whole GPUs, 0 for the driver's time slices as they are and for a MIG instance of which only the profile or the memory matters.
     pub fraction_permille: u16,
     /// How it is to get that.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -274,7 +274,9 @@ impl Request {
             Mode::TimeSlice => 0,
         };
         let key = match self {
-            _ if self.fraction_permille != whole => "fraction",
+            // Whether the hardware keeps a fraction of time slices, the host says.
+            _ if self.fraction_permille != whole && self.mode != Mode::TimeSlice => "fraction",
+            _ if self.mode == Mode::TimeSlice && self.fraction_permille > 0 && self.gpus != 1 => "gpus with a fraction",
             _ if self.limit_permille.is_some() => "limit",
             _ if self.memory.is_some() => "memory",
             _ if self.priority != Priority::Guaranteed => "priority",
@@ -287,7 +289,7 @@ impl Request {
         };
         Err(ErrorBody::new(
             ErrorCode::RequestInvalid,
-            format!("{key} does not go with mode={}, which has no share and no cap", self.mode.text()),
+            format!("{key} does not go with mode={}, which has no cap", self.mode.text()),
             format!("leave {key} out, or ask for mode=slice"),
         ))
     }

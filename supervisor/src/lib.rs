@@ -21,6 +21,7 @@
 //! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
 //! | `mig` | dividing GPUs, and seeing it when somebody else does |
 //! | `mps` | the driver's MPS daemons: one for each team, user and set of GPUs |
+//! | `time_slices` | shares that the hardware keeps: the driver's time slices, tried, set and looked after |
 //! | `service_manager` | what systemd is told and what it hands over |
 //! | `metrics` | figures for Prometheus |
 //! | `watchdog` | whether the work goes on, as systemd wants to know it |
@@ -57,6 +58,7 @@ mod sampler;
 mod service;
 mod service_manager;
 mod settings;
+mod time_slices;
 mod uncounted;
 mod watchdog;
 

@@ -13,6 +13,7 @@ use crate::mps::Groups;
 use crate::occupants::Occupants;
 use crate::region::{self, Mounts};
 use crate::settings::Settings;
+use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
 use crate::{clock, mig, mps, privilege, procfs, reload, sampler, service_manager};
 use clap::{CommandFactory, Parser};
@@ -41,6 +42,9 @@ struct Arguments {
     /// Become the MPS daemon that a supervisor has made folders for, and do nothing else
     #[arg(long, value_name = "ID", conflicts_with_all = ["check_config", "mount_regions"])]
     mps_daemon: Option<String>,
+    /// Keep the GPU busy that CUDA_VISIBLE_DEVICES names, for a supervisor that tries time slices, and do nothing else
+    #[arg(long, conflicts_with_all = ["check_config", "mount_regions", "mps_daemon"])]
+    time_slice_load: bool,
 }
 
 /// The command line, for the manual, the man page and their tests.
@@ -62,6 +66,9 @@ const CONFIGURATION_INVALID: u8 = 78;
 /// Runs the supervisor until it is killed.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.time_slice_load {
+        return time_slices::load();
+    }
     let configuration = match gpool_configuration::load(&arguments.config) {
         Ok(configuration) => configuration,
         Err(error) => {
@@ -135,6 +142,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         next_tenant: AtomicU64::new(TenantId(1).0),
         counters: Counters::default(),
         groups: Groups::default(),
+        time_slices: Verdicts::default(),
         mounts,
         progress: Progress::default(),
         book: Mutex::default(),
@@ -168,6 +176,11 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     if leases.configuration().policy.mps || !leases.groups.all().is_empty() {
         let watched = leases.clone();
         std::thread::Builder::new().name("mps".into()).spawn(move || mps::watch(&watched))?;
+    }
+    if leases.configuration().policy.timeslice_shares {
+        let (tested, kept) = (leases.clone(), leases.clone());
+        std::thread::Builder::new().name("slice-test".into()).spawn(move || time_slices::test_all(&tested))?;
+        std::thread::Builder::new().name("slices".into()).spawn(move || time_slices::keep(&kept))?;
     }
     let reloaded = leases.clone();
     std::thread::Builder::new().name("reload".into()).spawn(move || reload::at_each(&hangup, &reloaded))?;

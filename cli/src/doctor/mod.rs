@@ -28,6 +28,7 @@ mod space;
 mod supervisor;
 mod surroundings;
 mod tar;
+mod time_slices;
 
 pub use bundle::{contents, write as write_bundle};
 pub use fix::Fix;
@@ -107,7 +108,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 20] = [
+const CHECKS: [Check; 21] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -128,6 +129,7 @@ const CHECKS: [Check; 20] = [
     Check { name: "clock", run: clock::check },
     Check { name: "space", run: space::check },
     Check { name: "neighbours", run: neighbours::check },
+    Check { name: "time slices", run: time_slices::check },
 ];
 
 /// Their names; the first is number 1.

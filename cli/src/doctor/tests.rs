@@ -1,7 +1,7 @@
 use super::*;
 use gpool_protocol::{
     BuildId, ContainerId, DriverView, ErrorBody, ErrorCode, GpuUuid, GpuView, GuardedProcess, HostPid, LeaseId,
-    LeaseView, MappedLibrary, ShimView, SupervisorInfo,
+    LeaseView, MappedLibrary, ShimView, SupervisorInfo, TimeSlices,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -89,6 +89,7 @@ fn healthy(root: &Path) -> Surroundings {
         unclassified: Vec::new(),
     };
     let gpu = GpuView {
+        time_slices: None,
         index: 0,
         uuid: GpuUuid("GPU-1".into()),
         name: "a GPU".into(),
@@ -253,6 +254,19 @@ fn what_is_wrong_is_said_with_what_to_do() {
         &["MPS daemon runs (process 7)", "quit"],
         &becomes("/proc/7/comm", "nvidia-cuda-mps\n"),
     );
+    let slices = |kept: bool, told: &'static str| {
+        move |host: &mut Surroundings| {
+            host.configuration.as_mut().unwrap().policy.timeslice_shares = true;
+            let verdict = TimeSlices { kept, is_final: true, told: told.into() };
+            host.gpus.as_mut().unwrap()[0].time_slices = (!told.is_empty()).then_some(verdict);
+        }
+    };
+    wrong("time slices", State::Warn, &["GPU 0: had 501", "mode=slice"], &slices(false, "had 501"));
+    wrong("time slices", State::Warn, &["GPU 0: not tried yet", "each minute"], &slices(false, ""));
+    let root = tempfile::tempdir().unwrap();
+    let mut host = healthy(root.path());
+    slices(true, "had 943")(&mut host);
+    assert_eq!(of(&host, "time slices").0, State::Ok);
     let root = tempfile::tempdir().unwrap();
     let mut host = healthy(root.path());
     becomes("/proc/7/comm", "nvidia-cuda-mps\n")(&mut host);

@@ -50,7 +50,9 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
     let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
     match (request.method.as_str(), parts.as_slice()) {
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
-        ("GET", ["v1", "gpus"]) => value(leases.book().gpu_views(&leases.gpus(), &leases.used_bytes())),
+        ("GET", ["v1", "gpus"]) => {
+            value(leases.book().gpu_views(&leases.gpus(), &leases.used_bytes(), &leases.time_slices))
+        }
         ("GET", ["v1", "mig"]) => value(mig::view(leases)?),
         ("POST", ["v1", "mig", "apply"]) => {
             peer.must_be_root("divide GPUs")?;

@@ -9,7 +9,7 @@ use super::refusal::worded;
 use crate::gatekeeper::Order;
 use gpool_policy::admission::{Demand, Held, MemoryDemand, check_update};
 use gpool_protocol::{
-    ErrorBody, ErrorCode, EventKind, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
+    ErrorBody, ErrorCode, EventKind, LeaseUpdate, LeaseView, Mechanism, check_limit, format_bytes, format_permille,
 };
 use std::sync::atomic::Ordering;
 
@@ -24,7 +24,7 @@ impl Leases {
             let lease = book.find(lease)?;
             (lease.record.lease_id.clone(), lease.gpus().collect::<Vec<_>>(), lease.record.clone())
         };
-        check_has_share(&old)?;
+        check_can_change(&old, change)?;
         let mut new = changed(&old, change)?;
         if change.class.is_some() {
             check_class(&self.configuration(), new.class)?;
@@ -40,6 +40,7 @@ impl Leases {
         lease.region.set_fraction(lease.record.fraction_permille);
         let share = share_of(&self.configuration(), &lease.record);
         self.gatekeeper.order(Order::Change { tenant: lease.tenant, share });
+        self.time_slices.ring();
         let message = format!("changed {}: {}", old.container_id.short(), difference(&old, &lease.record));
         self.events.note(EventKind::LeaseUpdated, about(&lease.record, Some(uid)), message);
         Ok(lease.view())
@@ -83,6 +84,26 @@ impl Leases {
         self.events.note(kind, about(&lease.record, Some(uid)), message);
         Ok(lease.view())
     }
+}
+
+/// Whether what is to change is there: of a share that the hardware keeps, the fraction.
+fn check_can_change(record: &Record, change: &LeaseUpdate) -> Result<(), ErrorBody> {
+    let is_kept_outside = record.mechanism == Mechanism::TimeSlice && record.fraction_permille > 0;
+    if !is_kept_outside || record.revocation.is_some() {
+        return check_has_share(record);
+    }
+    let only_fraction = LeaseUpdate { fraction_permille: change.fraction_permille, ..LeaseUpdate::default() };
+    if *change == only_fraction {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::RequestInvalid,
+        format!(
+            "container {} was started with mode=timeslice, of which the fraction alone can be changed",
+            record.container_id.short()
+        ),
+        "change the fraction, or start it anew with mode=slice",
+    ))
 }
 
 /// Whether there is a share and a gate.

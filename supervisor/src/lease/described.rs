@@ -9,7 +9,13 @@ pub fn described(record: &Record) -> String {
     match record.mechanism {
         Mechanism::Slice | Mechanism::Mps => {}
         Mechanism::Exclusive => return format!("all of {}", its.join(", ")),
-        Mechanism::TimeSlice => return format!("time slices of the driver on {}", its.join(", ")),
+        Mechanism::TimeSlice => {
+            let share = match record.fraction_permille {
+                0 => String::new(),
+                permille => format!("{} of ", format_permille(permille.into())),
+            };
+            return format!("{share}time slices of the driver on {}", its.join(", "));
+        }
         Mechanism::Mig => {
             return format!("the MIG instance {} ({})", its.join(", "), record.mig_profile.as_deref().unwrap_or("?"));
         }

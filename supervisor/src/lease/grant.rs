@@ -21,6 +21,7 @@ use crate::procfs::WatchedProcess;
 use crate::region::{ControlPage, Mounts, RegionHost};
 use crate::service_manager;
 use crate::settings::Settings;
+use crate::time_slices::Verdicts;
 use crate::watchdog::Progress;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
@@ -67,6 +68,8 @@ pub struct Leases {
     pub book: Mutex<Book>,
     /// MPS daemons and who is under them.
     pub groups: Groups,
+    /// Which GPUs keep shares by time slices.
+    pub time_slices: Verdicts,
     /// What is counted for the metrics.
     pub counters: Counters,
     /// Who mounts regions.
@@ -170,9 +173,8 @@ impl Leases {
             gpu_uuid: uuids[0].clone(),
             gpu_uuids: if uuids.len() > 1 { uuids } else { Vec::new() },
             fraction_permille: match mechanism {
-                Mechanism::Slice | Mechanism::Mps => served.request.fraction_permille,
+                Mechanism::Slice | Mechanism::Mps | Mechanism::TimeSlice => served.request.fraction_permille,
                 Mechanism::Exclusive | Mechanism::Mig => 1000,
-                Mechanism::TimeSlice => 0,
             },
             mechanism,
             mps_group: mps_group.clone(),
@@ -330,6 +332,7 @@ impl Leases {
             is_full_told: false,
             stopped: None,
             bypassing: 0,
+            unset: 0,
             excuse: None,
             record,
         };

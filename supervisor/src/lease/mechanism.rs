@@ -64,7 +64,9 @@ impl Leases {
                 "ask for mode=exclusive, or leave mode out",
             )),
             Mode::Exclusive => Ok(Mechanism::Exclusive),
-            Mode::TimeSlice if self.configuration().policy.timeslice => Ok(Mechanism::TimeSlice),
+            Mode::TimeSlice if self.configuration().policy.timeslice => {
+                self.check_time_slices(request).map(|()| Mechanism::TimeSlice)
+            }
             Mode::TimeSlice => Err(ErrorBody::new(
                 ErrorCode::RequestNotAllowed,
                 "mode=timeslice is not allowed on this host: nothing bounds who has it",
@@ -78,6 +80,31 @@ impl Leases {
             )),
             Mode::Auto | Mode::Mig => Ok(Mechanism::Mig),
         }
+    }
+
+    /// Whether the hardware of any GPU keeps a share by time slices, if one is asked for.
+    fn check_time_slices(&self, request: &Request) -> Result<(), ErrorBody> {
+        let gpus = self.gpus();
+        let is_kept = || gpus.iter().any(|gpu| self.time_slices.keeps(&gpu.uuid));
+        if request.fraction_permille == 0 || is_kept() {
+            return Ok(());
+        }
+        let (message, remedy) = match self.configuration().policy.timeslice_shares {
+            false => (
+                "time slices are not kept to a fraction on this host".to_owned(),
+                "ask for mode=slice, or let [policy] timeslice_shares in config.toml be true and restart \
+                 gpool-supervisor",
+            ),
+            true => {
+                let told = gpus.iter().find_map(|gpu| Some(self.time_slices.of(&gpu.uuid)?.told));
+                let told = told.unwrap_or_else(|| "they are being tried".to_owned());
+                (
+                    format!("no GPU of this host is known to keep a fraction by time slices: {told}"),
+                    "ask for mode=slice, or leave fraction out; gpool doctor says what was tried",
+                )
+            }
+        };
+        Err(ErrorBody::new(ErrorCode::RequestNotAllowed, message, remedy))
     }
 
     /// This host as the table sees it.

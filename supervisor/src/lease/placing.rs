@@ -70,7 +70,10 @@ impl Leases {
             note_mps_servers(&mut capacities, (&gpus, book), (domain, demand.gpus.max(1)), own);
             self.note_ending_servers(&mut capacities, &gpus);
         }
-        let open = open_for(&served, &gpus, book)?;
+        let mut open = open_for(&served, &gpus, book)?;
+        if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
+            open.retain(|gpu| self.time_slices.keeps(&gpus[*gpu].uuid));
+        }
         // A restarted container comes back to its own GPUs if it still fits there.
         let home = home.filter(|home| home.iter().all(|gpu| open.contains(gpu)));
         let placed = home.and_then(|home| place_among(&capacities, &home, &demand).ok());

@@ -5,16 +5,19 @@ use super::book::{Book, Held, Lease};
 use super::record::Record;
 use crate::device::{Gpu, Kind};
 use crate::region::Report;
+use crate::time_slices::Verdicts;
 use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, LeaseView, Mechanism};
 use std::sync::atomic::Ordering;
 
 /// How strongly a share is enforced. Not at all in a container that is not confined, and not while a process of it
-/// uses a GPU past the shims or its MPS server. Who has whole GPUs or an instance has nobody beside it; who is among the driver's time slices no share.
-fn level_of(record: &Record, bypassing: u32) -> &'static str {
+/// uses a GPU past the shims or its MPS server. Who has whole GPUs or an instance has nobody beside it; who is among the
+/// driver's time slices has no share, or one by their lengths while those of all its processes are set.
+fn level_of(record: &Record, bypassing: u32, unset: u32) -> &'static str {
     match (record.unenforced, record.mechanism, bypassing) {
         _ if record.revocation.is_some() => "none",
         (true, ..) => "unenforced",
         (false, Mechanism::Exclusive | Mechanism::Mig, _) => "hardware",
+        (false, Mechanism::TimeSlice, _) if record.fraction_permille > 0 && unset == 0 => "driver",
         (false, Mechanism::TimeSlice, _) => "none",
         (false, Mechanism::Slice | Mechanism::Mps, 0) => "co-operative",
         (false, Mechanism::Slice | Mechanism::Mps, _) => "bypassed",
@@ -57,7 +60,7 @@ impl Lease {
             processes: self.processes.len() as u32,
             init_pid: self.record.init.map(|init| init.pid),
             cgroup: self.record.cgroup.clone(),
-            enforcement: level_of(&self.record, self.bypassing).into(),
+            enforcement: level_of(&self.record, self.bypassing, self.unset).into(),
             ..view_of_record(&self.record)
         }
     }
@@ -99,7 +102,7 @@ fn view_of_record(record: &Record) -> LeaseView {
         processes: 0,
         init_pid: None,
         cgroup: None,
-        enforcement: level_of(record, 0).into(),
+        enforcement: level_of(record, 0, 0).into(),
         uncounted_calls: record.uncounted_calls,
         owner_uid: record.owner_uid,
         created_unix_ms: record.created_unix_ms,
@@ -127,7 +130,7 @@ impl Book {
     }
 
     /// The GPUs with what is promised of them; `used_bytes` is what NVML last said.
-    pub fn gpu_views(&self, gpus: &[Gpu], used_bytes: &[u64]) -> Vec<GpuView> {
+    pub fn gpu_views(&self, gpus: &[Gpu], used_bytes: &[u64], verdicts: &Verdicts) -> Vec<GpuView> {
         let capacities = super::capacity::capacities(gpus, &[], &[], self, None);
         let view = |(index, (gpu, capacity)): (usize, (&Gpu, gpool_policy::admission::GpuCapacity))| GpuView {
             index: gpu.index,
@@ -144,6 +147,7 @@ impl Book {
                 .filter(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
                 .count() as u32,
             divided: gpu.kind == Kind::Divided,
+            time_slices: verdicts.of(&gpu.uuid),
             mechanism: (self.leases.values())
                 .find(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
                 .map(|lease| lease.record.mechanism),

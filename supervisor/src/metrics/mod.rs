@@ -37,7 +37,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.statistics();
     let (views, gpus) = {
         let book = leases.book();
-        (book.views(), book.gpu_views(&leases.gpus(), &leases.used_bytes()))
+        (book.views(), book.gpu_views(&leases.gpus(), &leases.used_bytes(), &leases.time_slices))
     };
     let handoffs = statistics.handoffs;
     render(&Moment {
@@ -152,15 +152,15 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     page.add(Family::LeaseGateWait, &[container], seconds(lease.gate_wait_ns));
     page.add(Family::LeaseLaunches, &[container], lease.launches as f64);
     page.add(Family::LeaseProcesses, &[container], f64::from(lease.processes));
-    let has_share = matches!(lease.mechanism, Mechanism::Slice | Mechanism::Mps);
+    let has_share = matches!(lease.mechanism, Mechanism::Slice | Mechanism::Mps | Mechanism::TimeSlice);
     let entitled_permille = if has_share { lease.fraction_permille } else { 1000 };
     for gpu in &lease.gpus {
         let labels = [container, ("gpu_uuid", gpu.gpu_uuid.0.as_str())];
         page.add(Family::LeaseGpuTime, &labels, seconds(gpu.charged_gpu_ns));
         page.add(Family::LeaseUsed, &labels, ratio(gpu.received_permille));
         page.add(Family::LeaseMemoryUsed, &labels, gpu.memory_used_bytes as f64);
-        // The driver's time slices promise no share.
-        if lease.mechanism != Mechanism::TimeSlice {
+        // The driver's time slices promise no share by themselves.
+        if entitled_permille > 0 {
             page.add(Family::LeaseEntitled, &labels, ratio(entitled_permille));
             page.add(Family::LeaseLent, &labels, ratio(entitled_permille.saturating_sub(gpu.received_permille)));
         }

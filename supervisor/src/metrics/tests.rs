@@ -52,6 +52,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
 
 fn moment() -> Moment {
     let gpu = |uuid: &str| GpuView {
+        time_slices: None,
         index: 0,
         uuid: GpuUuid(uuid.into()),
         name: HOSTILE.into(),
@@ -68,7 +69,7 @@ fn moment() -> Moment {
         started_unix_ms: 1_795_193_703_351,
         leases: vec![
             lease("c1", LeaseState::Active, Mechanism::Slice),
-            lease("c2", LeaseState::Active, Mechanism::TimeSlice),
+            LeaseView { fraction_permille: 0, ..lease("c2", LeaseState::Active, Mechanism::TimeSlice) },
             lease("c3", LeaseState::Held, Mechanism::Slice),
         ],
         gpus: vec![gpu("GPU-1"), gpu("GPU-2")],

@@ -17,9 +17,11 @@ from .nvml import Nvml
 from .record import Record
 
 # In the order in which they run; the first ones matter most when time is short.
-STAGES = ["environment", "cost", "shares", "lending", "latency", "memory", "many", "checkpoint", "power"]
+STAGES = ["environment", "cost", "shares", "timeslices", "lending", "latency", "memory", "many", "checkpoint", "power"]
 # What a stage may need beyond its plan to end cleanly.
 RESERVE_S = 15
+# The part of the planned time that a brief run takes, and that of a stage, which also starts its tenants.
+BRIEF, BRIEF_STAGE = 0.35, 0.6
 
 
 def stage(name):
@@ -30,6 +32,7 @@ def options():
     parser = argparse.ArgumentParser(prog="gpu-suite", description=__doc__)
     parser.add_argument("--stages", help="comma-separated; all that fit into the budget by default")
     parser.add_argument("--budget", type=float, default=540, help="seconds; no stage begins that would not end in time")
+    parser.add_argument("--brief", action="store_true", help="a third of the time for each figure: to see that all works")
     parser.add_argument("--out", default="out", help="where results go")
     parser.add_argument("--bundle", default=os.path.dirname(tenant.SUITE), help="where gpool's files are")
     parser.add_argument("--simulated", action="store_true", help="the GPU is simulated: kernels have a length and no effect")
@@ -46,6 +49,10 @@ class Suite:
         self.options, self.record, self.simulated, self.end = chosen, record, chosen.simulated, end
         self.nvml, self.hami = open_nvml(), chosen.hami
         self.has_torch = not chosen.simulated and importlib.util.find_spec("torch") is not None
+
+    def seconds(self, planned):
+        """How long a measurement that is planned for `planned` seconds takes in this run."""
+        return planned * BRIEF if self.options.brief else planned
 
     def left(self):
         """Seconds until the budget is spent."""
@@ -73,7 +80,7 @@ def about(suite_options):
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": open(commit).read().strip() if os.path.exists(commit) else "unknown",
         "kernel": platform.release(), "libc": " ".join(platform.libc_ver()), "python": platform.python_version(),
-        "cores": os.cpu_count(), "simulated": suite_options.simulated,
+        "cores": os.cpu_count(), "simulated": suite_options.simulated, "brief": suite_options.brief,
     }
     return {**facts, **open_nvml().facts(), "machine": machine.facts()}
 
@@ -114,11 +121,12 @@ def main():
 
 def run_stage(suite, name):
     module, record, left = stage(name), suite.record, suite.left()
-    if module.SECONDS + RESERVE_S > left:
-        record.note(f"{name}: skipped, needs {module.SECONDS} s and {left:.0f} s are left")
+    planned = module.SECONDS * (BRIEF_STAGE if suite.options.brief else 1)
+    if planned + RESERVE_S > left:
+        record.note(f"{name}: skipped, needs {planned:.0f} s and {left:.0f} s are left")
         record.stage(name, "no time", 0)
         return "no time"
-    print(f"{name}: {module.__doc__.splitlines()[0]} (about {module.SECONDS} s)", flush=True)
+    print(f"{name}: {module.__doc__.splitlines()[0]} (about {planned:.0f} s)", flush=True)
     start, outcome = time.monotonic(), "done"
     try:
         module.run(suite)

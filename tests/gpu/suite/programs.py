@@ -150,6 +150,8 @@ def jax():
     import os
 
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    # Else it chooses kernels by measuring them, and computes otherwise each time.
+    os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
     jax = needs("jax")
     import numpy
 

@@ -84,6 +84,7 @@ class Works:
             "torch-decode": _decode,
             "torch-decode-graph": _decode_graph,
             "torch-infer": _infer,
+            "torch-infer-graph": _infer_graph,
             "torch-launches": _launches,
         }[kind]
         return TorchWork(torch, name, make(torch, *values))
@@ -159,7 +160,12 @@ def _decode(torch):
 
 
 def _decode_graph(torch):
-    step, stream = _decoder(torch), torch.cuda.Stream()
+    return _captured(torch, _decoder(torch))
+
+
+def _captured(torch, step):
+    """`step` as a graph."""
+    stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
             step()
@@ -182,6 +188,11 @@ def _infer(torch, batch=8):
         model(images)
 
     return step
+
+
+def _infer_graph(torch, batch):
+    """The same as a graph, as servers run it: the processor launches fast enough for the device."""
+    return _captured(torch, _infer(torch, batch))
 
 
 def _launches(torch, count=1000):

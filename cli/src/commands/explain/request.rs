@@ -363,6 +363,7 @@ rows that were not taken
     #[test]
     fn a_running_host_is_what_its_supervisor_tells() {
         let view = GpuView {
+            time_slices: None,
             index: 0,
             uuid: gpool_protocol::GpuUuid("GPU-1".into()),
             name: "NVIDIA A100-SXM4-80GB".into(),

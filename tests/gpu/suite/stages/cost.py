@@ -43,7 +43,7 @@ def check_build(suite, shared, native):
 def one_work(suite, name, work, tenants):
     prepare([(tenant, work) for tenant in tenants.values()])
     rates, tails = {who: [] for who in tenants}, {who: [] for who in tenants}
-    seconds = 0.6 if suite.simulated else 1.5
+    seconds = 0.6 if suite.simulated else suite.seconds(1.5)
     for turn in range(ROUNDS):
         order = list(tenants) if turn % 2 == 0 else list(tenants)[::-1]
         for who in order:

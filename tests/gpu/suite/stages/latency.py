@@ -9,7 +9,7 @@ SECONDS = 70
 def run(suite):
     infer = suite.choose("torch-infer:8", "fused:264:2000", "spin:3000000")
     train = suite.choose("torch-train:32", "fused:2048:2000", "spin:2000000")
-    seconds, rate = (4, 30) if suite.simulated else (11, 30)
+    seconds, rate = (4, 30) if suite.simulated else (suite.seconds(11), 30)
     half = ["--fraction", "0.5", "--memory", "8GiB" if not suite.simulated else "4GiB"]
     alone, beside = measured([*half, "--class", "latency"], [*half, "--class", "train"], infer, train, seconds, rate)
     plain_alone, plain = measured(None, None, infer, train, seconds, rate)

@@ -22,7 +22,7 @@ def run(suite):
 
 def reclaim(suite, a, b, work):
     """One step of `b` after a pause, while `a` has the GPU; beside the same step on an idle one."""
-    count, pause = (60, 30) if suite.simulated else (300, 40)
+    count, pause = (60, 30) if suite.simulated else (int(suite.seconds(300)), 40)
     idle = b.ask("pulses", work=work, count=min(count, 100), pause_ms=pause)["milliseconds"]
     begin = now_ns() + 50_000_000
     a.tell("run", work=work, begin_ns=begin, end_ns=begin + int((count * pause / 1e3 * 1.8 + 2) * 1e9), depth=4)

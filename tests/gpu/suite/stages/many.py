@@ -15,7 +15,7 @@ SECONDS = 80
 def run(suite):
     # Small: about a quarter of the multiprocessors of a large GPU.
     work = suite.choose("fused:32:4000", "fused:32:4000", "spin:300000")
-    record, seconds = suite.record, 2 if suite.simulated else 4
+    record, seconds = suite.record, 2 if suite.simulated else suite.seconds(4)
     for count in (7, 10):
         share = f"{int(1000 / count) / 1000:.3f}"
         shared = together([["--fraction", share, "--memory", "1GiB"]] * count, None, work, seconds)

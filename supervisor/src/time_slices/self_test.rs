@@ -1,0 +1,217 @@
+//! Whether the hardware heeds time slices that are set from outside, tried on two processes of our own.
+
+use super::channel_groups::ChannelGroups;
+use super::control_file::{ControlFile, ResourceManager};
+use super::load::READY;
+use crate::device::{Gpu, Kind};
+use crate::events::About;
+use crate::lease::Leases;
+use crate::procfs::WatchedProcess;
+use gpool_protocol::{EventKind, GpuUuid, HostPid, TimeSlices};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+/// The slices that are tried, microseconds: one process has the long one, then the other. What the longer one should have
+/// of the work is 16/17, 0.94.
+const LONG_US: u64 = 16_000;
+const SHORT_US: u64 = 1_000;
+/// What it must have, thousandths. Without effect it would have about a half.
+const LEAST_PERMILLE: u64 = 850;
+/// Until both are at work: contexts are made, and code is compiled.
+const START_PATIENCE: Duration = Duration::from_secs(40);
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// From setting to the first count: what is under way ends first.
+const SETTLE: Duration = Duration::from_millis(300);
+const MEASURED: Duration = Duration::from_millis(1200);
+/// Between two attempts, when it could not be tried.
+const AGAIN: Duration = Duration::from_secs(60);
+/// Verdicts of this boot, in the directory of what runs.
+const FILE: &str = "time-slices.json";
+
+/// A verdict as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    gpu: GpuUuid,
+    driver: String,
+    verdict: TimeSlices,
+}
+
+/// Tries every GPU of which there is no verdict yet, until there is one of each; runs on its own thread.
+pub fn test_all(leases: &Leases) {
+    let path = leases.configuration().paths.run_dir.join(FILE);
+    let mut kept = read(&path);
+    loop {
+        let mut is_open = false;
+        for gpu in leases.gpus().iter().filter(|gpu| gpu.kind == Kind::Whole) {
+            if leases.time_slices.of(&gpu.uuid).is_some_and(|verdict| verdict.is_final) {
+                continue;
+            }
+            let known = kept.iter().find(|known| known.gpu == gpu.uuid && known.driver == gpu.driver_version);
+            if let Some(known) = known {
+                leases.time_slices.note(gpu.uuid.clone(), known.verdict.clone());
+                continue;
+            }
+            let verdict = verdict(leases, gpu);
+            let message = format!("tried time slices on {}: {}", gpu.uuid.0, verdict.told);
+            leases.events.note(EventKind::TimeSlicesTried, About::default(), message);
+            leases.time_slices.note(gpu.uuid.clone(), verdict.clone());
+            is_open |= !verdict.is_final;
+            if verdict.is_final {
+                kept.retain(|known| known.gpu != gpu.uuid);
+                kept.push(Kept { gpu: gpu.uuid.clone(), driver: gpu.driver_version.clone(), verdict });
+                write(&path, &kept);
+            }
+        }
+        if !is_open {
+            return;
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
+fn read(path: &Path) -> Vec<Kept> {
+    fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
+/// Lost with what is written: it would be tried again.
+fn write(path: &Path, kept: &[Kept]) {
+    let new = path.with_extension("new");
+    let text = serde_json::to_vec(kept).unwrap_or_default();
+    if let Err(error) = fs::write(&new, text).and_then(|()| fs::rename(&new, path)) {
+        eprintln!("gpool-supervisor: {}: {error}", path.display());
+    }
+}
+
+fn verdict(leases: &Leases, gpu: &Gpu) -> TimeSlices {
+    let driver = leases.configuration().driver.clone();
+    match tried(&driver.library_dirs, &driver.device_dir, gpu) {
+        Ok(shares) => {
+            let told = format!(
+                "of two processes the one with {} of {} ms had {} and {} thousandths of the work",
+                LONG_US / 1000,
+                (LONG_US + SHORT_US) / 1000,
+                shares[0],
+                shares[1]
+            );
+            TimeSlices { kept: shares.iter().all(|permille| *permille >= LEAST_PERMILLE), is_final: true, told }
+        }
+        Err(error) => TimeSlices { kept: false, is_final: false, told: format!("it could not be tried ({error})") },
+    }
+}
+
+/// What the process with the long slice had of the work, in thousandths: first one of the two, then the other.
+fn tried(library_dirs: &[PathBuf], device_dir: &Path, gpu: &Gpu) -> io::Result<[u64; 2]> {
+    let mut loads = [Load::start(library_dirs, gpu)?, Load::start(library_dirs, gpu)?];
+    for load in &mut loads {
+        let said = load.hear(START_PATIENCE)?;
+        if said != READY {
+            return Err(io::Error::other(format!("the process that was to be at work says {said:?}")));
+        }
+    }
+    let mut permille = [0; 2];
+    for (round, permille) in permille.iter_mut().enumerate() {
+        let slices = if round == 0 { [LONG_US, SHORT_US] } else { [SHORT_US, LONG_US] };
+        for (load, us) in loads.iter().zip(slices) {
+            load.set(device_dir, us)?;
+        }
+        std::thread::sleep(SETTLE);
+        let before = [loads[0].count()?, loads[1].count()?];
+        std::thread::sleep(MEASURED);
+        let after = [loads[0].count()?, loads[1].count()?];
+        let [a, b] = [0, 1].map(|which| after[which].saturating_sub(before[which]));
+        let long = if round == 0 { a } else { b };
+        *permille = (1000 * long)
+            .checked_div(a + b)
+            .ok_or_else(|| io::Error::other("neither of two processes has got any work done"))?;
+    }
+    Ok(permille)
+}
+
+/// A process of our own at work.
+struct Load {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Load {
+    fn start(library_dirs: &[PathBuf], gpu: &Gpu) -> io::Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        let libraries: Vec<String> = library_dirs.iter().map(|dir| dir.display().to_string()).collect();
+        command.arg("--time-slice-load").env("CUDA_VISIBLE_DEVICES", &gpu.uuid.0);
+        command.env("LD_LIBRARY_PATH", libraries.join(":"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn()?;
+        let (sender, lines) = mpsc::channel();
+        if let Some(out) = child.stdout.take() {
+            // Ends with the process.
+            std::thread::spawn(move || {
+                BufReader::new(out).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
+            });
+        }
+        Ok(Self { child, lines })
+    }
+
+    fn hear(&mut self, patience: Duration) -> io::Result<String> {
+        let said = self.lines.recv_timeout(patience);
+        said.map_err(|_| match self.child.try_wait() {
+            Ok(Some(status)) => io::Error::other(format!("a process of our own ended with {status}")),
+            _ => io::Error::other("a process of our own says nothing"),
+        })
+    }
+
+    /// Kernels that have ended so far.
+    fn count(&mut self) -> io::Result<u64> {
+        let Some(input) = &mut self.child.stdin else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        input.write_all(b"\n")?;
+        self.hear(ANSWER_PATIENCE)?.parse().map_err(io::Error::other)
+    }
+
+    /// Sets all its time slices.
+    fn set(&self, device_dir: &Path, us: u64) -> io::Result<()> {
+        let process = WatchedProcess::open(HostPid(self.child.id()))?;
+        let own = ControlFile::open(device_dir)?;
+        let (files, mut groups) = (ControlFile::of(&process)?, ChannelGroups::default());
+        groups.look(&files, own.newest_client()?);
+        let mut set = 0;
+        for (client, group) in groups.all() {
+            set += usize::from(files.iter().any(|file| file.set_time_slice_us(client, group, us).is_ok()));
+        }
+        match set {
+            0 => Err(io::Error::other("no channel group of a process of our own was found")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_are_kept_and_what_is_no_verdict_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        assert!(read(&path).is_empty());
+        let verdict = TimeSlices { kept: true, is_final: true, told: "0.94".into() };
+        let kept = [Kept { gpu: GpuUuid("GPU-1".into()), driver: "580.1".into(), verdict }];
+        write(&path, &kept);
+        assert_eq!(read(&path), kept);
+        fs::write(&path, "{").unwrap();
+        assert!(read(&path).is_empty());
+    }
+}
