@@ -34,6 +34,7 @@ fn driver() -> Driver {
             event_synchronize: real(index::cuEventSynchronize),
             event_elapsed_time: real(index::cuEventElapsedTime),
             stream_create: real(index::cuStreamCreate),
+            stream_query: real(index::cuStreamQuery),
             stream_is_capturing: real(index::cuStreamIsCapturing),
             exchange_capture_mode: real(index::cuThreadExchangeStreamCaptureMode),
             ctx_get_current: real(index::cuCtxGetCurrent),
@@ -195,7 +196,17 @@ waits! {
     cuCtxSynchronize: CuCtxSynchronize ();
     cuStreamSynchronize: CuStreamSynchronize (stream: CUstream);
     cuStreamSynchronize_ptsz: CuStreamSynchronize (stream: CUstream);
-    cuEventSynchronize: CuEventSynchronize (event: CUevent);
+}
+
+/// What was launched after the event goes on: only bursts of streams that have drained end, and nothing is recorded between
+/// the launches of a program that works ahead.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
+    // SAFETY: see cuInit.
+    let result = unsafe { real::<CuEventSynchronize>(index::cuEventSynchronize)(event) };
+    PROCESS.after_event_wait();
+    crate::pools::waited();
+    result
 }
 
 /// The open bursts of the context end first. Newer than driver 555.

@@ -19,6 +19,8 @@ use gpool_shared_region::{BurstTag, GPUS, Slot};
 const TABLE: usize = 64;
 /// A program that adds nothing to its burst for so long beyond the burst's expected end has stopped adding.
 const ADD_PATIENCE_NS: u64 = 100_000;
+/// From so much work on a look at a stream that has drained, some 10 us after its end, says what the work cost.
+const DRAINED_EXACT_NS: u64 = 500_000;
 /// The thread whose burst holds one launch ends it itself, when the launch returns; a copy may block for long.
 const LONE_PATIENCE_NS: u64 = 1_000_000_000;
 /// A wait for a first launch to end looks at it so often in the beginning, without sleeping ...
@@ -327,6 +329,19 @@ impl Bursts {
             };
             Some((index, burst.opened_ns + used_ns + patience_ns))
         })
+    }
+
+    /// Any open burst of `context` on whose stream all work has ended. An open burst is on no stream in capture.
+    pub fn drained_in(&self, driver: &Driver, context: CUcontext) -> Option<usize> {
+        let is_open = |burst: &Burst| burst.state == State::Open && burst.context == context;
+        self.table.iter().position(|burst| is_open(burst) && driver.has_drained(burst.stream))
+    }
+
+    /// Ends burst `index`, whose work has ended shortly before: of a short one that counts as silence.
+    pub fn close_drained(&mut self, driver: &Driver, index: usize, spent: Spent) {
+        let used_ns = self.table[index].expected_ns.saturating_sub(spent.left_ns.into());
+        self.table[index].is_exact &= used_ns >= DRAINED_EXACT_NS;
+        self.close(driver, index, spent);
     }
 
     /// Ends burst `index`, to which the program has stopped adding; its length includes the silence.

@@ -31,6 +31,7 @@ pub struct Driver {
     pub event_synchronize: cuda::CuEventSynchronize,
     pub event_elapsed_time: cuda::CuEventElapsedTime,
     pub stream_create: cuda::CuStreamCreate,
+    pub stream_query: cuda::CuStreamQuery,
     pub stream_is_capturing: cuda::CuStreamIsCapturing,
     pub exchange_capture_mode: cuda::CuThreadExchangeStreamCaptureMode,
     pub ctx_get_current: cuda::CuCtxGetCurrent,
@@ -83,6 +84,12 @@ impl Driver {
         // SAFETY: `milliseconds` is a valid place for the answer.
         let result = unsafe { (self.event_elapsed_time)(&mut milliseconds, from, to) };
         (result == CUDA_SUCCESS).then(|| (f64::from(milliseconds) * 1e6) as i64)
+    }
+
+    /// Whether all that was put into `stream` has ended. Not of one in capture: asking would break that.
+    pub fn has_drained(&self, stream: CUstream) -> bool {
+        // SAFETY: as above.
+        unsafe { (self.stream_query)(stream) == CUDA_SUCCESS }
     }
 
     /// Whether `stream` is being captured into a graph, or cannot be used as another one is: while a blocking stream is

@@ -135,6 +135,11 @@ unsafe extern "C" fn stream_create(stream: *mut CUstream, _flags: u32) -> CUresu
     0
 }
 
+unsafe extern "C" fn stream_query(stream: CUstream) -> CUresult {
+    assert_ne!(stream, CAPTURING, "asking about a stream in capture breaks the capture");
+    if DEVICE.lock().busy_until_ns <= clock::now_ns() { 0 } else { 600 }
+}
+
 unsafe extern "C" fn stream_is_capturing(stream: CUstream, status: *mut i32) -> CUresult {
     if stream.is_null() && IS_BLOCKING_CAPTURE.load(Ordering::Relaxed) {
         return 906;
@@ -206,6 +211,7 @@ pub fn driver() -> Driver {
         event_synchronize,
         event_elapsed_time,
         stream_create,
+        stream_query,
         stream_is_capturing,
         exchange_capture_mode,
         ctx_get_current,

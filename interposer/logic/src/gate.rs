@@ -218,6 +218,20 @@ impl Process {
         self.end_bursts(place, |bursts| bursts.open_in(context));
     }
 
+    /// The program has waited for an event: ends the open bursts of the calling thread's context whose work has ended. While
+    /// there is more, the program works ahead, and its burst goes on.
+    pub fn after_event_wait(&self) {
+        let Some(place) = self.place() else { return };
+        let driver = &place.driver;
+        let _relaxed = driver.relaxed_capture();
+        let mut bursts = self.bursts.lock();
+        let context = driver.current_context();
+        while let Some(burst) = bursts.drained_in(driver, context) {
+            let spent = self.revoke_credit_of(burst);
+            bursts.close_drained(driver, burst, spent);
+        }
+    }
+
     pub(crate) fn end_bursts(&self, place: &Place, next: impl Fn(&Bursts) -> Option<usize>) {
         let _relaxed = place.driver.relaxed_capture();
         self.end_locked(place, &mut self.bursts.lock(), next);

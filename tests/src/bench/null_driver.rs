@@ -120,6 +120,7 @@ fn driver() -> Driver {
         event_synchronize: event_done,
         event_elapsed_time,
         stream_create,
+        stream_query,
         stream_is_capturing,
         exchange_capture_mode,
         ctx_get_current,
@@ -170,6 +171,10 @@ unsafe extern "C" fn event_elapsed_time(milliseconds: *mut f32, from: CUevent, t
 unsafe extern "C" fn stream_create(stream: *mut CUstream, _flags: c_uint) -> CUresult {
     // SAFETY: see event_create.
     unsafe { *stream = Stream::new(1).handle() };
+    0
+}
+
+unsafe extern "C" fn stream_query(_stream: CUstream) -> CUresult {
     0
 }
 
