@@ -119,6 +119,11 @@ pub fn start_ticks(pid: HostPid) -> Option<u64> {
     stat_field(pid, START_FIELD).ok()
 }
 
+/// The parent of the process that has `pid` now; none if there is none.
+pub fn parent(pid: HostPid) -> Option<HostPid> {
+    stat_field(pid, PARENT_FIELD).ok().map(HostPid)
+}
+
 /// Whether `name` may still be meant by its pid, where the process that has that pid now was started at `start_ticks`:
 /// nobody has it, or it has it itself.
 pub fn is_same(name: &ProcessName, start_ticks: Option<u64>) -> bool {

@@ -42,9 +42,10 @@ struct Arguments {
     /// Become the MPS daemon that a supervisor has made folders for, and do nothing else
     #[arg(long, value_name = "ID", conflicts_with_all = ["check_config", "mount_regions"])]
     mps_daemon: Option<String>,
-    /// Keep the GPU busy that CUDA_VISIBLE_DEVICES names, for a supervisor that tries time slices, and do nothing else
-    #[arg(long, conflicts_with_all = ["check_config", "mount_regions", "mps_daemon"])]
-    time_slice_load: bool,
+    /// Keep the GPU busy that CUDA_VISIBLE_DEVICES names, by kernels of so many rounds, for a supervisor that tries time
+    /// slices, and do nothing else
+    #[arg(long, value_name = "ROUNDS", conflicts_with_all = ["check_config", "mount_regions", "mps_daemon"])]
+    time_slice_load: Option<u64>,
 }
 
 /// The command line, for the manual, the man page and their tests.
@@ -66,8 +67,8 @@ const CONFIGURATION_INVALID: u8 = 78;
 /// Runs the supervisor until it is killed.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if arguments.time_slice_load {
-        return time_slices::load();
+    if let Some(rounds) = arguments.time_slice_load {
+        return time_slices::load(rounds);
     }
     let configuration = match gpool_configuration::load(&arguments.config) {
         Ok(configuration) => configuration,

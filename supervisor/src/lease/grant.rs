@@ -17,7 +17,7 @@ use crate::gatekeeper::{Gatekeeper, Order};
 use crate::metrics::Counters;
 use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
-use crate::procfs::WatchedProcess;
+use crate::procfs::{self, WatchedProcess};
 use crate::region::{ControlPage, Mounts, RegionHost};
 use crate::service_manager;
 use crate::settings::Settings;
@@ -132,8 +132,11 @@ impl Leases {
     fn outside(&self, gpus: &[Gpu], book: &Book) -> Vec<u32> {
         let is_leased = |gpu: usize| book.leases.values().any(|lease| lease.gpus().any(|its| its == gpu));
         // MPS daemons and servers are there for leases, until they are being stopped after the last of them.
+        // So are those that time slices are tried on.
+        let own = Some(HostPid(std::process::id()));
         let is_alive =
             |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists() && !self.groups.are_served_by(pid);
+        let is_alive = |pid: HostPid| is_alive(pid) && procfs::parent(pid) != own;
         let count = |gpu: usize| if is_leased(gpu) { 0 } else { self.occupants.living(gpu, is_alive) };
         (0..gpus.len()).map(count).collect()
     }

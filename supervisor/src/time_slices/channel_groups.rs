@@ -74,9 +74,10 @@ impl ChannelGroups {
         self.clients.iter().flat_map(|(client, its)| its.groups.iter().map(|group| (*client, *group)))
     }
 
-    /// How many of them take turns that compute.
+    /// How many of them take turns that compute; where none can be told, one of each client that has any.
     pub fn computing(&self) -> u32 {
-        self.clients.values().map(|client| client.computing.len() as u32).sum()
+        let of = |client: &Client| (client.computing.len() as u32).max(u32::from(!client.groups.is_empty()));
+        self.clients.values().map(of).sum()
     }
 
     /// One that is not there any more.

@@ -106,13 +106,12 @@ fn verdict(leases: &Leases, gpu: &Gpu) -> TimeSlices {
 
 /// What the process with the long slice had of the work, in thousandths: first one of the two, then the other.
 fn tried(library_dirs: &[PathBuf], device_dir: &Path, gpu: &Gpu) -> io::Result<[u64; 2]> {
-    let mut loads = [Load::start(library_dirs, gpu)?, Load::start(library_dirs, gpu)?];
-    for load in &mut loads {
-        let said = load.hear(START_PATIENCE)?;
-        if said != READY {
-            return Err(io::Error::other(format!("the process that was to be at work says {said:?}")));
-        }
-    }
+    // The length of the kernels is found by the first one while it is alone; those of the second one must be as long.
+    let mut first = Load::start(library_dirs, gpu, 0)?;
+    let rounds = first.is_ready()?;
+    let mut second = Load::start(library_dirs, gpu, rounds)?;
+    second.is_ready()?;
+    let mut loads = [first, second];
     let mut permille = [0; 2];
     for (round, permille) in permille.iter_mut().enumerate() {
         let slices = if round == 0 { [LONG_US, SHORT_US] } else { [SHORT_US, LONG_US] };
@@ -139,10 +138,10 @@ struct Load {
 }
 
 impl Load {
-    fn start(library_dirs: &[PathBuf], gpu: &Gpu) -> io::Result<Self> {
+    fn start(library_dirs: &[PathBuf], gpu: &Gpu, rounds: u64) -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         let libraries: Vec<String> = library_dirs.iter().map(|dir| dir.display().to_string()).collect();
-        command.arg("--time-slice-load").env("CUDA_VISIBLE_DEVICES", &gpu.uuid.0);
+        command.args(["--time-slice-load", &rounds.to_string()]).env("CUDA_VISIBLE_DEVICES", &gpu.uuid.0);
         command.env("LD_LIBRARY_PATH", libraries.join(":"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn()?;
@@ -154,6 +153,13 @@ impl Load {
             });
         }
         Ok(Self { child, lines })
+    }
+
+    /// Waits until it is at work; how many rounds its kernels have.
+    fn is_ready(&mut self) -> io::Result<u64> {
+        let said = self.hear(START_PATIENCE)?;
+        let rounds = said.strip_prefix(READY).and_then(|rounds| rounds.trim().parse().ok());
+        rounds.ok_or_else(|| io::Error::other(format!("a process of our own that was to be at work says {said:?}")))
     }
 
     fn hear(&mut self, patience: Duration) -> io::Result<String> {

@@ -74,7 +74,7 @@ class Worker:
 
         Answers how many ended in each tenth of a second, and the times between their ends in microseconds."""
         made, marks = self.works.get(work), collections.deque()
-        counts, gaps, last = [0] * ((end_ns - begin_ns) // BUCKET_NS + 1), [], None
+        counts, gaps, ends = [0] * ((end_ns - begin_ns) // BUCKET_NS + 1), [], []
         sleep_until(begin_ns)
         while (now := now_ns()) < end_ns:
             made.launch()
@@ -84,12 +84,13 @@ class Worker:
                 ended = now_ns()
                 if ended < end_ns:
                     counts[(ended - begin_ns) // BUCKET_NS] += 1
-                if last is not None:
-                    gaps.append((ended - last) / 1e3)
-                last = ended
+                if ends:
+                    gaps.append((ended - ends[-1]) / 1e3)
+                ends.append(ended)
         while marks:
             made.reached(marks.popleft())
-        return {"counts": counts[:(end_ns - begin_ns) // BUCKET_NS], "gaps_us": summary(gaps)}
+        return {"counts": counts[:(end_ns - begin_ns) // BUCKET_NS], "gaps_us": summary(gaps),
+                "stalls": stalls(gaps, [(end - begin_ns) / 1e6 for end in ends[1:]])}
 
     def requests(self, work, begin_ns, end_ns, rate, seed=1, steps=1):
         """Requests that come at random (a Poisson process); answers each one's milliseconds from arrival to end."""
@@ -162,6 +163,14 @@ def summary(values):
         return {"count": 0}
     at = lambda part: ordered[min(len(ordered) - 1, int(part * len(ordered)))]
     return {"count": len(ordered), "mean": sum(ordered) / len(ordered), "p50": at(0.5), "p99": at(0.99)}
+
+
+def stalls(gaps, moments, shown=30):
+    """The first gaps that are twice the median, with their moments in milliseconds: what comes again and again has a
+    period."""
+    usual = sorted(gaps)[len(gaps) // 2] if gaps else 0
+    long = [(round(moment, 2), round(gap)) for gap, moment in zip(gaps, moments) if gap > 2 * usual]
+    return {"count": len(long), "first": long[:shown]}
 
 
 def main():

@@ -2,12 +2,12 @@
 //! whom they cannot be beside.
 
 use super::{finish, other_daemons_are_masked};
-use crate::failure::{Failure, Result, ensure};
+use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, text};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
 use crate::tenant::{Tenant, report};
-use gpool_protocol::{LeaseView, Mechanism};
+use gpool_protocol::{EventKind, LeaseView, Mechanism};
 use std::time::{Duration, Instant};
 
 /// The environment may ask for a mode here: Debian's docker has no annotations.
@@ -23,6 +23,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let mut host = Host::start_with(inside, 2, CONFIGURATION)?;
     let outcome =
         whole_gpu(&mut host).and_then(|()| time_slices(&host)).and_then(|()| host.nothing_found_by_the_guard());
+    let outcome = outcome.and_then(|()| shares_of_time_slices(&mut host));
     finish(host, outcome)
 }
 
@@ -85,6 +86,33 @@ fn time_slices(host: &Host) -> Result<()> {
     let grown = [busy(&both[0])? - before[0], busy(&both[1])? - before[1]];
     let part = grown[0] as f64 / (grown[0] + grown[1]) as f64;
     ensure((0.3..=0.7).contains(&part), || format!("the driver gave one of two {part:.2} of the time"))
+}
+
+/// Where fractions of time slices are wanted, they are promised only once the hardware was seen to keep them. The simulated
+/// one has no channel groups: it cannot be tried, which is said, and nothing is promised.
+fn shares_of_time_slices(host: &mut Host) -> Result<()> {
+    let share = [("GPOOL_MODE", "timeslice"), ("GPOOL_FRACTION", "0.3")];
+    is_refused(host, &share, &["GPOOL-E105", "[policy] timeslice_shares"])?;
+    host.kill_supervisor()?;
+    let files = "/etc/gpool/conf.d";
+    std::fs::create_dir_all(files).context(files)?;
+    std::fs::write(format!("{files}/50-shares.toml"), "[policy]\ntimeslice_shares = true\n").context(files)?;
+    host.start_supervisor()?;
+    let tried = || host.events_of(EventKind::TimeSlicesTried).map(|events| events.into_iter().next());
+    let deadline = Instant::now() + PATIENCE;
+    let told = loop {
+        match tried()? {
+            Some(event) => break event.message,
+            None if Instant::now() > deadline => return Err(Failure::new("time slices were not tried")),
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    ensure(told.contains("could not be tried"), || told.clone())?;
+    is_refused(host, &share, &["GPOOL-E105", "could not be tried", "gpool doctor"])?;
+    let beside = Tenant::greedy(1000).run(host, "third", &[("GPOOL_MODE", "timeslice")])?;
+    wait_for_work(host, &beside)?;
+    let examined = text(&host.gpool(&["doctor"])?.stdout).to_owned();
+    ensure(examined.contains("shares of time slices are refused"), || format!("gpool doctor says {examined}"))
 }
 
 /// No shim, no region, no other GPU, and all of the memory.

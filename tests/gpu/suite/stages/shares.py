@@ -104,7 +104,8 @@ def limits(suite, tenant):
         work = suite.choose(f"torch-matmul:{size}", f"fused:2048:{size}", f"spin:{size * 1000}")
         update(tenant, "0.1")
         prepare([(tenant, work)])
-        free = measure(work, 1.5)
+        # The best of two: what is launched one by one is slowed down by whatever else the processors do.
+        free = max(measure(work, 1), measure(work, 1))
         for limit in ([0.25, 0.75] if suite.simulated or suite.options.brief else [0.1, 0.25, 0.5, 0.75]):
             update(tenant, "0.1", str(limit))
             got = measure(work, max(suite.seconds(2.5), 1)) / free
