@@ -39,6 +39,8 @@ pub const GET_TIME_SLICE: u32 = 0xa06c_0104;
 
 /// The first handle that a client can have; they count up over all clients of the host (RS_CLIENT_HANDLE_BASE).
 pub const FIRST_CLIENT: u32 = 0xc1d0_0000;
+/// How many numbers there are for clients; after the last one they begin anew (RS_CLIENT_HANDLE_DECODE_MASK + 1).
+pub const CLIENT_NUMBERS: u32 = 1 << 20;
 /// libcuda numbers its objects from here on. Seen in 535 to 580.
 pub const FIRST_OBJECT: u32 = 0x5c00_0001;
 /// What a context that computes is given by libcuda, microseconds. Seen in 580.

@@ -7,7 +7,7 @@
 use crate::cgroup;
 use crate::device::Occupancy;
 use crate::lease::Leases;
-use crate::procfs::{ProcessName, is_same};
+use crate::procfs::{self, ProcessName, is_same};
 use gpool_protocol::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -24,7 +24,11 @@ struct Promise {
 pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMap<HostPid, Option<u64>>) {
     let promises = promises(leases, gpu);
     let owner = |pid: &HostPid| owner(&promises, *pid, listed.get(pid).copied().flatten(), cgroup::path_of);
-    let within_bytes = within_promises(&promises, &occupancy.by_process, owner);
+    // What time slices are tried on goes before anybody could want its memory.
+    let own = Some(HostPid(std::process::id()));
+    let tried_bytes: u64 =
+        occupancy.by_process.iter().filter(|(pid, _)| procfs::parent(**pid) == own).map(|(_, bytes)| bytes).sum();
+    let within_bytes = within_promises(&promises, &occupancy.by_process, owner).saturating_add(tried_bytes);
     leases.used_bytes[gpu].store(occupancy.used_bytes, Ordering::Relaxed);
     // What NVML attributes to nobody is the driver's own and foreign too.
     leases.foreign_bytes[gpu].store(occupancy.used_bytes.saturating_sub(within_bytes), Ordering::Relaxed);

@@ -19,7 +19,7 @@ use crate::{clock, mig, mps, privilege, procfs, reload, sampler, service_manager
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
-use gpool_protocol::EventKind;
+use gpool_protocol::{EventKind, Mechanism};
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -178,7 +178,9 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         let watched = leases.clone();
         std::thread::Builder::new().name("mps".into()).spawn(move || mps::watch(&watched))?;
     }
-    if leases.configuration().policy.timeslice_shares {
+    let has_shares =
+        |lease: &lease::Lease| lease.record.mechanism == Mechanism::TimeSlice && lease.record.fraction_permille > 0;
+    if leases.configuration().policy.timeslice_shares || leases.book().leases.values().any(has_shares) {
         let (tested, kept) = (leases.clone(), leases.clone());
         std::thread::Builder::new().name("slice-test".into()).spawn(move || time_slices::test_all(&tested))?;
         std::thread::Builder::new().name("slices".into()).spawn(move || time_slices::keep(&kept))?;

@@ -16,7 +16,7 @@ pub fn check(host: &Surroundings) -> Outcome {
     if !unkept.is_empty() {
         return Outcome::warn(
             format!("shares of time slices are refused: {}", first_of(&unkept)),
-            "ask for mode=slice on those GPUs; what could not be tried is tried again each minute",
+            "ask for mode=slice on those GPUs; what could not be tried is tried again, each minute at first",
         );
     }
     let kept: Vec<String> =

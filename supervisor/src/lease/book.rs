@@ -158,8 +158,8 @@ pub struct Lease {
     pub stopped: Option<&'static str>,
     /// Processes of it that use a GPU past the shims.
     pub bypassing: u32,
-    /// Processes of it whose time slices could not be set; of one that the hardware keeps to its share.
-    pub unset: u32,
+    /// Until when the time slices of all its processes count as set; none while they are not, or of others.
+    pub kept_until: Option<Instant>,
     /// Since when it is silent only because it is frozen or stopped, if it is.
     pub excuse: Option<Excuse>,
 }

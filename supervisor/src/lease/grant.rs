@@ -335,7 +335,7 @@ impl Leases {
             is_full_told: false,
             stopped: None,
             bypassing: 0,
-            unset: 0,
+            kept_until: None,
             excuse: None,
             record,
         };

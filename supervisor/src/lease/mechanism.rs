@@ -86,10 +86,21 @@ impl Leases {
     fn check_time_slices(&self, request: &Request) -> Result<(), ErrorBody> {
         let gpus = self.gpus();
         let is_kept = || gpus.iter().any(|gpu| self.time_slices.keeps(&gpu.uuid));
-        if request.fraction_permille == 0 || is_kept() {
+        let is_wanted = self.configuration().policy.timeslice_shares;
+        if is_wanted && request.gpus > 1 {
+            return Err(ErrorBody::new(
+                ErrorCode::RequestNotAllowed,
+                format!(
+                    "gpus={} does not go with mode=timeslice on a host that keeps shares of time slices",
+                    request.gpus
+                ),
+                "ask for one GPU, or for mode=slice",
+            ));
+        }
+        if request.fraction_permille == 0 || is_wanted && is_kept() {
             return Ok(());
         }
-        let (message, remedy) = match self.configuration().policy.timeslice_shares {
+        let (message, remedy) = match is_wanted {
             false => (
                 "time slices are not kept to a fraction on this host".to_owned(),
                 "ask for mode=slice, or let [policy] timeslice_shares in config.toml be true and restart \

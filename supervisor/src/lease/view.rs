@@ -8,16 +8,17 @@ use crate::region::Report;
 use crate::time_slices::Verdicts;
 use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, LeaseView, Mechanism};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// How strongly a share is enforced. Not at all in a container that is not confined, and not while a process of it
 /// uses a GPU past the shims or its MPS server. Who has whole GPUs or an instance has nobody beside it; who is among the
 /// driver's time slices has no share, or one by their lengths while those of all its processes are set.
-fn level_of(record: &Record, bypassing: u32, unset: u32) -> &'static str {
+fn level_of(record: &Record, bypassing: u32, is_kept: bool) -> &'static str {
     match (record.unenforced, record.mechanism, bypassing) {
         _ if record.revocation.is_some() => "none",
         (true, ..) => "unenforced",
         (false, Mechanism::Exclusive | Mechanism::Mig, _) => "hardware",
-        (false, Mechanism::TimeSlice, _) if record.fraction_permille > 0 && unset == 0 => "driver",
+        (false, Mechanism::TimeSlice, _) if record.fraction_permille > 0 && is_kept => "driver",
         (false, Mechanism::TimeSlice, _) => "none",
         (false, Mechanism::Slice | Mechanism::Mps, 0) => "co-operative",
         (false, Mechanism::Slice | Mechanism::Mps, _) => "bypassed",
@@ -60,7 +61,12 @@ impl Lease {
             processes: self.processes.len() as u32,
             init_pid: self.record.init.map(|init| init.pid),
             cgroup: self.record.cgroup.clone(),
-            enforcement: level_of(&self.record, self.bypassing, self.unset).into(),
+            enforcement: level_of(
+                &self.record,
+                self.bypassing,
+                self.kept_until.is_some_and(|until| Instant::now() < until),
+            )
+            .into(),
             ..view_of_record(&self.record)
         }
     }
@@ -102,7 +108,7 @@ fn view_of_record(record: &Record) -> LeaseView {
         processes: 0,
         init_pid: None,
         cgroup: None,
-        enforcement: level_of(record, 0, 0).into(),
+        enforcement: level_of(record, 0, false).into(),
         uncounted_calls: record.uncounted_calls,
         owner_uid: record.owner_uid,
         created_unix_ms: record.created_unix_ms,

@@ -6,7 +6,7 @@
 
 use super::control_file::ResourceManager;
 use gpool_driver_abi::resource_manager::{
-    CLASS_CHANNEL_GROUP, CLASS_CLIENT, CLASS_CONTEXT_SHARE, FIRST_CLIENT, FIRST_OBJECT,
+    CLASS_CHANNEL_GROUP, CLASS_CLIENT, CLASS_CONTEXT_SHARE, CLIENT_NUMBERS, FIRST_CLIENT, FIRST_OBJECT,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +18,8 @@ const CLIENTS: u32 = 1 << 18;
 const OBJECT_GAP: u32 = 0x400;
 /// How many objects of a client are looked at, at most, in one go.
 const OBJECTS: u32 = 1 << 15;
+/// How many clients of a process are looked into; libcuda makes two.
+const CLIENTS_OF_ONE: usize = 64;
 
 /// What has been found of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,7 +27,9 @@ pub struct ChannelGroups {
     /// By client: up to which handle was looked, and its channel groups.
     clients: BTreeMap<u32, Client>,
     /// Newest client of the host when clients were looked for last.
-    newest: u32,
+    newest: Option<u32>,
+    /// Whether there are more clients than are looked into.
+    pub is_too_many: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,36 +41,50 @@ struct Client {
 }
 
 impl ChannelGroups {
-    /// Looks for what is new, through the process's files; `newest` is the newest client of the host.
-    pub fn look(&mut self, files: &[impl ResourceManager], newest: u32) {
-        for file in files {
-            for client in self.new_clients(file, newest) {
-                self.clients.entry(client).or_insert(Client { looked_to: FIRST_OBJECT, ..Client::default() });
-            }
-            for (handle, client) in &mut self.clients {
-                if file.class(*handle, *handle) == Some(CLASS_CLIENT) {
-                    client.look(file, *handle);
+    /// Looks for clients that are new since the last time, through the process's files; `newest` is the newest client of the
+    /// host.
+    pub fn look_for_clients(&mut self, files: &[impl ResourceManager], newest: u32) {
+        // They are numbered round.
+        let back = |from: u32, by: u32| FIRST_CLIENT + (from - FIRST_CLIENT).wrapping_sub(by) % CLIENT_NUMBERS;
+        let since = self.newest.map(|last| (newest - FIRST_CLIENT).wrapping_sub(last - FIRST_CLIENT) % CLIENT_NUMBERS);
+        let (mut gap, mut has_found) = (0, false);
+        // The first time, those before the first number are not looked for: hosts that have come round are rare.
+        let count = since.unwrap_or(newest - FIRST_CLIENT + 1).min(CLIENTS);
+        for by in 0..count {
+            let at = back(newest, by);
+            gap += 1;
+            if files.iter().any(|file| file.class(at, at) == Some(CLASS_CLIENT)) {
+                (gap, has_found) = (0, true);
+                self.is_too_many |= self.clients.len() >= CLIENTS_OF_ONE && !self.clients.contains_key(&at);
+                if self.clients.len() < CLIENTS_OF_ONE {
+                    self.clients.entry(at).or_insert(Client { looked_to: FIRST_OBJECT, ..Client::default() });
                 }
             }
+            if has_found && gap >= CLIENT_GAP {
+                break;
+            }
         }
-        self.newest = newest;
+        self.newest = Some(newest);
     }
 
-    /// Clients of this file beyond those that are known.
-    fn new_clients(&self, file: &impl ResourceManager, newest: u32) -> Vec<u32> {
-        let mut found = Vec::new();
-        // Once some are known, newer ones than the host had at the last look are all that can have come.
-        let end = if self.clients.is_empty() { FIRST_CLIENT } else { self.newest };
-        let (mut at, mut gap, limit) = (newest, 0, newest.saturating_sub(CLIENTS).max(end));
-        while at > limit && (found.is_empty() || gap < CLIENT_GAP) {
-            gap += 1;
-            if file.class(at, at) == Some(CLASS_CLIENT) {
-                found.push(at);
-                gap = 0;
-            }
-            at -= 1;
+    /// Forgets how far was looked: clients and objects are looked for anew, those that are known stay.
+    pub fn look_anew(&mut self) {
+        self.clients.values_mut().for_each(|client| client.looked_to = FIRST_OBJECT);
+        if self.clients.is_empty() {
+            self.newest = None;
         }
-        found
+    }
+
+    /// Looks for channel groups that are new in the known clients.
+    pub fn look(&mut self, files: &[impl ResourceManager]) {
+        let mut gone = Vec::new();
+        for (handle, client) in &mut self.clients {
+            match files.iter().find(|file| file.class(*handle, *handle) == Some(CLASS_CLIENT)) {
+                Some(file) => client.look(file, *handle),
+                None => gone.push(*handle),
+            }
+        }
+        gone.iter().for_each(|handle| drop(self.clients.remove(handle)));
     }
 
     /// All channel groups: those of copies, too, with their clients.
@@ -74,10 +92,12 @@ impl ChannelGroups {
         self.clients.iter().flat_map(|(client, its)| its.groups.iter().map(|group| (*client, *group)))
     }
 
-    /// How many of them take turns that compute; where none can be told, one of each client that has any.
-    pub fn computing(&self) -> u32 {
-        let of = |client: &Client| (client.computing.len() as u32).max(u32::from(!client.groups.is_empty()));
-        self.clients.values().map(of).sum()
+    /// Those that take turns that compute; where none can be told, the first one of each client that has any.
+    pub fn computing(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.clients.iter().flat_map(|(client, its)| {
+            let first = its.groups.first().filter(|_| its.computing.is_empty());
+            its.computing.iter().chain(first).map(|group| (*client, *group))
+        })
     }
 
     /// One that is not there any more.
@@ -158,35 +178,60 @@ mod tests {
         }
     }
 
+    fn look(groups: &mut ChannelGroups, files: &[&Fake], newest: u32) -> u32 {
+        files.iter().for_each(|fake| fake.asked.set(0));
+        groups.look_for_clients(files, newest);
+        groups.look(files);
+        files.iter().map(|fake| fake.asked.get()).sum()
+    }
+
     #[test]
     fn groups_are_found_below_the_newest_client_and_new_ones_at_little_cost() {
-        let fake = Fake::default();
+        let (fake, empty) = (Fake::default(), Fake::default());
         let (client, newest) = (FIRST_CLIENT + 0x115, FIRST_CLIENT + 0x130);
         fake.add_context(client, FIRST_OBJECT + 0x14);
         let mut groups = ChannelGroups::default();
-        groups.look(&[&fake], newest);
+        // A second file without a client of its own is not looked through further than the first one.
+        assert!(look(&mut groups, &[&empty, &fake], newest) < 0x1000);
         let first = (client, FIRST_OBJECT + 0x14);
         assert_eq!(groups.all().collect::<Vec<_>>(), [first, (client, FIRST_OBJECT + 0x3d)]);
-        assert_eq!(groups.computing(), 1);
-        fake.asked.set(0);
-        groups.look(&[&fake], newest + 3);
-        assert!(fake.asked.get() < 0x500, "{} looks", fake.asked.get());
+        assert_eq!(groups.computing().collect::<Vec<_>>(), [first]);
+        let asked = look(&mut groups, &[&fake], newest + 3);
+        assert!(asked < 0x500, "{asked} looks");
         // A second context, in the same client, and one more client.
         fake.add_context(client, FIRST_OBJECT + 0x200);
         fake.add_context(newest + 5, FIRST_OBJECT + 0x14);
-        groups.look(&[&fake], newest + 7);
-        assert_eq!((groups.all().count(), groups.computing()), (6, 3));
+        look(&mut groups, &[&fake], newest + 7);
+        assert_eq!((groups.all().count(), groups.computing().count()), (6, 3));
         groups.forget(client, first.1);
-        assert_eq!((groups.all().count(), groups.computing()), (5, 2));
+        assert_eq!((groups.all().count(), groups.computing().count()), (5, 2));
+        // What is known is kept when all is looked for anew, however many clients the host has had since.
+        groups.look_anew();
+        look(&mut groups, &[&fake], newest + 7 + CLIENTS);
+        assert_eq!(groups.all().count(), 6);
+        fake.objects.borrow_mut().clear();
+        look(&mut groups, &[&fake], newest + 8 + CLIENTS);
+        assert_eq!(groups, ChannelGroups { newest: Some(newest + 8 + CLIENTS), ..ChannelGroups::default() });
     }
 
     #[test]
     fn a_file_without_a_client_is_given_up_on() {
         let fake = Fake::default();
         let mut groups = ChannelGroups::default();
-        groups.look(&[&fake], FIRST_CLIENT + 500);
-        assert_eq!((groups.all().count(), fake.asked.get()), (0, 500));
-        groups.look(&[&fake], FIRST_CLIENT + 3 * CLIENTS);
-        assert_eq!(fake.asked.get(), 500 + CLIENTS);
+        assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 500), 501);
+        assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 503), 3, "only what has come since");
+        groups.look_anew();
+        assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 3 * CLIENTS), CLIENTS);
+    }
+
+    #[test]
+    fn clients_are_numbered_round() {
+        let fake = Fake::default();
+        let mut groups = ChannelGroups::default();
+        let last = FIRST_CLIENT + CLIENT_NUMBERS - 1;
+        look(&mut groups, &[&fake], last - 2);
+        fake.add_context(last, FIRST_OBJECT + 0x14);
+        look(&mut groups, &[&fake], FIRST_CLIENT + 2);
+        assert_eq!(groups.all().count(), 2);
     }
 }

@@ -9,9 +9,10 @@ use gpool_driver_abi::resource_manager::{
     Allocate, CLASS_CLIENT, CONTROL_MINOR, Control, ESCAPE_ALLOCATE, ESCAPE_CONTROL, FIRST_CLIENT, GET_HANDLE_INFO,
     GET_TIME_SLICE, HANDLE_CLASS, HANDLE_PARENT, HandleInfo, IOCTL_MAGIC, MAJOR, OK, SET_TIME_SLICE, TimeSlice,
 };
-use rustix::fs::{FileType, OFlags, fstat, major, minor};
+use rustix::fs::{AtFlags, CWD, FileType, OFlags, StatxFlags, fstat, major, minor, statx};
 use rustix::ioctl::{Updater, ioctl, opcode};
 use rustix::process::{ForeignRawFd, PidfdGetfdFlags, pidfd_getfd};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,26 +36,46 @@ pub trait ResourceManager {
     fn set_time_slice_us(&self, client: u32, group: u32, us: u64) -> io::Result<()>;
 }
 
+/// How many of them are borrowed of one process; libcuda and NVML have some.
+const BORROWED: usize = 64;
+
 /// An open `/dev/nvidiactl`.
 #[derive(Debug)]
 pub struct ControlFile(OwnedFd);
 
 impl ControlFile {
-    /// The control files that a process has open. What is open twice is found twice.
+    /// Descriptors of control files that a process has, at most a few more than are ever borrowed. Nothing is opened and no
+    /// file's server is asked.
     ///
     /// # Errors
     /// When its descriptors cannot be read: it has ended, or the right to look into it is missing.
-    pub fn of(process: &WatchedProcess) -> io::Result<Vec<Self>> {
+    pub fn numbers_of(process: &WatchedProcess) -> io::Result<BTreeSet<ForeignRawFd>> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", process.name.pid))?.flatten();
+        let numbered = entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())));
+        let is_node = |path: &Path| {
+            // Sockets, pipes and the like have no path.
+            let is_file = fs::read_link(path).is_ok_and(|target| target.is_absolute());
+            let status = is_file.then(|| statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE));
+            status.and_then(Result::ok).is_some_and(|status| {
+                FileType::from_raw_mode(status.stx_mode.into()) == FileType::CharacterDevice
+                    && (status.stx_rdev_major, status.stx_rdev_minor) == (MAJOR, CONTROL_MINOR)
+            })
+        };
+        let nodes = numbered.filter(|(_, path)| is_node(path)).map(|(number, _)| number);
+        Ok(nodes.take(BORROWED + 1).collect())
+    }
+
+    /// Borrows them; none if there are more than are borrowed, which no honest process has.
+    ///
+    /// # Errors
+    /// The right to look into the process is missing, or it has more of them.
+    pub fn borrow(process: &WatchedProcess, numbers: &BTreeSet<ForeignRawFd>) -> io::Result<Vec<Self>> {
+        if numbers.len() > BORROWED {
+            return Err(io::Error::other("a process has too many open control files of the driver"));
+        }
         let mut found = Vec::new();
-        for entry in fs::read_dir(format!("/proc/{}/fd", process.name.pid))? {
-            let Ok(entry) = entry else { continue };
-            let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<ForeignRawFd>().ok()) else {
-                continue;
-            };
-            // A cheap look first; what counts is what the descriptor turns out to be once it is ours.
-            if !is_control_node(&rustix::fs::stat(entry.path()).ok()) {
-                continue;
-            }
+        for &number in numbers {
+            // What counts is what the descriptor turns out to be once it is ours.
             match pidfd_getfd(&process.pidfd, number, PidfdGetfdFlags::empty()) {
                 Ok(file) if is_control_node(&fstat(&file).ok()) => found.push(Self(file)),
                 Ok(_) | Err(rustix::io::Errno::BADF) => {}
@@ -176,7 +197,9 @@ mod tests {
     fn only_the_drivers_node_is_borrowed() {
         let null = fs::File::open("/dev/null").unwrap();
         let here = WatchedProcess::open(HostPid(std::process::id())).unwrap();
-        assert!(ControlFile::of(&here).unwrap().is_empty(), "{null:?} is a device, and another one");
+        assert!(ControlFile::numbers_of(&here).unwrap().is_empty(), "{null:?} is a device, and another one");
+        assert!(ControlFile::borrow(&here, &BTreeSet::from([0, 1, 9999])).unwrap().is_empty());
+        assert!(ControlFile::borrow(&here, &(0..100).collect()).is_err());
         assert!(ControlFile::open(Path::new("/nowhere")).is_err());
     }
 }

@@ -6,11 +6,14 @@ use super::control_file::{ControlFile, ResourceManager};
 use crate::device::Kind;
 use crate::lease::{Leases, about, members};
 use crate::procfs::{ProcessName, WatchedProcess};
+use gpool_driver_abi::resource_manager::DEFAULT_TIME_SLICE_US;
 use gpool_policy::TenantId;
 use gpool_policy::time_slices::{Tenant, time_slices_us};
 use gpool_protocol::{EventKind, HostPid, Mechanism};
-use std::collections::BTreeMap;
+use rustix::process::ForeignRawFd;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Between two looks when nothing happens.
@@ -19,11 +22,18 @@ const PERIOD: Duration = Duration::from_secs(1);
 const TOLD_AGAIN: Duration = Duration::from_secs(60);
 /// After so long everything is looked for anew.
 const ANEW: Duration = Duration::from_secs(60);
+/// A file that a process has opened may get its client so much later.
+const UNTIL_CLIENT: Duration = Duration::from_secs(10);
 
 /// A process of a container in time slices.
 struct Member {
     groups: ChannelGroups,
-    since: Instant,
+    /// Its descriptors of the driver's control file.
+    files: BTreeSet<ForeignRawFd>,
+    /// When those changed last.
+    changed: Instant,
+    /// When all was looked for anew.
+    anew: Instant,
     /// What was set last; none before the first time.
     set_us: Option<u64>,
 }
@@ -42,7 +52,12 @@ struct Served {
     tenant: TenantId,
     gpu: usize,
     share_permille: u16,
-    pids: Vec<HostPid>,
+    processes: Vec<WatchedProcess>,
+    /// Their channel groups that compute; of processes that share files, each once.
+    computing: BTreeSet<(u32, u32)>,
+    /// Processes that could not be looked into, or of which nothing was found though the device lists them.
+    unset: u32,
+    was_changed: bool,
 }
 
 #[derive(Default)]
@@ -51,79 +66,107 @@ struct Keeper {
     told: BTreeMap<TenantId, Instant>,
 }
 
-/// What came of a look at one process.
-#[derive(Default)]
-struct Outcome {
-    is_unset: bool,
-    was_changed: bool,
+/// The newest client of the host, made when somebody wants to know.
+struct Newest {
+    device_dir: PathBuf,
+    known: Option<u32>,
+}
+
+impl Newest {
+    fn get(&mut self) -> io::Result<u32> {
+        if self.known.is_none() {
+            self.known = Some(ControlFile::open(&self.device_dir)?.newest_client()?);
+        }
+        self.known.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
 }
 
 impl Keeper {
     fn look(&mut self, leases: &Leases) {
-        let served = served(leases);
-        if served.is_empty() {
-            *self = Self::default();
-            return;
-        }
-        let Ok(own) = ControlFile::open(&leases.configuration().driver.device_dir) else { return };
-        let Ok(newest) = own.newest_client() else { return };
-        let mut processes: Vec<(usize, WatchedProcess, io::Result<u32>)> = Vec::new();
-        for (index, lease) in served.iter().enumerate() {
-            for process in lease.pids.iter().filter_map(|pid| WatchedProcess::open(*pid).ok()) {
-                let found = self.find(&process, newest);
-                processes.push((index, process, found));
-            }
-        }
-        self.members.retain(|name, _| processes.iter().any(|(_, process, _)| process.name == *name));
-        let groups = |index: usize| -> u32 {
-            processes.iter().filter(|(its, ..)| *its == index).filter_map(|(.., found)| found.as_ref().ok()).sum()
-        };
-        let mut outcomes: BTreeMap<usize, (u32, bool)> = BTreeMap::new();
-        for gpu in served.iter().map(|lease| lease.gpu).collect::<std::collections::BTreeSet<usize>>() {
-            let here: Vec<usize> = (0..served.len()).filter(|index| served[*index].gpu == gpu).collect();
-            // Who has nothing on the device takes no turn, and makes nobody's shorter.
-            let there: Vec<usize> = here.into_iter().filter(|index| groups(*index) > 0).collect();
-            let tenants: Vec<Tenant> = there
-                .iter()
-                .map(|index| Tenant { share_permille: served[*index].share_permille, groups: groups(*index) })
-                .collect();
-            for (index, us) in there.iter().zip(time_slices_us(&tenants)) {
-                for (_, process, _) in processes.iter().filter(|(its, ..)| its == index) {
-                    let outcome = self.set(process, us);
-                    let (unset, changed) = outcomes.entry(*index).or_default();
-                    *unset += u32::from(outcome.is_unset);
-                    *changed |= outcome.was_changed;
+        let mut served = served(leases);
+        let here: BTreeSet<ProcessName> =
+            served.iter().flat_map(|lease| &lease.processes).map(|process| process.name).collect();
+        self.members.retain(|name, _| here.contains(name));
+        let mut newest = Newest { device_dir: leases.configuration().driver.device_dir.clone(), known: None };
+        for lease in &mut served {
+            for process in &lease.processes {
+                let found = self.find(process, &mut newest);
+                let is_listed = || leases.occupants.lists(process.name.pid);
+                match found {
+                    Ok(computing) if computing.is_empty() => lease.unset += u32::from(is_listed()),
+                    Ok(computing) => lease.computing.extend(computing),
+                    Err(_) => lease.unset += u32::from(!process.has_ended()),
                 }
             }
         }
-        // One into which nobody may look is not kept to its share either.
-        for (index, _, found) in &processes {
-            outcomes.entry(*index).or_default().0 += u32::from(found.is_err());
+        for gpu in served.iter().map(|lease| lease.gpu).collect::<BTreeSet<usize>>() {
+            self.set_on(gpu, &mut served);
         }
-        self.note(leases, &served, &outcomes);
+        self.note(leases, &served);
     }
 
-    /// Looks for the channel groups of a process; how many of them compute.
-    fn find(&mut self, process: &WatchedProcess, newest: u32) -> io::Result<u32> {
-        let files = ControlFile::of(process)?;
-        let now = Instant::now();
-        let new = || Member { groups: ChannelGroups::default(), since: now, set_us: None };
-        let member = self.members.entry(process.name).or_insert_with(new);
-        if now.duration_since(member.since) > ANEW {
-            (member.groups, member.since) = (ChannelGroups::default(), now);
+    /// Looks for the channel groups of a process; those that compute.
+    fn find(&mut self, process: &WatchedProcess, newest: &mut Newest) -> io::Result<Vec<(u32, u32)>> {
+        let (numbers, now) = (ControlFile::numbers_of(process)?, Instant::now());
+        let member = self.members.entry(process.name).or_insert_with(|| Member {
+            groups: ChannelGroups::default(),
+            files: BTreeSet::new(),
+            changed: now,
+            anew: now,
+            set_us: None,
+        });
+        if member.files != numbers {
+            (member.files, member.changed) = (numbers, now);
         }
-        if !files.is_empty() {
-            member.groups.look(&files, newest);
+        if member.files.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(member.groups.computing())
+        let is_anew = now.duration_since(member.anew) > ANEW;
+        if is_anew {
+            member.groups.look_anew();
+            member.anew = now;
+        }
+        let files = ControlFile::borrow(process, &member.files)?;
+        if is_anew || now.duration_since(member.changed) < UNTIL_CLIENT {
+            member.groups.look_for_clients(&files, newest.get()?);
+        }
+        member.groups.look(&files);
+        match member.groups.is_too_many {
+            true => Err(io::Error::other("a process has too many clients of the driver")),
+            false => Ok(member.groups.computing().collect()),
+        }
     }
 
-    /// Sees to it that all channel groups of a process have a slice of `us`.
-    fn set(&mut self, process: &WatchedProcess, us: u64) -> Outcome {
-        let mut outcome = Outcome::default();
-        let (Some(member), Ok(files)) = (self.members.get_mut(&process.name), ControlFile::of(process)) else {
-            return Outcome { is_unset: !process.has_ended(), ..outcome };
-        };
+    /// Sets the slices of all leases of one GPU.
+    fn set_on(&mut self, gpu: usize, served: &mut [Served]) {
+        // Who has nothing on the device takes no turn, and makes nobody's shorter.
+        let mut there: Vec<&mut Served> =
+            served.iter_mut().filter(|lease| lease.gpu == gpu && !lease.computing.is_empty()).collect();
+        let tenant =
+            |lease: &&mut Served| Tenant { share_permille: lease.share_permille, groups: lease.computing.len() as u32 };
+        let tenants: Vec<Tenant> = there.iter().map(tenant).collect();
+        // Where nobody was promised anything the driver's own slices are as good, and shorter.
+        let is_promised = tenants.iter().any(|tenant| tenant.share_permille > 0);
+        for (lease, us) in there.iter_mut().zip(time_slices_us(&tenants)) {
+            let Served { processes, unset, was_changed, .. } = &mut **lease;
+            for process in processes {
+                let (is_unset, is_changed) =
+                    self.set(process, if is_promised { us } else { DEFAULT_TIME_SLICE_US }, is_promised);
+                *unset += u32::from(is_unset);
+                *was_changed |= is_changed;
+            }
+        }
+    }
+
+    /// Sees to it that all channel groups of a process have a slice of `us`, and, where that is no promise, only if they were
+    /// set before. Whether that could not be done, and whether somebody else has made them longer.
+    fn set(&mut self, process: &WatchedProcess, us: u64, is_promised: bool) -> (bool, bool) {
+        let Some(member) = self.members.get_mut(&process.name) else { return (false, false) };
+        if !is_promised && member.set_us.is_none() {
+            return (false, false);
+        }
+        let Ok(files) = ControlFile::borrow(process, &member.files) else { return (!process.has_ended(), false) };
+        let (mut is_unset, mut is_changed) = (false, false);
         let all: Vec<(u32, u32)> = member.groups.all().collect();
         for (client, group) in all {
             let is = files.iter().find_map(|file| Some((file, file.time_slice_us(client, group).ok()?)));
@@ -131,24 +174,23 @@ impl Keeper {
                 member.groups.forget(client, group);
                 continue;
             };
-            // A context that is new has what the driver gives, which is never what was set: that differs by process.
-            outcome.was_changed |= member.set_us.is_some_and(|set_us| is_us > set_us.max(us) && is_us > DRIVERS_OWN_US);
+            // A context that is new has the driver's own slice.
+            is_changed |= member.set_us.is_some_and(|set_us| is_us > set_us.max(us).max(DEFAULT_TIME_SLICE_US));
             if is_us != us {
-                outcome.is_unset |= file.set_time_slice_us(client, group, us).is_err();
+                is_unset |= file.set_time_slice_us(client, group, us).is_err();
             }
         }
-        member.set_us = Some(us);
-        outcome
+        member.set_us = is_promised.then_some(us);
+        (is_unset && !process.has_ended(), is_changed)
     }
 
-    fn note(&mut self, leases: &Leases, served: &[Served], outcomes: &BTreeMap<usize, (u32, bool)>) {
+    fn note(&mut self, leases: &Leases, served: &[Served]) {
         let (mut book, now) = (leases.book(), Instant::now());
-        for (index, lease) in served.iter().enumerate() {
-            let (unset, was_changed) = outcomes.get(&index).copied().unwrap_or_default();
+        for lease in served {
             let Some(its) = book.of_tenant(lease.tenant) else { continue };
-            its.unset = unset;
+            its.kept_until = (lease.unset == 0).then(|| now + 3 * PERIOD);
             let is_told = self.told.get(&lease.tenant).is_some_and(|told| now.duration_since(*told) < TOLD_AGAIN);
-            if was_changed && !is_told {
+            if lease.was_changed && !is_told {
                 self.told.insert(lease.tenant, now);
                 let message = format!(
                     "{} has made its own time slices longer; they are set to its share again, at least once a second",
@@ -160,30 +202,36 @@ impl Keeper {
     }
 }
 
-/// The longest slice that libcuda gives a context by itself.
-const DRIVERS_OWN_US: u64 = gpool_driver_abi::resource_manager::DEFAULT_TIME_SLICE_US;
-
 /// The leases in time slices of GPUs that heed them, with their processes.
 fn served(leases: &Leases) -> Vec<Served> {
     let gpus = leases.gpus();
     let heeds =
         |gpu: usize| gpus.get(gpu).is_some_and(|gpu| gpu.kind == Kind::Whole && leases.time_slices.keeps(&gpu.uuid));
-    let mut found: Vec<Served> = {
+    let in_slices: Vec<(TenantId, usize, u16)> = {
         let book = leases.book();
-        let in_slices = book.leases.values().filter(|lease| lease.record.mechanism == Mechanism::TimeSlice);
-        in_slices
-            .filter_map(|lease| {
-                let gpu = lease.gpus().next().filter(|gpu| heeds(*gpu))?;
-                let share_permille = lease.record.fraction_permille;
-                Some(Served { tenant: lease.tenant, gpu, share_permille, pids: Vec::new() })
-            })
-            .collect()
+        let all = book.leases.values().filter(|lease| lease.record.mechanism == Mechanism::TimeSlice);
+        all.filter_map(|lease| {
+            let gpu = lease.gpus().next().filter(|gpu| heeds(*gpu))?;
+            Some((lease.tenant, gpu, lease.record.fraction_permille))
+        })
+        .collect()
     };
-    if !found.is_empty() {
-        let members = members(leases);
-        for lease in &mut found {
-            lease.pids = members.get(&lease.tenant).into_iter().flatten().copied().collect();
-        }
+    if in_slices.is_empty() {
+        return Vec::new();
     }
-    found
+    let members = members(leases);
+    let processes = |tenant: &TenantId| -> Vec<WatchedProcess> {
+        let pids = members.get(tenant).into_iter().flatten();
+        pids.filter_map(|pid: &HostPid| WatchedProcess::open(*pid).ok()).collect()
+    };
+    let found = |(tenant, gpu, share_permille)| Served {
+        tenant,
+        gpu,
+        share_permille,
+        processes: processes(&tenant),
+        computing: BTreeSet::new(),
+        unset: 0,
+        was_changed: false,
+    };
+    in_slices.into_iter().map(found).collect()
 }

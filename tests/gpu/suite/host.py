@@ -195,7 +195,10 @@ def answers():
 
 def gpool(*words):
     """Runs the command line tool; its output. Raises CalledProcessError."""
-    return subprocess.run(["gpool", *words], check=True, capture_output=True, text=True, timeout=30).stdout
+    ran = subprocess.run(["gpool", *words], capture_output=True, text=True, timeout=30)
+    if ran.returncode != 0:
+        raise HostError(f"gpool {' '.join(words)}: {ran.stderr.strip()}")
+    return ran.stdout
 
 
 def leases():

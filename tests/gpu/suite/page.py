@@ -19,9 +19,9 @@ PICTURES = [
 
 
 def write(results, page):
-    """Writes `page` and its pictures, `PAGE-NAME.svg`, from the file `results`. Answers the paths."""
-    with open(results) as file:
-        data = json.load(file)
+    """Writes `page` and its pictures, `PAGE-NAME.svg`, from the file `results`, or from several of one day, of which the
+    later ones have the last word. Answers the paths."""
+    data = merged([json.load(open(path)) for path in results.split(",")])
     base = os.path.splitext(page)[0]
     paths, pictures = [page], []
     for name, beginning, title, unit in PICTURES:
@@ -42,11 +42,26 @@ def write(results, page):
     return paths
 
 
+def merged(runs):
+    """Several runs as one: each stage and figure as the last run has it that came to it."""
+    data = {"about": runs[-1]["about"], "figures": {}, "stages": {}, "notes": [], "runs": []}
+    for run in runs:
+        data["runs"].append({**run["about"], "stages": ", ".join(run["stages"])})
+        for name in ("figures", "stages"):
+            data[name].update(run[name])
+        data["notes"] += [note for note in run["notes"] if note not in data["notes"]]
+        data["limits"] = run.get("limits") or data.get("limits")
+    return data
+
+
 def text(data, images):
     about = data["about"]
     head = "a simulated GPU: this tests the suite and says nothing about a real one" if about["simulated"] else about.get("gpu", "?")
     lines = [f"# {about['date'][:10]}: {head}", "", "| | |", "|---|---|"]
     lines += [f"| {key} | {cell(value)} |" for key, value in about.items() if not isinstance(value, (dict, list))]
+    if len(data["runs"]) > 1:
+        lines += ["", "## Runs", "", "| date | commit | stages |", "|---|---|---|"]
+        lines += [f"| {run['date']} | {run['commit']} | {run['stages']} |" for run in data["runs"]]
     lines += ["", "## Stages", "", "| stage | outcome | seconds |", "|---|---|---|"]
     lines += [f"| {name} | {stage['outcome']} | {stage['seconds']} |" for name, stage in data["stages"].items()]
     lines += ["", "## Figures", "", "Controls are the same work in the same run without gpool.", "",
