@@ -93,12 +93,13 @@ fn time_slices(host: &Host) -> Result<()> {
 fn shares_of_time_slices(host: &mut Host) -> Result<()> {
     let share = [("GPOOL_MODE", "timeslice"), ("GPOOL_FRACTION", "0.3")];
     is_refused(host, &share, &["GPOOL-E105", "[policy] timeslice_shares"])?;
+    // A GPU that containers have is not tried.
+    host.engine.docker_text(&["rm", "-f", "one", "other", "beside"])?;
     host.kill_supervisor()?;
     let files = "/etc/gpool/conf.d";
     std::fs::create_dir_all(files).context(files)?;
     std::fs::write(format!("{files}/50-shares.toml"), "[policy]\ntimeslice_shares = true\n").context(files)?;
     host.start_supervisor()?;
-    // One of the two GPUs has containers, and is not tried while it has.
     let is_tried = |event: &gpool_protocol::Event| event.message.contains("could not be tried");
     let tried = || host.events_of(EventKind::TimeSlicesTried).map(|events| events.into_iter().find(is_tried));
     let deadline = Instant::now() + PATIENCE;
