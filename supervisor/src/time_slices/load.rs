@@ -95,6 +95,16 @@ fn answer() {
 
 struct Driver(Library);
 
+/// Calls a function of the driver: its type, its name, its arguments.
+macro_rules! call {
+    ($driver:expr, $kind:ty, $name:literal $(, $argument:expr)*) => {
+        $driver.call::<$kind>($name, |function| {
+            // SAFETY: arguments of the types that the driver's header names; places among them live through the call.
+            unsafe { function($($argument),*) }
+        })
+    };
+}
+
 impl Driver {
     /// Calls the function `name`, of type `F`.
     fn call<F: Copy>(&self, name: &str, call: impl FnOnce(F) -> CUresult) -> Result<(), String> {
@@ -120,17 +130,12 @@ impl<'a> Work<'a> {
     fn begin(driver: &'a Driver, rounds: u64) -> Result<Self, String> {
         let (mut context, mut module): (CUcontext, CUmodule) = (null_mut(), null_mut());
         let (mut function, mut sink, mut multiprocessors): (CUfunction, CUdeviceptr, i32) = (null_mut(), 0, 0);
-        // SAFETY: so for all calls here: places of the types that the driver's header names, alive through the call.
-        driver.call::<CuInit>("cuInit", |f| unsafe { f(0) })?;
-        driver.call::<CuCtxCreateV2>("cuCtxCreate_v2", |f| unsafe { f(&mut context, 0, 0) })?;
-        driver.call::<CuDeviceGetAttribute>("cuDeviceGetAttribute", |f| unsafe {
-            f(&mut multiprocessors, MULTIPROCESSORS, 0)
-        })?;
-        driver.call::<CuModuleLoadData>("cuModuleLoadData", |f| unsafe { f(&mut module, PTX.as_ptr().cast()) })?;
-        driver.call::<CuModuleGetFunction>("cuModuleGetFunction", |f| unsafe {
-            f(&mut function, module, c"work".as_ptr())
-        })?;
-        driver.call::<CuMemAllocV2>("cuMemAlloc_v2", |f| unsafe { f(&mut sink, 4096) })?;
+        call!(driver, CuInit, "cuInit", 0)?;
+        call!(driver, CuCtxCreateV2, "cuCtxCreate_v2", &mut context, 0, 0)?;
+        call!(driver, CuDeviceGetAttribute, "cuDeviceGetAttribute", &mut multiprocessors, MULTIPROCESSORS, 0)?;
+        call!(driver, CuModuleLoadData, "cuModuleLoadData", &mut module, PTX.as_ptr().cast())?;
+        call!(driver, CuModuleGetFunction, "cuModuleGetFunction", &mut function, module, c"work".as_ptr())?;
+        call!(driver, CuMemAllocV2, "cuMemAlloc_v2", &mut sink, 4096)?;
         let blocks = BLOCKS_PER_MULTIPROCESSOR * c_uint::try_from(multiprocessors.max(1)).unwrap_or(1);
         let mut work = Self { driver, function, sink, blocks, rounds: if rounds == 0 { TRIED_ROUNDS } else { rounds } };
         if rounds != 0 {
@@ -149,30 +154,43 @@ impl<'a> Work<'a> {
     fn measure(&self) -> Result<Duration, String> {
         let begun = Instant::now();
         self.launch()?;
-        self.driver.call::<CuCtxSynchronize>("cuCtxSynchronize", |f| unsafe { f() })?;
+        call!(self.driver, CuCtxSynchronize, "cuCtxSynchronize")?;
         Ok(begun.elapsed())
     }
 
     fn launch(&self) -> Result<(), String> {
         let (mut rounds, mut sink) = (self.rounds, self.sink);
         let mut parameters: [*mut c_void; 2] = [(&raw mut rounds).cast(), (&raw mut sink).cast()];
-        self.driver.call::<CuLaunchKernel>("cuLaunchKernel", |f| unsafe {
-            f(self.function, self.blocks, 1, 1, THREADS, 1, 1, 0, null_mut(), parameters.as_mut_ptr(), null_mut())
-        })
+        call!(
+            self.driver,
+            CuLaunchKernel,
+            "cuLaunchKernel",
+            self.function,
+            self.blocks,
+            1,
+            1,
+            THREADS,
+            1,
+            1,
+            0,
+            null_mut(),
+            parameters.as_mut_ptr(),
+            null_mut()
+        )
     }
 
     fn go_on(&self) -> Result<std::convert::Infallible, String> {
         let mut events: [CUevent; DEPTH] = [null_mut(); DEPTH];
         for event in &mut events {
-            self.driver.call::<CuEventCreate>("cuEventCreate", |f| unsafe { f(event, EVENT_FLAGS) })?;
+            call!(self.driver, CuEventCreate, "cuEventCreate", event, EVENT_FLAGS)?;
         }
         for (turn, event) in events.iter().cycle().enumerate() {
             if turn >= DEPTH {
-                self.driver.call::<CuEventSynchronize>("cuEventSynchronize", |f| unsafe { f(*event) })?;
+                call!(self.driver, CuEventSynchronize, "cuEventSynchronize", *event)?;
                 ENDED.fetch_add(1, Ordering::Relaxed);
             }
             self.launch()?;
-            self.driver.call::<CuEventRecord>("cuEventRecord", |f| unsafe { f(*event, null_mut()) })?;
+            call!(self.driver, CuEventRecord, "cuEventRecord", *event, null_mut())?;
         }
         Err("the work has ended, which has no end".to_owned())
     }

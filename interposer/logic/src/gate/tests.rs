@@ -9,6 +9,8 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
+mod waits;
+
 const STREAM: CUstream = 0x100 as CUstream;
 const DEFAULT: CUstream = core::ptr::null_mut();
 const MS: u64 = 1_000_000;
@@ -111,32 +113,6 @@ fn a_closed_gate_holds_a_launch_until_it_opens_and_counts_the_wait() {
     assert_eq!(slot.waiters.load(Ordering::Relaxed), 0);
     assert!(slot.gate_wait_ns.load(Ordering::Relaxed) > 0);
     assert_eq!(slot.first_launch_word.load(Ordering::Relaxed), control.gate.load(Ordering::Relaxed));
-}
-
-/// The burst of a program that works ahead is as long as one without waits; what has drained is measured without the silence
-/// after it.
-#[test]
-fn an_event_that_is_waited_for_ends_a_burst_once_its_stream_has_drained() {
-    let _order = one_at_a_time();
-    let (process, slot, _) = open_process();
-    // Its cost is learnt, with a launch alone.
-    launch(process, KERNEL, 100 * US);
-    until_idle(slot);
-    launch(process, KERNEL, 100 * US);
-    let records = DEVICE.lock().records;
-    for _ in 0..5 {
-        launch(process, KERNEL, 100 * US);
-        process.after_event_wait();
-    }
-    assert_eq!(DEVICE.lock().records, records, "its burst goes on: there is more");
-    clock::turn_ns(600 * US);
-    process.after_event_wait();
-    assert_eq!(DEVICE.lock().records, records + 1, "its end");
-    // Long after: the silence is not in it.
-    clock::turn_ns(50 * MS);
-    until_idle(slot);
-    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
-    assert!((700 * US - US..=700 * US + US).contains(&measured_ns), "7 launches of 0.1 ms, measured {measured_ns} ns");
 }
 
 #[test]
