@@ -17,7 +17,8 @@ use gpool_shared_region::{BurstTag, GPUS, Slot};
 
 /// Bursts that may be open or unfinished at once.
 const TABLE: usize = 64;
-/// A program that adds nothing to its burst for so long beyond the burst's expected end has stopped adding.
+/// A program that adds nothing to its burst for so long, and not before so long after the burst's expected end, has stopped
+/// adding.
 const ADD_PATIENCE_NS: u64 = 100_000;
 /// From so much work on a look at a stream that has drained, some 10 us after its end, says what the work cost.
 const DRAINED_EXACT_NS: u64 = 500_000;
@@ -63,6 +64,9 @@ struct Burst {
     expected_ns: u64,
     /// The same as real time.
     estimate_ns: u64,
+    /// Its credit as a look last found it, and when that had changed last.
+    seen_left_ns: u32,
+    seen_ns: u64,
 }
 
 const FREE_BURST: Burst = Burst {
@@ -81,6 +85,8 @@ const FREE_BURST: Burst = Burst {
     launches: 0,
     expected_ns: 0,
     estimate_ns: 0,
+    seen_left_ns: 0,
+    seen_ns: 0,
 };
 
 /// Where a burst runs.
@@ -245,6 +251,8 @@ impl Bursts {
             launches: 1,
             expected_ns: grant.credit_ns.map_or(cost_ns, u64::from),
             estimate_ns: grant.credit_ns.map_or(cost_ns, |credit_ns| self.learning.real_ns(credit_ns.into())),
+            seen_left_ns: grant.credit_ns.map_or(0, |credit_ns| credit_ns.saturating_sub(grant.expectation.cost_ns)),
+            seen_ns: now_ns,
             ..*burst
         };
         self.live += 1;
@@ -317,17 +325,30 @@ impl Bursts {
         }
     }
 
+    /// Looks to which bursts launches were added since the last look: those go on. Where their work should have ended the device
+    /// has waited for it, and their length does not say what launches cost.
+    pub fn note_added(&mut self, now_ns: u64, left_ns: impl Fn(usize) -> u32) {
+        for (index, burst) in self.table.iter_mut().enumerate().filter(|(_, burst)| burst.state == State::Open) {
+            let left_ns = left_ns(index);
+            if left_ns != burst.seen_left_ns {
+                (burst.seen_left_ns, burst.seen_ns) = (left_ns, now_ns);
+                let used_ns = self.learning.real_ns(burst.expected_ns.saturating_sub(left_ns.into()));
+                burst.is_exact &= burst.opened_ns + used_ns + ADD_PATIENCE_NS > now_ns;
+            }
+        }
+    }
+
     /// When each burst that has not been ended should be, if no more launches are added: (index, time). `left_ns` says
     /// how much of its credit is left.
     pub fn open_ends(&self, left_ns: impl Fn(usize) -> u32) -> impl Iterator<Item = (usize, u64)> {
         self.table.iter().enumerate().filter_map(move |(index, burst)| {
             let used_ns = |expected_ns: u64| self.learning.real_ns(expected_ns.saturating_sub(left_ns(index).into()));
-            let (used_ns, patience_ns) = match burst.state {
-                State::Open => (used_ns(burst.expected_ns), ADD_PATIENCE_NS),
-                State::Lone => (burst.estimate_ns, LONE_PATIENCE_NS),
+            let end_ns = match burst.state {
+                State::Open => burst.seen_ns.max(burst.opened_ns + used_ns(burst.expected_ns)) + ADD_PATIENCE_NS,
+                State::Lone => burst.opened_ns + burst.estimate_ns + LONE_PATIENCE_NS,
                 State::Free | State::Closed => return None,
             };
-            Some((index, burst.opened_ns + used_ns + patience_ns))
+            Some((index, end_ns))
         })
     }
 

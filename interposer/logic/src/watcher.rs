@@ -84,6 +84,7 @@ impl Process {
             return None;
         }
         let now_ns = clock::now_ns();
+        bursts.note_added(now_ns, |burst| self.credit_of(burst));
         let silent = |bursts: &Bursts| {
             bursts
                 .open_ends(|burst| self.credit_of(burst))
