@@ -47,7 +47,7 @@ struct Kept {
     verdict: TimeSlices,
 }
 
-/// Tries every GPU of which there is no verdict yet, until there is one of each; runs on its own thread.
+/// Tries every GPU of which there is no verdict yet, for ever; runs on its own thread.
 pub fn test_all(leases: &Leases) {
     let path = leases.configuration().paths.run_dir.join(FILE);
     let mut kept = read(&path);
@@ -73,10 +73,8 @@ pub fn test_all(leases: &Leases) {
                 write(&path, &kept);
             }
         }
-        if !is_open {
-            return;
-        }
-        std::thread::sleep(AGAIN * AGAIN_MOST.min(attempt));
+        // A GPU may also come back from being divided.
+        std::thread::sleep(if is_open { AGAIN * AGAIN_MOST.min(attempt) } else { AGAIN });
     }
 }
 
