@@ -6,7 +6,7 @@
 
 /// What all tenants that have work take together in one round.
 const ROUND_US: u64 = 32_000;
-/// The shortest slice: an exchange of contexts costs about 0.2 ms.
+/// The shortest part of a tenant in a round: an exchange of contexts costs about 0.2 ms.
 const SHORTEST_US: u64 = 1_000;
 /// The longest slice: somebody else waits for so long.
 const LONGEST_US: u64 = 50_000;
@@ -29,22 +29,22 @@ pub struct Tenant {
 /// What nobody was promised is divided among those that were promised nothing, so a promise holds whoever else is there.
 #[must_use]
 pub fn time_slices_us(tenants: &[Tenant]) -> Vec<u64> {
-    let promised = |tenant: &Tenant| u64::from(tenant.share_permille);
     let unpromised = tenants.iter().filter(|tenant| tenant.share_permille == 0).count() as u64;
-    let rest = WHOLE_PERMILLE.saturating_sub(tenants.iter().map(promised).sum());
-    let least = rest.checked_div(unpromised).unwrap_or(0).max(LEAST_PERMILLE);
-    let weights: Vec<u64> =
-        tenants.iter().map(|tenant| promised(tenant).max(least * u64::from(tenant.share_permille == 0))).collect();
-    let sum: u64 = weights.iter().sum::<u64>().max(1);
-    // A round is longer where the shortest slice of the usual one would be too short.
-    let groups = |tenant: &Tenant| u64::from(tenant.groups.max(1));
-    let least_part = weights.iter().zip(tenants).map(|(weight, tenant)| weight * 1000 / groups(tenant)).min();
-    let stretched_us = least_part.map_or(0, |part| (SHORTEST_US * sum * 1000).div_ceil(part.max(1)));
-    let longest = weights.iter().copied().max().unwrap_or(1).max(1);
-    let round_us = stretched_us.max(ROUND_US).min((LONGEST_US * sum / longest).max(ROUND_US));
+    let promised: u64 = tenants.iter().map(|tenant| u64::from(tenant.share_permille)).sum();
+    let rest = WHOLE_PERMILLE.saturating_sub(promised).checked_div(unpromised).unwrap_or(0).max(LEAST_PERMILLE);
+    let weight = |tenant: &Tenant| match tenant.share_permille {
+        0 => rest,
+        permille => u64::from(permille),
+    };
+    let weights: Vec<u64> = tenants.iter().map(weight).collect();
+    let (Some(least), Some(most)) = (weights.iter().min(), weights.iter().max()) else { return Vec::new() };
+    let sum: u64 = weights.iter().sum();
+    // A round is longer where the least tenant's part of the usual one would be too short. How many groups it has is its own
+    // matter: they share its part, however short that makes their slices, and lengthen nobody's round.
+    let stretched_us = (SHORTEST_US * sum).div_ceil(*least);
+    let round_us = stretched_us.min(LONGEST_US * sum / most).max(ROUND_US);
     let slice_us = |(weight, tenant): (&u64, &Tenant)| {
-        // However short: a tenant with many groups has no more than its share.
-        (round_us * weight / sum / groups(tenant)).clamp(1, LONGEST_US)
+        (round_us * weight / sum / u64::from(tenant.groups.max(1))).clamp(1, LONGEST_US)
     };
     weights.iter().zip(tenants).map(slice_us).collect()
 }
@@ -77,6 +77,8 @@ mod tests {
         assert_eq!(slices(&[(20, 1), (980, 1)]), [1_000, 49_000]);
         assert_eq!(slices(&[(10, 1), (990, 1)]), [505, 49_999], "between the shortest and the longest");
         assert_eq!(slices(&[(10, 8), (990, 1)])[0], 63, "many groups have no more than one");
+        let crowd: Vec<(u16, u32)> = [(10, 500)].into_iter().chain([(30, 1); 33]).collect();
+        assert_eq!(slices(&crowd)[1], 3_000, "and lengthen nobody's round, 100 ms here");
     }
 
     #[test]

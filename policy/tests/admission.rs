@@ -236,6 +236,28 @@ fn whole_gpus_and_time_slices_keep_away_from_whom_they_cannot_be_beside() {
     assert_eq!(placed, Ok(24 * GIB), "all of it");
 }
 
+/// In time slices a fraction is asked for only where the hardware keeps it: then it is a promise as any.
+#[test]
+fn fractions_of_time_slices_are_sold_once_and_bind_nobody_who_wants_none() {
+    let with = |fraction| Demand { usage: Use::TimeSliced, ..demand(fraction, MemoryDemand::Absent) };
+    let mut gpus = [gpu("a", 0, 0), gpu("b", 0, 0)];
+    gpus[0].users.time_sliced = 1;
+    gpus[0].fraction_leased_permille = 600;
+    assert_eq!(place(&gpus, &with(400)), Ok(Placement { indices: vec![0], memory_bytes: 24 * GIB }));
+    assert_eq!(index(place(&gpus, &with(401))), Ok(1), "where there is room");
+    let refused = place(&gpus[..1], &with(401)).expect_err("of the whole GPU 400 are left");
+    assert!(
+        matches!(&refused, Refusal::Share { asked_permille: 401, offers, .. }
+        if offers[0].share_free_permille == 400),
+        "{refused:?}"
+    );
+    assert_eq!(index(place(&gpus[..1], &with(0))), Ok(0));
+    let held = Held { guaranteed_permille: 600, memory_bytes: 24 * GIB };
+    let to =
+        |fraction| check_update(&gpus[0], held, &Demand { memory: MemoryDemand::Bytes(24 * GIB), ..with(fraction) });
+    assert!(to(1000).is_ok() && to(300).is_ok());
+}
+
 #[test]
 fn an_mps_server_is_shared_within_one_trust_domain_and_never_sold_beyond_the_gpu() {
     let with = |key: &str, users, leased| GpuCapacity { users, fraction_leased_permille: leased, ..gpu(key, 0, 0) };

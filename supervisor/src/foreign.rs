@@ -25,9 +25,8 @@ pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMa
     let promises = promises(leases, gpu);
     let owner = |pid: &HostPid| owner(&promises, *pid, listed.get(pid).copied().flatten(), cgroup::path_of);
     // What time slices are tried on goes before anybody could want its memory.
-    let own = Some(HostPid(std::process::id()));
-    let tried_bytes: u64 =
-        occupancy.by_process.iter().filter(|(pid, _)| procfs::parent(**pid) == own).map(|(_, bytes)| bytes).sum();
+    let tried = occupancy.by_process.iter().filter(|(pid, _)| procfs::is_own_child(**pid));
+    let tried_bytes: u64 = tried.map(|(_, bytes)| bytes).sum();
     let within_bytes = within_promises(&promises, &occupancy.by_process, owner).saturating_add(tried_bytes);
     leases.used_bytes[gpu].store(occupancy.used_bytes, Ordering::Relaxed);
     // What NVML attributes to nobody is the driver's own and foreign too.

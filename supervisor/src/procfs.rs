@@ -119,9 +119,9 @@ pub fn start_ticks(pid: HostPid) -> Option<u64> {
     stat_field(pid, START_FIELD).ok()
 }
 
-/// The parent of the process that has `pid` now; none if there is none.
-pub fn parent(pid: HostPid) -> Option<HostPid> {
-    stat_field(pid, PARENT_FIELD).ok().map(HostPid)
+/// Whether the process that has `pid` now is a child of this one, as those are that time slices are tried on.
+pub fn is_own_child(pid: HostPid) -> bool {
+    stat_field(pid, PARENT_FIELD).is_ok_and(|parent: u32| parent == std::process::id())
 }
 
 /// Whether `name` may still be meant by its pid, where the process that has that pid now was started at `start_ticks`:

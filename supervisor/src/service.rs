@@ -19,7 +19,7 @@ use crate::{clock, mig, mps, privilege, procfs, reload, sampler, service_manager
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
-use gpool_protocol::{EventKind, Mechanism};
+use gpool_protocol::EventKind;
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -178,9 +178,9 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         let watched = leases.clone();
         std::thread::Builder::new().name("mps".into()).spawn(move || mps::watch(&watched))?;
     }
-    let has_shares =
-        |lease: &lease::Lease| lease.record.mechanism == Mechanism::TimeSlice && lease.record.fraction_permille > 0;
-    if leases.configuration().policy.timeslice_shares || leases.book().leases.values().any(has_shares) {
+    // Also for leases of an earlier life, where the configuration wants no more of them.
+    let has_shares = leases.book().leases.values().any(|lease| lease.record.is_kept_by_hardware());
+    if leases.configuration().policy.timeslice_shares || has_shares {
         let (tested, kept) = (leases.clone(), leases.clone());
         std::thread::Builder::new().name("slice-test".into()).spawn(move || time_slices::test_all(&tested))?;
         std::thread::Builder::new().name("slices".into()).spawn(move || time_slices::keep(&kept))?;

@@ -9,7 +9,7 @@ use super::refusal::worded;
 use crate::gatekeeper::Order;
 use gpool_policy::admission::{Demand, Held, MemoryDemand, check_update};
 use gpool_protocol::{
-    ErrorBody, ErrorCode, EventKind, LeaseUpdate, LeaseView, Mechanism, check_limit, format_bytes, format_permille,
+    ErrorBody, ErrorCode, EventKind, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
 };
 use std::sync::atomic::Ordering;
 
@@ -88,8 +88,7 @@ impl Leases {
 
 /// Whether what is to change is there: of a share that the hardware keeps, the fraction.
 fn check_can_change(record: &Record, change: &LeaseUpdate) -> Result<(), ErrorBody> {
-    let is_kept_outside = record.mechanism == Mechanism::TimeSlice && record.fraction_permille > 0;
-    if !is_kept_outside || record.revocation.is_some() {
+    if !record.is_kept_by_hardware() || record.revocation.is_some() {
         return check_has_share(record);
     }
     let only_fraction = LeaseUpdate { fraction_permille: change.fraction_permille, ..LeaseUpdate::default() };

@@ -133,10 +133,8 @@ impl Leases {
         let is_leased = |gpu: usize| book.leases.values().any(|lease| lease.gpus().any(|its| its == gpu));
         // MPS daemons and servers are there for leases, until they are being stopped after the last of them.
         // So are those that time slices are tried on.
-        let own = Some(HostPid(std::process::id()));
-        let is_alive =
-            |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists() && !self.groups.are_served_by(pid);
-        let is_alive = |pid: HostPid| is_alive(pid) && procfs::parent(pid) != own;
+        let is_gpools = |pid: HostPid| self.groups.are_served_by(pid) || procfs::is_own_child(pid);
+        let is_alive = |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists() && !is_gpools(pid);
         let count = |gpu: usize| if is_leased(gpu) { 0 } else { self.occupants.living(gpu, is_alive) };
         (0..gpus.len()).map(count).collect()
     }

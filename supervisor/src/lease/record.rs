@@ -156,6 +156,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether the hardware keeps its share by time slices.
+    pub fn is_kept_by_hardware(&self) -> bool {
+        self.mechanism == Mechanism::TimeSlice && self.fraction_permille > 0
+    }
+
     /// Memory of each GPU that nobody else is sold. Who is in the driver's time slices was promised none: what it holds
     /// counts as NVML shows it.
     pub fn promised_bytes(&self) -> u64 {

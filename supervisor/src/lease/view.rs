@@ -18,7 +18,7 @@ fn level_of(record: &Record, bypassing: u32, is_kept: bool) -> &'static str {
         _ if record.revocation.is_some() => "none",
         (true, ..) => "unenforced",
         (false, Mechanism::Exclusive | Mechanism::Mig, _) => "hardware",
-        (false, Mechanism::TimeSlice, _) if record.fraction_permille > 0 && is_kept => "driver",
+        (false, Mechanism::TimeSlice, _) if record.is_kept_by_hardware() && is_kept => "driver",
         (false, Mechanism::TimeSlice, _) => "none",
         (false, Mechanism::Slice | Mechanism::Mps, 0) => "co-operative",
         (false, Mechanism::Slice | Mechanism::Mps, _) => "bypassed",
@@ -29,6 +29,7 @@ impl Lease {
     /// The lease now.
     pub fn view(&self) -> LeaseView {
         let figures = self.figures(&mut Report::new());
+        let is_kept = self.kept_until.is_some_and(|until| Instant::now() < until);
         let control = self.region.control();
         let context_bytes = control.context_bytes.load(Ordering::Relaxed);
         // As the shims count.
@@ -61,12 +62,7 @@ impl Lease {
             processes: self.processes.len() as u32,
             init_pid: self.record.init.map(|init| init.pid),
             cgroup: self.record.cgroup.clone(),
-            enforcement: level_of(
-                &self.record,
-                self.bypassing,
-                self.kept_until.is_some_and(|until| Instant::now() < until),
-            )
-            .into(),
+            enforcement: level_of(&self.record, self.bypassing, is_kept).into(),
             ..view_of_record(&self.record)
         }
     }

@@ -36,6 +36,9 @@ MARK = f"{CONFIGURATION}/made-by-gpu-suite"
 LIBRARY_DIRECTORIES = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
                        "/usr/local/cuda/compat"]
 
+# How long the supervisor may take to try whether the hardware keeps shares by time slices.
+TRIAL_S = 60
+
 # What a simulated GPU's driver needs in a container.
 SIMULATED_STATE = "/run/gpool-simgpu/state"
 
@@ -155,7 +158,9 @@ class Host:
                 with open(log.name) as text:
                     raise HostError(f"the supervisor does not come up: {text.read()[-800:].strip()}")
             time.sleep(0.05)
-
+        # Two processes of the supervisor's own keep the GPU busy until it has tried its time slices.
+        while trial() is None and time.monotonic() < deadline + TRIAL_S:
+            time.sleep(0.2)
 
     def _supervisor(self):
         return [*self._loader(), PLACES["bin/gpool-supervisor"]]
@@ -194,7 +199,7 @@ def answers():
 
 
 def gpool(*words):
-    """Runs the command line tool; its output. Raises CalledProcessError."""
+    """Runs the command line tool; its output. Raises HostError with what it said."""
     ran = subprocess.run(["gpool", *words], capture_output=True, text=True, timeout=30)
     if ran.returncode != 0:
         raise HostError(f"gpool {' '.join(words)}: {ran.stderr.strip()}")
@@ -207,6 +212,11 @@ def leases():
 
 def events():
     return [json.loads(line) for line in gpool("events", "--format", "json").splitlines()]
+
+
+def trial():
+    """What the supervisor says of the first GPU's time slices; None before it has tried them, or where it does not."""
+    return json.loads(gpool("gpu", "ls", "--format", "json"))["gpus"][0].get("time_slices")
 
 
 def wait_until_free(patience_s=15):

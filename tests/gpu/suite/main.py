@@ -112,9 +112,6 @@ def main():
             for text in own.notes:
                 record.note(text)
             suite, failed = Suite(chosen, record, end), 0
-            if own.is_own:
-                # Two processes of the supervisor's keep the GPU busy until then.
-                stage("timeslices").tried(min(60, suite.left() / 4))
             for name in names:
                 failed += run_stage(suite, name) == "failed"
     except host.HostError as error:

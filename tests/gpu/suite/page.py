@@ -21,7 +21,11 @@ PICTURES = [
 def write(results, page):
     """Writes `page` and its pictures, `PAGE-NAME.svg`, from the file `results`, or from several of one day, of which the
     later ones have the last word. Answers the paths."""
-    data = merged([json.load(open(path)) for path in results.split(",")])
+    runs = []
+    for path in results.split(","):
+        with open(path) as file:
+            runs.append(json.load(file))
+    data = merged(runs)
     base = os.path.splitext(page)[0]
     paths, pictures = [page], []
     for name, beginning, title, unit in PICTURES:

@@ -12,7 +12,8 @@ def works(suite):
         return {"spin_300us": "spin:300000", "graph_20x100us": "spin-graph:100000:20"}
     plain = {"fused_full": "fused:2048:2000", "fused_short": "fused:64:200", "graph_20": "fused-graph:264:400:20"}
     torch = {"matmul_1024": "torch-matmul:1024", "matmul_4096": "torch-matmul:4096", "train": "torch-train:32",
-             "decode": "torch-decode", "decode_graph": "torch-decode-graph", "launch_bound": "torch-launches:1000", "request": "torch-infer:8"}
+             "decode": "torch-decode", "decode_graph": "torch-decode-graph", "launch_bound": "torch-launches:1000",
+             "request": "torch-infer:8"}
     return {**plain, **(torch if suite.has_torch else {})}
 
 

@@ -113,12 +113,15 @@ def exports(suite):
 
 def compare(program, patience_s):
     """Runs one of ../programs.py plainly and under a share: the same, or why not."""
+    def run_it(command):
+        env = {**os.environ, **({} if command else plain_env())}
+        command = [*command, sys.executable, "-m", "suite.programs", program]
+        return subprocess.run(command, capture_output=True, text=True, timeout=patience_s, cwd=SUITE, env=env)
+
     said = {}
     for who, command in [("plain", []), ("shared", SHARE)]:
-        command = [*command, sys.executable, "-m", "suite.programs", program]
         try:
-            env = {**os.environ, **(plain_env() if who == "plain" else {})}
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, cwd=SUITE, env=env)
+            ran = run_it(command)
         except subprocess.TimeoutExpired:
             return f"differs: {who} does not end" if who == "shared" else "skipped: the plain one does not end"
         if ran.returncode == 77:
@@ -129,9 +132,7 @@ def compare(program, patience_s):
     if said["plain"] == said["shared"]:
         return "same"
     # One that chooses its kernels by measuring them computes otherwise each time.
-    again = subprocess.run([sys.executable, "-m", "suite.programs", program], capture_output=True, text=True,
-                           timeout=patience_s, cwd=SUITE, env={**os.environ, **plain_env()})
-    if again.stdout != said["plain"] and not said["shared"].startswith("status"):
+    if run_it([]).stdout != said["plain"] and not said["shared"].startswith("status"):
         return "ran; not the same twice without gpool either"
     return f"differs: {said['plain']!r}, {said['shared']!r}"
 

@@ -18,7 +18,9 @@ def run(suite):
         record.figure(f"latency.{name}_alone", percentile(alone, part), "ms", percentile(plain_alone, part))
         record.figure(f"latency.{name}_beside", percentile(beside, part), "ms", percentile(plain, part))
     record.figure("latency.p99_ratio", percentile(beside, 0.99) / percentile(alone, 0.99), "ratio",
-                  percentile(plain, 0.99) / percentile(plain_alone, 0.99), detail={"requests": len(beside), "slowest": sorted(beside)[-12:], "slowest_control": sorted(plain)[-12:]})
+                  percentile(plain, 0.99) / percentile(plain_alone, 0.99),
+                  detail={"requests": len(beside), "slowest": sorted(beside)[-12:],
+                          "slowest_control": sorted(plain)[-12:]})
 
 
 def measured(first, second, infer, train, seconds, rate):
