@@ -8,6 +8,7 @@ use crate::work_exports::{legacy, per_thread};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
+use gpool_interposer_logic::waits::WaitFor;
 use gpool_interposer_logic::{Driver, Work};
 
 pub use crate::arrays::*;
@@ -179,13 +180,12 @@ left_streams! {
 }
 
 macro_rules! waits {
-    ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*);)*) => {$(
-        /// The open bursts end first. Pools may have given something back afterwards.
+    ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*) $what:expr;)*) => {$(
+        /// What has ended counts no longer. Pools may have given something back afterwards.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
-            PROCESS.before_wait();
             // SAFETY: see cuInit.
-            let result = unsafe { real::<$kind>(index::$name)($($argument),*) };
+            let result = PROCESS.wait($what, || unsafe { real::<$kind>(index::$name)($($argument),*) });
             crate::pools::waited();
             result
         }
@@ -193,32 +193,18 @@ macro_rules! waits {
 }
 
 waits! {
-    cuCtxSynchronize: CuCtxSynchronize ();
-    cuStreamSynchronize: CuStreamSynchronize (stream: CUstream);
-    cuStreamSynchronize_ptsz: CuStreamSynchronize (stream: CUstream);
+    cuCtxSynchronize: CuCtxSynchronize () WaitFor::Context(core::ptr::null_mut());
+    cuStreamSynchronize: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(stream);
+    cuStreamSynchronize_ptsz: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(per_thread(stream));
+    cuEventSynchronize: CuEventSynchronize (event: CUevent) WaitFor::Event;
 }
 
-/// What was launched after the event goes on: only bursts of streams that have drained end, and nothing is recorded between
-/// the launches of a program that works ahead.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
-    // SAFETY: see cuInit.
-    let result = unsafe { real::<CuEventSynchronize>(index::cuEventSynchronize)(event) };
-    PROCESS.after_event_wait();
-    crate::pools::waited();
-    result
-}
-
-/// The open bursts of the context end first. Newer than driver 555.
+/// As cuCtxSynchronize. Newer than driver 555.
 #[cfg_attr(driver_580, unsafe(no_mangle))]
 pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
-    if context.is_null() {
-        PROCESS.before_wait()
-    } else {
-        PROCESS.before_wait_in(context)
-    }
     // SAFETY: see cuInit.
-    let result = unsafe { real::<CuCtxSynchronizeV2>(index::cuCtxSynchronize_v2)(context) };
+    let wait = || unsafe { real::<CuCtxSynchronizeV2>(index::cuCtxSynchronize_v2)(context) };
+    let result = PROCESS.wait(WaitFor::Context(context), wait);
     crate::pools::waited();
     result
 }

@@ -12,6 +12,7 @@ use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::Charge;
 use gpool_interposer_logic::pools::{Pool, Pools, growth_bytes};
 use gpool_interposer_logic::process::{Change, Place};
+use gpool_interposer_logic::waits::WaitFor;
 
 static POOLS: Mutex<Pools> = Mutex::new(Pools::new());
 /// Something has been allocated from a pool, ever.
@@ -151,9 +152,9 @@ fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<
     }
     // While it waits they agree; the supervisor could not learn what a context costs from a program that always waits.
     drop(change);
-    PROCESS.before_wait();
     // SAFETY: see settle.
-    unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) };
+    PROCESS
+        .wait(WaitFor::Stream(stream), || unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) });
     let change = place.change();
     (give_back(place, true) && reserve()).then_some(change)
 }

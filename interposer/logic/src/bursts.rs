@@ -15,15 +15,11 @@ use core::ptr::null_mut;
 use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
 use gpool_shared_region::{BurstTag, GPUS, Slot};
 
+mod resting;
+mod silence;
+
 /// Bursts that may be open or unfinished at once.
 const TABLE: usize = 64;
-/// A program that adds nothing to its burst for so long, and not before so long after the burst's expected end, has stopped
-/// adding.
-const ADD_PATIENCE_NS: u64 = 100_000;
-/// From so much work on a look at a stream that has drained, some 10 us after its end, says what the work cost.
-const DRAINED_EXACT_NS: u64 = 500_000;
-/// The thread whose burst holds one launch ends it itself, when the launch returns; a copy may block for long.
-const LONE_PATIENCE_NS: u64 = 1_000_000_000;
 /// A wait for a first launch to end looks at it so often in the beginning, without sleeping ...
 const FIRST_LOOK_LEAST_NS: u64 = 5_000;
 /// ... for so long; then after each quarter of its age ...
@@ -40,6 +36,8 @@ enum State {
     Lone,
     /// The end event is recorded.
     Closed,
+    /// Its work has ended, the program has waited for that, and may go on with it.
+    Resting,
 }
 
 #[derive(Clone, Copy)]
@@ -57,8 +55,15 @@ struct Burst {
     end: CUevent,
     sequence: u64,
     opened_ns: u64,
+    /// When the program last went on with it; at first, when it was opened.
+    resumed_ns: u64,
+    /// When its work ended that the program has waited for last.
+    ended_ns: u64,
+    /// How long it has rested in all.
+    rested_ns: u64,
     /// Its first launch.
     work: Option<Work>,
+    /// Launches that are known of; those since it was opened or resumed are counted where its credit is.
     launches: u32,
     /// By the table of estimates: what it may hold while it is open, what it holds when it is closed.
     expected_ns: u64,
@@ -81,6 +86,9 @@ const FREE_BURST: Burst = Burst {
     end: null_mut(),
     sequence: 0,
     opened_ns: 0,
+    resumed_ns: 0,
+    ended_ns: 0,
+    rested_ns: 0,
     work: None,
     launches: 0,
     expected_ns: 0,
@@ -134,8 +142,9 @@ pub struct Bursts {
     learning: Learning,
     pause: Pause,
     last_sequence: u64,
-    /// Bursts that are not free.
+    /// Bursts that are open or unfinished.
     live: usize,
+    waits: resting::Waits,
     /// For each GPU of the lease, when the work issued so far is expected to end.
     estimated_ends_ns: [u64; GPUS],
     /// For each GPU, when the last finished burst ended.
@@ -155,6 +164,7 @@ impl Bursts {
             pause: Pause::new(),
             last_sequence: 0,
             live: 0,
+            waits: resting::Waits::new(),
             estimated_ends_ns: [0; GPUS],
             last_ends_ns: [0; GPUS],
         }
@@ -200,7 +210,7 @@ impl Bursts {
 
     /// Whether no further burst can be opened until one has ended.
     pub fn is_full(&self) -> bool {
-        self.live >= TABLE
+        self.live + self.waits.resting >= TABLE
     }
 
     /// When to look again before one more launch of `work`, whose cost is not known; none when it may go now. One
@@ -247,8 +257,11 @@ impl Bursts {
             stream: spot.stream,
             sequence: self.last_sequence,
             opened_ns: now_ns,
+            resumed_ns: now_ns,
+            ended_ns: 0,
+            rested_ns: 0,
             work: Some(grant.work),
-            launches: 1,
+            launches: 0,
             expected_ns: grant.credit_ns.map_or(cost_ns, u64::from),
             estimate_ns: grant.credit_ns.map_or(cost_ns, |credit_ns| self.learning.real_ns(credit_ns.into())),
             seen_left_ns: grant.credit_ns.map_or(0, |credit_ns| credit_ns.saturating_sub(grant.expectation.cost_ns)),
@@ -292,8 +305,8 @@ impl Bursts {
         if !matches!(burst.state, State::Open | State::Lone) {
             return;
         }
-        burst.launches = spent.launches;
-        burst.is_mixed = spent.is_mixed;
+        burst.launches += spent.launches;
+        burst.is_mixed |= spent.is_mixed;
         if burst.state == State::Open {
             burst.expected_ns = burst.expected_ns.saturating_sub(spent.left_ns.into());
             let used_ns = self.learning.real_ns(burst.expected_ns).min(burst.estimate_ns);
@@ -325,55 +338,16 @@ impl Bursts {
         }
     }
 
-    /// Looks to which bursts launches were added since the last look: those go on. Where their work should have ended the device
-    /// has waited for it, and their length does not say what launches cost.
-    pub fn note_added(&mut self, now_ns: u64, left_ns: impl Fn(usize) -> u32) {
-        for (index, burst) in self.table.iter_mut().enumerate().filter(|(_, burst)| burst.state == State::Open) {
-            let left_ns = left_ns(index);
-            if left_ns != burst.seen_left_ns {
-                (burst.seen_left_ns, burst.seen_ns) = (left_ns, now_ns);
-                let used_ns = self.learning.real_ns(burst.expected_ns.saturating_sub(left_ns.into()));
-                burst.is_exact &= burst.opened_ns + used_ns + ADD_PATIENCE_NS > now_ns;
-            }
-        }
+    /// Any open burst of `context` but `kept`.
+    pub fn open_in(&self, context: CUcontext, kept: Option<usize>) -> Option<usize> {
+        (0..TABLE).find(|index| self.is_open_in(*index, context, None) && Some(*index) != kept)
     }
 
-    /// When each burst that has not been ended should be, if no more launches are added: (index, time). `left_ns` says
-    /// how much of its credit is left.
-    pub fn open_ends(&self, left_ns: impl Fn(usize) -> u32) -> impl Iterator<Item = (usize, u64)> {
-        self.table.iter().enumerate().filter_map(move |(index, burst)| {
-            let used_ns = |expected_ns: u64| self.learning.real_ns(expected_ns.saturating_sub(left_ns(index).into()));
-            let end_ns = match burst.state {
-                State::Open => burst.seen_ns.max(burst.opened_ns + used_ns(burst.expected_ns)) + ADD_PATIENCE_NS,
-                State::Lone => burst.opened_ns + burst.estimate_ns + LONE_PATIENCE_NS,
-                State::Free | State::Closed => return None,
-            };
-            Some((index, end_ns))
-        })
-    }
-
-    /// Any open burst of `context` on whose stream all work has ended. An open burst is on no stream in capture.
-    pub fn drained_in(&self, driver: &Driver, context: CUcontext) -> Option<usize> {
-        let is_open = |burst: &Burst| burst.state == State::Open && burst.context == context;
-        self.table.iter().position(|burst| is_open(burst) && driver.has_drained(burst.stream))
-    }
-
-    /// Ends burst `index`, whose work has ended shortly before: of a short one that counts as silence.
-    pub fn close_drained(&mut self, driver: &Driver, index: usize, spent: Spent) {
-        let used_ns = self.table[index].expected_ns.saturating_sub(spent.left_ns.into());
-        self.table[index].is_exact &= used_ns >= DRAINED_EXACT_NS;
-        self.close(driver, index, spent);
-    }
-
-    /// Ends burst `index`, to which the program has stopped adding; its length includes the silence.
-    pub fn close_late(&mut self, driver: &Driver, index: usize, spent: Spent) {
-        self.table[index].is_exact = false;
-        self.close(driver, index, spent);
-    }
-
-    /// Any open burst of `context`.
-    pub fn open_in(&self, context: CUcontext) -> Option<usize> {
-        self.table.iter().position(|burst| burst.state == State::Open && burst.context == context)
+    /// Whether burst `index` is open, in `context`, and on `stream` if one is given.
+    pub fn is_open_in(&self, index: usize, context: CUcontext, stream: Option<CUstream>) -> bool {
+        let burst = &self.table[index];
+        let is_there = burst.context == context && stream.is_none_or(|stream| burst.stream == stream);
+        burst.state == State::Open && is_there
     }
 
     /// Any open burst on the legacy default stream of any context.
@@ -434,13 +408,17 @@ impl Bursts {
             (length_ns, self.anchors.place_ns(driver, burst.context, burst.end))
         };
         let (length_ns, placed_ns) = driver.in_context(burst.context, measured).unwrap_or_default();
-        let length_ns = length_ns.unwrap_or(0).max(0) as u64;
+        let length_ns = (length_ns.unwrap_or(0).max(0) as u64).saturating_sub(burst.rested_ns);
         let placed_ns = placed_ns.unwrap_or(now_ns).min(now_ns);
         let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
         // While another process is on the device, the start event waits for its turn like a kernel; but the context
         // has work, and competes, from the moment on at which it was issued or what was before it ended.
         let competing_ns = burst.opened_ns.max(*last_end_ns);
-        let start_ns = placed_ns.saturating_sub(length_ns).min(competing_ns);
+        let mut start_ns = placed_ns.saturating_sub(length_ns);
+        if burst.rested_ns == 0 {
+            start_ns = start_ns.min(competing_ns);
+            self.waits.note_measured(burst.sequence, competing_ns, length_ns);
+        }
         publish(slot, burst.tag, start_ns, placed_ns, burst.launches);
         *last_end_ns = placed_ns.max(*last_end_ns);
         if burst.launches > 0
@@ -456,14 +434,17 @@ impl Bursts {
     /// ends, and none of them has ended yet.
     fn estimate_end(&mut self, now_ns: u64) {
         self.estimated_ends_ns = self.last_ends_ns;
+        if self.live == 0 {
+            return;
+        }
         let mut after = 0;
         while let Some(burst) = (self.table.iter())
-            .filter(|burst| burst.state != State::Free && burst.sequence > after)
+            .filter(|burst| !matches!(burst.state, State::Free | State::Resting) && burst.sequence > after)
             .min_by_key(|burst| burst.sequence)
         {
             after = burst.sequence;
             let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
-            *end_ns = (burst.opened_ns.max(*end_ns) + burst.estimate_ns).max(now_ns);
+            *end_ns = (burst.resumed_ns.max(*end_ns) + burst.estimate_ns).max(now_ns);
         }
     }
 
@@ -471,6 +452,7 @@ impl Bursts {
     /// ended is charged at its estimate.
     pub fn leave_context(&mut self, driver: &Driver, slot: &Slot, context: CUcontext) {
         let now_ns = clock::now_ns();
+        self.end_resting(slot, now_ns);
         for index in 0..TABLE {
             let burst = self.table[index];
             if burst.context != context {
@@ -481,7 +463,7 @@ impl Bursts {
                 unsafe { (driver.event_destroy)(event) };
             }
             if burst.state != State::Free {
-                publish(slot, burst.tag, now_ns.saturating_sub(burst.estimate_ns), now_ns, burst.launches);
+                publish(slot, burst.tag, now_ns.saturating_sub(burst.estimate_ns), now_ns, burst.launches.max(1));
                 self.live -= 1;
             }
             self.table[index] = FREE_BURST;

@@ -13,7 +13,7 @@ use crate::futex;
 use crate::learning::Expectation;
 use crate::process::{Place, Process};
 use core::sync::atomic::Ordering;
-use gpool_driver_abi::cuda::{CUcontext, CUstream};
+use gpool_driver_abi::cuda::CUstream;
 use gpool_shared_region::{Demand, HEARTBEAT_STALE_NS};
 
 /// A thread at the gate looks at the heartbeat this often.
@@ -132,7 +132,8 @@ impl Process {
                         || expectation.cost_ns >= credit_ns
                         || stream as usize == STREAM_PER_THREAD;
                     let grant = Grant { work, expectation, credit_ns: (!is_lone).then_some(credit_ns) };
-                    let burst = bursts.open(driver, spot, grant);
+                    let resumed = bursts.resume(place.slot(), spot, grant, now_ns);
+                    let burst = resumed.or_else(|| bursts.open(driver, spot, grant));
                     place.note_issue(word.0, now_ns, bursts.estimated_end_ns(now_ns));
                     self.wake_watcher();
                     return match burst {
@@ -158,6 +159,7 @@ impl Process {
                         waited_from_ns = Some(now_ns);
                         place.slot().waiters.fetch_add(1, Ordering::AcqRel);
                     }
+                    bursts.end_resting(place.slot(), u64::MAX);
                     let outstanding_ns = if bursts.live() > 0 { estimated_end_ns } else { 0 };
                     place.say(Demand::Waiting, word.0, outstanding_ns);
                     drop(bursts);
@@ -205,36 +207,12 @@ impl Process {
         self.estimates.forget(work);
     }
 
-    /// Ends the open bursts of the calling thread's context: the program is about to wait for its work, and the time
-    /// in which it has none must not count as work.
-    pub fn before_wait(&self) {
-        let Some(place) = self.place() else { return };
-        self.before_wait_in(place.driver.current_context());
-    }
-
-    /// As [`Process::before_wait`], for the work of `context`.
-    pub fn before_wait_in(&self, context: CUcontext) {
-        let Some(place) = self.place() else { return };
-        self.end_bursts(place, |bursts| bursts.open_in(context));
-    }
-
-    /// The program has waited for an event: ends the open bursts of the calling thread's context whose work has ended. While
-    /// there is more, the program works ahead, and its burst goes on.
-    pub fn after_event_wait(&self) {
-        let Some(place) = self.place() else { return };
-        let driver = &place.driver;
-        let _relaxed = driver.relaxed_capture();
-        let mut bursts = self.bursts.lock();
-        let context = driver.current_context();
-        while let Some(burst) = bursts.drained_in(driver, context) {
-            let spent = self.revoke_credit_of(burst);
-            bursts.close_drained(driver, burst, spent);
-        }
-    }
-
+    /// Ends the bursts that `next` names, and those that rest.
     pub(crate) fn end_bursts(&self, place: &Place, next: impl Fn(&Bursts) -> Option<usize>) {
         let _relaxed = place.driver.relaxed_capture();
-        self.end_locked(place, &mut self.bursts.lock(), next);
+        let mut bursts = self.bursts.lock();
+        self.end_locked(place, &mut bursts, next);
+        bursts.end_resting(place.slot(), u64::MAX);
     }
 
     pub(crate) fn end_locked(&self, place: &Place, bursts: &mut Bursts, next: impl Fn(&Bursts) -> Option<usize>) {

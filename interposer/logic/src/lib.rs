@@ -8,7 +8,8 @@
 //! `limits`, `physical` and `pools` (what is charged for things that the driver tells no size of), `pieces`, `sharing` and
 //! `names` (what several processes hold, and how they know it), `contexts` (whose memory and work it is), `gate` (the hot
 //! path and the slow one behind it), `credit` (what the hot path spends), `estimates` and `learning` (what work is expected
-//! to cost), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `announce` (what is written into the
+//! to cost), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `waits` (of programs for
+//! their work), `announce` (what is written into the
 //! slot about it), `lookup` (what a look-up by name may hand out), `exported_names` (what the real library has at all),
 //! `watcher` and `parking` (the thread that looks when the program is silent).
 //!
@@ -55,6 +56,8 @@ pub mod registration;
 #[cfg(not(loom))]
 mod sharing;
 pub mod view;
+#[cfg(not(loom))]
+pub mod waits;
 #[cfg(not(loom))]
 pub mod watcher;
 

@@ -220,7 +220,7 @@ impl Process {
         let Some(place) = self.place() else { return };
         let _relaxed = place.driver.relaxed_capture();
         let mut bursts = self.bursts.lock();
-        self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context));
+        self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context, None));
         bursts.settle(&place.driver, place.slot(), &self.estimates);
         bursts.leave_context(&place.driver, place.slot(), context);
     }
@@ -379,8 +379,15 @@ impl Process {
         if self.watcher_started.load(Ordering::SeqCst) == 0 {
             return;
         }
+        let Some(place) = self.place() else { return };
         let limit_ns = clock::now_ns() + STOP_LIMIT_NS;
-        while self.bursts.try_lock().is_none() && clock::now_ns() < limit_ns {
+        loop {
+            if let Some(mut bursts) = self.bursts.try_lock() {
+                return bursts.end_resting(place.slot(), u64::MAX);
+            }
+            if clock::now_ns() >= limit_ns {
+                return;
+            }
             clock::sleep_until_ns(clock::now_ns() + 100_000);
         }
     }

@@ -33,6 +33,9 @@ const BLOCKS: usize = 300;
 const WARM_UP_BLOCKS: usize = 20;
 const LAUNCHES: u32 = 500;
 const CALLS: u32 = 30_000;
+/// Rounds of a few launches and a wait for them, as of a program that looks at each result.
+const ROUNDS: u32 = 100;
+const LAUNCHES_IN_A_ROUND: u32 = 4;
 /// After each block of launches, until the shim's watcher and the supervisor have seen the end of it: what they do
 /// would be charged to the block that follows.
 const SETTLE: Duration = Duration::from_millis(2);
@@ -56,25 +59,33 @@ fn measure() -> Result<serde_json::Value> {
     let kernel = prepare(&shim)?;
     let synchronize: CuCtxSynchronize = shim.function(c"cuCtxSynchronize")?;
     let (mut launch, mut launch_native) = (Vec::new(), Vec::new());
+    let (mut wait, mut wait_native) = (Vec::new(), Vec::new());
     let (mut version, mut version_native) = (Vec::new(), Vec::new());
+    let waits = [synchronize, real.function(c"cuCtxSynchronize")?];
     let ways = [shim.function::<CuLaunchKernel>(c"cuLaunchKernel")?, real.function(c"cuLaunchKernel")?];
     let versions = [shim.function::<CuDriverGetVersion>(c"cuDriverGetVersion")?, real.function(c"cuDriverGetVersion")?];
     for _ in 0..WARM_UP_BLOCKS + BLOCKS {
         for (way, into) in ways.iter().zip([&mut launch, &mut launch_native]) {
-            into.push(launches(*way, kernel)?);
+            into.push(launches(*way, kernel, LAUNCHES)?);
             // SAFETY: no arguments; a context is current to this thread.
             checked("cuCtxSynchronize", unsafe { synchronize() })?;
+            std::thread::sleep(SETTLE);
+        }
+        for ((way, wait), into) in ways.iter().zip(waits).zip([&mut wait, &mut wait_native]) {
+            into.push(rounds(*way, wait, kernel)?);
             std::thread::sleep(SETTLE);
         }
         for (way, into) in versions.iter().zip([&mut version, &mut version_native]) {
             into.push(version_calls(*way)?);
         }
     }
-    for measured in [&mut launch, &mut launch_native, &mut version, &mut version_native] {
+    let all = [&mut launch, &mut launch_native, &mut wait, &mut wait_native, &mut version, &mut version_native];
+    for measured in all {
         measured.drain(..WARM_UP_BLOCKS);
     }
     Ok(json!({
         "launch_ns": launch, "launch_native_ns": launch_native,
+        "wait_ns": wait, "wait_native_ns": wait_native,
         "version_ns": version, "version_native_ns": version_native,
     }))
 }
@@ -98,19 +109,30 @@ fn prepare(shim: &Library) -> Result<CUfunction> {
 
 /// Nanoseconds of CPU time of one launch: a launch of the simulated driver waits for whoever else uses the device, which
 /// is no cost of the shim.
-fn launches(launch: CuLaunchKernel, kernel: CUfunction) -> Result<f64> {
+fn launches(launch: CuLaunchKernel, kernel: CUfunction, count: u32) -> Result<f64> {
     let mut duration_ns = KERNEL_NS;
     let mut parameters = [(&raw mut duration_ns).cast::<c_void>()];
     let mut failed = 0;
     let start_ns = thread_cpu_ns();
-    for _ in 0..LAUNCHES {
+    for _ in 0..count {
         let list = parameters.as_mut_ptr();
         // SAFETY: the kernel takes one u64, which outlives the call.
         failed |= unsafe { launch(kernel, 1, 1, 1, 1, 1, 1, 0, null_mut(), list, null_mut()) };
     }
     let used_ns = (thread_cpu_ns() - start_ns) as f64;
     checked("cuLaunchKernel", failed)?;
-    Ok(used_ns / f64::from(LAUNCHES))
+    Ok(used_ns / f64::from(count))
+}
+
+/// Nanoseconds of CPU time of one round of launches and a wait for them.
+fn rounds(launch: CuLaunchKernel, wait: CuCtxSynchronize, kernel: CUfunction) -> Result<f64> {
+    let start_ns = thread_cpu_ns();
+    for _ in 0..ROUNDS {
+        launches(launch, kernel, LAUNCHES_IN_A_ROUND)?;
+        // SAFETY: no arguments; a context is current to this thread.
+        checked("cuCtxSynchronize", unsafe { wait() })?;
+    }
+    Ok((thread_cpu_ns() - start_ns) as f64 / f64::from(ROUNDS))
 }
 
 /// Nanoseconds of one cuDriverGetVersion, a call that the shim only passes on.

@@ -185,6 +185,13 @@ pub const FIGURES: &[Figure] = &[
         "the slow path behind the gate, once per burst of about 1 ms of GPU time, null driver",
     ),
     host(
+        "gate.rest_added",
+        "ns",
+        Median,
+        Nothing,
+        "one launch, and a wait for it with which its burst rests, null driver",
+    ),
+    host(
         "alloc.pair_0",
         "ns",
         Median,
@@ -202,6 +209,14 @@ pub const FIGURES: &[Figure] = &[
         "cuLaunchKernel through the shim in a container, thread CPU time; bursts are measured with the \
          simulated driver's events, which cost as much as a launch; \
          native: the simulated library's own in the same process",
+    ),
+    simulated(
+        "gate.wait_added",
+        "ns",
+        Median,
+        Nothing,
+        "four cuLaunchKernel and a cuCtxSynchronize through the shim in a container, thread CPU time; native: the simulated \
+         library's own in the same process",
     ),
     host(
         "shim.trampoline_added",

@@ -1,6 +1,6 @@
 //! What the gate costs a launch, without any driver's cost around it.
 
-use super::null_driver::{Stream, copy, launch, launch_natively, process, work};
+use super::null_driver::{Stream, copy, launch, launch_and_wait, launch_natively, process, work};
 use super::process_cost::thread_cpu_ns;
 use super::sheet::{Sheet, median};
 use crate::failure::Result;
@@ -49,14 +49,14 @@ pub fn measure(sheet: &mut Sheet) -> Result<()> {
 }
 
 fn one_thread(sheet: &mut Sheet) -> Result<()> {
-    let [usual, mixed, graphs, slow, copies] = [(); 5].map(|()| process());
-    let [usual_stream, mixed_stream] = [(); 2].map(|()| Stream::new(USUAL_BURST));
+    let [usual, mixed, graphs, slow, waits, copies] = [(); 6].map(|()| process());
+    let [usual_stream, mixed_stream, wait_stream] = [(); 3].map(|()| Stream::new(USUAL_BURST));
     let [graph_stream, slow_stream] = [GRAPHS_IN_A_BURST, 1].map(Stream::new);
     let functions: [Work; FUNCTIONS] = std::array::from_fn(|number| work(number as u16));
     let function = work(0);
     let (mut empty, mut mixed_empty) = (Vec::new(), Vec::new());
-    let (mut added, mut mixed_added, mut graph, mut copied, mut burst) =
-        <(Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
+    let (mut added, mut mixed_added, mut graph, mut copied, mut burst, mut rest) =
+        <(Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
     for _ in 0..REPEATS {
         let nothing = per_call(CALLS, || launch_natively(black_box(usual_stream)));
         empty.push(nothing);
@@ -70,6 +70,11 @@ fn one_thread(sheet: &mut Sheet) -> Result<()> {
         );
         burst.push(
             per_call(SLOW_CALLS, || launch(black_box(slow), black_box(slow_stream), black_box(function))) - nothing,
+        );
+        rest.push(
+            per_call(SLOW_CALLS, || {
+                launch_and_wait(black_box(waits), black_box(wait_stream), black_box(function));
+            }) - nothing,
         );
         let mut turn = 0;
         let mut next = || {
@@ -87,7 +92,8 @@ fn one_thread(sheet: &mut Sheet) -> Result<()> {
     sheet.add("gate.launch_added_mixed", &mixed_added, &mixed_empty)?;
     sheet.add("gate.graph_added", &graph, &empty)?;
     sheet.add("gate.copy_added", &copied, &empty)?;
-    sheet.add("gate.burst_added", &burst, &[median(&empty)])
+    sheet.add("gate.burst_added", &burst, &[median(&empty)])?;
+    sheet.add("gate.rest_added", &rest, &[median(&empty)])
 }
 
 fn many_threads(sheet: &mut Sheet) -> Result<()> {

@@ -7,6 +7,7 @@ use gpool_interposer_logic::clock::now_ns;
 use gpool_interposer_logic::process::Place;
 use gpool_interposer_logic::region::Region;
 use gpool_interposer_logic::registration::Registration;
+use gpool_interposer_logic::waits::WaitFor;
 use gpool_interposer_logic::{Admission, Bytes, Driver, Process, Work};
 use gpool_shared_region::{CONTROL_BYTES, Control, GateWord, REPORT_BYTES};
 use std::ffi::{c_uint, c_void};
@@ -75,6 +76,13 @@ pub fn work(number: u16) -> Work {
 #[inline(always)]
 pub fn launch(process: &Process, stream: &Stream, work: Work) {
     issue(process, stream, process.admit(stream.handle(), work));
+}
+
+/// A launch of `work`, and a wait for it that returns at once, with what the shim does around them.
+#[inline(always)]
+pub fn launch_and_wait(process: &Process, stream: &Stream, work: Work) {
+    launch(process, stream, work);
+    process.wait(WaitFor::Stream(stream.handle()), || 0);
 }
 
 /// A copy of `bytes` on the device with what the shim does around it.

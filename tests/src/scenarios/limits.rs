@@ -19,7 +19,7 @@ const WATCH: Duration = Duration::from_secs(4);
 /// Runs one container under changing limits, then two.
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start(inside)?;
-    let outcome = limit_and_pause(&host);
+    let outcome = waits(&host).and_then(|()| limit_and_pause(&host));
     finish(host, outcome)
 }
 
@@ -49,6 +49,16 @@ fn limit_and_pause(host: &Host) -> Result<()> {
     ensure(!refused.status.success() && said.contains("limit") && said.contains("GPOOL-E"), || {
         format!("a limit below the fraction is answered with {said:?}")
     })
+}
+
+/// What a program does while the device has none of its work is not charged, though its bursts go on through its waits: the
+/// meter says that a limit lets through what it says, not less.
+fn waits(host: &Host) -> Result<()> {
+    let env = [("GPOOL_FRACTION", "0.2"), ("GPOOL_LIMIT", "0.3"), ("GPOOL_MEMORY", "2GiB")];
+    let waiting = Tenant::greedy(50).run_with(host, "waiting", &env, &["--launch-batch", "4"])?;
+    wait_until_running(host, std::slice::from_ref(&waiting))?;
+    share_is(host, &waiting, "waiting after each four launches under a limit of 0.3", 0.2..=0.33)?;
+    host.engine.docker_text(&["rm", "-f", &waiting.id]).map(drop)
 }
 
 fn update(host: &Host, container: &Container, change: &[&str]) -> Result<()> {

@@ -1,6 +1,16 @@
 //! Of programs that wait for events, and of those for which the device waits.
 
 use super::*;
+use crate::waits::WaitFor;
+
+/// Waits for an event until so long from now.
+fn wait_for_event(process: &Process, length_ns: u64) {
+    let wait = || {
+        clock::turn_ns(length_ns);
+        0
+    };
+    assert_eq!(process.wait(WaitFor::Event, wait), 0);
+}
 
 /// The burst of a program that works ahead is as long as one without waits; what has drained is measured without the silence
 /// after it.
@@ -15,11 +25,11 @@ fn an_event_that_is_waited_for_ends_a_burst_once_its_stream_has_drained() {
     let records = DEVICE.lock().records;
     for _ in 0..5 {
         launch(process, KERNEL, 100 * US);
-        process.after_event_wait();
+        wait_for_event(process, 0);
     }
     assert_eq!(DEVICE.lock().records, records, "its burst goes on: there is more");
     clock::turn_ns(600 * US);
-    process.after_event_wait();
+    wait_for_event(process, 0);
     assert_eq!(DEVICE.lock().records, records + 1, "its end");
     // Long after: the silence is not in it.
     clock::turn_ns(50 * MS);
@@ -51,4 +61,170 @@ fn a_program_that_launches_slowly_has_few_bursts() {
     assert!(DEVICE.lock().records - records <= 12);
     let launches = slot.launches.load(Ordering::Relaxed);
     assert_eq!(launches, 101);
+}
+
+/// A device on which work ends when it is waited for, and a wait that returns `late_ns` after that.
+fn wait_for_all(process: &Process, what: WaitFor, late_ns: u64) {
+    let wait = || {
+        let outstanding_ns = DEVICE.lock().launch(0);
+        clock::turn_ns(outstanding_ns + late_ns);
+        0
+    };
+    assert_eq!(process.wait(what, wait), 0);
+}
+
+/// Rounds of four launches of 5 us each, a wait that returns 10 us late, and a pause of 15 us: what was measured, the events
+/// recorded, and the bursts, of so many rounds after some others.
+fn rounds(process: &Process, slot: &Slot, what: WaitFor, count: u32) -> (u64, u64, u64) {
+    let round = || {
+        (0..4).for_each(|_| {
+            launch(process, KERNEL, 5 * US);
+        });
+        wait_for_all(process, what, 10 * US);
+        clock::turn_ns(15 * US);
+    };
+    process.estimates.put(KERNEL, 5 * US);
+    (0..20).for_each(|_| round());
+    until_idle(slot);
+    let total = || slot.burst_total_ns.load(Ordering::Relaxed);
+    let (from_ns, records, bursts) = (total(), DEVICE.lock().records, slot.burst_count.load(Ordering::Relaxed));
+    (0..count).for_each(|_| round());
+    until_idle(slot);
+    assert_eq!(told(slot), u64::from(20 + count) * 4, "each launch is counted once");
+    (total() - from_ns, DEVICE.lock().records - records, slot.burst_count.load(Ordering::Relaxed) - bursts)
+}
+
+/// Twenty microseconds of work in each forty-five: a pair of events for each round would cost more than the work does.
+#[test]
+fn a_burst_rests_while_the_program_waits_and_what_it_rests_is_not_charged() {
+    for what in [WaitFor::Context(core::ptr::null_mut()), WaitFor::Stream(STREAM), WaitFor::Event] {
+        let _order = one_at_a_time();
+        let (process, slot, _) = open_process();
+        let (measured_ns, records, bursts) = rounds(process, slot, what, 500);
+        let work_ns = 500 * 20 * US;
+        assert!(measured_ns.abs_diff(work_ns) < work_ns / 20, "{what:?}: {measured_ns} ns of {work_ns}");
+        // 22.5 ms: a burst each 2 ms, and a measured one each 8.
+        assert!(records <= 40 && bursts <= 25, "{what:?}: {records} events, {bursts} bursts for 500 waits");
+    }
+}
+
+/// Launches that the process has told of.
+fn told(slot: &Slot) -> u64 {
+    slot.launches.load(Ordering::Relaxed)
+}
+
+/// A process with 80 launches that it has told of, and a burst of four that rests.
+fn resting_process() -> (&'static Process, &'static Slot, &'static Control) {
+    let (process, slot, control) = open_process();
+    rounds(process, slot, WaitFor::Stream(STREAM), 0);
+    (0..4).for_each(|_| {
+        launch(process, KERNEL, 5 * US);
+    });
+    wait_for_all(process, WaitFor::Stream(STREAM), 10 * US);
+    assert_eq!(told(slot), 80, "it rests");
+    (process, slot, control)
+}
+
+#[test]
+fn what_rests_is_told_before_its_stream_its_context_or_the_process_goes() {
+    let ways: [fn(&Process); 5] = [
+        |process| process.leave_stream(STREAM),
+        |process| process.leave_for_capture(STREAM),
+        |process| process.leave_context(CONTEXTS[0]),
+        |process| process.stop(),
+        |process| {
+            process.enter_context(CONTEXTS[0], 0);
+            launch_on(process, DEFAULT, KERNEL, 5 * US);
+            process.enter_context(CONTEXTS[1], 0);
+        },
+    ];
+    for (index, leave) in ways.into_iter().enumerate() {
+        let _order = one_at_a_time();
+        let (process, slot, _) = resting_process();
+        leave(process);
+        assert_eq!(told(slot), 84, "way {index}");
+    }
+}
+
+/// Whoever decides who is next must know what this one has used.
+#[test]
+fn what_rests_is_told_before_its_process_waits_at_the_gate() {
+    let _order = one_at_a_time();
+    let (process, slot, control) = resting_process();
+    let closed = GateWord(control.gate.load(Ordering::Relaxed)).next(false);
+    control.gate.store(closed.0, Ordering::Release);
+    std::thread::scope(|scope| {
+        let launcher = scope.spawn(|| launch(process, KERNEL, 5 * US));
+        until(|| slot.demand.load(Ordering::Acquire) == Demand::Waiting as u32);
+        let was_told = told(slot);
+        open(control, clock::now_ns() + 10_000 * MS);
+        until(|| launcher.is_finished());
+        launcher.join().unwrap();
+        assert_eq!(was_told, 84);
+    });
+}
+
+/// Work that was issued ahead, in several bursts, and then waited for, is not counted twice.
+#[test]
+fn what_stood_before_a_burst_on_the_device_is_not_its_own() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.estimates.put(KERNEL, 100 * US);
+    for _ in 0..20 {
+        (0..23).for_each(|_| {
+            launch(process, KERNEL, 100 * US);
+        });
+        wait_for_all(process, WaitFor::Context(core::ptr::null_mut()), 10 * US);
+        clock::turn_ns(20 * US);
+    }
+    until_idle(slot);
+    let (measured_ns, work_ns) = (slot.burst_total_ns.load(Ordering::Relaxed), 20 * 23 * 100 * US);
+    assert!(measured_ns.abs_diff(work_ns) < work_ns / 50, "{measured_ns} ns of {work_ns}");
+}
+
+/// A host that stops the program for milliseconds does not make the next waits free.
+#[test]
+fn one_wait_that_returns_very_late_says_little_of_the_others() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.estimates.put(KERNEL, MS / 2);
+    let measured = |late_ns| {
+        let before_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+        launch(process, KERNEL, MS / 2);
+        wait_for_all(process, WaitFor::Stream(STREAM), late_ns);
+        process.leave_stream(STREAM);
+        until_idle(slot);
+        slot.burst_total_ns.load(Ordering::Relaxed) - before_ns
+    };
+    let told = |late_ns| {
+        let told_ns = measured(late_ns);
+        assert!(told_ns <= MS / 2 + late_ns, "{told_ns} ns of half a millisecond");
+        told_ns
+    };
+    // What is measured by events is exact; of the rest only so much is taken off as waits are usually late.
+    (0..40).for_each(|_| {
+        told(10 * US);
+    });
+    clock::turn_ns(20 * MS);
+    told(5 * MS);
+    let least_ns = (0..5).map(|_| told(0)).min();
+    assert!(least_ns >= Some(MS / 2 - 15 * US), "{least_ns:?}");
+}
+
+/// Two threads on one stream: a wait of the one ends no launch of the other.
+#[test]
+fn another_threads_burst_on_the_stream_is_measured_as_ever() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = resting_process();
+    std::thread::scope(|scope| {
+        let launcher = scope.spawn(|| {
+            (0..10).for_each(|_| {
+                launch(process, KERNEL, 50 * US);
+            });
+        });
+        launcher.join().unwrap();
+    });
+    wait_for_all(process, WaitFor::Stream(STREAM), 0);
+    until_idle(slot);
+    assert_eq!(told(slot), 94);
 }

@@ -1,0 +1,61 @@
+//! Bursts that nobody adds to.
+
+use super::{Burst, Bursts, Spent, State};
+use crate::driver::Driver;
+use gpool_driver_abi::cuda::CUcontext;
+
+/// A program that adds nothing to its burst for so long, and not before so long after the burst's expected end, has stopped
+/// adding.
+const ADD_PATIENCE_NS: u64 = 100_000;
+/// From so much work on a look at a stream that has drained, some 10 us after its end, says what the work cost.
+const DRAINED_EXACT_NS: u64 = 500_000;
+/// The thread whose burst holds one launch ends it itself, when the launch returns; a copy may block for long.
+const LONE_PATIENCE_NS: u64 = 1_000_000_000;
+
+impl Bursts {
+    /// Looks to which bursts launches were added since the last look: those go on. Where their work should have ended the device
+    /// has waited for it, and their length does not say what launches cost.
+    pub fn note_added(&mut self, now_ns: u64, left_ns: impl Fn(usize) -> u32) {
+        for (index, burst) in self.table.iter_mut().enumerate().filter(|(_, burst)| burst.state == State::Open) {
+            let left_ns = left_ns(index);
+            if left_ns != burst.seen_left_ns {
+                (burst.seen_left_ns, burst.seen_ns) = (left_ns, now_ns);
+                let used_ns = self.learning.real_ns(burst.expected_ns.saturating_sub(left_ns.into()));
+                burst.is_exact &= burst.resumed_ns + used_ns + ADD_PATIENCE_NS > now_ns;
+            }
+        }
+    }
+
+    /// When each burst that has not been ended should be, if no more launches are added: (index, time). `left_ns` says
+    /// how much of its credit is left.
+    pub fn open_ends(&self, left_ns: impl Fn(usize) -> u32) -> impl Iterator<Item = (usize, u64)> {
+        self.table.iter().enumerate().filter_map(move |(index, burst)| {
+            let used_ns = |expected_ns: u64| self.learning.real_ns(expected_ns.saturating_sub(left_ns(index).into()));
+            let end_ns = match burst.state {
+                State::Open => burst.seen_ns.max(burst.resumed_ns + used_ns(burst.expected_ns)) + ADD_PATIENCE_NS,
+                State::Lone => burst.opened_ns + burst.estimate_ns + LONE_PATIENCE_NS,
+                State::Free | State::Closed | State::Resting => return None,
+            };
+            Some((index, end_ns))
+        })
+    }
+
+    /// Any open burst of `context` on whose stream all work has ended. An open burst is on no stream in capture.
+    pub fn drained_in(&self, driver: &Driver, context: CUcontext) -> Option<usize> {
+        let is_open = |burst: &Burst| burst.state == State::Open && burst.context == context;
+        self.table.iter().position(|burst| is_open(burst) && driver.has_drained(burst.stream))
+    }
+
+    /// Ends burst `index`, whose work has ended shortly before: of a short one that counts as silence.
+    pub fn close_drained(&mut self, driver: &Driver, index: usize, spent: Spent) {
+        let used_ns = self.table[index].expected_ns.saturating_sub(spent.left_ns.into());
+        self.table[index].is_exact &= used_ns >= DRAINED_EXACT_NS;
+        self.close(driver, index, spent);
+    }
+
+    /// Ends burst `index`, to which the program has stopped adding; its length includes the silence.
+    pub fn close_late(&mut self, driver: &Driver, index: usize, spent: Spent) {
+        self.table[index].is_exact = false;
+        self.close(driver, index, spent);
+    }
+}
