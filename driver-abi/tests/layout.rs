@@ -37,6 +37,8 @@ fn cuda_copies_have_the_layout_of_cuda_h() {
     assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D_BATCH_OP, dst), 40);
     assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D_BATCH_OP, extent), 80);
     assert_eq!(offset_of!(cuda::CUDA_MEMCPY3D_BATCH_OP, flags), 108);
+    assert_eq!(size_of::<cuda::CUmemDecompressParams>(), 64);
+    assert_eq!(offset_of!(cuda::CUmemDecompressParams, algo), 40);
 }
 
 #[test]

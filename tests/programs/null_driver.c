@@ -75,6 +75,12 @@ int cuVDPAUCtxCreate(void **context, unsigned flags, int device, unsigned displa
 int cuVDPAUCtxCreate_v2(void **context, unsigned flags, int device, unsigned display, void *functions) {
     return cuVDPAUCtxCreate(context, flags, device, display, functions);
 }
+int cuCtxAttach(void **context, unsigned flags) {
+    (void)flags;
+    *context = (void *)64;
+    return 0;
+}
+int cuCtxDetach(void *context) { (void)context; return 0; }
 int cuCtxDestroy_v2(void *context) { (void)context; return 0; }
 int cuCtxGetCurrent(void **context) { *context = (void *)64; return 0; }
 int cuCtxPushCurrent_v2(void *context) { (void)context; return 0; }

@@ -105,3 +105,18 @@ pub struct CUDA_MEMCPY3D_BATCH_OP {
     pub srcAccessOrder: c_uint,
     pub flags: c_uint,
 }
+
+/// One piece of cuMemBatchDecompressAsync (cuda.h of CUDA 12.8).
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(non_snake_case, missing_docs)] // the names of cuda.h say it all
+pub struct CUmemDecompressParams {
+    pub srcNumBytes: usize,
+    /// What is expected; may be left 0.
+    pub dstNumBytes: usize,
+    pub dstActBytes: *mut c_uint,
+    pub src: *const c_void,
+    pub dst: *mut c_void,
+    pub algo: c_uint,
+    pub padding: [u8; 20],
+}

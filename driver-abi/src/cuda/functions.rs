@@ -3,8 +3,8 @@
 use super::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUDA_MEMCPY3D_PEER, CUarray,
     CUcontext, CUdevice, CUdeviceAttribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUfunction, CUgraph,
-    CUgraphExec, CUgraphNode, CUlaunchConfig, CUmemoryPool, CUmodule, CUresult, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUuuid,
+    CUgraphExec, CUgraphNode, CUlaunchConfig, CUmemDecompressParams, CUmemoryPool, CUmodule, CUresult, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
@@ -37,6 +37,8 @@ functions! {
     CuCtxCreateV3, "cuCtxCreate_v3"(*mut CUcontext, *mut c_void, c_int, c_uint, CUdevice);
     CuCtxCreateV4, "cuCtxCreate_v4"(*mut CUcontext, *mut c_void, c_uint, CUdevice);
     CuCtxDestroyV2, "cuCtxDestroy_v2"(CUcontext);
+    CuCtxAttach, "cuCtxAttach"(*mut CUcontext, c_uint);
+    CuCtxDetach, "cuCtxDetach"(CUcontext);
     CuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain"(*mut CUcontext, CUdevice);
     CuDevicePrimaryCtxReleaseV2, "cuDevicePrimaryCtxRelease_v2"(CUdevice);
     CuDevicePrimaryCtxResetV2, "cuDevicePrimaryCtxReset_v2"(CUdevice);
@@ -85,6 +87,9 @@ functions! {
     );
     CuMemcpyBatchAsyncV2, "cuMemcpyBatchAsync_v2"(
         *mut CUdeviceptr, *mut CUdeviceptr, *mut usize, usize, *mut c_void, *mut usize, usize, CUstream
+    );
+    CuMemBatchDecompressAsync, "cuMemBatchDecompressAsync"(
+        *mut CUmemDecompressParams, usize, c_uint, *mut usize, CUstream
     );
     CuMemcpy3DBatchAsync, "cuMemcpy3DBatchAsync"(
         usize, *mut CUDA_MEMCPY3D_BATCH_OP, *mut usize, c_ulonglong, CUstream

@@ -85,6 +85,36 @@ pub fn context_destroyed(context: CUcontext, driver: impl FnOnce() -> CUresult) 
     result
 }
 
+/// Counts the uses of a context, which goes with the last of them.
+///
+/// # Safety
+/// As the driver's function of this name; so for all functions here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUresult {
+    // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
+    let result = unsafe { real::<CuCtxAttach>(index::cuCtxAttach)(context, flags) };
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
+        PROCESS.attach_context(unsafe { *context });
+    }
+    result
+}
+
+/// The account lets go of the context with its last use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxDetach(context: CUcontext) -> CUresult {
+    // SAFETY: see cuCtxAttach.
+    let detach = || unsafe { real::<CuCtxDetach>(index::cuCtxDetach)(context) };
+    if !PROCESS.detach_context(context) {
+        return context_destroyed(context, detach);
+    }
+    let result = detach();
+    if result != CUDA_SUCCESS {
+        PROCESS.attach_context(context);
+    }
+    result
+}
+
 #[cold]
 #[inline(never)]
 fn context_gone(context: CUcontext) {

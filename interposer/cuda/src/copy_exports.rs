@@ -4,7 +4,7 @@
 use crate::PROCESS;
 use crate::entry::{index, real};
 use crate::work_exports::{NO_STREAM, STREAM_PER_THREAD, issued, legacy, per_thread};
-use core::ffi::{c_ulonglong, c_void};
+use core::ffi::{c_uint, c_ulonglong, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::Bytes;
 use gpool_interposer_logic::copies::Moved;
@@ -178,6 +178,14 @@ copies! {
     cuMemcpy3DBatchAsync_v2_ptsz: CuMemcpy3DBatchAsyncV2 (
         count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream
     ) per_thread(stream), Moved::blocks(values(copies, count));
+    #[cfg_attr(driver_580, unsafe(no_mangle))]
+    cuMemBatchDecompressAsync: CuMemBatchDecompressAsync (
+        pieces: *mut CUmemDecompressParams, count: usize, flags: c_uint, failed: *mut usize, stream: CUstream
+    ) legacy(stream), Moved::unpacked(values(pieces, count));
+    #[cfg_attr(driver_580, unsafe(no_mangle))]
+    cuMemBatchDecompressAsync_ptsz: CuMemBatchDecompressAsync (
+        pieces: *mut CUmemDecompressParams, count: usize, flags: c_uint, failed: *mut usize, stream: CUstream
+    ) per_thread(stream), Moved::unpacked(values(pieces, count));
     // Newer than driver 580.
     cuMemcpyWithAttributesAsync: CuMemcpyWithAttributesAsync (
         to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut c_void, stream: CUstream

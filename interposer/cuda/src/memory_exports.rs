@@ -5,8 +5,8 @@ use crate::entry::{index, real};
 use crate::pools;
 use core::ffi::{c_int, c_uint};
 use gpool_driver_abi::cuda::{
-    CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, CuDeviceTotalMemV2, CuMemAllocManaged,
-    CuMemAllocPitchV2, CuMemAllocV2, CuMemFreeV2, CuMemGetInfoV2,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult,
+    CuDeviceTotalMemV2, CuMemAllocManaged, CuMemAllocPitchV2, CuMemAllocV2, CuMemFreeV2, CuMemGetInfoV2,
 };
 use gpool_interposer_logic::handles::Kind;
 use gpool_interposer_logic::memory;
@@ -55,6 +55,43 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(total: *mut usize, device: CUdevice
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc(_pointer: *mut c_uint, _size: c_uint) -> CUresult {
     CUDA_ERROR_NOT_SUPPORTED
+}
+
+/// Writes `bytes` to `place` as CUDA 2 has them, with 32 bits: as many as these can say.
+///
+/// # Safety
+/// Null, or a place for the answer.
+unsafe fn say_32_bits(place: *mut c_uint, bytes: usize) -> CUresult {
+    // SAFETY: the caller's promise.
+    let Some(place) = (unsafe { place.as_mut() }) else { return CUDA_ERROR_INVALID_VALUE };
+    *place = c_uint::try_from(bytes).unwrap_or(c_uint::MAX);
+    CUDA_SUCCESS
+}
+
+/// As [`cuMemGetInfo_v2`], in 32 bits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> CUresult {
+    let (mut free_bytes, mut total_bytes) = (0, 0);
+    // SAFETY: live places for the answers; the caller's are null or places for them.
+    unsafe {
+        match cuMemGetInfo_v2(&mut free_bytes, &mut total_bytes) {
+            CUDA_SUCCESS => say_32_bits(free, free_bytes).max(say_32_bits(total, total_bytes)),
+            failed => failed,
+        }
+    }
+}
+
+/// As [`cuDeviceTotalMem_v2`], in 32 bits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem(total: *mut c_uint, device: CUdevice) -> CUresult {
+    let mut total_bytes = 0;
+    // SAFETY: see cuMemGetInfo.
+    unsafe {
+        match cuDeviceTotalMem_v2(&mut total_bytes, device) {
+            CUDA_SUCCESS => say_32_bits(total, total_bytes),
+            failed => failed,
+        }
+    }
 }
 
 /// See [`cuMemAlloc`].

@@ -15,9 +15,11 @@ struct Context {
     handle: CUcontext,
     tag: BurstTag,
     allocated_bytes: u64,
+    /// Uses beyond the one that it was made with (cuCtxAttach).
+    attached: u32,
 }
 
-const FREE: Context = Context { handle: null_mut(), tag: BurstTag(0), allocated_bytes: 0 };
+const FREE: Context = Context { handle: null_mut(), tag: BurstTag(0), allocated_bytes: 0, attached: 0 };
 
 /// The table of one process.
 pub struct Contexts {
@@ -47,7 +49,7 @@ impl Contexts {
         self.last_number += 1;
         let tag = BurstTag::new(gpu as u8, self.last_number);
         if let Some(place) = self.place_of(null_mut()) {
-            self.table[place] = Context { handle, tag, allocated_bytes: 0 };
+            self.table[place] = Context { handle, tag, ..FREE };
         }
         tag
     }
@@ -58,6 +60,22 @@ impl Contexts {
         let allocated_bytes = context.allocated_bytes;
         *context = FREE;
         Some(allocated_bytes)
+    }
+
+    /// `handle` has one use more.
+    pub fn attach(&mut self, handle: CUcontext) {
+        if let Some(context) = self.find(handle) {
+            context.attached = context.attached.saturating_add(1);
+        }
+    }
+
+    /// `handle` has one use less; false if that was its last, which is not taken away.
+    pub fn detach(&mut self, handle: CUcontext) -> bool {
+        let left = self.find(handle).and_then(|context| {
+            context.attached = context.attached.checked_sub(1)?;
+            Some(context.attached)
+        });
+        left.is_some()
     }
 
     /// `bytes` more were allocated in `handle`: its tag, if it is known.
@@ -204,5 +222,20 @@ mod tests {
         assert_eq!((gpu_of_uuid(control, &[9; 16]), gpu_of_uuid(control, &[8; 16])), (Some(1), None));
         control.gpus.store(u32::MAX, Ordering::Relaxed);
         assert_eq!(gpus(control), GPUS, "an absurd number is bounded");
+    }
+
+    #[test]
+    fn a_context_goes_with_its_last_use() {
+        let mut contexts = Contexts::new();
+        let [one, other] = [64, 128].map(|handle: usize| handle as CUcontext);
+        contexts.enter(one, 0);
+        (0..2).for_each(|_| contexts.attach(one));
+        contexts.attach(other);
+        assert!(contexts.detach(one) && contexts.detach(one) && !contexts.detach(one));
+        assert!(!contexts.detach(other), "unknown ones have no uses");
+        contexts.attach(one);
+        contexts.leave(one);
+        contexts.enter(one, 0);
+        assert!(!contexts.detach(one), "another one of this name");
     }
 }

@@ -7,7 +7,7 @@
 use crate::estimates::Bytes;
 use gpool_driver_abi::cuda::{
     CU_MEMCPY_OPERAND_TYPE_POINTER, CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CUDA_MEMCPY2D,
-    CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUDA_MEMCPY3D_PEER, CUmemorytype,
+    CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUDA_MEMCPY3D_PEER, CUmemDecompressParams, CUmemorytype,
 };
 
 /// The largest element of an array: four channels of 32 bits.
@@ -67,6 +67,14 @@ impl Moved {
     pub fn batch(sizes: &[usize]) -> Self {
         let bytes = sizes.iter().fold(0u64, |sum, size| sum.saturating_add(*size as u64));
         Self { kind: Bytes::CopyAny, bytes }
+    }
+
+    /// Pieces that are unpacked; a piece counts with the longer of its two sides, of which the program may leave one out.
+    #[inline(never)]
+    pub fn unpacked(pieces: &[CUmemDecompressParams]) -> Self {
+        let longer = |piece: &CUmemDecompressParams| piece.srcNumBytes.max(piece.dstNumBytes) as u64;
+        let bytes = pieces.iter().fold(0u64, |sum, piece| sum.saturating_add(longer(piece)));
+        Self { kind: Bytes::Unpack, bytes }
     }
 
     /// Blocks, each from and to anywhere.
@@ -162,5 +170,14 @@ mod tests {
         let copies = [copy(pointer, pointer, [4, 5, 6]), copy(pointer, array, [2, 1, 1])];
         assert_eq!(Moved::blocks(&copies), Moved { kind: Bytes::RowsAny, bytes: 120 + 32 });
         assert_eq!(Moved::batch(&[1 << 20, 5]), Moved { kind: Bytes::CopyAny, bytes: (1 << 20) + 5 });
+    }
+
+    #[test]
+    fn what_is_unpacked_counts_with_its_longer_side() {
+        let piece = |from, to| CUmemDecompressParams { srcNumBytes: from, dstNumBytes: to, ..zeroed() };
+        let moved = Moved::unpacked(&[piece(100, 0), piece(100, 700), piece(usize::MAX, 1)]);
+        assert_eq!(moved, Moved { kind: Bytes::Unpack, bytes: u64::MAX });
+        assert_eq!(Moved::unpacked(&[piece(100, 0), piece(100, 700)]).bytes, 800);
+        assert_eq!(Moved::unpacked(&[]).bytes, 0);
     }
 }

@@ -64,6 +64,8 @@ pub enum Bytes {
     Peer = 6,
     /// From or to the host, as the program says.
     Host = 7,
+    /// Unpacked on the device.
+    Unpack = 8,
 }
 
 /// Shorter copies on the device and memsets pass: they take the GPU for less time than it takes to issue them, and
@@ -78,7 +80,7 @@ impl Bytes {
     #[inline(always)]
     pub const fn least_bytes(self) -> u64 {
         match self {
-            Self::Copy | Self::Set | Self::Rows | Self::Peer => LEAST_DEVICE_BYTES,
+            Self::Copy | Self::Set | Self::Rows | Self::Peer | Self::Unpack => LEAST_DEVICE_BYTES,
             Self::CopyAny | Self::RowsAny => LEAST_ANY_BYTES,
             // On a copy engine, while the multiprocessors are somebody else's.
             Self::Host => u64::MAX,

@@ -241,6 +241,16 @@ impl Process {
         memory::release_context(place.slot(), gpu, allocated_bytes, device_bytes);
     }
 
+    /// `context` has one use more, which [`Process::detach_context`] ends.
+    pub fn attach_context(&self, context: CUcontext) {
+        self.contexts.lock().attach(context);
+    }
+
+    /// `context` has one use less; false if that was its last, with which it goes.
+    pub fn detach_context(&self, context: CUcontext) -> bool {
+        self.contexts.lock().detach(context)
+    }
+
     /// Whether a default stream's handle means more than one stream.
     pub(crate) fn has_several_contexts(&self) -> bool {
         self.context_count.load(Ordering::Acquire) > 1

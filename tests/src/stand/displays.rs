@@ -4,7 +4,7 @@ use super::calls::Calls;
 use super::place::{CONTEXT_BYTES, SHIM};
 use crate::failure::{Context, Result, ensure};
 use crate::library::Library;
-use gpool_driver_abi::cuda::{CUcontext, CuCtxCreateV2, CuCtxDestroyV2, CuVDPAUCtxCreate};
+use gpool_driver_abi::cuda::{CUcontext, CuCtxAttach, CuCtxCreateV2, CuCtxDestroyV2, CuCtxDetach, CuVDPAUCtxCreate};
 use serde_json::{Value, json};
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
@@ -45,7 +45,26 @@ pub fn contexts() -> Result<Value> {
         let result = unsafe { destroy(*context) };
         ensure(result == 0, || format!("cuCtxDestroy answered {result}"))?;
     }
+    uses(&shim, &|| Ok(held()? - before))?;
     let left = held()? - before;
     ensure(left == 0, || format!("{left} bytes stay charged"))?;
     Ok(json!({ "contexts": made.len() }))
+}
+
+/// A context that is used twice goes with the second use that ends; `held` says what is charged.
+fn uses(shim: &Library, held: &dyn Fn() -> Result<usize>) -> Result<()> {
+    let create: CuCtxCreateV2 = shim.function(c"cuCtxCreate_v2")?;
+    let (attach, detach): (CuCtxAttach, CuCtxDetach) = (shim.function(c"cuCtxAttach")?, shim.function(c"cuCtxDetach")?);
+    let (mut context, mut again): (CUcontext, CUcontext) = (null_mut(), null_mut());
+    // SAFETY: there are places for the handles; the one that is given is the driver's.
+    unsafe {
+        ensure(create(&mut context, 0, 0) == 0 && attach(&mut again, 0) == 0, || "no context".to_owned())?;
+        ensure(context == again, || "cuCtxAttach gives another context".to_owned())?;
+        for left in [CONTEXT_BYTES, 0] {
+            ensure(detach(context) == 0, || "cuCtxDetach failed".to_owned())?;
+            let charged = held()?;
+            ensure(charged == left, || format!("{charged} bytes are charged after cuCtxDetach in place of {left}"))?;
+        }
+    }
+    Ok(())
 }
