@@ -55,12 +55,10 @@ struct Burst {
     end: CUevent,
     sequence: u64,
     opened_ns: u64,
-    /// When the program last went on with it; at first, when it was opened.
+    /// When the program last went on with it; at first, when it was opened. What was before has been told.
     resumed_ns: u64,
-    /// When its work ended that the program has waited for last.
-    ended_ns: u64,
-    /// How long it has rested in all.
-    rested_ns: u64,
+    /// Whether work stood before it on its stream then.
+    is_behind: bool,
     /// Its first launch.
     work: Option<Work>,
     /// Launches that are known of; those since it was opened or resumed are counted where its credit is.
@@ -87,8 +85,7 @@ const FREE_BURST: Burst = Burst {
     sequence: 0,
     opened_ns: 0,
     resumed_ns: 0,
-    ended_ns: 0,
-    rested_ns: 0,
+    is_behind: false,
     work: None,
     launches: 0,
     expected_ns: 0,
@@ -210,7 +207,7 @@ impl Bursts {
 
     /// Whether no further burst can be opened until one has ended.
     pub fn is_full(&self) -> bool {
-        self.live + self.waits.resting >= TABLE
+        self.live >= TABLE
     }
 
     /// When to look again before one more launch of `work`, whose cost is not known; none when it may go now. One
@@ -240,6 +237,7 @@ impl Bursts {
         let is_in_use =
             |context| self.table.iter().any(|burst: &Burst| burst.state != State::Free && burst.context == context);
         self.anchors.renew(driver, spot.context, self.live == 0, is_in_use)?;
+        let is_behind = self.is_occupied(spot.context, spot.stream);
         let index = self.place_for(driver, spot.context)?;
         let burst = &mut self.table[index];
         if driver.record(burst.start, spot.stream) != CUDA_SUCCESS {
@@ -258,8 +256,7 @@ impl Bursts {
             sequence: self.last_sequence,
             opened_ns: now_ns,
             resumed_ns: now_ns,
-            ended_ns: 0,
-            rested_ns: 0,
+            is_behind,
             work: Some(grant.work),
             launches: 0,
             expected_ns: grant.credit_ns.map_or(cost_ns, u64::from),
@@ -279,7 +276,8 @@ impl Bursts {
         let free = |burst: &Burst| burst.state == State::Free;
         let index = (self.table.iter().position(|burst| free(burst) && burst.context == context))
             .or_else(|| self.table.iter().position(|burst| free(burst) && burst.context.is_null()))
-            .or_else(|| self.table.iter().position(free))?;
+            .or_else(|| self.table.iter().position(free))
+            .or_else(|| self.table.iter().position(|burst| burst.state == State::Resting))?;
         let burst = &mut self.table[index];
         if burst.context != context && !burst.context.is_null() {
             // Events belong to the context in which they were made.
@@ -408,17 +406,16 @@ impl Bursts {
             (length_ns, self.anchors.place_ns(driver, burst.context, burst.end))
         };
         let (length_ns, placed_ns) = driver.in_context(burst.context, measured).unwrap_or_default();
-        let length_ns = (length_ns.unwrap_or(0).max(0) as u64).saturating_sub(burst.rested_ns);
+        let told_ns = burst.resumed_ns - burst.opened_ns;
+        let length_ns = (length_ns.unwrap_or(0).max(0) as u64).saturating_sub(told_ns);
         let placed_ns = placed_ns.unwrap_or(now_ns).min(now_ns);
         let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
         // While another process is on the device, the start event waits for its turn like a kernel; but the context
         // has work, and competes, from the moment on at which it was issued or what was before it ended.
-        let competing_ns = burst.opened_ns.max(*last_end_ns);
-        let mut start_ns = placed_ns.saturating_sub(length_ns);
-        if burst.rested_ns == 0 {
-            start_ns = start_ns.min(competing_ns);
-            self.waits.note_measured(burst.sequence, competing_ns, length_ns);
-        }
+        let competing_ns = burst.resumed_ns.max(*last_end_ns);
+        let start_ns = placed_ns.saturating_sub(length_ns).min(competing_ns);
+        // The later of what the two clocks say: a wait is not taken to be later than it was.
+        self.waits.note_end(burst.sequence, placed_ns.max(competing_ns + length_ns));
         publish(slot, burst.tag, start_ns, placed_ns, burst.launches);
         *last_end_ns = placed_ns.max(*last_end_ns);
         if burst.launches > 0
@@ -452,7 +449,7 @@ impl Bursts {
     /// ended is charged at its estimate.
     pub fn leave_context(&mut self, driver: &Driver, slot: &Slot, context: CUcontext) {
         let now_ns = clock::now_ns();
-        self.end_resting(slot, now_ns);
+        self.forget_resting();
         for index in 0..TABLE {
             let burst = self.table[index];
             if burst.context != context {

@@ -127,6 +127,11 @@ impl Stripe {
         self.burst() == Some(burst)
     }
 
+    /// Launches and credit; changes with each launch.
+    pub(crate) fn account(&self) -> u64 {
+        self.account.load(Ordering::Relaxed)
+    }
+
     /// Credit that is left.
     pub fn left_ns(&self) -> u32 {
         self.account.load(Ordering::Relaxed) as u32

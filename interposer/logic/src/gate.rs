@@ -132,7 +132,7 @@ impl Process {
                         || expectation.cost_ns >= credit_ns
                         || stream as usize == STREAM_PER_THREAD;
                     let grant = Grant { work, expectation, credit_ns: (!is_lone).then_some(credit_ns) };
-                    let resumed = bursts.resume(place.slot(), spot, grant, now_ns);
+                    let resumed = bursts.resume(spot, grant, now_ns);
                     let burst = resumed.or_else(|| bursts.open(driver, spot, grant));
                     place.note_issue(word.0, now_ns, bursts.estimated_end_ns(now_ns));
                     self.wake_watcher();
@@ -159,7 +159,6 @@ impl Process {
                         waited_from_ns = Some(now_ns);
                         place.slot().waiters.fetch_add(1, Ordering::AcqRel);
                     }
-                    bursts.end_resting(place.slot(), u64::MAX);
                     let outstanding_ns = if bursts.live() > 0 { estimated_end_ns } else { 0 };
                     place.say(Demand::Waiting, word.0, outstanding_ns);
                     drop(bursts);
@@ -207,12 +206,12 @@ impl Process {
         self.estimates.forget(work);
     }
 
-    /// Ends the bursts that `next` names, and those that rest.
+    /// Ends the bursts that `next` names, and forgets those that rest.
     pub(crate) fn end_bursts(&self, place: &Place, next: impl Fn(&Bursts) -> Option<usize>) {
         let _relaxed = place.driver.relaxed_capture();
         let mut bursts = self.bursts.lock();
         self.end_locked(place, &mut bursts, next);
-        bursts.end_resting(place.slot(), u64::MAX);
+        bursts.forget_resting();
     }
 
     pub(crate) fn end_locked(&self, place: &Place, bursts: &mut Bursts, next: impl Fn(&Bursts) -> Option<usize>) {

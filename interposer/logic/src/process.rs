@@ -389,15 +389,8 @@ impl Process {
         if self.watcher_started.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let Some(place) = self.place() else { return };
         let limit_ns = clock::now_ns() + STOP_LIMIT_NS;
-        loop {
-            if let Some(mut bursts) = self.bursts.try_lock() {
-                return bursts.end_resting(place.slot(), u64::MAX);
-            }
-            if clock::now_ns() >= limit_ns {
-                return;
-            }
+        while self.bursts.try_lock().is_none() && clock::now_ns() < limit_ns {
             clock::sleep_until_ns(clock::now_ns() + 100_000);
         }
     }

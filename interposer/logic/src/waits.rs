@@ -1,10 +1,10 @@
 //! Programs that wait for their work: the time in which the device has none of it must not count as work.
 
-use crate::bursts::Spent;
+use crate::bursts::Bursts;
 use crate::clock;
 use crate::credit::stripe_index;
 use crate::driver::CUDA_SUCCESS;
-use crate::process::{Place, Process};
+use crate::process::Process;
 use gpool_driver_abi::cuda::{CUcontext, CUresult, CUstream};
 
 /// What a program waits for.
@@ -19,101 +19,101 @@ pub enum WaitFor {
     Event,
 }
 
+/// What was done before a wait.
+#[derive(Clone, Copy)]
+struct Begun {
+    /// The calling thread's burst that was left open, and may rest: where it is, its number, and the account of its credit.
+    kept: Option<(usize, u64, u64)>,
+    /// The number of the burst that was ended to show how late the wait returns, 0 for none.
+    sampled: u64,
+}
+
+const NOTHING: Begun = Begun { kept: None, sampled: 0 };
+
 impl Process {
     /// Waits by `wait`, the driver's function; what that answers.
     #[inline(always)]
     pub fn wait(&self, what: WaitFor, wait: impl FnOnce() -> CUresult) -> CUresult {
-        let number = self.before_wait(what);
+        let begun = self.before_wait(what);
         let result = wait();
-        self.after_wait(what, number, result == CUDA_SUCCESS);
+        self.after_wait(what, begun, result == CUDA_SUCCESS);
         result
     }
 
-    /// Ends the open bursts of what is waited for, but for the calling thread's if that may rest. The number of the burst that
-    /// shows how late the wait returns, 0 for none.
+    /// Ends the open bursts of the context that is waited for, but for the calling thread's if the wait is for that and it may
+    /// rest.
     #[inline(never)]
-    fn before_wait(&self, what: WaitFor) -> u64 {
-        let Some(place) = self.place() else { return 0 };
+    fn before_wait(&self, what: WaitFor) -> Begun {
+        let Some(place) = self.place() else { return NOTHING };
         let stripe = &self.stripes[stripe_index()];
         if stripe.burst().is_none() && what == WaitFor::Event {
-            return 0;
+            return NOTHING;
         }
         let driver = &place.driver;
         let mut bursts = self.bursts.lock();
-        // Read again with the lock held: the watcher may have ended it.
-        let own = stripe.burst();
         let now_ns = clock::now_ns();
-        let resting = own.filter(|burst| bursts.may_rest(*burst, now_ns));
-        let is_sampled = resting.is_none() && (what != WaitFor::Event || bursts.take_sample_asked());
-        let sampled = own.filter(|_| is_sampled);
-        let number = sampled.map_or(0, |burst| bursts.begin_sample(burst));
-        if what == WaitFor::Event {
-            if let Some(burst) = sampled {
-                let _relaxed = driver.relaxed_capture();
-                let spent = self.revoke_credit_of(burst);
-                bursts.close(driver, burst, spent);
-            }
-            return number;
-        }
-        // Mostly there is no other.
-        if bursts.live() > usize::from(resting.is_some()) {
-            let context = self.waited_context(place, what);
-            let _relaxed = driver.relaxed_capture();
-            self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context, resting));
-        }
-        number
-    }
-
-    fn waited_context(&self, place: &Place, what: WaitFor) -> CUcontext {
-        match what {
+        let context = match what {
             WaitFor::Context(context) if !context.is_null() => context,
-            _ => place.driver.current_context(),
+            _ => driver.current_context(),
+        };
+        let stream = match what {
+            WaitFor::Stream(stream) => Some(stream),
+            WaitFor::Context(_) | WaitFor::Event => None,
+        };
+        // Read with the lock held: the watcher may have ended it.
+        let own = stripe.burst().filter(|burst| bursts.is_open_in(*burst, context, stream));
+        let kept = own.filter(|burst| bursts.may_rest(*burst, now_ns));
+        // What else a wait may be for says nothing of this burst.
+        let is_for_it = stream.is_some() || bursts.live() == 1;
+        let is_sampled = kept.is_none() && is_for_it && (what != WaitFor::Event || bursts.take_sample_asked());
+        let sampled = own.filter(|_| is_sampled).map_or(0, |burst| bursts.begin_sample(burst));
+        let is_in_the_way = |bursts: &Bursts| match what {
+            WaitFor::Event => own.filter(|burst| sampled != 0 && bursts.is_open_in(*burst, context, None)),
+            _ => bursts.open_in(context, kept),
+        };
+        // Mostly there is no other.
+        if bursts.live() > usize::from(kept.is_some()) && is_in_the_way(&bursts).is_some() {
+            let _relaxed = driver.relaxed_capture();
+            self.end_locked(place, &mut bursts, is_in_the_way);
         }
+        Begun { kept: kept.map(|burst| (burst, bursts.number(burst), stripe.account())), sampled }
     }
 
-    /// The program has waited. Its burst rests if its work has ended; after an event, others' bursts end whose work has.
+    /// The program has waited. Its burst rests if its work has ended; after an event, others end whose work has.
     #[inline(never)]
-    fn after_wait(&self, what: WaitFor, number: u64, is_success: bool) {
+    fn after_wait(&self, what: WaitFor, begun: Begun, is_success: bool) {
         let Some(place) = self.place() else { return };
-        let stripe = &self.stripes[stripe_index()];
-        if stripe.burst().is_none() && number == 0 && what != WaitFor::Event {
+        let is_event = what == WaitFor::Event;
+        if begun.kept.is_none() && begun.sampled == 0 && !is_event {
             return;
         }
-        let driver = &place.driver;
-        let context = self.waited_context(place, what);
+        let (driver, stripe) = (&place.driver, &self.stripes[stripe_index()]);
         let mut bursts = self.bursts.lock();
-        let own = stripe.burst();
         let now_ns = clock::now_ns();
-        let is_over = |burst: usize| match what {
-            WaitFor::Context(_) => bursts.is_open_in(burst, context, None),
-            WaitFor::Stream(stream) => bursts.is_open_in(burst, context, Some(stream)),
-            WaitFor::Event => false,
+        // Another thread of this line may have launched meanwhile, into the same burst or another.
+        let is_same = |bursts: &Bursts, (index, number, account): (usize, u64, u64)| {
+            stripe.holds(index) && stripe.account() == account && bursts.number(index) == number
         };
-        let over = own.filter(|burst| is_success && is_over(*burst));
-        // Nothing but its own is outstanding, and that has ended: there is nothing to ask the driver.
-        if let Some(burst) = over
-            && bursts.live() == 1
-            && bursts.may_rest(burst, now_ns)
-        {
-            let spent = stripe.revoke().map_or(Spent::LONE, |(_, spent)| spent);
-            return bursts.rest(burst, spent, now_ns);
+        let kept = begun.kept.filter(|kept| is_same(&bursts, *kept)).map(|(index, ..)| index);
+        if let Some(index) = kept.filter(|_| is_success && !is_event) {
+            let spent = self.revoke_credit_of(index);
+            return bursts.rest(place.slot(), index, spent, now_ns);
         }
         let _relaxed = driver.relaxed_capture();
-        bursts.settle(driver, place.slot(), &self.estimates);
-        bursts.end_sample(number, now_ns);
-        if own.is_none() && what != WaitFor::Event {
-            return;
+        if begun.sampled != 0 {
+            bursts.settle(driver, place.slot(), &self.estimates);
+            bursts.end_sample(begun.sampled, now_ns);
         }
         // A default stream's handle means the current context's.
         let context = driver.current_context();
-        while let Some(burst) = bursts.drained_in(driver, context) {
-            let spent = self.revoke_credit_of(burst);
-            if own != Some(burst) {
-                bursts.close_drained(driver, burst, spent);
-            } else if bursts.may_rest(burst, now_ns) {
-                bursts.rest(burst, spent, now_ns);
-            } else {
+        while let Some(burst) = bursts.drained_in(driver, context).filter(|_| is_event || kept.is_some()) {
+            if stripe.holds(burst) && kept.is_none() {
                 bursts.ask_for_sample();
+            }
+            let spent = self.revoke_credit_of(burst);
+            if kept == Some(burst) {
+                bursts.rest(place.slot(), burst, spent, now_ns);
+            } else {
                 bursts.close_drained(driver, burst, spent);
             }
         }

@@ -15,9 +15,6 @@ const LOOK_MOST_NS: u64 = 5_000_000;
 /// Looked a little after the expected end, when the answer is likely there.
 const LOOK_AFTER_NS: u64 = 30_000;
 
-/// What rests for longer is ended, whatever else the program does.
-const REST_MOST_NS: u64 = 500_000;
-
 /// Every signal that a program may use; signal `n` is bit `n - 1`. The two that glibc keeps to itself (32 and 33) reach
 /// all threads, or setuid would wait for this one for ever.
 const ALL_SIGNALS: u64 = !(0b11 << 31);
@@ -100,7 +97,6 @@ impl Process {
         }
         bursts.settle(driver, place.slot(), &self.estimates);
         let now_ns = clock::now_ns();
-        bursts.end_resting(place.slot(), now_ns.saturating_sub(REST_MOST_NS));
         if bursts.live() > 0 {
             let expected_ns = bursts.estimated_end_ns(now_ns) + LOOK_AFTER_NS;
             let open_ns = bursts.open_ends(|burst| self.credit_of(burst)).map(|(_, end_ns)| end_ns).min();
@@ -110,7 +106,6 @@ impl Process {
         let slot = place.slot();
         let word = place.region.gate();
         if slot.waiters.load(Ordering::Acquire) > 0 {
-            bursts.end_resting(slot, u64::MAX);
             // Drained before the announced end, and nothing has been decided yet: say so, or the device idles.
             // Drained behind a closed gate: say so once, because until then the work may still go on. And where another
             // thread's issue has hidden that this one waits, say that too.
@@ -129,7 +124,6 @@ impl Process {
         if now_ns < quiet_until_ns {
             return Some(quiet_until_ns);
         }
-        bursts.end_resting(slot, u64::MAX);
         if slot.demand.load(Ordering::Relaxed) == Demand::Running as u32 {
             place.say(Demand::Idle, word.0, now_ns);
             drop(bursts);

@@ -1,21 +1,18 @@
-//! Bursts that outlive a wait.
+//! Bursts that outlive waits.
 //!
 //! A program that waits for its work after each few launches would pay two events, and what it takes to read them, for each
-//! wait. So its burst rests while the device has nothing of it, and goes on with the next launch; what it has rested is not
-//! charged. When the work ended, the host's clock says: when the wait returned, less how late waits of this program return,
-//! which one wait in some milliseconds measures by events, as if there were no rest.
+//! wait. So its burst rests while the device has nothing of it, and goes on with the next launch. What is told of it is one
+//! period at a time, from a launch to the end of the wait for it, by the host's clock: to when the wait returned, less how late
+//! waits of this program return, which one wait in some milliseconds measures by events, as if there were no rest.
 
 use super::{Burst, Bursts, Grant, Spent, Spot, State};
 use crate::announce::publish;
+use gpool_driver_abi::cuda::{CUcontext, CUstream};
 use gpool_shared_region::{GPUS, Slot};
 
-/// Bursts that may rest at once.
-const RESTING_MOST: usize = 16;
-/// A burst is told to the supervisor so long after it was opened at the latest, rests included.
-const LENGTH_MOST_NS: u64 = 2_000_000;
 /// How late waits return is measured so often.
 const SAMPLE_NS: u64 = 8_000_000;
-/// What returns later than this does so for the host's sake, and says nothing of the next wait.
+/// What returns later than this does so for another reason than usual, and says nothing of the next wait.
 const LATE_MOST_NS: u64 = 250_000;
 /// The least that a measurement moves what is known, which is the median: one that is far off says no more than one that
 /// is off.
@@ -23,44 +20,35 @@ const LATE_STEP_NS: u64 = 1000;
 
 /// What is known of a program's waits.
 pub(super) struct Waits {
-    /// Bursts that rest.
-    pub(super) resting: usize,
     /// How long after the end of the work a wait returns, about the median.
     late_ns: u64,
     /// Until when that is taken to be so.
     known_until_ns: u64,
     /// Whether the last wait for an event has found the device with nothing to do, so that the next should be measured.
     is_asked: bool,
-    sample: Sample,
+    /// The burst that shows how late a wait returns, by its number; 0 for none.
+    sampled: u64,
+    /// When its work had ended; 0 until that is known.
+    sample_end_ns: u64,
 }
-
-/// The burst that shows how late a wait returns.
-#[derive(Clone, Copy)]
-struct Sample {
-    /// Its number; 0 for none.
-    number: u64,
-    begun_ns: u64,
-    /// 0 until it has been measured.
-    length_ns: u64,
-}
-
-const NO_SAMPLE: Sample = Sample { number: 0, begun_ns: 0, length_ns: 0 };
 
 impl Waits {
     pub(super) const fn new() -> Self {
-        Self { resting: 0, late_ns: 0, known_until_ns: 0, is_asked: false, sample: NO_SAMPLE }
+        Self { late_ns: 0, known_until_ns: 0, is_asked: false, sampled: 0, sample_end_ns: 0 }
     }
 
-    /// The burst with this number began at `begun_ns` and was `length_ns` long. Whoever finds that out, the program when its
-    /// wait returns or the watcher before: samples of quick returns alone would be no samples.
-    pub(super) fn note_measured(&mut self, number: u64, begun_ns: u64, length_ns: u64) {
-        if number == self.sample.number {
-            (self.sample.begun_ns, self.sample.length_ns) = (begun_ns, length_ns);
+    /// The work of the burst with this number ended at `end_ns`. Whoever finds that out, the program when its wait returns or
+    /// the watcher before: samples of quick returns alone would be no samples.
+    pub(super) fn note_end(&mut self, number: u64, end_ns: u64) {
+        if number == self.sampled {
+            self.sample_end_ns = end_ns;
         }
     }
 
     fn learn(&mut self, late_ns: u64, now_ns: u64) {
-        let late_ns = late_ns.min(LATE_MOST_NS);
+        if late_ns > LATE_MOST_NS {
+            return;
+        }
         let step_ns = (self.late_ns / 8).max(LATE_STEP_NS);
         self.late_ns = match self.known_until_ns {
             0 => late_ns,
@@ -71,15 +59,27 @@ impl Waits {
     }
 }
 
+impl Burst {
+    /// Whether it has rested.
+    fn has_rested(&self) -> bool {
+        self.resumed_ns != self.opened_ns
+    }
+}
+
 impl Bursts {
-    /// Whether burst `index` may rest when its work ends.
+    /// Whether burst `index` may be left open when the program begins to wait for it: not while something stands before it on
+    /// its stream, whose time is not its own.
     pub fn may_rest(&self, index: usize, now_ns: u64) -> bool {
         let burst = &self.table[index];
-        let is_short = now_ns < burst.opened_ns + LENGTH_MOST_NS;
-        burst.state == State::Open
-            && is_short
-            && now_ns < self.waits.known_until_ns
-            && self.waits.resting < RESTING_MOST
+        let is_known = now_ns < self.waits.known_until_ns || burst.has_rested();
+        burst.state == State::Open && !burst.is_behind && is_known
+    }
+
+    /// Whether other work of the process stands before a launch on this stream.
+    pub(super) fn is_occupied(&self, context: CUcontext, stream: CUstream) -> bool {
+        let is_live = |burst: &Burst| !matches!(burst.state, State::Free | State::Resting);
+        let is_there = |burst: &Burst| burst.context == context && burst.stream == stream;
+        self.live > 0 && self.table.iter().any(|burst| is_live(burst) && is_there(burst))
     }
 
     /// A wait for an event has found the device with nothing to do: the next one is to be measured.
@@ -92,89 +92,70 @@ impl Bursts {
         core::mem::take(&mut self.waits.is_asked)
     }
 
-    /// Open burst `index` is ended before a wait, to show how late that returns; its number.
+    /// Open burst `index` is ended before a wait for it, to show how late that returns; its number, 0 where it shows nothing.
     pub fn begin_sample(&mut self, index: usize) -> u64 {
-        self.waits.sample = Sample { number: self.table[index].sequence, ..NO_SAMPLE };
-        self.waits.sample.number
+        let burst = &self.table[index];
+        let is_fresh = burst.state == State::Open && !burst.has_rested() && !burst.is_behind;
+        (self.waits.sampled, self.waits.sample_end_ns) = (if is_fresh { burst.sequence } else { 0 }, 0);
+        self.waits.sampled
     }
 
     /// The wait before which the burst with this number was ended has returned at `now_ns`. If it has ended, and is
     /// settled, that was so late.
     pub fn end_sample(&mut self, number: u64, now_ns: u64) {
-        let Sample { number: sampled, begun_ns, length_ns } = self.waits.sample;
-        if number == sampled && length_ns != 0 {
-            self.waits.learn(now_ns.saturating_sub(begun_ns).saturating_sub(length_ns), now_ns);
+        if number == self.waits.sampled && self.waits.sample_end_ns != 0 {
+            self.waits.learn(now_ns.saturating_sub(self.waits.sample_end_ns), now_ns);
+            self.waits.sampled = 0;
         }
     }
 
-    /// The program has waited until `now_ns` for open burst `index`, and does not launch meanwhile.
-    pub fn rest(&mut self, index: usize, spent: Spent, now_ns: u64) {
+    /// The program has waited until `now_ns` for open burst `index`, which [`Bursts::may_rest`] has left open, and launches
+    /// nothing meanwhile: tells `slot` what it did since it was opened or resumed.
+    pub fn rest(&mut self, slot: &Slot, index: usize, spent: Spent, now_ns: u64) {
+        let is_known = now_ns < self.waits.known_until_ns;
         let burst = &mut self.table[index];
+        let length_ns = now_ns.saturating_sub(burst.resumed_ns);
+        let ended_ns = burst.resumed_ns + length_ns - self.waits.late_ns.min(length_ns / 8 * 7);
+        publish(slot, burst.tag, burst.resumed_ns, ended_ns, burst.launches + spent.launches);
+        burst.launches = 0;
+        // The next one is measured.
+        burst.state = if is_known { State::Resting } else { State::Free };
         let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
-        // What was before it on the device has been measured for itself.
-        let begun_ns = burst.resumed_ns.max(*last_end_ns).min(now_ns);
-        if burst.ended_ns == 0 {
-            burst.opened_ns = begun_ns;
-        } else {
-            burst.rested_ns += begun_ns - burst.resumed_ns;
-        }
-        burst.ended_ns = now_ns - self.waits.late_ns.min((now_ns - begun_ns) / 8 * 7);
-        burst.launches += spent.launches;
-        burst.is_mixed |= spent.is_mixed;
-        burst.state = State::Resting;
-        *last_end_ns = burst.ended_ns.max(*last_end_ns);
+        *last_end_ns = ended_ns.max(*last_end_ns);
         self.live -= 1;
-        self.waits.resting += 1;
         self.estimate_end(now_ns);
     }
 
-    /// Goes on with the burst that rests on the spot's stream, in place of opening one; none if none does, or not for long
-    /// enough, or if the launch is to be measured by itself.
-    pub fn resume(&mut self, slot: &Slot, spot: Spot, grant: Grant, now_ns: u64) -> Option<usize> {
-        let credit_ns = grant.credit_ns.filter(|_| self.waits.resting > 0)?;
-        let index = self.resting_on(spot)?;
-        if now_ns >= self.table[index].opened_ns + LENGTH_MOST_NS {
-            self.end_rest_of(index, slot);
+    /// Goes on with the burst that rests on the spot's stream, in place of opening one; none if none does, or what is known of
+    /// waits is too old, or if the launch is to be measured by itself.
+    pub fn resume(&mut self, spot: Spot, grant: Grant, now_ns: u64) -> Option<usize> {
+        let credit_ns = grant.credit_ns?;
+        let is_it = |burst: &Burst| burst.context == spot.context && burst.stream == spot.stream;
+        let index = self.table.iter().position(|burst| burst.state == State::Resting && is_it(burst))?;
+        if now_ns >= self.waits.known_until_ns {
+            self.table[index].state = State::Free;
             return None;
         }
+        let is_behind = self.is_occupied(spot.context, spot.stream);
         let estimate_ns = self.learning.real_ns(credit_ns.into());
         let burst = &mut self.table[index];
         burst.state = State::Open;
-        // Its length is not that of its launches.
+        // Its length will not be that of its launches.
         burst.is_exact = false;
-        burst.rested_ns += now_ns.saturating_sub(burst.ended_ns);
+        burst.is_behind = is_behind;
         (burst.resumed_ns, burst.seen_ns) = (now_ns, now_ns);
         (burst.expected_ns, burst.estimate_ns) = (credit_ns.into(), estimate_ns);
         burst.seen_left_ns = credit_ns.saturating_sub(grant.expectation.cost_ns);
         let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
         *end_ns = now_ns.max(*end_ns) + estimate_ns;
         self.live += 1;
-        self.waits.resting -= 1;
         Some(index)
     }
 
-    fn resting_on(&self, spot: Spot) -> Option<usize> {
-        let is_there = |burst: &Burst| burst.context == spot.context && burst.stream == spot.stream;
-        self.table.iter().position(|burst| burst.state == State::Resting && is_there(burst))
-    }
-
-    /// Ends what rests since `until_ns` or longer, and tells it to `slot`. Asks the driver nothing.
-    pub fn end_resting(&mut self, slot: &Slot, until_ns: u64) {
-        if self.waits.resting == 0 {
-            return;
+    /// Forgets what rests: it has been told, and its stream or context may be about to go.
+    pub fn forget_resting(&mut self) {
+        for burst in self.table.iter_mut().filter(|burst| burst.state == State::Resting) {
+            burst.state = State::Free;
         }
-        for index in 0..self.table.len() {
-            if self.table[index].state == State::Resting && self.table[index].ended_ns <= until_ns {
-                self.end_rest_of(index, slot);
-            }
-        }
-    }
-
-    fn end_rest_of(&mut self, index: usize, slot: &Slot) {
-        let burst = self.table[index];
-        let busy_ns = burst.ended_ns.saturating_sub(burst.opened_ns).saturating_sub(burst.rested_ns);
-        publish(slot, burst.tag, burst.ended_ns - busy_ns, burst.ended_ns, burst.launches);
-        self.table[index].state = State::Free;
-        self.waits.resting -= 1;
     }
 }
