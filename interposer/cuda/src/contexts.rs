@@ -105,6 +105,17 @@ pub unsafe extern "C" fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> 
 pub unsafe extern "C" fn cuCtxDetach(context: CUcontext) -> CUresult {
     // SAFETY: see cuCtxAttach.
     let detach = || unsafe { real::<CuCtxDetach>(index::cuCtxDetach)(context) };
+    if PROCESS.place().is_none() {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    let mut primaries = PRIMARIES.lock();
+    if primaries.0.contains(&context) {
+        PROCESS.leave_context(context);
+        let result = detach();
+        primaries_left(&mut primaries);
+        return result;
+    }
+    drop(primaries);
     if !PROCESS.detach_context(context) {
         return context_destroyed(context, detach);
     }

@@ -15,7 +15,7 @@ use core::ptr::null_mut;
 use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
 use gpool_shared_region::{BurstTag, GPUS, Slot};
 
-mod resting;
+pub mod resting;
 mod silence;
 
 /// Bursts that may be open or unfinished at once.
@@ -414,8 +414,7 @@ impl Bursts {
         // has work, and competes, from the moment on at which it was issued or what was before it ended.
         let competing_ns = burst.resumed_ns.max(*last_end_ns);
         let start_ns = placed_ns.saturating_sub(length_ns).min(competing_ns);
-        // The later of what the two clocks say: a wait is not taken to be later than it was.
-        self.waits.note_end(burst.sequence, placed_ns.max(competing_ns + length_ns));
+        self.waits.note_length(burst.sequence, competing_ns, length_ns);
         publish(slot, burst.tag, start_ns, placed_ns, burst.launches);
         *last_end_ns = placed_ns.max(*last_end_ns);
         if burst.launches > 0

@@ -1,6 +1,7 @@
 //! Programs that wait for their work: the time in which the device has none of it must not count as work.
 
 use crate::bursts::Bursts;
+use crate::bursts::resting::Kind;
 use crate::clock;
 use crate::credit::stripe_index;
 use crate::driver::CUDA_SUCCESS;
@@ -29,6 +30,16 @@ struct Begun {
 }
 
 const NOTHING: Begun = Begun { kept: None, sampled: 0 };
+
+impl WaitFor {
+    fn kind(self) -> Kind {
+        match self {
+            Self::Context(_) => Kind::Context,
+            Self::Stream(_) => Kind::Stream,
+            Self::Event => Kind::Event,
+        }
+    }
+}
 
 impl Process {
     /// Waits by `wait`, the driver's function; what that answers.
@@ -62,7 +73,7 @@ impl Process {
         };
         // Read with the lock held: the watcher may have ended it.
         let own = stripe.burst().filter(|burst| bursts.is_open_in(*burst, context, stream));
-        let kept = own.filter(|burst| bursts.may_rest(*burst, now_ns));
+        let kept = own.filter(|burst| bursts.may_rest(*burst, what.kind(), now_ns));
         // What else a wait may be for says nothing of this burst.
         let is_for_it = stream.is_some() || bursts.live() == 1;
         let is_sampled = kept.is_none() && is_for_it && (what != WaitFor::Event || bursts.take_sample_asked());
@@ -97,22 +108,25 @@ impl Process {
         let kept = begun.kept.filter(|kept| is_same(&bursts, *kept)).map(|(index, ..)| index);
         if let Some(index) = kept.filter(|_| is_success && !is_event) {
             let spent = self.revoke_credit_of(index);
-            return bursts.rest(place.slot(), index, spent, now_ns);
+            return bursts.rest(place.slot(), index, what.kind(), spent, now_ns);
         }
         let _relaxed = driver.relaxed_capture();
         if begun.sampled != 0 {
             bursts.settle(driver, place.slot(), &self.estimates);
-            bursts.end_sample(begun.sampled, now_ns);
+            bursts.end_sample(begun.sampled, what.kind(), now_ns);
+        }
+        if !is_event && kept.is_none() {
+            return;
         }
         // A default stream's handle means the current context's.
         let context = driver.current_context();
-        while let Some(burst) = bursts.drained_in(driver, context).filter(|_| is_event || kept.is_some()) {
+        while let Some(burst) = bursts.drained_in(driver, context) {
             if stripe.holds(burst) && kept.is_none() {
                 bursts.ask_for_sample();
             }
             let spent = self.revoke_credit_of(burst);
             if kept == Some(burst) {
-                bursts.rest(place.slot(), burst, spent, now_ns);
+                bursts.rest(place.slot(), burst, what.kind(), spent, now_ns);
             } else {
                 bursts.close_drained(driver, burst, spent);
             }

@@ -12,50 +12,83 @@ use gpool_shared_region::{GPUS, Slot};
 
 /// How late waits return is measured so often.
 const SAMPLE_NS: u64 = 8_000_000;
+/// The length of an older burst is not known exactly enough, nor where it lies: events count in 32-bit floats, anchors age.
+const AGE_MOST_NS: u64 = 100_000_000;
 /// What returns later than this does so for another reason than usual, and says nothing of the next wait.
 const LATE_MOST_NS: u64 = 250_000;
 /// The least that a measurement moves what is known, which is the median: one that is far off says no more than one that
 /// is off.
 const LATE_STEP_NS: u64 = 1000;
 
-/// What is known of a program's waits.
-pub(super) struct Waits {
-    /// How long after the end of the work a wait returns, about the median.
-    late_ns: u64,
+/// Kinds of waits: for one stream, and for what may be more than one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// For the stream of the burst.
+    Stream,
+    /// For its context.
+    Context,
+    /// For an event.
+    Event,
+}
+
+/// What is known of one kind of a program's waits.
+#[derive(Clone, Copy)]
+struct Late {
+    /// How long in all a period is beside its work, before this and until the wait returns; about the median.
+    ns: u64,
     /// Until when that is taken to be so.
     known_until_ns: u64,
+}
+
+/// What is known of a program's waits.
+pub(super) struct Waits {
+    late: [Late; 3],
     /// Whether the last wait for an event has found the device with nothing to do, so that the next should be measured.
     is_asked: bool,
     /// The burst that shows how late a wait returns, by its number; 0 for none.
     sampled: u64,
-    /// When its work had ended; 0 until that is known.
+    /// When its work would have ended if it had begun at once; 0 until that is known.
     sample_end_ns: u64,
 }
 
 impl Waits {
     pub(super) const fn new() -> Self {
-        Self { late_ns: 0, known_until_ns: 0, is_asked: false, sampled: 0, sample_end_ns: 0 }
+        let late = [Late { ns: 0, known_until_ns: 0 }; 3];
+        Self { late, is_asked: false, sampled: 0, sample_end_ns: 0 }
     }
 
-    /// The work of the burst with this number ended at `end_ns`. Whoever finds that out, the program when its wait returns or
-    /// the watcher before: samples of quick returns alone would be no samples.
-    pub(super) fn note_end(&mut self, number: u64, end_ns: u64) {
+    /// The burst with this number began at `begun_ns` and was `length_ns` long. Whoever finds that out, the program when its
+    /// wait returns or the watcher before: samples of quick returns alone would be no samples.
+    pub(super) fn note_length(&mut self, number: u64, begun_ns: u64, length_ns: u64) {
         if number == self.sampled {
-            self.sample_end_ns = end_ns;
+            self.sample_end_ns = begun_ns + length_ns;
         }
     }
 
-    fn learn(&mut self, late_ns: u64, now_ns: u64) {
+    fn is_known(&self, kind: Kind, now_ns: u64) -> bool {
+        now_ns < self.late[kind as usize].known_until_ns
+    }
+
+    /// Where it is more than is believed nothing is known, and bursts are measured by events.
+    fn learn(&mut self, kind: Kind, late_ns: u64, now_ns: u64) {
         if late_ns > LATE_MOST_NS {
             return;
         }
-        let step_ns = (self.late_ns / 8).max(LATE_STEP_NS);
-        self.late_ns = match self.known_until_ns {
+        let late = &mut self.late[kind as usize];
+        let step_ns = (late.ns / 8).max(LATE_STEP_NS);
+        late.ns = match late.known_until_ns {
             0 => late_ns,
-            _ if late_ns > self.late_ns => late_ns.min(self.late_ns + step_ns),
-            _ => late_ns.max(self.late_ns.saturating_sub(step_ns)),
+            _ if late_ns > late.ns => late_ns.min(late.ns + step_ns),
+            _ => late_ns.max(late.ns.saturating_sub(step_ns)),
         };
-        self.known_until_ns = now_ns + SAMPLE_NS;
+        late.known_until_ns = now_ns + SAMPLE_NS;
+    }
+
+    /// What of a period of `length_ns` was no work. A wait that may have been for something else as well is not believed to
+    /// have been late by more than half of it.
+    fn late_of(&self, kind: Kind, length_ns: u64) -> u64 {
+        let most_ns = if kind == Kind::Stream { length_ns / 8 * 7 } else { length_ns / 2 };
+        self.late[kind as usize].ns.min(most_ns)
     }
 }
 
@@ -69,9 +102,9 @@ impl Burst {
 impl Bursts {
     /// Whether burst `index` may be left open when the program begins to wait for it: not while something stands before it on
     /// its stream, whose time is not its own.
-    pub fn may_rest(&self, index: usize, now_ns: u64) -> bool {
+    pub fn may_rest(&self, index: usize, kind: Kind, now_ns: u64) -> bool {
         let burst = &self.table[index];
-        let is_known = now_ns < self.waits.known_until_ns || burst.has_rested();
+        let is_known = self.waits.is_known(kind, now_ns) || burst.has_rested();
         burst.state == State::Open && !burst.is_behind && is_known
     }
 
@@ -102,20 +135,20 @@ impl Bursts {
 
     /// The wait before which the burst with this number was ended has returned at `now_ns`. If it has ended, and is
     /// settled, that was so late.
-    pub fn end_sample(&mut self, number: u64, now_ns: u64) {
+    pub fn end_sample(&mut self, number: u64, kind: Kind, now_ns: u64) {
         if number == self.waits.sampled && self.waits.sample_end_ns != 0 {
-            self.waits.learn(now_ns.saturating_sub(self.waits.sample_end_ns), now_ns);
+            self.waits.learn(kind, now_ns.saturating_sub(self.waits.sample_end_ns), now_ns);
             self.waits.sampled = 0;
         }
     }
 
     /// The program has waited until `now_ns` for open burst `index`, which [`Bursts::may_rest`] has left open, and launches
     /// nothing meanwhile: tells `slot` what it did since it was opened or resumed.
-    pub fn rest(&mut self, slot: &Slot, index: usize, spent: Spent, now_ns: u64) {
-        let is_known = now_ns < self.waits.known_until_ns;
+    pub fn rest(&mut self, slot: &Slot, index: usize, kind: Kind, spent: Spent, now_ns: u64) {
+        let is_known = self.waits.is_known(kind, now_ns);
         let burst = &mut self.table[index];
         let length_ns = now_ns.saturating_sub(burst.resumed_ns);
-        let ended_ns = burst.resumed_ns + length_ns - self.waits.late_ns.min(length_ns / 8 * 7);
+        let ended_ns = burst.resumed_ns + length_ns - self.waits.late_of(kind, length_ns);
         publish(slot, burst.tag, burst.resumed_ns, ended_ns, burst.launches + spent.launches);
         burst.launches = 0;
         // The next one is measured.
@@ -126,13 +159,13 @@ impl Bursts {
         self.estimate_end(now_ns);
     }
 
-    /// Goes on with the burst that rests on the spot's stream, in place of opening one; none if none does, or what is known of
-    /// waits is too old, or if the launch is to be measured by itself.
+    /// Goes on with the burst that rests on the spot's stream, in place of opening one; none if none does, or it is old, or if
+    /// the launch is to be measured by itself.
     pub fn resume(&mut self, spot: Spot, grant: Grant, now_ns: u64) -> Option<usize> {
         let credit_ns = grant.credit_ns?;
         let is_it = |burst: &Burst| burst.context == spot.context && burst.stream == spot.stream;
         let index = self.table.iter().position(|burst| burst.state == State::Resting && is_it(burst))?;
-        if now_ns >= self.waits.known_until_ns {
+        if now_ns >= self.table[index].opened_ns + AGE_MOST_NS {
             self.table[index].state = State::Free;
             return None;
         }
@@ -140,6 +173,9 @@ impl Bursts {
         let estimate_ns = self.learning.real_ns(credit_ns.into());
         let burst = &mut self.table[index];
         burst.state = State::Open;
+        // Whoever waits for what was before does not take this for it.
+        self.last_sequence += 1;
+        burst.sequence = self.last_sequence;
         // Its length will not be that of its launches.
         burst.is_exact = false;
         burst.is_behind = is_behind;

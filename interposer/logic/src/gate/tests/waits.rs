@@ -141,8 +141,8 @@ fn a_burst_does_not_outlive_its_stream_or_its_context() {
         (|process| process.leave_for_capture(STREAM), 1),
         // And another anchor.
         (|process| process.leave_context(CONTEXTS[0]), 2),
-        // What is known of waits is too old.
-        (|_| clock::turn_ns(10 * MS), 1),
+        // It is too old.
+        (|_| clock::turn_ns(200 * MS), 1),
     ];
     for (index, (leave, expected)) in ways.into_iter().enumerate() {
         let _order = one_at_a_time();
@@ -277,4 +277,38 @@ fn what_is_launched_during_a_wait_is_not_taken_for_ended() {
     until_idle(slot);
     let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed) - before_ns;
     assert!(measured_ns >= 405 * US, "{measured_ns} ns");
+}
+
+/// The same, and the other one has waited before, so that the burst has rested and looks as it did.
+#[test]
+fn a_burst_that_was_resumed_during_a_wait_is_not_the_one_before() {
+    let _order = one_at_a_time();
+    let (process, slot) = resting_process();
+    let before_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    launch(process, KERNEL, 5 * US);
+    let wait = || {
+        wait_for_all(process, WaitFor::Stream(STREAM), 10 * US);
+        launch(process, KERNEL, 400 * US);
+        0
+    };
+    assert_eq!(process.wait(WaitFor::Stream(STREAM), wait), 0);
+    until_idle(slot);
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed) - before_ns;
+    assert!(measured_ns >= 404 * US, "{measured_ns} ns");
+}
+
+/// Waits for a context last as long as what else is in it, a copy with the host for example.
+#[test]
+fn how_late_waits_of_one_kind_are_says_nothing_of_the_others() {
+    let _order = one_at_a_time();
+    let (process, slot) = resting_process();
+    (0..40).for_each(|_| {
+        launch(process, KERNEL, 5 * US);
+        wait_for_all(process, WaitFor::Context(core::ptr::null_mut()), 200 * US);
+    });
+    let before_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    (0..100).for_each(|_| round_on(process, STREAM));
+    until_idle(slot);
+    let (measured_ns, work_ns) = (slot.burst_total_ns.load(Ordering::Relaxed) - before_ns, 100 * 20 * US);
+    assert!(measured_ns.abs_diff(work_ns) < work_ns / 10, "{measured_ns} ns of {work_ns}");
 }
