@@ -2,19 +2,19 @@
 //!
 //! A program that waits for its work after each few launches would pay two events, and what it takes to read them, for each
 //! wait. So its burst rests while the device has nothing of it, and goes on with the next launch. What is told of it is one
-//! period at a time, from a launch to the end of the wait for it, by the host's clock: to when the wait returned, less how late
-//! waits of this program return, which one wait in some milliseconds measures by events, as if there were no rest.
+//! period at a time, from a launch to the return of the wait for it, by the host's clock, less what of such periods is no work.
+//! That is learnt from one wait in some milliseconds, which is measured by events as if there were no rest.
 
 use super::{Burst, Bursts, Grant, Spent, Spot, State};
 use crate::announce::publish;
 use gpool_driver_abi::cuda::{CUcontext, CUstream};
 use gpool_shared_region::{GPUS, Slot};
 
-/// How late waits return is measured so often.
+/// One wait of each kind is measured so often.
 const SAMPLE_NS: u64 = 8_000_000;
 /// The length of an older burst is not known exactly enough, nor where it lies: events count in 32-bit floats, anchors age.
 const AGE_MOST_NS: u64 = 100_000_000;
-/// What returns later than this does so for another reason than usual, and says nothing of the next wait.
+/// A period with more than this beside its work had another reason for it than the wait, and says nothing of the next one.
 const LATE_MOST_NS: u64 = 250_000;
 /// The least that a measurement moves what is known, which is the median: one that is far off says no more than one that
 /// is off.
