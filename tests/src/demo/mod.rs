@@ -7,6 +7,7 @@ mod steps;
 use crate::failure::Result;
 use crate::host::Host;
 use crate::namespaces::{self, Inside};
+use crate::stolen::ProcessorTime;
 use crate::{cgroups, janitor};
 pub use promises::Bounds;
 use promises::Promises;
@@ -45,6 +46,7 @@ fn show(inside: &Inside) -> Result<ExitCode> {
 pub fn play_and_judge(inside: &Inside, bounds: Bounds) -> Result<bool> {
     steps::announce(1, "start a simulated GPU of 24 GiB, the supervisor and a private Docker engine");
     let mut promises = Promises::new(bounds);
+    let before = ProcessorTime::now();
     let mut host = Host::start(inside)?;
     let played = steps::play(&mut host, &mut promises);
     if played.is_err() {
@@ -56,6 +58,9 @@ pub fn play_and_judge(inside: &Inside, bounds: Bounds) -> Result<bool> {
     let left = left?;
     left.iter().for_each(|thing| eprintln!("left behind: {thing}"));
     promises.judge("nothing left behind", &format!("{} things", left.len()), "0", left.is_empty());
+    if let Some((before, after)) = before.zip(ProcessorTime::now()) {
+        promises.show_stolen(after.stolen_since(before));
+    }
     print!("{}", promises.summary());
     Ok(promises.all_hold())
 }

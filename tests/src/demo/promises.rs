@@ -1,5 +1,6 @@
 //! The summary: each promise with the figure that was measured.
 
+use crate::stolen::TOO_MUCH;
 use std::time::Duration;
 
 /// What was promised, what was measured and how it ended.
@@ -36,12 +37,14 @@ pub struct Promises {
     /// What shares are held against.
     pub bounds: Bounds,
     promises: Vec<Promise>,
+    /// The part of the processors' time that went to other machines, 0 to 1.
+    stolen: f64,
 }
 
 impl Promises {
     /// None yet.
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, promises: Vec::new() }
+        Self { bounds, promises: Vec::new(), stolen: 0.0 }
     }
 
     /// Adds one that decides the exit status.
@@ -58,6 +61,13 @@ impl Promises {
     /// Adds a figure that decides nothing.
     pub fn show(&mut self, what: &str, figure: &str, aim: &str) {
         self.promises.push(Promise { what: what.into(), figure: figure.into(), aim: aim.into(), holds: None });
+    }
+
+    /// Shows the part of the processors' time, 0 to 1, that a hypervisor gave to other machines meanwhile.
+    pub fn show_stolen(&mut self, part: f64) {
+        self.stolen = part;
+        let (figure, most) = (format!("{:.1} %", part * 100.0), format!("below {:.0} %", TOO_MUCH * 100.0));
+        self.show("processor time that other machines took", &figure, &most);
     }
 
     /// Whether every judged promise holds.
@@ -83,7 +93,15 @@ impl Promises {
         }
         let failed = self.promises.iter().filter(|promise| promise.holds == Some(false)).count();
         let judged = self.promises.iter().filter(|promise| promise.holds.is_some()).count();
-        text + &format!("\n{} of {judged} promises hold\n", judged - failed)
+        text += &format!("\n{} of {judged} promises hold\n", judged - failed);
+        if failed > 0 && self.stolen >= TOO_MUCH {
+            text += &format!(
+                "The simulated GPU runs on this machine's processors, and other machines took {:.1} % of their time: what \
+                 failed may say more of that than of gpool. Run it again when they are quiet.\n",
+                self.stolen * 100.0
+            );
+        }
+        text
     }
 }
 
@@ -108,5 +126,20 @@ cap              1 byte  0 bytes  FAIL
 1 of 2 promises hold
 ";
         assert_eq!(promises.summary(), want);
+    }
+
+    #[test]
+    fn what_other_machines_took_is_said_and_excuses_nothing() {
+        let mut promises = Promises::new(Bounds::PROMISED);
+        promises.show_stolen(0.08);
+        assert!(promises.all_hold() && !promises.summary().contains("Run it again"), "nothing has failed");
+        promises.judge("share", "4 points", "1 point", false);
+        let summary = promises.summary();
+        assert!(
+            !promises.all_hold() && summary.contains("took 8.0 %") && summary.contains("Run it again"),
+            "{summary}"
+        );
+        promises.show_stolen(0.001);
+        assert!(!promises.summary().contains("Run it again"), "that is no reason");
     }
 }
