@@ -30,6 +30,8 @@ struct Issued {
     end: Ticket,
     kernels: u64,
     estimate_ns: u64,
+    /// How long its kernels really are.
+    length_ns: u64,
     /// When it began on the device, once that is known.
     start_ns: u64,
     /// When it was issued: from then on its context had work.
@@ -69,6 +71,9 @@ pub struct Client {
     pub mute: bool,
     /// The longest kernel it has issued.
     pub longest_ns: u64,
+    /// The most work that it has had issued and not seen to end, by how long its kernels really are: more than its depth
+    /// where several of them are longer than usual.
+    pub most_ahead_ns: u64,
     /// Its requests that are done.
     pub served: Vec<Served>,
     gate_until_ns: Option<u64>,
@@ -97,6 +102,7 @@ impl Client {
             work,
             mute: false,
             longest_ns: 0,
+            most_ahead_ns: 0,
             served: Vec::new(),
             gate_until_ns: None,
             depth_ns: 0,
@@ -267,12 +273,13 @@ impl Client {
     /// Issues a burst of at most so many kernels; the end of a request is the end of a burst.
     fn submit(&mut self, now_ns: u64, most: u64, kernel_ns: u64, device: &mut Device) {
         let begin = device.submit_marker(now_ns, self.context);
-        let (mut kernels, mut completes) = (0, None);
+        let (mut kernels, mut length_ns, mut completes) = (0, 0, None);
         while kernels < most && completes.is_none() {
             let Some(launch) = self.work.launch() else { break };
             self.longest_ns = self.longest_ns.max(launch.length_ns);
             device.submit_kernel(now_ns, self.context, launch.length_ns);
             completes = launch.completes;
+            length_ns += launch.length_ns;
             kernels += 1;
         }
         let end = device.submit_marker(now_ns, self.context);
@@ -282,10 +289,13 @@ impl Client {
             end,
             kernels,
             estimate_ns,
+            length_ns,
             start_ns: now_ns,
             issued_ns: now_ns,
             completes,
         });
+        let ahead_ns = self.in_flight.iter().map(|issued| issued.length_ns).sum();
+        self.most_ahead_ns = self.most_ahead_ns.max(ahead_ns);
         self.estimated_end_ns += estimate_ns;
     }
 

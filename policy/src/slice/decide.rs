@@ -17,15 +17,19 @@ impl SliceScheduler {
     /// A tenant is ready: the one that runs may have to make room.
     ///
     /// * A latency tenant within its slack gets the device at once; what the other one has launched overlaps.
-    /// * One of a higher priority, or one that is owed time while the other one has had more than its share, has the
-    ///   other's slice cut short: that one finishes what it has launched, and nobody idles. One whose deadline is earlier
-    ///   leaves it half a slice.
+    /// * One of a higher priority has the other's slice cut short: that one finishes what it has launched, and nobody
+    ///   idles.
+    /// * So has one that is not ahead of its share, if the other one has had more than its own or has the later deadline:
+    ///   that one keeps a least slice.
+    /// * So has, at once, whoever comes to one that nobody has competed with: what that one has been given beyond a whole
+    ///   slice was nobody else's to want, and the device changes hands no more often for it.
     pub(super) fn rival(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
         let now_ns = self.now_ns;
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.tenant != tenant) else { return };
         if !self.queue.is_ready(tenant) {
             return;
         }
+        let was_alone = turn.contested_ns.is_none();
         turn.contest(now_ns);
         let turn = *turn;
         let (Some(holder), Some(comer)) = (self.queue.get(turn.tenant), self.queue.get(tenant)) else { return };
@@ -40,10 +44,14 @@ impl SliceScheduler {
         let holds_lent_time = may_cut && self.queue.lag_ns(holder) < 0;
         let is_due_earlier = may_cut && self.queue.deadline(comer) < self.queue.deadline(holder);
         let least_ns = self.parameters.least_slice_ns;
-        let at_ns = match (outranks, holds_lent_time || is_due_earlier) {
-            (true, _) => now_ns,
-            (_, true) => now_ns.max(turn.start_ns.saturating_add(least_ns)),
-            _ => return,
+        let at_ns = if outranks {
+            now_ns
+        } else if holds_lent_time || is_due_earlier {
+            now_ns.max(turn.start_ns.saturating_add(least_ns))
+        } else if may_cut && was_alone {
+            now_ns.max(turn.since_ns.saturating_add(self.queue.full_slice_ns(holder)))
+        } else {
+            return;
         };
         if let Some(turn) = self.turn.as_mut()
             && turn.cut(at_ns, least_ns)

@@ -81,13 +81,47 @@ fn alone_and_measured_it_is_renewed_before_it_asks() {
     assert_eq!(table.tell(Input::Pass), [open(A, until + table.scheduler.slice_ns())]);
     // Nothing of the new slice has been measured yet, so nothing renews that.
     assert!(table.scheduler.next_timer().is_none_or(|at| at > until + 1000 * MS));
-    // Who comes waits for a slice as ever.
-    assert_eq!(table.after(MS, Input::Wants { tenant: B }), []);
-    let end = until + table.scheduler.slice_ns();
-    table.now = end - MS;
+}
+
+/// It has had its slice; the rest was given because nobody wanted it, and who does now need not wait for its end.
+#[test]
+fn who_comes_to_one_that_has_been_alone_for_a_slice_is_next() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    let until = table.now + table.scheduler.slice_ns();
+    table.after(MS, Input::Pass);
+    table.burst(A, MS);
+    table.now = table.scheduler.next_timer().expect("a renewal");
+    assert_eq!(table.tell(Input::Pass), [open(A, until + table.scheduler.slice_ns())]);
+    table.now = until + MS;
     table.burst(A, 8 * MS);
+    let came = table.now;
+    assert_eq!(table.tell(Input::Wants { tenant: B }), [open(A, came)]);
+    // It ends what it has launched, and nobody idles.
+    let end = came + 5 * MS;
     assert_eq!(table.tell(Input::Announced { tenant: A, estimated_end_ns: end }), []);
-    assert_eq!(table.after(MS, Input::Pass)[0], Command::Close { tenant: A });
+    table.now = end;
+    assert_eq!(table.tell(Input::Pass)[0], Command::Close { tenant: A });
+    assert_eq!(table.scheduler.running(), Some(B));
+    // From now on there are two, and each has whole slices.
+    table.burst(A, 5 * MS);
+    assert_eq!(table.tell(Input::Wants { tenant: A }), []);
+}
+
+/// Or one that falls idle again and again would cost everybody an exchange each time.
+#[test]
+fn who_comes_leaves_a_whole_slice_to_one_that_has_just_begun() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    let until = table.now + table.scheduler.slice_ns();
+    table.after(MS, Input::Pass);
+    table.burst(A, MS);
+    table.now = table.scheduler.next_timer().expect("a renewal");
+    assert!(table.now < until - MS, "it is renewed early");
+    table.tell(Input::Pass);
+    assert_eq!(table.tell(Input::Wants { tenant: B }), [open(A, until)]);
+    // That was for who came first.
+    assert_eq!(table.after(MS, Input::Wants { tenant: B }), []);
 }
 
 #[test]
@@ -191,8 +225,8 @@ fn an_announcement_that_crossed_a_renewal_is_ignored() {
     let mut table = Table::new();
     table.tell(Input::Wants { tenant: A });
     let end = table.now + 12 * MS;
-    table.after(12 * MS, Input::Announced { tenant: A, estimated_end_ns: end });
-    table.tell(Input::Wants { tenant: B });
+    let until = end + table.scheduler.slice_ns();
+    assert_eq!(table.after(12 * MS, Input::Announced { tenant: A, estimated_end_ns: end }), [open(A, until)]);
     table.burst(A, 12 * MS);
     assert_eq!(table.tell(Input::Announced { tenant: A, estimated_end_ns: end }), []);
     assert_eq!((table.scheduler.running(), table.scheduler.wants(A)), (Some(A), false));

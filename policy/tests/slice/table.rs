@@ -6,6 +6,8 @@ use gpool_policy::slice::{Command, Input, Parameters, Share, SliceScheduler};
 pub const MS: u64 = 1_000_000;
 pub const A: TenantId = TenantId(1);
 pub const B: TenantId = TenantId(2);
+/// A slice on the table: short, so that steps of a millisecond are few.
+pub const SLICE: u64 = 10 * MS;
 
 pub struct Table {
     pub scheduler: SliceScheduler,
@@ -21,7 +23,10 @@ impl Table {
     /// These tenants, joined at 1 s.
     pub fn of(shares: &[(TenantId, Share)]) -> Self {
         let now = 1000 * MS;
-        let mut table = Self { scheduler: SliceScheduler::new(Parameters::default(), now), now };
+        let usual = Parameters::default();
+        let exchange_ns = SLICE / usual.slice_per_handover - usual.handoff_initial_ns;
+        let mut table = Self { scheduler: SliceScheduler::new(Parameters { exchange_ns, ..usual }, now), now };
+        assert_eq!(table.scheduler.slice_ns(), SLICE);
         for &(tenant, share) in shares {
             assert_eq!(table.tell(Input::Join { tenant, share, debt_ns: 0 }), []);
         }

@@ -54,7 +54,12 @@ impl Found {
         let (permille, seed) = judged[judged.len() - 1];
         let (half, _) = judged[judged.len() / 2];
         println!("{name}: {permille} permille of the bound with seed {seed}, {half} in half of {}", judged.len());
-        assert!(permille <= 1000, "{name}: {permille} permille of the bound, seed {seed}: {:#?}", scenario_of(seed));
+        let above: Vec<_> = judged.iter().filter(|(permille, _)| *permille > 1000).collect();
+        assert!(
+            above.is_empty(),
+            "{name}: permille of the bound and seeds {above:?}, the worst: {:#?}",
+            scenario_of(seed)
+        );
     }
 }
 
@@ -103,7 +108,11 @@ fn charges_and_idle_time_are_the_whole_time() {
 #[test]
 #[ignore = "long"]
 fn five_thousand_scenarios_keep_all_bounds() {
-    for (found, (name, _)) in search(5000).iter().zip(PROPERTIES) {
-        found.assert_within(name, 800);
-    }
+    let found = search(5000);
+    // All are told before one of them fails.
+    let failed = found
+        .iter()
+        .zip(PROPERTIES)
+        .filter(|(found, (name, _))| std::panic::catch_unwind(|| found.assert_within(name, 800)).is_err());
+    assert_eq!(failed.count(), 0);
 }

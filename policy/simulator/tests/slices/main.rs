@@ -1,5 +1,6 @@
 //! The slice scheduler with modelled clients on the modelled device, under a virtual clock.
 
+mod exchanges;
 mod failures;
 mod fairness;
 mod metamorphic;

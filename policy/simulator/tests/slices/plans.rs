@@ -37,8 +37,13 @@ pub fn named(seed: u64, plans: &[Plan], ids: &[u64]) -> World {
 }
 
 pub fn without_demand(seed: u64, plans: &[Plan], ids: &[u64]) -> World {
+    on_device(DeviceParameters::standard(0), seed, plans, ids)
+}
+
+/// The same on a device of one's own; nobody has work yet.
+pub fn on_device(device: DeviceParameters, seed: u64, plans: &[Plan], ids: &[u64]) -> World {
     let scheduler = SliceScheduler::new(Parameters::default(), 0);
-    let mut world = World::new(DeviceParameters::standard(0), Delays::quiet(), seed, scheduler);
+    let mut world = World::new(device, Delays::quiet(), seed, scheduler);
     for (index, (plan, &id)) in plans.iter().zip(ids).enumerate() {
         let (least_ns, most_ns) = plan.kernel_ns;
         let work = Work::new(Lengths::Uniform { least_ns, most_ns }, Random::stream(seed, index as u64));

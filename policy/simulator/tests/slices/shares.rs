@@ -180,7 +180,8 @@ fn a_limit_that_equals_the_share_is_reached() {
             let mut world = world(seed, &plans);
             let limited = Share { limit_permille: Some(limit), ..Share::of(limit) };
             world.tell(Input::Change { tenant: world.tenant(0), share: limited });
-            let shares = shares_between(&mut world, SECOND, 11 * SECOND);
+            // In 10 s one turn more or less is 2.5 % of a limit of 5 %.
+            let shares = shares_between(&mut world, SECOND, 31 * SECOND);
             println!("a limit of {limit} beside {}: {shares:?}", plans.len() - 1);
             let wanted = i64::from(limit) * 10;
             assert!((shares[0] - wanted).abs() <= wanted / 50, "{shares:?}");
