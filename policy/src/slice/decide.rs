@@ -22,7 +22,8 @@ impl SliceScheduler {
     /// * So has one that is not ahead of its share, if the other one has had more than its own or has the later deadline:
     ///   that one keeps a least slice.
     /// * So has, at once, whoever comes to one that nobody has competed with: what that one has been given beyond a whole
-    ///   slice was nobody else's to want, and the device changes hands no more often for it.
+    ///   slice was nobody else's to want, and the device changes hands no more often for it. Whether it does is decided
+    ///   when that one's work ends, as ever.
     pub(super) fn rival(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
         let now_ns = self.now_ns;
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.tenant != tenant) else { return };
@@ -48,7 +49,7 @@ impl SliceScheduler {
             now_ns
         } else if holds_lent_time || is_due_earlier {
             now_ns.max(turn.start_ns.saturating_add(least_ns))
-        } else if may_cut && was_alone {
+        } else if was_alone && !turn.in_slack {
             now_ns.max(turn.since_ns.saturating_add(self.queue.full_slice_ns(holder)))
         } else {
             return;
@@ -204,7 +205,14 @@ impl SliceScheduler {
         let now_ns = self.now_ns;
         let place = self.queue.get(tenant)?;
         let (_, in_slack) = self.queue.eligibility(tenant);
-        let until_ns = start_ns.saturating_add(self.queue.request_ns(place));
+        let request_ns = self.queue.request_ns(place);
+        let is_undisturbed = self.queue.active_count() == 1
+            && place.share.class == Class::Batch
+            && place.share.limit_permille.is_none()
+            && request_ns >= self.queue.full_slice_ns(place)
+            && !self.gangs.contains(&tenant);
+        let length_ns = if is_undisturbed { request_ns.max(self.parameters.alone_ns) } else { request_ns };
+        let until_ns = start_ns.saturating_add(length_ns);
         let charged_before_ns = place.account.charged_ns();
         // Its slack is used up: a tenant that wants more than its share must not come back every millisecond.
         let slack_spent = place.share.class == Class::Latency && (!in_slack || self.is_spent(place));

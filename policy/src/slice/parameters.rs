@@ -17,6 +17,9 @@ pub struct Parameters {
     /// All who are active should have had a slice after so long: where they are many, slices are shorter for it, down to
     /// [`slice_min_ns`](Self::slice_min_ns).
     pub round_ns: u64,
+    /// The slice of a batch tenant while nobody else is active. It ends early as soon as somebody is, so it only says how
+    /// seldom the tenant is bothered with a renewal.
+    pub alone_ns: u64,
     /// The shortest slice of a tenant in debt, and the least that a cut leaves of a slice.
     pub least_slice_ns: u64,
     /// How long the next tenant waits for one that has not answered at the end of its slice, before both overlap.
@@ -55,6 +58,7 @@ impl Default for Parameters {
             slice_per_handover: 40,
             exchange_ns: 220_000,
             round_ns: 100_000_000,
+            alone_ns: 100_000_000,
             least_slice_ns: 1_000_000,
             drain_limit_ns: 20_000_000,
             linger_ns: 2_000_000,
@@ -84,6 +88,7 @@ impl Parameters {
             slice_per_handover: self.slice_per_handover,
             exchange_ns: times(self.exchange_ns),
             round_ns: times(self.round_ns),
+            alone_ns: times(self.alone_ns),
             least_slice_ns: times(self.least_slice_ns),
             drain_limit_ns: times(self.drain_limit_ns),
             linger_ns: times(self.linger_ns),

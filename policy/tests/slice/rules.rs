@@ -1,8 +1,8 @@
 //! The rules of the slice scheduler, one by one, and arbitrary inputs.
 
-use crate::table::{A, B, MS, Table};
+use crate::table::{A, B, MS, SLICE, Table};
 use gpool_policy::TenantId;
-use gpool_policy::slice::{Command, Input, Parameters, Share, SliceScheduler};
+use gpool_policy::slice::{Class, Command, Input, Parameters, Share, SliceScheduler};
 use proptest::prelude::*;
 
 fn open(tenant: TenantId, until_ns: u64) -> Command {
@@ -106,6 +106,67 @@ fn who_comes_to_one_that_has_been_alone_for_a_slice_is_next() {
     // From now on there are two, and each has whole slices.
     table.burst(A, 5 * MS);
     assert_eq!(table.tell(Input::Wants { tenant: A }), []);
+}
+
+#[test]
+fn alone_it_is_seldom_bothered_and_gives_way_all_the_same() {
+    for (held_ms, left_ms) in [(50, 0), (10, 0), (3, 7)] {
+        let mut table = Table::with_alone(100 * MS, &[(A, Share::of(500)), (B, Share::of(500))]);
+        assert_eq!(table.tell(Input::Wants { tenant: A }), [open(A, table.now + 100 * MS)]);
+        for _ in 0..held_ms {
+            table.now += MS;
+            table.burst(A, MS);
+        }
+        let until = table.now + left_ms * MS;
+        assert_eq!(table.tell(Input::Wants { tenant: B }), [open(A, until)], "after {held_ms} ms");
+        // There are two now, whose slices are the usual ones.
+        table.now = until;
+        let end = until + 2 * MS;
+        assert_eq!(table.tell(Input::Announced { tenant: A, estimated_end_ns: end }), []);
+        table.now = table.scheduler.next_timer().expect("a decision");
+        assert_eq!(table.tell(Input::Pass), [Command::Close { tenant: A }, open(B, end + SLICE)]);
+    }
+}
+
+/// It has been served, so it is decided when the other one's work ends that this one goes on; but not after a long slice.
+#[test]
+fn a_long_slice_ends_also_for_one_that_is_ahead_of_its_share() {
+    let mut table = Table::with_alone(100 * MS, &[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: B });
+    table.tell(Input::Wants { tenant: A });
+    table.now += 30 * MS;
+    table.burst(B, 30 * MS);
+    table.tell(Input::Announced { tenant: B, estimated_end_ns: table.now });
+    assert_eq!((table.scheduler.running(), table.scheduler.lag_ns(B)), (Some(A), Some(-15_000_000)));
+    table.tell(Input::Idle { tenant: B });
+    // B is active no longer, and A is alone from its next slice on.
+    table.now += 9 * MS;
+    table.burst(A, 9 * MS);
+    let end = table.now + 2 * MS;
+    table.tell(Input::Announced { tenant: A, estimated_end_ns: end });
+    table.now = table.scheduler.next_timer().expect("a decision");
+    assert_eq!(table.tell(Input::Pass), [open(A, end + 100 * MS)]);
+    table.now += 5 * MS;
+    let came = table.now;
+    assert_eq!(table.tell(Input::Wants { tenant: B }), [open(A, came)]);
+    assert!(table.scheduler.debt_ns(B) > 0);
+}
+
+#[test]
+fn slices_are_long_for_nobody_with_a_limit_or_company_or_requests() {
+    let limited = Share { limit_permille: Some(500), ..Share::of(500) };
+    let latency = Share { class: Class::Latency, ..Share::of(500) };
+    for share in [limited, latency] {
+        let mut table = Table::with_alone(100 * MS, &[(A, share), (B, Share::of(500))]);
+        let commands = table.tell(Input::Wants { tenant: A });
+        let [Command::Open { until_ns, .. }] = commands[..] else { panic!("{commands:?}") };
+        assert!(until_ns < table.now + 50 * MS, "{share:?}: {until_ns}");
+    }
+    let mut table = Table::with_alone(100 * MS, &[(A, Share::of(500)), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: B });
+    table.tell(Input::Idle { tenant: B });
+    // It lingers, and may be back at once.
+    assert_eq!(table.after(MS, Input::Wants { tenant: A }), [open(A, table.now + SLICE)]);
 }
 
 /// Or one that falls idle again and again would cost everybody an exchange each time.

@@ -20,12 +20,18 @@ impl Table {
         Self::of(&[(A, Share::of(500)), (B, Share::of(500))])
     }
 
-    /// These tenants, joined at 1 s.
+    /// These tenants, joined at 1 s. Who is alone has slices like anybody.
     pub fn of(shares: &[(TenantId, Share)]) -> Self {
+        Self::with_alone(SLICE, shares)
+    }
+
+    /// The same where slices of one that is alone are so long.
+    pub fn with_alone(alone_ns: u64, shares: &[(TenantId, Share)]) -> Self {
         let now = 1000 * MS;
         let usual = Parameters::default();
         let exchange_ns = SLICE / usual.slice_per_handover - usual.handoff_initial_ns;
-        let mut table = Self { scheduler: SliceScheduler::new(Parameters { exchange_ns, ..usual }, now), now };
+        let parameters = Parameters { exchange_ns, alone_ns, ..usual };
+        let mut table = Self { scheduler: SliceScheduler::new(parameters, now), now };
         assert_eq!(table.scheduler.slice_ns(), SLICE);
         for &(tenant, share) in shares {
             assert_eq!(table.tell(Input::Join { tenant, share, debt_ns: 0 }), []);

@@ -105,6 +105,24 @@ fn idle_time_is_lent_and_comes_back() {
 }
 
 #[test]
+fn who_is_alone_is_renewed_ten_times_a_second() {
+    let mut world = without_demand(6, &[plan(300, 300_000), plan(600, MS)], &[1, 2]);
+    world.demand(0, 0, true);
+    world.run_until(SECOND);
+    let (opened, busy) = (world.trace.len(), world.device.meter().busy_ns);
+    world.run_until(11 * SECOND);
+    let (opened, busy) = (world.trace.len() - opened, world.device.meter().busy_ns - busy);
+    println!("{opened} commands, busy {}", permyriad(busy, 10 * SECOND));
+    assert!((90..=120).contains(&opened), "{opened}");
+    assert!(permyriad(busy, 10 * SECOND) >= 9999, "{busy}");
+    // Nor does the one who comes find it in the middle of a long slice.
+    let first = world.received(1);
+    world.demand(11 * SECOND, 1, true);
+    world.run_until(11 * SECOND + 12 * MS);
+    assert!(world.received(1) > first);
+}
+
+#[test]
 fn a_short_pause_costs_nothing() {
     let mut world = world(4, &[plan(500, MS), plan(500, MS)]);
     for pause in 0..100 {
