@@ -95,11 +95,11 @@ fn a_limit_holds_in_every_window_for_all_seeds() {
     ALL_SEEDS.for_each(cap_holds_in_every_window);
 }
 
-/// Shares of the training jobs over any ten seconds: within 0.2 points.
+/// Shares of the training jobs over any ten seconds: within a quarter of a point.
 fn mix_keeps_shares(seed: u64) {
     let error_ppm = run(&scenario("mix"), seed, Design::Gpool).share_error_10s_ppm.expect("windows");
     println!("mix, seed {seed}: share error over 10 s {error_ppm} ppm");
-    assert!(error_ppm * 5 <= POINT_PPM, "seed {seed}: {error_ppm}");
+    assert!(error_ppm * 4 <= POINT_PPM, "seed {seed}: {error_ppm}");
 }
 
 /// Requests beside kernels of up to half a second: at most 0.7 of the driver's own p99.
