@@ -21,16 +21,15 @@ impl SliceScheduler {
     ///   idles.
     /// * So has one that is not ahead of its share, if the other one has had more than its own or has the later deadline:
     ///   that one keeps a least slice.
-    /// * So has, at once, whoever comes to one that nobody has competed with: what that one has been given beyond a whole
-    ///   slice was nobody else's to want, and the device changes hands no more often for it. Whether it does is decided
-    ///   when that one's work ends, as ever.
+    /// * So has, once that one has had a whole slice since it took the device, who comes first to one that nobody of its
+    ///   priority has competed with: what that one has been given beyond was given because nobody wanted it. Whether it
+    ///   loses the device is decided when its work ends, as ever.
     pub(super) fn rival(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
         let now_ns = self.now_ns;
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.tenant != tenant) else { return };
         if !self.queue.is_ready(tenant) {
             return;
         }
-        let was_alone = turn.contested_ns.is_none();
         turn.contest(now_ns);
         let turn = *turn;
         let (Some(holder), Some(comer)) = (self.queue.get(turn.tenant), self.queue.get(tenant)) else { return };
@@ -41,20 +40,19 @@ impl SliceScheduler {
             self.interrupt(commands);
             return self.open(tenant, now_ns, commands);
         }
-        let may_cut = same_rank && eligible && !turn.in_slack;
-        let holds_lent_time = may_cut && self.queue.lag_ns(holder) < 0;
-        let is_due_earlier = may_cut && self.queue.deadline(comer) < self.queue.deadline(holder);
+        let may_cut = same_rank && !turn.in_slack;
+        let holds_lent_time = self.queue.lag_ns(holder) < 0;
+        let is_due_earlier = self.queue.deadline(comer) < self.queue.deadline(holder);
         let least_ns = self.parameters.least_slice_ns;
-        let at_ns = if outranks {
-            now_ns
-        } else if holds_lent_time || is_due_earlier {
-            now_ns.max(turn.start_ns.saturating_add(least_ns))
-        } else if was_alone && !turn.in_slack {
-            now_ns.max(turn.since_ns.saturating_add(self.queue.full_slice_ns(holder)))
-        } else {
-            return;
-        };
-        if let Some(turn) = self.turn.as_mut()
+        let at_once = outranks.then_some(now_ns);
+        let least = may_cut && eligible && (holds_lent_time || is_due_earlier);
+        let after_least = least.then(|| turn.start_ns.saturating_add(least_ns));
+        let whole = may_cut && !turn.is_competed_for;
+        let after_whole = whole.then(|| turn.since_ns.saturating_add(self.queue.full_slice_ns(holder)));
+        let at_ns = [at_once, after_least, after_whole].into_iter().flatten().min();
+        let Some(turn) = self.turn.as_mut() else { return };
+        turn.is_competed_for |= same_rank || outranks;
+        if let Some(at_ns) = at_ns.map(|at_ns| at_ns.max(now_ns))
             && turn.cut(at_ns, least_ns)
         {
             let (tenant, until_ns) = (turn.tenant, turn.until_ns);
@@ -70,7 +68,7 @@ impl SliceScheduler {
     }
 
     /// When the slice of a tenant that nobody competes with is renewed: so early that neither its launches nor the device
-    /// wait for a decision that has one outcome. Whoever comes later finds a slice as any.
+    /// wait for a decision that has one outcome. Whoever comes later ends it.
     ///
     /// That is when it says that it wants more, for work that ends soon; or, for one of which something was measured in this
     /// slice, before it has come to ask. Not of a tenant with a limit, whose slices end where that says; nor of one that owes
@@ -216,7 +214,7 @@ impl SliceScheduler {
         let charged_before_ns = place.account.charged_ns();
         // Its slack is used up: a tenant that wants more than its share must not come back every millisecond.
         let slack_spent = place.share.class == Class::Latency && (!in_slack || self.is_spent(place));
-        let error_ns = self.slice_ns();
+        let (error_ns, priority) = (self.slice_ns(), place.share.priority);
         self.queue.note(tenant, |place| {
             place.silence.begin(now_ns);
             place.unmeasured.open(now_ns, error_ns);
@@ -225,6 +223,7 @@ impl SliceScheduler {
         });
         self.queue.serve(tenant);
         let contested_ns = self.queue.anybody_ready().then_some(now_ns);
+        let is_competed_for = self.queue.anybody_ready_from(priority);
         let since_ns = self.turn.filter(|turn| turn.tenant == tenant).map_or(now_ns, |turn| turn.since_ns);
         let turn = Turn {
             since_ns,
@@ -233,6 +232,7 @@ impl SliceScheduler {
             until_ns,
             announced_ns: None,
             contested_ns,
+            is_competed_for,
             charged_before_ns,
             in_slack,
         };

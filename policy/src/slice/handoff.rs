@@ -41,12 +41,10 @@ impl Handoff {
         self.late_ns
     }
 
-    /// The slice that makes handing the device over cheap, where so many want it:
-    /// `clamp((handoff + exchange) * ratio, min, max)`, and not longer than their part of a round.
-    pub(super) fn slice_ns(&self, parameters: &Parameters, active: usize) -> u64 {
+    /// The slice that makes handing the device over cheap: `clamp((handoff + exchange) * ratio, min, max)`.
+    pub(super) fn slice_ns(&self, parameters: &Parameters) -> u64 {
         let cost_ns = self.mean_ns.saturating_add(parameters.exchange_ns);
-        let part_ns = parameters.round_ns / (active as u64).max(1);
-        let slice_ns = cost_ns.saturating_mul(parameters.slice_per_handover).min(part_ns);
+        let slice_ns = cost_ns.saturating_mul(parameters.slice_per_handover);
         slice_ns.min(parameters.slice_max_ns).max(parameters.slice_min_ns)
     }
 }
@@ -69,7 +67,7 @@ mod tests {
         let parameters = Parameters::default();
         let mut handoff = Handoff::new(&parameters);
         (0..1000).for_each(|_| handoff.learn(&parameters, 60_000));
-        assert_eq!((handoff.ns(), handoff.slice_ns(&parameters, 2)), (60_000, 11_200_000));
+        assert_eq!((handoff.ns(), handoff.slice_ns(&parameters)), (60_000, 11_200_000));
         handoff.learn(&parameters, 50_000_000);
         assert!((110_000..=125_000).contains(&handoff.ns()), "{}", handoff.ns());
         (0..1000u64).for_each(|round| handoff.learn(&parameters, if round % 10 == 0 { 1_000_000 } else { 60_000 }));
@@ -90,17 +88,8 @@ mod tests {
         let parameters = Parameters::default();
         let mut handoff = Handoff::new(&parameters);
         (0..1000).for_each(|_| handoff.learn(&parameters, u64::MAX));
-        assert_eq!((handoff.ns(), handoff.slice_ns(&parameters, 2)), (2_000_000, 20_000_000));
+        assert_eq!((handoff.ns(), handoff.slice_ns(&parameters)), (2_000_000, 20_000_000));
         (0..1000).for_each(|_| handoff.learn(&parameters, 0));
-        assert_eq!((handoff.ns(), handoff.slice_ns(&parameters, 2)), (20_000, 9_600_000));
-    }
-
-    #[test]
-    fn many_have_shorter_slices_and_come_round_sooner() {
-        let parameters = Parameters::default();
-        let mut handoff = Handoff::new(&parameters);
-        (0..1000).for_each(|_| handoff.learn(&parameters, 100_000));
-        let slices_us = [0, 1, 7, 8, 10, 20, 64].map(|active| handoff.slice_ns(&parameters, active) / 1000);
-        assert_eq!(slices_us, [12_800, 12_800, 12_800, 12_500, 10_000, 5000, 5000]);
+        assert_eq!((handoff.ns(), handoff.slice_ns(&parameters)), (20_000, 9_600_000));
     }
 }

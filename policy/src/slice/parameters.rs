@@ -3,20 +3,18 @@
 /// Times and limits of a [`SliceScheduler`](super::SliceScheduler). All are nanoseconds, but for the ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// The shortest slice of a tenant without debt.
+    /// The shortest slice of a tenant without debt. Longer than the depth: who issues all of a slice when it opens announces
+    /// an end that does not know of the exchange before it, and the next one's gate opens too early for that.
     pub slice_min_ns: u64,
     /// The longest slice.
     pub slice_max_ns: u64,
     /// A slice is so many times as long as it costs to hand the device over, within the two limits above: 40 makes that
-    /// 2.5 % where every slice is followed by somebody else's. Longer slices lose less, and shares over a second are further
+    /// 2.5 % where every slice is followed by somebody else's, between the two. Longer slices lose less, and shares over a second are further
     /// off: with 50, half as far again in the simulated scenario `coarse`.
     pub slice_per_handover: u64,
     /// What exchanging contexts costs the device, beside the hand-off on the host. Nobody measures it on the way: it is
     /// over before the first kernel runs. An H100 (driver 580) loses 11 % by it to its driver's slices of 2 ms.
     pub exchange_ns: u64,
-    /// All who are active should have had a slice after so long: where they are many, slices are shorter for it, down to
-    /// [`slice_min_ns`](Self::slice_min_ns).
-    pub round_ns: u64,
     /// The slice of a batch tenant while nobody else is active. It ends early as soon as somebody is, so it only says how
     /// seldom the tenant is bothered with a renewal.
     pub alone_ns: u64,
@@ -53,11 +51,10 @@ pub struct Parameters {
 impl Default for Parameters {
     fn default() -> Self {
         Self {
-            slice_min_ns: 5_000_000,
+            slice_min_ns: 8_000_000,
             slice_max_ns: 20_000_000,
             slice_per_handover: 40,
             exchange_ns: 220_000,
-            round_ns: 100_000_000,
             alone_ns: 100_000_000,
             least_slice_ns: 1_000_000,
             drain_limit_ns: 20_000_000,
@@ -87,7 +84,6 @@ impl Parameters {
             slice_max_ns: times(self.slice_max_ns),
             slice_per_handover: self.slice_per_handover,
             exchange_ns: times(self.exchange_ns),
-            round_ns: times(self.round_ns),
             alone_ns: times(self.alone_ns),
             least_slice_ns: times(self.least_slice_ns),
             drain_limit_ns: times(self.drain_limit_ns),

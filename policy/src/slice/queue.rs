@@ -342,6 +342,11 @@ impl Queue {
         !self.ready.is_empty()
     }
 
+    /// Whether anybody of this priority or a higher one is ready.
+    pub(super) fn anybody_ready_from(&self, priority: Priority) -> bool {
+        self.ready.is_any_from(priority)
+    }
+
     /// Whether a ready tenant is eligible, and whether as a latency tenant within its slack.
     pub(super) fn eligibility(&self, tenant: TenantId) -> (bool, bool) {
         self.ready.get(tenant).map_or((false, false), |candidate| {

@@ -63,6 +63,11 @@ impl Ready {
         self.candidates.is_empty()
     }
 
+    /// Whether there is a candidate of this priority or a higher one.
+    pub(super) fn is_any_from(&self, priority: Priority) -> bool {
+        self.lines[..=priority as usize].iter().any(|line| !line.is_empty())
+    }
+
     /// Whether there is no candidate but this tenant, if that is one.
     pub(super) fn is_only(&self, tenant: TenantId) -> bool {
         self.candidates.len() == usize::from(self.candidates.contains_key(&tenant))
@@ -90,6 +95,10 @@ impl Ready {
 }
 
 impl Line {
+    fn is_empty(&self) -> bool {
+        self.latency.is_empty() && self.other.is_empty() && self.ahead.is_empty()
+    }
+
     fn choose(&mut self, candidates: &BTreeMap<TenantId, Candidate>, clock: &VirtualClock) -> Option<TenantId> {
         while let Some(&(threshold, eligible_at, tenant)) = self.ahead.first()
             && clock.has_reached(threshold)

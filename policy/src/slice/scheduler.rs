@@ -43,7 +43,7 @@ impl SliceScheduler {
         Self {
             parameters,
             now_ns,
-            queue: Queue::new(parameters, handoff.slice_ns(&parameters, 0)),
+            queue: Queue::new(parameters, handoff.slice_ns(&parameters)),
             turn: None,
             handoff,
             gangs: BTreeSet::new(),
@@ -77,7 +77,7 @@ impl SliceScheduler {
         self.handoff.ns()
     }
 
-    /// The slice of a tenant without debt, as of the last hand-off.
+    /// The slice of a tenant without debt.
     #[must_use]
     pub fn slice_ns(&self) -> u64 {
         self.queue.slice_ns
@@ -219,7 +219,7 @@ impl SliceScheduler {
             Input::FirstLaunch { tenant, after_open_ns } => {
                 if self.queue.get(tenant).is_some() {
                     self.handoff.learn(&self.parameters, after_open_ns);
-                    self.queue.slice_ns = self.handoff.slice_ns(&self.parameters, self.queue.active_count());
+                    self.queue.slice_ns = self.handoff.slice_ns(&self.parameters);
                 }
             }
             Input::Away => self.queue.forgive(now_ns),

@@ -17,6 +17,8 @@ pub(super) struct Turn {
     pub(super) announced_ns: Option<u64>,
     /// Since when somebody else has wanted the device.
     pub(super) contested_ns: Option<u64>,
+    /// Whether somebody of its priority, or a higher one, has wanted the device since the slice was given.
+    pub(super) is_competed_for: bool,
     /// What the tenant had been charged when the slice was given or renewed.
     pub(super) charged_before_ns: i64,
     /// Whether the tenant was a latency tenant within its slack.

@@ -2,7 +2,7 @@
 
 use crate::table::{A, B, MS, SLICE, Table};
 use gpool_policy::TenantId;
-use gpool_policy::slice::{Class, Command, Input, Parameters, Share, SliceScheduler};
+use gpool_policy::slice::{Class, Command, Input, Parameters, Priority, Share, SliceScheduler};
 use proptest::prelude::*;
 
 fn open(tenant: TenantId, until_ns: u64) -> Command {
@@ -126,6 +126,25 @@ fn alone_it_is_seldom_bothered_and_gives_way_all_the_same() {
         table.now = table.scheduler.next_timer().expect("a decision");
         assert_eq!(table.tell(Input::Pass), [Command::Close { tenant: A }, open(B, end + SLICE)]);
     }
+}
+
+/// One of a lower priority is not served while the other one wants, so that it waits says nothing of who comes next.
+#[test]
+fn one_of_a_lower_priority_keeps_nobody_from_being_next() {
+    let (c, low) = (TenantId(3), Share { priority: Priority::Scavenger, ..Share::of(500) });
+    let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500)), (c, low)]);
+    table.tell(Input::Wants { tenant: A });
+    assert_eq!(table.after(3 * MS, Input::Wants { tenant: c }), []);
+    for _ in 0..6 {
+        table.now += MS;
+        table.burst(A, MS);
+    }
+    let end = table.now + MS;
+    table.tell(Input::Announced { tenant: A, estimated_end_ns: end });
+    table.now = table.scheduler.next_timer().expect("a decision");
+    assert_eq!(table.tell(Input::Pass), [open(A, end + SLICE)]);
+    table.now = end + 4 * MS;
+    assert_eq!(table.tell(Input::Wants { tenant: B }), [open(A, table.now)]);
 }
 
 /// It has been served, so it is decided when the other one's work ends that this one goes on; but not after a long slice.

@@ -25,16 +25,16 @@ fn all_busy(mut world: World) -> (i64, i64) {
 #[test]
 fn exchanges_cost_two_in_a_hundred_at_most() {
     let kernels = 360_000;
-    for (plans, least) in [
-        (vec![plan(300, kernels), plan(600, kernels), plan(100, kernels)], 9800),
-        (vec![plan(500, kernels), plan(500, kernels)], 9800),
-        (vec![plan(100, kernels); 7], 9750),
-        (vec![plan(100, kernels); 10], 9700),
+    for plans in [
+        vec![plan(300, kernels), plan(600, kernels), plan(100, kernels)],
+        vec![plan(500, kernels), plan(500, kernels)],
+        vec![plan(100, kernels); 10],
+        vec![plan(50, kernels); 20],
     ] {
         for seed in 1..=3 {
             let (busy, switching) = all_busy(device(seed, &plans));
             println!("{} tenants, seed {seed}: busy {busy}, exchanging {switching}", plans.len());
-            assert!(busy >= least, "{} tenants, seed {seed}: {busy}", plans.len());
+            assert!(busy >= 9800, "{} tenants, seed {seed}: {busy}", plans.len());
         }
     }
 }
