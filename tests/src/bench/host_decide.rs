@@ -19,8 +19,10 @@ const MS: u64 = 1_000_000;
 const SETTLE_NS: u64 = 2_000 * MS;
 /// Virtual time of one round.
 const LENGTH_NS: u64 = 4_000 * MS;
-/// From an opened gate to the first launch: a slice becomes 100 times this long, 6 ms.
+/// From an opened gate to the first launch: with [`EXCHANGE_NS`] a slice becomes 6 ms long.
 const HANDOFF_NS: u64 = 60_000;
+/// What exchanging contexts is taken to cost: less than by default, whose slices are twice as long and need half the decisions.
+const EXCHANGE_NS: u64 = 90_000;
 /// From a renewal to the next announcement.
 const RING_NS: u64 = 20_000;
 /// A tenant measures bursts of about this length.
@@ -73,7 +75,7 @@ impl Stage {
     /// All tenants stand at their gates.
     fn new() -> Self {
         let mut stage = Self {
-            scheduler: HostScheduler::new(Parameters::default(), GPUS, 0),
+            scheduler: HostScheduler::new(parameters(), GPUS, 0),
             commands: Vec::new(),
             tenants: vec![Tenant::default(); GPUS * TENANTS_PER_GPU],
             free_ns: [0; GPUS],
@@ -210,6 +212,10 @@ impl Stage {
             )
         })
     }
+}
+
+fn parameters() -> Parameters {
+    Parameters { exchange_ns: EXCHANGE_NS, slice_min_ns: 5 * MS, ..Parameters::default() }
 }
 
 fn id_of(index: usize) -> TenantId {
