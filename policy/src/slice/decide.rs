@@ -1,5 +1,6 @@
 //! The state machine: what it does.
 
+use super::queue::Place;
 use super::scheduler::SliceScheduler;
 use super::turn::Turn;
 use super::{Class, Command, TenantId};
@@ -203,14 +204,7 @@ impl SliceScheduler {
         let now_ns = self.now_ns;
         let place = self.queue.get(tenant)?;
         let (_, in_slack) = self.queue.eligibility(tenant);
-        let request_ns = self.queue.request_ns(place);
-        let is_undisturbed = self.queue.active_count() == 1
-            && place.share.class == Class::Batch
-            && place.share.limit_permille.is_none()
-            && request_ns >= self.queue.full_slice_ns(place)
-            && !self.gangs.contains(&tenant);
-        let length_ns = if is_undisturbed { request_ns.max(self.parameters.alone_ns) } else { request_ns };
-        let until_ns = start_ns.saturating_add(length_ns);
+        let until_ns = start_ns.saturating_add(self.length_ns(tenant, place));
         let charged_before_ns = place.account.charged_ns();
         // Its slack is used up: a tenant that wants more than its share must not come back every millisecond.
         let slack_spent = place.share.class == Class::Latency && (!in_slack || self.is_spent(place));
@@ -241,7 +235,20 @@ impl SliceScheduler {
         Some(until_ns)
     }
 
-    fn is_spent(&self, place: &super::queue::Place) -> bool {
+    /// How long a slice that is given now is: what the tenant asks for, or [`Parameters::alone_ns`](super::Parameters).
+    /// Never that for one whose slices are bounded by something else: a limit, a debt, other GPUs, or how far a latency
+    /// tenant may run ahead.
+    fn length_ns(&self, tenant: TenantId, place: &Place) -> u64 {
+        let request_ns = self.queue.request_ns(place);
+        let is_undisturbed = self.queue.active_count() == 1
+            && place.share.class == Class::Batch
+            && place.share.limit_permille.is_none()
+            && request_ns >= self.queue.full_slice_ns(place)
+            && !self.gangs.contains(&tenant);
+        if is_undisturbed { request_ns.max(self.parameters.alone_ns) } else { request_ns }
+    }
+
+    fn is_spent(&self, place: &Place) -> bool {
         let slack_ns = i64::try_from(self.queue.slack_ns(place)).unwrap_or(i64::MAX);
         let least_ns = i64::try_from(self.parameters.least_slice_ns).unwrap_or(i64::MAX);
         self.queue.lag_ns(place).saturating_add(slack_ns) <= least_ns

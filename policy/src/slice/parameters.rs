@@ -9,14 +9,14 @@ pub struct Parameters {
     /// The longest slice.
     pub slice_max_ns: u64,
     /// A slice is so many times as long as it costs to hand the device over, within the two limits above: 40 makes that
-    /// 2.5 % where every slice is followed by somebody else's, between the two. Longer slices lose less, and shares over a second are further
+    /// 2.5 % where every slice is followed by somebody else's. Longer slices lose less, and shares over a second are further
     /// off: with 50, half as far again in the simulated scenario `coarse`.
     pub slice_per_handover: u64,
     /// What exchanging contexts costs the device, beside the hand-off on the host. Nobody measures it on the way: it is
     /// over before the first kernel runs. An H100 (driver 580) loses 11 % by it to its driver's slices of 2 ms.
     pub exchange_ns: u64,
-    /// The slice of a batch tenant while nobody else is active. It ends early as soon as somebody is, so it only says how
-    /// seldom the tenant is bothered with a renewal.
+    /// The slice of a batch tenant while nobody else is active. Whoever may be served before it is asked again ends it, so
+    /// it only says how seldom the tenant is bothered with a renewal.
     pub alone_ns: u64,
     /// The shortest slice of a tenant in debt, and the least that a cut leaves of a slice.
     pub least_slice_ns: u64,

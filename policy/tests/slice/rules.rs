@@ -68,17 +68,23 @@ fn alone_it_is_renewed_when_it_asks() {
     assert_eq!(commands, [open(A, end + table.scheduler.slice_ns())]);
 }
 
-#[test]
-fn alone_and_measured_it_is_renewed_before_it_asks() {
+/// A has the device alone, and its slice has just been renewed, before the first one ends: the table, and that end.
+fn renewed_alone() -> (Table, u64) {
     let mut table = Table::new();
     table.tell(Input::Wants { tenant: A });
     let until = table.now + table.scheduler.slice_ns();
     assert_eq!(table.after(MS, Input::Pass), []);
     table.burst(A, MS);
     let early = table.scheduler.next_timer().expect("a renewal");
-    assert!(early < until && early > table.now, "{early} of {until}");
+    assert!(early < until - MS && early > table.now, "{early} of {until}");
     table.now = early;
     assert_eq!(table.tell(Input::Pass), [open(A, until + table.scheduler.slice_ns())]);
+    (table, until)
+}
+
+#[test]
+fn alone_and_measured_it_is_renewed_before_it_asks() {
+    let (table, until) = renewed_alone();
     // Nothing of the new slice has been measured yet, so nothing renews that.
     assert!(table.scheduler.next_timer().is_none_or(|at| at > until + 1000 * MS));
 }
@@ -86,13 +92,7 @@ fn alone_and_measured_it_is_renewed_before_it_asks() {
 /// It has had its slice; the rest was given because nobody wanted it, and who does now need not wait for its end.
 #[test]
 fn who_comes_to_one_that_has_been_alone_for_a_slice_is_next() {
-    let mut table = Table::new();
-    table.tell(Input::Wants { tenant: A });
-    let until = table.now + table.scheduler.slice_ns();
-    table.after(MS, Input::Pass);
-    table.burst(A, MS);
-    table.now = table.scheduler.next_timer().expect("a renewal");
-    assert_eq!(table.tell(Input::Pass), [open(A, until + table.scheduler.slice_ns())]);
+    let (mut table, until) = renewed_alone();
     table.now = until + MS;
     table.burst(A, 8 * MS);
     let came = table.now;
@@ -188,17 +188,11 @@ fn slices_are_long_for_nobody_with_a_limit_or_company_or_requests() {
     assert_eq!(table.after(MS, Input::Wants { tenant: A }), [open(A, table.now + SLICE)]);
 }
 
-/// Or one that falls idle again and again would cost everybody an exchange each time.
+/// What it may keep, though it has been given more: who falls idle again and again would cost everybody an exchange each
+/// time.
 #[test]
 fn who_comes_leaves_a_whole_slice_to_one_that_has_just_begun() {
-    let mut table = Table::new();
-    table.tell(Input::Wants { tenant: A });
-    let until = table.now + table.scheduler.slice_ns();
-    table.after(MS, Input::Pass);
-    table.burst(A, MS);
-    table.now = table.scheduler.next_timer().expect("a renewal");
-    assert!(table.now < until - MS, "it is renewed early");
-    table.tell(Input::Pass);
+    let (mut table, until) = renewed_alone();
     assert_eq!(table.tell(Input::Wants { tenant: B }), [open(A, until)]);
     // That was for who came first.
     assert_eq!(table.after(MS, Input::Wants { tenant: B }), []);

@@ -21,7 +21,8 @@ const SETTLE_NS: u64 = 2_000 * MS;
 const LENGTH_NS: u64 = 4_000 * MS;
 /// From an opened gate to the first launch: with [`EXCHANGE_NS`] a slice becomes 6 ms long.
 const HANDOFF_NS: u64 = 60_000;
-/// What exchanging contexts is taken to cost: less than by default, whose slices are twice as long and need half the decisions.
+/// What exchanging contexts is taken to cost: less than by default, where slices are twice as long and need half the
+/// decisions.
 const EXCHANGE_NS: u64 = 90_000;
 /// From a renewal to the next announcement.
 const RING_NS: u64 = 20_000;

@@ -66,8 +66,9 @@ fn who_comes_back_waits_for_what_is_launched_and_not_for_a_slice() {
     }
 }
 
-/// One with a small share that comes back every few milliseconds has each time to wait until the other one has had a slice
-/// since it gave way last, so that the device changes hands as often as between two that always have work.
+/// One with a small share that comes back every few milliseconds, and says so once, has each time to wait until the other
+/// one has had a slice since it gave way last, so that the device changes hands as often as between two that always have
+/// work.
 #[test]
 fn coming_back_often_costs_no_more_exchanges_than_slices_do() {
     for every_ms in [1, 3, 5, 8, 12, 20] {
