@@ -223,6 +223,14 @@ pub fn driver() -> Driver {
     }
 }
 
+/// All processes of this program that [`process`] has made.
+static PROCESSES: Mutex<Vec<&'static Process>> = Mutex::new(Vec::new());
+
+/// Whether no watcher has anything to do before the clock is turned.
+pub fn watchers_rest() -> bool {
+    PROCESSES.lock().iter().all(|process| process.watcher_rests())
+}
+
 /// A registered process in slot 0, with a live supervisor's heartbeat and a closed gate.
 pub fn process() -> &'static Process {
     let process: &'static Process = Box::leak(Box::new(Process::new()));
@@ -235,5 +243,6 @@ pub fn process() -> &'static Process {
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     let process_id = unsafe { libc::getpid() };
     process.adopt(Place { region, registration: Registration { slot: 0, process_id, number: 1 }, driver: driver() });
+    PROCESSES.lock().push(process);
     process
 }

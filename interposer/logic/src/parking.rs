@@ -33,6 +33,12 @@ impl Parking {
         futex::wait(&self.parked, 1, None);
     }
 
+    /// Whether nobody has called since the mark.
+    #[cfg(test)]
+    pub fn is_marked(&self) -> bool {
+        self.parked.load(Ordering::Acquire) == 1
+    }
+
     /// There is something to see. Called after it can be seen.
     pub fn call(&self) {
         if self.parked.swap(0, Ordering::AcqRel) == 1 {

@@ -49,6 +49,8 @@ pub struct Process {
     context_count: AtomicU32,
     pub(crate) watcher_parking: Parking,
     pub(crate) watcher_started: AtomicU32,
+    #[cfg(test)]
+    pub(crate) watcher_rest: crate::watcher::Rest,
     pub(crate) stopping: AtomicU32,
     /// Look-ups refused because this shim does not know the version; programs look up before they register.
     unknown_versions: AtomicU32,
@@ -81,6 +83,8 @@ impl Process {
             context_count: AtomicU32::new(0),
             watcher_parking: Parking::new(),
             watcher_started: AtomicU32::new(0),
+            #[cfg(test)]
+            watcher_rest: crate::watcher::Rest::new(),
             stopping: AtomicU32::new(0),
             unknown_versions: AtomicU32::new(0),
             is_confirmed: AtomicU32::new(0),

@@ -138,13 +138,18 @@ impl Process {
         core::mem::forget(place.driver.relaxed_capture());
         while self.stopping.load(Ordering::Acquire) == 0 {
             self.watcher_parking.mark();
-            match self.look(place) {
+            let look_ns = self.look(place);
+            #[cfg(test)]
+            self.watcher_rest.begin(look_ns);
+            match look_ns {
                 Some(at_ns) => {
                     self.watcher_parking.unmark();
                     clock::sleep_until_ns(at_ns);
                 }
                 None => self.watcher_parking.park(),
             }
+            #[cfg(test)]
+            self.watcher_rest.end();
         }
     }
 }
@@ -156,4 +161,42 @@ extern "C" fn watch(process: *mut c_void) -> *mut c_void {
         process.watch(place);
     }
     core::ptr::null_mut()
+}
+
+#[cfg(test)]
+pub(crate) use rest::Rest;
+
+/// For tests, whose clock must not be turned while the watcher has something to do: on a busy machine it would look late.
+#[cfg(test)]
+mod rest {
+    use crate::clock;
+    use crate::process::Process;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Until when the watcher does nothing of its own accord: no time while it looks, [`u64::MAX`] while it is parked.
+    pub(crate) struct Rest(AtomicU64);
+
+    impl Rest {
+        pub(crate) const fn new() -> Self {
+            Self(AtomicU64::new(0))
+        }
+
+        pub(super) fn begin(&self, look_ns: Option<u64>) {
+            self.0.store(look_ns.unwrap_or(u64::MAX), Ordering::SeqCst);
+        }
+
+        pub(super) fn end(&self) {
+            self.0.store(0, Ordering::SeqCst);
+        }
+    }
+
+    impl Process {
+        /// Whether the watcher has nothing to do before the clock is turned or somebody calls it.
+        pub(crate) fn watcher_rests(&self) -> bool {
+            let until_ns = self.watcher_rest.0.load(Ordering::SeqCst);
+            let is_parked = until_ns == u64::MAX && self.watcher_parking.is_marked();
+            let sleeps = until_ns != u64::MAX && until_ns > clock::now_ns();
+            is_parked || sleeps || self.watcher_started.load(Ordering::SeqCst) == 0
+        }
+    }
 }

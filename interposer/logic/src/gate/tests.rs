@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::estimates::{LEAST_ANY_BYTES, LEAST_DEVICE_BYTES};
-use crate::fake_driver::{CAPTURING, CONTEXTS, DEVICE, IS_BLOCKING_CAPTURE, process, set_current, uuid};
+use crate::fake_driver::{CAPTURING, CONTEXTS, DEVICE, IS_BLOCKING_CAPTURE, process, set_current, uuid, watchers_rest};
 use crate::handles::{Held, Kind};
 use gpool_shared_region::{BurstTag, Control, GateWord, Slot};
 use std::sync::MutexGuard;
@@ -59,7 +59,9 @@ fn turning(step_ns: u64, condition: impl Fn() -> bool) {
             eprintln!("the condition never came");
             std::process::abort();
         }
-        clock::turn_ns(step_ns);
+        if watchers_rest() {
+            clock::turn_ns(step_ns);
+        }
         // For the other threads to look at it.
         std::thread::sleep(Duration::from_micros(100));
     }
