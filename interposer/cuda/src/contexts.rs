@@ -74,13 +74,15 @@ pub fn context_created(context: *mut CUcontext, device: CUdevice, driver: impl F
     }
 }
 
-/// Destroys `context` through `driver`, with our own handles in it gone before.
+/// Destroys `context` through `driver`, with nothing of ours asked about it meanwhile.
 pub fn context_destroyed(context: CUcontext, driver: impl FnOnce() -> CUresult) -> CUresult {
     PROCESS.leave_context(context);
     let _change = PROCESS.place().map(Place::change);
     let result = driver();
     if result == CUDA_SUCCESS {
         context_gone(context);
+    } else {
+        PROCESS.context_stays(context);
     }
     result
 }
@@ -178,11 +180,8 @@ pub fn primary_released(device: CUdevice, driver: CuDevicePrimaryCtxReleaseV2) -
     }
     // SAFETY: the driver's function of this type, which takes any device.
     let result = unsafe { driver(device) };
-    if before
-        && !primary_is_active(device)
-        && let Some(known) = primaries.0.get_mut(device as usize)
-    {
-        context_gone(core::mem::replace(known, core::ptr::null_mut()));
+    if before && let Some(known) = primaries.0.get_mut(device as usize) {
+        primary_left(device, known);
     }
     result
 }
@@ -191,9 +190,17 @@ pub fn primary_released(device: CUdevice, driver: CuDevicePrimaryCtxReleaseV2) -
 /// [`primary_released`].
 fn primaries_left(primaries: &mut Primaries) {
     for (device, known) in primaries.0.iter_mut().enumerate() {
-        if !known.is_null() && !primary_is_active(device as CUdevice) {
-            context_gone(core::mem::replace(known, core::ptr::null_mut()));
-        }
+        primary_left(device as CUdevice, known);
+    }
+}
+
+/// The primary context of `device`, if it is known, has gone or is still there.
+fn primary_left(device: CUdevice, known: &mut CUcontext) {
+    if known.is_null() {
+    } else if primary_is_active(device) {
+        PROCESS.context_stays(*known);
+    } else {
+        context_gone(core::mem::replace(known, core::ptr::null_mut()));
     }
 }
 

@@ -37,6 +37,7 @@ fn driver() -> Driver {
             stream_create: real(index::cuStreamCreate),
             stream_query: real(index::cuStreamQuery),
             stream_is_capturing: real(index::cuStreamIsCapturing),
+            stream_get_ctx: real(index::cuStreamGetCtx),
             exchange_capture_mode: real(index::cuThreadExchangeStreamCaptureMode),
             ctx_get_current: real(index::cuCtxGetCurrent),
             ctx_push_current: real(index::cuCtxPushCurrent_v2),
@@ -130,28 +131,57 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
 }
 
 macro_rules! left_streams {
-    ($left:ident: $($(#[$export:meta])* $name:ident ($($argument:ident: $kind:ty),*) $meant:ident;)*) => {$(
+    ($left:ident, $after:expr; $($(#[$export:meta])* $name:ident ($($argument:ident: $kind:ty),*) $meant:ident;)*) => {$(
         /// The open burst on the stream ends first.
         $(#[$export])*
         pub unsafe extern "C" fn $name(stream: CUstream, $($argument: $kind),*) -> CUresult {
             PROCESS.$left($meant(stream));
             type Function = unsafe extern "C" fn(CUstream, $($kind),*) -> CUresult;
             // SAFETY: see cuInit.
-            unsafe { real::<Function>(index::$name)(stream, $($argument),*) }
+            let result = unsafe { real::<Function>(index::$name)(stream, $($argument),*) };
+            if result == CUDA_SUCCESS {
+                $after();
+            }
+            result
         }
     )*};
 }
 
 left_streams! {
-    leave_stream:
+    leave_stream, || ();
     #[unsafe(no_mangle)]
     cuStreamDestroy() legacy;
     #[unsafe(no_mangle)]
     cuStreamDestroy_v2() legacy;
 }
 
+macro_rules! capture_ends {
+    ($($name:ident)*) => {$(
+        /// From then on its streams are no part of a capture.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(stream: CUstream, graph: *mut CUgraph) -> CUresult {
+            // SAFETY: see cuInit.
+            let result = unsafe { real::<CuStreamEndCapture>(index::$name)(stream, graph) };
+            if result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED {
+                PROCESS.capture_ended();
+            }
+            result
+        }
+    )*};
+}
+
+capture_ends! { cuStreamEndCapture cuStreamEndCapture_ptsz }
+
 left_streams! {
-    leave_for_capture:
+    leave_for_join, || ();
+    #[unsafe(no_mangle)]
+    cuStreamWaitEvent(event: CUevent, flags: c_uint) legacy;
+    #[unsafe(no_mangle)]
+    cuStreamWaitEvent_ptsz(event: CUevent, flags: c_uint) per_thread;
+}
+
+left_streams! {
+    leave_for_capture, || PROCESS.capture_begun();
     #[unsafe(no_mangle)]
     cuStreamBeginCapture() legacy;
     #[unsafe(no_mangle)]

@@ -15,6 +15,7 @@ use core::ptr::null_mut;
 use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
 use gpool_shared_region::{BurstTag, GPUS, Slot};
 
+mod leaving;
 pub mod resting;
 mod silence;
 
@@ -26,6 +27,9 @@ const FIRST_LOOK_LEAST_NS: u64 = 5_000;
 const FIRST_AWAKE_NS: u64 = 50_000;
 /// ... and at least so often.
 const FIRST_LOOK_MOST_NS: u64 = 1_000_000;
+/// One more first launch goes each time that the last one has run for so long: what it waits for may be this one, or what
+/// this thread does next.
+const FIRST_PATIENCE_NS: u64 = 100_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -34,10 +38,23 @@ enum State {
     Open,
     /// One launch is under way; its thread ends the burst.
     Lone,
+    /// The same for so long that it is taken not to have reached the device.
+    Away,
     /// The end event is recorded.
     Closed,
     /// Its work has ended, the program has waited for that, and may go on with it.
     Resting,
+    /// As closed, in a context that is being destroyed: nothing may be asked about it.
+    Leaving,
+    /// As free, with events of such a context.
+    LeavingFree,
+}
+
+impl State {
+    /// Whether it is open or has work that is not known to have ended.
+    fn is_live(self) -> bool {
+        !matches!(self, Self::Free | Self::Away | Self::Resting | Self::LeavingFree)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -210,12 +227,17 @@ impl Bursts {
         self.live >= TABLE
     }
 
-    /// When to look again before one more launch of `work`, whose cost is not known; none when it may go now. One
-    /// launch of it is enough to know, and of different work only so much goes at once as has proved short.
-    pub fn first_wait_ns(&self, work: Work, depth_ns: u64, now_ns: u64) -> Option<u64> {
-        let firsts = || self.table.iter().filter(|burst| burst.state != State::Free && burst.is_first);
+    /// When to look again before one more launch of `work` on GPU `gpu` of the lease, whose cost is not known; none when it
+    /// may go now. One launch of it is enough to know, and of different work only so much goes at once as has proved short.
+    /// What another GPU does is no reason to wait.
+    pub fn first_wait_ns(&self, work: Work, gpu: usize, depth_ns: u64, now_ns: u64) -> Option<u64> {
+        let is_first = |burst: &&Burst| burst.state.is_live() && burst.is_first && burst.tag.gpu() == gpu;
+        let firsts = || self.table.iter().filter(is_first);
         let is_under_way = firsts().any(|burst| burst.work == Some(work));
         if !is_under_way && firsts().count() < self.learning.first_limit(depth_ns) {
+            return None;
+        }
+        if now_ns >= firsts().map(|burst| burst.opened_ns).max()? + FIRST_PATIENCE_NS {
             return None;
         }
         let age_ns = now_ns.saturating_sub(firsts().map(|burst| burst.opened_ns).min()?);
@@ -330,8 +352,9 @@ impl Bursts {
     /// Ends the burst with this number, whose launch has happened. A no-op if it has ended: its place may be another
     /// burst's by now.
     pub fn close_lone(&mut self, driver: &Driver, number: u64) {
-        let is_it = |burst: &Burst| burst.state == State::Lone && burst.sequence == number;
+        let is_it = |burst: &Burst| matches!(burst.state, State::Lone | State::Away) && burst.sequence == number;
         if let Some(index) = self.table.iter().position(is_it) {
+            self.come_back(index);
             self.close(driver, index, Spent::LONE);
         }
     }
@@ -435,37 +458,13 @@ impl Bursts {
         }
         let mut after = 0;
         while let Some(burst) = (self.table.iter())
-            .filter(|burst| !matches!(burst.state, State::Free | State::Resting) && burst.sequence > after)
+            .filter(|burst| burst.state.is_live() && burst.sequence > after)
             .min_by_key(|burst| burst.sequence)
         {
             after = burst.sequence;
             let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
             *end_ns = (burst.resumed_ns.max(*end_ns) + burst.estimate_ns).max(now_ns);
         }
-    }
-
-    /// Forgets everything of a context that is about to be destroyed, while its handles are still valid. What has not
-    /// ended is charged at its estimate.
-    pub fn leave_context(&mut self, driver: &Driver, slot: &Slot, context: CUcontext) {
-        let now_ns = clock::now_ns();
-        self.forget_resting();
-        for index in 0..TABLE {
-            let burst = self.table[index];
-            if burst.context != context {
-                continue;
-            }
-            for event in [burst.start, burst.end] {
-                // SAFETY: our own event of a context that still lives.
-                unsafe { (driver.event_destroy)(event) };
-            }
-            if burst.state != State::Free {
-                publish(slot, burst.tag, now_ns.saturating_sub(burst.estimate_ns), now_ns, burst.launches.max(1));
-                self.live -= 1;
-            }
-            self.table[index] = FREE_BURST;
-        }
-        self.anchors.leave_context(context);
-        self.estimate_end(now_ns);
     }
 }
 

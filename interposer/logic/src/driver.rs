@@ -33,6 +33,7 @@ pub struct Driver {
     pub stream_create: cuda::CuStreamCreate,
     pub stream_query: cuda::CuStreamQuery,
     pub stream_is_capturing: cuda::CuStreamIsCapturing,
+    pub stream_get_ctx: cuda::CuStreamGetCtx,
     pub exchange_capture_mode: cuda::CuThreadExchangeStreamCaptureMode,
     pub ctx_get_current: cuda::CuCtxGetCurrent,
     pub ctx_push_current: cuda::CuCtxPushCurrentV2,
@@ -100,6 +101,14 @@ impl Driver {
         // SAFETY: `status` is a valid place for the answer.
         let result = unsafe { (self.stream_is_capturing)(stream, &mut status) };
         result != CUDA_SUCCESS || status != 0
+    }
+
+    /// The context that `stream` is of.
+    pub fn context_of(&self, stream: CUstream) -> Option<CUcontext> {
+        let mut context = core::ptr::null_mut();
+        // SAFETY: `context` is a valid place for the answer.
+        let result = unsafe { (self.stream_get_ctx)(stream, &mut context) };
+        (result == CUDA_SUCCESS && !context.is_null()).then_some(context)
     }
 
     /// The calling thread's context, null for none.

@@ -34,6 +34,11 @@ impl Work {
         Self(((kind as usize) << 8) | ((bytes.max(1).ilog2() as usize) << 1) | 1)
     }
 
+    /// Whether it is a copy or a memset, whose call may last as long as its work.
+    pub(crate) fn is_bytes(self) -> bool {
+        self.0 < 1 << 12
+    }
+
     /// The number by which it is known; never zero.
     #[inline(always)]
     pub(crate) fn key(self) -> usize {

@@ -149,6 +149,16 @@ unsafe extern "C" fn stream_is_capturing(stream: CUstream, status: *mut i32) -> 
     0
 }
 
+/// A stream of the second context; all others are of whichever is current.
+pub const ELSEWHERE: CUstream = 88 as CUstream;
+
+unsafe extern "C" fn stream_get_ctx(stream: CUstream, context: *mut CUcontext) -> CUresult {
+    let current = CURRENT.with_borrow(|stack| stack.last().copied()).unwrap_or(core::ptr::null_mut());
+    // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
+    unsafe { *context = if stream == ELSEWHERE { CONTEXTS[1] } else { current } };
+    0
+}
+
 unsafe extern "C" fn exchange_capture_mode(_mode: *mut i32) -> CUresult {
     0
 }
@@ -213,6 +223,7 @@ pub fn driver() -> Driver {
         stream_create,
         stream_query,
         stream_is_capturing,
+        stream_get_ctx,
         exchange_capture_mode,
         ctx_get_current,
         ctx_push_current,

@@ -20,8 +20,11 @@ use gpool_shared_region::{Demand, HEARTBEAT_STALE_NS};
 const GATE_TIMEOUT_NS: u64 = 500_000_000;
 /// The longest sleep for depth, so that a wrong estimate cannot stall a tenant.
 const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
-/// How long to wait for a place in a full table of bursts.
+/// How long to wait for a place in a full table of bursts before looking again ...
 const FULL_SLEEP_NS: u64 = 200_000;
+/// ... and in all: what fills it may itself wait for this launch, as a collective on another GPU does. Then it goes
+/// unmeasured, at its estimate.
+const FULL_PATIENCE_NS: u64 = 100_000_000;
 /// The per-thread default stream as a handle (CU_STREAM_PER_THREAD); only its own thread can name it.
 const STREAM_PER_THREAD: usize = 2;
 /// What a launch may do.
@@ -88,7 +91,7 @@ impl Process {
             return Admission::NotInitialized;
         }
         let driver = &place.driver;
-        let context = driver.current_context();
+        let mut context = driver.current_context();
         if is_default(stream)
             && stripe.is_for_context(stream, context, place.region.gate().0)
             && stripe.spend(work, self.estimates.cost_ns(work))
@@ -100,7 +103,13 @@ impl Process {
             return Admission::Pass;
         }
         let _relaxed = driver.relaxed_capture();
+        // A kernel of a library runs in the context of its stream, whichever is current (cuLaunchKernel).
+        let is_named = !is_default(stream) && stream as usize != STREAM_PER_THREAD;
+        if is_named && (context.is_null() || self.has_several_contexts()) {
+            context = driver.context_of(stream).unwrap_or(context);
+        }
         let spot = Spot { context, tag: self.tag_of(place, context), stream };
+        let mut full_from_ns = None;
         let (mut rung_word, mut rung_ns) = (None, 0);
         let mut waited_from_ns = None;
         let mut has_arrived = false;
@@ -119,7 +128,9 @@ impl Process {
             }
             let estimated_end_ns = bursts.estimated_end_ns(now_ns);
             let expectation = bursts.learning().expect(&self.estimates, work);
-            match verdict(place, word.is_open(), &bursts, (spot, work, expectation), now_ns) {
+            full_from_ns = bursts.is_full().then(|| full_from_ns.unwrap_or(now_ns));
+            let full_ns = full_from_ns.map(|from_ns: u64| now_ns - from_ns);
+            match verdict(place, word.is_open(), &bursts, (spot, work, expectation), full_ns, now_ns) {
                 Verdict::Issue(room_ns) => {
                     if let Some(from_ns) = waited_from_ns.take() {
                         self.stop_waiting(place, from_ns, now_ns);
@@ -133,7 +144,8 @@ impl Process {
                         || stream as usize == STREAM_PER_THREAD;
                     let grant = Grant { work, expectation, credit_ns: (!is_lone).then_some(credit_ns) };
                     let resumed = bursts.resume(spot, grant, now_ns);
-                    let burst = resumed.or_else(|| bursts.open(driver, spot, grant));
+                    let burst =
+                        resumed.or_else(|| driver.in_context(context, || bursts.open(driver, spot, grant)).flatten());
                     place.note_issue(word.0, now_ns, bursts.estimated_end_ns(now_ns));
                     self.wake_watcher();
                     return match burst {
@@ -186,6 +198,8 @@ impl Process {
         let Some(place) = self.place() else { return };
         let _relaxed = place.driver.relaxed_capture();
         self.bursts.lock().close_lone(&place.driver, number);
+        // It may have given up on this launch.
+        self.wake_watcher();
     }
 
     /// Ends the open burst on `stream` before the program destroys the stream.
@@ -199,6 +213,34 @@ impl Process {
     pub fn leave_for_capture(&self, stream: CUstream) {
         let Some(place) = self.place() else { return };
         self.end_bursts(place, |bursts| bursts.open_on(stream).or_else(|| bursts.open_on_default()));
+    }
+
+    /// A capture has begun.
+    pub fn capture_begun(&self) {
+        self.captures.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A capture has ended.
+    pub fn capture_ended(&self) {
+        let _ = self.captures.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1));
+    }
+
+    /// Ends the open burst on `stream` before that waits for an event: of a stream in capture, it would be in capture itself
+    /// from then on, and nothing could be recorded on it or asked about it.
+    #[inline(always)]
+    pub fn leave_for_join(&self, stream: CUstream) {
+        if self.captures.load(Ordering::Acquire) != 0 {
+            self.leave_before_join(stream);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_before_join(&self, stream: CUstream) {
+        let Some(place) = self.place() else { return };
+        if !place.driver.is_capturing(stream) {
+            self.end_bursts(place, |bursts| bursts.open_on(stream));
+        }
     }
 
     /// The handle of `work` is about to be destroyed.
@@ -248,6 +290,7 @@ fn verdict(
     open: bool,
     bursts: &Bursts,
     (spot, work, expectation): (Spot, Work, Expectation),
+    full_ns: Option<u64>,
     now_ns: u64,
 ) -> Verdict {
     let control = place.region.control();
@@ -260,14 +303,14 @@ fn verdict(
         return Verdict::Wait;
     }
     let depth_ns = control.depth_ns.load(Ordering::Relaxed);
-    if bursts.is_full() {
+    if full_ns.is_some_and(|full_ns| full_ns < FULL_PATIENCE_NS) {
         return Verdict::SleepUntil(now_ns + FULL_SLEEP_NS);
     }
     if bursts.live() > 0 && end_ns > now_ns + depth_ns {
         return Verdict::SleepUntil((end_ns - depth_ns).min(now_ns + DEPTH_SLEEP_LIMIT_NS));
     }
     if !expectation.is_measured
-        && let Some(look_ns) = bursts.first_wait_ns(work, depth_ns, now_ns)
+        && let Some(look_ns) = bursts.first_wait_ns(work, spot.tag.gpu(), depth_ns, now_ns)
     {
         return Verdict::SleepUntil(look_ns);
     }

@@ -61,6 +61,8 @@ pub struct Process {
     page: AtomicPtr<Control>,
     /// What a process that has initialised the driver needs to take its place.
     start: Mutex<Option<Start>>,
+    /// Captures of streams that have begun and not ended.
+    pub(crate) captures: AtomicU32,
     /// 1 in a forked child.
     is_forked: AtomicU32,
     place: UnsafeCell<MaybeUninit<Place>>,
@@ -91,6 +93,7 @@ impl Process {
             control: AtomicPtr::new(core::ptr::null_mut()),
             page: AtomicPtr::new(core::ptr::null_mut()),
             start: Mutex::new(None),
+            captures: AtomicU32::new(0),
             is_forked: AtomicU32::new(0),
             place: UnsafeCell::new(MaybeUninit::uninit()),
         }
@@ -219,19 +222,27 @@ impl Process {
         tag
     }
 
-    /// A context is about to be destroyed: our handles in it go before it does.
+    /// A context is about to be destroyed: what runs in it is ended, and nothing is asked about it until
+    /// [`Process::context_gone`] or [`Process::context_stays`].
     pub fn leave_context(&self, context: CUcontext) {
         let Some(place) = self.place() else { return };
         let _relaxed = place.driver.relaxed_capture();
         let mut bursts = self.bursts.lock();
         self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context, None));
         bursts.settle(&place.driver, place.slot(), &self.estimates);
-        bursts.leave_context(&place.driver, place.slot(), context);
+        bursts.leave_context(context);
+    }
+
+    /// A context was not destroyed after all.
+    pub fn context_stays(&self, context: CUcontext) {
+        self.bursts.lock().context_stays(context);
+        self.wake_watcher();
     }
 
     /// A context has been destroyed: its memory went with it.
     pub fn context_gone(&self, context: CUcontext) {
         let Some(place) = self.place() else { return };
+        self.bursts.lock().context_gone(place.slot(), context);
         let mut contexts = self.contexts.lock();
         let gpu = contexts.tag(context).map_or(0, BurstTag::gpu);
         let allocated_bytes = contexts.leave(context).unwrap_or(0);
@@ -268,7 +279,8 @@ impl Process {
         if let Some(tag) = self.contexts.lock().tag(context) {
             return tag;
         }
-        self.enter_context(context, self.gpu_of(place, place.driver.current_device()))
+        let device = place.driver.in_context(context, || place.driver.current_device()).flatten();
+        self.enter_context(context, self.gpu_of(place, device))
     }
 
     /// The index in the lease of `device`.

@@ -100,6 +100,9 @@ impl Process {
         }
         let (driver, stripe) = (&place.driver, &self.stripes[stripe_index()]);
         let mut bursts = self.bursts.lock();
+        if is_event && begun.sampled == 0 && bursts.live() == 0 {
+            return;
+        }
         let now_ns = clock::now_ns();
         // Another thread of this line may have launched meanwhile, into the same burst or another.
         let is_same = |bursts: &Bursts, (index, number, account): (usize, u64, u64)| {

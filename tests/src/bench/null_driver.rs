@@ -130,6 +130,7 @@ fn driver() -> Driver {
         stream_create,
         stream_query,
         stream_is_capturing,
+        stream_get_ctx,
         exchange_capture_mode,
         ctx_get_current,
         ctx_push_current,
@@ -190,6 +191,11 @@ unsafe extern "C" fn stream_is_capturing(_stream: CUstream, status: *mut i32) ->
     // SAFETY: see event_create.
     unsafe { *status = 0 };
     0
+}
+
+unsafe extern "C" fn stream_get_ctx(_stream: CUstream, context: *mut CUcontext) -> CUresult {
+    // SAFETY: see event_create.
+    unsafe { ctx_get_current(context) }
 }
 
 unsafe extern "C" fn exchange_capture_mode(_mode: *mut i32) -> CUresult {

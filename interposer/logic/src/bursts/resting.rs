@@ -110,9 +110,8 @@ impl Bursts {
 
     /// Whether other work of the process stands before a launch on this stream.
     pub(super) fn is_occupied(&self, context: CUcontext, stream: CUstream) -> bool {
-        let is_live = |burst: &Burst| !matches!(burst.state, State::Free | State::Resting);
         let is_there = |burst: &Burst| burst.context == context && burst.stream == stream;
-        self.live > 0 && self.table.iter().any(|burst| is_live(burst) && is_there(burst))
+        self.live > 0 && self.table.iter().any(|burst| burst.state.is_live() && is_there(burst))
     }
 
     /// A wait for an event has found the device with nothing to do: the next one is to be measured.

@@ -1,6 +1,7 @@
 //! Bursts that nobody adds to.
 
 use super::{Burst, Bursts, Spent, State};
+use crate::clock;
 use crate::driver::Driver;
 use gpool_driver_abi::cuda::CUcontext;
 
@@ -9,7 +10,8 @@ use gpool_driver_abi::cuda::CUcontext;
 const ADD_PATIENCE_NS: u64 = 100_000;
 /// From so much work on a look at a stream that has drained, some 10 us after its end, says what the work cost.
 const DRAINED_EXACT_NS: u64 = 500_000;
-/// The thread whose burst holds one launch ends it itself, when the launch returns; a copy may block for long.
+/// The thread whose burst holds one launch ends it itself, when the launch returns; a copy may block for long, and so may what
+/// the driver compiles at its first launch.
 const LONE_PATIENCE_NS: u64 = 1_000_000_000;
 
 impl Bursts {
@@ -34,16 +36,19 @@ impl Bursts {
             let end_ns = match burst.state {
                 State::Open => burst.seen_ns.max(burst.resumed_ns + used_ns(burst.expected_ns)) + ADD_PATIENCE_NS,
                 State::Lone => burst.opened_ns + burst.estimate_ns + LONE_PATIENCE_NS,
-                State::Free | State::Closed | State::Resting => return None,
+                State::Free | State::Away | State::Closed | State::Resting | State::Leaving | State::LeavingFree => {
+                    return None;
+                }
             };
             Some((index, end_ns))
         })
     }
 
-    /// Any open burst of `context` on whose stream all work has ended. An open burst is on no stream in capture.
+    /// Any open burst of `context` on whose stream all work has ended. Nothing is asked about a stream in capture.
     pub fn drained_in(&self, driver: &Driver, context: CUcontext) -> Option<usize> {
         let is_open = |burst: &Burst| burst.state == State::Open && burst.context == context;
-        self.table.iter().position(|burst| is_open(burst) && driver.has_drained(burst.stream))
+        let has_drained = |burst: &Burst| !driver.is_capturing(burst.stream) && driver.has_drained(burst.stream);
+        self.table.iter().position(|burst| is_open(burst) && has_drained(burst))
     }
 
     /// Ends burst `index`, whose work has ended shortly before: of a short one that counts as silence.
@@ -53,9 +58,27 @@ impl Bursts {
         self.close(driver, index, spent);
     }
 
+    /// The launch of a burst that was given up on has returned: what was before was the host's time, and its length says nothing.
+    pub(super) fn come_back(&mut self, index: usize) {
+        let burst = &mut self.table[index];
+        if burst.state == State::Away {
+            burst.state = State::Lone;
+            burst.resumed_ns = clock::now_ns();
+            (burst.is_exact, burst.is_first) = (false, false);
+            self.live += 1;
+        }
+    }
+
     /// Ends burst `index`, to which the program has stopped adding; its length includes the silence.
     pub fn close_late(&mut self, driver: &Driver, index: usize, spent: Spent) {
-        self.table[index].is_exact = false;
+        let burst = &mut self.table[index];
+        burst.is_exact = false;
+        if burst.state == State::Lone && burst.work.is_some_and(|work| !work.is_bytes()) {
+            // An end that is recorded now would come before the launch.
+            burst.state = State::Away;
+            self.live -= 1;
+            return;
+        }
         self.close(driver, index, spent);
     }
 }

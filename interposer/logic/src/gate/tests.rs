@@ -9,6 +9,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
+mod elsewhere;
 mod waits;
 
 const STREAM: CUstream = 0x100 as CUstream;
@@ -199,17 +200,22 @@ fn a_launch_that_returns_late_ends_no_burst_but_its_own() {
     let _order = one_at_a_time();
     let (process, slot, _) = open_process();
     let Admission::PassAlone(late) = process.admit(STREAM, KERNEL) else { panic!("an unknown function goes alone") };
-    DEVICE.lock().launch(MS);
-    // The watcher gives up on it after a second, and its place is the next one's.
+    // The watcher gives up on it after a second: its time was the host's.
     clock::turn_ns(1000 * MS);
-    until(|| slot.burst_count.load(Ordering::Relaxed) == 1);
+    until_idle(slot);
+    assert_eq!(slot.burst_count.load(Ordering::Relaxed), 0);
     let Admission::PassAlone(next) = process.admit(STREAM, Work::numbered(2)) else { panic!("so does another") };
-    process.launched_alone(late);
     DEVICE.lock().launch(30 * US);
     process.launched_alone(next);
     until_idle(slot);
     let cost_ns = process.estimates.cost_ns(Work::numbered(2));
     assert!((29_000..=31_000).contains(&cost_ns), "30 us, measured {cost_ns} ns");
+    DEVICE.lock().launch(2 * MS);
+    process.launched_alone(late);
+    until(|| slot.burst_count.load(Ordering::Relaxed) == 2);
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    assert!((2 * MS..=2 * MS + 60 * US).contains(&measured_ns), "2.03 ms, measured {measured_ns} ns");
+    assert_eq!(process.estimates.cost_ns(KERNEL), u32::MAX, "that says nothing of what it costs");
 }
 
 #[test]

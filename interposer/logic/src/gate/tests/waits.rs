@@ -132,6 +132,11 @@ fn resting_process() -> (&'static Process, &'static Slot) {
 
 type Leave = fn(&Process);
 
+fn leave_for_good(process: &Process) {
+    process.leave_context(CONTEXTS[0]);
+    process.context_gone(CONTEXTS[0]);
+}
+
 #[test]
 fn a_burst_does_not_outlive_its_stream_or_its_context() {
     // And how many events another burst takes to begin.
@@ -140,7 +145,7 @@ fn a_burst_does_not_outlive_its_stream_or_its_context() {
         (|process| process.leave_stream(STREAM), 1),
         (|process| process.leave_for_capture(STREAM), 1),
         // And another anchor.
-        (|process| process.leave_context(CONTEXTS[0]), 2),
+        (leave_for_good, 2),
         // It is too old.
         (|_| clock::turn_ns(200 * MS), 1),
     ];

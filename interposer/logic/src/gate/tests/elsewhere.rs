@@ -1,0 +1,127 @@
+//! Of work on several GPUs and in several contexts, of contexts that go, and of streams that join a capture.
+
+use super::*;
+use crate::fake_driver::ELSEWHERE;
+
+const OTHER: CUstream = 0x200 as CUstream;
+const UNKNOWN: Work = Work::numbered(11);
+
+/// A process with a context on each of two GPUs, behind an open gate.
+fn two_gpus() -> (&'static Process, &'static Slot) {
+    let (process, slot, _) = open_process();
+    (0..2).for_each(|gpu| {
+        process.enter_context(CONTEXTS[gpu], gpu);
+    });
+    (process, slot)
+}
+
+/// How long the launch of something unknown on `stream` of context `context` is held.
+fn held_ns(process: &Process, context: usize, stream: CUstream) -> u64 {
+    let from_ns = clock::now_ns();
+    set_current(CONTEXTS[context]);
+    launch_on(process, stream, UNKNOWN, 5 * US);
+    clock::now_ns() - from_ns
+}
+
+/// A collective on one GPU ends when its peer on another one runs, which this thread has yet to launch. So may a kernel on
+/// the same GPU that waits for what the program launches, or does, next.
+#[test]
+fn what_is_not_known_waits_for_nothing_on_another_gpu_and_nowhere_for_ever() {
+    let _order = one_at_a_time();
+    for (gpu, expected_ns) in [(1, 0..MS), (0, 100 * MS..110 * MS)] {
+        let (process, slot) = two_gpus();
+        set_current(CONTEXTS[0]);
+        launch(process, KERNEL, 2000 * MS);
+        let held = held_ns(process, gpu, OTHER);
+        assert!(expected_ns.contains(&held), "behind work on GPU 0, on GPU {gpu}: held for {held} ns");
+        turning(10 * MS, || slot.demand.load(Ordering::Acquire) == Demand::Idle as u32);
+    }
+}
+
+#[test]
+fn a_full_table_is_not_waited_for_for_ever() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    process.estimates.put(KERNEL, 5 * US);
+    let per_thread = STREAM_PER_THREAD as CUstream;
+    launch_on(process, per_thread, KERNEL, 2000 * MS);
+    // Each is a burst of its own there.
+    (0..63).for_each(|_| {
+        launch_on(process, per_thread, KERNEL, 5 * US);
+    });
+    let charged_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    let held = held_ns(process, 1, OTHER);
+    assert!((100 * MS..110 * MS).contains(&held), "held for {held} ns");
+    assert!(slot.burst_total_ns.load(Ordering::Relaxed) > charged_ns, "it is not free");
+    turning(10 * MS, || slot.demand.load(Ordering::Acquire) == Demand::Idle as u32);
+}
+
+/// A kernel of a library runs where its stream is, whichever context is current.
+#[test]
+fn work_is_measured_in_the_context_of_its_stream() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    process.estimates.put(KERNEL, MS);
+    launch_on(process, ELSEWHERE, KERNEL, 2 * MS);
+    until_idle(slot);
+    assert_eq!(tags(slot).iter().map(|tag| tag.gpu()).collect::<Vec<_>>(), [1]);
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    assert!((2 * MS - US..=2 * MS + US).contains(&measured_ns), "{measured_ns} ns");
+}
+
+/// Uses of a context come and go while its work runs, which is expected to be short.
+#[test]
+fn work_in_a_context_that_stays_is_measured_to_its_end() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    process.estimates.put(KERNEL, 5 * US);
+    for _ in 0..3 {
+        launch(process, KERNEL, 50 * MS);
+        process.leave_context(CONTEXTS[0]);
+        process.context_stays(CONTEXTS[0]);
+        until_idle(slot);
+    }
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    assert!((150 * MS - US..=151 * MS).contains(&measured_ns), "{measured_ns} ns");
+}
+
+#[test]
+fn work_in_a_context_that_goes_is_charged_until_it_has_gone() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    process.estimates.put(KERNEL, 5 * US);
+    launch(process, KERNEL, 50 * MS);
+    process.leave_context(CONTEXTS[0]);
+    clock::turn_ns(20 * MS);
+    process.context_gone(CONTEXTS[0]);
+    let charged_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    assert!((20 * MS..=21 * MS).contains(&charged_ns), "{charged_ns} ns");
+    until_idle(slot);
+    assert_eq!(slot.burst_total_ns.load(Ordering::Relaxed), charged_ns);
+}
+
+/// Once a stream is in capture nothing can be recorded on it, so what ran there would be charged to nobody.
+#[test]
+fn a_burst_ends_before_its_stream_may_join_a_capture() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    process.estimates.put(KERNEL, 5 * US);
+    launch(process, KERNEL, 50 * MS);
+    let records = || DEVICE.lock().records;
+    let before = records();
+    process.leave_for_join(STREAM);
+    assert_eq!(records(), before, "nobody captures");
+    process.leave_for_capture(OTHER);
+    process.capture_begun();
+    process.leave_for_join(STREAM);
+    assert_eq!(records(), before + 1);
+    process.capture_ended();
+    process.capture_ended();
+    until_idle(slot);
+    launch(process, KERNEL, 5 * US);
+    let before = records();
+    process.leave_for_join(STREAM);
+    assert_eq!(records(), before, "it has ended");
+    until_idle(slot);
+    assert!(slot.burst_total_ns.load(Ordering::Relaxed) >= 50 * MS);
+}
