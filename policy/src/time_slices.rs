@@ -8,6 +8,10 @@
 const ROUND_US: u64 = 32_000;
 /// The shortest part of a tenant in a round: an exchange of contexts costs about 0.2 ms.
 const SHORTEST_US: u64 = 1_000;
+/// What an exchange of contexts takes of everybody's time. An H100 loses 9 % to slices of 2 ms.
+const EXCHANGE_US: u64 = 200;
+/// The part of a round that may go to exchanges beyond one for each tenant; with more, shares are not what was promised.
+const MOST_EXCHANGED_PERMILLE: u64 = 50;
 /// The longest slice: somebody else waits for so long.
 const LONGEST_US: u64 = 50_000;
 /// The least weight: of whom nothing was promised.
@@ -49,9 +53,33 @@ pub fn time_slices_us(tenants: &[Tenant]) -> Vec<u64> {
     weights.iter().zip(tenants).map(slice_us).collect()
 }
 
+/// Whether slices as [`time_slices_us`] gives them keep the shares. Each channel group takes a turn, and each turn an exchange:
+/// a tenant with many of them takes that much more than its part from everybody.
+#[must_use]
+pub fn are_kept(tenants: &[Tenant], slices_us: &[u64]) -> bool {
+    let turns = || tenants.iter().map(|tenant| u64::from(tenant.groups.max(1)));
+    let round_us: u64 = turns().zip(slices_us).map(|(groups, us)| groups * us).sum();
+    let more: u64 = turns().map(|groups| groups - 1).sum();
+    more * EXCHANGE_US * WHOLE_PERMILLE <= round_us * MOST_EXCHANGED_PERMILLE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_turns_of_one_are_told_to_keep_nobodys_share() {
+        let kept = |tenants: &[(u16, u32)]| {
+            let tenants: Vec<Tenant> =
+                tenants.iter().map(|&(share_permille, groups)| Tenant { share_permille, groups }).collect();
+            are_kept(&tenants, &time_slices_us(&tenants))
+        };
+        assert!(kept(&[(300, 1), (600, 1), (100, 1)]) && kept(&[(500, 4), (500, 1)]));
+        assert!(kept(&[(20, 1); 50]), "as many turns as tenants");
+        // 16 turns of 0.2 ms, each with an exchange as long: nearly twice its part.
+        assert!(!kept(&[(900, 1), (100, 16)]));
+        assert!(kept(&[]));
+    }
 
     fn slices(tenants: &[(u16, u32)]) -> Vec<u64> {
         let tenants: Vec<Tenant> =

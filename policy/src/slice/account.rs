@@ -229,7 +229,7 @@ impl Account {
     }
 
     /// Books GPU time of a burst of its own. What was booked as held and turns out to have
-    /// been work is not booked again; once work that began later is reported, the rest was no work and stays booked.
+    /// been work is not booked again; the rest stays booked.
     /// Nor is what was booked as a debt.
     pub(super) fn charge(&mut self, clock: &mut VirtualClock, charge: Charge) {
         let Charge { ns, began_ns, busy_ns, earlier_ns } = charge;
@@ -238,10 +238,9 @@ impl Account {
             self.charged_ns = self.charged_ns.saturating_add(ns);
             return;
         }
-        if began_ns >= self.held_until_ns {
-            self.held_ns = 0;
-        }
-        let known = ns.clamp(0, self.held_ns);
+        // Of the time before that: what began later was not held.
+        let before_ns = i64::try_from(self.held_until_ns.saturating_sub(began_ns)).unwrap_or(i64::MAX);
+        let known = ns.clamp(0, self.held_ns.min(before_ns));
         self.held_ns -= known;
         self.charged_ns = self.charged_ns.saturating_add(ns);
         let redeemed_ns = self.redeem(ns - known, began_ns);
@@ -255,11 +254,16 @@ impl Account {
         self.serve(clock, ns);
     }
 
-    /// Books device time that was withheld from others up to now, until measured work takes its place.
-    pub(super) fn hold(&mut self, clock: &mut VirtualClock, now_ns: u64, ns: i64) {
-        self.held_ns += ns;
-        self.held_until_ns = now_ns;
+    /// Books device time that was withheld from others up to `until_ns`, until measured work takes its place.
+    pub(super) fn hold(&mut self, clock: &mut VirtualClock, until_ns: u64, ns: i64) {
+        self.held_ns = self.held_ns.saturating_add(ns);
+        self.held_until_ns = self.held_until_ns.max(until_ns);
         self.serve(clock, ns);
+    }
+
+    /// What it has used of the device's time: what was measured, and what was held and has not proved to be work.
+    pub(super) fn used_ns(&self) -> i64 {
+        self.charged_ns.saturating_add(self.held_ns)
     }
 
     fn serve(&mut self, clock: &mut VirtualClock, ns: i64) {

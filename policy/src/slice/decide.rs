@@ -1,6 +1,6 @@
 //! The state machine: what it does.
 
-use super::queue::Place;
+use super::queue::{Excused, Place};
 use super::scheduler::SliceScheduler;
 use super::turn::Turn;
 use super::{Class, Command, TenantId};
@@ -21,7 +21,9 @@ impl SliceScheduler {
     /// * One of a higher priority has the other's slice cut short: that one finishes what it has launched, and nobody
     ///   idles.
     /// * So has one that is not ahead of its share, if the other one has had more than its own or has the later deadline:
-    ///   that one keeps a least slice.
+    ///   that one keeps a least slice. That is found out once in a slice, when it comes: of the time that the other one has
+    ///   had since, everybody who waits has the earlier deadline sooner or later, and who came again, or with a second
+    ///   thread, would make slices shorter than they should be.
     /// * So has, once that one has had a whole slice since it took the device, who comes first to one that nobody of its
     ///   priority has competed with: what that one has been given beyond was given because nobody wanted it. Whether it
     ///   loses the device is decided when its work ends, as ever.
@@ -46,13 +48,17 @@ impl SliceScheduler {
         let is_due_earlier = self.queue.deadline(comer) < self.queue.deadline(holder);
         let least_ns = self.parameters.least_slice_ns;
         let at_once = outranks.then_some(now_ns);
-        let least = may_cut && eligible && (holds_lent_time || is_due_earlier);
+        let is_first = comer.judged_in != Some(turn.number);
+        let least = is_first && may_cut && eligible && (holds_lent_time || is_due_earlier);
         let after_least = least.then(|| turn.start_ns.saturating_add(least_ns));
         let whole = may_cut && !turn.is_competed_for;
         let after_whole = whole.then(|| turn.since_ns.saturating_add(self.queue.full_slice_ns(holder)));
         let at_ns = [at_once, after_least, after_whole].into_iter().flatten().min();
+        self.queue.note(tenant, |place| place.judged_in = Some(turn.number));
         let Some(turn) = self.turn.as_mut() else { return };
-        turn.is_competed_for |= same_rank || outranks;
+        if same_rank || outranks {
+            turn.compete(true, now_ns);
+        }
         if let Some(at_ns) = at_ns.map(|at_ns| at_ns.max(now_ns))
             && turn.cut(at_ns, least_ns)
         {
@@ -173,6 +179,42 @@ impl SliceScheduler {
             place.account.hold(clock, now_ns, (silent_ns - measured_ns.max(0)).max(0));
             place.unmeasured.measured(limit_ns);
         });
+        // With that its pauses are booked as well.
+        if let Some(turn) = self.turn.as_mut() {
+            (turn.competed_since_ns, turn.competed_ns) = (None, 0);
+        }
+    }
+
+    /// Pauses between a tenant's kernels in which it kept the device from others are its own: what shares are of is time, or
+    /// one that works little and often would have a slice for each of theirs and be charged for next to nothing. What turns
+    /// out to have been work after all is not charged twice. What it takes to get to the device is nobody's.
+    fn book_pauses(&mut self, turn: &Turn) {
+        let now_ns = self.now_ns;
+        let arrival_ns = self.handoff.lead_ns().saturating_add(self.parameters.exchange_ns);
+        self.queue.book(turn.tenant, |place, clock| {
+            let (withheld_ns, end_ns) = turn.withheld_ns(now_ns, place.account.reported_ns());
+            // What may be work that has not been reported is excused until it is or there is none.
+            let pending_ns = place.unmeasured.ns_until(end_ns).min(withheld_ns);
+            let seen_ns = withheld_ns - pending_ns;
+            place.excused = Excused {
+                ns: place.excused.ns.saturating_add(pending_ns),
+                until_ns: end_ns,
+                free_ns: arrival_ns.saturating_sub(seen_ns),
+            };
+            let paused_ns = seen_ns.saturating_sub(arrival_ns);
+            if paused_ns > 0 {
+                place.account.hold(clock, end_ns - pending_ns, paused_ns.cast_signed());
+            }
+        });
+    }
+
+    /// The tenant has nothing outstanding: what it has not reported by now was no work.
+    pub(super) fn nothing_is_left(&mut self, tenant: TenantId) {
+        self.queue.book(tenant, |place, clock| {
+            let left_ns = place.left_of_its_slices_ns();
+            place.unmeasured.end();
+            place.forfeit(clock, left_ns);
+        });
     }
 
     /// Who is next; those that turn out to be above their ceilings are put aside.
@@ -194,6 +236,9 @@ impl SliceScheduler {
 
     /// Gives or renews a slice that begins, on the device, at `start_ns`.
     fn open(&mut self, tenant: TenantId, start_ns: u64, commands: &mut Vec<Command>) {
+        if let Some(turn) = self.turn.filter(|turn| turn.tenant == tenant) {
+            self.book_pauses(&turn);
+        }
         let Some(until_ns) = self.begin_turn(tenant, start_ns) else { return };
         let depth_ns = self.depth_ns(tenant);
         commands.push(Command::Open { tenant, until_ns, depth_ns });
@@ -205,7 +250,7 @@ impl SliceScheduler {
         let place = self.queue.get(tenant)?;
         let (_, in_slack) = self.queue.eligibility(tenant);
         let until_ns = start_ns.saturating_add(self.length_ns(tenant, place));
-        let charged_before_ns = place.account.charged_ns();
+        let (charged_before_ns, reported_before_ns) = (place.account.charged_ns(), place.account.reported_ns());
         // Its slack is used up: a tenant that wants more than its share must not come back every millisecond.
         let slack_spent = place.share.class == Class::Latency && (!in_slack || self.is_spent(place));
         let (error_ns, priority) = (self.slice_ns(), place.share.priority);
@@ -218,19 +263,25 @@ impl SliceScheduler {
         self.queue.serve(tenant);
         let contested_ns = self.queue.anybody_ready().then_some(now_ns);
         let is_competed_for = self.queue.anybody_ready_from(priority);
+        let competed_since_ns = is_competed_for.then_some(now_ns);
         let since_ns = self.turn.filter(|turn| turn.tenant == tenant).map_or(now_ns, |turn| turn.since_ns);
         let turn = Turn {
-            since_ns,
             tenant,
+            number: self.slices,
+            since_ns,
             start_ns,
             until_ns,
             announced_ns: None,
             contested_ns,
             is_competed_for,
+            competed_since_ns,
+            competed_ns: 0,
             charged_before_ns,
+            reported_before_ns,
             in_slack,
         };
         self.turn = Some(turn);
+        self.slices += 1;
         self.listen_to(tenant);
         Some(until_ns)
     }
@@ -267,6 +318,7 @@ impl SliceScheduler {
     pub(super) fn end_turn_of(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
         if let Some(turn) = self.turn.take_if(|turn| turn.tenant == tenant) {
             self.expect_the_rest(&turn);
+            self.book_pauses(&turn);
             commands.push(Command::Close { tenant });
         }
     }

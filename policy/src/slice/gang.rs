@@ -12,8 +12,18 @@ impl SliceScheduler {
         self.now_ns = self.now_ns.max(now_ns);
         self.pass(commands);
         self.take(input, commands);
+        self.see_who_competes();
         // Last: what has just been heard has ended.
         self.look_for_the_hung(commands);
+    }
+
+    /// Whoever competed with the tenant that runs may want the device no longer.
+    fn see_who_competes(&mut self) {
+        let Some(turn) = self.turn.as_mut().filter(|turn| turn.competed_since_ns.is_some()) else { return };
+        let priority = self.queue.get(turn.tenant).map(|place| place.share.priority);
+        if !priority.is_some_and(|priority| self.queue.anybody_else_ready_from(priority, turn.tenant)) {
+            turn.compete(false, self.now_ns);
+        }
     }
 
     /// A gang whose turn should be decided on for all its GPUs.

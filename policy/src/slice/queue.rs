@@ -26,6 +26,10 @@ pub(super) struct Place {
     pub(super) held_back: bool,
     /// A latency tenant has used up its slack: until it has rested or is owed time, it competes as batch.
     pub(super) slack_spent: bool,
+    /// The slice, by its number, during which it was found whether it shortens that.
+    pub(super) judged_in: Option<u64>,
+    /// What of its slices was not booked as paused because it may have been work.
+    pub(super) excused: Excused,
     pub(super) silence: Silence,
     /// Idle and still active, until then.
     lingers_until_ns: Option<u64>,
@@ -33,6 +37,34 @@ pub(super) struct Place {
     blocked_until_ns: Option<u64>,
     /// When it was last seen to be active.
     seen_ns: u64,
+}
+
+/// Time of a tenant's slices in which the device had nothing of it that was reported, and may have had something that was not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Excused {
+    /// How long.
+    pub(super) ns: u64,
+    /// Up to when.
+    pub(super) until_ns: u64,
+    /// How much of that is nobody's.
+    pub(super) free_ns: u64,
+}
+
+impl Place {
+    /// How much of its slices it is still thought to have had work in that has not been reported.
+    pub(super) fn left_of_its_slices_ns(&self) -> u64 {
+        self.unmeasured.ns_until(self.excused.until_ns)
+    }
+
+    /// All that the tenant has launched has been reported, or so is assumed: of `left_ns` in its slices, what was excused was a
+    /// pause.
+    pub(super) fn forfeit(&mut self, clock: &mut VirtualClock, left_ns: u64) {
+        let Excused { ns, until_ns, free_ns } = std::mem::take(&mut self.excused);
+        let paused_ns = ns.min(left_ns).saturating_sub(free_ns);
+        if paused_ns > 0 {
+            self.account.hold(clock, until_ns, paused_ns.cast_signed());
+        }
+    }
 }
 
 /// A tenant is *active*, and counts in the virtual time of its priority, from its first want until it has been idle
@@ -98,6 +130,8 @@ impl Queue {
             paused: false,
             held_back: false,
             slack_spent: false,
+            judged_in: None,
+            excused: Excused::default(),
             silence: Silence::default(),
             lingers_until_ns: None,
             blocked_until_ns: None,
@@ -154,7 +188,7 @@ impl Queue {
         self.latency_tenants.iter().filter(|tenant| **tenant != beside).any(waits)
     }
 
-    /// The tenant stands at its gate. Returns whether that is news of a known tenant.
+    /// The tenant stands at its gate. Returns whether it may be served: it is known and not paused.
     pub(super) fn want(&mut self, tenant: TenantId, now_ns: u64) -> bool {
         let Some(place) = self.places.get_mut(&tenant) else { return false };
         place.wants_since_ns.get_or_insert(now_ns);
@@ -164,7 +198,7 @@ impl Queue {
         if !place.account.is_active() {
             let clock = &mut self.clocks[place.share.priority as usize];
             place.account.wake(clock, now_ns, self.parameters.debt_keep_ns);
-            place.habits.begin_request(place.account.charged_ns());
+            place.habits.begin_request(place.account.used_ns());
             place.slack_spent = false;
             self.active_count += 1;
         }
@@ -201,7 +235,7 @@ impl Queue {
         place.silence.end();
         if place.account.is_active() {
             place.seen_ns = now_ns;
-            place.habits.end_request(place.account.charged_ns());
+            place.habits.end_request(place.account.used_ns());
         }
         if let Some(later_ns) = place.lingers_until_ns.take_if(|at_ns| *at_ns > until_ns) {
             self.lingering.remove(&(later_ns, tenant));
@@ -345,6 +379,11 @@ impl Queue {
     /// Whether anybody of this priority or a higher one is ready.
     pub(super) fn anybody_ready_from(&self, priority: Priority) -> bool {
         self.ready.is_any_from(priority)
+    }
+
+    /// Whether anybody but this tenant, of this priority or a higher one, is ready.
+    pub(super) fn anybody_else_ready_from(&self, priority: Priority, tenant: TenantId) -> bool {
+        self.ready.count_from(priority) > usize::from(self.ready.contains(tenant))
     }
 
     /// Whether a ready tenant is eligible, and whether as a latency tenant within its slack.

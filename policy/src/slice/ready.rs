@@ -68,6 +68,11 @@ impl Ready {
         self.lines[..=priority as usize].iter().any(|line| !line.is_empty())
     }
 
+    /// How many candidates there are of this priority or a higher one.
+    pub(super) fn count_from(&self, priority: Priority) -> usize {
+        self.lines[..=priority as usize].iter().map(Line::len).sum()
+    }
+
     /// Whether there is no candidate but this tenant, if that is one.
     pub(super) fn is_only(&self, tenant: TenantId) -> bool {
         self.candidates.len() == usize::from(self.candidates.contains_key(&tenant))
@@ -95,6 +100,10 @@ impl Ready {
 }
 
 impl Line {
+    fn len(&self) -> usize {
+        self.latency.len() + self.other.len() + self.ahead.len()
+    }
+
     fn is_empty(&self) -> bool {
         self.latency.is_empty() && self.other.is_empty() && self.ahead.is_empty()
     }

@@ -18,6 +18,8 @@ pub struct SliceScheduler {
     pub(super) now_ns: u64,
     pub(super) queue: Queue,
     pub(super) turn: Option<Turn>,
+    /// Slices given or renewed so far.
+    pub(super) slices: u64,
     pub(super) handoff: Handoff,
     /// Tenants that hold several GPUs: the end of their turns is decided for all of them together.
     pub(super) gangs: BTreeSet<TenantId>,
@@ -45,6 +47,7 @@ impl SliceScheduler {
             now_ns,
             queue: Queue::new(parameters, handoff.slice_ns(&parameters)),
             turn: None,
+            slices: 0,
             handoff,
             gangs: BTreeSet::new(),
             gang_is_due: false,
@@ -201,12 +204,17 @@ impl SliceScheduler {
             },
             Input::Announced { tenant, estimated_end_ns } => self.announce(tenant, estimated_end_ns, commands),
             Input::Drained { tenant } => {
-                self.queue.note(tenant, |place| place.unmeasured.end());
+                // That it stands at its gate says nothing of what it has launched; this does.
+                if self.running() != Some(tenant) {
+                    self.queue.note(tenant, |place| place.silence.end());
+                }
+                self.nothing_is_left(tenant);
                 self.want(tenant, commands);
             }
             Input::Idle { tenant } => {
                 self.queue.note(tenant, |place| place.unmeasured.end());
                 self.end_turn_of(tenant, commands);
+                self.nothing_is_left(tenant);
                 self.queue.idle(tenant, now_ns);
             }
             Input::Excuse { tenant } => {
@@ -232,9 +240,10 @@ impl SliceScheduler {
         if self.queue.want(tenant, now_ns) {
             let at_work = self.turn.is_some_and(|turn| turn.tenant == tenant);
             let error_ns = self.slice_ns();
-            self.queue.book(tenant, |place, _| {
+            self.queue.book(tenant, |place, clock| {
+                let left_ns = place.left_of_its_slices_ns();
                 if !at_work && place.unmeasured.settle(now_ns, error_ns) {
-                    place.silence.end();
+                    place.forfeit(clock, left_ns);
                 }
             });
             if self.heeds_latency && self.queue.get(tenant).is_some_and(|place| place.share.class == Class::Latency) {

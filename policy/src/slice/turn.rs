@@ -7,6 +7,8 @@ use super::TenantId;
 pub(super) struct Turn {
     /// Whose.
     pub(super) tenant: TenantId,
+    /// How many slices of this device were given or renewed before this one.
+    pub(super) number: u64,
     /// When the slice was given or renewed: its begin on the device.
     pub(super) start_ns: u64,
     /// Since when the tenant has held the device, over all renewals.
@@ -19,8 +21,14 @@ pub(super) struct Turn {
     pub(super) contested_ns: Option<u64>,
     /// Whether somebody of its priority, or a higher one, has wanted the device since the slice was given.
     pub(super) is_competed_for: bool,
+    /// Since when somebody does.
+    pub(super) competed_since_ns: Option<u64>,
+    /// How long somebody did before that.
+    pub(super) competed_ns: u64,
     /// What the tenant had been charged when the slice was given or renewed.
     pub(super) charged_before_ns: i64,
+    /// How long it had kept the device busy by its own reports then.
+    pub(super) reported_before_ns: u64,
     /// Whether the tenant was a latency tenant within its slack.
     pub(super) in_slack: bool,
 }
@@ -42,6 +50,27 @@ impl Turn {
     /// Somebody else wants the device.
     pub(super) fn contest(&mut self, now_ns: u64) {
         self.contested_ns.get_or_insert(now_ns);
+    }
+
+    /// From `now_ns` on somebody to whom the device's time is owed wants it, or nobody does.
+    pub(super) fn compete(&mut self, is_wanted: bool, now_ns: u64) {
+        if is_wanted {
+            self.is_competed_for = true;
+            self.competed_since_ns.get_or_insert(now_ns);
+        } else if let Some(since_ns) = self.competed_since_ns.take() {
+            self.competed_ns = self.competed_ns.saturating_add(now_ns.saturating_sub(since_ns));
+        }
+    }
+
+    /// How much of this slice, up to `now_ns` or the end of what it allowed, the device has had nothing of the tenant that is
+    /// reported, while somebody wanted it to whom that is owed; and up to when. `reported_ns` is how long the tenant has
+    /// kept it busy by its own reports. That it is decided late is not its fault.
+    pub(super) fn withheld_ns(&self, now_ns: u64, reported_ns: u64) -> (u64, u64) {
+        let end_ns = now_ns.min(self.announced_ns.map_or(self.until_ns, |end_ns| end_ns.max(self.until_ns)));
+        let last_ns = self.competed_since_ns.map_or(0, |since_ns| end_ns.saturating_sub(since_ns.max(self.start_ns)));
+        let held_ns = end_ns.saturating_sub(self.start_ns);
+        let idle_ns = held_ns.saturating_sub(reported_ns.saturating_sub(self.reported_before_ns));
+        (idle_ns.min(self.competed_ns.saturating_add(last_ns)), end_ns)
     }
 
     /// Ends the slice early, at `at_ns`, unless it ends about then anyway. Returns whether that changes anything.

@@ -20,6 +20,11 @@ impl Unmeasured {
         self.until_ns.saturating_sub(self.from_ns).min(LIMIT_NS)
     }
 
+    /// The part of it before `now_ns`.
+    pub(super) fn ns_until(self, now_ns: u64) -> u64 {
+        Self { from_ns: self.from_ns, until_ns: self.until_ns.min(now_ns) }.ns()
+    }
+
     /// A gate opens. What was launched behind an earlier opening and has not ended goes on; but if no more than
     /// `error_ns` was left and should have ended so long ago, the tenant has waited since, and waiting is no work.
     pub(super) fn open(&mut self, now_ns: u64, error_ns: u64) {

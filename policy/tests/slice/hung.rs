@@ -51,6 +51,32 @@ fn a_tenant_of_which_nothing_ends_is_told_once() {
     assert_eq!(hung_until(&mut table, since_ns + 100 * SECOND), [(since_ns + 30 * SECOND, hung)]);
 }
 
+/// That a thread of it stands at the gate says nothing of the kernel that does not end.
+#[test]
+fn standing_at_the_gate_ends_no_silence() {
+    for drains in [false, true] {
+        let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
+        let since_ns = table.now;
+        let mut told = 0;
+        // Each second it has a turn that it lets pass, and rings; its neighbour works for a moment.
+        for _ in 0..40 {
+            table.tell(Input::Wants { tenant: A });
+            table.tell(Input::Wants { tenant: B });
+            let half_ns = table.now + SECOND / 2;
+            told += hung_until(&mut table, half_ns).len();
+            table.burst(B, MS);
+            table.tell(Input::Idle { tenant: B });
+            if drains {
+                table.tell(Input::Drained { tenant: A });
+            }
+            let whole_ns = table.now + SECOND / 2;
+            told += hung_until(&mut table, whole_ns).len();
+        }
+        assert!(table.now >= since_ns + 40 * SECOND);
+        assert_eq!(told, usize::from(!drains), "what has drained does not hang");
+    }
+}
+
 #[test]
 fn the_shorter_time_holds_only_while_a_latency_tenant_waits() {
     let mut table = Table::of(&[(A, impatient(500)), (B, Share::of(200)), (C, latency(300))]);

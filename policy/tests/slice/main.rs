@@ -2,5 +2,6 @@
 
 mod classes;
 mod hung;
+mod pauses;
 mod rules;
 mod table;

@@ -128,6 +128,33 @@ fn alone_it_is_seldom_bothered_and_gives_way_all_the_same() {
     }
 }
 
+/// Of the time that the other one has had since, everybody who waits has the better claim sooner or later.
+#[test]
+fn who_waits_and_rings_again_shortens_nothing() {
+    let mut table = Table::new();
+    let until = table.now + SLICE;
+    assert_eq!(table.tell(Input::Wants { tenant: A }), [open(A, until)]);
+    assert_eq!(table.after(MS / 2, Input::Wants { tenant: B }), []);
+    table.now += 3 * MS;
+    table.burst(A, 3 * MS);
+    assert_eq!(table.tell(Input::Wants { tenant: B }), [], "another thread of it stands at the gate");
+    assert_eq!(table.tell(Input::Idle { tenant: B }), []);
+    assert_eq!(table.after(MS, Input::Wants { tenant: B }), [], "it went and came again");
+    // The first one has had a slice when it is asked; in the next one the other is heard again.
+    table.now = until;
+    table.burst(A, 6 * MS);
+    table.tell(Input::Announced { tenant: A, estimated_end_ns: until });
+    assert_eq!(table.scheduler.running(), Some(B));
+    table.burst(A, MS);
+    table.now += 5 * MS;
+    table.burst(B, 5 * MS);
+    assert_eq!(table.tell(Input::Idle { tenant: B })[0], Command::Close { tenant: B });
+    assert_eq!(table.scheduler.running(), Some(A));
+    table.now += 3 * MS / 2;
+    table.burst(A, 3 * MS / 2);
+    assert_eq!(table.tell(Input::Wants { tenant: B }), [open(A, table.now)], "it comes, and is owed time");
+}
+
 /// One of a lower priority is not served while the other one wants, so that it waits says nothing of who comes next.
 #[test]
 fn one_of_a_lower_priority_keeps_nobody_from_being_next() {

@@ -83,3 +83,26 @@ fn coming_back_often_costs_no_more_exchanges_than_slices_do() {
         assert!(switching <= 340, "every {every_ms} ms: {switching}");
     }
 }
+
+/// A program that comes back a moment after each wait keeps the device over its pauses, in which nobody else has it: they
+/// are its own time, or it would have a slice for each fortieth of one.
+#[test]
+fn pauses_in_which_the_device_is_kept_are_paid_for() {
+    for (work, pause) in [(5_000, 200_000), (20_000, 25_000), (20_000, 100_000), (300_000, 400_000)] {
+        let mut world = device(3, &[plan(500, work), plan(500, 360_000)]);
+        world.demand(0, 1, true);
+        world.request(MS, 0, work);
+        let mut served = 0;
+        while world.now < 10 * SECOND {
+            world.run_until(world.now + 5_000);
+            if world.clients[0].served.len() > served {
+                served = world.clients[0].served.len();
+                world.request(world.clients[0].served[served - 1].ended_ns.max(world.now) + pause, 0, work);
+            }
+        }
+        let meter = world.device.meter();
+        let had = |client: usize| permyriad(world.received(client), meter.elapsed_ns());
+        println!("{work} of {}: it had {}, the other {}", work + pause, had(0), had(1));
+        assert!(had(1) >= 4500, "{work} of {}: {}", work + pause, had(1));
+    }
+}
