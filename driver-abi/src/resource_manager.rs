@@ -43,6 +43,8 @@ pub const FIRST_CLIENT: u32 = 0xc1d0_0000;
 pub const CLIENT_NUMBERS: u32 = 1 << 20;
 /// libcuda numbers its objects from here on. Seen in 535 to 580.
 pub const FIRST_OBJECT: u32 = 0x5c00_0001;
+/// The driver numbers the objects of who gives no numbers itself from here on (RS_UNIQUE_HANDLE_BASE), and has so many.
+pub const FIRST_GENERATED_OBJECT: u32 = 0xcaf0_0000;
 /// What a context that computes is given by libcuda, microseconds. Seen in 580.
 pub const DEFAULT_TIME_SLICE_US: u64 = 2048;
 

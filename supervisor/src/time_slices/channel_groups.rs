@@ -1,12 +1,14 @@
 //! The channel groups of a process, found by asking for one handle after the other: the driver lists them to nobody.
 //!
-//! Clients are numbered over the whole host and looked for from the newest one down; libcuda's objects are numbered in each
-//! client from the first one up. A look costs about 2.4 us (580.159.04 on an H100), so what was found is remembered, and only
-//! what may be new is looked for again.
+//! Clients are numbered over the whole host and looked for from the newest one down; objects are numbered in each client from
+//! the first one up, libcuda's and those that the driver numbers. A look costs about 2.4 us (580.159.04 on an H100), so what was
+//! found is remembered, only what may be new is looked for again, and a long search goes on another time: meanwhile the
+//! process's files are not kept from being closed.
 
 use super::control_file::ResourceManager;
 use gpool_driver_abi::resource_manager::{
-    CLASS_CHANNEL_GROUP, CLASS_CLIENT, CLASS_CONTEXT_SHARE, CLIENT_NUMBERS, FIRST_CLIENT, FIRST_OBJECT,
+    CLASS_CHANNEL_GROUP, CLASS_CLIENT, CLASS_CONTEXT_SHARE, CLIENT_NUMBERS, FIRST_CLIENT, FIRST_GENERATED_OBJECT,
+    FIRST_OBJECT,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +20,12 @@ const CLIENTS: u32 = 1 << 18;
 const OBJECT_GAP: u32 = 0x400;
 /// How many objects of a client are looked at, at most, in one go.
 const OBJECTS: u32 = 1 << 15;
+/// The same among the objects that the driver numbers: they are few.
+const GENERATED_GAP: u32 = 0x80;
 /// How many clients of a process are looked into; libcuda makes two.
 const CLIENTS_OF_ONE: usize = 64;
+/// How many looks one go takes at most: some 50 ms.
+const LOOKS: u32 = 20_000;
 
 /// What has been found of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,13 +34,31 @@ pub struct ChannelGroups {
     clients: BTreeMap<u32, Client>,
     /// Newest client of the host when clients were looked for last.
     newest: Option<u32>,
+    /// The search for clients that has not come to its end.
+    search: Option<Search>,
+    /// Whether the next one from the newest client down goes on behind the first one that it finds.
+    is_thorough: bool,
     /// Whether there are more clients than are looked into.
     pub is_too_many: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Search {
+    newest: u32,
+    /// How many are to be looked at, and were.
+    count: u32,
+    done: u32,
+    /// Since the last one that was found.
+    gap: u32,
+    has_found: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Client {
     looked_to: u32,
+    /// The last object that was ever there: numbers before it may have been given back.
+    highest: u32,
+    generated_to: u32,
     groups: BTreeSet<u32>,
     /// Those of them that have a context which computes.
     computing: BTreeSet<u32>,
@@ -42,36 +66,50 @@ struct Client {
 
 impl ChannelGroups {
     /// Looks for clients that are new since the last time, through the process's files; `newest` is the newest client of the
-    /// host.
+    /// host. What takes too long goes on the next time: see [`ChannelGroups::is_searching`].
     pub fn look_for_clients(&mut self, files: &[impl ResourceManager], newest: u32) {
-        // They are numbered round.
+        let mut search = self.search.take().unwrap_or_else(|| {
+            // They are numbered round. The first time, those before the first number are not looked for: hosts that have come
+            // round are rare.
+            let since = |last: u32| (newest - FIRST_CLIENT).wrapping_sub(last - FIRST_CLIENT) % CLIENT_NUMBERS;
+            let count = self.newest.map_or(newest - FIRST_CLIENT + 1, since).min(CLIENTS);
+            Search { newest, count, ..Search::default() }
+        });
         let back = |from: u32, by: u32| FIRST_CLIENT + (from - FIRST_CLIENT).wrapping_sub(by) % CLIENT_NUMBERS;
-        let since = self.newest.map(|last| (newest - FIRST_CLIENT).wrapping_sub(last - FIRST_CLIENT) % CLIENT_NUMBERS);
-        let (mut gap, mut has_found) = (0, false);
-        // The first time, those before the first number are not looked for: hosts that have come round are rare.
-        let count = since.unwrap_or(newest - FIRST_CLIENT + 1).min(CLIENTS);
-        for by in 0..count {
-            let at = back(newest, by);
-            gap += 1;
+        let mut looks = 0;
+        while search.done < search.count && !(search.has_found && search.gap >= CLIENT_GAP && !self.is_thorough) {
+            if looks >= LOOKS {
+                self.search = Some(search);
+                return;
+            }
+            let at = back(search.newest, search.done);
+            (search.done, search.gap) = (search.done + 1, search.gap + 1);
+            looks += files.len() as u32;
             if files.iter().any(|file| file.class(at, at) == Some(CLASS_CLIENT)) {
-                (gap, has_found) = (0, true);
+                (search.gap, search.has_found) = (0, true);
                 self.is_too_many |= self.clients.len() >= CLIENTS_OF_ONE && !self.clients.contains_key(&at);
                 if self.clients.len() < CLIENTS_OF_ONE {
-                    self.clients.entry(at).or_insert(Client { looked_to: FIRST_OBJECT, ..Client::default() });
+                    self.clients.entry(at).or_insert_with(Client::new);
                 }
             }
-            if has_found && gap >= CLIENT_GAP {
-                break;
-            }
         }
-        self.newest = Some(newest);
+        (self.newest, self.is_thorough) = (Some(search.newest), false);
     }
 
-    /// Forgets how far was looked: clients and objects are looked for anew, those that are known stay.
-    pub fn look_anew(&mut self) {
-        self.clients.values_mut().for_each(|client| client.looked_to = FIRST_OBJECT);
-        if self.clients.is_empty() {
-            self.newest = None;
+    /// Whether a search for clients has not come to its end.
+    pub fn is_searching(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// Forgets how far was looked: objects are looked for anew, and where none was found that computes although the process
+    /// does, clients are, further than to the first; those that are known stay.
+    pub fn look_anew(&mut self, computes: bool) {
+        self.clients.values_mut().for_each(Client::look_anew);
+        if self.computing().next().is_none() && self.search.is_none() {
+            self.is_thorough = computes;
+            if computes || self.clients.is_empty() {
+                self.newest = None;
+            }
         }
     }
 
@@ -110,25 +148,55 @@ impl ChannelGroups {
 }
 
 impl Client {
+    fn new() -> Self {
+        Self {
+            looked_to: FIRST_OBJECT,
+            highest: FIRST_OBJECT,
+            generated_to: FIRST_GENERATED_OBJECT,
+            groups: BTreeSet::new(),
+            computing: BTreeSet::new(),
+        }
+    }
+
+    fn look_anew(&mut self) {
+        (self.looked_to, self.generated_to) = (FIRST_OBJECT, FIRST_GENERATED_OBJECT);
+    }
+
     fn look(&mut self, file: &impl ResourceManager, client: u32) {
-        let (mut at, mut gap, from) = (self.looked_to, 0, self.looked_to);
-        while gap < OBJECT_GAP && at - from < OBJECTS {
+        self.looked_to = self.look_from(file, client, self.looked_to, OBJECT_GAP);
+        if self.highest > self.looked_to {
+            // Where so many before it were given back that they look like the end.
+            self.highest = self.look_from(file, client, self.highest, OBJECT_GAP);
+        }
+        self.highest = self.highest.max(self.looked_to);
+        self.generated_to = self.look_from(file, client, self.generated_to, GENERATED_GAP);
+    }
+
+    /// Looks at objects from this number on until `most` numbers have none; the last one that there is. The next look begins
+    /// there: the numbers after it may be taken by then.
+    fn look_from(&mut self, file: &impl ResourceManager, client: u32, from: u32, most: u32) -> u32 {
+        let (mut at, mut last, mut gap) = (from, from, 0);
+        while gap < most && at - from < OBJECTS {
             gap += 1;
-            match file.class(client, at) {
+            let class = file.class(client, at);
+            match class {
                 Some(CLASS_CHANNEL_GROUP) => {
                     self.groups.insert(at);
                 }
-                Some(CLASS_CONTEXT_SHARE) => self.computing.extend(file.parent(client, at)),
-                Some(_) => {}
-                None => {
-                    at += 1;
-                    continue;
+                Some(CLASS_CONTEXT_SHARE) => {
+                    if let Some(group) = file.parent(client, at) {
+                        self.groups.insert(group);
+                        self.computing.insert(group);
+                    }
                 }
+                Some(_) | None => {}
             }
-            // The next look begins at the last object: the handles after it may be taken by then.
-            (gap, self.looked_to) = (0, at);
+            if class.is_some() {
+                (gap, last) = (0, at);
+            }
             at += 1;
         }
+        last
     }
 }
 
@@ -178,11 +246,21 @@ mod tests {
         }
     }
 
-    fn look(groups: &mut ChannelGroups, files: &[&Fake], newest: u32) -> u32 {
+    /// One go; how often was asked.
+    fn go(groups: &mut ChannelGroups, files: &[&Fake], newest: u32) -> u32 {
         files.iter().for_each(|fake| fake.asked.set(0));
         groups.look_for_clients(files, newest);
         groups.look(files);
         files.iter().map(|fake| fake.asked.get()).sum()
+    }
+
+    /// As many goes as a search takes; how often was asked.
+    fn look(groups: &mut ChannelGroups, files: &[&Fake], newest: u32) -> u32 {
+        let mut asked = go(groups, files, newest);
+        while groups.is_searching() {
+            asked += go(groups, files, newest);
+        }
+        asked
     }
 
     #[test]
@@ -206,7 +284,7 @@ mod tests {
         groups.forget(client, first.1);
         assert_eq!((groups.all().count(), groups.computing().count()), (5, 2));
         // What is known is kept when all is looked for anew, however many clients the host has had since.
-        groups.look_anew();
+        groups.look_anew(true);
         look(&mut groups, &[&fake], newest + 7 + CLIENTS);
         assert_eq!(groups.all().count(), 6);
         fake.objects.borrow_mut().clear();
@@ -220,8 +298,56 @@ mod tests {
         let mut groups = ChannelGroups::default();
         assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 500), 501);
         assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 503), 3, "only what has come since");
-        groups.look_anew();
+        groups.look_anew(true);
         assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 3 * CLIENTS), CLIENTS);
+    }
+
+    /// A process whose newest client is NVML's, and whose other one is far older: as after a restart of the supervisor.
+    #[test]
+    fn an_old_client_behind_another_one_is_found_when_nothing_computes() {
+        let fake = Fake::default();
+        let (old, newest) = (FIRST_CLIENT + 100, FIRST_CLIENT + 50_000);
+        fake.add(newest - 5, newest - 5, CLASS_CLIENT, 0);
+        fake.add_context(old, FIRST_OBJECT + 0x14);
+        let mut groups = ChannelGroups::default();
+        look(&mut groups, &[&fake], newest);
+        assert_eq!((groups.computing().count(), groups.is_searching()), (0, false));
+        groups.look_anew(true);
+        let mut goes = 0;
+        while goes == 0 || groups.is_searching() {
+            assert!(go(&mut groups, &[&fake], newest + goes) < LOOKS + 5000, "a go takes some 50 ms");
+            goes += 1;
+        }
+        assert_eq!((groups.computing().count(), goes), (1, 3));
+        // Found, and not looked for again.
+        groups.look_anew(true);
+        assert!(look(&mut groups, &[&fake], newest + goes) < 5000);
+    }
+
+    #[test]
+    fn objects_behind_a_gap_and_those_that_the_driver_numbers_are_found() {
+        let fake = Fake::default();
+        let client = FIRST_CLIENT + 7;
+        fake.add_context(client, FIRST_OBJECT + 0x14);
+        for at in (0..2000).step_by(100) {
+            fake.add(client, FIRST_OBJECT + 0x100 + at, 0x40, 0);
+        }
+        let mut groups = ChannelGroups::default();
+        look(&mut groups, &[&fake], client);
+        // What lay between is given back, and then a context comes behind it.
+        fake.objects.borrow_mut().retain(|(_, at), _| {
+            *at < FIRST_OBJECT + 0x100 || *at == FIRST_OBJECT + 0x100 + 1900 || *at >= FIRST_CLIENT
+        });
+        groups.look_anew(true);
+        look(&mut groups, &[&fake], client);
+        fake.add_context(client, FIRST_OBJECT + 0x100 + 1950);
+        look(&mut groups, &[&fake], client);
+        assert_eq!(groups.computing().count(), 2);
+        fake.add(client, FIRST_GENERATED_OBJECT + 3, CLASS_CHANNEL_GROUP, 1);
+        // Of a group whose own number is nowhere near: its context names it.
+        fake.add(client, FIRST_GENERATED_OBJECT + 9, CLASS_CONTEXT_SHARE, 0x1234);
+        look(&mut groups, &[&fake], client);
+        assert_eq!((groups.computing().count(), groups.all().count()), (3, 6));
     }
 
     #[test]

@@ -6,9 +6,9 @@ use super::control_file::{ControlFile, ResourceManager};
 use crate::device::Kind;
 use crate::lease::{Leases, about, members};
 use crate::procfs::{ProcessName, WatchedProcess};
-use gpool_driver_abi::resource_manager::DEFAULT_TIME_SLICE_US;
+use gpool_driver_abi::resource_manager::{CLASS_CHANNEL_GROUP, DEFAULT_TIME_SLICE_US};
 use gpool_policy::TenantId;
-use gpool_policy::time_slices::{Tenant, time_slices_us};
+use gpool_policy::time_slices::{Tenant, are_kept, time_slices_us};
 use gpool_protocol::{EventKind, HostPid, Mechanism};
 use rustix::process::ForeignRawFd;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,10 +90,9 @@ impl Keeper {
         let mut newest = Newest { device_dir: leases.configuration().driver.device_dir.clone(), known: None };
         for lease in &mut served {
             for process in &lease.processes {
-                let found = self.find(process, &mut newest);
-                let is_listed = || leases.occupants.lists(process.name.pid);
-                match found {
-                    Ok(computing) if computing.is_empty() => lease.unset += u32::from(is_listed()),
+                let is_listed = leases.occupants.lists(process.name.pid);
+                match self.find(process, is_listed, &mut newest) {
+                    Ok(computing) if computing.is_empty() => lease.unset += u32::from(is_listed),
                     Ok(computing) => lease.computing.extend(computing),
                     Err(_) => lease.unset += u32::from(!process.has_ended()),
                 }
@@ -105,8 +104,8 @@ impl Keeper {
         self.note(leases, &served);
     }
 
-    /// Looks for the channel groups of a process; those that compute.
-    fn find(&mut self, process: &WatchedProcess, newest: &mut Newest) -> io::Result<Vec<(u32, u32)>> {
+    /// Looks for the channel groups of a process, which the device lists or not; those that compute.
+    fn find(&mut self, process: &WatchedProcess, is_listed: bool, newest: &mut Newest) -> io::Result<Vec<(u32, u32)>> {
         let (numbers, now) = (ControlFile::numbers_of(process)?, Instant::now());
         let member = self.members.entry(process.name).or_insert_with(|| Member {
             groups: ChannelGroups::default(),
@@ -123,18 +122,19 @@ impl Keeper {
         }
         let is_anew = now.duration_since(member.anew) > ANEW;
         if is_anew {
-            member.groups.look_anew();
+            member.groups.look_anew(is_listed);
             member.anew = now;
         }
         let files = ControlFile::borrow(process, &member.files)?;
-        if is_anew || now.duration_since(member.changed) < UNTIL_CLIENT {
+        if is_anew || member.groups.is_searching() || now.duration_since(member.changed) < UNTIL_CLIENT {
             member.groups.look_for_clients(&files, newest.get()?);
         }
         member.groups.look(&files);
-        match member.groups.is_too_many {
-            true => Err(io::Error::other("a process has too many clients of the driver")),
-            false => Ok(member.groups.computing().collect()),
+        let computing: Vec<(u32, u32)> = member.groups.computing().collect();
+        if member.groups.is_too_many || member.groups.is_searching() && !computing.is_empty() {
+            return Err(io::Error::other("not all clients of the driver of a process are known"));
         }
+        Ok(computing)
     }
 
     /// Sets the slices of all leases of one GPU.
@@ -147,7 +147,10 @@ impl Keeper {
         let tenants: Vec<Tenant> = there.iter().map(tenant).collect();
         // Where nobody was promised anything the driver's own slices are as good, and shorter.
         let is_promised = tenants.iter().any(|tenant| tenant.share_permille > 0);
-        for (lease, us) in there.iter_mut().zip(time_slices_us(&tenants)) {
+        let slices_us = time_slices_us(&tenants);
+        let are_kept = are_kept(&tenants, &slices_us);
+        for (lease, us) in there.iter_mut().zip(slices_us) {
+            lease.unset += u32::from(!are_kept);
             let Served { processes, unset, was_changed, .. } = &mut **lease;
             for process in processes {
                 let (is_unset, is_changed) =
@@ -169,14 +172,17 @@ impl Keeper {
         let (mut is_unset, mut is_changed) = (false, false);
         let all: Vec<(u32, u32)> = member.groups.all().collect();
         for (client, group) in all {
-            let is = files.iter().find_map(|file| Some((file, file.time_slice_us(client, group).ok()?)));
-            let Some((file, is_us)) = is else {
+            let is_it = |file: &&ControlFile| file.class(client, group) == Some(CLASS_CHANNEL_GROUP);
+            let Some(file) = files.iter().find(is_it) else {
                 member.groups.forget(client, group);
                 continue;
             };
+            // Where the driver does not say, it is set.
+            let is_us = file.time_slice_us(client, group).ok();
             // A context that is new has the driver's own slice.
-            is_changed |= member.set_us.is_some_and(|set_us| is_us > set_us.max(us).max(DEFAULT_TIME_SLICE_US));
-            if is_us != us {
+            let longest_us = member.set_us.map(|set_us| set_us.max(us).max(DEFAULT_TIME_SLICE_US));
+            is_changed |= is_us.zip(longest_us).is_some_and(|(is_us, longest_us)| is_us > longest_us);
+            if is_us != Some(us) {
                 is_unset |= file.set_time_slice_us(client, group, us).is_err();
             }
         }
@@ -186,9 +192,12 @@ impl Keeper {
 
     fn note(&mut self, leases: &Leases, served: &[Served]) {
         let (mut book, now) = (leases.book(), Instant::now());
+        // They go round together: where one's slices are not what they should be, nobody's share is kept.
+        let spoilt: BTreeSet<usize> =
+            served.iter().filter(|lease| lease.unset > 0 || lease.was_changed).map(|lease| lease.gpu).collect();
         for lease in served {
             let Some(its) = book.of_tenant(lease.tenant) else { continue };
-            its.kept_until = (lease.unset == 0).then(|| now + 3 * PERIOD);
+            its.kept_until = (!spoilt.contains(&lease.gpu)).then(|| now + 3 * PERIOD);
             let is_told = self.told.get(&lease.tenant).is_some_and(|told| now.duration_since(*told) < TOLD_AGAIN);
             if lease.was_changed && !is_told {
                 self.told.insert(lease.tenant, now);

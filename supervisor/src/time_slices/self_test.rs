@@ -103,6 +103,11 @@ fn verdict(leases: &Leases, gpu: &Gpu) -> TimeSlices {
         let told = "it is not tried while containers have the GPU".to_owned();
         return TimeSlices { kept: false, is_final: false, told };
     }
+    let index = leases.gpus().iter().position(|other| other.uuid == gpu.uuid);
+    if index.is_some_and(|index| leases.occupants.living(index, |_| true) > 0) {
+        let told = "it is not tried while other processes use the GPU".to_owned();
+        return TimeSlices { kept: false, is_final: false, told };
+    }
     let once = || tried(&driver.library_dirs, &driver.device_dir, gpu);
     let is_kept = |shares: &[u64; 2]| shares.iter().all(|permille| *permille >= LEAST_PERMILLE);
     // Whatever else the host does meanwhile may spoil one, and never make one.
@@ -176,6 +181,8 @@ impl Load {
         let libraries: Vec<String> = library_dirs.iter().map(|dir| dir.display().to_string()).collect();
         command.args(["--time-slice-load", &rounds.to_string()]).env("CUDA_VISIBLE_DEVICES", &gpu.uuid.0);
         command.env("LD_LIBRARY_PATH", libraries.join(":"));
+        // Not a client of a daemon that the host may have in the usual place.
+        command.env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn()?;
         let (sender, lines) = mpsc::channel();
