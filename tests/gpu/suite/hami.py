@@ -23,7 +23,7 @@ def env(folder, cache, compute_percent, memory_gib):
 
 def start(suite, tenants, name, compute_percent, memory_gib):
     """A tenant under it, seen to have the memory that it may have."""
-    cache = os.path.join(os.path.abspath(suite.options.out), f"hami-{name}.cache")
+    cache = os.path.join(suite.folder, f"hami-{name}.cache")
     if os.path.exists(cache):
         os.remove(cache)
     tenant = tenants.start(f"hami-{name}", env=env(suite.hami, cache, compute_percent, memory_gib))

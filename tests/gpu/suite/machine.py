@@ -26,7 +26,7 @@ def facts():
         "filesystems": [line.split()[-1] for line in lines("/proc/filesystems")],
         "nodes": sorted(glob.glob("/dev/nvidia*") + glob.glob("/dev/nvidia-caps/*")),
         "driver": lines("/proc/driver/nvidia/version"), "libcuda": libcuda, "cuInit": answer,
-        "namespaces": [os.readlink(f"/proc/self/ns/{name}") for name in ("pid", "mnt", "user")],
+        "namespaces": [link(f"/proc/self/ns/{name}") for name in ("pid", "mnt", "user")],
         "programs": {name: which(name) for name in ("nvidia-smi", "nvidia-cuda-mps-control", "runc", "gcc", "nvcc")},
         "python": sys.executable, "memory": lines("/proc/meminfo")[:3],
     }
@@ -38,6 +38,13 @@ def lines(path):
             return [line.rstrip() for line in file]
     except OSError as error:
         return [str(error)]
+
+
+def link(path):
+    try:
+        return os.readlink(path)
+    except OSError as error:
+        return str(error)
 
 
 def which(name):

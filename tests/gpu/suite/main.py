@@ -8,18 +8,24 @@ import json
 import os
 import platform
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
 from . import host, machine, page, tenant
 from .nvml import Nvml
-from .record import Record
+from .record import Record, Skipped
 
 # In the order in which they run; the first ones matter most when time is short.
 STAGES = ["environment", "cost", "shares", "timeslices", "lending", "latency", "memory", "many", "checkpoint", "power"]
 # What a stage may need beyond its plan to end cleanly.
 RESERVE_S = 15
+# A stage that takes so many times its plan is given up.
+PATIENCE = 1.5
+# How much longer stages take that measure HAMi-core beside ours.
+HAMI_TIMES, HAMI_STAGES = 1.5, ("cost", "shares", "memory")
 # The part of the planned time that a brief run takes, and that of a stage, which also starts its tenants.
 BRIEF, BRIEF_STAGE = 0.35, 0.6
 
@@ -43,12 +49,16 @@ def options():
     return parser.parse_args()
 
 
-class Suite:
-    """What a stage gets."""
+class StageTimeout(BaseException):
+    """A stage took far longer than planned. Nobody who catches what may go wrong in a stage goes on after this."""
 
-    def __init__(self, chosen, record, end):
+
+class Suite:
+    """What a stage gets. `host` is None where gpool cannot be brought up; only stages that do not need it run then."""
+
+    def __init__(self, chosen, record, end, folder, host_):
         self.options, self.record, self.simulated, self.end = chosen, record, chosen.simulated, end
-        self.nvml, self.hami = open_nvml(), chosen.hami
+        self.nvml, self.hami, self.folder, self.host = open_nvml(), chosen.hami, folder, host_
         self.has_torch = not chosen.simulated and importlib.util.find_spec("torch") is not None
 
     def seconds(self, planned):
@@ -82,6 +92,8 @@ def about(suite_options):
         "commit": open(commit).read().strip() if os.path.exists(commit) else "unknown",
         "kernel": platform.release(), "libc": " ".join(platform.libc_ver()), "python": platform.python_version(),
         "cores": os.cpu_count(), "simulated": suite_options.simulated, "brief": suite_options.brief,
+        # Without it the same figures are of other work.
+        "torch": importlib.util.find_spec("torch") is not None,
     }
     return {**facts, **open_nvml().facts(), "machine": machine.facts()}
 
@@ -107,37 +119,72 @@ def main():
     record = Record(os.path.join(chosen.out, "gpu.json"), about(chosen))
     print(json.dumps(record.data["about"]), flush=True)
     record.write()
-    try:
-        with host.Host(chosen.bundle, chosen.out) as own:
-            for text in own.notes:
+    own = host.Host(chosen.bundle, chosen.out)
+    with tempfile.TemporaryDirectory(prefix="gpool-suite-") as folder:
+        try:
+            try:
+                own.__enter__()
+            except (host.HostError, OSError, subprocess.SubprocessError, ValueError) as error:
+                record.note(f"gpool cannot be brought up here: {type(error).__name__}: {error}")
+                own = None
+            for text in own.notes if own else []:
                 record.note(text)
-            suite, failed = Suite(chosen, record, end), 0
-            for name in names:
-                failed += run_stage(suite, name) == "failed"
-    except host.HostError as error:
-        record.note(f"gpool cannot be brought up here: {error}")
-        return 1
-    return 1 if failed else 0
+            suite = Suite(chosen, record, end, folder, own)
+            failed = [name for name in names if run_stage(suite, name) == "failed"]
+        finally:
+            if own:
+                own.__exit__()
+    return 1 if failed or not own else 0
 
 
 def run_stage(suite, name):
     module, record, left = stage(name), suite.record, suite.left()
     planned = module.SECONDS * (BRIEF_STAGE if suite.options.brief else 1)
+    if suite.hami and name in HAMI_STAGES:
+        planned *= HAMI_TIMES
+    if suite.host is None and getattr(module, "NEEDS_GPOOL", True):
+        record.stage(name, "skipped: gpool cannot be brought up here", 0)
+        return "skipped"
     if planned + RESERVE_S > left:
         record.note(f"{name}: skipped, needs {planned:.0f} s and {left:.0f} s are left")
         record.stage(name, "no time", 0)
         return "no time"
     print(f"{name}: {module.__doc__.splitlines()[0]} (about {planned:.0f} s)", flush=True)
-    start, outcome = time.monotonic(), "done"
+    start, outcome, record.running = time.monotonic(), "stopped", name
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, max(1.0, min(planned * PATIENCE, left - RESERVE_S / 2)))
     try:
         module.run(suite)
-        host.wait_until_free()
-    except Exception as error:  # One stage's failure is a result, whatever it is; the others still count.
+        outcome = "done"
+    except Skipped as why:
+        outcome = f"skipped: {why}"
+        record.note(f"{name}: {outcome}")
+    except (Exception, StageTimeout) as error:  # One stage's failure is a result, whatever it is; the others still count.
         outcome = "failed"
         record.note(f"{name}: FAILED, {type(error).__name__}: {error}")
         traceback.print_exc()
-    record.stage(name, outcome, time.monotonic() - start)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        outcome = left_free(suite, outcome)
+        record.stage(name, outcome, time.monotonic() - start)
+        record.running = None
     return outcome
+
+
+def left_free(suite, outcome):
+    """What came of a stage, with nothing of it left for the next one to begin beside."""
+    if not suite.host or outcome == "stopped":
+        return outcome
+    try:
+        host.wait_until_free()
+        return outcome
+    except (host.HostError, OSError, subprocess.SubprocessError, ValueError) as error:
+        suite.record.note(str(error))
+        return "failed"
+
+
+def give_up(*_):
+    raise StageTimeout("it takes far longer than planned")
 
 
 if __name__ == "__main__":

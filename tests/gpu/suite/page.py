@@ -47,15 +47,31 @@ def write(results, page):
 
 
 def merged(runs):
-    """Several runs as one: each stage and figure as the last run has it that came to it."""
+    """Several runs of one kind as one: each stage, with all its figures, as the last run has it that ended it, or that came
+    furthest in it. Raises SystemExit if they are of different machines or of different work."""
     data = {"about": runs[-1]["about"], "figures": {}, "stages": {}, "notes": [], "runs": []}
     for run in runs:
+        for fact in ("gpu", "driver", "simulated", "brief", "torch"):
+            if run["about"].get(fact) != data["about"].get(fact):
+                raise SystemExit(f"these runs cannot stand on one page: {fact} is {run['about'].get(fact)} in the one of "
+                                 f"{run['about']['date']}, {data['about'].get(fact)} in the last")
         data["runs"].append({**run["about"], "stages": ", ".join(run["stages"])})
-        for name in ("figures", "stages"):
-            data[name].update(run[name])
+        for name, stage in run["stages"].items():
+            if name in data["stages"] and weight(stage) < weight(data["stages"][name]):
+                continue
+            data["stages"][name] = stage
+            data["figures"] = {key: entry for key, entry in data["figures"].items() if entry.get("stage") != name}
+            data["figures"].update({key: entry for key, entry in run["figures"].items() if entry.get("stage") == name})
+            if name == "shares" and run.get("limits"):
+                data["limits"] = run["limits"]
         data["notes"] += [note for note in run["notes"] if note not in data["notes"]]
-        data["limits"] = run.get("limits") or data.get("limits")
     return data
+
+
+def weight(stage):
+    """How far a stage came: not at all, to a part of its figures, to its end."""
+    outcome = stage["outcome"]
+    return 2 if outcome == "done" else 1 if outcome in ("failed", "stopped") else 0
 
 
 def text(data, images):

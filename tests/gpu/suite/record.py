@@ -3,6 +3,11 @@ leaves what it has."""
 
 import json
 import os
+import statistics
+
+
+class Skipped(Exception):
+    """A stage that cannot be run here; the sentence says why."""
 
 
 class Record:
@@ -10,10 +15,13 @@ class Record:
 
     def __init__(self, path, about):
         self.path, self.data = path, {"about": about, "figures": {}, "stages": {}, "notes": []}
+        # Whose figures are being measured.
+        self.running = None
+        keep_earlier(path)
 
     def figure(self, name, value, unit, native=None, aim=None, detail=None):
-        """`aim` is a text such as "<= 1.005", judged only for the table."""
-        entry = {"value": value, "unit": unit, "native": native, "aim": aim, "detail": detail}
+        """`aim` is a text such as "<= 1.005" or "0.48 to 0.52", judged only for the table."""
+        entry = {"value": value, "unit": unit, "native": native, "aim": aim, "detail": detail, "stage": self.running}
         self.data["figures"][name] = {key: item for key, item in entry.items() if item is not None}
         print(f"  {name:44}{shown(value):>12} {unit:8}{shown(native):>12}  {aim or '':10}{verdict(value, aim)}", flush=True)
         self.write()
@@ -34,6 +42,16 @@ class Record:
         os.replace(new, self.path)
 
 
+def keep_earlier(path):
+    """What an earlier run has left in the same folder is renamed: a run that breaks off at once must not cost it."""
+    base, end = os.path.splitext(path)
+    number = 1
+    while os.path.exists(f"{base}.{number}{end}"):
+        number += 1
+    if os.path.exists(path):
+        os.replace(path, f"{base}.{number}{end}")
+
+
 def shown(value):
     if value is None:
         return ""
@@ -44,8 +62,12 @@ def verdict(value, aim):
     """Whether `value` keeps `aim`; empty without one."""
     if not aim or not isinstance(value, (int, float)):
         return ""
-    relation, bound = aim.split()[:2]
-    kept = {"<=": value <= float(bound), ">=": value >= float(bound), "==": value == float(bound)}[relation]
+    first, second, *rest = aim.split()
+    if second == "to":
+        kept = float(first) <= value <= float(rest[0])
+    else:
+        bound = float(second)
+        kept = {"<=": value <= bound, ">=": value >= bound, "==": value == bound}[first]
     return "" if kept else "missed"
 
 
@@ -55,4 +77,5 @@ def percentile(values, part):
 
 
 def median(values):
-    return percentile(values, 0.5)
+    ordered = list(values)
+    return statistics.median(ordered) if ordered else float("nan")

@@ -55,6 +55,8 @@ class Tenant:
         while b"\n" not in self.rest:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                # Whatever it says later would be taken for another answer.
+                self.kill()
                 raise TenantError(f"{self.name} says nothing for {patience_s:.0f} s")
             part = self.process.stdout.read(65536)
             if not part:
@@ -74,12 +76,12 @@ class Tenant:
         self.process.kill()
         self.process.wait()
 
-    def end(self):
+    def end(self, patience_s=10):
         """Ends it as its input ends; kills it if it stays."""
         if self.process.poll() is None:
             self.process.stdin.close()
             try:
-                self.process.wait(10)
+                self.process.wait(patience_s)
             except subprocess.TimeoutExpired:
                 self.kill()
         self.process.stdout.close()
@@ -95,8 +97,13 @@ class Tenants:
         return self
 
     def __exit__(self, *_):
+        # All at once: each has ten seconds to end.
         for tenant in self.all:
-            tenant.end()
+            if tenant.process.poll() is None:
+                tenant.process.stdin.close()
+        deadline = time.monotonic() + 10
+        for tenant in self.all:
+            tenant.end(max(0.0, deadline - time.monotonic()))
 
     def start(self, name, share=None, env=None):
         self.all.append(Tenant(name, share, env))
@@ -107,27 +114,52 @@ def prepare(tenants_and_works):
     """Lets all load at once; answers what each said."""
     for tenant, work in tenants_and_works:
         tenant.tell("prepare", work=work)
-    return [tenant.hear(START_PATIENCE_S) for tenant, _ in tenants_and_works]
+    return hear_all([tenant for tenant, _ in tenants_and_works], START_PATIENCE_S)
 
 
-def run_together(tenants_and_works, seconds, depth=4, lead_ms=50):
-    """Runs all at the same time; answers what each said, in their order."""
+def hear_all(tenants, patience_s):
+    """The answers of all; raises TenantError for the first that has none, once all have been heard: an answer that is left
+    would be taken for that of the next command."""
+    answers, failed = [], None
+    for tenant in tenants:
+        try:
+            answers.append(tenant.hear(patience_s))
+        except TenantError as error:
+            failed = failed or error
+    if failed:
+        raise failed
+    return answers
+
+
+def run_together(tenants_and_works, seconds, depth=4, lead_ms=50, **more):
+    """Runs all at the same time; answers what each said, in their order. `more` is as in the worker's `run`."""
     begin = now_ns() + lead_ms * 1_000_000
     end = begin + int(seconds * 1e9)
     for tenant, work in tenants_and_works:
-        tenant.tell("run", work=work, begin_ns=begin, end_ns=end, depth=depth)
-    return [tenant.hear(seconds + 30) for tenant, _ in tenants_and_works]
+        tenant.tell("run", work=work, begin_ns=begin, end_ns=end, depth=depth, **more)
+    return hear_all([tenant for tenant, _ in tenants_and_works], seconds + 30)
 
 
 def rate(answer, skip_buckets=2):
-    """Steps a second of a run, its beginning left out."""
+    """Steps a second of a run, its beginning left out: whole steps in whole tenths of a second, as they must be counted
+    where somebody is kept waiting. What runs all the time has its exact rate as `answer["rate"]`."""
     counts = answer["counts"][skip_buckets:]
     return sum(counts) / (len(counts) / 10) if counts else 0.0
 
 
 def solo_rates(tenants_and_works, seconds):
     """What each does with the GPU to itself, one after the other."""
-    return [rate(run_together([pair], seconds)[0]) for pair in tenants_and_works]
+    return [run_together([pair], seconds)[0]["rate"] for pair in tenants_and_works]
 
 
-__all__ = ["Tenant", "TenantError", "Tenants", "now_ns", "prepare", "rate", "run_together", "sleep_until", "solo_rates"]
+def plain_rates(works, seconds):
+    """What a process without gpool does with the GPU to itself, for each of `works`. It ends before this returns, so that
+    nobody is beside those who are measured against it."""
+    with Tenants() as tenants:
+        plain = tenants.start("plain")
+        prepare([(plain, work) for work in works])
+        return solo_rates([(plain, work) for work in works], seconds)
+
+
+__all__ = ["Tenant", "TenantError", "Tenants", "now_ns", "plain_rates", "prepare", "rate", "run_together", "sleep_until",
+           "solo_rates"]

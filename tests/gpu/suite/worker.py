@@ -69,13 +69,18 @@ class Worker:
         made.reached(made.mark())
         return {"libraries": mapped("libcuda.so")}
 
-    def run(self, work, begin_ns, end_ns, depth=4):
-        """Steps without end between two moments, at most `depth` of them outstanding.
+    def run(self, work, begin_ns, end_ns, depth=4, skip_ns=200_000_000, core=None):
+        """Steps without end between two moments, at most `depth` of them outstanding; with the launching thread on one
+        processor if `core` is given, which threads that are there already do not follow.
 
-        Answers how many ended in each tenth of a second, and the times between their ends in microseconds."""
+        Answers how many ended in each tenth of a second; how many did in a second, from the first to the last end after
+        `skip_ns`; the times between their ends in microseconds; and what a step took of processors' time in all threads."""
         made, marks = self.works.get(work), collections.deque()
+        if core is not None:
+            os.sched_setaffinity(0, [core])
         counts, gaps, ends = [0] * ((end_ns - begin_ns) // BUCKET_NS + 1), [], []
         sleep_until(begin_ns)
+        spent_s = time.process_time()
         while (now := now_ns()) < end_ns:
             made.launch()
             marks.append(made.mark())
@@ -87,9 +92,14 @@ class Worker:
                 if ends:
                     gaps.append((ended - ends[-1]) / 1e3)
                 ends.append(ended)
+        spent_s = time.process_time() - spent_s
         while marks:
             made.reached(marks.popleft())
+        steady = [end for end in ends if begin_ns + skip_ns <= end < end_ns]
+        steady_ns = steady[-1] - steady[0] if steady else 0
         return {"counts": counts[:(end_ns - begin_ns) // BUCKET_NS], "gaps_us": summary(gaps),
+                "rate": (len(steady) - 1) * 1e9 / steady_ns if steady_ns else 0.0,
+                "cpu_us": spent_s * 1e6 / max(1, len(ends)),
                 "stalls": stalls(gaps, [(end - begin_ns) / 1e6 for end in ends[1:]])}
 
     def requests(self, work, begin_ns, end_ns, rate, seed=1, steps=1):
@@ -157,12 +167,13 @@ class Worker:
 
 
 def summary(values):
-    """Count, mean, median and 99th percentile."""
+    """Count, mean, median and 99th percentile, and up to some thousand of the values from small to great, evenly taken."""
     ordered = sorted(values)
     if not ordered:
-        return {"count": 0}
+        return {"count": 0, "some": []}
     at = lambda part: ordered[min(len(ordered) - 1, int(part * len(ordered)))]
-    return {"count": len(ordered), "mean": sum(ordered) / len(ordered), "p50": at(0.5), "p99": at(0.99)}
+    return {"count": len(ordered), "mean": sum(ordered) / len(ordered), "p50": at(0.5), "p99": at(0.99),
+            "some": [round(value, 2) for value in ordered[::len(ordered) // 1000 or 1]]}
 
 
 def stalls(gaps, moments, shown=30):

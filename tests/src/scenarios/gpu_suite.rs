@@ -6,6 +6,7 @@ use crate::c_program;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Host, succeeded};
 use crate::namespaces::Inside;
+use crate::stage::Stage;
 use serde_json::Value;
 use std::path::Path;
 
@@ -67,11 +68,19 @@ fn run_suite(host: &Host, stages: &str) -> Result<Value> {
     let mut command = host.command_named("/usr/bin/python3");
     command.args(["-m", "suite.main", "--simulated", "--budget", "900", "--out", RESULTS, "--stages", stages]);
     command.arg("--hami").arg(&stand_in);
+    // Whose shims its tenants should have.
+    let shims = Stage::of_this_program()?.shims();
+    command.arg("--bundle").arg(shims.parent().unwrap_or(Path::new("/")));
     command.current_dir(SUITE).env("PYTHONDONTWRITEBYTECODE", "1");
     let said = succeeded("the suite", command.output().context("python3")?)?;
     let text = std::fs::read(format!("{RESULTS}/gpu.json")).context("gpu.json")?;
     let results: Value = serde_json::from_slice(&text).context("gpu.json")?;
-    let undone = stages.split(',').find(|stage| results["stages"][*stage]["outcome"] != "done");
+    // What the simulated driver does not have.
+    let is_lacking = |stage: &str| ["checkpoint", "power"].contains(&stage);
+    let undone = stages.split(',').find(|stage| {
+        let outcome = results["stages"][*stage]["outcome"].as_str().unwrap_or_default();
+        outcome != "done" && !(is_lacking(stage) && outcome.starts_with("skipped: "))
+    });
     match undone {
         None => page(host).map(|()| results["figures"].clone()),
         Some(stage) => Err(Failure::new(format!("the stage {stage} did not end well; it said\n{said}"))),

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from .. import container
@@ -22,6 +23,8 @@ AT_ONCE = 5
 SHARE = ["gpool", "run", "--fraction", "0.15", "--memory", "15%", "--"]
 # What matters most first: time may end before they do.
 PROGRAMS = ["driver", "torch", "graph", "triton", "cudart", "processes", "compile", "cupy", "numba", "jax"]
+# The stage is given up: programs that run are ended.
+STOPPED = threading.Event()
 # What is run of them where the GPU is simulated: kernels compute nothing there.
 SIMULATED = ["driver"]
 
@@ -52,11 +55,17 @@ def programs(suite):
         return compare(program, min(PROGRAM_S, left)) if left > 10 else "skipped: no time left"
 
     wrong, names = [], SIMULATED if suite.simulated else PROGRAMS
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
+    try:
         for program, said in zip(names, pool.map(outcome, names)):
             suite.record.figure(f"environment.{program}", said, "")
             if said.startswith("differs"):
                 wrong.append(f"{program} {said}")
+    finally:
+        # What has not begun does not when the stage is given up; what runs is ended by `run_it`.
+        STOPPED.set()
+        pool.shutdown(cancel_futures=True)
+        STOPPED.clear()
     return wrong
 
 
@@ -113,10 +122,23 @@ def exports(suite):
 
 def compare(program, patience_s):
     """Runs one of ../programs.py plainly and under a share: the same, or why not."""
+    end = time.monotonic() + patience_s
+
     def run_it(command):
         env = {**os.environ, **({} if command else plain_env())}
         command = [*command, sys.executable, "-m", "suite.programs", program]
-        return subprocess.run(command, capture_output=True, text=True, timeout=patience_s, cwd=SUITE, env=env)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=SUITE, env=env)
+        try:
+            while True:
+                try:
+                    out, err = process.communicate(timeout=0.5)
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    if STOPPED.is_set() or time.monotonic() > end:
+                        raise
+        finally:
+            process.kill()
+            process.wait()
 
     said = {}
     for who, command in [("plain", []), ("shared", SHARE)]:
@@ -132,7 +154,11 @@ def compare(program, patience_s):
     if said["plain"] == said["shared"]:
         return "same"
     # One that chooses its kernels by measuring them computes otherwise each time.
-    if run_it([]).stdout != said["plain"] and not said["shared"].startswith("status"):
+    try:
+        again = run_it([]).stdout
+    except subprocess.TimeoutExpired:
+        again = said["plain"]
+    if again != said["plain"] and not said["shared"].startswith("status"):
         return "ran; not the same twice without gpool either"
     return f"differs: {said['plain']!r}, {said['shared']!r}"
 

@@ -3,47 +3,51 @@
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 
 from ..record import median
-from ..tenant import TenantError, Tenants, prepare, rate, run_together, solo_rates
+from ..tenant import TenantError, Tenants, plain_rates, prepare, rate, run_together
 
 SECONDS = 80
+# What folders of the suite's own MPS daemons are called.
+FOLDER = "gpool-suite-mps-"
 
 
 def run(suite):
     # Small: about a quarter of the multiprocessors of a large GPU.
     work = suite.choose("fused:32:4000", "fused:32:4000", "spin:300000")
     record, seconds = suite.record, 2 if suite.simulated else suite.seconds(4)
+    # Of one after another, without gpool and without MPS: what all are measured against.
+    alone = plain_rates([work], 1.5)[0]
     for count in (7, 10):
         share = f"{int(1000 / count) / 1000:.3f}"
-        shared = together([["--fraction", share, "--memory", "1GiB"]] * count, None, work, seconds)
-        plain = together([None] * count, None, work, seconds)
+        shared = together([["--fraction", share, "--memory", "1GiB"]] * count, None, work, seconds, alone)
+        plain = together([None] * count, None, work, seconds, alone)
         record.figure(f"many.{count}.throughput", shared["sum"], "ratio", plain["sum"], ">= 0.98",
                       {"rates": shared["rates"]})
         record.figure(f"many.{count}.p99", shared["p99"], "us", plain["p99"])
         try:
-            beside_mps(suite, count, work, seconds, plain)
+            beside_mps(suite, count, work, seconds, plain, alone)
         except (OSError, subprocess.SubprocessError, TenantError) as error:
             # Where nobody serves by MPS, ours still count.
             record.note(f"mps: failed, {error}")
 
 
-def beside_mps(suite, count, work, seconds, plain):
+def beside_mps(suite, count, work, seconds, plain, alone):
     with mps(suite) as env:
         if env:
-            served = together([None] * count, env, work, seconds)
+            served = together([None] * count, env, work, seconds, alone)
             suite.record.figure(f"many.{count}.mps_throughput", served["sum"], "ratio", plain["sum"])
             suite.record.figure(f"many.{count}.mps_p99", served["p99"], "us", plain["p99"])
 
 
-def together(shares, env, work, seconds):
-    """All at once; their rates over one's rate alone, and the median of their 99th percentiles of a step."""
+def together(shares, env, work, seconds, alone):
+    """All at once; their rates over `alone`, and the median of their 99th percentiles of a step."""
     with Tenants() as tenants:
         all_ = [(tenants.start(f"t{index}", share, env), work) for index, share in enumerate(shares)]
         prepare(all_)
-        alone = solo_rates(all_[:1], 1.5)[0]
         answers = run_together(all_, seconds)
         rates = [rate(answer, 5) / alone for answer in answers]
         return {"sum": sum(rates), "rates": rates, "p99": median([answer["gaps_us"].get("p99", 0) for answer in answers])}
@@ -57,7 +61,8 @@ def mps(suite):
         suite.record.note("mps: skipped, " + ("the GPU is simulated" if suite.simulated else "no nvidia-cuda-mps-control here"))
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="gpool-mps-") as folder:
+    end_leftovers()
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as folder:
         env = {"CUDA_MPS_PIPE_DIRECTORY": os.path.join(folder, "pipe"), "CUDA_MPS_LOG_DIRECTORY": os.path.join(folder, "log")}
         for place in env.values():
             os.makedirs(place)
@@ -66,4 +71,22 @@ def mps(suite):
         try:
             yield env
         finally:
-            subprocess.run([control], input=b"quit\n", env=whole, timeout=30, check=False)
+            try:
+                subprocess.run([control], input=b"quit\n", env=whole, timeout=30, check=False)
+            finally:
+                end_leftovers()
+
+
+def end_leftovers():
+    """Ends daemons and servers of ours that are still there, of a run that was killed as well: their folder's name is in
+    their environment."""
+    mark = f"CUDA_MPS_PIPE_DIRECTORY={os.path.join(tempfile.gettempdir(), FOLDER)}".encode()
+    for entry in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{int(entry)}/environ", "rb") as file:
+                is_ours = any(line.startswith(mark) for line in file.read().split(b"\0"))
+            with open(f"/proc/{int(entry)}/comm") as file:
+                if is_ours and file.read().startswith("nvidia-cuda-mps"):
+                    os.kill(int(entry), signal.SIGKILL)
+        except (ValueError, OSError):
+            continue

@@ -2,10 +2,11 @@
 
 import time
 
-from ..record import median
+from ..record import Skipped, median
 from ..tenant import Tenants, now_ns, prepare
 
 SECONDS = 35
+NEEDS_GPOOL = False
 
 
 def run(suite):
@@ -15,8 +16,7 @@ def run(suite):
     try:
         suite.nvml.power_watts()
     except OSError as error:
-        record.note(f"power: skipped, {error}")
-        return
+        raise Skipped(str(error)) from error
     settle()
     without = watts(suite, seconds)
     record.figure("power.no_context", without, "W")

@@ -1,9 +1,11 @@
 """Shares that the hardware keeps by time slices, set from outside: the same work as in `shares`, without shims."""
 
+import os
 import time
 
-from ..host import gpool, leases, trial
-from ..tenant import Tenants, prepare, solo_rates
+from ..host import gpool, leases, supervisor_pid
+from ..record import Skipped
+from ..tenant import Tenants, plain_rates, prepare
 from .lending import effect
 from .shares import together
 
@@ -16,39 +18,40 @@ def share(fraction):
 
 
 def run(suite):
-    verdict = trial()
-    suite.record.note(f"timeslices: {verdict['told'] if verdict else 'not tried'}")
+    verdict = suite.host.verdict
     if not verdict or not verdict["kept"]:
-        return
+        raise Skipped(verdict["told"] if verdict else "the supervisor has not tried time slices")
+    suite.record.note(f"timeslices: {verdict['told']}")
     work = suite.choose("torch-matmul:4096", "fused:2048:4000", "spin:500000")
+    # Work without end that never asks anybody: one kernel after the other, each longer than a slice.
+    long = suite.choose("torch-matmul:8192", "fused:4096:60000", "spin:30000000")
+    # Before anybody has a share: a process without one would take turns that nothing bounds.
+    whole, whole_long = plain_rates([work, long], 2)
     with Tenants() as tenants:
         a, b, c = (tenants.start(name, share(part)) for name, part in zip("abc", ("0.3", "0.6", "0.1")))
         trio = [(tenant, work) for tenant in (a, b, c)]
         prepare(trio)
-        solo = dict(zip("abc", solo_rates(trio, 1.5)))
         # Once a second the slices are looked at; the first look is behind.
         time.sleep(1.5)
         levels = {lease["enforcement"] for lease in leases()}
         suite.record.figure("timeslices.level", ",".join(sorted(levels)), "")
-        together(suite, "timeslices_30_60_10", [(a, work, 0.3), (b, work, 0.6), (c, work, 0.1)], solo, suite.seconds(10))
+        together(suite, "timeslices_30_60_10", [(a, work, 0.3), (b, work, 0.6), (c, work, 0.1)], whole, suite.seconds(10))
         end(c)
         gpool("update", a.lease, "--fraction", "0.4")
         time.sleep(1.5)
-        effect(suite, "timeslices.update_effect", work, [(a, solo["a"], "0.2"), (b, solo["b"], "0.8")])
+        effect(suite, "timeslices.update_effect", work, [(a, whole, "0.2"), (b, whole, "0.8")])
         gpool("update", a.lease, "--fraction", "0.1")
         gpool("update", b.lease, "--fraction", "0.9")
         time.sleep(1.5)
-        together(suite, "timeslices_10_90", [(a, work, 0.1), (b, work, 0.9)], solo, suite.seconds(6))
-        # Work without end that never asks anybody: one kernel after the other, each far longer than a slice.
-        long = suite.choose("torch-matmul:16384", "fused:4096:400000", "spin:200000000")
-        pair = [(a, long), (b, long)]
-        prepare(pair)
+        together(suite, "timeslices_10_90", [(a, work, 0.1), (b, work, 0.9)], whole, suite.seconds(6))
+        prepare([(a, long), (b, long)])
         gpool("update", b.lease, "--fraction", "0.7")
         gpool("update", a.lease, "--fraction", "0.3")
         time.sleep(1.5)
-        solo_long = dict(zip("ab", solo_rates(pair, 3)))
-        together(suite, "timeslices_30_70_long", [(a, long, 0.3), (b, long, 0.7)], solo_long, suite.seconds(9))
+        together(suite, "timeslices_30_70_long", [(a, long, 0.3), (b, long, 0.7)], whole_long, suite.seconds(9), False)
+        # Their files would be taken for those of who is killed.
         end(a)
+        end(b)
         released(suite, tenants)
 
 
@@ -62,16 +65,36 @@ def end(tenant, patience_s=20):
 
 
 def released(suite, tenants):
-    """SIGKILL to one whose control file is borrowed once a second: its memory must not be kept by that."""
-    worst = 0.0
-    for turn in range(3):
+    """SIGKILL to one whose control file the supervisor has borrowed, at that very moment: its memory must not be kept by
+    that. The first look at a process, which takes longest, and later ones."""
+    worst, hits = 0.0, 0
+    files = lambda: control_files(supervisor_pid())
+    own = min(files() for _ in range(100) if time.sleep(0.01) is None)
+    for turn in range(4):
         before = suite.nvml.used_bytes()
         tenant = tenants.start(f"killed{turn}", share("0.1"))
         tenant.ask("hold", size=(1 if suite.simulated else 8) * GIB)
-        time.sleep(1.2 + turn / 3)
+        if turn % 2:
+            time.sleep(2.5)
+        deadline = time.monotonic() + 4
+        while not (borrowed := files() > own) and time.monotonic() < deadline:
+            pass
         begun = time.monotonic()
         tenant.kill()
+        hits += borrowed
         while suite.nvml.used_bytes() > before + (64 << 20) and time.monotonic() < begun + 10:
             time.sleep(0.005)
         worst = max(worst, time.monotonic() - begun)
     suite.record.figure("timeslices.kill_free", worst * 1e3, "ms", aim="<= 1000")
+    suite.record.figure("timeslices.kill_free.borrowed", hits, "kills")
+
+
+def control_files(pid):
+    """How many descriptors of the driver's control node a process has."""
+    found = 0
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found += os.readlink(f"/proc/{pid}/fd/{entry}") == "/dev/nvidiactl"
+        except OSError:
+            continue
+    return found
