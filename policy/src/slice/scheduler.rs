@@ -212,7 +212,6 @@ impl SliceScheduler {
                 self.want(tenant, commands);
             }
             Input::Idle { tenant } => {
-                self.queue.note(tenant, |place| place.unmeasured.end());
                 self.end_turn_of(tenant, commands);
                 self.nothing_is_left(tenant);
                 self.queue.idle(tenant, now_ns);
