@@ -197,7 +197,9 @@ fn primaries_left(primaries: &mut Primaries) {
 /// The primary context of `device`, if it is known, has gone or is still there.
 fn primary_left(device: CUdevice, known: &mut CUcontext) {
     if known.is_null() {
-    } else if primary_is_active(device) {
+        return;
+    }
+    if primary_is_active(device) {
         PROCESS.context_stays(*known);
     } else {
         context_gone(core::mem::replace(known, core::ptr::null_mut()));
