@@ -111,7 +111,7 @@ pub unsafe extern "C" fn cuCtxDetach(context: CUcontext) -> CUresult {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     let mut primaries = PRIMARIES.lock();
-    if primaries.0.contains(&context) {
+    if !context.is_null() && primaries.0.contains(&context) {
         PROCESS.leave_context(context);
         let result = detach();
         primaries_left(&mut primaries);
@@ -173,9 +173,7 @@ pub fn primary_released(device: CUdevice, driver: CuDevicePrimaryCtxReleaseV2) -
     let mut primaries = PRIMARIES.lock();
     let _change = PROCESS.place().map(Place::change);
     let before = primary_is_active(device);
-    if let Some(known) = primaries.0.get_mut(device as usize)
-        && !known.is_null()
-    {
+    if before && let Some(known) = primaries.0.get(device as usize) {
         PROCESS.leave_context(*known);
     }
     // SAFETY: the driver's function of this type, which takes any device.

@@ -156,21 +156,17 @@ left_streams! {
 }
 
 macro_rules! capture_ends {
-    ($($name:ident)*) => {$(
+    ($($name:ident $meant:ident;)*) => {$(
         /// From then on its streams are no part of a capture.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(stream: CUstream, graph: *mut CUgraph) -> CUresult {
             // SAFETY: see cuInit.
-            let result = unsafe { real::<CuStreamEndCapture>(index::$name)(stream, graph) };
-            if result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED {
-                PROCESS.capture_ended();
-            }
-            result
+            PROCESS.end_capture($meant(stream), || unsafe { real::<CuStreamEndCapture>(index::$name)(stream, graph) })
         }
     )*};
 }
 
-capture_ends! { cuStreamEndCapture cuStreamEndCapture_ptsz }
+capture_ends! { cuStreamEndCapture legacy; cuStreamEndCapture_ptsz per_thread; }
 
 left_streams! {
     leave_for_join, || ();
@@ -205,6 +201,11 @@ left_streams! {
     cuStreamBeginRecaptureToGraph_ptsz(
         mode: CUstreamCaptureMode, graph: CUgraph, callback: *const c_void, data: *mut c_void
     ) per_thread;
+}
+
+left_streams! {
+    // Into a command list of a graphics library, which no other stream joins.
+    leave_for_capture, || ();
     cuStreamBeginCaptureToCig(parameters: *mut c_void) legacy;
     cuStreamBeginCaptureToCig_ptsz(parameters: *mut c_void) per_thread;
 }

@@ -27,9 +27,12 @@ const FIRST_LOOK_LEAST_NS: u64 = 5_000;
 const FIRST_AWAKE_NS: u64 = 50_000;
 /// ... and at least so often.
 const FIRST_LOOK_MOST_NS: u64 = 1_000_000;
-/// One more first launch goes each time that the last one has run for so long: what it waits for may be this one, or what
-/// this thread does next.
-const FIRST_PATIENCE_NS: u64 = 100_000_000;
+/// What should have ended so long ago may be waiting for the launch that waits for it, or for what that thread does next: one
+/// goes all the same ...
+const PATIENCE_NS: u64 = 100_000_000;
+/// ... and the next one after this part of the time that the first one has been late by then, so that work which is merely
+/// long does not gather a queue.
+const PATIENCE_DIVISOR: u64 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -149,6 +152,13 @@ impl Spent {
     pub const LONE: Self = Self { left_ns: 0, launches: 1, is_mixed: false };
 }
 
+/// When one more launch goes, if the oldest one that is under way should have ended at `due_ns` and the newest one went at
+/// `last_ns`.
+fn patience_ends_ns(due_ns: u64, last_ns: u64) -> u64 {
+    let since_ns = due_ns.max(last_ns);
+    since_ns + PATIENCE_NS.max((since_ns - due_ns) / PATIENCE_DIVISOR)
+}
+
 /// The bursts of one process.
 pub struct Bursts {
     table: [Burst; TABLE],
@@ -159,6 +169,8 @@ pub struct Bursts {
     /// Bursts that are open or unfinished.
     live: usize,
     waits: resting::Waits,
+    /// Whether the driver returns from a launch when its work has ended.
+    is_blocking: bool,
     /// For each GPU of the lease, when the work issued so far is expected to end.
     estimated_ends_ns: [u64; GPUS],
     /// For each GPU, when the last finished burst ended.
@@ -179,6 +191,7 @@ impl Bursts {
             last_sequence: 0,
             live: 0,
             waits: resting::Waits::new(),
+            is_blocking: false,
             estimated_ends_ns: [0; GPUS],
             last_ends_ns: [0; GPUS],
         }
@@ -222,9 +235,18 @@ impl Bursts {
         &self.learning
     }
 
-    /// Whether no further burst can be opened until one has ended.
+    /// Whether no further burst can be opened until one has ended, or a context has gone or stays.
     pub fn is_full(&self) -> bool {
-        self.live >= TABLE
+        !self.table.iter().any(|burst| matches!(burst.state, State::Free | State::Resting))
+    }
+
+    /// Whether what runs on GPU `gpu` of the lease is so late that one more launch may go there, whatever is expected of it.
+    pub fn is_overdue(&self, gpu: usize, now_ns: u64) -> bool {
+        let there = || self.table.iter().filter(|burst| burst.state.is_live() && burst.tag.gpu() == gpu);
+        let Some(oldest) = there().min_by_key(|burst| burst.sequence) else { return false };
+        let due_ns = oldest.resumed_ns.max(self.last_ends_ns[gpu % GPUS]) + oldest.estimate_ns;
+        let last_ns = there().map(|burst| burst.opened_ns).max().unwrap_or(0);
+        now_ns >= patience_ends_ns(due_ns, last_ns)
     }
 
     /// When to look again before one more launch of `work` on GPU `gpu` of the lease, whose cost is not known; none when it
@@ -237,10 +259,11 @@ impl Bursts {
         if !is_under_way && firsts().count() < self.learning.first_limit(depth_ns) {
             return None;
         }
-        if now_ns >= firsts().map(|burst| burst.opened_ns).max()? + FIRST_PATIENCE_NS {
+        let oldest_ns = firsts().map(|burst| burst.opened_ns).min()?;
+        if now_ns >= patience_ends_ns(oldest_ns, firsts().map(|burst| burst.opened_ns).max()?) {
             return None;
         }
-        let age_ns = now_ns.saturating_sub(firsts().map(|burst| burst.opened_ns).min()?);
+        let age_ns = now_ns.saturating_sub(oldest_ns);
         let awake_ns = if age_ns < FIRST_AWAKE_NS { FIRST_LOOK_LEAST_NS } else { age_ns / 4 };
         Some(now_ns + awake_ns.min(FIRST_LOOK_MOST_NS))
     }
@@ -349,14 +372,14 @@ impl Bursts {
         self.table[index].sequence
     }
 
-    /// Ends the burst with this number, whose launch has happened. A no-op if it has ended: its place may be another
-    /// burst's by now.
-    pub fn close_lone(&mut self, driver: &Driver, number: u64) {
+    /// Ends the burst with this number, whose launch has happened; whether it had been given up on. A no-op if it has ended:
+    /// its place may be another burst's by now.
+    pub fn close_lone(&mut self, driver: &Driver, number: u64) -> bool {
         let is_it = |burst: &Burst| matches!(burst.state, State::Lone | State::Away) && burst.sequence == number;
-        if let Some(index) = self.table.iter().position(is_it) {
-            self.come_back(index);
-            self.close(driver, index, Spent::LONE);
-        }
+        let Some(index) = self.table.iter().position(is_it) else { return false };
+        let was_away = self.come_back(index);
+        self.close(driver, index, Spent::LONE);
+        was_away
     }
 
     /// Any open burst of `context` but `kept`.
@@ -407,10 +430,7 @@ impl Bursts {
                     count += 1;
                 }
                 // The context is gone or broken: nothing more can be known of this burst.
-                _ => {
-                    self.table[index] = FREE_BURST;
-                    self.live -= 1;
-                }
+                _ => self.end_unknown(slot, index, clock::now_ns()),
             }
         }
         for &index in &ended[..count] {

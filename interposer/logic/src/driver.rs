@@ -20,6 +20,16 @@ const POINTER_ATTRIBUTE_DEVICE_ORDINAL: i32 = 9;
 /// Capture mode in which no call of this thread is forbidden while somebody captures.
 const CAPTURE_MODE_RELAXED: CUstreamCaptureMode = 2;
 
+/// Whether the driver is told to return from launches only when their work has ended, which it reads when it is initialised
+/// (CUDA_LAUNCH_BLOCKING; CUDA C++ Programming Guide, environment variables).
+pub fn launches_block() -> bool {
+    // SAFETY: a terminated name; the answer, if any, is a terminated string.
+    unsafe {
+        let value = libc::getenv(c"CUDA_LAUNCH_BLOCKING".as_ptr());
+        !value.is_null() && libc::atoi(value) != 0
+    }
+}
+
 /// Pointers into the real libcuda, never to our own exports.
 #[derive(Clone, Copy)]
 #[allow(missing_docs)] // each field is the driver function of that name

@@ -30,6 +30,8 @@ pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice { busy_until_ns: 0,
 pub const CAPTURING: CUstream = 77 as CUstream;
 /// Whether a blocking stream is in capture, for which the default stream cannot be used.
 pub static IS_BLOCKING_CAPTURE: AtomicBool = AtomicBool::new(false);
+/// Whether work has broken its context: every question about an event of it is answered so.
+pub static IS_BROKEN: AtomicBool = AtomicBool::new(false);
 /// What the shim makes for its anchors.
 const OWN_STREAM: CUstream = 9 as CUstream;
 /// Two contexts; the first is on device 0 and every thread's at first, the second is on device 1.
@@ -81,6 +83,8 @@ fn event_here<'a>(event: CUevent) -> Option<&'a mut Event> {
     is_here.then_some(event)
 }
 
+/// CUDA_ERROR_LAUNCH_FAILED.
+const LAUNCH_FAILED: CUresult = 719;
 /// CUDA_ERROR_INVALID_CONTEXT.
 const INVALID_CONTEXT: CUresult = 201;
 
@@ -112,6 +116,9 @@ unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult 
 }
 
 unsafe extern "C" fn event_query(event: CUevent) -> CUresult {
+    if IS_BROKEN.load(Ordering::Relaxed) {
+        return LAUNCH_FAILED;
+    }
     event_here(event).map_or(INVALID_CONTEXT, |event| if event.at_ns <= clock::now_ns() { 0 } else { 600 })
 }
 

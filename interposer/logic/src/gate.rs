@@ -8,12 +8,13 @@ use crate::bursts::{Bursts, Grant, Spent, Spot};
 use crate::clock;
 use crate::copies::Moved;
 use crate::credit::{Credit, Stripe, is_default, stripe_index};
+use crate::driver::CUDA_SUCCESS;
 use crate::estimates::{Bytes, Work};
 use crate::futex;
 use crate::learning::Expectation;
 use crate::process::{Place, Process};
 use core::sync::atomic::Ordering;
-use gpool_driver_abi::cuda::CUstream;
+use gpool_driver_abi::cuda::{CUresult, CUstream};
 use gpool_shared_region::{Demand, HEARTBEAT_STALE_NS};
 
 /// A thread at the gate looks at the heartbeat this often.
@@ -106,7 +107,9 @@ impl Process {
         // A kernel of a library runs in the context of its stream, whichever is current (cuLaunchKernel).
         let is_named = !is_default(stream) && stream as usize != STREAM_PER_THREAD;
         if is_named && (context.is_null() || self.has_several_contexts()) {
-            context = driver.context_of(stream).unwrap_or(context);
+            // Of one whose beginning was not seen, as a part of a green context is, the end will not be either.
+            let stream_context = driver.context_of(stream).filter(|context| self.knows_context(*context));
+            context = stream_context.unwrap_or(context);
         }
         let spot = Spot { context, tag: self.tag_of(place, context), stream };
         let mut full_from_ns = None;
@@ -197,9 +200,10 @@ impl Process {
     pub fn launched_alone(&self, number: u64) {
         let Some(place) = self.place() else { return };
         let _relaxed = place.driver.relaxed_capture();
-        self.bursts.lock().close_lone(&place.driver, number);
-        // It may have given up on this launch.
-        self.wake_watcher();
+        let was_away = self.bursts.lock().close_lone(&place.driver, number);
+        if was_away {
+            self.wake_watcher();
+        }
     }
 
     /// Ends the open burst on `stream` before the program destroys the stream.
@@ -220,9 +224,15 @@ impl Process {
         self.captures.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A capture has ended.
-    pub fn capture_ended(&self) {
-        let _ = self.captures.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1));
+    /// Ends the capture of `stream` by `end`, the driver's function for that, which may fail and end it all the same.
+    pub fn end_capture(&self, stream: CUstream, end: impl FnOnce() -> CUresult) -> CUresult {
+        let is_capturing = || self.place().is_some_and(|place| place.driver.is_capturing(stream));
+        let was_capturing = is_capturing();
+        let result = end();
+        if was_capturing && (result == CUDA_SUCCESS || !is_capturing()) {
+            let _ = self.captures.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1));
+        }
+        result
     }
 
     /// Ends the open burst on `stream` before that waits for an event: of a stream in capture, it would be in capture itself
@@ -299,14 +309,15 @@ fn verdict(
     let burst_ns = control.burst_ns.load(Ordering::Relaxed).max(1);
     let unpaced = control.fail_open.load(Ordering::Relaxed) == 1 && place.region.supervisor_is_away(now_ns);
     let until_ns = if unpaced { u64::MAX } else { control.until_ns.load(Ordering::Relaxed) };
-    if !unpaced && (!open || end_ns >= until_ns) {
+    let is_overdue = || bursts.is_overdue(spot.tag.gpu(), now_ns);
+    if !unpaced && (!open || now_ns >= until_ns || end_ns >= until_ns && !is_overdue()) {
         return Verdict::Wait;
     }
     let depth_ns = control.depth_ns.load(Ordering::Relaxed);
     if full_ns.is_some_and(|full_ns| full_ns < FULL_PATIENCE_NS) {
         return Verdict::SleepUntil(now_ns + FULL_SLEEP_NS);
     }
-    if bursts.live() > 0 && end_ns > now_ns + depth_ns {
+    if bursts.live() > 0 && end_ns > now_ns + depth_ns && !is_overdue() {
         return Verdict::SleepUntil((end_ns - depth_ns).min(now_ns + DEPTH_SLEEP_LIMIT_NS));
     }
     if !expectation.is_measured
@@ -314,7 +325,7 @@ fn verdict(
     {
         return Verdict::SleepUntil(look_ns);
     }
-    Verdict::Issue(burst_ns.min(until_ns - end_ns))
+    Verdict::Issue(burst_ns.min(until_ns.saturating_sub(end_ns)))
 }
 
 #[cfg(test)]

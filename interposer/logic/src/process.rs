@@ -2,9 +2,9 @@
 
 use crate::bursts::Bursts;
 use crate::clock;
-use crate::contexts::{self, Contexts};
+use crate::contexts::Contexts;
 use crate::credit::{STRIPES, Stripe};
-use crate::driver::Driver;
+use crate::driver::{self, Driver};
 use crate::estimates::Estimates;
 use crate::futex::Mutex;
 use crate::handles::{Held, Kind};
@@ -17,8 +17,10 @@ use crate::registration;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use gpool_driver_abi::cuda::{CUcontext, CUdevice};
+use gpool_driver_abi::cuda::CUcontext;
 use gpool_shared_region::{BurstTag, Control, GPUS};
+
+mod in_contexts;
 
 /// How long the end of the process may wait for a look in progress.
 const STOP_LIMIT_NS: u64 = 100_000_000;
@@ -128,6 +130,7 @@ impl Process {
         if self.control().is_none() && start.is_none() {
             let control = Region::page()?;
             self.page.store(core::ptr::from_ref(control).cast_mut(), Ordering::Release);
+            self.bursts.lock().set_blocking(driver::launches_block());
             *start = Some(Start { control, driver, region: None });
         }
         drop(start);
@@ -199,100 +202,6 @@ impl Process {
         let count = self.unknown_versions.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if let Some(place) = self.place() {
             place.slot().unknown_versions.store(count, Ordering::Relaxed);
-        }
-    }
-
-    /// A context has been made or was seen first, on GPU `gpu` of the lease.
-    pub fn enter_context(&self, context: CUcontext, gpu: usize) -> BurstTag {
-        let mut contexts = self.contexts.lock();
-        let tag = contexts.enter(context, gpu);
-        let count = contexts.count() as u32;
-        let before = self.context_count.swap(count, Ordering::AcqRel);
-        drop(contexts);
-        if before == 1
-            && count > 1
-            && let Some(place) = self.place()
-        {
-            // A default stream's handle has meant one stream so far; from now on it means one in each context.
-            self.end_bursts(place, |_| {
-                let holder = self.stripes.iter().find(|stripe| stripe.is_for_any_context());
-                holder.and_then(Stripe::burst)
-            });
-        }
-        tag
-    }
-
-    /// A context is about to be destroyed: what runs in it is ended, and nothing is asked about it until
-    /// [`Process::context_gone`] or [`Process::context_stays`].
-    pub fn leave_context(&self, context: CUcontext) {
-        let Some(place) = self.place() else { return };
-        let _relaxed = place.driver.relaxed_capture();
-        let mut bursts = self.bursts.lock();
-        self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context, None));
-        bursts.settle(&place.driver, place.slot(), &self.estimates);
-        bursts.leave_context(context);
-    }
-
-    /// A context was not destroyed after all.
-    pub fn context_stays(&self, context: CUcontext) {
-        self.bursts.lock().context_stays(context);
-        self.wake_watcher();
-    }
-
-    /// A context has been destroyed: its memory went with it.
-    pub fn context_gone(&self, context: CUcontext) {
-        let Some(place) = self.place() else { return };
-        self.bursts.lock().context_gone(place.slot(), context);
-        let mut contexts = self.contexts.lock();
-        let gpu = contexts.tag(context).map_or(0, BurstTag::gpu);
-        let allocated_bytes = contexts.leave(context).unwrap_or(0);
-        let count = contexts.count() as u32;
-        self.context_count.store(count, Ordering::Release);
-        drop(contexts);
-        if count == 0 {
-            place.slot().image_bytes.store(0, Ordering::Release);
-        }
-        let device_bytes = self.device_bytes[gpu].load(Ordering::Acquire);
-        memory::release_context(place.slot(), gpu, allocated_bytes, device_bytes);
-    }
-
-    /// `context` has one use more, which [`Process::detach_context`] ends.
-    pub fn attach_context(&self, context: CUcontext) {
-        self.contexts.lock().attach(context);
-    }
-
-    /// `context` has one use less; false if that was its last, with which it goes.
-    pub fn detach_context(&self, context: CUcontext) -> bool {
-        self.contexts.lock().detach(context)
-    }
-
-    /// Whether a default stream's handle means more than one stream.
-    pub(crate) fn has_several_contexts(&self) -> bool {
-        self.context_count.load(Ordering::Acquire) > 1
-    }
-
-    /// What the region calls the current context, `context`.
-    pub(crate) fn tag_of(&self, place: &Place, context: CUcontext) -> BurstTag {
-        if context.is_null() {
-            return BurstTag::default();
-        }
-        if let Some(tag) = self.contexts.lock().tag(context) {
-            return tag;
-        }
-        let device = place.driver.in_context(context, || place.driver.current_device()).flatten();
-        self.enter_context(context, self.gpu_of(place, device))
-    }
-
-    /// The index in the lease of `device`.
-    pub fn gpu_of(&self, place: &Place, device: Option<CUdevice>) -> usize {
-        contexts::gpu_of_device(place.region.control(), &place.driver, device)
-    }
-
-    /// The index in the lease of the GPU of the current context; the first without a context.
-    pub fn current_gpu(&self, place: &Place) -> usize {
-        match contexts::gpus(place.region.control()) {
-            1 => 0,
-            _ => self.tag_of(place, place.driver.current_context()).gpu(),
         }
     }
 

@@ -20,15 +20,18 @@ impl Bursts {
         }
     }
 
-    /// `context` was not destroyed: it has other uses, or the driver has refused.
-    pub fn context_stays(&mut self, context: CUcontext) {
+    /// `context` was not destroyed: it has other uses, or the driver has refused. Whether it has work.
+    pub fn context_stays(&mut self, context: CUcontext) -> bool {
+        let mut has_work = false;
         for burst in self.table.iter_mut().filter(|burst| burst.context == context) {
+            has_work |= burst.state == State::Leaving;
             burst.state = match burst.state {
                 State::LeavingFree => State::Free,
                 State::Leaving => State::Closed,
                 other => other,
             };
         }
+        has_work
     }
 
     /// `context` has been destroyed, and its events with it. What had not ended has now: it is charged until now, as nobody
@@ -42,15 +45,20 @@ impl Bursts {
                 continue;
             }
             if burst.state.is_live() {
-                let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
-                let start_ns = burst.resumed_ns.max(*last_end_ns).min(now_ns);
-                publish(slot, burst.tag, start_ns, now_ns, burst.launches.max(1));
-                *last_end_ns = now_ns;
-                self.live -= 1;
+                self.end_unknown(slot, index, now_ns);
             }
             self.table[index] = FREE_BURST;
         }
         self.anchors.leave_context(context);
         self.estimate_end(now_ns);
+    }
+
+    /// Ends a burst of which nobody can say any more when its work began and ended: from its issue until now, of which a
+    /// stretch that another one of the same context has told of costs nothing again.
+    pub(super) fn end_unknown(&mut self, slot: &Slot, index: usize, now_ns: u64) {
+        let burst = core::mem::replace(&mut self.table[index], FREE_BURST);
+        publish(slot, burst.tag, burst.resumed_ns.min(now_ns), now_ns, burst.launches.max(1));
+        self.last_ends_ns[burst.tag.gpu() % GPUS] = now_ns;
+        self.live -= 1;
     }
 }

@@ -3,6 +3,7 @@
 use super::{Burst, Bursts, Spent, State};
 use crate::clock;
 use crate::driver::Driver;
+use crate::estimates::Work;
 use gpool_driver_abi::cuda::CUcontext;
 
 /// A program that adds nothing to its burst for so long, and not before so long after the burst's expected end, has stopped
@@ -58,22 +59,31 @@ impl Bursts {
         self.close(driver, index, spent);
     }
 
+    /// Says whether the driver returns from launches only when their work has ended.
+    pub fn set_blocking(&mut self, is_blocking: bool) {
+        self.is_blocking = is_blocking;
+    }
+
     /// The launch of a burst that was given up on has returned: what was before was the host's time, and its length says nothing.
-    pub(super) fn come_back(&mut self, index: usize) {
+    /// Whether it was.
+    pub(super) fn come_back(&mut self, index: usize) -> bool {
         let burst = &mut self.table[index];
-        if burst.state == State::Away {
+        let was_away = burst.state == State::Away;
+        if was_away {
             burst.state = State::Lone;
             burst.resumed_ns = clock::now_ns();
             (burst.is_exact, burst.is_first) = (false, false);
             self.live += 1;
         }
+        was_away
     }
 
     /// Ends burst `index`, to which the program has stopped adding; its length includes the silence.
     pub fn close_late(&mut self, driver: &Driver, index: usize, spent: Spent) {
         let burst = &mut self.table[index];
         burst.is_exact = false;
-        if burst.state == State::Lone && burst.work.is_some_and(|work| !work.is_bytes()) {
+        let may_block = self.is_blocking || burst.work.is_some_and(Work::is_bytes);
+        if burst.state == State::Lone && !may_block {
             // An end that is recorded now would come before the launch.
             burst.state = State::Away;
             self.live -= 1;

@@ -1,7 +1,8 @@
 //! Of work on several GPUs and in several contexts, of contexts that go, and of streams that join a capture.
 
 use super::*;
-use crate::fake_driver::ELSEWHERE;
+use crate::fake_driver::{ELSEWHERE, IS_BROKEN};
+use gpool_driver_abi::cuda::CUcontext;
 
 const OTHER: CUstream = 0x200 as CUstream;
 const UNKNOWN: Work = Work::numbered(11);
@@ -38,6 +39,33 @@ fn what_is_not_known_waits_for_nothing_on_another_gpu_and_nowhere_for_ever() {
     }
 }
 
+/// Nor does what is known: what should have ended long ago may wait for it. Each one that goes all the same makes the next one
+/// wait longer, because it may also be that all of it takes its time.
+#[test]
+fn what_is_late_holds_up_nothing_for_ever() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    let control = process.place().unwrap().region.control();
+    process.estimates.put(KERNEL, 2 * MS);
+    process.estimates.put(UNKNOWN, 5 * US);
+    // Of which so many are allowed at once.
+    (0..3).for_each(|_| {
+        launch(process, KERNEL, 10_000 * MS);
+    });
+    let held = held_ns(process, 0, OTHER);
+    assert!((100 * MS..115 * MS).contains(&held), "held for {held} ns");
+    let from_ns = clock::now_ns();
+    let count =
+        std::iter::from_fn(|| (clock::now_ns() < from_ns + 9000 * MS).then(|| launch(process, KERNEL, MS))).count();
+    assert!((5..=16).contains(&count), "{count} in 9 s");
+    // Nor for the end of a slice that is shorter than what is expected of them.
+    clock::turn_ns(8000 * MS);
+    open(control, clock::now_ns() + 3 * MS);
+    assert_eq!(held_ns(process, 0, OTHER), 0);
+    open(control, clock::now_ns() + 60_000 * MS);
+    turning(10 * MS, || slot.demand.load(Ordering::Acquire) == Demand::Idle as u32);
+}
+
 #[test]
 fn a_full_table_is_not_waited_for_for_ever() {
     let _order = one_at_a_time();
@@ -56,6 +84,24 @@ fn a_full_table_is_not_waited_for_for_ever() {
     turning(10 * MS, || slot.demand.load(Ordering::Acquire) == Demand::Idle as u32);
 }
 
+/// As is one in which no place is left because uses of a context are given back.
+#[test]
+fn places_of_a_context_that_goes_are_waited_for() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    process.estimates.put(KERNEL, 5 * US);
+    (0..64).for_each(|_| {
+        launch_on(process, STREAM_PER_THREAD as CUstream, KERNEL, 5 * US);
+    });
+    until_idle(slot);
+    process.leave_context(CONTEXTS[0]);
+    let held = held_ns(process, 1, OTHER);
+    assert!((100 * MS..110 * MS).contains(&held), "held for {held} ns");
+    process.context_stays(CONTEXTS[0]);
+    assert!(held_ns(process, 1, OTHER) < MS);
+    until_idle(slot);
+}
+
 /// A kernel of a library runs where its stream is, whichever context is current.
 #[test]
 fn work_is_measured_in_the_context_of_its_stream() {
@@ -67,6 +113,30 @@ fn work_is_measured_in_the_context_of_its_stream() {
     assert_eq!(tags(slot).iter().map(|tag| tag.gpu()).collect::<Vec<_>>(), [1]);
     let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
     assert!((2 * MS - US..=2 * MS + US).contains(&measured_ns), "{measured_ns} ns");
+}
+
+/// Nobody would say when that context ends.
+#[test]
+fn work_in_an_unknown_context_is_measured_in_the_current_one() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.enter_context(CONTEXTS[0], 0);
+    process.enter_context(0x70 as CUcontext, 0);
+    set_current(CONTEXTS[0]);
+    launch_on(process, ELSEWHERE, KERNEL, 2 * MS);
+    until_idle(slot);
+    assert_eq!(tags(slot), [process.enter_context(CONTEXTS[0], 0)]);
+}
+
+#[test]
+fn leaving_no_context_costs_nobody_a_place() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.leave_context(core::ptr::null_mut());
+    launch(process, KERNEL, 50 * MS);
+    until_idle(slot);
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    assert!((50 * MS - US..=50 * MS + US).contains(&measured_ns), "{measured_ns} ns");
 }
 
 /// Uses of a context come and go while its work runs, which is expected to be short.
@@ -93,11 +163,42 @@ fn work_in_a_context_that_goes_is_charged_until_it_has_gone() {
     launch(process, KERNEL, 50 * MS);
     process.leave_context(CONTEXTS[0]);
     clock::turn_ns(20 * MS);
+    // Of another thread, meanwhile; each is charged from its own issue on.
+    launch_on(process, OTHER, KERNEL, 5 * US);
+    clock::turn_ns(4 * MS);
     process.context_gone(CONTEXTS[0]);
     let charged_ns = slot.burst_total_ns.load(Ordering::Relaxed);
-    assert!((20 * MS..=21 * MS).contains(&charged_ns), "{charged_ns} ns");
+    assert!((28 * MS..=29 * MS).contains(&charged_ns), "{charged_ns} ns");
     until_idle(slot);
     assert_eq!(slot.burst_total_ns.load(Ordering::Relaxed), charged_ns);
+}
+
+/// A kernel that ends in a fault takes its context with it, and every answer about what it did.
+#[test]
+fn work_that_breaks_its_context_is_charged_until_that_is_seen() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    launch(process, KERNEL, 500 * MS);
+    clock::turn_ns(20 * MS);
+    IS_BROKEN.store(true, Ordering::Relaxed);
+    until_idle(slot);
+    IS_BROKEN.store(false, Ordering::Relaxed);
+    let charged_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    assert!((20 * MS..=26 * MS).contains(&charged_ns), "{charged_ns} ns");
+}
+
+/// With CUDA_LAUNCH_BLOCKING a launch returns when its work has ended, however long that takes.
+#[test]
+fn a_launch_that_returns_with_its_work_done_is_charged() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    process.bursts.lock().set_blocking(true);
+    let Admission::PassAlone(burst) = process.admit(STREAM, KERNEL) else { panic!("an unknown function goes alone") };
+    DEVICE.lock().launch(5000 * MS);
+    turning(MS, || slot.demand.load(Ordering::Acquire) == Demand::Idle as u32);
+    process.launched_alone(burst);
+    let charged_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    assert!((5000 * MS - US..=5000 * MS + US).contains(&charged_ns), "{charged_ns} ns");
 }
 
 /// Once a stream is in capture nothing can be recorded on it, so what ran there would be charged to nobody.
@@ -115,8 +216,12 @@ fn a_burst_ends_before_its_stream_may_join_a_capture() {
     process.capture_begun();
     process.leave_for_join(STREAM);
     assert_eq!(records(), before + 1);
-    process.capture_ended();
-    process.capture_ended();
+    // A stream that is in none ends none; one that fails to end it may have.
+    process.end_capture(OTHER, || CUDA_SUCCESS);
+    assert_eq!(process.captures.load(Ordering::Relaxed), 1);
+    process.end_capture(CAPTURING, || 1);
+    assert_eq!(process.captures.load(Ordering::Relaxed), 1);
+    process.end_capture(CAPTURING, || CUDA_SUCCESS);
     until_idle(slot);
     launch(process, KERNEL, 5 * US);
     let before = records();
