@@ -19,6 +19,7 @@ mod handoff;
 mod host;
 mod message;
 mod parameters;
+mod pauses;
 mod queue;
 mod ready;
 mod scheduler;

@@ -33,6 +33,8 @@ pub(super) struct Account {
     held_ns: i64,
     /// Up to when that was.
     held_until_ns: u64,
+    /// What was held and was no work.
+    paused_ns: i64,
     /// Part of the service that it did not report in time and has not reported since.
     owed_ns: u64,
     /// Up to when that was.
@@ -64,6 +66,7 @@ impl Account {
             reported_ns: 0,
             held_ns: 0,
             held_until_ns: 0,
+            paused_ns: 0,
             owed_ns: 0,
             owed_until_ns: 0,
             redeemed_ns: 0,
@@ -153,6 +156,9 @@ impl Account {
         if behind < 0 && is_forgotten {
             self.owed_ns = 0;
         }
+        if is_forgotten {
+            self.keep_held();
+        }
         self.active = true;
         clock.enter(self.weight, self.eligible_at());
     }
@@ -240,7 +246,8 @@ impl Account {
         }
         // Of the time before that: what began later was not held.
         let before_ns = i64::try_from(self.held_until_ns.saturating_sub(began_ns)).unwrap_or(i64::MAX);
-        let known = ns.clamp(0, self.held_ns.min(before_ns));
+        // It was held whole, and is charged what others had no part in.
+        let known = busy_ns.cast_signed().clamp(0, self.held_ns.min(before_ns));
         self.held_ns -= known;
         self.charged_ns = self.charged_ns.saturating_add(ns);
         let redeemed_ns = self.redeem(ns - known, began_ns);
@@ -261,9 +268,14 @@ impl Account {
         self.serve(clock, ns);
     }
 
+    /// What is held by now was no work, and stays booked.
+    pub(super) fn keep_held(&mut self) {
+        self.paused_ns = self.paused_ns.saturating_add(std::mem::take(&mut self.held_ns));
+    }
+
     /// What it has used of the device's time: what was measured, and what was held and has not proved to be work.
     pub(super) fn used_ns(&self) -> i64 {
-        self.charged_ns.saturating_add(self.held_ns)
+        self.charged_ns.saturating_add(self.held_ns).saturating_add(self.paused_ns)
     }
 
     fn serve(&mut self, clock: &mut VirtualClock, ns: i64) {

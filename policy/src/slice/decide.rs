@@ -1,6 +1,7 @@
 //! The state machine: what it does.
 
-use super::queue::{Excused, Place};
+use super::pauses::Competition;
+use super::queue::Place;
 use super::scheduler::SliceScheduler;
 use super::turn::Turn;
 use super::{Class, Command, TenantId};
@@ -57,7 +58,8 @@ impl SliceScheduler {
         self.queue.note(tenant, |place| place.judged_in = Some(turn.number));
         let Some(turn) = self.turn.as_mut() else { return };
         if same_rank || outranks {
-            turn.compete(true, now_ns);
+            turn.is_competed_for = true;
+            turn.competition.begin(now_ns);
         }
         if let Some(at_ns) = at_ns.map(|at_ns| at_ns.max(now_ns))
             && turn.cut(at_ns, least_ns)
@@ -181,7 +183,7 @@ impl SliceScheduler {
         });
         // With that its pauses are booked as well.
         if let Some(turn) = self.turn.as_mut() {
-            (turn.competed_since_ns, turn.competed_ns) = (None, 0);
+            turn.competition = Competition::default();
         }
     }
 
@@ -189,21 +191,17 @@ impl SliceScheduler {
     /// one that works little and often would have a slice for each of theirs and be charged for next to nothing. What turns
     /// out to have been work after all is not charged twice. What it takes to get to the device is nobody's.
     fn book_pauses(&mut self, turn: &Turn) {
-        let now_ns = self.now_ns;
-        let arrival_ns = self.handoff.lead_ns().saturating_add(self.parameters.exchange_ns);
+        let end_ns = turn.held_until_ns(self.now_ns);
         self.queue.book(turn.tenant, |place, clock| {
-            let (withheld_ns, end_ns) = turn.withheld_ns(now_ns, place.account.reported_ns());
-            // What may be work that has not been reported is excused until it is or there is none.
-            let pending_ns = place.unmeasured.ns_until(end_ns).min(withheld_ns);
-            let seen_ns = withheld_ns - pending_ns;
-            place.excused = Excused {
-                ns: place.excused.ns.saturating_add(pending_ns),
-                until_ns: end_ns,
-                free_ns: arrival_ns.saturating_sub(seen_ns),
-            };
-            let paused_ns = seen_ns.saturating_sub(arrival_ns);
+            let pending_from_ns = place.unmeasured.begin_ns().min(end_ns);
+            if place.excused.end_ns() <= pending_from_ns {
+                // Later work has been reported since.
+                place.forfeit(clock);
+            }
+            let (paused_ns, pending_ns) = turn.competition.pauses_ns(pending_from_ns, end_ns);
+            place.excused.add(pending_ns, pending_from_ns.max(turn.start_ns), end_ns);
             if paused_ns > 0 {
-                place.account.hold(clock, end_ns - pending_ns, paused_ns.cast_signed());
+                place.account.hold(clock, pending_from_ns, paused_ns.cast_signed());
             }
         });
     }
@@ -211,9 +209,9 @@ impl SliceScheduler {
     /// The tenant has nothing outstanding: what it has not reported by now was no work.
     pub(super) fn nothing_is_left(&mut self, tenant: TenantId) {
         self.queue.book(tenant, |place, clock| {
-            let left_ns = place.left_of_its_slices_ns();
             place.unmeasured.end();
-            place.forfeit(clock, left_ns);
+            place.account.keep_held();
+            place.forfeit(clock);
         });
     }
 
@@ -250,7 +248,7 @@ impl SliceScheduler {
         let place = self.queue.get(tenant)?;
         let (_, in_slack) = self.queue.eligibility(tenant);
         let until_ns = start_ns.saturating_add(self.length_ns(tenant, place));
-        let (charged_before_ns, reported_before_ns) = (place.account.charged_ns(), place.account.reported_ns());
+        let charged_before_ns = place.account.charged_ns();
         // Its slack is used up: a tenant that wants more than its share must not come back every millisecond.
         let slack_spent = place.share.class == Class::Latency && (!in_slack || self.is_spent(place));
         let (error_ns, priority) = (self.slice_ns(), place.share.priority);
@@ -263,7 +261,12 @@ impl SliceScheduler {
         self.queue.serve(tenant);
         let contested_ns = self.queue.anybody_ready().then_some(now_ns);
         let is_competed_for = self.queue.anybody_ready_from(priority);
-        let competed_since_ns = is_competed_for.then_some(now_ns);
+        // What it takes to come to the device is nobody's pause.
+        let arrival_ns = self.handoff.lead_ns().saturating_add(self.parameters.exchange_ns);
+        let mut competition = Competition::of_slice(start_ns.saturating_add(arrival_ns));
+        if is_competed_for {
+            competition.begin(now_ns);
+        }
         let since_ns = self.turn.filter(|turn| turn.tenant == tenant).map_or(now_ns, |turn| turn.since_ns);
         let turn = Turn {
             tenant,
@@ -274,10 +277,8 @@ impl SliceScheduler {
             announced_ns: None,
             contested_ns,
             is_competed_for,
-            competed_since_ns,
-            competed_ns: 0,
+            competition,
             charged_before_ns,
-            reported_before_ns,
             in_slack,
         };
         self.turn = Some(turn);

@@ -19,10 +19,10 @@ impl SliceScheduler {
 
     /// Whoever competed with the tenant that runs may want the device no longer.
     fn see_who_competes(&mut self) {
-        let Some(turn) = self.turn.as_mut().filter(|turn| turn.competed_since_ns.is_some()) else { return };
+        let Some(turn) = self.turn.as_mut().filter(|turn| turn.competition.is_under_way()) else { return };
         let priority = self.queue.get(turn.tenant).map(|place| place.share.priority);
         if !priority.is_some_and(|priority| self.queue.anybody_else_ready_from(priority, turn.tenant)) {
-            turn.compete(false, self.now_ns);
+            turn.competition.end(self.now_ns);
         }
     }
 

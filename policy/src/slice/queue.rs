@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::account::Account;
 use super::ceiling::Ceiling;
 use super::habits::Habits;
+use super::pauses::Excused;
 use super::ready::{Candidate, Ready};
 use super::silence::Silence;
 use super::unmeasured::Unmeasured;
@@ -28,7 +29,7 @@ pub(super) struct Place {
     pub(super) slack_spent: bool,
     /// The slice, by its number, during which it was found whether it shortens that.
     pub(super) judged_in: Option<u64>,
-    /// What of its slices was not booked as paused because it may have been work.
+    /// What of its slices is not booked as paused because it may have been work.
     pub(super) excused: Excused,
     pub(super) silence: Silence,
     /// Idle and still active, until then.
@@ -39,30 +40,12 @@ pub(super) struct Place {
     seen_ns: u64,
 }
 
-/// Time of a tenant's slices in which the device had nothing of it that was reported, and may have had something that was not.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Excused {
-    /// How long.
-    pub(super) ns: u64,
-    /// Up to when.
-    pub(super) until_ns: u64,
-    /// How much of that is nobody's.
-    pub(super) free_ns: u64,
-}
-
 impl Place {
-    /// How much of its slices it is still thought to have had work in that has not been reported.
-    pub(super) fn left_of_its_slices_ns(&self) -> u64 {
-        self.unmeasured.ns_until(self.excused.until_ns)
-    }
-
-    /// All that the tenant has launched has been reported, or so is assumed: of `left_ns` in its slices, what was excused was a
-    /// pause.
-    pub(super) fn forfeit(&mut self, clock: &mut VirtualClock, left_ns: u64) {
-        let Excused { ns, until_ns, free_ns } = std::mem::take(&mut self.excused);
-        let paused_ns = ns.min(left_ns).saturating_sub(free_ns);
+    /// All that the tenant has launched in its slices has been reported, or so is assumed: what was excused was a pause.
+    pub(super) fn forfeit(&mut self, clock: &mut VirtualClock) {
+        let (end_ns, paused_ns) = (self.excused.end_ns(), self.excused.take());
         if paused_ns > 0 {
-            self.account.hold(clock, until_ns, paused_ns.cast_signed());
+            self.account.hold(clock, end_ns, paused_ns.cast_signed());
         }
     }
 }
@@ -251,6 +234,7 @@ impl Queue {
             place.account.forgive(&mut self.clocks[priority], now[priority], now_ns);
             place.silence.restart(now_ns);
             place.unmeasured.end();
+            place.excused = Excused::default();
         }
         for tenant in self.places.keys().copied().collect::<Vec<_>>() {
             self.place(tenant);

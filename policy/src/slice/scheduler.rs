@@ -240,9 +240,8 @@ impl SliceScheduler {
             let at_work = self.turn.is_some_and(|turn| turn.tenant == tenant);
             let error_ns = self.slice_ns();
             self.queue.book(tenant, |place, clock| {
-                let left_ns = place.left_of_its_slices_ns();
                 if !at_work && place.unmeasured.settle(now_ns, error_ns) {
-                    place.forfeit(clock, left_ns);
+                    place.forfeit(clock);
                 }
             });
             if self.heeds_latency && self.queue.get(tenant).is_some_and(|place| place.share.class == Class::Latency) {
@@ -296,7 +295,17 @@ impl SliceScheduler {
             });
         }
         self.deltas = deltas;
+        self.note_work(burst.tenant, (began_ns, burst.end_ns.min(self.now_ns)), busy_ns);
         self.observe(burst);
+    }
+
+    /// A stretch of time of which `busy_ns` are now known to have been work of `tenant` was no pause.
+    fn note_work(&mut self, tenant: TenantId, (begin_ns, end_ns): (u64, u64), busy_ns: u64) {
+        let mut news_ns = busy_ns;
+        self.queue.note(tenant, |place| news_ns = place.excused.report(begin_ns, end_ns, busy_ns));
+        if let Some(turn) = self.turn.as_mut().filter(|turn| turn.tenant == tenant) {
+            turn.competition.report(begin_ns, end_ns, news_ns);
+        }
     }
 
     /// Learns from a burst, as far as it can be true.

@@ -1,6 +1,7 @@
 //! The slice that is being served.
 
 use super::TenantId;
+use super::pauses::Competition;
 
 /// An open gate.
 #[derive(Clone, Copy, Debug)]
@@ -21,14 +22,10 @@ pub(super) struct Turn {
     pub(super) contested_ns: Option<u64>,
     /// Whether somebody of its priority, or a higher one, has wanted the device since the slice was given.
     pub(super) is_competed_for: bool,
-    /// Since when somebody does.
-    pub(super) competed_since_ns: Option<u64>,
-    /// How long somebody did before that.
-    pub(super) competed_ns: u64,
+    /// When that was.
+    pub(super) competition: Competition,
     /// What the tenant had been charged when the slice was given or renewed.
     pub(super) charged_before_ns: i64,
-    /// How long it had kept the device busy by its own reports then.
-    pub(super) reported_before_ns: u64,
     /// Whether the tenant was a latency tenant within its slack.
     pub(super) in_slack: bool,
 }
@@ -52,25 +49,10 @@ impl Turn {
         self.contested_ns.get_or_insert(now_ns);
     }
 
-    /// From `now_ns` on somebody to whom the device's time is owed wants it, or nobody does.
-    pub(super) fn compete(&mut self, is_wanted: bool, now_ns: u64) {
-        if is_wanted {
-            self.is_competed_for = true;
-            self.competed_since_ns.get_or_insert(now_ns);
-        } else if let Some(since_ns) = self.competed_since_ns.take() {
-            self.competed_ns = self.competed_ns.saturating_add(now_ns.saturating_sub(since_ns));
-        }
-    }
-
-    /// How much of this slice, up to `now_ns` or the end of what it allowed, the device has had nothing of the tenant that is
-    /// reported, while somebody wanted it to whom that is owed; and up to when. `reported_ns` is how long the tenant has
-    /// kept it busy by its own reports. That it is decided late is not its fault.
-    pub(super) fn withheld_ns(&self, now_ns: u64, reported_ns: u64) -> (u64, u64) {
-        let end_ns = now_ns.min(self.announced_ns.map_or(self.until_ns, |end_ns| end_ns.max(self.until_ns)));
-        let last_ns = self.competed_since_ns.map_or(0, |since_ns| end_ns.saturating_sub(since_ns.max(self.start_ns)));
-        let held_ns = end_ns.saturating_sub(self.start_ns);
-        let idle_ns = held_ns.saturating_sub(reported_ns.saturating_sub(self.reported_before_ns));
-        (idle_ns.min(self.competed_ns.saturating_add(last_ns)), end_ns)
+    /// Up to when the tenant may have kept the device from others in this slice: now, or the end of what it allowed. That it is
+    /// decided late is not its fault.
+    pub(super) fn held_until_ns(&self, now_ns: u64) -> u64 {
+        now_ns.min(self.announced_ns.map_or(self.until_ns, |end_ns| end_ns.max(self.until_ns)))
     }
 
     /// Ends the slice early, at `at_ns`, unless it ends about then anyway. Returns whether that changes anything.

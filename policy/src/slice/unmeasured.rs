@@ -20,9 +20,9 @@ impl Unmeasured {
         self.until_ns.saturating_sub(self.from_ns).min(LIMIT_NS)
     }
 
-    /// The part of it before `now_ns`.
-    pub(super) fn ns_until(self, now_ns: u64) -> u64 {
-        Self { from_ns: self.from_ns, until_ns: self.until_ns.min(now_ns) }.ns()
+    /// From when on there may be work that has not been reported.
+    pub(super) fn begin_ns(self) -> u64 {
+        if self.until_ns > self.from_ns { self.until_ns - self.ns() } else { u64::MAX }
     }
 
     /// A gate opens. What was launched behind an earlier opening and has not ended goes on; but if no more than

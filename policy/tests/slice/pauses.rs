@@ -1,7 +1,7 @@
 //! Time in which a tenant has the device and nothing on it.
 
 use crate::table::{A, B, MS, SLICE, Table};
-use gpool_policy::slice::Input;
+use gpool_policy::slice::{Input, Share};
 
 /// A has a slice, for which B waits; at its end A has said that it has work until then, and B is served.
 fn announced() -> Table {
@@ -71,4 +71,74 @@ fn what_a_decision_is_late_is_not_held_against_a_tenant() {
     table.tell(Input::Burst { tenant: A, context: 0, start_ns: end - SLICE, end_ns: end });
     table.tell(Input::Drained { tenant: A });
     assert_eq!(owed(&table), 50);
+}
+
+/// Before anybody wanted the device its pauses were nobody's loss, however they lie in the slice.
+#[test]
+fn pauses_from_before_somebody_waited_are_not_counted() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    // It pauses for half of the slice, and works without a gap in the other half.
+    let half = table.now + SLICE / 2;
+    table.after(SLICE / 2, Input::Wants { tenant: B });
+    table.now = half + SLICE / 2;
+    table.tell(Input::Burst { tenant: A, context: 0, start_ns: half, end_ns: table.now });
+    table.tell(Input::Idle { tenant: A });
+    assert_eq!(owed(&table), 25, "half of what it has worked");
+}
+
+/// Work that is reported late, in the next slice, fills no pauses of that one.
+#[test]
+fn in_slices_that_are_renewed_pauses_count_each_time() {
+    let mut table = Table::of(&[(A, Share::of(800)), (B, Share::of(200))]);
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    let mut slices = [0; 2];
+    for _ in 0..100 {
+        let (running, end) = (table.scheduler.running().unwrap(), table.now + SLICE);
+        table.now += MS;
+        table.burst(running, MS);
+        table.after(3 * MS, Input::Announced { tenant: running, estimated_end_ns: end });
+        // Of A's first half only that was work; the rest is reported when it is over and the next slice has begun.
+        let work_ns = if running == A { SLICE / 2 } else { SLICE - MS };
+        table.now = end - MS / 10;
+        table.tell(Input::Pass);
+        table.now = end;
+        table.tell(Input::Burst { tenant: running, context: 0, start_ns: end - work_ns, end_ns: end });
+        slices[usize::from(running == B)] += 1;
+    }
+    assert!((79..=82).contains(&slices[0]), "{slices:?} of 100, where 80 are its share");
+}
+
+/// That little of it was work makes the rest of a slice no less a pause.
+#[test]
+fn one_late_report_excuses_nothing_else() {
+    let mut table = announced();
+    let end = table.now;
+    table.tell(Input::Burst { tenant: A, context: 0, start_ns: end - MS / 100, end_ns: end });
+    table.tell(Input::Drained { tenant: A });
+    assert!((47..=50).contains(&owed(&table)), "{}", owed(&table));
+}
+
+#[test]
+fn a_pause_that_was_paid_for_makes_no_later_work_free() {
+    let mut table = announced();
+    table.tell(Input::Drained { tenant: A });
+    let paused = owed(&table);
+    // What it says of that time now is late: it has said before that nothing was left.
+    table.tell(Input::Drained { tenant: A });
+    table.tell(Input::Burst { tenant: A, context: 0, start_ns: table.now - SLICE / 2, end_ns: table.now });
+    assert!(owed(&table) >= paused + 24, "{} after {paused}", owed(&table));
+}
+
+/// Who shared the device with somebody's overrun has not used less of it than was held against it.
+#[test]
+fn what_was_held_and_was_shared_work_costs_what_it_cost() {
+    let mut table = announced();
+    let end = table.now;
+    table.tell(Input::Drained { tenant: A });
+    table.tell(Input::Burst { tenant: B, context: 0, start_ns: end - SLICE, end_ns: end });
+    table.tell(Input::Burst { tenant: A, context: 0, start_ns: end - SLICE, end_ns: end });
+    // Both have had half.
+    assert!(owed(&table) <= 1, "{}", owed(&table));
 }
