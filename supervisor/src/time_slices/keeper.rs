@@ -36,6 +36,9 @@ struct Member {
     anew: Instant,
     /// What was set last; none before the first time.
     set_us: Option<u64>,
+    /// Looks in a row in which the device listed it and nothing that computes was found: one alone is a context that is being
+    /// made.
+    missed: u32,
 }
 
 /// Keeps them for ever; runs on its own thread.
@@ -92,7 +95,9 @@ impl Keeper {
             for process in &lease.processes {
                 let is_listed = leases.occupants.lists(process.name.pid);
                 match self.find(process, is_listed, &mut newest) {
-                    Ok(computing) if computing.is_empty() => lease.unset += u32::from(is_listed),
+                    Ok(computing) if computing.is_empty() => {
+                        lease.unset += u32::from(self.is_missed(process, is_listed))
+                    }
                     Ok(computing) => lease.computing.extend(computing),
                     Err(_) => lease.unset += u32::from(!process.has_ended()),
                 }
@@ -104,6 +109,14 @@ impl Keeper {
         self.note(leases, &served);
     }
 
+    /// Whether a process of which nothing was found that computes should have had something.
+    fn is_missed(&mut self, process: &WatchedProcess, is_listed: bool) -> bool {
+        self.members.get_mut(&process.name).is_some_and(|member| {
+            member.missed = if is_listed { member.missed + 1 } else { 0 };
+            member.missed > 1
+        })
+    }
+
     /// Looks for the channel groups of a process, which the device lists or not; those that compute.
     fn find(&mut self, process: &WatchedProcess, is_listed: bool, newest: &mut Newest) -> io::Result<Vec<(u32, u32)>> {
         let (numbers, now) = (ControlFile::numbers_of(process)?, Instant::now());
@@ -113,6 +126,7 @@ impl Keeper {
             changed: now,
             anew: now,
             set_us: None,
+            missed: 0,
         });
         if member.files != numbers {
             (member.files, member.changed) = (numbers, now);
@@ -131,6 +145,9 @@ impl Keeper {
         }
         member.groups.look(&files);
         let computing: Vec<(u32, u32)> = member.groups.computing().collect();
+        if !computing.is_empty() {
+            member.missed = 0;
+        }
         if member.groups.is_too_many || member.groups.is_searching() && !computing.is_empty() {
             return Err(io::Error::other("not all clients of the driver of a process are known"));
         }
