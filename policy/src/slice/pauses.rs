@@ -14,6 +14,8 @@ pub(super) struct Competition {
     since_ns: Option<u64>,
     /// How much of all that the tenant has reported.
     busy_ns: u64,
+    /// The end of the latest of that.
+    reported_to_ns: u64,
 }
 
 impl Competition {
@@ -50,6 +52,12 @@ impl Competition {
     /// The tenant reports that it kept the device busy from `begin_ns` to `end_ns`, of which `busy_ns` are news.
     pub(super) fn report(&mut self, begin_ns: u64, end_ns: u64, busy_ns: u64) {
         self.busy_ns += self.within(begin_ns, end_ns).min(busy_ns);
+        self.reported_to_ns = self.reported_to_ns.max(end_ns);
+    }
+
+    /// The end of the latest work of this slice that was reported; 0 if there is none.
+    pub(super) fn reported_to_ns(&self) -> u64 {
+        self.reported_to_ns
     }
 
     /// How much of it, up to `end_ns`, was a pause, as far as can be known; and how much of it may have been one, because the
@@ -79,8 +87,8 @@ impl Excused {
 
     /// The tenant reports work, as for [`Competition::report`]; how much of the news is of another time.
     pub(super) fn report(&mut self, begin_ns: u64, end_ns: u64, busy_ns: u64) -> u64 {
-        let there_ns = overlap_ns(self.stretch_ns, (begin_ns, end_ns)).min(busy_ns);
-        self.ns = self.ns.saturating_sub(there_ns);
+        let there_ns = overlap_ns(self.stretch_ns, (begin_ns, end_ns)).min(busy_ns).min(self.ns);
+        self.ns -= there_ns;
         busy_ns - there_ns
     }
 
@@ -140,5 +148,9 @@ mod tests {
         excused.add(50, 1200, 1250);
         assert_eq!(excused.report(1200, 1300, 100), 50);
         assert_eq!((excused.end_ns(), excused.take(), excused.take()), (1250, 90, 0));
+        // Of two processes one reports first, and the other one after it what both have had, and more.
+        excused.add(100, 1000, 1100);
+        assert_eq!(excused.report(1000, 1100, 100), 0);
+        assert_eq!(excused.report(900, 1500, 400), 400);
     }
 }

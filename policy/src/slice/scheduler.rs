@@ -229,7 +229,12 @@ impl SliceScheduler {
                     self.queue.slice_ns = self.handoff.slice_ns(&self.parameters);
                 }
             }
-            Input::Away => self.queue.forgive(now_ns),
+            Input::Away => {
+                self.queue.forgive(now_ns);
+                if let Some(turn) = self.turn.as_mut() {
+                    turn.forgive(now_ns);
+                }
+            }
             Input::Pass => {}
         }
     }

@@ -49,10 +49,17 @@ impl Turn {
         self.contested_ns.get_or_insert(now_ns);
     }
 
-    /// Up to when the tenant may have kept the device from others in this slice: now, or the end of what it allowed. That it is
-    /// decided late is not its fault.
+    /// Up to when the tenant may have kept the device from others in this slice: now, or the end of what it allowed, or of the
+    /// work that it launched in it. That it is decided late is not its fault.
     pub(super) fn held_until_ns(&self, now_ns: u64) -> u64 {
-        now_ns.min(self.announced_ns.map_or(self.until_ns, |end_ns| end_ns.max(self.until_ns)))
+        let allowed_ns = self.announced_ns.map_or(self.until_ns, |end_ns| end_ns.max(self.until_ns));
+        now_ns.min(allowed_ns.max(self.competition.reported_to_ns()))
+    }
+
+    /// Nothing of the slice before `now_ns` is held against its tenant.
+    pub(super) fn forgive(&mut self, now_ns: u64) {
+        self.competition = Competition::default();
+        self.contested_ns = self.contested_ns.map(|_| now_ns);
     }
 
     /// Ends the slice early, at `at_ns`, unless it ends about then anyway. Returns whether that changes anything.

@@ -142,3 +142,28 @@ fn what_was_held_and_was_shared_work_costs_what_it_cost() {
     // Both have had half.
     assert!(owed(&table) <= 1, "{}", owed(&table));
 }
+
+/// It keeps the device as long by work as by pauses, and its work outlasts the slice: both are its own.
+#[test]
+fn work_beyond_the_slice_fills_no_pauses_in_it() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    let last = table.now + 9 * SLICE / 10;
+    table.now = last + SLICE;
+    table.tell(Input::Burst { tenant: A, context: 0, start_ns: last, end_ns: table.now });
+    table.tell(Input::Idle { tenant: A });
+    // 19 ms, less the 0.3 that it takes to come to the device; half of it.
+    assert!((92..=94).contains(&owed(&table)), "{}", owed(&table));
+}
+
+/// A host that stood still for a while.
+#[test]
+fn what_was_before_the_supervisor_was_away_is_held_against_nobody() {
+    let mut table = Table::new();
+    table.tell(Input::Wants { tenant: A });
+    table.tell(Input::Wants { tenant: B });
+    table.after(1000 * MS, Input::Away);
+    table.tell(Input::Pass);
+    assert_eq!(owed(&table), 0);
+}
