@@ -16,24 +16,12 @@ use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
 use gpool_shared_region::{BurstTag, GPUS, Slot};
 
 mod leaving;
+mod patience;
 pub mod resting;
 mod silence;
 
 /// Bursts that may be open or unfinished at once.
 const TABLE: usize = 64;
-/// A wait for a first launch to end looks at it so often in the beginning, without sleeping ...
-const FIRST_LOOK_LEAST_NS: u64 = 5_000;
-/// ... for so long; then after each quarter of its age ...
-const FIRST_AWAKE_NS: u64 = 50_000;
-/// ... and at least so often.
-const FIRST_LOOK_MOST_NS: u64 = 1_000_000;
-/// What should have ended so long ago may be waiting for the launch that waits for it, or for what that thread does next: one
-/// goes all the same ...
-const PATIENCE_NS: u64 = 100_000_000;
-/// ... and the next one after this part of the time that the first one has been late by then, so that work which is merely
-/// long does not gather a queue.
-const PATIENCE_DIVISOR: u64 = 2;
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
@@ -152,13 +140,6 @@ impl Spent {
     pub const LONE: Self = Self { left_ns: 0, launches: 1, is_mixed: false };
 }
 
-/// When one more launch goes, if the oldest one that is under way should have ended at `due_ns` and the newest one went at
-/// `last_ns`.
-fn patience_ends_ns(due_ns: u64, last_ns: u64) -> u64 {
-    let since_ns = due_ns.max(last_ns);
-    since_ns + PATIENCE_NS.max((since_ns - due_ns) / PATIENCE_DIVISOR)
-}
-
 /// The bursts of one process.
 pub struct Bursts {
     table: [Burst; TABLE],
@@ -175,6 +156,8 @@ pub struct Bursts {
     estimated_ends_ns: [u64; GPUS],
     /// For each GPU, when the last finished burst ended.
     last_ends_ns: [u64; GPUS],
+    /// For each GPU, when something was issued last that was not added to a burst.
+    last_issues_ns: [u64; GPUS],
 }
 
 // SAFETY: the handles are opaque numbers of the driver, valid on every thread of the process.
@@ -194,6 +177,7 @@ impl Bursts {
             is_blocking: false,
             estimated_ends_ns: [0; GPUS],
             last_ends_ns: [0; GPUS],
+            last_issues_ns: [0; GPUS],
         }
     }
 
@@ -240,37 +224,10 @@ impl Bursts {
         !self.table.iter().any(|burst| matches!(burst.state, State::Free | State::Resting))
     }
 
-    /// Whether what runs on GPU `gpu` of the lease is so late that one more launch may go there, whatever is expected of it.
-    pub fn is_overdue(&self, gpu: usize, now_ns: u64) -> bool {
-        let there = || self.table.iter().filter(|burst| burst.state.is_live() && burst.tag.gpu() == gpu);
-        let Some(oldest) = there().min_by_key(|burst| burst.sequence) else { return false };
-        let due_ns = oldest.resumed_ns.max(self.last_ends_ns[gpu % GPUS]) + oldest.estimate_ns;
-        let last_ns = there().map(|burst| burst.opened_ns).max().unwrap_or(0);
-        now_ns >= patience_ends_ns(due_ns, last_ns)
-    }
-
-    /// When to look again before one more launch of `work` on GPU `gpu` of the lease, whose cost is not known; none when it
-    /// may go now. One launch of it is enough to know, and of different work only so much goes at once as has proved short.
-    /// What another GPU does is no reason to wait.
-    pub fn first_wait_ns(&self, work: Work, gpu: usize, depth_ns: u64, now_ns: u64) -> Option<u64> {
-        let is_first = |burst: &&Burst| burst.state.is_live() && burst.is_first && burst.tag.gpu() == gpu;
-        let firsts = || self.table.iter().filter(is_first);
-        let is_under_way = firsts().any(|burst| burst.work == Some(work));
-        if !is_under_way && firsts().count() < self.learning.first_limit(depth_ns) {
-            return None;
-        }
-        let oldest_ns = firsts().map(|burst| burst.opened_ns).min()?;
-        if now_ns >= patience_ends_ns(oldest_ns, firsts().map(|burst| burst.opened_ns).max()?) {
-            return None;
-        }
-        let age_ns = now_ns.saturating_sub(oldest_ns);
-        let awake_ns = if age_ns < FIRST_AWAKE_NS { FIRST_LOOK_LEAST_NS } else { age_ns / 4 };
-        Some(now_ns + awake_ns.min(FIRST_LOOK_MOST_NS))
-    }
-
     /// Work runs that cannot be measured, because the driver gives no event: it is charged at its estimate, so that
     /// it is not free.
-    pub fn charge_unmeasured(&self, slot: &Slot, tag: BurstTag, expectation: Expectation, now_ns: u64) {
+    pub fn charge_unmeasured(&mut self, slot: &Slot, tag: BurstTag, expectation: Expectation, now_ns: u64) {
+        self.last_issues_ns[tag.gpu() % GPUS] = now_ns;
         publish(slot, tag, now_ns.saturating_sub(expectation.cost_ns.into()), now_ns, 1);
     }
 
@@ -311,8 +268,9 @@ impl Bursts {
             ..*burst
         };
         self.live += 1;
-        let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
-        *end_ns = now_ns.max(*end_ns) + burst.estimate_ns;
+        let gpu = burst.tag.gpu() % GPUS;
+        self.estimated_ends_ns[gpu] = self.estimated_ends_ns[gpu].max(now_ns) + burst.estimate_ns;
+        self.last_issues_ns[gpu] = now_ns;
         Some(index)
     }
 
@@ -378,6 +336,7 @@ impl Bursts {
         let is_it = |burst: &Burst| matches!(burst.state, State::Lone | State::Away) && burst.sequence == number;
         let Some(index) = self.table.iter().position(is_it) else { return false };
         let was_away = self.come_back(index);
+        self.doubt_long(index);
         self.close(driver, index, Spent::LONE);
         was_away
     }
@@ -410,7 +369,7 @@ impl Bursts {
         if self.live == 0 {
             return;
         }
-        let (mut ended, mut count) = ([0; TABLE], 0);
+        let (mut ended, mut count, mut broken) = ([0; TABLE], 0, None);
         for index in 0..TABLE {
             if self.table[index].state != State::Closed {
                 continue;
@@ -429,12 +388,15 @@ impl Bursts {
                     ended[place] = index;
                     count += 1;
                 }
-                // The context is gone or broken: nothing more can be known of this burst.
-                _ => self.end_unknown(slot, index, clock::now_ns()),
+                // The context is gone or broken: nothing more can be known of what it had.
+                _ => broken = Some(context),
             }
         }
         for &index in &ended[..count] {
             self.finish(driver, index, slot, estimates);
+        }
+        if let Some(context) = broken {
+            self.end_unknown(slot, context, |state| state == State::Closed);
         }
         self.estimate_end(clock::now_ns());
     }

@@ -1,6 +1,6 @@
 //! Bursts in contexts that go.
 
-use super::{Bursts, FREE_BURST, State, TABLE};
+use super::{Burst, Bursts, FREE_BURST, State};
 use crate::announce::publish;
 use crate::clock;
 use gpool_driver_abi::cuda::CUcontext;
@@ -34,31 +34,31 @@ impl Bursts {
         has_work
     }
 
-    /// `context` has been destroyed, and its events with it. What had not ended has now: it is charged until now, as nobody
-    /// can say any more when it did.
+    /// `context` has been destroyed, and its events with it. What had not ended has now.
     pub fn context_gone(&mut self, slot: &Slot, context: CUcontext) {
-        let now_ns = clock::now_ns();
         self.forget_resting();
-        for index in 0..TABLE {
-            let burst = self.table[index];
-            if burst.context != context {
-                continue;
-            }
-            if burst.state.is_live() {
-                self.end_unknown(slot, index, now_ns);
-            }
-            self.table[index] = FREE_BURST;
+        self.end_unknown(slot, context, State::is_live);
+        for burst in self.table.iter_mut().filter(|burst| burst.context == context) {
+            *burst = FREE_BURST;
         }
         self.anchors.leave_context(context);
-        self.estimate_end(now_ns);
+        self.estimate_end(clock::now_ns());
     }
 
-    /// Ends a burst of which nobody can say any more when its work began and ended: from its issue until now, of which a
-    /// stretch that another one of the same context has told of costs nothing again.
-    pub(super) fn end_unknown(&mut self, slot: &Slot, index: usize, now_ns: u64) {
-        let burst = core::mem::replace(&mut self.table[index], FREE_BURST);
-        publish(slot, burst.tag, burst.resumed_ns.min(now_ns), now_ns, burst.launches.max(1));
-        self.last_ends_ns[burst.tag.gpu() % GPUS] = now_ns;
-        self.live -= 1;
+    /// Ends those bursts of `context` of which nobody can say any more when their work began and ended. They are charged as one,
+    /// from the first issue until now.
+    pub(super) fn end_unknown(&mut self, slot: &Slot, context: CUcontext, is_it: impl Fn(State) -> bool) {
+        let now_ns = clock::now_ns();
+        let (mut first, mut launches) = (None::<Burst>, 0);
+        for burst in self.table.iter_mut().filter(|burst| burst.context == context && is_it(burst.state)) {
+            first = first.filter(|first| first.resumed_ns <= burst.resumed_ns).or(Some(*burst));
+            launches += burst.launches.max(1);
+            self.live -= 1;
+            *burst = FREE_BURST;
+        }
+        if let Some(first) = first {
+            publish(slot, first.tag, first.resumed_ns.min(now_ns), now_ns, launches);
+            self.last_ends_ns[first.tag.gpu() % GPUS] = now_ns;
+        }
     }
 }

@@ -3,7 +3,6 @@
 use super::{Burst, Bursts, Spent, State};
 use crate::clock;
 use crate::driver::Driver;
-use crate::estimates::Work;
 use gpool_driver_abi::cuda::CUcontext;
 
 /// A program that adds nothing to its burst for so long, and not before so long after the burst's expected end, has stopped
@@ -36,6 +35,7 @@ impl Bursts {
             let used_ns = |expected_ns: u64| self.learning.real_ns(expected_ns.saturating_sub(left_ns(index).into()));
             let end_ns = match burst.state {
                 State::Open => burst.seen_ns.max(burst.resumed_ns + used_ns(burst.expected_ns)) + ADD_PATIENCE_NS,
+                State::Lone if self.lasts(burst) => return None,
                 State::Lone => burst.opened_ns + burst.estimate_ns + LONE_PATIENCE_NS,
                 State::Free | State::Away | State::Closed | State::Resting | State::Leaving | State::LeavingFree => {
                     return None;
@@ -43,6 +43,12 @@ impl Bursts {
             };
             Some((index, end_ns))
         })
+    }
+
+    /// Whether its one launch returns no sooner than its work has ended, whatever it is: no end can be recorded before, and what
+    /// the driver compiles in it cannot be told from work.
+    fn lasts(&self, burst: &Burst) -> bool {
+        self.is_blocking && burst.work.is_some_and(|work| !work.is_bytes())
     }
 
     /// Any open burst of `context` on whose stream all work has ended. Nothing is asked about a stream in capture.
@@ -64,6 +70,14 @@ impl Bursts {
         self.is_blocking = is_blocking;
     }
 
+    /// A launch that took so long says nothing of what its work costs.
+    pub(super) fn doubt_long(&mut self, index: usize) {
+        let burst = &mut self.table[index];
+        if clock::now_ns() >= burst.opened_ns + burst.estimate_ns + LONE_PATIENCE_NS {
+            (burst.is_exact, burst.is_first) = (false, false);
+        }
+    }
+
     /// The launch of a burst that was given up on has returned: what was before was the host's time, and its length says nothing.
     /// Whether it was.
     pub(super) fn come_back(&mut self, index: usize) -> bool {
@@ -72,7 +86,6 @@ impl Bursts {
         if was_away {
             burst.state = State::Lone;
             burst.resumed_ns = clock::now_ns();
-            (burst.is_exact, burst.is_first) = (false, false);
             self.live += 1;
         }
         was_away
@@ -82,8 +95,7 @@ impl Bursts {
     pub fn close_late(&mut self, driver: &Driver, index: usize, spent: Spent) {
         let burst = &mut self.table[index];
         burst.is_exact = false;
-        let may_block = self.is_blocking || burst.work.is_some_and(Work::is_bytes);
-        if burst.state == State::Lone && !may_block {
+        if burst.state == State::Lone && burst.work.is_some_and(|work| !work.is_bytes()) {
             // An end that is recorded now would come before the launch.
             burst.state = State::Away;
             self.live -= 1;
