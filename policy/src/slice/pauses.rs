@@ -68,7 +68,8 @@ impl Competition {
     }
 }
 
-/// What of a tenant's slices may have been pauses, and is not booked as such until it says that nothing is left.
+/// What of a tenant's slices may have been pauses, and is not booked as such until it has reported later work or says that
+/// nothing is left.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Excused {
     ns: u64,

@@ -16,6 +16,22 @@ fn two_gpus() -> (&'static Process, &'static Slot) {
     (process, slot)
 }
 
+/// What has been told of the process's work.
+fn charged_ns(slot: &Slot) -> u64 {
+    slot.burst_total_ns.load(Ordering::Relaxed)
+}
+
+#[track_caller]
+fn assert_charged(slot: &Slot, expected_ns: std::ops::RangeInclusive<u64>) {
+    let charged_ns = charged_ns(slot);
+    assert!(expected_ns.contains(&charged_ns), "{charged_ns} ns are charged, not {expected_ns:?}");
+}
+
+/// As [`until_idle`], after work of seconds.
+fn until_idle_long(slot: &Slot) {
+    turning(10 * MS, || slot.demand.load(Ordering::Acquire) == Demand::Idle as u32);
+}
+
 /// How long the launch of something unknown on `stream` of context `context` is held.
 fn held_ns(process: &Process, context: usize, stream: CUstream) -> u64 {
     let from_ns = clock::now_ns();
@@ -35,7 +51,7 @@ fn what_is_not_known_waits_for_nothing_on_another_gpu_and_nowhere_for_ever() {
         launch(process, KERNEL, 2000 * MS);
         let held = held_ns(process, gpu, OTHER);
         assert!(expected_ns.contains(&held), "behind work on GPU 0, on GPU {gpu}: held for {held} ns");
-        turning(10 * MS, || slot.demand.load(Ordering::Acquire) == Demand::Idle as u32);
+        until_idle_long(slot);
     }
 }
 
@@ -63,7 +79,7 @@ fn what_is_late_holds_up_nothing_for_ever() {
     open(control, clock::now_ns() + 3 * MS);
     assert_eq!(held_ns(process, 0, OTHER), 0);
     open(control, clock::now_ns() + 60_000 * MS);
-    turning(10 * MS, || slot.demand.load(Ordering::Acquire) == Demand::Idle as u32);
+    until_idle_long(slot);
 }
 
 #[test]
@@ -77,11 +93,11 @@ fn a_full_table_is_not_waited_for_for_ever() {
     (0..63).for_each(|_| {
         launch_on(process, per_thread, KERNEL, 5 * US);
     });
-    let charged_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    let before_ns = charged_ns(slot);
     let held = held_ns(process, 1, OTHER);
     assert!((100 * MS..110 * MS).contains(&held), "held for {held} ns");
-    assert!(slot.burst_total_ns.load(Ordering::Relaxed) > charged_ns, "it is not free");
-    turning(10 * MS, || slot.demand.load(Ordering::Acquire) == Demand::Idle as u32);
+    assert!(charged_ns(slot) > before_ns, "it is not free");
+    until_idle_long(slot);
 }
 
 /// As is one in which no place is left because uses of a context are given back.
@@ -111,8 +127,7 @@ fn work_is_measured_in_the_context_of_its_stream() {
     launch_on(process, ELSEWHERE, KERNEL, 2 * MS);
     until_idle(slot);
     assert_eq!(tags(slot).iter().map(|tag| tag.gpu()).collect::<Vec<_>>(), [1]);
-    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
-    assert!((2 * MS - US..=2 * MS + US).contains(&measured_ns), "{measured_ns} ns");
+    assert_charged(slot, 2 * MS - US..=2 * MS + US);
 }
 
 /// Nobody would say when that context ends.
@@ -135,8 +150,7 @@ fn leaving_no_context_costs_nobody_a_place() {
     process.leave_context(core::ptr::null_mut());
     launch(process, KERNEL, 50 * MS);
     until_idle(slot);
-    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
-    assert!((50 * MS - US..=50 * MS + US).contains(&measured_ns), "{measured_ns} ns");
+    assert_charged(slot, 50 * MS - US..=50 * MS + US);
 }
 
 /// Uses of a context come and go while its work runs, which is expected to be short.
@@ -151,8 +165,7 @@ fn work_in_a_context_that_stays_is_measured_to_its_end() {
         process.context_stays(CONTEXTS[0]);
         until_idle(slot);
     }
-    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
-    assert!((150 * MS - US..=151 * MS).contains(&measured_ns), "{measured_ns} ns");
+    assert_charged(slot, 150 * MS - US..=151 * MS);
 }
 
 #[test]
@@ -169,10 +182,10 @@ fn work_in_a_context_that_goes_is_charged_until_it_has_gone() {
     process.leave_context(CONTEXTS[0]);
     clock::turn_ns(4 * MS);
     process.context_gone(CONTEXTS[0]);
-    let charged_ns = slot.burst_total_ns.load(Ordering::Relaxed);
-    assert!((24 * MS..=25 * MS).contains(&charged_ns), "{charged_ns} ns");
+    let charged_ns = charged_ns(slot);
+    assert_charged(slot, 24 * MS..=25 * MS);
     until_idle(slot);
-    assert_eq!(slot.burst_total_ns.load(Ordering::Relaxed), charged_ns);
+    assert_charged(slot, charged_ns..=charged_ns);
 }
 
 /// A kernel that ends in a fault takes its context with it, and every answer about what it did.
@@ -185,8 +198,7 @@ fn work_that_breaks_its_context_is_charged_until_that_is_seen() {
     IS_BROKEN.store(true, Ordering::Relaxed);
     until_idle(slot);
     IS_BROKEN.store(false, Ordering::Relaxed);
-    let charged_ns = slot.burst_total_ns.load(Ordering::Relaxed);
-    assert!((20 * MS..=26 * MS).contains(&charged_ns), "{charged_ns} ns");
+    assert_charged(slot, 20 * MS..=26 * MS);
 }
 
 /// With CUDA_LAUNCH_BLOCKING a launch returns when its work has ended, however long that takes.
@@ -206,8 +218,7 @@ fn a_launch_that_returns_with_its_work_done_is_charged() {
     process.launched_alone(burst);
     until_idle(slot);
     assert_eq!(process.estimates.cost_ns(KERNEL), u32::MAX, "it may have compiled");
-    let charged_ns = slot.burst_total_ns.load(Ordering::Relaxed);
-    assert!((5000 * MS - US..=5000 * MS + US).contains(&charged_ns), "{charged_ns} ns");
+    assert_charged(slot, 5000 * MS - US..=5000 * MS + US);
 }
 
 /// Once a stream is in capture nothing can be recorded on it, so what ran there would be charged to nobody.
@@ -237,5 +248,5 @@ fn a_burst_ends_before_its_stream_may_join_a_capture() {
     process.leave_for_join(STREAM);
     assert_eq!(records(), before, "it has ended");
     until_idle(slot);
-    assert!(slot.burst_total_ns.load(Ordering::Relaxed) >= 50 * MS);
+    assert!(charged_ns(slot) >= 50 * MS);
 }
