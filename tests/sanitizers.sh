@@ -23,7 +23,7 @@ mkdir -p "$made"
 
 # These options are no stable ones. The names are of the crates that get them, so that nobody else's build script takes
 # the compiler for a nightly one; ___ is what cargo asks the compiler about.
-export RUSTC_BOOTSTRAP=___,libc,gpool_driver_abi,gpool_shared_region,gpool_interposer_logic,gpool_shim_cuda,gpool_shim_stand
+export RUSTC_BOOTSTRAP=___,libc,zstd_sys,gpool_driver_abi,gpool_shared_region,gpool_interposer_logic,gpool_shim_cuda,gpool_shim_stand
 # Names and lines in reports.
 export CARGO_PROFILE_GUEST_STRIP=none CARGO_PROFILE_GUEST_DEBUG=line-tables-only
 export CARGO_INCREMENTAL=0

@@ -12,7 +12,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::futex::{Guard, Mutex};
 use gpool_interposer_logic::handles::{Held, Kind};
-use gpool_interposer_logic::images::{self, Image, Need};
+use gpool_interposer_logic::images::{self, Architectures, Image, Need};
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::{self, Charge};
 use gpool_interposer_logic::process::{Change, Place};
@@ -31,10 +31,36 @@ fn charged(need: &Need) -> u64 {
     need.data.saturating_add(code)
 }
 
+/// What the devices that this process has run.
+fn architectures() -> Architectures {
+    let mut count = 0;
+    // SAFETY: the entry point's type; there is a place for the answer. So for the others here.
+    let result = unsafe { real::<CuDeviceGetCount>(index::cuDeviceGetCount)(&mut count) };
+    if result != CUDA_SUCCESS || count == 0 {
+        return Architectures::ANY;
+    }
+    let mut devices = Architectures::NONE;
+    for ordinal in 0..count {
+        let (mut device, mut major, mut minor) = (0, 0, 0);
+        // SAFETY: as above.
+        let known = unsafe {
+            let of = real::<CuDeviceGetAttribute>(index::cuDeviceGetAttribute);
+            real::<CuDeviceGet>(index::cuDeviceGet)(&mut device, ordinal) == CUDA_SUCCESS
+                && of(&mut major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) == CUDA_SUCCESS
+                && of(&mut minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) == CUDA_SUCCESS
+        };
+        if !known {
+            return Architectures::ANY;
+        }
+        devices = devices.with(major as u32, minor as u32);
+    }
+    devices
+}
+
 #[cold]
 #[inline(never)]
 fn need_at(image: *const c_void) -> Need {
-    images::need(Image::at(image as usize))
+    images::need(Image::at(image as usize), architectures())
 }
 
 /// What the image in a file takes; nothing, if the driver will not be able to read it either.
@@ -54,7 +80,7 @@ fn need_of_file(path: *const c_char) -> Need {
         unsafe {
             let start = libc::mmap(core::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);
             if start != libc::MAP_FAILED {
-                need = images::need(Image::of(core::slice::from_raw_parts(start.cast(), length)));
+                need = images::need(Image::of(core::slice::from_raw_parts(start.cast(), length)), architectures());
                 libc::munmap(start, length);
             }
         }

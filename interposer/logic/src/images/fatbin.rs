@@ -1,20 +1,23 @@
 //! Fat binaries: images for several architectures, one behind the other. The driver takes one of them. Source of the
 //! layout: fatbinary_section.h of CUDA, and files that its compiler made.
 
+use super::scratch::Scratch;
 use super::source::{Image, Window};
-use super::{Need, elf, lz4, ptx};
+use super::{Architectures, Need, elf, lz4, ptx, zstandard};
 
 /// Kinds of an entry: PTX text, cubin.
 const TEXT: u16 = 1;
 const CUBIN: u16 = 2;
-/// Offsets in an entry's header: its length, that of what follows, that of what is compressed therein, the flags, and how
-/// long it is when it is unpacked.
+/// Offsets in an entry's header: its length, that of what follows, that of what is compressed therein, the architecture
+/// that it is for, the flags, and how long it is when it is unpacked.
 const HEADER_BYTES: u64 = 4;
 const PAYLOAD_BYTES: u64 = 8;
 const PACKED_BYTES: u64 = 16;
+const ARCHITECTURE: u64 = 28;
 const FLAGS: u64 = 40;
 const UNPACKED_BYTES: u64 = 56;
-/// Flags of an entry that is compressed: as a block of LZ4, and by Zstandard, which is not unpacked here.
+/// Flags of an entry that is compressed: as a block of LZ4 (by the compilers of CUDA 12 and older), or as a frame of
+/// Zstandard (by those from 12.8 on, if they are told so, and from 13 on if they are told nothing else).
 const LZ4: u64 = 0x2000;
 const ZSTANDARD: u64 = 0x8000;
 /// All entries of an image are unpacked up to this size, which takes some tenths of a second.
@@ -22,12 +25,12 @@ const MOST_UNPACKED: u64 = 64 << 20;
 /// More entries than there are architectures and kinds of them.
 const ENTRIES: u32 = 1 << 12;
 
-/// What the largest of its entries takes.
-pub(super) fn need(image: Image) -> Need {
-    Need { is_choice: true, ..read(image).unwrap_or(Need::UNKNOWN) }
+/// What the largest of its entries takes, of those that `devices` can run.
+pub(super) fn need(image: Image, devices: Architectures) -> Need {
+    Need { is_choice: true, ..read(image, devices).unwrap_or(Need::UNKNOWN) }
 }
 
-fn read(image: Image) -> Option<Need> {
+fn read(image: Image, devices: Architectures) -> Option<Need> {
     let mut window = Window::new(image);
     let mut at = u64::from(window.u16_at(6)?);
     let end = at.checked_add(window.u64_at(8)?)?;
@@ -40,22 +43,18 @@ fn read(image: Image) -> Option<Need> {
         let kind = window.u16_at(at)?;
         let payload = at.checked_add(u64::from(window.u32_at(at.checked_add(HEADER_BYTES)?)?))?;
         let bytes = window.u64_at(at.checked_add(PAYLOAD_BYTES)?)?;
-        let compression = window.u64_at(at.checked_add(FLAGS)?)? & (LZ4 | ZSTANDARD);
-        let part = image.part(payload, bytes);
-        let one = match compression {
-            0 => plain(kind, part),
-            LZ4 => {
-                let packed = u64::from(window.u32_at(at.checked_add(PACKED_BYTES)?)?);
-                let unpacked = window.u64_at(at.checked_add(UNPACKED_BYTES)?)?;
-                let scratch =
-                    if kind == CUBIN || kind == TEXT { unpack(part, packed, unpacked, &mut room) } else { None };
-                scratch.map_or(Need::UNKNOWN, |scratch| plain(kind, scratch.image()))
-            }
-            _ => Need::UNKNOWN,
+        let architecture = window.u32_at(at.checked_add(ARCHITECTURE)?)?;
+        let is_of_use = match kind {
+            CUBIN => devices.run_code(architecture),
+            TEXT => devices.compile_text(architecture),
+            _ => true,
         };
-        most.data = most.data.max(one.data);
-        most.code = most.code.max(one.code);
-        most.is_whole &= one.is_whole;
+        if is_of_use {
+            let one = entry(&mut window, at, kind, image.part(payload, bytes), &mut room)?;
+            most.data = most.data.max(one.data);
+            most.code = most.code.max(one.code);
+            most.is_whole &= one.is_whole;
+        }
         let next = payload.checked_add(bytes)?;
         if next <= at {
             return None;
@@ -63,6 +62,23 @@ fn read(image: Image) -> Option<Need> {
         at = next;
     }
     None
+}
+
+/// What the entry takes whose header is at `at` and which holds `part`.
+fn entry(window: &mut Window, at: u64, kind: u16, part: Image, room: &mut u64) -> Option<Need> {
+    let unpacker = match window.u64_at(at.checked_add(FLAGS)?)? & (LZ4 | ZSTANDARD) {
+        0 => return Some(plain(kind, part)),
+        LZ4 => lz4::unpack,
+        ZSTANDARD => zstandard::unpack,
+        _ => return Some(Need::UNKNOWN),
+    };
+    if kind != CUBIN && kind != TEXT {
+        return Some(Need::UNKNOWN);
+    }
+    let packed = part.part(0, u64::from(window.u32_at(at.checked_add(PACKED_BYTES)?)?));
+    let unpacked = window.u64_at(at.checked_add(UNPACKED_BYTES)?)?;
+    let content = unpack(packed, unpacked, room, unpacker);
+    Some(content.map_or(Need::UNKNOWN, |(scratch, bytes)| plain(kind, scratch.image(bytes))))
 }
 
 fn plain(kind: u16, part: Image) -> Need {
@@ -73,55 +89,27 @@ fn plain(kind: u16, part: Image) -> Need {
     }
 }
 
-/// Unpacks the first `packed` bytes of `part` to `unpacked`; none where that makes no sense or takes more than `room`.
-fn unpack(part: Image, packed: u64, unpacked: u64, room: &mut u64) -> Option<Scratch> {
-    let block = part.part(0, packed);
-    if unpacked > block.bytes().saturating_mul(lz4::MOST_RATIO) {
-        return None;
-    }
-    *room = room.checked_sub(unpacked)?;
+/// Unpacks `packed` to `unpacked` bytes; none where that makes no sense or takes more than `room`.
+fn unpack(
+    packed: Image,
+    unpacked: u64,
+    room: &mut u64,
+    unpacker: fn(Image, &mut [u8]) -> Option<usize>,
+) -> Option<(Scratch, usize)> {
+    *room = room.checked_sub(unpacked.max(packed.bytes()))?;
     let mut scratch = Scratch::new(usize::try_from(unpacked).ok()?)?;
-    scratch.used = lz4::unpack(block, scratch.all())?;
-    Some(scratch)
-}
-
-/// Memory of the kernel's, since the program's allocator is not ours to use.
-struct Scratch {
-    start: *mut u8,
-    room: usize,
-    used: usize,
-}
-
-impl Scratch {
-    fn new(room: usize) -> Option<Self> {
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, unmapped when this is dropped; of no length there is none.
-        let start = unsafe { libc::mmap(core::ptr::null_mut(), room, access, kind, -1, 0) };
-        (start != libc::MAP_FAILED).then_some(Self { start: start.cast(), room, used: 0 })
-    }
-
-    fn all(&mut self) -> &mut [u8] {
-        // SAFETY: mapped, zeroed and nobody else's.
-        unsafe { core::slice::from_raw_parts_mut(self.start, self.room) }
-    }
-
-    fn image(&self) -> Image {
-        // SAFETY: as above, and `used` is no more than was written.
-        Image::of(unsafe { core::slice::from_raw_parts(self.start, self.used) })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`.
-        unsafe { libc::munmap(self.start.cast(), self.room) };
-    }
+    let bytes = unpacker(packed, scratch.all())?;
+    Some((scratch, bytes))
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::elf::tests::{CODE, DATA, cubin};
     use super::*;
+
+    fn need(image: Image) -> Need {
+        super::need(image, Architectures::ANY)
+    }
 
     /// A fat binary with these entries (kind, content).
     pub(crate) fn fat_binary(entries: &[(u16, &[u8])]) -> Vec<u8> {
@@ -141,17 +129,20 @@ pub(super) mod tests {
         start
     }
 
+    /// How entries are compressed, and the flag that says so.
+    type Packer = (u64, fn(&[u8]) -> Vec<u8>);
+    pub(crate) const BOTH: [Packer; 2] = [(LZ4, lz4::tests::packed), (ZSTANDARD, zstandard::tests::packed)];
+
     /// The same with its entries compressed, and some bytes behind each as the compiler pads them.
-    pub(crate) fn packed(entries: &[(u16, &[u8])]) -> Vec<u8> {
-        let blocks: Vec<Vec<u8>> =
-            entries.iter().map(|(_, content)| [super::lz4::tests::packed(content), vec![0; 5]].concat()).collect();
+    pub(crate) fn packed((flag, pack): Packer, entries: &[(u16, &[u8])]) -> Vec<u8> {
+        let blocks: Vec<Vec<u8>> = entries.iter().map(|(_, content)| [pack(content), vec![0; 5]].concat()).collect();
         let plain: Vec<(u16, &[u8])> =
             entries.iter().zip(&blocks).map(|((kind, _), block)| (*kind, &block[..])).collect();
         let mut file = fat_binary(&plain);
         let mut at = 16;
         for ((_, content), block) in entries.iter().zip(&blocks) {
             file[at + 16..at + 20].copy_from_slice(&(block.len() as u32 - 5).to_le_bytes());
-            file[at + 41] = 0x20;
+            file[at + 40..at + 48].copy_from_slice(&flag.to_le_bytes());
             file[at + 56..at + 64].copy_from_slice(&(content.len() as u64).to_le_bytes());
             at += 64 + block.len();
         }
@@ -159,18 +150,33 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_lz4_has_compressed_is_read() {
+    fn what_is_compressed_is_read() {
         let one = cubin(&[(DATA, 3 << 30, b".nv.global"), (CODE, 8192, b".text.a")]);
-        let file = packed(&[(2, &one), (1, b".version 8.0\n.global .b8 a[512];\0\0\0\0\0\0\0\0\0\0\0\0\0\0")]);
-        assert_eq!(need(Image::of(&file)), Need { data: 3 << 30, code: 8192, is_whole: true, is_choice: true });
-        let mut broken = file.clone();
-        broken[16 + 56] ^= 1;
-        assert!(need(Image::of(&broken)).data <= 3 << 30, "whatever it says of its size");
-        for unpacked in [0, u64::MAX, MOST_UNPACKED + 1] {
-            let mut absurd = file.clone();
-            absurd[16 + 56..16 + 64].copy_from_slice(&unpacked.to_le_bytes());
-            assert!(!need(Image::of(&absurd)).is_whole, "{unpacked} bytes");
+        let text = b".version 8.0\n.global .b8 a[512];\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        for packer in BOTH {
+            let file = packed(packer, &[(2, &one), (1, text)]);
+            assert_eq!(need(Image::of(&file)), Need { data: 3 << 30, code: 8192, is_whole: true, is_choice: true });
+            let mut broken = file.clone();
+            broken[16 + 56] ^= 1;
+            assert!(need(Image::of(&broken)).data <= 3 << 30, "whatever it says of its size");
+            for unpacked in [0, u64::MAX, MOST_UNPACKED + 1] {
+                let mut absurd = file.clone();
+                absurd[16 + 56..16 + 64].copy_from_slice(&unpacked.to_le_bytes());
+                assert!(!need(Image::of(&absurd)).is_whole, "{unpacked} bytes");
+            }
+            let mut far = file.clone();
+            far[16 + 16..16 + 20].fill(0xff);
+            assert!(need(Image::of(&far)).data <= 3 << 30, "more is packed than there is");
         }
+    }
+
+    #[test]
+    fn all_entries_together_have_room() {
+        let mut text = vec![b' '; MOST_UNPACKED as usize / 2 + 1];
+        text[..12].copy_from_slice(b".version 8.0");
+        let [_, packer] = BOTH;
+        assert!(need(Image::of(&packed(packer, &[(1, &text)]))).is_whole);
+        assert!(!need(Image::of(&packed(packer, &[(1, &text), (1, &text)]))).is_whole);
     }
 
     #[test]
@@ -181,12 +187,38 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_compressed_or_of_another_kind_is_not_whole() {
+    fn what_no_device_can_run_is_not_unpacked() {
+        let (one, two) = (cubin(&[(DATA, 4096, b".nv.global")]), cubin(&[(DATA, 1 << 30, b".nv.global")]));
+        let text = b".version 8.0\n.global .b8 a[8192];";
+        for (architectures, devices, want) in [
+            ([90, 100, 90], Architectures::NONE.with(9, 0), 8192),
+            ([90, 100, 100], Architectures::NONE.with(9, 0), 4096),
+            ([90, 100, 100], Architectures::NONE.with(9, 0).with(10, 3), 1 << 30),
+            ([90, 100, 100], Architectures::ANY, 1 << 30),
+            ([90, 0, 100], Architectures::NONE.with(9, 0), 1 << 30),
+        ] {
+            for packer in BOTH {
+                let mut file = packed(packer, &[(2, &one), (2, &two), (1, text)]);
+                let mut at = 16;
+                for architecture in architectures {
+                    file[at + 28..at + 32].copy_from_slice(&u32::to_le_bytes(architecture));
+                    at += 64 + u64::from_le_bytes(file[at + 8..at + 16].try_into().unwrap()) as usize;
+                }
+                let need = super::need(Image::of(&file), devices);
+                assert_eq!((need.data, need.is_whole), (want, true), "{architectures:?} on {devices:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_of_another_kind_is_not_whole() {
         let one = cubin(&[(DATA, 4096, b".nv.global")]);
         let mut file = fat_binary(&[(2, &one)]);
         assert!(need(Image::of(&file)).is_whole);
-        file[16 + 41] = 0x80;
-        assert!(!need(Image::of(&file)).is_whole);
+        for both in [LZ4 | ZSTANDARD, ZSTANDARD] {
+            file[16 + 40..16 + 48].copy_from_slice(&both.to_le_bytes());
+            assert!(!need(Image::of(&file)).is_whole, "it says that it is compressed and is not");
+        }
         let file = fat_binary(&[(8, b"a compiler's representation"), (2, &one)]);
         assert_eq!(need(Image::of(&file)), Need { data: 4096, code: 0, is_whole: false, is_choice: true });
     }

@@ -8,11 +8,14 @@ const LEAST_MATCH: usize = 4;
 /// A length that begins with this goes on in the bytes that follow.
 const LONG: u8 = 15;
 /// No sequence makes more of a byte.
-pub(super) const MOST_RATIO: u64 = 255;
+const MOST_RATIO: u64 = 255;
 
 /// Unpacks `block` into `to`: how many bytes there are. None where the block makes no sense, or has more of them than
 /// `to` has room for. The last sequence has no match, and is the one with which the block ends or `to` is full.
 pub(super) fn unpack(block: Image, to: &mut [u8]) -> Option<usize> {
+    if to.len() as u64 > block.bytes().saturating_mul(MOST_RATIO) {
+        return None;
+    }
     let (mut from, mut at, mut written) = (Window::new(block), 0, 0_usize);
     loop {
         let token = next(&mut from, &mut at)?;

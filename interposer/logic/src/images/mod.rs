@@ -5,12 +5,16 @@
 //! binary, of which the driver chooses one. Images are untrusted: what is not there, or makes no sense, ends the reading
 //! and is said by [`Need::is_whole`].
 
+mod architectures;
 mod elf;
 mod fatbin;
 mod lz4;
 mod ptx;
+mod scratch;
 mod source;
+mod zstandard;
 
+pub use architectures::Architectures;
 pub use source::Image;
 use source::Window;
 
@@ -36,15 +40,15 @@ const ELF: u32 = 0x464c_457f;
 const FAT_BINARY: u32 = 0xba55_ed50;
 const WRAPPER: u32 = 0x4662_43b1;
 
-/// What `image` takes.
-pub fn need(image: Image) -> Need {
+/// What `image` takes on one of `devices`.
+pub fn need(image: Image, devices: Architectures) -> Need {
     let mut window = Window::new(image);
     match window.u32_at(0) {
         Some(ELF) => elf::need(image),
-        Some(FAT_BINARY) => fatbin::need(image),
+        Some(FAT_BINARY) => fatbin::need(image, devices),
         // The address of the fat binary comes behind the magic and the version. Source: fatbinary_section.h of CUDA.
         Some(WRAPPER) if window.u32_at(4) == Some(1) => match window.u64_at(8) {
-            Some(address) => fatbin::need(Image::at(address as usize)),
+            Some(address) => fatbin::need(Image::at(address as usize), devices),
             None => Need::UNKNOWN,
         },
         Some(WRAPPER) => Need::UNKNOWN,
@@ -55,6 +59,10 @@ pub fn need(image: Image) -> Need {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn need(image: Image) -> Need {
+        super::need(image, Architectures::ANY)
+    }
 
     /// xorshift64*.
     fn random(state: &mut u64) -> u64 {
@@ -73,7 +81,8 @@ mod tests {
         images.push(fatbin::tests::fat_binary(&[(2, &elf::tests::cubin(&[(elf::tests::CODE, 99, b".text.a")]))]));
         let variables =
             elf::tests::cubin(&[(elf::tests::DATA, 4096, b".nv.global"), (elf::tests::CODE, 99, b".text.a")]);
-        images.push(fatbin::tests::packed(&[(2, &variables), (1, texts[0])]));
+        images
+            .extend(fatbin::tests::BOTH.map(|packer| fatbin::tests::packed(packer, &[(2, &variables), (1, texts[0])])));
         for round in 0..20_000 {
             let mut image = images[round % images.len()].clone();
             for _ in 0..random(&mut seed) % 8 {

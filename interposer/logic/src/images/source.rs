@@ -31,6 +31,21 @@ impl Image {
         let left = self.bytes.saturating_sub(offset);
         Self { start: self.start.saturating_add(offset as usize), bytes: left.min(bytes) }
     }
+
+    /// Copies it from its beginning until `to` is full; none where that much cannot be read.
+    pub(super) fn read(self, to: &mut [u8]) -> Option<()> {
+        if (to.len() as u64) > self.bytes {
+            return None;
+        }
+        let (mut address, mut left) = (self.start, to);
+        while !left.is_empty() {
+            let length = left.len().min(PAGE_BYTES - address % PAGE_BYTES);
+            let (piece, rest) = left.split_at_mut_checked(length)?;
+            copy(address, piece).then_some(())?;
+            (address, left) = (address.checked_add(length)?, rest);
+        }
+        Some(())
+    }
 }
 
 /// One piece of an image at a time.

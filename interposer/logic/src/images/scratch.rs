@@ -1,0 +1,37 @@
+//! Room in which images are unpacked.
+
+use super::source::Image;
+
+/// Memory of the kernel's, since the program's allocator is not ours to use.
+pub(super) struct Scratch {
+    start: *mut u8,
+    room: usize,
+}
+
+impl Scratch {
+    /// `room` zeros; none of no length, or where the kernel has no memory.
+    pub(super) fn new(room: usize) -> Option<Self> {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, unmapped when this is dropped; of no length there is none.
+        let start = unsafe { libc::mmap(core::ptr::null_mut(), room, access, kind, -1, 0) };
+        (start != libc::MAP_FAILED).then_some(Self { start: start.cast(), room })
+    }
+
+    pub(super) fn all(&mut self) -> &mut [u8] {
+        // SAFETY: mapped, and nobody else's.
+        unsafe { core::slice::from_raw_parts_mut(self.start, self.room) }
+    }
+
+    /// The first `bytes`, as far as they are there.
+    pub(super) fn image(&self, bytes: usize) -> Image {
+        // SAFETY: as above.
+        Image::of(unsafe { core::slice::from_raw_parts(self.start, self.room.min(bytes)) })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`.
+        unsafe { libc::munmap(self.start.cast(), self.room) };
+    }
+}
