@@ -2,6 +2,7 @@
  * microsecond of the stream's time and a graph 25, which is all that events tell. Memory is numbers. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PIECE (2ul << 20)
 #define PIECES (1ul << 18)
@@ -89,7 +90,11 @@ int cuCtxGetDevice(int *device) { *device = 0; return 0; }
 int cuCtxSynchronize(void) { return 0; }
 int cuDeviceGetUuid(unsigned char *uuid, int device) { memset(uuid, device + 1, 16); return 0; }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { (void)device; *bytes = PIECES * PIECE; return 0; }
-int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) { *free_bytes = *total = PIECES * PIECE; return 0; }
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    if (free_bytes) *free_bytes = PIECES * PIECE;
+    if (total) *total = PIECES * PIECE;
+    return 0;
+}
 int cuPointerGetAttribute(void *answer, int attribute, unsigned long pointer) {
     (void)answer; (void)attribute; (void)pointer;
     return 1;
@@ -138,6 +143,31 @@ int cuMemCreate(void **handle, size_t bytes, const void *properties, unsigned lo
     return 0;
 }
 int cuMemRelease(void *handle) { (void)handle; return 0; }
+
+/* A multicast object of two devices. What is bound to it, and where it shows, waits until both have been added, but not
+ * for ever: whoever cannot add the second one because of that is to be told. */
+#define MULTICAST ((void *)0x4d00)
+static int multicast_devices;
+static int both_are_added(void) {
+    int turns;
+    for (turns = 0; turns < 10000 && __atomic_load_n(&multicast_devices, __ATOMIC_ACQUIRE) < 2; turns++) usleep(1000);
+    return turns < 10000 ? 0 : 999;
+}
+int cuMulticastCreate(void **handle, const void *properties) { (void)properties; *handle = MULTICAST; return 0; }
+int cuMulticastAddDevice(void *handle, int device) {
+    (void)handle; (void)device;
+    __atomic_fetch_add(&multicast_devices, 1, __ATOMIC_RELEASE);
+    return 0;
+}
+int cuMulticastBindMem(void *handle, size_t at, void *memory, size_t offset, size_t bytes, unsigned long flags) {
+    (void)handle; (void)at; (void)memory; (void)offset; (void)flags;
+    /* Not of whole pages. */
+    return bytes % PIECE ? 1 : both_are_added();
+}
+int cuMemMap(unsigned long address, size_t bytes, size_t offset, void *handle, unsigned long flags) {
+    (void)address; (void)bytes; (void)offset; (void)flags;
+    return handle == MULTICAST ? both_are_added() : 0;
+}
 
 /* Pools hold whole pieces for what was allocated from them, until they are told to give back the rest. */
 #define POOL_PIECE (32ul << 20)

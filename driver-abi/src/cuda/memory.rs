@@ -11,6 +11,8 @@ pub type CUexternalMemory = *mut c_void;
 
 /// What kind of place a [`CUmemLocation`] names.
 pub type CUmemLocationType = c_uint;
+/// No place.
+pub const CU_MEM_LOCATION_TYPE_INVALID: CUmemLocationType = 0;
 /// The device whose ordinal is the id.
 pub const CU_MEM_LOCATION_TYPE_DEVICE: CUmemLocationType = 1;
 /// The host.

@@ -15,24 +15,44 @@ use gpool_interposer_logic::memory::Call;
 /// Rows of a pitched allocation are padded to this on every GPU so far.
 const PITCH_ALIGNMENT: u64 = 512;
 
+/// Answers `value`, if that is wanted.
+///
+/// # Safety
+/// `wanted` is null or a place for the answer.
+unsafe fn say<T>(wanted: *mut T, value: T) {
+    // SAFETY: the caller's promise.
+    if let Some(place) = unsafe { wanted.as_mut() } {
+        *place = value;
+    }
+}
+
 /// The lease's memory on the current context's GPU instead of the device's.
 ///
 /// # Safety
 /// As the driver's function of this name; so for all functions here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
-    // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
-    let result = unsafe { real::<CuMemGetInfoV2>(index::cuMemGetInfo_v2)(free, total) };
-    if result == CUDA_SUCCESS
-        && let Some(place) = crate::PROCESS.place()
-    {
-        pools::waited();
-        // SAFETY: the driver succeeded, so both are valid.
-        unsafe {
-            let (free_bytes, total_bytes) =
-                memory::visible(&place.region, crate::PROCESS.current_gpu(place), *free as u64);
-            (*free, *total) = (free_bytes as usize, total_bytes as usize);
-        }
+    let (mut free_bytes, mut total_bytes) = (0, 0);
+    // Null is an answer that a program does not want. Whether it may is the driver's to say, so it gets what is null.
+    let own = |wanted: *mut usize, place: &mut usize| if wanted.is_null() { wanted } else { place };
+    // SAFETY: the entry point's type; nulls of the caller's, and places of ours. So for all calls of `real` here.
+    let result = unsafe {
+        real::<CuMemGetInfoV2>(index::cuMemGetInfo_v2)(own(free, &mut free_bytes), own(total, &mut total_bytes))
+    };
+    if result != CUDA_SUCCESS {
+        return result;
+    }
+    if let Some(place) = crate::PROCESS.place() {
+        // What went back to pools may have gone back to the device by now, whatever was waited for meanwhile.
+        pools::give_back(place, false);
+        let device_free_bytes = if free.is_null() { u64::MAX } else { free_bytes as u64 };
+        let (free, total) = memory::visible(&place.region, crate::PROCESS.current_gpu(place), device_free_bytes);
+        (free_bytes, total_bytes) = (free as usize, total as usize);
+    }
+    // SAFETY: null, or places of the caller's.
+    unsafe {
+        say(free, free_bytes);
+        say(total, total_bytes);
     }
     result
 }
@@ -57,27 +77,24 @@ pub unsafe extern "C" fn cuMemAlloc(_pointer: *mut c_uint, _size: c_uint) -> CUr
     CUDA_ERROR_NOT_SUPPORTED
 }
 
-/// Writes `bytes` to `place` as CUDA 2 has them, with 32 bits: as many as these can say.
-///
-/// # Safety
-/// Null, or a place for the answer.
-unsafe fn say_32_bits(place: *mut c_uint, bytes: usize) -> CUresult {
-    // SAFETY: the caller's promise.
-    let Some(place) = (unsafe { place.as_mut() }) else { return CUDA_ERROR_INVALID_VALUE };
-    *place = c_uint::try_from(bytes).unwrap_or(c_uint::MAX);
-    CUDA_SUCCESS
+/// `bytes` as CUDA 2 has them, with 32 bits: as many as these can say.
+fn in_32_bits(bytes: usize) -> c_uint {
+    c_uint::try_from(bytes).unwrap_or(c_uint::MAX)
 }
 
 /// As [`cuMemGetInfo_v2`], in 32 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> CUresult {
     let (mut free_bytes, mut total_bytes) = (0, 0);
-    // SAFETY: live places for the answers; the caller's are null or places for them.
+    let own = |wanted: *mut c_uint, place: &mut usize| if wanted.is_null() { core::ptr::null_mut() } else { place };
+    // SAFETY: nulls where the caller's are, live places else; the caller's are null or places for the answers.
     unsafe {
-        match cuMemGetInfo_v2(&mut free_bytes, &mut total_bytes) {
-            CUDA_SUCCESS => say_32_bits(free, free_bytes).max(say_32_bits(total, total_bytes)),
-            failed => failed,
+        let result = cuMemGetInfo_v2(own(free, &mut free_bytes), own(total, &mut total_bytes));
+        if result == CUDA_SUCCESS {
+            say(free, in_32_bits(free_bytes));
+            say(total, in_32_bits(total_bytes));
         }
+        result
     }
 }
 
@@ -85,12 +102,14 @@ pub unsafe extern "C" fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem(total: *mut c_uint, device: CUdevice) -> CUresult {
     let mut total_bytes = 0;
-    // SAFETY: see cuMemGetInfo.
+    // SAFETY: a live place for the answer; the caller's is null or a place for it.
     unsafe {
-        match cuDeviceTotalMem_v2(&mut total_bytes, device) {
-            CUDA_SUCCESS => say_32_bits(total, total_bytes),
-            failed => failed,
+        let Some(total) = total.as_mut() else { return CUDA_ERROR_INVALID_VALUE };
+        let result = cuDeviceTotalMem_v2(&mut total_bytes, device);
+        if result == CUDA_SUCCESS {
+            *total = in_32_bits(total_bytes);
         }
+        result
     }
 }
 

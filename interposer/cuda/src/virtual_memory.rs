@@ -1,8 +1,10 @@
 //! Memory without an address: what cuMemCreate makes, and the mappings that show it.
 //!
 //! The table of handles stays locked over the driver's call, so that a handle that the driver gives again is never
-//! taken for the one before. None of these calls launches or waits for a launch. A forked child has no place and must
-//! not wait for a lock that a thread of its parent may hold, so the place is asked for first.
+//! taken for the one before. None of these calls launches or waits for a launch. But what has to do with a multicast
+//! object waits until all its devices have been added, by whatever thread or process does that, so there the table is
+//! not locked meanwhile. A forked child has no place and must not wait for a lock that a thread of its parent may hold,
+//! so the place is asked for first.
 
 use crate::accounts::{allocated_on, charge_device, taken};
 use crate::entry::{index, real};
@@ -265,8 +267,8 @@ fn location_of(handle: CUmemGenericAllocationHandle) -> Option<CUmemLocation> {
         let result = real::<CuMemGetAllocationPropertiesFromHandle>(ask)(properties.as_mut_ptr(), handle);
         (result, properties.assume_init())
     };
-    // Memory has properties; a multicast object, which holds none of its own, may have none.
-    (result == CUDA_SUCCESS).then_some(properties.location)
+    // Memory has properties and a location; a multicast object, which holds no memory of its own, may have neither.
+    (result == CUDA_SUCCESS && properties.location.kind != CU_MEM_LOCATION_TYPE_INVALID).then_some(properties.location)
 }
 
 /// One more mapping; charged where it shows how large imported memory is.
@@ -283,6 +285,15 @@ pub unsafe extern "C" fn cuMemMap(
     // SAFETY: see cuMemCreate.
     let map = || unsafe { real::<CuMemMap>(index::cuMemMap)(address, size, offset, handle, flags) };
     let end = (size as u64).saturating_add(offset as u64);
+    if !handles.is_physical(handle) {
+        // Of the host, or a multicast object: it may wait.
+        drop(handles);
+        let result = map();
+        if result == CUDA_SUCCESS {
+            HANDLES.lock().mapped(address, size as u64, end, handle);
+        }
+        return result;
+    }
     let result = match handles.uncharged(handle, end) {
         Some((gpu, bytes)) => {
             place.note_inexact();
@@ -310,7 +321,7 @@ pub unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, size: usize) -> CUresu
     result
 }
 
-/// Notes that a multicast object holds the memory at `address`.
+/// Notes that others may hold the memory at `address`.
 pub fn shared_at(handles: &mut Handles<CAPACITY>, address: CUdeviceptr) {
     let (retain, release) = (index::cuMemRetainAllocationHandle, index::cuMemRelease);
     let mut handle = 0;
@@ -323,17 +334,53 @@ pub fn shared_at(handles: &mut Handles<CAPACITY>, address: CUdeviceptr) {
     }
 }
 
+/// Memory that is about to be given to a multicast object.
+struct Binding {
+    handle: CUmemGenericAllocationHandle,
+    /// As the table says; none where it does not know the memory.
+    serial: Option<u32>,
+    /// A reference of ours to be given back.
+    has_reference: bool,
+}
+
+impl Binding {
+    fn of_memory(handle: CUmemGenericAllocationHandle) -> Option<Self> {
+        Some(Self { handle, serial: HANDLES.lock().binding(handle), has_reference: false })
+    }
+
+    /// Of what shows at `address`.
+    fn at(address: CUdeviceptr) -> Option<Self> {
+        let (mut handles, retain, mut handle) = (HANDLES.lock(), index::cuMemRetainAllocationHandle, 0);
+        // SAFETY: see cuMemCreate; there is a place for the handle.
+        let result = unsafe { real::<CuMemRetainAllocationHandle>(retain)(&mut handle, address as *mut c_void) };
+        (result == CUDA_SUCCESS).then(|| Self { handle, serial: handles.binding(handle), has_reference: true })
+    }
+
+    #[inline(never)]
+    fn end(self, place: &Place, result: CUresult) {
+        let mut handles = HANDLES.lock();
+        if self.has_reference {
+            // SAFETY: see cuMemCreate; a reference that was had is given back.
+            unsafe { real::<CuMemRelease>(index::cuMemRelease)(self.handle) };
+        }
+        if let Some(serial) = self.serial {
+            handles.bound(self.handle, serial, result == CUDA_SUCCESS, |held| PROCESS.give_back(place, held));
+        }
+    }
+}
+
 macro_rules! bindings {
-    ($($(#[$export:meta])* $name:ident: $kind:ident [$($device:ident)?] ($memory:ident $($offset:ident)?) $noted:expr;)*)
+    ($($(#[$export:meta])* $name:ident: $kind:ident [$($device:ident)?] ($memory:ident $($offset:ident)?) $begin:expr;)*)
     => {$(
-        /// What a multicast object shows stays charged to this process: when it lets go is not seen.
+        /// What a multicast object shows stays charged to this process: when it lets go is not seen. The driver may wait in
+        /// here, and nobody else waits for that.
         $(#[$export])*
         pub unsafe extern "C" fn $name(
             multicast: CUmemGenericAllocationHandle, $($device: CUdevice,)? multicast_offset: usize, $memory: u64,
             $($offset: usize,)? size: usize, flags: c_ulonglong,
         ) -> CUresult {
             let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-            let mut handles = HANDLES.lock();
+            let binding = $begin($memory);
             let bind = index::$name;
             // SAFETY: see cuMemCreate.
             let result = unsafe {
@@ -341,7 +388,9 @@ macro_rules! bindings {
             };
             if result == CUDA_SUCCESS {
                 place.note_inexact();
-                let _ = $noted(&mut handles, $memory);
+            }
+            if let Some(binding) = binding {
+                binding.end(place, result);
             }
             result
         }
@@ -350,12 +399,12 @@ macro_rules! bindings {
 
 bindings! {
     #[unsafe(no_mangle)]
-    cuMulticastBindMem: CuMulticastBindMem [] (handle offset) Handles::shared;
+    cuMulticastBindMem: CuMulticastBindMem [] (handle offset) Binding::of_memory;
     #[unsafe(no_mangle)]
-    cuMulticastBindAddr: CuMulticastBindAddr [] (address) shared_at;
+    cuMulticastBindAddr: CuMulticastBindAddr [] (address) Binding::at;
     // Newer than driver 580: reached through cuGetProcAddress only, not exported.
-    cuMulticastBindMem_v2: CuMulticastBindMemV2 [device] (handle offset) Handles::shared;
-    cuMulticastBindAddr_v2: CuMulticastBindAddrV2 [device] (address) shared_at;
+    cuMulticastBindMem_v2: CuMulticastBindMemV2 [device] (handle offset) Binding::of_memory;
+    cuMulticastBindAddr_v2: CuMulticastBindAddrV2 [device] (address) Binding::at;
 }
 
 /// Memory in parts of an array is not followed, so it is refused.

@@ -112,6 +112,10 @@ pub fn release_context(slot: &Slot, gpu: usize, allocated_bytes: u64, device_byt
 /// which may just have come, at least one sees the other.
 #[inline(never)] // a dozen allocators call it
 pub fn try_reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool {
+    // Nothing fits also where the cap has been lowered below what is held.
+    if charge == Charge::Bytes(0) {
+        return true;
+    }
     // What can never fit is not even tried: an absurd size must not wrap the sum.
     let tries = if bytes_of(region, charge) > cap_bytes(region) { 0 } else { RETRIES + 1 };
     for _ in 0..tries {
@@ -181,6 +185,16 @@ mod tests {
         assert_eq!(visible(&region, 0, u64::MAX), (0, 1000));
         release(two, 0, Charge::Bytes(700));
         assert_eq!(visible(&region, 0, 500), (500, 1000));
+    }
+
+    #[test]
+    fn what_takes_nothing_fits_also_below_a_cap_that_was_lowered() {
+        let region = region();
+        region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        let slot = region.slot(0);
+        assert!(reserve(&region, slot, 0, Charge::Bytes(700)));
+        region.control().memory_cap_bytes.store(500, Ordering::Relaxed);
+        assert!(reserve(&region, slot, 0, Charge::Bytes(0)) && !reserve(&region, slot, 0, Charge::Bytes(1)));
     }
 
     #[test]

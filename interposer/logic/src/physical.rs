@@ -13,7 +13,8 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     /// `bytes` have been made on GPU `gpu` of the lease. Without room for the handle they stay charged.
     pub fn created(&mut self, handle: u64, gpu: usize, bytes: u64) {
         let held = Held::new(Kind::Physical, handle, bytes);
-        self.put(Held { references: 1, gpu: gpu as u8, ..held });
+        // What had the handle before has gone without anybody's having seen it, and stays charged.
+        self.hold(Held { references: 1, gpu: gpu as u8, ..held });
     }
 
     /// `handle` came from an exported counterpart that is `piece` of the lease, of which this process has taken hold for
@@ -23,7 +24,7 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
         if is_new {
             let mut held = Held::new(Kind::Physical, handle, size.bytes());
             held.charge_to_piece(piece);
-            self.put(Held { references: 1, gpu: size.gpu() as u8, ..held });
+            self.hold(Held { references: 1, gpu: size.gpu() as u8, ..held });
         }
         is_new
     }
@@ -32,14 +33,34 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     pub fn imported(&mut self, handle: u64, gpu: usize) {
         if !self.retained(handle) {
             let held = Held::new(Kind::Physical, handle, 0);
-            self.put(Held { references: 1, gpu: gpu as u8, is_imported: true, ..held });
+            self.hold(Held { references: 1, gpu: gpu as u8, is_imported: true, ..held });
         }
+    }
+
+    /// Whether `handle` is memory of a device that this process holds.
+    pub fn is_physical(&mut self, handle: u64) -> bool {
+        self.find(Kind::Physical, handle).is_some()
     }
 
     /// There is one more reference to `handle`; false if it is not known.
     pub fn retained(&mut self, handle: u64) -> bool {
         let known = self.find(Kind::Physical, handle);
         known.map(|held| held.references += 1).is_some()
+    }
+
+    /// `handle` is about to be given to others: it does not go before [`Handles::bound`] has said what came of that. The
+    /// number that tells this memory from what has the same handle later; none if it is not known.
+    pub fn binding(&mut self, handle: u64) -> Option<u32> {
+        let held = self.find(Kind::Physical, handle)?;
+        held.references += 1;
+        Some(held.serial)
+    }
+
+    /// What was to be given to others is held by them now, or is not; `gone` as in [`Handles::unmapped`].
+    pub fn bound(&mut self, handle: u64, serial: u32, is_bound: bool, gone: impl FnMut(&Held)) {
+        let Some(held) = self.find(Kind::Physical, handle).filter(|held| held.serial == serial) else { return };
+        held.is_shared |= is_bound;
+        self.released(handle, gone);
     }
 
     /// `handle` may now be held by others.
@@ -172,6 +193,23 @@ mod tests {
         assert_eq!(gone(|all| handles.released(1, all)), []);
         handles.created(1, 0, 6 * MIB);
         assert_eq!(gone(|all| handles.released(1, all)), [(0, 6 * MIB)], "the handle means something else now");
+    }
+
+    #[test]
+    fn what_others_were_to_hold_and_do_not_goes_as_before() {
+        let mut handles = Handles::<64>::new();
+        for (is_bound, left) in [(false, vec![(0, 2 * MIB)]), (true, vec![])] {
+            handles.created(1, 0, 2 * MIB);
+            let serial = handles.binding(1).unwrap();
+            assert_eq!(gone(|all| handles.released(1, all)), [], "the driver may hold it for others already");
+            assert_eq!(gone(|all| handles.bound(1, serial, is_bound, all)), left);
+            assert_eq!(handles.binding(1), None);
+        }
+        handles.created(1, 0, 2 * MIB);
+        let before = handles.binding(1).unwrap();
+        handles.created(1, 0, 6 * MIB);
+        assert_eq!(gone(|all| handles.bound(1, before, false, all)), [], "the handle means something else now");
+        assert_eq!(gone(|all| handles.released(1, all)), [(0, 6 * MIB)]);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub const TOGETHER: [&str; 41] = [
     "killed-half-way",
     "host-containerd",
     "mps-engines",
-    "display-contexts",
+    "rare-calls",
     "pass-through",
     "packages",
 ];

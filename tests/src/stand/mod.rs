@@ -5,13 +5,14 @@
 //! Rooms: `place` (the namespace and the region), `calls` (what is called, through the shim and past it), `steps` (its
 //! instructions, one by one), `instructions` (what those are), `timing` (how long it takes), `starts` (of programs), `work`
 //! (threads that do a bit of everything), `crowd` (threads that meet in everything), `displays` (contexts that nothing else
-//! here makes).
+//! here makes), `rare` (calls that few programs make).
 
 mod calls;
 mod crowd;
 mod displays;
 mod instructions;
 mod place;
+mod rare;
 mod starts;
 mod steps;
 mod timing;
@@ -34,7 +35,7 @@ const START: &str = include_str!("../../programs/start.c");
 const NEEDED: [&str; 5] =
     ["-Wl,--no-as-needed", "-l:libm.so.6", "-l:libdl.so.2", "-l:libpthread.so.0", "-l:librt.so.1"];
 
-/// `gpool-shim-stand SHIM DRIVER count|time|work|displays|start PROGRAM|crowd ROUNDS|garbage SEED`.
+/// `gpool-shim-stand SHIM DRIVER count|time|work|displays|rare|start PROGRAM|crowd ROUNDS|garbage SEED`.
 pub fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -53,7 +54,7 @@ pub fn run() -> ExitCode {
 fn serve(arguments: &[&str]) -> Result<Value> {
     let [shim, driver, what, rest @ ..] = arguments else {
         return Err(Failure::new(format!(
-            "usage: {PROGRAM} SHIM DRIVER count|time|work|displays|start PROGRAM|crowd ROUNDS|garbage SEED"
+            "usage: {PROGRAM} SHIM DRIVER count|time|work|displays|rare|start PROGRAM|crowd ROUNDS|garbage SEED"
         )));
     };
     let files = place::Files { shim: Path::new(shim), driver: Path::new(driver) };
@@ -62,6 +63,7 @@ fn serve(arguments: &[&str]) -> Result<Value> {
         ("time", []) => place::enter(&files, &place::open_gate()).and_then(|()| timing::measure()),
         ("work", []) => place::enter(&files, &place::open_gate()).and_then(|()| work::everything()),
         ("displays", []) => place::enter(&files, &place::open_gate()).and_then(|()| displays::contexts()),
+        ("rare", []) => place::enter(&files, &place::open_gate()).and_then(|()| rare::calls()),
         ("start", [program]) => {
             let program = std::fs::read(program).context(program)?;
             place::enter(&files, &place::open_gate()).and_then(|()| starts::measure(&program))

@@ -28,7 +28,8 @@ const NODES: [&str; 3] = ["null", "zero", "urandom"];
 const HOUR_NS: u64 = 3_600_000_000_000;
 /// A burst holds as many launches as are counted or timed in one go.
 const BURST_NS: u64 = 1_000_000_000;
-const CAP_BYTES: u64 = 512 << 30;
+/// The lease's cap.
+pub const CAP_BYTES: u64 = 512 << 30;
 /// What a context costs here.
 pub const CONTEXT_BYTES: usize = 1 << 20;
 

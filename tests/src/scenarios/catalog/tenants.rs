@@ -47,10 +47,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(places_taken::run),
     },
     Scenario {
-        name: "display-contexts",
-        what: "contexts for OpenGL and VDPAU are charged and given back",
+        name: "rare-calls",
+        what: "contexts for OpenGL and VDPAU, images of CUDA 13, multicast objects, answers that nobody wants",
         limit_s: 60,
-        run: Place::Inside(display_contexts::run),
+        run: Place::Inside(rare_calls::run),
     },
     Scenario {
         name: "memory-beside",
