@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,26 +45,45 @@ def folders_beside_the_root(directory):
     return [(folder, "bind", folder, ["rbind", "ro"]) for folder in sorted(beside)]
 
 
-def run(command, directory, annotations, patience_s=100):
-    """Runs `command` in a container; its CompletedProcess. What was mounted is unmounted, whatever happens."""
-    with tempfile.TemporaryDirectory(prefix="gpool-container-", dir="/run") as folder:
-        scratch, root = os.path.join(folder, "scratch"), os.path.join(folder, "rootfs")
+def run(command, directory, annotations, patience_s=30):
+    """Runs `command` in a container; its CompletedProcess. Nothing of it stays, whatever happens."""
+    folder = tempfile.mkdtemp(prefix="gpool-container-", dir="/run")
+    scratch, root = os.path.join(folder, "scratch"), os.path.join(folder, "rootfs")
+    try:
         os.makedirs(scratch)
         os.makedirs(root)
-        mounted = []
-        try:
-            subprocess.run(["mount", "-t", "tmpfs", "gpool-scratch", scratch], check=True, capture_output=True)
-            mounted.append(scratch)
-            for name in ("upper", "work"):
-                os.makedirs(os.path.join(scratch, name))
-            layers = f"lowerdir=/,upperdir={scratch}/upper,workdir={scratch}/work"
-            subprocess.run(["mount", "-t", "overlay", "-o", layers, "gpool", root], check=True, capture_output=True)
-            mounted.append(root)
-            with open(os.path.join(folder, "config.json"), "w") as file:
-                json.dump(configuration(command, directory, annotations), file)
-            name = os.path.basename(folder)
-            return subprocess.run(["gpool-runtime", "run", "--bundle", folder, name], stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, timeout=patience_s)
-        finally:
-            for place in reversed(mounted):
-                subprocess.run(["umount", place], capture_output=True)
+        subprocess.run(["mount", "-t", "tmpfs", "gpool-scratch", scratch], check=True, capture_output=True)
+        for name in ("upper", "work"):
+            os.makedirs(os.path.join(scratch, name))
+        layers = f"lowerdir=/,upperdir={scratch}/upper,workdir={scratch}/work"
+        subprocess.run(["mount", "-t", "overlay", "-o", layers, "gpool", root], check=True, capture_output=True)
+        with open(os.path.join(folder, "config.json"), "w") as file:
+            json.dump(configuration(command, directory, annotations), file)
+        return subprocess.run(["gpool-runtime", "run", "--bundle", folder, os.path.basename(folder)],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience_s)
+    finally:
+        take_away(folder, [root, scratch])
+
+
+def take_away(folder, mounts):
+    """Ends the container of that folder, which stays where its runtime alone was killed, and removes the folder."""
+    name = os.path.basename(folder)
+    attempt("gpool-runtime", "kill", name, "KILL")
+    attempt("gpool-runtime", "delete", "--force", name)
+    for place in mounts:
+        if os.path.ismount(place):
+            attempt("umount", place)
+        if os.path.ismount(place):
+            attempt("umount", "-l", place)
+    # One that is still mounted shows this machine's own files.
+    if not any(os.path.ismount(place) for place in mounts):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def attempt(*command):
+    """Runs it for some seconds. Whether it works does not matter, and must not hide why the container ended."""
+    try:
+        quiet = subprocess.DEVNULL
+        subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        pass

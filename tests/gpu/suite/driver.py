@@ -183,14 +183,13 @@ class Context:
 
 
 def allocators(context):
-    """By name, functions that take one piece of `size` bytes on the device and keep it."""
+    """By name, functions that take one piece of `size` bytes on the device, keep it, and answer its address if it has one."""
     call, device = context.driver.call, 0
 
-    def plain(size):
-        context.allocate(size)
-
     def managed(size):
-        call("cuMemAllocManaged", byref(c_uint64()), c_size_t(size), c_uint(ATTACH_GLOBAL))
+        address = c_uint64()
+        call("cuMemAllocManaged", byref(address), c_size_t(size), c_uint(ATTACH_GLOBAL))
+        return address.value
 
     def created(size):
         properties = AllocationProperties(type=PINNED, location=_Location(ON_DEVICE, device))
@@ -206,7 +205,7 @@ def allocators(context):
         call("cuArrayCreate_v2", byref(c_void_p()), byref(descriptor))
 
     return {
-        "cuMemAlloc": plain,
+        "cuMemAlloc": context.allocate,
         "cuMemAllocManaged": managed,
         "cuMemCreate": created,
         "cuMemAllocAsync": asynchronous,

@@ -3,7 +3,7 @@
 import os
 
 from .record import median
-from .tenant import TenantError, rate, run_together
+from .tenant import TenantError, prepare, rate, run_together
 
 # The limit that a tenant is seen to obey before anything of it counts, and what it may have of the whole then.
 TRIED_LIMIT, TRIED_MOST = 25, 0.6
@@ -21,22 +21,29 @@ def env(folder, cache, compute_percent, memory_gib):
     }
 
 
-def start(suite, tenants, name, compute_percent, memory_gib):
-    """A tenant under it, seen to have the memory that it may have."""
+def start(suite, tenants, percents, memory_gib, work=None):
+    """Tenants under it, for each name in `percents` one with so much compute, seen to have the memory that they may have;
+    with `work` loaded before they are asked, if that is given, so that no second context is made beside PyTorch's."""
+    started = [start_one(suite, tenants, name, percent, memory_gib) for name, percent in percents.items()]
+    if work:
+        prepare([(tenant, work) for tenant in started])
+    for tenant in started:
+        total = tenant.ask("memory")["total"]
+        if total != memory_gib << 30:
+            raise TenantError(f"HAMi-core's limit of memory is not active: the tenant is shown {total} bytes")
+    return started
+
+
+def start_one(suite, tenants, name, compute_percent, memory_gib):
     cache = os.path.join(suite.folder, f"hami-{name}.cache")
     if os.path.exists(cache):
         os.remove(cache)
-    tenant = tenants.start(f"hami-{name}", env=env(suite.hami, cache, compute_percent, memory_gib))
-    total = tenant.ask("memory")["total"]
-    if total != memory_gib << 30:
-        raise TenantError(f"HAMi-core's limit of memory is not active: the tenant is shown {total} bytes")
-    return tenant
+    return tenants.start(f"hami-{name}", env=env(suite.hami, cache, compute_percent, memory_gib))
 
 
 def obeys(suite, tenants, work, free_rate):
     """Whether a ceiling of compute is obeyed by a tenant that is alone; else its figures would be of nothing."""
-    tenant = start(suite, tenants, "tried", TRIED_LIMIT, 8 if not suite.simulated else 4)
-    tenant.ask("prepare", work=work)
+    tenant = start(suite, tenants, {"tried": TRIED_LIMIT}, 8 if not suite.simulated else 4, work)[0]
     got = median([rate(run_together([(tenant, work)], 2)[0], 5) for _ in range(3)]) / free_rate
     tenant.end()
     if got > TRIED_MOST:

@@ -1,7 +1,7 @@
 """What the driver says from outside of any tenant: memory by process, power. Structures are those of nvml.h."""
 
 import ctypes
-from ctypes import byref, c_char_p, c_uint, c_ulonglong, c_void_p
+from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p
 
 
 class _ProcessInfo(ctypes.Structure):
@@ -40,6 +40,28 @@ class Nvml:
         milliwatts = c_uint()
         self._call("nvmlDeviceGetPowerUsage", self.device, byref(milliwatts))
         return milliwatts.value / 1000
+
+    def clock_mhz(self):
+        """Of the multiprocessors; None where it is not told, as of all below."""
+        return self._number("nvmlDeviceGetClockInfo", c_uint(), c_int(1))
+
+    def celsius(self):
+        return self._number("nvmlDeviceGetTemperature", c_uint(), c_int(0))
+
+    def milliwatts(self):
+        return self._number("nvmlDeviceGetPowerUsage", c_uint())
+
+    def clock_reasons(self):
+        """Why the clocks are not higher, a bit for each reason."""
+        found = self._number("nvmlDeviceGetCurrentClocksEventReasons", c_ulonglong())
+        return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", c_ulonglong()) if found is None else found
+
+    def _number(self, name, number, *arguments):
+        try:
+            self._call(name, self.device, *arguments, byref(number))
+        except (AttributeError, OSError):  # A driver without this function, or a device without this sensor.
+            return None
+        return number.value
 
     def facts(self):
         driver, name = ctypes.create_string_buffer(96), ctypes.create_string_buffer(96)

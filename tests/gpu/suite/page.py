@@ -7,13 +7,13 @@ import json
 import os
 
 from . import picture
-from .record import shown, verdict
+from .record import shown, shown_interval, verdict
 
 # Names of figures that one picture shows, by their beginning; its title; the unit.
 PICTURES = [
     ("cost", "cost.", "Time for the same work, one tenant alone", "ratio"),
     ("shares", "share.", "Worst deviation of a share", "points"),
-    ("latency", "latency.p", "A request beside training", "ms"),
+    ("latency", "latency.", "A request, alone and beside training", "ms"),
     ("many", "many.", "Work of small tenants together", "ratio"),
 ]
 
@@ -82,20 +82,32 @@ def text(data, images):
     if len(data["runs"]) > 1:
         lines += ["", "## Runs", "", "| date | commit | stages |", "|---|---|---|"]
         lines += [f"| {run['date']} | {run['commit']} | {run['stages']} |" for run in data["runs"]]
-    lines += ["", "## Stages", "", "| stage | outcome | seconds |", "|---|---|---|"]
-    lines += [f"| {name} | {stage['outcome']} | {stage['seconds']} |" for name, stage in data["stages"].items()]
+    lines += ["", "## Stages", "",
+              "| stage | outcome | seconds | clock: least, median, most | why it is not higher |", "|---|---|---|---|---|"]
+    lines += [f"| {name} | {stage['outcome']} | {stage['seconds']} | {clocks(stage)} | {reasons(stage)} |"
+              for name, stage in data["stages"].items()]
     lines += ["", "## Figures", "", "Controls are the same work in the same run without gpool.", "",
               "| figure | value | unit | control | aim | |", "|---|---|---|---|---|---|"]
     for name, entry in data["figures"].items():
         value, aim = entry["value"], entry.get("aim")
-        lines.append(f"| {name} | {cell(shown(value))} | {entry['unit']} | {shown(entry.get('native'))} | {cell(aim or '')} "
-                     f"| {verdict(value, aim)} |")
+        lines.append(f"| {name} | {cell(shown(value))}{shown_interval(entry.get('detail'))} | {entry['unit']} "
+                     f"| {shown(entry.get('native'))} | {cell(aim or '')} | {verdict(value, aim)} |")
     lines += [""] + [f"![{image}]({image})" for image in images]
     lines += ["", "## Notes of the run", ""] + [f"- {note}" for note in data["notes"] or ["none"]]
     lines += ["", "## What surprised", "", "## What was not measured", ""]
     not_run = [name for name, stage in data["stages"].items() if stage["outcome"] != "done"]
     lines += [f"- {name}: {data['stages'][name]['outcome']}" for name in not_run]
     return "\n".join(lines) + "\n"
+
+
+def clocks(stage):
+    """Of the multiprocessors while the stage ran, if that was told."""
+    seen = stage.get("gpu", {}).get("clock_mhz")
+    return f"{', '.join(f'{mhz:.0f}' for mhz in seen)} MHz" if seen else ""
+
+
+def reasons(stage):
+    return ", ".join(stage.get("gpu", {}).get("reasons", []))
 
 
 def cell(value):

@@ -3,6 +3,7 @@ leaves what it has."""
 
 import json
 import os
+import random
 import statistics
 
 
@@ -23,7 +24,8 @@ class Record:
         """`aim` is a text such as "<= 1.005" or "0.48 to 0.52", judged only for the table."""
         entry = {"value": value, "unit": unit, "native": native, "aim": aim, "detail": detail, "stage": self.running}
         self.data["figures"][name] = {key: item for key, item in entry.items() if item is not None}
-        print(f"  {name:44}{shown(value):>12} {unit:8}{shown(native):>12}  {aim or '':10}{verdict(value, aim)}", flush=True)
+        print(f"  {name:44}{shown(value):>12} {unit:8}{shown(native):>12}  {aim or '':10}{verdict(value, aim)}"
+              f"{shown_interval(detail)}", flush=True)
         self.write()
 
     def note(self, text):
@@ -31,8 +33,9 @@ class Record:
         print(f"  {text}", flush=True)
         self.write()
 
-    def stage(self, name, outcome, seconds):
-        self.data["stages"][name] = {"outcome": outcome, "seconds": round(seconds, 1)}
+    def stage(self, name, outcome, seconds, gpu=None):
+        """`gpu` is what the device was seen to be like meanwhile."""
+        self.data["stages"][name] = {"outcome": outcome, "seconds": round(seconds, 1), **({"gpu": gpu} if gpu else {})}
         self.write()
 
     def write(self):
@@ -58,6 +61,12 @@ def shown(value):
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def shown_interval(detail):
+    """The interval of a figure that has one."""
+    found = detail.get("interval") if isinstance(detail, dict) else None
+    return f" ({shown(found[0])} to {shown(found[1])})" if found else ""
+
+
 def verdict(value, aim):
     """Whether `value` keeps `aim`; empty without one."""
     if not aim or not isinstance(value, (int, float)):
@@ -79,3 +88,11 @@ def percentile(values, part):
 def median(values):
     ordered = list(values)
     return statistics.median(ordered) if ordered else float("nan")
+
+
+def interval(values, resamples=1000):
+    """In what 95 % of the medians lie of as many of `values`, drawn again and again (bootstrap): the same for the same
+    values, always."""
+    chance, values = random.Random(1), list(values)
+    medians = sorted(median(chance.choices(values, k=len(values))) for _ in range(resamples))
+    return [medians[int(resamples * 0.025)], medians[int(resamples * 0.975) - 1]]

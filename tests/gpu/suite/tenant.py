@@ -12,8 +12,10 @@ from .worker import now_ns, sleep_until
 SUITE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Where the simulated GPU has its libraries.
 SIMULATED_LIBRARIES = "/run/gpool-simgpu/lib"
-# Until a worker computes: importing PyTorch and making a context take most of it.
-START_PATIENCE_S = 90
+# Until a worker computes: who imports PyTorch first after a machine's start reads gigabytes.
+START_PATIENCE_S = 150
+# Until a process is gone that was killed: one in a call of the driver's may stay.
+KILL_PATIENCE_S = 10
 
 
 class TenantError(Exception):
@@ -60,7 +62,8 @@ class Tenant:
                 raise TenantError(f"{self.name} says nothing for {patience_s:.0f} s")
             part = self.process.stdout.read(65536)
             if not part:
-                raise TenantError(f"{self.name} ended with {self.process.wait()}")
+                self.wait()
+                raise TenantError(f"{self.name} ended with {self.process.returncode}")
             self.rest += part
         line, self.rest = self.rest.split(b"\n", 1)
         answer = json.loads(line)
@@ -74,7 +77,14 @@ class Tenant:
 
     def kill(self):
         self.process.kill()
-        self.process.wait()
+        self.wait()
+
+    def wait(self):
+        """Waits until it is gone, as long as makes sense."""
+        try:
+            self.process.wait(KILL_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            print(f"  {self.name} is not gone after {KILL_PATIENCE_S} s; the suite goes on without it", flush=True)
 
     def end(self, patience_s=10):
         """Ends it as its input ends; kills it if it stays."""
@@ -152,14 +162,28 @@ def solo_rates(tenants_and_works, seconds):
     return [run_together([pair], seconds)[0]["rate"] for pair in tenants_and_works]
 
 
-def plain_rates(works, seconds):
-    """What a process without gpool does with the GPU to itself, for each of `works`. It ends before this returns, so that
-    nobody is beside those who are measured against it."""
-    with Tenants() as tenants:
-        plain = tenants.start("plain")
-        prepare([(plain, work) for work in works])
-        return solo_rates([(plain, work) for work in works], seconds)
+def start_plain(suite, tenants, works):
+    """A process without gpool, with `works` loaded, on a warm device: what it does alone is the whole that others are
+    measured against. It may stay, idle, beside them."""
+    plain = tenants.start("plain")
+    for work in works:
+        prepare([(plain, work)])
+    warm_up(suite, plain, works[0])
+    return plain
 
 
-__all__ = ["Tenant", "TenantError", "Tenants", "now_ns", "plain_rates", "prepare", "rate", "run_together", "sleep_until",
-           "solo_rates"]
+def warm_up(suite, tenant, work):
+    """A cold device has other clocks than one that has worked for a while."""
+    if not suite.simulated:
+        run_together([(tenant, work)], 2.5)
+
+
+def beside_whole(plain, work, measure, seconds=1):
+    """What `measure` answers, and the mean of what `plain` does alone directly before it and directly after it."""
+    before = solo_rates([(plain, work)], seconds)[0]
+    answer = measure()
+    return answer, (before + solo_rates([(plain, work)], seconds)[0]) / 2
+
+
+__all__ = ["Tenant", "TenantError", "Tenants", "beside_whole", "now_ns", "prepare", "rate", "run_together",
+           "sleep_until", "solo_rates", "start_plain", "warm_up"]

@@ -48,6 +48,12 @@ class Works:
             self.made[name] = self._make(name)
         return self.made[name]
 
+    def memory(self):
+        """Free and total bytes, as the program is shown them: by PyTorch where that has the context."""
+        if self.torch is not None and self.context is None:
+            return self.torch.cuda.mem_get_info()
+        return self.driver_context().memory()
+
     def driver_context(self):
         if self.context is None:
             self.context = driver.Context(driver.Driver())

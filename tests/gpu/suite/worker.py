@@ -8,6 +8,7 @@ import collections
 import json
 import os
 import random
+import resource
 import struct
 import sys
 import time
@@ -16,6 +17,8 @@ from . import driver
 from .work import Works
 
 BUCKET_NS = 100_000_000
+# The end of a wait for a moment, in which the clock is looked at all the time.
+POLLED_NS = 2_000_000
 
 
 def now_ns():
@@ -23,8 +26,10 @@ def now_ns():
 
 
 def sleep_until(moment_ns):
+    """Sleeps until 2 ms before, and looks at the clock from then on: a sleep may end late."""
     while (left := moment_ns - now_ns()) > 0:
-        time.sleep(min(left / 1e9, 0.05) if left > 2_000_000 else 0)
+        if left > POLLED_NS:
+            time.sleep(min((left - POLLED_NS) / 1e9, 0.05))
 
 
 def build_id(path):
@@ -74,14 +79,25 @@ class Worker:
         processor if `core` is given, which threads that are there already do not follow.
 
         Answers how many ended in each tenth of a second; how many did in a second, from the first to the last end after
-        `skip_ns`; the times between their ends in microseconds; and what a step took of processors' time in all threads."""
-        made, marks = self.works.get(work), collections.deque()
-        if core is not None:
-            os.sched_setaffinity(0, [core])
-        counts, gaps, ends = [0] * ((end_ns - begin_ns) // BUCKET_NS + 1), [], []
+        `skip_ns`; the times between these ends in microseconds; what a step took of processors' time in all threads;
+        and what disturbed it."""
+        made, before = self.works.get(work), os.sched_getaffinity(0)
+        try:
+            if core is not None:
+                os.sched_setaffinity(0, [core])
+            disturbed = disturbance(core)
+            answer = self._steps(made, begin_ns, end_ns, depth, skip_ns)
+            lost = [after - earlier for after, earlier in zip(disturbance(core), disturbed)]
+            return {**answer, "stolen_ms": lost[0], "switches": lost[1]}
+        finally:
+            # What is loaded later, and the threads that it starts, must not be held to that processor.
+            os.sched_setaffinity(0, before)
+
+    def _steps(self, made, begin_ns, end_ns, depth, skip_ns):
+        marks, counts, ends = collections.deque(), [0] * ((end_ns - begin_ns) // BUCKET_NS + 1), []
         sleep_until(begin_ns)
         spent_s = time.process_time()
-        while (now := now_ns()) < end_ns:
+        while now_ns() < end_ns:
             made.launch()
             marks.append(made.mark())
             if len(marks) >= depth:
@@ -89,36 +105,41 @@ class Worker:
                 ended = now_ns()
                 if ended < end_ns:
                     counts[(ended - begin_ns) // BUCKET_NS] += 1
-                if ends:
-                    gaps.append((ended - ends[-1]) / 1e3)
                 ends.append(ended)
         spent_s = time.process_time() - spent_s
         while marks:
             made.reached(marks.popleft())
         steady = [end for end in ends if begin_ns + skip_ns <= end < end_ns]
         steady_ns = steady[-1] - steady[0] if steady else 0
+        gaps = [(later - end) / 1e3 for end, later in zip(steady, steady[1:])]
         return {"counts": counts[:(end_ns - begin_ns) // BUCKET_NS], "gaps_us": summary(gaps),
                 "rate": (len(steady) - 1) * 1e9 / steady_ns if steady_ns else 0.0,
                 "cpu_us": spent_s * 1e6 / max(1, len(ends)),
-                "stalls": stalls(gaps, [(end - begin_ns) / 1e6 for end in ends[1:]])}
+                "stalls": stalls(gaps, [(end - begin_ns) / 1e6 for end in steady[1:]])}
 
     def requests(self, work, begin_ns, end_ns, rate, seed=1, steps=1):
-        """Requests that come at random (a Poisson process); answers each one's milliseconds from arrival to end."""
-        made, chance, times = self.works.get(work), random.Random(seed), []
+        """Requests that come at random (a Poisson process); answers each one's milliseconds from arrival to end, and
+        from when the one before it had ended."""
+        made, chance, times, served = self.works.get(work), random.Random(seed), [], []
         arrival = begin_ns
         while (arrival := arrival + int(chance.expovariate(rate) * 1e9)) < end_ns:
             sleep_until(arrival)
+            begun = now_ns()
             for _ in range(steps):
                 made.launch()
             made.reached(made.mark())
             times.append((now_ns() - arrival) / 1e6)
-        return {"milliseconds": times}
+            served.append((now_ns() - begun) / 1e6)
+        return {"milliseconds": times, "served": served}
 
-    def pulses(self, work, count, pause_ms):
-        """One step after each pause; answers each one's milliseconds: what it takes to get lent time back."""
+    def pulses(self, work, count, pause_ms, end_ns=None):
+        """One step after each pause, at most until `end_ns`; answers each one's milliseconds: what it takes to get lent
+        time back."""
         made, times = self.works.get(work), []
         for _ in range(count):
             time.sleep(pause_ms / 1e3)
+            if end_ns is not None and now_ns() > end_ns:
+                break
             begun = now_ns()
             made.launch()
             made.reached(made.mark())
@@ -126,18 +147,21 @@ class Worker:
         return {"milliseconds": times}
 
     def memory(self):
-        free, total = self.works.driver_context().memory()
+        free, total = self.works.memory()
         return {"free": free, "total": total}
 
-    def fill_up(self, allocator, piece, most):
-        """Takes pieces until one is refused, at most `most`, and keeps them."""
-        take = driver.allocators(self.works.driver_context())[allocator]
+    def fill_up(self, allocator, piece, most, byte=None):
+        """Takes pieces until one is refused, at most `most`, and keeps them; filled with `byte` if that is given."""
+        context = self.works.driver_context()
+        take = driver.allocators(context)[allocator]
         for taken in range(most):
             try:
-                take(piece)
+                address = take(piece)
             except driver.DriverError as error:
-                return {"pieces": taken, "code": error.code}
-        return {"pieces": most, "code": 0}
+                return {"piece": piece, "pieces": taken, "code": error.code}
+            if byte is not None:
+                driver.fill(context, address, byte, piece)
+        return {"piece": piece, "pieces": most, "code": 0}
 
     def hold(self, size, byte=None):
         """Takes one piece, and fills it with `byte` if that is given."""
@@ -174,6 +198,17 @@ def summary(values):
     at = lambda part: ordered[min(len(ordered) - 1, int(part * len(ordered)))]
     return {"count": len(ordered), "mean": sum(ordered) / len(ordered), "p50": at(0.5), "p99": at(0.99),
             "some": [round(value, 2) for value in ordered[::len(ordered) // 1000 or 1]]}
+
+
+def disturbance(core):
+    """Milliseconds for which the host has kept processor `core` for itself, and how often threads of this process were
+    put aside for others, both so far."""
+    switches, fields = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw, []
+    if core is not None:
+        with open("/proc/stat") as file:
+            fields = next((line.split() for line in file if line.startswith(f"cpu{core} ")), [])
+    # The eighth value, in ticks; see proc(5).
+    return (int(fields[8]) * 1000 / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0), switches
 
 
 def stalls(gaps, moments, shown=30):

@@ -5,27 +5,29 @@ import os
 
 from .. import hami
 from ..host import PLACES
-from ..record import median, percentile
-from ..tenant import TenantError, Tenants, prepare, run_together
+from ..record import interval, median, percentile
+from ..tenant import TenantError, Tenants, prepare, run_together, warm_up
 from ..worker import build_id
 
-SECONDS = 180
+SECONDS = 100
 # Pairs of turns for each work, and the length of a turn.
-ROUNDS, TURN_S = 16, 0.4
+ROUNDS, TURN_S = 8, 0.4
 # A 99th percentile of fewer says nothing.
 TAIL_EVENTS = 300
 # The beginning of a turn, which does not count.
 SKIP_NS = 80_000_000
 
 
-def works(suite):
+def groups(suite):
+    """Works by name, in groups, each of which has a pair of tenants of its own. What PyTorch computes must not be beside
+    a context that the suite has made by itself: no program of PyTorch's has two, and the shim is slower with them."""
     if suite.simulated:
-        return {"spin_300us": "spin:300000", "graph_20x100us": "spin-graph:100000:20"}
+        return {"driver": {"spin_300us": "spin:300000"}, "graphs": {"graph_20x100us": "spin-graph:100000:20"}}
     plain = {"fused_full": "fused:2048:2000", "fused_short": "fused:64:200", "graph_20": "fused-graph:264:400:20"}
     torch = {"matmul_1024": "torch-matmul:1024", "matmul_4096": "torch-matmul:4096", "train": "torch-train:32",
              "decode": "torch-decode", "decode_graph": "torch-decode-graph", "launch_bound": "torch-launches:1000",
              "request": "torch-infer:8"}
-    return {**plain, **(torch if suite.has_torch else {})}
+    return {"driver": plain, **({"torch": torch} if suite.has_torch else {})}
 
 
 def depth_of(name):
@@ -34,33 +36,49 @@ def depth_of(name):
 
 
 def run(suite):
-    """Two processes that are alive together and compute in turn, so that both see the same clocks and temperature."""
+    failed, ratios = [], {}
+    for group, works in groups(suite).items():
+        try:
+            failed += one_group(suite, group, works, ratios)
+        except TenantError as error:
+            failed.append(f"{group}: {error}")
+    if ratios:
+        mean = sum(ratios.values()) / len(ratios)
+        suite.record.figure("cost.mean", mean, "ratio", 1.0, "<= 1.005", {"of": list(ratios)})
+    if failed:
+        raise TenantError("; ".join(failed))
+
+
+def one_group(suite, group, works, ratios):
+    """Two processes that are alive together and compute in turn, so that both see the same clocks and temperature. Puts
+    what each work costs into `ratios`; answers what went wrong."""
+    first, gib = next(iter(works.values())), 40 if not suite.simulated else 4
     with Tenants() as tenants:
         native = tenants.start("native")
         shared = tenants.start("shared", ["--fraction", "1", "--memory", "60%", "--key", "mode=slice"])
         pair = {"native": native, "gpool": shared}
-        check_build(suite, shared, native)
+        plain, ours = prepare([(native, first), (shared, first)])
+        check_build(suite, group, ours["libraries"], plain["libraries"])
         if suite.hami:
             try:
-                pair["hami"] = hami.start(suite, tenants, "cost", 100, 40 if not suite.simulated else 4)
+                pair["hami"] = hami.start(suite, tenants, {f"cost-{group}": 100}, gib, first)[0]
             except TenantError as error:
                 suite.record.note(f"HAMi-core: {error}")
+        warm_up(suite, native, first)
         failed = []
-        for name, work in works(suite).items():
+        for name, work in works.items():
             try:
-                one_work(suite, name, work, pair)
+                ratios[name] = one_work(suite, name, work, pair)
             except TenantError as error:  # A work that cannot be done here costs no other one its figures.
                 failed.append(f"{name}: {error}")
                 if any(tenant.process.poll() is not None for tenant in pair.values()):
                     break
-        if failed:
-            raise TenantError("; ".join(failed))
+        return failed
 
 
-def check_build(suite, shared, native):
+def check_build(suite, group, ours, plain):
     """The shim must be in the one process and not in the other, or the comparison is of nothing."""
-    ours, plain = (tenant.ask("about")["libraries"] for tenant in (shared, native))
-    suite.record.data["about"]["libraries"] = {"shared": ours, "native": plain}
+    suite.record.data["about"].setdefault("libraries", {})[group] = {"shared": ours, "native": plain}
     folders = (PLACES["lib"], os.path.join(suite.options.bundle, "lib"))
     files = [file for folder in folders for file in glob.glob(f"{folder}/*/libgpool-cuda.so")]
     shims = {build_id(file) for file in files} - {None}
@@ -72,33 +90,46 @@ def check_build(suite, shared, native):
 
 def one_work(suite, name, work, tenants):
     """Short turns, in pairs on one processor: what disturbs one turn from outside is likely to disturb its neighbour too,
-    and a processor that others keep busy slows both. How much turns of the same tenant differ all the same is told."""
+    and a processor that others keep busy slows both. How much turns of the same tenant differ all the same is told.
+    Answers how much slower the work is under gpool."""
     prepare([(tenant, work) for tenant in tenants.values()])
     turns, gaps = {who: [] for who in tenants}, {who: [] for who in tenants}
     brief = suite.simulated or suite.options.brief
     cores = sorted(os.sched_getaffinity(0))
-    for round_ in range(8 if brief else ROUNDS):
+    for round_ in range(ROUNDS):
         # The first one of a pair is the second one of the next.
         order = list(tenants) if round_ % 2 == 0 else list(tenants)[::-1]
         for who in order:
             answer = run_together([(tenants[who], work)], 0.3 if brief else TURN_S, depth_of(name), skip_ns=SKIP_NS,
                                   core=cores[-1 - round_ % len(cores)])[0]
-            turns[who].append({"rate": answer["rate"], "cpu_us": answer["cpu_us"], "stalls": answer["stalls"]["count"]})
+            turns[who].append({**{what: answer[what] for what in ("rate", "cpu_us", "stolen_ms", "switches")},
+                               "stalls": answer["stalls"]["count"]})
             gaps[who].append(answer["gaps_us"]["some"])
-    record, of = suite.record, lambda who, what: [turn[what] for turn in turns[who]]
-    rates = {who: of(who, "rate") for who in tenants}
-    if not all(all(values) for values in rates.values()):
-        raise TenantError(f"{name}: a turn in which no step ended: {rates}")
-    slower = lambda who: median(plain / own for plain, own in zip(rates["native"], rates[who]))
-    record.figure(f"cost.{name}", slower("gpool"), "ratio", 1.0, "<= 1.005", turns)
-    record.figure(f"cost.{name}.noise", noise(rates["native"]), "ratio", None, None)
-    if min(len(sum(gaps[who], [])) for who in tenants) >= 2 * TAIL_EVENTS:
+    if not all(turn["rate"] for of_one in turns.values() for turn in of_one):
+        raise TenantError(f"{name}: a turn in which no step ended: {turns}")
+    return figures(suite.record, name, turns, gaps)
+
+
+def figures(record, name, turns, gaps):
+    of = lambda who, what: [turn[what] for turn in turns[who]]
+    quotients = lambda over, under: [one / other for one, other in zip(over, under)]
+    slower = quotients(of("native", "rate"), of("gpool", "rate"))
+    detail = {"interval": interval(slower), "turns": turns}
+    record.figure(f"cost.{name}", median(slower), "ratio", 1.0, "<= 1.005", detail)
+    record.figure(f"cost.{name}.noise", noise(of("native", "rate")), "ratio", None, None)
+    events = min(len(sum(those, [])) for those in gaps.values())
+    if events >= 2 * TAIL_EVENTS:
         record.figure(f"cost.{name}.p99", tail(gaps["gpool"]) / tail(gaps["native"]), "ratio", 1.0, "<= 1.01")
-    spent = {who: median(of(who, "cpu_us")) for who in tenants}
-    if spent["native"]:
-        record.figure(f"cost.{name}.cpu", spent["gpool"] / spent["native"], "ratio", 1.0, None, spent)
-    if "hami" in tenants:
-        record.figure(f"cost.{name}.hami", slower("hami"), "ratio", 1.0)
+    else:
+        record.note(f"cost.{name}.p99 is left out: {events} events are too few, {2 * TAIL_EVENTS} are needed")
+    if all(of("native", "cpu_us")):
+        spent = quotients(of("gpool", "cpu_us"), of("native", "cpu_us"))
+        detail = {"interval": interval(spent), **{who: median(of(who, "cpu_us")) for who in turns}}
+        record.figure(f"cost.{name}.cpu", median(spent), "ratio", 1.0, None, detail)
+    if "hami" in turns:
+        beside = quotients(of("native", "rate"), of("hami", "rate"))
+        record.figure(f"cost.{name}.hami", median(beside), "ratio", 1.0, None, {"interval": interval(beside)})
+    return median(slower)
 
 
 def tail(gaps):

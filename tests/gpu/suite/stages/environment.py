@@ -11,14 +11,15 @@ import threading
 import time
 
 from .. import container
-from ..elf import exported_functions
+from ..comparison import Comparison
+from ..exports import look as look_for_exports
 from ..host import gpool
-from ..tenant import SUITE, TenantError, plain_env
+from ..tenant import SUITE, TenantError
 
-SECONDS = 140
-# How long a program may take, and what is left for what comes after them.
-PROGRAM_S, AFTER_S = 80, 40
-# Programs that run at the same time, each with its share: results are compared here, not times.
+SECONDS = 78
+# How long a program may take, and all of them together; what is left of the budget for what comes after them.
+PROGRAM_S, PROGRAMS_S, AFTER_S = 75, 90, 40
+# Programs that run at the same time, each plainly and with its share: results are compared here, not times.
 AT_ONCE = 5
 SHARE = ["gpool", "run", "--fraction", "0.15", "--memory", "15%", "--"]
 # What matters most first: time may end before they do.
@@ -48,11 +49,11 @@ def looked(suite, look):
 
 def programs(suite):
     """Each program plainly and under a share; those that differ. The last ones are left out when time is short."""
-    end = time.monotonic() + min(SECONDS, suite.left()) - AFTER_S
+    end = time.monotonic() + min(PROGRAMS_S, suite.left() - AFTER_S)
+    comparison = Comparison(SHARE, STOPPED, PROGRAM_S, end)
 
     def outcome(program):
-        left = end - time.monotonic()
-        return compare(program, min(PROGRAM_S, left)) if left > 10 else "skipped: no time left"
+        return comparison.outcome(program) if end - time.monotonic() > 10 else "skipped: no time left"
 
     wrong, names = [], SIMULATED if suite.simulated else PROGRAMS
     pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
@@ -62,7 +63,7 @@ def programs(suite):
             if said.startswith("differs"):
                 wrong.append(f"{program} {said}")
     finally:
-        # What has not begun does not when the stage is given up; what runs is ended by `run_it`.
+        # What has not begun does not when the stage is given up; what runs is ended by its comparison.
         STOPPED.set()
         pool.shutdown(cancel_futures=True)
         STOPPED.clear()
@@ -95,72 +96,8 @@ def facts(suite):
             about[f"nvidia_smi_{what}"] = said.stdout or said.stderr
 
 
-# Asks the loader for each name, as a program that links the library does.
-LOOK_UP = """
-import ctypes, json, sys
-library, names = ctypes.CDLL("libcuda.so.1"), json.load(open(sys.argv[1]))
-print(json.dumps([name for name in names if not hasattr(library, name)]))
-"""
-
-
 def exports(suite):
-    """Every function that the driver exports must be found in the shim."""
-    said = subprocess.run([*SHARE, "sh", "-c", "cat /dev/gpool/real/libcuda.so.1"], capture_output=True, timeout=60)
-    names = exported_functions(said.stdout)
-    if not names:
-        raise TenantError(f"the driver's own library exports nothing: {said.stderr[-300:]!r}")
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(names, file)
-        file.flush()
-        said = subprocess.run([*SHARE, sys.executable, "-c", LOOK_UP, file.name], capture_output=True, text=True, timeout=60)
-    if said.returncode != 0:
-        raise TenantError(f"the names cannot be looked up: {said.stderr[-300:]}")
-    missing = json.loads(said.stdout)
-    suite.record.figure("environment.exports", len(names), "names", detail={"missing": missing})
-    suite.record.figure("environment.exports_missing", len(missing), "names", aim="<= 0")
-
-
-def compare(program, patience_s):
-    """Runs one of ../programs.py plainly and under a share: the same, or why not."""
-    end = time.monotonic() + patience_s
-
-    def run_it(command):
-        env = {**os.environ, **({} if command else plain_env())}
-        command = [*command, sys.executable, "-m", "suite.programs", program]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=SUITE, env=env)
-        try:
-            while True:
-                try:
-                    out, err = process.communicate(timeout=0.5)
-                    return subprocess.CompletedProcess(command, process.returncode, out, err)
-                except subprocess.TimeoutExpired:
-                    if STOPPED.is_set() or time.monotonic() > end:
-                        raise
-        finally:
-            process.kill()
-            process.wait()
-
-    said = {}
-    for who, command in [("plain", []), ("shared", SHARE)]:
-        try:
-            ran = run_it(command)
-        except subprocess.TimeoutExpired:
-            return f"differs: {who} does not end" if who == "shared" else "skipped: the plain one does not end"
-        if ran.returncode == 77:
-            return f"skipped: {ran.stdout.strip()}"
-        said[who] = ran.stdout if ran.returncode == 0 else f"status {ran.returncode}: {ran.stderr.strip()[-300:]}"
-    if said["plain"].startswith("status"):
-        return f"skipped: fails without gpool too, {said['plain']}"
-    if said["plain"] == said["shared"]:
-        return "same"
-    # One that chooses its kernels by measuring them computes otherwise each time.
-    try:
-        again = run_it([]).stdout
-    except subprocess.TimeoutExpired:
-        again = said["plain"]
-    if again != said["plain"] and not said["shared"].startswith("status"):
-        return "ran; not the same twice without gpool either"
-    return f"differs: {said['plain']!r}, {said['shared']!r}"
+    look_for_exports(suite, SHARE)
 
 
 STATIC = """

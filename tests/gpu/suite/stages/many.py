@@ -8,9 +8,11 @@ import subprocess
 import tempfile
 
 from ..record import median
-from ..tenant import TenantError, Tenants, plain_rates, prepare, rate, run_together
+from ..tenant import TenantError, Tenants, beside_whole, prepare, rate, run_together, start_plain
 
-SECONDS = 80
+SECONDS = 45
+# How long each measurement of what one does alone takes; there are two for each set of tenants.
+WHOLE_S = 0.7
 # What folders of the suite's own MPS daemons are called.
 FOLDER = "gpool-suite-mps-"
 
@@ -18,21 +20,22 @@ FOLDER = "gpool-suite-mps-"
 def run(suite):
     # Small: about a quarter of the multiprocessors of a large GPU.
     work = suite.choose("fused:32:4000", "fused:32:4000", "spin:300000")
-    record, seconds = suite.record, 2 if suite.simulated else suite.seconds(4)
-    # Of one after another, without gpool and without MPS: what all are measured against.
-    alone = plain_rates([work], 1.5)[0]
-    for count in (7, 10):
-        share = f"{int(1000 / count) / 1000:.3f}"
-        shared = together([["--fraction", share, "--memory", "1GiB"]] * count, None, work, seconds, alone)
-        plain = together([None] * count, None, work, seconds, alone)
-        record.figure(f"many.{count}.throughput", shared["sum"], "ratio", plain["sum"], ">= 0.98",
-                      {"rates": shared["rates"]})
-        record.figure(f"many.{count}.p99", shared["p99"], "us", plain["p99"])
-        try:
-            beside_mps(suite, count, work, seconds, plain, alone)
-        except (OSError, subprocess.SubprocessError, TenantError) as error:
-            # Where nobody serves by MPS, ours still count.
-            record.note(f"mps: failed, {error}")
+    record, seconds = suite.record, 2 if suite.simulated else suite.seconds(2.5)
+    with Tenants() as tenants:
+        # What one does after another, without gpool and without MPS, is what all are measured against.
+        alone = start_plain(suite, tenants, [work])
+        for count in (7, 10):
+            share = f"{int(1000 / count) / 1000:.3f}"
+            shared = together([["--fraction", share, "--memory", "1GiB"]] * count, None, work, seconds, alone)
+            plain = together([None] * count, None, work, seconds, alone)
+            record.figure(f"many.{count}.throughput", shared["sum"], "ratio", plain["sum"], ">= 0.98",
+                          {"rates": shared["rates"]})
+            record.figure(f"many.{count}.p99", shared["p99"], "us", plain["p99"])
+            try:
+                beside_mps(suite, count, work, seconds, plain, alone)
+            except (OSError, subprocess.SubprocessError, TenantError) as error:
+                # Where nobody serves by MPS, ours still count.
+                record.note(f"mps: failed, {error}")
 
 
 def beside_mps(suite, count, work, seconds, plain, alone):
@@ -44,12 +47,12 @@ def beside_mps(suite, count, work, seconds, plain, alone):
 
 
 def together(shares, env, work, seconds, alone):
-    """All at once; their rates over `alone`, and the median of their 99th percentiles of a step."""
+    """All at once; their rates over that of `alone`, and the median of their 99th percentiles of a step."""
     with Tenants() as tenants:
         all_ = [(tenants.start(f"t{index}", share, env), work) for index, share in enumerate(shares)]
         prepare(all_)
-        answers = run_together(all_, seconds)
-        rates = [rate(answer, 5) / alone for answer in answers]
+        answers, whole = beside_whole(alone, work, lambda: run_together(all_, seconds), WHOLE_S)
+        rates = [rate(answer, 5) / whole for answer in answers]
         return {"sum": sum(rates), "rates": rates, "p99": median([answer["gaps_us"].get("p99", 0) for answer in answers])}
 
 

@@ -5,14 +5,14 @@ import time
 from ..record import Skipped, median
 from ..tenant import Tenants, now_ns, prepare
 
-SECONDS = 35
+SECONDS = 19
 NEEDS_GPOOL = False
 
 
 def run(suite):
-    seconds = 1 if suite.simulated else suite.seconds(6)
+    seconds = 1 if suite.simulated else suite.seconds(2)
     record, work = suite.record, suite.choose("torch-matmul:8192", "fused:4096:20000", "spin:5000000")
-    settle = lambda: time.sleep(0.1 if suite.simulated else 2)
+    settle = lambda: time.sleep(0.1 if suite.simulated else 1)
     try:
         suite.nvml.power_watts()
     except OSError as error:
@@ -32,7 +32,7 @@ def run(suite):
         begin = now_ns()
         tenant.tell("run", work=work, begin_ns=begin, end_ns=begin + int((seconds + 1) * 1e9), depth=2)
         time.sleep(1)
-        record.figure("power.busy", watts(suite, seconds - 0.5), "W", without)
+        record.figure("power.busy", watts(suite, seconds - 0.2), "W", without)
         tenant.hear(60)
 
 

@@ -5,11 +5,11 @@ import time
 
 from ..host import gpool, leases, supervisor_pid
 from ..record import Skipped
-from ..tenant import Tenants, plain_rates, prepare
+from ..tenant import Tenants, prepare, solo_rates, start_plain
 from .lending import effect
 from .shares import together
 
-SECONDS = 95
+SECONDS = 85
 GIB = 1 << 30
 
 
@@ -25,30 +25,31 @@ def run(suite):
     work = suite.choose("torch-matmul:4096", "fused:2048:4000", "spin:500000")
     # Work without end that never asks anybody: one kernel after the other, each longer than a slice.
     long = suite.choose("torch-matmul:8192", "fused:4096:60000", "spin:30000000")
-    # Before anybody has a share: a process without one would take turns that nothing bounds.
-    whole, whole_long = plain_rates([work, long], 2)
     with Tenants() as tenants:
+        # It computes only while nobody else does: a process without a share would take turns that nothing bounds.
+        plain = start_plain(suite, tenants, [work, long])
         a, b, c = (tenants.start(name, share(part)) for name, part in zip("abc", ("0.3", "0.6", "0.1")))
-        trio = [(tenant, work) for tenant in (a, b, c)]
-        prepare(trio)
+        prepare([(tenant, work) for tenant in (a, b, c)])
         # Once a second the slices are looked at; the first look is behind.
         time.sleep(1.5)
         levels = {lease["enforcement"] for lease in leases()}
         suite.record.figure("timeslices.level", ",".join(sorted(levels)), "")
-        together(suite, "timeslices_30_60_10", [(a, work, 0.3), (b, work, 0.6), (c, work, 0.1)], whole, suite.seconds(10))
+        trio = [(a, work, 0.3), (b, work, 0.6), (c, work, 0.1)]
+        together(suite, "timeslices_30_60_10", plain, trio, suite.seconds(10))
         end(c)
         gpool("update", a.lease, "--fraction", "0.4")
         time.sleep(1.5)
-        effect(suite, "timeslices.update_effect", work, [(a, whole, "0.2"), (b, whole, "0.8")])
+        whole = solo_rates([(plain, work)], 1)[0]
+        effect(suite, "timeslices.update_effect", work, whole, [(a, "0.2"), (b, "0.8")])
         gpool("update", a.lease, "--fraction", "0.1")
         gpool("update", b.lease, "--fraction", "0.9")
         time.sleep(1.5)
-        together(suite, "timeslices_10_90", [(a, work, 0.1), (b, work, 0.9)], whole, suite.seconds(6))
+        together(suite, "timeslices_10_90", plain, [(a, work, 0.1), (b, work, 0.9)], suite.seconds(6))
         prepare([(a, long), (b, long)])
         gpool("update", b.lease, "--fraction", "0.7")
         gpool("update", a.lease, "--fraction", "0.3")
         time.sleep(1.5)
-        together(suite, "timeslices_30_70_long", [(a, long, 0.3), (b, long, 0.7)], whole_long, suite.seconds(9), False)
+        together(suite, "timeslices_30_70_long", plain, [(a, long, 0.3), (b, long, 0.7)], suite.seconds(9), False)
         # Their files would be taken for those of who is killed.
         end(a)
         end(b)

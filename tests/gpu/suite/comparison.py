@@ -1,0 +1,83 @@
+"""One of programs.py plainly and under a share, at the same time: what they print must be the same."""
+
+import concurrent.futures
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from .programs import SKIPPED
+from .tenant import KILL_PATIENCE_S, SUITE, plain_env
+
+# Where what is compiled is kept: each run compiles for itself, else only the first of all would, which has no share.
+CACHES = ["CUDA_CACHE_PATH", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUPY_CACHE_DIR"]
+
+
+class Comparison:
+    """`share` is the command that gives a program its share, `stopped` is set when all must end; nobody has longer than
+    `patience_s`, nor goes on after the moment `end`."""
+
+    def __init__(self, share, stopped, patience_s, end):
+        self.share, self.stopped, self.patience_s, self.end = share, stopped, patience_s, end
+
+    def outcome(self, program):
+        """Same, or why not."""
+        is_cut = time.monotonic() + self.patience_s > self.end
+        # What they compute is compared, not how long it takes.
+        with concurrent.futures.ThreadPoolExecutor(2) as pair:
+            plain, shared = pair.map(lambda command: self.said(command, program), ([], self.share))
+        if plain is None:
+            return "skipped: the plain one does not end"
+        if plain.returncode == SKIPPED:
+            return f"skipped: {plain.stdout.strip()}"
+        if plain.returncode != 0:
+            return f"skipped: fails without gpool too, {printed(plain)}"
+        if shared is None:
+            # Where the plain one needs most of the time, nothing is told by the shared one's needing more.
+            is_slow = is_cut or plain.seconds > self.patience_s / 2
+            return "skipped: no time left for the shared one" if is_slow else "differs: the shared one does not end"
+        if printed(plain) == printed(shared):
+            return "same"
+        # One that chooses its kernels by measuring them computes otherwise each time.
+        again = self.said([], program)
+        if again is not None and printed(again) != printed(plain) and shared.returncode == 0:
+            return "ran; not the same twice without gpool either"
+        return f"differs: {printed(plain)!r}, {printed(shared)!r}"
+
+    def said(self, command, program):
+        """The CompletedProcess of one run, with the seconds that it took, or None if it does not end."""
+        folder = tempfile.mkdtemp(prefix="gpool-caches-")
+        caches = {name: os.path.join(folder, name.lower()) for name in CACHES}
+        env = {**os.environ, **({} if command else plain_env()), **caches, "TORCHINDUCTOR_COMPILE_THREADS": "4"}
+        command = [*command, sys.executable, "-m", "suite.programs", program]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=SUITE, env=env)
+        begun = time.monotonic()
+        last = min(self.end, begun + self.patience_s)
+        try:
+            while True:
+                try:
+                    out, err = process.communicate(timeout=0.5)
+                    ran = subprocess.CompletedProcess(command, process.returncode, out, err)
+                    ran.seconds = time.monotonic() - begun
+                    return ran
+                except subprocess.TimeoutExpired:
+                    if self.stopped.is_set() or time.monotonic() > last:
+                        return None
+        finally:
+            remove(process, folder)
+
+
+def remove(process, folder):
+    """Ends a program and removes its caches; one that does not end is not waited for for ever."""
+    process.kill()
+    try:
+        process.wait(KILL_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        print(f"  a program is not gone {KILL_PATIENCE_S} s after it was killed: {process.args[-1]}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def printed(ran):
+    return ran.stdout if ran.returncode == 0 else f"status {ran.returncode}: {ran.stderr.strip()[-300:]}"

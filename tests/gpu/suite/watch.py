@@ -1,0 +1,41 @@
+"""What the device is like while a stage runs: clock, power, temperature, and why the clock is not higher."""
+
+import statistics
+import threading
+
+# Between two looks.
+PERIOD_S = 0.5
+
+
+class Watch:
+    """Looks from a thread of its own; use it with `with`."""
+
+    def __init__(self, nvml):
+        self.nvml, self.looks, self.ended = nvml, [], threading.Event()
+        self.thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        # A call of the driver that does not return must not hold up the suite.
+        self.thread.join(5)
+
+    def _look(self):
+        nvml = self.nvml
+        while not self.ended.wait(PERIOD_S):
+            self.looks.append((nvml.clock_mhz(), nvml.milliwatts(), nvml.celsius(), nvml.clock_reasons()))
+
+    def seen(self):
+        """What was told at all, or None."""
+        told = lambda at: [look[at] for look in list(self.looks) if look[at] is not None]
+        clocks, powers, temperatures, reasons = (told(at) for at in range(4))
+        seen = {
+            "clock_mhz": [min(clocks), statistics.median(clocks), max(clocks)] if clocks else None,
+            "watts": statistics.median(powers) / 1000 if powers else None,
+            "celsius": max(temperatures) if temperatures else None,
+            "reasons": [hex(mask) for mask in sorted(set(reasons))] if reasons else None,
+        }
+        return {name: value for name, value in seen.items() if value is not None} or None
