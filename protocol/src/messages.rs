@@ -379,6 +379,10 @@ pub enum EventKind {
     OverCap,
     /// A process without a lease uses a GPU.
     Outside,
+    /// NVML does not answer for a GPU: it was left out at the start, or takes no new leases.
+    GpuSilent,
+    /// It answers again.
+    GpuAnswers,
     /// GPUs were divided as somebody asked.
     MigApplied,
     /// MIG instances came or went without gpool.

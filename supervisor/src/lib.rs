@@ -12,6 +12,7 @@
 //! | `guard` | processes that use a GPU past the shims, and what each lease really holds |
 //! | `sampler` | NVML and charged time, once a second |
 //! | `context_cost` | what a context costs beyond what the shim counts, by what several leases agree on |
+//! | `silence` | GPUs for which NVML does not answer any more |
 //! | `foreign` | memory in use that is within no lease's promise |
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
 //! | `refusals` | which allocations were refused, and who has what they wanted |
@@ -58,6 +59,7 @@ mod sampler;
 mod service;
 mod service_manager;
 mod settings;
+mod silence;
 mod time_slices;
 mod uncounted;
 mod watchdog;

@@ -33,7 +33,8 @@ fn look_again(leases: &Leases) -> Result<(), String> {
 }
 
 fn refresh(leases: &Leases, inventory: &NvmlInventory) -> Result<Changes, String> {
-    let found = inventory.gpus().map_err(|error| error.to_string())?;
+    // Boards that do not answer are told by who looks at their memory.
+    let found = inventory.gpus().map_err(|error| error.to_string())?.gpus;
     let book = leases.book();
     Ok(leases.roster.update(&found, |index| has_place(&book, index)))
 }

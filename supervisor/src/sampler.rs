@@ -13,6 +13,7 @@ use crate::mig;
 use crate::procfs;
 use crate::refusals;
 use crate::region::Report;
+use crate::silence;
 use crate::uncounted;
 use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
@@ -61,8 +62,9 @@ pub fn note_memory(leases: &Leases, inventory: &NvmlInventory, costs: &mut Conte
                 foreign::note(leases, index, &occupancy, &listed);
                 leases.occupants.note(index, since, listed);
                 occupancies[index] = Some(occupancy);
+                silence::note(leases, (index, gpu), None);
             }
-            Err(error) => eprintln!("gpool-supervisor: {error}"),
+            Err(error) => silence::note(leases, (index, gpu), Some(&error)),
         }
     }
     occupancies

@@ -2,7 +2,7 @@
 
 use crate::attendant::Mailbox;
 use crate::context_cost::ContextCosts;
-use crate::device::{DriverFiles, NvmlInventory, Roster};
+use crate::device::{DriverFiles, Found, NvmlInventory, Roster};
 use crate::events::{About, Events};
 use crate::gatekeeper;
 use crate::guard::Guard;
@@ -13,6 +13,7 @@ use crate::mps::Groups;
 use crate::occupants::Occupants;
 use crate::region::{self, Mounts};
 use crate::settings::Settings;
+use crate::silence::{self, Silence};
 use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
 use crate::{clock, mig, mps, privilege, procfs, reload, sampler, service_manager};
@@ -120,7 +121,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
 
     let files = DriverFiles::find(&configuration)?;
     let inventory = NvmlInventory::open(&configuration.driver.nvml)?;
-    let gpus = inventory.gpus()?;
+    let Found { gpus, silent } = inventory.gpus()?;
     if gpus.len() > ServerSet::LIMIT {
         return Err(format!("NVML shows {} GPUs, and one supervisor serves {}", gpus.len(), ServerSet::LIMIT).into());
     }
@@ -138,6 +139,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         context_bytes: counters(configuration.driver.context_bytes),
         foreign_bytes: counters(0),
         occupants: Occupants::new(places),
+        silence: Silence::new(places),
         used_bytes: counters(0),
         guarded: Mutex::default(),
         next_tenant: AtomicU64::new(TenantId(1).0),
@@ -160,6 +162,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     });
     let message = format!("started with {} GPU(s)", leases.gpus().len());
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
+    silence::tell_left_out(&leases, &silent);
     mps::take_over(&leases);
     lease::take_over(&leases);
     // Before the first container: it may want an instance.

@@ -87,6 +87,11 @@ impl Layout {
         self.root.join("state/whole-maps")
     }
 
+    /// There if the device with this index has fallen off its bus.
+    pub fn lost(&self, index: u32) -> PathBuf {
+        self.root.join(format!("state/device{index}-lost"))
+    }
+
     /// Where whoever installs puts the simulated libraries.
     pub fn libraries(&self) -> PathBuf {
         self.root.join("lib")

@@ -57,10 +57,23 @@ pub struct Host<'a> {
 /// # Errors
 /// When it cannot be written.
 pub fn note_whole_maps(layout: &Layout, has_whole_maps: bool) -> std::io::Result<()> {
-    if has_whole_maps {
-        return fs::write(layout.whole_maps(), "");
+    note(&layout.whole_maps(), has_whole_maps)
+}
+
+/// Says whether a device has fallen off its bus: NVML then answers for it with nothing but that. What runs on it is left
+/// as it is.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn note_lost(layout: &Layout, index: u32, is_lost: bool) -> std::io::Result<()> {
+    note(&layout.lost(index), is_lost)
+}
+
+fn note(path: &Path, is_so: bool) -> std::io::Result<()> {
+    if is_so {
+        return fs::write(path, "");
     }
-    match fs::remove_file(layout.whole_maps()) {
+    match fs::remove_file(path) {
         Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => Err(cause),
         _ => Ok(()),
     }
@@ -73,6 +86,9 @@ pub fn serve(layout: &Layout, host: &Host<'_>, stop: BorrowedFd<'_>, ready: impl
     let stores = create(layout, host.parameters)?;
     host.driver_version.write(layout).map_err(failed("write the driver's version"))?;
     note_whole_maps(layout, host.has_whole_maps).map_err(failed("write what the driver maps"))?;
+    for index in 0..stores.len() as u32 {
+        note_lost(layout, index, false).map_err(failed("say that no device is lost"))?;
+    }
     fs::create_dir_all(layout.libraries()).map_err(failed("make the directory of the libraries"))?;
     let divisible: Vec<u32> =
         (0..).zip(host.parameters).filter(|(_, own)| own.mig_model().is_some()).map(|(index, _)| index).collect();

@@ -1,14 +1,19 @@
 //! Devices and what they are.
 
-use crate::library::{Outcome, code, look, put, put_text, visible};
+use crate::library::{Outcome, code, look, on_the_bus, put, put_text, visible};
 use crate::target::{handle, look_at_instance, minor, usable};
 use gpool_driver_abi::nvml::*;
 use gpool_simulated_hardware::model::Device;
 use std::ffi::{CStr, c_char, c_uint};
 
+/// The visible devices of which something can be asked.
+fn on_the_bus_now() -> Outcome<Vec<u32>> {
+    Ok(visible()?.into_iter().filter(|minor| on_the_bus(*minor).is_ok()).collect())
+}
+
 /// The visible device that has what is looked for.
 fn search(wanted: impl Fn(&Device) -> bool) -> Outcome<nvmlDevice_t> {
-    for minor in visible()? {
+    for minor in on_the_bus_now()? {
         if look(minor, &wanted)? {
             return Ok(handle(minor));
         }
@@ -18,7 +23,7 @@ fn search(wanted: impl Fn(&Device) -> bool) -> Outcome<nvmlDevice_t> {
 
 /// The instance that this process may use and that has what is looked for.
 fn search_instances(wanted: impl Fn(&Device) -> bool) -> Outcome<nvmlDevice_t> {
-    for minor in visible()? {
+    for minor in on_the_bus_now()? {
         for instance in usable(minor)? {
             if look_at_instance(instance, &wanted)? {
                 return Ok(instance.device());
@@ -51,6 +56,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCount(count: *mut c_uint) -> nvmlReturn_t 
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut nvmlDevice_t) -> nvmlReturn_t {
     code(|| {
         let minor = *visible()?.get(index as usize).ok_or(NVML_ERROR_INVALID_ARGUMENT)?;
+        on_the_bus(minor)?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(device, handle(minor)) }
     })

@@ -38,8 +38,14 @@ pub(crate) fn visible() -> Outcome<Vec<u32>> {
     Ok((0..stores()?.len() as u32).filter(|minor| is_visible(&layout, *minor)).collect())
 }
 
+/// Fails for a device that has fallen off its bus.
+pub(crate) fn on_the_bus(minor: u32) -> Outcome {
+    if Layout::default().lost(minor).exists() { Err(NVML_ERROR_GPU_IS_LOST) } else { Ok(()) }
+}
+
 /// Looks at the device with this minor number as it is now.
 pub(crate) fn look<T>(minor: u32, look: impl FnOnce(&Device) -> T) -> Outcome<T> {
+    on_the_bus(minor)?;
     let stores = stores()?;
     let store = stores.get(minor as usize).ok_or(NVML_ERROR_INVALID_ARGUMENT)?;
     store.read(look).map_err(|_| NVML_ERROR_UNKNOWN)

@@ -1,6 +1,6 @@
 //! What handles stand for: a device, a MIG device, a GPU instance, a compute instance.
 
-use crate::library::{Outcome, look, visible};
+use crate::library::{Outcome, look, on_the_bus, visible};
 use gpool_driver_abi::nvml::*;
 use gpool_simulated_hardware::model::{Device, MigState};
 use gpool_simulated_hardware::{Layout, Store, may_monitor_instances, may_use_instance};
@@ -108,6 +108,7 @@ pub(crate) fn usable(minor: u32) -> Outcome<Vec<Instance>> {
 
 /// Looks at an instance as it is now.
 pub(crate) fn look_at_instance<T>(instance: Instance, look: impl FnOnce(&Device) -> T) -> Outcome<T> {
+    on_the_bus(instance.minor)?;
     let store = Store::open_instance(Layout::default().root(), (instance.minor, instance.id));
     store.and_then(|store| store.read(look)).map_err(|_| NVML_ERROR_UNKNOWN)
 }

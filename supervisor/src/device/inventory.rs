@@ -117,6 +117,45 @@ pub struct Occupancy {
     pub present: BTreeSet<HostPid>,
 }
 
+/// What NVML shows, and the boards for which it does not answer.
+#[derive(Debug)]
+pub struct Found {
+    /// All that can be leased, and boards that are divided: boards by index, then the instances of each.
+    pub gpus: Vec<Gpu>,
+    /// The others.
+    pub silent: Vec<SilentBoard>,
+}
+
+/// A board for which NVML does not answer, as one that has fallen off its bus.
+#[derive(Debug)]
+pub struct SilentBoard {
+    /// NVML's index.
+    pub index: u32,
+    /// The query, and NVML's own words.
+    pub cause: InventoryError,
+}
+
+/// What `ask` says of each board. Those that do not answer are set aside, so that they take the others away from nobody.
+///
+/// # Errors
+/// The first board's, if none answers.
+pub fn answering<T>(
+    boards: impl Iterator<Item = u32>,
+    ask: impl Fn(u32) -> Result<T, InventoryError>,
+) -> Result<(Vec<T>, Vec<SilentBoard>), InventoryError> {
+    let (mut answers, mut silent) = (Vec::new(), Vec::new());
+    for index in boards {
+        match ask(index) {
+            Ok(answer) => answers.push(answer),
+            Err(cause) => silent.push(SilentBoard { index, cause }),
+        }
+    }
+    if answers.is_empty() && !silent.is_empty() {
+        return Err(silent.swap_remove(0).cause);
+    }
+    Ok((answers, silent))
+}
+
 /// The NVML library, loaded by an explicit path so that it can never be our own shim.
 pub struct NvmlInventory {
     nvml: Nvml,
@@ -151,21 +190,29 @@ impl NvmlInventory {
         &self.boards
     }
 
-    /// All that can be leased, and boards that are divided: boards by index, then the instances of each.
+    /// All that NVML shows now.
     ///
     /// # Errors
-    /// Names the query that failed.
-    pub fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
-        let (mut gpus, mut instances) = (self.whole_gpus()?, Vec::new());
-        for gpu in &mut gpus {
-            let Some(board) = self.boards.get(&gpu.index) else { continue };
-            if self.mig_mode(gpu.index)?.is_on {
-                instances.extend(self.instances(gpu, board)?);
-                gpu.kind = Kind::Divided;
+    /// Names the query that failed, if NVML itself or no board answers.
+    pub fn gpus(&self) -> Result<Found, InventoryError> {
+        let driver_version = self.nvml.sys_driver_version().map_err(unanswered("the driver's version"))?;
+        let count = self.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
+        let (answers, silent) = answering(0..count, |index| self.board_with_instances(index, &driver_version))?;
+        let (mut gpus, instances): (Vec<Gpu>, Vec<Vec<Gpu>>) = answers.into_iter().unzip();
+        gpus.extend(instances.into_iter().flatten());
+        Ok(Found { gpus, silent })
+    }
+
+    /// A board, and its instances if it is divided.
+    fn board_with_instances(&self, index: u32, driver_version: &str) -> Result<(Gpu, Vec<Gpu>), InventoryError> {
+        let gpu = self.whole_gpu(index, driver_version)?;
+        match self.boards.get(&index) {
+            Some(board) if self.mig_mode(index)?.is_on => {
+                let instances = self.instances(&gpu, board)?;
+                Ok((Gpu { kind: Kind::Divided, ..gpu }, instances))
             }
+            Some(_) | None => Ok((gpu, Vec::new())),
         }
-        gpus.extend(instances);
-        Ok(gpus)
     }
 
     /// NVML's PCI device and vendor id of a board.
@@ -177,25 +224,19 @@ impl NvmlInventory {
         Ok(device.pci_info().map_err(unanswered("a GPU's place on the bus"))?.pci_device_id)
     }
 
-    /// All boards, by index.
-    fn whole_gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
-        let driver_version = self.nvml.sys_driver_version().map_err(unanswered("the driver's version"))?;
-        let count = self.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
-        let gpu = |index| {
-            let device = self.nvml.device_by_index(index).map_err(unanswered("a GPU by its index"))?;
-            Ok(Gpu {
-                index,
-                uuid: GpuUuid(device.uuid().map_err(unanswered("a GPU's UUID"))?),
-                name: device.name().map_err(unanswered("a GPU's name"))?,
-                minor: device.minor_number().map_err(unanswered("a GPU's minor number"))?,
-                memory_total_bytes: device.memory_info().map_err(unanswered("a GPU's memory"))?.total,
-                driver_version: driver_version.clone(),
-                // Drivers without virtual GPUs do not know the question.
-                is_virtual: device.virtualization_mode().is_ok_and(|mode| mode == GpuVirtualizationMode::Vgpu),
-                kind: Kind::Whole,
-            })
-        };
-        (0..count).map(gpu).collect()
+    fn whole_gpu(&self, index: u32, driver_version: &str) -> Result<Gpu, InventoryError> {
+        let device = self.nvml.device_by_index(index).map_err(unanswered("a GPU by its index"))?;
+        Ok(Gpu {
+            index,
+            uuid: GpuUuid(device.uuid().map_err(unanswered("a GPU's UUID"))?),
+            name: device.name().map_err(unanswered("a GPU's name"))?,
+            minor: device.minor_number().map_err(unanswered("a GPU's minor number"))?,
+            memory_total_bytes: device.memory_info().map_err(unanswered("a GPU's memory"))?.total,
+            driver_version: driver_version.to_owned(),
+            // Drivers without virtual GPUs do not know the question.
+            is_virtual: device.virtualization_mode().is_ok_and(|mode| mode == GpuVirtualizationMode::Vgpu),
+            kind: Kind::Whole,
+        })
     }
 
     /// Who holds what on a GPU or MIG instance now.
@@ -232,5 +273,25 @@ impl NvmlInventory {
             busy_percent: sample.sm_util,
         };
         samples.into_iter().map(sample).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvml_wrapper::error::NvmlError;
+
+    #[test]
+    fn a_board_that_is_lost_takes_no_other_away() {
+        let ask = |index: u32| match index {
+            1 => Err(unanswered("a GPU by its index")(NvmlError::GpuLost)),
+            _ => Ok(index),
+        };
+        let (answers, silent) = answering(0..4, ask).unwrap();
+        assert_eq!(answers, [0, 2, 3], "the others keep their indices");
+        assert_eq!(silent.iter().map(|board| board.index).collect::<Vec<_>>(), [1]);
+        assert!(silent[0].cause.to_string().starts_with("NVML does not answer a GPU by its index: "));
+        assert!(answering(1..2, ask).is_err(), "without any GPU there is nothing to serve");
+        assert!(answering(0..0, ask).unwrap().0.is_empty());
     }
 }

@@ -12,7 +12,7 @@ mod shims;
 pub use driver_files::{DriverFiles, DriverFilesError};
 #[cfg(test)]
 pub use inventory::MigInstance;
-pub use inventory::{Gpu, InventoryError, Kind, NvmlInventory, Occupancy};
+pub use inventory::{Found, Gpu, InventoryError, Kind, NvmlInventory, Occupancy, SilentBoard, answering};
 pub use mig::Board;
 pub use roster::{Changes, Roster};
 pub use shims::Chosen;

@@ -2,6 +2,7 @@
 //! a place that it keeps; the place of one that is gone may become another's when no lease has it any more.
 
 use super::inventory::{Gpu, Kind};
+use gpool_protocol::GpuUuid;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// All places.
@@ -64,6 +65,8 @@ impl Roster {
 
 fn merged(before: &[Gpu], found: &[Gpu], limit: usize, is_leased: impl Fn(usize) -> bool) -> (Vec<Gpu>, Changes) {
     let (mut places, mut changes) = (before.to_vec(), Changes::default());
+    // Of a board that does not answer nobody knows whether its instances are gone.
+    let answers = |board: &GpuUuid| found.iter().any(|gpu| gpu.uuid == *board);
     for place in &mut places {
         match found.iter().find(|gpu| gpu.uuid == place.uuid) {
             Some(gpu) => {
@@ -72,14 +75,15 @@ fn merged(before: &[Gpu], found: &[Gpu], limit: usize, is_leased: impl Fn(usize)
                 }
                 place.clone_from(gpu);
             }
-            None if place.instance().is_some() => {
+            None if place.instance().is_some_and(|its| answers(&its.board)) => {
                 changes.went.push(called(place));
                 place.kind = Kind::Gone;
             }
             None => {}
         }
     }
-    for gpu in found {
+    // A board that did not answer at the start comes with the next one: what else was set up then knows nothing of it.
+    for gpu in found.iter().filter(|gpu| gpu.instance().is_some()) {
         if places.iter().any(|place| place.uuid == gpu.uuid) {
             continue;
         }
@@ -101,7 +105,6 @@ fn merged(before: &[Gpu], found: &[Gpu], limit: usize, is_leased: impl Fn(usize)
 mod tests {
     use super::super::inventory::MigInstance;
     use super::*;
-    use gpool_protocol::GpuUuid;
 
     fn board(kind: Kind) -> Gpu {
         Gpu {
@@ -145,5 +148,16 @@ mod tests {
         roster.update(&[board(Kind::Whole)], |_| false);
         assert_eq!(roster.now().iter().filter(|gpu| gpu.kind == Kind::Gone).count(), 2);
         assert_eq!(roster.now()[0].kind, Kind::Whole);
+    }
+
+    #[test]
+    fn a_board_that_falls_silent_keeps_its_instances_and_one_that_was_silent_comes_with_the_next_start() {
+        let other = |kind| Gpu { index: 1, uuid: GpuUuid("GPU-1".into()), ..board(kind) };
+        let roster = Roster::new(vec![board(Kind::Divided), instance("MIG-a"), other(Kind::Whole)], 8);
+        assert!(roster.update(&[other(Kind::Whole)], |_| false).is_empty());
+        assert!(roster.now()[1].instance().is_some(), "nobody knows that it is gone");
+        let third = Gpu { index: 2, uuid: GpuUuid("GPU-2".into()), ..board(Kind::Whole) };
+        assert!(roster.update(&[other(Kind::Whole), third], |_| false).is_empty());
+        assert_eq!(roster.now().len(), 3);
     }
 }

@@ -21,6 +21,7 @@ use crate::procfs::{self, WatchedProcess};
 use crate::region::{ControlPage, Mounts, RegionHost};
 use crate::service_manager;
 use crate::settings::Settings;
+use crate::silence::Silence;
 use crate::time_slices::Verdicts;
 use crate::watchdog::Progress;
 use gpool_configuration::Configuration;
@@ -64,6 +65,8 @@ pub struct Leases {
     pub guarded: Mutex<Vec<GuardedProcess>>,
     /// Whom NVML last listed on each GPU.
     pub occupants: Occupants,
+    /// GPUs for which NVML does not answer.
+    pub silence: Silence,
     pub next_tenant: AtomicU64,
     pub book: Mutex<Book>,
     /// MPS daemons and who is under them.

@@ -60,7 +60,7 @@ impl Leases {
         let is_kept = |held: &Held| held.record.container_id == asked.container_id && held.record.owner_uid == uid;
         let kept = book.held.iter().position(is_kept);
         let home = kept.map(|index| book.held[index].gpus.clone());
-        let gpus = self.gpus();
+        let gpus = self.silence.without_silent(&self.gpus());
         let own = kept.map(|_| &asked.container_id);
         let mut capacities = self.capacities(&gpus, book, own);
         let served = self.mechanism_for(asked, book, &gpus, &capacities)?;
@@ -131,6 +131,14 @@ fn open_for(served: &Served, gpus: &[Gpu], book: &Book) -> Result<Vec<usize>, Er
     }
     let is_open = |gpu: &Gpu| gpu.kind == Kind::Whole && !book.is_closed(&gpu.uuid);
     let open: Vec<usize> = (0..gpus.len()).filter(|index| is_open(&gpus[*index])).collect();
+    let is_there = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided);
+    if open.is_empty() && !gpus.is_empty() && !gpus.iter().any(is_there) {
+        return Err(ErrorBody::new(
+            ErrorCode::NoGpu,
+            "NVML does not answer for any GPU of this host",
+            "look at the driver with nvidia-smi",
+        ));
+    }
     if open.is_empty() && !gpus.is_empty() {
         return Err(ErrorBody::new(
             ErrorCode::NoMechanism,

@@ -2,15 +2,15 @@
 
 use super::owner::owner;
 use crate::clock;
-use crate::device::{Gpu, Kind};
+use crate::device::{Gpu, Kind, answering};
 use crate::lease::{Book, Lease, Leases, capacities, records_on};
 use gpool_configuration::open_for;
 use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, MigGpuView, MigInstanceView};
 
-/// Every GPU that can be divided, by index, with its instances.
+/// Every GPU that can be divided and answers, by index, with its instances.
 ///
 /// # Errors
-/// NVML does not answer.
+/// NVML does not answer for any of them.
 pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
     let (gpus, owner) = (leases.gpus(), owner());
     let window = open_for(&leases.configuration().mig.windows, clock::local_second_of_week());
@@ -18,11 +18,9 @@ pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
         ErrorBody::new(ErrorCode::SupervisorFailed, cause.to_string(), "look at the driver with nvidia-smi")
     };
     // NVML is asked before the book is locked: it may take its time.
-    let mut boards = Vec::new();
-    for index in leases.inventory.boards().keys() {
-        let mode = leases.inventory.mig_mode(*index).map_err(unanswered)?;
-        boards.push((*index, mode, leases.inventory.pci_device_id(*index).map_err(unanswered)?));
-    }
+    let inventory = &leases.inventory;
+    let ask = |index| Ok((index, inventory.mig_mode(index)?, inventory.pci_device_id(index)?));
+    let (boards, _) = answering(inventory.boards().keys().copied(), ask).map_err(unanswered)?;
     let book = leases.book();
     let mut views = Vec::new();
     for (index, mode, pci_device_id) in boards {

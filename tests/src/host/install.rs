@@ -58,6 +58,11 @@ pub fn map_only_whole() -> Result<()> {
     gpool_simulated_hardware::note_whole_maps(&Layout::new(SIMULATED_GPU), true).context("what the driver maps")
 }
 
+/// Makes the simulated GPU with this index one that has fallen off its bus, or puts it back.
+pub fn set_lost(gpu: u32, is_lost: bool) -> Result<()> {
+    gpool_simulated_hardware::note_lost(&Layout::new(SIMULATED_GPU), gpu, is_lost).context("which GPUs are lost")
+}
+
 /// Puts a driver's `nvidia-smi` where the driver's programs are, in place of one that is there. What is running keeps
 /// what it has.
 pub fn replace_nvidia_smi(program: &Path) -> Result<()> {

@@ -254,6 +254,11 @@ impl Host {
         install::map_only_whole()
     }
 
+    /// NVML loses the GPU with this index, or finds it again.
+    pub fn set_lost(&self, gpu: u32, is_lost: bool) -> Result<()> {
+        install::set_lost(gpu, is_lost)
+    }
+
     /// Kills the supervisor with SIGKILL.
     pub fn kill_supervisor(&mut self) -> Result<()> {
         self.supervisor.take().map_or(Ok(()), Program::kill)

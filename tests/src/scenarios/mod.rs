@@ -30,6 +30,7 @@ mod killed_half_way;
 mod latency_class;
 mod limits;
 mod loader_matrix;
+mod lost_gpu;
 mod main_job;
 mod memory_beside;
 mod memory_cap;

@@ -173,6 +173,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(several_gpus::run),
     },
     Scenario {
+        name: "lost-gpu",
+        what: "a GPU falls off its bus: it takes no new containers, and a supervisor starts without it",
+        limit_s: 90,
+        run: Place::Inside(lost_gpu::run),
+    },
+    Scenario {
         name: "supervisor-hung",
         what: "a supervisor that is stopped for seconds: classes that fail open run on, others wait",
         limit_s: 90,
