@@ -1,5 +1,6 @@
 //! Identities that must not be confused with one another.
 
+use crate::error::{ErrorBody, ErrorCode};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -36,7 +37,26 @@ text_identity!(
     BuildId
 );
 
+/// The longest id of a container. Low-level runtimes name directories by it, so none comes near.
+const CONTAINER_ID_BYTES: usize = 1024;
+
 impl ContainerId {
+    /// Whether it is an id as low-level runtimes take them: it is kept in records and events, and shown in logs.
+    ///
+    /// # Errors
+    /// Names the field. The id itself is not repeated.
+    pub fn check(&self) -> Result<(), ErrorBody> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'+' | b'-' | b'.');
+        if (1..=CONTAINER_ID_BYTES).contains(&self.0.len()) && self.0.bytes().all(plain) {
+            return Ok(());
+        }
+        Err(ErrorBody::new(
+            ErrorCode::MessageInvalid,
+            format!("container_id is no id of a container ({} bytes)", self.0.len()),
+            format!("give 1 to {CONTAINER_ID_BYTES} of the characters A-Z, a-z, 0-9, _, +, - and ."),
+        ))
+    }
+
     /// The first twelve characters, as docker shows an id.
     pub fn short(&self) -> &str {
         match self.0.char_indices().nth(12) {
@@ -54,5 +74,24 @@ pub struct HostPid(pub u32);
 impl fmt::Display for HostPid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_s_id_is_what_low_level_runtimes_take() {
+        let check = |text: &str| ContainerId(text.to_owned()).check();
+        let longest = "a".repeat(CONTAINER_ID_BYTES);
+        for id in [&"9b2117a1dc85".repeat(5), "x", "run-81f3", "k8s_POD.web+1-0_default", &longest] {
+            assert_eq!(check(id), Ok(()), "{id}");
+        }
+        for id in ["", "a b", "a/b", "a\ngpool-supervisor: ended", "\u{e9}", &format!("{longest}a")] {
+            let refused = check(id).unwrap_err();
+            assert!(refused.message.contains("container_id") && refused.code == ErrorCode::MessageInvalid, "{refused}");
+            assert!(!refused.message.contains('\n') && refused.message.len() < 100, "{refused}");
+        }
     }
 }

@@ -3,11 +3,16 @@
 use crate::clock;
 use gpool_protocol::{ContainerId, Event, EventKind, LeaseId};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Events kept.
 const KEPT: usize = 10_000;
+
+/// Events handed out at once, so that a reader who is slow keeps few of those that have fallen off.
+pub const CHUNK: usize = 256;
+/// No message is longer. What tenants name is bounded where it comes in; this bounds what is kept, whatever it is.
+const MESSAGE_BYTES: usize = 8 << 10;
 
 /// What an event is about.
 #[derive(Debug, Clone, Default)]
@@ -24,7 +29,7 @@ pub struct About {
 struct Kept {
     next: u64,
     counts: BTreeMap<EventKind, u64>,
-    events: VecDeque<Event>,
+    events: VecDeque<Arc<Event>>,
 }
 
 /// The event log of one life of the supervisor.
@@ -41,6 +46,7 @@ impl Events {
 
     /// Writes an event down, on stderr too, where the journal takes it.
     pub fn note(&self, kind: EventKind, about: About, message: String) {
+        let message = in_one_line(message);
         let mut kept = self.lock();
         kept.next += 1;
         *kept.counts.entry(kind).or_default() += 1;
@@ -54,7 +60,7 @@ impl Events {
             uid: about.uid,
             message,
         };
-        kept.events.push_back(event);
+        kept.events.push_back(Arc::new(event));
         if kept.events.len() > KEPT {
             kept.events.pop_front();
         }
@@ -66,16 +72,30 @@ impl Events {
         self.lock().counts.iter().map(|(kind, count)| (*kind, *count)).collect()
     }
 
-    /// Events after number `after`; waits up to `patience` for one if there is none yet.
-    pub fn after(&self, after: u64, patience: Option<Duration>) -> Vec<Event> {
-        let newer =
-            |kept: &Kept| kept.events.iter().filter(|event| event.sequence > after).cloned().collect::<Vec<_>>();
+    /// The first [`CHUNK`] events after number `after`; waits up to `patience` for one if there is none yet.
+    pub fn after(&self, after: u64, patience: Option<Duration>) -> Vec<Arc<Event>> {
+        let newer = |kept: &Kept| {
+            let first = kept.events.partition_point(|event| event.sequence <= after);
+            kept.events.iter().skip(first).take(CHUNK).cloned().collect::<Vec<_>>()
+        };
         let kept = self.lock();
         let found = newer(&kept);
         let Some(patience) = patience.filter(|_| found.is_empty()) else { return found };
         let (kept, _) = self.more.wait_timeout(kept, patience).unwrap_or_else(PoisonError::into_inner);
         newer(&kept)
     }
+}
+
+/// A message that is one line of the log and no longer than may be.
+fn in_one_line(mut message: String) -> String {
+    if message.len() > MESSAGE_BYTES {
+        let end = (0..=MESSAGE_BYTES).rev().find(|at| message.is_char_boundary(*at));
+        message.truncate(end.unwrap_or(0));
+    }
+    if message.contains(char::is_control) {
+        message = message.replace(char::is_control, " ");
+    }
+    message
 }
 
 #[cfg(test)]
@@ -88,10 +108,37 @@ mod tests {
         for number in 0..KEPT + 5 {
             events.note(EventKind::LeaseGranted, About::default(), format!("number {number}"));
         }
-        let all = events.after(0, None);
-        assert_eq!((all.len(), all[0].sequence), (KEPT, 6));
+        let (mut after, mut all) = (0, 0);
+        loop {
+            let some = events.after(after, None);
+            assert_eq!(some[0].sequence, if all == 0 { 6 } else { after + 1 });
+            (after, all) = (some[some.len() - 1].sequence, all + some.len());
+            if some.len() < CHUNK {
+                break;
+            }
+        }
+        assert_eq!((after, all), (KEPT as u64 + 5, KEPT));
         assert_eq!(events.counts(), [(EventKind::LeaseGranted, KEPT as u64 + 5)]);
-        assert_eq!(events.after(all[KEPT - 2].sequence, None).len(), 1);
-        assert!(events.after(all[KEPT - 1].sequence, Some(Duration::from_millis(1))).is_empty());
+        assert_eq!(events.after(after - 1, None).len(), 1);
+        assert!(events.after(after, Some(Duration::from_millis(1))).is_empty());
+    }
+
+    #[test]
+    fn what_strangers_name_forges_no_line_and_is_bounded() {
+        let events = Events::default();
+        events.note(EventKind::Breach, About::default(), "a\ngpool-supervisor: b\u{1b}".to_owned());
+        events.note(EventKind::Breach, About::default(), "\u{e9}".repeat(MESSAGE_BYTES));
+        let kept = events.after(0, None);
+        assert_eq!(kept[0].message, "a gpool-supervisor: b ");
+        assert!(kept[1].message.len() <= MESSAGE_BYTES && kept[1].message.starts_with('\u{e9}'));
+    }
+
+    #[test]
+    fn a_slow_reader_shares_the_events_that_are_kept() {
+        let events = Events::default();
+        (0..3 * CHUNK).for_each(|_| events.note(EventKind::Breach, About::default(), "x".to_owned()));
+        let (one, other) = (events.after(0, None), events.after(0, None));
+        assert_eq!(one.len(), CHUNK);
+        assert!(Arc::ptr_eq(&one[0], &other[0]));
     }
 }

@@ -4,6 +4,7 @@ use super::authority::Peer;
 use super::exchange::{Request, answer, answer_text, begin_lines};
 use super::ordinary;
 use crate::device::DriverFilesError;
+use crate::events::CHUNK;
 use crate::lease::Leases;
 use crate::metrics;
 use crate::mig;
@@ -71,6 +72,8 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             let configuration = leases.configuration();
             peer.must_start(&configuration.policy)?;
             let asked = request.message::<LeaseRequest>()?;
+            // Before anything is told of it.
+            asked.container_id.check()?;
             if let Some(uid) = peer.confined_to() {
                 ordinary::check_request(&configuration.policy, uid, &asked)?;
             }
@@ -173,11 +176,11 @@ fn events(stream: &mut UnixStream, request: &Request, leases: &Leases) -> io::Re
         let events = leases.events.after(after, follow.then_some(FOLLOW_PERIOD));
         for event in &events {
             after = event.sequence;
-            let mut line = serde_json::to_vec(event)?;
+            let mut line = serde_json::to_vec(event.as_ref())?;
             line.push(b'\n');
             stream.write_all(&line)?;
         }
-        if !follow {
+        if !follow && events.len() < CHUNK {
             return Ok(());
         }
         if events.is_empty() {

@@ -156,6 +156,9 @@ fn what_others_may_not(host: &Host) -> Result<()> {
     let plain = json!({"fraction_permille": 100});
     let said = post(USER, "/v1/leases", &lease(json!({"fraction_permille": 100, "priority": "scavenger"})))?;
     ensure(said.contains("GPOOL-E105") && said.contains("priority"), || format!("priority: {said}"))?;
+    let forged = json!({"container_id": "made-up\ngpool-supervisor: ended", "request": plain});
+    let said = post(USER, "/v1/leases", &forged)?;
+    ensure(said.contains("GPOOL-E003") && said.contains("container_id"), || format!("a forged id: {said}"))?;
     for verb in ["pause", "bind"] {
         let said = post(USER, &format!("/v1/leases/{}/{verb}", its.lease_id), &json!({"init_pid": of_root.init_pid}))?;
         ensure(said.contains("GPOOL-E401"), || format!("{verb} of root's lease: {said}"))?;
