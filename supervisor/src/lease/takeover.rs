@@ -7,6 +7,7 @@ use super::entitlement::class_policy;
 use super::grant::{Entry, Leases, about};
 use super::record::{Record, StandingRecord, region_dir_of};
 use crate::clock;
+use crate::context_cost::{self, ContextCost};
 use crate::gatekeeper::Order;
 use crate::procfs::WatchedProcess;
 use crate::region::RegionHost;
@@ -126,7 +127,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     let region = Arc::new(region);
     // A supervisor that died within an update may have written one and not the other; the record is the promise.
     region.control().memory_cap_bytes.store(record.memory_cap_bytes, Ordering::Relaxed);
-    region.control().context_bytes.store(leases.context_bytes_of(&gpus), Ordering::Relaxed);
+    let context_cost = keep_context_cost(&region, leases.context_bytes_of(&gpus));
     // The configuration may have changed since.
     let is_revoked = record.revocation.is_some();
     region.set_fail_open(class_policy(&leases.configuration(), record.class).fail_open && !is_revoked);
@@ -142,7 +143,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     let tenant = leases.enter(&mut book, entry);
     let was_kept = book.kept_inits.remove(&id).is_some();
     let lease = book.leases.get_mut(&id).expect("entered above");
-    lease.init = init;
+    (lease.init, lease.context_cost) = (init, context_cost);
     if let Some(init) = lease.init.as_ref().filter(|_| !was_kept) {
         service_manager::keep(&id, init.pidfd.as_fd());
     }
@@ -163,6 +164,14 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     leases.gatekeeper.order(Order::Look { tenant });
     leases.events.note(EventKind::LeaseTakenOver, about, format!("took {short} over"));
     Ok(())
+}
+
+/// What a context of the lease costs goes on from what its control page says.
+fn keep_context_cost(region: &RegionHost, of_a_new_lease: u64) -> Option<ContextCost> {
+    let place = &region.control().context_bytes;
+    let (bytes, known) = context_cost::from_page(place.load(Ordering::Relaxed), of_a_new_lease);
+    place.store(bytes, Ordering::Relaxed);
+    known
 }
 
 /// The accounts go on from what was written down last.
@@ -186,6 +195,7 @@ mod tests {
     use super::super::record::GpuStanding;
     use super::*;
     use crate::procfs::ProcessName;
+    use crate::region::ControlPage;
     use gpool_protocol::HostPid;
 
     fn record_of(id: &str, init: Option<ProcessName>) -> Record {
@@ -227,5 +237,27 @@ mod tests {
         assert_eq!(debt_of(Some(&standing), 101 + KEPT_NS), 0);
         assert_eq!(debt_of(Some(&standing), 99), 0, "a time to come is another clock's");
         assert_eq!(debt_of(None, 0), 0);
+    }
+
+    #[test]
+    fn a_lease_that_is_taken_over_keeps_what_its_contexts_were_seen_to_cost() {
+        const DEFAULT: u64 = 512 << 20;
+        let charged_after = |page_bytes| {
+            let dir = tempfile::tempdir().unwrap();
+            let page = ControlPage {
+                memory_cap_bytes: 1,
+                context_bytes: page_bytes,
+                fraction_permille: 300,
+                fail_open: false,
+                gpu_uuids: &[],
+            };
+            drop(RegionHost::create_unmounted(dir.path(), &page));
+            let region = RegionHost::open(dir.path()).unwrap();
+            let is_known = keep_context_cost(&region, DEFAULT).is_some();
+            (region.control().context_bytes.load(Ordering::Relaxed), is_known)
+        };
+        assert_eq!(charged_after(300 << 20), (300 << 20, true));
+        assert_eq!(charged_after(DEFAULT), (DEFAULT, false));
+        assert_eq!(charged_after(0), (DEFAULT, false), "no supervisor has written that");
     }
 }
