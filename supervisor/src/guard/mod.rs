@@ -23,8 +23,8 @@ use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
 use gpool_protocol::{
     Class, ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, ShimView, format_bytes,
 };
-use process::Library;
 pub use process::holds_device;
+use process::{Library, Look};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -165,17 +165,9 @@ impl Guard {
             return None;
         }
         // Nothing can be said of what cannot be read.
-        let libraries = process::libraries(pid, |file, path| self.builds.of(file, path))?;
-        let mapped = |is_cuda: bool| {
-            let its = || libraries.iter().filter(|library| library.is_cuda == is_cuda);
-            match its().any(|library| charge.is_shim(library)) {
-                true => Mapped::Shim,
-                false if its().any(|library| library.is_unread) => Mapped::Unread,
-                false if its().next().is_some() => Mapped::Other,
-                false => Mapped::Nothing,
-            }
-        };
-        let evidence = Evidence { has_context, holds_device, cuda: mapped(true), nvml: mapped(false), is_registered };
+        let look = process::libraries(pid, |file, path| self.builds.of(file, path))?;
+        let (cuda, nvml) = (charge.mapped(&look, true), charge.mapped(&look, false));
+        let evidence = Evidence { has_context, holds_device, cuda, nvml, is_registered };
         // A lease of a supervisor that did not write its shims down: who has registered has come through one of them.
         let is_unproven = charge.shims.is_empty() && is_registered;
         let bypass = judge(&evidence).filter(|_| !is_unproven);
@@ -190,8 +182,8 @@ impl Guard {
             pid,
             name: procfs::comm(pid),
             is_registered,
-            libraries: libraries.iter().map(view).collect(),
-            finding: bypass.map(in_words),
+            libraries: look.libraries.iter().map(view).collect(),
+            finding: bypass.map(|bypass| in_words(bypass, look.is_cut)),
         };
         if evidence.cuda == Mapped::Shim && is_registered {
             self.proven.insert(pid, process.clone());
@@ -331,6 +323,19 @@ impl Charge {
         let is_it = |shim: &ShimView| shim.build_id.is_some() && shim.build_id == library.build_id;
         self.shims.iter().filter(stands_in).any(is_it)
     }
+
+    /// What the process has mapped of a library that a shim stands in for. One that hides its shim behind more mappings than
+    /// are read is judged by what was read: no honest program comes near that.
+    fn mapped(&self, look: &Look, is_cuda: bool) -> Mapped {
+        let its = || look.libraries.iter().filter(|library| library.is_cuda == is_cuda);
+        match its().any(|library| self.is_shim(library)) {
+            true => Mapped::Shim,
+            false if look.is_cut => Mapped::Other,
+            false if its().any(|library| library.is_unread) => Mapped::Unread,
+            false if its().next().is_some() => Mapped::Other,
+            false => Mapped::Nothing,
+        }
+    }
 }
 
 fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
@@ -353,8 +358,9 @@ fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
     book.leases.values().map(|lease| (lease.tenant, charge(lease))).collect()
 }
 
-fn in_words(bypass: Bypass) -> String {
+fn in_words(bypass: Bypass, is_cut: bool) -> String {
     match bypass {
+        Bypass::NoShim if is_cut => "it has more mapped than is read, and the shim is not in that".to_owned(),
         Bypass::NoShim => "it has not mapped the shim of its container".to_owned(),
         Bypass::NotRegistered => "it has mapped the shim, and made its context without it".to_owned(),
     }

@@ -5,12 +5,22 @@ use super::reader::Reading;
 use gpool_protocol::{BuildId, HostPid};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 
 /// Names of the libraries that shims stand in for; what follows them is a version.
 const CUDA: &str = "libcuda.so";
 const NVML: &str = "libnvidia-ml.so";
+
+/// No more of its mappings is read at a look. A program with as many mappings as Linux allows stays far below, unless it
+/// means to take the supervisor's memory with the names of its files.
+const MAPS_BYTES: u64 = 16 << 20;
+/// No more of its libraries are looked at, and no more of their paths is kept.
+const LIBRARIES: usize = 16;
+const PATH_LETTERS: usize = 1024;
+/// No more of its descriptors are looked at.
+const DESCRIPTORS: usize = 1 << 16;
 
 /// A file as a line of /proc/PID/maps names it: the number of its device, and its inode on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,10 +44,27 @@ pub struct Library {
     pub is_unread: bool,
 }
 
-/// Whether the process has a character device open that is one of `devices`, by major and minor number.
+/// What a look has found in a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// Libraries named as the driver's, each file once.
+    pub libraries: Vec<Library>,
+    /// It has more mapped than is read, and there may be others in that.
+    pub is_cut: bool,
+}
+
+/// Whether the process has a character device open that is one of `devices`, by major and minor number. One that has too
+/// many descriptors to be looked at counts as if it had.
 pub fn holds_device(pid: HostPid, devices: &BTreeSet<(u32, u32)>) -> bool {
+    holds_among(pid, devices, DESCRIPTORS)
+}
+
+fn holds_among(pid: HostPid, devices: &BTreeSet<(u32, u32)>, most: usize) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    descriptors.map(|entry| entry.path()).any(|path| {
+    descriptors.map(|entry| entry.path()).enumerate().any(|(place, path)| {
+        if place >= most {
+            return true;
+        }
         // Sockets, pipes and the like have no path; a device may have been given another one.
         let is_file = fs::read_link(&path).is_ok_and(|target| target.is_absolute());
         // What the kernel knows already: a file server behind the container's file system is not asked.
@@ -49,52 +76,70 @@ pub fn holds_device(pid: HostPid, devices: &BTreeSet<(u32, u32)>) -> bool {
     })
 }
 
-/// The libraries named as the driver's that the process has mapped, each file once; none if nobody can tell, as it
-/// has ended or has not begun. `look` says which build a file is, from its id and where it can be opened.
-pub fn libraries(pid: HostPid, mut look: impl FnMut(FileId, PathBuf) -> Reading) -> Option<Vec<Library>> {
-    let maps = maps(pid)?;
-    let found = named_mappings(&maps)
-        .into_iter()
-        .map(|mapping| {
-            // The file itself, whatever has been done to its path since: works for deleted files and in every namespace.
-            let reading = look(mapping.file, PathBuf::from(format!("/proc/{pid}/map_files/{}", mapping.range)));
-            let is_unread = reading == Reading::Unread;
-            // A shim of ours lies on the host's own disk, which answers.
-            let build_id = if let Reading::Build(build_id) = reading { build_id } else { None };
-            let path = mapping.path.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
-            Library { path, is_cuda: mapping.is_cuda, build_id, is_unread }
-        })
-        .collect();
-    Some(found)
+/// The libraries named as the driver's that the process has mapped; none if nobody can tell, as it has ended or has not
+/// begun. `look` says which build a file is, from its id and where it can be opened.
+pub fn libraries(pid: HostPid, mut look: impl FnMut(FileId, PathBuf) -> Reading) -> Option<Look> {
+    let Mappings { found, is_cut } = mappings(pid)?;
+    let library = |mapping: Mapping| {
+        // The file itself, whatever has been done to its path since: works for deleted files and in every namespace.
+        let reading = look(mapping.file, PathBuf::from(format!("/proc/{pid}/map_files/{}", mapping.range)));
+        let is_unread = reading == Reading::Unread;
+        // A shim of ours lies on the host's own disk, which answers.
+        let build_id = if let Reading::Build(build_id) = reading { build_id } else { None };
+        let letters = mapping.path.chars().take(PATH_LETTERS);
+        let path = letters.map(|letter| if letter.is_control() { '?' } else { letter }).collect();
+        Library { path, is_cuda: mapping.is_cuda, build_id, is_unread }
+    };
+    Some(Look { libraries: found.into_iter().map(library).collect(), is_cut })
 }
 
-/// Its mappings as text, in which names of files may be of any bytes. Of a process whose first thread has ended the other
-/// threads tell.
-fn maps(pid: HostPid) -> Option<String> {
-    let of = |path: String| fs::read(path).ok().filter(|maps| !maps.is_empty());
+/// Its mappings. Of a process whose first thread has ended the other threads tell.
+fn mappings(pid: HostPid) -> Option<Mappings> {
+    let of = |path: String| read_mappings(File::open(path).ok()?, MAPS_BYTES);
     let threads = || fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let maps = of(format!("/proc/{pid}/maps"))
-        .or_else(|| threads().find_map(|thread| of(format!("{}/maps", thread.path().display()))))?;
-    Some(String::from_utf8_lossy(&maps).into_owned())
+    of(format!("/proc/{pid}/maps"))
+        .or_else(|| threads().find_map(|thread| of(format!("{}/maps", thread.path().display()))))
+}
+
+/// Of a maps file: the first mapping of each driver library with code in it.
+#[derive(Debug)]
+struct Mappings {
+    found: Vec<Mapping>,
+    is_cut: bool,
+}
+
+/// Reads the first `limit` bytes of a maps file, in which names of files may be of any bytes; none if it is empty.
+fn read_mappings(file: impl Read, limit: u64) -> Option<Mappings> {
+    let mut file = BufReader::new(file.take(limit));
+    let (mut found, mut files) = (Vec::new(), BTreeSet::new());
+    let (mut line, mut bytes) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        bytes += file.read_until(b'\n', &mut line).ok()? as u64;
+        if line.is_empty() {
+            return (bytes > 0).then_some(Mappings { found, is_cut: bytes >= limit });
+        }
+        let text = String::from_utf8_lossy(&line);
+        let Some(mapping) = named_mapping(text.trim_end_matches('\n')) else { continue };
+        if files.insert(mapping.file) {
+            if found.len() == LIBRARIES {
+                return Some(Mappings { found, is_cut: true });
+            }
+            found.push(mapping);
+        }
+    }
 }
 
 /// A mapping of a driver library with code in it.
 #[derive(Debug, PartialEq, Eq)]
-struct Mapping<'a> {
-    range: &'a str,
+struct Mapping {
+    range: String,
     file: FileId,
-    path: &'a str,
+    path: String,
     is_cuda: bool,
 }
 
-/// Of the text of a maps file: the first mapping of each driver library with code in it.
-fn named_mappings(maps: &str) -> Vec<Mapping<'_>> {
-    let mut files = BTreeSet::new();
-    let named = maps.lines().filter_map(named_mapping);
-    named.filter(|mapping| files.insert(mapping.file)).collect()
-}
-
-fn named_mapping(line: &str) -> Option<Mapping<'_>> {
+fn named_mapping(line: &str) -> Option<Mapping> {
     // Range, mode, offset, device, inode, and a path that may hold spaces.
     let mut fields = line.splitn(6, ' ');
     let (range, mode, _, device) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
@@ -106,7 +151,8 @@ fn named_mapping(line: &str) -> Option<Mapping<'_>> {
     if !mode.contains('x') || !(is_cuda || name.starts_with(NVML)) {
         return None;
     }
-    Some(Mapping { range, file: FileId { device: (number(major)?, number(minor)?), inode }, path, is_cuda })
+    let file = FileId { device: (number(major)?, number(minor)?), inode };
+    Some(Mapping { range: range.to_owned(), file, path: path.to_owned(), is_cuda })
 }
 
 #[cfg(test)]
@@ -131,13 +177,39 @@ mod tests {
             7f0000007000-7f0000008000 r-xp 00000000 00:2a 79  /odd name/libnvidia-ml.so.535.1\n\
             7f0000009000-7f000000a000 rw-p 00000000 00:00 0 \n\
             ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n";
-        let found = named_mappings(maps);
-        let mapping = |range, inode, path, is_cuda| Mapping { range, file: file(inode), path, is_cuda };
+        let read = read_mappings(maps.as_bytes(), MAPS_BYTES).unwrap();
+        assert!(!read.is_cut && read_mappings(&b""[..], MAPS_BYTES).is_none());
+        let found = read.found;
+        let mapping = |range: &str, inode, path: &str, is_cuda| Mapping {
+            range: range.to_owned(),
+            file: file(inode),
+            path: path.to_owned(),
+            is_cuda,
+        };
         let deleted = "/usr/lib/x86_64-linux-gnu/libcuda.so.1 (deleted)";
         assert_eq!(found[0], mapping("7f0000001000-7f0000002000", 77, deleted, true));
         assert_eq!(found[1], mapping("7f0000005000-7f0000006000", 78, "/dev/gpool/real/libcuda.so.1", true));
         assert_eq!(found[2], mapping("7f0000007000-7f0000008000", 79, "/odd name/libnvidia-ml.so.535.1", false));
         assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn a_process_that_maps_without_end_is_read_up_to_a_bound() {
+        let line = |inode: u64| format!("7f00-7f01 r-xp 00000000 00:2a {inode} /{}/libcuda.so.1\n", "d".repeat(4000));
+        // As long as the file is asked for more, there is more.
+        struct Endless(Vec<u8>, usize);
+        impl Read for Endless {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                let count = (&self.0[self.1..]).read(buffer)?;
+                self.1 = (self.1 + count) % self.0.len();
+                Ok(count)
+            }
+        }
+        let read = read_mappings(Endless(line(7).into_bytes(), 0), MAPS_BYTES).unwrap();
+        assert_eq!((read.found.len(), read.is_cut), (1, true));
+        let many: String = (0..=LIBRARIES as u64).map(line).collect();
+        let read = read_mappings(many.as_bytes(), MAPS_BYTES).unwrap();
+        assert_eq!((read.found.len(), read.is_cut), (LIBRARIES, true));
     }
 
     /// A program that has a library of that name in it and stands still, and what is seen of it. Its file is gone by then.
@@ -164,12 +236,12 @@ mod tests {
         };
         let seen = (0..1000).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
-            look()?.pop()
+            look()?.libraries.pop()
         });
         let its = library.metadata().unwrap();
         fs::remove_file(&library).unwrap();
-        let after = look().unwrap();
-        let unread = libraries(pid, |_, _| Reading::Unread).unwrap();
+        let after = look().unwrap().libraries;
+        let unread = libraries(pid, |_, _| Reading::Unread).unwrap().libraries;
         let mut files = Vec::new();
         libraries(pid, |file, _| {
             files.push(file);
@@ -196,5 +268,12 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(held, (true, false));
         assert!(!holds_device(pid, &null));
+    }
+
+    #[test]
+    fn who_has_too_many_descriptors_to_be_looked_at_holds_the_device() {
+        let _two = [File::open("/dev/null").unwrap(), File::open("/dev/null").unwrap()];
+        let (me, nothing) = (HostPid(std::process::id()), BTreeSet::new());
+        assert!(holds_among(me, &nothing, 1) && !holds_among(me, &nothing, DESCRIPTORS));
     }
 }

@@ -47,6 +47,23 @@ fn a_shim_is_known_by_the_build_that_the_container_was_started_with() {
 }
 
 #[test]
+fn who_maps_more_than_is_read_is_judged_as_if_it_had_no_shim() {
+    let its = charge(vec![shim("libcuda.so.1", "aa")]);
+    let look = |libraries: &[Library], is_cut| Look { libraries: libraries.to_vec(), is_cut };
+    assert_eq!(its.mapped(&look(&[], false), true), Mapped::Nothing);
+    assert_eq!(its.mapped(&look(&[], true), true), Mapped::Other);
+    assert_eq!(its.mapped(&look(&[library(true, Some("aa"))], true), true), Mapped::Shim, "that one was read");
+    let evidence = Evidence {
+        has_context: false,
+        holds_device: true,
+        cuda: its.mapped(&look(&[], true), true),
+        nvml: Mapped::Shim,
+        is_registered: true,
+    };
+    assert_eq!(judge(&evidence), Some(Bypass::NoShim));
+}
+
+#[test]
 fn a_process_that_uses_no_gpu_is_not_looked_at_and_one_past_the_shims_is_named() {
     let me = HostPid(std::process::id());
     let mut guard = Guard::new(BTreeSet::new()).unwrap();
