@@ -12,6 +12,7 @@ use gpool_policy::TenantId;
 use gpool_protocol::{EventKind, HostPid, LeaseId, LeaseState};
 use gpool_shared_region::SLOT_BYTES;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -69,15 +70,17 @@ impl Mailbox {
 
     /// Attends for ever; runs on its own thread.
     pub fn attend(self, leases: &Leases) {
+        let mut unwatched = Unwatched::default();
         loop {
             leases.progress.attendant.note();
             let patience = self.look_after(leases);
+            unwatched.try_again(leases);
             self.wait(leases, patience);
             let mut counter = [0u8; 8];
             let _ = rustix::io::read(&*self.bell, &mut counter);
             // So many at a time: deaths are attended to in between, however much there is to read.
             for notice in self.receiver.try_iter().take(NOTICES) {
-                act_on(leases, notice);
+                act_on(leases, &mut unwatched, notice);
             }
         }
     }
@@ -128,6 +131,37 @@ impl Mailbox {
             leases.files.remove_unused_shims(book.builds());
         }
         patience
+    }
+}
+
+/// Registrations of which nobody could find out whose they are, because there was no descriptor or no memory left. Nobody
+/// tells them again, and their processes wait for memory until they are accepted. There are no more than slots.
+#[derive(Debug, Default)]
+struct Unwatched(BTreeMap<(TenantId, usize), u64>);
+
+impl Unwatched {
+    /// Finds out who has taken a slot, now or at a later look.
+    fn look(&mut self, leases: &Leases, (tenant, slot): (TenantId, usize), registration: u64) {
+        let seen = accept(leases, tenant, slot, registration);
+        let is_new = self.note((tenant, slot), registration, seen.is_err());
+        if let Some(error) = seen.err().filter(|_| is_new) {
+            eprintln!("gpool-supervisor: a process cannot be watched: {error}; this is tried again");
+        }
+    }
+
+    /// Keeps a registration if looking at it has failed; whether that is new.
+    fn note(&mut self, place: (TenantId, usize), registration: u64, has_failed: bool) -> bool {
+        if has_failed {
+            return self.0.insert(place, registration) != Some(registration);
+        }
+        self.0.remove(&place);
+        false
+    }
+
+    fn try_again(&mut self, leases: &Leases) {
+        for (place, registration) in self.0.clone() {
+            self.look(leases, place, registration);
+        }
     }
 }
 
@@ -225,9 +259,9 @@ fn bury(leases: &Leases, lease: &mut Lease) -> bool {
     is_waiting
 }
 
-fn act_on(leases: &Leases, notice: Notice) {
+fn act_on(leases: &Leases, unwatched: &mut Unwatched, notice: Notice) {
     match notice {
-        Notice::Registered { tenant, slot, registration } => accept(leases, tenant, slot, registration),
+        Notice::Registered { tenant, slot, registration } => unwatched.look(leases, (tenant, slot), registration),
         Notice::ReportCut { tenant } => {
             let mut book = leases.book();
             if let Some(lease) = book.of_tenant(tenant) {
@@ -242,19 +276,21 @@ fn act_on(leases: &Leases, notice: Notice) {
     }
 }
 
-/// Finds out who has taken a slot, and accepts it; a slot that nobody holds is freed again.
-fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) {
+/// Finds out who has taken a slot, and accepts it; a slot that nobody holds is freed again, and one that another process
+/// has taken meanwhile is told of anew.
+fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) -> std::io::Result<()> {
     let mut book = leases.book();
-    let Some(lease) = book.of_tenant(tenant) else { return };
-    if lease.dead.contains_key(&slot) {
-        return;
+    let Some(lease) = book.of_tenant(tenant) else { return Ok(()) };
+    let is_anothers = lease.region.registration(slot).is_some_and(|now| now != registration);
+    if lease.dead.contains_key(&slot) || is_anothers {
+        return Ok(());
     }
     if lease.processes.get(&slot).is_some_and(|process| process.registration == registration) {
         lease.region.accept(slot, registration);
-        return;
+        return Ok(());
     }
-    match holder_of(lease, slot) {
-        Ok(Some(watched)) => {
+    match holder_of(lease, slot)? {
+        Some(watched) => {
             lease.processes.insert(slot, Process { registration, watched, refusals_told: 0 });
             // It may wait for this. What the record says of it a supervisor that starts finds out anew.
             lease.region.accept(slot, registration);
@@ -263,15 +299,11 @@ fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) {
                 eprintln!("gpool-supervisor: {error}");
             }
         }
-        // Not seen now; the process allocates only after a while, and is looked at again when it rings.
-        Err(error) => eprintln!("gpool-supervisor: a process cannot be watched: {error}"),
-        Ok(None) => {
-            // Dead before it was seen, and nothing can be charged to it: it allocates after it is accepted.
-            if lease.region.registration(slot) == Some(registration) {
-                lease.region.clear_slot(slot);
-            }
-        }
+        // Dead before it was seen, and nothing can be charged to it: it allocates after it is accepted.
+        None if lease.region.registration(slot) == Some(registration) => lease.region.clear_slot(slot),
+        None => {}
     }
+    Ok(())
 }
 
 /// The process that holds the record lock on the slot's first byte; none when nobody does.
@@ -302,4 +334,20 @@ fn lock_holder(lease: &Lease, slot: usize) -> std::io::Result<Option<HostPid>> {
     nix::fcntl::fcntl(lease.region.report_file(), nix::fcntl::FcntlArg::F_GETLK(&mut lock))?;
     let held = lock.l_type != nix::libc::F_UNLCK as i16 && lock.l_pid > 0;
     Ok(held.then_some(HostPid(lock.l_pid as u32)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registration_that_cannot_be_looked_at_is_kept_until_it_can_and_told_once() {
+        let (mut unwatched, place) = (Unwatched::default(), (TenantId(3), 5));
+        assert!(unwatched.note(place, 7, true));
+        assert!(!unwatched.note(place, 7, true), "told once");
+        assert_eq!(unwatched.0, BTreeMap::from([(place, 7)]));
+        assert!(unwatched.note(place, 8, true), "another process has the slot");
+        assert!(!unwatched.note(place, 8, false));
+        assert!(unwatched.0.is_empty());
+    }
 }
