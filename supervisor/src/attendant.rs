@@ -24,6 +24,8 @@ const NOTICES: usize = 256;
 const ENDING_PERIOD: Duration = Duration::from_millis(20);
 /// Kept places and abandoned requests are looked at this often.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);
+/// Leases that could not be taken over are tried again at least this often.
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// The attendant's mailbox, before the thread runs and while it does.
 pub struct Mailbox {
@@ -70,9 +72,12 @@ impl Mailbox {
 
     /// Attends for ever; runs on its own thread.
     pub fn attend(self, leases: &Leases) {
-        let mut unwatched = Unwatched::default();
+        let (mut unwatched, mut stranded) = (Unwatched::default(), Pauses::from(Instant::now()));
         loop {
             leases.progress.attendant.note();
+            if stranded.are_over(Instant::now()) {
+                crate::lease::take_over_stranded(leases);
+            }
             let patience = self.look_after(leases);
             unwatched.try_again(leases);
             self.wait(leases, patience);
@@ -101,9 +106,6 @@ impl Mailbox {
 
     /// Acts on every end that can be seen now; says how long until it should look again unasked.
     fn look_after(&self, leases: &Leases) -> Duration {
-        if !leases.book().stranded.is_empty() {
-            crate::lease::take_over_stranded(leases);
-        }
         let mut book = leases.book();
         let now = Instant::now();
         let kept = book.held.len();
@@ -131,6 +133,29 @@ impl Mailbox {
             leases.files.remove_unused_shims(book.builds());
         }
         patience
+    }
+}
+
+/// When leases that could not be taken over are tried again. Their cause may last as long as their containers.
+#[derive(Debug)]
+struct Pauses {
+    until: Instant,
+    next: Duration,
+}
+
+impl Pauses {
+    fn from(now: Instant) -> Self {
+        Self { until: now, next: IDLE_PERIOD }
+    }
+
+    /// Whether to try now; the next pause is twice as long.
+    fn are_over(&mut self, now: Instant) -> bool {
+        if now < self.until {
+            return false;
+        }
+        self.until = now + self.next;
+        self.next = (2 * self.next).min(LONGEST_PAUSE);
+        true
     }
 }
 
@@ -339,6 +364,16 @@ fn lock_holder(lease: &Lease, slot: usize) -> std::io::Result<Option<HostPid>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_between_tries_grow_to_a_bound() {
+        let start = Instant::now();
+        let mut pauses = Pauses::from(start);
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let tries: Vec<u64> = (0..60_000).step_by(20).filter(|ms| pauses.are_over(at(*ms))).collect();
+        assert_eq!(tries[..6], [0, 500, 1500, 3500, 7500, 11_500]);
+        assert!(tries.windows(2).skip(3).all(|two| two[1] - two[0] == 4000), "{tries:?}");
+    }
 
     #[test]
     fn a_registration_that_cannot_be_looked_at_is_kept_until_it_can_and_told_once() {

@@ -232,6 +232,8 @@ pub struct Book {
     pub debts: Debts,
     /// Leases of running containers that could not be taken over yet.
     pub stranded: Vec<Record>,
+    /// Why each of them could not be, as was told last.
+    pub stranded_for: BTreeMap<LeaseId, String>,
     /// Boards that take nobody in until then, because they are to be divided.
     pub closed: BTreeMap<GpuUuid, Instant>,
     /// The inits that systemd kept across a restart, of leases that are not taken over yet.

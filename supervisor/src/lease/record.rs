@@ -243,20 +243,21 @@ impl Record {
         write_whole(&dir.join(RECORD_FILE), self)
     }
 
-    /// All records in `run_dir`; what cannot be read is told and passed over.
-    pub fn read_all(run_dir: &Path) -> (Vec<Record>, Vec<RecordError>) {
-        let (mut records, mut errors) = (Vec::new(), Vec::new());
+    /// What is written down in `run_dir`.
+    pub fn read_all(run_dir: &Path) -> Written {
+        let (mut records, mut errors, mut remains) = (Vec::new(), Vec::new(), Vec::new());
         let entries = fs::read_dir(run_dir.join(LEASES_DIR)).into_iter().flatten().flatten();
         for dir in entries.map(|entry| entry.path()) {
             let path = dir.join(RECORD_FILE);
             let read = fs::read(&path).and_then(|text| serde_json::from_slice(&text).map_err(io::Error::from));
             match read {
                 Ok(record) => records.push(record),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => remains.extend(named(&dir)),
                 Err(error) => errors.push(failed(&path)(error)),
             }
         }
         records.sort_by(|one: &Record, other| one.lease_id.cmp(&other.lease_id));
-        (records, errors)
+        Written { records, errors, remains }
     }
 
     /// Takes the directory of a lease away, with whatever is in it.
@@ -264,6 +265,22 @@ impl Record {
         // What is gone already needs no removing; the next start passes over what stays.
         let _ = fs::remove_dir_all(dir_of(run_dir, lease));
     }
+}
+
+/// What is written down of all leases.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// By id.
+    pub records: Vec<Record>,
+    /// Of those that cannot be read.
+    pub errors: Vec<RecordError>,
+    /// Directories without a record: of leases that were just being made or taken away when the supervisor was killed.
+    pub remains: Vec<LeaseId>,
+}
+
+/// The lease whose directory this is.
+fn named(dir: &Path) -> Option<LeaseId> {
+    Some(LeaseId(dir.file_name()?.to_str()?.to_owned()))
 }
 
 /// A record as version 0.1 wrote it, for tests.
@@ -304,9 +321,12 @@ mod tests {
         let rubbish = run_dir.path().join(LEASES_DIR).join("02");
         fs::create_dir(&rubbish).unwrap();
         fs::write(rubbish.join(RECORD_FILE), "{").unwrap();
-        let (records, errors) = Record::read_all(run_dir.path());
-        assert_eq!((records, errors.len()), (vec![record.clone()], 1));
-        Record::remove(run_dir.path(), &record.lease_id);
-        assert!(Record::read_all(run_dir.path()).0.is_empty());
+        let killed = LeaseId("03".into());
+        fs::create_dir_all(region_dir_of(run_dir.path(), &killed)).unwrap();
+        let Written { records, errors, remains } = Record::read_all(run_dir.path());
+        assert_eq!((records, errors.len(), remains), (vec![record.clone()], 1, vec![killed.clone()]));
+        [&record.lease_id, &killed].into_iter().for_each(|id| Record::remove(run_dir.path(), id));
+        let left = Record::read_all(run_dir.path());
+        assert!(left.records.is_empty() && left.remains.is_empty() && left.errors.len() == 1);
     }
 }

@@ -5,16 +5,17 @@ use super::book::Process;
 use super::debts::{Debts, KEPT_NS};
 use super::entitlement::class_policy;
 use super::grant::{Entry, Leases, about};
-use super::record::{Record, StandingRecord, region_dir_of};
+use super::record::{Record, StandingRecord, Written, region_dir_of};
 use crate::clock;
 use crate::context_cost::{self, ContextCost};
 use crate::gatekeeper::Order;
 use crate::procfs::WatchedProcess;
-use crate::region::RegionHost;
+use crate::region::{Mounts, RegionHost};
 use crate::service_manager;
 use gpool_protocol::{EventKind, GpuUuid, LeaseId, LeaseState};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,10 +24,11 @@ use std::sync::atomic::Ordering;
 pub fn take_over(leases: &Leases) {
     let run_dir = leases.configuration().paths.run_dir.clone();
     leases.book().debts = Debts::read(&run_dir);
-    let (records, errors) = Record::read_all(&run_dir);
+    let Written { records, errors, remains } = Record::read_all(&run_dir);
     for error in errors {
         eprintln!("gpool-supervisor: passed over a lease that cannot be read: {error}");
     }
+    remains.iter().for_each(|id| clear_away(&leases.mounts, &run_dir, id));
     let (kept, unused) = matched(&records, service_manager::kept());
     leases.book().kept_inits = kept;
     unused.iter().for_each(service_manager::forget);
@@ -68,7 +70,9 @@ pub fn take_over_stranded(leases: &Leases) {
     // They stay in the book meanwhile: nobody may find their places free, or their MPS daemons unused.
     let stranded = leases.book().stranded.clone();
     for record in stranded.into_iter().filter(|record| is_settled(leases, record)) {
-        leases.book().stranded.retain(|other| other.lease_id != record.lease_id);
+        let mut book = leases.book();
+        book.stranded.retain(|other| other.lease_id != record.lease_id);
+        book.stranded_for.remove(&record.lease_id);
     }
 }
 
@@ -82,15 +86,27 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
     let init_lives = living_init(leases, record).is_some();
     let others_live = record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
     if same_boot && (init_lives || others_live) {
-        eprintln!("gpool-supervisor: lease {id} cannot be taken over yet: {cause}");
+        if is_news(&mut leases.book().stranded_for, id, &cause) {
+            eprintln!("gpool-supervisor: lease {id} cannot be taken over yet: {cause}");
+        }
         return false;
     }
     eprintln!("gpool-supervisor: lease {id} is over: {cause}");
-    RegionHost::remove(&leases.mounts, &region_dir_of(run_dir, id));
-    Record::remove(run_dir, id);
+    clear_away(&leases.mounts, run_dir, id);
     leases.book().kept_inits.remove(id);
     service_manager::forget(id);
     true
+}
+
+/// Whether a lease is stranded for another reason than was told last: it may be for as long as its container runs.
+fn is_news(told: &mut BTreeMap<LeaseId, String>, id: &LeaseId, cause: &str) -> bool {
+    told.insert(id.clone(), cause.to_owned()).as_deref() != Some(cause)
+}
+
+/// Takes what is left of a lease off the disk.
+fn clear_away(mounts: &Mounts, run_dir: &Path, id: &LeaseId) {
+    RegionHost::remove(mounts, &region_dir_of(run_dir, id));
+    Record::remove(run_dir, id);
 }
 
 fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
@@ -224,6 +240,25 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(inits.values().all(WatchedProcess::has_ended));
+    }
+
+    #[test]
+    fn a_stranded_lease_is_told_when_its_cause_changes() {
+        let (mut told, id) = (BTreeMap::new(), LeaseId("01".into()));
+        let news = ["no descriptor", "no descriptor", "its GPU is gone", "its GPU is gone", "no descriptor"]
+            .map(|cause| is_news(&mut told, &id, cause));
+        assert_eq!(news, [true, false, true, false, true]);
+        assert!(is_news(&mut told, &LeaseId("02".into()), "no descriptor"), "another lease");
+    }
+
+    #[test]
+    fn what_a_kill_has_left_of_a_lease_is_taken_away() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let id = LeaseId("01".into());
+        let region = region_dir_of(run_dir.path(), &id);
+        std::fs::create_dir_all(&region).unwrap();
+        clear_away(&Mounts::Here, run_dir.path(), &id);
+        assert!(!region.parent().unwrap().exists());
     }
 
     #[test]
