@@ -33,7 +33,10 @@ impl Request {
     /// # Errors
     /// A head or body that is no HTTP, too long, or cut short.
     pub fn read(stream: &mut UnixStream) -> Result<Self, ErrorBody> {
-        let deadline = Instant::now() + REQUEST_PATIENCE;
+        Self::read_until(stream, Instant::now() + REQUEST_PATIENCE)
+    }
+
+    fn read_until(stream: &mut UnixStream, deadline: Instant) -> Result<Self, ErrorBody> {
         let mut bytes = Vec::new();
         let (mut request, head_end, length) = loop {
             let mut chunk = [0; 4096];
@@ -54,10 +57,7 @@ impl Request {
         }
         let got = request.body.len();
         request.body.resize(length, 0);
-        wait_no_longer_than(stream, deadline)?;
-        stream
-            .read_exact(&mut request.body[got..])
-            .map_err(|cause| invalid(format!("the body was cut short ({cause})")))?;
+        fill(stream, &mut request.body[got..], deadline)?;
         Ok(request)
     }
 
@@ -77,6 +77,21 @@ impl Request {
             .find(|(key, _)| *key == name)
             .map(|(_, value)| value)
     }
+}
+
+/// Reads what is missing of a body. The limit is set anew for each read: the kernel's begins anew with each byte.
+fn fill(stream: &mut UnixStream, mut missing: &mut [u8], deadline: Instant) -> Result<(), ErrorBody> {
+    let cut_short = |cause: io::Error| invalid(format!("the body was cut short ({cause})"));
+    while !missing.is_empty() {
+        wait_no_longer_than(stream, deadline)?;
+        match stream.read(missing) {
+            Ok(0) => return Err(cut_short(io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => missing = &mut missing[count..],
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cut_short(cause)),
+        }
+    }
+    Ok(())
 }
 
 /// Sets the limit of the next read to what is left until `deadline`.
@@ -180,6 +195,22 @@ mod tests {
             assert!(read(text).is_err());
         }
         assert!(read(b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n").is_err());
+    }
+
+    /// Each byte comes well within the limit, and the whole body long after it.
+    #[test]
+    fn a_body_that_trickles_is_not_waited_for() {
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let trickle = std::thread::spawn(move || {
+            there.write_all(b"POST / HTTP/1.1\r\nContent-Length: 100\r\n\r\n")?;
+            (0..100).try_for_each(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                there.write_all(b" ")
+            })
+        });
+        assert!(Request::read_until(&mut here, Instant::now() + Duration::from_millis(200)).is_err());
+        drop(here);
+        assert!(trickle.join().unwrap().is_err(), "the peer was let go before it had sent all");
     }
 
     /// Every request of the corpus, cut off at each byte, with each byte changed, and with each header said twice.
