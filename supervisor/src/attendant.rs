@@ -170,7 +170,7 @@ impl Unwatched {
         let seen = accept(leases, tenant, slot, registration);
         let is_new = self.note((tenant, slot), registration, seen.is_err());
         if let Some(error) = seen.err().filter(|_| is_new) {
-            eprintln!("gpool-supervisor: a process cannot be watched: {error}; this is tried again");
+            log!("a process cannot be watched: {error}; this is tried again");
         }
     }
 
@@ -321,7 +321,7 @@ fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) -> 
             lease.region.accept(slot, registration);
             lease.note_processes();
             if let Err(error) = lease.record.write(&leases.configuration().paths.run_dir) {
-                eprintln!("gpool-supervisor: {error}");
+                log!("{error}");
             }
         }
         // Dead before it was seen, and nothing can be charged to it: it allocates after it is accepted.

@@ -47,10 +47,15 @@ impl Events {
     /// Writes an event down, on stderr too, where the journal takes it.
     pub fn note(&self, kind: EventKind, about: About, message: String) {
         let message = in_one_line(message);
+        // Before the lock is taken: whoever reads the log may be slow, and must not hold up others who tell something.
+        log!("{message}");
+        self.keep(kind, about, message);
+    }
+
+    fn keep(&self, kind: EventKind, about: About, message: String) {
         let mut kept = self.lock();
         kept.next += 1;
         *kept.counts.entry(kind).or_default() += 1;
-        eprintln!("gpool-supervisor: {message}");
         let event = Event {
             sequence: kept.next,
             unix_ms: clock::unix_ms(),
@@ -106,7 +111,7 @@ mod tests {
     fn followers_get_what_is_new_and_old_events_fall_off() {
         let events = Events::default();
         for number in 0..KEPT + 5 {
-            events.note(EventKind::LeaseGranted, About::default(), format!("number {number}"));
+            events.keep(EventKind::LeaseGranted, About::default(), format!("number {number}"));
         }
         let (mut after, mut all) = (0, 0);
         loop {
@@ -125,18 +130,15 @@ mod tests {
 
     #[test]
     fn what_strangers_name_forges_no_line_and_is_bounded() {
-        let events = Events::default();
-        events.note(EventKind::Breach, About::default(), "a\ngpool-supervisor: b\u{1b}".to_owned());
-        events.note(EventKind::Breach, About::default(), "\u{e9}".repeat(MESSAGE_BYTES));
-        let kept = events.after(0, None);
-        assert_eq!(kept[0].message, "a gpool-supervisor: b ");
-        assert!(kept[1].message.len() <= MESSAGE_BYTES && kept[1].message.starts_with('\u{e9}'));
+        assert_eq!(in_one_line("a\ngpool-supervisor: b\u{1b}".to_owned()), "a gpool-supervisor: b ");
+        let long = in_one_line("\u{e9}".repeat(MESSAGE_BYTES));
+        assert!(long.len() <= MESSAGE_BYTES && long.starts_with('\u{e9}'));
     }
 
     #[test]
     fn a_slow_reader_shares_the_events_that_are_kept() {
         let events = Events::default();
-        (0..3 * CHUNK).for_each(|_| events.note(EventKind::Breach, About::default(), "x".to_owned()));
+        (0..3 * CHUNK).for_each(|_| events.keep(EventKind::Breach, About::default(), "x".to_owned()));
         let (one, other) = (events.after(0, None), events.after(0, None));
         assert_eq!(one.len(), CHUNK);
         assert!(Arc::ptr_eq(&one[0], &other[0]));

@@ -139,7 +139,7 @@ fn kill(process: &WatchedProcess) -> bool {
     }
     let sent = pidfd_send_signal(&process.pidfd, Signal::KILL);
     if let Err(error) = sent {
-        eprintln!("gpool-supervisor: process {} cannot be killed: {error}", process.name.pid);
+        log!("process {} cannot be killed: {error}", process.name.pid);
     }
     sent.is_ok()
 }

@@ -26,10 +26,17 @@
 //! | `service_manager` | what systemd is told and what it hands over |
 //! | `metrics` | figures for Prometheus |
 //! | `watchdog` | whether the work goes on, as systemd wants to know it |
+//! | `log` | lines on stderr |
 //! | `elf` | what a library exports, and which build it is |
 //!
 //! Locks: the book of leases is held while the gatekeeper is asked, never the other way round; the gatekeeper takes
 //! no lock at all.
+
+// A write to stderr that fails must end nothing; see `log`.
+#![deny(clippy::print_stderr)]
+
+#[macro_use]
+mod log;
 
 mod attendant;
 mod auditor;

@@ -20,7 +20,7 @@ pub fn look(leases: &Leases) {
     // Who is just dividing looks when it is done.
     let Ok(_turn) = leases.dividing.try_lock() else { return };
     if let Err(error) = look_again(leases) {
-        eprintln!("gpool-supervisor: {error}");
+        log!("{error}");
     }
 }
 

@@ -202,7 +202,7 @@ fn revoked(lease: &Lease) -> Option<(String, RevocationRecord)> {
 /// Tells of what nobody waits for.
 fn tell<E: std::fmt::Display>(outcome: Result<(), E>) {
     if let Err(error) = outcome {
-        eprintln!("gpool-supervisor: a revoked lease: {error}");
+        log!("a revoked lease: {error}");
     }
 }
 

@@ -118,7 +118,7 @@ fn note_charges(leases: &Leases, statistics: &Statistics) {
         if lease.note_standing(statistics.at_ns)
             && let Err(error) = lease.record.write(&leases.configuration().paths.run_dir)
         {
-            eprintln!("gpool-supervisor: {error}");
+            log!("{error}");
         }
     }
 }

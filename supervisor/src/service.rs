@@ -74,7 +74,7 @@ pub fn main() -> ExitCode {
     let configuration = match gpool_configuration::load(&arguments.config) {
         Ok(configuration) => configuration,
         Err(error) => {
-            eprintln!("gpool-supervisor: {error} [GPOOL-E004]");
+            log!("{error} [GPOOL-E004]");
             return ExitCode::from(CONFIGURATION_INVALID);
         }
     };
@@ -82,7 +82,7 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Some(id) = arguments.mps_daemon {
-        eprintln!("gpool-supervisor: {}", mps::become_daemon(&configuration, &id));
+        log!("{}", mps::become_daemon(&configuration, &id));
         return ExitCode::FAILURE;
     }
     let served = match arguments.mount_regions {
@@ -92,7 +92,7 @@ pub fn main() -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gpool-supervisor: {error}");
+            log!("{error}");
             ExitCode::FAILURE
         }
     }

@@ -91,7 +91,7 @@ pub fn kept() -> Vec<(LeaseId, OwnedFd)> {
 fn send_without_waiting(message: &str, fd: Option<BorrowedFd<'_>>) {
     let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(&address, message, fd) {
-        eprintln!("gpool-supervisor: the service manager was not told of a kept process ({error})");
+        log!("the service manager was not told of a kept process ({error})");
     }
 }
 

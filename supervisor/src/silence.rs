@@ -86,7 +86,7 @@ impl Silence {
 pub fn note(leases: &Leases, (index, gpu): (usize, &Gpu), failure: Option<&InventoryError>) {
     let cause = failure.map(ToString::to_string).unwrap_or_default();
     match leases.silence.note(index, Instant::now(), failure.is_none()) {
-        Some(Change::Begun) => eprintln!("gpool-supervisor: {}: {cause}", gpu.uuid),
+        Some(Change::Begun) => log!("{}: {cause}", gpu.uuid),
         Some(Change::Silent) => {
             let message = format!("GPU {} ({}) takes no new leases: {cause}; {}", gpu.index, gpu.uuid, remedy());
             leases.events.note(EventKind::GpuSilent, About::default(), message);

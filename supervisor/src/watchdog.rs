@@ -65,7 +65,7 @@ pub fn watch(leases: &Leases, patience: Duration) {
             }
             Some(complaint) => {
                 leases.progress.complaints.note();
-                eprintln!("gpool-supervisor: {complaint}");
+                log!("{complaint}");
                 service_manager::status(&complaint);
                 has_complained = true;
             }

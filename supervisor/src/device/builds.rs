@@ -53,10 +53,7 @@ fn keep(directory: &Path, library: &'static str, path: &Path) -> Result<Shim, Dr
     match keep_file(&directory.join(BUILDS_DIR), path) {
         Ok((build_id, kept)) => Ok(shim(kept, Some(build_id))),
         Err(cause) => {
-            eprintln!(
-                "gpool-supervisor: {} is mounted from its own place, which a package replaces ({cause})",
-                path.display()
-            );
+            log!("{} is mounted from its own place, which a package replaces ({cause})", path.display());
             let build_id = File::open(path).and_then(|file| elf::build_id(&file)).map_err(unreadable)?;
             Ok(shim(path.to_owned(), build_id))
         }

@@ -222,6 +222,6 @@ fn listen(wakeup: &Wakeup, tenant: &mut Tenant) {
     if let Err(error) = wakeup.watch(tenant.region.bell(), tenant.id.0) {
         // Tried again at the next heartbeat.
         tenant.deafen();
-        eprintln!("gpool-supervisor: a lease's bell cannot be heard: {error}");
+        log!("a lease's bell cannot be heard: {error}");
     }
 }

@@ -298,7 +298,7 @@ impl Leases {
     /// A debt that cannot be written down is lost with this supervisor, and nothing else.
     fn write_debts(&self, book: &Book) {
         if let Err(error) = book.debts.write(&self.configuration().paths.run_dir) {
-            eprintln!("gpool-supervisor: {error}");
+            log!("{error}");
         }
     }
 

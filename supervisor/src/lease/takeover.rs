@@ -26,7 +26,7 @@ pub fn take_over(leases: &Leases) {
     leases.book().debts = Debts::read(&run_dir);
     let Written { records, errors, remains } = Record::read_all(&run_dir);
     for error in errors {
-        eprintln!("gpool-supervisor: passed over a lease that cannot be read: {error}");
+        log!("passed over a lease that cannot be read: {error}");
     }
     remains.iter().for_each(|id| clear_away(&leases.mounts, &run_dir, id));
     let (kept, unused) = matched(&records, service_manager::kept());
@@ -87,11 +87,11 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
     let others_live = record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
     if same_boot && (init_lives || others_live) {
         if is_news(&mut leases.book().stranded_for, id, &cause) {
-            eprintln!("gpool-supervisor: lease {id} cannot be taken over yet: {cause}");
+            log!("lease {id} cannot be taken over yet: {cause}");
         }
         return false;
     }
-    eprintln!("gpool-supervisor: lease {id} is over: {cause}");
+    log!("lease {id} is over: {cause}");
     clear_away(&leases.mounts, run_dir, id);
     leases.book().kept_inits.remove(id);
     service_manager::forget(id);

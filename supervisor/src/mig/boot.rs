@@ -25,7 +25,7 @@ pub fn after_boot(leases: &Leases) {
     }
     // Before anything is divided: who is ended half-way does not begin again.
     if let Err(cause) = std::fs::write(&mark, &leases.boot_id) {
-        eprintln!("gpool-supervisor: {}: {cause}; no layout is made after this boot", mark.display());
+        log!("{}: {cause}; no layout is made after this boot", mark.display());
         return;
     }
     let Some(file) = &configuration.mig.layout else { return };
@@ -33,7 +33,7 @@ pub fn after_boot(leases: &Leases) {
     let done = make(leases, file, configuration.mig.config.as_deref());
     if let Err(cause) = done {
         let message = format!("the layout of {} was not made after the boot: {cause}", file.display());
-        eprintln!("gpool-supervisor: {message}");
+        log!("{message}");
         leases.events.note(EventKind::MigNotApplied, About::default(), message);
     }
 }

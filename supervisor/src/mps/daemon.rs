@@ -138,7 +138,7 @@ fn leave_cgroup(id: &str) {
     for cgroup in own_cgroups(id) {
         let made = fs::create_dir(&cgroup).and_then(|()| fs::write(cgroup.join("cgroup.procs"), "0"));
         if let Err(error) = made {
-            eprintln!("gpool-supervisor: no cgroup for the MPS daemon {id} ({error}); it stays in the supervisor's");
+            log!("no cgroup for the MPS daemon {id} ({error}); it stays in the supervisor's");
         }
     }
 }

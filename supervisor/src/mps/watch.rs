@@ -111,7 +111,7 @@ fn note_deaths(leases: &Leases) {
         }
         (group.record.server, group.server, group.limits) = (None, None, None);
         if let Err(error) = group.record.write(&run_dir) {
-            eprintln!("gpool-supervisor: {error}");
+            log!("{error}");
         }
         // A daemon ends the server of one user, once it has no clients, for one of another.
         if is_replaced {
@@ -124,7 +124,7 @@ fn note_deaths(leases: &Leases) {
             }
             lease.record.fault = Some(LeaseFault::MpsServerDied);
             if let Err(error) = lease.record.write(&run_dir) {
-                eprintln!("gpool-supervisor: {error}");
+                log!("{error}");
             }
             let why = if was_silent { "did not answer any more and was ended" } else { "has ended" };
             let message = format!(
@@ -157,7 +157,7 @@ fn ensure_servers(leases: &Leases) {
             // Another look follows.
             Ok(None | Some(Err(_))) => continue,
             Err(error) => {
-                eprintln!("gpool-supervisor: the MPS server of {id} does not start ({error})");
+                log!("the MPS server of {id} does not start ({error})");
                 continue;
             }
         };
@@ -166,13 +166,13 @@ fn ensure_servers(leases: &Leases) {
             // Root of a container of the team can answer in the daemon's place; its processes are in other cgroups.
             let daemon = group.daemon.as_ref().map(|daemon| cgroup::path_of(daemon.name.pid));
             if daemon != Some(cgroup::path_of(server.name.pid)) {
-                eprintln!("gpool-supervisor: process {} is no MPS server of {id}", server.name.pid);
+                log!("process {} is no MPS server of {id}", server.name.pid);
                 continue;
             }
             group.record.server = Some(server.name);
             group.server = Some(server);
             if let Err(error) = group.record.write(&run_dir) {
-                eprintln!("gpool-supervisor: {error}");
+                log!("{error}");
             }
         }
     }
@@ -218,7 +218,7 @@ fn note_answer(leases: &Leases, id: &str, control: Control, asked_at: Instant, e
     let Some(group) = groups.iter_mut().find(|group| group.record.id == id) else { return };
     group.silence.note(asked_at, is_answered);
     if let Some(daemon) = group.daemon.as_ref().filter(|_| group.silence.is_too_long(Instant::now())) {
-        eprintln!("gpool-supervisor: the MPS daemon of {id} does not answer and is ended");
+        log!("the MPS daemon of {id} does not answer and is ended");
         daemon.kill();
     }
 }
@@ -263,7 +263,7 @@ fn stop(program: &Path, run_dir: &Path, group: &mut Group) {
     if group.is_alive() {
         // One that does not answer is ended by force.
         if let Err(error) = Control::of(program, run_dir, &group.record.id).quit() {
-            eprintln!("gpool-supervisor: the MPS daemon of {} does not quit ({error})", group.record.id);
+            log!("the MPS daemon of {} does not quit ({error})", group.record.id);
         }
         let deadline = Instant::now() + STOP_PATIENCE;
         while group.is_alive() && Instant::now() < deadline {

@@ -83,7 +83,7 @@ impl Mounts {
             Self::Here => drop(rustix::mount::unmount(dir, UnmountFlags::DETACH)),
             Self::Mounter(socket) => {
                 if let Err(cause) = ask(socket, "unmount", dir) {
-                    eprintln!("gpool-supervisor: {} stays mounted: {cause}", dir.display());
+                    log!("{} stays mounted: {cause}", dir.display());
                 }
             }
         }

@@ -66,7 +66,7 @@ pub fn main(rounds: u64) -> std::process::ExitCode {
     match work(rounds) {
         Ok(never) => match never {},
         Err(error) => {
-            eprintln!("gpool-supervisor: {error}");
+            log!("{error}");
             std::process::ExitCode::FAILURE
         }
     }

@@ -89,7 +89,7 @@ fn write(path: &Path, kept: &[Kept]) {
     let new = path.with_extension("new");
     let text = serde_json::to_vec(kept).unwrap_or_default();
     if let Err(error) = fs::write(&new, text).and_then(|()| fs::rename(&new, path)) {
-        eprintln!("gpool-supervisor: {}: {error}", path.display());
+        log!("{}: {error}", path.display());
     }
 }
 
