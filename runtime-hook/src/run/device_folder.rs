@@ -8,9 +8,9 @@ use nix::fcntl::OFlag;
 use nix::mount::MsFlags;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
-use std::fs::{DirEntry, File, Permissions};
+use std::fs::{DirEntry, File, Metadata, Permissions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 const DEV: &str = "/dev";
@@ -18,6 +18,8 @@ const DEV: &str = "/dev";
 const DRIVER: &str = "nvidia";
 /// gpool's own folder in a `/dev`, should the host's have one.
 const OWN: &str = "gpool";
+/// Major and minor number of `/dev/ptmx`, by which programs make terminals of their own.
+const TERMINALS: (u64, u64) = (5, 2);
 
 /// Opens `path` to find it again by its descriptor, wherever it will have been covered.
 pub fn hold(path: &Path) -> std::io::Result<File> {
@@ -62,6 +64,10 @@ fn copy(source: &Path, place: &Path) -> Result<(), ErrorBody> {
         make_directory(place)?;
         return bind_at(source, place, MsFlags::MS_REC);
     }
+    // The kernel looks for `pts` beside the node that is opened, and beside a node that is mounted alone there is nothing.
+    if makes_terminals(&found) && make_character_device(place, TERMINALS).is_ok() {
+        return Ok(());
+    }
     if kind.is_fifo() {
         mkfifo(place, Mode::from_bits_truncate(0o600)).map_err(|error| failed(error.into()))?;
     } else {
@@ -70,11 +76,35 @@ fn copy(source: &Path, place: &Path) -> Result<(), ErrorBody> {
     bind_at(source, place, MsFlags::empty())
 }
 
+fn makes_terminals(found: &Metadata) -> bool {
+    let (major, minor) = TERMINALS;
+    found.file_type().is_char_device() && found.rdev() == makedev(major, minor)
+}
+
 fn make_node(node: &Node) -> Result<(), ErrorBody> {
     let failed = |error| unprepared(format!("the device node {} cannot be made", node.path.display()), error);
     node.path.parent().map_or(Ok(()), make_directory)?;
+    make_character_device(&node.path, (node.major, node.minor)).map_err(failed)
+}
+
+/// A node that everybody may open.
+fn make_character_device(path: &Path, (major, minor): (u64, u64)) -> std::io::Result<()> {
     let mode = Mode::from_bits_truncate(0o666);
-    mknod(&node.path, SFlag::S_IFCHR, mode, makedev(node.major, node.minor)).map_err(|error| failed(error.into()))?;
+    mknod(path, SFlag::S_IFCHR, mode, makedev(major, minor))?;
     // Whatever the umask is.
-    std::fs::set_permissions(&node.path, Permissions::from_mode(0o666)).map_err(failed)
+    std::fs::set_permissions(path, Permissions::from_mode(0o666))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_node_that_makes_terminals_is_made_anew() {
+        let makes_one = |path: &str| makes_terminals(&Path::new(path).symlink_metadata().unwrap());
+        assert!(!makes_one("/dev/null") && !makes_one("/dev"));
+        // In a container it may be a link, which is copied as one.
+        let ptmx = Path::new("/dev/ptmx").symlink_metadata().unwrap();
+        assert_eq!(makes_terminals(&ptmx), !ptmx.is_symlink());
+    }
 }

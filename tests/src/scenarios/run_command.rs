@@ -111,7 +111,7 @@ fn names_in(directory: PathBuf) -> Vec<PathBuf> {
 }
 
 /// Each line is a question to the shell in the command and what it answers.
-const QUESTIONS: [(&str, &str); 12] = [
+const QUESTIONS: [(&str, &str); 13] = [
     // The device nodes of the lease alone, of two GPUs that the host has.
     ("ls /dev | grep -c '^nvidia[0-9]'", "1"),
     ("ls /dev/null /dev/pts/ptmx", "/dev/null\n/dev/pts/ptmx"),
@@ -128,7 +128,10 @@ const QUESTIONS: [(&str, &str); 12] = [
     ("for g in /sys/fs/cgroup/*; do mkdir $g/gpool-run-test 2>/dev/null && echo made; done; true", ""),
     ("touch /run/gpool/x 2>/dev/null || echo refused", "refused"),
     ("echo $NVIDIA_VISIBLE_DEVICES $KEPT", "void kept"),
+    MAKES_A_TERMINAL,
 ];
+/// A program makes a terminal of its own and runs another on it.
+const MAKES_A_TERMINAL: (&str, &str) = ("script -qec true /dev/null </dev/null >/dev/null && echo made", "made");
 
 fn it_sees_its_lease_and_nothing_else(host: &Host) -> Result<()> {
     for (question, answer) in QUESTIONS {
@@ -136,19 +139,13 @@ fn it_sees_its_lease_and_nothing_else(host: &Host) -> Result<()> {
         let said = succeeded(question, gpool_run(host, &words)?)?;
         ensure(said.trim() == answer, || format!("{question} answers {said:?} instead of {answer:?}"))?;
     }
-    let words = [
-        "--fraction",
-        "0.3",
-        "--user",
-        "nobody",
-        "--",
-        "sh",
-        "-c",
-        "id -un; id -Gn; echo $HOME; grep CapEff /proc/self/status",
-    ];
-    let said = succeeded("as nobody", gpool_run(host, &words)?)?;
+    let who = "id -un; id -Gn; echo $HOME; grep CapEff /proc/self/status";
+    let said = as_nobody(host, who)?;
     let want = ["nobody", "nogroup", "/nonexistent", "CapEff:\t0000000000000000"];
     ensure(said.lines().eq(want), || format!("as nobody it is {said:?}"))?;
+    let (question, answer) = MAKES_A_TERMINAL;
+    let said = as_nobody(host, question)?;
+    ensure(said == answer, || format!("as nobody {question} answers {said:?}"))?;
     // A program that knows nothing of gpool gets its cap, as in a container.
     let tenant = ["gpool-tenant", "--chunk-mib", "64", "--seconds", "1"];
     let words = [&["--fraction", "0.3", "--memory", "2GiB", "--user", "nobody", "--"][..], &tenant].concat();
@@ -157,6 +154,12 @@ fn it_sees_its_lease_and_nothing_else(host: &Host) -> Result<()> {
     let meter = host.meter()?.read()?;
     let peak = usage_of(&meter, "gpool-run-").bytes_peak;
     ensure((1 << 30..=2_u64 << 30).contains(&peak), || format!("a cap of 2 GiB gave {peak} bytes"))
+}
+
+/// What the shell answers that runs as nobody.
+fn as_nobody(host: &Host, question: &str) -> Result<String> {
+    let words = ["--fraction", "0.3", "--user", "nobody", "--", "sh", "-c", question];
+    succeeded(question, gpool_run(host, &words)?)
 }
 
 /// A file that is mounted below the directory in which room for the shims is made, as toolkits mount the driver's.
