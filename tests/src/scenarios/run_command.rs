@@ -78,6 +78,7 @@ fn ends_are_the_command_s(host: &Host) -> Result<()> {
         ensure(is_refused, || format!("{words:?} ended with {:?} and says {said}", output.status.code()))?;
     }
     fails_after_it_was_granted(host)?;
+    ends_where_ends_are_ignored(host)?;
     let after = traces_on_the_host();
     let left: Vec<&PathBuf> = after.difference(&before).collect();
     ensure(left.is_empty(), || format!("left on the host: {left:?}"))
@@ -95,6 +96,16 @@ fn fails_after_it_was_granted(host: &Host) -> Result<()> {
     ensure(is_refused, || format!("out of reach it ended with {:?} and says {said}", output.status.code()))?;
     let leases = host.leases()?;
     ensure(leases.is_empty(), || format!("what it was granted stays: {leases:?}"))
+}
+
+/// A caller that ignores SIGCHLD, as some daemons do, hands that on to what it executes.
+fn ends_where_ends_are_ignored(host: &Host) -> Result<()> {
+    let words = ["20", "env", "--ignore-signal=CHLD", "gpool", "run", "--fraction", "0.9", "--memory", "1GiB"];
+    let command = ["--user", "root", "--", "sh", "-c", "exit 7"];
+    let output = host.command_named("timeout").args(words).args(command).output().context("timeout")?;
+    let ended = output.status.code();
+    ensure(ended == Some(7), || format!("with SIGCHLD ignored it ended with {ended:?}: {}", text(&output.stderr)))?;
+    gone(host, "an end of which no signal comes")
 }
 
 /// Names in the places that a command's namespace changes: of those nothing may be seen outside.
