@@ -16,9 +16,16 @@ const HEARD: [Signal; 9] = [
     Signal::SIGALRM,
     Signal::SIGCHLD,
 ];
-/// `si_code` of what the kernel sends by itself (`SI_KERNEL` in the kernel's asm-generic/siginfo.h). From a terminal it
-/// goes to every process of the foreground, the command included.
+/// `si_code` of what the kernel sends by itself (`SI_KERNEL` in the kernel's asm-generic/siginfo.h).
 const SENT_BY_KERNEL: i32 = 0x80;
+/// What a terminal sends to every process of the foreground, the command included. Its hangup goes to the session's
+/// leader alone, and an alarm to who has set it.
+const SENT_TO_ALL: [Signal; 3] = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGWINCH];
+
+/// Whether the command has had this signal from the kernel.
+fn has_had(signal: Signal, code: i32) -> bool {
+    code == SENT_BY_KERNEL && SENT_TO_ALL.contains(&signal)
+}
 
 fn heard() -> SigSet {
     HEARD.into_iter().collect()
@@ -57,10 +64,23 @@ impl Signals {
         if signal == Signal::SIGCHLD {
             return Ok(true);
         }
-        if heard.ssi_code != SENT_BY_KERNEL {
+        if !has_had(signal, heard.ssi_code) {
             // It may have ended meanwhile; then its end is next.
             let _ = kill(to, signal);
         }
         Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_terminal_sends_to_all_is_not_handed_on() {
+        let kept_back = |code| HEARD.into_iter().filter(move |signal| has_had(*signal, code)).collect::<Vec<_>>();
+        assert_eq!(kept_back(SENT_BY_KERNEL), [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGWINCH]);
+        // What kill(2) sends, it sends to one process.
+        assert_eq!(kept_back(0), []);
     }
 }

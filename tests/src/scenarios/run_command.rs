@@ -30,6 +30,7 @@ pub fn run(inside: &Inside) -> Result<()> {
         .and_then(|()| what_is_mounted_beside_the_shims_stays(&host))
         .and_then(|()| it_has_a_whole_gpu(&host))
         .and_then(|()| two_of_them_share(&host))
+        .and_then(|()| one_whose_terminal_goes_ends(&host))
         .and_then(|()| a_killed_one_ends(&host));
     finish(host, outcome)
 }
@@ -272,6 +273,19 @@ fn two_of_them_share(host: &Host) -> Result<()> {
         ensure(status == Some(143), || format!("after SIGTERM gpool run ends with {status:?}"))?;
     }
     gone(host, "SIGTERM to gpool run")
+}
+
+/// A terminal that hangs up tells the leader of its session alone, and that is `gpool run` here.
+fn one_whose_terminal_goes_ends(host: &Host) -> Result<()> {
+    let mut command = host.command_named("script");
+    command.args(["-qc", "exec gpool run --fraction 0.9 --memory 1GiB -- sleep 600", "/dev/null"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut terminal = spawn_bound(&mut command).context("script")?;
+    let is_bound = || Ok(host.leases()?.iter().any(|lease| lease.state == LeaseState::Active));
+    wait_for("a command on a terminal", is_bound)?;
+    terminal.kill().context("script")?;
+    terminal.wait().context("script")?;
+    gone(host, "the end of its terminal")
 }
 
 /// SIGKILL to `gpool run` ends the command; its cgroup goes with the next call.
