@@ -6,14 +6,16 @@ use super::plan::Plan;
 use super::rights;
 use super::signals::{self, Signals};
 use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, unprepared};
-use gpool_protocol::ErrorBody;
+use gpool_protocol::{ErrorBody, ErrorCode};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid};
+use rustix::process::chdir;
 use std::ffi::OsStr;
 use std::io::{BufReader, ErrorKind};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// The word by which the program knows that it is the inner half.
@@ -36,7 +38,11 @@ pub fn run(orders: &OsStr, words: &OsStr) -> Result<u8, ErrorBody> {
         return Ok(FAILED);
     }
     pipes::hear::<()>(&mut orders)?;
+    // As root: who calls from a directory of root's own stays there, as with sudo and su. There is no second thread here.
+    let entered = chdir(&plan.directory);
     become_person(&plan)?;
+    // A file system of the network may let the user in and not root.
+    entered.or_else(|_| chdir(&plan.directory)).map_err(|error| not_entered(&plan.directory, error.into()))?;
     // The kernel forgets it when the user changes.
     set_pdeathsig(Signal::SIGKILL).map_err(|error| unprepared("its end cannot be tied to gpool-run's", error))?;
     let no_signals = |error| unprepared("signals cannot be waited for", error);
@@ -64,20 +70,27 @@ fn become_person(plan: &Plan) -> Result<(), ErrorBody> {
 
 fn command(plan: &Plan) -> Command {
     let mut command = Command::new(&plan.command[0]);
-    command.args(&plan.command[1..]).env_clear().current_dir(&plan.directory);
+    command.args(&plan.command[1..]).env_clear();
     command.envs(plan.env.iter().filter_map(|entry| entry.split_once('=')));
     // Its own name as it was typed; std looks for it in the new environment's PATH.
     command.arg0(&plan.command[0]);
     command
 }
 
+fn not_entered(directory: &Path, error: std::io::Error) -> ErrorBody {
+    let (directory, cause) = (directory.display(), crate::low_level::cause(&error));
+    ErrorBody::new(
+        ErrorCode::CommandNotPrepared,
+        format!("the command was not started: the working directory {directory} cannot be entered ({cause})"),
+        "call gpool run in a directory that is there and that its user may enter",
+    )
+}
+
 /// Says why, as a shell does, and gives the status that a shell gives.
 fn not_started(plan: &Plan, error: &std::io::Error) -> u8 {
-    let directory_is_gone = !plan.directory.is_dir();
-    let what = if directory_is_gone { plan.directory.display().to_string() } else { plan.command[0].clone() };
-    eprintln!("gpool run: {what}: {}", crate::low_level::cause(error));
+    eprintln!("gpool run: {}: {}", plan.command[0], crate::low_level::cause(error));
     match error.kind() {
-        ErrorKind::NotFound if !directory_is_gone => NOT_FOUND,
+        ErrorKind::NotFound => NOT_FOUND,
         _ => NOT_EXECUTABLE,
     }
 }
@@ -92,5 +105,17 @@ fn be_init(signals: &Signals, command: Pid) -> u8 {
             Ok(_) => {}
             Err(_) => return FAILED,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_entered_is_named() {
+        let error = not_entered(Path::new("/home/me"), ErrorKind::PermissionDenied.into());
+        crate::report::assert_presentable(&error);
+        assert!(error.message.contains("/home/me"), "{error}");
     }
 }

@@ -12,6 +12,7 @@ use rustix::mount::{MountFlags, mount, mount_bind};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     keep_places_for_long(&host)?;
     let outcome = ends_are_the_command_s(&host)
         .and_then(|()| it_sees_its_lease_and_nothing_else(&host))
+        .and_then(|()| it_stays_in_its_caller_s_directory(&host))
         .and_then(|()| what_is_mounted_beside_the_shims_stays(&host))
         .and_then(|()| it_has_a_whole_gpu(&host))
         .and_then(|()| two_of_them_share(&host))
@@ -172,6 +174,17 @@ fn it_sees_its_lease_and_nothing_else(host: &Host) -> Result<()> {
 fn as_nobody(host: &Host, question: &str) -> Result<String> {
     let words = ["--fraction", "0.3", "--user", "nobody", "--", "sh", "-c", question];
     succeeded(question, gpool_run(host, &words)?)
+}
+
+/// Also where its user could not enter it: root's own home is closed to others.
+fn it_stays_in_its_caller_s_directory(host: &Host) -> Result<()> {
+    let private = Path::new("/run/gpool-of-root-alone");
+    fs::DirBuilder::new().mode(0o700).create(private).context(private.display())?;
+    let mut command = host.command("gpool");
+    command.args(["run", "--fraction", "0.3", "--user", "nobody", "--", "pwd"]).current_dir(private);
+    let said = succeeded("a command in a directory of root", command.output().context("gpool run")?)?;
+    ensure(Path::new(&said) == private, || format!("in {} it is in {said:?}", private.display()))?;
+    fs::remove_dir(private).context(private.display())
 }
 
 /// A file that is mounted below the directory in which room for the shims is made, as toolkits mount the driver's.
