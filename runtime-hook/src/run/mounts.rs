@@ -54,15 +54,15 @@ pub fn bind_at(source: &Path, target: &Path, flags: MsFlags) -> Result<(), Error
 }
 
 /// Makes a place for each mount that has none; the mounts that have one then. On the host nothing is made: a directory
-/// that lacks a name is covered by itself with a scratch layer on top. Where the kernel has no such layers, what can be
-/// done without is left out.
+/// that lacks a name is covered by itself with a scratch layer on top, and is read-only then. Where the kernel has no such
+/// layers, what can be done without is left out.
 fn make_room(mounts: &[Mount]) -> Result<Vec<&Mount>, ErrorBody> {
     let lacking = |mount: &&Mount| !mount.destination.exists() && !mount.destination.starts_with("/dev");
     let covered: BTreeSet<PathBuf> =
         mounts.iter().filter(lacking).filter_map(|mount| nearest_directory(&mount.destination)).collect();
     let region = Path::new(REGION);
     make_directory(region)?;
-    let mut refused = Ok(());
+    let (mut layers, mut refused) = (Vec::new(), Ok(()));
     if !covered.is_empty() {
         attach(Some("gpool-scratch"), region, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=700"))?;
         for (index, directory) in covered.iter().enumerate() {
@@ -70,6 +70,7 @@ fn make_room(mounts: &[Mount]) -> Result<Vec<&Mount>, ErrorBody> {
             if refused.is_err() {
                 break;
             }
+            layers.push(directory);
         }
         // The layers keep what they need of it; the command shall not find it.
         umount2(region, MntFlags::MNT_DETACH)
@@ -81,7 +82,13 @@ fn make_room(mounts: &[Mount]) -> Result<Vec<&Mount>, ErrorBody> {
         Err(error) => indispensable(mounts, has_place).ok_or(error)?,
     };
     kept.iter().filter(|mount| !mount.destination.exists()).try_for_each(|mount| make_place(mount))?;
+    layers.into_iter().try_for_each(|directory| close(directory))?;
     Ok(kept)
+}
+
+/// Lets nobody write into a layer: it goes with the command, and what root had installed would be lost without a word.
+fn close(directory: &Path) -> Result<(), ErrorBody> {
+    attach(None, directory, None, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, None)
 }
 
 /// The mounts that have a place, if the others can be done without: what they bring is mounted elsewhere too, where the

@@ -125,7 +125,7 @@ fn names_in(directory: PathBuf) -> Vec<PathBuf> {
 }
 
 /// Each line is a question to the shell in the command and what it answers.
-const QUESTIONS: [(&str, &str); 13] = [
+const QUESTIONS: [(&str, &str); 14] = [
     // The device nodes of the lease alone, of two GPUs that the host has.
     ("ls /dev | grep -c '^nvidia[0-9]'", "1"),
     ("ls /dev/null /dev/pts/ptmx", "/dev/null\n/dev/pts/ptmx"),
@@ -141,6 +141,8 @@ const QUESTIONS: [(&str, &str); 13] = [
     ("mknod /tmp/gpool-run-node c 195 1 2>/dev/null || echo refused", "refused"),
     ("for g in /sys/fs/cgroup/*; do mkdir $g/gpool-run-test 2>/dev/null && echo made; done; true", ""),
     ("touch /run/gpool/x 2>/dev/null || echo refused", "refused"),
+    // This host lacks an unversioned name there, so the directory is a layer of the command's own, where it would be lost.
+    ("touch /usr/lib/x86_64-linux-gnu/gpool-run-x 2>/dev/null || echo refused", "refused"),
     ("echo $NVIDIA_VISIBLE_DEVICES $KEPT", "void kept"),
     MAKES_A_TERMINAL,
 ];
