@@ -100,6 +100,7 @@ pub fn describe(order: &Order, person: Option<&Person>) -> Value {
         "root": {"path": "/"},
         "process": {
             "args": order.command,
+            "user": user(person),
             "cwd": std::env::current_dir().unwrap_or_else(|_| "/".into()),
             "env": env,
             "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
@@ -109,6 +110,15 @@ pub fn describe(order: &Order, person: Option<&Person>) -> Value {
         "linux": {"namespaces": [{"type": "mount"}, {"type": "pid"}],
                   "resources": {"devices": [{"allow": false, "access": "rwm"}]}},
     })
+}
+
+/// As config.json has it. By it the supervisor tells whose MPS server a command comes under.
+fn user(person: Option<&Person>) -> Value {
+    match person {
+        Some(person) => json!({"uid": person.uid, "gid": person.gid, "additionalGids": person.groups}),
+        // Only root comes this far.
+        None => json!({"uid": 0, "gid": 0}),
+    }
 }
 
 /// Refuses a command that asks for nothing: it would run as any other, and who types `gpool run` wants a share.
@@ -131,7 +141,7 @@ pub fn nothing_asked() -> ErrorBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::confinement::is_unenforced;
+    use crate::confinement::{host_uid, is_unenforced};
     use crate::report::assert_presentable;
 
     fn order(key: &str) -> Order {
@@ -161,5 +171,14 @@ mod tests {
         let homes: Vec<_> = env.iter().filter(|entry| entry.as_str().unwrap().starts_with("HOME=")).collect();
         assert_eq!(homes, [&json!(format!("HOME={}", root.home.display()))]);
         assert_ne!(fresh_id(), fresh_id());
+    }
+    #[test]
+    fn a_command_is_known_as_its_user_s() {
+        let name = "alice".to_owned();
+        let alice = Person { name, uid: 1000, gid: 100, groups: vec![100, 44], home: "/home/alice".into() };
+        let spec = describe(&order("gpool.io/fraction"), Some(&alice));
+        assert_eq!(host_uid(&spec), 1000);
+        assert_eq!(spec["process"]["user"], json!({"uid": 1000, "gid": 100, "additionalGids": [100, 44]}));
+        assert_eq!(host_uid(&describe(&order("gpool.io/fraction"), None)), 0);
     }
 }
