@@ -84,16 +84,28 @@ pub fn kept_from_the_request() -> impl Iterator<Item = String> {
     caller_env().filter(|entry| entry.starts_with(ENV_PREFIX))
 }
 
+/// Variables by which a program chooses among the host's GPUs, or finds an MPS server of the host. The caller's mean other
+/// GPUs than the lease's, which adds its own.
+const ABOUT_GPUS: [&str; 3] = ["CUDA_VISIBLE_DEVICES=", "NVIDIA_VISIBLE_DEVICES=", "CUDA_MPS_"];
+/// What is the user's own.
+const ABOUT_PERSON: [&str; 3] = ["HOME=", "USER=", "LOGNAME="];
+
+/// The command's environment, as far as it is the caller's or the user's.
+fn environment(caller: impl Iterator<Item = String>, person: Option<&Person>) -> Vec<String> {
+    let begins_with = |entry: &str, names: &[&str]| names.iter().any(|name| entry.starts_with(name));
+    let own = person.into_iter().flat_map(|person| {
+        let name = &person.name;
+        [format!("HOME={}", person.home.display()), format!("USER={name}"), format!("LOGNAME={name}")]
+    });
+    caller
+        .filter(|entry| !entry.starts_with(ENV_PREFIX) && !begins_with(entry, &ABOUT_GPUS))
+        .filter(|entry| person.is_none() || !begins_with(entry, &ABOUT_PERSON))
+        .chain(own)
+        .collect()
+}
+
 /// Describes `order`, with the caller's environment and working directory.
 pub fn describe(order: &Order, person: Option<&Person>) -> Value {
-    let env: Vec<String> = caller_env()
-        .filter(|entry| !entry.starts_with(ENV_PREFIX))
-        .filter(|entry| person.is_none() || !["HOME=", "USER=", "LOGNAME="].iter().any(|own| entry.starts_with(own)))
-        .chain(person.into_iter().flat_map(|person| {
-            let name = &person.name;
-            [format!("HOME={}", person.home.display()), format!("USER={name}"), format!("LOGNAME={name}")]
-        }))
-        .collect();
     let capabilities = rights::names();
     json!({
         "ociVersion": "1.0.2",
@@ -102,7 +114,7 @@ pub fn describe(order: &Order, person: Option<&Person>) -> Value {
             "args": order.command,
             "user": user(person),
             "cwd": std::env::current_dir().unwrap_or_else(|_| "/".into()),
-            "env": env,
+            "env": environment(caller_env(), person),
             "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
         },
         "annotations": order.annotations,
@@ -172,6 +184,23 @@ mod tests {
         assert_eq!(homes, [&json!(format!("HOME={}", root.home.display()))]);
         assert_ne!(fresh_id(), fresh_id());
     }
+
+    #[test]
+    fn what_the_caller_says_about_gpus_stays_with_the_caller() {
+        let caller = [
+            "PATH=/bin",
+            "CUDA_VISIBLE_DEVICES=1",
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            "NVIDIA_VISIBLE_DEVICES=all",
+            "CUDA_MPS_PIPE_DIRECTORY=/tmp/mps",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=10",
+            "GPOOL_FRACTION=1",
+            "HOME=/root",
+        ];
+        let kept = environment(caller.map(String::from).into_iter(), None);
+        assert_eq!(kept, ["PATH=/bin", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "HOME=/root"]);
+    }
+
     #[test]
     fn a_command_is_known_as_its_user_s() {
         let name = "alice".to_owned();

@@ -29,6 +29,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let outcome = ends_are_the_command_s(&host)
         .and_then(|()| it_sees_its_lease_and_nothing_else(&host))
         .and_then(|()| it_stays_in_its_caller_s_directory(&host))
+        .and_then(|()| it_finds_its_gpu_whichever_its_caller_uses(&host))
         .and_then(|()| what_is_mounted_beside_the_shims_stays(&host))
         .and_then(|()| it_has_a_whole_gpu(&host))
         .and_then(|()| two_of_them_share(&host))
@@ -187,6 +188,15 @@ fn it_stays_in_its_caller_s_directory(host: &Host) -> Result<()> {
     let said = succeeded("a command in a directory of root", command.output().context("gpool run")?)?;
     ensure(Path::new(&said) == private, || format!("in {} it is in {said:?}", private.display()))?;
     fs::remove_dir(private).context(private.display())
+}
+
+/// A caller that has chosen a GPU of the host has chosen none of the lease's, which are counted anew.
+fn it_finds_its_gpu_whichever_its_caller_uses(host: &Host) -> Result<()> {
+    let mut command = host.command("gpool");
+    command.args(["run", "--fraction", "0.3", "--memory", "2GiB", "--", "gpool-tenant", "--seconds", "1"]);
+    command.env("CUDA_VISIBLE_DEVICES", "7").env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
+    let said = succeeded("a tenant whose caller uses another GPU", command.output().context("gpool run")?)?;
+    ensure(!said.is_empty(), || "the tenant whose caller uses another GPU says nothing".into())
 }
 
 /// A file that is mounted below the directory in which room for the shims is made, as toolkits mount the driver's.
