@@ -28,6 +28,8 @@ pub enum ExitStatus {
     NotPermitted = 77,
     /// The configuration file cannot be used.
     ConfigurationInvalid = 78,
+    /// `gpool run` did not start its command, whatever the reason: the other codes may be the command's.
+    NotStarted = 125,
 }
 
 /// Shown below `--help`.
@@ -42,7 +44,8 @@ Exit codes:
   69  the supervisor is not reachable (GPOOL-E001)
   75  no capacity, try later (GPOOL-E2xx)
   77  not permitted (GPOOL-E401)
-  78  the configuration is not valid (GPOOL-E004)";
+  78  the configuration is not valid (GPOOL-E004)
+  125 gpool run did not start its command; otherwise its code is the command's";
 
 impl From<ExitStatus> for ExitCode {
     fn from(status: ExitStatus) -> Self {

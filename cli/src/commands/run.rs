@@ -2,6 +2,8 @@
 
 use crate::arguments::RunOptions;
 use crate::exit::{ExitStatus, Failure};
+use gpool_configuration::ConfigurationError;
+use gpool_protocol::{ErrorBody, ErrorCode};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -10,14 +12,38 @@ use std::process::Command;
 /// Lies beside the OCI hook: nobody calls it by name.
 const PROGRAM: &str = "gpool-run";
 
-/// Becomes `gpool-run`. Returns only on failure.
-pub fn run(options: &RunOptions) -> Result<(), Failure> {
-    let configuration = gpool_configuration::load(Path::new(gpool_configuration::DEFAULT_PATH))
-        .map_err(|error| Failure::Refused(ExitStatus::ConfigurationInvalid, format!("gpool: {error} [GPOOL-E004]")))?;
+/// Becomes `gpool-run`. Returns only on failure, and always with the status that no command's end is mistaken for.
+pub fn run(options: &RunOptions, socket: Option<&Path>) -> Result<(), Failure> {
+    let error = execute(options, socket, Path::new(gpool_configuration::DEFAULT_PATH));
+    Err(Failure::Refused(ExitStatus::NotStarted, error.to_string()))
+}
+
+fn execute(options: &RunOptions, socket: Option<&Path>, configuration: &Path) -> ErrorBody {
+    if socket.is_some() {
+        return ErrorBody::new(
+            ErrorCode::RequestInvalid,
+            "gpool run takes no --socket: shims and files of leases are looked for where config.toml has them",
+            "leave it out, and let [socket] path in config.toml say which supervisor is asked",
+        );
+    }
+    let configuration = match gpool_configuration::load(configuration) {
+        Ok(configuration) => configuration,
+        Err(error) => return unusable(&error),
+    };
     let program = configuration.paths.hook.with_file_name(PROGRAM);
     let error = Command::new(&program).args(arguments(options)).exec();
-    let sentence = format!("gpool: {} cannot be executed ({error}); install gpool anew", program.display());
-    Err(Failure::Refused(ExitStatus::Failed, sentence))
+    ErrorBody::new(
+        ErrorCode::CommandNotPrepared,
+        format!("the command was not started: {} cannot be executed ({error})", program.display()),
+        "install gpool anew",
+    )
+}
+
+/// On one line, as everything that `gpool run` says of itself.
+fn unusable(error: &ConfigurationError) -> ErrorBody {
+    let lines = error.to_string();
+    let text: Vec<&str> = lines.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    ErrorBody::new(ErrorCode::ConfigurationInvalid, text.join(" "), "correct the file; gpool needs it for a share")
 }
 
 fn arguments(options: &RunOptions) -> Vec<OsString> {
@@ -42,13 +68,41 @@ mod tests {
     use super::*;
     use crate::arguments::{Verb, parse};
 
+    fn options(line: &str) -> RunOptions {
+        let Ok(arguments) = parse(line.split(' ').map(OsString::from)) else { panic!("{line}") };
+        let Verb::Run(options) = arguments.verb else { panic!("no run") };
+        options
+    }
+
     #[test]
     fn options_become_annotations_in_the_words_of_the_request() {
         let line = "gpool run --fraction 0.3 --memory 4GiB --key mode=slice --user me -- sleep --user 5";
-        let Ok(arguments) = parse(line.split(' ').map(OsString::from)) else { panic!("{line}") };
-        let Verb::Run(options) = arguments.verb else { panic!("no run") };
         let want = "--annotation gpool.io/fraction=0.3 --annotation gpool.io/memory=4GiB --annotation gpool.io/mode=slice \
                     --user me -- sleep --user 5";
-        assert_eq!(super::arguments(&options), want.split_whitespace().map(OsString::from).collect::<Vec<_>>());
+        let want: Vec<OsString> = want.split_whitespace().map(OsString::from).collect();
+        assert_eq!(super::arguments(&options(line)), want);
+    }
+
+    #[test]
+    fn what_keeps_it_from_starting_is_one_line_with_a_code() {
+        let options = options("gpool run --fraction 0.3 -- true");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.toml");
+        for (text, socket, code) in [
+            ("[paths", None, "[GPOOL-E004]"),
+            ("[paths]\nhook = \"/proc/none/gpool-hook\"\n", None, "[GPOOL-E511]"),
+            ("", Some(Path::new("/run/other.sock")), "[GPOOL-E101]"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let said = execute(&options, socket, &file).to_string();
+            assert!(said.contains(code) && said.lines().count() == 1, "{text:?} gives {said:?}");
+        }
+    }
+
+    #[test]
+    fn it_was_not_started_whatever_the_reason() {
+        let refused = run(&options("gpool run --fraction 0.3 -- true"), Some(Path::new("/run/other.sock")));
+        let Err(Failure::Refused(status, _)) = refused else { panic!("no refusal") };
+        assert_eq!(status as u8, 125);
     }
 }

@@ -75,17 +75,32 @@ fn ends_are_the_command_s(host: &Host) -> Result<()> {
         (&["--fraction", "0.3", "--key", "fracton=1", "--", "true"], "GPOOL-E102"),
         (&["--fraction", "0.3", "--user", "no-such-user", "--", "true"], "GPOOL-E101"),
         (&["--fraction", "0.3", "--memory", "999GiB", "--", "true"], "GPOOL-E202"),
+        (&["--fraction", "0.3", "--socket", "/run/other.sock", "--", "true"], "GPOOL-E101"),
     ] {
-        let output = gpool_run(host, words)?;
-        let said = text(&output.stderr);
-        let is_refused = output.status.code() == Some(125) && said.contains(code) && said.lines().count() == 1;
-        ensure(is_refused, || format!("{words:?} ended with {:?} and says {said}", output.status.code()))?;
+        is_not_started(host, words, code)?;
     }
+    is_refused_where_the_configuration_is_broken(host)?;
     fails_after_it_was_granted(host)?;
     ends_where_ends_are_ignored(host)?;
     let after = traces_on_the_host();
     let left: Vec<&PathBuf> = after.difference(&before).collect();
     ensure(left.is_empty(), || format!("left on the host: {left:?}"))
+}
+
+fn is_not_started(host: &Host, words: &[&str], code: &str) -> Result<()> {
+    let output = gpool_run(host, words)?;
+    let said = text(&output.stderr);
+    let is_refused = output.status.code() == Some(125) && said.contains(code) && said.lines().count() == 1;
+    ensure(is_refused, || format!("{words:?} ended with {:?} and says {said}", output.status.code()))
+}
+
+/// With the status of everything that keeps a command from starting, not with that of other verbs.
+fn is_refused_where_the_configuration_is_broken(host: &Host) -> Result<()> {
+    let file = Path::new("/etc/gpool/conf.d/broken.toml");
+    fs::write(file, "[lease\n").context(file.display())?;
+    let outcome = is_not_started(host, &["--fraction", "0.3", "--", "true"], "GPOOL-E004");
+    fs::remove_file(file).context(file.display())?;
+    outcome
 }
 
 /// In a mount namespace that mounts of the host do not reach a command has no region: nothing of its lease stays, and
