@@ -5,6 +5,7 @@ use super::pipes;
 use super::plan::Plan;
 use super::rights;
 use super::signals::{self, Signals};
+use super::terminal_input::{self, FilterCalls};
 use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, unprepared};
 use gpool_protocol::{ErrorBody, ErrorCode};
 use nix::sys::prctl::set_pdeathsig;
@@ -25,7 +26,7 @@ pub const VERB: &str = "--inner";
 ///
 /// # Errors
 /// Told to the outer half as well, which is who reports it.
-pub fn run(orders: &OsStr, words: &OsStr) -> Result<u8, ErrorBody> {
+pub fn run(orders: &OsStr, words: &OsStr, filter_calls: FilterCalls) -> Result<u8, ErrorBody> {
     // Whoever kills the outer half ends the command: nobody would know of it any more.
     set_pdeathsig(Signal::SIGKILL).map_err(|error| unprepared("its end cannot be tied to gpool-run's", error))?;
     let (orders, mut words) = (pipes::adopt(orders, false)?, pipes::adopt(words, true)?);
@@ -40,6 +41,10 @@ pub fn run(orders: &OsStr, words: &OsStr) -> Result<u8, ErrorBody> {
     pipes::hear::<()>(&mut orders)?;
     // As root: who calls from a directory of root's own stays there, as with sudo and su. There is no second thread here.
     let entered = chdir(&plan.directory);
+    if plan.person.is_some() {
+        // It takes a right that is given up next. A kernel may be built without filters, and then it is as with su.
+        let _ = filter_calls(&terminal_input::FILTER);
+    }
     become_person(&plan)?;
     // A file system of the network may let the user in and not root.
     entered.or_else(|_| chdir(&plan.directory)).map_err(|error| not_entered(&plan.directory, error.into()))?;

@@ -23,9 +23,12 @@ mod pipes;
 mod plan;
 mod rights;
 mod signals;
+mod terminal_input;
 
 use gpool_protocol::{ErrorBody, ErrorCode};
 use std::ffi::OsString;
+
+pub use terminal_input::FilterCalls;
 
 /// Exit status when gpool itself could not do what was asked, as docker has it.
 const FAILED: u8 = 125;
@@ -37,9 +40,9 @@ const NOT_FOUND: u8 = 127;
 const SIGNALLED: u8 = 128;
 
 /// Runs `gpool-run` with `arguments`, the program's name left out. Returns its exit status, which is the command's.
-pub fn run_command(arguments: &[OsString]) -> u8 {
+pub fn run_command(arguments: &[OsString], filter_calls: FilterCalls) -> u8 {
     let outcome = match arguments {
-        [inner, orders, words] if inner == inner::VERB => inner::run(orders, words),
+        [inner, orders, words] if inner == inner::VERB => inner::run(orders, words, filter_calls),
         _ => order::Order::read(arguments).and_then(|order| outer::run(&order)),
     };
     outcome.unwrap_or_else(|error| {

@@ -1,0 +1,21 @@
+//! What `gpool-run` asks of the kernel and no safe function offers. The library has no unsafe code.
+#![allow(unsafe_code)]
+
+use nix::libc::{self, sock_filter, sock_fprog};
+use nix::sys::signal::{SigHandler, Signal, signal};
+
+/// A caller that ignores SIGCHLD hands that on, and the kernel then keeps no exit status of any child.
+pub fn notice_ends_of_children() {
+    // SAFETY: the default action runs no code of this program, and there is no second thread yet.
+    let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
+}
+
+/// Puts a filter over the system calls of this thread and of whatever it executes. Not by seccompiler, which would take
+/// `sudo` and the like from the command (no_new_privs), and on older kernels slow it down as one that runs others' code.
+pub fn filter_calls(program: &[sock_filter]) -> std::io::Result<()> {
+    let program = sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    // SAFETY: the kernel copies the program before it returns, and writes to none of it.
+    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    if answer == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
