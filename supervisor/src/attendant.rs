@@ -5,12 +5,12 @@ use crate::cgroup;
 use crate::gatekeeper::{Notice, Order};
 use crate::hang;
 use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, Process, about};
-use crate::procfs::WatchedProcess;
+use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
 use crate::region::Report;
 use crate::revocation;
 use gpool_policy::TenantId;
 use gpool_protocol::{EventKind, HostPid, LeaseId, LeaseState};
-use gpool_shared_region::SLOT_BYTES;
+use gpool_shared_region::{SLOT_BYTES, SlotSnapshot};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -239,31 +239,57 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
 fn note_deaths(leases: &Leases, lease: &mut Lease) {
     let dead: Vec<usize> =
         lease.processes.iter().filter(|(_, process)| process.watched.has_ended()).map(|(slot, _)| *slot).collect();
-    let Some(last) = dead.last() else { return };
-    let mut report = Report::new();
-    report.read(&lease.region, last + 1);
-    let at = |slot: usize| report.taken().find(|(index, _)| *index == slot).map(|(_, last)| last);
-    let has_worked = dead.iter().any(|slot| at(*slot).is_none_or(|last| !last.did_nothing()));
-    if has_worked {
-        // Their last bursts are in the slots that are about to be cleared.
-        leases.gatekeeper.collect(lease.tenant);
-    }
     let died = Instant::now();
-    for slot in dead {
-        let (Some(process), last) = (lease.processes.remove(&slot), at(slot)) else { continue };
-        last.iter().for_each(|last| lease.retired.count(last));
-        let name = process.watched.name;
-        if last.is_some_and(|last| last.holds_nothing()) && !leases.occupants.listed(&name) {
+    take_out(leases, lease, &dead, |lease, slot, last, name| {
+        if last.is_some_and(SlotSnapshot::holds_nothing) && !leases.occupants.listed(&name) {
             lease.region.clear_slot(slot);
         } else {
             lease.region.clear_demand(slot);
             lease.dead.insert(slot, Dead { name, died });
         }
+    });
+}
+
+/// Takes the processes in these slots out of the lease, and keeps what they counted; `part` does what is to be done with a
+/// slot.
+fn take_out(
+    leases: &Leases,
+    lease: &mut Lease,
+    slots: &[usize],
+    part: impl Fn(&mut Lease, usize, Option<&SlotSnapshot<'_>>, ProcessName),
+) {
+    let Some(last) = slots.last() else { return };
+    let mut report = Report::new();
+    report.read(&lease.region, last + 1);
+    let at = |slot: usize| report.taken().find(|(index, _)| *index == slot).map(|(_, last)| last);
+    let has_worked = slots.iter().any(|slot| at(*slot).is_none_or(|last| !last.did_nothing()));
+    if has_worked {
+        // Their last bursts are in the slots that are about to be cleared.
+        leases.gatekeeper.collect(lease.tenant);
+    }
+    for slot in slots {
+        let (Some(process), last) = (lease.processes.remove(slot), at(*slot)) else { continue };
+        last.iter().for_each(|last| lease.retired.count(last));
+        part(lease, *slot, last.as_ref(), process.watched.name);
     }
     lease.note_processes();
     if has_worked {
         leases.gatekeeper.order(Order::Look { tenant: lease.tenant });
     }
+}
+
+/// Frees the slots of the program that this process ran before it executed another one: the kernel has closed what it had
+/// opened of the device, and all that it held went with that. Its pidfd says nothing of it.
+fn note_execution(leases: &Leases, lease: &mut Lease, name: ProcessName, program: Option<ProgramMark>) {
+    let is_before = |process: &Process| process.watched.name == name && has_changed(process.program, program);
+    let before: Vec<usize> =
+        lease.processes.iter().filter(|(_, process)| is_before(process)).map(|(slot, _)| *slot).collect();
+    take_out(leases, lease, &before, |lease, slot, _, _| lease.region.clear_slot(slot));
+}
+
+/// Whether a process runs another program now: one that loads the shim twice takes two slots with the same.
+fn has_changed(before: Option<ProgramMark>, now: Option<ProgramMark>) -> bool {
+    before.zip(now).is_some_and(|(before, now)| before != now)
 }
 
 /// Frees the slots of dead processes that no GPU of the lease holds anything of; true if there are others.
@@ -316,7 +342,9 @@ fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) -> 
     }
     match holder_of(lease, slot)? {
         Some(watched) => {
-            lease.processes.insert(slot, Process { registration, watched, refusals_told: 0 });
+            let program = ProgramMark::of(watched.name.pid);
+            note_execution(leases, lease, watched.name, program);
+            lease.processes.insert(slot, Process { registration, watched, program, refusals_told: 0 });
             // It may wait for this. What the record says of it a supervisor that starts finds out anew.
             lease.region.accept(slot, registration);
             lease.note_processes();
@@ -364,6 +392,18 @@ fn lock_holder(lease: &Lease, slot: usize) -> std::io::Result<Option<HostPid>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_process_that_has_executed_another_program_leaves_its_slots() {
+        let mark = |process: &std::process::Child| ProgramMark::of(HostPid(process.id()));
+        let mut sleepers =
+            [(); 2].map(|()| std::process::Command::new("sleep").arg("60").spawn().expect("sleep is there"));
+        let [one, other] = [mark(&sleepers[0]), mark(&sleepers[1])];
+        assert!(one.is_some() && other.is_some() && one != other);
+        assert!(has_changed(one, other) && !has_changed(one, one), "one that loads the shim twice keeps both");
+        assert!(!has_changed(None, one) && !has_changed(one, None), "nothing is known");
+        sleepers.iter_mut().for_each(|sleeper| drop(sleeper.kill().and_then(|()| sleeper.wait())));
+    }
 
     #[test]
     fn pauses_between_tries_grow_to_a_bound() {

@@ -107,6 +107,20 @@ const STATE_FIELD: usize = 3;
 const PARENT_FIELD: usize = 4;
 /// Field of /proc/PID/stat that has the start time in clock ticks since boot.
 const START_FIELD: usize = 22;
+/// Field of /proc/PID/stat that has the address at which the program's stack begins.
+const STACK_FIELD: usize = 28;
+
+/// A program that a process runs: where its stack begins, which the kernel draws by lot with each execve(2). One that is
+/// executed without that lot (personality(2)) may have the mark of the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProgramMark(u64);
+
+impl ProgramMark {
+    /// Of the process that has `pid` now; none where it cannot be told.
+    pub fn of(pid: HostPid) -> Option<Self> {
+        stat_field(pid, STACK_FIELD).ok().filter(|address| *address != 0).map(Self)
+    }
+}
 
 /// Whether the process is stopped by a signal or by a debugger: it does and says nothing until it is let go on.
 pub fn is_stopped(pid: HostPid) -> bool {
@@ -166,6 +180,30 @@ mod tests {
         assert_eq!(start, Some(me.name.start_ticks));
         assert!(is_same(&me.name, start) && is_same(&me.name, None) && !is_same(&impostor, start));
         assert_eq!(start_ticks(HostPid(u32::MAX)), None);
+    }
+
+    #[test]
+    fn a_process_that_executes_another_program_has_another_mark() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "read go && exec sleep 60"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = HostPid(child.id());
+        let is_named = |name: &str| {
+            while comm(pid) != name {
+                std::thread::yield_now()
+            }
+        };
+        is_named("sh");
+        let first = ProgramMark::of(pid).unwrap();
+        assert_eq!(ProgramMark::of(pid), Some(first));
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"go\n").unwrap();
+        is_named("sleep");
+        assert_ne!(ProgramMark::of(pid).unwrap(), first);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(ProgramMark::of(pid), None);
     }
 
     #[test]

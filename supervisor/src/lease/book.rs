@@ -5,7 +5,7 @@ use super::debts::Debts;
 use super::record::{ProcessRecord, Record, StandingRecord};
 use crate::context_cost::ContextCost;
 use crate::hang::Excuse;
-use crate::procfs::{ProcessName, WatchedProcess};
+use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
 use crate::region::{RegionHost, Report};
 use crate::uncounted::Uncounted;
 use gpool_policy::TenantId;
@@ -22,6 +22,8 @@ pub struct Process {
     pub registration: u64,
     /// The process, held by pidfd.
     pub watched: WatchedProcess,
+    /// The program that it ran when it took the slot, if that could be told.
+    pub program: Option<ProgramMark>,
     /// Its refusals that an event has told.
     pub refusals_told: u64,
 }

@@ -9,7 +9,7 @@ use super::record::{Record, StandingRecord, Written, region_dir_of};
 use crate::clock;
 use crate::context_cost::{self, ContextCost};
 use crate::gatekeeper::Order;
-use crate::procfs::WatchedProcess;
+use crate::procfs::{ProgramMark, WatchedProcess};
 use crate::region::{Mounts, RegionHost};
 use crate::service_manager;
 use gpool_protocol::{EventKind, GpuUuid, LeaseId, LeaseState};
@@ -167,7 +167,8 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         match WatchedProcess::reopen(process.process) {
             Ok(watched) => {
                 let registration = process.registration;
-                lease.processes.insert(process.slot, Process { registration, watched, refusals_told: 0 });
+                let program = ProgramMark::of(watched.name.pid);
+                lease.processes.insert(process.slot, Process { registration, watched, program, refusals_told: 0 });
             }
             // It has died, and its bytes come back now, unless its place has gone to another one since.
             Err(_) if region.registration(process.slot) == Some(process.registration) => {

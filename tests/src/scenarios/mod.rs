@@ -16,6 +16,7 @@ mod engine_alone;
 mod engines;
 mod every_verb;
 mod evicted;
+mod executed_anew;
 mod frozen_holder;
 mod garbage_control;
 mod garbage_report;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 41] = [
+pub const TOGETHER: [&str; 43] = [
     "booted-systemd",
     "whole-images",
     "real-driver",
@@ -41,6 +41,8 @@ pub const TOGETHER: [&str; 41] = [
     "killed-half-way",
     "host-containerd",
     "mps-engines",
+    "lost-gpu",
+    "executed-anew",
     "rare-calls",
     "pass-through",
     "packages",

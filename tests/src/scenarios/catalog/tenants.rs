@@ -47,6 +47,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(places_taken::run),
     },
     Scenario {
+        name: "executed-anew",
+        what: "a process that executes another program has the memory back that the one before held",
+        limit_s: 60,
+        run: Place::Inside(executed_anew::run),
+    },
+    Scenario {
         name: "rare-calls",
         what: "contexts for OpenGL and VDPAU, images of CUDA 13, multicast objects, answers that nobody wants",
         limit_s: 60,
