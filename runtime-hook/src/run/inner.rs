@@ -15,6 +15,7 @@ use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid};
 use rustix::process::chdir;
 use std::ffi::OsStr;
 use std::io::{BufReader, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -39,15 +40,16 @@ pub fn run(orders: &OsStr, words: &OsStr, filter_calls: FilterCalls) -> Result<u
         return Ok(FAILED);
     }
     pipes::hear::<()>(&mut orders)?;
-    // As root: who calls from a directory of root's own stays there, as with sudo and su. There is no second thread here.
-    let entered = chdir(&plan.directory);
+    let entered = enter_as_root(&plan.directory);
     if plan.person.is_some() {
         // It takes a right that is given up next. A kernel may be built without filters, and then it is as with su.
         let _ = filter_calls(&terminal_input::FILTER);
     }
     become_person(&plan)?;
     // A file system of the network may let the user in and not root.
-    entered.or_else(|_| chdir(&plan.directory)).map_err(|error| not_entered(&plan.directory, error.into()))?;
+    entered
+        .or_else(|_| chdir(&plan.directory).map_err(Into::into))
+        .map_err(|error| not_entered(&plan.directory, error))?;
     // The kernel forgets it when the user changes.
     set_pdeathsig(Signal::SIGKILL).map_err(|error| unprepared("its end cannot be tied to gpool-run's", error))?;
     let no_signals = |error| unprepared("signals cannot be waited for", error);
@@ -61,6 +63,20 @@ pub fn run(orders: &OsStr, words: &OsStr, filter_calls: FilterCalls) -> Result<u
     pipes::say(&mut words, &())?;
     drop((orders, words));
     Ok(be_init(&signals, child))
+}
+
+/// Enters the caller's directory as root, so that who calls from one of root's own stays there, as with sudo and su. Its
+/// path is followed anew, because mounts may cover it now; where it leads elsewhere than where the caller was, by a link
+/// that somebody has put there meanwhile, only the user enters it. There is no second thread here.
+fn enter_as_root(directory: &Path) -> std::io::Result<()> {
+    let here = || std::fs::metadata(".").map(|found| (found.dev(), found.ino()));
+    let inherited = here()?;
+    chdir(directory)?;
+    if here()? == inherited {
+        return Ok(());
+    }
+    chdir("/")?;
+    Err(ErrorKind::PermissionDenied.into())
 }
 
 fn become_person(plan: &Plan) -> Result<(), ErrorBody> {

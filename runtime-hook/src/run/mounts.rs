@@ -53,6 +53,9 @@ pub fn bind_at(source: &Path, target: &Path, flags: MsFlags) -> Result<(), Error
         .map_err(|error| unprepared(format!("{} cannot be mounted at {}", source.display(), target.display()), error))
 }
 
+/// Where programs put what they write as they go.
+const WRITTEN_BY_ALL: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev"];
+
 /// Makes a place for each mount that has none; the mounts that have one then. On the host nothing is made: a directory
 /// that lacks a name is covered by itself with a scratch layer on top, and is read-only then. Where the kernel has no such
 /// layers, what can be done without is left out.
@@ -82,8 +85,13 @@ fn make_room(mounts: &[Mount]) -> Result<Vec<&Mount>, ErrorBody> {
         Err(error) => indispensable(mounts, has_place).ok_or(error)?,
     };
     kept.iter().filter(|mount| !mount.destination.exists()).try_for_each(|mount| make_place(mount))?;
-    layers.into_iter().try_for_each(|directory| close(directory))?;
+    layers.into_iter().filter(|directory| is_closed(directory)).try_for_each(|directory| close(directory))?;
     Ok(kept)
+}
+
+/// Whether a directory that is covered is read-only from then on: not where every program writes.
+fn is_closed(directory: &Path) -> bool {
+    directory != Path::new("/") && !WRITTEN_BY_ALL.iter().any(|place| directory.starts_with(place))
 }
 
 /// Lets nobody write into a layer: it goes with the command, and what root had installed would be lost without a word.
@@ -205,6 +213,15 @@ fn guard(place: &Path) -> Result<(), ErrorBody> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_every_program_writes_it_goes_on_writing() {
+        for (directory, is_read_only) in
+            [("/usr/lib64", true), ("/opt/driver/lib", true), ("/", false), ("/tmp", false), ("/run/somebody", false)]
+        {
+            assert_eq!(is_closed(Path::new(directory)), is_read_only, "{directory}");
+        }
+    }
 
     #[test]
     fn without_layers_only_what_is_also_elsewhere_is_left_out() {
