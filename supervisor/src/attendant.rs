@@ -5,7 +5,7 @@ use crate::cgroup;
 use crate::gatekeeper::{Notice, Order};
 use crate::hang;
 use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, Process, about};
-use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
+use crate::procfs::{self, ProcessName, ProgramMark, WatchedProcess};
 use crate::region::Report;
 use crate::revocation;
 use gpool_policy::TenantId;
@@ -24,8 +24,6 @@ const NOTICES: usize = 256;
 const ENDING_PERIOD: Duration = Duration::from_millis(20);
 /// Kept places and abandoned requests are looked at this often.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);
-/// Leases that could not be taken over are tried again at least this often.
-const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// The attendant's mailbox, before the thread runs and while it does.
 pub struct Mailbox {
@@ -72,11 +70,13 @@ impl Mailbox {
 
     /// Attends for ever; runs on its own thread.
     pub fn attend(self, leases: &Leases) {
-        let (mut unwatched, mut stranded) = (Unwatched::default(), Pauses::from(Instant::now()));
+        let (mut unwatched, mut next_try) = (Unwatched::default(), Instant::now());
         loop {
             leases.progress.attendant.note();
-            if stranded.are_over(Instant::now()) {
+            // Not at each look, which an end that is near makes more frequent.
+            if Instant::now() >= next_try {
                 crate::lease::take_over_stranded(leases);
+                next_try = Instant::now() + IDLE_PERIOD;
             }
             let patience = self.look_after(leases);
             unwatched.try_again(leases);
@@ -133,29 +133,6 @@ impl Mailbox {
             leases.files.remove_unused_shims(book.builds());
         }
         patience
-    }
-}
-
-/// When leases that could not be taken over are tried again. Their cause may last as long as their containers.
-#[derive(Debug)]
-struct Pauses {
-    until: Instant,
-    next: Duration,
-}
-
-impl Pauses {
-    fn from(now: Instant) -> Self {
-        Self { until: now, next: IDLE_PERIOD }
-    }
-
-    /// Whether to try now; the next pause is twice as long.
-    fn are_over(&mut self, now: Instant) -> bool {
-        if now < self.until {
-            return false;
-        }
-        self.until = now + self.next;
-        self.next = (2 * self.next).min(LONGEST_PAUSE);
-        true
     }
 }
 
@@ -279,17 +256,17 @@ fn take_out(
 }
 
 /// Frees the slots of the program that this process ran before it executed another one: the kernel has closed what it had
-/// opened of the device, and all that it held went with that. Its pidfd says nothing of it.
+/// opened of the device, and all that it held went with that. Its pidfd says nothing of it. A child that it has forked may
+/// hold on to it all, so they stay as they are while there is one.
 fn note_execution(leases: &Leases, lease: &mut Lease, name: ProcessName, program: Option<ProgramMark>) {
-    let is_before = |process: &Process| process.watched.name == name && has_changed(process.program, program);
+    let is_before =
+        |process: &Process| process.watched.name == name && ProgramMark::has_changed(process.program, program);
     let before: Vec<usize> =
         lease.processes.iter().filter(|(_, process)| is_before(process)).map(|(slot, _)| *slot).collect();
+    if before.is_empty() || procfs::has_children(name.pid) {
+        return;
+    }
     take_out(leases, lease, &before, |lease, slot, _, _| lease.region.clear_slot(slot));
-}
-
-/// Whether a process runs another program now: one that loads the shim twice takes two slots with the same.
-fn has_changed(before: Option<ProgramMark>, now: Option<ProgramMark>) -> bool {
-    before.zip(now).is_some_and(|(before, now)| before != now)
 }
 
 /// Frees the slots of dead processes that no GPU of the lease holds anything of; true if there are others.
@@ -392,28 +369,6 @@ fn lock_holder(lease: &Lease, slot: usize) -> std::io::Result<Option<HostPid>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_a_process_that_has_executed_another_program_leaves_its_slots() {
-        let mark = |process: &std::process::Child| ProgramMark::of(HostPid(process.id()));
-        let mut sleepers =
-            [(); 2].map(|()| std::process::Command::new("sleep").arg("60").spawn().expect("sleep is there"));
-        let [one, other] = [mark(&sleepers[0]), mark(&sleepers[1])];
-        assert!(one.is_some() && other.is_some() && one != other);
-        assert!(has_changed(one, other) && !has_changed(one, one), "one that loads the shim twice keeps both");
-        assert!(!has_changed(None, one) && !has_changed(one, None), "nothing is known");
-        sleepers.iter_mut().for_each(|sleeper| drop(sleeper.kill().and_then(|()| sleeper.wait())));
-    }
-
-    #[test]
-    fn pauses_between_tries_grow_to_a_bound() {
-        let start = Instant::now();
-        let mut pauses = Pauses::from(start);
-        let at = |ms: u64| start + Duration::from_millis(ms);
-        let tries: Vec<u64> = (0..60_000).step_by(20).filter(|ms| pauses.are_over(at(*ms))).collect();
-        assert_eq!(tries[..6], [0, 500, 1500, 3500, 7500, 11_500]);
-        assert!(tries.windows(2).skip(3).all(|two| two[1] - two[0] == 4000), "{tries:?}");
-    }
 
     #[test]
     fn a_registration_that_cannot_be_looked_at_is_kept_until_it_can_and_told_once() {

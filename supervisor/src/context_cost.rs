@@ -44,15 +44,12 @@ pub struct ContextCost {
     most: u64,
 }
 
-/// What the control page of a lease from an earlier life of the supervisor says that a context costs, and whether that was
-/// learnt: where it differs from what a new lease is charged. Nobody but a supervisor has written there, so that goes on; a
-/// job none of whose processes tells exactly would otherwise be charged too much for the rest of its life. What no
-/// supervisor would have written is replaced.
-pub fn from_page(page_bytes: u64, of_a_new_lease: u64) -> (u64, Option<ContextCost>) {
-    if page_bytes == of_a_new_lease || !CONTEXT_BYTES.contains(&page_bytes) {
-        return (of_a_new_lease, None);
-    }
-    (page_bytes, Some(ContextCost { least: page_bytes, most: page_bytes }))
+/// What the contexts of a lease from an earlier life of the supervisor are charged, of which its control page says
+/// `page_bytes`. Nobody but a supervisor has written there, so that goes on until its processes show something: a job none
+/// of whose processes tells exactly would otherwise be charged too much for the rest of its life. What no supervisor would
+/// have written is replaced by what a new lease is charged.
+pub fn from_page(page_bytes: u64, of_a_new_lease: u64) -> u64 {
+    if CONTEXT_BYTES.contains(&page_bytes) { page_bytes } else { of_a_new_lease }
 }
 
 impl ContextCost {
@@ -184,14 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_before_a_restart_goes_down_and_not_up() {
-        let (bytes, known) = from_page(300 * MIB, 512 * MIB);
-        let known = known.unwrap();
-        let shown = |bytes: u64| known.narrowed(ContextCost { least: bytes, most: bytes }).nearest(300 * MIB);
-        assert_eq!((bytes, shown(900 * MIB), shown(250 * MIB)), (300 * MIB, 300 * MIB, 250 * MIB));
-        assert_eq!(from_page(512 * MIB, 512 * MIB), (512 * MIB, None), "nothing was learnt");
+    fn what_was_charged_before_a_restart_goes_on_until_something_is_shown() {
+        let bytes = from_page(300 * MIB, 512 * MIB);
+        let shown = |bytes: u64| ContextCost { least: bytes, most: bytes }.nearest(300 * MIB);
+        assert_eq!((bytes, shown(600 * MIB), shown(250 * MIB)), (300 * MIB, 600 * MIB, 250 * MIB));
         for rubbish in [0, 1, 2 << 30, u64::MAX] {
-            assert_eq!(from_page(rubbish, 512 * MIB), (512 * MIB, None), "{rubbish}");
+            assert_eq!(from_page(rubbish, 512 * MIB), 512 * MIB, "{rubbish}");
         }
     }
 

@@ -120,6 +120,19 @@ impl ProgramMark {
     pub fn of(pid: HostPid) -> Option<Self> {
         stat_field(pid, STACK_FIELD).ok().filter(|address| *address != 0).map(Self)
     }
+
+    /// Whether a process runs another program now; where nothing is known, not. One that loads a library twice has the same
+    /// mark both times.
+    pub fn has_changed(before: Option<Self>, now: Option<Self>) -> bool {
+        before.zip(now).is_some_and(|(before, now)| before != now)
+    }
+}
+
+/// Whether the process has children, which may hold what it has opened; so it is taken to where the kernel does not tell.
+pub fn has_children(pid: HostPid) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children"));
+    threads.flatten().any(|thread| of(thread).map_or(true, |children| !children.trim().is_empty()))
 }
 
 /// Whether the process is stopped by a signal or by a debugger: it does and says nothing until it is let go on.
@@ -200,7 +213,10 @@ mod tests {
         assert_eq!(ProgramMark::of(pid), Some(first));
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"go\n").unwrap();
         is_named("sleep");
-        assert_ne!(ProgramMark::of(pid).unwrap(), first);
+        let second = ProgramMark::of(pid);
+        assert!(ProgramMark::has_changed(Some(first), second) && !ProgramMark::has_changed(second, second));
+        assert!(!ProgramMark::has_changed(None, second) && !ProgramMark::has_changed(second, None), "nothing is known");
+        assert!(has_children(HostPid(std::process::id())) && !has_children(pid));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(ProgramMark::of(pid), None);

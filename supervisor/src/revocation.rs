@@ -6,7 +6,7 @@
 
 use crate::cgroup::{self, devices};
 use crate::gatekeeper::Order;
-use crate::guard::holds_device;
+use crate::guard::{Descriptors, descriptors};
 use crate::lease::{Lease, Leases, Record, RevocationRecord, about, failed};
 use crate::procfs::WatchedProcess;
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, HostPid, LeaseId, LeaseState, LeaseView};
@@ -145,8 +145,9 @@ fn end_users(leases: &Leases, id: &LeaseId, cgroup: &str, devices: &BTreeSet<(u3
     let mut killed = BTreeSet::new();
     for _ in 0..ROUNDS {
         let Some(registered) = registered(leases, id) else { break };
-        let uses =
-            |pid: &HostPid| registered.contains(pid) || leases.occupants.lists(*pid) || holds_device(*pid, devices);
+        // Who may hold one behind more descriptors than are looked at is ended, too: nothing else could be known of it.
+        let may_hold = |pid: &HostPid| descriptors(*pid, devices) != Descriptors::NotOpen;
+        let uses = |pid: &HostPid| registered.contains(pid) || leases.occupants.lists(*pid) || may_hold(pid);
         let users: Vec<HostPid> = cgroup::processes_in(cgroup).into_iter().filter(uses).collect();
         for process in users.iter().filter_map(|pid| WatchedProcess::open(*pid).ok()) {
             // Asked with the pidfd in hand: the pid may have been another's when the list was read.

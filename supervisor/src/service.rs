@@ -121,7 +121,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
 
     let files = DriverFiles::find(&configuration)?;
     let inventory = NvmlInventory::open(&configuration.driver.nvml)?;
-    let Found { gpus, silent } = inventory.gpus()?;
+    let Found { gpus, silent } = inventory.gpus_at_start(silence::PATIENCE)?;
     if gpus.len() > ServerSet::LIMIT {
         return Err(format!("NVML shows {} GPUs, and one supervisor serves {}", gpus.len(), ServerSet::LIMIT).into());
     }
@@ -166,7 +166,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     mps::take_over(&leases);
     lease::take_over(&leases);
     // Before the first container: it may want an instance.
-    mig::after_boot(&leases);
+    mig::after_boot(&leases, &silent);
     // Before the first request: what others hold cannot be promised.
     let mut costs = ContextCosts::new(places, leases.configuration().driver.context_bytes);
     sampler::note_memory(&leases, &leases.inventory, &mut costs);

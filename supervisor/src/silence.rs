@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A GPU that has not answered for so long takes nobody in. A driver that is merely busy answers before.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is known of all GPUs. Its lock is taken last of all.
 #[derive(Debug)]

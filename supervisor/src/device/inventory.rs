@@ -9,6 +9,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// NVML that cannot be used; the text names the library and the call.
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +118,9 @@ pub struct Occupancy {
     pub present: BTreeSet<HostPid>,
 }
 
+/// Between two questions to a board that does not answer.
+const RETRY_PERIOD: Duration = Duration::from_millis(250);
+
 /// What NVML shows, and the boards for which it does not answer.
 #[derive(Debug)]
 pub struct Found {
@@ -188,6 +192,22 @@ impl NvmlInventory {
     /// The boards that can be divided, by NVML's index.
     pub fn boards(&self) -> &BTreeMap<u32, Board> {
         &self.boards
+    }
+
+    /// All that NVML shows, for a supervisor that starts: a board that does not answer is asked again for a while. One that
+    /// is being reset or divided answers then, and what is left out now is so until the next start.
+    ///
+    /// # Errors
+    /// As [`Self::gpus`].
+    pub fn gpus_at_start(&self, patience: Duration) -> Result<Found, InventoryError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let found = self.gpus()?;
+            if found.silent.is_empty() || Instant::now() >= deadline {
+                return Ok(found);
+            }
+            std::thread::sleep(RETRY_PERIOD);
+        }
     }
 
     /// All that NVML shows now.

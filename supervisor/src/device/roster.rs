@@ -1,7 +1,7 @@
 //! What there is to lease on this host: whole GPUs and MIG instances. Instances come and go while leases live, so each has
 //! a place that it keeps; the place of one that is gone may become another's when no lease has it any more.
 
-use super::inventory::{Gpu, Kind};
+use super::inventory::{Gpu, Kind, MigInstance};
 use gpool_protocol::GpuUuid;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -83,7 +83,8 @@ fn merged(before: &[Gpu], found: &[Gpu], limit: usize, is_leased: impl Fn(usize)
         }
     }
     // A board that did not answer at the start comes with the next one: what else was set up then knows nothing of it.
-    for gpu in found.iter().filter(|gpu| gpu.instance().is_some()) {
+    let is_served = |its: &MigInstance| before.iter().any(|place| place.uuid == its.board);
+    for gpu in found.iter().filter(|gpu| gpu.instance().is_some_and(is_served)) {
         if places.iter().any(|place| place.uuid == gpu.uuid) {
             continue;
         }
@@ -103,7 +104,6 @@ fn merged(before: &[Gpu], found: &[Gpu], limit: usize, is_leased: impl Fn(usize)
 
 #[cfg(test)]
 mod tests {
-    use super::super::inventory::MigInstance;
     use super::*;
 
     fn board(kind: Kind) -> Gpu {
@@ -157,7 +157,12 @@ mod tests {
         assert!(roster.update(&[other(Kind::Whole)], |_| false).is_empty());
         assert!(roster.now()[1].instance().is_some(), "nobody knows that it is gone");
         let third = Gpu { index: 2, uuid: GpuUuid("GPU-2".into()), ..board(Kind::Whole) };
-        assert!(roster.update(&[other(Kind::Whole), third], |_| false).is_empty());
+        assert!(roster.update(&[other(Kind::Whole), third.clone()], |_| false).is_empty());
+        let Kind::Instance(its) = instance("MIG-b").kind else { unreachable!("it is one") };
+        let of_the_third = MigInstance { board: third.uuid.clone(), ..its };
+        let new = Gpu { uuid: GpuUuid("MIG-b".into()), kind: Kind::Instance(of_the_third), ..third.clone() };
+        let divided = Gpu { kind: Kind::Divided, ..third };
+        assert!(roster.update(&[other(Kind::Whole), divided, new], |_| false).is_empty(), "nor do its instances");
         assert_eq!(roster.now().len(), 3);
     }
 }

@@ -14,7 +14,7 @@ mod reader;
 use crate::cgroup;
 use crate::device::Occupancy;
 use crate::lease::{Leases, Members, class_policy};
-use crate::procfs::{self, ProcessName, WatchedProcess};
+use crate::procfs::{self, ProcessName, ProgramMark, WatchedProcess};
 use crate::revocation;
 use builds::Builds;
 use gpool_configuration::BypassAction;
@@ -23,7 +23,7 @@ use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
 use gpool_protocol::{
     Class, ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, ShimView, format_bytes,
 };
-pub use process::holds_device;
+pub use process::{Descriptors, descriptors};
 use process::{Library, Look};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -34,7 +34,7 @@ struct Charge {
     container_id: ContainerId,
     class: Class,
     cgroup: Option<String>,
-    registered: BTreeSet<HostPid>,
+    registered: Vec<(HostPid, Option<ProgramMark>)>,
     shims: Vec<ShimView>,
     gpus: Vec<usize>,
     cap_bytes: u64,
@@ -53,7 +53,7 @@ pub struct Guard {
     /// Which builds mapped files are.
     builds: Builds,
     /// Processes that came through a shim and registered.
-    proven: BTreeMap<HostPid, GuardedProcess>,
+    proven: BTreeMap<HostPid, (Option<ProgramMark>, GuardedProcess)>,
     bypassing: Findings<(TenantId, ProcessName)>,
     outside: Findings<ProcessName>,
     caps: BTreeMap<(TenantId, usize), CapWatch>,
@@ -155,18 +155,34 @@ impl Guard {
         pid: HostPid,
         has_context: bool,
     ) -> Option<(GuardedProcess, Option<Bypass>)> {
-        let is_registered = charge.registered.contains(&pid);
+        let program = ProgramMark::of(pid);
+        // A program that it has executed since has neither registered nor mapped the shim by that.
+        let is_same = |then: Option<ProgramMark>| !ProgramMark::has_changed(then, program);
+        let is_registered = charge.registered.iter().any(|(its, then)| *its == pid && is_same(*then));
         // Held by pidfd since it registered, so it is the same process; what it has mapped since does not unmap the shim.
-        if let Some(known) = self.proven.get(&pid).filter(|known| is_registered && known.lease_id == charge.lease_id) {
+        if let Some((then, known)) = self.proven.get(&pid)
+            && is_registered
+            && is_same(*then)
+            && known.lease_id == charge.lease_id
+        {
             return Some((known.clone(), None));
         }
-        let holds_device = process::holds_device(pid, &self.devices);
-        if !has_context && !holds_device {
+        let descriptors = descriptors(pid, &self.devices);
+        if !has_context && descriptors == Descriptors::NotOpen {
             return None;
         }
         // Nothing can be said of what cannot be read.
         let look = process::libraries(pid, |file, path| self.builds.of(file, path))?;
         let (cuda, nvml) = (charge.mapped(&look, true), charge.mapped(&look, false));
+        // A server has a hundred thousand sockets and no driver's library; who has both is judged as if it had the device.
+        let holds_device = match descriptors {
+            Descriptors::Open => true,
+            Descriptors::NotOpen => false,
+            Descriptors::TooMany => look.is_cut || !look.libraries.is_empty(),
+        };
+        if !has_context && !holds_device {
+            return None;
+        }
         let evidence = Evidence { has_context, holds_device, cuda, nvml, is_registered };
         // A lease of a supervisor that did not write its shims down: who has registered has come through one of them.
         let is_unproven = charge.shims.is_empty() && is_registered;
@@ -186,7 +202,7 @@ impl Guard {
             finding: bypass.map(|bypass| in_words(bypass, look.is_cut)),
         };
         if evidence.cuda == Mapped::Shim && is_registered {
-            self.proven.insert(pid, process.clone());
+            self.proven.insert(pid, (program, process.clone()));
         }
         Some((process, bypass))
     }
@@ -345,7 +361,7 @@ fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
         container_id: lease.record.container_id.clone(),
         class: lease.record.class,
         cgroup: lease.record.cgroup.clone(),
-        registered: lease.processes.values().map(|process| process.watched.name.pid).collect(),
+        registered: lease.processes.values().map(|process| (process.watched.name.pid, process.program)).collect(),
         shims: lease.record.shims.clone(),
         gpus: lease.gpus().collect(),
         cap_bytes: lease.record.memory_cap_bytes,

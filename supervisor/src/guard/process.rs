@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Names of the libraries that shims stand in for; what follows them is a version.
 const CUDA: &str = "libcuda.so";
@@ -53,26 +53,38 @@ pub struct Look {
     pub is_cut: bool,
 }
 
-/// Whether the process has a character device open that is one of `devices`, by major and minor number. One that has too
-/// many descriptors to be looked at counts as if it had.
-pub fn holds_device(pid: HostPid, devices: &BTreeSet<(u32, u32)>) -> bool {
-    holds_among(pid, devices, DESCRIPTORS)
+/// What the descriptors of a process say of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Descriptors {
+    /// It has it open.
+    Open,
+    /// It has not.
+    NotOpen,
+    /// It has more descriptors than are looked at, and none of those that were.
+    TooMany,
 }
 
-fn holds_among(pid: HostPid, devices: &BTreeSet<(u32, u32)>, most: usize) -> bool {
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    descriptors.map(|entry| entry.path()).enumerate().any(|(place, path)| {
-        if place >= most {
-            return true;
-        }
-        // Sockets, pipes and the like have no path; a device may have been given another one.
-        let is_file = fs::read_link(&path).is_ok_and(|target| target.is_absolute());
-        // What the kernel knows already: a file server behind the container's file system is not asked.
-        let status = is_file.then(|| statx(CWD, &path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE));
-        status.and_then(Result::ok).is_some_and(|status| {
-            FileType::from_raw_mode(status.stx_mode.into()) == FileType::CharacterDevice
-                && devices.contains(&(status.stx_rdev_major, status.stx_rdev_minor))
-        })
+/// Whether the process has a character device open that is one of `devices`, by major and minor number.
+pub fn descriptors(pid: HostPid, devices: &BTreeSet<(u32, u32)>) -> Descriptors {
+    among(pid, devices, DESCRIPTORS)
+}
+
+fn among(pid: HostPid, devices: &BTreeSet<(u32, u32)>, most: usize) -> Descriptors {
+    let mut paths = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().map(|entry| entry.path());
+    if paths.by_ref().take(most).any(|path| is_one_of(&path, devices)) {
+        return Descriptors::Open;
+    }
+    if paths.next().is_some() { Descriptors::TooMany } else { Descriptors::NotOpen }
+}
+
+fn is_one_of(path: &Path, devices: &BTreeSet<(u32, u32)>) -> bool {
+    // Sockets, pipes and the like have no path; a device may have been given another one.
+    let is_file = fs::read_link(path).is_ok_and(|target| target.is_absolute());
+    // What the kernel knows already: a file server behind the container's file system is not asked.
+    let status = is_file.then(|| statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE));
+    status.and_then(Result::ok).is_some_and(|status| {
+        FileType::from_raw_mode(status.stx_mode.into()) == FileType::CharacterDevice
+            && devices.contains(&(status.stx_rdev_major, status.stx_rdev_minor))
     })
 }
 
@@ -263,17 +275,19 @@ mod tests {
         let (null, zero) = (BTreeSet::from([(1, 3)]), BTreeSet::from([(1, 5)]));
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let pid = HostPid(child.id());
-        let held = (holds_device(pid, &null), holds_device(pid, &zero));
+        let held = (descriptors(pid, &null), descriptors(pid, &zero));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(held, (true, false));
-        assert!(!holds_device(pid, &null));
+        assert_eq!(held, (Descriptors::Open, Descriptors::NotOpen));
+        assert_eq!(descriptors(pid, &null), Descriptors::NotOpen);
     }
 
     #[test]
-    fn who_has_too_many_descriptors_to_be_looked_at_holds_the_device() {
+    fn of_who_has_too_many_descriptors_nobody_knows_whether_it_holds_the_device() {
         let _two = [File::open("/dev/null").unwrap(), File::open("/dev/null").unwrap()];
-        let (me, nothing) = (HostPid(std::process::id()), BTreeSet::new());
-        assert!(holds_among(me, &nothing, 1) && !holds_among(me, &nothing, DESCRIPTORS));
+        let (me, nothing, null) = (HostPid(std::process::id()), BTreeSet::new(), BTreeSet::from([(1, 3)]));
+        assert_eq!(among(me, &nothing, 1), Descriptors::TooMany);
+        assert_eq!(among(me, &nothing, DESCRIPTORS), Descriptors::NotOpen);
+        assert_eq!(among(me, &null, DESCRIPTORS), Descriptors::Open);
     }
 }

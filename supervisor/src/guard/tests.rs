@@ -16,7 +16,7 @@ fn charge(shims: Vec<ShimView>) -> Charge {
         container_id: ContainerId("c".repeat(64)),
         class: Class::Batch,
         cgroup: None,
-        registered: BTreeSet::new(),
+        registered: Vec::new(),
         shims,
         gpus: vec![0],
         cap_bytes: 1,
@@ -81,6 +81,13 @@ fn a_process_that_uses_no_gpu_is_not_looked_at_and_one_past_the_shims_is_named()
     assert!(text.ends_with("mapped /dev/gpool/real/libcuda.so.1"), "{text}");
     // The lease of a supervisor that knew no build ids: registration has to do.
     its.shims.clear();
-    its.registered.insert(me);
+    its.registered.push((me, None));
     assert_eq!(guard.examine(&its, me, true).unwrap().1, None);
+    // What registered was another program, which the process has left by executing this one.
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    its.registered = vec![(me, ProgramMark::of(HostPid(child.id())))];
+    child.kill().and_then(|()| child.wait().map(drop)).unwrap();
+    assert_eq!(guard.examine(&its, me, true).unwrap().1, Some(Bypass::NoShim));
+    its.registered.push((me, ProgramMark::of(me)));
+    assert_eq!(guard.examine(&its, me, true).unwrap().1, None, "this one has, too");
 }

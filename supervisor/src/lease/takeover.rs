@@ -7,7 +7,7 @@ use super::entitlement::class_policy;
 use super::grant::{Entry, Leases, about};
 use super::record::{Record, StandingRecord, Written, region_dir_of};
 use crate::clock;
-use crate::context_cost::{self, ContextCost};
+use crate::context_cost;
 use crate::gatekeeper::Order;
 use crate::procfs::{ProgramMark, WatchedProcess};
 use crate::region::{Mounts, RegionHost};
@@ -143,7 +143,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     let region = Arc::new(region);
     // A supervisor that died within an update may have written one and not the other; the record is the promise.
     region.control().memory_cap_bytes.store(record.memory_cap_bytes, Ordering::Relaxed);
-    let context_cost = keep_context_cost(&region, leases.context_bytes_of(&gpus));
+    keep_context_cost(&region, leases.context_bytes_of(&gpus));
     // The configuration may have changed since.
     let is_revoked = record.revocation.is_some();
     region.set_fail_open(class_policy(&leases.configuration(), record.class).fail_open && !is_revoked);
@@ -159,7 +159,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     let tenant = leases.enter(&mut book, entry);
     let was_kept = book.kept_inits.remove(&id).is_some();
     let lease = book.leases.get_mut(&id).expect("entered above");
-    (lease.init, lease.context_cost) = (init, context_cost);
+    lease.init = init;
     if let Some(init) = lease.init.as_ref().filter(|_| !was_kept) {
         service_manager::keep(&id, init.pidfd.as_fd());
     }
@@ -183,12 +183,10 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     Ok(())
 }
 
-/// What a context of the lease costs goes on from what its control page says.
-fn keep_context_cost(region: &RegionHost, of_a_new_lease: u64) -> Option<ContextCost> {
+/// What a context of the lease is charged goes on from what its control page says.
+fn keep_context_cost(region: &RegionHost, of_a_new_lease: u64) {
     let place = &region.control().context_bytes;
-    let (bytes, known) = context_cost::from_page(place.load(Ordering::Relaxed), of_a_new_lease);
-    place.store(bytes, Ordering::Relaxed);
-    known
+    place.store(context_cost::from_page(place.load(Ordering::Relaxed), of_a_new_lease), Ordering::Relaxed);
 }
 
 /// The accounts go on from what was written down last.
@@ -289,11 +287,11 @@ mod tests {
             };
             drop(RegionHost::create_unmounted(dir.path(), &page));
             let region = RegionHost::open(dir.path()).unwrap();
-            let is_known = keep_context_cost(&region, DEFAULT).is_some();
-            (region.control().context_bytes.load(Ordering::Relaxed), is_known)
+            keep_context_cost(&region, DEFAULT);
+            region.control().context_bytes.load(Ordering::Relaxed)
         };
-        assert_eq!(charged_after(300 << 20), (300 << 20, true));
-        assert_eq!(charged_after(DEFAULT), (DEFAULT, false));
-        assert_eq!(charged_after(0), (DEFAULT, false), "no supervisor has written that");
+        assert_eq!(charged_after(300 << 20), 300 << 20);
+        assert_eq!(charged_after(DEFAULT), DEFAULT);
+        assert_eq!(charged_after(0), DEFAULT, "no supervisor has written that");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::apply::{By, apply};
 use super::view;
+use crate::device::SilentBoard;
 use crate::events::About;
 use crate::lease::Leases;
 use crate::service_manager;
@@ -16,12 +17,16 @@ const MARK: &str = "mig-boot-id";
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// At the first start after a boot, makes the configured layout if nobody has divided or leased anything yet. What comes
-/// of it is an event.
-pub fn after_boot(leases: &Leases) {
+/// of it is an event. With a board that does not answer the next start is the first one.
+pub fn after_boot(leases: &Leases, silent: &[SilentBoard]) {
     let configuration = leases.configuration();
     let mark = configuration.paths.run_dir.join(MARK);
     if std::fs::read_to_string(&mark).is_ok_and(|boot_id| boot_id == leases.boot_id) {
         return;
+    }
+    if let (Some(file), Some(board)) = (&configuration.mig.layout, silent.first()) {
+        let cause = format!("GPU {} does not answer; restart gpool-supervisor when it does", board.index);
+        return tell(leases, file, &cause);
     }
     // Before anything is divided: who is ended half-way does not begin again.
     if let Err(cause) = std::fs::write(&mark, &leases.boot_id) {
@@ -32,10 +37,14 @@ pub fn after_boot(leases: &Leases) {
     service_manager::starting_takes(PATIENCE);
     let done = make(leases, file, configuration.mig.config.as_deref());
     if let Err(cause) = done {
-        let message = format!("the layout of {} was not made after the boot: {cause}", file.display());
-        log!("{message}");
-        leases.events.note(EventKind::MigNotApplied, About::default(), message);
+        tell(leases, file, &cause);
     }
+}
+
+fn tell(leases: &Leases, file: &Path, cause: &str) {
+    let message = format!("the layout of {} was not made after the boot: {cause}", file.display());
+    log!("{message}");
+    leases.events.note(EventKind::MigNotApplied, About::default(), message);
 }
 
 fn make(leases: &Leases, file: &Path, config: Option<&str>) -> Result<(), String> {
