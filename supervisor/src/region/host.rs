@@ -2,6 +2,7 @@
 
 use super::futex;
 use super::mounts::Mounts;
+use super::opening;
 use crate::clock;
 use gpool_protocol::GpuUuid;
 use gpool_shared_region::{
@@ -121,13 +122,14 @@ impl RegionHost {
     /// Names the path that could not be opened or mapped.
     pub fn open(dir: &Path) -> Result<Self, RegionError> {
         let path = dir.join(CONTROL_FILE);
-        let control = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("cannot open", &path))?;
+        let control = opening::open(&path).map_err(failed("cannot open", &path));
+        // Both begin to wait at once, if they must.
+        let report = opening::open(&dir.join(REPORT_FILE)).map_err(failed("cannot open", &dir.join(REPORT_FILE)));
+        let (control, report) = (control?, report?);
         let (protection, sharing) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping of a file that only root can shorten; it is unmapped when this value is dropped.
         let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), CONTROL_BYTES, protection, sharing, &control, 0) };
         let mapped = mapped.map_err(|cause| failed("cannot map", &path)(cause.into()))?;
-        let path = dir.join(REPORT_FILE);
-        let report = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("cannot open", &path))?;
         let path = dir.join(BELL_FILE);
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let bell = rustix::fs::open(&path, flags, Mode::empty())
@@ -262,6 +264,7 @@ impl RegionHost {
 
     /// Takes the files away. Containers that still run keep their own mounts of them.
     pub fn remove(mounts: &Mounts, dir: &Path) {
+        opening::forget(dir);
         mounts.unmount(dir);
         // A region that is gone is as removed as can be.
         let _ = std::fs::remove_dir(dir);

@@ -4,6 +4,7 @@ mod futex;
 mod host;
 mod mounter;
 mod mounts;
+mod opening;
 mod report;
 
 pub use host::{ControlPage, RegionHost};

@@ -17,6 +17,7 @@ mod engines;
 mod every_verb;
 mod evicted;
 mod executed_anew;
+mod file_leases;
 mod frozen_holder;
 mod garbage_control;
 mod garbage_report;

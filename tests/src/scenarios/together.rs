@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 43] = [
+pub const TOGETHER: [&str; 44] = [
     "booted-systemd",
     "whole-images",
     "real-driver",
@@ -43,6 +43,7 @@ pub const TOGETHER: [&str; 43] = [
     "mps-engines",
     "lost-gpu",
     "executed-anew",
+    "file-leases",
     "rare-calls",
     "pass-through",
     "packages",

@@ -47,6 +47,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(places_taken::run),
     },
     Scenario {
+        name: "file-leases",
+        what: "a container that leases the files of its region delays no restart of the supervisor",
+        limit_s: 60,
+        run: Place::Inside(file_leases::run),
+    },
+    Scenario {
         name: "executed-anew",
         what: "a process that executes another program has the memory back that the one before held",
         limit_s: 60,
