@@ -106,13 +106,21 @@ fn note_seen_memory(leases: &Leases, members: &Members, occupancies: &[Option<Oc
 /// supervisor goes on from there.
 fn note_charges(leases: &Leases, statistics: &Statistics) {
     let mut book = leases.book();
+    let mut more_ns = vec![0_u64; leases.gpus().len()];
     for standing in &statistics.standings {
         let Some(lease) = book.of_tenant(standing.tenant) else { continue };
         if let Some(account) = lease.accounts.iter_mut().find(|account| account.gpu == standing.gpu) {
             // Without shims nothing is reported: what the device saw is all there is.
             let charged_ns = if lease.record.mechanism.has_shims() { standing.charged_ns } else { account.seen_ns() };
+            let before_ns = account.charged_ns();
             account.note(statistics.at_ns, charged_ns, standing.lag_ns);
+            if let Some(more_ns) = more_ns.get_mut(standing.gpu) {
+                *more_ns = more_ns.saturating_add(account.charged_ns().saturating_sub(before_ns));
+            }
         }
+    }
+    for (gpu, more_ns) in more_ns.into_iter().enumerate() {
+        book.charges.entry(gpu).or_default().add(statistics.at_ns, more_ns);
     }
     for lease in book.leases.values_mut() {
         if lease.note_standing(statistics.at_ns)

@@ -6,6 +6,37 @@ use std::collections::VecDeque;
 /// Seconds over which a received share is averaged.
 pub const SHARE_WINDOW: usize = 10;
 
+/// What has been charged at the moments of the last seconds: (when, all until then), newest last.
+#[derive(Debug, Clone, Default)]
+pub struct Charges(VecDeque<(u64, u64)>);
+
+impl Charges {
+    /// At `at_ns`, all that has been charged is `charged_ns`.
+    fn note(&mut self, at_ns: u64, charged_ns: u64) {
+        self.0.push_back((at_ns, charged_ns));
+        while self.0.len() > SHARE_WINDOW + 1 {
+            self.0.pop_front();
+        }
+    }
+
+    /// At `at_ns`, `more_ns` have been charged since the moment before.
+    pub fn add(&mut self, at_ns: u64, more_ns: u64) {
+        self.note(at_ns, self.all_ns().saturating_add(more_ns));
+    }
+
+    fn all_ns(&self) -> u64 {
+        self.0.back().map_or(0, |(_, charged_ns)| *charged_ns)
+    }
+
+    /// What was charged of the time from the first moment to the last, in permille.
+    pub fn permille(&self) -> u16 {
+        let (Some(first), Some(last)) = (self.0.front(), self.0.back()) else { return 0 };
+        let elapsed_ns = last.0.saturating_sub(first.0);
+        let charged_ns = last.1.saturating_sub(first.1);
+        (charged_ns.saturating_mul(1000) + elapsed_ns / 2).checked_div(elapsed_ns).unwrap_or(0).min(1000) as u16
+    }
+}
+
 /// A lease's account on one GPU.
 #[derive(Debug, Clone, Default)]
 pub struct GpuAccount {
@@ -13,8 +44,8 @@ pub struct GpuAccount {
     pub gpu: usize,
     /// Charged in earlier lives of the supervisor.
     before_ns: u64,
-    /// (at, charged in this life) by the second, newest last.
-    charges: VecDeque<(u64, u64)>,
+    /// By the second, in this life.
+    charges: Charges,
     /// What it owed at the newest of them.
     debt_ns: u64,
     /// GPU time that the device saw in this life: all that is known of who has no shims.
@@ -32,10 +63,7 @@ impl GpuAccount {
     /// Adds the figures of one moment; keeps a window of them.
     pub fn note(&mut self, at_ns: u64, charged_ns: u64, lag_ns: i64) {
         self.debt_ns = lag_ns.min(0).unsigned_abs();
-        self.charges.push_back((at_ns, charged_ns));
-        while self.charges.len() > SHARE_WINDOW + 1 {
-            self.charges.pop_front();
-        }
+        self.charges.note(at_ns, charged_ns);
     }
 
     /// Adds GPU time that the device saw.
@@ -60,15 +88,12 @@ impl GpuAccount {
 
     /// Charged GPU time over the window, in permille of it.
     pub fn received_permille(&self) -> u16 {
-        let (Some(first), Some(last)) = (self.charges.front(), self.charges.back()) else { return 0 };
-        let elapsed_ns = last.0.saturating_sub(first.0);
-        let charged_ns = last.1.saturating_sub(first.1);
-        (charged_ns.saturating_mul(1000) + elapsed_ns / 2).checked_div(elapsed_ns).unwrap_or(0).min(1000) as u16
+        self.charges.permille()
     }
 
     /// All GPU time charged since the lease began, as far as is known.
     pub fn charged_ns(&self) -> u64 {
-        self.before_ns.saturating_add(self.charges.back().map_or(0, |(_, charged_ns)| *charged_ns))
+        self.before_ns.saturating_add(self.charges.all_ns())
     }
 
     /// What is written down of it.
@@ -96,5 +121,17 @@ mod tests {
         assert_eq!(account.standing(), GpuStanding { charged_ns: 26 * S, debt_ns: 3 });
         account.note(30 * S, 19 * S, 9);
         assert_eq!(account.standing().debt_ns, 0, "what it is owed is no debt");
+    }
+
+    #[test]
+    fn what_a_gpu_was_charged_is_of_its_own_time_whoever_came_and_went() {
+        let (mut gpu, mut whole) = (Charges::default(), Vec::new());
+        for second in 0..30 {
+            // One lease works for eight seconds, others for a second each, and nobody from the twentieth on.
+            gpu.add(second * S, if second < 20 { S } else { 0 });
+            whole.push(gpu.permille());
+        }
+        assert_eq!(whole[1..20], [1000; 19]);
+        assert_eq!((whole[24], whole[29]), (500, 0));
     }
 }

@@ -1,8 +1,8 @@
 //! All leases of this host, in memory.
 
-use super::account::GpuAccount;
+use super::account::{Charges, GpuAccount};
 use super::debts::Debts;
-use super::record::{ProcessRecord, Record, StandingRecord};
+use super::record::{Counted, ProcessRecord, Record, StandingRecord};
 use crate::context_cost::ContextCost;
 use crate::hang::Excuse;
 use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
@@ -108,6 +108,27 @@ impl Figures {
         self
     }
 
+    /// What is written down of what processes have counted that have ended, and of how many refusals have been told, of
+    /// allocations and of look-ups.
+    fn written(&self, (refusals_told, unknown_versions_told): (u64, u64)) -> Counted {
+        let Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, .. } = *self;
+        Counted {
+            refused,
+            refused_bytes,
+            unknown_versions,
+            gate_wait_ns,
+            launches,
+            refusals_told,
+            unknown_versions_told,
+        }
+    }
+
+    /// What was written down. Memory is not.
+    fn read(counted: &Counted) -> Self {
+        let Counted { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, .. } = *counted;
+        Self { held: Default::default(), refused, refused_bytes, unknown_versions, gate_wait_ns, launches }
+    }
+
     /// Adds what a process has counted. Memory comes back with the process; what it counted stays.
     pub fn count(&mut self, slot: &SlotSnapshot<'_>) {
         self.refused = self.refused.saturating_add(slot.refused());
@@ -204,11 +225,23 @@ impl Lease {
     /// new in it.
     pub fn note_standing(&mut self, at_ns: u64) -> bool {
         let gpus: Vec<_> = self.accounts.iter().map(GpuAccount::standing).collect();
-        if self.record.standing.as_ref().is_some_and(|known| known.gpus == gpus) {
+        let counted = Some(self.retired.written((self.refusals_told, self.unknown_versions_told)));
+        if self.record.standing.as_ref().is_some_and(|known| known.gpus == gpus && known.counted == counted) {
             return false;
         }
-        self.record.standing = Some(StandingRecord { at_ns, gpus });
+        self.record.standing = Some(StandingRecord { at_ns, gpus, counted });
         true
+    }
+
+    /// Goes on from what an earlier life of the supervisor has written down. What it did not write has been told.
+    pub fn count_on(&mut self, counted: Option<Counted>) {
+        let Some(counted) = counted else {
+            let all = self.figures(&mut Report::new());
+            (self.refusals_told, self.unknown_versions_told) = (all.refused, all.unknown_versions);
+            return;
+        };
+        self.retired = Figures::read(&counted);
+        (self.refusals_told, self.unknown_versions_told) = (counted.refusals_told, counted.unknown_versions_told);
     }
 }
 
@@ -232,6 +265,8 @@ pub struct Book {
     pub held: Vec<Held>,
     /// What ended leases owed.
     pub debts: Debts,
+    /// What all leases together were charged of each GPU, by its index; of those that have ended, too.
+    pub charges: BTreeMap<usize, Charges>,
     /// Leases of running containers that could not be taken over yet.
     pub stranded: Vec<Record>,
     /// Why each of them could not be, as was told last.
@@ -327,6 +362,9 @@ mod tests {
         let mut retired = Figures::default();
         retired.count(&slot);
         assert_eq!((retired.held, retired.refused), ([Holding::default(); GPUS], 3));
+        let written = retired.written((2, 1));
+        assert_eq!(Figures::read(&written), retired, "the next life of the supervisor goes on from there");
+        assert_eq!((written.refusals_told, written.unknown_versions_told), (2, 1));
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod seating;
 mod takeover;
 mod view;
 
+pub use account::Charges;
 pub use book::{Book, Dead, Figures, Holding, Lease, Process};
 pub use capacity::{capacities, records_on};
 pub use entitlement::{class_policy, share_of};

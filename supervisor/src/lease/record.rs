@@ -69,6 +69,28 @@ pub struct StandingRecord {
     pub at_ns: u64,
     /// In the order of the lease's GPUs.
     pub gpus: Vec<GpuStanding>,
+    /// What was counted, if it is written down.
+    #[serde(default)]
+    pub counted: Option<Counted>,
+}
+
+/// What processes have counted that have ended since, and what events have told of all that was counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Allocations refused.
+    pub refused: u64,
+    /// Size of the last of them.
+    pub refused_bytes: u64,
+    /// Look-ups refused because the shim does not know the version.
+    pub unknown_versions: u64,
+    /// Time stood at the gate.
+    pub gate_wait_ns: u64,
+    /// Launches.
+    pub launches: u64,
+    /// Refused allocations, of all processes, that have been told.
+    pub refusals_told: u64,
+    /// Refused look-ups, of all processes, that have been told.
+    pub unknown_versions_told: u64,
 }
 
 /// A lease, as written down. What an older supervisor did not write has a default.
@@ -314,7 +336,8 @@ mod tests {
         let mut record = sample();
         record.gpu_uuids = vec![GpuUuid("GPU-1".into()), GpuUuid("GPU-2".into())];
         record.class = Class::Latency;
-        record.standing = Some(StandingRecord { at_ns: 5, gpus: vec![GpuStanding { charged_ns: 6, debt_ns: 7 }; 2] });
+        record.standing =
+            Some(StandingRecord { at_ns: 5, gpus: vec![GpuStanding { charged_ns: 6, debt_ns: 7 }; 2], counted: None });
         let devices = BTreeSet::from([(195, 0)]);
         record.revocation = Some(RevocationRecord { devices, is_denied: true, is_settled: false });
         record.write(run_dir.path()).unwrap();

@@ -10,9 +10,10 @@ use crate::clock;
 use crate::context_cost;
 use crate::gatekeeper::Order;
 use crate::procfs::{ProgramMark, WatchedProcess};
-use crate::region::{Mounts, RegionHost};
+use crate::region::{Mounts, RegionHost, Report};
 use crate::service_manager;
 use gpool_protocol::{EventKind, GpuUuid, LeaseId, LeaseState};
+use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -151,6 +152,9 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     let known = record.processes.clone();
     let debt_ns = debt_of(record.standing.as_ref(), clock::now_ns());
     let accounts = accounts(&gpus, record.standing.as_ref());
+    let counted = record.standing.as_ref().and_then(|standing| standing.counted);
+    let mut report = Report::new();
+    report.read(&region, SLOTS);
     let mut book = leases.book();
     let about = about(&record, None);
     let id = record.lease_id.clone();
@@ -163,6 +167,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     if let Some(init) = lease.init.as_ref().filter(|_| !was_kept) {
         service_manager::keep(&id, init.pidfd.as_fd());
     }
+    lease.count_on(counted);
     for process in known {
         match WatchedProcess::reopen(process.process) {
             Ok(watched) => {
@@ -172,6 +177,8 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
             }
             // It has died, and its bytes come back now, unless its place has gone to another one since.
             Err(_) if region.registration(process.slot) == Some(process.registration) => {
+                let last = report.taken().find(|(slot, _)| *slot == process.slot);
+                last.iter().for_each(|(_, last)| lease.retired.count(last));
                 region.clear_slot(process.slot)
             }
             Err(_) => {}
@@ -263,7 +270,7 @@ mod tests {
     #[test]
     fn totals_go_on_and_debts_only_for_ten_seconds() {
         let gpus = [(7, 1), (9, 3)].map(|(charged_ns, debt_ns)| GpuStanding { charged_ns, debt_ns }).to_vec();
-        let standing = StandingRecord { at_ns: 100, gpus };
+        let standing = StandingRecord { at_ns: 100, gpus, counted: None };
         let charged: Vec<u64> = accounts(&[2, 5], Some(&standing)).iter().map(GpuAccount::charged_ns).collect();
         assert_eq!(charged, [7, 9]);
         assert_eq!(accounts(&[2], None)[0].charged_ns(), 0);

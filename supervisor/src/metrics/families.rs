@@ -68,11 +68,11 @@ families! {
     Complaints Counter "gpool_watchdog_complaints_total" [] "Looks of the watchdog after which systemd was not told that the work goes on";
     GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "name", "driver_version"] "Always 1: a GPU of this host";
     GpuMemory Gauge "gpool_gpu_memory_capacity_bytes" ["gpu_uuid"] "All memory of the GPU";
-    GpuMemoryUsed Gauge "gpool_gpu_memory_used_bytes" ["gpu_uuid"] "Memory held by anybody, as NVML says, at most a second old";
+    GpuMemoryUsed Gauge "gpool_gpu_memory_used_bytes" ["gpu_uuid"] "Memory held by anybody, as NVML says, at most a second old; of a divided GPU its instances tell";
     GpuMemoryLeased Gauge "gpool_gpu_memory_committed_bytes" ["gpu_uuid"] "Memory promised to leases and kept places";
     GpuShareLeased Gauge "gpool_gpu_share_committed_ratio" ["gpu_uuid"] "Share promised to guaranteed leases and kept places";
     GpuCharged Gauge "gpool_gpu_charged_ratio" ["gpu_uuid"]
-        "Utilisation: GPU time charged to all leases over about the last ten seconds, as a part of that time";
+        "Utilisation: GPU time charged to all leases, ended ones included, over about the last ten seconds, as a part of that time";
     LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "class", "priority", "mechanism", "enforcement", "team"]
         "Always 1: a lease or kept place";
     LeaseEntitled Gauge "gpool_lease_share_entitled_ratio" ["container_id", "gpu_uuid"] "Share that the lease is promised of the GPU";

@@ -7,7 +7,7 @@ mod text;
 pub use counters::Counters;
 pub use families::reference;
 
-use crate::lease::Leases;
+use crate::lease::{Charges, Leases};
 use crate::service::Identity;
 use families::{Family, GPU_NS_PER_SECOND};
 use gpool_protocol::{EventKind, GpuView, LeaseState, LeaseView, Mechanism};
@@ -22,6 +22,8 @@ struct Moment {
     started_unix_ms: u64,
     leases: Vec<LeaseView>,
     gpus: Vec<GpuView>,
+    /// What all leases together were charged of each of them, in permille of its time.
+    charged: Vec<u16>,
     handoff_s: [Option<f64>; 2],
     slice_s: f64,
     gates: [(&'static str, u64); 2],
@@ -35,15 +37,18 @@ struct Moment {
 /// The page of this moment.
 pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.statistics();
-    let (views, gpus) = {
+    let (views, gpus, charged) = {
         let book = leases.book();
-        (book.views(), book.gpu_views(&leases.gpus(), &leases.used_bytes(), &leases.time_slices))
+        let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), &leases.time_slices);
+        let charged = (0..gpus.len()).map(|gpu| book.charges.get(&gpu).map_or(0, Charges::permille)).collect();
+        (book.views(), gpus, charged)
     };
     let handoffs = statistics.handoffs;
     render(&Moment {
         started_unix_ms: identity.started_unix_ms,
         leases: views,
         gpus,
+        charged,
         handoff_s: [handoffs.map(|it| seconds(it.p50_ns)), handoffs.map(|it| seconds(it.p99_ns))],
         slice_s: seconds(statistics.slice_ns),
         gates: [("open", statistics.gate_opens), ("close", statistics.gate_closes)],
@@ -67,8 +72,8 @@ fn ratio(permille: impl Into<f64>) -> f64 {
 fn render(moment: &Moment) -> String {
     let mut page = Page::default();
     of_the_supervisor(&mut page, moment);
-    for gpu in &moment.gpus {
-        of_a_gpu(&mut page, gpu, &moment.leases);
+    for (gpu, charged_permille) in moment.gpus.iter().zip(&moment.charged) {
+        of_a_gpu(&mut page, gpu, *charged_permille);
     }
     for lease in &moment.leases {
         of_a_lease(&mut page, lease);
@@ -113,17 +118,17 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     page.add(Family::Complaints, &[], moment.complaints as f64);
 }
 
-fn of_a_gpu(page: &mut Page, gpu: &GpuView, leases: &[LeaseView]) {
+fn of_a_gpu(page: &mut Page, gpu: &GpuView, charged_permille: u16) {
     let uuid = gpu.uuid.0.as_str();
-    let is_on_it = |it: &&gpool_protocol::LeaseGpuView| it.gpu_uuid == gpu.uuid;
-    let charged: u32 =
-        leases.iter().flat_map(|lease| &lease.gpus).filter(is_on_it).map(|it| u32::from(it.received_permille)).sum();
     page.add(Family::GpuInfo, &[("gpu_uuid", uuid), ("name", &gpu.name), ("driver_version", &gpu.driver_version)], 1.0);
     page.add(Family::GpuMemory, &[("gpu_uuid", uuid)], gpu.memory_total_bytes as f64);
-    page.add(Family::GpuMemoryUsed, &[("gpu_uuid", uuid)], gpu.memory_used_bytes as f64);
+    // A divided board is not asked: its instances are.
+    if !gpu.divided {
+        page.add(Family::GpuMemoryUsed, &[("gpu_uuid", uuid)], gpu.memory_used_bytes as f64);
+    }
     page.add(Family::GpuMemoryLeased, &[("gpu_uuid", uuid)], gpu.memory_leased_bytes as f64);
     page.add(Family::GpuShareLeased, &[("gpu_uuid", uuid)], ratio(gpu.fraction_leased_permille));
-    page.add(Family::GpuCharged, &[("gpu_uuid", uuid)], ratio(charged));
+    page.add(Family::GpuCharged, &[("gpu_uuid", uuid)], ratio(charged_permille));
 }
 
 fn of_a_lease(page: &mut Page, lease: &LeaseView) {

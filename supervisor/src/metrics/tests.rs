@@ -73,6 +73,7 @@ fn moment() -> Moment {
             lease("c3", LeaseState::Held, Mechanism::Slice),
         ],
         gpus: vec![gpu("GPU-1"), gpu("GPU-2")],
+        charged: vec![200, 950],
         handoff_s: [Some(0.0001), Some(0.0003)],
         slice_s: 0.01,
         gates: [("open", 5), ("close", 4)],
@@ -178,8 +179,8 @@ fn figures_are_in_prometheus_units() {
     assert_eq!((of("gpool_lease_launches_total", "c3"), of("gpool_lease_info", "c3")), (None, Some(1.0)));
     assert_eq!(
         value(&figures, "gpool_gpu_charged_ratio", ("gpu_uuid", "GPU-2")),
-        Some(1.35),
-        "the sum of three leases"
+        Some(0.95),
+        "of its own time, not a sum of leases' parts of theirs"
     );
     for (state, count) in [("active", 2.0), ("held", 1.0), ("pending", 0.0), ("ending", 0.0)] {
         assert_eq!(value(&figures, "gpool_leases", ("state", state)), Some(count), "{state}");
