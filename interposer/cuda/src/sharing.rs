@@ -175,9 +175,9 @@ fn kept(place: &Place, address: CUdeviceptr) {
     unsafe { real::<CuMemGetAddressRangeV2>(index::cuMemGetAddressRange_v2)(&mut base, &mut bytes, address) };
     let mut handles = HANDLES.lock();
     if let Some(held) = handles.take(Kind::Memory, base) {
-        PROCESS.keep(place, &held);
-    } else {
-        place.note_inexact();
-        shared_at(&mut handles, address);
+        return PROCESS.keep(place, &held);
     }
+    drop(handles);
+    place.note_inexact();
+    shared_at(place, address);
 }

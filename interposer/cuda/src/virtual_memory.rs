@@ -322,19 +322,13 @@ pub unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, size: usize) -> CUresu
 }
 
 /// Notes that others may hold the memory at `address`.
-pub fn shared_at(handles: &mut Handles<CAPACITY>, address: CUdeviceptr) {
-    let (retain, release) = (index::cuMemRetainAllocationHandle, index::cuMemRelease);
-    let mut handle = 0;
-    // SAFETY: see cuMemCreate; there is a place for the handle, and a reference that was had is given back.
-    unsafe {
-        if real::<CuMemRetainAllocationHandle>(retain)(&mut handle, address as *mut c_void) == CUDA_SUCCESS {
-            let _ = handles.shared(handle);
-            real::<CuMemRelease>(release)(handle);
-        }
+pub fn shared_at(place: &Place, address: CUdeviceptr) {
+    if let Some(binding) = Binding::at(address) {
+        binding.end(place, CUDA_SUCCESS);
     }
 }
 
-/// Memory that is about to be given to a multicast object.
+/// Memory that is about to be given to others, as to a multicast object.
 struct Binding {
     handle: CUmemGenericAllocationHandle,
     /// As the table says; none where it does not know the memory.
