@@ -1,5 +1,6 @@
 """One of programs.py plainly and under a share, at the same time: what they print must be the same."""
 
+import collections
 import concurrent.futures
 import os
 import shutil
@@ -13,6 +14,10 @@ from .tenant import KILL_PATIENCE_S, SUITE, plain_env
 
 # Where what is compiled is kept: each run compiles for itself, else only the first of all would, which has no share.
 CACHES = ["CUDA_CACHE_PATH", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUPY_CACHE_DIR"]
+
+
+# What came of a run, and the seconds that it took.
+Ran = collections.namedtuple("Ran", "returncode stdout stderr seconds")
 
 
 class Comparison:
@@ -47,7 +52,7 @@ class Comparison:
         return f"differs: {printed(plain)!r}, {printed(shared)!r}"
 
     def said(self, command, program):
-        """The CompletedProcess of one run, with the seconds that it took, or None if it does not end."""
+        """The Ran of one run, or None if it does not end."""
         folder = tempfile.mkdtemp(prefix="gpool-caches-")
         caches = {name: os.path.join(folder, name.lower()) for name in CACHES}
         env = {**os.environ, **({} if command else plain_env()), **caches, "TORCHINDUCTOR_COMPILE_THREADS": "4"}
@@ -59,9 +64,7 @@ class Comparison:
             while True:
                 try:
                     out, err = process.communicate(timeout=0.5)
-                    ran = subprocess.CompletedProcess(command, process.returncode, out, err)
-                    ran.seconds = time.monotonic() - begun
-                    return ran
+                    return Ran(process.returncode, out, err, time.monotonic() - begun)
                 except subprocess.TimeoutExpired:
                     if self.stopped.is_set() or time.monotonic() > last:
                         return None
