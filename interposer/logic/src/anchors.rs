@@ -24,10 +24,19 @@ struct Anchor {
     spare: CUevent,
     host_ns: u64,
     taken_ns: u64,
+    /// When it was last tried to take a new one.
+    tried_ns: u64,
 }
 
-const FREE: Anchor =
-    Anchor { context: null_mut(), stream: null_mut(), event: null_mut(), spare: null_mut(), host_ns: 0, taken_ns: 0 };
+const FREE: Anchor = Anchor {
+    context: null_mut(),
+    stream: null_mut(),
+    event: null_mut(),
+    spare: null_mut(),
+    host_ns: 0,
+    taken_ns: 0,
+    tried_ns: 0,
+};
 
 /// The anchors of one process.
 pub struct Anchors([Anchor; ANCHORS]);
@@ -72,15 +81,19 @@ impl Anchors {
                 if stream.is_null() || event.is_null() || spare.is_null() {
                     return None;
                 }
-                self.0[index] = Anchor { context, stream, event, spare, host_ns: 0, taken_ns: 0 };
+                self.0[index] = Anchor { context, stream, event, spare, ..FREE };
                 index
             }
         };
         let anchor = &mut self.0[index];
         let age_ns = now_ns - anchor.taken_ns;
-        if age_ns < RENEW_NS || (!is_idle && age_ns < LIMIT_NS) {
+        // Beside a busy neighbour a try waits for its work, before the first launch of a slice, and is in vain: the next
+        // one is no better.
+        let was_in_vain = now_ns - anchor.tried_ns < RENEW_NS;
+        if age_ns < RENEW_NS || ((!is_idle || was_in_vain) && age_ns < LIMIT_NS) {
             return Some(());
         }
+        anchor.tried_ns = now_ns;
         let before_ns = clock::now_ns();
         if driver.record(anchor.spare, anchor.stream) != CUDA_SUCCESS
             || driver.synchronize(anchor.spare) != CUDA_SUCCESS
@@ -103,5 +116,41 @@ impl Anchors {
 impl Default for Anchors {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_driver::{self, CONTEXTS, DEVICE, one_at_a_time};
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn beside_a_busy_neighbour_a_new_anchor_is_tried_twice_a_second() {
+        let _order = one_at_a_time();
+        let (driver, mut anchors) = (fake_driver::driver(), Anchors::new());
+        let mut renew = |is_idle| {
+            let before_ns = clock::now_ns();
+            let known = anchors.renew(&driver, CONTEXTS[0], is_idle, |_| true);
+            assert_eq!(known, Some(()));
+            clock::now_ns() - before_ns
+        };
+        clock::turn_ns(0);
+        assert_eq!(renew(true), 0, "the device is free");
+        // A slice each 10 ms, whose gate opens 0.5 ms before the neighbour's work ends.
+        let waits = |renew: &mut dyn FnMut(bool) -> u64| {
+            let slices = (0..100).filter(|_| {
+                clock::turn_ns(10 * MS);
+                DEVICE.lock().neighbour_until_ns = clock::now_ns() + MS / 2;
+                renew(true) > 0
+            });
+            slices.count()
+        };
+        assert_eq!((0..4).map(|_| waits(&mut renew)).collect::<Vec<_>>(), [2, 2, 2, 2]);
+        clock::turn_ns(500 * MS);
+        assert_eq!(renew(false), 0, "nor behind work of its own");
+        clock::turn_ns(MS);
+        assert_eq!(renew(true), 0, "alone it is taken at once");
     }
 }

@@ -24,7 +24,7 @@ pub fn region() -> Region {
 
 /// The fake device, one for all tests of this program. Behind a lock of this crate: a checker of threads does not see
 /// those of the standard library, which is built without it.
-pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice { busy_until_ns: 0, records: 0 });
+pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice { busy_until_ns: 0, neighbour_until_ns: 0, records: 0 });
 
 /// A stream in capture.
 pub const CAPTURING: CUstream = 77 as CUstream;
@@ -37,6 +37,15 @@ const OWN_STREAM: CUstream = 9 as CUstream;
 /// Two contexts; the first is on device 0 and every thread's at first, the second is on device 1.
 pub const CONTEXTS: [CUcontext; 2] = [0x50 as CUcontext, 0x60 as CUcontext];
 
+/// The fake device is one for all tests of this program. Each starts in the first context, on an idle device.
+pub fn one_at_a_time() -> std::sync::MutexGuard<'static, ()> {
+    static ORDER: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let order = ORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    set_current(CONTEXTS[0]);
+    clock::turn_ns(DEVICE.lock().launch(0));
+    order
+}
+
 thread_local! {
     static CURRENT: RefCell<Vec<CUcontext>> = RefCell::new(vec![CONTEXTS[0]]);
 }
@@ -44,6 +53,8 @@ thread_local! {
 /// An in-order queue.
 pub struct FakeDevice {
     busy_until_ns: u64,
+    /// Until when another process has the device; only our own streams look at it.
+    pub neighbour_until_ns: u64,
     /// Events recorded so far.
     pub records: u64,
 }
@@ -107,8 +118,9 @@ unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult 
     assert!(!is_broken, "work on the default stream breaks the capture of a blocking one");
     device.records += 1;
     let now_ns = clock::now_ns();
-    // Our own streams wait for nobody's work.
-    let at = if stream == OWN_STREAM { now_ns } else { device.busy_until_ns.max(now_ns) };
+    // Our own streams wait for no work of this process.
+    let at =
+        if stream == OWN_STREAM { device.neighbour_until_ns.max(now_ns) } else { device.busy_until_ns.max(now_ns) };
     event_here(event).map_or(INVALID_CONTEXT, |event| {
         event.at_ns = at;
         0

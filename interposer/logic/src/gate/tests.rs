@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::estimates::{LEAST_ANY_BYTES, LEAST_DEVICE_BYTES};
-use crate::fake_driver::{CAPTURING, CONTEXTS, DEVICE, IS_BLOCKING_CAPTURE, process, set_current, uuid, watchers_rest};
+use crate::fake_driver::{
+    CAPTURING, CONTEXTS, DEVICE, IS_BLOCKING_CAPTURE, one_at_a_time, process, set_current, uuid, watchers_rest,
+};
 use crate::handles::{Held, Kind};
 use gpool_shared_region::{BurstTag, Control, GateWord, Slot};
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
@@ -21,15 +22,6 @@ const BURST_NS: u64 = MS;
 const DEPTH_NS: u64 = 3 * MS;
 
 const KERNEL: Work = Work::numbered(1);
-
-/// The fake device is one for all tests of this program. Each starts in the first context, on an idle device.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static ORDER: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let order = ORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    set_current(CONTEXTS[0]);
-    clock::turn_ns(DEVICE.lock().launch(0));
-    order
-}
 
 fn open(control: &Control, until_ns: u64) {
     control.until_ns.store(until_ns, Ordering::Relaxed);
