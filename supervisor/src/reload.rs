@@ -2,7 +2,7 @@
 
 use crate::events::About;
 use crate::gatekeeper::Order;
-use crate::lease::{Leases, class_policy, share_of};
+use crate::lease::{Leases, class_policy, fails_open, share_of};
 use gpool_protocol::{ChangedKey, ErrorBody, ErrorCode, EventKind, Reloaded};
 use nix::sys::signal::{SigSet, Signal};
 
@@ -44,7 +44,7 @@ impl Leases {
         for lease in book.leases.values() {
             let class = lease.record.class;
             if class_policy(&old, class) != class_policy(&new, class) {
-                lease.region.set_fail_open(class_policy(&new, class).fail_open);
+                lease.region.set_fail_open(fails_open(&new, &lease.record));
                 self.gatekeeper.order(Order::Change { tenant: lease.tenant, share: share_of(&new, &lease.record) });
             }
         }

@@ -2,7 +2,7 @@
 
 use super::book::Book;
 use super::described::described;
-use super::entitlement::{check_class, class_policy, held_demand, share_of};
+use super::entitlement::{check_class, fails_open, held_demand, share_of};
 use super::grant::{Leases, about, failed};
 use super::record::Record;
 use super::refusal::worded;
@@ -36,7 +36,7 @@ impl Leases {
             .map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;
         lease.record = new;
         lease.region.control().memory_cap_bytes.store(lease.record.memory_cap_bytes, Ordering::Relaxed);
-        lease.region.set_fail_open(class_policy(&self.configuration(), lease.record.class).fail_open);
+        lease.region.set_fail_open(fails_open(&self.configuration(), &lease.record));
         lease.region.set_fraction(lease.record.fraction_permille);
         let share = share_of(&self.configuration(), &lease.record);
         self.gatekeeper.order(Order::Change { tenant: lease.tenant, share });
@@ -74,6 +74,7 @@ impl Leases {
             lease.record.paused = !paused;
             return Err(failed("the lease cannot be written down, and is as it was", cause));
         }
+        lease.region.set_fail_open(fails_open(&self.configuration(), &lease.record));
         let tenant = lease.tenant;
         let (order, kind, done) = match paused {
             true => (Order::Pause { tenant }, EventKind::LeasePaused, "paused"),

@@ -86,6 +86,12 @@ pub fn class_policy(configuration: &Configuration, class: Class) -> &ClassPolicy
     configuration.class.of(class_name(class))
 }
 
+/// Whether a lease's processes may run unpaced while no supervisor is there: as its class says, but not what has been
+/// kept from the GPU.
+pub fn fails_open(configuration: &Configuration, record: &Record) -> bool {
+    class_policy(configuration, record.class).fail_open && !record.paused && record.revocation.is_none()
+}
+
 /// Whether this host allows a class.
 ///
 /// # Errors

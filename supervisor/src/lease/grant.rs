@@ -5,7 +5,7 @@ use super::book::{Book, Held, Lease};
 use super::capacity::capacities;
 use super::described::described;
 use super::edits::{edits, edits_without_shims};
-use super::entitlement::{check_class, class_policy, share_of};
+use super::entitlement::{check_class, fails_open, share_of};
 use super::ownership;
 use super::placing::{GRANT_PATIENCE, Place};
 use super::record::{Record, dir_of, region_dir_of};
@@ -272,7 +272,7 @@ impl Leases {
             memory_cap_bytes: record.memory_cap_bytes,
             context_bytes: self.context_bytes_of(&gpus),
             fraction_permille: record.fraction_permille,
-            fail_open: class_policy(&configuration, record.class).fail_open,
+            fail_open: fails_open(&configuration, &record),
             gpu_uuids: record.gpus(),
         };
         let region = RegionHost::create(&self.mounts, &region_dir, &page)

@@ -3,7 +3,7 @@
 use super::account::GpuAccount;
 use super::book::Process;
 use super::debts::{Debts, KEPT_NS};
-use super::entitlement::class_policy;
+use super::entitlement::fails_open;
 use super::grant::{Entry, Leases, about};
 use super::record::{Record, StandingRecord, Written, region_dir_of};
 use crate::clock;
@@ -146,8 +146,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     region.control().memory_cap_bytes.store(record.memory_cap_bytes, Ordering::Relaxed);
     keep_context_cost(&region, leases.context_bytes_of(&gpus));
     // The configuration may have changed since.
-    let is_revoked = record.revocation.is_some();
-    region.set_fail_open(class_policy(&leases.configuration(), record.class).fail_open && !is_revoked);
+    region.set_fail_open(fails_open(&leases.configuration(), &record));
     region.set_fraction(record.fraction_permille);
     let known = record.processes.clone();
     let debt_ns = debt_of(record.standing.as_ref(), clock::now_ns());

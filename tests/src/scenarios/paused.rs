@@ -1,5 +1,5 @@
-//! A container that is paused gets nothing of the GPU, also after the supervisor was killed and started again, while the
-//! others have all of it; resumed, it has its share again.
+//! A container that is paused gets nothing of the GPU, also while no supervisor is there and after one was started again,
+//! while the others have all of it; resumed, it has its share again.
 
 use super::{finish, start_tenants, wait_until_running};
 use crate::failure::{Result, ensure};
@@ -7,6 +7,7 @@ use crate::host::{Container, Host, succeeded};
 use crate::meter::now_ns;
 use crate::namespaces::Inside;
 use crate::trace::Recorder;
+use gpool_shared_region::HEARTBEAT_STALE_NS;
 use std::time::Duration;
 
 /// How long is watched before and after.
@@ -26,6 +27,9 @@ fn pause_and_resume(host: &mut Host) -> Result<()> {
     succeeded("gpool pause", host.gpool(&["pause", &paused.id])?)?;
     watch(host, paused, other, "paused", 0.0)?;
     host.kill_supervisor()?;
+    // Longer than the heartbeat is believed: the others go on by themselves.
+    std::thread::sleep(Duration::from_nanos(HEARTBEAT_STALE_NS));
+    watch(host, paused, other, "paused, without a supervisor", 0.0)?;
     host.start_supervisor()?;
     ensure(host.lease_of(paused)?.paused, || "the restarted supervisor takes a paused lease for a running one".into())?;
     let explained = succeeded("gpool explain", host.gpool(&["explain", &paused.id])?)?;
