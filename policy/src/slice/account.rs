@@ -13,6 +13,8 @@ pub(super) struct Charge {
     pub(super) busy_ns: u64,
     /// The part of that which lies before the current period of the audit.
     pub(super) earlier_ns: u64,
+    /// When the burst ended.
+    pub(super) ended_ns: u64,
 }
 
 /// A tenant's weight, service and place in virtual time.
@@ -44,7 +46,7 @@ pub(super) struct Account {
     /// What it has reported in a later period of the audit than it was used in, and had not been booked as a debt.
     late_ns: u64,
     active: bool,
-    /// When it was last active.
+    /// When it was last active, or its latest work ended: what it launched may outlast its turn by far.
     active_ns: u64,
     /// When it joined: nothing before that can have been its work.
     joined_ns: u64,
@@ -168,7 +170,7 @@ impl Account {
         if self.active {
             clock.leave(self.weight, self.eligible_at());
             self.active = false;
-            self.active_ns = now_ns;
+            self.active_ns = self.active_ns.max(now_ns);
         }
     }
 
@@ -221,6 +223,7 @@ impl Account {
     pub(super) fn owe(&mut self, clock: &mut VirtualClock, ns: u64, until_ns: u64) {
         self.owed_ns = self.owed_ns.saturating_add(ns);
         self.owed_until_ns = self.owed_until_ns.max(until_ns);
+        self.active_ns = self.active_ns.max(until_ns);
         self.serve(clock, i64::try_from(ns).unwrap_or(i64::MAX));
     }
 
@@ -238,7 +241,8 @@ impl Account {
     /// been work is not booked again; the rest stays booked.
     /// Nor is what was booked as a debt.
     pub(super) fn charge(&mut self, clock: &mut VirtualClock, charge: Charge) {
-        let Charge { ns, began_ns, busy_ns, earlier_ns } = charge;
+        let Charge { ns, began_ns, busy_ns, earlier_ns, ended_ns } = charge;
+        self.active_ns = self.active_ns.max(ended_ns);
         self.reported_ns = self.reported_ns.saturating_add(busy_ns);
         if began_ns < self.forgiven_ns {
             self.charged_ns = self.charged_ns.saturating_add(ns);

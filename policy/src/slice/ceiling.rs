@@ -25,6 +25,14 @@ impl Ceiling {
         self.arrival_ns = self.arrival_ns.max(began_ns).saturating_add(cost_ns(limit_permille, ns));
     }
 
+    /// The limit becomes another: what is still to be waited for is as much work as before.
+    pub(super) fn change(&mut self, now_ns: u64, old_permille: u16, new_permille: u16) {
+        let Some(wait_ns) = self.arrival_ns.checked_sub(now_ns) else { return };
+        let work = u128::from(wait_ns) * u128::from(old_permille);
+        let wait_ns = u64::try_from(work.div_ceil(u128::from(new_permille.max(1)))).unwrap_or(u64::MAX);
+        self.arrival_ns = now_ns.saturating_add(wait_ns);
+    }
+
     /// Takes back what turned out to have been somebody else's.
     pub(super) fn correct(&mut self, limit_permille: u16, ns: u64) {
         let limit = u64::from(limit_permille.max(1));
@@ -52,5 +60,17 @@ mod tests {
         ceiling.charge(300, 1_000_000, 3);
         assert_eq!(ceiling.opens_ns(300, 0, 0), 1_000_010, "idle time is not saved up");
         assert_eq!(ceiling.opens_ns(300, 3, 5), 1_000_015);
+    }
+
+    #[test]
+    fn a_new_limit_counts_for_what_was_before_it() {
+        let mut ceiling = Ceiling::default();
+        ceiling.charge(10, 0, 1_000);
+        ceiling.change(40_000, 10, 500);
+        assert_eq!(ceiling.opens_ns(500, 0, 0), 40_000 + 1_200, "of 100 us at 1 % 60 are left");
+        ceiling.change(40_200, 500, 100);
+        assert_eq!(ceiling.opens_ns(100, 0, 0), 40_200 + 5_000);
+        ceiling.change(60_000, 100, 1);
+        assert_eq!(ceiling.opens_ns(1, 0, 0), 45_200, "nothing is left to wait for");
     }
 }

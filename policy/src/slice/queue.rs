@@ -134,17 +134,24 @@ impl Queue {
         self.places.remove(&tenant);
     }
 
-    /// Takes a new share; what the tenant is owed or owes stays.
-    pub(super) fn change(&mut self, tenant: TenantId, share: Share) {
-        let Some(place) = self.places.get_mut(&tenant) else { return };
+    /// Takes a new share; what the tenant is owed or owes stays. Whether it was above its ceiling: it is no longer, until
+    /// that is found out again.
+    pub(super) fn change(&mut self, tenant: TenantId, share: Share, now_ns: u64) -> bool {
+        let Some(place) = self.places.get_mut(&tenant) else { return false };
         let (old, new) = (place.share, share);
         place.share = share;
         if old.weight_permille != new.weight_permille || old.priority != new.priority {
             let lag = place.account.depart(&mut self.clocks[old.priority as usize]);
             place.account.arrive(&mut self.clocks[new.priority as usize], new.weight_permille, lag);
         }
-        if new.limit_permille.is_none() {
-            place.ceiling = Ceiling::default();
+        match (old.limit_permille, new.limit_permille) {
+            (Some(old), Some(new)) if old != new => place.ceiling.change(now_ns, old, new),
+            (_, None) => place.ceiling = Ceiling::default(),
+            _ => {}
+        }
+        let blocked_until_ns = place.blocked_until_ns.take();
+        if let Some(until_ns) = blocked_until_ns {
+            self.blocked.remove(&(until_ns, tenant));
         }
         place.slack_spent = false;
         if new.class == Class::Latency {
@@ -153,6 +160,7 @@ impl Queue {
             self.latency_tenants.remove(&tenant);
         }
         self.place(tenant);
+        blocked_until_ns.is_some()
     }
 
     /// Whether a latency tenant is about: it has joined, and was active not long ago.

@@ -6,7 +6,7 @@ use super::account::Charge;
 use super::handoff::Handoff;
 use super::queue::Queue;
 use super::turn::Turn;
-use super::{Class, Command, Input, Parameters, TenantId};
+use super::{Class, Command, Input, Parameters, Share, TenantId};
 use crate::timeline::{Bounds, Burst, Delta, Entered, Timeline, Verdict};
 
 /// Decides for one GPU (or MIG instance) whose gate is open.
@@ -166,7 +166,7 @@ impl SliceScheduler {
             Input::Join { tenant, share, debt_ns } => {
                 self.heeds_latency |= share.hang.heeds_latency();
                 if self.queue.get(tenant).is_some() {
-                    self.queue.change(tenant, share);
+                    self.change(tenant, share, commands);
                 } else {
                     self.queue.join(tenant, share, debt_ns, now_ns);
                 }
@@ -179,7 +179,7 @@ impl SliceScheduler {
             }
             Input::Change { tenant, share } => {
                 self.heeds_latency |= share.hang.heeds_latency();
-                self.queue.change(tenant, share);
+                self.change(tenant, share, commands);
                 self.listen_anew();
             }
             Input::Pause { tenant } => {
@@ -239,6 +239,15 @@ impl SliceScheduler {
         }
     }
 
+    fn change(&mut self, tenant: TenantId, share: Share, commands: &mut Vec<Command>) {
+        let was_blocked = self.queue.change(tenant, share, self.now_ns);
+        if was_blocked {
+            // Its new ceiling may let it be served, or not.
+            self.queue.block(tenant, self.now_ns);
+            self.rival(tenant, commands);
+        }
+    }
+
     fn want(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
         let now_ns = self.now_ns;
         if self.queue.want(tenant, now_ns) {
@@ -277,9 +286,10 @@ impl SliceScheduler {
         }
         let mut deltas = std::mem::take(&mut self.deltas);
         let began_ns = self.timeline.believed_start_ns(self.now_ns, burst);
-        let length_ns = burst.end_ns.min(self.now_ns).saturating_sub(began_ns);
+        let ended_ns = burst.end_ns.min(self.now_ns);
+        let length_ns = ended_ns.saturating_sub(began_ns);
         let before_ns = self.period_start_ns.saturating_sub(began_ns).min(length_ns);
-        let Entered { verdict, busy_ns } = self.timeline.add(self.now_ns, burst, &mut deltas);
+        let Entered { verdict, busy_ns, .. } = self.timeline.add(self.now_ns, burst, &mut deltas);
         if verdict != Verdict::Accepted {
             self.doubtful_bursts += 1;
         }
@@ -288,7 +298,7 @@ impl SliceScheduler {
             self.total_charged_ns = self.total_charged_ns.saturating_add(delta.ns);
             self.queue.book(delta.tenant, |place, clock| {
                 if delta.tenant == burst.tenant {
-                    place.account.charge(clock, Charge { ns: delta.ns, began_ns, busy_ns, earlier_ns });
+                    place.account.charge(clock, Charge { ns: delta.ns, began_ns, busy_ns, earlier_ns, ended_ns });
                 } else {
                     place.account.correct(clock, delta.ns);
                 }
@@ -300,7 +310,7 @@ impl SliceScheduler {
             });
         }
         self.deltas = deltas;
-        self.note_work(burst.tenant, (began_ns, burst.end_ns.min(self.now_ns)), busy_ns);
+        self.note_work(burst.tenant, (began_ns, ended_ns), busy_ns);
         self.observe(burst);
     }
 

@@ -1,6 +1,6 @@
 //! The rules for latency tenants, limits, priorities, pauses and penalties, one by one.
 
-use crate::table::{A, B, MS, Table};
+use crate::table::{A, B, MS, SLICE, Table};
 use gpool_policy::TenantId;
 use gpool_policy::slice::{Class, Command, Input, Parameters, Priority, Share, State, WaitCause};
 
@@ -167,6 +167,47 @@ fn without_its_limit_a_waiting_tenant_runs_at_once() {
     table.tell(Input::Announced { tenant: A, estimated_end_ns: table.now });
     assert_eq!(table.scheduler.running(), None);
     assert_eq!(opened(&table.after(MS, Input::Change { tenant: A, share: Share::of(100) })), Some(A));
+}
+
+#[test]
+fn a_higher_limit_acts_on_what_it_waits_for() {
+    let limited = |permille| Share { limit_permille: Some(permille), ..Share::of(100) };
+    let mut table = Table::of(&[(A, limited(10))]);
+    let begin = table.now;
+    table.tell(Input::Wants { tenant: A });
+    table.now += 1000 * MS;
+    table.burst(A, 1000 * MS);
+    table.tell(Input::Announced { tenant: A, estimated_end_ns: table.now });
+    // A second at 1 %: of the 100 s 99 are left. As much work at 50 % takes 1.98.
+    assert_eq!(table.tell(Input::Change { tenant: A, share: limited(500) }), []);
+    let opens = begin + 2980 * MS - SLICE;
+    assert_eq!((table.scheduler.running(), table.scheduler.next_timer()), (None, Some(opens)));
+    table.now = opens;
+    assert_eq!(opened(&table.tell(Input::Pass)), Some(A));
+}
+
+/// What a kernel costs is known when it ends, which may be long after its tenant was seen last.
+#[test]
+fn a_debt_is_as_old_as_the_work_that_made_it() {
+    for after_ms in [0, 9_000, 11_000] {
+        let mut table = Table::of(&[(A, Share::of(100)), (B, Share::of(900))]);
+        let begin = table.now;
+        table.tell(Input::Wants { tenant: A });
+        table.tell(Input::Wants { tenant: B });
+        table.after(5 * MS, Input::Announced { tenant: A, estimated_end_ns: begin + SLICE });
+        // It goes on for 9 s beside the other one, who has work all the time.
+        for _ in 0..90 {
+            table.now += 100 * MS;
+            table.burst(B, 100 * MS);
+            table.tell(Input::Wants { tenant: B });
+        }
+        table.tell(Input::Burst { tenant: A, context: 0, start_ns: begin, end_ns: table.now });
+        table.now += after_ms * MS;
+        table.tell(Input::Wants { tenant: A });
+        // Each had half of the device.
+        let debt = table.scheduler.debt_ns(A);
+        assert_eq!(debt > 1000 * MS, after_ms < 10_000, "{after_ms} ms after its end it owes {debt} ns");
+    }
 }
 
 #[test]
