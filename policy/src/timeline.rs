@@ -56,6 +56,18 @@ pub struct Entered {
     /// The part of it in which its tenant had reported no work before, whoever else had some: how much longer the tenant
     /// is now known to have kept the device busy. Nobody's bursts but its own change that.
     pub busy_ns: u64,
+    /// What was looked at for it: segments, and the contexts that share them. For one tenant and [`PERIOD_NS`] about
+    /// [`EFFORT`] at most.
+    pub effort: usize,
+}
+
+/// What of a burst was entered.
+struct Covered {
+    /// Up to where.
+    to_ns: u64,
+    /// How much of that none of its tenant's contexts had used.
+    busy_ns: i64,
+    effort: usize,
 }
 
 /// Limits of what is remembered and believed.
@@ -69,7 +81,8 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { horizon_ns: 2_000_000_000, longest_burst_ns: 10_000_000_000 }
+        // Shorter, what others had of a long burst would be charged twice.
+        Self { horizon_ns: 10_000_000_000, longest_burst_ns: 10_000_000_000 }
     }
 }
 
@@ -85,23 +98,38 @@ pub struct Timeline {
     settled_ns: u64,
     /// By start.
     window: BTreeMap<u64, Segment>,
-    /// By tenant: the end of its latest burst. Nothing before it is charged a second time once it is final.
-    charged_until: BTreeMap<TenantId, u64>,
+    past: BTreeMap<TenantId, Past>,
+}
+
+/// What is remembered of one tenant.
+#[derive(Clone, Copy, Debug, Default)]
+struct Past {
+    /// The end of its latest burst. Nothing before it is charged a second time once it is final.
+    charged_until_ns: u64,
+    /// Since when its effort is counted.
+    since_ns: u64,
+    effort: usize,
 }
 
 /// Segments remembered; a flood of crumbs makes the past final earlier instead of making every burst dearer.
-const SEGMENTS: usize = 8192;
+const SEGMENTS: usize = 16_384;
+/// What is looked at for the bursts of one tenant in one period. An honest one needs some thousand, or two for each segment
+/// when a kernel of seconds ends. Beyond that its bursts are charged whole, like those before the horizon: whoever reports
+/// more pays for what others had of it, and costs everybody else no time.
+pub const EFFORT: usize = 1 << 18;
+/// The period of [`EFFORT`].
+pub const PERIOD_NS: u64 = 100_000_000;
 
 impl Timeline {
     /// An empty timeline.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, newest_ns: 0, settled_ns: 0, window: BTreeMap::new(), charged_until: BTreeMap::new() }
+        Self { bounds, newest_ns: 0, settled_ns: 0, window: BTreeMap::new(), past: BTreeMap::new() }
     }
 
     /// Forgets what is remembered of `tenant` alone; what it shared with others stays.
     pub fn forget(&mut self, tenant: TenantId) {
-        self.charged_until.remove(&tenant);
+        self.past.remove(&tenant);
     }
 
     /// Enters a burst. The changes are added to `deltas`, at most one per tenant, none of them zero.
@@ -113,30 +141,32 @@ impl Timeline {
         self.settle(now_ns);
         self.bound_segments();
         if burst.start_ns > burst.end_ns {
-            return Entered { verdict: Verdict::Reversed, busy_ns: 0 };
+            return Entered { verdict: Verdict::Reversed, busy_ns: 0, effort: 0 };
         }
         if burst.start_ns >= now_ns {
-            return Entered { verdict: Verdict::Future, busy_ns: 0 };
+            return Entered { verdict: Verdict::Future, busy_ns: 0, effort: 0 };
         }
         let (start, end) = (self.believed_start_ns(now_ns, burst), burst.end_ns.min(now_ns));
         let verdict = if (start, end) == (burst.start_ns, burst.end_ns) { Verdict::Accepted } else { Verdict::Clamped };
 
         let first = deltas.len();
-        let charged_until = self.charged_until.entry(burst.tenant).or_default();
-        let unknown = start.max(*charged_until);
-        *charged_until = end.max(*charged_until);
-        let mut busy_ns = 0;
-        if unknown < self.settled_ns {
-            let alone_ns = length(unknown, end.min(self.settled_ns));
-            segment::charge(deltas, burst.tenant, alone_ns);
-            busy_ns += alone_ns;
+        let past = self.past.entry(burst.tenant).or_default();
+        if now_ns.saturating_sub(past.since_ns) >= PERIOD_NS {
+            (past.since_ns, past.effort) = (now_ns, 0);
         }
-        let start = start.max(self.settled_ns);
-        if start < end {
-            busy_ns += self.cover(burst, start, end, deltas);
+        let unknown = start.max(past.charged_until_ns);
+        past.charged_until_ns = end.max(past.charged_until_ns);
+        let most_effort = EFFORT.saturating_sub(past.effort);
+        let covered = self.cover(burst, start.max(self.settled_ns), end, most_effort, deltas);
+        // Before what is remembered, and behind what it was worth to look at.
+        let alone_ns = length(unknown, end.min(self.settled_ns)) + length(unknown.max(covered.to_ns), end);
+        segment::charge(deltas, burst.tenant, alone_ns);
+        if let Some(past) = self.past.get_mut(&burst.tenant) {
+            past.effort += covered.effort;
         }
         segment::drop_zeroes(deltas, first);
-        Entered { verdict, busy_ns: u64::try_from(busy_ns).unwrap_or(0) }
+        let busy_ns = u64::try_from(covered.busy_ns + alone_ns).unwrap_or(0);
+        Entered { verdict, busy_ns, effort: covered.effort }
     }
 
     /// The start of a burst, as far as it is believed.
@@ -151,14 +181,18 @@ impl Timeline {
         self.window.len()
     }
 
-    /// Marks `[start, end)` as used by the burst's context. How much of it none of its tenant's had used.
-    fn cover(&mut self, burst: Burst, start: u64, end: u64, deltas: &mut Vec<Delta>) -> i64 {
-        self.cut(start, deltas);
-        self.cut(end, deltas);
-        let (mut at, mut busy_ns) = (start, 0);
-        while at < end {
+    /// Marks `[start, end)` as used by the burst's context, or as much of it as may be looked at.
+    fn cover(&mut self, burst: Burst, start: u64, end: u64, most_effort: usize, deltas: &mut Vec<Delta>) -> Covered {
+        let (mut at, mut busy_ns, mut effort) = (start, 0, 0);
+        if start < end && most_effort > 0 {
+            self.cut(start, deltas);
+            self.cut(end, deltas);
+        }
+        while at < end && effort < most_effort {
+            effort += 1;
             match self.window.range_mut(at..end).next() {
                 Some((&begin, segment)) if begin == at => {
+                    effort += segment.holders();
                     if !segment.holds(burst.tenant) {
                         busy_ns += length(at, segment.end_ns);
                     }
@@ -174,7 +208,7 @@ impl Timeline {
                 }
             }
         }
-        busy_ns
+        Covered { to_ns: at, busy_ns, effort }
     }
 
     /// Makes `at` a border between segments.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpool_policy::TenantId;
-use gpool_policy::timeline::{Bounds, Burst, Delta, Timeline, Verdict};
+use gpool_policy::timeline::{Bounds, Burst, Delta, EFFORT, PERIOD_NS, Timeline, Verdict};
 use proptest::prelude::*;
 
 const NOW: u64 = 1_000;
@@ -78,6 +78,57 @@ fn what_lies_before_the_horizon_is_charged_in_full() {
     assert_eq!(timeline.segment_count(), 1);
 }
 
+const MS: u64 = 1_000_000;
+
+#[test]
+fn a_kernel_of_seconds_shares_all_of_them() {
+    let mut timeline = timeline();
+    let mut charged = BTreeMap::new();
+    let mut enter = |now, burst| {
+        add(&mut timeline, now, burst).1.into_iter().for_each(|(tenant, ns)| *charged.entry(tenant).or_insert(0) += ns);
+    };
+    for step in 1..=80 {
+        enter(step * 100 * MS, burst(1, 0, (step - 1) * 100 * MS, step * 100 * MS));
+    }
+    enter(8_000 * MS, burst(2, 0, 0, 8_000 * MS));
+    assert_eq!(charged, BTreeMap::from([(1, 4_000 * MS as i64), (2, 4_000 * MS as i64)]));
+}
+
+/// As many crumbs as are remembered, and over all of them bursts of ever new contexts.
+#[test]
+fn who_reports_too_much_costs_nobody_else_time() {
+    let mut timeline = timeline();
+    let now = 5_000 * MS;
+    for crumb in 0..20_000 {
+        timeline.add(now, burst(1, 0, 1_000 * MS + 2 * crumb, 1_000 * MS + 2 * crumb + 1), &mut Vec::new());
+    }
+    let (first, last) = (1_000 * MS, 1_000 * MS + 40_000);
+    let (mut least, mut charged) = (usize::MAX, 0);
+    for period in 1..=40 {
+        let mut effort = 0;
+        for context in 0..1_000 {
+            let mut deltas = Vec::new();
+            let flood = burst(1, period * 1_000 + context, first, last);
+            effort += timeline.add(now + period * PERIOD_NS, flood, &mut deltas).effort;
+            charged += deltas.iter().map(|delta| delta.ns).sum::<i64>();
+        }
+        assert!(effort <= EFFORT + 100, "period {period}: {effort}");
+        least = least.min(effort);
+    }
+    assert!(least > EFFORT / 2, "it was no flood: {least}");
+    assert!(charged <= (last - first) as i64, "nobody pays more for the same time than it had: {charged}");
+    // Whoever has the same time to account for looks at no more than a few dozen contexts for each crumb.
+    let mut deltas = Vec::new();
+    let other = timeline.add(now + 41 * PERIOD_NS, burst(2, 0, first, last), &mut deltas);
+    assert!(other.effort <= EFFORT + 100, "{}", other.effort);
+    // Beyond what may be looked at it pays alone, and before it the thirty-third part.
+    let own: i64 = deltas.iter().filter(|delta| delta.tenant == TenantId(2)).map(|delta| delta.ns).sum();
+    assert!(own > 0 && own <= (last - first) as i64, "{own}");
+    // It lasts for as long as it goes on.
+    let calm = timeline.add(now + 50 * PERIOD_NS, burst(1, 0, now, now + MS), &mut Vec::new());
+    assert_eq!((calm.busy_ns, calm.effort), (MS, 1));
+}
+
 /// For each nanosecond, who had work.
 type Moments = BTreeMap<u64, BTreeSet<(u64, u64)>>;
 
@@ -126,7 +177,7 @@ proptest! {
 
     #[test]
     fn a_long_run_stays_small(step in 1_000_000..5_000_000u64, lateness in 0..50_000_000u64) {
-        let mut timeline = timeline();
+        let mut timeline = Timeline::new(Bounds { horizon_ns: 2_000_000_000, ..Bounds::default() });
         let mut total = 0;
         for round in 0..4_000 {
             let end = 100_000_000 + round * step;

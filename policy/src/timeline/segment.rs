@@ -3,6 +3,10 @@
 use super::{Delta, length};
 use crate::TenantId;
 
+/// Contexts of one tenant that count in one segment. Beside another one's only context the 33rd would move a thousandth of
+/// the device's time; a tenant that invents thousands makes every burst dear to account.
+const CONTEXTS: usize = 32;
+
 /// A stretch of time and the contexts that share it. Its start is its key in the window.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
@@ -22,13 +26,22 @@ impl Segment {
         self.holders.iter().any(|(holder, _)| *holder == tenant)
     }
 
-    /// Adds a context to those that share the segment.
+    /// Adds a context to those that share the segment, unless its tenant has enough there.
     pub(super) fn enter(&mut self, start_ns: u64, tenant: TenantId, context: u64, deltas: &mut Vec<Delta>) {
         if let Err(place) = self.holders.binary_search(&(tenant, context)) {
+            let own = self.holders.chunk_by(|a, b| a.0 == b.0).find(|of_one| of_one[0].0 == tenant);
+            if own.is_some_and(|own| own.len() >= CONTEXTS) {
+                return;
+            }
             self.settle(start_ns, -1, deltas);
             self.holders.insert(place, (tenant, context));
             self.settle(start_ns, 1, deltas);
         }
+    }
+
+    /// How many contexts share it.
+    pub(super) fn holders(&self) -> usize {
+        self.holders.len()
     }
 
     /// Shortens the segment to end at `at` and returns the rest. Rounding may move a nanosecond between tenants.
