@@ -42,13 +42,20 @@ pub struct Tenant {
     cut: bool,
     /// Times that its bell was heard since the last heartbeat.
     looks: u32,
+    /// Bursts that were read since the last heartbeat.
+    bursts: usize,
     /// Notices about it since the last heartbeat.
     told: u32,
 }
 
-/// Bells heard from one tenant between two heartbeats; an honest one rings some dozens of times. One that rings more
-/// is not listened to until the next, so that its noise is its own loss.
+/// Bells heard from one tenant between two heartbeats at once. A process that works by fits and starts rings some hundred
+/// times, and a lease may have many; one that rings more is listened to once in [`DEAF_NS`], so that its noise is its own
+/// loss.
 const LOOKS: u32 = 400;
+/// How long a bell that is too loud is not heard. As late as that a gate opens and closes then.
+pub const DEAF_NS: u64 = 1_000_000;
+/// Bursts read from one tenant between two heartbeats. What its rings no longer show then is charged as one.
+const BURSTS: usize = SLOTS * BURST_RING;
 /// Notices about one tenant between two heartbeats.
 const NOTICES: u32 = 2 * SLOTS as u32;
 
@@ -68,6 +75,7 @@ impl Tenant {
             live: true,
             cut: false,
             looks: 0,
+            bursts: 0,
             told: 0,
         };
         tenant.skip_the_past(notices);
@@ -107,16 +115,9 @@ impl Tenant {
         self.looks <= LOOKS
     }
 
-    /// The bell cannot be listened to now; the next period tries again.
-    pub fn deafen(&mut self) {
-        self.looks = LOOKS + 1;
-    }
-
-    /// A new count of bells and notices begins; whether the bell was too loud until now.
-    pub fn begin_period(&mut self) -> bool {
-        let was_loud = self.looks > LOOKS;
-        (self.looks, self.told) = (0, 0);
-        was_loud
+    /// A new count of bells, bursts and notices begins.
+    pub fn begin_period(&mut self) {
+        (self.looks, self.bursts, self.told) = (0, 0, 0);
     }
 
     /// Opens or renews the gate. `due_ns` is when this should have happened: a late timer is part of the hand-off.
@@ -153,8 +154,12 @@ impl Tenant {
                 *seen = Seen { registration: slot.registration(), ..Seen::default() };
                 notices.push(Notice::Registered { tenant: self.id, slot: index, registration: seen.registration });
             }
+            if self.bursts >= BURSTS {
+                continue;
+            }
             let (count, total_ns) = (slot.burst_count(), slot.burst_total_ns());
             let first = seen.burst_count.max(count.saturating_sub(BURST_RING as u64));
+            self.bursts += count.saturating_sub(first) as usize;
             let mut told_ns = 0u64;
             for number in first..count {
                 let (start_ns, end_ns) = slot.burst(number);

@@ -2,7 +2,7 @@
 
 use super::gates::{Gates, Tenants};
 use super::order::{Explained, Notice, Order, Statistics};
-use super::tenant::Tenant;
+use super::tenant::{DEAF_NS, Tenant};
 use super::wakeup::{Doorbell, Wakeup};
 use crate::clock;
 use crate::region::Report;
@@ -81,6 +81,7 @@ pub fn start(gpus: usize, notice: impl Fn(Notice) + Send + 'static) -> io::Resul
         notice: Box::new(notice),
         report: Report::new(),
         beat_ns: now_ns,
+        unheard: Vec::new(),
     };
     let thread = std::thread::Builder::new().name("gatekeeper".into()).spawn(move || state.run())?;
     Ok((gatekeeper, thread))
@@ -103,6 +104,8 @@ struct Loop {
     notice: Box<dyn Fn(Notice) + Send>,
     report: Report,
     beat_ns: u64,
+    /// Tenants whose bells are not listened to, and until when.
+    unheard: Vec<(u64, TenantId)>,
 }
 
 impl Loop {
@@ -132,33 +135,53 @@ impl Loop {
             if now_ns >= self.beat_ns {
                 self.beat(now_ns);
             }
+            self.listen_again(now_ns);
         }
     }
 
-    /// The next timer of any scheduler, and the heartbeat while there is somebody to hear it.
+    /// The next timer of any scheduler, the heartbeat while there is somebody to hear it, and the next bell to listen to
+    /// again.
     fn next_ns(&self) -> Option<u64> {
         let beat = (!self.tenants.is_empty()).then_some(self.beat_ns);
-        self.gates.next_timer().into_iter().chain(beat).min()
+        let unheard = self.unheard.iter().map(|(until_ns, _)| *until_ns);
+        self.gates.next_timer().into_iter().chain(beat).chain(unheard).min()
     }
 
-    /// Says that the supervisor lives, and listens again to bells that were too loud.
+    /// Says that the supervisor lives.
     fn beat(&mut self, now_ns: u64) {
         self.beat_ns = now_ns + HEARTBEAT_PERIOD_NS;
         for tenant in self.tenants.values_mut() {
             tenant.region.beat(now_ns);
-            if tenant.begin_period() {
-                listen(&self.wakeup, tenant);
-            }
+            tenant.begin_period();
+        }
+    }
+
+    /// Listens to bells that have not been heard for long enough.
+    fn listen_again(&mut self, now_ns: u64) {
+        let due: Vec<(u64, TenantId)> = self.unheard.extract_if(.., |(until_ns, _)| *until_ns <= now_ns).collect();
+        due.into_iter().for_each(|(_, id)| self.listen(id));
+    }
+
+    /// Listens to the bell of a tenant, if there is one still. Where the kernel does not let it be heard, that is tried
+    /// again with the next heartbeat.
+    fn listen(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get(&id) else { return };
+        if let Err(error) = self.wakeup.watch(tenant.region.bell(), id.0) {
+            self.unheard.push((clock::now_ns() + HEARTBEAT_PERIOD_NS, id));
+            log!("a lease's bell cannot be heard: {error}");
         }
     }
 
     fn look(&mut self, rung: &[TenantId]) {
         let mut notices = Vec::new();
         for id in rung {
+            let is_unheard = self.unheard.iter().any(|(_, unheard)| unheard == id);
             if let Some(tenant) = self.tenants.get_mut(id)
+                && !is_unheard
                 && !tenant.hush()
             {
                 self.wakeup.forget(tenant.region.bell());
+                self.unheard.push((clock::now_ns() + DEAF_NS, *id));
             }
         }
         self.gates.look(&mut self.tenants, rung, &mut self.report, &mut notices);
@@ -170,10 +193,10 @@ impl Loop {
         let mut notices = Vec::new();
         match order {
             Order::Join { tenant: id, gpus, region, share, debt_ns } => {
-                let mut tenant = Tenant::new(id, gpus, region, &mut notices);
+                let tenant = Tenant::new(id, gpus, region, &mut notices);
                 tenant.region.beat(clock::now_ns());
-                listen(&self.wakeup, &mut tenant);
                 self.tenants.insert(id, tenant);
+                self.listen(id);
                 self.gates.join(&mut self.tenants, id, share, debt_ns, &mut notices);
                 again.push(id);
             }
@@ -218,10 +241,6 @@ impl Loop {
     }
 }
 
-fn listen(wakeup: &Wakeup, tenant: &mut Tenant) {
-    if let Err(error) = wakeup.watch(tenant.region.bell(), tenant.id.0) {
-        // Tried again at the next heartbeat.
-        tenant.deafen();
-        log!("a lease's bell cannot be heard: {error}");
-    }
-}
+#[cfg(test)]
+#[path = "thread_tests.rs"]
+mod tests;

@@ -1,0 +1,56 @@
+//! The loop itself, with a real region and its bell.
+
+use super::*;
+use crate::region::{ControlPage, RegionHost};
+use gpool_policy::slice::Share;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Instant;
+
+const IDLE: u32 = 0;
+const WAITING: u32 = 2;
+
+/// Says what the process in slot 0 wants, and rings.
+fn ring(region: &RegionHost, demand: u32) {
+    let file = region.report_file();
+    file.write_all_at(&region.gate().0.to_le_bytes(), 68).unwrap();
+    file.write_all_at(&demand.to_le_bytes(), 64).unwrap();
+    rustix::io::write(region.bell(), &[0]).unwrap();
+}
+
+/// Until the gate is as it should be.
+fn wait_for_gate(region: &RegionHost, open: bool) {
+    let patience = Instant::now() + Duration::from_secs(30);
+    while region.gate().is_open() != open {
+        assert!(Instant::now() < patience, "the gate is not moved");
+        std::thread::yield_now();
+    }
+}
+
+/// Many processes that each work for a moment ring for each, without any malice.
+#[test]
+fn a_bell_that_rings_much_is_heard_all_the_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let page =
+        ControlPage { memory_cap_bytes: 1, context_bytes: 1, fraction_permille: 500, fail_open: true, gpu_uuids: &[] };
+    let region = Arc::new(RegionHost::create_unmounted(dir.path(), &page));
+    region.report_file().write_all_at(&77u64.to_le_bytes(), 0).unwrap();
+    let (gatekeeper, _) = start(1, |_| {}).unwrap();
+    let share = Share::of(500);
+    gatekeeper.order(Order::Join { tenant: TenantId(1), gpus: vec![0], region: region.clone(), share, debt_ns: 0 });
+    let (begin, mut unheard, mut turns) = (Instant::now(), Duration::ZERO, 0);
+    while begin.elapsed() < Duration::from_secs(2) {
+        let from = Instant::now();
+        ring(&region, WAITING);
+        wait_for_gate(&region, true);
+        ring(&region, IDLE);
+        wait_for_gate(&region, false);
+        turns += 1;
+        // A turn takes some dozen microseconds, and two waits of a millisecond where it rings too much.
+        if from.elapsed() > 8 * Duration::from_nanos(DEAF_NS) {
+            unheard += from.elapsed();
+        }
+    }
+    assert!(turns > 400, "it has not rung too much: {turns}");
+    assert!(unheard < begin.elapsed() / 4, "for {unheard:?} of {:?} nobody listened", begin.elapsed());
+}
