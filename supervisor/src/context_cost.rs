@@ -6,8 +6,8 @@
 
 use crate::device::Occupancy;
 use crate::lease::{Holding, Leases};
+use crate::procfs::ProcessName;
 use gpool_policy::TenantId;
-use gpool_protocol::HostPid;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -31,8 +31,8 @@ pub struct Claim {
     pub is_changing: bool,
 }
 
-/// The claims of all processes.
-pub type Claims = BTreeMap<HostPid, Claim>;
+/// The claims of all processes. A pid alone may be another's at the second look.
+pub type Claims = BTreeMap<ProcessName, Claim>;
 
 /// What a context costs as far as that shows, in bytes: between these two, which are the same if its process holds no
 /// images.
@@ -85,9 +85,9 @@ impl ContextCosts {
     pub fn learn(&mut self, leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupancy: &Occupancy) {
         let mut book = leases.book();
         for lease in book.leases.values_mut().filter(|lease| lease.place_of(gpu).is_some()) {
-            for pid in lease.processes.values().map(|process| process.watched.name.pid) {
-                let Some(used_bytes) = occupancy.by_process.get(&pid) else { continue };
-                let Some(shown) = context_cost(before.get(&pid), after.get(&pid), *used_bytes) else { continue };
+            for name in lease.processes.values().map(|process| process.watched.name) {
+                let Some(used_bytes) = occupancy.by_process.get(&name.pid) else { continue };
+                let Some(shown) = context_cost(before.get(&name), after.get(&name), *used_bytes) else { continue };
                 let shown = lease.context_cost.map_or(shown, |known| known.narrowed(shown));
                 let charged = &lease.region.control().context_bytes;
                 let cost = shown.nearest(charged.load(Ordering::Relaxed));

@@ -83,7 +83,7 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
                 let (image_bytes, is_changing) = (claimed.image_bytes(), claimed.changing() != 0);
                 let is_inexact = claimed.is_inexact();
                 let claim = Claim { holding, image_bytes, is_inexact, is_changing };
-                claims.insert(process.watched.name.pid, claim);
+                claims.insert(process.watched.name, claim);
             }
         }
     }

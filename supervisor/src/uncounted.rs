@@ -7,12 +7,12 @@
 use crate::context_cost::{Claim, Claims};
 use crate::device::Occupancy;
 use crate::lease::Leases;
-use gpool_protocol::HostPid;
+use crate::procfs::ProcessName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 /// What each process of a lease holds of one GPU beyond its account, as far as it does.
-pub type Uncounted = BTreeMap<HostPid, u64>;
+pub type Uncounted = BTreeMap<ProcessName, u64>;
 
 /// Compares the claims that were there before and after NVML was asked with its answer, and says in each control page what
 /// is held beside them.
@@ -22,16 +22,16 @@ pub fn note(leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupa
         let Some(place) = lease.place_of(gpu) else { continue };
         let control = lease.region.control();
         let context_bytes = control.context_bytes.load(Ordering::Relaxed);
-        let alive: Vec<HostPid> = lease.processes.values().map(|process| process.watched.name.pid).collect();
+        let alive: Vec<ProcessName> = lease.processes.values().map(|process| process.watched.name).collect();
         // What one has held that has died counts for as long as its slot does.
-        let known: BTreeSet<HostPid> =
-            lease.dead.values().map(|dead| dead.name.pid).chain(alive.iter().copied()).collect();
+        let known: BTreeSet<ProcessName> =
+            lease.dead.values().map(|dead| dead.name).chain(alive.iter().copied()).collect();
         let uncounted = &mut lease.uncounted[place];
-        uncounted.retain(|pid, _| known.contains(pid));
-        for pid in alive {
-            let used_bytes = occupancy.by_process.get(&pid).copied().unwrap_or(0);
-            if let Some(bytes) = beyond(before.get(&pid), after.get(&pid), used_bytes, context_bytes) {
-                uncounted.insert(pid, bytes);
+        uncounted.retain(|name, _| known.contains(name));
+        for name in alive {
+            let used_bytes = occupancy.by_process.get(&name.pid).copied().unwrap_or(0);
+            if let Some(bytes) = beyond(before.get(&name), after.get(&name), used_bytes, context_bytes) {
+                uncounted.insert(name, bytes);
             }
         }
         let sum = uncounted.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
@@ -50,6 +50,7 @@ fn beyond(before: Option<&Claim>, after: Option<&Claim>, used_bytes: u64, contex
 mod tests {
     use super::*;
     use crate::lease::Holding;
+    use gpool_protocol::HostPid;
 
     #[test]
     fn what_is_beyond_a_claim_that_stands_still_is_uncounted() {
@@ -66,5 +67,9 @@ mod tests {
         let changing = Claim { is_changing: true, ..claim(500) };
         assert_eq!(of(changing, changing), None);
         assert_eq!(beyond(None, Some(&claim(500)), 1000, 100), None, "it has just come");
+        let name = |start_ticks| ProcessName { pid: HostPid(7), start_ticks };
+        let (before, after) = (Claims::from([(name(1), claim(500))]), Claims::from([(name(2), claim(500))]));
+        let now = beyond(before.get(&name(2)), after.get(&name(2)), 1000, 100);
+        assert_eq!(now, None, "the claim before was that of another one with this pid");
     }
 }
