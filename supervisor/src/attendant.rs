@@ -1,25 +1,34 @@
 //! The thread that attends to births and deaths: processes that register, processes and containers that end, and
 //! kept places that expire. Everything it knows of an end it sees itself, through pidfds and cgroups.
 
+mod acceptance;
+mod queue;
+
 use crate::cgroup;
 use crate::gatekeeper::{Notice, Order};
 use crate::hang;
-use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, Process, about};
-use crate::procfs::{self, ProcessName, ProgramMark, WatchedProcess};
+use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, about};
+use crate::procfs::ProcessName;
 use crate::region::Report;
 use crate::revocation;
-use gpool_policy::TenantId;
-use gpool_protocol::{EventKind, HostPid, LeaseId, LeaseState};
-use gpool_shared_region::{SLOT_BYTES, SlotSnapshot};
+use acceptance::{Unwatched, look, write_down};
+use gpool_protocol::{EventKind, LeaseId, LeaseState};
+use gpool_shared_region::SlotSnapshot;
+use queue::{Queue, Registration};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Notices acted on before deaths are looked at again.
+/// Notices acted on before the next registration is looked at.
 const NOTICES: usize = 256;
+/// Registrations are looked at for so long before deaths are looked at again.
+const TURNS: Duration = Duration::from_millis(20);
+/// Deaths are looked at again unasked, or because a process registers, after so many times as long as that took: with many
+/// processes it takes long, and who registers without end must not keep the book from the others by it.
+const REST: u32 = 4;
 /// How often an ending container's cgroup is looked at.
 const ENDING_PERIOD: Duration = Duration::from_millis(20);
 /// Kept places and abandoned requests are looked at this often.
@@ -70,38 +79,64 @@ impl Mailbox {
 
     /// Attends for ever; runs on its own thread.
     pub fn attend(self, leases: &Leases) {
-        let (mut unwatched, mut next_try) = (Unwatched::default(), Instant::now());
+        let (mut queue, mut unwatched) = (Queue::default(), Unwatched::default());
+        let (mut is_behind, mut next_try) = (false, Instant::now());
         loop {
             leases.progress.attendant.note();
+            let begun = Instant::now();
             // Not at each look, which an end that is near makes more frequent.
-            if Instant::now() >= next_try {
+            if begun >= next_try {
                 crate::lease::take_over_stranded(leases);
-                next_try = Instant::now() + IDLE_PERIOD;
+                unwatched.try_again(&mut queue, begun);
+                next_try = begun + IDLE_PERIOD;
             }
             let patience = self.look_after(leases);
-            unwatched.try_again(leases);
-            self.wait(leases, patience);
-            let mut counter = [0u8; 8];
-            let _ = rustix::io::read(&*self.bell, &mut counter);
-            // So many at a time: deaths are attended to in between, however much there is to read.
-            for notice in self.receiver.try_iter().take(NOTICES) {
-                act_on(leases, &mut unwatched, notice);
-            }
+            let watched = watched(leases);
+            let now = Instant::now();
+            let rest_until = now + (now - begun) * REST;
+            let patience = queue.patience(now).map_or(patience, |its| patience.min(its));
+            self.wait(&watched, if is_behind { Duration::ZERO } else { patience });
+            is_behind = self.take_turns(leases, (&mut queue, &mut unwatched), rest_until);
         }
     }
 
-    /// Waits until a watched process ends, a notice comes, or `patience` is over.
-    fn wait(&self, leases: &Leases, patience: Duration) {
-        // Descriptors are duplicated so that the book is not locked while waiting.
-        let watched: Vec<OwnedFd> = {
-            let book = leases.book();
-            let all = book.leases.values().flat_map(watched_by);
-            all.filter_map(|fd| fd.try_clone_to_owned().ok()).collect()
+    /// Acts on notices, and looks at one registration after the other, for a while at most: deaths are attended to in
+    /// between, however much there is to do. Whether something is left.
+    fn take_turns(
+        &self,
+        leases: &Leases,
+        (queue, unwatched): (&mut Queue, &mut Unwatched),
+        rest_until: Instant,
+    ) -> bool {
+        let end = Instant::now() + TURNS;
+        let mut changed = BTreeSet::new();
+        let is_behind = loop {
+            // Between any two looks: who comes last waits for one of each of the others.
+            let notices = self.receiver.try_iter().take(NOTICES);
+            let has_more = notices.map(|notice| act_on(leases, queue, notice)).count() == NOTICES;
+            let now = Instant::now();
+            if now >= end {
+                break true;
+            }
+            match queue.next(now) {
+                Some(next) => queue.spend(next.tenant, look(leases, unwatched, next, &mut changed)),
+                None if has_more => {}
+                None if now >= rest_until => break false,
+                None => self.wait(&[], rest_until.min(end) - now),
+            }
         };
+        write_down(leases, &changed);
+        is_behind
+    }
+
+    /// Waits until one of `watched` ends, a notice comes, or `patience` is over.
+    fn wait(&self, watched: &[OwnedFd], patience: Duration) {
         let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
         fds.extend(watched.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         let limit = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         let _ = poll(&mut fds, Some(&limit));
+        let mut counter = [0u8; 8];
+        let _ = rustix::io::read(&*self.bell, &mut counter);
     }
 
     /// Acts on every end that can be seen now; says how long until it should look again unasked.
@@ -136,35 +171,11 @@ impl Mailbox {
     }
 }
 
-/// Registrations of which nobody could find out whose they are, because there was no descriptor or no memory left. Nobody
-/// tells them again, and their processes wait for memory until they are accepted. There are no more than slots.
-#[derive(Debug, Default)]
-struct Unwatched(BTreeMap<(TenantId, usize), u64>);
-
-impl Unwatched {
-    /// Finds out who has taken a slot, now or at a later look.
-    fn look(&mut self, leases: &Leases, (tenant, slot): (TenantId, usize), registration: u64) {
-        let seen = accept(leases, tenant, slot, registration);
-        let is_new = self.note((tenant, slot), registration, seen.is_err());
-        if let Some(error) = seen.err().filter(|_| is_new) {
-            log!("a process cannot be watched: {error}; this is tried again");
-        }
-    }
-
-    /// Keeps a registration if looking at it has failed; whether that is new.
-    fn note(&mut self, place: (TenantId, usize), registration: u64, has_failed: bool) -> bool {
-        if has_failed {
-            return self.0.insert(place, registration) != Some(registration);
-        }
-        self.0.remove(&place);
-        false
-    }
-
-    fn try_again(&mut self, leases: &Leases) {
-        for (place, registration) in self.0.clone() {
-            self.look(leases, place, registration);
-        }
-    }
+/// What is still to be watched. Descriptors are duplicated so that the book is not locked while waiting.
+fn watched(leases: &Leases) -> Vec<OwnedFd> {
+    let book = leases.book();
+    let all = book.leases.values().flat_map(watched_by);
+    all.filter_map(|fd| fd.try_clone_to_owned().ok()).collect()
 }
 
 /// What is still to be watched of a lease; what has been seen to end no longer is.
@@ -255,20 +266,6 @@ fn take_out(
     }
 }
 
-/// Frees the slots of the program that this process ran before it executed another one: the kernel has closed what it had
-/// opened of the device, and all that it held went with that. Its pidfd says nothing of it. A child that it has forked may
-/// hold on to it all, so they stay as they are while there is one.
-fn note_execution(leases: &Leases, lease: &mut Lease, name: ProcessName, program: Option<ProgramMark>) {
-    let is_before =
-        |process: &Process| process.watched.name == name && ProgramMark::has_changed(process.program, program);
-    let before: Vec<usize> =
-        lease.processes.iter().filter(|(_, process)| is_before(process)).map(|(slot, _)| *slot).collect();
-    if before.is_empty() || procfs::has_children(name.pid) {
-        return;
-    }
-    take_out(leases, lease, &before, |lease, slot, _, _| lease.region.clear_slot(slot));
-}
-
 /// Frees the slots of dead processes that no GPU of the lease holds anything of; true if there are others.
 fn bury(leases: &Leases, lease: &mut Lease) -> bool {
     let gpus: Vec<usize> = lease.gpus().collect();
@@ -287,9 +284,11 @@ fn bury(leases: &Leases, lease: &mut Lease) -> bool {
     is_waiting
 }
 
-fn act_on(leases: &Leases, unwatched: &mut Unwatched, notice: Notice) {
+fn act_on(leases: &Leases, queue: &mut Queue, notice: Notice) {
     match notice {
-        Notice::Registered { tenant, slot, registration } => unwatched.look(leases, (tenant, slot), registration),
+        Notice::Registered { tenant, slot, registration } => {
+            queue.put(Registration { tenant, slot, number: registration }, Instant::now());
+        }
         Notice::ReportCut { tenant } => {
             let mut book = leases.book();
             if let Some(lease) = book.of_tenant(tenant) {
@@ -301,83 +300,5 @@ fn act_on(leases: &Leases, unwatched: &mut Unwatched, notice: Notice) {
             }
         }
         Notice::Hung { tenant, since_ns } => hang::act_on(leases, tenant, since_ns),
-    }
-}
-
-/// Finds out who has taken a slot, and accepts it; a slot that nobody holds is freed again, and one that another process
-/// has taken meanwhile is told of anew.
-fn accept(leases: &Leases, tenant: TenantId, slot: usize, registration: u64) -> std::io::Result<()> {
-    let mut book = leases.book();
-    let Some(lease) = book.of_tenant(tenant) else { return Ok(()) };
-    let is_anothers = lease.region.registration(slot).is_some_and(|now| now != registration);
-    if lease.dead.contains_key(&slot) || is_anothers {
-        return Ok(());
-    }
-    if lease.processes.get(&slot).is_some_and(|process| process.registration == registration) {
-        lease.region.accept(slot, registration);
-        return Ok(());
-    }
-    match holder_of(lease, slot)? {
-        Some(watched) => {
-            let program = ProgramMark::of(watched.name.pid);
-            note_execution(leases, lease, watched.name, program);
-            lease.processes.insert(slot, Process { registration, watched, program, refusals_told: 0 });
-            // It may wait for this. What the record says of it a supervisor that starts finds out anew.
-            lease.region.accept(slot, registration);
-            lease.note_processes();
-            if let Err(error) = lease.record.write(&leases.configuration().paths.run_dir) {
-                log!("{error}");
-            }
-        }
-        // Dead before it was seen, and nothing can be charged to it: it allocates after it is accepted.
-        None if lease.region.registration(slot) == Some(registration) => lease.region.clear_slot(slot),
-        None => {}
-    }
-    Ok(())
-}
-
-/// The process that holds the record lock on the slot's first byte; none when nobody does.
-fn holder_of(lease: &Lease, slot: usize) -> std::io::Result<Option<WatchedProcess>> {
-    loop {
-        let Some(pid) = lock_holder(lease, slot)? else { return Ok(None) };
-        match WatchedProcess::open(pid) {
-            // Still the holder after its pidfd was opened, so the pid cannot have changed hands in between.
-            Ok(watched) if lock_holder(lease, slot)? == Some(pid) => return Ok(Some(watched)),
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => match error.raw_os_error() {
-                Some(nix::libc::ESRCH) => {}
-                _ => return Err(error),
-            },
-        }
-    }
-}
-
-fn lock_holder(lease: &Lease, slot: usize) -> std::io::Result<Option<HostPid>> {
-    let mut lock = nix::libc::flock {
-        l_type: nix::libc::F_WRLCK as i16,
-        l_whence: nix::libc::SEEK_SET as i16,
-        l_start: (slot * SLOT_BYTES) as i64,
-        l_len: 1,
-        l_pid: 0,
-    };
-    nix::fcntl::fcntl(lease.region.report_file(), nix::fcntl::FcntlArg::F_GETLK(&mut lock))?;
-    let held = lock.l_type != nix::libc::F_UNLCK as i16 && lock.l_pid > 0;
-    Ok(held.then_some(HostPid(lock.l_pid as u32)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_registration_that_cannot_be_looked_at_is_kept_until_it_can_and_told_once() {
-        let (mut unwatched, place) = (Unwatched::default(), (TenantId(3), 5));
-        assert!(unwatched.note(place, 7, true));
-        assert!(!unwatched.note(place, 7, true), "told once");
-        assert_eq!(unwatched.0, BTreeMap::from([(place, 7)]));
-        assert!(unwatched.note(place, 8, true), "another process has the slot");
-        assert!(!unwatched.note(place, 8, false));
-        assert!(unwatched.0.is_empty());
     }
 }

@@ -128,11 +128,16 @@ impl ProgramMark {
     }
 }
 
-/// Whether the process has children, which may hold what it has opened; so it is taken to where the kernel does not tell.
+/// Threads that are asked for their children.
+const THREADS: usize = 4096;
+
+/// Whether the process has children, which may hold what it has opened; so it is taken to where the kernel does not tell,
+/// and where it has more threads than are asked.
 pub fn has_children(pid: HostPid) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children"));
-    threads.flatten().any(|thread| of(thread).map_or(true, |children| !children.trim().is_empty()))
+    let is_parent = |thread| of(thread).map_or(true, |children| !children.trim().is_empty());
+    threads.flatten().enumerate().any(|(count, thread)| count >= THREADS || is_parent(thread))
 }
 
 /// Whether the process is stopped by a signal or by a debugger: it does and says nothing until it is let go on.

@@ -53,6 +53,7 @@ mod random_kills;
 mod rare_calls;
 mod real_bundles;
 mod real_driver;
+mod registration_flood;
 mod run_command;
 mod scenario;
 pub(crate) mod seven_tenants;

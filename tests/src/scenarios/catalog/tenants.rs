@@ -335,6 +335,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(hostile::run),
     },
     Scenario {
+        name: "registration-flood",
+        what: "a container that registers processes without end delays no other's first memory",
+        limit_s: 60,
+        run: Place::Inside(registration_flood::run),
+    },
+    Scenario {
         name: "real-bundles",
         what: "two hundred config.json of real engines: untouched without a request, nothing lost with one",
         limit_s: 240,
