@@ -14,18 +14,23 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Looks that are asked for are at least so far apart.
 const LEAST_PERIOD: Duration = Duration::from_millis(5);
+/// Those that are asked for before a refusal are: who is refused again and again must not keep NVML busy.
+const REFUSAL_PERIOD: Duration = Duration::from_millis(100);
 
 /// What is known of all GPUs. Its lock is taken last of all.
 #[derive(Debug)]
 pub struct Occupants {
     state: Mutex<State>,
     asked: Condvar,
+    looked: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
     is_asked: bool,
     gpus: Vec<Option<Look>>,
+    /// When the last look at all GPUs was begun that is over.
+    looked: Option<Instant>,
 }
 
 /// One answer.
@@ -40,8 +45,8 @@ struct Look {
 impl Occupants {
     /// Nothing is known of so many GPUs.
     pub fn new(gpus: usize) -> Self {
-        let state = State { is_asked: false, gpus: (0..gpus).map(|_| None).collect() };
-        Self { state: Mutex::new(state), asked: Condvar::new() }
+        let state = State { is_asked: false, gpus: (0..gpus).map(|_| None).collect(), looked: None };
+        Self { state: Mutex::new(state), asked: Condvar::new(), looked: Condvar::new() }
     }
 
     /// NVML, asked at `since`, lists these on GPU `gpu`, with the start times of the processes that have these pids.
@@ -95,6 +100,35 @@ impl Occupants {
         self.asked.notify_one();
     }
 
+    /// A look at all GPUs is over that was begun at `since`.
+    pub fn note_looked(&self, since: Instant) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).looked = Some(since);
+        self.looked.notify_all();
+    }
+
+    /// Asks for a look and waits until one is over that was begun after this, or until `deadline`; whether there was one.
+    /// NVML may hang meanwhile: no other lock is to be held.
+    pub fn look_again(&self, deadline: Instant) -> bool {
+        let begun = Instant::now();
+        let last = self.state.lock().unwrap_or_else(PoisonError::into_inner).looked;
+        let due = last.map_or(begun, |last| last + REFUSAL_PERIOD).min(deadline);
+        std::thread::sleep(due.saturating_duration_since(begun));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = |state: &State| state.looked.is_some_and(|since| since >= begun);
+        if !is_over(&state) {
+            state.is_asked = true;
+            self.asked.notify_one();
+        }
+        while !is_over(&state) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.looked.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
     /// Waits until somebody asks for a look, or until `deadline`; true if somebody has.
     pub fn wait(&self, deadline: Instant) -> bool {
         std::thread::sleep(LEAST_PERIOD);
@@ -137,6 +171,48 @@ mod tests {
         assert!(occupants.has_let_go(0, process, died));
         assert!(!occupants.has_let_go(1, process, died), "another GPU");
         assert_eq!((occupants.living(0, |_| true), occupants.living(0, |pid| pid == process.pid)), (1, 0));
+    }
+
+    #[test]
+    fn a_new_look_is_one_that_was_begun_after_it_was_asked_for() {
+        let occupants = Occupants::new(1);
+        let (begun, patience) = (Instant::now(), Duration::from_secs(60));
+        let answered_with = |since: fn(Instant) -> Instant, patience: Duration| {
+            std::thread::scope(|scope| {
+                let asks = scope.spawn(|| occupants.look_again(Instant::now() + patience));
+                while !asks.is_finished() {
+                    if occupants.wait(Instant::now() + Duration::from_millis(20)) {
+                        occupants.note_looked(since(begun));
+                    }
+                }
+                asks.join().unwrap()
+            })
+        };
+        assert!(!answered_with(|begun| begun, Duration::from_millis(300)), "a look that was under way");
+        assert!(answered_with(|_| Instant::now(), patience));
+    }
+
+    #[test]
+    fn looks_before_a_refusal_are_a_while_apart() {
+        let occupants = Occupants::new(1);
+        let (begun, patience) = (Instant::now(), Duration::from_secs(60));
+        let looks = std::thread::scope(|scope| {
+            let refused: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| (0..4).all(|_| occupants.look_again(begun + patience)))).collect();
+            let mut looks = Vec::new();
+            while !refused.iter().all(|asks| asks.is_finished()) {
+                if occupants.wait(Instant::now() + Duration::from_millis(50)) {
+                    looks.push(Instant::now());
+                    occupants.note_looked(looks[looks.len() - 1]);
+                }
+            }
+            looks
+        });
+        assert!(
+            looks.len() >= 4 && looks.len() as u128 <= 2 * (1 + begun.elapsed().as_millis() / 100),
+            "{}",
+            looks.len()
+        );
     }
 
     #[test]

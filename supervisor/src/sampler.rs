@@ -47,7 +47,7 @@ pub fn sample(leases: &Leases, inventory: &NvmlInventory, mut costs: ContextCost
 
 /// Asks NVML once who holds what on each GPU; none of one that does not answer.
 pub fn note_memory(leases: &Leases, inventory: &NvmlInventory, costs: &mut ContextCosts) -> Vec<Option<Occupancy>> {
-    let gpus = leases.gpus();
+    let (gpus, begun) = (leases.gpus(), Instant::now());
     let mut occupancies = vec![None; gpus.len()];
     // A divided board shows what its instances hold, each of which is asked by itself.
     let held_by = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Instance(_));
@@ -67,6 +67,7 @@ pub fn note_memory(leases: &Leases, inventory: &NvmlInventory, costs: &mut Conte
             Err(error) => silence::note(leases, (index, gpu), Some(&error)),
         }
     }
+    leases.occupants.note_looked(begun);
     occupancies
 }
 

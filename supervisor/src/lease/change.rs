@@ -4,6 +4,7 @@ use super::book::Book;
 use super::described::described;
 use super::entitlement::{check_class, fails_open, held_demand, share_of};
 use super::grant::{Leases, about, failed};
+use super::placing::LOOK_PATIENCE;
 use super::record::Record;
 use super::refusal::worded;
 use crate::gatekeeper::Order;
@@ -12,6 +13,7 @@ use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
 };
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 impl Leases {
     /// Changes a running lease: all that is asked for, or nothing.
@@ -19,6 +21,16 @@ impl Leases {
     /// # Errors
     /// An unknown lease, values that do not go together, a class that this host denies, or no room on one of its GPUs.
     pub fn update(&self, lease: &str, change: &LeaseUpdate, uid: u32) -> Result<LeaseView, ErrorBody> {
+        match self.try_update(lease, change, uid) {
+            Err(refusal) if self.may_be_free_by_now(&refusal) => {
+                self.occupants.look_again(Instant::now() + LOOK_PATIENCE);
+                self.try_update(lease, change, uid)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn try_update(&self, lease: &str, change: &LeaseUpdate, uid: u32) -> Result<LeaseView, ErrorBody> {
         let mut book = self.book();
         let (id, gpus, old) = {
             let lease = book.find(lease)?;

@@ -1,5 +1,5 @@
-//! Where a lease finds room, and what it waits for before it is refused: the end of a container of the same name, and that
-//! of a daemon which nobody uses any more.
+//! Where a lease finds room, and what it waits for before it is refused: the end of a container of the same name, that of a
+//! daemon which nobody uses any more, and another look at the memory that others hold.
 
 use super::book::{Book, Held};
 use super::capacity::note_mps_servers;
@@ -11,11 +11,14 @@ use crate::device::{Gpu, Kind};
 use crate::mps::Domain;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, LeaseState, Mechanism};
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a new container waits for the end of what is in its way and ends anyway.
 const END_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a refusal waits for another look at who holds what: NVML may hang.
+pub const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long all of a grant may take: who asks gives up after 4 s (`SUPERVISOR_PATIENCE` in gpool-runtime-hook), and would not
 /// hear why.
 pub const GRANT_PATIENCE: Duration = Duration::from_millis(3500);
@@ -39,6 +42,7 @@ impl Leases {
     /// A container of this id that runs, no room, or a mechanism that this host does not have.
     pub fn find_place(&self, asked: &LeaseRequest, uid: u32) -> Result<(MutexGuard<'_, Book>, Place), ErrorBody> {
         let deadline = Instant::now() + END_PATIENCE;
+        let mut has_looked = false;
         loop {
             let book = self.wait_for_the_old_one(asked, uid, deadline)?;
             let left = deadline.saturating_duration_since(Instant::now());
@@ -51,9 +55,20 @@ impl Leases {
                 {
                     drop(self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner));
                 }
+                Err(refusal) if !has_looked && self.may_be_free_by_now(&refusal) => {
+                    drop(book);
+                    has_looked = true;
+                    self.occupants.look_again(deadline.min(Instant::now() + LOOK_PATIENCE));
+                }
                 place => return place.map(|place| (book, place)),
             }
         }
+    }
+
+    /// Whether this is refused for memory some of which others held when NVML was asked last, up to a second ago.
+    pub fn may_be_free_by_now(&self, refusal: &ErrorBody) -> bool {
+        let is_held = || self.foreign_bytes.iter().any(|bytes| bytes.load(Ordering::Relaxed) > 0);
+        refusal.code == ErrorCode::MemoryNotFree && is_held()
     }
 
     fn place_now(&self, asked: &LeaseRequest, uid: u32, book: &Book) -> Result<Place, ErrorBody> {

@@ -54,6 +54,7 @@ mod rare_calls;
 mod real_bundles;
 mod real_driver;
 mod registration_flood;
+mod room_given_back;
 mod run_command;
 mod scenario;
 pub(crate) mod seven_tenants;

@@ -42,6 +42,11 @@ fn share_and_kill(host: &Host) -> Result<()> {
 
 /// Starts a tenant with 1 GiB in a plain container that is given the GPU by hand.
 pub fn start(host: &Host, name: &str) -> Result<Container> {
+    start_with(host, name, 1024)
+}
+
+/// The same with so much memory.
+pub fn start_with(host: &Host, name: &str, mib: u64) -> Result<Container> {
     let libraries = ["libcuda.so.1", "libnvidia-ml.so.1"]
         .map(|library| format!("{GPU}/lib/{library}:{}/{library}:ro", image::LIBRARIES));
     let devices = ["nvidia0", "nvidiactl", "nvidia-uvm"].map(|node| format!("{GPU}/dev/{node}:/dev/{node}:rw"));
@@ -50,7 +55,7 @@ pub fn start(host: &Host, name: &str) -> Result<Container> {
     options.extend(libraries.iter().flat_map(|mount| ["-v", mount]));
     options.extend(devices.iter().flat_map(|device| ["--device", device]));
     options.push(image::NAME);
-    let command = Tenant { allocate_mib: Some(1024), ..Tenant::greedy(500) }.command();
+    let command = Tenant { allocate_mib: Some(mib), ..Tenant::greedy(500) }.command();
     options.extend(command.iter().map(String::as_str));
     host.engine.docker_text(&options)?;
     Container::inspect(&host.engine, name)

@@ -335,6 +335,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(hostile::run),
     },
     Scenario {
+        name: "room-given-back",
+        what: "what a program without a lease held is there for a container as soon as it has ended",
+        limit_s: 90,
+        run: Place::Inside(room_given_back::run),
+    },
+    Scenario {
         name: "registration-flood",
         what: "a container that registers processes without end delays no other's first memory",
         limit_s: 60,
