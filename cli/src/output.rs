@@ -18,9 +18,14 @@ pub fn print(text: &str) -> Result<(), Failure> {
 
 /// Prints one JSON document: the schema's version and `value` under `name`.
 pub fn print_json(name: &str, value: &impl Serialize) -> Result<(), Failure> {
+    print_json_of([(name, to_value(value))])
+}
+
+/// The same with several parts.
+pub fn print_json_of<const PARTS: usize>(parts: [(&str, Value); PARTS]) -> Result<(), Failure> {
     let mut document = Map::new();
     document.insert("schemaVersion".into(), SCHEMA_VERSION.into());
-    document.insert(name.into(), to_value(value));
+    document.extend(parts.map(|(name, value)| (name.to_owned(), value)));
     print(&format!("{:#}\n", Value::Object(document)))
 }
 

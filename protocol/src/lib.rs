@@ -31,7 +31,7 @@ pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId};
 pub use mechanism::{Isolation, Mechanism, Mode};
 pub use messages::{
     BindRequest, Edit, Event, EventKind, GpuView, LeaseFault, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState,
-    LeaseUpdate, LeaseView, SupervisorInfo, TimeSlices,
+    LeaseUpdate, LeaseView, SilentGpu, SupervisorInfo, TimeSlices,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView};
 pub use quantity::{MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};

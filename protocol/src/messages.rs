@@ -11,6 +11,7 @@
 //! | `POST /v1/leases/ID/evict` | nothing | [`LeaseView`] |
 //! | `GET /v1/leases/ID/explain` | | [`LeaseExplanation`](crate::LeaseExplanation) |
 //! | `GET /v1/gpus` | | `[GpuView]` |
+//! | `GET /v1/gpus/silent` | | `[SilentGpu]` |
 //! | `GET /v1/driver` | | [`DriverView`](crate::DriverView) |
 //! | `GET /v1/guard` | | `[GuardedProcess]` |
 //! | `GET /v1/events?after=SEQ&follow=1` | | one [`Event`] a line |
@@ -302,6 +303,20 @@ pub struct GpuView {
     /// yet, or from an older supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slices: Option<TimeSlices>,
+}
+
+/// A GPU for which NVML does not answer, as one that has fallen off its bus: it takes no new leases.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SilentGpu {
+    /// NVML's index.
+    pub index: u32,
+    /// Stable identity; none of one that did not answer when the supervisor started, and is among no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<GpuUuid>,
+    /// What NVML was asked, and its own words.
+    pub cause: String,
+    /// What to do about it.
+    pub remedy: String,
 }
 
 /// What trying the time slices of a GPU has shown.

@@ -139,7 +139,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         context_bytes: counters(configuration.driver.context_bytes),
         foreign_bytes: counters(0),
         occupants: Occupants::new(places),
-        silence: Silence::new(places),
+        silence: Silence::new(places, silent),
         used_bytes: counters(0),
         guarded: Mutex::default(),
         next_tenant: AtomicU64::new(TenantId(1).0),
@@ -162,11 +162,11 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     });
     let message = format!("started with {} GPU(s)", leases.gpus().len());
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
-    silence::tell_left_out(&leases, &silent);
+    silence::tell_left_out(&leases);
     mps::take_over(&leases);
     lease::take_over(&leases);
     // Before the first container: it may want an instance.
-    mig::after_boot(&leases, &silent);
+    mig::after_boot(&leases);
     // Before the first request: what others hold cannot be promised.
     let mut costs = ContextCosts::new(places, leases.configuration().driver.context_bytes);
     sampler::note_memory(&leases, &leases.inventory, &mut costs);

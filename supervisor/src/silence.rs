@@ -1,24 +1,40 @@
-//! GPUs for which NVML does not answer any more, as for one that has fallen off its bus: they take no new leases. Those
-//! that they have stay, because nobody knows what has become of them.
+//! GPUs for which NVML does not answer, as for one that has fallen off its bus: they take no new leases. Those that they
+//! have stay, because nobody knows what has become of them.
+//!
+//! One that answers again takes leases again. One that did not answer at the start is left out until the next one, and is not
+//! asked again: an NVML that was started without it does not show it, and whatever is set up at the start knows nothing of it.
 
 use crate::device::{Gpu, InventoryError, Kind, SilentBoard};
 use crate::events::About;
 use crate::lease::Leases;
-use gpool_protocol::EventKind;
+use gpool_protocol::{EventKind, SilentGpu};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A GPU that has not answered for so long takes nobody in. A driver that is merely busy answers before.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
+/// For a GPU that has answered before.
+const REMEDY: &str = "look for its Xid in the kernel's log, reset it or the host, and restart the supervisor if it does not \
+                      take leases again by itself: systemctl restart gpool-supervisor";
+/// For one that has not.
+const REMEDY_AT_START: &str = "look for its Xid in the kernel's log and reset it or the host; it comes with the next start \
+                               of the supervisor: systemctl restart gpool-supervisor";
+
 /// What is known of all GPUs. Its lock is taken last of all.
 #[derive(Debug)]
-pub struct Silence(Mutex<Vec<Option<Spell>>>);
+pub struct Silence {
+    spells: Mutex<Vec<Option<Spell>>>,
+    /// The boards that did not answer when the supervisor started.
+    left_out: Vec<SilentBoard>,
+}
 
 /// A GPU that does not answer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Spell {
     since: Instant,
+    /// The query that was asked last, and NVML's own words.
+    cause: String,
     /// It has lasted so long that the GPU takes nobody in.
     is_told: bool,
 }
@@ -35,41 +51,55 @@ enum Change {
 }
 
 impl Silence {
-    /// All of so many GPUs answer.
-    pub fn new(gpus: usize) -> Self {
-        Self(Mutex::new(vec![None; gpus]))
+    /// All of so many GPUs answer, and these boards are left out.
+    pub fn new(gpus: usize, left_out: Vec<SilentBoard>) -> Self {
+        Self { spells: Mutex::new(vec![None; gpus]), left_out }
+    }
+
+    /// The boards that did not answer when the supervisor started.
+    pub fn left_out(&self) -> &[SilentBoard] {
+        &self.left_out
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<Spell>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the GPU at this place takes nobody in.
     fn is_silent(&self, gpu: usize) -> bool {
-        self.lock().get(gpu).copied().flatten().is_some_and(|spell| spell.is_told)
+        self.lock().get(gpu).and_then(Option::as_ref).is_some_and(|spell| spell.is_told)
     }
 
-    /// The GPU was asked at `now`.
-    fn note(&self, gpu: usize, now: Instant, has_answered: bool) -> Option<Change> {
+    /// The GPU was asked at `now`; it has answered if there is no `failure`.
+    fn note(&self, gpu: usize, now: Instant, failure: Option<&str>) -> Option<Change> {
         let mut spells = self.lock();
         let place = spells.get_mut(gpu)?;
-        match place {
-            Some(spell) if has_answered => {
-                let was_told = spell.is_told;
-                *place = None;
-                was_told.then_some(Change::Over)
-            }
-            None if has_answered => None,
-            None => {
-                *place = Some(Spell { since: now, is_told: false });
-                Some(Change::Begun)
-            }
-            Some(spell) if !spell.is_told && now.duration_since(spell.since) >= PATIENCE => {
-                spell.is_told = true;
-                Some(Change::Silent)
-            }
-            Some(_) => None,
-        }
+        let Some(cause) = failure else { return place.take().filter(|spell| spell.is_told).map(|_| Change::Over) };
+        let Some(spell) = place else {
+            *place = Some(Spell { since: now, cause: cause.to_owned(), is_told: false });
+            return Some(Change::Begun);
+        };
+        cause.clone_into(&mut spell.cause);
+        let is_due = !spell.is_told && now.duration_since(spell.since) >= PATIENCE;
+        spell.is_told |= is_due;
+        is_due.then_some(Change::Silent)
+    }
+
+    /// All that take nobody in, with what to do: boards that were left out, and those of `gpus` that do not answer any more.
+    pub fn views(&self, gpus: &[Gpu]) -> Vec<SilentGpu> {
+        let left_out = self.left_out.iter().map(|board| SilentGpu {
+            index: board.index,
+            uuid: None,
+            cause: board.cause.to_string(),
+            remedy: REMEDY_AT_START.into(),
+        });
+        let spells = self.lock();
+        let silent = gpus.iter().zip(spells.iter()).filter_map(|(gpu, spell)| {
+            let spell = spell.as_ref().filter(|spell| spell.is_told && gpu.kind != Kind::Gone)?;
+            let (uuid, remedy) = (Some(gpu.uuid.clone()), REMEDY.into());
+            Some(SilentGpu { index: gpu.index, uuid, cause: spell.cause.clone(), remedy })
+        });
+        left_out.chain(silent).collect()
     }
 
     /// The GPUs as who looks for room may have them: one that does not answer is as gone.
@@ -85,10 +115,10 @@ impl Silence {
 /// Notes what came of asking for the GPU at `index`, and tells what has changed.
 pub fn note(leases: &Leases, (index, gpu): (usize, &Gpu), failure: Option<&InventoryError>) {
     let cause = failure.map(ToString::to_string).unwrap_or_default();
-    match leases.silence.note(index, Instant::now(), failure.is_none()) {
+    match leases.silence.note(index, Instant::now(), failure.map(|_| cause.as_str())) {
         Some(Change::Begun) => log!("{}: {cause}", gpu.uuid),
         Some(Change::Silent) => {
-            let message = format!("GPU {} ({}) takes no new leases: {cause}; {}", gpu.index, gpu.uuid, remedy());
+            let message = format!("GPU {} ({}) takes no new leases: {cause}; {REMEDY}", gpu.index, gpu.uuid);
             leases.events.note(EventKind::GpuSilent, About::default(), message);
         }
         Some(Change::Over) => {
@@ -100,33 +130,59 @@ pub fn note(leases: &Leases, (index, gpu): (usize, &Gpu), failure: Option<&Inven
 }
 
 /// Tells of the boards that did not answer when the supervisor started.
-pub fn tell_left_out(leases: &Leases, boards: &[SilentBoard]) {
-    for board in boards {
-        let message = format!("GPU {} is left out: {}; {}", board.index, board.cause, remedy());
+pub fn tell_left_out(leases: &Leases) {
+    for board in &leases.silence.left_out {
+        let message = format!("GPU {} is left out: {}; {REMEDY_AT_START}", board.index, board.cause);
         leases.events.note(EventKind::GpuSilent, About::default(), message);
     }
-}
-
-fn remedy() -> &'static str {
-    "look for its Xid in the kernel's log, reset it or the host, and restart gpool-supervisor"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpool_protocol::GpuUuid;
+
+    const LOST: Option<&str> = Some("NVML does not answer: lost");
 
     #[test]
     fn a_gpu_is_silent_after_a_while_and_until_it_answers() {
-        let (silence, start) = (Silence::new(2), Instant::now());
-        assert_eq!(silence.note(1, start, false), Some(Change::Begun));
-        assert_eq!(silence.note(1, start + PATIENCE / 2, false), None);
+        let (silence, start) = (Silence::new(2, Vec::new()), Instant::now());
+        assert_eq!(silence.note(1, start, LOST), Some(Change::Begun));
+        assert_eq!(silence.note(1, start + PATIENCE / 2, LOST), None);
         assert!(!silence.is_silent(1), "it may be busy");
-        assert_eq!(silence.note(1, start + PATIENCE, false), Some(Change::Silent));
-        assert_eq!(silence.note(1, start + 2 * PATIENCE, false), None, "told once");
+        assert_eq!(silence.note(1, start + PATIENCE, LOST), Some(Change::Silent));
+        assert_eq!(silence.note(1, start + 2 * PATIENCE, LOST), None, "told once");
         assert!(silence.is_silent(1) && !silence.is_silent(0) && !silence.is_silent(7));
-        assert_eq!(silence.note(1, start + 3 * PATIENCE, true), Some(Change::Over));
+        assert_eq!(silence.note(1, start + 3 * PATIENCE, None), Some(Change::Over));
         assert!(!silence.is_silent(1));
-        assert_eq!(silence.note(1, start + 4 * PATIENCE, false), Some(Change::Begun));
-        assert_eq!(silence.note(1, start + 4 * PATIENCE + PATIENCE / 2, true), None, "a moment is no silence");
+        assert_eq!(silence.note(1, start + 4 * PATIENCE, LOST), Some(Change::Begun));
+        assert_eq!(silence.note(1, start + 4 * PATIENCE + PATIENCE / 2, None), None, "a moment is no silence");
+    }
+
+    #[test]
+    fn all_that_are_silent_are_named_with_what_to_do() {
+        let cause = InventoryError::Unanswered { query: "a GPU by its index", cause: "lost".into() };
+        let silence = Silence::new(2, vec![SilentBoard { index: 2, cause }]);
+        let gpu = |index: u32| Gpu {
+            index,
+            uuid: GpuUuid(format!("GPU-{index}")),
+            name: "a GPU".into(),
+            minor: index,
+            memory_total_bytes: 1,
+            driver_version: "1".into(),
+            is_virtual: false,
+            kind: Kind::Whole,
+        };
+        let (gpus, start) = ([gpu(0), gpu(1)], Instant::now());
+        silence.note(1, start, LOST);
+        assert_eq!(silence.views(&gpus).len(), 1, "the other one may be busy");
+        silence.note(1, start + PATIENCE, Some("NVML does not answer: gone"));
+        let seen = silence.views(&gpus);
+        let named: Vec<_> = seen.iter().map(|gpu| (gpu.index, gpu.uuid.clone())).collect();
+        assert_eq!(named, [(2, None), (1, Some(GpuUuid("GPU-1".into())))]);
+        assert_eq!(seen[1].cause, "NVML does not answer: gone", "as it was said last");
+        assert!(seen.iter().all(|gpu| gpu.remedy.contains("systemctl restart gpool-supervisor")), "{seen:?}");
+        silence.note(1, start + 2 * PATIENCE, None);
+        assert_eq!(silence.views(&gpus).len(), 1);
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::arguments::{Format, GpuVerb};
 use crate::exit::Failure;
-use crate::output::{self, Column, borderless, csv, figure, text};
+use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use crate::table::short_gpu;
-use gpool_protocol::{Client, GpuView, Mechanism, format_bytes, format_permille};
+use gpool_protocol::{Client, GpuView, Mechanism, SilentGpu, format_bytes, format_permille};
 
 const COLUMNS: [Column; 8] = [
     figure("INDEX"),
@@ -21,10 +21,26 @@ const COLUMNS: [Column; 8] = [
 pub fn run(client: &Client, verb: GpuVerb) -> Result<(), Failure> {
     let GpuVerb::Ls { format } = verb;
     let gpus: Vec<GpuView> = client.get("/v1/gpus")?;
+    // An older supervisor does not know the question.
+    let silent: Vec<SilentGpu> = client.get("/v1/gpus/silent").unwrap_or_default();
     match format {
-        Format::Table | Format::Wide => output::print(&render(&gpus)),
-        Format::Json => output::print_json("gpus", &gpus),
+        Format::Table | Format::Wide => output::print(&(render(&gpus) + &render_silent(&silent))),
+        Format::Json => output::print_json_of([("gpus", to_value(&gpus)), ("silent", to_value(&silent))]),
         Format::Csv => output::print(&render_csv(&gpus)),
+    }
+}
+
+/// A sentence for each GPU that does not answer.
+fn render_silent(silent: &[SilentGpu]) -> String {
+    let sentence = |gpu: &SilentGpu| format!("{}; {}\n", named(gpu), gpu.remedy);
+    silent.iter().map(sentence).collect()
+}
+
+/// Which GPU it is, and why it takes no new leases.
+pub fn named(gpu: &SilentGpu) -> String {
+    match &gpu.uuid {
+        Some(uuid) => format!("GPU {} ({}) takes no new leases: {}", gpu.index, short_gpu(&uuid.0), gpu.cause),
+        None => format!("GPU {} is left out: {}", gpu.index, gpu.cause),
     }
 }
 
@@ -109,5 +125,20 @@ INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL 
         let mps = GpuView { mechanism: Some(Mechanism::Mps), ..gpu.clone() };
         assert!(render(&[mps]).lines().nth(1).unwrap().ends_with("3 (mps)"));
         assert_eq!(render_csv(&[gpu]).lines().nth(1).unwrap().split(',').count(), 10);
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_is_named_with_what_to_do() {
+        let gpu = |uuid: Option<&str>| SilentGpu {
+            index: 1,
+            uuid: uuid.map(|uuid| GpuUuid(uuid.into())),
+            cause: "NVML does not answer a GPU by its index: lost".into(),
+            remedy: "reset it".into(),
+        };
+        let want = "\
+GPU 1 is left out: NVML does not answer a GPU by its index: lost; reset it
+GPU 1 (GPU-5ca1ab1e) takes no new leases: NVML does not answer a GPU by its index: lost; reset it
+";
+        assert_eq!(render_silent(&[gpu(None), gpu(Some("GPU-5ca1ab1e-0000-4000-8000-000000000000"))]), want);
     }
 }

@@ -23,6 +23,7 @@ mod owners;
 mod pages;
 mod redact;
 mod shims;
+mod silent;
 mod socket;
 mod space;
 mod supervisor;
@@ -108,7 +109,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 21] = [
+const CHECKS: [Check; 22] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -130,6 +131,7 @@ const CHECKS: [Check; 21] = [
     Check { name: "space", run: space::check },
     Check { name: "neighbours", run: neighbours::check },
     Check { name: "time slices", run: time_slices::check },
+    Check { name: "silent GPUs", run: silent::check },
 ];
 
 /// Their names; the first is number 1.

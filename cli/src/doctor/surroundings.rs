@@ -1,7 +1,7 @@
 //! What the checks look at, asked once.
 
 use gpool_configuration::{Configuration, ConfigurationError};
-use gpool_protocol::{Client, DriverView, ErrorBody, GpuView, GuardedProcess, LeaseView, SupervisorInfo};
+use gpool_protocol::{Client, DriverView, ErrorBody, GpuView, GuardedProcess, LeaseView, SilentGpu, SupervisorInfo};
 use std::path::{Path, PathBuf};
 
 /// The host's files below a root, and the answers of its supervisor.
@@ -22,6 +22,8 @@ pub struct Surroundings {
     pub driver: Result<DriverView, ErrorBody>,
     /// The GPUs.
     pub gpus: Result<Vec<GpuView>, ErrorBody>,
+    /// Those for which NVML does not answer.
+    pub silent: Result<Vec<SilentGpu>, ErrorBody>,
     /// The leases.
     pub leases: Result<Vec<LeaseView>, ErrorBody>,
     /// Processes that use GPUs in leased containers.
@@ -45,6 +47,7 @@ impl Surroundings {
             info: client.get("/v1/info"),
             driver: client.get("/v1/driver"),
             gpus: client.get("/v1/gpus"),
+            silent: client.get("/v1/gpus/silent"),
             leases: client.get("/v1/leases"),
             guarded: client.get("/v1/guard"),
         }

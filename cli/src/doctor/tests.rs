@@ -1,7 +1,7 @@
 use super::*;
 use gpool_protocol::{
     BuildId, ContainerId, DriverView, ErrorBody, ErrorCode, GpuUuid, GpuView, GuardedProcess, HostPid, LeaseId,
-    LeaseView, MappedLibrary, ShimView, SupervisorInfo, TimeSlices,
+    LeaseView, MappedLibrary, ShimView, SilentGpu, SupervisorInfo, TimeSlices,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -125,6 +125,7 @@ fn healthy(root: &Path) -> Surroundings {
         info: Ok(info),
         driver: Ok(driver),
         gpus: Ok(vec![gpu]),
+        silent: Ok(Vec::new()),
         leases: Ok(vec![lease("01A", Some(7))]),
         guarded: Ok(vec![process]),
     }
@@ -263,6 +264,10 @@ fn what_is_wrong_is_said_with_what_to_do() {
     };
     wrong("time slices", State::Warn, &["GPU 0: had 501", "mode=slice"], &slices(false, "had 501"));
     wrong("time slices", State::Warn, &["GPU 0: not tried yet", "each minute"], &slices(false, ""));
+    wrong("silent GPUs", State::Fail, &["GPU 3 is left out: lost", "restart it"], &|host| {
+        let gpu = SilentGpu { index: 3, uuid: None, cause: "lost".into(), remedy: "restart it".into() };
+        host.silent = Ok(vec![gpu]);
+    });
     let root = tempfile::tempdir().unwrap();
     let mut host = healthy(root.path());
     slices(true, "had 943")(&mut host);
@@ -280,10 +285,10 @@ fn without_a_supervisor_that_fails_and_what_it_knows_is_skipped() {
     let gone = || ErrorBody::new(ErrorCode::SupervisorAbsent, "the supervisor does not answer", "start it");
     let mut host = healthy(root.path());
     host.info = Err(gone());
-    (host.driver, host.gpus) = (Err(gone()), Err(gone()));
+    (host.driver, host.gpus, host.silent) = (Err(gone()), Err(gone()), Err(gone()));
     (host.leases, host.guarded) = (Err(gone()), Err(gone()));
     assert_eq!(of(&host, "supervisor"), (State::Fail, "the supervisor does not answer; start it".into()));
-    for name in ["driver", "shims", "uncounted calls", "mapped builds", "leases", "leftovers"] {
+    for name in ["driver", "shims", "uncounted calls", "mapped builds", "leases", "leftovers", "silent GPUs"] {
         assert_eq!(of(&host, name).0, State::Skip, "{name}");
     }
     assert_eq!(of(&host, "driver version").0, State::Skip);

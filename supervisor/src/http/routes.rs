@@ -54,6 +54,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "gpus"]) => {
             value(leases.book().gpu_views(&leases.gpus(), &leases.used_bytes(), &leases.time_slices))
         }
+        ("GET", ["v1", "gpus", "silent"]) => value(leases.silence.views(&leases.gpus())),
         ("GET", ["v1", "mig"]) => value(mig::view(leases)?),
         ("POST", ["v1", "mig", "apply"]) => {
             peer.must_be_root("divide GPUs")?;

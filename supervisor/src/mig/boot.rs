@@ -2,7 +2,6 @@
 
 use super::apply::{By, apply};
 use super::view;
-use crate::device::SilentBoard;
 use crate::events::About;
 use crate::lease::Leases;
 use crate::service_manager;
@@ -18,13 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// At the first start after a boot, makes the configured layout if nobody has divided or leased anything yet. What comes
 /// of it is an event. With a board that does not answer the next start is the first one.
-pub fn after_boot(leases: &Leases, silent: &[SilentBoard]) {
+pub fn after_boot(leases: &Leases) {
     let configuration = leases.configuration();
     let mark = configuration.paths.run_dir.join(MARK);
     if std::fs::read_to_string(&mark).is_ok_and(|boot_id| boot_id == leases.boot_id) {
         return;
     }
-    if let (Some(file), Some(board)) = (&configuration.mig.layout, silent.first()) {
+    if let (Some(file), Some(board)) = (&configuration.mig.layout, leases.silence.left_out().first()) {
         let cause = format!("GPU {} does not answer; restart gpool-supervisor when it does", board.index);
         return tell(leases, file, &cause);
     }

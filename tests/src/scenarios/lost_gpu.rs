@@ -2,10 +2,11 @@
 //! stays, and is taken over when the GPU is back.
 
 use super::{finish, is_refused, wait_for};
-use crate::failure::{Failure, Result, ensure};
-use crate::host::{Container, Host};
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::host::{Container, Host, text};
 use crate::namespaces::Inside;
-use gpool_protocol::{EventKind, GpuUuid, GpuView, LeaseView};
+use gpool_protocol::{EventKind, GpuUuid, GpuView, LeaseView, SilentGpu};
+use serde_json::Value;
 
 const LIKE_SECOND: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "1GiB")];
 
@@ -28,10 +29,12 @@ fn lose_one(host: &mut Host) -> Result<()> {
     let its = host.lease_of(&second)?.gpu_uuid;
     ensure(its == left, || format!("a new container is on {its}, not on {left}"))?;
     is_refused(host, &LIKE_SECOND, &["GPOOL-E201"])?;
+    is_named(host, "takes no new leases")?;
 
     host.kill_supervisor()?;
     host.start_supervisor()?;
     ensure(silent(host)? == 1, || "no event says that a GPU is left out".to_owned())?;
+    is_named(host, "is left out")?;
     ensure(hurt.is_alive(), || "the container on the lost GPU has ended".to_owned())?;
     let there: Vec<LeaseView> = host.leases()?;
     let is_served = there.iter().all(|lease| lease.gpu_uuid == left);
@@ -41,12 +44,32 @@ fn lose_one(host: &mut Host) -> Result<()> {
     host.set_lost(index_of_lost(host)?, false)?;
     host.kill_supervisor()?;
     host.start_supervisor()?;
+    let nobody: Vec<SilentGpu> = host.client().get("/v1/gpus/silent")?;
+    ensure(nobody.is_empty(), || format!("after that these are silent: {nobody:?}"))?;
     let back = host.lease_of(&hurt)?.gpu_uuid;
     ensure(back == lost && silent(host)? == 0, || format!("the lease on {lost} came back on {back}"))
 }
 
 fn start(host: &Host, name: &str, fraction: &str) -> Result<Container> {
     host.run_container(name, &[("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", "1GiB")], &[], &["sleep", "600"])
+}
+
+/// What people and programs are told of the one GPU that does not answer.
+fn is_named(host: &Host, what: &str) -> Result<()> {
+    let remedy = "systemctl restart gpool-supervisor";
+    let listed = text(&host.gpool(&["gpu", "ls"])?.stdout);
+    let is_told = |line: &&str| line.starts_with("GPU ") && line.contains(what) && line.contains(remedy);
+    ensure(listed.lines().filter(is_told).count() == 1, || format!("gpool gpu ls says {listed}"))?;
+    let document: Value = serde_json::from_slice(&host.gpool(&["gpu", "ls", "--format", "json"])?.stdout)
+        .context("gpool gpu ls --format json")?;
+    let silent = document["silent"].as_array().map_or(0, Vec::len);
+    let has_remedy = document["silent"][0]["remedy"].as_str().is_some_and(|text| text.contains(remedy));
+    ensure(silent == 1 && has_remedy, || format!("gpool gpu ls --format json says {document}"))?;
+    let examined = host.gpool(&["doctor"])?;
+    let said = text(&examined.stdout);
+    let is_found = |line: &str| line.contains("fail") && line.contains("silent GPUs") && line.contains(what);
+    ensure(examined.status.code() == Some(1), || format!("gpool doctor ends with {}", examined.status))?;
+    ensure(said.lines().any(is_found) && said.contains(remedy), || format!("gpool doctor says {said}"))
 }
 
 fn silent(host: &Host) -> Result<usize> {
