@@ -51,7 +51,7 @@ fn path_in(text: &str) -> Option<String> {
 
 /// Whether any process is left in the cgroup `path` or below it, in whatever hierarchy holds it.
 pub fn is_populated(path: &str) -> bool {
-    directories(path).iter().any(|directory| holds_processes(directory))
+    directories(path).iter().any(|directory| populated(directory).unwrap_or_else(|| holds_processes(directory)))
 }
 
 /// Whether the cgroup `path` has been handed to the user `uid`, in every hierarchy that has it.
@@ -178,6 +178,12 @@ fn is_cgroup(path: &Path) -> bool {
     path.is_dir() && rustix::fs::statfs(path).is_ok_and(|found| [0x0027_e0eb, 0x6367_7270].contains(&found.f_type))
 }
 
+/// What the kernel says of a cgroup and all below it, however many those are; none of version 1, which says nothing.
+fn populated(directory: &Path) -> Option<bool> {
+    let text = fs::read_to_string(directory.join("cgroup.events")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("populated ")).map(|said| said != "0")
+}
+
 fn holds_processes(directory: &Path) -> bool {
     let here = fs::read_to_string(directory.join("cgroup.procs")).is_ok_and(|procs| !procs.trim().is_empty());
     here || fs::read_dir(directory)
@@ -234,6 +240,17 @@ mod tests {
             fs::remove_file(path).unwrap();
         }
         assert!(!is_frozen("/gpool-no-such-cgroup"));
+    }
+
+    #[test]
+    fn version_2_says_of_a_whole_tree_whether_a_process_is_left() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(populated(root.path()), None);
+        for (text, is_populated) in [("populated 0\nfrozen 0\n", Some(false)), ("frozen 0\npopulated 1\n", Some(true))]
+        {
+            fs::write(root.path().join("cgroup.events"), text).unwrap();
+            assert_eq!(populated(root.path()), is_populated, "{text}");
+        }
     }
 
     #[test]
