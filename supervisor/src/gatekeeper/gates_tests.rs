@@ -1,10 +1,10 @@
 //! Gates over real regions, without containers.
 
 use super::*;
-use crate::gatekeeper::tenant::Tenant;
+use crate::gatekeeper::tenant::{BURSTS, Tenant};
 use crate::region::{ControlPage, RegionHost};
 use gpool_policy::slice::{Class, HangAfter, Priority};
-use gpool_shared_region::{BurstTag, SLOT_BYTES};
+use gpool_shared_region::{BURST_RING, BurstTag, SLOT_BYTES};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -124,6 +124,33 @@ fn a_lease_on_two_gpus_has_one_gate_and_two_accounts() {
     assert_eq!(stage.charged_ns(1), [(2, 1_000), (0, 3_000)], "in the order of the lease's GPUs");
     let debts = stage.gates.leave(&mut stage.tenants, TenantId(1), &mut stage.notices);
     assert_eq!(debts.iter().map(|(gpu, _)| *gpu).collect::<Vec<_>>(), [2, 0]);
+}
+
+#[test]
+fn of_bursts_without_end_so_many_are_taken_one_by_one_and_none_is_lost() {
+    const LOOKS: u64 = 1000;
+    let mut stage = Stage::new(1);
+    let region = stage.join(1, &[0], Share::of(300));
+    put(&region, 0, &77u64.to_le_bytes());
+    for place in 0..BURST_RING as u64 {
+        put(&region, 192 + 16 * place, &(1_000_000_000 + 20 * place).to_le_bytes());
+        put(&region, 200 + 16 * place, &(1_000_000_010 + 20 * place).to_le_bytes());
+    }
+    let tenant = stage.tenants.get_mut(&TenantId(1)).unwrap();
+    let (mut taken, mut told_ns) = (0, 0);
+    for look in 1..=LOOKS + 1 {
+        let (count, mut heard) = (look * BURST_RING as u64, Heard::default());
+        put(&region, 128, &count.to_le_bytes());
+        put(&region, 136, &(10 * count).to_le_bytes());
+        if look > LOOKS {
+            tenant.begin_period();
+        }
+        tenant.collect(&mut stage.report, &mut heard, &mut stage.notices);
+        taken += heard.bursts.len();
+        told_ns += heard.bursts.iter().map(|(_, burst)| burst.end_ns - burst.start_ns).sum::<u64>();
+    }
+    assert_eq!(taken, BURSTS + 1 + BURST_RING, "those of the next period after what was not read");
+    assert_eq!(told_ns, 10 * BURST_RING as u64 * (LOOKS + 1));
 }
 
 #[test]

@@ -55,7 +55,7 @@ const LOOKS: u32 = 400;
 /// How long a bell that is too loud is not heard. As late as that a gate opens and closes then.
 pub const DEAF_NS: u64 = 1_000_000;
 /// Bursts read from one tenant between two heartbeats. What its rings no longer show then is charged as one.
-const BURSTS: usize = SLOTS * BURST_RING;
+pub const BURSTS: usize = SLOTS * BURST_RING;
 /// Notices about one tenant between two heartbeats.
 const NOTICES: u32 = 2 * SLOTS as u32;
 
