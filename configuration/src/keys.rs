@@ -1,5 +1,6 @@
 //! The keys of the configuration file.
 
+use crate::gpus::Gpus;
 use crate::windows::Window;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -70,6 +71,8 @@ impl Default for Socket {
 pub struct Driver {
     /// The host's NVML. A plain name is looked up by the loader.
     pub nvml: PathBuf,
+    /// The GPUs that gpool serves; empty: all.
+    pub gpus: Gpus,
     /// Directories searched for the driver's libraries, first match wins.
     pub library_dirs: Vec<PathBuf>,
     /// Whose libcuda is behind the shim where an image brings one for CUDA forward compatibility.
@@ -91,6 +94,7 @@ impl Default for Driver {
     fn default() -> Self {
         Self {
             nvml: "libnvidia-ml.so.1".into(),
+            gpus: Gpus::default(),
             library_dirs: ["/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib64"]
                 .map(PathBuf::from)
                 .to_vec(),

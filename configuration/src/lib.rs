@@ -7,6 +7,7 @@ mod bounds;
 mod catalogue;
 mod error;
 mod flat;
+mod gpus;
 mod keys;
 mod layers;
 #[cfg(feature = "layouts")]
@@ -17,6 +18,7 @@ mod windows;
 pub use catalogue::{Effect, Key, SHIPPED, catalogue};
 pub use error::ConfigurationError;
 pub use flat::{Difference, differences, flat};
+pub use gpus::Gpus;
 pub use keys::{
     BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, EnvPolicy,
     HANG_SECONDS_MAX, HangAction, Lease, LiarAction, Mig, Paths, Policy, Runtime, Socket,

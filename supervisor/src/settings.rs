@@ -135,6 +135,7 @@ mod tests {
             group = "other"
             [driver]
             nvml = "/e"
+            gpus = ["GPU-51313131-0000-4000-8000-000000000000"]
             library_dirs = []
             compat = "image"
             program_dirs = []

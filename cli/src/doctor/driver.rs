@@ -2,6 +2,8 @@
 
 use super::{Outcome, Surroundings};
 use crate::table::is_mig_instance;
+use gpool_configuration::Gpus;
+use gpool_protocol::GpuView;
 
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
@@ -16,17 +18,29 @@ pub fn check(host: &Surroundings) -> Outcome {
             "install the driver's libraries, or name their directory",
         );
     }
+    let named = host.configuration().driver.gpus;
     // The supervisor loads NVML when it starts, and does not start without it.
     match (&host.driver, &host.gpus) {
+        (Ok(_), Ok(gpus)) if !absent(&named, gpus).is_empty() => Outcome::warn(
+            format!("{} of driver.gpus is not served", absent(&named, gpus).join(", ")),
+            "compare driver.gpus with nvidia-smi -L, and restart gpool-supervisor",
+        ),
         (Ok(driver), Ok(gpus)) if gpus.is_empty() => Outcome::fail(
             format!("NVML of driver {} loads and shows no GPU", driver.version),
             "look at the kernel's log for NVRM, and at nvidia-smi",
         ),
         (Ok(driver), Ok(gpus)) => Outcome::ok(format!(
-            "NVML of driver {} loads and shows {} GPU(s)",
+            "NVML of driver {} loads and shows {} GPU(s){}",
             driver.version,
-            gpus.iter().filter(|gpu| !is_mig_instance(gpu)).count()
+            gpus.iter().filter(|gpu| !is_mig_instance(gpu)).count(),
+            if named.named().is_empty() { "" } else { ", those of driver.gpus" }
         )),
         _ => Outcome::skip("the libraries are there; whether NVML loads the supervisor knows, which does not answer"),
     }
+}
+
+/// What the configuration names and the supervisor does not serve.
+fn absent<'a>(named: &'a Gpus, gpus: &[GpuView]) -> Vec<&'a str> {
+    let is_served = |uuid: &&String| gpus.iter().any(|gpu| gpu.uuid.0 == **uuid);
+    named.named().iter().filter(|uuid| !is_served(uuid)).map(String::as_str).collect()
 }

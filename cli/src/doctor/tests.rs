@@ -167,6 +167,10 @@ fn what_is_wrong_is_said_with_what_to_do() {
     wrong("device nodes", State::Warn, &["modprobe nvidia-uvm"], &remove("/dev/nvidia-uvm"));
     wrong("driver", State::Fail, &["libcuda.so.1 is in none"], &remove("/usr/lib64/libcuda.so.1"));
     wrong("driver", State::Fail, &["no GPU"], &|host| host.gpus = Ok(Vec::new()));
+    let named = "GPU-51313131-0000-4000-8000-000000000007";
+    wrong("driver", State::Warn, &[named, "driver.gpus", "restart"], &|host| {
+        host.configuration.as_mut().unwrap().driver.gpus = vec![named.to_owned()].try_into().unwrap();
+    });
     wrong("shims", State::Fail, &["535 lacks libgpool-nvml.so"], &remove("/usr/lib/gpool/535/libgpool-nvml.so"));
     wrong("shims", State::Fail, &["no shims"], &|host| fs::remove_dir_all(host.path("/usr/lib/gpool/535")).unwrap());
     wrong("shims", State::Warn, &["1 names that it lacks: cuOld"], &|host| {

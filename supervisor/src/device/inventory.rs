@@ -1,6 +1,7 @@
 //! GPUs through NVML.
 
 use super::mig::Board;
+use gpool_configuration::Gpus;
 use gpool_policy::honesty::Sample;
 use gpool_protocol::{GpuUuid, HostPid};
 use nvml_wrapper::Nvml;
@@ -128,6 +129,8 @@ pub struct Found {
     pub gpus: Vec<Gpu>,
     /// The others.
     pub silent: Vec<SilentBoard>,
+    /// UUIDs that the configuration names and no board that answers has.
+    pub absent: Vec<String>,
 }
 
 /// A board for which NVML does not answer, as one that has fallen off its bus.
@@ -160,27 +163,39 @@ pub fn answering<T>(
     Ok((answers, silent))
 }
 
+/// What the configuration names and is not among `gpus`.
+fn absent(served: &Gpus, gpus: &[Gpu]) -> Vec<String> {
+    let is_there = |uuid: &&String| gpus.iter().any(|gpu| gpu.uuid.0 == **uuid);
+    served.named().iter().filter(|uuid| !is_there(uuid)).cloned().collect()
+}
+
 /// The NVML library, loaded by an explicit path so that it can never be our own shim.
 pub struct NvmlInventory {
     nvml: Nvml,
+    /// Which boards are served; of the others nothing is shown.
+    served: Gpus,
     /// The boards that can be divided, by NVML's index.
     boards: BTreeMap<u32, Board>,
 }
 
 impl NvmlInventory {
-    /// Loads and starts NVML.
+    /// Loads and starts NVML, to show of it what is in `served`.
     ///
     /// # Errors
     /// [`InventoryError::Unusable`].
-    pub fn open(library: &Path) -> Result<Self, InventoryError> {
+    pub fn open(library: &Path, served: &Gpus) -> Result<Self, InventoryError> {
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
         let nvml = nvml.map_err(|cause| InventoryError::Unusable {
             library: library.display().to_string(),
             cause: cause.to_string(),
         })?;
-        let mut inventory = Self { nvml, boards: BTreeMap::new() };
+        let mut inventory = Self { nvml, served: served.clone(), boards: BTreeMap::new() };
         let count = inventory.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
-        let boards = (0..count).filter_map(|index| Some((index, inventory.board(index)?)));
+        let is_served = |index: &u32| {
+            let uuid = inventory.nvml.device_by_index(*index).and_then(|device| device.uuid());
+            uuid.is_ok_and(|uuid| served.serve(&uuid))
+        };
+        let boards = (0..count).filter(is_served).filter_map(|index| Some((index, inventory.board(index)?)));
         inventory.boards = boards.collect();
         Ok(inventory)
     }
@@ -210,7 +225,7 @@ impl NvmlInventory {
         }
     }
 
-    /// All that NVML shows now.
+    /// All that NVML shows now of what is served.
     ///
     /// # Errors
     /// Names the query that failed, if NVML itself or no board answers.
@@ -218,20 +233,30 @@ impl NvmlInventory {
         let driver_version = self.nvml.sys_driver_version().map_err(unanswered("the driver's version"))?;
         let count = self.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
         let (answers, silent) = answering(0..count, |index| self.board_with_instances(index, &driver_version))?;
-        let (mut gpus, instances): (Vec<Gpu>, Vec<Vec<Gpu>>) = answers.into_iter().unzip();
+        let (mut gpus, instances): (Vec<Gpu>, Vec<Vec<Gpu>>) = answers.into_iter().flatten().unzip();
         gpus.extend(instances.into_iter().flatten());
-        Ok(Found { gpus, silent })
+        let absent = absent(&self.served, &gpus);
+        // A board that does not answer has no UUID to be known by. It is nobody's concern here if all that are named answer.
+        let silent = if absent.is_empty() && !self.served.named().is_empty() { Vec::new() } else { silent };
+        Ok(Found { gpus, silent, absent })
     }
 
-    /// A board, and its instances if it is divided.
-    fn board_with_instances(&self, index: u32, driver_version: &str) -> Result<(Gpu, Vec<Gpu>), InventoryError> {
+    /// A board, and its instances if it is divided; none if it is not served.
+    fn board_with_instances(
+        &self,
+        index: u32,
+        driver_version: &str,
+    ) -> Result<Option<(Gpu, Vec<Gpu>)>, InventoryError> {
         let gpu = self.whole_gpu(index, driver_version)?;
+        if !self.served.serve(&gpu.uuid.0) {
+            return Ok(None);
+        }
         match self.boards.get(&index) {
             Some(board) if self.mig_mode(index)?.is_on => {
                 let instances = self.instances(&gpu, board)?;
-                Ok((Gpu { kind: Kind::Divided, ..gpu }, instances))
+                Ok(Some((Gpu { kind: Kind::Divided, ..gpu }, instances)))
             }
-            Some(_) | None => Ok((gpu, Vec::new())),
+            Some(_) | None => Ok(Some((gpu, Vec::new()))),
         }
     }
 

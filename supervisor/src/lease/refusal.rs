@@ -21,7 +21,7 @@ pub fn worded(refusal: &Refusal) -> ErrorBody {
         Refusal::NoGpu => ErrorBody::new(
             ErrorCode::NoGpu,
             "this host has no GPU that NVML shows",
-            "look at the driver with nvidia-smi",
+            "look at the driver with nvidia-smi, and at [driver] gpus in config.toml",
         ),
         Refusal::TooFewGpus { asked, present } => ErrorBody::new(
             ErrorCode::NoGpu,

@@ -22,6 +22,7 @@ mod frozen_holder;
 mod garbage_control;
 mod garbage_report;
 mod gpu_suite;
+mod gpus_left_out;
 mod host_containerd;
 mod hostile;
 mod hung_container;

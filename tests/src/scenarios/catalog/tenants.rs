@@ -185,6 +185,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(several_gpus::run),
     },
     Scenario {
+        name: "gpus-left-out",
+        what: "of three GPUs one is left out by the configuration, and one that it names is not there",
+        limit_s: 90,
+        run: Place::Inside(gpus_left_out::run),
+    },
+    Scenario {
         name: "lost-gpu",
         what: "a GPU falls off its bus: it takes no new containers, and a supervisor starts without it",
         limit_s: 90,
