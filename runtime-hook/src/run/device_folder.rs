@@ -3,8 +3,10 @@
 use super::mounts::{attach, bind_at, make_directory};
 use super::plan::Node;
 use super::unprepared;
-use gpool_protocol::ErrorBody;
+use crate::privilege::is_host_root;
+use gpool_protocol::{ErrorBody, ErrorCode};
 use nix::fcntl::OFlag;
+use nix::libc;
 use nix::mount::MsFlags;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
@@ -82,9 +84,23 @@ fn makes_terminals(found: &Metadata) -> bool {
 }
 
 fn make_node(node: &Node) -> Result<(), ErrorBody> {
-    let failed = |error| unprepared(format!("the device node {} cannot be made", node.path.display()), error);
     node.path.parent().map_or(Ok(()), make_directory)?;
-    make_character_device(&node.path, (node.major, node.minor)).map_err(failed)
+    make_character_device(&node.path, (node.major, node.minor))
+        .map_err(|error| not_made(&node.path, error, is_host_root()))
+}
+
+/// What to say of a node that the kernel does not make. Of the host's root it refuses that for a cgroup's device rules alone
+/// (mknod(2), devcgroup_inode_mknod in the kernel's include/linux/device_cgroup.h).
+fn not_made(path: &Path, error: std::io::Error, is_host_root: bool) -> ErrorBody {
+    match error.raw_os_error() {
+        Some(libc::EPERM) if is_host_root => ErrorBody::new(
+            ErrorCode::CommandNotPrepared,
+            format!("the command was not started: the caller's cgroup forbids the device node {}", path.display()),
+            "call gpool run where the cgroup's device rules allow the node with rwm (a job with ConstrainDevices in Slurm \
+             has to ask for the GPU, a unit with DeviceAllow to name it), or leave the GPU out of [driver] gpus",
+        ),
+        _ => unprepared(format!("the device node {} cannot be made", path.display()), error),
+    }
 }
 
 /// A node that everybody may open.
@@ -98,6 +114,20 @@ fn make_character_device(path: &Path, (major, minor): (u64, u64)) -> std::io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_node_that_the_cgroup_forbids_the_cgroup_is_told() {
+        let told = |errno, is_host_root| {
+            not_made(Path::new("/dev/nvidia1"), std::io::Error::from_raw_os_error(errno), is_host_root).to_string()
+        };
+        let forbidden = told(libc::EPERM, true);
+        assert!(forbidden.contains("the caller's cgroup forbids the device node /dev/nvidia1"), "{forbidden}");
+        assert!(forbidden.contains("ConstrainDevices") && !forbidden.contains("needs root"), "{forbidden}");
+        // Root of a user namespace may make no node at all, whatever the cgroup says.
+        for other in [told(libc::EPERM, false), told(libc::EACCES, true), told(libc::ENOSPC, true)] {
+            assert!(other.contains("cannot be made") && other.contains("needs root"), "{other}");
+        }
+    }
 
     #[test]
     fn only_the_node_that_makes_terminals_is_made_anew() {

@@ -18,6 +18,7 @@ mod every_verb;
 mod evicted;
 mod executed_anew;
 mod file_leases;
+mod forbidden_gpu;
 mod frozen_holder;
 mod garbage_control;
 mod garbage_report;

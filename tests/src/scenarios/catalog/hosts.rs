@@ -119,6 +119,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(run_command::run),
     },
     Scenario {
+        name: "forbidden-gpu",
+        what: "gpool run in a cgroup whose device rules forbid the GPU says so",
+        limit_s: 60,
+        run: Place::Inside(forbidden_gpu::run),
+    },
+    Scenario {
         name: "gpu-suite",
         what: "the suite for a real GPU, dry on the simulated one: its stages that judge no share",
         limit_s: 120,
