@@ -388,6 +388,8 @@ mod tests {
         assert_eq!((change.fraction, change.memory), (Some(200), Some(4 << 30)));
         assert!(matches!(parsed("gpool update abc"), Err(Failure::Clap(_))), "an update of nothing is a mistake");
         assert!(matches!(parsed("gpool update abc --fraction 1.5"), Err(Failure::Clap(_))));
+        let Err(Failure::Clap(error)) = parsed("gpool update abc --memory 1") else { panic!("a cap of one byte") };
+        assert!(error.to_string().contains("--memory") && error.to_string().contains("a bare number is bytes"));
         assert!(parsed("gpool update abc --memory 1GiB --socket /tmp/s").is_ok());
     }
 

@@ -34,5 +34,5 @@ pub use messages::{
     LeaseUpdate, LeaseView, SilentGpu, SupervisorInfo, TimeSlices,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView};
-pub use quantity::{MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};
+pub use quantity::{LEAST_BYTES, MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};
 pub use request::{ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit};

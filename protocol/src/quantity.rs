@@ -77,7 +77,13 @@ fn parse_decimal(text: &str, decimals: usize) -> Option<u64> {
     whole.checked_mul(10u64.checked_pow(decimals as u32)?)?.checked_add(scaled / 10)
 }
 
+/// The smallest size that anybody means, in bytes: what is below is a number whose unit was forgotten.
+pub const LEAST_BYTES: u64 = 1 << 20;
+
 /// Reads a size: `4GiB`, `4G` and `4GB` all mean 4 x 2^30 bytes, as docker's `--memory` does; plain digits are bytes.
+///
+/// # Errors
+/// Anything else, and what is below [`LEAST_BYTES`].
 pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
     let bad = || {
         QuantityError("a size is a whole number with an optional unit B, KiB, MiB, GiB or TiB, for example 4GiB".into())
@@ -95,7 +101,10 @@ pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
         _ => return Err(bad()),
     };
     let bytes = number.checked_mul(1u64 << shift).ok_or_else(bad)?;
-    if bytes == 0 { Err(QuantityError("a size is more than zero bytes, for example 4GiB".into())) } else { Ok(bytes) }
+    match bytes {
+        ..LEAST_BYTES => Err(QuantityError("a size is at least 1MiB; write 4GiB; a bare number is bytes".into())),
+        _ => Ok(bytes),
+    }
 }
 
 /// A size for people: whole MiB below 10 GiB are shown as `4096MiB` only when they are no round GiB.
@@ -148,6 +157,11 @@ mod tests {
         }
         for text in ["", "0", "-1", "4.5GiB", "4XB", "99999999999999999999", "20000000T", "GiB"] {
             assert!(parse_bytes(text).is_err(), "{text}");
+        }
+        for text in ["0", "1", "4", "4096", "1048575", "1023KiB", "4B"] {
+            let error = parse_bytes(text).unwrap_err().to_string();
+            assert!(error.contains("write 4GiB; a bare number is bytes"), "{text}: {error}");
+            assert_eq!(MemoryCap::parse(text).unwrap_err().to_string(), error);
         }
         assert_eq!(MemoryCap::parse("25%"), Ok(MemoryCap::Permille(250)));
         assert_eq!(MemoryCap::Permille(250).bytes_of(24 << 30), 6 << 30);

@@ -1,7 +1,7 @@
 //! Changing leases while their containers run.
 
 use super::book::Book;
-use super::described::described;
+use super::described::{described, without_room};
 use super::entitlement::{check_class, fails_open, held_demand, share_of};
 use super::grant::{Leases, about, failed};
 use super::placing::LOOK_PATIENCE;
@@ -10,7 +10,7 @@ use super::refusal::worded;
 use crate::gatekeeper::Order;
 use gpool_policy::admission::{Demand, Held, MemoryDemand, check_update};
 use gpool_protocol::{
-    ErrorBody, ErrorCode, EventKind, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
+    ErrorBody, ErrorCode, EventKind, LEAST_BYTES, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
 };
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -53,7 +53,11 @@ impl Leases {
         let share = share_of(&self.configuration(), &lease.record);
         self.gatekeeper.order(Order::Change { tenant: lease.tenant, share });
         self.time_slices.ring();
-        let message = format!("changed {}: {}", old.container_id.short(), difference(&old, &lease.record));
+        let mut message = format!("changed {}: {}", old.container_id.short(), difference(&old, &lease.record));
+        if lease.record.memory_cap_bytes != old.memory_cap_bytes {
+            let context_bytes = lease.region.control().context_bytes.load(Ordering::Relaxed);
+            message += &without_room(&lease.record, context_bytes);
+        }
         self.events.note(EventKind::LeaseUpdated, about(&lease.record, Some(uid)), message);
         Ok(lease.view())
     }
@@ -150,8 +154,8 @@ fn changed(old: &Record, change: &LeaseUpdate) -> Result<Record, ErrorBody> {
     if change.fraction_permille.is_some_and(|permille| !(10..=1000).contains(&permille)) {
         return wrong("fraction_permille lies between 10 and 1000", "correct the value");
     }
-    if change.memory_bytes == Some(0) {
-        return wrong("memory_bytes lies above 0", "correct the value");
+    if change.memory_bytes.is_some_and(|bytes| bytes < LEAST_BYTES) {
+        return wrong("memory_bytes is at least 1048576 (1MiB)", "give the cap in bytes, 4294967296 for 4GiB");
     }
     if change.no_limit && change.limit_permille.is_some() {
         return wrong("limit_permille and no_limit do not go together", "give one of them");
@@ -217,7 +221,7 @@ mod tests {
             LeaseUpdate { limit_permille: Some(1001), ..LeaseUpdate::default() },
             LeaseUpdate { limit_permille: Some(600), no_limit: true, ..LeaseUpdate::default() },
             LeaseUpdate { fraction_permille: Some(9), ..LeaseUpdate::default() },
-            LeaseUpdate { memory_bytes: Some(0), ..LeaseUpdate::default() },
+            LeaseUpdate { memory_bytes: Some(LEAST_BYTES - 1), ..LeaseUpdate::default() },
         ] {
             assert_eq!(changed(&old, &change).unwrap_err().code, ErrorCode::RequestInvalid, "{change:?}");
         }

@@ -3,6 +3,18 @@
 use super::record::Record;
 use gpool_protocol::{Class, Mechanism, Priority, format_bytes, format_permille};
 
+/// What to add where a cap is below what one context is taken to cost, `context_bytes`: no program of the container can
+/// use the GPU then, and is told that there is no memory.
+pub fn without_room(record: &Record, context_bytes: u64) -> String {
+    if !record.mechanism.has_shims() || record.memory_cap_bytes >= context_bytes {
+        return String::new();
+    }
+    let (cap, cost) = (format_bytes(record.memory_cap_bytes), format_bytes(context_bytes));
+    format!(
+        "; {cap} holds no CUDA context, which is taken to cost {cost}: programs find no memory, ask for more than that"
+    )
+}
+
 /// The share that a record holds, in words: what is as usual is not said.
 pub fn described(record: &Record) -> String {
     let its: Vec<&str> = record.gpus().iter().map(|gpu| gpu.0.as_str()).collect();
@@ -44,4 +56,21 @@ pub fn described(record: &Record) -> String {
         text += &format!(", priority {}", record.priority);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::sample;
+    use super::*;
+
+    #[test]
+    fn a_cap_that_holds_no_context_is_told() {
+        let mut record = sample();
+        record.memory_cap_bytes = 256 << 20;
+        assert_eq!(without_room(&record, 256 << 20), "");
+        let told = without_room(&record, 512 << 20);
+        assert!(told.contains("256MiB holds no CUDA context") && told.contains("cost 512MiB"), "{told}");
+        record.mechanism = Mechanism::Exclusive;
+        assert_eq!(without_room(&record, 512 << 20), "", "whole GPUs have no cap");
+    }
 }

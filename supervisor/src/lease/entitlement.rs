@@ -4,7 +4,7 @@ use super::record::Record;
 use gpool_configuration::{ClassName, ClassPolicy, Configuration};
 use gpool_policy::admission::{Demand, MemoryDemand, Use};
 use gpool_policy::slice::{Class as SliceClass, HangAfter, Priority as SlicePriority, Share};
-use gpool_protocol::{Class, ErrorBody, ErrorCode, Mechanism, MemoryCap, Priority, Request};
+use gpool_protocol::{Class, ErrorBody, ErrorCode, LEAST_BYTES, Mechanism, MemoryCap, Priority, Request};
 
 /// What a request that is served by `mechanism` asks admission for.
 pub fn demand_of(request: &Request, mechanism: Mechanism) -> Demand {
@@ -109,6 +109,21 @@ pub fn check_class(configuration: &Configuration, class: Class) -> Result<(), Er
     Err(ErrorBody::new(ErrorCode::RequestNotAllowed, format!("class={class} is not allowed on this host"), remedy))
 }
 
+/// Whether a cap that came over the socket is one that somebody means: wrappers read sizes with units and refuse others.
+///
+/// # Errors
+/// Names the key, and what to write.
+pub fn check_cap(memory: Option<MemoryCap>) -> Result<(), ErrorBody> {
+    match memory {
+        Some(MemoryCap::Bytes(bytes @ ..LEAST_BYTES)) => Err(ErrorBody::new(
+            ErrorCode::RequestInvalid,
+            format!("memory={bytes} is less than 1MiB"),
+            "write 4GiB; a bare number is bytes",
+        )),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::record::sample;
@@ -127,6 +142,15 @@ mod tests {
         }
         configuration.policy.classes.clear();
         assert!(check_class(&configuration, Class::Batch).unwrap_err().remedy.contains("[policy] classes"));
+    }
+
+    #[test]
+    fn a_cap_that_nobody_means_is_refused() {
+        for fine in [None, Some(MemoryCap::Bytes(LEAST_BYTES)), Some(MemoryCap::Permille(1))] {
+            assert_eq!(check_cap(fine), Ok(()));
+        }
+        let text = check_cap(Some(MemoryCap::Bytes(4))).unwrap_err().to_string();
+        assert!(text.contains("memory=4") && text.contains("write 4GiB") && text.contains("GPOOL-E101"), "{text}");
     }
 
     #[test]

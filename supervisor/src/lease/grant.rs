@@ -3,9 +3,9 @@
 use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
 use super::capacity::capacities;
-use super::described::described;
+use super::described::{described, without_room};
 use super::edits::{edits, edits_without_shims};
-use super::entitlement::{check_class, fails_open, share_of};
+use super::entitlement::{check_cap, check_class, fails_open, share_of};
 use super::ownership;
 use super::placing::{GRANT_PATIENCE, Place};
 use super::record::{Record, dir_of, region_dir_of};
@@ -162,6 +162,7 @@ impl Leases {
 
     fn try_grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
         asked.request.check()?;
+        check_cap(asked.request.memory)?;
         check_class(&self.configuration(), asked.request.class)?;
         let deadline = Instant::now() + GRANT_PATIENCE;
         let (mut book, place) = self.find_place(asked, uid)?;
@@ -225,8 +226,11 @@ impl Leases {
 
     /// Tells of a lease in the book.
     pub fn note_granted(&self, book: &Book, id: &LeaseId) {
-        let Some(lease) = book.leases.get(id).map(|lease| &lease.record) else { return };
-        let message = format!("granted {} to {}", described(lease), lease.container_id.short());
+        let Some(lease) = book.leases.get(id) else { return };
+        let context_bytes = lease.region.control().context_bytes.load(Ordering::Relaxed);
+        let lease = &lease.record;
+        let (share, container) = (described(lease), lease.container_id.short());
+        let message = format!("granted {share} to {container}{}", without_room(lease, context_bytes));
         self.events.note(EventKind::LeaseGranted, about(lease, Some(lease.owner_uid)), message);
     }
 
