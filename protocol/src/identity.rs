@@ -40,14 +40,35 @@ text_identity!(
 /// The longest id of a container. Low-level runtimes name directories by it, so none comes near.
 const CONTAINER_ID_BYTES: usize = 1024;
 
+/// Whether a text could be an id.
+fn is_plain(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'+' | b'-' | b'.');
+    (1..=CONTAINER_ID_BYTES).contains(&text.len()) && text.bytes().all(plain)
+}
+
+/// The path, on the supervisor's socket, of the lease that a person named by its id or its container's, or the beginning of
+/// one. What passes means nothing else in a path, so that nothing has to be escaped.
+///
+/// # Errors
+/// What cannot be an id is no lease's: [`ErrorCode::LeaseUnknown`].
+pub fn lease_path(id: &str) -> Result<String, ErrorBody> {
+    if is_plain(id) {
+        return Ok(format!("/v1/leases/{id}"));
+    }
+    Err(ErrorBody::new(
+        ErrorCode::LeaseUnknown,
+        format!("no lease or container has the id {id:?}: ids are of the characters A-Z, a-z, 0-9, _, +, - and ."),
+        "gpool ps shows those that there are",
+    ))
+}
+
 impl ContainerId {
     /// Whether it is an id as low-level runtimes take them: it is kept in records and events, and shown in logs.
     ///
     /// # Errors
     /// Names the field. The id itself is not repeated.
     pub fn check(&self) -> Result<(), ErrorBody> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'+' | b'-' | b'.');
-        if (1..=CONTAINER_ID_BYTES).contains(&self.0.len()) && self.0.bytes().all(plain) {
+        if is_plain(&self.0) {
             return Ok(());
         }
         Err(ErrorBody::new(
@@ -80,6 +101,16 @@ impl fmt::Display for HostPid {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_id_is_no_path() {
+        assert_eq!(lease_path("9b2117a1dc85"), Ok("/v1/leases/9b2117a1dc85".to_owned()));
+        for wrong in ["", " ", "a b", "a/b", "/", "../info", "a?x", "a%2fb", "a#b", "a\r\nX: y", "\u{e9}"] {
+            let refused = lease_path(wrong).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::LeaseUnknown, "{wrong}");
+            assert!(refused.message.contains(&format!("{wrong:?}")) && !refused.message.contains('\n'), "{refused}");
+        }
+    }
 
     #[test]
     fn a_container_s_id_is_what_low_level_runtimes_take() {

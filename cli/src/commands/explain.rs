@@ -6,11 +6,11 @@ use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::output;
 use crate::table::format_duration;
-use gpool_protocol::{Client, GpuExplanation, LeaseExplanation, Standing, WaitCause, format_permille};
+use gpool_protocol::{Client, GpuExplanation, LeaseExplanation, Standing, WaitCause, format_permille, lease_path};
 
 /// Shows where a lease stands on each of its GPUs, why, and how exact its share is.
 pub fn run(client: &Client, id: &str, format: Format) -> Result<(), Failure> {
-    let explanation: LeaseExplanation = client.get(&format!("/v1/leases/{id}/explain"))?;
+    let explanation: LeaseExplanation = client.get(&(lease_path(id)? + "/explain"))?;
     match format {
         Format::Table | Format::Wide => output::print(&render(&explanation)),
         Format::Json => output::print_json("explanation", &explanation),

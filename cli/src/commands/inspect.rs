@@ -2,7 +2,7 @@
 
 use crate::exit::Failure;
 use crate::output;
-use gpool_protocol::{Client, LeaseView};
+use gpool_protocol::{Client, LeaseView, lease_path};
 use serde_json::Value;
 
 /// Prints one JSON array. Ids that are found are printed even when another is not, as docker does.
@@ -10,7 +10,7 @@ pub fn run(client: &Client, ids: &[String]) -> Result<(), Failure> {
     let mut found = Vec::new();
     let mut refused = None;
     for id in ids {
-        match client.get::<LeaseView>(&format!("/v1/leases/{id}")) {
+        match lease_path(id).and_then(|path| client.get::<LeaseView>(&path)) {
             Ok(lease) => found.push(output::to_value(&lease)),
             Err(refusal) => refused = refused.or(Some(refusal)),
         }

@@ -2,7 +2,7 @@
 
 use crate::exit::Failure;
 use crate::output;
-use gpool_protocol::{Client, LeaseView};
+use gpool_protocol::{Client, LeaseView, lease_path};
 use serde_json::{Value, json};
 
 /// Pauses, resumes or evicts leases, as `verb` says, and prints the containers' ids. One that is refused does not keep the others
@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 pub fn run(client: &Client, ids: &[String], verb: &str) -> Result<(), Failure> {
     let mut refused = None;
     for id in ids {
-        match client.post::<Value, LeaseView>(&format!("/v1/leases/{id}/{verb}"), &json!({})) {
+        let asked =
+            lease_path(id).and_then(|path| client.post::<Value, LeaseView>(&format!("{path}/{verb}"), &json!({})));
+        match asked {
             Ok(lease) => output::print(&format!("{}\n", lease.container_id))?,
             Err(refusal) => refused = refused.or(Some(refusal)),
         }

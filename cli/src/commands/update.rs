@@ -3,7 +3,7 @@
 use crate::arguments::Change;
 use crate::exit::Failure;
 use crate::output;
-use gpool_protocol::{Client, LeaseUpdate, LeaseView};
+use gpool_protocol::{Client, LeaseUpdate, LeaseView, lease_path};
 
 /// Changes a lease and prints the container's id, as docker does.
 pub fn run(client: &Client, change: &Change) -> Result<(), Failure> {
@@ -15,6 +15,6 @@ pub fn run(client: &Client, change: &Change) -> Result<(), Failure> {
         class: change.class,
         priority: change.priority,
     };
-    let lease: LeaseView = client.patch(&format!("/v1/leases/{}", change.id), &update)?;
+    let lease: LeaseView = client.patch(&lease_path(&change.id)?, &update)?;
     output::print(&format!("{}\n", lease.container_id))
 }

@@ -48,8 +48,7 @@ fn value<T: Serialize>(message: T) -> Result<Value, ErrorBody> {
 }
 
 fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -> Result<Value, ErrorBody> {
-    let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
-    match (request.method.as_str(), parts.as_slice()) {
+    match (request.method.as_str(), parts(&request.path).as_slice()) {
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
         ("GET", ["v1", "gpus"]) => {
             value(leases.book().gpu_views(&leases.gpus(), &leases.used_bytes(), &leases.time_slices))
@@ -96,6 +95,11 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             "see the messages in the documentation of the socket",
         )),
     }
+}
+
+/// What stands between the slashes of a path. Nothing is put right: an empty part is one, and no route has it.
+fn parts(path: &str) -> Vec<&str> {
+    path.strip_prefix('/').map(|path| path.split('/').collect()).unwrap_or_default()
 }
 
 fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
@@ -188,5 +192,19 @@ fn events(stream: &mut UnixStream, request: &Request, leases: &Leases) -> io::Re
             // An empty line finds out whether anybody still listens.
             stream.write_all(b"\n")?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_taken_as_it_stands() {
+        assert_eq!(parts("/v1/leases/abc"), ["v1", "leases", "abc"]);
+        // No lease has the empty id, and all leases are asked for without the last slash.
+        assert_eq!(parts("/v1/leases/"), ["v1", "leases", ""]);
+        assert_eq!(parts("//v1/info"), ["", "v1", "info"]);
+        assert_eq!(parts("v1/info"), Vec::<&str>::new());
     }
 }
