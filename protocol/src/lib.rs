@@ -11,6 +11,7 @@ mod configuration;
 mod connection;
 mod driver;
 mod error;
+mod event_kinds;
 mod explanation;
 mod guarded;
 mod identity;

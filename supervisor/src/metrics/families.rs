@@ -112,7 +112,8 @@ pub fn reference() -> String {
          has both.\n\n\
          Shares are parts of one GPU, or of the MIG instance that `gpu_uuid` names, 0.3 for 30 %. `container_id` is the whole id, `gpu_uuid` that of DCGM's exporter, to join by. There are as many\n\
          figures as leases and kept places on this host times their GPUs; no label comes from what a container does, and\n\
-         `team` alone from what a person asks for. Counters of a lease end with it, those of the supervisor with the process.\n\n\
+         `team` alone from what a person asks for. Counters of a lease end with it, those of the supervisor with the process.\n\
+         Those by `kind`, `action` and `code` begin with 0 for what is known to come up, so that `increase()` sees the first time.\n\n\
          | name | kind | labels | |\n|---|---|---|---|\n",
     );
     for (_, family) in FAMILIES {

@@ -52,12 +52,19 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         handoff_s: [handoffs.map(|it| seconds(it.p50_ns)), handoffs.map(|it| seconds(it.p99_ns))],
         slice_s: seconds(statistics.slice_ns),
         gates: [("open", statistics.gate_opens), ("close", statistics.gate_closes)],
-        events: leases.events.counts(),
+        events: with_zeroes(leases.events.counts()),
         refusals: leases.counters.refusals(),
         guard_actions: leases.counters.guard_actions(),
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
         complaints: leases.progress.complaints.count(),
     })
+}
+
+/// Every kind of event: what has not come up did so no time, beside which Prometheus sees the first.
+fn with_zeroes(counts: Vec<(EventKind, u64)>) -> Vec<(EventKind, u64)> {
+    let mut all: BTreeMap<EventKind, u64> = EventKind::ALL.map(|kind| (kind, 0)).into();
+    all.extend(counts);
+    all.into_iter().collect()
 }
 
 /// Nanoseconds in the unit that Prometheus wants.
@@ -110,7 +117,7 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
         page.add(Family::GuardActions, &[("action", action)], *count as f64);
     }
     for (kind, count) in &moment.events {
-        page.add(Family::Events, &[("kind", &word(kind))], *count as f64);
+        page.add(Family::Events, &[("kind", &kind.word())], *count as f64);
     }
     for (thread, count) in moment.rounds {
         page.add(Family::Rounds, &[("thread", thread)], count as f64);

@@ -77,7 +77,7 @@ fn moment() -> Moment {
         handoff_s: [Some(0.0001), Some(0.0003)],
         slice_s: 0.01,
         gates: [("open", 5), ("close", 4)],
-        events: vec![(EventKind::LeaseGranted, 3), (EventKind::OverCap, 1)],
+        events: with_zeroes(vec![(EventKind::LeaseGranted, 3), (EventKind::OverCap, 1)]),
         refusals: vec![("GPOOL-E201", 2)],
         guard_actions: vec![("frozen", 1)],
         rounds: [("sampler", 9), ("attendant", 8)],
@@ -186,6 +186,13 @@ fn figures_are_in_prometheus_units() {
         assert_eq!(value(&figures, "gpool_leases", ("state", state)), Some(count), "{state}");
     }
     assert_eq!(value(&figures, "gpool_events_total", ("kind", "over-cap")), Some(1.0));
+    assert_eq!(
+        value(&figures, "gpool_events_total", ("kind", "bypass")),
+        Some(0.0),
+        "a first time is seen beside zero"
+    );
+    let told = FAMILIES.iter().find(|(family, _)| *family == Family::GuardActions).map(|(_, family)| family.help);
+    assert!(counters::GUARD_ACTIONS.iter().all(|action| told.is_some_and(|help| help.contains(action))));
     assert_eq!(value(&figures, "gpool_requests_refused_total", ("code", "GPOOL-E201")), Some(2.0));
 }
 
