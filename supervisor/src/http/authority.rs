@@ -20,8 +20,9 @@ pub struct Peer {
     in_lease: bool,
 }
 
-fn refused(what: impl Into<String>) -> ErrorBody {
-    ErrorBody::new(ErrorCode::NotPermitted, what, "ask root or a member of the group gpool")
+/// Refuses with whom to ask: root, and the group of `[socket] group`.
+fn refused(what: impl Into<String>, administrators: &str) -> ErrorBody {
+    ErrorBody::new(ErrorCode::NotPermitted, what, format!("ask root or a member of the group {administrators}"))
 }
 
 impl Peer {
@@ -30,14 +31,19 @@ impl Peer {
     /// # Errors
     /// A peer without credentials.
     pub fn of(stream: &UnixStream, leases: &Leases) -> Result<Self, ErrorBody> {
-        let credentials = socket_peercred(stream).map_err(|_| refused("the peer has no credentials"))?;
+        let administrators = leases.configuration().socket.group.clone();
+        let nobody = |_| refused("the peer has no credentials", &administrators);
+        let credentials = socket_peercred(stream).map_err(nobody)?;
         let pid = HostPid(credentials.pid.as_raw_nonzero().get() as u32);
         let mut groups = peer_groups(stream);
         groups.push(credentials.gid.as_raw());
         let process = WatchedProcess::open(pid).ok().filter(|process| is_the_peer(stream, process));
         let in_lease = is_in_a_lease(pid, leases) || process.as_ref().is_none_or(WatchedProcess::has_ended);
-        let administrators = leases.configuration().socket.group.clone();
         Ok(Self { uid: credentials.uid.as_raw(), groups, administrators, process, in_lease })
+    }
+
+    fn refused(&self, what: impl Into<String>) -> ErrorBody {
+        refused(what, &self.administrators)
     }
 
     /// Whose connections its own counts among.
@@ -50,7 +56,7 @@ impl Peer {
     /// # Errors
     /// When it has ended.
     fn process(&self) -> Result<WatchedProcess, ErrorBody> {
-        let ended = || refused("the peer has ended");
+        let ended = || self.refused("the peer has ended");
         let held = self.process.as_ref().filter(|process| !process.has_ended()).ok_or_else(ended)?;
         held.try_clone().map_err(|_| ended())
     }
@@ -64,7 +70,7 @@ impl Peer {
         if !asked_for_parent {
             return Ok(process);
         }
-        process.parent().map_err(|_| refused("the process for which the peer asks has ended"))
+        process.parent().map_err(|_| self.refused("the process for which the peer asks has ended"))
     }
 
     /// Whether this peer has asked for a lease that is tied to the process `maker`, see [`Peer::maker`].
@@ -96,7 +102,7 @@ impl Peer {
     /// # Errors
     /// Unless the peer may change everything.
     pub fn must_administer(&self, what: &str) -> Result<(), ErrorBody> {
-        if self.administers() { Ok(()) } else { Err(refused(format!("user {} may not {what}", self.uid))) }
+        if self.administers() { Ok(()) } else { Err(self.refused(format!("user {} may not {what}", self.uid))) }
     }
 
     /// # Errors
@@ -127,7 +133,7 @@ impl Peer {
         if self.administers() || (!self.in_lease && self.uid == owner_uid) {
             return Ok(());
         }
-        Err(refused(format!("user {} may not change a lease of user {owner_uid}", self.uid)))
+        Err(self.refused(format!("user {} may not change a lease of user {owner_uid}", self.uid)))
     }
 }
 
@@ -184,4 +190,20 @@ fn is_in_a_lease(pid: HostPid, leases: &Leases) -> bool {
         .values()
         .filter_map(|lease| lease.record.cgroup.as_deref())
         .any(|leased| path.strip_prefix(leased).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_is_told_whom_the_configuration_lets() {
+        let administrators = "gpu-operators".to_owned();
+        let peer = Peer { uid: 1000, groups: Vec::new(), administrators, process: None, in_lease: false };
+        for refused in [peer.must_administer("reload the configuration"), peer.must_own(0)] {
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains("a member of the group gpu-operators") && text.contains("GPOOL-E401"), "{text}");
+        }
+        assert_eq!(peer.must_own(1000), Ok(()));
+    }
 }
