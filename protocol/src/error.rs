@@ -105,11 +105,16 @@ impl ErrorBody {
     pub fn new(code: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { code, message: message.into(), remedy: remedy.into() }
     }
+
+    /// All of it in one sentence, without gpool's name: for what is told under that name already.
+    pub fn sentence(&self) -> String {
+        format!("{}; {} [{}]", self.message, self.remedy, self.code.text())
+    }
 }
 
 impl fmt::Display for ErrorBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "gpool: {}; {} [{}]", self.message, self.remedy, self.code.text())
+        write!(f, "gpool: {}", self.sentence())
     }
 }
 

@@ -1,6 +1,7 @@
 //! What happened, for people and audits: the newest events in memory, and followers that wait for more.
 
 use crate::clock;
+use crate::log::{self, Priority};
 use gpool_protocol::{ContainerId, Event, EventKind, LeaseId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -48,7 +49,7 @@ impl Events {
     pub fn note(&self, kind: EventKind, about: About, message: String) {
         let message = in_one_line(message);
         // Before the lock is taken: whoever reads the log may be slow, and must not hold up others who tell something.
-        log!("{message}");
+        log::line(priority_of(kind), format_args!("{message}"));
         self.keep(kind, about, message);
     }
 
@@ -88,6 +89,43 @@ impl Events {
         let Some(patience) = patience.filter(|_| found.is_empty()) else { return found };
         let (kept, _) = self.more.wait_timeout(kept, patience).unwrap_or_else(PoisonError::into_inner);
         newer(&kept)
+    }
+}
+
+/// How grave an event is: a warning is what an administrator would want to be woken for, or to find in the morning.
+fn priority_of(kind: EventKind) -> Priority {
+    match kind {
+        EventKind::UnknownVersion
+        | EventKind::PlacesFull
+        | EventKind::Breach
+        | EventKind::UnderReported
+        | EventKind::Hung
+        | EventKind::Bypass
+        | EventKind::OverCap
+        | EventKind::Outside
+        | EventKind::GpuSilent
+        | EventKind::MpsServerDied
+        | EventKind::TimeSlicesChanged
+        | EventKind::MigNotApplied
+        | EventKind::ConfigurationRefused => Priority::Warning,
+        EventKind::SupervisorStarted
+        | EventKind::LeaseGranted
+        | EventKind::LeaseRefused
+        | EventKind::LeaseBound
+        | EventKind::LeaseTakenOver
+        | EventKind::LeaseUpdated
+        | EventKind::LeasePaused
+        | EventKind::LeaseResumed
+        | EventKind::LeaseRevoked
+        | EventKind::LeaseEnded
+        | EventKind::AllocationRefused
+        | EventKind::GpuAnswers
+        | EventKind::MigApplied
+        | EventKind::MigChanged
+        | EventKind::MpsStarted
+        | EventKind::MpsStopped
+        | EventKind::TimeSlicesTried
+        | EventKind::ConfigurationReloaded => Priority::Information,
     }
 }
 

@@ -8,6 +8,7 @@ use crate::gatekeeper;
 use crate::guard::Guard;
 use crate::http::Listener;
 use crate::lease::{self, Leases};
+use crate::log::Priority;
 use crate::metrics::Counters;
 use crate::mps::Groups;
 use crate::occupants::Occupants;
@@ -16,7 +17,7 @@ use crate::settings::Settings;
 use crate::silence::{self, Silence};
 use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
-use crate::{clock, mig, mps, privilege, procfs, reload, sampler, service_manager};
+use crate::{clock, log, mig, mps, privilege, procfs, reload, sampler, service_manager};
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
@@ -74,7 +75,7 @@ pub fn main() -> ExitCode {
     let configuration = match gpool_configuration::load(&arguments.config) {
         Ok(configuration) => configuration,
         Err(error) => {
-            log!("{error} [GPOOL-E004]");
+            log::line(Priority::Error, format_args!("{error} [GPOOL-E004]"));
             return ExitCode::from(CONFIGURATION_INVALID);
         }
     };
@@ -82,7 +83,7 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Some(id) = arguments.mps_daemon {
-        log!("{}", mps::become_daemon(&configuration, &id));
+        log::line(Priority::Error, format_args!("{}", mps::become_daemon(&configuration, &id)));
         return ExitCode::FAILURE;
     }
     let served = match arguments.mount_regions {
@@ -92,7 +93,7 @@ pub fn main() -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log!("{error}");
+            log::line(Priority::Error, format_args!("{error}"));
             ExitCode::FAILURE
         }
     }

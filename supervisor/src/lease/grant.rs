@@ -154,7 +154,7 @@ impl Leases {
             self.events.note(
                 EventKind::LeaseRefused,
                 about,
-                format!("refused {}: {error}", asked.container_id.short()),
+                format!("refused {}: {}", asked.container_id.short(), error.sentence()),
             );
         }
         outcome

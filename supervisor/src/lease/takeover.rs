@@ -9,6 +9,7 @@ use super::record::{Record, StandingRecord, Written, region_dir_of};
 use crate::clock;
 use crate::context_cost;
 use crate::gatekeeper::Order;
+use crate::log::Priority;
 use crate::procfs::{ProgramMark, WatchedProcess};
 use crate::region::{Mounts, RegionHost, Report};
 use crate::service_manager;
@@ -92,7 +93,7 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
         }
         return false;
     }
-    log!("lease {id} is over: {cause}");
+    crate::log::line(Priority::Information, format_args!("lease {id} is over: {cause}"));
     clear_away(&leases.mounts, run_dir, id);
     leases.book().kept_inits.remove(id);
     service_manager::forget(id);

@@ -42,7 +42,6 @@ pub fn after_boot(leases: &Leases) {
 
 fn tell(leases: &Leases, file: &Path, cause: &str) {
     let message = format!("the layout of {} was not made after the boot: {cause}", file.display());
-    log!("{message}");
     leases.events.note(EventKind::MigNotApplied, About::default(), message);
 }
 
