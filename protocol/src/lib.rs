@@ -2,7 +2,7 @@
 //! environment variables, the messages of the supervisor's socket, their errors, and a blocking client.
 //!
 //! Messages carry integers only (permille, bytes, nanoseconds) and ignore unknown fields, so that an
-//! old hook can talk to a new supervisor during an upgrade.
+//! old hook can talk to a new supervisor during an upgrade. A change that a person asks for does not.
 #![forbid(unsafe_code)]
 
 mod class;

@@ -125,8 +125,10 @@ pub struct BindRequest {
     pub init_pid: HostPid,
 }
 
-/// A live change of a lease; absent fields stay as they are.
+/// A live change of a lease; absent fields stay as they are. A field that is not known is an error: what somebody wants changed
+/// must not be passed over in silence.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LeaseUpdate {
     /// New share in permille.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -476,5 +478,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&update).unwrap(), r#"{"fraction_permille":200}"#);
         let unlimited: LeaseUpdate = serde_json::from_str(r#"{"no_limit":true,"class":"train"}"#).unwrap();
         assert_eq!((unlimited.no_limit, unlimited.class), (true, Some(Class::Train)));
+        let mistyped = serde_json::from_str::<LeaseUpdate>(r#"{"fraction":0.3}"#).unwrap_err().to_string();
+        assert!(mistyped.contains("`fraction`") && mistyped.contains("`fraction_permille`"), "{mistyped}");
     }
 }

@@ -103,9 +103,21 @@ fn parts(path: &str) -> Vec<&str> {
 }
 
 fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
-    let change = request.message::<LeaseUpdate>()?;
+    let change = change_in(request)?;
     let lease_id = own(peer, leases, id)?;
     leases.update(&lease_id, &change, peer.uid)
+}
+
+/// # Errors
+/// A body that is no change, has a field that is not known, or changes nothing.
+fn change_in(request: &Request) -> Result<LeaseUpdate, ErrorBody> {
+    let remedy = "give fraction_permille, limit_permille or no_limit, memory_bytes, class or priority";
+    let wrong = |message: String| ErrorBody::new(ErrorCode::RequestInvalid, message, remedy);
+    let change = request.message::<LeaseUpdate>().map_err(|error| wrong(error.message))?;
+    match change == LeaseUpdate::default() {
+        true => Err(wrong("the body names nothing that is to change".to_owned())),
+        false => Ok(change),
+    }
 }
 
 /// A lease that is given up by who asked for it before there is a container is over. Of every other end this is a hint: the
@@ -198,6 +210,26 @@ fn events(stream: &mut UnixStream, request: &Request, leases: &Leases) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_names_what_changes_and_nothing_else() {
+        let read = |body: &str| {
+            let (method, path, query) = ("PATCH".to_owned(), "/v1/leases/a".to_owned(), String::new());
+            change_in(&Request { method, path, query, body: body.into() })
+        };
+        assert_eq!(read(r#"{"memory_bytes":4294967296}"#).unwrap().memory_bytes, Some(4 << 30));
+        for (body, part) in [
+            ("{}", "names nothing"),
+            (r#"{"no_limit":false}"#, "names nothing"),
+            (r#"{"memory":"4GiB"}"#, "unknown field `memory`"),
+            (r#"{"memory_bytes":"4GiB"}"#, "invalid type"),
+            ("", "EOF"),
+        ] {
+            let error = read(body).unwrap_err();
+            assert!(error.message.contains(part) && error.remedy.contains("memory_bytes"), "{body}: {error}");
+            assert_eq!(error.code, ErrorCode::RequestInvalid, "{body}");
+        }
+    }
 
     #[test]
     fn a_path_is_taken_as_it_stands() {

@@ -9,7 +9,8 @@ use crate::namespaces::Inside;
 use crate::stolen::ProcessorTime;
 use crate::tenant::Tenant;
 use crate::trace::Recorder;
-use serde_json::Value;
+use gpool_protocol::ErrorCode;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// From a change until its effect is judged.
@@ -49,7 +50,40 @@ fn limit_and_pause(host: &Host) -> Result<()> {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure(!refused.status.success() && said.contains("limit") && said.contains("GPOOL-E"), || {
         format!("a limit below the fraction is answered with {said:?}")
-    })
+    })?;
+    slips_change_nothing(host, &capped)
+}
+
+/// A forgotten unit, an id that is none, a field that is not known: said to be, each with its exit code, and nothing changes.
+fn slips_change_nothing(host: &Host, container: &Container) -> Result<()> {
+    let before = host.lease_of(container)?.memory_cap_bytes;
+    let id = container.id.as_str();
+    for (arguments, status, part) in [
+        (&["update", id, "--memory", "1"][..], 2, "a bare number is bytes"),
+        (&["update", "", "--memory", "1GiB"], 3, "GPOOL-E301"),
+        (&["inspect", ""], 3, "GPOOL-E301"),
+        (&["inspect", "a b"], 3, "GPOOL-E301"),
+        (&["explain", "a/b"], 3, "GPOOL-E301"),
+        (&["pause", "../info"], 3, "GPOOL-E301"),
+    ] {
+        let output = host.gpool(arguments)?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure(output.status.code() == Some(status) && said.contains(part), || {
+            format!("gpool {arguments:?} ends with {:?} and {said:?}", output.status.code())
+        })?;
+    }
+    for change in [json!({}), json!({"memory": "1GiB"}), json!({"memory_bytes": 4})] {
+        let refused = host.client().patch::<Value, Value>(&format!("/v1/leases/{id}"), &change).err();
+        ensure(refused.as_ref().is_some_and(|refused| refused.code == ErrorCode::RequestInvalid), || {
+            format!("the change {change} is answered with {refused:?}")
+        })?;
+    }
+    let unknown = host.client().get::<Value>("/v1/leases/").err().map(|refused| refused.code);
+    ensure(unknown == Some(ErrorCode::LeaseUnknown), || {
+        format!("the lease without an id is answered with {unknown:?}")
+    })?;
+    let now = host.lease_of(container)?.memory_cap_bytes;
+    ensure(now == before, || format!("a slip has changed the cap from {before} to {now}"))
 }
 
 /// What a program does while the device has none of its work is not charged, though its bursts go on through its waits: the
