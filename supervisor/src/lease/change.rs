@@ -6,7 +6,7 @@ use super::entitlement::{check_class, fails_open, held_demand, share_of};
 use super::grant::{Leases, about, failed};
 use super::placing::LOOK_PATIENCE;
 use super::record::Record;
-use super::refusal::worded;
+use super::refusal::worded_of_change;
 use crate::gatekeeper::Order;
 use gpool_policy::admission::{Demand, Held, MemoryDemand, check_update};
 use gpool_protocol::{
@@ -69,7 +69,7 @@ impl Leases {
             Held { guaranteed_permille: held_demand(old).guaranteed_permille(), memory_bytes: old.memory_cap_bytes };
         let demand = Demand { memory: MemoryDemand::Bytes(new.memory_cap_bytes), ..held_demand(new) };
         for gpu in gpus {
-            check_update(&capacities[*gpu], held, &demand).map_err(|refusal| worded(&refusal))?;
+            check_update(&capacities[*gpu], held, &demand).map_err(|refusal| worded_of_change(&refusal))?;
         }
         Ok(new.memory_cap_bytes)
     }

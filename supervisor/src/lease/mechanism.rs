@@ -233,11 +233,17 @@ fn by_table(ask: &Ask, host: &Host) -> Result<(Mechanism, Place), ErrorBody> {
             format!("{other} would serve this request, which this version does not do"),
             "ask for mode=exclusive or mode=slice",
         )),
-        None => Err(ErrorBody::new(
-            ErrorCode::NoMechanism,
-            decision.causes().join("; "),
-            "stop a container (gpool ps lists them), or ask for less; gpool explain --request shows every row",
-        )),
+        None => Err(ErrorBody::new(ErrorCode::NoMechanism, decision.causes().join("; "), remedy(ask, host))),
+    }
+}
+
+/// What helps whom nothing serves: not to wait for what this host will never have.
+fn remedy(ask: &Ask, host: &Host) -> &'static str {
+    let wants_instance = ask.mode == AskedMode::Mig || ask.profile.is_some();
+    let has_mig = host.gpus.iter().any(|gpu| gpu.model.is_some_and(Model::has_mig));
+    match wants_instance && !has_mig {
+        true => "no GPU of this host can be divided: ask for mode=slice with a fraction, or for mode=exclusive",
+        false => "stop a container (gpool ps lists them), or ask for less; gpool explain --request shows every row",
     }
 }
 
@@ -455,6 +461,13 @@ mod tests {
         let error = of(strict, 1).unwrap_err();
         assert_eq!(error.code, ErrorCode::NoMechanism);
         assert!(error.message.contains("GPU-1 has 1 lease") && error.message.contains("no MIG"), "{error}");
+        assert!(error.remedy.contains("stop a container"), "{error}");
+        let instance = asked(r#"{"fraction_permille":0,"mode":"mig","mig_profile":"1g.10gb"}"#);
+        let error = by_table(&ask_of(&instance), &host(0)).unwrap_err();
+        assert!(
+            error.remedy.contains("no GPU of this host can be divided") && !error.remedy.contains("stop"),
+            "{error}"
+        );
         let mut privileged = asked(share);
         privileged.unenforced = true;
         assert_eq!(by_table(&ask_of(&privileged), &host(0)).map(|(chosen, _)| chosen), Ok(Mechanism::Exclusive));

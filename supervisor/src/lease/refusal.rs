@@ -15,8 +15,18 @@ fn gpus_are(gpus: usize) -> String {
     }
 }
 
-/// The message for `refusal`.
+/// The message for a request that is refused.
 pub fn worded(refusal: &Refusal) -> ErrorBody {
+    worded_with(refusal, "GPOOL_MEMORY=")
+}
+
+/// The message for a change of a lease that is refused, in the words of `gpool update`.
+pub fn worded_of_change(refusal: &Refusal) -> ErrorBody {
+    worded_with(refusal, "--memory ")
+}
+
+/// `memory` stands before the size that would do.
+fn worded_with(refusal: &Refusal, memory: &str) -> ErrorBody {
     match refusal {
         Refusal::NoGpu => ErrorBody::new(
             ErrorCode::NoGpu,
@@ -65,7 +75,7 @@ pub fn worded(refusal: &Refusal) -> ErrorBody {
             let less = match refusal.best_memory() {
                 Some(offer) if offer.memory_free_bytes > 0 => {
                     // In whole MiB, so that it can be typed as it stands.
-                    format!("ask for GPOOL_MEMORY={}MiB or less, ", offer.memory_free_bytes >> 20)
+                    format!("ask for {memory}{}MiB or less, ", offer.memory_free_bytes >> 20)
                 }
                 _ => String::new(),
             };
@@ -97,6 +107,11 @@ mod tests {
         for part in ["20 %", "GPU-1 has 10 % free", "ask for 10 % or less", "gpool update", "GPOOL-E201"] {
             assert!(text.contains(part), "{text} lacks {part}");
         }
+        let large = Offer { memory_asked_bytes: 12 << 30, ..offer.clone() };
+        let memory = Refusal::Memory { asked_permille: 100, gpus: 1, offers: vec![large] };
+        assert!(worded(&memory).remedy.starts_with("ask for GPOOL_MEMORY=9216MiB or less"), "{}", worded(&memory));
+        let change = worded_of_change(&memory);
+        assert!(change.remedy.starts_with("ask for --memory 9216MiB or less"), "{change}");
         let offers = vec![offer.clone(), Offer { key: "GPU-2".into(), ..offer }];
         let text = worded(&Refusal::Share { asked_permille: 200, gpus: 2, offers }).to_string();
         assert!(text.contains("20 % of 2 GPUs each is asked for") && text.contains("GPU-2 has 10 % free"), "{text}");
