@@ -3,6 +3,7 @@
 mod config;
 mod doctor;
 mod mig;
+mod words;
 
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
@@ -10,6 +11,7 @@ pub use mig::{MigVerb, Plan, Wanted};
 
 use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure};
+use clap::builder::TypedValueParser;
 use clap::{Arg, ArgGroup, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use gpool_protocol::{Class, Client, Priority, parse_bytes, parse_permille};
 use std::ffi::OsString;
@@ -47,7 +49,14 @@ pub enum Verb {
         #[arg(long)]
         once: bool,
         /// Seconds between two looks
-        #[arg(short, long, value_name = "SEC", default_value = "1", value_parser = parse_seconds)]
+        #[arg(
+            short,
+            long,
+            value_name = "SEC",
+            default_value = "1",
+            value_parser = parse_seconds,
+            allow_negative_numbers = true
+        )]
         interval: Duration,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
@@ -155,22 +164,22 @@ pub enum Verb {
 #[derive(Debug, Clone, Args)]
 pub struct RunOptions {
     /// Share of the GPU, 0.01 to 1
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     pub fraction: Option<String>,
     /// The most that it may have, not below the share; otherwise idle time may be used
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     pub limit: Option<String>,
     /// Memory cap, contexts included: 4GiB, 4G, bytes or 25% [default: the share of the GPU's memory]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<String>,
     /// Number of GPUs, all or none
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub gpus: Option<String>,
-    /// How it uses the GPU: latency, batch, notebook or train
-    #[arg(long, value_name = "CLASS")]
+    /// How it uses the GPU
+    #[arg(long, value_name = "CLASS", value_parser = words::Hinted(words::classes()))]
     pub class: Option<String>,
-    /// Before whom it is served: guaranteed, burst or scavenger
-    #[arg(long, value_name = "PRIORITY")]
+    /// Before whom it is served
+    #[arg(long, value_name = "PRIORITY", value_parser = words::Hinted(words::priorities()))]
     pub priority: Option<String>,
     /// Who pays
     #[arg(long, value_name = "NAME")]
@@ -251,29 +260,39 @@ pub struct Change {
     /// Lease or container id, or a unique prefix
     pub id: String,
     /// New share of each of its GPUs, for example 0.2
-    #[arg(long, value_name = "SHARE", value_parser = parse_permille, group = "change")]
+    #[arg(long, value_name = "SHARE", value_parser = parse_permille, allow_negative_numbers = true, group = "change")]
     pub fraction: Option<u16>,
     /// The most that it may have of each GPU, also when others leave time; not below the share
-    #[arg(long, value_name = "SHARE", value_parser = parse_permille, group = "change")]
+    #[arg(long, value_name = "SHARE", value_parser = parse_permille, allow_negative_numbers = true, group = "change")]
     pub limit: Option<u16>,
     /// Take the limit away
     #[arg(long, conflicts_with = "limit", group = "change")]
     pub no_limit: bool,
     /// New memory cap on each GPU, for example 4GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, group = "change")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true, group = "change")]
     pub memory: Option<u64>,
-    /// New class: latency, batch, notebook or train
-    #[arg(long, value_name = "CLASS", value_parser = Class::parse, group = "change")]
+    /// New class
+    #[arg(
+        long,
+        value_name = "CLASS",
+        value_parser = words::classes().try_map(|word| Class::parse(&word)),
+        group = "change"
+    )]
     pub class: Option<Class>,
-    /// New priority: guaranteed, burst or scavenger
-    #[arg(long, value_name = "PRIORITY", value_parser = Priority::parse, group = "change")]
+    /// New priority
+    #[arg(
+        long,
+        value_name = "PRIORITY",
+        value_parser = words::priorities().try_map(|word| Priority::parse(&word)),
+        group = "change"
+    )]
     pub priority: Option<Priority>,
 }
 
 /// A run of a scenario, without a supervisor and without a GPU.
 #[derive(Debug, Args)]
 pub struct Simulation {
-    /// A scenario file, or the name of a shipped one: mix, many, heavy, over, cap
+    /// A scenario file, or the name of a shipped one: mix, coarse, many, heavy, over, cap
     pub scenario: String,
     /// The seed [default: the scenario's first]
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
@@ -368,102 +387,4 @@ fn parse_seeds(text: &str) -> Result<(u64, u64), String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(line: &str) -> Result<Arguments, Failure> {
-        parse(line.split(' ').map(OsString::from))
-    }
-
-    #[test]
-    fn the_definition_is_consistent() {
-        with_planned_verbs(Arguments::command()).debug_assert();
-    }
-
-    #[test]
-    fn an_update_carries_exact_integers() {
-        let Verb::Update(change) = parsed("gpool update abc --fraction 0.2 --memory 4GiB").unwrap().verb else {
-            panic!("no update");
-        };
-        assert_eq!((change.fraction, change.memory), (Some(200), Some(4 << 30)));
-        assert!(matches!(parsed("gpool update abc"), Err(Failure::Clap(_))), "an update of nothing is a mistake");
-        assert!(matches!(parsed("gpool update abc --fraction 1.5"), Err(Failure::Clap(_))));
-        let Err(Failure::Clap(error)) = parsed("gpool update abc --memory 1") else { panic!("a cap of one byte") };
-        assert!(error.to_string().contains("--memory") && error.to_string().contains("a bare number is bytes"));
-        assert!(parsed("gpool update abc --memory 1GiB --socket /tmp/s").is_ok());
-    }
-
-    #[test]
-    fn an_update_changes_one_thing_or_several() {
-        let line = "gpool update abc --limit 0.5 --class latency --priority burst";
-        let Verb::Update(change) = parsed(line).unwrap().verb else { panic!("no update") };
-        assert_eq!(
-            (change.fraction, change.limit, change.no_limit, change.class, change.priority),
-            (None, Some(500), false, Some(Class::Latency), Some(Priority::Burst))
-        );
-        for line in ["gpool update abc --no-limit", "gpool update abc --class train"] {
-            assert!(matches!(parsed(line).unwrap().verb, Verb::Update(_)), "{line}");
-        }
-        for line in [
-            "gpool update abc --limit 0.5 --no-limit",
-            "gpool update abc --class fast",
-            "gpool update abc --priority high",
-            "gpool pause",
-            "gpool evict",
-            "gpool explain",
-            "gpool explain a --request fraction=0.3",
-            "gpool explain a --host h.toml",
-            "gpool mig plan --model A100-80GB",
-            "gpool mig apply --drain",
-            "gpool mig apply --file a.yaml --drain -1",
-            "gpool mig plan --model A100 7g.80gb",
-            "gpool mig plan --model A30 --config x 4g.24gb",
-        ] {
-            assert!(matches!(parsed(line), Err(Failure::Clap(_))), "{line}");
-        }
-        assert!(matches!(parsed("gpool pause a b").unwrap().verb, Verb::Pause { ids } if ids.len() == 2));
-    }
-
-    #[test]
-    fn planned_verbs_are_refused_by_name_whatever_follows() {
-        for line in ["gpool quota set --team x 5", "gpool stats --now", "gpool usage --help", "gpool wait"] {
-            let Err(Failure::Refused(ExitStatus::Usage, sentence)) = parsed(line) else {
-                panic!("{line} was not refused")
-            };
-            assert!(sentence.contains(line.split(' ').nth(1).unwrap()), "{sentence}");
-        }
-        assert!(matches!(parsed("gpool qouta"), Err(Failure::Clap(_))));
-    }
-
-    #[test]
-    fn a_command_is_what_stands_behind_the_dashes() {
-        let line = "gpool run --fraction 0.3 --key mode=slice -- a --fraction b";
-        let Verb::Run(options) = parsed(line).unwrap().verb else { panic!("no run") };
-        assert_eq!((options.fraction.as_deref(), options.user), (Some("0.3"), None));
-        assert_eq!(options.keys, [("mode".to_owned(), "slice".to_owned())]);
-        assert_eq!(options.command, ["a", "--fraction", "b"]);
-        for line in ["gpool run", "gpool run a", "gpool run --fraction 0.3 --", "gpool run --key a -- true"] {
-            assert!(matches!(parsed(line), Err(Failure::Clap(_))), "{line}");
-        }
-    }
-
-    #[test]
-    fn seeds_are_a_range_with_both_ends() {
-        let Verb::Simulate(simulation) = parsed("gpool simulate mix --seeds 1..20").unwrap().verb else {
-            panic!("no simulation");
-        };
-        assert_eq!((simulation.seeds, simulation.scheduler.as_str()), (Some((1, 20)), "all"));
-        for line in ["--seeds 5..4", "--seeds 3", "--seed 1 --seeds 1..2", "--duration 0", "--seeds 0..99999"] {
-            assert!(matches!(parsed(&format!("gpool simulate mix {line}")), Err(Failure::Clap(_))), "{line}");
-        }
-    }
-
-    #[test]
-    fn an_interval_is_not_so_short_that_it_loads_the_host() {
-        assert!(
-            matches!(parsed("gpool top -i 0.5").unwrap().verb, Verb::Top { interval, .. } if interval.as_millis() == 500)
-        );
-        assert!(parsed("gpool top -i 0").is_err());
-        assert!(parsed("gpool top -i -1").is_err());
-    }
-}
+mod tests;

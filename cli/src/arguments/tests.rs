@@ -1,0 +1,139 @@
+//! Command lines, read or refused.
+
+use super::*;
+
+fn parsed(line: &str) -> Result<Arguments, Failure> {
+    parse(line.split(' ').map(OsString::from))
+}
+
+#[test]
+fn the_definition_is_consistent() {
+    with_planned_verbs(Arguments::command()).debug_assert();
+}
+
+#[test]
+fn an_update_carries_exact_integers() {
+    let Verb::Update(change) = parsed("gpool update abc --fraction 0.2 --memory 4GiB").unwrap().verb else {
+        panic!("no update");
+    };
+    assert_eq!((change.fraction, change.memory), (Some(200), Some(4 << 30)));
+    assert!(matches!(parsed("gpool update abc"), Err(Failure::Clap(_))), "an update of nothing is a mistake");
+    assert!(matches!(parsed("gpool update abc --fraction 1.5"), Err(Failure::Clap(_))));
+    let Err(Failure::Clap(error)) = parsed("gpool update abc --memory 1") else { panic!("a cap of one byte") };
+    assert!(error.to_string().contains("--memory") && error.to_string().contains("a bare number is bytes"));
+    assert!(parsed("gpool update abc --memory 1GiB --socket /tmp/s").is_ok());
+}
+
+#[test]
+fn an_update_changes_one_thing_or_several() {
+    let line = "gpool update abc --limit 0.5 --class latency --priority burst";
+    let Verb::Update(change) = parsed(line).unwrap().verb else { panic!("no update") };
+    assert_eq!(
+        (change.fraction, change.limit, change.no_limit, change.class, change.priority),
+        (None, Some(500), false, Some(Class::Latency), Some(Priority::Burst))
+    );
+    for line in ["gpool update abc --no-limit", "gpool update abc --class train"] {
+        assert!(matches!(parsed(line).unwrap().verb, Verb::Update(_)), "{line}");
+    }
+    for line in [
+        "gpool update abc --limit 0.5 --no-limit",
+        "gpool update abc --class fast",
+        "gpool update abc --priority high",
+        "gpool pause",
+        "gpool evict",
+        "gpool explain",
+        "gpool explain a --request fraction=0.3",
+        "gpool explain a --host h.toml",
+        "gpool mig plan --model A100-80GB",
+        "gpool mig apply --drain",
+        "gpool mig apply --file a.yaml --drain -1",
+        "gpool mig plan --model A100 7g.80gb",
+        "gpool mig plan --model A30 --config x 4g.24gb",
+    ] {
+        assert!(matches!(parsed(line), Err(Failure::Clap(_))), "{line}");
+    }
+    assert!(matches!(parsed("gpool pause a b").unwrap().verb, Verb::Pause { ids } if ids.len() == 2));
+}
+
+#[test]
+fn a_value_below_zero_is_judged_by_its_option() {
+    for (line, part) in [
+        ("gpool update abc --fraction -0.3", "a share lies between 0.01 and 1"),
+        ("gpool update abc --limit -1", "a share lies between 0.01 and 1"),
+        ("gpool update abc --memory -4GiB", "a size is a whole number"),
+        ("gpool top -i -1", "an interval is at least"),
+    ] {
+        let Err(Failure::Clap(error)) = parsed(line) else { panic!("{line}") };
+        assert!(error.to_string().contains(part), "{line}: {error}");
+    }
+    // What a command asks for is judged where a container's request is.
+    let Verb::Run(options) = parsed("gpool run --fraction -0.3 --class fast -- true").unwrap().verb else {
+        panic!("no run")
+    };
+    assert_eq!((options.fraction.as_deref(), options.class.as_deref()), (Some("-0.3"), Some("fast")));
+}
+
+#[test]
+fn completions_know_the_words_of_classes_and_priorities() {
+    let mut script = Vec::new();
+    clap_complete::generate(clap_complete::Shell::Bash, &mut Arguments::command(), "gpool", &mut script);
+    let script = String::from_utf8(script).unwrap();
+    for words in ["latency batch notebook train", "guaranteed burst scavenger"] {
+        assert_eq!(
+            script.matches(&format!("compgen -W \"{words}\"")).count(),
+            2,
+            "gpool run and gpool update: {words}"
+        );
+    }
+}
+
+#[test]
+fn every_shipped_scenario_is_named_where_one_looks_for_it() {
+    let help = Arguments::command().find_subcommand_mut("simulate").unwrap().render_help().to_string();
+    let page = include_str!("../../../docs/simulation.md");
+    let listed = page.lines().find(|line| line.starts_with("Shipped:")).unwrap();
+    for (name, _) in gpool_policy_simulator::scenario::SHIPPED {
+        assert!(help.contains(name) && listed.contains(&format!("`{name}`")), "{name}");
+    }
+}
+
+#[test]
+fn planned_verbs_are_refused_by_name_whatever_follows() {
+    for line in ["gpool quota set --team x 5", "gpool stats --now", "gpool usage --help", "gpool wait"] {
+        let Err(Failure::Refused(ExitStatus::Usage, sentence)) = parsed(line) else { panic!("{line} was not refused") };
+        assert!(sentence.contains(line.split(' ').nth(1).unwrap()), "{sentence}");
+    }
+    assert!(matches!(parsed("gpool qouta"), Err(Failure::Clap(_))));
+}
+
+#[test]
+fn a_command_is_what_stands_behind_the_dashes() {
+    let line = "gpool run --fraction 0.3 --key mode=slice -- a --fraction b";
+    let Verb::Run(options) = parsed(line).unwrap().verb else { panic!("no run") };
+    assert_eq!((options.fraction.as_deref(), options.user), (Some("0.3"), None));
+    assert_eq!(options.keys, [("mode".to_owned(), "slice".to_owned())]);
+    assert_eq!(options.command, ["a", "--fraction", "b"]);
+    for line in ["gpool run", "gpool run a", "gpool run --fraction 0.3 --", "gpool run --key a -- true"] {
+        assert!(matches!(parsed(line), Err(Failure::Clap(_))), "{line}");
+    }
+}
+
+#[test]
+fn seeds_are_a_range_with_both_ends() {
+    let Verb::Simulate(simulation) = parsed("gpool simulate mix --seeds 1..20").unwrap().verb else {
+        panic!("no simulation");
+    };
+    assert_eq!((simulation.seeds, simulation.scheduler.as_str()), (Some((1, 20)), "all"));
+    for line in ["--seeds 5..4", "--seeds 3", "--seed 1 --seeds 1..2", "--duration 0", "--seeds 0..99999"] {
+        assert!(matches!(parsed(&format!("gpool simulate mix {line}")), Err(Failure::Clap(_))), "{line}");
+    }
+}
+
+#[test]
+fn an_interval_is_not_so_short_that_it_loads_the_host() {
+    assert!(
+        matches!(parsed("gpool top -i 0.5").unwrap().verb, Verb::Top { interval, .. } if interval.as_millis() == 500)
+    );
+    assert!(parsed("gpool top -i 0").is_err());
+    assert!(parsed("gpool top -i -1").is_err());
+}
