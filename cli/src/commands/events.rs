@@ -3,7 +3,7 @@
 use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::output;
-use gpool_protocol::{Client, Event};
+use gpool_protocol::{Client, Event, EventKind};
 use jiff::Timestamp;
 
 const CSV_HEADER: [&str; 7] = ["sequence", "unix_ms", "kind", "lease_id", "container_id", "uid", "message"];
@@ -25,12 +25,12 @@ pub fn run(client: &Client, follow: bool, format: Format) -> Result<(), Failure>
 /// One event as one line. An event of a newer supervisor that this version cannot read is passed on as it came.
 fn present(line: &str, format: Format) -> String {
     let Ok(event) = serde_json::from_str::<Event>(line) else { return line.to_owned() };
-    let kind = output::to_value(&event.kind).as_str().unwrap_or_default().to_owned();
+    let kind = event.kind.word();
     match format {
         Format::Json => line.to_owned(),
         Format::Table | Format::Wide => {
             let container = event.container_id.as_ref().map_or("-", |id| id.short());
-            format!("{}  {kind:18}  {container:12}  {}", time(event.unix_ms), event.message)
+            format!("{}  {kind:width$}  {container:12}  {}", time(event.unix_ms), event.message, width = kind_width())
         }
         Format::Csv => {
             let row = vec![
@@ -46,6 +46,11 @@ fn present(line: &str, format: Format) -> String {
             output::csv(&[], [row]).trim().to_owned()
         }
     }
+}
+
+/// As wide as the longest kind.
+fn kind_width() -> usize {
+    EventKind::ALL.iter().map(|kind| kind.word().len()).max().unwrap_or_default()
 }
 
 /// RFC 3339 in UTC with milliseconds.
@@ -64,8 +69,12 @@ mod tests {
     fn an_event_is_one_line() {
         assert_eq!(
             present(LINE, Format::Table),
-            "2023-11-14T22:13:20.123Z  lease-granted       3f9a3f9a3f9a  30 %, 4GiB"
+            "2023-11-14T22:13:20.123Z  lease-granted           3f9a3f9a3f9a  30 %, 4GiB"
         );
+        for kind in EventKind::ALL {
+            let line = present(&LINE.replace("lease-granted", &kind.word()), Format::Table);
+            assert_eq!(line.find("3f9a"), present(LINE, Format::Table).find("3f9a"), "{line}");
+        }
         assert_eq!(present(LINE, Format::Json), LINE);
         assert_eq!(present(LINE, Format::Csv), "7,1700000000123,lease-granted,,3f9a3f9a3f9a3f9a,,\"30 %, 4GiB\"");
     }

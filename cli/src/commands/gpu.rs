@@ -24,7 +24,8 @@ pub fn run(client: &Client, verb: GpuVerb) -> Result<(), Failure> {
     // An older supervisor does not know the question.
     let silent: Vec<SilentGpu> = client.get("/v1/gpus/silent").unwrap_or_default();
     match format {
-        Format::Table | Format::Wide => output::print(&(render(&gpus) + &render_silent(&silent))),
+        Format::Table => output::print(&(render(&gpus, short_gpu) + &render_silent(&silent))),
+        Format::Wide => output::print(&(render(&gpus, |uuid| uuid) + &render_silent(&silent))),
         Format::Json => output::print_json_of([("gpus", to_value(&gpus)), ("silent", to_value(&silent))]),
         Format::Csv => output::print(&render_csv(&gpus)),
     }
@@ -44,11 +45,12 @@ pub fn named(gpu: &SilentGpu) -> String {
     }
 }
 
-fn render(gpus: &[GpuView]) -> String {
+/// The table, with UUIDs as `called` shortens them.
+fn render(gpus: &[GpuView], called: fn(&str) -> &str) -> String {
     let cells = |gpu: &GpuView| {
         vec![
             gpu.index.to_string(),
-            short_gpu(&gpu.uuid.0).to_owned(),
+            called(&gpu.uuid.0).to_owned(),
             gpu.name.clone(),
             gpu.driver_version.clone(),
             match gpu.divided {
@@ -121,9 +123,11 @@ mod tests {
 INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL  MEMORY USED  LEASES
     0  GPU-5ca1ab1e  Simulated GPU  580.1          100 %          15GiB / 24GiB        12GiB       3
 ";
-        assert_eq!(render(std::slice::from_ref(&gpu)), want);
+        assert_eq!(render(std::slice::from_ref(&gpu), short_gpu), want);
+        let wide = render(std::slice::from_ref(&gpu), |uuid| uuid);
+        assert!(wide.contains("GPU-5ca1ab1e-0000-4000-8000-000000000000  Simulated GPU"), "{wide}");
         let mps = GpuView { mechanism: Some(Mechanism::Mps), ..gpu.clone() };
-        assert!(render(&[mps]).lines().nth(1).unwrap().ends_with("3 (mps)"));
+        assert!(render(&[mps], short_gpu).lines().nth(1).unwrap().ends_with("3 (mps)"));
         assert_eq!(render_csv(&[gpu]).lines().nth(1).unwrap().split(',').count(), 10);
     }
 

@@ -26,7 +26,10 @@ pub fn read(text: &str) -> Result<Ask, String> {
         match key {
             "fraction" => fraction = Some(permille(value).map_err(wrong)?),
             "limit" => ask.limit_permille = Some(permille(value).map_err(wrong)?),
-            "memory" => ask.memory_bytes = Some(bytes(value).map_err(wrong)?),
+            "memory" => match MemoryCap::parse(value).map_err(|error| wrong(error.to_string()))? {
+                MemoryCap::Bytes(bytes) => ask.memory_bytes = Some(bytes),
+                MemoryCap::Permille(permille) => ask.memory_permille = Some(permille),
+            },
             "gpus" => ask.gpus = count(value, GPUS_LIMIT).map_err(wrong)?,
             "class" => class = Some(Class::parse(value).map_err(wrong)?),
             "mode" => ask.mode = Mode::parse(value).map_err(wrong)?,
@@ -50,8 +53,15 @@ pub fn read(text: &str) -> Result<Ask, String> {
     }
     // Schedulers that share by memory alone give no other share.
     let fraction = fraction.or(ask.memory_share_permille);
-    // Whole GPUs and instances are no fraction that anybody would have to name.
-    let whole = matches!(ask.mode, Mode::Exclusive | Mode::Mig).then_some(if ask.mode == Mode::Mig { 1 } else { 1000 });
+    if ask.mode == Mode::Mig && ask.memory_permille.is_some() {
+        return Err("a memory in per cent does not go with mode=mig; give a size, for example 20GiB".to_owned());
+    }
+    // Whole GPUs, instances and the driver's own time slices are no fraction that anybody would have to name.
+    let whole = match ask.mode {
+        Mode::Exclusive => Some(1000),
+        Mode::Mig | Mode::TimeSlice => Some(1),
+        Mode::Auto | Mode::Slice | Mode::Mps => None,
+    };
     ask.fraction_permille = fraction.or(whole).ok_or("a request needs a fraction; add fraction=0.3 or the like")?;
     if ask.limit_permille.is_some_and(|limit| limit < ask.fraction_permille) {
         return Err("limit is below fraction; give a limit between the fraction and 1, or none".to_owned());
@@ -72,13 +82,6 @@ fn workload_of(class: Class) -> Workload {
 
 fn permille(text: &str) -> Result<u16, String> {
     parse_permille(text).map_err(|error| error.to_string())
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    match MemoryCap::parse(text).map_err(|error| error.to_string())? {
-        MemoryCap::Bytes(bytes) => Ok(bytes),
-        MemoryCap::Permille(_) => Err("write a size here, for example 4GiB".to_owned()),
-    }
 }
 
 fn count(text: &str, most: u16) -> Result<u16, String> {
@@ -132,6 +135,9 @@ mod tests {
         };
         assert_eq!(read(line), Ok(want));
         assert_eq!(read("mode=exclusive").map(|ask| ask.fraction_permille), Ok(1000));
+        assert_eq!(read("mode=timeslice").map(|ask| (ask.mode, ask.fraction_permille)), Ok((Mode::TimeSlice, 1)));
+        let part = read("fraction=0.3,memory=25%").unwrap();
+        assert_eq!((part.memory_bytes, part.memory_permille, part.memory_on(80 << 30)), (None, Some(250), 20 << 30));
         assert_eq!(read("memory-share=0.25").map(|ask| ask.fraction_permille), Ok(250));
         let training = read("fraction=0.5,class=latency,workload=train-large").unwrap();
         assert_eq!(training.workload, Workload::TrainLarge, "a workload says more than a class");
@@ -148,7 +154,9 @@ mod tests {
             ("isolation=hardware", "add fraction=0.3"),
             ("fraction=0.3,limit=0.2", "limit is below"),
             ("fraction=0.3,p99=50", "for example 50ms"),
-            ("fraction=0.3,memory=25%", "for example 4GiB"),
+            ("fraction=0.3,memory=101%", "memory=\"101%\""),
+            ("fraction=0.3,memory=4", "a bare number is bytes"),
+            ("mode=mig,memory=25%", "for example 20GiB"),
             ("fraction=0.3,facts=fast", "privileged, host-pid"),
             ("fraction=0.3,gpus=0", "1 to 16"),
         ] {
