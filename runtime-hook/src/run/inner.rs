@@ -1,5 +1,6 @@
 //! The inner process: init of the command's PID namespace.
 
+use super::handing_on::HandingOn;
 use super::mounts;
 use super::pipes;
 use super::plan::Plan;
@@ -9,9 +10,9 @@ use super::terminal_input::{self, FilterCalls};
 use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, unprepared};
 use gpool_protocol::{ErrorBody, ErrorCode};
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid};
+use nix::unistd::{Gid, Pid, Uid, getpgid, getpgrp, setgid, setgroups, setuid};
 use rustix::process::chdir;
 use std::ffi::OsStr;
 use std::io::{BufReader, ErrorKind};
@@ -19,6 +20,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 /// The word by which the program knows that it is the inner half.
 pub const VERB: &str = "--inner";
@@ -59,10 +61,12 @@ pub fn run(orders: &OsStr, words: &OsStr, filter_calls: FilterCalls) -> Result<u
         Err(error) => return Ok(not_started(&plan, &error)),
     };
     let signals = Signals::catch().map_err(no_signals)?;
-    // The outer half keeps signals back until it hears this: what reached an init that does not listen would be lost.
+    // The outer half keeps signals back until it hears this: from now on there is somebody to hand them to.
     pipes::say(&mut words, &())?;
-    drop((orders, words));
-    Ok(be_init(&signals, child))
+    drop(words);
+    let orders = pipes::Signalled::new(orders).map_err(no_signals)?;
+    let mut init = Init { command: child, orders, handing_on: HandingOn::default() };
+    Ok(init.serve(&signals))
 }
 
 /// Enters the caller's directory as root, so that who calls from one of root's own stays there, as with sudo and su. Its
@@ -116,16 +120,53 @@ fn not_started(plan: &Plan, error: &std::io::Error) -> u8 {
     }
 }
 
-/// Hands signals on and collects what ends, until the command has ended. The kernel then ends what it left behind.
-fn be_init(signals: &Signals, command: Pid) -> u8 {
-    loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, status)) if pid == command => return status as u8,
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == command => return SIGNALLED + signal as u8,
-            Ok(WaitStatus::StillAlive) => while matches!(signals.hand_on(command), Ok(false)) {},
-            Ok(_) => {}
-            Err(_) => return FAILED,
+/// The init of the command's PID namespace. The kernel sends it no signal that it does not listen to.
+struct Init {
+    command: Pid,
+    orders: pipes::Signalled,
+    handing_on: HandingOn,
+}
+
+impl Init {
+    /// Hands signals on and collects what ends, until the command has ended. The kernel then ends what it left behind.
+    fn serve(&mut self, signals: &Signals) -> u8 {
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, status)) if pid == self.command => return status as u8,
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.command => return SIGNALLED + signal as u8,
+                Ok(WaitStatus::StillAlive) => self.attend(signals),
+                Ok(_) => {}
+                Err(_) => return FAILED,
+            }
         }
+    }
+
+    /// Waits until something has happened, which may be the end of a child, and does what is due.
+    fn attend(&mut self, signals: &Signals) {
+        let _ = signals.wait(self.orders.as_fd(), self.handing_on.patience(Instant::now()));
+        let now = Instant::now();
+        // Its own first: they say what the outer half's are.
+        while let Some(signal) = signals.next() {
+            self.handing_on.had(signal, now);
+        }
+        let told = self.orders.take();
+        if self.command_is_elsewhere() {
+            // What is sent to the group of `gpool run` does not reach it.
+            told.into_iter().for_each(|signal| self.hand_on(signal));
+        } else {
+            told.into_iter().for_each(|signal| self.handing_on.told(signal, now));
+        }
+        self.handing_on.due(now).into_iter().for_each(|signal| self.hand_on(signal));
+    }
+
+    /// Whether the command has made a process group or a session of its own.
+    fn command_is_elsewhere(&self) -> bool {
+        getpgid(Some(self.command)).is_ok_and(|group| group != getpgrp())
+    }
+
+    fn hand_on(&self, signal: Signal) {
+        // It may have ended meanwhile; then its end is next.
+        let _ = kill(self.command, signal);
     }
 }
 

@@ -15,6 +15,7 @@
 mod cgroup;
 mod description;
 mod device_folder;
+mod handing_on;
 mod inner;
 mod mounts;
 mod order;

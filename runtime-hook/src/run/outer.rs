@@ -71,7 +71,7 @@ fn start(
         let _ = child.wait();
         return Err(error);
     }
-    wait(&signals, Pid::from_raw(child.id().cast_signed()))
+    wait(&signals, &mut orders, Pid::from_raw(child.id().cast_signed()))
 }
 
 fn plan(spec: &Value, configuration: &Configuration, person: Option<Person>) -> Result<Plan, ErrorBody> {
@@ -133,7 +133,7 @@ fn prepare(
     Ok(())
 }
 
-fn wait(signals: &Signals, inner: Pid) -> Result<u8, ErrorBody> {
+fn wait(signals: &Signals, orders: &mut File, inner: Pid) -> Result<u8, ErrorBody> {
     let lost = |error| unprepared("the command can no longer be waited for", error);
     loop {
         match waitpid(inner, Some(WaitPidFlag::WNOHANG)).map_err(lost)? {
@@ -141,6 +141,9 @@ fn wait(signals: &Signals, inner: Pid) -> Result<u8, ErrorBody> {
             WaitStatus::Signaled(_, signal, _) => return Ok(SIGNALLED + signal as u8),
             _ => {}
         }
-        while !signals.hand_on(inner).map_err(lost)? {}
+        signals.wait(None, None).map_err(lost)?;
+        while let Some(signal) = signals.next() {
+            pipes::tell(orders, signal);
+        }
     }
 }

@@ -1,12 +1,14 @@
-//! How the outer and the inner process speak: two pipes, a line of JSON each way and then single words.
+//! How the outer and the inner process speak: two pipes, a line of JSON each way and then single words. Once the command
+//! runs, the outer one tells of signals, a byte each.
 
 use super::unprepared;
 use gpool_protocol::{ErrorBody, ErrorCode};
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::signal::Signal;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A pipe's two ends, of which `inherited` outlives an exec.
 pub struct Ends {
@@ -74,4 +76,62 @@ pub fn hear<Message: serde::de::DeserializeOwned>(from: &mut BufReader<File>) ->
     };
     read.ok().filter(|length| *length > 0).ok_or_else(unheard)?;
     serde_json::from_str(&line).map_err(|_| unheard())
+}
+
+/// Tells of a signal. Nobody may be there any more to be told.
+pub fn tell(to: &mut impl Write, signal: Signal) {
+    let _ = to.write_all(&[signal as u8]);
+}
+
+/// Signals of which the outer process tells, for as long as it lives.
+pub struct Signalled(Option<File>);
+
+impl Signalled {
+    /// Takes the pipe over, which has held nothing but the words so far.
+    ///
+    /// # Errors
+    /// None that a kernel has.
+    pub fn new(orders: BufReader<File>) -> nix::Result<Self> {
+        let pipe = orders.into_inner();
+        // Opened by this process alone; see `adopt`.
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        Ok(Self(Some(pipe)))
+    }
+
+    /// To wait for it.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Those of which it has told by now.
+    pub fn take(&mut self) -> Vec<Signal> {
+        let mut told = [0; 64];
+        let length = match self.0.as_mut().map_or(Ok(0), |pipe| pipe.read(&mut told)) {
+            Ok(length) if length > 0 => length,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            // Nobody writes any more; such a pipe would wake its reader for ever.
+            _ => {
+                self.0 = None;
+                0
+            }
+        };
+        told[..length].iter().filter_map(|number| Signal::try_from(i32::from(*number)).ok()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_told_until_nobody_tells_any_more() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut told = Signalled::new(BufReader::new(OwnedFd::from(reader).into())).unwrap();
+        assert!(told.take().is_empty() && told.as_fd().is_some());
+        tell(&mut writer, Signal::SIGTERM);
+        tell(&mut writer, Signal::SIGCONT);
+        assert_eq!(told.take(), [Signal::SIGTERM, Signal::SIGCONT]);
+        drop(writer);
+        assert!(told.take().is_empty() && told.as_fd().is_none());
+    }
 }

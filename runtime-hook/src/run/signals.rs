@@ -1,11 +1,13 @@
-//! Signals that are meant for the command: both halves of `gpool-run` hand them on.
+//! How both halves of `gpool-run` hear of signals. What becomes of them: see [`super::handing_on`].
 
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
-/// Ends, interrupts and whatever a program may use for itself. SIGCHLD besides, to be waited for like these.
-const HEARD: [Signal; 9] = [
+/// Ends, interrupts, going on and whatever a program may use for itself. SIGCHLD besides, to be waited for like these.
+const HEARD: [Signal; 10] = [
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGHUP,
@@ -14,18 +16,9 @@ const HEARD: [Signal; 9] = [
     Signal::SIGUSR2,
     Signal::SIGWINCH,
     Signal::SIGALRM,
+    Signal::SIGCONT,
     Signal::SIGCHLD,
 ];
-/// `si_code` of what the kernel sends by itself (`SI_KERNEL` in the kernel's asm-generic/siginfo.h).
-const SENT_BY_KERNEL: i32 = 0x80;
-/// What a terminal sends to every process of the foreground, the command included. Its hangup goes to the session's
-/// leader alone, and an alarm to who has set it.
-const SENT_TO_ALL: [Signal; 3] = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGWINCH];
-
-/// Whether the command has had this signal from the kernel.
-fn has_had(signal: Signal, code: i32) -> bool {
-    code == SENT_BY_KERNEL && SENT_TO_ALL.contains(&signal)
-}
 
 fn heard() -> SigSet {
     HEARD.into_iter().collect()
@@ -51,36 +44,33 @@ impl Signals {
     pub fn catch() -> nix::Result<Self> {
         let set = heard();
         set.thread_block()?;
-        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC).map(Self)
+        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
     }
 
-    /// Waits for the next one and hands it to `to`, unless it has had it. True if a child may have ended.
+    /// Waits until a signal is there, `also` has something to read or has been closed, or `patience` is over.
     ///
     /// # Errors
-    /// The descriptor fails, which no kernel does.
-    pub fn hand_on(&self, to: Pid) -> nix::Result<bool> {
-        let Some(heard) = self.0.read_signal()? else { return Ok(false) };
-        let Ok(signal) = Signal::try_from(heard.ssi_signo as i32) else { return Ok(false) };
-        if signal == Signal::SIGCHLD {
-            return Ok(true);
+    /// The kernel has no memory for it.
+    pub fn wait(&self, also: Option<BorrowedFd<'_>>, patience: Option<Duration>) -> nix::Result<()> {
+        let own = PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN);
+        let mut all: Vec<PollFd<'_>> =
+            [own].into_iter().chain(also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))).collect();
+        let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        match poll(&mut all, patience.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(nix::Error::from_raw(error.raw_os_error())),
         }
-        if !has_had(signal, heard.ssi_code) {
-            // It may have ended meanwhile; then its end is next.
-            let _ = kill(to, signal);
-        }
-        Ok(false)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_a_terminal_sends_to_all_is_not_handed_on() {
-        let kept_back = |code| HEARD.into_iter().filter(move |signal| has_had(*signal, code)).collect::<Vec<_>>();
-        assert_eq!(kept_back(SENT_BY_KERNEL), [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGWINCH]);
-        // What kill(2) sends, it sends to one process.
-        assert_eq!(kept_back(0), []);
+    /// The next one that is there and means the command; the end of a child is only waited for. Of what has been sent
+    /// several times meanwhile the kernel keeps one.
+    pub fn next(&self) -> Option<Signal> {
+        loop {
+            let heard = self.0.read_signal().ok()??;
+            let signal = Signal::try_from(heard.ssi_signo.cast_signed()).ok();
+            if signal != Some(Signal::SIGCHLD) {
+                return signal;
+            }
+        }
     }
 }

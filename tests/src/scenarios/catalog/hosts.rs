@@ -125,6 +125,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(forbidden_gpu::run),
     },
     Scenario {
+        name: "run-signals",
+        what: "gpool run: its command sees a signal once, whether it is sent to one, to all or by a terminal",
+        limit_s: 90,
+        run: Place::Inside(run_signals::run),
+    },
+    Scenario {
         name: "gpu-suite",
         what: "the suite for a real GPU, dry on the simulated one: its stages that judge no share",
         limit_s: 120,
