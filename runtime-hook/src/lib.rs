@@ -41,6 +41,6 @@ mod wrapper;
 pub use hook::run_hook;
 pub use low_level::Launch;
 pub use privilege::keep_what_the_hook_needs;
-pub use run::{FilterCalls, run_command};
+pub use run::{End, FilterCalls, run_command};
 pub use system_calls::{FORBIDDEN, NotRestricted, restrict as restrict_system_calls};
 pub use wrapper::{Installation, prepare, run};

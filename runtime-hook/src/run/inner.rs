@@ -15,6 +15,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, getpgid, getpgrp, setgid, setgroups, setuid};
 use rustix::process::chdir;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{BufReader, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -63,9 +64,8 @@ pub fn run(orders: &OsStr, words: &OsStr, filter_calls: FilterCalls) -> Result<u
     let signals = Signals::catch().map_err(no_signals)?;
     // The outer half keeps signals back until it hears this: from now on there is somebody to hand them to.
     pipes::say(&mut words, &())?;
-    drop(words);
     let orders = pipes::Signalled::new(orders).map_err(no_signals)?;
-    let mut init = Init { command: child, orders, handing_on: HandingOn::default() };
+    let mut init = Init { command: child, orders, words, handing_on: HandingOn::default() };
     Ok(init.serve(&signals))
 }
 
@@ -124,6 +124,8 @@ fn not_started(plan: &Plan, error: &std::io::Error) -> u8 {
 struct Init {
     command: Pid,
     orders: pipes::Signalled,
+    /// Here the outer half hears by which signal the command has ended.
+    words: File,
     handing_on: HandingOn,
 }
 
@@ -133,7 +135,10 @@ impl Init {
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(pid, status)) if pid == self.command => return status as u8,
-                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.command => return SIGNALLED + signal as u8,
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.command => {
+                    pipes::tell(&mut self.words, signal);
+                    return SIGNALLED + signal as u8;
+                }
                 Ok(WaitStatus::StillAlive) => self.attend(signals),
                 Ok(_) => {}
                 Err(_) => return FAILED,

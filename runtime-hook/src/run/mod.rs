@@ -17,6 +17,7 @@ mod description;
 mod device_folder;
 mod handing_on;
 mod inner;
+mod interruption;
 mod mounts;
 mod order;
 mod outer;
@@ -27,6 +28,7 @@ mod signals;
 mod terminal_input;
 
 use gpool_protocol::{ErrorBody, ErrorCode};
+use nix::sys::signal::Signal;
 use std::ffi::OsString;
 
 pub use terminal_input::FilterCalls;
@@ -37,18 +39,38 @@ const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 /// Exit status when there is no such command, as a shell has it.
 const NOT_FOUND: u8 = 127;
-/// A command that a signal ended gives this and the signal's number, as a shell has it.
+/// What a shell makes of a signal is this and the signal's number.
 const SIGNALLED: u8 = 128;
 
-/// Runs `gpool-run` with `arguments`, the program's name left out. Returns its exit status, which is the command's.
-pub fn run_command(arguments: &[OsString], filter_calls: FilterCalls) -> u8 {
+/// How `gpool-run` ends, which is how its command did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// With an exit status.
+    Status(u8),
+    /// By a signal.
+    Signal(Signal),
+}
+
+impl End {
+    /// The exit status of whoever does not end by the signal itself.
+    #[must_use]
+    pub fn status(self) -> u8 {
+        match self {
+            Self::Status(status) => status,
+            Self::Signal(signal) => SIGNALLED + signal as u8,
+        }
+    }
+}
+
+/// Runs `gpool-run` with `arguments`, the program's name left out. Returns how it is to end.
+pub fn run_command(arguments: &[OsString], filter_calls: FilterCalls) -> End {
     let outcome = match arguments {
-        [inner, orders, words] if inner == inner::VERB => inner::run(orders, words, filter_calls),
+        [inner, orders, words] if inner == inner::VERB => inner::run(orders, words, filter_calls).map(End::Status),
         _ => order::Order::read(arguments).and_then(|order| outer::run(&order)),
     };
     outcome.unwrap_or_else(|error| {
         crate::report::report(&error, None);
-        FAILED
+        End::Status(FAILED)
     })
 }
 

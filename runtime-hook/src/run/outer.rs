@@ -2,32 +2,39 @@
 
 use super::cgroup::Cgroup;
 use super::description::{self, Person};
+use super::interruption::{Outcome, Work};
 use super::order::Order;
 use super::pipes::{self, Ends};
 use super::plan::{Plan, nodes_and_mounts};
 use super::signals::Signals;
-use super::{SIGNALLED, inner, unprepared};
+use super::{End, inner, unprepared};
 use crate::hook::bind_command;
-use crate::leasing::{Applicant, lease_into};
+use crate::leasing::{Applicant, Leased, lease_into};
 use crate::spec::Described;
 use crate::wrapper::{Installation, unusable_configuration};
 use gpool_configuration::{Configuration, DEFAULT_PATH};
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 
-/// Runs the command. Returns its exit status.
+/// How long who interrupts it waits for a lease that is on its way, to give it back. The supervisor would see the end by
+/// itself, two seconds later.
+const ON_ITS_WAY: Duration = Duration::from_millis(500);
+
+/// Runs the command, and ends as it does; before there is one, by the signal that comes.
 ///
 /// # Errors
 /// Nothing has been started then, and nothing is left.
-pub fn run(order: &Order) -> Result<u8, ErrorBody> {
+pub fn run(order: &Order) -> Result<End, ErrorBody> {
     if !nix::unistd::geteuid().is_root() {
         return Err(ErrorBody::new(
             ErrorCode::NotPermitted,
@@ -38,40 +45,70 @@ pub fn run(order: &Order) -> Result<u8, ErrorBody> {
     let person = order.user.as_deref().map(Person::find).transpose()?;
     let configuration = gpool_configuration::load(&Installation::default().configuration);
     let configuration = configuration.map_err(unusable_configuration)?;
-    let mut spec = description::describe(order, person.as_ref());
-    let described = Described::read(&spec);
-    description::check_asks(&described)?;
+    let spec = description::describe(order, person.as_ref());
+    description::check_asks(&Described::read(&spec))?;
+    // Before there is something that would be left: a lease, a cgroup, an inner half.
+    let signals = Signals::catch().map_err(|error| unprepared("signals cannot be waited for", error))?;
     let id = description::fresh_id();
-    let applicant =
-        Applicant { container_id: id.clone(), bundle: Path::new("/"), asked_for_parent: false, starts_once: true };
-    let leased = lease_into(&mut spec, &described, &applicant, &configuration)?;
-    let leased = leased.ok_or_else(description::nothing_asked)?;
-    let outcome = Cgroup::make(&id.0).and_then(|cgroup| start(&spec, &configuration, person, &cgroup));
+    let (container_id, settings) = (id.clone(), configuration.clone());
+    let leasing = Work::begin(move || {
+        let applicant = Applicant { container_id, bundle: Path::new("/"), asked_for_parent: false, starts_once: true };
+        lease(spec, &applicant, &settings)
+    })?;
+    let (leased, spec) = match leasing.unless_interrupted(&signals)? {
+        Outcome::Done(leased) => leased?,
+        Outcome::Interrupted(signal, leasing) => {
+            if let Some(Ok((leased, _))) = leasing.within(ON_ITS_WAY) {
+                leased.give_back();
+            }
+            return Ok(End::Signal(signal));
+        }
+    };
+    let outcome = Cgroup::make(&id.0).and_then(|cgroup| start(&spec, &configuration, person, &cgroup, &signals));
     // The supervisor sees the end by itself; told, it need not wait.
     leased.give_back();
     outcome
 }
+
+fn lease(
+    mut spec: Value,
+    applicant: &Applicant<'_>,
+    configuration: &Configuration,
+) -> Result<(Leased, Value), ErrorBody> {
+    let described = Described::read(&spec);
+    let leased = lease_into(&mut spec, &described, applicant, configuration)?;
+    Ok((leased.ok_or_else(description::nothing_asked)?, spec))
+}
+
+/// The pipes to and from the inner half.
+type Pipes = (File, BufReader<File>);
 
 fn start(
     spec: &Value,
     configuration: &Configuration,
     person: Option<Person>,
     cgroup: &Cgroup,
-) -> Result<u8, ErrorBody> {
+    signals: &Signals,
+) -> Result<End, ErrorBody> {
     let plan = plan(spec, configuration, person)?;
-    let signals = Signals::catch().map_err(|error| unprepared("signals cannot be waited for", error))?;
     let (orders, words) = (pipes::pipe(true)?, pipes::pipe(false)?);
     let mut child = spawn_in_namespace(&orders.inherited, &words.inherited)?;
     let (Ends { own: orders, .. }, Ends { own: words, .. }) = (orders, words);
-    let (mut orders, mut words) = (File::from(orders), BufReader::new(File::from(words)));
-    let ready = prepare(&plan, spec, cgroup, &child, (&mut orders, &mut words));
-    if let Err(error) = ready {
-        // Not ready: nothing of the command runs yet.
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(error);
-    }
-    wait(&signals, &mut orders, Pid::from_raw(child.id().cast_signed()))
+    let pipes = (File::from(orders), BufReader::new(File::from(words)));
+    let pid = child.id();
+    let spec = spec.clone();
+    // Before it has children: they are born where it is.
+    let preparing = cgroup.take(pid).and_then(|()| Work::begin(move || prepare(&plan, &spec, pid, pipes)));
+    let prepared = preparing.and_then(|preparing| preparing.unless_interrupted(signals));
+    let why_not = match prepared {
+        Ok(Outcome::Done(Ok(pipes))) => return serve(pipes, signals, Pid::from_raw(pid.cast_signed())),
+        Ok(Outcome::Done(Err(error))) | Err(error) => Err(error),
+        Ok(Outcome::Interrupted(signal, _)) => Ok(End::Signal(signal)),
+    };
+    // Nothing of the command runs yet.
+    let _ = child.kill();
+    let _ = child.wait();
+    why_not
 }
 
 fn plan(spec: &Value, configuration: &Configuration, person: Option<Person>) -> Result<Plan, ErrorBody> {
@@ -115,35 +152,34 @@ fn spawn(orders: &OwnedFd, words: &OwnedFd) -> Result<Child, ErrorBody> {
 }
 
 /// Everything up to the moment in which the command may start.
-fn prepare(
-    plan: &Plan,
-    spec: &Value,
-    cgroup: &Cgroup,
-    child: &Child,
-    (orders, words): (&mut File, &mut BufReader<File>),
-) -> Result<(), ErrorBody> {
-    // Before it has children: they are born where it is.
-    cgroup.take(child.id())?;
-    pipes::say(orders, plan)?;
-    pipes::hear::<Result<(), ErrorBody>>(words)??;
-    bind_command(spec, HostPid(child.id()))?;
-    pipes::say(orders, &())?;
-    // Silence means that it has ended already; its status says why.
-    let _ = pipes::hear::<()>(words);
-    Ok(())
+fn prepare(plan: &Plan, spec: &Value, inner: u32, (mut orders, mut words): Pipes) -> Result<Pipes, ErrorBody> {
+    pipes::say(&mut orders, plan)?;
+    pipes::hear::<Result<(), ErrorBody>>(&mut words)??;
+    bind_command(spec, HostPid(inner))?;
+    Ok((orders, words))
 }
 
-fn wait(signals: &Signals, orders: &mut File, inner: Pid) -> Result<u8, ErrorBody> {
+/// Lets the command start and waits for its end. Signals that come meanwhile are the command's.
+fn serve((mut orders, mut words): Pipes, signals: &Signals, inner: Pid) -> Result<End, ErrorBody> {
+    // Silence means that it has ended already; its status says why.
+    let _ = pipes::say(&mut orders, &()).and_then(|()| pipes::hear::<()>(&mut words));
     let lost = |error| unprepared("the command can no longer be waited for", error);
     loop {
         match waitpid(inner, Some(WaitPidFlag::WNOHANG)).map_err(lost)? {
-            WaitStatus::Exited(_, status) => return Ok(status as u8),
-            WaitStatus::Signaled(_, signal, _) => return Ok(SIGNALLED + signal as u8),
+            WaitStatus::Exited(_, status) => return Ok(ended_by(&mut words).unwrap_or(End::Status(status as u8))),
+            WaitStatus::Signaled(_, signal, _) => return Ok(End::Signal(signal)),
             _ => {}
         }
         signals.wait(None, None).map_err(lost)?;
         while let Some(signal) = signals.next() {
-            pipes::tell(orders, signal);
+            pipes::tell(&mut orders, signal);
         }
     }
+}
+
+/// The signal that has ended the command, which the inner half, being an init, cannot end by.
+fn ended_by(words: &mut BufReader<File>) -> Option<End> {
+    let mut number = [0];
+    words.read_exact(&mut number).ok()?;
+    Signal::try_from(i32::from(number[0])).ok().map(End::Signal)
 }

@@ -1,5 +1,5 @@
 //! How the outer and the inner process speak: two pipes, a line of JSON each way and then single words. Once the command
-//! runs, the outer one tells of signals, a byte each.
+//! runs, the outer one tells of signals, a byte each, and the inner one of that by which the command ended.
 
 use super::unprepared;
 use gpool_protocol::{ErrorBody, ErrorCode};

@@ -32,6 +32,20 @@ pub fn release() -> nix::Result<()> {
     heard().thread_unblock()
 }
 
+/// Whether `signal` ends a program that has prepared itself for none, under the caller of this one: what that ignores, as
+/// `nohup` does with SIGHUP, what it executes ignores as well.
+pub fn ends(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ![Signal::SIGWINCH, Signal::SIGCONT].contains(&signal) && !is_ignored(signal, &status)
+}
+
+/// What /proc/self/status says of `signal`; the lowest bit is the first one's.
+fn is_ignored(signal: Signal, status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
+}
+
 /// Where signals arrive.
 pub struct Signals(SignalFd);
 
@@ -47,17 +61,19 @@ impl Signals {
         SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
     }
 
-    /// Waits until a signal is there, `also` has something to read or has been closed, or `patience` is over.
+    /// Waits until a signal is there, `also` has something to read or has been closed, or `patience` is over. Whether it
+    /// was `also`, perhaps among others.
     ///
     /// # Errors
     /// The kernel has no memory for it.
-    pub fn wait(&self, also: Option<BorrowedFd<'_>>, patience: Option<Duration>) -> nix::Result<()> {
+    pub fn wait(&self, also: Option<BorrowedFd<'_>>, patience: Option<Duration>) -> nix::Result<bool> {
         let own = PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN);
         let mut all: Vec<PollFd<'_>> =
             [own].into_iter().chain(also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))).collect();
         let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
         match poll(&mut all, patience.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(_) => Ok(all.get(1).is_some_and(|also| !also.revents().is_empty())),
+            Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(nix::Error::from_raw(error.raw_os_error())),
         }
     }
@@ -72,5 +88,20 @@ impl Signals {
                 return signal;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_caller_ignores_is_told_by_its_mask() {
+        let status =
+            "Name:\tgpool-run\nSigBlk:\t0000000000000003\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000006\n";
+        let ignored = |signal| is_ignored(signal, status);
+        assert!(ignored(Signal::SIGHUP) && !ignored(Signal::SIGINT) && !ignored(Signal::SIGTERM));
+        assert!(!is_ignored(Signal::SIGHUP, ""));
+        assert!(ends(Signal::SIGTERM) && !ends(Signal::SIGWINCH) && !ends(Signal::SIGCONT));
     }
 }

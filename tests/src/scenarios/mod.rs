@@ -58,6 +58,7 @@ mod real_driver;
 mod registration_flood;
 mod room_given_back;
 mod run_command;
+mod run_interrupted;
 mod run_signals;
 mod scenario;
 pub(crate) mod seven_tenants;

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -60,12 +61,17 @@ fn ends_are_the_command_s(host: &Host) -> Result<()> {
         (&["true"][..], 0),
         (&["sh", "-c", "exit 7"], 7),
         (&["sh", "-c", "kill -9 $$"], 137),
+        (&["sh", "-c", "kill -PIPE $$"], 141),
         (&["nonesuch"], 127),
         (&["/etc/passwd"], 126),
     ] {
         let output = gpool_run(host, &[&share[..], &["--"], command].concat())?;
-        let ended = output.status.code();
-        ensure(ended == Some(status), || format!("{command:?} ended with {ended:?}: {}", text(&output.stderr)))?;
+        // By the signal itself, as systemd and shells' loops look at it.
+        let ended = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
+        let is_the_signal = output.status.signal().is_some() == (status > 128);
+        ensure(ended == Some(status) && is_the_signal, || {
+            format!("{command:?} ended with {}: {}", output.status, text(&output.stderr))
+        })?;
         // Without the hold: each of the next ones needs nine tenths, too.
         wait_for("the end of its lease", || Ok(host.leases()?.is_empty())).context(format!("{command:?}"))?;
     }
@@ -312,8 +318,8 @@ fn two_of_them_share(host: &Host) -> Result<()> {
     // The signal is the command's, and so is the end.
     for mut child in started {
         signal(&child, Signal::TERM)?;
-        let status = child.wait().context("gpool run")?.code();
-        ensure(status == Some(143), || format!("after SIGTERM gpool run ends with {status:?}"))?;
+        let status = child.wait().context("gpool run")?;
+        ensure(status.signal() == Some(15), || format!("after SIGTERM gpool run ends with {status}"))?;
     }
     gone(host, "SIGTERM to gpool run")
 }

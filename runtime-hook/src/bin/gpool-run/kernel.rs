@@ -2,12 +2,25 @@
 #![allow(unsafe_code)]
 
 use nix::libc::{self, sock_filter, sock_fprog};
-use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::prctl::set_dumpable;
+use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
 
 /// A caller that ignores SIGCHLD hands that on, and the kernel then keeps no exit status of any child.
 pub fn notice_ends_of_children() {
     // SAFETY: the default action runs no code of this program, and there is no second thread yet.
     let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
+}
+
+/// Ends this process by `ending`, by which its command has ended: shells leave a loop at Ctrl-C, and systemd takes SIGTERM
+/// for a good end, by the signal and not by the status that says the same. Returns where the kernel keeps the process, as
+/// it does a container's first.
+pub fn end_by(ending: Signal) {
+    // A core is the command's to leave.
+    let _ = set_dumpable(false);
+    // SAFETY: the default action runs no code of this program.
+    let _ = unsafe { signal(ending, SigHandler::SigDfl) };
+    let _ = SigSet::from(ending).thread_unblock();
+    let _ = raise(ending);
 }
 
 /// Puts a filter over the system calls of this thread and of whatever it executes. Not by seccompiler, which would take

@@ -131,6 +131,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(run_signals::run),
     },
     Scenario {
+        name: "run-interrupted",
+        what: "gpool run: signals before there is a command end it at once, and leave nothing",
+        limit_s: 90,
+        run: Place::Inside(run_interrupted::run),
+    },
+    Scenario {
         name: "gpu-suite",
         what: "the suite for a real GPU, dry on the simulated one: its stages that judge no share",
         limit_s: 120,
