@@ -190,6 +190,9 @@ pub struct RunOptions {
     /// Run it as this user, by name or number [default: root]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
+    /// The program's own, wherever it stands; out of the help of this verb, which refuses it
+    #[arg(long, hide = true, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

@@ -41,7 +41,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Config { verb } => return commands::config::run(verb, arguments.socket.as_deref()),
         Verb::Simulate(simulation) => return commands::simulate::run(simulation),
         Verb::Runtime { verb } => return commands::runtime::run(verb),
-        Verb::Run(options) => return commands::run::run(options, arguments.socket.as_deref()),
+        Verb::Run(options) => return commands::run::run(options),
         Verb::Mig { verb } => return commands::mig::run(verb, || arguments.client()),
         Verb::Explain { request: Some(request), host, format, .. } => {
             return commands::explain::request::run(|| arguments.client(), request, host.as_deref(), *format);

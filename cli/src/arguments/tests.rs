@@ -12,6 +12,24 @@ fn the_definition_is_consistent() {
 }
 
 #[test]
+fn the_help_of_run_names_no_socket_which_it_refuses() {
+    let help = |line| match parsed(line) {
+        Err(Failure::Clap(error)) => error.to_string(),
+        _ => panic!("{line} is no help"),
+    };
+    assert!(help("gpool ps --help").contains("--socket"));
+    assert!(!help("gpool run --help").contains("--socket"));
+    for line in ["gpool run --fraction 0.3 --socket /s -- true", "gpool --socket /s run --fraction 0.3 -- true"] {
+        let Verb::Run(options) = parsed(line).unwrap().verb else { panic!("no run") };
+        assert_eq!(options.socket.as_deref(), Some(Path::new("/s")), "{line}");
+    }
+    let Verb::Run(options) = parsed("gpool run --fraction 0.3 -- a --socket /s").unwrap().verb else {
+        panic!("no run");
+    };
+    assert_eq!((options.socket, options.command.len()), (None, 3));
+}
+
+#[test]
 fn an_update_carries_exact_integers() {
     let Verb::Update(change) = parsed("gpool update abc --fraction 0.2 --memory 4GiB").unwrap().verb else {
         panic!("no update");

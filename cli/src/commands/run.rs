@@ -13,13 +13,13 @@ use std::process::Command;
 const PROGRAM: &str = "gpool-run";
 
 /// Becomes `gpool-run`. Returns only on failure, and always with the status that no command's end is mistaken for.
-pub fn run(options: &RunOptions, socket: Option<&Path>) -> Result<(), Failure> {
-    let error = execute(options, socket, Path::new(gpool_configuration::DEFAULT_PATH));
+pub fn run(options: &RunOptions) -> Result<(), Failure> {
+    let error = execute(options, Path::new(gpool_configuration::DEFAULT_PATH));
     Err(Failure::Refused(ExitStatus::NotStarted, error.to_string()))
 }
 
-fn execute(options: &RunOptions, socket: Option<&Path>, configuration: &Path) -> ErrorBody {
-    if socket.is_some() {
+fn execute(options: &RunOptions, configuration: &Path) -> ErrorBody {
+    if options.socket.is_some() {
         return ErrorBody::new(
             ErrorCode::RequestInvalid,
             "gpool run takes no --socket: shims and files of leases are looked for where config.toml has them",
@@ -85,23 +85,23 @@ mod tests {
 
     #[test]
     fn what_keeps_it_from_starting_is_one_line_with_a_code() {
-        let options = options("gpool run --fraction 0.3 -- true");
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config.toml");
-        for (text, socket, code) in [
-            ("[paths", None, "[GPOOL-E004]"),
-            ("[paths]\nhook = \"/proc/none/gpool-hook\"\n", None, "[GPOOL-E511]"),
-            ("", Some(Path::new("/run/other.sock")), "[GPOOL-E101]"),
+        let line = "gpool run --fraction 0.3 -- true";
+        for (text, line, code) in [
+            ("[paths", line, "[GPOOL-E004]"),
+            ("[paths]\nhook = \"/proc/none/gpool-hook\"\n", line, "[GPOOL-E511]"),
+            ("", "gpool run --fraction 0.3 --socket /run/other.sock -- true", "[GPOOL-E101]"),
         ] {
             std::fs::write(&file, text).unwrap();
-            let said = execute(&options, socket, &file).to_string();
+            let said = execute(&options(line), &file).to_string();
             assert!(said.contains(code) && said.lines().count() == 1, "{text:?} gives {said:?}");
         }
     }
 
     #[test]
     fn it_was_not_started_whatever_the_reason() {
-        let refused = run(&options("gpool run --fraction 0.3 -- true"), Some(Path::new("/run/other.sock")));
+        let refused = run(&options("gpool --socket /run/other.sock run --fraction 0.3 -- true"));
         let Err(Failure::Refused(status, _)) = refused else { panic!("no refusal") };
         assert_eq!(status as u8, 125);
     }
