@@ -4,7 +4,8 @@
 //! other (systemd, Slurm), reaches the command by itself. It reaches both halves of `gpool-run`, too: the outer one in the
 //! caller's process group and cgroup, the inner one in the command's. What is sent to `gpool run` alone reaches the outer
 //! half alone. A signal does not say which of these it is: kill(2) leaves the same sender behind. So the outer half tells
-//! the inner one of each, and the inner one hands on what it has not had as well.
+//! the inner one of each, and the inner one hands on what it has not had as well. Whoever finds processes by their names, as
+//! pkill does, finds the inner one where it finds the command.
 
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};

@@ -9,12 +9,12 @@ use super::signals::{self, Signals};
 use super::terminal_input::{self, FilterCalls};
 use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, unprepared};
 use gpool_protocol::{ErrorBody, ErrorCode};
-use nix::sys::prctl::set_pdeathsig;
+use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, getpgid, getpgrp, setgid, setgroups, setuid};
 use rustix::process::chdir;
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{BufReader, ErrorKind};
 use std::os::unix::fs::MetadataExt;
@@ -25,6 +25,8 @@ use std::time::Instant;
 
 /// The word by which the program knows that it is the inner half.
 pub const VERB: &str = "--inner";
+/// What lists of processes show it as.
+pub const NAME: &CStr = c"share-init";
 
 /// Prepares what the plan says, waits for the word, and is the command's init. Returns the command's exit status.
 ///
@@ -33,6 +35,7 @@ pub const VERB: &str = "--inner";
 pub fn run(orders: &OsStr, words: &OsStr, filter_calls: FilterCalls) -> Result<u8, ErrorBody> {
     // Whoever kills the outer half ends the command: nobody would know of it any more.
     set_pdeathsig(Signal::SIGKILL).map_err(|error| unprepared("its end cannot be tied to gpool-run's", error))?;
+    set_name(NAME).map_err(|error| unprepared("it cannot be named", error))?;
     let (orders, mut words) = (pipes::adopt(orders, false)?, pipes::adopt(words, true)?);
     let mut orders = BufReader::new(orders);
     let plan: Plan = pipes::hear(&mut orders)?;

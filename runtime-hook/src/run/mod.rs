@@ -65,7 +65,7 @@ impl End {
 /// Runs `gpool-run` with `arguments`, the program's name left out. Returns how it is to end.
 pub fn run_command(arguments: &[OsString], filter_calls: FilterCalls) -> End {
     let outcome = match arguments {
-        [inner, orders, words] if inner == inner::VERB => inner::run(orders, words, filter_calls).map(End::Status),
+        [inner, orders, words, ..] if inner == inner::VERB => inner::run(orders, words, filter_calls).map(End::Status),
         _ => order::Order::read(arguments).and_then(|order| outer::run(&order)),
     };
     outcome.unwrap_or_else(|error| {

@@ -22,6 +22,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -92,7 +93,7 @@ fn start(
 ) -> Result<End, ErrorBody> {
     let plan = plan(spec, configuration, person)?;
     let (orders, words) = (pipes::pipe(true)?, pipes::pipe(false)?);
-    let mut child = spawn_in_namespace(&orders.inherited, &words.inherited)?;
+    let mut child = spawn_in_namespace(&orders.inherited, &words.inherited, &plan.command)?;
     let (Ends { own: orders, .. }, Ends { own: words, .. }) = (orders, words);
     let pipes = (File::from(orders), BufReader::new(File::from(words)));
     let pid = child.id();
@@ -134,20 +135,23 @@ fn plan(spec: &Value, configuration: &Configuration, person: Option<Person>) -> 
 }
 
 /// Starts the inner half as the first process of a new PID namespace.
-fn spawn_in_namespace(orders: &OwnedFd, words: &OwnedFd) -> Result<Child, ErrorBody> {
+fn spawn_in_namespace(orders: &OwnedFd, words: &OwnedFd, named: &[String]) -> Result<Child, ErrorBody> {
     let refused = |error: std::io::Error| unprepared("no PID namespace can be made", error);
     let own = File::open("/proc/self/ns/pid").map_err(refused)?;
     unshare(CloneFlags::CLONE_NEWPID).map_err(|error| refused(error.into()))?;
-    let child = spawn(orders, words);
+    let child = spawn(orders, words, named);
     // A process whose children go elsewhere can have no thread, and asking the supervisor takes one.
     setns(own, CloneFlags::CLONE_NEWPID).map_err(|error| refused(error.into()))?;
     child
 }
 
-fn spawn(orders: &OwnedFd, words: &OwnedFd) -> Result<Child, ErrorBody> {
+/// The words of the command stand behind its own, and its name is another: who signals processes by name, as pkill does,
+/// means both it and the command or neither.
+fn spawn(orders: &OwnedFd, words: &OwnedFd, named: &[String]) -> Result<Child, ErrorBody> {
     let own = std::env::current_exe().map_err(|error| unprepared("gpool-run does not find itself", error))?;
     let mut command = Command::new(own);
-    command.arg(inner::VERB).arg(pipes::number(orders)).arg(pipes::number(words));
+    command.arg0(inner::NAME.to_string_lossy().as_ref());
+    command.arg(inner::VERB).arg(pipes::number(orders)).arg(pipes::number(words)).args(named);
     command.spawn().map_err(|error| unprepared("the inner half of gpool-run does not start", error))
 }
 

@@ -38,8 +38,7 @@ fn with_a_hung_supervisor<T>(host: &Host, what: impl FnOnce() -> Result<T>) -> R
 
 fn start_waiting(command: &mut Command) -> Result<Child> {
     let started = spawn_bound(command).context("gpool run")?;
-    let name = format!("/proc/{}/comm", started.id());
-    wait_for("gpool run", || Ok(fs::read_to_string(&name).is_ok_and(|name| name.trim() == "gpool-run")))?;
+    wait_for("gpool run", || Ok(name(Pid::from_child(&started)) == "gpool-run"))?;
     std::thread::sleep(Duration::from_millis(200));
     Ok(started)
 }
@@ -74,7 +73,8 @@ fn prepared_half_way(host: &Host, before: &BTreeSet<PathBuf>) -> Result<(Child, 
     for _ in 0..20 {
         let mut outer = spawn_bound(host.command("gpool").args(SHARE)).context("gpool run")?;
         let inner = loop {
-            if let Some(inner) = child_of(Pid::from_child(&outer)) {
+            // Its own name it has from its first steps on.
+            if let Some(inner) = child_of(Pid::from_child(&outer)).filter(|inner| name(*inner) == "share-init") {
                 break inner;
             }
             ensure(outer.try_wait().context("gpool run")?.is_none(), || "gpool run has ended by itself".into())?;
@@ -140,6 +140,11 @@ fn child_of(pid: Pid) -> Option<Pid> {
     let pid = pid.as_raw_nonzero();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     Pid::from_raw(children.split_whitespace().next()?.parse().ok()?)
+}
+
+fn name(pid: Pid) -> String {
+    let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
+    name.trim_end().to_owned()
 }
 
 fn exists(pid: Pid) -> bool {

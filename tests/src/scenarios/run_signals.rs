@@ -166,7 +166,20 @@ fn it_counts_what_it_is_sent(host: &Host) -> Result<()> {
         for to in [To::One, To::Group, To::Each, To::EachBackwards] {
             counter.counts_one_of_each(to).context(words.join(" "))?;
         }
+        it_counts_what_names_it(host).context(words.join(" "))?;
         counter.end()?;
+    }
+    Ok(())
+}
+
+/// Who looks for a name finds `gpool run` alone, or all of them.
+fn it_counts_what_names_it(host: &Host) -> Result<()> {
+    for words in [&["gpool-run"][..], &["-f", "gpool-run"], &["-f", PROGRAM], &["perl"]] {
+        let before = count("USR1")?;
+        let sent = host.command_named("pkill").arg("-USR1").args(words).status().context("pkill")?;
+        std::thread::sleep(HANDED_ON);
+        let seen = count("USR1")? - before;
+        ensure(sent.success() && seen == 1, || format!("of pkill {words:?} it saw USR1 {seen} times"))?;
     }
     Ok(())
 }
