@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
 /// How long after one another the halves may get what was sent to all.
-const APART: Duration = Duration::from_millis(100);
+pub const APART: Duration = Duration::from_millis(100);
 
 /// What the inner half knows of signals that are on their way.
 #[derive(Default)]

@@ -127,7 +127,7 @@ fn not_started(plan: &Plan, error: &std::io::Error) -> u8 {
 struct Init {
     command: Pid,
     orders: pipes::Signalled,
-    /// Here the outer half hears by which signal the command has ended.
+    /// Here the outer half hears by which signal the command has stopped, gone on or ended.
     words: File,
     handing_on: HandingOn,
 }
@@ -136,12 +136,14 @@ impl Init {
     /// Hands signals on and collects what ends, until the command has ended. The kernel then ends what it left behind.
     fn serve(&mut self, signals: &Signals) -> u8 {
         loop {
-            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED)) {
                 Ok(WaitStatus::Exited(pid, status)) if pid == self.command => return status as u8,
                 Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.command => {
                     pipes::tell(&mut self.words, signal);
                     return SIGNALLED + signal as u8;
                 }
+                Ok(WaitStatus::Stopped(pid, signal)) if pid == self.command => pipes::tell(&mut self.words, signal),
+                Ok(WaitStatus::Continued(pid)) if pid == self.command => pipes::tell(&mut self.words, Signal::SIGCONT),
                 Ok(WaitStatus::StillAlive) => self.attend(signals),
                 Ok(_) => {}
                 Err(_) => return FAILED,

@@ -18,6 +18,7 @@ mod device_folder;
 mod handing_on;
 mod inner;
 mod interruption;
+mod job;
 mod mounts;
 mod order;
 mod outer;

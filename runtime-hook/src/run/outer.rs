@@ -3,8 +3,9 @@
 use super::cgroup::Cgroup;
 use super::description::{self, Person};
 use super::interruption::{Outcome, Work};
+use super::job::Job;
 use super::order::Order;
-use super::pipes::{self, Ends};
+use super::pipes::{self, Ends, Signalled};
 use super::plan::{Plan, nodes_and_mounts};
 use super::signals::Signals;
 use super::{End, inner, unprepared};
@@ -15,17 +16,17 @@ use crate::wrapper::{Installation, unusable_configuration};
 use gpool_configuration::{Configuration, DEFAULT_PATH};
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::BufReader;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long who interrupts it waits for a lease that is on its way, to give it back. The supervisor would see the end by
 /// itself, two seconds later.
@@ -168,22 +169,27 @@ fn serve((mut orders, mut words): Pipes, signals: &Signals, inner: Pid) -> Resul
     // Silence means that it has ended already; its status says why.
     let _ = pipes::say(&mut orders, &()).and_then(|()| pipes::hear::<()>(&mut words));
     let lost = |error| unprepared("the command can no longer be waited for", error);
+    let mut words = Signalled::new(words).map_err(lost)?;
+    let mut job = Job::default();
+    job.told(words.take(), Instant::now());
     loop {
         match waitpid(inner, Some(WaitPidFlag::WNOHANG)).map_err(lost)? {
-            WaitStatus::Exited(_, status) => return Ok(ended_by(&mut words).unwrap_or(End::Status(status as u8))),
+            WaitStatus::Exited(_, status) => {
+                job.told(words.take(), Instant::now());
+                return Ok(job.ended.map_or(End::Status(status as u8), End::Signal));
+            }
             WaitStatus::Signaled(_, signal, _) => return Ok(End::Signal(signal)),
             _ => {}
         }
-        signals.wait(None, None).map_err(lost)?;
+        signals.wait(words.as_fd(), job.patience(Instant::now())).map_err(lost)?;
+        job.told(words.take(), Instant::now());
         while let Some(signal) = signals.next() {
+            job.had(signal);
             pipes::tell(&mut orders, signal);
         }
+        if job.is_to_stop(Instant::now()) {
+            // Nothing happens where nobody could continue it: the kernel stops no orphaned process group so.
+            let _ = raise(Signal::SIGTSTP);
+        }
     }
-}
-
-/// The signal that has ended the command, which the inner half, being an init, cannot end by.
-fn ended_by(words: &mut BufReader<File>) -> Option<End> {
-    let mut number = [0];
-    words.read_exact(&mut number).ok()?;
-    Signal::try_from(i32::from(number[0])).ok().map(End::Signal)
 }

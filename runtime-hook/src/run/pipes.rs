@@ -1,5 +1,6 @@
 //! How the outer and the inner process speak: two pipes, a line of JSON each way and then single words. Once the command
-//! runs, the outer one tells of signals, a byte each, and the inner one of that by which the command ended.
+//! runs, the outer one tells of signals, a byte each, and the inner one of those by which the command stopped, went on or
+//! ended.
 
 use super::unprepared;
 use gpool_protocol::{ErrorBody, ErrorCode};
@@ -83,39 +84,46 @@ pub fn tell(to: &mut impl Write, signal: Signal) {
     let _ = to.write_all(&[signal as u8]);
 }
 
-/// Signals of which the outer process tells, for as long as it lives.
-pub struct Signalled(Option<File>);
+/// Signals of which the other process tells, for as long as it lives.
+pub struct Signalled {
+    /// What has been read together with the last word.
+    early: Vec<u8>,
+    pipe: Option<File>,
+}
 
 impl Signalled {
-    /// Takes the pipe over, which has held nothing but the words so far.
+    /// Takes the pipe over once all words have been heard.
     ///
     /// # Errors
     /// None that a kernel has.
-    pub fn new(orders: BufReader<File>) -> nix::Result<Self> {
-        let pipe = orders.into_inner();
-        // Opened by this process alone; see `adopt`.
+    pub fn new(heard: BufReader<File>) -> nix::Result<Self> {
+        let early = heard.buffer().to_vec();
+        let pipe = heard.into_inner();
+        // Nobody else reads there: the other process opened its end anew, see `adopt`.
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        Ok(Self(Some(pipe)))
+        Ok(Self { early, pipe: Some(pipe) })
     }
 
     /// To wait for it.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref().map(AsFd::as_fd)
+        self.pipe.as_ref().map(AsFd::as_fd)
     }
 
     /// Those of which it has told by now.
     pub fn take(&mut self) -> Vec<Signal> {
         let mut told = [0; 64];
-        let length = match self.0.as_mut().map_or(Ok(0), |pipe| pipe.read(&mut told)) {
+        let length = match self.pipe.as_mut().map_or(Ok(0), |pipe| pipe.read(&mut told)) {
             Ok(length) if length > 0 => length,
             Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
             // Nobody writes any more; such a pipe would wake its reader for ever.
             _ => {
-                self.0 = None;
+                self.pipe = None;
                 0
             }
         };
-        told[..length].iter().filter_map(|number| Signal::try_from(i32::from(*number)).ok()).collect()
+        let early = std::mem::take(&mut self.early);
+        let numbers = early.iter().chain(&told[..length]);
+        numbers.filter_map(|number| Signal::try_from(i32::from(*number)).ok()).collect()
     }
 }
 
@@ -126,7 +134,12 @@ mod tests {
     #[test]
     fn signals_are_told_until_nobody_tells_any_more() {
         let (reader, mut writer) = std::io::pipe().unwrap();
-        let mut told = Signalled::new(BufReader::new(OwnedFd::from(reader).into())).unwrap();
+        let mut words = BufReader::new(OwnedFd::from(reader).into());
+        say(&mut writer, &()).unwrap();
+        tell(&mut writer, Signal::SIGUSR1);
+        hear::<()>(&mut words).unwrap();
+        let mut told = Signalled::new(words).unwrap();
+        assert_eq!(told.take(), [Signal::SIGUSR1], "what came with the last word");
         assert!(told.take().is_empty() && told.as_fd().is_some());
         tell(&mut writer, Signal::SIGTERM);
         tell(&mut writer, Signal::SIGCONT);

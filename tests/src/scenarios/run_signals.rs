@@ -34,6 +34,15 @@ sleep 1 while 1;
 "#;
 const PROGRAM: &str = "/run/gpool-counter.pl";
 const LOG: &str = "/run/gpool-counted.log";
+/// Stops itself, as editors do, together with its process group as far as it may.
+const STOPPING: &str = r#"
+open my $log, '>>', '/run/gpool-counted.log' or die;
+syswrite $log, "ready\n";
+kill TSTP => 0;
+syswrite $log, "back\n";
+sleep 1 while 1;
+"#;
+const STOPPER: &str = "/run/gpool-stopper.pl";
 const COUNTER: [&str; 2] = ["perl", PROGRAM];
 const SHARE: [&str; 3] = ["run", "--fraction", "0.3"];
 /// After this long everything has been handed on.
@@ -45,11 +54,13 @@ const NEXT: Duration = Duration::from_millis(5);
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start(inside)?;
     fs::write(PROGRAM, COUNTING).context(PROGRAM)?;
+    fs::write(STOPPER, STOPPING).context(STOPPER)?;
     let outcome = it_counts_what_it_is_sent(&host)
         .and_then(|()| it_counts_in_a_session_of_its_own(&host))
         .and_then(|()| it_counts_what_timeout_sends(&host))
         .and_then(|()| it_counts_keys_and_the_end_of_its_terminal(&host))
-        .and_then(|()| it_is_a_job_of_its_shell(&host));
+        .and_then(|()| it_is_a_job_of_its_shell(&host))
+        .and_then(|()| one_that_stops_itself_gives_the_terminal_back(&host));
     finish(host, outcome)
 }
 
@@ -243,4 +254,20 @@ fn it_is_a_job_of_its_shell(host: &Host) -> Result<()> {
     type_into(&mut counter.started, "\x03")?;
     is_seen_once("INT", "of a key under a shell")?;
     counter.end()
+}
+
+/// Under another user it can stop no process of root's.
+fn one_that_stops_itself_gives_the_terminal_back(host: &Host) -> Result<()> {
+    for user in ["root", "nobody"] {
+        let line = format!("gpool {} --user {user} -- perl {STOPPER}\n", SHARE.join(" "));
+        let mut terminal = on_a_terminal(host, "exec bash --norc --noprofile -i");
+        let mut counter = Counter::start(&mut terminal, 2, |terminal| type_into(terminal, &line))?;
+        let outer = counter.processes[0];
+        wait_for("gpool run to stop with its command", || Ok(state(outer)? == "T")).context(user)?;
+        type_into(&mut counter.started, "fg\n")?;
+        wait_for("its command to go on", || Ok(count("back")? == 1)).context(user)?;
+        wait_for("gpool run to go on", || Ok(state(outer)? == "S")).context(user)?;
+        counter.end()?;
+    }
+    Ok(())
 }

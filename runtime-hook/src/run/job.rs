@@ -1,0 +1,83 @@
+//! Whether `gpool run` stops because its command has.
+//!
+//! Ctrl-Z stops both. A command may also stop itself, as editors do that read Ctrl-Z as a key, and under another user it
+//! cannot stop root's `gpool run` along with it: the shell would go on waiting for a job that does nothing.
+
+use super::handing_on::APART;
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// What is known of the command.
+#[derive(Default)]
+pub struct Job {
+    /// When to stop, unless it goes on before.
+    stop_at: Option<Instant>,
+    /// The signal that has ended it.
+    pub ended: Option<Signal>,
+}
+
+impl Job {
+    /// The inner half tells that the command has stopped, gone on or ended by these signals.
+    pub fn told(&mut self, signals: Vec<Signal>, now: Instant) {
+        for signal in signals {
+            match signal {
+                Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => self.stop_at = Some(now + APART),
+                Signal::SIGCONT => self.stop_at = None,
+                // Whoever sends it continues the command as well, and no shell waits for that.
+                Signal::SIGSTOP => {}
+                signal => self.ended = Some(signal),
+            }
+        }
+    }
+
+    /// This process has had `signal`. SIGCONT is for both: what was told before is over.
+    pub fn had(&mut self, signal: Signal) {
+        if signal == Signal::SIGCONT {
+            self.stop_at = None;
+        }
+    }
+
+    /// Whether to stop now; asked again, no longer.
+    pub fn is_to_stop(&mut self, now: Instant) -> bool {
+        self.stop_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// When to ask again.
+    pub fn patience(&self, now: Instant) -> Option<Duration> {
+        self.stop_at.map(|at| at.saturating_duration_since(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stops_when_its_command_stays_stopped() {
+        let (mut job, begun) = (Job::default(), Instant::now());
+        job.told(vec![Signal::SIGTSTP], begun);
+        assert_eq!(job.patience(begun), Some(APART));
+        assert!(!job.is_to_stop(begun));
+        assert!(job.is_to_stop(begun + APART) && !job.is_to_stop(begun + APART));
+        assert_eq!((job.patience(begun), job.ended), (None, None));
+    }
+
+    #[test]
+    fn what_has_been_continued_meanwhile_does_not_stop_again() {
+        let begun = Instant::now();
+        let ways: [fn(&mut Job); 2] =
+            [|job| job.told(vec![Signal::SIGCONT], Instant::now()), |job| job.had(Signal::SIGCONT)];
+        for continued in ways {
+            let mut job = Job::default();
+            job.told(vec![Signal::SIGTSTP], begun);
+            job.had(Signal::SIGINT);
+            continued(&mut job);
+            assert!(!job.is_to_stop(begun + 2 * APART));
+        }
+        let mut job = Job::default();
+        job.told(vec![Signal::SIGSTOP], begun);
+        assert!(!job.is_to_stop(begun + 2 * APART));
+        job.told(vec![Signal::SIGKILL], begun);
+        assert_eq!(job.ended, Some(Signal::SIGKILL));
+    }
+}
