@@ -4,6 +4,7 @@ use crate::arguments::RunOptions;
 use crate::exit::{ExitStatus, Failure};
 use gpool_configuration::ConfigurationError;
 use gpool_protocol::{ErrorBody, ErrorCode};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -26,6 +27,13 @@ fn execute(options: &RunOptions, configuration: &Path) -> ErrorBody {
             "leave it out, and let [socket] path in config.toml say which supervisor is asked",
         );
     }
+    if let Some(key) = given_twice(options) {
+        return ErrorBody::new(
+            ErrorCode::RequestInvalid,
+            format!("gpool run: {key} is given twice"),
+            "give each key once, by its option or by --key",
+        );
+    }
     let configuration = match gpool_configuration::load(configuration) {
         Ok(configuration) => configuration,
         Err(error) => return unusable(&error),
@@ -46,7 +54,8 @@ fn unusable(error: &ConfigurationError) -> ErrorBody {
     ErrorBody::new(ErrorCode::ConfigurationInvalid, text.join(" "), "correct the file; gpool needs it for a share")
 }
 
-fn arguments(options: &RunOptions) -> Vec<OsString> {
+/// What is asked for, by options of its own and by `--key`.
+fn asked(options: &RunOptions) -> impl Iterator<Item = (&str, &str)> {
     let named = [
         ("fraction", &options.fraction),
         ("limit", &options.limit),
@@ -57,8 +66,16 @@ fn arguments(options: &RunOptions) -> Vec<OsString> {
         ("team", &options.team),
     ];
     let named = named.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
-    let others = options.keys.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let keys = named.chain(others).flat_map(|(key, value)| ["--annotation".into(), format!("gpool.io/{key}={value}")]);
+    named.chain(options.keys.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+}
+
+fn given_twice(options: &RunOptions) -> Option<&str> {
+    let mut seen = BTreeSet::new();
+    asked(options).map(|(key, _)| key).find(|key| !seen.insert(*key))
+}
+
+fn arguments(options: &RunOptions) -> Vec<OsString> {
+    let keys = asked(options).flat_map(|(key, value)| ["--annotation".into(), format!("gpool.io/{key}={value}")]);
     let user = options.user.iter().flat_map(|user| ["--user".to_owned(), user.clone()]);
     keys.chain(user).map(OsString::from).chain([OsString::from("--")]).chain(options.command.iter().cloned()).collect()
 }
@@ -91,6 +108,8 @@ mod tests {
         for (text, line, code) in [
             ("[paths", line, "[GPOOL-E004]"),
             ("[paths]\nhook = \"/proc/none/gpool-hook\"\n", line, "[GPOOL-E511]"),
+            ("", "gpool run --fraction 0.3 --key fraction=0.4 -- true", "[GPOOL-E101]"),
+            ("", "gpool run --key mode=slice --key mode=mps -- true", "[GPOOL-E101]"),
             ("", "gpool run --fraction 0.3 --socket /run/other.sock -- true", "[GPOOL-E101]"),
         ] {
             std::fs::write(&file, text).unwrap();
