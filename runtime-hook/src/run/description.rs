@@ -104,8 +104,34 @@ fn environment(caller: impl Iterator<Item = String>, person: Option<&Person>) ->
         .collect()
 }
 
-/// Describes `order`, with the caller's environment and working directory.
-pub fn describe(order: &Order, person: Option<&Person>) -> Value {
+/// The caller's variables that are no UTF-8, and so in no description: what the inner half has inherited of them.
+pub fn env_without_text() -> impl Iterator<Item = (OsString, OsString)> {
+    let is_about_gpus = |name: &OsString| {
+        let begin = format!("{}=", name.to_string_lossy());
+        ABOUT_GPUS.iter().any(|about| begin.starts_with(about))
+    };
+    let is_text = |name: &OsString, value: &OsString| name.to_str().is_some() && value.to_str().is_some();
+    std::env::vars_os().filter(move |(name, value)| !is_text(name, value) && !is_about_gpus(name))
+}
+
+/// The caller's working directory.
+///
+/// # Errors
+/// It has been removed, or its name is no UTF-8: it goes through JSON.
+pub fn working_directory() -> Result<String, ErrorBody> {
+    let refused = |what: &str| {
+        ErrorBody::new(
+            ErrorCode::CommandNotPrepared,
+            format!("the command was not started: the working directory {what}"),
+            "call gpool run in a directory that is there, with a name in UTF-8",
+        )
+    };
+    let directory = std::env::current_dir().map_err(|_| refused("has been removed"))?;
+    directory.into_os_string().into_string().map_err(|name| refused(&format!("{name:?} is no UTF-8")))
+}
+
+/// Describes `order`, with the caller's environment and in `directory`.
+pub fn describe(order: &Order, person: Option<&Person>, directory: &str) -> Value {
     let capabilities = rights::names();
     json!({
         "ociVersion": "1.0.2",
@@ -113,7 +139,7 @@ pub fn describe(order: &Order, person: Option<&Person>) -> Value {
         "process": {
             "args": order.command,
             "user": user(person),
-            "cwd": std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            "cwd": directory,
             "env": environment(caller_env(), person),
             "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
         },
@@ -162,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_described_command_asks_and_is_confined() {
-        let spec = describe(&order("gpool.io/fraction"), None);
+        let spec = describe(&order("gpool.io/fraction"), None, "/");
         assert_eq!(check_asks(&Described::read(&spec)), Ok(()));
         assert_eq!(is_unenforced(&spec, &Default::default()), Ok(false));
         assert_eq!(crate::edits::check(&spec), Ok(()));
@@ -170,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_command_without_a_share_and_a_user_that_is_not_there_are_refused() {
-        assert_presentable(&check_asks(&Described::read(&describe(&order("other"), None))).unwrap_err());
+        assert_presentable(&check_asks(&Described::read(&describe(&order("other"), None, "/"))).unwrap_err());
         assert_presentable(&Person::find("no such user").unwrap_err());
         assert_eq!(Person::find("0").unwrap().name, "root");
     }
@@ -178,7 +204,7 @@ mod tests {
     #[test]
     fn another_user_has_its_own_home() {
         let root = Person::find("root").unwrap();
-        let spec = describe(&order("gpool.io/fraction"), Some(&root));
+        let spec = describe(&order("gpool.io/fraction"), Some(&root), "/");
         let env = spec["process"]["env"].as_array().unwrap();
         let homes: Vec<_> = env.iter().filter(|entry| entry.as_str().unwrap().starts_with("HOME=")).collect();
         assert_eq!(homes, [&json!(format!("HOME={}", root.home.display()))]);
@@ -205,9 +231,9 @@ mod tests {
     fn a_command_is_known_as_its_user_s() {
         let name = "alice".to_owned();
         let alice = Person { name, uid: 1000, gid: 100, groups: vec![100, 44], home: "/home/alice".into() };
-        let spec = describe(&order("gpool.io/fraction"), Some(&alice));
+        let spec = describe(&order("gpool.io/fraction"), Some(&alice), "/");
         assert_eq!(host_uid(&spec), 1000);
         assert_eq!(spec["process"]["user"], json!({"uid": 1000, "gid": 100, "additionalGids": [100, 44]}));
-        assert_eq!(host_uid(&describe(&order("gpool.io/fraction"), None)), 0);
+        assert_eq!(host_uid(&describe(&order("gpool.io/fraction"), None, "/")), 0);
     }
 }

@@ -1,5 +1,6 @@
 //! The inner process: init of the command's PID namespace.
 
+use super::description;
 use super::handing_on::HandingOn;
 use super::mounts;
 use super::pipes;
@@ -99,6 +100,7 @@ fn become_person(plan: &Plan) -> Result<(), ErrorBody> {
 fn command(plan: &Plan) -> Command {
     let mut command = Command::new(&plan.command[0]);
     command.args(&plan.command[1..]).env_clear();
+    command.envs(description::env_without_text());
     command.envs(plan.env.iter().filter_map(|entry| entry.split_once('=')));
     // Its own name as it was typed; std looks for it in the new environment's PATH.
     command.arg0(&plan.command[0]);
@@ -116,7 +118,12 @@ fn not_entered(directory: &Path, error: std::io::Error) -> ErrorBody {
 
 /// Says why, as a shell does, and gives the status that a shell gives.
 fn not_started(plan: &Plan, error: &std::io::Error) -> u8 {
-    eprintln!("gpool run: {}: {}", plan.command[0], crate::low_level::cause(error));
+    let cause = match error.raw_os_error().map(nix::Error::from_raw) {
+        Some(nix::Error::ENOEXEC) => "it is no program for this machine, and no script that begins with #!".to_owned(),
+        Some(nix::Error::E2BIG) => "its arguments and its environment are too long".to_owned(),
+        _ => crate::low_level::cause(error),
+    };
+    eprintln!("gpool run: {}: {cause}", plan.command[0]);
     match error.kind() {
         ErrorKind::NotFound => NOT_FOUND,
         _ => NOT_EXECUTABLE,

@@ -28,6 +28,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+/// What is there in leased containers and commands alone.
+const CONTROL: &str = "/dev/gpool/control";
 /// How long who interrupts it waits for a lease that is on its way, to give it back. The supervisor would see the end by
 /// itself, two seconds later.
 const ON_ITS_WAY: Duration = Duration::from_millis(500);
@@ -37,6 +39,13 @@ const ON_ITS_WAY: Duration = Duration::from_millis(500);
 /// # Errors
 /// Nothing has been started then, and nothing is left.
 pub fn run(order: &Order) -> Result<End, ErrorBody> {
+    if Path::new(CONTROL).exists() {
+        return Err(ErrorBody::new(
+            ErrorCode::NotPermitted,
+            "gpool run gives no share within a share, and this is a command or a container that has one",
+            "start the program without it: it is under this share",
+        ));
+    }
     if !nix::unistd::geteuid().is_root() {
         return Err(ErrorBody::new(
             ErrorCode::NotPermitted,
@@ -47,7 +56,7 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
     let person = order.user.as_deref().map(Person::find).transpose()?;
     let configuration = gpool_configuration::load(&Installation::default().configuration);
     let configuration = configuration.map_err(unusable_configuration)?;
-    let spec = description::describe(order, person.as_ref());
+    let spec = description::describe(order, person.as_ref(), &description::working_directory()?);
     description::check_asks(&Described::read(&spec))?;
     // Before there is something that would be left: a lease, a cgroup, an inner half.
     let signals = Signals::catch().map_err(|error| unprepared("signals cannot be waited for", error))?;

@@ -11,8 +11,10 @@ use gpool_protocol::{LeaseState, LeaseView};
 use rustix::mount::{MountFlags, mount, mount_bind};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
@@ -30,6 +32,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let outcome = ends_are_the_command_s(&host)
         .and_then(|()| it_sees_its_lease_and_nothing_else(&host))
         .and_then(|()| it_stays_in_its_caller_s_directory(&host))
+        .and_then(|()| what_is_no_text_is_not_lost(&host))
         .and_then(|()| it_finds_its_gpu_whichever_its_caller_uses(&host))
         .and_then(|()| what_is_mounted_beside_the_shims_stays(&host))
         .and_then(|()| it_has_a_whole_gpu(&host))
@@ -81,6 +84,8 @@ fn ends_are_the_command_s(host: &Host) -> Result<()> {
         (&["--fraction", "0.3", "--key", "fracton=1", "--", "true"], "GPOOL-E102"),
         (&["--fraction", "0.3", "--user", "no-such-user", "--", "true"], "GPOOL-E101"),
         (&["--fraction", "0.3", "--memory", "999GiB", "--", "true"], "GPOOL-E202"),
+        (&["--fraction", "0.3", "--key", "fraction=0.4", "--", "true"], "GPOOL-E101"),
+        (&["--fraction", "0.3", "--", "gpool", "run", "--fraction", "0.1", "--", "true"], "GPOOL-E401"),
         (&["--fraction", "0.3", "--socket", "/run/other.sock", "--", "true"], "GPOOL-E101"),
     ] {
         is_not_started(host, words, code)?;
@@ -211,7 +216,31 @@ fn it_stays_in_its_caller_s_directory(host: &Host) -> Result<()> {
     command.args(["run", "--fraction", "0.3", "--user", "nobody", "--", "pwd"]).current_dir(private);
     let said = succeeded("a command in a directory of root", command.output().context("gpool run")?)?;
     ensure(Path::new(&said) == private, || format!("in {} it is in {said:?}", private.display()))?;
-    fs::remove_dir(private).context(private.display())
+    fs::remove_dir(private).context(private.display())?;
+    // Not in another one, where the command would leave what it writes.
+    for (directory, then) in [("/run/gpool-removed", "rmdir /run/gpool-removed &&"), ("/run/gpool-\\377", "")] {
+        let line =
+            format!("d=$(printf '{directory}') && mkdir $d && cd $d && {then} exec gpool run --fraction 0.3 -- pwd");
+        let output = host.command_named("sh").args(["-c", &line]).output().context("sh")?;
+        let said = text(&output.stderr);
+        let is_refused = output.status.code() == Some(125) && said.contains("GPOOL-E511") && output.stdout.is_empty();
+        ensure(is_refused, || format!("in {directory} it ends with {} and says {said}", output.status))?;
+    }
+    Ok(())
+}
+
+/// A variable in another encoding than UTF-8 is the command's, too, and a script without `#!` is told for what it is.
+fn what_is_no_text_is_not_lost(host: &Host) -> Result<()> {
+    let mut command = host.command("gpool");
+    command.args(["run", "--fraction", "0.3", "--", "printenv", "LATIN"]).env("LATIN", OsStr::from_bytes(b"caf\xe9"));
+    let output = command.output().context("gpool run")?;
+    ensure(output.stdout == b"caf\xe9\n", || format!("LATIN is {:?} for it", text(&output.stdout)))?;
+    let script = Path::new("/run/gpool-no-script");
+    fs::write(script, "echo\n").context(script.display())?;
+    fs::set_permissions(script, fs::Permissions::from_mode(0o755)).context(script.display())?;
+    let output = gpool_run(host, &["--fraction", "0.3", "--", "/run/gpool-no-script"])?;
+    let said = text(&output.stderr);
+    ensure(output.status.code() == Some(126) && said.contains("#!"), || format!("{} and says {said}", output.status))
 }
 
 /// A caller that has chosen a GPU of the host has chosen none of the lease's, which are counted anew.
