@@ -1,24 +1,20 @@
 //! The request grammar: which keys a container may carry, and what their values mean.
 
+mod keys;
+
+pub use keys::RequestSource;
+
 use crate::class::{Class, Priority};
 use crate::error::{ErrorBody, ErrorCode};
 use crate::mechanism::{Isolation, Mode};
 use crate::quantity::{MemoryCap, format_permille, parse_permille};
+use keys::{Entry, collect, explain_replacing, refuse_what_has_not_landed};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// Annotations that gpool reads start with this.
 pub const ANNOTATION_PREFIX: &str = "gpool.io/";
 /// Environment variables that gpool reads start with this.
 pub const ENV_PREFIX: &str = "GPOOL_";
-
-/// Keys whose feature works today, in the order of the documentation.
-const LANDED: [&str; 10] =
-    ["fraction", "limit", "memory", "gpus", "mode", "mig-profile", "isolation", "class", "priority", "team"];
-/// Keys that the grammar knows and that are refused by name until their feature lands.
-const PLANNED: [&str; 6] = ["model", "min-memory", "project", "cost-center", "wait", "profile"];
-/// `gpool.io/` annotations that gpool writes itself and that are no request.
-const OWN_MARKS: [&str; 1] = ["injected"];
 
 /// GPUs that one container can have.
 pub const GPUS_LIMIT: u16 = 16;
@@ -78,56 +74,17 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Where the keys of a container are read from.
-#[derive(Debug, Clone, Copy)]
-pub struct RequestSource<'a> {
-    /// The annotations of config.json.
-    pub annotations: &'a BTreeMap<String, String>,
-    /// `process.env` of config.json, `NAME=value` each. The last occurrence of a name counts.
-    pub env: &'a [String],
-    /// Keys that the environment may set (`[policy.env] allow`): an image can carry env, so it is bounded.
-    pub env_allow: &'a [String],
-    /// The container's name in its pod, for `gpool.io/NAME.CONTAINER`.
-    pub container_name: Option<&'a str>,
-    /// Whether the engine may have copied annotations from the image: then they are bounded like `env`.
-    pub annotations_from_image: bool,
-}
-
-impl RequestSource<'_> {
-    /// Whether the container carries any key at all; without one gpool stays out of the way.
-    pub fn has_request(&self) -> bool {
-        let annotated = self.annotations.keys().any(|key| request_annotation(key).is_some());
-        annotated || self.env.iter().any(|entry| env_key(entry).is_some())
-    }
-}
-
-fn request_annotation(key: &str) -> Option<&str> {
-    key.strip_prefix(ANNOTATION_PREFIX).filter(|name| !OWN_MARKS.contains(name))
-}
-
-/// `GPOOL_COST_CENTER=x` becomes `("cost-center", "x")`.
-fn env_key(entry: &str) -> Option<(String, &str)> {
-    let (name, value) = entry.split_once('=')?;
-    Some((name.strip_prefix(ENV_PREFIX)?.to_ascii_lowercase().replace('_', "-"), value))
-}
-
-/// A key's value and how the person wrote the key, for messages.
-struct Entry {
-    written_as: String,
-    value: String,
-}
-
 impl Request {
-    /// Reads the request of a container, or none when it carries no key.
+    /// Reads the request of a container, or none when no key is for it.
     ///
     /// # Errors
     /// An unknown key, a key whose feature has not landed, a key that the environment may not set, or a
     /// value outside its range. Nothing is guessed: a mistyped key must not silently give another share.
     pub fn read(source: RequestSource<'_>) -> Result<Option<Self>, RequestError> {
-        if !source.has_request() {
+        let entries = collect(source)?;
+        if entries.is_empty() {
             return Ok(None);
         }
-        let entries = collect(source)?;
         for (key, entry) in &entries {
             refuse_what_has_not_landed(key, entry)?;
         }
@@ -180,7 +137,7 @@ impl Request {
                 .map_or(Ok(Priority::default()), |entry| told(entry, Priority::parse(&entry.value)))?,
             team: entries.get("team").map(|entry| told(entry, parse_team(&entry.value))).transpose()?,
         };
-        request.check()?;
+        request.check().map_err(|error| explain_replacing(error, &entries, source.container_name))?;
         Ok(Some(request))
     }
 
@@ -354,98 +311,6 @@ fn parse_team(text: &str) -> Result<String, String> {
 
 fn invalid(entry: &Entry, expected: &str) -> RequestError {
     ErrorBody::new(ErrorCode::RequestInvalid, format!("{}={:?} is not valid", entry.written_as, entry.value), expected)
-}
-
-fn collect(source: RequestSource<'_>) -> Result<BTreeMap<String, Entry>, RequestError> {
-    let mut entries = BTreeMap::new();
-    for raw in source.env {
-        let Some((key, value)) = env_key(raw) else { continue };
-        let written_as = raw.split('=').next().unwrap_or_default().to_owned();
-        refuse_unknown(&key, &written_as)?;
-        // A key that would be refused as an annotation too says so at once.
-        if !source.env_allow.contains(&key) && !PLANNED.contains(&key.as_str()) {
-            return Err(ErrorBody::new(
-                ErrorCode::RequestNotAllowedFromEnv,
-                format!("{written_as} may not be set from the environment, because an image can carry it"),
-                format!("use the annotation {ANNOTATION_PREFIX}{key}, or allow it in [policy.env]"),
-            ));
-        }
-        entries.insert(key, Entry { written_as, value: value.to_owned() });
-    }
-    // Annotations come from the person who starts the container and win over env; a key for this
-    // container of a pod wins over a key for all of them.
-    let mut own = Vec::new();
-    for (key, value) in source.annotations {
-        let Some(name) = request_annotation(key) else { continue };
-        let base = name.split_once('.').map_or(name, |(base, _)| base);
-        refuse_unknown(base, key)?;
-        if source.annotations_from_image {
-            refuse_what_an_image_may_not_ask(base, key, source.env_allow)?;
-        }
-        let entry = Entry { written_as: key.clone(), value: value.clone() };
-        match name.split_once('.') {
-            None => {
-                entries.insert(name.to_owned(), entry);
-            }
-            Some((base, container)) => {
-                if source.container_name == Some(container) {
-                    own.push((base.to_owned(), entry));
-                }
-            }
-        }
-    }
-    entries.extend(own);
-    Ok(entries)
-}
-
-/// The engine does not tell an image's annotation from a person's.
-fn refuse_what_an_image_may_not_ask(key: &str, written_as: &str, allow: &[String]) -> Result<(), RequestError> {
-    if PLANNED.contains(&key) || allow.iter().any(|allowed| allowed == key) {
-        return Ok(());
-    }
-    Err(ErrorBody::new(
-        ErrorCode::RequestNotAllowedFromEnv,
-        format!("{written_as} may not be set by an annotation under this podman, because an image can carry it"),
-        "use a newer podman, or allow the key in [policy.env]",
-    ))
-}
-
-fn refuse_unknown(key: &str, written_as: &str) -> Result<(), RequestError> {
-    if LANDED.contains(&key) || PLANNED.contains(&key) {
-        return Ok(());
-    }
-    let nearest = LANDED.iter().chain(PLANNED.iter()).min_by_key(|known| edit_distance(known, key));
-    let remedy = match nearest {
-        Some(known) if edit_distance(known, key) <= 3 => format!("did you mean {known}?"),
-        _ => format!("the keys are {}", LANDED.join(", ")),
-    };
-    Err(ErrorBody::new(ErrorCode::RequestKeyUnknown, format!("{written_as} is no key of gpool"), remedy))
-}
-
-/// Keys that mean nothing yet are refused, so that nothing is silently ignored.
-fn refuse_what_has_not_landed(key: &str, entry: &Entry) -> Result<(), RequestError> {
-    if !PLANNED.contains(&key) {
-        return Ok(());
-    }
-    let remedy = format!("remove {}", entry.written_as);
-    let what = format!("{}={:?} asks for a feature that this version does not have", entry.written_as, entry.value);
-    Err(ErrorBody::new(ErrorCode::RequestFeatureMissing, what, remedy))
-}
-
-/// Levenshtein distance, for suggestions.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -57,7 +57,8 @@ impl Described {
         }
     }
 
-    /// Whether the container asks for a share. A pod's sandbox sees the pod's annotations but never computes.
+    /// Whether the container asks for a share, or misspells what it asks for. A pod's sandbox sees the pod's annotations but
+    /// never computes, and its other containers see what only one of them asks for.
     pub fn has_request(&self) -> bool {
         let sandbox = SANDBOX_MARKS.iter().any(|key| self.annotations.get(*key).is_some_and(|kind| kind == "sandbox"));
         !sandbox && self.source(&[]).has_request()
@@ -119,6 +120,8 @@ mod tests {
             assert!(Described::read(&spec).has_request());
         }
         for key in NAMES_IN_POD {
+            let pod = |name: &str| json!({"annotations": {"gpool.io/fraction.web": "0.3", key: name}});
+            assert!(Described::read(&pod("web")).has_request() && !Described::read(&pod("log")).has_request());
             let described = Described::read(&json!({"annotations": {key: "web"}}));
             assert_eq!(described.source(&[]).container_name, Some("web"));
         }

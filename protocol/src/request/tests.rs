@@ -46,6 +46,52 @@ fn an_annotation_wins_over_env_and_the_containers_own_over_the_pods() {
 }
 
 #[test]
+fn a_container_whose_pod_asks_for_others_only_asks_for_nothing() {
+    let pod = [("gpool.io/fraction.web", "0.3"), ("gpool.io/memory.web", "4GiB")];
+    assert_eq!(read(&pod, &[], Some("log")), Ok(None));
+    assert_eq!(read(&pod, &["GPOOL_FRACTION=0.2"], Some("log")).unwrap(), Some(share(200)));
+    assert_eq!(read(&pod, &[], Some("web")).unwrap().unwrap().fraction_permille, 300);
+    let has_request = |annotations: &[(&str, &str)], container_name| {
+        let annotations = annotations.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let nothing: &[String] = &[];
+        let source = RequestSource {
+            annotations: &annotations,
+            env: nothing,
+            env_allow: nothing,
+            container_name,
+            annotations_from_image: false,
+        };
+        source.has_request()
+    };
+    assert!(!has_request(&pod, Some("log")) && has_request(&pod, Some("web")));
+    let typo = [("gpool.io/fractoin.web", "0.3")];
+    assert!(has_request(&typo, Some("log")), "what is nobody's has to be refused");
+    assert_eq!(read(&typo, &[], Some("log")).unwrap_err().code, ErrorCode::RequestKeyUnknown);
+    let nameless = read(&pod, &[], None).unwrap_err();
+    assert!(has_request(&pod, None), "it cannot be told whether that is meant");
+    assert_eq!(nameless.code, ErrorCode::RequestInvalid);
+    assert!(nameless.to_string().contains("gpool.io/fraction.web is for one container"), "{nameless}");
+}
+
+#[test]
+fn a_container_can_do_without_what_its_pod_asks_for() {
+    let pod = |own: &[(&'static str, &'static str)]| {
+        let all: Vec<_> = [("gpool.io/fraction", "0.3"), ("gpool.io/team", "vision")].iter().chain(own).copied().collect();
+        (read(&all, &[], Some("web")), read(&all, &[], Some("log")))
+    };
+    let whole = Request { mode: Mode::Exclusive, team: Some("vision".into()), ..share(1000) };
+    let sliced = Request { team: Some("vision".into()), ..share(300) };
+    let replaced = [("gpool.io/mode.web", "exclusive"), ("gpool.io/fraction.web", "")];
+    assert_eq!(pod(&replaced), (Ok(Some(whole)), Ok(Some(sliced.clone()))));
+    assert_eq!(pod(&[("gpool.io/fraction.web", " "), ("gpool.io/team.web", "")]), (Ok(None), Ok(Some(sliced))));
+    let contradiction = pod(&replaced[..1]).0.unwrap_err();
+    assert!(contradiction.remedy.contains("an empty gpool.io/KEY.web"), "{contradiction}");
+    let without_pod = read(&[("gpool.io/mode", "exclusive"), ("gpool.io/fraction", "0.3")], &[], Some("web"));
+    assert!(!without_pod.unwrap_err().remedy.contains("KEY"));
+    assert!(read(&[("gpool.io/fraction", "")], &[], Some("web")).is_err(), "for all of them it is no value");
+}
+
+#[test]
 fn annotations_that_an_image_may_carry_are_bounded_like_env() {
     let allow = ["fraction".to_owned()];
     let read = |pairs: &[(&str, &str)]| {

@@ -9,6 +9,7 @@ use crate::image;
 use crate::namespaces::Inside;
 use crate::scenarios::finish;
 use crate::tenant::report;
+use gpool_protocol::Mechanism;
 
 /// The handler that a RuntimeClass would name.
 const HANDLER: &str = "gpool";
@@ -25,6 +26,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start(inside)?;
     let containerd = host.containerd_for_pods()?;
     let outcome = with_shares(&host, containerd.cri())
+        .and_then(|()| for_one_only(&host, containerd.cri()))
         .and_then(|()| refused(&host, containerd.cri()))
         .and_then(|()| without_request(&host, containerd.cri()));
     if outcome.is_err() {
@@ -71,6 +73,30 @@ pub(super) fn with_shares(host: &Host, cri: Cri<'_>) -> Result<()> {
     wait_for_end(host, &other)?;
     cri.remove_pod(&pod)?;
     wait_for_end(host, &again)?;
+    wait_for_room(host)
+}
+
+/// A pod of which only one container shall have a share, and one of which a container has something else than the pod.
+fn for_one_only(host: &Host, cri: Cri<'_>) -> Result<()> {
+    let pod = cri.run_pod("one", HANDLER, &[("gpool.io/fraction.web", "0.3")])?;
+    let log = cri.start(&pod, "log", &image_name(), &["sleep", "1000"])?;
+    let seen = cri.exec(&log, &["ls", "/dev"])?;
+    ensure(!seen.contains("gpool") && !seen.contains("nvidia"), || format!("log, which asks for nothing, has {seen}"))?;
+    let web = start(host, cri, &pod, "web")?;
+    let leases = host.leases()?;
+    ensure(leases.len() == 1, || format!("not only web has a lease: {leases:?}"))?;
+    cri.remove_pod(&pod)?;
+    wait_for_end(host, &web)?;
+    wait_for_room(host)?;
+
+    let all = [("gpool.io/fraction", "0.3"), ("gpool.io/fraction.web", ""), ("gpool.io/mode.web", "exclusive")];
+    let pod = cri.run_pod("replaced", HANDLER, &all)?;
+    let id = cri.start(&pod, "web", &image_name(), &["sleep", "1000"])?;
+    let web = Container { name: "web".to_owned(), init_pid: cri.init_pid(&id)?, id };
+    let mechanism = host.lease_of(&web)?.mechanism;
+    ensure(mechanism == Mechanism::Exclusive, || format!("web asked for whole GPUs and has mode={mechanism}"))?;
+    cri.remove_pod(&pod)?;
+    wait_for_end(host, &web)?;
     wait_for_room(host)
 }
 

@@ -1,0 +1,213 @@
+//! Which keys a container has in the end: of the environment, of its pod and its own.
+
+use crate::error::{ErrorBody, ErrorCode};
+use crate::request::{ANNOTATION_PREFIX, ENV_PREFIX, RequestError};
+use std::collections::BTreeMap;
+
+/// Keys whose feature works today, in the order of the documentation.
+const LANDED: [&str; 10] =
+    ["fraction", "limit", "memory", "gpus", "mode", "mig-profile", "isolation", "class", "priority", "team"];
+/// Keys that the grammar knows and that are refused by name until their feature lands.
+const PLANNED: [&str; 6] = ["model", "min-memory", "project", "cost-center", "wait", "profile"];
+/// `gpool.io/` annotations that gpool writes itself and that are no request.
+const OWN_MARKS: [&str; 1] = ["injected"];
+
+/// Where the keys of a container are read from.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestSource<'a> {
+    /// The annotations of config.json.
+    pub annotations: &'a BTreeMap<String, String>,
+    /// `process.env` of config.json, `NAME=value` each. The last occurrence of a name counts.
+    pub env: &'a [String],
+    /// Keys that the environment may set (`[policy.env] allow`): an image can carry env, so it is bounded.
+    pub env_allow: &'a [String],
+    /// The container's name in its pod, for `gpool.io/NAME.CONTAINER`.
+    pub container_name: Option<&'a str>,
+    /// Whether the engine may have copied annotations from the image: then they are bounded like `env`.
+    pub annotations_from_image: bool,
+}
+
+impl RequestSource<'_> {
+    /// Whether there is anything to read: a key that is for this container, or one that is nobody's. Without one gpool stays
+    /// out of the way. This needs no configuration: `env_allow` is not looked at.
+    pub fn has_request(&self) -> bool {
+        refuse_misspelt(*self).is_err() || !remaining(*self).is_empty()
+    }
+}
+
+/// Who wrote a key, in the order in which the later one wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The environment, which can be the image's.
+    Env,
+    /// An annotation, in a pod for all its containers.
+    Annotation,
+    /// An annotation of the pod for this container.
+    OwnInPod,
+}
+
+/// A key's value, how the person wrote the key, for messages, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub written_as: String,
+    pub value: String,
+    pub origin: Origin,
+}
+
+fn request_annotation(key: &str) -> Option<&str> {
+    key.strip_prefix(ANNOTATION_PREFIX).filter(|name| !OWN_MARKS.contains(name))
+}
+
+/// `GPOOL_COST_CENTER=x` becomes `("cost-center", "x")`.
+fn env_key(entry: &str) -> Option<(String, &str)> {
+    let (name, value) = entry.split_once('=')?;
+    Some((name.strip_prefix(ENV_PREFIX)?.to_ascii_lowercase().replace('_', "-"), value))
+}
+
+/// What is asked for this container, by key; empty for one that asks for nothing.
+///
+/// # Errors
+/// A key that is nobody's, one that the environment or an image's annotation may not set, or one for a container of a pod
+/// where the engine does not say which of them this is.
+pub fn collect(source: RequestSource<'_>) -> Result<BTreeMap<String, Entry>, RequestError> {
+    refuse_misspelt(source)?;
+    let entries = remaining(source);
+    if entries.is_empty() {
+        return Ok(entries);
+    }
+    for (key, written_as) in source.env.iter().filter_map(|raw| Some((env_key(raw)?.0, raw.split('=').next()?))) {
+        // A key that would be refused as an annotation too says so at once.
+        if !source.env_allow.contains(&key) && !PLANNED.contains(&key.as_str()) {
+            return Err(ErrorBody::new(
+                ErrorCode::RequestNotAllowedFromEnv,
+                format!("{written_as} may not be set from the environment, because an image can carry it"),
+                format!("use the annotation {ANNOTATION_PREFIX}{key}, or allow it in [policy.env]"),
+            ));
+        }
+    }
+    if source.annotations_from_image {
+        for (key, name) in source.annotations.keys().filter_map(|key| Some((key, request_annotation(key)?))) {
+            refuse_what_an_image_may_not_ask(base_of(name), key, source.env_allow)?;
+        }
+    }
+    Ok(entries)
+}
+
+fn base_of(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(base, _)| base)
+}
+
+/// Refuses what means nothing for any container: gpool would otherwise pass by a container that was to have a share.
+fn refuse_misspelt(source: RequestSource<'_>) -> Result<(), RequestError> {
+    for raw in source.env {
+        let Some((key, _)) = env_key(raw) else { continue };
+        refuse_unknown(&key, raw.split('=').next().unwrap_or_default())?;
+    }
+    for key in source.annotations.keys() {
+        let Some(name) = request_annotation(key) else { continue };
+        let base = base_of(name);
+        refuse_unknown(base, key)?;
+        if name != base && source.container_name.is_none() {
+            return Err(ErrorBody::new(
+                ErrorCode::RequestInvalid,
+                format!("{key} is for one container of a pod, and the engine does not say which container this is"),
+                format!("write {ANNOTATION_PREFIX}{base}, which is for every container"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What is left when the environment, annotations and those for this container of its pod have been laid over each other.
+/// Annotations come from the person who starts the container and win over env. An empty value for this container takes
+/// away what holds for all of them.
+fn remaining(source: RequestSource<'_>) -> BTreeMap<String, Entry> {
+    let env = source.env.iter().filter_map(|raw| {
+        let (key, value) = env_key(raw)?;
+        let written_as = raw.split('=').next().unwrap_or_default().to_owned();
+        Some((key, Entry { written_as, value: value.to_owned(), origin: Origin::Env }))
+    });
+    let mut entries: BTreeMap<String, Entry> = env.collect();
+    let mut own = Vec::new();
+    for (key, value) in source.annotations {
+        let Some(name) = request_annotation(key) else { continue };
+        let entry = |origin| Entry { written_as: key.clone(), value: value.clone(), origin };
+        match name.split_once('.') {
+            None => {
+                entries.insert(name.to_owned(), entry(Origin::Annotation));
+            }
+            Some((base, container)) if source.container_name == Some(container) => {
+                own.push((base.to_owned(), entry(Origin::OwnInPod)));
+            }
+            Some(_) => {}
+        }
+    }
+    entries.extend(own);
+    entries.retain(|_, entry| entry.origin != Origin::OwnInPod || !entry.value.trim().is_empty());
+    entries
+}
+
+/// Where a key of this container stands beside those of its pod, a contradiction may be the pod's and not the container's.
+pub fn explain_replacing(
+    error: RequestError,
+    entries: &BTreeMap<String, Entry>,
+    container_name: Option<&str>,
+) -> RequestError {
+    let has = |origin| entries.values().any(|entry| entry.origin == origin);
+    let Some(name) = container_name.filter(|_| has(Origin::OwnInPod) && has(Origin::Annotation)) else { return error };
+    let remedy = format!(
+        "{}; an empty {ANNOTATION_PREFIX}KEY.{name} takes the pod's KEY away for this container",
+        error.remedy
+    );
+    ErrorBody { remedy, ..error }
+}
+
+/// The engine does not tell an image's annotation from a person's.
+fn refuse_what_an_image_may_not_ask(key: &str, written_as: &str, allow: &[String]) -> Result<(), RequestError> {
+    if PLANNED.contains(&key) || allow.iter().any(|allowed| allowed == key) {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::RequestNotAllowedFromEnv,
+        format!("{written_as} may not be set by an annotation under this podman, because an image can carry it"),
+        "use a newer podman, or allow the key in [policy.env]",
+    ))
+}
+
+fn refuse_unknown(key: &str, written_as: &str) -> Result<(), RequestError> {
+    if LANDED.contains(&key) || PLANNED.contains(&key) {
+        return Ok(());
+    }
+    let nearest = LANDED.iter().chain(PLANNED.iter()).min_by_key(|known| edit_distance(known, key));
+    let remedy = match nearest {
+        Some(known) if edit_distance(known, key) <= 3 => format!("did you mean {known}?"),
+        _ => format!("the keys are {}", LANDED.join(", ")),
+    };
+    Err(ErrorBody::new(ErrorCode::RequestKeyUnknown, format!("{written_as} is no key of gpool"), remedy))
+}
+
+/// Keys that mean nothing yet are refused, so that nothing is silently ignored.
+pub fn refuse_what_has_not_landed(key: &str, entry: &Entry) -> Result<(), RequestError> {
+    if !PLANNED.contains(&key) {
+        return Ok(());
+    }
+    let remedy = format!("remove {}", entry.written_as);
+    let what = format!("{}={:?} asks for a feature that this version does not have", entry.written_as, entry.value);
+    Err(ErrorBody::new(ErrorCode::RequestFeatureMissing, what, remedy))
+}
+
+/// Levenshtein distance, for suggestions.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
