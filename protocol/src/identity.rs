@@ -68,14 +68,7 @@ impl ContainerId {
     /// # Errors
     /// Names the field. The id itself is not repeated.
     pub fn check(&self) -> Result<(), ErrorBody> {
-        if is_plain(&self.0) {
-            return Ok(());
-        }
-        Err(ErrorBody::new(
-            ErrorCode::MessageInvalid,
-            format!("container_id is no id of a container ({} bytes)", self.0.len()),
-            format!("give 1 to {CONTAINER_ID_BYTES} of the characters A-Z, a-z, 0-9, _, +, - and ."),
-        ))
+        check_plain("container_id", &self.0)
     }
 
     /// The first twelve characters, as docker shows an id.
@@ -84,6 +77,37 @@ impl ContainerId {
             Some((end, _)) => &self.0[..end],
             None => &self.0,
         }
+    }
+}
+
+fn check_plain(field: &str, text: &str) -> Result<(), ErrorBody> {
+    if is_plain(text) {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::MessageInvalid,
+        format!("{field} is no id of a container ({} bytes)", text.len()),
+        format!("give 1 to {CONTAINER_ID_BYTES} of the characters A-Z, a-z, 0-9, _, +, - and ."),
+    ))
+}
+
+/// Which container of a pod one is. Each attempt at it has a container id of its own, and these two stay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodPlace {
+    /// The id of the pod's sandbox.
+    pub sandbox_id: String,
+    /// The container's name in the pod.
+    pub container_name: String,
+}
+
+impl PodPlace {
+    /// Whether both are such names as engines give: they are kept in records.
+    ///
+    /// # Errors
+    /// Names the field. What stands in it is not repeated.
+    pub fn check(&self) -> Result<(), ErrorBody> {
+        check_plain("in_pod.sandbox_id", &self.sandbox_id)?;
+        check_plain("in_pod.container_name", &self.container_name)
     }
 }
 
@@ -123,6 +147,8 @@ mod tests {
             let refused = check(id).unwrap_err();
             assert!(refused.message.contains("container_id") && refused.code == ErrorCode::MessageInvalid, "{refused}");
             assert!(!refused.message.contains('\n') && refused.message.len() < 100, "{refused}");
+            let place = PodPlace { sandbox_id: "9b2117a1dc85".into(), container_name: id.to_owned() };
+            assert!(place.check().unwrap_err().message.starts_with("in_pod.container_name "));
         }
     }
 }

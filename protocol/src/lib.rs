@@ -28,7 +28,7 @@ pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
 pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};
 pub use guarded::{GuardedProcess, MappedLibrary};
-pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, lease_path};
+pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, lease_path};
 pub use mechanism::{Isolation, Mechanism, Mode};
 pub use messages::{
     BindRequest, Edit, Event, EventKind, GpuView, LeaseFault, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState,

@@ -21,7 +21,7 @@
 //! [`ErrorBody`](crate::ErrorBody) with a 4xx or 5xx status.
 
 use crate::class::{Class, Priority};
-use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId};
+use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId, PodPlace};
 use crate::mechanism::Mechanism;
 use crate::request::Request;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,10 @@ pub struct LeaseRequest {
     /// The user that the container's first process has on the host. None from an older wrapper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_uid: Option<u32>,
+    /// Which container of a pod it is, if it is one: its place is then kept for the next attempt at that, which has another
+    /// id. None from an older wrapper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_pod: Option<PodPlace>,
 }
 
 /// The answer to a [`LeaseRequest`].

@@ -69,8 +69,9 @@ pub fn lease_into(
         request,
         asked_for_parent: applicant.asked_for_parent,
         unenforced,
-        starts_once: applicant.starts_once,
+        starts_once: applicant.starts_once || described.removes_itself(),
         container_uid: Some(confinement::host_uid(spec)),
+        in_pod: described.in_pod(),
     };
     let client = Client::new(&configuration.socket.path);
     let mut granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;

@@ -7,6 +7,8 @@ use std::path::Path;
 
 /// Podman's own marks, as `TRUE` or `FALSE`. Newer releases write them only where they are true.
 const OWN_MARK: &str = "io.podman.annotations.privileged";
+/// Podman's mark of a container that is removed when it ends (`--rm`), as `TRUE`.
+const REMOVED_MARK: &str = "io.podman.annotations.autoremove";
 /// What every container of podman has mounted, from a folder that its id names: `.../ID/userdata/.containerenv`.
 const CONTAINER_ENV: &str = "/run/.containerenv";
 
@@ -17,6 +19,11 @@ const CONTAINER_ENV: &str = "/run/.containerenv";
 /// image can take it away or change it. For the releases in between this is stricter than it need be.
 pub fn copies_annotations_of_images(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(OWN_MARK).is_some_and(|mark| mark == "FALSE")
+}
+
+/// Whether the container is removed when it ends: nothing starts again under its id.
+pub fn removes_itself(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(REMOVED_MARK).is_some_and(|mark| mark == "TRUE")
 }
 
 /// The id of podman's container that config.json is for: a precreate hook is not told.
@@ -78,5 +85,7 @@ mod tests {
         for newer in [&[][..], &[(OWN_MARK, "TRUE")], &[("io.container.manager", "libpod")]] {
             assert!(!copies_annotations_of_images(&annotations(newer)));
         }
+        let removed = |mark: &str| removes_itself(&annotations(&[(REMOVED_MARK, mark)]));
+        assert!(removed("TRUE") && !removed("FALSE") && !removes_itself(&annotations(&[])));
     }
 }

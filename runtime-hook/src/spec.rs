@@ -3,8 +3,8 @@
 //! Fields are looked up one by one in the JSON value, so that one which gpool does not know, or an enum value
 //! that is newer than this build, disturbs nothing.
 
-use crate::podman::copies_annotations_of_images;
-use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, RequestSource};
+use crate::podman::{copies_annotations_of_images, removes_itself};
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, PodPlace, RequestSource};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -14,6 +14,11 @@ pub const INJECTED: &str = "gpool.io/injected";
 const SANDBOX_MARKS: [&str; 2] = ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"];
 const NAMES_IN_POD: [&str; 3] =
     ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "io.kubernetes.cri-o.ContainerName"];
+/// The annotations in which the engines of Kubernetes say which container of which pod one is: containerd's, CRI-O's.
+const PLACES_IN_POD: [(&str, &str); 2] = [
+    ("io.kubernetes.cri.sandbox-id", "io.kubernetes.cri.container-name"),
+    ("io.kubernetes.cri-o.SandboxID", "io.kubernetes.container.name"),
+];
 
 /// Whether config.json can hold a request at all, told without parsing it. Most containers end here.
 ///
@@ -62,6 +67,21 @@ impl Described {
     pub fn has_request(&self) -> bool {
         let sandbox = SANDBOX_MARKS.iter().any(|key| self.annotations.get(*key).is_some_and(|kind| kind == "sandbox"));
         !sandbox && self.source(&[]).has_request()
+    }
+
+    /// Which container of a pod it is, if the engine says so. An engine overwrites its own annotations and passes others of
+    /// the pod's on: where both engines seem to have spoken, or the image might have, nobody is believed.
+    pub fn in_pod(&self) -> Option<PodPlace> {
+        let mut said = PLACES_IN_POD.iter().filter(|(sandbox, _)| self.annotations.contains_key(*sandbox));
+        let (sandbox, name) = said.next().filter(|_| !copies_annotations_of_images(&self.annotations))?;
+        let text = |key: &str| self.annotations.get(key).cloned();
+        let place = PodPlace { sandbox_id: text(sandbox)?, container_name: text(name)? };
+        (said.next().is_none() && place.check().is_ok()).then_some(place)
+    }
+
+    /// Whether the engine says that the container is removed when it ends.
+    pub fn removes_itself(&self) -> bool {
+        removes_itself(&self.annotations)
     }
 
     /// The lease whose edits are said to be in already.
@@ -125,6 +145,23 @@ mod tests {
             let described = Described::read(&json!({"annotations": {key: "web"}}));
             assert_eq!(described.source(&[]).container_name, Some("web"));
         }
+    }
+
+    #[test]
+    fn a_container_of_a_pod_is_told_by_its_engine_alone() {
+        let [containerd, crio] = PLACES_IN_POD;
+        let in_pod = |annotations: &Value| Described::read(&json!({"annotations": annotations})).in_pod();
+        for (sandbox, name) in [containerd, crio] {
+            let place = PodPlace { sandbox_id: "5a".into(), container_name: "web".into() };
+            assert_eq!(in_pod(&json!({sandbox: "5a", name: "web"})), Some(place));
+            assert_eq!(in_pod(&json!({sandbox: "5a"})), None);
+            assert_eq!(in_pod(&json!({sandbox: "5a", name: "a b"})), None);
+            let image = json!({sandbox: "5a", name: "web", "io.podman.annotations.privileged": "FALSE"});
+            assert_eq!(in_pod(&image), None);
+        }
+        let both = json!({containerd.0: "5a", containerd.1: "web", crio.0: "other"});
+        assert_eq!(in_pod(&both), None, "one of them is not the engine's");
+        assert_eq!(in_pod(&json!({})), None);
     }
 
     #[test]

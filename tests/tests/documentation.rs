@@ -3,7 +3,7 @@
 use gpool_configuration::{catalogue, parse};
 use gpool_protocol::{
     BindRequest, Class, ContainerId, Edit, GpuUuid, HostPid, Isolation, LeaseGranted, LeaseId, LeaseRequest,
-    LeaseUpdate, Mechanism, MemoryCap, Mode, Priority, Request, RequestSource, Standing, WaitCause,
+    LeaseUpdate, Mechanism, MemoryCap, Mode, PodPlace, Priority, Request, RequestSource, Standing, WaitCause,
 };
 use gpool_tests::manual::markdown::{Page, slug};
 use gpool_tests::manual::{self, command_lines, openapi, schema};
@@ -273,6 +273,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         starts_once: true,
         unenforced: true,
         container_uid: Some(1000),
+        in_pod: Some(PodPlace { sandbox_id: text("s"), container_name: text("web") }),
     };
     let standings = [
         Standing::Idle,

@@ -155,10 +155,8 @@ pub fn explain_replacing(
 ) -> RequestError {
     let has = |origin| entries.values().any(|entry| entry.origin == origin);
     let Some(name) = container_name.filter(|_| has(Origin::OwnInPod) && has(Origin::Annotation)) else { return error };
-    let remedy = format!(
-        "{}; an empty {ANNOTATION_PREFIX}KEY.{name} takes the pod's KEY away for this container",
-        error.remedy
-    );
+    let remedy =
+        format!("{}; an empty {ANNOTATION_PREFIX}KEY.{name} takes the pod's KEY away for this container", error.remedy);
     ErrorBody { remedy, ..error }
 }
 

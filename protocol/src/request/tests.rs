@@ -76,7 +76,8 @@ fn a_container_whose_pod_asks_for_others_only_asks_for_nothing() {
 #[test]
 fn a_container_can_do_without_what_its_pod_asks_for() {
     let pod = |own: &[(&'static str, &'static str)]| {
-        let all: Vec<_> = [("gpool.io/fraction", "0.3"), ("gpool.io/team", "vision")].iter().chain(own).copied().collect();
+        let all: Vec<_> =
+            [("gpool.io/fraction", "0.3"), ("gpool.io/team", "vision")].iter().chain(own).copied().collect();
         (read(&all, &[], Some("web")), read(&all, &[], Some("log")))
     };
     let whole = Request { mode: Mode::Exclusive, team: Some("vision".into()), ..share(1000) };

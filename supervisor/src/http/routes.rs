@@ -12,7 +12,7 @@ use crate::revocation;
 use crate::service::Identity;
 use gpool_protocol::{
     BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply,
-    SupervisorInfo,
+    PodPlace, SupervisorInfo,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -74,6 +74,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             let asked = request.message::<LeaseRequest>()?;
             // Before anything is told of it.
             asked.container_id.check()?;
+            asked.in_pod.as_ref().map_or(Ok(()), PodPlace::check)?;
             if let Some(uid) = peer.confined_to() {
                 ordinary::check_request(&configuration.policy, uid, &asked)?;
             }

@@ -211,6 +211,11 @@ impl Lease {
         alone.add_pieces(&report.pieces(), held, gpus)
     }
 
+    /// Whether its container runs, or is still being made.
+    pub fn is_alive(&self) -> bool {
+        self.init.as_ref().or(self.requester.as_ref()).is_some_and(|process| !process.has_ended())
+    }
+
     /// Indices of its GPUs on this host.
     pub fn gpus(&self) -> impl Iterator<Item = usize> {
         self.accounts.iter().map(|account| account.gpu)

@@ -6,20 +6,21 @@ use super::record::Record;
 use crate::device::Gpu;
 use crate::mps::Domain;
 use gpool_policy::admission::{GpuCapacity, Users};
-use gpool_protocol::{ContainerId, GpuUuid, Mechanism};
+use gpool_protocol::{GpuUuid, LeaseId, Mechanism};
 use std::collections::BTreeSet;
 
-/// The GPUs as admission sees them. A place that is kept for `container` counts as free: it is the one asking.
+/// The GPUs as admission sees them. The place that the ended lease `kept` had counts as free: its container is the
+/// one that asks.
 pub fn capacities(
     gpus: &[Gpu],
     foreign_bytes: &[u64],
     outside: &[u32],
     book: &Book,
-    container: Option<&ContainerId>,
+    kept: Option<&LeaseId>,
 ) -> Vec<GpuCapacity> {
     let promised = |index: usize| {
         let nothing = (0u16, 0u64, Users::default());
-        records_on(gpus, book, index, container).fold(nothing, |(permille, bytes, mut users), record: &Record| {
+        records_on(gpus, book, index, kept).fold(nothing, |(permille, bytes, mut users), record: &Record| {
             let guaranteed = held_demand(record).guaranteed_permille();
             match record.mechanism {
                 Mechanism::Slice => users.sliced += 1,
@@ -48,17 +49,17 @@ pub fn capacities(
 
 /// Notes on each GPU how its leases under MPS servers stand to a new one of `domain` on `count` GPUs: which set of GPUs they
 /// share with it, and how many it cannot join. Those are the ones of other domains, and those on more or fewer GPUs, beside
-/// which it would have a server of its own. A place that is kept for `container` binds nobody.
+/// which it would have a server of its own. The place of `kept` binds nobody.
 pub fn note_mps_servers(
     capacities: &mut [GpuCapacity],
     (gpus, book): (&[Gpu], &Book),
     (domain, count): (&Domain, usize),
-    container: Option<&ContainerId>,
+    kept: Option<&LeaseId>,
 ) {
     let place_of = |uuid: &GpuUuid| gpus.iter().position(|gpu| gpu.uuid == *uuid);
     for (index, capacity) in capacities.iter_mut().enumerate() {
         let servers =
-            records_on(gpus, book, index, container).filter_map(|record| Some((record, record.mps_domain.as_ref()?)));
+            records_on(gpus, book, index, kept).filter_map(|record| Some((record, record.mps_domain.as_ref()?)));
         let (own, others): (Vec<_>, Vec<_>) =
             servers.partition(|(record, its)| *its == domain && record.gpus().len() == count);
         let sets: BTreeSet<BTreeSet<usize>> =
@@ -70,17 +71,17 @@ pub fn note_mps_servers(
     }
 }
 
-/// What is promised of the GPU at `index`: leases, kept places but that of `container`, and leases that are not taken over
+/// What is promised of the GPU at `index`: leases, kept places but that of the lease `own`, and leases that are not taken over
 /// yet.
 pub fn records_on<'a>(
     gpus: &'a [Gpu],
     book: &'a Book,
     index: usize,
-    container: Option<&'a ContainerId>,
+    own: Option<&'a LeaseId>,
 ) -> impl Iterator<Item = &'a Record> {
     let leases = book.leases.values().filter(move |lease| lease.gpus().any(|gpu| gpu == index));
     let kept = book.held.iter().filter(move |held| held.gpus.contains(&index));
-    let kept = kept.filter(move |held| Some(&held.record.container_id) != container);
+    let kept = kept.filter(move |held| Some(&held.record.lease_id) != own);
     let stranded = book.stranded.iter().filter(move |record| record.gpus().contains(&gpus[index].uuid));
     let records = leases.map(|lease| &lease.record).chain(kept.map(|held| &held.record)).chain(stranded);
     records.filter(|record| !record.has_no_share())
@@ -155,9 +156,9 @@ mod tests {
             (record.mechanism, record.mps_domain) = (Mechanism::Mps, Some(own.clone()));
             record
         };
-        let sets = |book: &Book, container: Option<&ContainerId>| -> Vec<(Option<usize>, u32)> {
-            let mut seen = capacities(&gpus, &[], &[], book, container);
-            note_mps_servers(&mut seen, (&gpus, book), (&own, 2), container);
+        let sets = |book: &Book, own_place: Option<&LeaseId>| -> Vec<(Option<usize>, u32)> {
+            let mut seen = capacities(&gpus, &[], &[], book, own_place);
+            note_mps_servers(&mut seen, (&gpus, book), (&own, 2), own_place);
             seen.iter().map(|gpu| (gpu.users.mps_set, gpu.users.mps_of_others)).collect()
         };
         let pair = Book { stranded: vec![on(&[1, 2]), on(&[1, 2])], ..Book::default() };
@@ -165,10 +166,10 @@ mod tests {
         let torn = Book { stranded: vec![on(&[0, 1]), on(&[1, 2])], ..Book::default() };
         assert_eq!(sets(&torn, None), [(Some(0), 0), (None, 2), (Some(1), 0)]);
         let held = Held { record: on(&[0]), gpus: vec![0], until: Instant::now() };
-        let container = held.record.container_id.clone();
+        let ended = held.record.lease_id.clone();
         let kept = Book { held: vec![held], ..Book::default() };
         assert_eq!(sets(&kept, None)[0], (None, 1), "on one GPU it has another server");
-        assert_eq!(sets(&kept, Some(&container))[0], (None, 0), "it is the one that asks, on two now");
+        assert_eq!(sets(&kept, Some(&ended))[0], (None, 0), "it is the one that asks, on two now");
     }
 
     #[test]
@@ -177,7 +178,7 @@ mod tests {
         let mut both = sample();
         both.gpu_uuids = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         let mut burst = sample();
-        (burst.priority, burst.container_id) = (Priority::Burst, ContainerId("burst".into()));
+        (burst.priority, burst.lease_id) = (Priority::Burst, LeaseId("02".into()));
         let mut stranded = both.clone();
         stranded.gpu_uuids = vec![gpus[1].uuid.clone()];
         let book = Book {
@@ -188,12 +189,12 @@ mod tests {
             stranded: vec![stranded],
             ..Book::default()
         };
-        let taken = |container: Option<&str>| -> Vec<(u16, u64)> {
-            let container = container.map(|id| ContainerId(id.into()));
-            let all = capacities(&gpus, &[], &[], &book, container.as_ref());
+        let taken = |ended: Option<&str>| -> Vec<(u16, u64)> {
+            let ended = ended.map(|id| LeaseId(id.into()));
+            let all = capacities(&gpus, &[], &[], &book, ended.as_ref());
             all.iter().map(|gpu| (gpu.fraction_leased_permille, gpu.memory_leased_bytes >> 30)).collect()
         };
         assert_eq!(taken(None), [(300, 8), (600, 8)]);
-        assert_eq!(taken(Some("c")), [(0, 4), (300, 4)], "its own kept place is free for it");
+        assert_eq!(taken(Some("01")), [(0, 4), (300, 4)], "its own kept place is free for it");
     }
 }

@@ -1,7 +1,7 @@
 //! GPU time that ended leases owed: kept a while, so that nobody gets rid of a debt by starting anew.
 
 use super::record::{Record, RecordError, write_whole};
-use gpool_protocol::GpuUuid;
+use gpool_protocol::{GpuUuid, PodPlace};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -12,7 +12,7 @@ const DEBTS_FILE: &str = "debts.json";
 /// A debt that its lease has left behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Debt {
-    /// The team, or the container where there is none.
+    /// The team, or the container where there is none; of a pod, which of its containers.
     debtor: String,
     /// Where.
     gpu_uuid: GpuUuid,
@@ -26,11 +26,15 @@ struct Debt {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Debts(Vec<Debt>);
 
-/// Whose debts a lease inherits: its team's, or those of its container id where it has no team.
+/// Whose debts a lease inherits: its team's, or those of its container where it has no team, which in a pod is known by its
+/// name, because each attempt has another id.
 fn debtor(record: &Record) -> String {
-    match &record.team {
-        Some(team) => format!("team:{team}"),
-        None => format!("container:{}", record.container_id),
+    match (&record.team, &record.in_pod) {
+        (Some(team), _) => format!("team:{team}"),
+        (None, Some(PodPlace { sandbox_id, container_name })) => {
+            format!("pod:{}:{sandbox_id}/{container_name}", record.owner_uid)
+        }
+        (None, None) => format!("container:{}", record.container_id),
     }
 }
 
@@ -127,6 +131,20 @@ mod tests {
         assert!(debts.hand_over(&record));
         assert_eq!(debts.owed_ns(&record, 2 * S), 0);
         assert!(!debts.hand_over(&record));
+    }
+
+    #[test]
+    fn the_next_attempt_in_a_pod_owes_what_the_last_one_did() {
+        let attempt = |id: &str, name: &str| {
+            let mut record = sample();
+            record.container_id = gpool_protocol::ContainerId(id.into());
+            record.in_pod = Some(PodPlace { sandbox_id: "s".into(), container_name: name.into() });
+            record
+        };
+        let mut debts = Debts::default();
+        debts.keep(&attempt("one", "web"), &gpu("GPU-1"), 5, S);
+        assert_eq!(debts.owed_ns(&attempt("two", "web"), 2 * S), 5);
+        assert_eq!(debts.owed_ns(&attempt("three", "log"), 2 * S), 0);
     }
 
     #[test]

@@ -28,8 +28,8 @@ use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::admission::GpuCapacity;
 use gpool_protocol::{
-    ContainerId, ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId,
-    LeaseRequest, LeaseState, LeaseView, Mechanism,
+    ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseState,
+    LeaseView, Mechanism,
 };
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -126,9 +126,9 @@ impl Leases {
         loaded(&self.used_bytes)
     }
 
-    /// The GPUs as admission sees them; a place that is kept for `container` counts as free.
-    pub fn capacities(&self, gpus: &[Gpu], book: &Book, container: Option<&ContainerId>) -> Vec<GpuCapacity> {
-        capacities(gpus, &loaded(&self.foreign_bytes), &self.outside(gpus, book), book, container)
+    /// The GPUs as admission sees them; the place that the ended lease `kept` had counts as free.
+    pub fn capacities(&self, gpus: &[Gpu], book: &Book, kept: Option<&LeaseId>) -> Vec<GpuCapacity> {
+        capacities(gpus, &loaded(&self.foreign_bytes), &self.outside(gpus, book), book, kept)
     }
 
     /// Processes on GPUs of which nobody has a lease: of the others it is known who is there.
@@ -192,6 +192,7 @@ impl Leases {
             team: asked.request.team.clone(),
             unenforced: asked.unenforced,
             starts_once: asked.starts_once,
+            in_pod: asked.in_pod.clone(),
             paused: false,
             revocation: None,
             memory_cap_bytes: placed.memory_bytes,

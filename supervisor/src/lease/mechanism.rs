@@ -11,7 +11,7 @@ use gpool_policy::mechanism::{
 };
 use gpool_policy::mig::{Instance, Model, Placement};
 use gpool_protocol::{
-    Class, ErrorBody, ErrorCode, Isolation, LeaseRequest, Mechanism, MemoryCap, Mode, Priority, Request,
+    Class, ErrorBody, ErrorCode, Isolation, LeaseId, LeaseRequest, Mechanism, MemoryCap, Mode, Priority, Request,
 };
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ impl Leases {
     pub fn mechanism_for(
         &self,
         asked: &LeaseRequest,
-        book: &Book,
+        (book, kept): (&Book, Option<&LeaseId>),
         gpus: &[Gpu],
         capacities: &[GpuCapacity],
     ) -> Result<Served, ErrorBody> {
@@ -33,7 +33,7 @@ impl Leases {
         if !matches!(request.mode, Mode::Auto | Mode::Mig) && !is_of_instance {
             return Ok(Served { mechanism: self.named_mechanism(asked)?, instance: None, request });
         }
-        let (ask, host) = (ask_of(asked), self.described(asked, book, gpus, capacities));
+        let (ask, host) = (ask_of(asked), self.described((book, kept), gpus, capacities));
         let (mechanism, place) = by_table(&ask, &host)?;
         let request = if mechanism == Mechanism::Slice { within(&ask, &host, &place, request) } else { request };
         let instance = match place {
@@ -119,16 +119,14 @@ impl Leases {
     }
 
     /// This host as the table sees it.
-    fn described(&self, asked: &LeaseRequest, book: &Book, gpus: &[Gpu], capacities: &[GpuCapacity]) -> Host {
+    fn described(&self, (book, kept): (&Book, Option<&LeaseId>), gpus: &[Gpu], capacities: &[GpuCapacity]) -> Host {
         let teams = |index: usize| -> BTreeSet<String> {
             let leases = book.leases.values().filter(|lease| lease.gpus().any(|gpu| gpu == index));
             let leases = leases.filter(|lease| !lease.record.has_no_share());
             leases.filter_map(|lease| lease.record.team.clone()).collect()
         };
         // A place that is kept for the container itself binds nobody, as for its capacity.
-        let team_of = |index: usize| {
-            records_on(gpus, book, index, Some(&asked.container_id)).find_map(|record| record.team.clone())
-        };
+        let team_of = |index: usize| records_on(gpus, book, index, kept).find_map(|record| record.team.clone());
         // One that is about to be divided takes nobody in.
         let is_board = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided) && !book.is_closed(&gpu.uuid);
         let boards = gpus.iter().zip(capacities).enumerate().filter(|(_, (own, _))| is_board(own));
@@ -305,6 +303,7 @@ mod tests {
             starts_once: false,
             unenforced: false,
             container_uid: None,
+            in_pod: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Where a lease finds room, and what it waits for before it is refused: the end of a container of the same name, that of a
 //! daemon which nobody uses any more, and another look at the memory that others hold.
 
-use super::book::{Book, Held};
+use super::book::{Book, Held, Lease};
 use super::capacity::note_mps_servers;
 use super::entitlement::demand_of;
 use super::grant::Leases;
@@ -72,13 +72,13 @@ impl Leases {
     }
 
     fn place_now(&self, asked: &LeaseRequest, uid: u32, book: &Book) -> Result<Place, ErrorBody> {
-        let is_kept = |held: &Held| held.record.container_id == asked.container_id && held.record.owner_uid == uid;
+        let is_kept = |held: &Held| held.record.is_started_anew_by(asked, uid);
         let kept = book.held.iter().position(is_kept);
         let home = kept.map(|index| book.held[index].gpus.clone());
         let gpus = self.silence.without_silent(&self.gpus());
-        let own = kept.map(|_| &asked.container_id);
+        let own = kept.map(|index| &book.held[index].record.lease_id);
         let mut capacities = self.capacities(&gpus, book, own);
-        let served = self.mechanism_for(asked, book, &gpus, &capacities)?;
+        let served = self.mechanism_for(asked, (book, own), &gpus, &capacities)?;
         let demand = demand_of(&served.request, served.mechanism);
         let domain = (served.mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
         if let Some(domain) = &domain {
@@ -115,7 +115,17 @@ impl Leases {
     ) -> Result<MutexGuard<'_, Book>, ErrorBody> {
         let container = &asked.container_id;
         let mut book = self.book();
-        while let Some(old) = book.of_container(container, uid) {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Some(old) = book.of_container(container, uid) else {
+                // The attempt before this one has another id, and is in the way only while it ends.
+                let is_before = |lease: &Lease| lease.record.is_started_anew_by(asked, uid) && !lease.is_alive();
+                if left.is_zero() || !book.leases.values().any(is_before) {
+                    return Ok(book);
+                }
+                book = self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            };
             // An engine that asks itself, as podman's hook has it do, starts a container once at a time: that it asks anew
             // says that it gave the first start up. It may be a daemon that lives on.
             let is_given_up = old.state == LeaseState::Pending && asked.asked_for_parent;
@@ -124,9 +134,7 @@ impl Leases {
                 self.end(&mut book, &id, "its container is started anew");
                 continue;
             }
-            let alive = old.init.as_ref().or(old.requester.as_ref()).is_some_and(|process| !process.has_ended());
-            let left = deadline.saturating_duration_since(Instant::now());
-            if alive || left.is_zero() {
+            if old.is_alive() || left.is_zero() {
                 return Err(ErrorBody::new(
                     ErrorCode::LeaseConflict,
                     format!("container {} already has the lease {}", container.short(), old.record.lease_id),
@@ -135,7 +143,6 @@ impl Leases {
             }
             book = self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Ok(book)
     }
 }
 

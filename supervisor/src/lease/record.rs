@@ -3,7 +3,9 @@
 
 use crate::mps::Domain;
 use crate::procfs::ProcessName;
-use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseFault, LeaseId, Mechanism, Priority, ShimView};
+use gpool_protocol::{
+    Class, ContainerId, GpuUuid, LeaseFault, LeaseId, LeaseRequest, Mechanism, PodPlace, Priority, ShimView,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
@@ -142,6 +144,9 @@ pub struct Record {
     /// Whether nothing starts again under its container's id.
     #[serde(default)]
     pub starts_once: bool,
+    /// Which container of a pod it is for, whose next attempt has its place.
+    #[serde(default)]
+    pub in_pod: Option<PodPlace>,
     /// Whether its gate is kept closed.
     #[serde(default)]
     pub paused: bool,
@@ -242,6 +247,13 @@ impl Record {
         if self.gpu_uuids.is_empty() { std::slice::from_ref(&self.gpu_uuid) } else { &self.gpu_uuids }
     }
 
+    /// Whether `asked`, of the user `uid`, is a start of its container: under the same id, or as the next attempt at the same
+    /// container of a pod.
+    pub fn is_started_anew_by(&self, asked: &LeaseRequest, uid: u32) -> bool {
+        let is_next_attempt = asked.in_pod.is_some() && self.in_pod == asked.in_pod;
+        self.owner_uid == uid && (self.container_id == asked.container_id || is_next_attempt)
+    }
+
     /// Whether its GPUs were taken from it and nothing of it is left there: nobody need make room for it.
     pub fn has_no_share(&self) -> bool {
         self.revocation.as_ref().is_some_and(|revocation| revocation.is_settled)
@@ -327,6 +339,21 @@ mod tests {
         assert!(record.shims.is_empty() && record.uncounted_calls == 0 && record.mechanism == Mechanism::Slice);
         assert!(record.revocation.is_none() && !record.has_no_share());
         assert!(!record.paused && !record.unenforced && record.standing.is_none() && record.processes.is_empty());
+    }
+
+    #[test]
+    fn a_container_comes_back_under_its_id_or_its_name_in_the_pod_and_to_its_user() {
+        let place = |name: &str| Some(PodPlace { sandbox_id: "s".into(), container_name: name.into() });
+        let record = Record { in_pod: place("web"), ..sample() };
+        let comes_back = |record: &Record, id: &str, in_pod: Option<PodPlace>, uid: u32| {
+            let text = format!(r#"{{"container_id":"{id}","request":{{"fraction_permille":300}}}}"#);
+            let asked = LeaseRequest { in_pod, ..serde_json::from_str(&text).unwrap() };
+            record.is_started_anew_by(&asked, uid)
+        };
+        assert!(comes_back(&record, "c", None, 0) && comes_back(&record, "next", place("web"), 0));
+        assert!(!comes_back(&record, "next", place("log"), 0) && !comes_back(&record, "next", None, 0));
+        assert!(!comes_back(&record, "next", place("web"), 1000), "of another user");
+        assert!(!comes_back(&sample(), "next", None, 0), "two that are in no pod are not the same");
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start(inside)?;
     let containerd = host.containerd_for_pods()?;
     let outcome = with_shares(&host, containerd.cri())
+        .and_then(|()| restarted(&host, containerd.cri()))
         .and_then(|()| for_one_only(&host, containerd.cri()))
         .and_then(|()| refused(&host, containerd.cri()))
         .and_then(|()| without_request(&host, containerd.cri()));
@@ -71,6 +72,28 @@ pub(super) fn with_shares(host: &Host, cri: Cri<'_>) -> Result<()> {
     let again = start(host, cri, &pod, "web")?;
     cri.stop(&other.id)?;
     wait_for_end(host, &other)?;
+    cri.remove_pod(&pod)?;
+    wait_for_end(host, &again)?;
+    wait_for_room(host)
+}
+
+/// On a full GPU the next attempt at a container, which has another id, has the place of the last one, and nobody else has.
+fn restarted(host: &Host, cri: Cri<'_>) -> Result<()> {
+    let pod = cri.run_pod("full", HANDLER, &[("gpool.io/fraction.web", "0.6"), ("gpool.io/fraction.log", "0.4")])?;
+    let web = start(host, cri, &pod, "web")?;
+    start(host, cri, &pod, "log")?;
+    web.kill_init()?;
+    wait_for_end(host, &web)?;
+    cri.stop(&web.id)?;
+    cri.remove(&web.id)?;
+    let other = cri.run_pod("other", HANDLER, &[("gpool.io/fraction", "0.6")])?;
+    let said = match cri.start(&other, "web", &image_name(), &COMMAND) {
+        Ok(_) => return Err(Failure::new("another pod has the place of a container that comes back".to_owned())),
+        Err(failure) => failure.to_string(),
+    };
+    ensure(said.contains("[GPOOL-E201]"), || format!("another pod on a full GPU: {said}"))?;
+    cri.remove_pod(&other)?;
+    let again = start(host, cri, &pod, "web")?;
     cri.remove_pod(&pod)?;
     wait_for_end(host, &again)?;
     wait_for_room(host)
