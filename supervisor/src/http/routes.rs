@@ -81,8 +81,8 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(leases.grant(&asked, peer.maker(asked.asked_for_parent)?, peer.uid)?)
         }
         ("POST", ["v1", "leases", id, "bind"]) => {
-            let lease_id = own(peer, leases, id)?;
-            value(leases.bind(&lease_id, request.message::<BindRequest>()?.init_pid, peer.confined_to())?)
+            peer.must_own(leases.book().exactly(id)?.record.owner_uid)?;
+            value(leases.bind(id, request.message::<BindRequest>()?.init_pid, peer.confined_to())?)
         }
         ("POST", ["v1", "leases", id, "ended"]) => value(ended(peer, leases, id)?),
         ("POST", ["v1", "leases", id, "pause"]) => value(set_paused(peer, leases, id, true)?),
@@ -125,7 +125,7 @@ fn change_in(request: &Request) -> Result<LeaseUpdate, ErrorBody> {
 /// attendant sees it by itself, and looks again now.
 fn ended(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
     let mut book = leases.book();
-    let lease = book.find(id)?;
+    let lease = book.exactly(id)?;
     let (view, lease_id) = (lease.view(), lease.record.lease_id.clone());
     let is_pending = lease.state == LeaseState::Pending;
     if is_pending && lease.requester.as_ref().is_some_and(|requester| peer.asked_for(&requester.name)) {

@@ -361,7 +361,7 @@ impl Leases {
             ownership::must_be_of(&init, uid)?;
         }
         let mut book = self.book();
-        let lease = book.find(lease)?;
+        let lease = book.exactly(lease)?;
         // A container without a cgroup of its own shares its starter's, which says nothing about the container.
         let starter = lease.requester.as_ref().and_then(|requester| cgroup::path_of(requester.name.pid));
         let cgroup = cgroup::path_of(init_pid).filter(|path| Some(path) != starter.as_ref());

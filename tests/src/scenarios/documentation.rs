@@ -139,6 +139,6 @@ fn metrics_are_explained(host: &Host, container: &Container) -> Result<()> {
 
 /// Said again by the same process it changes nothing.
 fn bind(host: &Host, container: &Container) -> Result<Value> {
-    let path = format!("/v1/leases/{}/bind", container.id);
+    let path = format!("/v1/leases/{}/bind", host.lease_of(container)?.lease_id);
     Ok(host.client().post(&path, &serde_json::json!({"init_pid": container.init_pid}))?)
 }

@@ -163,6 +163,18 @@ fn what_others_may_not(host: &Host) -> Result<()> {
         let said = post(USER, &format!("/v1/leases/{}/{verb}", its.lease_id), &json!({"init_pid": of_root.init_pid}))?;
         ensure(said.contains("GPOOL-E401"), || format!("{verb} of root's lease: {said}"))?;
     }
+    // Nor stand for root's container by the id that a person would type.
+    let short: String = of_root.id.chars().take(12).collect();
+    let alike = post(USER, "/v1/leases", &json!({"container_id": short, "request": plain}))?;
+    let alike: Value = serde_json::from_str(&alike).context(format!("a lease of the user: {alike}"))?;
+    let other_id = alike["lease_id"].as_str().unwrap_or_default().to_owned();
+    let said = match host.client().post::<_, Value>(&format!("/v1/leases/{short}/pause"), &json!({})) {
+        Ok(view) => return Err(Failure::new(format!("an id that two users' containers have was taken for {view}"))),
+        Err(error) => error.to_string(),
+    };
+    let names_both = [its.lease_id.0.as_str(), &other_id, "user 0", &format!("user {}", USER.uid)];
+    let is_told = said.contains("GPOOL-E302") && names_both.iter().all(|name| said.contains(name));
+    ensure(is_told, || format!("an id that two users' containers have: {said}"))?;
     let granted = post(USER, "/v1/leases", &lease(plain))?;
     let granted: Value = serde_json::from_str(&granted).context(format!("a lease of the user: {granted}"))?;
     let id = granted["lease_id"].as_str().unwrap_or_default().to_owned();
