@@ -1,6 +1,7 @@
 //! The request grammar: which keys a container may carry, and what their values mean.
 
 mod keys;
+mod links;
 
 pub use keys::RequestSource;
 

@@ -1,5 +1,6 @@
 //! Which keys a container has in the end: of the environment, of its pod and its own.
 
+use super::links::is_of_link;
 use crate::error::{ErrorBody, ErrorCode};
 use crate::request::{ANNOTATION_PREFIX, ENV_PREFIX, RequestError};
 use std::collections::BTreeMap;
@@ -58,10 +59,11 @@ fn request_annotation(key: &str) -> Option<&str> {
     key.strip_prefix(ANNOTATION_PREFIX).filter(|name| !OWN_MARKS.contains(name))
 }
 
-/// `GPOOL_COST_CENTER=x` becomes `("cost-center", "x")`.
+/// `GPOOL_COST_CENTER=x` becomes `("cost-center", "x")`. What an engine tells of a Service or a link is no key.
 fn env_key(entry: &str) -> Option<(String, &str)> {
     let (name, value) = entry.split_once('=')?;
-    Some((name.strip_prefix(ENV_PREFIX)?.to_ascii_lowercase().replace('_', "-"), value))
+    let name = name.strip_prefix(ENV_PREFIX).filter(|name| !is_of_link(name, value))?;
+    Some((name.to_ascii_lowercase().replace('_', "-"), value))
 }
 
 /// What is asked for this container, by key; empty for one that asks for nothing.

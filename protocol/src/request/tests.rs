@@ -122,6 +122,17 @@ fn the_last_of_two_equal_env_names_counts() {
 }
 
 #[test]
+fn a_service_of_the_same_name_asks_for_nothing() {
+    let of_service =
+        ["GPOOL_SERVICE_HOST=10.0.0.1", "GPOOL_PORT=tcp://10.0.0.1:80", "GPOOL_X_PORT_80_TCP_ADDR=10.0.0.1"];
+    assert_eq!(read(&[], &of_service, None), Ok(None));
+    let and_share = [&of_service[..], &["GPOOL_FRACTION=0.3"]].concat();
+    assert_eq!(read(&[], &and_share, None), Ok(Some(share(300))));
+    let and_typo = [&of_service[..], &["GPOOL_SERVICE=0.3"]].concat();
+    assert_eq!(read(&[], &and_typo, None).unwrap_err().code, ErrorCode::RequestKeyUnknown);
+}
+
+#[test]
 fn refusals_name_the_key_and_the_remedy() {
     let typo = read(&[("gpool.io/fractoin", "0.3")], &[], None).unwrap_err();
     assert_eq!(typo.code, ErrorCode::RequestKeyUnknown);
