@@ -331,6 +331,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn packages_leave_the_directory_of_leases_as_the_supervisor_makes_it() {
+        let run_dir = tempfile::tempdir().unwrap();
+        prepare(run_dir.path()).unwrap();
+        let mode = fs::metadata(run_dir.path().join(LEASES_DIR)).unwrap().mode() & 0o7777;
+        let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+        let text = |file: &str| fs::read_to_string(packaging.join(file)).unwrap();
+        let says = |file: &str, line: &str| assert!(text(file).lines().any(|its| its.trim() == line), "{file}: {line}");
+        says("systemd/gpool.tmpfiles", &format!("d /run/gpool/leases {mode:04o} root root -"));
+        says("debian/postinst", &format!("chmod {mode:o} /run/gpool/leases"));
+    }
+
+    #[test]
     fn a_record_of_an_older_supervisor_is_read() {
         let record = sample();
         assert_eq!(record.gpus(), [GpuUuid("GPU-1".into())]);
