@@ -1,7 +1,7 @@
 //! A daemon with its folders: what is written down of it, and what is known of its processes.
 
 use super::clients::{Clients, Silence};
-use crate::lease::write_whole;
+use crate::lease::{let_search, write_whole};
 use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_policy::mechanism::MpsLimits;
 use gpool_protocol::{GpuUuid, HostPid};
@@ -89,13 +89,28 @@ impl GroupRecord {
     /// # Errors
     /// Names the file.
     pub fn write(&self, run_dir: &Path) -> io::Result<()> {
-        let dir = dir_of(run_dir, &self.id);
-        // Others may pass through to what is shared, and look around nowhere.
-        for place in [run_dir.join(GROUPS_DIR), dir.clone()] {
-            DirBuilder::new().recursive(true).mode(0o711).create(&place)?;
-            fs::set_permissions(&place, Permissions::from_mode(0o711))?;
-        }
+        let (groups, dir) = (run_dir.join(GROUPS_DIR), dir_of(run_dir, &self.id));
+        // Whoever knows a group's name may look for it, and around nowhere.
+        DirBuilder::new().recursive(true).mode(0o711).create(&groups)?;
+        fs::set_permissions(&groups, Permissions::from_mode(0o711))?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        self.close(run_dir)?;
         write_whole(&dir.join(RECORD_FILE), self).map_err(io::Error::other)
+    }
+
+    /// Lets nobody pass to what is shared but root and the team's user, whose the server is: every other user of this host could
+    /// reach the daemon's pipes, and write into the team's `/dev/shm`. Containers have both mounted and do not come this way.
+    /// An older supervisor let everybody pass.
+    ///
+    /// # Errors
+    /// Of the file system, also where it has no access lists.
+    pub fn close(&self, run_dir: &Path) -> io::Result<()> {
+        let dir = dir_of(run_dir, &self.id);
+        match self.domain.uid {
+            0 => fs::set_permissions(&dir, Permissions::from_mode(0o700)),
+            // Sets the mode as well, in one step: who passes is not kept out for a moment.
+            uid => let_search(&dir, uid),
+        }
     }
 
     /// Makes the folders in the tmpfs, which is mounted.
@@ -385,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_reads_back_and_shows_others_only_what_is_shared() {
+    fn a_group_reads_back_and_lets_nobody_pass_but_its_user() {
         let run_dir = tempfile::tempdir().unwrap();
         let mut record = record();
         record.write(run_dir.path()).unwrap();
@@ -396,9 +411,19 @@ mod tests {
         fs::create_dir(shared_of(run_dir.path(), "01")).unwrap();
         record.make_folders(run_dir.path()).unwrap();
         let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-        assert_eq!(mode(dir_of(run_dir.path(), "01")), 0o711);
+        let dir = dir_of(run_dir.path(), "01");
+        assert_eq!(mode(dir.clone()) & 0o7, 0, "others do not pass");
+        assert!(rustix::fs::getxattr(&dir, "system.posix_acl_access", &mut [0_u8; 256]).unwrap() > 0, "its user does");
+        record.domain.uid = 0;
+        record.id = "02".into();
+        record.write(run_dir.path()).unwrap();
+        assert_eq!(mode(dir_of(run_dir.path(), "02")), 0o700);
         assert_eq!(mode(folder_of(run_dir.path(), "01", "shm")), 0o1777);
         assert_eq!(mode(folder_of(run_dir.path(), "01", "pipe")), 0o755);
-        assert!(GroupRecord::read(run_dir.path(), "02").is_err());
+        fs::set_permissions(&dir, Permissions::from_mode(0o711)).unwrap();
+        record.id = "01".into();
+        record.close(run_dir.path()).unwrap();
+        assert_eq!(mode(dir), 0o700, "what an older supervisor has made");
+        assert!(GroupRecord::read(run_dir.path(), "03").is_err());
     }
 }

@@ -4,7 +4,7 @@
 use super::clients::Clients;
 use super::control::{Control, was_not_asked};
 use super::daemon::{self, clear_away};
-use super::group::{Group, GroupRecord, Stage};
+use super::group::{Group, GroupRecord, Stage, dir_of};
 use super::join::list;
 use crate::cgroup;
 use crate::events::About;
@@ -38,6 +38,9 @@ pub fn take_over(leases: &Leases) {
             leases.remove_folders(&run_dir, &id);
             continue;
         };
+        if let Err(error) = record.close(&run_dir) {
+            log!("{} stays open to every user of this host: {error}", dir_of(&run_dir, &id).display());
+        }
         if record.has_ended {
             // Nobody is a client any more who comes from now on.
             let clients = Some(Clients::of_ended(None, Instant::now(), false));

@@ -2,11 +2,14 @@
 
 use super::daemons::{process_of, said_to};
 use super::{asks, busy_ns, finds_its_daemon, parts, wait_for, wait_for_work};
-use crate::failure::{Context, Result, ensure};
+use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host};
 use crate::meter::usage_of;
 use gpool_protocol::EventKind;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
 
 /// A container of another team and of a user without root, whose program gives itself all threads and all memory. Its server gives no more than the
 /// largest of its containers has.
@@ -26,7 +29,27 @@ pub fn of_who_says_otherwise(host: &Host, team_gpu: u32) -> Result<Container> {
     let uid = std::fs::metadata(&server).context(&server)?.uid();
     ensure(uid == 1000, || format!("its server is of user {uid}"))?;
     finds_its_daemon(host, "other")?;
+    is_closed_to_others()?;
     Ok(other)
+}
+
+/// What the server and its clients share is in the reach of their user, and of no other one of this host.
+fn is_closed_to_others() -> Result<()> {
+    let groups = fs::read_dir("/run/gpool/mps").context("/run/gpool/mps")?.flatten().map(|entry| entry.path());
+    let is_speech =
+        |folder: &PathBuf| fs::read_to_string(folder.join("group.json")).is_ok_and(|text| text.contains("\"speech\""));
+    let group = groups.into_iter().find(is_speech).ok_or_else(|| Failure::new("the team has no folder".to_owned()))?;
+    let reaches = |uid: &str, test: &str, place: &str| -> Result<bool> {
+        let user = [format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_owned()];
+        let mut command = Command::new("setpriv");
+        command.args(user).args(["test", test]).arg(group.join("shared").join(place));
+        Ok(command.status().context("setpriv")?.success())
+    };
+    for (test, place) in [("-w", "shm"), ("-x", "pipe")] {
+        let seen = (reaches("1000", test, place)?, reaches("1001", test, place)?);
+        ensure(seen == (true, false), || format!("test {test} {place} by its user and by another one: {seen:?}"))?;
+    }
+    Ok(())
 }
 
 /// A program that `docker exec` starts has none of the variables and is a client of the same server.
