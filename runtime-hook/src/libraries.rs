@@ -4,7 +4,7 @@
 //! in a directory that the image adds, and not in one where an injector such as CDI has put the driver's own.
 
 use crate::image::{Image, LISTING_LIMIT};
-use crate::search_path;
+use crate::search_path::{self, Unclear};
 use gpool_protocol::{ErrorBody, ErrorCode};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -21,8 +21,11 @@ const OTHER_DIRECTORIES: [&str; 8] = [
     "/usr/local/nvidia/lib",
 ];
 /// Below each directory the loader prefers what is made for newer processors (glibc 2.33 and later).
-const PROCESSOR_DIRECTORIES: [&str; 4] =
-    ["", "/glibc-hwcaps/x86-64-v2", "/glibc-hwcaps/x86-64-v3", "/glibc-hwcaps/x86-64-v4"];
+const PROCESSOR_DIRECTORIES: [&str; 3] = ["glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v4"];
+/// Before glibc 2.37 it looks into these as well, each below those before it or without them: `tls/haswell/x86_64`. The second
+/// are platforms, of which a processor is one; the others are what it can (elf/dl-hwcaps.c, sysdeps/x86/dl-procinfo.c).
+const OLDER_PROCESSOR_DIRECTORIES: [&[&str]; 4] =
+    [&["tls"], &["haswell", "xeon_phi", "x86_64"], &["avx512_1"], &["x86_64"]];
 /// An image that has a library in more places than this has been made to have it. Each place becomes a mount.
 const PLACES_LIMIT: usize = 64;
 /// The same of directories in which its loader looks.
@@ -64,8 +67,14 @@ impl Copies {
     /// More directories, or more in one of them, than can be looked at: a copy in what is left out would be no shim.
     pub fn find(image: &Image, process: &Value) -> Result<Self, ErrorBody> {
         let known = [image.library_directory()].into_iter().chain(OTHER_DIRECTORIES).map(str::to_owned);
-        let told = search_path::directories(image, process)
-            .map_err(|many| too_many("256 files that ld.so.conf includes", &many.0, "gpool reads no more"))?;
+        let told = search_path::directories(image, process).map_err(|unclear| match unclear {
+            Unclear::TooManyFiles(file) => too_many("256 files that ld.so.conf includes", &file, "gpool reads no more"),
+            Unclear::PerProgram(directory) => ErrorBody::new(
+                ErrorCode::ShimNotOnTop,
+                format!("the variable LD_LIBRARY_PATH has {directory:?}, which is another folder for each program"),
+                "name the folder itself, without $ORIGIN and with few other variables of the loader",
+            ),
+        })?;
         let (mut looked_at, mut inodes, mut directories) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         for directory in known.chain(compat_directories(image)).chain(told) {
             if !looked_at.insert(directory.clone()) {
@@ -75,8 +84,7 @@ impl Copies {
                 let what = format!("{DIRECTORY_LIMIT} directories in which libraries are looked for");
                 return Err(too_many(&what, &directory, "gpool covers no more"));
             }
-            for below in PROCESSOR_DIRECTORIES {
-                let directory = format!("{directory}{below}");
+            for directory in with_processors(image, directory) {
                 // With a merged /usr several names lead to one directory.
                 let Some(inode) = image.directory(&directory) else { continue };
                 if !inodes.insert(inode) {
@@ -100,6 +108,20 @@ impl Copies {
             names.iter().filter(move |name| is_copy(name, stem)).map(move |name| format!("{directory}/{name}"))
         })
     }
+}
+
+/// A directory and those below it into which some loader looks.
+fn with_processors(image: &Image, directory: String) -> Vec<String> {
+    let newer = PROCESSOR_DIRECTORIES.map(|below| format!("{directory}/{below}"));
+    let mut all = vec![directory];
+    for level in OLDER_PROCESSOR_DIRECTORIES {
+        // Where there is no folder, nothing lies below it.
+        let below = all.iter().flat_map(|above| level.iter().map(move |name| format!("{above}/{name}")));
+        let there: Vec<String> = below.filter(|path| !all.contains(path) && image.directory(path).is_some()).collect();
+        all.extend(there);
+    }
+    all.extend(newer);
+    all
 }
 
 fn too_many(what: &str, place: &str, consequence: &str) -> ErrorBody {
@@ -214,6 +236,43 @@ mod tests {
                 "/usr/lib/libcuda.so.1",
             ]
         );
+    }
+
+    #[test]
+    fn folders_for_processors_are_looked_into_as_loaders_old_and_new_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        };
+        let found = [
+            "lib64/libcuda.so.1",
+            "lib64/tls/libcuda.so.1",
+            "lib64/tls/haswell/avx512_1/x86_64/libcuda.so.1",
+            "lib64/tls/x86_64/x86_64/libcuda.so.1",
+            "lib64/xeon_phi/libcuda.so.1",
+            "lib64/avx512_1/x86_64/libcuda.so.1",
+            "lib64/x86_64/libcuda.so.1",
+            "lib64/glibc-hwcaps/x86-64-v2/libcuda.so.1",
+        ];
+        found.into_iter().for_each(put);
+        // No loader goes this way.
+        ["lib64/haswell/tls/libcuda.so.1", "lib64/haswell/xeon_phi/libcuda.so.1"].into_iter().for_each(put);
+        let copies = Copies::find(&Image::open(dir.path()).unwrap(), &Value::Null).unwrap();
+        let seen: BTreeSet<String> = copies.of("libcuda.so").collect();
+        assert_eq!(seen, found.map(|path| format!("/{path}")).into());
+    }
+
+    #[test]
+    fn what_another_program_decides_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for list in ["/a:$ORIGIN/../lib", "${ORIGIN}", "/$LIB/$LIB/$LIB/$LIB/$LIB"] {
+            let process = json!({"env": [format!("LD_LIBRARY_PATH={list}")]});
+            let error = Copies::find(&Image::open(dir.path()).unwrap(), &process).unwrap_err();
+            assert_presentable(&error);
+            assert!(error.code == ErrorCode::ShimNotOnTop && error.message.contains("LD_LIBRARY_PATH"), "{error}");
+        }
     }
 
     #[test]

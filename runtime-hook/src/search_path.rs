@@ -13,9 +13,23 @@ const FILE_LIMIT: usize = 256;
 /// Files may include others this deep.
 const INCLUDE_DEPTH: u32 = 4;
 
-/// More files than are read, the last of them by name.
+/// What the loader puts for a variable of its own in LD_LIBRARY_PATH (ld.so(8)): by how the distribution has built it, and by
+/// the processor.
+const LOADER_VARIABLES: [(&str, [&str; 3]); 2] =
+    [("LIB", ["lib", "lib64", "lib/x86_64-linux-gnu"]), ("PLATFORM", ["x86_64", "haswell", "xeon_phi"])];
+/// Its variable for the directory of the program, whichever that is.
+const PROGRAM_VARIABLE: &str = "ORIGIN";
+/// Such variables in one directory, each of which makes three of it.
+const VARIABLE_LIMIT: u32 = 4;
+
+/// Why it cannot be told where the loader looks.
 #[derive(Debug, PartialEq, Eq)]
-pub struct TooManyFiles(pub String);
+pub enum Unclear {
+    /// More files than are read, the last of them by name.
+    TooManyFiles(String),
+    /// A directory of LD_LIBRARY_PATH that each program has elsewhere, or that can be too many.
+    PerProgram(String),
+}
 
 /// What has been found so far, and how many files were read for it.
 #[derive(Default)]
@@ -27,9 +41,9 @@ struct Found {
 /// All these directories in no order that matters, with repetitions.
 ///
 /// # Errors
-/// An image whose ld.so.conf includes more files than are read.
-pub fn directories(image: &Image, process: &Value) -> Result<Vec<String>, TooManyFiles> {
-    let mut found = Found { directories: from_env(process), files: 0 };
+/// An image whose ld.so.conf includes more files than are read, or an LD_LIBRARY_PATH that depends on the program.
+pub fn directories(image: &Image, process: &Value) -> Result<Vec<String>, Unclear> {
+    let mut found = Found { directories: from_env(process)?, files: 0 };
     from_configuration(image, "/etc/ld.so.conf", INCLUDE_DEPTH, &mut found)?;
     let mut directories = found.directories;
     directories.extend(from_cache(&image.read("/etc/ld.so.cache", CACHE_LIMIT_BYTES).unwrap_or_default()));
@@ -37,7 +51,7 @@ pub fn directories(image: &Image, process: &Value) -> Result<Vec<String>, TooMan
 }
 
 /// LD_LIBRARY_PATH, relative to the process's working directory as the loader takes it.
-fn from_env(process: &Value) -> Vec<String> {
+fn from_env(process: &Value) -> Result<Vec<String>, Unclear> {
     let env = process["env"].as_array().into_iter().flatten().filter_map(Value::as_str);
     // Where one name stands twice, programs differ in which they take.
     let lists = env.filter_map(|entry| entry.strip_prefix("LD_LIBRARY_PATH="));
@@ -46,14 +60,42 @@ fn from_env(process: &Value) -> Vec<String> {
         true => directory.to_owned(),
         false => format!("{cwd}/{directory}"),
     };
-    lists.filter(|list| !list.is_empty()).flat_map(|list| list.split([':', ';']).map(absolute)).collect()
+    let mut directories = Vec::new();
+    for directory in lists.filter(|list| !list.is_empty()).flat_map(|list| list.split([':', ';'])) {
+        let unclear = || Unclear::PerProgram(directory.to_owned());
+        let meant = expanded(directory, VARIABLE_LIMIT).ok_or_else(unclear)?;
+        directories.extend(meant.iter().map(|directory| absolute(directory)));
+    }
+    Ok(directories)
+}
+
+/// All that `directory` can be when the loader has put something for its variables; none if that cannot be told, or if there
+/// are more than `limit` of them. A dollar before anything else is one.
+fn expanded(directory: &str, limit: u32) -> Option<Vec<String>> {
+    for (at, _) in directory.match_indices('$') {
+        let (before, behind) = (&directory[..at], &directory[at + 1..]);
+        let (name, after) = match behind.strip_prefix('{') {
+            Some(braced) => braced.split_once('}').unwrap_or(("", behind)),
+            None => behind.split_at(
+                behind.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').unwrap_or(behind.len()),
+            ),
+        };
+        if name == PROGRAM_VARIABLE {
+            return None;
+        }
+        let Some((_, values)) = LOADER_VARIABLES.iter().find(|(known, _)| *known == name) else { continue };
+        let rest = expanded(after, limit.checked_sub(1)?)?;
+        let all = values.iter().flat_map(|value| rest.iter().map(move |rest| format!("{before}{value}{rest}")));
+        return Some(all.collect());
+    }
+    Some(vec![directory.to_owned()])
 }
 
 /// Directories that ldconfig is told to look into: it may be run in the container.
-fn from_configuration(image: &Image, path: &str, depth: u32, found: &mut Found) -> Result<(), TooManyFiles> {
+fn from_configuration(image: &Image, path: &str, depth: u32, found: &mut Found) -> Result<(), Unclear> {
     found.files += 1;
     if found.files > FILE_LIMIT {
-        return Err(TooManyFiles(path.to_owned()));
+        return Err(Unclear::TooManyFiles(path.to_owned()));
     }
     let text = image.read(path, FILE_LIMIT_BYTES).unwrap_or_default();
     for line in String::from_utf8_lossy(&text).lines() {
@@ -129,6 +171,24 @@ mod tests {
     }
 
     #[test]
+    fn the_loaders_own_variables_are_all_that_they_can_be() {
+        let of = |directory: &str| expanded(directory, VARIABLE_LIMIT);
+        let texts = |texts: &[&str]| Some(texts.iter().map(|text| text.to_string()).collect::<Vec<_>>());
+        assert_eq!(of("/opt/$LIB"), texts(&["/opt/lib", "/opt/lib64", "/opt/lib/x86_64-linux-gnu"]));
+        assert_eq!(of("/${PLATFORM}/x"), texts(&["/x86_64/x", "/haswell/x", "/xeon_phi/x"]));
+        assert_eq!(of("/$LIB/a$PLATFORM").unwrap().len(), 9);
+        assert!(of("/$LIB/a$PLATFORM").unwrap().contains(&"/lib64/ahaswell".to_owned()));
+        for plain in ["/opt", "/a$LIBS", "/a$", "/${LIB", "/$HOME", "/a$$b"] {
+            assert_eq!(of(plain), texts(&[plain]), "{plain}");
+        }
+        for unclear in ["$ORIGIN", "/x/${ORIGIN}/lib", "/$HOME/$ORIGIN", "/$LIB/$ORIGIN", "$LIB$LIB$LIB$LIB$LIB"] {
+            assert_eq!(of(unclear), None, "{unclear}");
+        }
+        let process = json!({"env": ["LD_LIBRARY_PATH=/a:$LIB"], "cwd": "/w"});
+        assert_eq!(from_env(&process).unwrap(), ["/a", "/w/lib", "/w/lib64", "/w/lib/x86_64-linux-gnu"]);
+    }
+
+    #[test]
     fn nothing_is_found_where_nothing_is_said() {
         let dir = tempfile::tempdir().unwrap();
         assert!(directories(&Image::open(dir.path()).unwrap(), &Value::Null).unwrap().is_empty());
@@ -145,6 +205,9 @@ mod tests {
         }
         std::fs::write(dir.path().join("etc/ld.so.conf"), "include ld.so.conf.d/*.conf\n").unwrap();
         let found = directories(&Image::open(dir.path()).unwrap(), &Value::Null);
-        assert!(matches!(&found, Err(TooManyFiles(path)) if path.starts_with("/etc/ld.so.conf.d/")), "{found:?}");
+        assert!(
+            matches!(&found, Err(Unclear::TooManyFiles(path)) if path.starts_with("/etc/ld.so.conf.d/")),
+            "{found:?}"
+        );
     }
 }

@@ -23,7 +23,7 @@ const DEBIAN: &str = "/usr/lib/x86_64-linux-gnu";
 const USUAL: Layout = Layout { name: "", change: |_| Ok(()), libraries: DEBIAN, options: &[] };
 
 /// All of them.
-pub const LAYOUTS: [Layout; 9] = [
+pub const LAYOUTS: [Layout; 10] = [
     Layout { name: "/lib and /lib64 are absolute links", change: merged, ..USUAL },
     Layout { name: "/usr/lib64 is an absolute link to /usr/lib", change: one_directory, ..USUAL },
     // Debian's loader has to be told of the directory in which Fedora's looks by itself.
@@ -38,6 +38,12 @@ pub const LAYOUTS: [Layout; 9] = [
     Layout { name: "the library directory is a link", change: libraries_elsewhere, ..USUAL },
     Layout { name: "libcuda.so.1 is a link to nothing", change: library_leads_out, ..USUAL },
     Layout { name: "the loader's cache names another driver", change: cached, ..USUAL },
+    Layout {
+        name: "LD_LIBRARY_PATH leads to another driver as this loader and processor take it",
+        change: for_this_processor,
+        options: &["-e", "LD_LIBRARY_PATH=/opt/$LIB"],
+        ..USUAL
+    },
     Layout { name: "/dev is a link", change: |root| leads_out(root, "dev", "/etc/outside"), ..USUAL },
 ];
 
@@ -96,6 +102,14 @@ fn cached(root: &Path) -> Result<()> {
     let made = Command::new("/sbin/ldconfig").arg("-r").arg(root).status().context("ldconfig")?;
     ensure(made.success(), || format!("ldconfig ended with {made}"))?;
     fs::remove_file(&configuration).context("ld.so.conf")
+}
+
+/// Into folders of this name glibc looks before 2.37, on every processor of this architecture.
+fn for_this_processor(root: &Path) -> Result<()> {
+    let directory = root.join("opt/lib/x86_64-linux-gnu/x86_64");
+    fs::create_dir_all(&directory).context("opt/lib")?;
+    fs::copy(format!("{SIMULATED_GPU}/lib/libcuda.so.1"), directory.join("libcuda.so.1")).context("the driver")?;
+    Ok(())
 }
 
 fn rename(root: &Path, from: &str, to: &str) -> Result<()> {
