@@ -4,6 +4,7 @@
 //! whatever it does not know of is gone at the next reload.
 
 use crate::fields::{fragment, list};
+use crate::nvidia_devices::NvidiaDevices;
 use crate::privilege::is_host_root;
 use gpool_protocol::ErrorBody;
 use oci_spec::runtime::{LinuxDeviceBuilder, LinuxDeviceCgroupBuilder, LinuxDeviceType, MountBuilder};
@@ -87,24 +88,37 @@ pub fn may_open_all(spec: &Value) -> bool {
 
 /// Gives the container exactly the `leased` devices, replacing nodes of the same path.
 ///
-/// Nodes and rules for other devices of the same drivers, from `--gpus`, CDI or `--device-cgroup-rule`, go:
-/// whoever holds a share of one GPU must not open another.
+/// Nodes, mounted ones included, and rules for other devices of the same drivers, from `--gpus`, CDI or `--device-cgroup-rule`,
+/// go, and so do all others of `nvidia`'s: whoever holds a share of one GPU must not open another, nor its own by a node for
+/// displays, past the shims.
 ///
 /// In a user namespace nobody can make a node, so there the host's own are mounted. Low-level runtimes would do that by
 /// themselves, from a path that is the same on the host.
-pub fn inject(spec: &mut Value, leased: &[Device<'_>], nodes: Nodes) -> Result<(), ErrorBody> {
+pub fn inject(spec: &mut Value, leased: &[Device<'_>], nodes: Nodes, nvidia: &NvidiaDevices) -> Result<(), ErrorBody> {
     if leased.is_empty() {
         return Ok(());
     }
-    let foreign = |major: Option<i64>, minor: Option<i64>| {
-        major.is_some_and(|major| major >= FIRST_NVIDIA_MAJOR && leased.iter().any(|device| device.major == major))
-            && !leased.iter().any(|device| (Some(device.major), Some(device.minor)) == (major, minor))
+    let is_leased = |major: Option<i64>, minor: Option<i64>| {
+        leased.iter().any(|device| (Some(device.major), Some(device.minor)) == (major, minor))
     };
+    let foreign = |major: Option<i64>, minor: Option<i64>| {
+        let of_a_driver = |major: i64| {
+            (major >= FIRST_NVIDIA_MAJOR && leased.iter().any(|device| device.major == major))
+                || nvidia.has(major, minor)
+        };
+        major.is_some_and(of_a_driver) && !is_leased(major, minor)
+    };
+    let mut removed = Vec::new();
     let listed = list(spec, &NODES)?;
     listed.retain(|node| {
+        let (major, minor) = (node["major"].as_i64(), node["minor"].as_i64());
         let character = matches!(node["type"].as_str(), Some("c" | "u"));
         let same_path = leased.iter().any(|device| node["path"] == device.path);
-        !(same_path || character && foreign(node["major"].as_i64(), node["minor"].as_i64()))
+        let is_foreign = character && (foreign(major, minor) || nvidia.has_node(&node["path"], major, minor));
+        if is_foreign && !is_leased(major, minor) {
+            removed.push((major, minor));
+        }
+        !(same_path || is_foreign)
     });
     for device in leased.iter().filter(|_| nodes == Nodes::Made) {
         let node = LinuxDeviceBuilder::default().path(device.path).typ(LinuxDeviceType::C);
@@ -112,7 +126,9 @@ pub fn inject(spec: &mut Value, leased: &[Device<'_>], nodes: Nodes) -> Result<(
         listed.push(fragment(node.build())?);
     }
     let mounts = list(spec, &["mounts"])?;
-    mounts.retain(|mount| !leased.iter().any(|device| mount["destination"] == device.path));
+    mounts.retain(|mount| {
+        !leased.iter().any(|device| mount["destination"] == device.path) && !nvidia.is_mounted_by(mount)
+    });
     for device in leased.iter().filter(|_| nodes == Nodes::Mounted) {
         let mount = MountBuilder::default().destination(device.path).typ("bind").source(device.source);
         mounts.push(fragment(mount.options(NODE_OPTIONS.map(String::from)).build())?);
@@ -121,8 +137,9 @@ pub fn inject(spec: &mut Value, leased: &[Device<'_>], nodes: Nodes) -> Result<(
     rules.retain(|rule| {
         let rule = Rule::read(rule);
         // Also wider rules for the leased devices themselves: `m` would let the container make more nodes.
-        let same = leased.iter().any(|device| (Some(device.major), Some(device.minor)) == (rule.major, rule.minor));
-        !(rule.allow && rule.character && (same || foreign(rule.major, rule.minor)))
+        let numbers = (rule.major, rule.minor);
+        let of_removed = is_leased(numbers.0, numbers.1) || removed.contains(&numbers);
+        !(rule.allow && rule.character && (of_removed || foreign(numbers.0, numbers.1)))
     });
     if !rules.iter().map(Rule::read).any(|rule| rule.major.is_none() && rule.opens && !rule.allow) {
         // On cgroup v1 a container without any rule for all devices may open them all.
@@ -143,8 +160,13 @@ mod tests {
     const GPU: Device<'_> =
         Device { path: "/dev/nvidia0", source: "/host/nvidia0", major: 195, minor: 0, access: "rw" };
 
+    /// A host of which nothing is known but what is leased.
+    fn no_others() -> NvidiaDevices {
+        NvidiaDevices::for_test(&[], std::path::Path::new("/nowhere"))
+    }
+
     fn inject(spec: &mut Value, leased: &[Device<'_>]) -> Result<(), ErrorBody> {
-        super::inject(spec, leased, Nodes::Made)
+        super::inject(spec, leased, Nodes::Made, &no_others())
     }
 
     fn with_rules(rules: Value) -> Value {
@@ -192,14 +214,14 @@ mod tests {
         let mut spec = json!({"linux": {"namespaces": [{"type": "pid"}, {"type": "user"}],
             "devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]}});
         assert_eq!(Nodes::of(&spec), Nodes::Mounted);
-        super::inject(&mut spec, &[GPU], Nodes::Mounted).unwrap();
+        super::inject(&mut spec, &[GPU], Nodes::Mounted, &no_others()).unwrap();
         assert_eq!(spec["linux"]["devices"], json!([]));
         let mounts = spec["mounts"].as_array().unwrap();
         assert_eq!((mounts.len(), &mounts[0]["source"]), (1, &json!("/host/nvidia0")));
         assert!(!mounts[0]["options"].as_array().unwrap().contains(&json!("nodev")));
         assert_eq!(spec["linux"]["resources"]["devices"].as_array().unwrap().len(), 2, "the rules stay");
         let once = spec.clone();
-        super::inject(&mut spec, &[GPU], Nodes::Mounted).unwrap();
+        super::inject(&mut spec, &[GPU], Nodes::Mounted, &no_others()).unwrap();
         assert_eq!(spec, once);
     }
 
@@ -225,5 +247,48 @@ mod tests {
         let minors: Vec<_> =
             spec["linux"]["resources"]["devices"].as_array().unwrap().iter().map(|rule| &rule["minor"]).collect();
         assert_eq!(minors, [&json!(null), &json!(229), &json!(0)]);
+    }
+
+    #[test]
+    fn nodes_and_rules_of_the_same_vendor_go_by_path_number_and_driver() {
+        let dir = tempfile::tempdir().unwrap();
+        for (numbers, driver) in [("226:0", "i915"), ("226:1", "nvidia"), ("226:128", "nvidia")] {
+            let device = dir.path().join(numbers).join("device");
+            std::fs::create_dir_all(&device).unwrap();
+            std::os::unix::fs::symlink(format!("/sys/bus/pci/drivers/{driver}"), device.join("driver")).unwrap();
+        }
+        let nvidia = NvidiaDevices::for_test(&[195, 237], dir.path());
+        let nodes = [
+            ("/dev/nvidia-caps/nvidia-cap21", 507, 21),
+            ("/dev/nvidia-caps-imex-channels/channel0", 506, 0),
+            ("/dev/other-name", 237, 4),
+            ("/dev/dri/card1", 226, 1),
+            ("/dev/dri/renderD128", 226, 128),
+            ("/dev/dri/card0", 226, 0),
+            ("/dev/kfd", 511, 0),
+        ];
+        let node = |(path, major, minor)| json!({"path": path, "type": "c", "major": major, "minor": minor});
+        let rule =
+            |(_, major, minor)| json!({"allow": true, "type": "c", "major": major, "minor": minor, "access": "rwm"});
+        let mut rules = vec![json!({"allow": false, "access": "rwm"})];
+        rules.extend(nodes.map(rule));
+        rules.push(json!({"allow": true, "type": "c", "major": 237, "access": "rw"}));
+        let mut spec = json!({"linux": {"devices": nodes.map(node), "resources": {"devices": rules}}});
+        super::inject(&mut spec, &[GPU], Nodes::Made, &nvidia).unwrap();
+        let paths: Vec<_> = spec["linux"]["devices"].as_array().unwrap().iter().map(|node| &node["path"]).collect();
+        assert_eq!(paths, ["/dev/dri/card0", "/dev/kfd", "/dev/nvidia0"]);
+        let rules = spec["linux"]["resources"]["devices"].as_array().unwrap();
+        let majors: Vec<_> = rules.iter().map(|rule| (rule["major"].as_i64(), rule["minor"].as_i64())).collect();
+        assert_eq!(majors, [(None, None), (Some(226), Some(0)), (Some(511), Some(0)), (Some(195), Some(0))]);
+    }
+
+    #[test]
+    fn another_gpus_node_is_not_mounted_either() {
+        let nvidia = NvidiaDevices::for_test(&[1], std::path::Path::new("/nowhere"));
+        let mount = |source: &str| json!({"type": "bind", "source": source, "destination": "/dev/x"});
+        let mut spec = json!({"mounts": [mount("/dev/null"), mount("/dev/tty"), mount("/tmp")]});
+        super::inject(&mut spec, &[GPU], Nodes::Mounted, &nvidia).unwrap();
+        let sources: Vec<_> = spec["mounts"].as_array().unwrap().iter().map(|mount| &mount["source"]).collect();
+        assert_eq!(sources, ["/dev/tty", "/tmp", "/host/nvidia0"]);
     }
 }

@@ -7,6 +7,7 @@ use crate::devices::{self, Device, Nodes};
 use crate::fields::{fragment, list, object};
 use crate::image::Image;
 use crate::libraries::{self, Copies};
+use crate::nvidia_devices::NvidiaDevices;
 use crate::spec::INJECTED;
 use gpool_protocol::{Edit, ErrorBody, ErrorCode, LeaseId};
 use oci_spec::runtime::{HookBuilder, MountBuilder};
@@ -104,7 +105,7 @@ pub fn root_path(spec: &Value, bundle: &Path) -> Result<PathBuf, ErrorBody> {
 pub fn apply(spec: &mut Value, image: &Image, lease: &LeaseId, edits: &[Edit]) -> Result<(), ErrorBody> {
     let leased: Vec<Device<'_>> = edits.iter().filter_map(leased_device).collect();
     let nodes = Nodes::of(spec);
-    devices::inject(spec, &leased, nodes)?;
+    devices::inject(spec, &leased, nodes, &NvidiaDevices::of_host())?;
     let copies = Copies::find(image, &spec["process"])?;
     for edit in edits {
         match edit {

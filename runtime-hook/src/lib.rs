@@ -28,6 +28,7 @@ mod leasing;
 mod libraries;
 mod low_level;
 mod mounted;
+mod nvidia_devices;
 mod podman;
 mod precreate;
 mod privilege;

@@ -42,6 +42,12 @@ def add_cdi(spec, gpu, hook):
             {"path": f"/dev/{name}", "type": "c", "major": major, "minor": minor, "fileMode": 0o666, "uid": 0, "gid": 0}
         )
         rules.append({"allow": True, "type": "c", "major": major, "minor": minor, "access": "rwm"})
+    # Nodes of other instances and of other hosts' memory, under numbers that no lease has.
+    for path, major, minor in (("nvidia-caps/nvidia-cap3", 507, 3), ("nvidia-caps-imex-channels/channel0", 506, 0)):
+        linux["devices"].append(
+            {"path": f"/dev/{path}", "type": "c", "major": major, "minor": minor, "fileMode": 0o666, "uid": 0, "gid": 0}
+        )
+        rules.append({"allow": True, "type": "c", "major": major, "minor": minor, "access": "rwm"})
     options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         spec["mounts"].append(

@@ -86,9 +86,15 @@ fn has_its_lease_and_nothing_else(host: &Host, docker: &Client<'_>, leased: &Con
     let nodes = nodes(docker, &leased.name)?;
     ensure(nodes.len() == 1, || format!("{} has the nodes {nodes:?}", leased.name))?;
     let other = if nodes[0] == "nvidia0" { "1" } else { "0" };
-    let opening = format!("mknod /tmp/other c 195 {other}; true < /tmp/other");
-    let opened = docker.refusal(&["exec", &leased.name, "sh", "-c", &opening])?;
-    ensure(opened.contains("not permitted"), || format!("the other GPU: {opened}"))?;
+    for (number, what) in
+        [(format!("195 {other}"), "the other GPU"), ("507 3".into(), "an instance"), ("506 0".into(), "a channel")]
+    {
+        let opening = format!("rm -f /tmp/other; mknod /tmp/other c {number}; true < /tmp/other");
+        let opened = docker.refusal(&["exec", &leased.name, "sh", "-c", &opening])?;
+        ensure(opened.contains("not permitted"), || format!("{what}: {opened}"))?;
+    }
+    let listed = docker.text(&["exec", &leased.name, "ls", "/dev"])?;
+    ensure(!listed.contains("nvidia-caps"), || format!("{} has {listed}", leased.name))?;
     let seen = seen(host, leased)?;
     ensure(seen == 2 << 30, || format!("{} sees {seen} bytes", leased.name))?;
     let env = docker.text(&["exec", &leased.name, "sh", "-c", "tr '\\0' '\\n' < /proc/1/environ"])?;
