@@ -1,7 +1,7 @@
 //! Whether a container is confined enough for a share to be enforced: one that can take the shims away, reach the files
 //! of other leases or open every device holds to its share only as long as it wants to.
 
-use crate::mounted;
+use crate::mount_table::{Location, MountTable};
 use gpool_configuration::{Configuration, DEFAULT_PATH};
 use gpool_protocol::{ErrorBody, ErrorCode};
 use serde_json::Value;
@@ -39,8 +39,8 @@ pub fn host_uid(spec: &Value) -> u32 {
     mapped.into_iter().next().unwrap_or(uid)
 }
 
-fn mount_table() -> Vec<u8> {
-    std::fs::read("/proc/self/mountinfo").unwrap_or_default()
+fn mount_table() -> MountTable {
+    MountTable::parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
 /// gpool's own places on the host, and those of the kernel's that it relies on.
@@ -64,7 +64,7 @@ fn own_places(configuration: &Configuration) -> Vec<PathBuf> {
 }
 
 /// What the container can do that breaks enforcement, and the option that gives it.
-fn breaches(spec: &Value, own: &[PathBuf], table: &[u8]) -> Vec<(String, String)> {
+fn breaches(spec: &Value, own: &[PathBuf], table: &MountTable) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if crate::devices::may_open_all(spec) {
         found.push(("is privileged and may open every device".to_owned(), "--privileged".to_owned()));
@@ -97,8 +97,9 @@ fn has_hosts_pids(spec: &Value) -> bool {
     joined.is_some_and(|path| inode(path).is_some() && inode(path) == inode("/proc/self/ns/pid"))
 }
 
-/// The source of a bind mount and the place of ours that it makes writable.
-fn writes_to<'a>(mount: &Value, own: &'a [PathBuf], table: &[u8]) -> Option<(String, &'a Path)> {
+/// The source of a bind mount and the place of ours that it makes writable. A source leads there by its path, or because it, or
+/// what is mounted below it, is a bind mount of the same files, as named volumes can be.
+fn writes_to<'a>(mount: &Value, own: &'a [PathBuf], table: &MountTable) -> Option<(String, &'a Path)> {
     let options: Vec<&str> = mount["options"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let has = |names: &[&str]| options.iter().any(|option| names.contains(option));
     if mount["type"] != "bind" && !has(&["bind", "rbind"]) {
@@ -106,14 +107,32 @@ fn writes_to<'a>(mount: &Value, own: &'a [PathBuf], table: &[u8]) -> Option<(Str
     }
     let source = mount["source"].as_str()?;
     let path = Path::new(source).canonicalize().unwrap_or_else(|_| source.into());
-    let place = own.iter().find(|place| place.starts_with(&path) || path.starts_with(place))?;
+    let location = table.location(&path);
+    // What is mounted below the source comes along with it.
+    let below = if has(&["rbind"]) { table.below(&path) } else { Vec::new() };
+    let leads_to = |place: &Path| {
+        let its = locations(table, place);
+        let mut brought = location.iter().chain(below.iter().map(|(_, location)| location));
+        place.starts_with(&path) || path.starts_with(place) || brought.any(|one| its.iter().any(|its| its.meets(one)))
+    };
+    let place = own.iter().find(|place| leads_to(place))?;
     // A read-only bind mount leaves what is mounted below its source as it is, and the regions of leases are.
-    let below = mounted::below(table, &path).into_iter().map(|rest| path.join(rest.trim_start_matches('/')));
-    let reaches = |point: PathBuf| point.starts_with(place) || place.starts_with(&point);
-    let has_mounts_below = has(&["rbind"]) && below.into_iter().any(reaches);
+    let its = locations(table, place);
+    let reaches = |(point, location): &(PathBuf, Location)| {
+        point.starts_with(place) || place.starts_with(point) || its.iter().any(|its| its.meets(location))
+    };
+    // Of a source elsewhere, whatever lies below can be a region.
+    let is_elsewhere = !(place.starts_with(&path) || path.starts_with(place));
+    let has_mounts_below = below.iter().any(|mounted| is_elsewhere || reaches(mounted));
     let follows_the_host = has(&["shared", "rshared", "slave", "rslave"]);
     let is_read_only = has(&["rro"]) || (has(&["ro"]) && !has_mounts_below && !follows_the_host);
     (!is_read_only).then(|| (source.to_owned(), place.as_path()))
+}
+
+/// Where a place of ours lies, and what is mounted below it: regions of leases, hierarchies of cgroups.
+fn locations(table: &MountTable, place: &Path) -> Vec<Location> {
+    let below = table.below(place).into_iter().map(|(_, location)| location);
+    table.location(place).into_iter().chain(below).collect()
 }
 
 #[cfg(test)]
@@ -144,7 +163,7 @@ mod tests {
 
     fn found(spec: &Value, table: &str) -> usize {
         let own = ["/run/gpool", "/usr/lib/gpool", "/usr/libexec/gpool/gpool-hook"].map(PathBuf::from);
-        breaches(spec, &own, table.as_bytes()).len()
+        breaches(spec, &own, &MountTable::parse(table.as_bytes())).len()
     }
 
     fn with_mount(source: &str, options: &[&str]) -> Value {
@@ -204,6 +223,28 @@ mod tests {
         configuration.socket.path = "/run/gpool.sock".into();
         assert_eq!(is_unenforced(&with_mount("/run/containers/storage", &["rbind"]), &configuration), Ok(false));
         assert!(is_unenforced(&with_mount("/run/gpool.sock", &["bind"]), &configuration).is_err());
+    }
+
+    #[test]
+    fn a_volume_that_is_a_bind_mount_of_our_places_is_one_of_them() {
+        let table = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                     30 21 0:25 / /run rw - tmpfs tmpfs rw\n\
+                     31 21 0:25 /gpool /srv/own rw - tmpfs tmpfs rw\n\
+                     32 21 0:25 / /srv/run rw - tmpfs tmpfs rw\n\
+                     33 21 8:1 /usr/lib/gpool /srv/deep/shims rw - ext4 /dev/sda1 rw\n\
+                     34 21 0:26 / /srv/other rw - tmpfs tmpfs rw\n\
+                     35 30 0:77 / /run/gpool/leases/01/region rw - tmpfs gpool rw\n\
+                     36 21 0:77 / /srv/region rw - tmpfs gpool rw\n";
+        for source in ["/srv/own", "/srv/own/leases", "/srv/run", "/srv/region"] {
+            assert_eq!(found(&with_mount(source, &["bind"]), table), 1, "{source}");
+            assert_eq!(found(&with_mount(source, &["bind", "ro"]), table), 0, "{source} read-only");
+        }
+        assert_eq!(found(&with_mount("/srv/deep", &["rbind"]), table), 1, "mounted below it");
+        assert_eq!(found(&with_mount("/srv/deep", &["rbind", "ro"]), table), 1, "which read-only does not reach");
+        assert_eq!(found(&with_mount("/srv/deep", &["bind"]), table), 0, "without what is below");
+        for source in ["/srv/other", "/srv/x", "/run/other"] {
+            assert_eq!(found(&with_mount(source, &["rbind"]), table), 0, "{source}");
+        }
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod journal;
 mod leasing;
 mod libraries;
 mod low_level;
+mod mount_table;
 mod mounted;
 mod nvidia_devices;
 mod podman;

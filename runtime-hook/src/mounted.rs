@@ -115,7 +115,7 @@ pub fn below(table: &[u8], root: &Path) -> Vec<String> {
 }
 
 /// Undoes the kernel's `\040` for a blank and the like.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, after)) = rest.split_first() {
