@@ -1,10 +1,13 @@
-//! What the types of the keys cannot say: paths that must be absolute, numbers with a range.
+//! What the types of the keys cannot say: paths that must be absolute, lists that must name something, numbers with a range.
 
 use crate::error::ConfigurationError;
-use crate::keys::{Configuration, HANG_SECONDS_MAX};
+use crate::keys::{Configuration, HANG_SECONDS_MAX, REQUEST_KEYS};
 use crate::layers::{DEFAULT_PATH, Origin};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// Further apart, two names have nothing to do with each other.
+const NEAR: usize = 3;
 
 /// A value that its key cannot have.
 pub struct Breach {
@@ -15,7 +18,9 @@ pub struct Breach {
 impl Breach {
     /// With the file and line that gave the key its value.
     pub fn located(self, origins: &BTreeMap<String, Origin>) -> ConfigurationError {
-        match origins.get(&self.key) {
+        // Of a table in an array it is known where the last array begins.
+        let known = origins.get(&self.key).or_else(|| origins.get(self.key.rsplit_once('.')?.0));
+        match known {
             Some(origin) => ConfigurationError::new(&origin.path, Some(origin.line), self.cause),
             None => ConfigurationError::new(Path::new(DEFAULT_PATH), None, self.cause),
         }
@@ -30,7 +35,40 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
             return Err(Breach { key: key.to_owned(), cause });
         }
     }
+    check_lists(configuration)?;
+    if configuration.driver.context_bytes == 0 {
+        let key = "driver.context_bytes".to_owned();
+        let cause =
+            format!("{key} = 0 is out of range; write what a CUDA context costs in bytes, for example 536870912");
+        return Err(Breach { key, cause });
+    }
     check_hang_times(configuration)
+}
+
+/// Whether lists name what they must, and only what there is.
+fn check_lists(configuration: &Configuration) -> Result<(), Breach> {
+    let needed = [
+        ("runtime.low_level", &configuration.runtime.low_level, "no container could be made; name a low-level runtime"),
+        ("driver.library_dirs", &configuration.driver.library_dirs, "no driver could be found; name its directory"),
+    ];
+    if let Some((key, _, why)) = needed.into_iter().find(|(_, list, _)| list.is_empty()) {
+        let cause = format!("{key} = [] is empty, and {why}, or leave the key out");
+        return Err(Breach { key: key.to_owned(), cause });
+    }
+    for name in &configuration.policy.env.allow {
+        if REQUEST_KEYS.contains(&name.as_str()) {
+            continue;
+        }
+        let nearest = REQUEST_KEYS.into_iter().min_by_key(|known| strsim::levenshtein(known, name));
+        let remedy = match nearest.filter(|known| strsim::levenshtein(known, name) <= NEAR) {
+            Some(known) => format!("did you mean {known:?}?"),
+            None => format!("there are {}", REQUEST_KEYS.join(", ")),
+        };
+        let key = "policy.env.allow".to_owned();
+        let cause = format!("{key} has {name:?}, which no container can ask for; {remedy}");
+        return Err(Breach { key, cause });
+    }
+    Ok(())
 }
 
 /// Whether the times after which a container counts as hung make sense.
@@ -65,6 +103,11 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
         ("driver.proc_dir", &configuration.driver.proc_dir),
     ];
     all.extend(configuration.mig.layout.iter().map(|path| ("mig.layout", path)));
+    all.extend(configuration.driver.program_dirs.iter().map(|path| ("driver.program_dirs", path)));
+    for mount in &configuration.driver.mounts {
+        all.push(("driver.mount.source", &mount.source));
+        all.extend(mount.destination.iter().map(|path| ("driver.mount.destination", path)));
+    }
     all.extend(configuration.driver.library_dirs.iter().map(|path| ("driver.library_dirs", path)));
     all.extend(configuration.runtime.low_level.iter().map(|path| ("runtime.low_level", path)));
     all

@@ -1,5 +1,6 @@
 //! What is wrong with a configuration, and where.
 
+use crate::catalogue::catalogue;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,13 @@ impl ConfigurationError {
         Self::new(path, line, cause.join(" "))
     }
 
+    /// What is wrong with the value of `key`, and what the key means, which says the unit.
+    pub(crate) fn of_value(path: &Path, text: &str, error: &toml::de::Error, key: &str) -> Self {
+        let said = Self::of_parser(path, text, error);
+        let about = about(key).map(|about| format!("; it says {about}")).unwrap_or_default();
+        Self { cause: format!("{key}: {}{about}", said.cause), ..said }
+    }
+
     /// The file.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -34,6 +42,15 @@ impl ConfigurationError {
     pub fn line(&self) -> Option<usize> {
         self.line
     }
+}
+
+/// The first sentence of a key's words, as part of another one.
+fn about(key: &str) -> Option<String> {
+    let words = catalogue().into_iter().find(|known| known.name == key)?.about.join(" ");
+    let words = words.split(". ").next()?.trim_end_matches('.');
+    let mut letters = words.chars();
+    let first = letters.next()?;
+    Some(format!("{}{}", first.to_lowercase(), letters.as_str()))
 }
 
 /// The line, from 1, in which the byte at `offset` stands.

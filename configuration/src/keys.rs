@@ -305,6 +305,27 @@ pub enum HangAction {
     Stop,
 }
 
+/// What `[policy.env] allow` may name: the keys of gpool-protocol, which this package does not depend on. A test holds the two
+/// against each other.
+pub const REQUEST_KEYS: [&str; 16] = [
+    "fraction",
+    "limit",
+    "memory",
+    "gpus",
+    "mode",
+    "mig-profile",
+    "isolation",
+    "class",
+    "priority",
+    "team",
+    "model",
+    "min-memory",
+    "project",
+    "cost-center",
+    "wait",
+    "profile",
+];
+
 /// `[policy.env]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

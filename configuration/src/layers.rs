@@ -111,7 +111,11 @@ fn merge(sources: &[(PathBuf, String)]) -> Result<Layered, ConfigurationError> {
         let tree = DeTable::parse(text).map_err(|error| ConfigurationError::of_parser(path, text, &error))?;
         layered.configuration = toml::from_str(text).map_err(|error| {
             let unknown = unknown_key(path, text, tree.get_ref());
-            unknown.unwrap_or_else(|| ConfigurationError::of_parser(path, text, &error))
+            let key = error.span().and_then(|span| key_at("", tree.get_ref(), span.start));
+            unknown.unwrap_or_else(|| match key {
+                Some(key) => ConfigurationError::of_value(path, text, &error, &key),
+                None => ConfigurationError::of_parser(path, text, &error),
+            })
         })?;
         note_origins("", tree.get_ref(), &mut |key, start| {
             layered.origins.insert(key, Origin { path: path.clone(), line: line_of(text, start) });
@@ -151,6 +155,17 @@ fn note_origins(prefix: &str, table: &DeTable<'_>, note: &mut impl FnMut(String,
             _ => note(name, key.span().start),
         }
     }
+}
+
+/// The key in whose value the byte at `offset` stands.
+fn key_at(prefix: &str, table: &DeTable<'_>, offset: usize) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        let name = dotted(prefix, key.get_ref());
+        match value.get_ref() {
+            DeValue::Table(inner) => key_at(&name, inner, offset),
+            _ => value.span().contains(&offset).then_some(name),
+        }
+    })
 }
 
 /// `prefix.key`, or `key` at the top.

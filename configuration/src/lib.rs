@@ -21,7 +21,7 @@ pub use flat::{Difference, differences, flat};
 pub use gpus::Gpus;
 pub use keys::{
     BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, EnvPolicy,
-    HANG_SECONDS_MAX, HangAction, Lease, LiarAction, Mig, Paths, Policy, Runtime, Socket,
+    HANG_SECONDS_MAX, HangAction, Lease, LiarAction, Mig, Paths, Policy, REQUEST_KEYS, Runtime, Socket,
 };
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, parse};
 pub use windows::{Window, open_for};

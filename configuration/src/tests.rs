@@ -36,6 +36,41 @@ fn a_relative_runtime_is_refused() {
 }
 
 #[test]
+fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
+    for (text, names) in [
+        ("[policy.env]\nallow = [\"fraction\", \"prioritty\"]\n", ["line 2", "policy.env.allow", "\"priority\""]),
+        ("[policy.env]\nallow = [\"everything\"]\n", ["line 2", "\"everything\"", "fraction, limit"]),
+        ("[runtime]\nlow_level = []\n", ["line 2", "runtime.low_level = []", "name a low-level runtime"]),
+        ("[driver]\nlibrary_dirs = []\n", ["line 2", "driver.library_dirs = []", "name its directory"]),
+        ("[driver]\nprogram_dirs = [\"bin\"]\n", ["line 2", "driver.program_dirs", "absolute"]),
+        ("[driver]\ncontext_bytes = 0\n", ["line 2", "driver.context_bytes = 0", "in bytes"]),
+        ("[[driver.mount]]\nsource = \"a\"\n", ["line 1", "driver.mount.source = \"a\"", "absolute"]),
+        (
+            "[[driver.mount]]\nsource = \"/a\"\ndestination = \"b\"\n",
+            ["line 1", "driver.mount.destination", "absolute"],
+        ),
+    ] {
+        let error = parsed(text).unwrap_err().to_string();
+        assert!(names.iter().all(|name| error.contains(name)), "{text}: {error}");
+    }
+    assert!(parsed("[driver]\nprogram_dirs = []\n[policy.env]\nallow = []\n").is_ok(), "nothing may be what is meant");
+}
+
+#[test]
+fn a_value_of_another_type_is_refused_with_its_key_and_what_that_says() {
+    for (text, names) in [
+        ("[lease]\nhold_ms = \"10s\"\n", ["line 2", "lease.hold_ms: ", "in milliseconds"]),
+        ("lease.hold_ms = -1\n", ["line 1", "lease.hold_ms: ", "in milliseconds"]),
+        ("[driver]\ncontext_bytes = 0.5\n", ["line 2", "driver.context_bytes: ", "in bytes"]),
+        ("[class.batch]\nfail_open = 1\n", ["line 2", "class.batch.fail_open: ", "boolean"]),
+        ("[policy]\nclasses = \"batch\"\n", ["line 2", "policy.classes: ", "sequence"]),
+    ] {
+        let error = parsed(text).unwrap_err().to_string();
+        assert!(names.iter().all(|name| error.contains(name)) && !error.contains('\n'), "{text}: {error}");
+    }
+}
+
+#[test]
 fn the_image_s_libcuda_is_taken_only_where_it_is_said() {
     assert_eq!(Configuration::default().driver.compat, Compat::Host);
     assert_eq!(parsed("[driver]\ncompat = \"image\"\n").unwrap().driver.compat, Compat::Image);

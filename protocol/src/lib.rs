@@ -36,4 +36,6 @@ pub use messages::{
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView};
 pub use quantity::{LEAST_BYTES, MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};
-pub use request::{ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit};
+pub use request::{
+    ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, request_keys,
+};

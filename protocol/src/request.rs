@@ -3,7 +3,7 @@
 mod keys;
 mod links;
 
-pub use keys::RequestSource;
+pub use keys::{RequestSource, request_keys};
 
 use crate::class::{Class, Priority};
 use crate::error::{ErrorBody, ErrorCode};

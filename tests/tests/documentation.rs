@@ -75,6 +75,13 @@ fn every_request_in_a_command_line_is_one_that_is_taken() {
     assert!(checked > 5, "only {checked} requests were found");
 }
 
+/// The configuration knows them without the package whose they are.
+#[test]
+fn the_environment_can_be_allowed_every_key_and_nothing_else() {
+    let keys: Vec<&str> = gpool_protocol::request_keys().collect();
+    assert_eq!(gpool_configuration::REQUEST_KEYS[..], keys);
+}
+
 /// A block `toml` is a configuration of gpool; one of somebody else says whose: `toml containerd`.
 #[test]
 fn every_snippet_of_configuration_can_be_used() {

@@ -13,6 +13,11 @@ const PLANNED: [&str; 6] = ["model", "min-memory", "project", "cost-center", "wa
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
 
+/// Every key of the grammar, with those that are refused by name until their feature lands.
+pub fn request_keys() -> impl Iterator<Item = &'static str> {
+    LANDED.into_iter().chain(PLANNED)
+}
+
 /// Where the keys of a container are read from.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestSource<'a> {
