@@ -298,9 +298,15 @@ impl Book {
     /// The lease of this id and no other, for programs: they know it.
     ///
     /// # Errors
-    /// Unknown.
+    /// It is over. A config.json that gpool has edited keeps its mark, and a start with it would be one past the supervisor.
     pub fn exactly(&mut self, id: &str) -> Result<&mut Lease, ErrorBody> {
-        self.leases.get_mut(&LeaseId(id.to_owned())).ok_or_else(|| unknown(id))
+        self.leases.get_mut(&LeaseId(id.to_owned())).ok_or_else(|| {
+            ErrorBody::new(
+                ErrorCode::LeaseUnknown,
+                format!("there is no lease {id:?} any more"),
+                "create the container anew; a bundle that was used before keeps the mark of its old lease",
+            )
+        })
     }
 
     /// The lease of a user's container that is not over. Ids are known to everybody, and nobody's may stand in the way of
@@ -394,6 +400,10 @@ mod tests {
             owner_uid,
             ..sample()
         };
+        let used_before = Book::default().exactly("01A").map(|_| ()).unwrap_err();
+        assert!(
+            used_before.code == ErrorCode::LeaseUnknown && used_before.remedy.contains("create the container anew")
+        );
         let own = [record("01A", "9b2117a1dc85", 0), record("01B", "9b2117", 0), record("02C", "77", 0)];
         let meant_of = |others: &[Record], text: &str| meant(own.iter().chain(others), text).map(|id| id.0);
         for (text, lease) in [("01A", "01A"), ("02", "02C"), ("9b2117", "01B"), ("9b2117a", "01A")] {
