@@ -221,10 +221,33 @@ fn podman_gets_a_file_of_gpools_own() {
     let place = Place::new();
     let said = done(place.gpool("configure", "podman", "50-gpool.conf", &[]));
     assert_eq!(is_installed("podman"), !said.contains("not checked"), "{said}");
+    if is_installed("podman") {
+        // Podman prints where it looks for hooks as the default of an option.
+        let help = Command::new("podman").arg("--help").env("CONTAINERS_CONF", place.path("50-gpool.conf")).output();
+        let help = String::from_utf8(help.unwrap().stdout).unwrap();
+        let line = help.lines().find(|line| line.contains("--hooks-dir")).unwrap();
+        assert!(line.contains("oci/hooks.d,/usr/share/gpool/oci-hooks.d]"), "{line}");
+    }
     done(place.gpool("unconfigure", "podman", "50-gpool.conf", &[]));
     assert_eq!(place.names(), ["gpool-runtime"]);
     fs::write(place.path("50-gpool.conf"), "[engine]\n").unwrap();
     refused(place.gpool("configure", "podman", "50-gpool.conf", &[]), "was not written by gpool");
+}
+
+/// The file is in use for podman; CRI-O would not start again.
+#[test]
+fn crio_is_not_told_while_a_hook_of_podman_s_would_stop_it() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("hooks")).unwrap();
+    fs::write(place.path("hooks/50-gpool.json"), include_str!("../../configs/oci-hooks.d/50-gpool.json")).unwrap();
+    let settings = format!("[crio.runtime]\nhooks_dir = [{:?}]\n", place.path("hooks"));
+    fs::write(place.path("crio.conf"), settings).unwrap();
+    refused(place.gpool("configure", "crio", "crio.conf.d/50-gpool.conf", &[]), "names the stage precreate");
+    fs::remove_file(place.path("hooks/50-gpool.json")).unwrap();
+    done(place.gpool("configure", "crio", "crio.conf.d/50-gpool.conf", &[]));
+    fs::write(place.path("hooks/50-gpool.json"), include_str!("../../configs/oci-hooks.d/50-gpool.json")).unwrap();
+    done(place.gpool("unconfigure", "crio", "crio.conf.d/50-gpool.conf", &[]));
+    assert!(!place.path("crio.conf.d/50-gpool.conf").exists());
 }
 
 #[test]

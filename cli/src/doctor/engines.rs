@@ -9,9 +9,7 @@ use std::path::Path;
 const PROGRAM_DIRS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 
 pub fn check(host: &Surroundings) -> Outcome {
-    let is_installed =
-        |engine: &Engine| PROGRAM_DIRS.iter().any(|dir| host.path(&format!("{dir}/{}", engine.program())).is_file());
-    let installed: Vec<Engine> = Engine::ALL.into_iter().filter(is_installed).collect();
+    let installed: Vec<Engine> = Engine::ALL.into_iter().filter(|engine| is_installed(host, *engine)).collect();
     if installed.is_empty() {
         let names = Engine::ALL.map(Engine::name).join(", ");
         return Outcome::warn(format!("none of {names} is installed"), "install a container engine");
@@ -46,6 +44,11 @@ pub fn check(host: &Surroundings) -> Outcome {
         [] => "podman calls gpool's hook".to_owned(),
         _ => format!("{} know{} gpool's runtime", knowing.join(", "), if knowing.len() == 1 { "s" } else { "" }),
     })
+}
+
+/// Whether the engine's program is on this host.
+pub(super) fn is_installed(host: &Surroundings, engine: Engine) -> bool {
+    PROGRAM_DIRS.iter().any(|dir| host.path(&format!("{dir}/{}", engine.program())).is_file())
 }
 
 /// What the engine's file says of gpool.

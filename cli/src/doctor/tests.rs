@@ -228,6 +228,16 @@ fn what_is_wrong_is_said_with_what_to_do() {
         &["names /usr/local/libexec/gpool-hook, which is not there", "remove /usr/share"],
         &names,
     );
+    let own_file = "/usr/share/gpool/oci-hooks.d/50-gpool.json";
+    wrong("hook", State::Fail, &["oci-hooks.d/50-gpool.json names /nowhere/gpool-hook", "remove"], &|host| {
+        write_text(&host.path(own_file), r#"{"hook":{"path":"/nowhere/gpool-hook"}}"#);
+        let told = "[engine]\nhooks_dir = [\"/usr/share/gpool/oci-hooks.d\"]\n";
+        write_text(&host.path("/etc/containers/containers.conf.d/50-gpool.conf"), told);
+    });
+    wrong("hook", State::Fail, &["CRI-O does not start with /usr/share/containers", "precreate", "move it"], &|host| {
+        write_text(&host.path("/usr/bin/crio"), "");
+        write_text(&host.path(hook_file), include_str!("../../../configs/oci-hooks.d/50-gpool.json"));
+    });
     wrong("socket", State::Warn, &["mode 600", "chmod 666"], &mode("/run/gpool/gpool.sock", 0o600));
     wrong("socket", State::Warn, &["only root may enter /run/gpool", "chmod 755"], &mode("/run/gpool", 0o700));
     wrong("socket", State::Warn, &["no group gpool", "groupadd"], &becomes("/etc/group", "root:x:0:\n"));

@@ -1,6 +1,6 @@
 //! Asks the engine itself: what it does today, and whether it can read a new text.
 
-use super::{Defect, Engine, Entry, Facts, containerd, podman};
+use super::{Defect, Engine, Entry, Facts, containerd, crio, podman};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -26,13 +26,15 @@ pub fn program(engine: Engine) -> Option<PathBuf> {
 /// What the engine does with the file as `text`.
 ///
 /// # Errors
-/// If the engine cannot read what is there today.
+/// If the engine cannot read what is there today, or would not start with it.
 pub fn facts(engine: Engine, file: &Path, text: Option<&str>) -> Result<Facts, Defect> {
     match engine {
-        Engine::Docker | Engine::Crio => Ok(Facts::default()),
+        Engine::Docker => Ok(Facts::default()),
+        Engine::Crio => crio::require_startable(file, Path::new("/")).map(|()| Facts::default()),
         Engine::Podman => {
             let roots = [Path::new("/usr/share/containers"), Path::new("/etc/containers")];
-            Ok(Facts { json_runtimes: podman::json_runtimes(file, roots), ..Facts::default() })
+            let hooks_dirs = Some(podman::hooks_dirs(Some(file), roots));
+            Ok(Facts { json_runtimes: podman::json_runtimes(file, roots), hooks_dirs, ..Facts::default() })
         }
         Engine::Containerd => {
             let Some(program) = program(engine) else { return Ok(Facts::default()) };

@@ -7,10 +7,11 @@
 pub mod change;
 pub mod checker;
 mod containerd;
-mod crio;
+pub mod crio;
 mod docker;
 pub mod file;
-mod podman;
+pub mod oci_hooks;
+pub mod podman;
 
 use std::path::{Path, PathBuf};
 
@@ -50,6 +51,8 @@ pub struct Facts {
     pub effective: Option<toml::Table>,
     /// podman: the names of runtimes that are given `--log`, as its other files set them.
     pub json_runtimes: Option<Vec<String>>,
+    /// podman: where it looks for hook files by what its other files say; none stands for its default.
+    pub hooks_dirs: Option<Vec<String>>,
 }
 
 /// Why a text cannot be read or changed: lower case, no full stop, with the remedy.

@@ -1,7 +1,9 @@
-//! Podman: a file of gpool's own in `containers.conf.d`, which podman reads after `containers.conf`.
+//! Podman: a file of gpool's own in `containers.conf.d`, which podman reads after `containers.conf`. It names the
+//! runtime, and the directory of gpool's hook file beside those in which podman looks already.
 
+use super::oci_hooks::{DEFAULT_DIRECTORY, OWN_DIRECTORY};
 use super::{Defect, Entry, Facts, OWN_FILE, RUNTIME_NAME, path_text, require_own};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 /// Which runtimes podman gives `--log`, and so takes their messages from, when no file says otherwise
@@ -32,7 +34,13 @@ pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<S
     if !names.contains(&RUNTIME_NAME) {
         names.push(RUNTIME_NAME);
     }
+    let mut hooks_dirs = facts.hooks_dirs.clone().unwrap_or_else(|| vec![DEFAULT_DIRECTORY.to_owned()]);
+    if !hooks_dirs.iter().any(|directory| directory == OWN_DIRECTORY) {
+        hooks_dirs.push(OWN_DIRECTORY.to_owned());
+    }
     let mut engine = Table::new();
+    // A directory that is not there is passed over (tried with 4.3.1).
+    engine["hooks_dir"] = value(hooks_dirs.into_iter().collect::<Array>());
     if wanted.is_default {
         engine["runtime"] = value(RUNTIME_NAME);
     }
@@ -48,21 +56,46 @@ pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<S
 /// What podman's other files set `runtime_supports_json` to: the last one that says anything, in podman's order.
 /// Files that cannot be read say nothing; podman reports them itself.
 pub fn json_runtimes(own_file: &Path, roots: [&Path; 2]) -> Option<Vec<String>> {
+    files(Some(own_file), roots).iter().rev().find_map(|file| {
+        let names = engine_array(file, "runtime_supports_json")?;
+        Some(names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
+    })
+}
+
+/// Where podman looks for hook files by all its files but `own_file`, in its order: an array takes the place of the one
+/// before, unless `{append=true}` in it says otherwise (containers.conf(5)).
+pub fn hooks_dirs(own_file: Option<&Path>, roots: [&Path; 2]) -> Vec<String> {
+    let mut directories = vec![DEFAULT_DIRECTORY.to_owned()];
+    for array in files(own_file, roots).iter().filter_map(|file| engine_array(file, "hooks_dir")) {
+        let is_added = array.iter().any(|item| item.get("append").and_then(toml::Value::as_bool) == Some(true));
+        if !is_added {
+            directories.clear();
+        }
+        directories.extend(array.iter().filter_map(|item| item.as_str().map(str::to_owned)));
+    }
+    directories
+}
+
+/// Podman's files but `own_file`, in the order in which it reads them.
+fn files(own_file: Option<&Path>, roots: [&Path; 2]) -> Vec<PathBuf> {
     let [vendor, administrator] = roots;
     let mut files = vec![vendor.join("containers.conf"), administrator.join("containers.conf")];
     let mut drop_ins: Vec<_> = std::fs::read_dir(administrator.join("containers.conf.d"))
         .into_iter()
         .flatten()
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "conf") && path != own_file)
+        .filter(|path| path.extension().is_some_and(|extension| extension == "conf"))
+        .filter(|path| own_file.is_none_or(|own| path != own))
         .collect();
     drop_ins.sort();
     files.extend(drop_ins);
-    files.iter().rev().find_map(|file| {
-        let document = read(&std::fs::read_to_string(file).ok()?).ok()?;
-        let names = document.get("engine")?.get("runtime_supports_json")?.as_array()?;
-        Some(names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
-    })
+    files
+}
+
+/// The array `key` of `[engine]` in `file`.
+fn engine_array(file: &Path, key: &str) -> Option<toml::value::Array> {
+    let document = read(&std::fs::read_to_string(file).ok()?).ok()?;
+    document.get("engine")?.get(key)?.as_array().cloned()
 }
 
 fn read(text: &str) -> Result<toml::Table, Defect> {
@@ -85,6 +118,26 @@ mod tests {
             assert!(text.contains(r#""crun", "runc""#) && text.contains(r#""gpool"]"#), "{text}");
             assert_eq!(with_entry(Some(&text), &wanted(is_default), &Facts::default()).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn podman_is_told_of_the_hooks_beside_those_that_it_has() {
+        let root = tempfile::tempdir().unwrap();
+        let drop_ins = root.path().join("containers.conf.d");
+        std::fs::create_dir(&drop_ins).unwrap();
+        let own = drop_ins.join("50-gpool.conf");
+        let roots = [Path::new("/nowhere"), root.path()];
+        let made = || {
+            let facts = Facts { hooks_dirs: Some(hooks_dirs(Some(&own), roots)), ..Facts::default() };
+            let text = with_entry(None, &wanted(false), &facts).unwrap();
+            std::fs::write(&own, &text).unwrap();
+            hooks_dirs(None, roots)
+        };
+        assert_eq!(made(), [DEFAULT_DIRECTORY, OWN_DIRECTORY]);
+        std::fs::write(drop_ins.join("10.conf"), "[engine]\nhooks_dir = [\"/a\"]\n").unwrap();
+        assert_eq!(made(), ["/a", OWN_DIRECTORY]);
+        std::fs::write(drop_ins.join("20.conf"), "[engine]\nhooks_dir = [\"/b\", {append = true}]\n").unwrap();
+        assert_eq!(made(), ["/a", "/b", OWN_DIRECTORY]);
     }
 
     #[test]

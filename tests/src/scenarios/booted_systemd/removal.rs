@@ -42,7 +42,7 @@ pub fn removed(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
     let file = booted.path("/etc/docker/daemon.json");
     let text = fs::read_to_string(&file).unwrap_or_default();
     ensure(text == DAEMON_JSON, || format!("Docker's configuration is {text}"))?;
-    booted.sh("test ! -e /usr/share/containers/oci/hooks.d/50-gpool.json && test ! -e /usr/sbin/gpool-supervisor")?;
+    booted.sh("test ! -e /usr/share/gpool/oci-hooks.d/50-gpool.json && test ! -e /usr/sbin/gpool-supervisor")?;
     booted.sh("! systemctl --quiet is-active gpool-supervisor.service && docker run --rm debian:12 true")?;
     tenants.still_run()?;
     for name in ["small", "large", "newcomer"] {
