@@ -143,6 +143,38 @@ mod tests {
         }
     }
 
+    /// What `gpool run` says itself ends with its own status, and no other verb says it.
+    fn documented(code: ErrorCode) -> u8 {
+        match code {
+            ErrorCode::CommandNotPrepared => ExitStatus::NotStarted as u8,
+            _ => ExitStatus::from(code) as u8,
+        }
+    }
+
+    #[test]
+    fn the_table_of_errors_has_the_status_of_each_code() {
+        let page = include_str!("../../docs/errors.md");
+        for code in ErrorCode::ALL {
+            let start = format!("| [{}](#", code.text());
+            let row = page.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{}", code.text()));
+            let status = row.trim_end_matches('|').rsplit('|').next().unwrap().trim();
+            assert_eq!(status, documented(code).to_string(), "{row}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_exit_codes_has_each_error_where_it_belongs() {
+        let page = include_str!("../../docs/reference/exit-codes.md");
+        let own = page.split("\n## ").find(|section| section.starts_with("gpool\n")).unwrap();
+        for code in ErrorCode::ALL {
+            let short = format!("[{}](", code.text().trim_start_matches("GPOOL-"));
+            let rows: Vec<&str> = own.lines().filter(|line| line.contains(&short)).collect();
+            let start = format!("| {} |", documented(code));
+            assert!(rows.len() == 1 && rows[0].starts_with(&start), "{} is not {start}: {rows:?}", code.text());
+        }
+        assert!(!own.contains(") to ["), "a range hides what is in it");
+    }
+
     #[test]
     fn a_closed_pipe_is_success() {
         let failure = Failure::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));

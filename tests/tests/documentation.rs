@@ -215,6 +215,13 @@ fn the_socket_s_document_has_every_route_and_every_code() {
     assert!(answered.len() >= 14, "{answered:?}");
     // The name of a path's parameter is free.
     assert_eq!(documented, answered, "left: docs/reference/openapi.json, right: supervisor/src/http/routes.rs");
+    // Ids may be prefixes: of none, or of several.
+    for (path, operations) in document["paths"].as_object().unwrap().iter().filter(|(path, _)| path.contains("{id}")) {
+        for (method, operation) in operations.as_object().unwrap().iter().filter(|(name, _)| *name != "parameters") {
+            let statuses = &operation["responses"];
+            assert!(statuses["404"].is_object() && statuses["409"].is_object(), "{method} {path} lacks 404 or 409");
+        }
+    }
     let page = fs::read_to_string(manual::repository().join("docs/socket.md")).unwrap();
     for operation in &answered {
         let written = operation.replace("{id}", "ID");

@@ -130,6 +130,7 @@ fn status_of(code: ErrorCode) -> (u16, &'static str) {
         ErrorCode::NotPermitted | ErrorCode::RequestNotAllowed => (403, "Forbidden"),
         ErrorCode::LeaseUnknown => (404, "Not Found"),
         ErrorCode::LeaseConflict
+        | ErrorCode::LayoutFixed
         | ErrorCode::ShareNotFree
         | ErrorCode::MemoryNotFree
         | ErrorCode::NoGpu
@@ -177,6 +178,23 @@ mod tests {
         there.write_all(text).unwrap();
         drop(there);
         Request::read(&mut here)
+    }
+
+    #[test]
+    fn the_table_of_refusals_has_the_status_of_each_code() {
+        let page = include_str!("../../../docs/socket.md");
+        let table = page.split("\n## ").find(|section| section.starts_with("Refusals\n")).unwrap();
+        for code in ErrorCode::ALL {
+            let (status, _) = status_of(code);
+            let name = format!("`{}`", code.text());
+            let rows: Vec<&str> = table.lines().filter(|line| line.contains(&name)).collect();
+            let is_right = match rows.as_slice() {
+                [] => status == 500,
+                [row] => row.starts_with(&format!("| {status} |")),
+                _ => false,
+            };
+            assert!(is_right, "{name} is answered with {status}: {rows:?}");
+        }
     }
 
     #[test]
