@@ -68,6 +68,7 @@ mod shims;
 mod silent_tenant;
 mod simulated_gpu;
 mod simulated_gpus;
+mod slurm;
 mod static_data;
 mod steps;
 mod supervisor_hung;

@@ -137,6 +137,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(run_interrupted::run),
     },
     Scenario {
+        name: "slurm",
+        what: "jobs of Slurm's own daemons under the script and the sudo rule of docs/slurm.md",
+        limit_s: 180,
+        run: Place::Outside(slurm::run),
+    },
+    Scenario {
+        name: "slurm-inside",
+        what: "the part of slurm that has no network",
+        limit_s: 120,
+        run: Place::PartOfAnother(slurm::inside),
+    },
+    Scenario {
         name: "gpu-suite",
         what: "the suite for a real GPU, dry on the simulated one: its stages that judge no share",
         limit_s: 120,

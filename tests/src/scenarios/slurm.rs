@@ -1,0 +1,270 @@
+//! Slurm's own daemons and sudo, from Debian's packages, and jobs under the script and the rule of `docs/slurm.md`, word
+//! for word. Without munge: `auth/none` believes users, of whom there are two here.
+
+use super::{finish, wait_for};
+use crate::downloads::{Downloads, Packages};
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::host::{Host, OTHER, Program, USER, User, add_users, text};
+use crate::namespaces::{Inside, another_run};
+use crate::stage::Stage;
+use rustix::mount::{MountFlags, mount};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use std::time::Duration;
+
+const PACKAGES: Packages = Packages {
+    suite: "bookworm",
+    component: "main",
+    names: &[
+        "slurmctld",
+        "slurmd",
+        "slurm-client",
+        "slurm-wlm-basic-plugins",
+        "libmunge2",
+        "libhwloc15",
+        "liblua5.1-0",
+        "sudo",
+    ],
+};
+const PATIENCE: Duration = Duration::from_secs(20);
+const SCRIPT: &str = "/usr/local/sbin/gpool-job";
+/// Slurm resolves no name where every address is of the loopback net.
+const ADDRESS: &str = "10.9.9.1";
+
+/// Of the page only the count's own lines differ: a node of this size, and what takes munge or cgroups elsewhere.
+const SETTINGS: &str = "\
+ClusterName=here
+SlurmctldHost=node1(10.9.9.1)
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+StateSaveLocation=/run/slurm/state
+SlurmdSpoolDir=/run/slurm/spool
+SlurmctldPidFile=/run/slurm/slurmctld.pid
+SlurmdPidFile=/run/slurm/slurmd.pid
+GresTypes=gpool
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+NodeName=node1 Gres=gpool:10 NodeAddr=10.9.9.1 CPUs=2
+PartitionName=all Nodes=ALL Default=YES OverSubscribe=FORCE:8 State=UP
+";
+
+/// Downloads the packages, then runs jobs in a run of its own, which has no network.
+pub fn run() -> Result<()> {
+    if let Err(failure) = downloads()?.fetch(&PACKAGES) {
+        println!("skipped: {failure}");
+        return Ok(());
+    }
+    let status = another_run().arg("slurm-inside").status().context("the run with jobs")?;
+    ensure(status.success(), || format!("the run with jobs ended with {status}"))
+}
+
+fn downloads() -> Result<Downloads> {
+    Ok(Downloads::in_directory(Stage::of_this_program()?.downloads()))
+}
+
+/// Runs jobs.
+pub fn inside(inside: &Inside) -> Result<()> {
+    let packages = downloads()?.unpacked(&PACKAGES).ok_or_else(|| Failure::new("Slurm's packages are not here"))?;
+    if let Err(failure) = install(&packages) {
+        // Where /usr is an overlay already, another one may be refused.
+        println!("skipped: {failure}");
+        return Ok(());
+    }
+    let host = Host::start(inside)?;
+    let outcome = set_up(&host).and_then(|()| start_slurm()).and_then(|(controller, node)| {
+        let outcome = jobs(&host).and_then(|()| a_forbidden_device_is_told(&host, &inside.cgroup_parent));
+        let logs = format!("{}\n{}", controller.log_end(), node.log_end());
+        let stopped = node.stop(PATIENCE).and_then(|()| controller.stop(PATIENCE));
+        outcome.map_err(|failure| Failure::new(format!("{failure}\n{logs}"))).and(stopped)
+    });
+    finish(host, outcome)
+}
+
+fn jobs(host: &Host) -> Result<()> {
+    a_job_has_the_share_of_its_count(host)
+        .and_then(|()| what_a_user_writes_changes_nothing(host))
+        .and_then(|()| who_has_no_count_is_refused())
+        .and_then(|()| one_command_at_a_time(host))
+        .and_then(|()| a_cancelled_job_leaves_nothing(host))
+}
+
+/// Lays the packages' `/usr` over the machine's, for this run.
+fn install(packages: &Path) -> Result<()> {
+    for directory in ["/run/usr/upper", "/run/usr/work"] {
+        fs::create_dir_all(directory).context(directory)?;
+    }
+    let lower = packages.join("usr").display().to_string();
+    let layers = format!("lowerdir={lower}:/usr,upperdir=/run/usr/upper,workdir=/run/usr/work");
+    let layers = std::ffi::CString::new(layers).context("layers")?;
+    mount("overlay", "/usr", "overlay", MountFlags::empty(), &*layers).context("/usr cannot be covered")?;
+    // Debian's alternatives name them so.
+    for name in ["slurmctld", "slurmd", "slurmstepd"] {
+        symlink(format!("{name}-wlm"), format!("/usr/sbin/{name}")).context(name)?;
+    }
+    Ok(())
+}
+
+fn set_up(host: &Host) -> Result<()> {
+    add_users()?;
+    let write = |path: &str, text: &str, mode: u32| -> Result<()> {
+        Path::new(path).parent().map_or(Ok(()), fs::create_dir_all).context(path)?;
+        fs::write(path, text).context(path)?;
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).context(path)
+    };
+    let permitted = "auth required pam_permit.so\naccount required pam_permit.so\nsession required pam_permit.so\n";
+    write("/etc/pam.d/sudo", permitted, 0o644)?;
+    write("/etc/sudoers", &on_the_page("Defaults!")?, 0o440)?;
+    write(SCRIPT, &on_the_page("#!/bin/sh")?, 0o755)?;
+    write("/etc/slurm/slurm.conf", SETTINGS, 0o644)?;
+    write("/etc/slurm/gres.conf", "Name=gpool Count=10\n", 0o644)?;
+    write("/etc/hosts", &format!("127.0.0.1 localhost\n{ADDRESS} node1\n"), 0o644)?;
+    for directory in ["/run/slurm/state", "/run/slurm/spool"] {
+        fs::create_dir_all(directory).context(directory)?;
+    }
+    symlink(host.stage.program("gpool"), "/usr/bin/gpool").context("/usr/bin/gpool")?;
+    fs::write("/proc/sys/kernel/hostname", "node1").context("the host's name")?;
+    let added = host.command_named("ip").args(["addr", "add", &format!("{ADDRESS}/32"), "dev", "lo"]).status();
+    ensure(added.context("ip")?.success(), || "the loopback device takes no address".to_owned())
+}
+
+/// The block of the page that begins so.
+fn on_the_page(start: &str) -> Result<String> {
+    let page = include_str!("../../../docs/slurm.md");
+    let blocks = page.split("\n```").skip(1).step_by(2);
+    let texts = blocks.filter_map(|block| block.split_once('\n').map(|(_, text)| text));
+    let found = texts.into_iter().find(|text| text.starts_with(start));
+    found.map(|text| format!("{text}\n")).ok_or_else(|| Failure::new(format!("docs/slurm.md has no block {start:?}")))
+}
+
+fn start_slurm() -> Result<(Program, Program)> {
+    let daemon = |name: &'static str| {
+        let mut command = std::process::Command::new(format!("/usr/sbin/{name}"));
+        Program::start(name, command.arg("-D"))
+    };
+    let controller = daemon("slurmctld")?;
+    let node = daemon("slurmd")?;
+    wait_for("an idle node", || {
+        let mut command = std::process::Command::new("sinfo");
+        let output = command.args(["--noheader", "--format=%T"]).output().context("sinfo")?;
+        Ok(text(&output.stdout).trim() == "idle")
+    })?;
+    Ok((controller, node))
+}
+
+/// Starts a job that has this count, as `user`.
+fn job(user: User, count: Option<u32>, options: &[&str], words: &[&str]) -> Result<Child> {
+    let mut command = user.command("srun");
+    command.args(["--chdir=/", "--time=5", "--overcommit", "--quiet"]).args(options);
+    command.args(count.map(|count| format!("--gres=gpool:{count}"))).args(words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("srun")
+}
+
+fn ended(user: User, count: Option<u32>, words: &[&str]) -> Result<Output> {
+    job(user, count, &[], words)?.wait_with_output().context("srun")
+}
+
+/// What the job's command says if it ends well.
+fn answer(user: User, count: u32, words: &[&str]) -> Result<String> {
+    let output = ended(user, Some(count), words)?;
+    ensure(output.status.success(), || format!("{words:?} ended with {}: {}", output.status, text(&output.stderr)))?;
+    Ok(text(&output.stdout).trim().to_owned())
+}
+
+fn refused(output: &Output, with: &str) -> Result<()> {
+    let said = text(&output.stderr);
+    let is_refused = output.status.code() == Some(125) && said.contains(with);
+    ensure(is_refused, || format!("{with:?} was expected; it ended with {:?}: {said}", output.status.code()))
+}
+
+const GPUS_SHARES: &str = "id -un; ls /dev | grep -c '^nvidia[0-9]'; gpool ps --format csv | tail -n +2 | wc -l; \
+                           echo $SLURM_JOB_USER";
+
+fn a_job_has_the_share_of_its_count(host: &Host) -> Result<()> {
+    let said = answer(USER, 3, &["sudo", SCRIPT, "sh", "-c", GPUS_SHARES])?;
+    let want = format!("{0}\n1\n1\n{0}", USER.name);
+    ensure(said == want, || format!("in a job it is {said:?}"))?;
+    let tenant = job(USER, Some(3), &[], &["sudo", SCRIPT, "gpool-tenant", "--seconds", "2"])?;
+    wait_for("a lease of three tenths", || has_one_lease_of(host, 300))?;
+    let output = tenant.wait_with_output().context("srun")?;
+    ensure(output.status.success(), || format!("a tenant ended with {}: {}", output.status, text(&output.stderr)))?;
+    let status = ended(USER, Some(3), &["sudo", SCRIPT, "sh", "-c", "exit 7"])?.status.code();
+    ensure(status == Some(7), || format!("an exit with 7 is {status:?}"))?;
+    wait_for("the end of all", || Ok(host.leases()?.is_empty()))
+}
+
+fn has_one_lease_of(host: &Host, permille: u32) -> Result<bool> {
+    let shares: Vec<u32> = host.leases()?.iter().map(|lease| u32::from(lease.fraction_permille)).collect();
+    Ok(shares == [permille])
+}
+
+/// Variables, another configuration of Slurm's, and a job's name that reads like a count.
+fn what_a_user_writes_changes_nothing(host: &Host) -> Result<()> {
+    let forged = ["env", "SLURM_CONF=/nonexistent", "SLURM_JOB_ID=1", "SUDO_UID=0", "SLURM_JOB_GRES=gpool:9"];
+    let words = [&forged[..], &["sudo", SCRIPT, "sleep", "2"]].concat();
+    let named = job(USER, Some(2), &["--job-name=x TresPerNode=gres:gpool:9"], &words)?;
+    wait_for("a lease of two tenths", || has_one_lease_of(host, 200))?;
+    let output = named.wait_with_output().context("srun")?;
+    ensure(output.status.success(), || format!("it ended with {}: {}", output.status, text(&output.stderr)))?;
+    // Whatever stands behind the script's name is the command.
+    let said = answer(USER, 1, &["sudo", SCRIPT, "sh", "-c", "id -u; grep CapEff /proc/self/status"])?;
+    ensure(said == format!("{}\nCapEff:\t0000000000000000", USER.uid), || format!("the command is {said:?}"))?;
+    // A command that is called --user is not there.
+    let option = ended(USER, Some(1), &["sudo", SCRIPT, "--user", "root", "id"])?;
+    ensure(option.status.code() == Some(127), || format!("an option ended with {option:?}"))?;
+    let direct = ended(USER, Some(1), &["sudo", "--non-interactive", "/usr/bin/gpool", "ps"])?;
+    ensure(!direct.status.success(), || "sudo lets users call gpool itself".to_owned())
+}
+
+fn who_has_no_count_is_refused() -> Result<()> {
+    refused(&ended(USER, None, &["sudo", SCRIPT, "true"])?, "has no gres/gpool")?;
+    let outside = USER.command("sudo").args([SCRIPT, "true"]).output().context("sudo")?;
+    refused(&outside, "no process of a Slurm job")?;
+    let by_root = std::process::Command::new(SCRIPT).arg("true").env_remove("SUDO_UID").output().context(SCRIPT)?;
+    refused(&by_root, "as the user of a job")
+}
+
+/// Two commands of a job would have its share twice.
+fn one_command_at_a_time(host: &Host) -> Result<()> {
+    let both = format!("sudo {SCRIPT} sleep 3 & sleep 1.5; sudo {SCRIPT} true; echo $?; wait");
+    let first = job(USER, Some(4), &[], &["sh", "-c", &both])?;
+    wait_for("a lease of four tenths", || has_one_lease_of(host, 400))?;
+    // Another job of another user beside it.
+    let other = answer(OTHER, 5, &["sudo", SCRIPT, "id", "-un"])?;
+    ensure(other == OTHER.name, || format!("beside it {other:?} runs"))?;
+    let output = first.wait_with_output().context("srun")?;
+    let said = (text(&output.stdout), text(&output.stderr));
+    let is_told = said.0.trim() == "125" && said.1.contains("another command of job");
+    ensure(is_told, || format!("the second command of a job says {said:?}"))
+}
+
+fn a_cancelled_job_leaves_nothing(host: &Host) -> Result<()> {
+    let long = job(USER, Some(9), &["--job-name=long"], &["sudo", SCRIPT, "sleep", "1000"])?;
+    wait_for("a lease of nine tenths", || has_one_lease_of(host, 900))?;
+    let cancelled = USER.command("scancel").arg("--name=long").status().context("scancel")?;
+    ensure(cancelled.success(), || format!("scancel ended with {cancelled}"))?;
+    wait_for("the end of its lease", || Ok(host.leases()?.is_empty()))?;
+    long.wait_with_output().context("srun").map(drop)
+}
+
+/// As `ConstrainDevices` does it where version 1 of cgroups has the controller.
+fn a_forbidden_device_is_told(host: &Host, cgroup_parent: &str) -> Result<()> {
+    let devices = Path::new("/sys/fs/cgroup/devices");
+    if !devices.join("devices.deny").exists() {
+        println!("skipped in part: no device controller of version 1");
+        return Ok(());
+    }
+    let group = devices.join(cgroup_parent).join("no-gpu");
+    fs::create_dir_all(&group).context(group.display())?;
+    fs::write(group.join("devices.deny"), "c 195:0 rwm").context("devices.deny")?;
+    let words = format!("echo $$ > {}/cgroup.procs; exec gpool run --fraction 0.1 -- true", group.display());
+    let output = host.command_named("sh").args(["-c", &words]).output().context("sh")?;
+    let outcome = refused(&output, "GPOOL-E511").and_then(|()| refused(&output, "the device node /dev/nvidia0"));
+    fs::remove_dir(&group).context(group.display())?;
+    outcome
+}
