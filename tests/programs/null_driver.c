@@ -1,7 +1,9 @@
 /* A driver that does nothing as fast as it can: what a call through the shim costs beyond this is gpool's. A launch is a
  * microsecond of the stream's time and a graph 25, which is all that events tell. Memory is numbers. */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define PIECE (2ul << 20)
@@ -21,6 +23,18 @@ static int busy(struct stream *stream, unsigned long ns) {
     unsigned long *busy_ns = &stream_of(stream)->busy_ns;
     __atomic_store_n(busy_ns, __atomic_load_n(busy_ns, __ATOMIC_RELAXED) + ns, __ATOMIC_RELAXED);
     return 0;
+}
+
+/* A profiler's callback, at the beginning and at the end of a call. In there it may call anything but is not called. */
+static void (*callback)(void);
+static __thread int is_in_callback;
+void gpool_subscribe(void (*function)(void)) { __atomic_store_n(&callback, function, __ATOMIC_RELEASE); }
+static void call_back(void) {
+    void (*function)(void) = __atomic_load_n(&callback, __ATOMIC_ACQUIRE);
+    if (!function || is_in_callback) return;
+    is_in_callback = 1;
+    function();
+    is_in_callback = 0;
 }
 
 int cuInit(unsigned flags) { return (int)flags; }
@@ -137,12 +151,94 @@ int cuMemGetAddressRange_v2(unsigned long *base, size_t *bytes, unsigned long po
 
 int cuModuleLoadData(void **module, const void *image) { (void)image; *module = new_handle(); return 0; }
 int cuModuleUnload(void *module) { (void)module; return 0; }
-int cuMemCreate(void **handle, size_t bytes, const void *properties, unsigned long flags) {
-    (void)bytes; (void)properties; (void)flags;
-    *handle = new_handle();
-    return 0;
+
+/* Memory without an address. The handle of what went last is given first, as a driver may. Only of what begins at a
+ * piece's start it is known where it shows. */
+#define SHOWN (1ul << 44)
+#define SHOWS 4096ul
+struct physical { unsigned long references, mappings; struct physical *next_free; };
+static struct physical *free_physical, *shows[SHOWS];
+
+static void drop_unused(struct physical *memory) {
+    if (memory->references || memory->mappings) return;
+    memory->next_free = free_physical;
+    free_physical = memory;
 }
-int cuMemRelease(void *handle) { (void)handle; return 0; }
+static struct physical **show_at(unsigned long address) {
+    return address < SHOWN || address >= SHOWN + SHOWS * PIECE ? NULL : &shows[(address - SHOWN) / PIECE];
+}
+static struct physical *new_physical(void) {
+    struct physical *made;
+    lock_memory();
+    made = free_physical;
+    if (made) free_physical = made->next_free;
+    else made = calloc(1, sizeof *made);
+    if (made) made->references = 1;
+    unlock_memory();
+    return made;
+}
+int cuMemCreate(struct physical **handle, size_t bytes, const void *properties, unsigned long flags) {
+    (void)bytes; (void)properties; (void)flags;
+    call_back();
+    *handle = new_physical();
+    call_back();
+    return *handle ? 0 : 2;
+}
+int cuMemRelease(struct physical *memory) {
+    int failed = 1;
+    call_back();
+    lock_memory();
+    if (memory->references) {
+        memory->references--;
+        drop_unused(memory);
+        failed = 0;
+    }
+    unlock_memory();
+    call_back();
+    return failed;
+}
+int cuMemRetainAllocationHandle(struct physical **handle, unsigned long address) {
+    struct physical **place = show_at(address);
+    int failed = 1;
+    call_back();
+    lock_memory();
+    if (place && *place) {
+        (*place)->references++;
+        *handle = *place;
+        failed = 0;
+    }
+    unlock_memory();
+    call_back();
+    return failed;
+}
+/* A descriptor that means nothing. What is imported by it is new memory. */
+int cuMemExportToShareableHandle(int *descriptor, struct physical *memory, unsigned kind, unsigned long flags) {
+    (void)memory; (void)kind; (void)flags;
+    call_back();
+    *descriptor = memfd_create("memory", MFD_CLOEXEC);
+    call_back();
+    return *descriptor < 0 ? 2 : 0;
+}
+int cuMemImportFromShareableHandle(struct physical **handle, void *descriptor, unsigned kind) {
+    (void)descriptor;
+    return cuMemCreate(handle, 0, NULL, kind);
+}
+int cuMemUnmap(unsigned long address, size_t bytes) {
+    unsigned long end = address + bytes, count = 0;
+    call_back();
+    lock_memory();
+    for (; address < end; address += PIECE) {
+        struct physical **place = show_at(address);
+        if (!place || !*place) continue;
+        (*place)->mappings--;
+        drop_unused(*place);
+        *place = NULL;
+        count++;
+    }
+    unlock_memory();
+    call_back();
+    return count ? 0 : 1;
+}
 
 /* A multicast object of two devices. What is bound to it, and where it shows, waits until both have been added, but not
  * for ever: whoever cannot add the second one because of that is to be told. */
@@ -164,9 +260,21 @@ int cuMulticastBindMem(void *handle, size_t at, void *memory, size_t offset, siz
     /* Not of whole pages. */
     return bytes % PIECE ? 1 : both_are_added();
 }
-int cuMemMap(unsigned long address, size_t bytes, size_t offset, void *handle, unsigned long flags) {
-    (void)address; (void)bytes; (void)offset; (void)flags;
-    return handle == MULTICAST ? both_are_added() : 0;
+int cuMemMap(unsigned long address, size_t bytes, size_t offset, struct physical *memory, unsigned long flags) {
+    struct physical **place = show_at(address);
+    int failed = 1;
+    (void)bytes; (void)offset; (void)flags;
+    if ((void *)memory == MULTICAST) return both_are_added();
+    call_back();
+    lock_memory();
+    if (place && !*place) {
+        *place = memory;
+        memory->mappings++;
+        failed = 0;
+    }
+    unlock_memory();
+    call_back();
+    return failed;
 }
 
 /* Pools hold whole pieces for what was allocated from them, until they are told to give back the rest. */

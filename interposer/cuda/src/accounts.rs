@@ -10,7 +10,7 @@ use gpool_driver_abi::cuda::{
     CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdeviceptr,
     CUresult, CuArrayDestroy,
 };
-use gpool_interposer_logic::handles::{Held, Kind};
+use gpool_interposer_logic::handles::{CAPACITY, Handles, Held, Kind};
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::{self, Charge};
 use gpool_interposer_logic::pieces::Taken;
@@ -133,7 +133,14 @@ pub fn forget(kind: Kind, handle: u64) {
     }
 }
 
-/// What is known of a handle before it is let go of.
+/// What has gone is no longer charged.
+pub fn gone(held: &Held) {
+    if let Some(place) = PROCESS.place() {
+        PROCESS.give_back(place, held);
+    }
+}
+
+/// What is known of a handle that is about to be let go of, until [`left`].
 pub struct Known {
     /// Nothing, if nothing is charged for it.
     pub held: Option<Held>,
@@ -146,16 +153,17 @@ pub struct Known {
 pub fn known(kind: Kind, handle: u64) -> Result<Known, CUresult> {
     let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     let change = place.change();
-    Ok(Known { held: HANDLES.lock().find(kind, handle).copied(), place, _change: change })
+    Ok(Known { held: HANDLES.lock().leaving(kind, handle), place, _change: change })
 }
 
 /// The driver has let go of what was `known`: its charge is taken back.
 #[inline(never)]
 pub fn left(known: Known, result: CUresult) -> CUresult {
-    if let (CUDA_SUCCESS, Some(held)) = (result, &known.held)
-        && let Some(held) = HANDLES.lock().let_go(held)
-    {
-        PROCESS.give_back(known.place, &held);
+    if let Some(held) = &known.held {
+        let held = HANDLES.lock().let_go(held, result == CUDA_SUCCESS);
+        if let Some(held) = held {
+            PROCESS.give_back(known.place, &held);
+        }
     }
     result
 }
@@ -239,6 +247,13 @@ pub fn named(
     Some(result)
 }
 
+/// Whether `handle` is one of a piece of memory that this process has opened before and not closed as often: opened twice,
+/// it has one address and is closed twice.
+pub fn opened_again(handles: &mut Handles<CAPACITY>, kind: Kind, handle: u64) -> bool {
+    let is_opened = |held: &&mut Held| (held.owner == 0 || held.piece().is_some()) && !held.is_ending();
+    handles.find(kind, handle).filter(is_opened).map(|held| held.references += 1).is_some()
+}
+
 /// This process holds `piece`, for which it has taken hold of it, by `handle`; or not, if the driver gave none.
 #[cold]
 #[inline(never)]
@@ -246,10 +261,7 @@ fn settled(place: &Place, piece: usize, kind: Kind, handle: Option<u64>) {
     let Some(handle) = handle else { return PROCESS.leave_piece(place, piece) };
     place.note_inexact();
     let mut handles = HANDLES.lock();
-    let known = handles.find(kind, handle).filter(|held| held.owner == 0 || held.piece().is_some());
-    if let Some(held) = known {
-        // Opened twice, memory has one address and is closed twice.
-        held.references += 1;
+    if opened_again(&mut handles, kind, handle) {
         return PROCESS.leave_piece(place, piece);
     }
     let bytes = PROCESS.piece(place, piece).map_or(0, |(_, size)| size.bytes());

@@ -150,10 +150,8 @@ fn module_loaded(module: *mut CUmodule, need: Need, driver: impl FnOnce() -> CUr
 #[cold]
 #[inline(never)]
 fn grown(module: CUmodule, bytes: u64) -> CUresult {
-    let (Ok(Known { held: Some(before), .. }), Some(place)) = (known(Kind::Module, module as u64), PROCESS.place())
-    else {
-        return CUDA_SUCCESS;
-    };
+    let known = HANDLES.lock().find(Kind::Module, module as u64).copied();
+    let (Some(before), Some(place)) = (known, PROCESS.place()) else { return CUDA_SUCCESS };
     let more = bytes.saturating_sub(before.bytes);
     let gpu = PROCESS.current_gpu(place);
     if memory::try_reserve(&place.region, place.slot(), gpu, Charge::Bytes(more)) {
@@ -291,9 +289,8 @@ pub unsafe extern "C" fn cuLibraryUnload(library: Library) -> CUresult {
     let known = known(Kind::Library, library as u64);
     // SAFETY: see the modules above.
     let result = unsafe { real::<unsafe extern "C" fn(Library) -> CUresult>(index::cuLibraryUnload)(library) };
-    if result == CUDA_SUCCESS
-        && let Ok(Known { held: Some(held), .. }) = known
-        && HANDLES.lock().let_go(&held).is_some()
+    if let Ok(Known { held: Some(held), .. }) = known
+        && HANDLES.lock().let_go(&held, result == CUDA_SUCCESS).is_some()
     {
         *libraries = libraries.saturating_sub(held.bytes);
         PROCESS.release_contexts(place, held.bytes);

@@ -6,7 +6,7 @@
 //! that holds it: who made it for as long as its handle is shared, and who opens it from then on, so that it stays
 //! charged to somebody whoever ends first. Charged to two, it is never charged to none.
 
-use crate::accounts::{charge_device, known, left, named};
+use crate::accounts::{charge_device, known, left, named, opened_again};
 use crate::entry::{index, real};
 use crate::virtual_memory::shared_at;
 use crate::{HANDLES, PROCESS};
@@ -39,10 +39,7 @@ fn opened(
 ) -> CUresult {
     let bytes = piece_bytes(allocation_bytes(pointer).max(1));
     let gpu = gpu_of(place, pointer);
-    let mut handles = HANDLES.lock();
-    if let Some(held) = handles.find(Kind::Memory, pointer).filter(|held| held.owner == 0 || held.piece().is_some()) {
-        // Opened twice, it has one address and is closed twice.
-        held.references += 1;
+    if opened_again(&mut HANDLES.lock(), Kind::Memory, pointer) {
         return CUDA_SUCCESS;
     }
     place.note_inexact();
@@ -51,9 +48,12 @@ fn opened(
         unsafe { close(pointer) };
         return refused;
     }
-    let before = handles.hold(Held { gpu: gpu as u8, ..Held::new(Kind::Memory, pointer, bytes) });
-    if let Some(before) = before {
-        PROCESS.give_back(place, &before);
+    let held = Held { gpu: gpu as u8, ..Held::new(Kind::Memory, pointer, bytes) };
+    let mut handles = HANDLES.lock();
+    // Another thread may have opened it meanwhile.
+    let unused = if opened_again(&mut handles, Kind::Memory, pointer) { Some(held) } else { handles.hold(held) };
+    if let Some(unused) = unused {
+        PROCESS.give_back(place, &unused);
     }
     CUDA_SUCCESS
 }
@@ -77,11 +77,14 @@ fn pages(bytes: u64) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, pointer: CUdeviceptr) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let mut handles = HANDLES.lock();
+    let known = HANDLES.lock().find(Kind::Memory, pointer).map(|held| held.serial);
     // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
     let result = unsafe { real::<CuIpcGetMemHandle>(index::cuIpcGetMemHandle)(handle, pointer) };
+    let mut handles = HANDLES.lock();
+    // Freed meanwhile, the address may be another's.
+    let is_it = |held: &&mut Held| Some(held.serial) == known && held.bytes.is_multiple_of(PAGE_BYTES);
     if result == CUDA_SUCCESS
-        && let Some(held) = handles.find(Kind::Memory, pointer).filter(|held| held.bytes.is_multiple_of(PAGE_BYTES))
+        && let Some(held) = handles.find(Kind::Memory, pointer).filter(is_it)
     {
         place.note_inexact();
         // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
@@ -179,5 +182,5 @@ fn kept(place: &Place, address: CUdeviceptr) {
     }
     drop(handles);
     place.note_inexact();
-    shared_at(place, address);
+    shared_at(address);
 }

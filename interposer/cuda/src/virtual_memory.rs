@@ -1,12 +1,11 @@
 //! Memory without an address: what cuMemCreate makes, and the mappings that show it.
 //!
-//! The table of handles stays locked over the driver's call, so that a handle that the driver gives again is never
-//! taken for the one before. None of these calls launches or waits for a launch. But what has to do with a multicast
-//! object waits until all its devices have been added, by whatever thread or process does that, so there the table is
-//! not locked meanwhile. A forked child has no place and must not wait for a lock that a thread of its parent may hold,
-//! so the place is asked for first.
+//! The table of handles is not locked over the driver's calls: what has to do with a multicast object waits until all
+//! its devices have been added, an unmapping waits for the device, and a profiler's callback in there may call anything.
+//! So a call is noted before and after, see `physical` of the logic. A forked child has no place and must not wait for a
+//! lock that a thread of its parent may hold, so the place is asked for first.
 
-use crate::accounts::{allocated_on, charge_device, taken};
+use crate::accounts::{allocated_on, charge_device, gone, taken};
 use crate::entry::{index, real};
 use crate::{HANDLES, PROCESS};
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -16,10 +15,8 @@ use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::handles::{CAPACITY, Handles};
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::names;
+use gpool_interposer_logic::physical::{Identity, Mapping, PAGE_BYTES};
 use gpool_interposer_logic::process::Place;
-
-/// Physical memory is made of whole pages of this size on every GPU so far; the driver refuses other sizes.
-const PAGE_BYTES: u64 = 2 << 20;
 
 /// The index in the lease of the GPU at `location`; none for memory of the host.
 pub fn gpu_at(place: &Place, location: CUmemLocation) -> Option<usize> {
@@ -41,7 +38,6 @@ pub unsafe extern "C" fn cuMemCreate(
     flags: c_ulonglong,
 ) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let mut handles = HANDLES.lock();
     // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
     let create = || unsafe { real::<CuMemCreate>(index::cuMemCreate)(handle, size, properties, flags) };
     // SAFETY: null, or valid as the driver demands of its caller.
@@ -51,7 +47,8 @@ pub unsafe extern "C" fn cuMemCreate(
     let result = allocated_on(place, gpu, bytes, Call::MemCreate, create);
     if result == CUDA_SUCCESS {
         // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
-        handles.created(unsafe { *handle }, gpu, bytes);
+        let handle = unsafe { *handle };
+        HANDLES.lock().created(handle, gpu, bytes, &mut gone);
     }
     result
 }
@@ -61,11 +58,11 @@ pub unsafe extern "C" fn cuMemCreate(
 pub unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let _change = place.change();
-    let mut handles = HANDLES.lock();
+    let memory = HANDLES.lock().releasing(handle);
     // SAFETY: see cuMemCreate.
     let result = unsafe { real::<CuMemRelease>(index::cuMemRelease)(handle) };
-    if result == CUDA_SUCCESS {
-        handles.released(handle, |held| PROCESS.give_back(place, held));
+    if let Some(memory) = memory {
+        HANDLES.lock().released(memory, result == CUDA_SUCCESS, &mut gone);
     }
     result
 }
@@ -79,13 +76,21 @@ pub unsafe extern "C" fn cuMemRetainAllocationHandle(
     if PROCESS.place().is_none() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    let mut handles = HANDLES.lock();
+    let memory = HANDLES.lock().keep_at(address as u64);
     let retain = index::cuMemRetainAllocationHandle;
     // SAFETY: see cuMemCreate.
     let result = unsafe { real::<CuMemRetainAllocationHandle>(retain)(handle, address) };
-    if result == CUDA_SUCCESS {
-        // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
-        handles.retained(unsafe { *handle });
+    // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
+    let retained = (result == CUDA_SUCCESS).then(|| unsafe { *handle });
+    // What shows there is referred to as it has been counted. Another thread may have mapped something else meanwhile.
+    if retained != memory.map(|memory| memory.handle) {
+        let mut handles = HANDLES.lock();
+        if let Some(memory) = memory {
+            handles.kept(memory, &mut gone);
+        }
+        if let Some(handle) = retained {
+            handles.retained(handle);
+        }
     }
     result
 }
@@ -99,19 +104,23 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
     flags: c_ulonglong,
 ) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let mut handles = HANDLES.lock();
+    let memory = HANDLES.lock().keep(handle);
     let export = index::cuMemExportToShareableHandle;
     // SAFETY: see cuMemCreate.
     let result = unsafe { real::<CuMemExportToShareableHandle>(export)(shareable, handle, kind, flags) };
-    if result == CUDA_SUCCESS {
-        place.note_inexact();
-        // SAFETY: the driver succeeded, so `shareable` is valid and holds what this kind is.
-        unsafe { exported(place, &mut handles, handle, shareable, kind) };
+    if let Some(memory) = memory {
+        let mut handles = HANDLES.lock();
+        if result == CUDA_SUCCESS {
+            place.note_inexact();
+            // SAFETY: the driver succeeded, so `shareable` is valid and holds what this kind is.
+            unsafe { exported(place, &mut handles, memory, shareable, kind) };
+        }
+        handles.bound(memory, result == CUDA_SUCCESS, &mut gone);
     }
     result
 }
 
-/// Makes a piece of the lease of the memory `handle`, and gives its name to what it has been exported as.
+/// Makes a piece of the lease of `memory`, and gives its name to what it has been exported as.
 ///
 /// # Safety
 /// `shareable` holds what `kind` says.
@@ -120,13 +129,13 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
 unsafe fn exported(
     place: &Place,
     handles: &mut Handles<CAPACITY>,
-    handle: CUmemGenericAllocationHandle,
+    memory: Identity,
     shareable: *const c_void,
     kind: c_uint,
 ) {
     static LAST: AtomicU64 = AtomicU64::new(0);
     // How large it is does not show before it is mapped, if it was imported and nobody knew it.
-    let Some(held) = handles.shared(handle).filter(|held| !held.is_imported) else { return };
+    let Some(held) = handles.of(memory).filter(|held| !held.is_imported) else { return };
     match kind {
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
             let serial = LAST.fetch_add(1, Ordering::Relaxed);
@@ -175,7 +184,6 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
 ) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let _change = place.change();
-    let mut handles = HANDLES.lock();
     // SAFETY: the caller's promise to the driver.
     let piece = match taken(place, unsafe { name_of(shareable, kind) }, Call::MemImport) {
         Ok(piece) => piece,
@@ -187,9 +195,9 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     if result == CUDA_SUCCESS {
         // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
         let handle = unsafe { *handle };
-        if let Err(refused) = imported(place, &mut handles, handle, piece) {
+        if let Err(refused) = imported(place, handle, piece) {
             // SAFETY: as above.
-            unsafe { real::<CuMemRelease>(index::cuMemRelease)(handle) };
+            unsafe { cuMemRelease(handle) };
             return refused;
         }
     } else if let Some(piece) = piece {
@@ -201,31 +209,45 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
 /// Remembers and charges what has been imported, unless it is memory of the host; or what to answer.
 #[cold]
 #[inline(never)]
-fn imported(
-    place: &Place,
-    handles: &mut Handles<CAPACITY>,
-    handle: CUmemGenericAllocationHandle,
-    piece: Option<usize>,
-) -> Result<(), CUresult> {
+fn imported(place: &Place, handle: CUmemGenericAllocationHandle, piece: Option<usize>) -> Result<(), CUresult> {
     if let Some((piece, (_, size))) = piece.and_then(|piece| Some((piece, PROCESS.piece(place, piece)?))) {
         place.note_inexact();
-        if !handles.imported_piece(handle, piece, size) {
+        if !HANDLES.lock().imported_piece(handle, piece, size, &mut gone) {
             PROCESS.leave_piece(place, piece);
         }
         return Ok(());
     }
     let Some(location) = location_of(handle) else { return Ok(()) };
     let Some(gpu) = gpu_at(place, location) else { return Ok(()) };
-    handles.imported(handle, gpu);
+    HANDLES.lock().imported(handle, gpu, &mut gone);
     let bytes = size_of(handle, location.id);
-    let Some((gpu, more)) = handles.uncharged(handle, bytes) else { return Ok(()) };
-    place.note_inexact();
-    if let Err(refused) = charge_device(place, gpu, more, Call::MemImport) {
-        handles.released(handle, |held| PROCESS.give_back(place, held));
-        return Err(refused);
+    let Some(mapping) = HANDLES.lock().mapping(handle, bytes) else { return Ok(()) };
+    let result = shown(place, mapping, bytes, Call::MemImport, &mut || CUDA_SUCCESS);
+    HANDLES.lock().kept(mapping.memory, &mut gone);
+    if result == CUDA_SUCCESS { Ok(()) } else { Err(result) }
+}
+
+/// Shows through `driver` how long memory is, up to its byte `end`: charged before, as far as it is not.
+#[inline(never)]
+fn shown(place: &Place, mapping: Mapping, end: u64, call: Call, driver: &mut dyn FnMut() -> CUresult) -> CUresult {
+    let Mapping { memory, gpu, uncharged_bytes } = mapping;
+    if uncharged_bytes == 0 {
+        return driver();
     }
-    handles.sized(handle, bytes);
-    Ok(())
+    let _change = place.change();
+    place.note_inexact();
+    if let Err(refused) = charge_device(place, gpu, uncharged_bytes, call) {
+        return refused;
+    }
+    let result = driver();
+    let unused_bytes = match result {
+        CUDA_SUCCESS => HANDLES.lock().sized(memory, end, uncharged_bytes),
+        _ => uncharged_bytes,
+    };
+    if unused_bytes > 0 {
+        PROCESS.release_on_device(place, gpu, unused_bytes);
+    }
+    result
 }
 
 /// How large the imported memory `handle` is, on the device `device`: the longest range of addresses that it can be
@@ -281,28 +303,21 @@ pub unsafe extern "C" fn cuMemMap(
     flags: c_ulonglong,
 ) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let mut handles = HANDLES.lock();
     // SAFETY: see cuMemCreate.
-    let map = || unsafe { real::<CuMemMap>(index::cuMemMap)(address, size, offset, handle, flags) };
+    let mut map = || unsafe { real::<CuMemMap>(index::cuMemMap)(address, size, offset, handle, flags) };
     let end = (size as u64).saturating_add(offset as u64);
-    if !handles.is_physical(handle) {
-        // Of the host, or a multicast object: it may wait.
-        drop(handles);
-        let result = map();
-        if result == CUDA_SUCCESS {
-            HANDLES.lock().mapped(address, size as u64, end, handle);
-        }
-        return result;
-    }
-    let result = match handles.uncharged(handle, end) {
-        Some((gpu, bytes)) => {
-            place.note_inexact();
-            allocated_on(place, gpu, bytes, Call::MemMap, map)
-        }
+    let mapping = HANDLES.lock().mapping(handle, end);
+    let result = match mapping {
+        Some(mapping) => shown(place, mapping, end, Call::MemMap, &mut map),
+        // Of the host, or a multicast object.
         None => map(),
     };
+    let memory = mapping.map(|mapping| mapping.memory);
+    let mut handles = HANDLES.lock();
     if result == CUDA_SUCCESS {
-        handles.mapped(address, size as u64, end, handle);
+        handles.mapped(address, size as u64, memory, &mut gone);
+    } else if let Some(memory) = memory {
+        handles.kept(memory, &mut gone);
     }
     result
 }
@@ -312,59 +327,23 @@ pub unsafe extern "C" fn cuMemMap(
 pub unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, size: usize) -> CUresult {
     let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let _change = place.change();
-    let mut handles = HANDLES.lock();
+    let range = HANDLES.lock().unmapping(address, size as u64);
     // SAFETY: see cuMemCreate.
     let result = unsafe { real::<CuMemUnmap>(index::cuMemUnmap)(address, size) };
-    if result == CUDA_SUCCESS {
-        handles.unmapped(address, size as u64, |held| PROCESS.give_back(place, held));
-    }
+    HANDLES.lock().unmapped(range, result == CUDA_SUCCESS, &mut gone);
     result
 }
 
 /// Notes that others may hold the memory at `address`.
-pub fn shared_at(place: &Place, address: CUdeviceptr) {
-    if let Some(binding) = Binding::at(address) {
-        binding.end(place, CUDA_SUCCESS);
-    }
-}
-
-/// Memory that is about to be given to others, as to a multicast object.
-struct Binding {
-    handle: CUmemGenericAllocationHandle,
-    /// As the table says; none where it does not know the memory.
-    serial: Option<u32>,
-    /// A reference of ours to be given back.
-    has_reference: bool,
-}
-
-impl Binding {
-    fn of_memory(handle: CUmemGenericAllocationHandle) -> Option<Self> {
-        Some(Self { handle, serial: HANDLES.lock().binding(handle), has_reference: false })
-    }
-
-    /// Of what shows at `address`.
-    fn at(address: CUdeviceptr) -> Option<Self> {
-        let (mut handles, retain, mut handle) = (HANDLES.lock(), index::cuMemRetainAllocationHandle, 0);
-        // SAFETY: see cuMemCreate; there is a place for the handle.
-        let result = unsafe { real::<CuMemRetainAllocationHandle>(retain)(&mut handle, address as *mut c_void) };
-        (result == CUDA_SUCCESS).then(|| Self { handle, serial: handles.binding(handle), has_reference: true })
-    }
-
-    #[inline(never)]
-    fn end(self, place: &Place, result: CUresult) {
-        let mut handles = HANDLES.lock();
-        if self.has_reference {
-            // SAFETY: see cuMemCreate; a reference that was had is given back.
-            unsafe { real::<CuMemRelease>(index::cuMemRelease)(self.handle) };
-        }
-        if let Some(serial) = self.serial {
-            handles.bound(self.handle, serial, result == CUDA_SUCCESS, |held| PROCESS.give_back(place, held));
-        }
+pub fn shared_at(address: CUdeviceptr) {
+    let mut handles = HANDLES.lock();
+    if let Some(memory) = handles.keep_at(address) {
+        handles.bound(memory, true, &mut gone);
     }
 }
 
 macro_rules! bindings {
-    ($($(#[$export:meta])* $name:ident: $kind:ident [$($device:ident)?] ($memory:ident $($offset:ident)?) $begin:expr;)*)
+    ($($(#[$export:meta])* $name:ident: $kind:ident [$($device:ident)?] ($memory:ident $($offset:ident)?) $keep:ident;)*)
     => {$(
         /// What a multicast object shows stays charged to this process: when it lets go is not seen. The driver may wait in
         /// here, and nobody else waits for that.
@@ -374,7 +353,7 @@ macro_rules! bindings {
             $($offset: usize,)? size: usize, flags: c_ulonglong,
         ) -> CUresult {
             let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-            let binding = $begin($memory);
+            let kept = HANDLES.lock().$keep($memory);
             let bind = index::$name;
             // SAFETY: see cuMemCreate.
             let result = unsafe {
@@ -383,8 +362,8 @@ macro_rules! bindings {
             if result == CUDA_SUCCESS {
                 place.note_inexact();
             }
-            if let Some(binding) = binding {
-                binding.end(place, result);
+            if let Some(memory) = kept {
+                HANDLES.lock().bound(memory, result == CUDA_SUCCESS, &mut gone);
             }
             result
         }
@@ -393,12 +372,12 @@ macro_rules! bindings {
 
 bindings! {
     #[unsafe(no_mangle)]
-    cuMulticastBindMem: CuMulticastBindMem [] (handle offset) Binding::of_memory;
+    cuMulticastBindMem: CuMulticastBindMem [] (handle offset) keep;
     #[unsafe(no_mangle)]
-    cuMulticastBindAddr: CuMulticastBindAddr [] (address) Binding::at;
+    cuMulticastBindAddr: CuMulticastBindAddr [] (address) keep_at;
     // Newer than driver 580: reached through cuGetProcAddress only, not exported.
-    cuMulticastBindMem_v2: CuMulticastBindMemV2 [device] (handle offset) Binding::of_memory;
-    cuMulticastBindAddr_v2: CuMulticastBindAddrV2 [device] (address) Binding::at;
+    cuMulticastBindMem_v2: CuMulticastBindMemV2 [device] (handle offset) keep;
+    cuMulticastBindAddr_v2: CuMulticastBindAddrV2 [device] (address) keep_at;
 }
 
 /// Memory in parts of an array is not followed, so it is refused.

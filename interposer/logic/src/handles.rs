@@ -44,12 +44,15 @@ pub struct Held {
     /// The tag of the context that it goes with, 0 for what belongs to a GPU and to no context, [`Held::PIECE`] and its
     /// index for a piece of the lease; of a mapping, the physical memory that it shows.
     pub owner: u64,
-    /// References to physical memory that have not been released; of other things, those beyond the first.
+    /// References to physical memory that have not been released; of other things, those beyond the first; of a mapping,
+    /// which unmapping of it is under way.
     pub references: u32,
     /// Mappings of physical memory.
     pub mappings: u32,
-    /// Set by the table: tells it from what has had or will have the same handle.
+    /// Set by the table: tells it from what has had or will have the same handle; of a mapping, that of the memory.
     pub serial: u32,
+    /// Calls under way, each of which ends a reference or a mapping of it if the driver succeeds.
+    pub ending: u32,
     /// The index of its GPU in the lease.
     pub gpu: u8,
     /// What it is.
@@ -68,8 +71,15 @@ impl Held {
 
     /// A thing of this size on the lease's first GPU.
     pub const fn new(kind: Kind, handle: u64, bytes: u64) -> Self {
-        let (is_shared, is_imported) = (false, false);
-        Self { handle, bytes, owner: 0, references: 0, mappings: 0, serial: 0, gpu: 0, kind, is_shared, is_imported }
+        let (references, mappings, serial, ending) = (0, 0, 0, 0);
+        let (gpu, is_shared, is_imported) = (0, false, false);
+        Self { handle, bytes, owner: 0, references, mappings, serial, ending, gpu, kind, is_shared, is_imported }
+    }
+
+    /// Calls are under way that end all that holds it. The driver may have let go of it, and its handle be another's.
+    pub fn is_ending(&self) -> bool {
+        let first = u32::from(self.kind != Kind::Physical);
+        self.ending >= self.references.saturating_add(self.mappings).saturating_add(first)
     }
 
     /// Its charge is that of piece `index` of the lease, see `pieces`.
@@ -88,6 +98,7 @@ pub struct Handles<const CAPACITY: usize> {
     places: [Held; CAPACITY],
     count: usize,
     last_serial: u32,
+    pub(crate) longest_mapping_bytes: u64,
 }
 
 impl<const CAPACITY: usize> Handles<CAPACITY> {
@@ -98,7 +109,7 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     /// An empty table. All zero.
     pub const fn new() -> Self {
         const { assert!(CAPACITY.is_power_of_two() && CAPACITY >= 8) };
-        Self { places: [Held::FREE; CAPACITY], count: 0, last_serial: 0 }
+        Self { places: [Held::FREE; CAPACITY], count: 0, last_serial: 0, longest_mapping_bytes: 0 }
     }
 
     /// What `handle` of this kind holds.
@@ -127,17 +138,35 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     #[inline(never)]
     pub fn hold(&mut self, held: Held) -> Option<Held> {
         let before = self.take(held.kind, held.handle);
-        self.last_serial = self.last_serial.wrapping_add(1);
-        self.put(Held { serial: self.last_serial, ..held });
+        let serial = self.next_serial();
+        self.put(Held { serial, ..held });
         before
     }
 
-    /// The driver has let go of `held`, as it was found here before: what is to be given back, if this was the one who let
-    /// go of it last. Of threads that race to free one thing, and of those that come when its handle means something else,
-    /// none is. How it is charged may have changed since it was found.
+    /// A number that nothing here has; not 0.
+    pub(crate) fn next_serial(&mut self) -> u32 {
+        self.last_serial = self.last_serial.checked_add(1).unwrap_or(1);
+        self.last_serial
+    }
+
+    /// The driver is asked to let go of `handle`, until [`Handles::let_go`] says what came of it: what it is.
     #[inline(never)]
-    pub fn let_go(&mut self, held: &Held) -> Option<Held> {
+    pub fn leaving(&mut self, kind: Kind, handle: u64) -> Option<Held> {
+        let held = self.find(kind, handle)?;
+        held.ending = held.ending.saturating_add(1);
+        Some(*held)
+    }
+
+    /// The driver has let go of `held`, as [`Handles::leaving`] found it, or has not: what is to be given back, if this was
+    /// the one who let go of it last. Of threads that race to free one thing, and of those that come when its handle means
+    /// something else, none is. How it is charged may have changed since it was found.
+    #[inline(never)]
+    pub fn let_go(&mut self, held: &Held, is_gone: bool) -> Option<Held> {
         let now = self.find(held.kind, held.handle).filter(|now| now.serial == held.serial)?;
+        now.ending = now.ending.saturating_sub(1);
+        if !is_gone {
+            return None;
+        }
         if now.references > 0 {
             now.references -= 1;
             return None;
@@ -216,21 +245,23 @@ mod tests {
         let mut handles = Handles::<8>::new();
         let memory = |bytes| Held::new(Kind::Memory, 7, bytes);
         assert_eq!(handles.hold(memory(100)), None);
-        let (one, other) = (*handles.find(Kind::Memory, 7).unwrap(), *handles.find(Kind::Memory, 7).unwrap());
-        assert!(handles.let_go(&one).is_some());
-        assert!(handles.let_go(&other).is_none(), "another thread was faster");
+        let [one, other, refused] = [(); 3].map(|()| handles.leaving(Kind::Memory, 7).unwrap());
+        assert!(handles.let_go(&refused, false).is_none() && handles.let_go(&one, true).is_some());
+        assert!(handles.let_go(&other, true).is_none(), "another thread was faster");
         handles.hold(memory(100));
-        let stale = *handles.find(Kind::Memory, 7).unwrap();
+        let stale = handles.leaving(Kind::Memory, 7).unwrap();
         assert_eq!(
             handles.hold(memory(300)).map(|before| before.bytes),
             Some(100),
             "the driver gave the address again"
         );
-        assert!(handles.let_go(&stale).is_none(), "whoever has made it anew has been given it back");
-        let mut twice = *handles.find(Kind::Memory, 7).unwrap();
+        assert!(handles.let_go(&stale, true).is_none(), "whoever has made it anew has been given it back");
         handles.find(Kind::Memory, 7).unwrap().references += 1;
-        twice.references += 1;
-        assert!(handles.let_go(&twice).is_none() && handles.let_go(&twice).is_some(), "opened twice, closed twice");
+        let twice = handles.leaving(Kind::Memory, 7).unwrap();
+        assert!(!twice.is_ending(), "another has it");
+        assert!(handles.let_go(&twice, true).is_none());
+        assert!(handles.leaving(Kind::Memory, 7).unwrap().is_ending());
+        assert!(handles.let_go(&twice, true).is_some(), "opened twice, closed twice");
     }
 
     #[test]

@@ -43,6 +43,9 @@ entry_points! {
     unload: CuModuleUnload = c"cuModuleUnload";
     create: CuMemCreate = c"cuMemCreate";
     release: CuMemRelease = c"cuMemRelease";
+    map: CuMemMap = c"cuMemMap";
+    unmap: CuMemUnmap = c"cuMemUnmap";
+    retain: CuMemRetainAllocationHandle = c"cuMemRetainAllocationHandle";
     pool_create: CuMemPoolCreate = c"cuMemPoolCreate";
     pool_destroy: CuMemPoolDestroy = c"cuMemPoolDestroy";
     pool_default: CuDeviceGetDefaultMemPool = c"cuDeviceGetDefaultMemPool";
@@ -126,11 +129,16 @@ impl Member {
             win32HandleMetaData: null_mut(),
             allocFlags: [0; 8],
         };
-        let mut handle = 0;
+        let (mut handle, mut again) = (0, 0);
+        let (bytes, address) = ((1 + turn % 2) * 2 * MIB, place());
         // SAFETY: see above.
         unsafe {
-            (self.entries.create)(&mut handle, (1 + turn % 2) * 2 * MIB, &properties, 0) == 0
+            (self.entries.create)(&mut handle, bytes, &properties, 0) == 0
+                && (self.entries.map)(address, bytes, 0, handle, 0) == 0
                 && (self.entries.release)(handle) == 0
+                && (self.entries.retain)(&mut again, (address + 1) as *mut _) == 0
+                && (self.entries.unmap)(address, bytes) == 0
+                && (self.entries.release)(again) == 0
         }
     }
 
@@ -186,6 +194,13 @@ impl Member {
         // SAFETY: see above.
         is_freed && unsafe { (self.entries.pool_default)(&mut pool, 0) == 0 && (self.entries.pool_trim)(pool, 0) == 0 }
     }
+}
+
+/// A range of addresses at which the driver behind the stand shows memory, this thread's own.
+fn place() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! { static OWN: u64 = LAST.fetch_add(1, Ordering::Relaxed); }
+    OWN.with(|own| (1 << 44) + own * (16 << 20))
 }
 
 const DEVICE: CUmemLocation = CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };

@@ -5,8 +5,9 @@
 //! Rooms: `place` (the namespace and the region), `calls` (what is called, through the shim and past it), `steps` (its
 //! instructions, one by one), `instructions` (what those are), `timing` (how long it takes), `starts` (of programs), `work`
 //! (threads that do a bit of everything), `crowd` (threads that meet in everything), `displays` (contexts that nothing else
-//! here makes), `rare` (calls that few programs make).
+//! here makes), `rare` (calls that few programs make), `callbacks` (calls from within the driver's).
 
+mod callbacks;
 mod calls;
 mod crowd;
 mod displays;

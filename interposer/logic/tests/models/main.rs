@@ -16,5 +16,6 @@ mod lease;
 mod memory;
 mod mutex;
 mod parking;
+mod physical;
 mod pieces;
 mod registration;
