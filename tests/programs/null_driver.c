@@ -79,7 +79,9 @@ static void *new_handle(void) {
 }
 int cuGLCtxCreate(void **context, unsigned flags, int device) {
     (void)flags; (void)device;
+    call_back();
     *context = new_handle();
+    call_back();
     return 0;
 }
 int cuGLCtxCreate_v2(void **context, unsigned flags, int device) { return cuGLCtxCreate(context, flags, device); }
@@ -149,6 +151,37 @@ int cuMemGetAddressRange_v2(unsigned long *base, size_t *bytes, unsigned long po
     return *bytes ? 0 : 1;
 }
 
+#define PRIMARY ((void *)0x50000)
+static int primary_users;
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    (void)device;
+    call_back();
+    __atomic_fetch_add(&primary_users, 1, __ATOMIC_ACQ_REL);
+    *context = PRIMARY;
+    call_back();
+    return 0;
+}
+int cuDevicePrimaryCtxRelease_v2(int device) {
+    (void)device;
+    call_back();
+    __atomic_fetch_sub(&primary_users, 1, __ATOMIC_ACQ_REL);
+    call_back();
+    return 0;
+}
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active) {
+    (void)device;
+    *flags = 0;
+    *is_active = __atomic_load_n(&primary_users, __ATOMIC_ACQUIRE) > 0;
+    return 0;
+}
+int cuLibraryLoadData(void **library, const void *image) {
+    (void)image;
+    call_back();
+    *library = new_handle();
+    call_back();
+    return 0;
+}
+int cuLibraryUnload(void *library) { (void)library; call_back(); call_back(); return 0; }
 int cuModuleLoadData(void **module, const void *image) { (void)image; *module = new_handle(); return 0; }
 int cuModuleUnload(void *module) { (void)module; return 0; }
 

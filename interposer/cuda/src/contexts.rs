@@ -1,36 +1,73 @@
 //! Contexts: charged before they are made, with what each of them loads of the libraries that there are.
 
-use crate::accounts::charge;
+use crate::accounts::refused;
 use crate::entry::{index, real};
-use crate::images::LIBRARIES;
-use crate::{HANDLES, PROCESS};
+use crate::{HANDLES, PROCESS, pools};
 use core::ffi::{c_uint, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use gpool_driver_abi::cuda::*;
-use gpool_interposer_logic::futex::{Guard, Mutex};
+use gpool_interposer_logic::contexts::Beginning;
+use gpool_interposer_logic::futex::{Taken, Turn};
 use gpool_interposer_logic::memory::Call;
-use gpool_interposer_logic::memory::{self, Charge};
 use gpool_interposer_logic::process::{Change, Place};
 
 /// Devices that a process can see at once.
 const DEVICES: usize = 32;
 
 /// Primary contexts by device ordinal.
-struct Primaries([CUcontext; DEVICES]);
+static PRIMARIES: [AtomicPtr<c_void>; DEVICES] = [const { AtomicPtr::new(null_mut()) }; DEVICES];
 
-// SAFETY: opaque handles of the driver, valid on every thread.
-unsafe impl Send for Primaries {}
+/// Makes "is the primary context there" and "make it" one step among the threads of this process. It is kept while the
+/// driver is called: of two threads that find no primary context and both charge one, the second would be refused for want
+/// of room though there is one context only, and of one that releases it and one that retains it meanwhile it would not be
+/// known to whom it is charged.
+static TURN: Turn<()> = Turn::new(());
+/// The device whose primary context is being changed by the thread that has the turn; no device is negative.
+static CHANGING: AtomicI32 = AtomicI32::new(-1);
+/// In the place of a device: any of them may change.
+const ALL_DEVICES: CUdevice = -2;
 
-/// Makes "is the primary context there" and "make it" one step among the threads of this process. Locked before
-/// `LIBRARIES` where both are.
-static PRIMARIES: Mutex<Primaries> = Mutex::new(Primaries([core::ptr::null_mut(); DEVICES]));
+/// The right to change the primary context of a device, see `TURN`.
+struct Changing {
+    _turn: Option<Taken<'static, ()>>,
+    before: CUdevice,
+}
 
-/// A context that is charged and not made yet, with the libraries that it will load. Libraries that are loaded meanwhile
-/// wait, and find it. The two halves around the driver's call are no generics, so that each way to make a context adds
-/// only its call to the library.
+impl Changing {
+    /// Waits for it. None for a call from within the driver's own on the same primary context, as a profiler's callback
+    /// makes one: it is a part of that one, after which the driver is asked what has come of the primary context.
+    #[cold]
+    #[inline(never)]
+    fn begin(device: CUdevice) -> Option<Self> {
+        let turn = TURN.take();
+        let before = CHANGING.load(Ordering::Relaxed);
+        if turn.is_none() && before == device {
+            return None;
+        }
+        CHANGING.store(device, Ordering::Relaxed);
+        Some(Self { _turn: turn, before })
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        CHANGING.store(self.before, Ordering::Relaxed);
+    }
+}
+
+/// The device of which `context` is the primary one.
+fn device_of_primary(context: CUcontext) -> Option<CUdevice> {
+    let is_it = |known: &AtomicPtr<c_void>| known.load(Ordering::Relaxed) == context;
+    PRIMARIES.iter().position(is_it).filter(|_| !context.is_null()).map(|device| device as CUdevice)
+}
+
+/// A context that is charged and not made yet, with the libraries that it will load. The two halves around the driver's
+/// call are no generics, so that each way to make a context adds only its call to the library.
 struct Begun {
     place: &'static Place,
     gpu: usize,
-    libraries: Guard<'static, u64>,
+    context: Beginning,
     _change: Change,
 }
 
@@ -39,28 +76,25 @@ impl Begun {
     #[inline(never)]
     fn new(device: CUdevice) -> Result<Self, CUresult> {
         let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
-        let (gpu, libraries) = (PROCESS.gpu_of(place, Some(device)), LIBRARIES.lock());
-        let change = place.change();
-        charge(place, gpu, Charge::Context, Call::Context)?;
-        if let Err(refused) = charge(place, gpu, Charge::Bytes(*libraries), Call::Context) {
-            memory::release(place.slot(), gpu, Charge::Context);
-            return Err(refused);
+        let (gpu, change) = (PROCESS.gpu_of(place, Some(device)), place.change());
+        if !PROCESS.may_be_charged(place) {
+            return Err(CUDA_ERROR_OPERATING_SYSTEM);
         }
-        Ok(Self { place, gpu, libraries, _change: change })
+        let begun = match PROCESS.begin_context(place, gpu) {
+            Err(_) if pools::give_back(place, true) => PROCESS.begin_context(place, gpu),
+            begun => begun,
+        };
+        let context = begun.map_err(|charge| refused(place, gpu, charge, Call::Context))?;
+        Ok(Self { place, gpu, context, _change: change })
     }
 
     #[cold]
     #[inline(never)]
     fn end(self, result: CUresult, context: *const CUcontext) -> CUresult {
-        let Self { place, gpu, libraries, _change } = self;
-        if result == CUDA_SUCCESS {
+        match result {
             // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
-            let context = unsafe { *context };
-            PROCESS.enter_context(context, gpu);
-            PROCESS.note_libraries(place, context, *libraries);
-        } else {
-            memory::release(place.slot(), gpu, Charge::Context);
-            memory::release(place.slot(), gpu, Charge::Bytes(*libraries));
+            CUDA_SUCCESS => PROCESS.context_made(self.context, unsafe { *context }, self.gpu),
+            _ => PROCESS.context_refused(self.place, self.context, self.gpu),
         }
         result
     }
@@ -110,14 +144,13 @@ pub unsafe extern "C" fn cuCtxDetach(context: CUcontext) -> CUresult {
     if PROCESS.place().is_none() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    let mut primaries = PRIMARIES.lock();
-    if !context.is_null() && primaries.0.contains(&context) {
+    if let Some(device) = device_of_primary(context) {
+        let Some(_changing) = Changing::begin(device) else { return detach() };
         PROCESS.leave_context(context);
         let result = detach();
-        primaries_left(&mut primaries);
+        primary_left(device);
         return result;
     }
-    drop(primaries);
     if !PROCESS.detach_context(context) {
         return context_destroyed(context, detach);
     }
@@ -150,15 +183,15 @@ pub fn primary_retained(context: *mut CUcontext, device: CUdevice) -> CUresult {
     if PROCESS.place().is_none() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    let mut primaries = PRIMARIES.lock();
     // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
     let retain = || unsafe { real::<CuDevicePrimaryCtxRetain>(index::cuDevicePrimaryCtxRetain)(context, device) };
+    let Some(_changing) = Changing::begin(device) else { return retain() };
     let result = if primary_is_active(device) { retain() } else { context_created(context, device, retain) };
     if result == CUDA_SUCCESS
-        && let Some(known) = primaries.0.get_mut(device as usize)
+        && let Some(known) = PRIMARIES.get(device as usize)
     {
         // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
-        *known = unsafe { *context };
+        known.store(unsafe { *context }, Ordering::Relaxed);
     }
     result
 }
@@ -170,37 +203,33 @@ pub fn primary_released(device: CUdevice, driver: CuDevicePrimaryCtxReleaseV2) -
     if PROCESS.place().is_none() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    let mut primaries = PRIMARIES.lock();
-    let _change = PROCESS.place().map(Place::change);
-    let before = primary_is_active(device);
-    if before && let Some(known) = primaries.0.get(device as usize) {
-        PROCESS.leave_context(*known);
-    }
     // SAFETY: the driver's function of this type, which takes any device.
-    let result = unsafe { driver(device) };
-    if before && let Some(known) = primaries.0.get_mut(device as usize) {
-        primary_left(device, known);
+    let release = || unsafe { driver(device) };
+    let Some(_changing) = Changing::begin(device) else { return release() };
+    let _change = PROCESS.place().map(Place::change);
+    let before = PRIMARIES.get(device as usize).filter(|_| primary_is_active(device));
+    if let Some(known) = before {
+        PROCESS.leave_context(known.load(Ordering::Relaxed));
+    }
+    let result = release();
+    if before.is_some() {
+        primary_left(device);
     }
     result
 }
 
-/// Releases of the primary context that come with another one's end. What the program releases itself is seen by
-/// [`primary_released`].
-fn primaries_left(primaries: &mut Primaries) {
-    for (device, known) in primaries.0.iter_mut().enumerate() {
-        primary_left(device as CUdevice, known);
-    }
-}
-
 /// The primary context of `device`, if it is known, has gone or is still there.
-fn primary_left(device: CUdevice, known: &mut CUcontext) {
+fn primary_left(device: CUdevice) {
+    let Some(primary) = PRIMARIES.get(device as usize) else { return };
+    let known = primary.load(Ordering::Relaxed);
     if known.is_null() {
         return;
     }
     if primary_is_active(device) {
-        PROCESS.context_stays(*known);
+        PROCESS.context_stays(known);
     } else {
-        context_gone(core::mem::replace(known, core::ptr::null_mut()));
+        primary.store(null_mut(), Ordering::Relaxed);
+        context_gone(known);
     }
 }
 
@@ -215,7 +244,7 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
     device: CUdevice,
     flags: c_uint,
 ) -> CUresult {
-    let mut primary: CUcontext = core::ptr::null_mut();
+    let mut primary: CUcontext = null_mut();
     // Made first, so that it is charged as one; our own reference goes again below.
     let result = primary_retained(&mut primary, device);
     if result != CUDA_SUCCESS {
@@ -230,17 +259,18 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
     result
 }
 
-/// The account lets go of it, and of the primary context if that goes with it.
+/// The account lets go of it, and of primary contexts that go with it.
 #[cfg_attr(driver_550, unsafe(no_mangle))]
 pub unsafe extern "C" fn cuGreenCtxDestroy(green: CUcontext) -> CUresult {
     if PROCESS.place().is_none() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    let mut primaries = PRIMARIES.lock();
-    primaries.0.iter().filter(|known| !known.is_null()).for_each(|known| PROCESS.leave_context(*known));
+    let known = || PRIMARIES.iter().map(|known| known.load(Ordering::Relaxed)).filter(|known| !known.is_null());
+    let _changing = Changing::begin(ALL_DEVICES);
+    known().for_each(|known| PROCESS.leave_context(known));
     // SAFETY: see cuGreenCtxCreate.
     let result = context_destroyed(green, || unsafe { real::<CuGreenCtxDestroy>(index::cuGreenCtxDestroy)(green) });
-    primaries_left(&mut primaries);
+    (0..DEVICES as CUdevice).for_each(primary_left);
     result
 }
 

@@ -5,20 +5,16 @@
 //! it loads as late as at the first launch is not charged here: it shows as a part of what a context costs.
 
 use crate::PROCESS;
-use crate::accounts::{Known, Reserved, forget, known, let_go, refused, remember};
+use crate::accounts::{Reserved, forget, let_go, refused, remember};
 use crate::entry::{index, real};
 use crate::{HANDLES, pools};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use gpool_driver_abi::cuda::*;
-use gpool_interposer_logic::futex::{Guard, Mutex};
 use gpool_interposer_logic::handles::{Held, Kind};
 use gpool_interposer_logic::images::{self, Architectures, Image, Need};
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::{self, Charge};
 use gpool_interposer_logic::process::{Change, Place};
-
-/// What the libraries that there are take in each context.
-pub static LIBRARIES: Mutex<u64> = Mutex::new(0);
 
 type Library = *mut c_void;
 
@@ -198,11 +194,10 @@ pub unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> CUresult {
     let_go(Kind::Module, module, unsafe { real::<CuModuleUnload>(index::cuModuleUnload) })
 }
 
-/// A library that is charged in each context that there is and not loaded yet. Contexts made meanwhile wait for it.
+/// A library that is charged in each context that there is or comes, and not loaded yet.
 struct BegunLibrary {
     place: &'static Place,
     bytes: u64,
-    libraries: Guard<'static, u64>,
     _change: Change,
 }
 
@@ -215,19 +210,18 @@ impl BegunLibrary {
             0 => 0,
             bytes => memory::rounded_bytes(bytes),
         };
-        let (libraries, change) = (LIBRARIES.lock(), place.change());
+        let change = place.change();
         let charge = || PROCESS.charge_contexts(place, bytes);
         if charge() || pools::give_back(place, true) && charge() {
-            return Ok(Self { place, bytes, libraries, _change: change });
+            return Ok(Self { place, bytes, _change: change });
         }
         Err(refused(place, PROCESS.current_gpu(place), Charge::Bytes(bytes), Call::LibraryLoad))
     }
 
     #[cold]
     #[inline(never)]
-    fn end(mut self, result: CUresult, library: *const Library) -> CUresult {
+    fn end(self, result: CUresult, library: *const Library) -> CUresult {
         if result == CUDA_SUCCESS {
-            *self.libraries = self.libraries.saturating_add(self.bytes);
             // SAFETY: the driver succeeded, so `library` is valid and holds the handle.
             remember(self.place, Held::new(Kind::Library, unsafe { *library } as u64, self.bytes));
         } else {
@@ -284,16 +278,6 @@ libraries! {
 /// Takes the charge back from each context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLibraryUnload(library: Library) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
-    let mut libraries = LIBRARIES.lock();
-    let known = known(Kind::Library, library as u64);
     // SAFETY: see the modules above.
-    let result = unsafe { real::<unsafe extern "C" fn(Library) -> CUresult>(index::cuLibraryUnload)(library) };
-    if let Ok(Known { held: Some(held), .. }) = known
-        && HANDLES.lock().let_go(&held, result == CUDA_SUCCESS).is_some()
-    {
-        *libraries = libraries.saturating_sub(held.bytes);
-        PROCESS.release_contexts(place, held.bytes);
-    }
-    result
+    let_go(Kind::Library, library, unsafe { real(index::cuLibraryUnload) })
 }

@@ -342,6 +342,15 @@ pub fn shared_at(address: CUdeviceptr) {
     }
 }
 
+/// The driver has given to others what was `kept` for that, or has not.
+#[inline(never)]
+fn bound(kept: Option<Identity>, result: CUresult) -> CUresult {
+    if let Some(memory) = kept {
+        HANDLES.lock().bound(memory, result == CUDA_SUCCESS, &mut gone);
+    }
+    result
+}
+
 macro_rules! bindings {
     ($($(#[$export:meta])* $name:ident: $kind:ident [$($device:ident)?] ($memory:ident $($offset:ident)?) $keep:ident;)*)
     => {$(
@@ -362,10 +371,7 @@ macro_rules! bindings {
             if result == CUDA_SUCCESS {
                 place.note_inexact();
             }
-            if let Some(memory) = kept {
-                HANDLES.lock().bound(memory, result == CUDA_SUCCESS, &mut gone);
-            }
-            result
+            bound(kept, result)
         }
     )*};
 }

@@ -1,5 +1,6 @@
 //! The contexts of this process: on which of the lease's GPUs each one lives, what the region calls it, and how much
-//! memory was allocated in it.
+//! memory was allocated in it. One that the driver is about to make is there already, under a name that no handle has: what
+//! libraries that are loaded meanwhile take, it takes too.
 
 use crate::driver::Driver;
 use core::ptr::null_mut;
@@ -25,6 +26,23 @@ const FREE: Context = Context { handle: null_mut(), tag: BurstTag(0), allocated_
 pub struct Contexts {
     table: [Context; TABLE],
     last_number: u32,
+    /// What the libraries that there are take in each context.
+    library_bytes: u64,
+}
+
+/// A context that is about to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Beginning {
+    /// What it has in the place of a handle, which is no odd number.
+    name: CUcontext,
+    /// What libraries take in it, as far as they were there.
+    pub library_bytes: u64,
+}
+
+impl Context {
+    fn is_made(&self) -> bool {
+        !self.handle.is_null() && (self.handle as usize).is_multiple_of(2)
+    }
 }
 
 // SAFETY: opaque handles of the driver, valid on every thread.
@@ -33,7 +51,7 @@ unsafe impl Send for Contexts {}
 impl Contexts {
     /// None yet. All zero.
     pub const fn new() -> Self {
-        Self { table: [FREE; TABLE], last_number: 0 }
+        Self { table: [FREE; TABLE], last_number: 0, library_bytes: 0 }
     }
 
     /// The tag of `handle`, if it is known.
@@ -52,6 +70,35 @@ impl Contexts {
             self.table[place] = Context { handle, tag, ..FREE };
         }
         tag
+    }
+
+    /// What the libraries that there are take in each context.
+    pub fn library_bytes(&self) -> u64 {
+        self.library_bytes
+    }
+
+    /// A context is about to be made on GPU `gpu` of the lease, and the libraries in it.
+    pub fn begin(&mut self, gpu: usize) -> Beginning {
+        self.last_number += 1;
+        let (tag, library_bytes) = (BurstTag::new(gpu as u8, self.last_number), self.library_bytes);
+        let name = (self.last_number as usize * 2 + 1) as CUcontext;
+        if let Some(place) = self.place_of(null_mut()) {
+            self.table[place] = Context { handle: name, tag, allocated_bytes: library_bytes, ..FREE };
+        }
+        Beginning { name, library_bytes }
+    }
+
+    /// It has been made: its tag.
+    pub fn made(&mut self, begun: Beginning, handle: CUcontext, gpu: usize) -> BurstTag {
+        let allocated_bytes = self.leave(begun.name).unwrap_or(0);
+        let tag = self.enter(handle, gpu);
+        self.add(handle, allocated_bytes);
+        tag
+    }
+
+    /// It has not: what was allocated in it.
+    pub fn refused(&mut self, begun: Beginning) -> u64 {
+        self.leave(begun.name).unwrap_or(begun.library_bytes)
     }
 
     /// Forgets `handle`: how much was allocated in it.
@@ -92,7 +139,8 @@ impl Contexts {
         found.map(|context| context.allocated_bytes = context.allocated_bytes.saturating_sub(bytes)).is_some()
     }
 
-    /// Adds `bytes` to each context that `charge` allows it for; those before the first that it does not are `undo`ne.
+    /// Adds `bytes` of a library to each context that there is or comes, if `charge` allows it for all that there are; those
+    /// before the first for which it does not are `undo`ne.
     pub fn add_to_all(&mut self, bytes: u64, mut charge: impl FnMut(usize) -> bool, undo: impl FnMut(usize)) -> bool {
         for place in 0..TABLE {
             let context = &mut self.table[place];
@@ -105,11 +153,13 @@ impl Contexts {
             }
             context.allocated_bytes = context.allocated_bytes.saturating_add(bytes);
         }
+        self.library_bytes = self.library_bytes.saturating_add(bytes);
         true
     }
 
-    /// Takes `bytes` from each context.
+    /// Takes `bytes` of a library from each context that there is or comes.
     pub fn subtract_from_all(&mut self, bytes: u64, undo: impl FnMut(usize)) {
+        self.library_bytes = self.library_bytes.saturating_sub(bytes);
         self.subtract_from(TABLE, bytes, undo);
     }
 
@@ -122,7 +172,12 @@ impl Contexts {
 
     /// Contexts that are there.
     pub fn count(&self) -> usize {
-        self.table.iter().filter(|context| !context.handle.is_null()).count()
+        self.table.iter().filter(|context| context.is_made()).count()
+    }
+
+    /// None is there or about to be made.
+    pub fn is_empty(&self) -> bool {
+        self.table.iter().all(|context| context.handle.is_null())
     }
 
     fn find(&mut self, handle: CUcontext) -> Option<&mut Context> {
@@ -210,6 +265,23 @@ mod tests {
         assert!(contexts.leave(handles[0]) == Some(5) && contexts.leave(handles[2]) == Some(5));
         contexts.subtract_from_all(5, |gpu| undone.borrow_mut().push(gpu));
         assert_eq!((undone.take(), contexts.leave(handles[1])), (vec![1], Some(0)));
+    }
+
+    #[test]
+    fn a_context_that_is_about_to_be_made_takes_what_others_take_meanwhile() {
+        let mut contexts = Contexts::new();
+        let [made, never] = [contexts.begin(1), contexts.begin(0)];
+        assert_eq!((contexts.count(), contexts.is_empty()), (0, false));
+        assert!(contexts.add_to_all(5, |_| true, |_| panic!("all have room")));
+        assert_eq!((contexts.refused(never), contexts.library_bytes()), (5, 5));
+        let handle = 16 as CUcontext;
+        assert_eq!(contexts.made(made, handle, 1).gpu(), 1);
+        let next = contexts.begin(0);
+        assert_eq!((next.library_bytes, contexts.count()), (5, 1));
+        let mut gpus = Vec::new();
+        contexts.subtract_from_all(5, |gpu| gpus.push(gpu));
+        assert_eq!((contexts.refused(next), contexts.leave(handle), gpus.len()), (0, Some(0), 2));
+        assert!(contexts.is_empty());
     }
 
     #[test]

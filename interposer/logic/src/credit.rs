@@ -3,6 +3,7 @@
 
 use crate::bursts::Spent;
 use crate::estimates::Work;
+use crate::futex;
 use gpool_driver_abi::cuda::{CUcontext, CUstream};
 use gpool_shared_region::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -155,13 +156,10 @@ pub struct Credit {
     pub left_ns: u32,
 }
 
-/// The line of the calling thread. The thread pointer is distinct per thread and free to read, with no ELF TLS
-/// relocation.
+/// The line of the calling thread.
 #[inline(always)]
 pub(crate) fn stripe_index() -> usize {
-    let pointer: usize;
-    // SAFETY: on x86-64 Linux fs:0 holds the thread pointer itself.
-    unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly, pure)) };
+    let pointer = futex::this_thread();
     // Threads' control blocks lie at the ends of stacks mapped one after the other, so many pages apart: modulo a prime,
     // as many neighbours as there are stripes differ, whatever the distance; a hash lets some of eight collide.
     (pointer >> 12) as u32 as usize % STRIPES

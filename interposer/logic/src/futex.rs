@@ -2,9 +2,9 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-#[cfg(not(loom))]
-use gpool_shared_region::atomic::AtomicU64;
 use gpool_shared_region::atomic::{AtomicU32, Ordering};
+#[cfg(not(loom))]
+use gpool_shared_region::atomic::{AtomicU64, AtomicUsize};
 
 #[cfg(loom)]
 pub use crate::futex_model::{wait, wake};
@@ -103,15 +103,107 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        if self.mutex.word.swap(0, Ordering::Release) == 2 {
-            wake(&self.mutex.word, 1);
+        unlock(&self.mutex.word);
+    }
+}
+
+#[inline(never)] // dozens of places call it
+fn unlock(word: &AtomicU32) {
+    if word.swap(0, Ordering::Release) == 2 {
+        wake(word, 1);
+    }
+}
+
+/// A number that no other thread has while this one lives: its thread pointer, which is free to read, with no ELF TLS
+/// relocation.
+#[inline(always)]
+pub(crate) fn this_thread() -> usize {
+    let pointer: usize;
+    // SAFETY: on x86-64 Linux fs:0 holds the thread pointer itself.
+    unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly, pure)) };
+    pointer
+}
+
+/// A mutex for what must not change while the driver is called: a thread that has it comes again when a profiler's callback
+/// within that call does, and is told so, or it would wait for itself.
+#[cfg(not(loom))]
+pub struct Turn<T> {
+    mutex: Mutex<T>,
+    /// The thread that has it; 0 for none.
+    thread: AtomicUsize,
+}
+
+#[cfg(not(loom))]
+impl<T> Turn<T> {
+    /// Nobody has it.
+    pub const fn new(value: T) -> Self {
+        Self { mutex: Mutex::new(value), thread: AtomicUsize::new(0) }
+    }
+
+    /// Waits for it; none for the thread that has it.
+    pub fn take(&self) -> Option<Taken<'_, T>> {
+        // Of what others write here nothing is this thread's number, in whatever order that is seen.
+        if self.thread.load(Ordering::Relaxed) == this_thread() {
+            return None;
         }
+        let guard = self.mutex.lock();
+        self.thread.store(this_thread(), Ordering::Relaxed);
+        Some(Taken { thread: &self.thread, guard })
+    }
+}
+
+/// The right to use what is behind a [`Turn`].
+#[cfg(not(loom))]
+pub struct Taken<'a, T> {
+    thread: &'a AtomicUsize,
+    guard: Guard<'a, T>,
+}
+
+#[cfg(not(loom))]
+impl<T> Deref for Taken<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> DerefMut for Taken<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        // Before the next one writes: the guard goes after this.
+        self.thread.store(0, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_has_a_turn_is_told_so_and_others_wait() {
+        let turn = Turn::new(0u64);
+        std::thread::scope(|scope| {
+            let counting = [(); 4].map(|()| {
+                scope.spawn(|| {
+                    for _ in 0..5_000 {
+                        let mut taken = turn.take().expect("this thread does not have it");
+                        *taken += 1;
+                        assert!(turn.take().is_none(), "it has it now");
+                    }
+                })
+            });
+            counting.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(turn.take().map(|count| *count), Some(20_000));
+    }
 
     #[test]
     fn the_mutex_admits_one_at_a_time() {

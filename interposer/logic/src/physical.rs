@@ -89,6 +89,7 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     }
 
     /// The memory of this identity.
+    #[inline(never)]
     pub fn of(&mut self, memory: Identity) -> Option<&mut Held> {
         self.find(Kind::Physical, memory.handle).filter(|held| held.serial == memory.serial)
     }
@@ -115,6 +116,7 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     }
 
     /// What [`Handles::keep`] has counted is over.
+    #[inline(never)] // each of these is called from several places
     pub fn kept(&mut self, memory: Identity, gone: Gone<'_>) {
         if let Some(held) = self.of(memory) {
             held.references = held.references.saturating_sub(1);
@@ -123,6 +125,7 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     }
 
     /// As [`Handles::kept`], and others may hold it from now on if `is_bound`.
+    #[inline(never)]
     pub fn bound(&mut self, memory: Identity, is_bound: bool, gone: Gone<'_>) {
         if let Some(held) = self.of(memory) {
             held.is_shared |= is_bound;
@@ -236,6 +239,7 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
         self.drop_unused(memory, gone);
     }
 
+    #[inline(never)]
     fn drop_unused(&mut self, memory: Identity, gone: Gone<'_>) {
         let is_unused = |held: &mut Held| held.references == 0 && held.mappings == 0;
         if self.of(memory).is_some_and(is_unused)

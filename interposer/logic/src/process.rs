@@ -17,7 +17,6 @@ use crate::registration;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use gpool_driver_abi::cuda::CUcontext;
 use gpool_shared_region::{BurstTag, Control, GPUS};
 
 mod in_contexts;
@@ -222,6 +221,9 @@ impl Process {
         if let Some(piece) = held.piece() {
             return self.leave_piece(place, piece);
         }
+        if held.kind == Kind::Library {
+            return self.release_contexts(place, held.bytes);
+        }
         let owner = BurstTag(held.owner);
         if held.owner == 0 {
             return self.release_on_device(place, usize::from(held.gpu), held.bytes);
@@ -234,8 +236,8 @@ impl Process {
         }
     }
 
-    /// Charges `bytes` in each context that there is; false, with nothing charged and nothing said, where one of their
-    /// GPUs has no room.
+    /// Charges `bytes` of a library in each context that there is or comes; false, with nothing charged and nothing said,
+    /// where one of their GPUs has no room.
     pub fn charge_contexts(&self, place: &Place, bytes: u64) -> bool {
         let (slot, charge) = (place.slot(), Charge::Bytes(bytes));
         let try_one = |gpu| {
@@ -252,18 +254,12 @@ impl Process {
         is_charged
     }
 
-    /// Takes back what [`Process::charge_contexts`] has charged, and what contexts made since have been charged.
+    /// Takes back what [`Process::charge_contexts`] has charged, and what contexts made since have been charged for it.
     pub fn release_contexts(&self, place: &Place, bytes: u64) {
         self.contexts.lock().subtract_from_all(bytes, |gpu| {
             place.add_image_bytes(bytes.wrapping_neg());
             memory::release(place.slot(), gpu, Charge::Bytes(bytes));
         });
-    }
-
-    /// `bytes` of libraries were charged for `context` before it was made.
-    pub fn note_libraries(&self, place: &Place, context: CUcontext, bytes: u64) {
-        place.add_image_bytes(bytes);
-        self.contexts.lock().add(context, bytes);
     }
 
     /// What was charged in its context stays charged until the process ends, whatever becomes of it.

@@ -2,11 +2,11 @@
 //! waits for a thread that is in one.
 
 use super::calls::Calls;
-use super::place::{REAL, SHIM};
+use super::place::{CONTEXT_BYTES, REAL, SHIM};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::library::Library;
 use gpool_driver_abi::cuda::*;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{OnceLock, mpsc};
@@ -49,6 +49,35 @@ entry_points! {
     retain: CuMemRetainAllocationHandle = c"cuMemRetainAllocationHandle";
     export: CuMemExportToShareableHandle = c"cuMemExportToShareableHandle";
     import: CuMemImportFromShareableHandle = c"cuMemImportFromShareableHandle";
+    retain_primary: CuDevicePrimaryCtxRetain = c"cuDevicePrimaryCtxRetain";
+    release_primary: CuDevicePrimaryCtxReleaseV2 = c"cuDevicePrimaryCtxRelease_v2";
+    make_context: CuCtxCreateV2 = c"cuGLCtxCreate_v2";
+    end_context: CuCtxDestroyV2 = c"cuCtxDestroy_v2";
+    load: LoadLibrary = c"cuLibraryLoadData";
+    unload: unsafe extern "C" fn(*mut c_void) -> CUresult = c"cuLibraryUnload";
+}
+
+/// cuLibraryLoadData with two arrays of options and their values, which nobody gives here.
+type LoadLibrary = unsafe extern "C" fn(
+    *mut *mut c_void,
+    *const c_void,
+    *mut c_int,
+    *mut *mut c_void,
+    c_uint,
+    *mut c_int,
+    *mut *mut c_void,
+    c_uint,
+) -> CUresult;
+
+/// What a library has on the device in each context.
+const IMAGE: &CStr = c".version 7.0\n.target sm_70\n.address_size 64\n.global .u64 x[262144];\n";
+
+impl Entries {
+    fn load(&self, library: &mut *mut c_void) -> CUresult {
+        let none = null_mut();
+        // SAFETY: see below; the image is a terminated text.
+        unsafe { (self.load)(library, IMAGE.as_ptr().cast(), none, none.cast(), 0, none, none.cast(), 0) }
+    }
 }
 
 static SHIM_ENTRIES: OnceLock<Entries> = OnceLock::new();
@@ -76,6 +105,24 @@ extern "C" fn allocates() {
     DONE.fetch_add(u32::from(said == [0; 4]), Ordering::AcqRel);
 }
 
+/// Makes a context and loads a library, and ends both.
+extern "C" fn makes() {
+    let Some(shim) = SHIM_ENTRIES.get() else { return };
+    let (mut primary, mut context, mut library) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: see above.
+    let said = unsafe {
+        [
+            (shim.retain_primary)(&mut primary, 0),
+            shim.load(&mut library),
+            (shim.make_context)(&mut context, 0, 0),
+            (shim.unload)(library),
+            (shim.end_context)(context),
+            (shim.release_primary)(0),
+        ]
+    };
+    DONE.fetch_add(u32::from(said == [0; 6]), Ordering::AcqRel);
+}
+
 /// Waits for another thread.
 extern "C" fn waits() {
     TURN.store(1, Ordering::Release);
@@ -98,13 +145,46 @@ fn subscribe(callback: Option<extern "C" fn()>) -> Result<()> {
     Ok(())
 }
 
-/// Both kinds.
+/// All of them.
 pub fn from_within_calls(calls: &Calls) -> Result<()> {
     let (calls, entries) = (*calls, Entries::of(&Library::open(SHIM)?)?);
     let shim = *SHIM_ENTRIES.get_or_init(|| entries);
     let (said, hears) = mpsc::channel();
-    thread::spawn(move || said.send(memory(&calls, &shim).and_then(|()| slow(&calls, &shim))));
+    thread::spawn(move || said.send(all(&calls, &shim)));
     hears.recv_timeout(LIMIT * 3).map_err(|_| Failure::new("a call from within one of the driver's never returns"))?
+}
+
+fn all(calls: &Calls, shim: &Entries) -> Result<()> {
+    memory(calls, shim)?;
+    slow(calls, shim)?;
+    contexts(calls, shim)
+}
+
+/// Within each call that makes a context or loads a library, both are had and ended; what is charged is what there is.
+fn contexts(calls: &Calls, shim: &Entries) -> Result<()> {
+    let free = || calls.room().map(|(free, _)| free).context("cuMemGetInfo");
+    let (mut primary, mut context, mut library) = (null_mut(), null_mut(), null_mut());
+    let before = free()?;
+    // What it takes in the one context that there is.
+    ensure(shim.load(&mut library) == 0, || "no library".to_owned())?;
+    let library_bytes = before - free()?;
+    subscribe(Some(makes))?;
+    let mut held = Vec::new();
+    let mut note = |result| free().map(|free| held.push((result, before - free)));
+    // SAFETY: see above.
+    unsafe {
+        note((shim.retain_primary)(&mut primary, 0))?;
+        note((shim.make_context)(&mut context, 0, 0))?;
+        note((shim.unload)(library))?;
+        note((shim.end_context)(context))?;
+        note((shim.release_primary)(0))?;
+    }
+    subscribe(None)?;
+    let (one, two) = (CONTEXT_BYTES + library_bytes, 2 * (CONTEXT_BYTES + library_bytes));
+    let expected = [one + library_bytes, two + library_bytes, 2 * CONTEXT_BYTES, CONTEXT_BYTES, 0];
+    ensure(held == expected.map(|bytes| (0, bytes)), || format!("{held:?} with callbacks, and not {expected:?}"))?;
+    let done = DONE.swap(0, Ordering::AcqRel);
+    ensure(library_bytes > 0 && done == 8, || format!("{library_bytes} bytes; {done} callbacks were answered"))
 }
 
 /// Within each call that has to do with memory without an address, memory is had and given back.

@@ -1,9 +1,9 @@
 //! The process's contexts come and go, and whose they are.
 
 use super::{Place, Process};
-use crate::contexts;
+use crate::contexts::{self, Beginning, Contexts};
 use crate::credit::Stripe;
-use crate::memory;
+use crate::memory::{self, Charge};
 use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{CUcontext, CUdevice};
 use gpool_shared_region::BurstTag;
@@ -11,8 +11,43 @@ use gpool_shared_region::BurstTag;
 impl Process {
     /// A context has been made or was seen first, on GPU `gpu` of the lease.
     pub fn enter_context(&self, context: CUcontext, gpu: usize) -> BurstTag {
+        self.entered(|contexts| contexts.enter(context, gpu))
+    }
+
+    /// Charges a context that is about to be made on GPU `gpu` of the lease, and the libraries that it will load. Without
+    /// room nothing is charged and nothing said.
+    ///
+    /// # Errors
+    /// What did not fit.
+    pub fn begin_context(&self, place: &Place, gpu: usize) -> Result<Beginning, Charge> {
         let mut contexts = self.contexts.lock();
-        let tag = contexts.enter(context, gpu);
+        let libraries = Charge::Bytes(contexts.library_bytes());
+        let try_one = |charge| match memory::try_reserve(&place.region, place.slot(), gpu, charge) {
+            true => Ok(()),
+            false => Err(charge),
+        };
+        try_one(Charge::Context)?;
+        try_one(libraries).inspect_err(|_| memory::release(place.slot(), gpu, Charge::Context))?;
+        place.add_image_bytes(contexts.library_bytes());
+        Ok(contexts.begin(gpu))
+    }
+
+    /// It has been made.
+    pub fn context_made(&self, begun: Beginning, context: CUcontext, gpu: usize) {
+        self.entered(|contexts| contexts.made(begun, context, gpu));
+    }
+
+    /// It has not, and takes nothing.
+    pub fn context_refused(&self, place: &Place, begun: Beginning, gpu: usize) {
+        let library_bytes = self.contexts.lock().refused(begun);
+        place.add_image_bytes(library_bytes.wrapping_neg());
+        memory::release(place.slot(), gpu, Charge::Context);
+        memory::release(place.slot(), gpu, Charge::Bytes(library_bytes));
+    }
+
+    fn entered(&self, enter: impl FnOnce(&mut Contexts) -> BurstTag) -> BurstTag {
+        let mut contexts = self.contexts.lock();
+        let tag = enter(&mut contexts);
         let count = contexts.count() as u32;
         let before = self.context_count.swap(count, Ordering::AcqRel);
         drop(contexts);
@@ -59,10 +94,10 @@ impl Process {
         let mut contexts = self.contexts.lock();
         let gpu = contexts.tag(context).map_or(0, BurstTag::gpu);
         let allocated_bytes = contexts.leave(context).unwrap_or(0);
-        let count = contexts.count() as u32;
-        self.context_count.store(count, Ordering::Release);
+        self.context_count.store(contexts.count() as u32, Ordering::Release);
+        let is_last = contexts.is_empty();
         drop(contexts);
-        if count == 0 {
+        if is_last {
             place.slot().image_bytes.store(0, Ordering::Release);
         }
         let device_bytes = self.device_bytes[gpu].load(Ordering::Acquire);
