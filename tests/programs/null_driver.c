@@ -99,7 +99,9 @@ int cuCtxAttach(void **context, unsigned flags) {
 }
 int cuCtxDetach(void *context) { (void)context; return 0; }
 int cuCtxDestroy_v2(void *context) { (void)context; return 0; }
-int cuCtxGetCurrent(void **context) { *context = (void *)64; return 0; }
+static __thread void *current = (void *)64;
+int cuCtxGetCurrent(void **context) { *context = current; return 0; }
+int cuCtxSetCurrent(void *context) { current = context; return 0; }
 int cuCtxPushCurrent_v2(void *context) { (void)context; return 0; }
 int cuCtxPopCurrent_v2(void **context) { *context = (void *)64; return 0; }
 int cuCtxGetDevice(int *device) { *device = 0; return 0; }
@@ -172,6 +174,19 @@ int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active) {
     (void)device;
     *flags = 0;
     *is_active = __atomic_load_n(&primary_users, __ATOMIC_ACQUIRE) > 0;
+    return 0;
+}
+/* A green context keeps the primary one, and is used as a context by another handle. */
+int cuGreenCtxCreate(char **green, void *resources, int device, unsigned flags) {
+    (void)resources; (void)device; (void)flags;
+    __atomic_fetch_add(&primary_users, 1, __ATOMIC_ACQ_REL);
+    *green = new_handle();
+    return 0;
+}
+int cuCtxFromGreenCtx(char **context, char *green) { *context = green + 32; return 0; }
+int cuGreenCtxDestroy(char *green) {
+    (void)green;
+    __atomic_fetch_sub(&primary_users, 1, __ATOMIC_ACQ_REL);
     return 0;
 }
 int cuLibraryLoadData(void **library, const void *image) {

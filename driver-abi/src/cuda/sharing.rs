@@ -75,4 +75,5 @@ functions! {
     CuVDPAUCtxCreate, "cuVDPAUCtxCreate"(*mut CUcontext, c_uint, CUdevice, c_uint, *const c_void);
     CuGreenCtxCreate, "cuGreenCtxCreate"(*mut CUcontext, CUdevResourceDesc, CUdevice, c_uint);
     CuGreenCtxDestroy, "cuGreenCtxDestroy"(CUcontext);
+    CuCtxFromGreenCtx, "cuCtxFromGreenCtx"(*mut CUcontext, CUcontext);
 }

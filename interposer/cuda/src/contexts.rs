@@ -19,9 +19,9 @@ const DEVICES: usize = 32;
 static PRIMARIES: [AtomicPtr<c_void>; DEVICES] = [const { AtomicPtr::new(null_mut()) }; DEVICES];
 
 /// Makes "is the primary context there" and "make it" one step among the threads of this process. It is kept while the
-/// driver is called: of two threads that find no primary context and both charge one, the second would be refused for want
-/// of room though there is one context only, and of one that releases it and one that retains it meanwhile it would not be
-/// known to whom it is charged.
+/// driver is called. Else of two threads that find no primary context and both charge one, the second might be refused,
+/// though there will be one only; and of one that a thread releases while another retains it, it would not be known whether
+/// it has been made anew.
 static TURN: Turn<()> = Turn::new(());
 /// The device whose primary context is being changed by the thread that has the turn; no device is negative.
 static CHANGING: AtomicI32 = AtomicI32::new(-1);
@@ -233,7 +233,24 @@ fn primary_left(device: CUdevice) {
     }
 }
 
-/// A part of a GPU, charged as a context, and so is the primary one that comes with it.
+/// The context that a green one can be used as; null if there is none.
+#[cfg(driver_550)]
+fn context_of_green(green: CUcontext) -> CUcontext {
+    let mut context = null_mut();
+    // SAFETY: the entry point's type; there is a place for the handle, and the driver checks the other.
+    unsafe { real::<CuCtxFromGreenCtx>(index::cuCtxFromGreenCtx)(&mut context, green) };
+    context
+}
+
+/// Drivers before 550 have no green contexts.
+#[cfg(not(driver_550))]
+fn context_of_green(_: CUcontext) -> CUcontext {
+    null_mut()
+}
+
+/// A part of the primary context with some of the GPU's multiprocessors. It has no memory of its own: what is allocated
+/// in it belongs to the primary one, also when it has gone (cuCtxFromGreenCtx, cuGreenCtxDestroy). So only the primary
+/// context that comes with it is charged.
 ///
 /// # Safety
 /// As the driver's function of this name; so for all functions here.
@@ -250,27 +267,41 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
     if result != CUDA_SUCCESS {
         return result;
     }
-    let result = context_created(green, device, || {
-        // SAFETY: as above.
-        unsafe { real::<CuGreenCtxCreate>(index::cuGreenCtxCreate)(green, resources, device, flags) }
-    });
+    // SAFETY: as above.
+    let result = unsafe { real::<CuGreenCtxCreate>(index::cuGreenCtxCreate)(green, resources, device, flags) };
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver succeeded, so `green` is valid and holds the handle.
+        PROCESS.enter_part(context_of_green(unsafe { *green }), primary);
+    }
     // SAFETY: as above.
     primary_released(device, unsafe { real(index::cuDevicePrimaryCtxRelease_v2) });
     result
 }
 
-/// The account lets go of it, and of primary contexts that go with it.
+/// The account lets go of the primary context if that goes with it.
 #[cfg_attr(driver_550, unsafe(no_mangle))]
 pub unsafe extern "C" fn cuGreenCtxDestroy(green: CUcontext) -> CUresult {
-    if PROCESS.place().is_none() {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    let known = || PRIMARIES.iter().map(|known| known.load(Ordering::Relaxed)).filter(|known| !known.is_null());
-    let _changing = Changing::begin(ALL_DEVICES);
-    known().for_each(|known| PROCESS.leave_context(known));
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let part = context_of_green(green);
+    let primary = PROCESS.whole_of(part);
+    let device = primary.and_then(device_of_primary);
+    // Of one that is not known any primary context may go with it.
+    let changing = Changing::begin(device.unwrap_or(ALL_DEVICES));
+    let _change = place.change();
+    [Some(part), primary].into_iter().flatten().for_each(|context| PROCESS.leave_context(context));
     // SAFETY: see cuGreenCtxCreate.
-    let result = context_destroyed(green, || unsafe { real::<CuGreenCtxDestroy>(index::cuGreenCtxDestroy)(green) });
-    (0..DEVICES as CUdevice).for_each(primary_left);
+    let result = unsafe { real::<CuGreenCtxDestroy>(index::cuGreenCtxDestroy)(green) };
+    if result == CUDA_SUCCESS {
+        PROCESS.part_gone(part);
+        HANDLES.lock().forget_limits(part as u64);
+    } else {
+        PROCESS.context_stays(part);
+    }
+    match device {
+        _ if changing.is_none() => {}
+        Some(device) => primary_left(device),
+        None => (0..DEVICES as CUdevice).for_each(primary_left),
+    }
     result
 }
 

@@ -1,5 +1,5 @@
 //! The contexts of this process: on which of the lease's GPUs each one lives, what the region calls it, and how much
-//! memory was allocated in it. One that the driver is about to make is there already, under a name that no handle has: what
+//! memory was allocated in it. A part of one, as a green context is, has its memory there. One that the driver is about to make is there already, under a name that no handle has: what
 //! libraries that are loaded meanwhile take, it takes too.
 
 use crate::driver::Driver;
@@ -18,9 +18,12 @@ struct Context {
     allocated_bytes: u64,
     /// Uses beyond the one that it was made with (cuCtxAttach).
     attached: u32,
+    /// The context that it is a part of, and whose tag it has; null for a whole one.
+    whole: CUcontext,
 }
 
-const FREE: Context = Context { handle: null_mut(), tag: BurstTag(0), allocated_bytes: 0, attached: 0 };
+const FREE: Context =
+    Context { handle: null_mut(), tag: BurstTag(0), allocated_bytes: 0, attached: 0, whole: null_mut() };
 
 /// The table of one process.
 pub struct Contexts {
@@ -40,6 +43,11 @@ pub struct Beginning {
 }
 
 impl Context {
+    /// It has an account of its own.
+    fn is_whole(&self) -> bool {
+        !self.handle.is_null() && self.whole.is_null()
+    }
+
     fn is_made(&self) -> bool {
         !self.handle.is_null() && (self.handle as usize).is_multiple_of(2)
     }
@@ -72,6 +80,22 @@ impl Contexts {
         tag
     }
 
+    /// Enters `handle` as a part of `whole`; false if that is not known, or there is no room.
+    pub fn enter_part(&mut self, handle: CUcontext, whole: CUcontext) -> bool {
+        let known = self.find(whole).map(|whole| whole.tag);
+        let (Some(tag), None, Some(place)) = (known, self.tag(handle), self.place_of(null_mut())) else { return false };
+        if !handle.is_null() {
+            self.table[place] = Context { handle, tag, whole, ..FREE };
+        }
+        !handle.is_null()
+    }
+
+    /// The context that has the memory of `handle`, itself where it is a whole one; none if it is not known.
+    pub fn whole(&self, handle: CUcontext) -> Option<CUcontext> {
+        let context = self.table[self.place_of(handle).filter(|_| !handle.is_null())?];
+        Some(if context.is_whole() { handle } else { context.whole })
+    }
+
     /// What the libraries that there are take in each context.
     pub fn library_bytes(&self) -> u64 {
         self.library_bytes
@@ -101,11 +125,12 @@ impl Contexts {
         self.leave(begun.name).unwrap_or(begun.library_bytes)
     }
 
-    /// Forgets `handle`: how much was allocated in it.
+    /// Forgets `handle` and its parts: how much was allocated in it.
     pub fn leave(&mut self, handle: CUcontext) -> Option<u64> {
         let context = self.find(handle)?;
         let allocated_bytes = context.allocated_bytes;
         *context = FREE;
+        self.table.iter_mut().filter(|context| context.whole == handle).for_each(|part| *part = FREE);
         Some(allocated_bytes)
     }
 
@@ -127,7 +152,8 @@ impl Contexts {
 
     /// `bytes` more were allocated in `handle`: its tag, if it is known.
     pub fn add(&mut self, handle: CUcontext, bytes: u64) -> Option<BurstTag> {
-        let context = self.find(handle)?;
+        let whole = self.whole(handle)?;
+        let context = self.find(whole)?;
         context.allocated_bytes = context.allocated_bytes.saturating_add(bytes);
         Some(context.tag)
     }
@@ -135,7 +161,7 @@ impl Contexts {
     /// `bytes` of what was allocated in the context with this tag were freed; false if it has gone, and they with it.
     #[inline(never)]
     pub fn subtract(&mut self, tag: BurstTag, bytes: u64) -> bool {
-        let found = self.table.iter_mut().find(|context| !context.handle.is_null() && context.tag == tag);
+        let found = self.table.iter_mut().find(|context| context.is_whole() && context.tag == tag);
         found.map(|context| context.allocated_bytes = context.allocated_bytes.saturating_sub(bytes)).is_some()
     }
 
@@ -144,7 +170,7 @@ impl Contexts {
     pub fn add_to_all(&mut self, bytes: u64, mut charge: impl FnMut(usize) -> bool, undo: impl FnMut(usize)) -> bool {
         for place in 0..TABLE {
             let context = &mut self.table[place];
-            if context.handle.is_null() {
+            if !context.is_whole() {
                 continue;
             }
             if !charge(context.tag.gpu()) {
@@ -164,13 +190,13 @@ impl Contexts {
     }
 
     fn subtract_from(&mut self, end: usize, bytes: u64, mut undo: impl FnMut(usize)) {
-        for context in self.table.iter_mut().take(end).filter(|context| !context.handle.is_null()) {
+        for context in self.table.iter_mut().take(end).filter(|context| context.is_whole()) {
             context.allocated_bytes = context.allocated_bytes.saturating_sub(bytes);
             undo(context.tag.gpu());
         }
     }
 
-    /// Contexts that are there.
+    /// Contexts that are there, parts included.
     pub fn count(&self) -> usize {
         self.table.iter().filter(|context| context.is_made()).count()
     }
@@ -282,6 +308,29 @@ mod tests {
         contexts.subtract_from_all(5, |gpu| gpus.push(gpu));
         assert_eq!((contexts.refused(next), contexts.leave(handle), gpus.len()), (0, Some(0), 2));
         assert!(contexts.is_empty());
+    }
+
+    #[test]
+    fn a_part_has_its_memory_in_the_whole_and_goes_with_it() {
+        let mut contexts = Contexts::new();
+        let [whole, part, other, unknown] = [16, 32, 48, 64].map(|handle: usize| handle as CUcontext);
+        let tag = contexts.enter(whole, 3);
+        assert!(contexts.enter_part(part, whole) && contexts.enter_part(other, whole));
+        assert!(!contexts.enter_part(part, whole) && !contexts.enter_part(unknown, unknown));
+        assert_eq!((contexts.tag(part), contexts.count()), (Some(tag), 3));
+        assert_eq!([whole, part, unknown].map(|handle| contexts.whole(handle)), [Some(whole), Some(whole), None]);
+        contexts.add(whole, 100);
+        assert_eq!(contexts.add(part, 10), Some(tag));
+        let mut charged = 0;
+        let mut charge = |_: usize| {
+            charged += 1;
+            true
+        };
+        assert!(contexts.add_to_all(5, &mut charge, |_| panic!("there is room")));
+        assert_eq!(charged, 1, "a library is there once");
+        assert_eq!((contexts.leave(part), contexts.leave(part)), (Some(0), None));
+        assert!(contexts.subtract(tag, 10), "what was allocated in it is still there");
+        assert_eq!((contexts.leave(whole), contexts.is_empty()), (Some(105), true));
     }
 
     #[test]

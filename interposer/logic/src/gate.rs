@@ -107,8 +107,9 @@ impl Process {
         // A kernel of a library runs in the context of its stream, whichever is current (cuLaunchKernel).
         let is_named = !is_default(stream) && stream as usize != STREAM_PER_THREAD;
         if is_named && (context.is_null() || self.has_several_contexts()) {
-            // Of one whose beginning was not seen, as a part of a green context is, the end will not be either.
-            let stream_context = driver.context_of(stream).filter(|context| self.knows_context(*context));
+            // Of one whose beginning was not seen the end will not be either. A green context is measured in the primary one
+            // that it is a part of: it can be current to one thread only, which is the program's (cuGreenCtxCreate).
+            let stream_context = driver.context_of(stream).and_then(|context| self.whole_of(context));
             context = stream_context.unwrap_or(context);
         }
         let spot = Spot { context, tag: self.tag_of(place, context), stream };

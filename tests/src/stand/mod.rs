@@ -5,12 +5,14 @@
 //! Rooms: `place` (the namespace and the region), `calls` (what is called, through the shim and past it), `steps` (its
 //! instructions, one by one), `instructions` (what those are), `timing` (how long it takes), `starts` (of programs), `work`
 //! (threads that do a bit of everything), `crowd` (threads that meet in everything), `displays` (contexts that nothing else
-//! here makes), `rare` (calls that few programs make), `callbacks` (calls from within the driver's).
+//! here makes), `rare` (calls that few programs make), `callbacks` (calls from within the driver's), `green`
+//! (contexts that are parts of another).
 
 mod callbacks;
 mod calls;
 mod crowd;
 mod displays;
+mod green;
 mod instructions;
 mod place;
 mod rare;
@@ -36,7 +38,7 @@ const START: &str = include_str!("../../programs/start.c");
 const NEEDED: [&str; 5] =
     ["-Wl,--no-as-needed", "-l:libm.so.6", "-l:libdl.so.2", "-l:libpthread.so.0", "-l:librt.so.1"];
 
-/// `gpool-shim-stand SHIM DRIVER count|time|work|displays|rare|start PROGRAM|crowd ROUNDS|garbage SEED`.
+/// `gpool-shim-stand SHIM DRIVER count|time|work|displays|rare|green|start PROGRAM|crowd ROUNDS|garbage SEED`.
 pub fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -55,7 +57,7 @@ pub fn run() -> ExitCode {
 fn serve(arguments: &[&str]) -> Result<Value> {
     let [shim, driver, what, rest @ ..] = arguments else {
         return Err(Failure::new(format!(
-            "usage: {PROGRAM} SHIM DRIVER count|time|work|displays|rare|start PROGRAM|crowd ROUNDS|garbage SEED"
+            "usage: {PROGRAM} SHIM DRIVER count|time|work|displays|rare|green|start PROGRAM|crowd ROUNDS|garbage SEED"
         )));
     };
     let files = place::Files { shim: Path::new(shim), driver: Path::new(driver) };
@@ -64,6 +66,7 @@ fn serve(arguments: &[&str]) -> Result<Value> {
         ("time", []) => place::enter(&files, &place::open_gate()).and_then(|()| timing::measure()),
         ("work", []) => place::enter(&files, &place::open_gate()).and_then(|()| work::everything()),
         ("displays", []) => place::enter(&files, &place::open_gate()).and_then(|()| displays::contexts()),
+        ("green", []) => place::enter(&files, &place::open_gate()).and_then(|()| green::contexts()),
         ("rare", []) => place::enter(&files, &place::open_gate()).and_then(|()| rare::calls()),
         ("start", [program]) => {
             let program = std::fs::read(program).context(program)?;
@@ -95,10 +98,22 @@ impl Stand {
     /// # Errors
     /// What the compiler said.
     pub fn new(stage: &Stage, directory: &Path) -> Result<Self> {
+        Self::of(GENERATIONS[0].name, stage, directory)
+    }
+
+    /// The stand with the shims of the newest drivers, which have names that others lack.
+    ///
+    /// # Errors
+    /// As [`Stand::new`].
+    pub fn of_newest(stage: &Stage, directory: &Path) -> Result<Self> {
+        Self::of(GENERATIONS[GENERATIONS.len() - 1].name, stage, directory)
+    }
+
+    fn of(generation: &str, stage: &Stage, directory: &Path) -> Result<Self> {
         let arguments = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"];
         let arguments = [&arguments[..], &NEEDED].concat();
         let driver = c_program::compile(NULL_DRIVER, directory, "libnull.so", &arguments)?;
-        Ok(Self { program: stage.program(PROGRAM), shim: stage.shim(GENERATIONS[0].name, SHIMS[0]), driver })
+        Ok(Self { program: stage.program(PROGRAM), shim: stage.shim(generation, SHIMS[0]), driver })
     }
 
     /// The stand doing `what`, below `wrapper` if that names a program.

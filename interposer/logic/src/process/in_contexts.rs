@@ -14,6 +14,23 @@ impl Process {
         self.entered(|contexts| contexts.enter(context, gpu))
     }
 
+    /// The driver has made `part` as a part of the context `whole`, with whose memory and work its own count.
+    pub fn enter_part(&self, part: CUcontext, whole: CUcontext) {
+        self.entered(|contexts| {
+            contexts.enter_part(part, whole);
+            BurstTag::default()
+        });
+    }
+
+    /// A part of a context has been destroyed. Its memory is the whole one's, and stays.
+    pub fn part_gone(&self, part: CUcontext) {
+        let Some(place) = self.place() else { return };
+        self.bursts.lock().context_gone(place.slot(), part);
+        let mut contexts = self.contexts.lock();
+        contexts.leave(part);
+        self.context_count.store(contexts.count() as u32, Ordering::Release);
+    }
+
     /// Charges a context that is about to be made on GPU `gpu` of the lease, and the libraries that it will load. Without
     /// room nothing is charged and nothing said.
     ///
@@ -119,9 +136,9 @@ impl Process {
         self.context_count.load(Ordering::Acquire) > 1
     }
 
-    /// Whether the beginning of `context` was seen.
-    pub(crate) fn knows_context(&self, context: CUcontext) -> bool {
-        self.contexts.lock().tag(context).is_some()
+    /// The context that has the memory of `context`, itself if it is no part; none if its beginning was not seen.
+    pub fn whole_of(&self, context: CUcontext) -> Option<CUcontext> {
+        self.contexts.lock().whole(context)
     }
 
     /// What the region calls the current context, `context`.

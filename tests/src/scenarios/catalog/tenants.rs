@@ -60,7 +60,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "rare-calls",
-        what: "contexts for OpenGL and VDPAU, images of CUDA 13, multicast objects, a profiler's callbacks",
+        what: "contexts for OpenGL and VDPAU, green ones, images of CUDA 13, multicast, a profiler's callbacks",
         limit_s: 60,
         run: Place::Inside(rare_calls::run),
     },

@@ -143,6 +143,23 @@ fn work_in_an_unknown_context_is_measured_in_the_current_one() {
     assert_eq!(tags(slot), [process.enter_context(CONTEXTS[0], 0)]);
 }
 
+/// A green context can be current to one thread only, which is the program's.
+#[test]
+fn work_in_a_part_of_a_context_is_measured_in_the_whole() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    let tag = process.enter_context(CONTEXTS[0], 0);
+    process.enter_part(CONTEXTS[1], CONTEXTS[0]);
+    set_current(CONTEXTS[1]);
+    launch_on(process, ELSEWHERE, KERNEL, 2 * MS);
+    process.leave_context(CONTEXTS[1]);
+    process.part_gone(CONTEXTS[1]);
+    set_current(CONTEXTS[0]);
+    until_idle(slot);
+    assert_eq!((tags(slot), process.whole_of(CONTEXTS[1])), (vec![tag], None));
+    assert_charged(slot, 2 * MS - US..=2 * MS + US);
+}
+
 #[test]
 fn leaving_no_context_costs_nobody_a_place() {
     let _order = one_at_a_time();
