@@ -111,15 +111,16 @@ fn writes_to<'a>(mount: &Value, own: &'a [PathBuf], table: &MountTable) -> Optio
     // What is mounted below the source comes along with it.
     let below = if has(&["rbind"]) { table.below(&path) } else { Vec::new() };
     let leads_to = |place: &Path| {
-        let its = locations(table, place);
-        let mut brought = location.iter().chain(below.iter().map(|(_, location)| location));
-        place.starts_with(&path) || path.starts_with(place) || brought.any(|one| its.iter().any(|its| its.meets(one)))
+        let its = table.location(place);
+        let meets = |one: &Location| its.as_ref().is_some_and(|its| its.meets(one));
+        let is_below = below.iter().any(|(_, location)| meets(location));
+        place.starts_with(&path) || path.starts_with(place) || location.as_ref().is_some_and(meets) || is_below
     };
     let place = own.iter().find(|place| leads_to(place))?;
     // A read-only bind mount leaves what is mounted below its source as it is, and the regions of leases are.
-    let its = locations(table, place);
+    let its = table.location(place);
     let reaches = |(point, location): &(PathBuf, Location)| {
-        point.starts_with(place) || place.starts_with(point) || its.iter().any(|its| its.meets(location))
+        point.starts_with(place) || place.starts_with(point) || its.as_ref().is_some_and(|its| its.meets(location))
     };
     // Of a source elsewhere, whatever lies below can be a region.
     let is_elsewhere = !(place.starts_with(&path) || path.starts_with(place));
@@ -127,12 +128,6 @@ fn writes_to<'a>(mount: &Value, own: &'a [PathBuf], table: &MountTable) -> Optio
     let follows_the_host = has(&["shared", "rshared", "slave", "rslave"]);
     let is_read_only = has(&["rro"]) || (has(&["ro"]) && !has_mounts_below && !follows_the_host);
     (!is_read_only).then(|| (source.to_owned(), place.as_path()))
-}
-
-/// Where a place of ours lies, and what is mounted below it: regions of leases, hierarchies of cgroups.
-fn locations(table: &MountTable, place: &Path) -> Vec<Location> {
-    let below = table.below(place).into_iter().map(|(_, location)| location);
-    table.location(place).into_iter().chain(below).collect()
 }
 
 #[cfg(test)]
@@ -232,10 +227,8 @@ mod tests {
                      31 21 0:25 /gpool /srv/own rw - tmpfs tmpfs rw\n\
                      32 21 0:25 / /srv/run rw - tmpfs tmpfs rw\n\
                      33 21 8:1 /usr/lib/gpool /srv/deep/shims rw - ext4 /dev/sda1 rw\n\
-                     34 21 0:26 / /srv/other rw - tmpfs tmpfs rw\n\
-                     35 30 0:77 / /run/gpool/leases/01/region rw - tmpfs gpool rw\n\
-                     36 21 0:77 / /srv/region rw - tmpfs gpool rw\n";
-        for source in ["/srv/own", "/srv/own/leases", "/srv/run", "/srv/region"] {
+                     34 21 0:26 / /srv/other rw - tmpfs tmpfs rw\n";
+        for source in ["/srv/own", "/srv/own/leases", "/srv/run"] {
             assert_eq!(found(&with_mount(source, &["bind"]), table), 1, "{source}");
             assert_eq!(found(&with_mount(source, &["bind", "ro"]), table), 0, "{source} read-only");
         }
