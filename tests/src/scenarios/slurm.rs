@@ -127,7 +127,9 @@ fn set_up(host: &Host) -> Result<()> {
     for directory in ["/run/slurm/state", "/run/slurm/spool"] {
         fs::create_dir_all(directory).context(directory)?;
     }
-    symlink(host.stage.program("gpool"), "/usr/bin/gpool").context("/usr/bin/gpool")?;
+    for name in ["gpool", "gpool-tenant"] {
+        symlink(host.stage.program(name), format!("/usr/bin/{name}")).context(name)?;
+    }
     fs::write("/proc/sys/kernel/hostname", "node1").context("the host's name")?;
     let added = host.command_named("ip").args(["addr", "add", &format!("{ADDRESS}/32"), "dev", "lo"]).status();
     ensure(added.context("ip")?.success(), || "the loopback device takes no address".to_owned())
