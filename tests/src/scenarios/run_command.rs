@@ -355,8 +355,15 @@ fn two_of_them_share(host: &Host) -> Result<()> {
 
 /// A terminal that hangs up tells the leader of its session alone, and that is `gpool run` here.
 fn one_whose_terminal_goes_ends(host: &Host) -> Result<()> {
-    let mut command = host.command_named("script");
-    command.args(["-qc", "exec gpool run --fraction 0.9 --memory 1GiB -- sleep 600", "/dev/null"]);
+    // Where this test runs under nohup the command would go on.
+    let mut command = host.command_named("env");
+    command.args([
+        "--default-signal=HUP",
+        "script",
+        "-qc",
+        "exec gpool run --fraction 0.9 --memory 1GiB -- sleep 600",
+        "/dev/null",
+    ]);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut terminal = spawn_bound(&mut command).context("script")?;
     let is_bound = || Ok(host.leases()?.iter().any(|lease| lease.state == LeaseState::Active));

@@ -1,9 +1,11 @@
 //! What `gpool-run` asks of the kernel and no safe function offers. The library has no unsafe code.
 #![allow(unsafe_code)]
 
+use gpool_runtime_hook::End;
 use nix::libc::{self, sock_filter, sock_fprog};
 use nix::sys::prctl::set_dumpable;
 use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
+use std::process::ExitCode;
 
 /// A caller that ignores SIGCHLD hands that on, and the kernel then keeps no exit status of any child.
 pub fn notice_ends_of_children() {
@@ -11,10 +13,18 @@ pub fn notice_ends_of_children() {
     let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
 }
 
+/// Ends as the command has ended: by the same signal, or with the status that this returns.
+pub fn end_as(end: End) -> ExitCode {
+    if let End::Signal(signal) = end {
+        end_by(signal);
+    }
+    end.status().into()
+}
+
 /// Ends this process by `ending`, by which its command has ended: shells leave a loop at Ctrl-C, and systemd takes SIGTERM
 /// for a good end, by the signal and not by the status that says the same. Returns where the kernel keeps the process, as
 /// it does a container's first.
-pub fn end_by(ending: Signal) {
+fn end_by(ending: Signal) {
     // A core is the command's to leave.
     let _ = set_dumpable(false);
     // SAFETY: the default action runs no code of this program.

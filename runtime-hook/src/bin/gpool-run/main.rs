@@ -3,14 +3,10 @@
 
 mod kernel;
 
-use gpool_runtime_hook::{End, run_command};
+use gpool_runtime_hook::run_command;
 
 fn main() -> std::process::ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     kernel::notice_ends_of_children();
-    let end = run_command(&arguments, kernel::filter_calls);
-    if let End::Signal(signal) = end {
-        kernel::end_by(signal);
-    }
-    end.status().into()
+    kernel::end_as(run_command(&arguments, kernel::filter_calls))
 }
