@@ -1,6 +1,6 @@
 //! The contexts of this process: on which of the lease's GPUs each one lives, what the region calls it, and how much
-//! memory was allocated in it. A part of one, as a green context is, has its memory there. One that the driver is about to make is there already, under a name that no handle has: what
-//! libraries that are loaded meanwhile take, it takes too.
+//! memory was allocated in it. A part of one, as a green context is, has its memory there. One that the driver is about to
+//! make is there already, under a name that no handle has: what libraries that are loaded meanwhile take, it takes too.
 
 use crate::driver::Driver;
 use core::ptr::null_mut;
@@ -20,10 +20,19 @@ struct Context {
     attached: u32,
     /// The context that it is a part of, and whose tag it has; null for a whole one.
     whole: CUcontext,
+    /// What libraries take in it is charged. Not of one whose beginning was not seen, or that a tool's callback uses while
+    /// it is being made: that is charged by the name of its beginning.
+    has_libraries: bool,
 }
 
-const FREE: Context =
-    Context { handle: null_mut(), tag: BurstTag(0), allocated_bytes: 0, attached: 0, whole: null_mut() };
+const FREE: Context = Context {
+    handle: null_mut(),
+    tag: BurstTag(0),
+    allocated_bytes: 0,
+    attached: 0,
+    whole: null_mut(),
+    has_libraries: false,
+};
 
 /// The table of one process.
 pub struct Contexts {
@@ -107,7 +116,8 @@ impl Contexts {
         let (tag, library_bytes) = (BurstTag::new(gpu as u8, self.last_number), self.library_bytes);
         let name = (self.last_number as usize * 2 + 1) as CUcontext;
         if let Some(place) = self.place_of(null_mut()) {
-            self.table[place] = Context { handle: name, tag, allocated_bytes: library_bytes, ..FREE };
+            self.table[place] =
+                Context { handle: name, tag, allocated_bytes: library_bytes, has_libraries: true, ..FREE };
         }
         Beginning { name, library_bytes }
     }
@@ -116,7 +126,10 @@ impl Contexts {
     pub fn made(&mut self, begun: Beginning, handle: CUcontext, gpu: usize) -> BurstTag {
         let allocated_bytes = self.leave(begun.name).unwrap_or(0);
         let tag = self.enter(handle, gpu);
-        self.add(handle, allocated_bytes);
+        if let Some(context) = self.find(handle) {
+            context.has_libraries = true;
+            context.allocated_bytes = context.allocated_bytes.saturating_add(allocated_bytes);
+        }
         tag
     }
 
@@ -170,7 +183,7 @@ impl Contexts {
     pub fn add_to_all(&mut self, bytes: u64, mut charge: impl FnMut(usize) -> bool, undo: impl FnMut(usize)) -> bool {
         for place in 0..TABLE {
             let context = &mut self.table[place];
-            if !context.is_whole() {
+            if !context.has_libraries {
                 continue;
             }
             if !charge(context.tag.gpu()) {
@@ -190,7 +203,7 @@ impl Contexts {
     }
 
     fn subtract_from(&mut self, end: usize, bytes: u64, mut undo: impl FnMut(usize)) {
-        for context in self.table.iter_mut().take(end).filter(|context| context.is_whole()) {
+        for context in self.table.iter_mut().take(end).filter(|context| context.has_libraries) {
             context.allocated_bytes = context.allocated_bytes.saturating_sub(bytes);
             undo(context.tag.gpu());
         }
@@ -255,6 +268,11 @@ mod tests {
     use super::*;
     use crate::fake_driver::region;
 
+    fn make(contexts: &mut Contexts, handle: CUcontext, gpu: usize) -> BurstTag {
+        let begun = contexts.begin(gpu);
+        contexts.made(begun, handle, gpu)
+    }
+
     #[test]
     fn contexts_keep_their_number_and_their_bytes() {
         let mut contexts = Contexts::new();
@@ -274,7 +292,7 @@ mod tests {
     fn what_each_context_takes_is_charged_in_all_or_none() {
         let mut contexts = Contexts::new();
         let handles = [16 as CUcontext, 32 as CUcontext, 48 as CUcontext];
-        let tags: Vec<BurstTag> = (0..3).map(|gpu| contexts.enter(handles[gpu], gpu)).collect();
+        let tags: Vec<BurstTag> = (0..3).map(|gpu| make(&mut contexts, handles[gpu], gpu)).collect();
         assert_eq!(tags[2].gpu(), 2);
         let mut charged = [0; 3];
         assert!(contexts.add_to_all(
@@ -310,11 +328,32 @@ mod tests {
         assert!(contexts.is_empty());
     }
 
+    /// As a tool's callback does, which allocates in a context while the driver makes it.
+    #[test]
+    fn a_context_that_is_used_while_it_is_made_has_its_libraries_once() {
+        let mut contexts = Contexts::new();
+        assert!(contexts.add_to_all(5, |_| panic!("there is none"), |_| panic!("there is room")));
+        let (begun, handle) = (contexts.begin(0), 16 as CUcontext);
+        contexts.enter(handle, 0);
+        contexts.add(handle, 100);
+        let (mut charged, mut given_back) = (0, 0);
+        let mut charge = |_: usize| {
+            charged += 1;
+            true
+        };
+        assert!(contexts.add_to_all(7, &mut charge, |_| panic!("there is room")));
+        contexts.subtract_from_all(5, |_| given_back += 1);
+        assert_eq!((charged, given_back), (1, 1));
+        contexts.made(begun, handle, 0);
+        contexts.subtract_from_all(7, |_| given_back += 1);
+        assert_eq!((given_back, contexts.leave(handle)), (2, Some(100)));
+    }
+
     #[test]
     fn a_part_has_its_memory_in_the_whole_and_goes_with_it() {
         let mut contexts = Contexts::new();
         let [whole, part, other, unknown] = [16, 32, 48, 64].map(|handle: usize| handle as CUcontext);
-        let tag = contexts.enter(whole, 3);
+        let tag = make(&mut contexts, whole, 3);
         assert!(contexts.enter_part(part, whole) && contexts.enter_part(other, whole));
         assert!(!contexts.enter_part(part, whole) && !contexts.enter_part(unknown, unknown));
         assert_eq!((contexts.tag(part), contexts.count()), (Some(tag), 3));

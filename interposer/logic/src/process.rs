@@ -376,8 +376,7 @@ mod tests {
         let place = process.place().unwrap();
         place.region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
         let context = crate::fake_driver::CONTEXTS[0];
-        process.enter_context(context, 0);
-        assert!(memory::try_reserve(&place.region, place.slot(), 0, Charge::Context));
+        process.context_made(process.begin_context(place, 0).unwrap(), context, 0);
         let allocate = |bytes| {
             assert!(memory::try_reserve(&place.region, place.slot(), 0, Charge::Bytes(bytes)));
             Held { owner: process.allocated(place, bytes).0, ..Held::new(Kind::Memory, bytes, bytes) }

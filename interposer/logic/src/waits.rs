@@ -67,6 +67,7 @@ impl Process {
             WaitFor::Context(context) if !context.is_null() => context,
             _ => driver.current_context(),
         };
+        let context = self.measured_in(context);
         let stream = match what {
             WaitFor::Stream(stream) => Some(stream),
             WaitFor::Context(_) | WaitFor::Event => None,
@@ -122,7 +123,7 @@ impl Process {
             return;
         }
         // A default stream's handle means the current context's.
-        let context = driver.current_context();
+        let context = self.measured_in(driver.current_context());
         while let Some(burst) = bursts.drained_in(driver, context) {
             if stripe.holds(burst) && kept.is_none() {
                 bursts.ask_for_sample();

@@ -141,6 +141,12 @@ impl Process {
         self.contexts.lock().whole(context)
     }
 
+    /// The context in which work on the streams of `context` is measured: of a green one the primary one.
+    pub(crate) fn measured_in(&self, context: CUcontext) -> CUcontext {
+        let whole = self.has_several_contexts().then(|| self.whole_of(context)).flatten();
+        whole.unwrap_or(context)
+    }
+
     /// What the region calls the current context, `context`.
     pub(crate) fn tag_of(&self, place: &Place, context: CUcontext) -> BurstTag {
         if context.is_null() {
