@@ -86,6 +86,10 @@ fn compare_answers(host: &Host) -> Result<()> {
             // After it there is nothing left to ask for.
             ("POST", EVICT) => continue,
             ("POST", "/v1/leases/{id}/bind") => bind(host, &tenants[0])?,
+            ("POST", "/v1/leases/{id}/ended") => {
+                let lease_id = host.lease_of(&tenants[0])?.lease_id;
+                client.post(&path.replace("{id}", &lease_id.0), &())?
+            }
             // Nothing to divide; the scenario mig-instances divides.
             ("POST", "/v1/mig/apply") => client.post(&asked, &serde_json::json!({"goals": []}))?,
             _ => client.post(&asked, &())?,
