@@ -12,9 +12,8 @@ use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, unprepared};
 use gpool_protocol::{ErrorBody, ErrorCode};
 use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, getpgid, getpgrp, setgid, setgroups, setuid};
-use rustix::process::chdir;
+use rustix::process::{WaitOptions, WaitStatus, chdir, wait};
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{BufReader, ErrorKind};
@@ -143,19 +142,30 @@ impl Init {
     /// Hands signals on and collects what ends, until the command has ended. The kernel then ends what it left behind.
     fn serve(&mut self, signals: &Signals) -> u8 {
         loop {
-            match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED)) {
-                Ok(WaitStatus::Exited(pid, status)) if pid == self.command => return status as u8,
-                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.command => {
-                    pipes::tell(&mut self.words, signal);
-                    return SIGNALLED + signal as u8;
+            // Not nix's: of a child that a real-time signal has ended it says that there is an error.
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED) {
+                Ok(Some((pid, status))) if pid.as_raw_pid() == self.command.as_raw() => {
+                    if let Some(status) = self.note(status) {
+                        return status;
+                    }
                 }
-                Ok(WaitStatus::Stopped(pid, signal)) if pid == self.command => pipes::tell(&mut self.words, signal),
-                Ok(WaitStatus::Continued(pid)) if pid == self.command => pipes::tell(&mut self.words, Signal::SIGCONT),
-                Ok(WaitStatus::StillAlive) => self.attend(signals),
-                Ok(_) => {}
+                // What the command has left behind.
+                Ok(Some(_)) => {}
+                Ok(None) => self.attend(signals),
                 Err(_) => return FAILED,
             }
         }
+    }
+
+    /// Tells of what has happened to the command. Its exit status if it has ended.
+    fn note(&mut self, status: WaitStatus) -> Option<u8> {
+        if let Some(status) = status.exit_status() {
+            return Some(status as u8);
+        }
+        let told = if status.continued() { Some(Signal::SIGCONT as i32) } else { status.stopping_signal() };
+        let ending = status.terminating_signal();
+        ending.or(told).iter().for_each(|signal| pipes::tell(&mut self.words, *signal));
+        ending.map(|signal| SIGNALLED + signal as u8)
     }
 
     /// Waits until something has happened, which may be the end of a child, and does what is due.
@@ -166,12 +176,12 @@ impl Init {
         while let Some(signal) = signals.next() {
             self.handing_on.had(signal, now);
         }
-        let told = self.orders.take();
+        let told = self.orders.take().into_iter().filter_map(|signal| Signal::try_from(signal).ok());
         if self.command_is_elsewhere() {
             // What is sent to the group of `gpool run` does not reach it.
-            told.into_iter().for_each(|signal| self.hand_on(signal));
+            told.for_each(|signal| self.hand_on(signal));
         } else {
-            told.into_iter().for_each(|signal| self.handing_on.told(signal, now));
+            told.for_each(|signal| self.handing_on.told(signal, now));
         }
         self.handing_on.due(now).into_iter().for_each(|signal| self.hand_on(signal));
     }

@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 pub struct Job {
     /// When to stop, unless it goes on before.
     stop_at: Option<Instant>,
-    /// The signal that has ended it.
-    pub ended: Option<Signal>,
+    /// The number of the signal that has ended it; nix knows no real-time ones.
+    pub ended: Option<i32>,
 }
 
 impl Job {
     /// The inner half tells that the command has stopped, gone on or ended by these signals.
-    pub fn told(&mut self, signals: Vec<Signal>, now: Instant) {
+    pub fn told(&mut self, signals: Vec<i32>, now: Instant) {
         for signal in signals {
-            match signal {
-                Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => self.stop_at = Some(now + APART),
-                Signal::SIGCONT => self.stop_at = None,
+            match Signal::try_from(signal) {
+                Ok(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU) => self.stop_at = Some(now + APART),
+                Ok(Signal::SIGCONT) => self.stop_at = None,
                 // Whoever sends it continues the command as well, and no shell waits for that.
-                Signal::SIGSTOP => {}
-                signal => self.ended = Some(signal),
+                Ok(Signal::SIGSTOP) => {}
+                _ => self.ended = Some(signal),
             }
         }
     }
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn it_stops_when_its_command_stays_stopped() {
         let (mut job, begun) = (Job::default(), Instant::now());
-        job.told(vec![Signal::SIGTSTP], begun);
+        job.told(vec![Signal::SIGTSTP as i32], begun);
         assert_eq!(job.patience(begun), Some(APART));
         assert!(!job.is_to_stop(begun));
         assert!(job.is_to_stop(begun + APART) && !job.is_to_stop(begun + APART));
@@ -66,18 +66,20 @@ mod tests {
     fn what_has_been_continued_meanwhile_does_not_stop_again() {
         let begun = Instant::now();
         let ways: [fn(&mut Job); 2] =
-            [|job| job.told(vec![Signal::SIGCONT], Instant::now()), |job| job.had(Signal::SIGCONT)];
+            [|job| job.told(vec![Signal::SIGCONT as i32], Instant::now()), |job| job.had(Signal::SIGCONT)];
         for continued in ways {
             let mut job = Job::default();
-            job.told(vec![Signal::SIGTSTP], begun);
+            job.told(vec![Signal::SIGTSTP as i32], begun);
             job.had(Signal::SIGINT);
             continued(&mut job);
             assert!(!job.is_to_stop(begun + 2 * APART));
         }
         let mut job = Job::default();
-        job.told(vec![Signal::SIGSTOP], begun);
+        job.told(vec![Signal::SIGSTOP as i32], begun);
         assert!(!job.is_to_stop(begun + 2 * APART));
-        job.told(vec![Signal::SIGKILL], begun);
-        assert_eq!(job.ended, Some(Signal::SIGKILL));
+        for signal in [Signal::SIGKILL as i32, 34] {
+            job.told(vec![signal], begun);
+            assert_eq!(job.ended, Some(signal));
+        }
     }
 }

@@ -29,7 +29,6 @@ mod signals;
 mod terminal_input;
 
 use gpool_protocol::{ErrorBody, ErrorCode};
-use nix::sys::signal::Signal;
 use std::ffi::OsString;
 
 pub use terminal_input::FilterCalls;
@@ -48,8 +47,8 @@ const SIGNALLED: u8 = 128;
 pub enum End {
     /// With an exit status.
     Status(u8),
-    /// By a signal.
-    Signal(Signal),
+    /// By the signal of this number. Not nix's: it knows no real-time ones.
+    Signal(i32),
 }
 
 impl End {

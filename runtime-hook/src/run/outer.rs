@@ -17,8 +17,7 @@ use gpool_configuration::{Configuration, DEFAULT_PATH};
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, raise};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use rustix::process::{Pid, WaitOptions, waitpid};
 use serde_json::Value;
 use std::fs::File;
 use std::io::BufReader;
@@ -72,7 +71,7 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
             if let Some(Ok((leased, _))) = leasing.within(ON_ITS_WAY) {
                 leased.give_back();
             }
-            return Ok(End::Signal(signal));
+            return Ok(End::Signal(signal as i32));
         }
     };
     let outcome = Cgroup::make(&id.0).and_then(|cgroup| start(&spec, &configuration, person, &cgroup, &signals));
@@ -112,9 +111,9 @@ fn start(
     let preparing = cgroup.take(pid).and_then(|()| Work::begin(move || prepare(&plan, &spec, pid, pipes)));
     let prepared = preparing.and_then(|preparing| preparing.unless_interrupted(signals));
     let why_not = match prepared {
-        Ok(Outcome::Done(Ok(pipes))) => return serve(pipes, signals, Pid::from_raw(pid.cast_signed())),
+        Ok(Outcome::Done(Ok(pipes))) => return serve(pipes, signals, Pid::from_child(&child)),
         Ok(Outcome::Done(Err(error))) | Err(error) => Err(error),
-        Ok(Outcome::Interrupted(signal, _)) => Ok(End::Signal(signal)),
+        Ok(Outcome::Interrupted(signal, _)) => Ok(End::Signal(signal as i32)),
     };
     // Nothing of the command runs yet.
     let _ = child.kill();
@@ -173,28 +172,30 @@ fn prepare(plan: &Plan, spec: &Value, inner: u32, (mut orders, mut words): Pipes
     Ok((orders, words))
 }
 
+fn lost(error: impl Into<std::io::Error>) -> ErrorBody {
+    unprepared("the command can no longer be waited for", error)
+}
+
 /// Lets the command start and waits for its end. Signals that come meanwhile are the command's.
 fn serve((mut orders, mut words): Pipes, signals: &Signals, inner: Pid) -> Result<End, ErrorBody> {
     // Silence means that it has ended already; its status says why.
     let _ = pipes::say(&mut orders, &()).and_then(|()| pipes::hear::<()>(&mut words));
-    let lost = |error| unprepared("the command can no longer be waited for", error);
     let mut words = Signalled::new(words).map_err(lost)?;
     let mut job = Job::default();
     job.told(words.take(), Instant::now());
     loop {
-        match waitpid(inner, Some(WaitPidFlag::WNOHANG)).map_err(lost)? {
-            WaitStatus::Exited(_, status) => {
-                job.told(words.take(), Instant::now());
-                return Ok(job.ended.map_or(End::Status(status as u8), End::Signal));
+        if let Some((_, ended)) = waitpid(Some(inner), WaitOptions::NOHANG).map_err(lost)? {
+            if let Some(signal) = ended.terminating_signal() {
+                return Ok(End::Signal(signal));
             }
-            WaitStatus::Signaled(_, signal, _) => return Ok(End::Signal(signal)),
-            _ => {}
+            job.told(words.take(), Instant::now());
+            return Ok(job.ended.map_or(End::Status(ended.exit_status().unwrap_or_default() as u8), End::Signal));
         }
         signals.wait(words.as_fd(), job.patience(Instant::now())).map_err(lost)?;
         job.told(words.take(), Instant::now());
         while let Some(signal) = signals.next() {
             job.had(signal);
-            pipes::tell(&mut orders, signal);
+            pipes::tell(&mut orders, signal as i32);
         }
         if job.is_to_stop(Instant::now()) {
             // Nothing happens where nobody could continue it: the kernel stops no orphaned process group so.

@@ -5,7 +5,6 @@
 use super::unprepared;
 use gpool_protocol::{ErrorBody, ErrorCode};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
-use nix::sys::signal::Signal;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -79,8 +78,8 @@ pub fn hear<Message: serde::de::DeserializeOwned>(from: &mut BufReader<File>) ->
     serde_json::from_str(&line).map_err(|_| unheard())
 }
 
-/// Tells of a signal. Nobody may be there any more to be told.
-pub fn tell(to: &mut impl Write, signal: Signal) {
+/// Tells of a signal by its number: nix knows no real-time ones. Nobody may be there any more to be told.
+pub fn tell(to: &mut impl Write, signal: i32) {
     let _ = to.write_all(&[signal as u8]);
 }
 
@@ -109,8 +108,8 @@ impl Signalled {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Those of which it has told by now.
-    pub fn take(&mut self) -> Vec<Signal> {
+    /// The numbers of those of which it has told by now.
+    pub fn take(&mut self) -> Vec<i32> {
         let mut told = [0; 64];
         let length = match self.pipe.as_mut().map_or(Ok(0), |pipe| pipe.read(&mut told)) {
             Ok(length) if length > 0 => length,
@@ -123,7 +122,7 @@ impl Signalled {
         };
         let early = std::mem::take(&mut self.early);
         let numbers = early.iter().chain(&told[..length]);
-        numbers.filter_map(|number| Signal::try_from(i32::from(*number)).ok()).collect()
+        numbers.map(|number| i32::from(*number)).collect()
     }
 }
 
@@ -136,14 +135,14 @@ mod tests {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let mut words = BufReader::new(OwnedFd::from(reader).into());
         say(&mut writer, &()).unwrap();
-        tell(&mut writer, Signal::SIGUSR1);
+        tell(&mut writer, 10);
         hear::<()>(&mut words).unwrap();
         let mut told = Signalled::new(words).unwrap();
-        assert_eq!(told.take(), [Signal::SIGUSR1], "what came with the last word");
+        assert_eq!(told.take(), [10], "what came with the last word");
         assert!(told.take().is_empty() && told.as_fd().is_some());
-        tell(&mut writer, Signal::SIGTERM);
-        tell(&mut writer, Signal::SIGCONT);
-        assert_eq!(told.take(), [Signal::SIGTERM, Signal::SIGCONT]);
+        tell(&mut writer, 15);
+        tell(&mut writer, 34);
+        assert_eq!(told.take(), [15, 34]);
         drop(writer);
         assert!(told.take().is_empty() && told.as_fd().is_none());
     }

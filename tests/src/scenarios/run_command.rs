@@ -56,6 +56,9 @@ fn gpool_run(host: &Host, words: &[&str]) -> Result<Output> {
     host.gpool(&[&["run"], words].concat())
 }
 
+/// What a shell makes of the signal 34.
+const REAL_TIME: i32 = 128 + 34;
+
 /// Exit statuses, and what is left: nothing, and no place is kept.
 fn ends_are_the_command_s(host: &Host) -> Result<()> {
     let before = traces_on_the_host();
@@ -65,13 +68,16 @@ fn ends_are_the_command_s(host: &Host) -> Result<()> {
         (&["sh", "-c", "exit 7"], 7),
         (&["sh", "-c", "kill -9 $$"], 137),
         (&["sh", "-c", "kill -PIPE $$"], 141),
+        // Real-time signals have no names. It ends with the status that a shell makes of one.
+        (&["sh", "-c", "kill -34 $$"], REAL_TIME),
+        (&["sh", "-c", "(sh -c 'kill -40 $$' &) ; sleep 0.3; exit 7"], 7),
         (&["nonesuch"], 127),
         (&["/etc/passwd"], 126),
     ] {
         let output = gpool_run(host, &[&share[..], &["--"], command].concat())?;
         // By the signal itself, as systemd and shells' loops look at it.
         let ended = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
-        let is_the_signal = output.status.signal().is_some() == (status > 128);
+        let is_the_signal = output.status.signal().is_some() == (status > 128 && status != REAL_TIME);
         ensure(ended == Some(status) && is_the_signal, || {
             format!("{command:?} ended with {}: {}", output.status, text(&output.stderr))
         })?;

@@ -23,8 +23,9 @@ pub fn end_as(end: End) -> ExitCode {
 
 /// Ends this process by `ending`, by which its command has ended: shells leave a loop at Ctrl-C, and systemd takes SIGTERM
 /// for a good end, by the signal and not by the status that says the same. Returns where the kernel keeps the process, as
-/// it does a container's first.
-fn end_by(ending: Signal) {
+/// it does a container's first, and of a signal that nix has no name for, as the real-time ones.
+fn end_by(ending: i32) {
+    let Ok(ending) = Signal::try_from(ending) else { return };
     // A core is the command's to leave.
     let _ = set_dumpable(false);
     // SAFETY: the default action runs no code of this program.
