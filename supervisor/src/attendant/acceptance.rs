@@ -26,10 +26,10 @@ const CHANGES: usize = 16;
 pub struct Unwatched(BTreeMap<(TenantId, usize), u64>);
 
 impl Unwatched {
-    /// Puts them into the queue again.
+    /// Puts them into the queue again, each unless another process has taken its slot meanwhile.
     pub fn try_again(&self, queue: &mut Queue, now: Instant) {
         for ((tenant, slot), number) in &self.0 {
-            queue.put(Registration { tenant: *tenant, slot: *slot, number: *number }, now);
+            queue.put_again(Registration { tenant: *tenant, slot: *slot, number: *number }, now);
         }
     }
 
@@ -229,6 +229,9 @@ mod tests {
         let (mut queue, now) = (Queue::default(), Instant::now());
         unwatched.try_again(&mut queue, now);
         assert_eq!((queue.next(now), queue.next(now)), (Some(registration(8)), None));
+        queue.put(registration(9), now);
+        unwatched.try_again(&mut queue, now);
+        assert_eq!((queue.next(now), queue.next(now)), (Some(registration(9)), None), "the newer one is not forgotten");
         assert!(!unwatched.note(registration(8), false));
         assert!(unwatched.0.is_empty());
     }

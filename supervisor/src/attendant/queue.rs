@@ -75,6 +75,14 @@ impl Queue {
         }
     }
 
+    /// Puts a registration of before in again, unless one of the same slot waits: that has replaced it.
+    pub fn put_again(&mut self, registration: Registration, now: Instant) {
+        let line = self.lines.get(&registration.tenant);
+        if !line.is_some_and(|line| line.waiting.iter().any(|waiting| waiting.slot == registration.slot)) {
+            self.put(registration, now);
+        }
+    }
+
     /// The first registration of the next lease in turn that has something left of its allowance.
     pub fn next(&mut self, now: Instant) -> Option<Registration> {
         self.lines.values_mut().for_each(|line| line.recover(now));
