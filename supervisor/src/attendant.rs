@@ -96,47 +96,57 @@ impl Mailbox {
             let rest_until = now + (now - begun) * REST;
             let patience = queue.patience(now).map_or(patience, |its| patience.min(its));
             self.wait(&watched, if is_behind { Duration::ZERO } else { patience });
-            is_behind = self.take_turns(leases, (&mut queue, &mut unwatched), rest_until);
+            is_behind = self.take_turns(leases, (&mut queue, &mut unwatched), &watched, rest_until);
         }
     }
 
     /// Acts on notices, and looks at one registration after the other, for a while at most: deaths are attended to in
-    /// between, however much there is to do. Whether something is left.
+    /// between, however much there is to do. With nothing to do it rests, unless one of `watched` ends. Whether something is
+    /// left.
     fn take_turns(
         &self,
         leases: &Leases,
         (queue, unwatched): (&mut Queue, &mut Unwatched),
+        watched: &[OwnedFd],
         rest_until: Instant,
     ) -> bool {
-        let end = Instant::now() + TURNS;
+        let begun = Instant::now();
+        let (end, rest_until) = (begun + TURNS, rest_until.min(begun + IDLE_PERIOD));
         let mut changed = BTreeSet::new();
         let is_behind = loop {
             // Between any two looks: who comes last waits for one of each of the others.
             let notices = self.receiver.try_iter().take(NOTICES);
             let has_more = notices.map(|notice| act_on(leases, queue, notice)).count() == NOTICES;
             let now = Instant::now();
-            if now >= end {
+            let patience = queue.patience(now).unwrap_or(IDLE_PERIOD);
+            if now >= end && (has_more || patience.is_zero()) {
                 break true;
             }
             match queue.next(now) {
                 Some(next) => queue.spend(next.tenant, look(leases, unwatched, next, &mut changed)),
                 None if has_more => {}
                 None if now >= rest_until => break false,
-                None => self.wait(&[], rest_until.min(end) - now),
+                // Ends that come together are looked at together.
+                None if now < end => {
+                    self.wait(&[], patience.min(rest_until.min(end) - now));
+                }
+                None if self.wait(watched, patience.min(rest_until - now)) => break false,
+                None => {}
             }
         };
         write_down(leases, &changed);
         is_behind
     }
 
-    /// Waits until one of `watched` ends, a notice comes, or `patience` is over.
-    fn wait(&self, watched: &[OwnedFd], patience: Duration) {
+    /// Waits until one of `watched` ends, a notice comes, or `patience` is over. Whether one has ended.
+    fn wait(&self, watched: &[OwnedFd], patience: Duration) -> bool {
         let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
         fds.extend(watched.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         let limit = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         let _ = poll(&mut fds, Some(&limit));
         let mut counter = [0u8; 8];
         let _ = rustix::io::read(&*self.bell, &mut counter);
+        fds[1..].iter().any(|fd| !fd.revents().is_empty())
     }
 
     /// Acts on every end that can be seen now; says how long until it should look again unasked.
