@@ -243,7 +243,7 @@ fn note_deaths(leases: &Leases, lease: &mut Lease) {
             lease.region.clear_slot(slot);
         } else {
             lease.region.clear_demand(slot);
-            lease.dead.insert(slot, Dead { name, died });
+            lease.dead.insert(slot, Dead { name: Some(name), died });
         }
     });
 }

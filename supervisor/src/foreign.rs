@@ -38,7 +38,7 @@ fn promises(leases: &Leases, gpu: usize) -> Vec<Promise> {
     let here = book.leases.values().filter(|lease| lease.place_of(gpu).is_some()).map(|lease| Promise {
         cap_bytes: lease.record.promised_bytes(),
         processes: (lease.processes.values().map(|process| process.watched.name))
-            .chain(lease.dead.values().map(|dead| dead.name))
+            .chain(lease.dead.values().filter_map(|dead| dead.name))
             .collect(),
         cgroup: lease.record.cgroup.clone(),
     });

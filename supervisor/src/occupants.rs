@@ -75,13 +75,16 @@ impl Occupants {
     }
 
     /// Whether GPU `gpu` has back what the process held that was seen dead at `died`. A process that has come to the same
-    /// pid since is another one.
-    pub fn has_let_go(&self, gpu: usize, process: ProcessName, died: Instant) -> bool {
+    /// pid since is another one. Of a process of which no name is known it has as soon as none is listed that has ended.
+    pub fn has_let_go(&self, gpu: usize, process: Option<ProcessName>, died: Instant) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.gpus.get(gpu).and_then(Option::as_ref) {
-            Some(look) if look.since > died => {
-                !look.listed.get(&process.pid).is_some_and(|start_ticks| procfs::is_same(&process, *start_ticks))
-            }
+            Some(look) if look.since > died => !match process {
+                Some(process) => {
+                    look.listed.get(&process.pid).is_some_and(|start_ticks| procfs::is_same(&process, *start_ticks))
+                }
+                None => look.listed.values().any(Option::is_none),
+            },
             _ => died.elapsed() > PATIENCE,
         }
     }
@@ -158,18 +161,19 @@ mod tests {
         let before = Instant::now();
         occupants.note(0, before, BTreeMap::new());
         let died = Instant::now() + Duration::from_nanos(1);
-        assert!(!occupants.has_let_go(0, process, died), "the look is older than the death");
+        assert!(!occupants.has_let_go(0, Some(process), died), "the look is older than the death");
         for start_ticks in [None, Some(100)] {
             occupants.note(0, died + Duration::from_millis(1), listed(7, start_ticks));
-            assert!(!occupants.has_let_go(0, process, died), "it still holds something");
+            assert!(!occupants.has_let_go(0, Some(process), died), "it still holds something");
+            assert_eq!(occupants.has_let_go(0, None, died), start_ticks.is_some(), "it may be the one that has ended");
         }
         assert!(occupants.listed(&process) && !occupants.listed(&ProcessName { pid: HostPid(8), ..process }));
         occupants.note(0, died + Duration::from_millis(2), listed(7, Some(101)));
         assert!(!occupants.listed(&process));
-        assert!(occupants.has_let_go(0, process, died), "another process that has its pid");
+        assert!(occupants.has_let_go(0, Some(process), died), "another process that has its pid");
         occupants.note(0, died + Duration::from_millis(3), listed(8, None));
-        assert!(occupants.has_let_go(0, process, died));
-        assert!(!occupants.has_let_go(1, process, died), "another GPU");
+        assert!(occupants.has_let_go(0, Some(process), died));
+        assert!(!occupants.has_let_go(1, Some(process), died), "another GPU");
         assert_eq!((occupants.living(0, |_| true), occupants.living(0, |pid| pid == process.pid)), (1, 0));
     }
 

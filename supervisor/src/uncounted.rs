@@ -25,7 +25,7 @@ pub fn note(leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupa
         let alive: Vec<ProcessName> = lease.processes.values().map(|process| process.watched.name).collect();
         // What one has held that has died counts for as long as its slot does.
         let known: BTreeSet<ProcessName> =
-            lease.dead.values().map(|dead| dead.name).chain(alive.iter().copied()).collect();
+            lease.dead.values().filter_map(|dead| dead.name).chain(alive.iter().copied()).collect();
         let uncounted = &mut lease.uncounted[place];
         uncounted.retain(|name, _| known.contains(name));
         for name in alive {

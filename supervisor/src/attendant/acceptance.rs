@@ -6,9 +6,9 @@
 
 use super::queue::{Queue, Registration};
 use super::take_out;
-use crate::lease::{Lease, Leases, Process};
+use crate::lease::{Dead, Lease, Leases, Process};
 use crate::procfs::{self, ProcessName, ProgramMark, WatchedProcess};
-use crate::region::RegionHost;
+use crate::region::{RegionHost, Report};
 use gpool_policy::TenantId;
 use gpool_protocol::HostPid;
 use gpool_shared_region::SLOT_BYTES;
@@ -149,12 +149,25 @@ fn accept(leases: &Leases, lease: &mut Lease, registration: Registration, seen: 
             lease.region.accept(slot, number);
             true
         }
-        // Dead before it was seen, and nothing can be charged to it: it allocates after it is accepted.
+        // Dead before it was seen.
         Seen::Free if lease.region.registration(slot) == Some(number) => {
-            lease.region.clear_slot(slot);
+            free(lease, slot);
             false
         }
         Seen::Free => false,
+    }
+}
+
+/// Frees a slot whose process has ended before it was accepted. One that has waited for that in vain has gone on, and what
+/// it held a process that it has forked may still hold: that stays in the slot until the device has it back.
+fn free(lease: &mut Lease, slot: usize) {
+    let mut report = Report::new();
+    report.read(&lease.region, slot + 1);
+    if report.taken().any(|(index, last)| index == slot && last.holds_nothing()) {
+        lease.region.clear_slot(slot);
+    } else {
+        lease.region.clear_demand(slot);
+        lease.dead.insert(slot, Dead { name: None, died: Instant::now() });
     }
 }
 

@@ -34,8 +34,8 @@ pub struct Process {
 /// A process that has ended; its slot keeps what it held until the device has it back.
 #[derive(Debug, Clone, Copy)]
 pub struct Dead {
-    /// Who it was.
-    pub name: ProcessName,
+    /// Who it was; none of one that has ended before that could be found out.
+    pub name: Option<ProcessName>,
     /// When it was seen to have ended.
     pub died: Instant,
 }
