@@ -136,16 +136,16 @@ mod tests {
             [driver]
             nvml = "/e"
             gpus = ["GPU-51313131-0000-4000-8000-000000000000"]
-            library_dirs = []
+            library_dirs = ["/i"]
             compat = "image"
-            program_dirs = []
+            program_dirs = ["/j"]
             device_dir = "/f"
             context_bytes = 1
             mount = [{ source = "/g" }]
             [runtime]
-            low_level = []
+            low_level = ["/k"]
             [policy]
-            classes = []
+            classes = ["batch"]
             unenforced = true
             rootless_group = "gpu"
             timeslice = true
