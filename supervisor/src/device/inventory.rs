@@ -163,6 +163,21 @@ pub fn answering<T>(
     Ok((answers, silent))
 }
 
+/// The answers of boards that are served; the others answered none.
+///
+/// # Errors
+/// The first silent board's, if there are none: it may be one that is served, and nobody would ask it again.
+fn of_served<T>(
+    answers: Vec<Option<T>>,
+    mut silent: Vec<SilentBoard>,
+) -> Result<(Vec<T>, Vec<SilentBoard>), InventoryError> {
+    let answers: Vec<T> = answers.into_iter().flatten().collect();
+    if answers.is_empty() && !silent.is_empty() {
+        return Err(silent.swap_remove(0).cause);
+    }
+    Ok((answers, silent))
+}
+
 /// What the configuration names and is not among `gpus`.
 fn absent(served: &Gpus, gpus: &[Gpu]) -> Vec<String> {
     let is_there = |uuid: &&String| gpus.iter().any(|gpu| gpu.uuid.0 == **uuid);
@@ -228,12 +243,13 @@ impl NvmlInventory {
     /// All that NVML shows now of what is served.
     ///
     /// # Errors
-    /// Names the query that failed, if NVML itself or no board answers.
+    /// Names the query that failed, if NVML itself or no board that is served answers.
     pub fn gpus(&self) -> Result<Found, InventoryError> {
         let driver_version = self.nvml.sys_driver_version().map_err(unanswered("the driver's version"))?;
         let count = self.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
         let (answers, silent) = answering(0..count, |index| self.board_with_instances(index, &driver_version))?;
-        let (mut gpus, instances): (Vec<Gpu>, Vec<Vec<Gpu>>) = answers.into_iter().flatten().unzip();
+        let (answers, silent) = of_served(answers, silent)?;
+        let (mut gpus, instances): (Vec<Gpu>, Vec<Vec<Gpu>>) = answers.into_iter().unzip();
         gpus.extend(instances.into_iter().flatten());
         let absent = absent(&self.served, &gpus);
         // A board that does not answer has no UUID to be known by. It is nobody's concern here if all that are named answer.
@@ -338,5 +354,14 @@ mod tests {
         assert!(silent[0].cause.to_string().starts_with("NVML does not answer a GPU by its index: "));
         assert!(answering(1..2, ask).is_err(), "without any GPU there is nothing to serve");
         assert!(answering(0..0, ask).unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn a_board_that_is_not_served_is_no_answer_for_one_that_is_lost() {
+        let lost = || vec![SilentBoard { index: 1, cause: unanswered("a GPU's UUID")(NvmlError::GpuLost) }];
+        assert!(of_served::<u32>(vec![None], lost()).is_err());
+        let (answers, silent) = of_served(vec![None, Some(2)], lost()).unwrap();
+        assert_eq!((answers, silent.len()), (vec![2], 1));
+        assert!(of_served::<u32>(vec![None], Vec::new()).unwrap().0.is_empty(), "they are absent, and told so");
     }
 }
