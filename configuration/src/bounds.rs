@@ -29,12 +29,7 @@ impl Breach {
 
 /// The first key whose value is out of bounds, with what to write.
 pub fn check(configuration: &Configuration) -> Result<(), Breach> {
-    for (key, value) in absolute_paths(configuration) {
-        if !value.is_absolute() {
-            let cause = format!("{key} = {:?} must be an absolute path", value.display().to_string());
-            return Err(Breach { key: key.to_owned(), cause });
-        }
-    }
+    check_absolute(absolute_paths(configuration))?;
     check_lists(configuration)?;
     if configuration.driver.context_bytes == 0 {
         let key = "driver.context_bytes".to_owned();
@@ -45,7 +40,24 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
     check_hang_times(configuration)
 }
 
-/// Whether lists name what they must, and only what there is.
+/// The first key whose value does nothing, with what to write. A host works with it, so that whoever checks the files is told
+/// of it and nobody else: an upgrade must not end at it.
+pub fn check_strictly(configuration: &Configuration) -> Result<(), Breach> {
+    check_absolute(configuration.driver.program_dirs.iter().map(|path| ("driver.program_dirs", path)))?;
+    check_request_keys(configuration)
+}
+
+fn check_absolute<'a>(paths: impl IntoIterator<Item = (&'static str, &'a PathBuf)>) -> Result<(), Breach> {
+    match paths.into_iter().find(|(_, path)| !path.is_absolute()) {
+        Some((key, path)) => {
+            let cause = format!("{key} = {:?} must be an absolute path", path.display().to_string());
+            Err(Breach { key: key.to_owned(), cause })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether lists name what they must.
 fn check_lists(configuration: &Configuration) -> Result<(), Breach> {
     let needed = [
         ("runtime.low_level", &configuration.runtime.low_level, "no container could be made; name a low-level runtime"),
@@ -55,6 +67,11 @@ fn check_lists(configuration: &Configuration) -> Result<(), Breach> {
         let cause = format!("{key} = [] is empty, and {why}, or leave the key out");
         return Err(Breach { key: key.to_owned(), cause });
     }
+    Ok(())
+}
+
+/// Whether a container can ask for all that `[policy.env] allow` names.
+fn check_request_keys(configuration: &Configuration) -> Result<(), Breach> {
     for name in &configuration.policy.env.allow {
         if REQUEST_KEYS.contains(&name.as_str()) {
             continue;
@@ -103,7 +120,6 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
         ("driver.proc_dir", &configuration.driver.proc_dir),
     ];
     all.extend(configuration.mig.layout.iter().map(|path| ("mig.layout", path)));
-    all.extend(configuration.driver.program_dirs.iter().map(|path| ("driver.program_dirs", path)));
     for mount in &configuration.driver.mounts {
         all.push(("driver.mount.source", &mount.source));
         all.extend(mount.destination.iter().map(|path| ("driver.mount.destination", path)));

@@ -72,6 +72,27 @@ pub fn parse(path: &Path, text: &str) -> Result<Configuration, ConfigurationErro
     merge(&[(path.to_owned(), text.to_owned())]).map(|layered| layered.configuration)
 }
 
+/// As [`load_layered`], for whoever checks the files.
+///
+/// # Errors
+/// As [`load`], and a value that does nothing: a request key that no container has, a relative directory of programs.
+pub fn load_strictly(path: &Path) -> Result<Layered, ConfigurationError> {
+    load_layered(path).and_then(strictly)
+}
+
+/// As [`parse`], for whoever checks the file.
+///
+/// # Errors
+/// As [`load_strictly`].
+pub fn parse_strictly(path: &Path, text: &str) -> Result<Configuration, ConfigurationError> {
+    merge(&[(path.to_owned(), text.to_owned())]).and_then(strictly).map(|layered| layered.configuration)
+}
+
+fn strictly(layered: Layered) -> Result<Layered, ConfigurationError> {
+    bounds::check_strictly(&layered.configuration).map_err(|breach| breach.located(&layered.origins))?;
+    Ok(layered)
+}
+
 /// None if the file is not there.
 fn read(path: &Path) -> Result<Option<String>, ConfigurationError> {
     match std::fs::read_to_string(path) {

@@ -23,7 +23,7 @@ pub use keys::{
     BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, EnvPolicy,
     HANG_SECONDS_MAX, HangAction, Lease, LiarAction, Mig, Paths, Policy, REQUEST_KEYS, Runtime, Socket,
 };
-pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, parse};
+pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
 pub use windows::{Window, open_for};
 
 #[cfg(test)]

@@ -38,11 +38,8 @@ fn a_relative_runtime_is_refused() {
 #[test]
 fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
     for (text, names) in [
-        ("[policy.env]\nallow = [\"fraction\", \"prioritty\"]\n", ["line 2", "policy.env.allow", "\"priority\""]),
-        ("[policy.env]\nallow = [\"everything\"]\n", ["line 2", "\"everything\"", "fraction, limit"]),
         ("[runtime]\nlow_level = []\n", ["line 2", "runtime.low_level = []", "name a low-level runtime"]),
         ("[driver]\nlibrary_dirs = []\n", ["line 2", "driver.library_dirs = []", "name its directory"]),
-        ("[driver]\nprogram_dirs = [\"bin\"]\n", ["line 2", "driver.program_dirs", "absolute"]),
         ("[driver]\ncontext_bytes = 0\n", ["line 2", "driver.context_bytes = 0", "in bytes"]),
         ("[[driver.mount]]\nsource = \"a\"\n", ["line 1", "driver.mount.source = \"a\"", "absolute"]),
         (
@@ -53,7 +50,22 @@ fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
         let error = parsed(text).unwrap_err().to_string();
         assert!(names.iter().all(|name| error.contains(name)), "{text}: {error}");
     }
-    assert!(parsed("[driver]\nprogram_dirs = []\n[policy.env]\nallow = []\n").is_ok(), "nothing may be what is meant");
+}
+
+#[test]
+fn what_does_nothing_is_refused_by_who_checks_and_keeps_no_host_from_working() {
+    let checked = |text| crate::parse_strictly(Path::new("/etc/gpool/config.toml"), text);
+    for (text, names) in [
+        ("[policy.env]\nallow = [\"fraction\", \"prioritty\"]\n", ["line 2", "policy.env.allow", "\"priority\""]),
+        ("[policy.env]\nallow = [\"everything\"]\n", ["line 2", "\"everything\"", "fraction, limit"]),
+        ("[driver]\nprogram_dirs = [\"bin\"]\n", ["line 2", "driver.program_dirs", "absolute"]),
+    ] {
+        let error = checked(text).unwrap_err().to_string();
+        assert!(names.iter().all(|name| error.contains(name)), "{text}: {error}");
+        assert!(parsed(text).is_ok(), "{text}");
+    }
+    assert!(checked("[driver]\nprogram_dirs = []\n[policy.env]\nallow = []\n").is_ok(), "nothing may be what is meant");
+    assert!(checked("[runtime]\nlow_level = []\n").is_err(), "what is refused at all times");
 }
 
 #[test]

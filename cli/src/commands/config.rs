@@ -5,7 +5,7 @@ use crate::exit::{ExitStatus, Failure};
 use crate::output::{self, text};
 use gpool_configuration::{
     Configuration, ConfigurationError, DEFAULT_PATH, Effect, Layered, SHIPPED, differences, flat, load, load_layered,
-    parse,
+    load_strictly, parse_strictly,
 };
 use gpool_protocol::{ChangedKey, Client, ConfigurationView, ErrorCode, Reloaded};
 use serde::Serialize;
@@ -72,7 +72,7 @@ fn show(path: &Path, with_origin: bool, format: Format) -> Result<(), Failure> {
 
 fn validate(file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file else {
-        let layered = load_layered(Path::new(DEFAULT_PATH)).map_err(|error| unusable(&error))?;
+        let layered = load_strictly(Path::new(DEFAULT_PATH)).map_err(|error| unusable(&error))?;
         return output::print(&match layered.files.as_slice() {
             [] => format!("{DEFAULT_PATH} is not there, and every key has its default\n"),
             files => files.iter().map(|file| format!("{} can be used\n", file.display())).collect(),
@@ -82,7 +82,7 @@ fn validate(file: Option<&Path>) -> Result<(), Failure> {
         let sentence = format!("gpool: {} cannot be read ({}); name another file", file.display(), error.kind());
         Failure::Refused(ExitStatus::Usage, sentence)
     })?;
-    parse(file, &read).map_err(|error| unusable(&error))?;
+    parse_strictly(file, &read).map_err(|error| unusable(&error))?;
     output::print(&format!("{} can be used\n", file.display()))
 }
 
