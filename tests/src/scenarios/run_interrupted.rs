@@ -36,6 +36,14 @@ fn with_a_hung_supervisor<T>(host: &Host, what: impl FnOnce() -> Result<T>) -> R
     outcome
 }
 
+/// `gpool run` with the signals as a shell leaves them: whoever runs this test may ignore some, as a job in the background
+/// of a script does.
+fn heeding_signals(host: &Host) -> Command {
+    let mut command = host.command_named("env");
+    command.args(["--default-signal=HUP,INT,TERM", "gpool"]).args(SHARE);
+    command
+}
+
 fn start_waiting(command: &mut Command) -> Result<Child> {
     let started = spawn_bound(command).context("gpool run")?;
     wait_for("gpool run", || Ok(name(Pid::from_child(&started)) == "gpool-run"))?;
@@ -46,7 +54,7 @@ fn start_waiting(command: &mut Command) -> Result<Child> {
 fn it_ends_while_it_waits_for_its_lease(host: &Host, before: &BTreeSet<PathBuf>) -> Result<()> {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         with_a_hung_supervisor(host, || {
-            let waiting = start_waiting(host.command("gpool").args(SHARE))?;
+            let waiting = start_waiting(&mut heeding_signals(host))?;
             ends_at_once_by(waiting, signal).context("while it waits for its lease")
         })?;
         nothing_is_left(host, before)?;
@@ -71,7 +79,7 @@ fn it_ends_while_it_prepares(host: &Host, before: &BTreeSet<PathBuf>) -> Result<
 /// `gpool run` and its inner half, which is stopped before there is a command.
 fn prepared_half_way(host: &Host, before: &BTreeSet<PathBuf>) -> Result<(Child, Pid)> {
     for _ in 0..20 {
-        let mut outer = spawn_bound(host.command("gpool").args(SHARE)).context("gpool run")?;
+        let mut outer = spawn_bound(&mut heeding_signals(host)).context("gpool run")?;
         let inner = loop {
             // Its own name it has from its first steps on.
             if let Some(inner) = child_of(Pid::from_child(&outer)).filter(|inner| name(*inner) == "share-init") {
