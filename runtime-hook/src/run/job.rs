@@ -1,11 +1,26 @@
 //! Whether `gpool run` stops because its command has.
 //!
 //! Ctrl-Z stops both. A command may also stop itself, as editors do that read Ctrl-Z as a key, and under another user it
-//! cannot stop root's `gpool run` along with it: the shell would go on waiting for a job that does nothing.
+//! cannot stop root's `gpool run` along with it: the shell would go on waiting for a job that does nothing. Where no shell
+//! waits, because `gpool run` does not have the terminal, whoever has stopped the command alone continues it alone.
 
 use super::handing_on::APART;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
+
+/// Whether a shell waits for this process's group: it has the foreground of its terminal.
+pub fn has_the_terminal() -> bool {
+    std::fs::read_to_string("/proc/self/stat").is_ok_and(|status| is_in_front(&status))
+}
+
+/// Whether /proc/PID/stat has the same process group for the process, which is field 5, and for the foreground of its
+/// terminal, field 8; that is -1 without a terminal (proc(5)).
+fn is_in_front(status: &str) -> bool {
+    // The name in parentheses may hold anything, so count from its end.
+    let mut fields = status.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(2);
+    let group = fields.next();
+    group.is_some() && group == fields.nth(2)
+}
 
 /// What is known of the command.
 #[derive(Default)]
@@ -21,10 +36,10 @@ impl Job {
     pub fn told(&mut self, signals: Vec<i32>, now: Instant) {
         for signal in signals {
             match Signal::try_from(signal) {
-                Ok(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU) => self.stop_at = Some(now + APART),
+                Ok(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGSTOP) => {
+                    self.stop_at = Some(now + APART);
+                }
                 Ok(Signal::SIGCONT) => self.stop_at = None,
-                // Whoever sends it continues the command as well, and no shell waits for that.
-                Ok(Signal::SIGSTOP) => {}
                 _ => self.ended = Some(signal),
             }
         }
@@ -54,12 +69,21 @@ mod tests {
 
     #[test]
     fn it_stops_when_its_command_stays_stopped() {
-        let (mut job, begun) = (Job::default(), Instant::now());
-        job.told(vec![Signal::SIGTSTP as i32], begun);
-        assert_eq!(job.patience(begun), Some(APART));
-        assert!(!job.is_to_stop(begun));
-        assert!(job.is_to_stop(begun + APART) && !job.is_to_stop(begun + APART));
-        assert_eq!((job.patience(begun), job.ended), (None, None));
+        for signal in [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGSTOP] {
+            let (mut job, begun) = (Job::default(), Instant::now());
+            job.told(vec![signal as i32], begun);
+            assert_eq!(job.patience(begun), Some(APART), "{signal}");
+            assert!(!job.is_to_stop(begun));
+            assert!(job.is_to_stop(begun + APART) && !job.is_to_stop(begun + APART), "{signal}");
+            assert_eq!((job.patience(begun), job.ended), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_shell_waits_for_the_group_that_has_the_terminal() {
+        let stat = |front: i32| format!("12 (gpool-run) 4) S 11 10 9 34816 {front} 4194560 119");
+        assert!(is_in_front(&stat(10)));
+        assert!(!is_in_front(&stat(9)) && !is_in_front(&stat(-1)) && !is_in_front(""));
     }
 
     #[test]
@@ -75,8 +99,6 @@ mod tests {
             assert!(!job.is_to_stop(begun + 2 * APART));
         }
         let mut job = Job::default();
-        job.told(vec![Signal::SIGSTOP as i32], begun);
-        assert!(!job.is_to_stop(begun + 2 * APART));
         for signal in [Signal::SIGKILL as i32, 34] {
             job.told(vec![signal], begun);
             assert_eq!(job.ended, Some(signal));

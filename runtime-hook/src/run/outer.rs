@@ -3,7 +3,7 @@
 use super::cgroup::Cgroup;
 use super::description::{self, Person};
 use super::interruption::{Outcome, Work};
-use super::job::Job;
+use super::job::{self, Job};
 use super::order::Order;
 use super::pipes::{self, Ends, Signalled};
 use super::plan::{Plan, nodes_and_mounts};
@@ -197,7 +197,7 @@ fn serve((mut orders, mut words): Pipes, signals: &Signals, inner: Pid) -> Resul
             job.had(signal);
             pipes::tell(&mut orders, signal as i32);
         }
-        if job.is_to_stop(Instant::now()) {
+        if job.is_to_stop(Instant::now()) && job::has_the_terminal() {
             // Nothing happens where nobody could continue it: the kernel stops no orphaned process group so.
             let _ = raise(Signal::SIGTSTP);
         }

@@ -38,7 +38,7 @@ const LOG: &str = "/run/gpool-counted.log";
 const STOPPING: &str = r#"
 open my $log, '>>', '/run/gpool-counted.log' or die;
 syswrite $log, "ready\n";
-kill TSTP => 0;
+kill $ARGV[0] => 0;
 syswrite $log, "back\n";
 sleep 1 while 1;
 "#;
@@ -60,7 +60,8 @@ pub fn run(inside: &Inside) -> Result<()> {
         .and_then(|()| it_counts_what_timeout_sends(&host))
         .and_then(|()| it_counts_keys_and_the_end_of_its_terminal(&host))
         .and_then(|()| it_is_a_job_of_its_shell(&host))
-        .and_then(|()| one_that_stops_itself_gives_the_terminal_back(&host));
+        .and_then(|()| one_that_stops_itself_gives_the_terminal_back(&host))
+        .and_then(|()| one_that_is_stopped_alone_stops_nobody(&host));
     finish(host, outcome)
 }
 
@@ -258,8 +259,8 @@ fn it_is_a_job_of_its_shell(host: &Host) -> Result<()> {
 
 /// Under another user it can stop no process of root's.
 fn one_that_stops_itself_gives_the_terminal_back(host: &Host) -> Result<()> {
-    for user in ["root", "nobody"] {
-        let line = format!("gpool {} --user {user} -- perl {STOPPER}\n", SHARE.join(" "));
+    for (user, signal) in [("root", "TSTP"), ("nobody", "TSTP"), ("root", "STOP"), ("nobody", "STOP")] {
+        let line = format!("gpool {} --user {user} -- perl {STOPPER} {signal}\n", SHARE.join(" "));
         let mut terminal = on_a_terminal(host, "exec bash --norc --noprofile -i");
         let mut counter = Counter::start(&mut terminal, 2, |terminal| type_into(terminal, &line))?;
         let outer = counter.processes[0];
@@ -270,4 +271,16 @@ fn one_that_stops_itself_gives_the_terminal_back(host: &Host) -> Result<()> {
         counter.end()?;
     }
     Ok(())
+}
+
+/// No shell waits for it, and whoever continues the command would not continue `gpool run`.
+fn one_that_is_stopped_alone_stops_nobody(host: &Host) -> Result<()> {
+    let counter = Counter::plain(host, &["--"])?;
+    let (outer, command) = (counter.processes[0], counter.processes[2]);
+    kill_process(command, Signal::TSTP).context("the command is gone")?;
+    wait_for("the command to be stopped", || Ok(state(command)? == "T"))?;
+    std::thread::sleep(HANDED_ON);
+    let seen = state(outer)?;
+    ensure(seen == "S", || format!("gpool run is {seen} while its command is stopped alone"))?;
+    counter.end()
 }
