@@ -12,6 +12,8 @@ const LANDED: [&str; 10] =
 const PLANNED: [&str; 6] = ["model", "min-memory", "project", "cost-center", "wait", "profile"];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
+/// Further apart, two names have nothing to do with each other.
+const NEAR: usize = 3;
 
 /// Every key of the grammar, with those that are refused by name until their feature lands.
 pub fn request_keys() -> impl Iterator<Item = &'static str> {
@@ -183,10 +185,10 @@ fn refuse_unknown(key: &str, written_as: &str) -> Result<(), RequestError> {
     if LANDED.contains(&key) || PLANNED.contains(&key) {
         return Ok(());
     }
-    let nearest = LANDED.iter().chain(PLANNED.iter()).min_by_key(|known| edit_distance(known, key));
-    let remedy = match nearest {
-        Some(known) if edit_distance(known, key) <= 3 => format!("did you mean {known}?"),
-        _ => format!("the keys are {}", LANDED.join(", ")),
+    let nearest = request_keys().min_by_key(|known| strsim::levenshtein(known, key));
+    let remedy = match nearest.filter(|known| strsim::levenshtein(known, key) <= NEAR) {
+        Some(known) => format!("did you mean {known}?"),
+        None => format!("the keys are {}", LANDED.join(", ")),
     };
     Err(ErrorBody::new(ErrorCode::RequestKeyUnknown, format!("{written_as} is no key of gpool"), remedy))
 }
@@ -199,20 +201,4 @@ pub fn refuse_what_has_not_landed(key: &str, entry: &Entry) -> Result<(), Reques
     let remedy = format!("remove {}", entry.written_as);
     let what = format!("{}={:?} asks for a feature that this version does not have", entry.written_as, entry.value);
     Err(ErrorBody::new(ErrorCode::RequestFeatureMissing, what, remedy))
-}
-
-/// Levenshtein distance, for suggestions.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
