@@ -107,17 +107,6 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Tells of GPUs that the configuration names and that are not there. The others are served.
-fn tell_absent(leases: &Leases, uuids: &[String]) {
-    for uuid in uuids {
-        let message = format!(
-            "GPU {uuid} of [driver] gpus is not there: no GPU that answers NVML has this UUID; compare it with nvidia-smi \
-             -L, and restart gpool-supervisor when it is there or the key is corrected"
-        );
-        leases.events.note(EventKind::GpuSilent, About::default(), message);
-    }
-}
-
 fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     let configuration = settings.current();
     // Before the first thread, so that none is ended by it.
@@ -175,7 +164,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     let message = format!("started with {} GPU(s)", leases.gpus().len());
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
     silence::tell_left_out(&leases);
-    tell_absent(&leases, &absent);
+    silence::tell_absent(&leases, &absent);
     mps::take_over(&leases);
     lease::take_over(&leases);
     // Before the first container: it may want an instance.

@@ -137,6 +137,17 @@ pub fn tell_left_out(leases: &Leases) {
     }
 }
 
+/// Tells of GPUs that the configuration names and that are not there. The others are served.
+pub fn tell_absent(leases: &Leases, uuids: &[String]) {
+    for uuid in uuids {
+        let message = format!(
+            "GPU {uuid} of [driver] gpus is not there: no GPU that answers NVML has this UUID; compare it with nvidia-smi \
+             -L, and restart gpool-supervisor when it is there or the key is corrected"
+        );
+        leases.events.note(EventKind::GpuSilent, About::default(), message);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
