@@ -2,6 +2,7 @@
 //! waits for a thread that is in one.
 
 use super::calls::Calls;
+use super::entries::entry_points;
 use super::place::{CONTEXT_BYTES, REAL, SHIM};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::library::Library;
@@ -25,19 +26,6 @@ const DEVICE: CUmemAllocationProp = CUmemAllocationProp {
     win32HandleMetaData: null_mut(),
     allocFlags: [0; 8],
 };
-
-macro_rules! entry_points {
-    ($($field:ident: $kind:ty = $name:literal;)*) => {
-        #[derive(Clone, Copy)]
-        struct Entries { $($field: $kind),* }
-
-        impl Entries {
-            fn of(library: &Library) -> Result<Self> {
-                Ok(Self { $($field: library.function($name)?),* })
-            }
-        }
-    };
-}
 
 entry_points! {
     allocate: CuMemAllocV2 = c"cuMemAlloc_v2";

@@ -2,6 +2,7 @@
 //! watches its memory and its threads meanwhile.
 
 use super::calls::{Call, Calls};
+use super::entries::entry_points;
 use super::place::{CONTEXT_BYTES, Pacing, SHIM};
 use crate::failure::{Failure, Result, ensure};
 use crate::library::Library;
@@ -15,20 +16,6 @@ const THREADS: usize = 4;
 const MIB: usize = 1 << 20;
 /// What a module of the crowd's has on the device, as the shim reads it.
 const IMAGE: &CStr = c".version 7.0\n.target sm_70\n.address_size 64\n.global .u64 x[1024];\n";
-
-macro_rules! entry_points {
-    ($($field:ident: $kind:ty = $name:literal;)*) => {
-        /// What is called beside [`Calls`].
-        #[derive(Clone, Copy)]
-        struct Entries { $($field: $kind),* }
-
-        impl Entries {
-            fn of(library: &Library) -> Result<Self> {
-                Ok(Self { $($field: library.function($name)?),* })
-            }
-        }
-    };
-}
 
 entry_points! {
     context_create: CuCtxCreateV2 = c"cuGLCtxCreate_v2";

@@ -2,7 +2,7 @@
 //! in the place of the real library, a driver that does nothing. No container, no supervisor, no simulated GPU: what is
 //! counted or timed here is the shim's alone, and what crashes here is the shim.
 //!
-//! Rooms: `place` (the namespace and the region), `calls` (what is called, through the shim and past it), `steps` (its
+//! Rooms: `place` (the namespace and the region), `calls` and `entries` (what is called, through the shim and past it), `steps` (its
 //! instructions, one by one), `instructions` (what those are), `timing` (how long it takes), `starts` (of programs), `work`
 //! (threads that do a bit of everything), `crowd` (threads that meet in everything), `displays` (contexts that nothing else
 //! here makes), `rare` (calls that few programs make), `callbacks` (calls from within the driver's), `green`
@@ -12,6 +12,7 @@ mod callbacks;
 mod calls;
 mod crowd;
 mod displays;
+mod entries;
 mod green;
 mod instructions;
 mod place;
