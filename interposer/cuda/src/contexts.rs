@@ -36,7 +36,8 @@ struct Changing {
 
 impl Changing {
     /// Waits for it. None for a call from within the driver's own on the same primary context, as a profiler's callback
-    /// makes one: it is a part of that one, after which the driver is asked what has come of the primary context.
+    /// makes one: it is a part of that one, which settles what it looks for itself. A callback that ends what that one makes, or
+    /// makes what it ends, leaves a charge too many or too few.
     #[cold]
     #[inline(never)]
     fn begin(device: CUdevice) -> Option<Self> {
