@@ -32,11 +32,17 @@ fn below_docker(host: &Host) -> Result<()> {
     ensure(plain == wrapped, || format!("under runc:\n{plain}\nunder gpool-runtime:\n{wrapped}"))
 }
 
-/// Leaves out what differs between any two containers: ids and the names of layers.
+/// Leaves out what differs between any two containers: ids, the names of layers, and the numbers of the groups in which
+/// mounts propagate, which the kernel gives to whoever comes first.
 fn without_ids(text: &str) -> String {
     let is_id = |word: &str| word.len() >= 26 && word.chars().all(|c| c.is_ascii_alphanumeric());
     let line = |line: &str| {
-        line.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !is_id(word)).collect::<Vec<_>>().join(" ")
+        let mut is_group = false;
+        let keep = |word: &&str| {
+            let was_group = std::mem::replace(&mut is_group, ["shared", "master", "from"].contains(word));
+            !was_group && !is_id(word)
+        };
+        line.split(|c: char| !c.is_ascii_alphanumeric()).filter(keep).collect::<Vec<_>>().join(" ")
     };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
