@@ -50,6 +50,8 @@ fn structures_of_memory_have_the_layout_of_cuda_h() {
     assert_eq!(size_of::<cuda::CUmemPoolProps>(), 88);
     assert_eq!(offset_of!(cuda::CUmemPoolProps, location), 8);
     assert_eq!(offset_of!(cuda::CUmemPoolProps, maxSize), 24);
+    assert_eq!(size_of::<cuda::CUDA_MEM_ALLOC_NODE_PARAMS>(), 120);
+    assert_eq!(offset_of!(cuda::CUDA_MEM_ALLOC_NODE_PARAMS, bytesize), 104);
     assert_eq!(size_of::<cuda::CUDA_ARRAY_DESCRIPTOR>(), 24);
     assert_eq!(size_of::<cuda::CUDA_ARRAY3D_DESCRIPTOR>(), 40);
     assert_eq!(offset_of!(cuda::CUDA_ARRAY3D_DESCRIPTOR, Flags), 32);

@@ -1,8 +1,7 @@
 //! Memory without an address, arrays, pools and memory of other APIs. Source of the layouts: cuda.h of CUDA 12.2.
 
 use super::{
-    CUarray, CUcontext, CUdevice, CUdeviceptr, CUgraph, CUgraphNode, CUmemGenericAllocationHandle, CUmemoryPool,
-    CUresult, CUstream,
+    CUarray, CUcontext, CUdevice, CUdeviceptr, CUmemGenericAllocationHandle, CUmemoryPool, CUresult, CUstream,
 };
 use core::ffi::{c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
@@ -177,9 +176,6 @@ pub const CU_LIMIT_PRINTF_FIFO_SIZE: CUlimit = 1;
 /// Bytes that malloc on the device takes from.
 pub const CU_LIMIT_MALLOC_HEAP_SIZE: CUlimit = 2;
 
-/// The type of a graph's node that allocates.
-pub const CU_GRAPH_NODE_TYPE_MEM_ALLOC: c_uint = 10;
-
 macro_rules! functions {
     ($($name:ident, $symbol:literal ($($argument:ty),*);)*) => {
         $(#[doc = concat!("`", $symbol, "`")] pub type $name = unsafe extern "C" fn($($argument),*) -> CUresult;)*
@@ -235,11 +231,6 @@ functions! {
     CuMemPoolTrimTo, "cuMemPoolTrimTo"(CUmemoryPool, usize);
     CuMemPoolGetAttribute, "cuMemPoolGetAttribute"(CUmemoryPool, CUmemPool_attribute, *mut c_void);
     CuMemPoolSetAttribute, "cuMemPoolSetAttribute"(CUmemoryPool, CUmemPool_attribute, *mut c_void);
-
-    CuGraphAddNode, "cuGraphAddNode"(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *mut c_void);
-    CuGraphAddNodeV2, "cuGraphAddNode_v2"(
-        *mut CUgraphNode, CUgraph, *const CUgraphNode, *const c_void, usize, *mut c_void
-    );
 
     CuCtxSetLimit, "cuCtxSetLimit"(CUlimit, usize);
     CuCtxGetLimit, "cuCtxGetLimit"(*mut usize, CUlimit);

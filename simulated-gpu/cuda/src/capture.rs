@@ -1,16 +1,20 @@
 //! Stream capture: work is written down instead of done, and what cannot be written down breaks the capture.
 
 use crate::driver::{Outcome, code, driver, put};
-use crate::objects::{Node, Objects, Stream};
+use crate::graph_memory::{MemoryNode, Step};
+use crate::objects::{Graph, Node, Objects, Stream};
 use gpool_driver_abi::cuda::*;
 use std::cell::Cell;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 pub(crate) struct Capture {
     pub(crate) mode: CUstreamCaptureMode,
     pub(crate) thread: i32,
     pub(crate) invalid: bool,
     pub(crate) nodes: Vec<Node>,
+    pub(crate) memory: Vec<MemoryNode>,
+    /// The handle of the graph that it becomes.
+    pub(crate) graph: usize,
 }
 
 impl Capture {
@@ -20,6 +24,13 @@ impl Capture {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         }
         self.nodes.extend_from_slice(nodes);
+        Ok(())
+    }
+
+    /// Writes down that memory comes or goes, as the node `handle`.
+    pub(crate) fn record_memory(&mut self, handle: usize, step: Step) -> Outcome {
+        self.record(&[])?;
+        self.memory.push(MemoryNode { handle, step });
         Ok(())
     }
 }
@@ -98,11 +109,13 @@ pub extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptur
         }
         let mut objects = driver.objects();
         let handle = objects.target(stream)?.stream.ok_or(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)?;
+        let graph = objects.new_handle();
         let stream = objects.streams.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         if stream.capture.is_some() {
             return Err(CUDA_ERROR_ILLEGAL_STATE);
         }
-        stream.capture = Some(Capture { mode, thread: thread(), invalid: false, nodes: Vec::new() });
+        stream.capture =
+            Some(Capture { mode, thread: thread(), invalid: false, nodes: Vec::new(), memory: Vec::new(), graph });
         Ok(())
     })
 }
@@ -123,9 +136,8 @@ pub unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgrap
         }
         let finished = stream.capture.take().filter(|capture| !capture.invalid);
         let made = finished.map(|capture| {
-            let made = objects.new_handle();
-            objects.graphs.insert(made, capture.nodes.into());
-            made
+            objects.graphs.insert(capture.graph, Graph { nodes: capture.nodes.into(), memory: capture.memory });
+            capture.graph
         });
         // SAFETY: not NULL, and valid as the API demands of its caller.
         unsafe { put(graph, made.map_or(null_mut(), |handle| handle as CUgraph)) }?;
@@ -133,26 +145,52 @@ pub unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgrap
     })
 }
 
+/// Whether a stream captures, and the handle of the graph that this becomes.
+fn state(objects: &Objects, stream: CUstream) -> Outcome<(CUstreamCaptureStatus, usize)> {
+    let target = objects.target(stream)?;
+    // Asking breaks no capture.
+    let captures =
+        |stream: &Stream| stream.capture.is_some() && is_in_the_way(target.context, stream.context, stream.flags);
+    if target.stream.is_none() && objects.streams.values().any(captures) {
+        return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    }
+    let capture = target.stream.and_then(|handle| objects.streams.get(&handle)?.capture.as_ref());
+    Ok(match capture {
+        None => (CU_STREAM_CAPTURE_STATUS_NONE, 0),
+        Some(capture) if capture.invalid => (CU_STREAM_CAPTURE_STATUS_INVALIDATED, capture.graph),
+        Some(capture) => (CU_STREAM_CAPTURE_STATUS_ACTIVE, capture.graph),
+    })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> CUresult {
     code(|| {
-        let driver = driver()?;
-        let objects = driver.objects();
-        let target = objects.target(stream)?;
-        // Asking breaks no capture.
-        let captures =
-            |stream: &Stream| stream.capture.is_some() && is_in_the_way(target.context, stream.context, stream.flags);
-        if target.stream.is_none() && objects.streams.values().any(captures) {
-            return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-        }
-        let capture = target.stream.and_then(|handle| objects.streams.get(&handle)?.capture.as_ref());
-        let found = match capture {
-            None => CU_STREAM_CAPTURE_STATUS_NONE,
-            Some(capture) if capture.invalid => CU_STREAM_CAPTURE_STATUS_INVALIDATED,
-            Some(_) => CU_STREAM_CAPTURE_STATUS_ACTIVE,
-        };
+        let (found, _) = state(&driver()?.objects(), stream)?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(status, found) }
+    })
+}
+
+/// A capture's number is that of its graph. Nodes of work have no handles here, so it is told of none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
+    stream: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    number: *mut u64,
+    graph: *mut CUgraph,
+    nodes: *mut *const CUgraphNode,
+    count: *mut usize,
+) -> CUresult {
+    code(|| {
+        let (found, handle) = state(&driver()?.objects(), stream)?;
+        // SAFETY: NULL or valid, as the API demands of its caller; only the first may not be NULL.
+        unsafe {
+            let _ = put(number, handle as u64);
+            let _ = put(graph, handle as CUgraph);
+            let _ = put(nodes, null());
+            let _ = put(count, 0);
+            put(status, found)
+        }
     })
 }
 

@@ -17,6 +17,7 @@ mod driver;
 mod event;
 mod function;
 mod graph;
+mod graph_memory;
 mod host_memory;
 mod image;
 mod instances;

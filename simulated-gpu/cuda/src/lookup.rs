@@ -3,8 +3,9 @@
 use crate::driver::{Outcome, code, put};
 use crate::program_entries;
 use crate::{
-    array::*, block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*, launch::*,
-    memory::*, per_thread::*, pool::*, pool_sharing::*, sharing::*, stream::*, virtual_memory::*,
+    array::*, block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*,
+    graph_memory::*, launch::*, memory::*, per_thread::*, pool::*, pool_sharing::*, sharing::*, stream::*,
+    virtual_memory::*,
 };
 use gpool_driver_abi::cuda::*;
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
@@ -29,7 +30,7 @@ pub(crate) use table;
 
 /// Every function of this library but those in `program_entries`. The versions are those of NVIDIA's cudaTypedefs.h; where
 /// only one variant is here, its version decides nothing.
-fn entries() -> [Entry; 151] {
+fn entries() -> [Entry; 160] {
     table! {
         "cuInit" 2000 cuInit;
         "cuDriverGetVersion" 2020 cuDriverGetVersion;
@@ -158,6 +159,7 @@ fn entries() -> [Entry; 151] {
         "cuStreamBeginCapture" 10010 cuStreamBeginCapture_v2;
         "cuStreamEndCapture" 10000 cuStreamEndCapture;
         "cuStreamIsCapturing" 10000 cuStreamIsCapturing;
+        "cuStreamGetCaptureInfo" 11030 cuStreamGetCaptureInfo_v2;
         "cuThreadExchangeStreamCaptureMode" 10010 cuThreadExchangeStreamCaptureMode;
         "cuEventCreate" 2000 cuEventCreate;
         "cuEventRecord" 2000 cuEventRecord;
@@ -172,6 +174,14 @@ fn entries() -> [Entry; 151] {
         "cuLaunchKernelEx" 11060 cuLaunchKernelEx_ptsz;
         "cuLaunchCooperativeKernel" 9000 cuLaunchCooperativeKernel;
         "cuLaunchCooperativeKernel" 9000 cuLaunchCooperativeKernel_ptsz;
+        "cuDeviceGetGraphMemAttribute" 11040 cuDeviceGetGraphMemAttribute;
+        "cuDeviceGraphMemTrim" 11040 cuDeviceGraphMemTrim;
+        "cuGraphCreate" 10000 cuGraphCreate;
+        "cuGraphAddMemAllocNode" 11040 cuGraphAddMemAllocNode;
+        "cuGraphAddMemFreeNode" 11040 cuGraphAddMemFreeNode;
+        "cuGraphMemAllocNodeGetParams" 11040 cuGraphMemAllocNodeGetParams;
+        "cuGraphGetNodes" 10000 cuGraphGetNodes;
+        "cuGraphNodeGetType" 10000 cuGraphNodeGetType;
         "cuGraphInstantiate" 11000 cuGraphInstantiate_v2;
         "cuGraphInstantiateWithFlags" 11040 cuGraphInstantiateWithFlags;
         "cuGraphInstantiateWithParams" 12000 cuGraphInstantiateWithParams;

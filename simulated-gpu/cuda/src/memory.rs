@@ -3,6 +3,7 @@
 use crate::capture;
 use crate::context::why_gone;
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
+use crate::graph_memory;
 use crate::objects::Allocation;
 use crate::pool;
 use crate::sharing;
@@ -56,6 +57,9 @@ pub(crate) fn free(driver: &Driver, address: CUdeviceptr) -> Outcome {
     }
     let mut objects = driver.objects();
     capture::refuse_unsafe(&mut objects)?;
+    if let Some(freed) = graph_memory::free(&mut objects, address) {
+        return freed;
+    }
     let allocation = objects.allocations.remove(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     unmap(address, allocation.bytes);
     if let Some(pool) = allocation.pool {

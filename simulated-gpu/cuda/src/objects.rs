@@ -4,6 +4,7 @@ use crate::capture::Capture;
 use crate::context::current;
 use crate::driver::Outcome;
 use crate::function::Settings;
+use crate::graph_memory::{GraphMemory, MemoryNode};
 use crate::host_memory::HostMemory;
 use crate::library::Libraries;
 use crate::linker::Links;
@@ -147,6 +148,22 @@ pub(crate) struct Node {
 /// The work of a graph, in order.
 pub(crate) type Nodes = Arc<[Node]>;
 
+/// A graph.
+#[derive(Clone, Default)]
+pub(crate) struct Graph {
+    pub(crate) nodes: Nodes,
+    /// What of it allocates and frees, in order.
+    pub(crate) memory: Vec<MemoryNode>,
+}
+
+/// A graph that can be launched.
+#[derive(Clone)]
+pub(crate) struct Executable {
+    pub(crate) graph: Graph,
+    /// Each launch frees what the one before has left.
+    pub(crate) frees_itself: bool,
+}
+
 /// How a device's primary context is used.
 #[derive(Default)]
 pub(crate) struct Primary {
@@ -168,8 +185,9 @@ pub(crate) struct Objects {
     pub(crate) links: Links,
     pub(crate) host_memory: HostMemory,
     pub(crate) settings: Settings,
-    pub(crate) graphs: HashMap<usize, Nodes>,
-    pub(crate) executables: HashMap<usize, Nodes>,
+    pub(crate) graphs: HashMap<usize, Graph>,
+    pub(crate) executables: HashMap<usize, Executable>,
+    pub(crate) graph_memory: GraphMemory,
     /// By address.
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     /// Variables of modules and libraries, by address.

@@ -5,6 +5,7 @@
 
 use crate::capture;
 use crate::driver::{Driver, Outcome, code, driver, lost, put};
+use crate::graph_memory;
 use crate::memory::{free, map};
 use crate::objects::{Allocation, Objects, Pool, Shared};
 use crate::sharing;
@@ -13,7 +14,7 @@ use std::ffi::{c_int, c_void};
 
 /// A pool takes this much from the device at a time. Its real size is not documented; this one is large enough to
 /// tell what a pool holds from what is allocated of it.
-const PIECE_BYTES: u64 = 32 << 20;
+pub(crate) const PIECE_BYTES: u64 = 32 << 20;
 pub(crate) const GRANULARITY_BYTES: u64 = 512;
 /// The handle of the first device's default pool; others are 16 apart, like all handles.
 const DEFAULT_POOL: usize = 0x5000_0000;
@@ -107,7 +108,12 @@ pub(crate) fn freed(
 /// # Safety
 ///
 /// `address` is NULL or valid for a write.
-unsafe fn allocate_into(address: *mut CUdeviceptr, bytes: usize, pool: Option<CUmemoryPool>) -> CUresult {
+unsafe fn allocate_into(
+    address: *mut CUdeviceptr,
+    bytes: usize,
+    pool: Option<CUmemoryPool>,
+    stream: CUstream,
+) -> CUresult {
     code(|| {
         let driver = driver()?;
         if address.is_null() {
@@ -119,21 +125,25 @@ unsafe fn allocate_into(address: *mut CUdeviceptr, bytes: usize, pool: Option<CU
             Some(pool) => pool as usize,
             None => current_pool(driver, &mut objects, device)?,
         };
+        let allocated = match graph_memory::capturing(&objects, stream)? {
+            Some(stream) => graph_memory::captured(&mut objects, stream, handle, bytes)?,
+            None => allocate(driver, &mut objects, handle, bytes)?,
+        };
         // SAFETY: not NULL, so valid as this function's caller promises.
-        unsafe { put(address, allocate(driver, &mut objects, handle, bytes)?) }
+        unsafe { put(address, allocated) }
     })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocAsync(address: *mut CUdeviceptr, bytes: usize, _stream: CUstream) -> CUresult {
+pub unsafe extern "C" fn cuMemAllocAsync(address: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
     // SAFETY: the same contract.
-    unsafe { allocate_into(address, bytes, None) }
+    unsafe { allocate_into(address, bytes, None, stream) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocAsync_ptsz(address: *mut CUdeviceptr, bytes: usize, _stream: CUstream) -> CUresult {
+pub unsafe extern "C" fn cuMemAllocAsync_ptsz(address: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
     // SAFETY: the same contract.
-    unsafe { allocate_into(address, bytes, None) }
+    unsafe { allocate_into(address, bytes, None, stream) }
 }
 
 #[unsafe(no_mangle)]
@@ -141,10 +151,10 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
     address: *mut CUdeviceptr,
     bytes: usize,
     pool: CUmemoryPool,
-    _stream: CUstream,
+    stream: CUstream,
 ) -> CUresult {
     // SAFETY: the same contract.
-    unsafe { allocate_into(address, bytes, Some(pool)) }
+    unsafe { allocate_into(address, bytes, Some(pool), stream) }
 }
 
 #[unsafe(no_mangle)]
@@ -152,20 +162,30 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
     address: *mut CUdeviceptr,
     bytes: usize,
     pool: CUmemoryPool,
-    _stream: CUstream,
+    stream: CUstream,
 ) -> CUresult {
     // SAFETY: the same contract.
-    unsafe { allocate_into(address, bytes, Some(pool)) }
+    unsafe { allocate_into(address, bytes, Some(pool), stream) }
+}
+
+/// Frees, or writes down that it is freed while the stream captures.
+fn free_on(driver: &Driver, address: CUdeviceptr, stream: CUstream) -> Outcome {
+    let mut objects = driver.objects();
+    if let Some(stream) = graph_memory::capturing(&objects, stream)? {
+        return graph_memory::captured_free(&mut objects, stream, address);
+    }
+    drop(objects);
+    free(driver, address)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemFreeAsync(address: CUdeviceptr, _stream: CUstream) -> CUresult {
-    code(|| free(driver()?, address))
+pub extern "C" fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> CUresult {
+    code(|| free_on(driver()?, address, stream))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemFreeAsync_ptsz(address: CUdeviceptr, _stream: CUstream) -> CUresult {
-    code(|| free(driver()?, address))
+pub extern "C" fn cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) -> CUresult {
+    code(|| free_on(driver()?, address, stream))
 }
 
 #[unsafe(no_mangle)]
