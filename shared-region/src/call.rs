@@ -39,6 +39,7 @@ calls! {
     Context = 15 "cuCtxCreate";
     ModuleLoad = 16 "cuModuleLoad";
     LibraryLoad = 17 "cuLibraryLoad";
+    GraphLaunch = 18 "cuGraphLaunch";
 }
 
 #[cfg(test)]
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn a_word_that_means_nothing_has_no_name() {
-        assert_eq!(Call::name_of(Call::LibraryLoad as u32), Some("cuLibraryLoad"));
-        assert_eq!([0, 18, u32::MAX].map(Call::name_of), [None; 3]);
+        assert_eq!(Call::name_of(Call::GraphLaunch as u32), Some("cuGraphLaunch"));
+        assert_eq!([0, 19, u32::MAX].map(Call::name_of), [None; 3]);
     }
 }

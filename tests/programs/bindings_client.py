@@ -39,7 +39,20 @@ host, back = numpy.arange(1 << 20, dtype=numpy.float32), numpy.zeros(1 << 20, dt
 memory = check(driver.cuMemAlloc(host.nbytes))
 check(driver.cuMemcpyHtoD(memory, host.ctypes.data, host.nbytes))
 check(driver.cuMemcpyDtoH(back.ctypes.data, memory, host.nbytes))
+# A graph that allocates and frees, captured: what the stream keeps for it is in the account.
+in_graph = 64 << 20
+before_graph = check(driver.cuMemGetInfo())[0]
+capturing = check(driver.cuStreamCreate(1))
+check(driver.cuStreamBeginCapture(capturing, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+check(driver.cuMemFreeAsync(check(driver.cuMemAllocAsync(in_graph, capturing)), capturing))
+becomes = int(check(driver.cuStreamGetCaptureInfo(capturing))[2])
+graph = check(driver.cuStreamEndCapture(capturing))
+ready = check(driver.cuGraphInstantiate(graph, 0))
+check(driver.cuGraphLaunch(ready, capturing))
+check(driver.cuStreamSynchronize(capturing))
+kept = before_graph - check(driver.cuMemGetInfo())[0]
 print(json.dumps({
+    "graph_is_charged": kept == in_graph and becomes == int(graph),
     "total": total,
     "free": free,
     "free_with_data": check(driver.cuMemGetInfo())[0],

@@ -275,6 +275,7 @@ contexts! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphExecDestroy(graph: CUgraphExec) -> CUresult {
     PROCESS.forget(Work::handle(graph));
+    crate::graph_memory::gone(graph);
     // SAFETY: see cuInit.
     unsafe { real::<CuGraphExecDestroy>(index::cuGraphExecDestroy)(graph) }
 }

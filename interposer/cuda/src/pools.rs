@@ -1,13 +1,16 @@
-//! Pools of stream-ordered memory, charged what they hold of the device, see `pools` of the logic.
+//! Pools of stream-ordered memory, charged what they hold of the device, see `pools` of the logic; and what graphs hold of
+//! it, as one more pool of each device.
 
 use crate::PROCESS;
 use crate::accounts::{freed as free_charged, inexact, refused};
 use crate::entry::{index, real};
+use crate::graph_memory;
 use crate::work_exports::{legacy, per_thread};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::futex::Mutex;
+use gpool_interposer_logic::graphs::Need;
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::Charge;
 use gpool_interposer_logic::pools::{Pool, Pools, growth_bytes};
@@ -22,20 +25,45 @@ static ARE_USED: AtomicBool = AtomicBool::new(false);
 static WAITS_TO_LOOK_AFTER: AtomicU32 = AtomicU32::new(0);
 const LOOKS: u32 = 8;
 
+/// How often graphs' memory was trimmed.
+static TRIMS: AtomicU32 = AtomicU32::new(0);
+
+/// A figure of `pool`, in bytes: the one attribute of a pool or the other of graphs; none where the driver does not say.
+fn figure(pool: &Pool, of_pool: CUmemPool_attribute, of_graphs: CUgraphMem_attribute) -> Option<u64> {
+    let mut bytes = 0u64;
+    let answer = (&raw mut bytes).cast();
+    // SAFETY: the entry points' types; the attributes' values have eight bytes; so for all calls of `real` here.
+    let result = unsafe {
+        if pool.is_of_graphs() {
+            let ask = index::cuDeviceGetGraphMemAttribute;
+            real::<CuDeviceGetGraphMemAttribute>(ask)(pool.device, of_graphs, answer)
+        } else {
+            let ask = index::cuMemPoolGetAttribute;
+            real::<CuMemPoolGetAttribute>(ask)(pool.handle as CUmemoryPool, of_pool, answer)
+        }
+    };
+    (result == CUDA_SUCCESS).then_some(bytes)
+}
+
+/// What `pool` holds of its device.
+fn held_bytes(pool: &Pool) -> Option<u64> {
+    figure(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
+}
+
+/// The part of it that nothing is allocated of.
+fn idle_bytes(pool: &Pool) -> u64 {
+    let used = figure(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+    held_bytes(pool).zip(used).map_or(0, |(held, used)| held.saturating_sub(used))
+}
+
 /// Sets what `pool` is charged to what it holds, after an allocation that had charged `finished_bytes`, or none. Where the
 /// driver does not say what that is, the charge of an allocation that it made stays until it does.
+#[inline(never)]
 fn settle(place: &Place, pool: &mut Pool, finished_bytes: u64) {
-    let mut held_bytes = 0u64;
-    let (ask, attribute) = (index::cuMemPoolGetAttribute, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-    let answer = (&raw mut held_bytes).cast();
-    // SAFETY: the entry point's type; the attribute's value has eight bytes; so for all calls of `real` here.
-    let result = unsafe { real::<CuMemPoolGetAttribute>(ask)(pool.handle as CUmemoryPool, attribute, answer) };
     if pool.is_on_host {
         return;
     }
-    if result != CUDA_SUCCESS {
-        return pool.finish(finished_bytes);
-    }
+    let Some(held_bytes) = held_bytes(pool) else { return pool.finish(finished_bytes) };
     let gpu = usize::from(pool.gpu);
     match pool.settle(finished_bytes, held_bytes) {
         0 => {}
@@ -44,9 +72,17 @@ fn settle(place: &Place, pool: &mut Pool, finished_bytes: u64) {
     }
 }
 
+#[inline(never)]
 fn trim(pool: &Pool) {
-    // SAFETY: see settle.
-    unsafe { real::<CuMemPoolTrimTo>(index::cuMemPoolTrimTo)(pool.handle as CUmemoryPool, 0) };
+    // SAFETY: see figure.
+    unsafe {
+        if pool.is_of_graphs() {
+            real::<CuDeviceGraphMemTrim>(index::cuDeviceGraphMemTrim)(pool.device);
+            TRIMS.fetch_add(1, Ordering::AcqRel);
+        } else {
+            real::<CuMemPoolTrimTo>(index::cuMemPoolTrimTo)(pool.handle as CUmemoryPool, 0);
+        }
+    }
 }
 
 /// Charges all pools for what they hold now, and lets those go that the program has destroyed. With `is_short` they
@@ -63,7 +99,7 @@ pub fn give_back(place: &Place, is_short: bool) -> bool {
         }
         settle(place, pool, 0);
         if pool.is_destroyed && pool.is_empty() {
-            // SAFETY: see settle.
+            // SAFETY: see figure.
             unsafe { real::<CuMemPoolDestroy>(index::cuMemPoolDestroy)(pool.handle as CUmemoryPool) };
             *pool = Pool::new(0, 0, 0, false);
         }
@@ -100,7 +136,7 @@ pub fn freed(driver: impl FnOnce() -> CUresult) -> CUresult {
 /// The pool that allocations on `device` come from where none is named.
 fn current_pool(device: CUdevice) -> Option<CUmemoryPool> {
     let mut pool = null_mut();
-    // SAFETY: see settle; there is a place for the handle.
+    // SAFETY: see figure; there is a place for the handle.
     let result = unsafe { real::<CuDeviceGetMemPool>(index::cuDeviceGetMemPool)(&mut pool, device) };
     (result == CUDA_SUCCESS).then_some(pool)
 }
@@ -116,7 +152,7 @@ fn default_pool(device: CUdevice) -> Option<CUmemoryPool> {
 fn device_of(place: &Place, stream: CUstream) -> Option<CUdevice> {
     let mut context = null_mut();
     if stream as usize > CU_STREAM_PER_THREAD {
-        // SAFETY: see settle; there is a place for the handle.
+        // SAFETY: see figure; there is a place for the handle.
         unsafe { real::<CuStreamGetCtx>(index::cuStreamGetCtx)(stream, &mut context) };
     }
     let current = || place.driver.current_device();
@@ -152,7 +188,7 @@ fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<
     }
     // While it waits they agree; the supervisor could not learn what a context costs from a program that always waits.
     drop(change);
-    // SAFETY: see settle.
+    // SAFETY: see figure.
     PROCESS
         .wait(WaitFor::Stream(stream), || unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) });
     let change = place.change();
@@ -168,7 +204,8 @@ fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<B
     let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     // A captured allocation becomes a part of a graph, which takes its memory whenever it is launched.
     if stream as usize > CU_STREAM_LEGACY && place.driver.is_capturing(stream) {
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
+        graph_memory::note();
+        return Ok(Begun(None));
     }
     let (device, is_named) = (device_of(place, stream), pool.is_some());
     let handle = pool.or_else(|| current_pool(device?)).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
@@ -320,5 +357,96 @@ pub unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUr
     if let Some(place) = PROCESS.place() {
         give_back(place, false);
     }
+    result
+}
+
+/// How often streams have been made to give back what they keep for graphs.
+pub fn trims() -> u32 {
+    TRIMS.load(Ordering::Acquire)
+}
+
+/// The program has made them do that.
+pub fn trimmed() {
+    TRIMS.fetch_add(1, Ordering::AcqRel);
+    if let Some(place) = PROCESS.place() {
+        give_back(place, false);
+    }
+}
+
+/// Charges what graphs hold now, and has the next waits look as well.
+pub fn look_at_graphs(place: &Place) {
+    WAITS_TO_LOOK_AFTER.store(LOOKS, Ordering::Release);
+    let mut pools = POOLS.lock();
+    pools.all().filter(|pool| pool.is_of_graphs()).for_each(|pool| settle(place, pool, 0));
+}
+
+/// Has `upload` make `stream` keep what a graph allocates of `device`. Charged first where there is room for all of it.
+/// Else, as the driver gives again what the graph frees and what the stream keeps, for the largest piece; then the device
+/// may hold more than is charged for a moment, in which it is found out how much that is. How often streams had been
+/// trimmed; or what to answer instead.
+#[cold]
+#[inline(never)]
+pub fn mapped(
+    place: &Place,
+    device: CUdevice,
+    need: Need,
+    stream: CUstream,
+    upload: &dyn Fn() -> CUresult,
+) -> Result<u32, CUresult> {
+    let gpu = PROCESS.gpu_of(place, Some(device));
+    let pool = Pool::new(Pool::handle_of_graphs(device), device, gpu, false);
+    {
+        let mut pools = POOLS.lock();
+        if pools.find(pool.handle).is_none() && !pools.enter(pool) {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+    }
+    ARE_USED.store(true, Ordering::Relaxed);
+    for attempt in 0..3 {
+        if attempt == 2 {
+            // SAFETY: see figure.
+            let wait = || unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) };
+            PROCESS.wait(WaitFor::Stream(stream), wait);
+        }
+        if attempt > 0 {
+            give_back(place, true);
+        }
+        let trims = trims();
+        match uploaded(place, pool.handle, need, stream, upload) {
+            CUDA_ERROR_OUT_OF_MEMORY => {}
+            // Of anything else that is wrong with it the launch itself tells.
+            _ => return Ok(trims),
+        }
+    }
+    Err(refused(place, gpu, Charge::Bytes(growth_bytes(need.all)), Call::GraphLaunch))
+}
+
+/// One attempt of [`mapped`], which has entered the pool: it is never left.
+fn uploaded(place: &Place, handle: usize, need: Need, stream: CUstream, upload: &dyn Fn() -> CUresult) -> CUresult {
+    let Some(pool) = POOLS.lock().find(handle).copied() else { return CUDA_ERROR_NOT_SUPPORTED };
+    let (gpu, _change) = (usize::from(pool.gpu), place.change());
+    let is_reserved = |bytes: &u64| *bytes == 0 || PROCESS.reserve_on_device(place, gpu, *bytes);
+    let kept_bytes = || if pool.keeps_for(stream as usize) { idle_bytes(&pool) } else { 0 };
+    let least = || need.largest.saturating_sub(kept_bytes());
+    let all = Some(growth_bytes(need.all)).filter(is_reserved);
+    let Some(mut charged) = all.or_else(|| Some(least()).filter(is_reserved)) else { return CUDA_ERROR_OUT_OF_MEMORY };
+    if let Some(pool) = POOLS.lock().find(handle) {
+        pool.begin(charged);
+        pool.keep_for(stream as usize);
+    }
+    let mut result = upload();
+    let mut pools = POOLS.lock();
+    let Some(pool) = pools.find(handle) else { return result };
+    if result == CUDA_SUCCESS {
+        let more = held_bytes(pool).map_or(0, |held| pool.uncharged(held));
+        if is_reserved(&more) {
+            pool.begin(more);
+            charged += more;
+        } else {
+            trim(pool);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    settle(place, pool, charged);
     result
 }

@@ -2,6 +2,7 @@
 
 use crate::PROCESS;
 use crate::entry::{index, real};
+use crate::graph_memory::ready;
 use core::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::copies::Moved;
@@ -92,9 +93,12 @@ macro_rules! launches {
             })
         }
 
-        /// Gated.
+        /// Gated, and charged first for what it allocates.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $graph(graph: CUgraphExec, stream: CUstream) -> CUresult {
+            if let Err(refused) = ready(graph, $meant(stream)) {
+                return refused;
+            }
             // SAFETY: see cuLaunchKernel.
             gated($meant(stream), graph, || unsafe { real::<CuGraphLaunch>(index::$graph)(graph, stream) })
         }

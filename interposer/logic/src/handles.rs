@@ -32,6 +32,8 @@ pub enum Kind {
     HeapLimit,
     /// A context's limit on the stack of a thread, by the context.
     StackLimit,
+    /// An executable graph that allocates, by its handle and the device, see `graphs`.
+    Graph,
 }
 
 /// One thing that is remembered.

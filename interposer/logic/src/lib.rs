@@ -4,7 +4,7 @@
 //! Nothing here allocates. The hot path ([`Process::admit`]) takes no lock, uses no thread-local storage and makes
 //! no system call. The slow path runs about once per millisecond of GPU work.
 //!
-//! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `arrays`, `handles`, `images`,
+//! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `arrays`, `graphs`, `handles`, `images`,
 //! `limits`, `physical` and `pools` (what is charged for things that the driver tells no size of), `pieces`, `sharing` and
 //! `names` (what several processes hold, and how they know it), `contexts` (whose memory and work it is), `gate` (the hot
 //! path and the slow one behind it), `credit` (what the hot path spends), `estimates` and `learning` (what work is expected
@@ -34,6 +34,7 @@ pub mod futex;
 mod futex_model;
 #[cfg(not(loom))]
 pub mod gate;
+pub mod graphs;
 pub mod handles;
 pub mod images;
 pub mod learning;
@@ -53,6 +54,7 @@ pub mod pools;
 pub mod process;
 pub mod region;
 pub mod registration;
+pub mod scratch;
 #[cfg(not(loom))]
 mod sharing;
 pub mod view;

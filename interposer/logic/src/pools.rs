@@ -32,14 +32,43 @@ pub struct Pool {
     charged_bytes: u64,
     /// What allocations under way have charged.
     pending_bytes: u64,
+    /// Of graphs: for which stream it keeps all that it holds, see [`Pool::keeps_for`].
+    keeper: usize,
 }
+
+/// As a keeper: it holds nothing, or for several streams.
+const NOBODY: usize = 0;
+const SEVERAL: usize = usize::MAX;
 
 impl Pool {
     const FREE: Self = Self::new(0, 0, 0, false);
 
+    /// What graphs hold of a device is a pool with this handle, which no pool has: they lie at even addresses.
+    pub const fn handle_of_graphs(device: i32) -> usize {
+        device as usize * 2 + 1
+    }
+
+    /// It is what graphs hold of its device, see [`Pool::handle_of_graphs`].
+    pub fn is_of_graphs(&self) -> bool {
+        !self.handle.is_multiple_of(2)
+    }
+
     /// One that holds nothing.
     pub const fn new(handle: usize, device: i32, gpu: usize, is_on_host: bool) -> Self {
-        Self { handle, device, gpu: gpu as u8, is_on_host, is_destroyed: false, charged_bytes: 0, pending_bytes: 0 }
+        let (gpu, is_destroyed, charged_bytes, pending_bytes, keeper) = (gpu as u8, false, 0, 0, NOBODY);
+        Self { handle, device, gpu, is_on_host, is_destroyed, charged_bytes, pending_bytes, keeper }
+    }
+
+    /// Graphs launched into `stream` make it hold more.
+    pub fn keep_for(&mut self, stream: usize) {
+        // Of handles that are numbers one is zero.
+        let stream = stream.wrapping_add(1);
+        self.keeper = if [NOBODY, stream].contains(&self.keeper) { stream } else { SEVERAL };
+    }
+
+    /// Whether all that it holds is kept for `stream`, and given to graphs there first.
+    pub fn keeps_for(&self, stream: usize) -> bool {
+        self.keeper == stream.wrapping_add(1)
     }
 
     /// An allocation begins that has charged `bytes`.
@@ -65,9 +94,17 @@ impl Pool {
     pub fn settle(&mut self, finished_bytes: u64, held_bytes: u64) -> i64 {
         self.finish(finished_bytes);
         let before = self.charged_bytes;
+        if held_bytes == 0 {
+            self.keeper = NOBODY;
+        }
         // While others are under way, what they have grown it by is in both figures: no reason to charge more.
         self.charged_bytes = before.min(held_bytes.saturating_add(self.pending_bytes)).max(held_bytes);
         self.charged_bytes.wrapping_sub(before) as i64
+    }
+
+    /// How much of the `held_bytes` that it holds is not charged.
+    pub fn uncharged(&self, held_bytes: u64) -> u64 {
+        held_bytes.saturating_sub(self.charged_bytes)
     }
 
     /// Whether it holds nothing and nothing is under way.
@@ -168,6 +205,22 @@ mod tests {
         assert_eq!(pool.settle(0, 32 * MIB), -(32 * MIB as i64), "nothing of it is under way");
         assert_eq!(pool.settle(0, 0), -(32 * MIB as i64));
         assert!(pool.is_empty());
+    }
+
+    #[test]
+    fn what_graphs_hold_is_one_streams_until_another_has_some_of_it() {
+        let mut pool = Pool::new(Pool::handle_of_graphs(0), 0, 0, false);
+        assert!(pool.is_of_graphs() && !Pool::new(16, 0, 0, false).is_of_graphs());
+        pool.keep_for(0);
+        pool.settle(0, 32 * MIB);
+        assert!(pool.keeps_for(0) && !pool.keeps_for(16));
+        pool.keep_for(0);
+        assert!(pool.keeps_for(0));
+        pool.keep_for(16);
+        assert!(!pool.keeps_for(0) && !pool.keeps_for(16));
+        pool.settle(0, 0);
+        pool.keep_for(16);
+        assert!(pool.keeps_for(16), "it has given all back");
     }
 
     #[test]

@@ -109,6 +109,9 @@ fn check(host: &Host, container: &Container, client: &Client) -> Result<()> {
     ensure(is_slice && seen["data_came_back"] == true, || format!("of {CAP_BYTES} bytes it sees {said}"))?;
     let taken = bytes("free").saturating_sub(bytes("free_with_data"));
     ensure(taken >= bytes("bytes"), || format!("its data is not in the account: {said}"))?;
+    // One of them captures a graph that allocates.
+    let is_charged = seen["graph_is_charged"].as_bool().unwrap_or(client.name != "cuda.bindings");
+    ensure(is_charged, || format!("what its graph holds is not in the account: {said}"))?;
     let refusal = seen["refused"].as_str().unwrap_or_default();
     ensure(refusal.contains(client.refusal), || format!("beyond the slice it is told {refusal}"))?;
     let after = usage_of(&meter.read()?, &container.id);

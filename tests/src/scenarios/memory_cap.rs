@@ -9,7 +9,8 @@ use crate::namespaces::Inside;
 use crate::tenant::{Tenant, report};
 use std::time::{Duration, Instant};
 
-const ALLOCATORS: [&str; 9] = ["alloc", "create", "async", "pool", "array", "module", "library", "mix", "refill"];
+const ALLOCATORS: [&str; 10] =
+    ["alloc", "create", "async", "pool", "graph", "array", "module", "library", "mix", "refill"];
 const GIB: u64 = 1 << 30;
 const CAP_BYTES: u64 = 8 * GIB;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -83,6 +84,7 @@ fn refusal_is_told(host: &Host, container: &Container, allocator: &str) -> Resul
         "create" => "cuMemCreate",
         "async" => "cuMemAllocAsync",
         "pool" => "cuMemAllocFromPoolAsync",
+        "graph" => "cuGraphLaunch",
         "array" => "cuArrayCreate",
         "module" => "cuModuleLoad",
         "library" => "cuLibraryLoad",

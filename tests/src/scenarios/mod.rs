@@ -24,6 +24,7 @@ mod garbage_control;
 mod garbage_report;
 mod gpu_suite;
 mod gpus_left_out;
+mod graph_memory;
 mod host_containerd;
 mod hostile;
 mod hung_container;

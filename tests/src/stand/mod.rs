@@ -13,6 +13,7 @@ mod calls;
 mod crowd;
 mod displays;
 mod entries;
+mod graphs;
 mod green;
 mod instructions;
 mod place;

@@ -1,8 +1,8 @@
 //! Calls that few programs make, each as it may be made.
 
-use super::callbacks;
 use super::calls::Calls;
 use super::place::{CAP_BYTES, SHIM};
+use super::{callbacks, graphs};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::library::Library;
 use gpool_driver_abi::cuda::{
@@ -25,8 +25,9 @@ pub fn calls() -> Result<Value> {
     answers_that_nobody_wants(&shim)?;
     images_of_cuda_13(&calls, &shim)?;
     multicast(&calls, &shim)?;
+    graphs::within_graphs(&calls, &shim)?;
     callbacks::from_within_calls(&calls)?;
-    Ok(json!({ "passed": 4 }))
+    Ok(json!({ "passed": 5 }))
 }
 
 /// A program may ask for one of two figures, or for none, where the driver lets it.

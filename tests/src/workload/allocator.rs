@@ -31,6 +31,8 @@ pub(super) enum Allocator {
     Async,
     /// cuMemAllocFromPoolAsync, from a pool of its own that keeps what is freed.
     Pool,
+    /// cuMemAllocAsync in a capture, whose graph is launched.
+    Graph,
     /// cuArrayCreate.
     Array,
     /// cuModuleLoadData, of a module with a variable as large.
@@ -63,11 +65,12 @@ pub(super) struct Allocations<'a> {
     pool: Option<usize>,
 }
 
-const IN_TURN: [Allocator; 7] = [
+const IN_TURN: [Allocator; 8] = [
     Allocator::Alloc,
     Allocator::Create,
     Allocator::Async,
     Allocator::Pool,
+    Allocator::Graph,
     Allocator::Array,
     Allocator::Module,
     Allocator::Library,
@@ -118,6 +121,7 @@ impl<'a> Allocations<'a> {
                 }
                 ("cuLibraryLoadData", code, Granted::Library(library))
             }
+            Allocator::Graph => ("cuGraphLaunch", self.in_graph(&mut address, bytes), Granted::Pooled(address)),
             Allocator::Async => {
                 // SAFETY: the result goes to a live local; the default stream is meant.
                 let code = unsafe { (self.driver.allocate_async)(&mut address, bytes, null_mut()) };
@@ -186,6 +190,21 @@ impl<'a> Allocations<'a> {
         });
         // SAFETY: the result goes to a live place; the pool is never destroyed.
         unsafe { (self.driver.allocate_from_pool)(address, bytes, pool as *mut c_void, null_mut()) }
+    }
+
+    /// By a launch that leaves it allocated.
+    fn in_graph(&self, address: &mut u64, bytes: usize) -> c_int {
+        let (driver, mut stream, mut graph, mut ready) = (self.driver, null_mut(), null_mut(), null_mut());
+        // SAFETY: results go to live places; handles are those that were given.
+        unsafe {
+            check("cuStreamCreate", (driver.stream_create)(&mut stream, 1));
+            check("cuStreamBeginCapture", (driver.capture_begin)(stream, 2));
+            check("cuMemAllocAsync", (driver.allocate_async)(address, bytes, stream));
+            check("cuStreamEndCapture", (driver.capture_end)(stream, &mut graph));
+            let (node, log) = (null_mut(), null_mut());
+            check("cuGraphInstantiate", (driver.graph_instantiate)(&mut ready, graph, node, log, 0));
+            (driver.graph_launch)(ready, stream)
+        }
     }
 
     fn module(&self, module: &mut usize, bytes: usize) -> c_int {

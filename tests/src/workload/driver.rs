@@ -1,5 +1,6 @@
 //! The driver's functions, as a program finds them.
 
+use super::graphs::{Instantiation, NodeParameters};
 use super::{check, fail};
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::mem::transmute_copy;
@@ -80,6 +81,20 @@ functions! {
     capture_end c"cuStreamEndCapture" (*mut c_void, *mut *mut c_void);
     graph_instantiate c"cuGraphInstantiate" (*mut *mut c_void, *mut c_void, *mut *mut c_void, *mut c_char, usize);
     graph_launch c"cuGraphLaunch" (*mut c_void, *mut c_void);
+}
+
+functions! {
+    Graphs of 12000:
+    create c"cuGraphCreate" (*mut *mut c_void, c_uint);
+    add_allocation c"cuGraphAddMemAllocNode" (
+        *mut *mut c_void, *mut c_void, *const *mut c_void, usize, *mut NodeParameters
+    );
+    add_free c"cuGraphAddMemFreeNode" (*mut *mut c_void, *mut c_void, *const *mut c_void, usize, u64);
+    instantiate c"cuGraphInstantiateWithParams" (*mut *mut c_void, *mut c_void, *mut Instantiation);
+    destroy c"cuGraphExecDestroy" (*mut c_void);
+    attribute c"cuDeviceGetGraphMemAttribute" (c_int, c_int, *mut c_void);
+    trim c"cuDeviceGraphMemTrim" (c_int);
+    synchronize c"cuStreamSynchronize" (*mut c_void);
 }
 
 functions! {

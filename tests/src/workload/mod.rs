@@ -3,7 +3,8 @@
 //! the same on a real and on a simulated GPU.
 //!
 //! Its events: `memory` (cuMemGetInfo, a line for each GPU), with `--beside` `beside`, `nvml`, `monitor`, `allocated`, `progress` each second, with `--share` and
-//! `--open` `shared`, `opened` and `refused`, with `--program` `loaded` and `unloaded`, with `--storm` `storm`, with
+//! `--open` `shared`, `opened` and `refused`, with `--program` `loaded` and `unloaded`, with `--graphs`
+//! `graphs` after each step, with `--storm` `storm`, with
 //! `--request-rate` a `request` for each and `requests` at the end, and `error`.
 
 mod allocator;
@@ -11,6 +12,7 @@ mod arrivals;
 mod beside;
 mod context;
 mod driver;
+mod graphs;
 mod latency;
 mod memory;
 mod nvml;

@@ -90,6 +90,9 @@ pub(super) struct Options {
     /// The same, but unload it before.
     #[arg(long, requires = "program")]
     pub(super) unload: bool,
+    /// Only do with graphs that allocate what these steps say, and say after each what is held.
+    #[arg(long, value_name = "STEPS")]
+    pub(super) graphs: Option<String>,
     /// Only start programs like this one that allocate by all ways, eight at a time, and kill so many of them.
     #[arg(long, value_name = "KILLS")]
     pub(super) storm: Option<u32>,

@@ -1,9 +1,9 @@
 //! Fat binaries: images for several architectures, one behind the other. The driver takes one of them. Source of the
 //! layout: fatbinary_section.h of CUDA, and files that its compiler made.
 
-use super::scratch::Scratch;
 use super::source::{Image, Window};
 use super::{Architectures, Need, elf, lz4, ptx, zstandard};
+use crate::scratch::Scratch;
 
 /// Kinds of an entry: PTX text, cubin.
 const TEXT: u16 = 1;
@@ -78,7 +78,7 @@ fn entry(window: &mut Window, at: u64, kind: u16, part: Image, room: &mut u64) -
     let packed = part.part(0, u64::from(window.u32_at(at.checked_add(PACKED_BYTES)?)?));
     let unpacked = window.u64_at(at.checked_add(UNPACKED_BYTES)?)?;
     let content = unpack(packed, unpacked, room, unpacker);
-    Some(content.map_or(Need::UNKNOWN, |(scratch, bytes)| plain(kind, scratch.image(bytes))))
+    Some(content.map_or(Need::UNKNOWN, |(scratch, bytes)| plain(kind, Image::of(scratch.first(bytes)))))
 }
 
 fn plain(kind: u16, part: Image) -> Need {

@@ -10,7 +10,6 @@ mod elf;
 mod fatbin;
 mod lz4;
 mod ptx;
-mod scratch;
 mod source;
 mod zstandard;
 

@@ -1,8 +1,8 @@
 //! Zstandard frames, by which the compiler of CUDA 13 compresses the entries of fat binaries if it is told nothing else.
 //! Unpacked by the format's own library (RFC 8878), in memory that it is given.
 
-use super::scratch::Scratch;
 use super::source::Image;
+use crate::scratch::Scratch;
 use zstd_sys::{ZSTD_decompressDCtx, ZSTD_estimateDCtxSize, ZSTD_initStaticDCtx, ZSTD_isError};
 
 /// Unpacks `packed` into `to`: how many bytes there are. None where the frame makes no sense or is not there as a whole,

@@ -35,6 +35,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(shared_memory::run),
     },
     Scenario {
+        name: "graph-memory",
+        what: "graphs that allocate: charged as the device has them, below the cap, refused where they do not fit",
+        limit_s: 90,
+        run: Place::Inside(graph_memory::run),
+    },
+    Scenario {
         name: "static-data",
         what: "variables of modules and libraries are there, held and below the cap, until unload or SIGKILL",
         limit_s: 180,
