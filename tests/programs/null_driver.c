@@ -343,9 +343,11 @@ int cuDeviceGetDefaultMemPool(struct pool **pool, int device) { return cuDeviceG
 /* How much it holds is all that it is asked. */
 int cuMemPoolGetAttribute(struct pool *pool, int attribute, unsigned long *answer) {
     (void)attribute;
+    call_back();
     lock_memory();
     *answer = pool->held;
     unlock_memory();
+    call_back();
     return 0;
 }
 int cuMemPoolTrimTo(struct pool *pool, size_t keep) {

@@ -3,8 +3,8 @@
 //! What is charged for a thing is given back when it leaves the table of handles, and at no other moment: that happens
 //! once, however many threads race to free it, and what the table does not know gives nothing back.
 
-use crate::pools;
 use crate::{HANDLES, PROCESS};
+use crate::{pool_accounts, pools};
 use core::ffi::c_void;
 use gpool_driver_abi::cuda::{
     CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdeviceptr,
@@ -24,7 +24,7 @@ pub fn charge(place: &Place, gpu: usize, charge: Charge, call: Call) -> Result<(
         return Err(CUDA_ERROR_OPERATING_SYSTEM);
     }
     let reserve = || memory::try_reserve(&place.region, place.slot(), gpu, charge);
-    if reserve() || pools::give_back(place, true) && reserve() {
+    if reserve() || pool_accounts::give_back(place, true) && reserve() {
         return Ok(());
     }
     Err(refused(place, gpu, charge, call))
@@ -198,7 +198,7 @@ pub fn charge_device(place: &Place, gpu: usize, bytes: u64, call: Call) -> Resul
         return Err(CUDA_ERROR_OPERATING_SYSTEM);
     }
     let reserve = || PROCESS.reserve_on_device(place, gpu, bytes);
-    if reserve() || pools::give_back(place, true) && reserve() {
+    if reserve() || pool_accounts::give_back(place, true) && reserve() {
         return Ok(());
     }
     Err(refused(place, gpu, Charge::Bytes(bytes), call))
@@ -215,7 +215,7 @@ pub fn taken(place: &Place, name: Option<u64>, call: Call) -> Result<Option<usiz
     }
     let take = || PROCESS.take_piece(place, name);
     let taken = match take() {
-        Taken::Refused(_) if pools::give_back(place, true) => take(),
+        Taken::Refused(_) if pool_accounts::give_back(place, true) => take(),
         taken => taken,
     };
     match taken {

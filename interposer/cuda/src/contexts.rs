@@ -2,7 +2,7 @@
 
 use crate::accounts::refused;
 use crate::entry::{index, real};
-use crate::{HANDLES, PROCESS, pools};
+use crate::{HANDLES, PROCESS, pool_accounts};
 use core::ffi::{c_uint, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
@@ -82,7 +82,7 @@ impl Begun {
             return Err(CUDA_ERROR_OPERATING_SYSTEM);
         }
         let begun = match PROCESS.begin_context(place, gpu) {
-            Err(_) if pools::give_back(place, true) => PROCESS.begin_context(place, gpu),
+            Err(_) if pool_accounts::give_back(place, true) => PROCESS.begin_context(place, gpu),
             begun => begun,
         };
         let context = begun.map_err(|charge| refused(place, gpu, charge, Call::Context))?;

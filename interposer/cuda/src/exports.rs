@@ -217,7 +217,7 @@ macro_rules! waits {
         pub unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
             // SAFETY: see cuInit.
             let result = PROCESS.wait($what, || unsafe { real::<$kind>(index::$name)($($argument),*) });
-            crate::pools::waited();
+            crate::pool_accounts::waited();
             result
         }
     )*};
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     // SAFETY: see cuInit.
     let wait = || unsafe { real::<CuCtxSynchronizeV2>(index::cuCtxSynchronize_v2)(context) };
     let result = PROCESS.wait(WaitFor::Context(context), wait);
-    crate::pools::waited();
+    crate::pool_accounts::waited();
     result
 }
 

@@ -2,7 +2,7 @@
 
 use crate::entry::{index, real};
 use crate::work_exports::{legacy, per_thread};
-use crate::{HANDLES, PROCESS, pools};
+use crate::{HANDLES, PROCESS, pool_accounts};
 use core::ffi::{c_char, c_uint, c_ulonglong, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -80,9 +80,9 @@ fn kept(graph: CUgraphExec, stream: CUstream) -> Result<(), CUresult> {
         return Ok(());
     }
     // Launches so far may have taken more than streams kept.
-    pools::look_at_graphs(place);
+    pool_accounts::look_at_graphs(place);
     for device in 0..DEVICES {
-        let trims = pools::trims();
+        let trims = pool_accounts::trims();
         let need = HANDLES.lock().graph_needs(graph as u64, device, stream as u64, trims);
         let Some(need) = need else { continue };
         place.note_inexact();
@@ -90,7 +90,7 @@ fn kept(graph: CUgraphExec, stream: CUstream) -> Result<(), CUresult> {
             // SAFETY: see needs_of; the driver checks graph and stream.
             unsafe { real::<CuGraphUpload>(index::cuGraphUpload)(graph, stream) }
         };
-        let trims = pools::mapped(place, device as CUdevice, need, stream, &upload)?;
+        let trims = pool_accounts::mapped(place, device as CUdevice, need, stream, &upload)?;
         HANDLES.lock().graph_kept(graph as u64, device, stream as u64, trims);
     }
     Ok(())
@@ -257,6 +257,6 @@ nodes! {
 pub unsafe extern "C" fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
     // SAFETY: the entry point's type, the caller's argument.
     let result = unsafe { real::<CuDeviceGraphMemTrim>(index::cuDeviceGraphMemTrim)(device) };
-    pools::trimmed();
+    pool_accounts::trimmed();
     result
 }

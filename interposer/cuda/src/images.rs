@@ -7,7 +7,7 @@
 use crate::PROCESS;
 use crate::accounts::{Reserved, forget, let_go, refused, remember};
 use crate::entry::{index, real};
-use crate::{HANDLES, pools};
+use crate::{HANDLES, pool_accounts};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::handles::{Held, Kind};
@@ -212,7 +212,7 @@ impl BegunLibrary {
         };
         let change = place.change();
         let charge = || PROCESS.charge_contexts(place, bytes);
-        if charge() || pools::give_back(place, true) && charge() {
+        if charge() || pool_accounts::give_back(place, true) && charge() {
             return Ok(Self { place, bytes, _change: change });
         }
         Err(refused(place, PROCESS.current_gpu(place), Charge::Bytes(bytes), Call::LibraryLoad))

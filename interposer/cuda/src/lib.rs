@@ -5,7 +5,7 @@
 //! are also replaced in what cuGetProcAddress returns, by pointer, so no version table is needed.
 //!
 //! Rooms: `entry` (the table of entry points), `exports` and its neighbours (the functions answered here), `accounts`
-//! (the memory behind them), `contexts`.
+//! and `pool_accounts` (the memory behind them), `contexts`.
 #![no_std]
 
 mod accounts;
@@ -25,6 +25,7 @@ mod images;
 #[allow(non_snake_case)] // the names are the driver's
 mod limits;
 mod memory_exports;
+mod pool_accounts;
 #[allow(non_snake_case)] // the names are the driver's
 mod pools;
 mod procaddress;

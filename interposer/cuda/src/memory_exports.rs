@@ -2,7 +2,7 @@
 
 use crate::accounts::{freed, held, inexact};
 use crate::entry::{index, real};
-use crate::pools;
+use crate::pool_accounts;
 use core::ffi::{c_int, c_uint};
 use gpool_driver_abi::cuda::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult,
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     }
     if let Some(place) = crate::PROCESS.place() {
         // What went back to pools may have gone back to the device by now, whatever was waited for meanwhile.
-        pools::give_back(place, false);
+        pool_accounts::give_back(place, false);
         let device_free_bytes = if free.is_null() { u64::MAX } else { free_bytes as u64 };
         let (free, total) = memory::visible(&place.region, crate::PROCESS.current_gpu(place), device_free_bytes);
         (free_bytes, total_bytes) = (free as usize, total as usize);

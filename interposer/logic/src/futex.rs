@@ -140,10 +140,17 @@ impl<T> Turn<T> {
         Self { mutex: Mutex::new(value), thread: AtomicUsize::new(0) }
     }
 
-    /// Waits for it; none for the thread that has it.
-    pub fn take(&self) -> Option<Taken<'_, T>> {
+    /// Whether this thread has it.
+    #[inline(never)]
+    pub fn is_ours(&self) -> bool {
         // Of what others write here nothing is this thread's number, in whatever order that is seen.
-        if self.thread.load(Ordering::Relaxed) == this_thread() {
+        self.thread.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// Waits for it; none for the thread that has it.
+    #[inline(never)]
+    pub fn take(&self) -> Option<Taken<'_, T>> {
+        if self.is_ours() {
             return None;
         }
         let guard = self.mutex.lock();

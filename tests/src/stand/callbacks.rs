@@ -41,6 +41,10 @@ entry_points! {
     release_primary: CuDevicePrimaryCtxReleaseV2 = c"cuDevicePrimaryCtxRelease_v2";
     make_context: CuCtxCreateV2 = c"cuGLCtxCreate_v2";
     end_context: CuCtxDestroyV2 = c"cuCtxDestroy_v2";
+    allocate_async: CuMemAllocAsync = c"cuMemAllocAsync";
+    free_async: CuMemFreeAsync = c"cuMemFreeAsync";
+    pool_of: CuDeviceGetMemPool = c"cuDeviceGetMemPool";
+    trim: CuMemPoolTrimTo = c"cuMemPoolTrimTo";
     load: LoadLibrary = c"cuLibraryLoadData";
     unload: unsafe extern "C" fn(*mut c_void) -> CUresult = c"cuLibraryUnload";
 }
@@ -111,6 +115,16 @@ extern "C" fn makes() {
     DONE.fetch_add(u32::from(said == [0; 6]), Ordering::AcqRel);
 }
 
+/// Takes memory of a pool and gives it back.
+extern "C" fn pools() {
+    let Some(shim) = SHIM_ENTRIES.get() else { return };
+    let mut pointer = 0;
+    // SAFETY: see above.
+    let said =
+        unsafe { [(shim.allocate_async)(&mut pointer, 40 << 20, null_mut()), (shim.free_async)(pointer, null_mut())] };
+    DONE.fetch_add(u32::from(said == [0; 2]), Ordering::AcqRel);
+}
+
 /// Waits for another thread.
 extern "C" fn waits() {
     TURN.store(1, Ordering::Release);
@@ -145,7 +159,9 @@ pub fn from_within_calls(calls: &Calls) -> Result<()> {
 fn all(calls: &Calls, shim: &Entries) -> Result<()> {
     memory(calls, shim)?;
     slow(calls, shim)?;
-    contexts(calls, shim)
+    contexts(calls, shim)?;
+    // Once pools are used, the driver is asked about them within other calls too.
+    of_pools(calls, shim)
 }
 
 /// Within each call that makes a context or loads a library, both are had and ended; what is charged is what there is.
@@ -211,6 +227,27 @@ fn memory(calls: &Calls, shim: &Entries) -> Result<()> {
     subscribe(None)?;
     let done = DONE.swap(0, Ordering::AcqRel);
     ensure((said, done) == ([0; 5], 22), || format!("{said:?} with callbacks, of which {done} were answered"))
+}
+
+/// Within what the driver is asked of pools, memory of them is had and given back; what the pool holds then is charged when
+/// somebody looks.
+fn of_pools(calls: &Calls, shim: &Entries) -> Result<()> {
+    let before = calls.room().context("cuMemGetInfo")?;
+    let mut pointer = 0;
+    subscribe(Some(pools))?;
+    // SAFETY: see above.
+    let said = unsafe { (shim.allocate_async)(&mut pointer, PAGE_BYTES, null_mut()) };
+    subscribe(None)?;
+    let held = before.0 - calls.room().context("cuMemGetInfo")?.0;
+    ensure((said, held) == (0, 64 << 20), || format!("{said}, and {held} bytes are held by the pool"))?;
+    // SAFETY: as above.
+    let mut pool = null_mut();
+    // SAFETY: as above.
+    let said = unsafe { [(shim.free_async)(pointer, null_mut()), (shim.pool_of)(&mut pool, 0), (shim.trim)(pool, 0)] };
+    let after = calls.room().context("cuMemGetInfo")?;
+    ensure(said == [0; 3] && after == before, || format!("{said:?}; {before:?} was free, and {after:?} is"))?;
+    let done = DONE.swap(0, Ordering::AcqRel);
+    ensure(done == 2, || format!("{done} callbacks were answered"))
 }
 
 /// A thread that stays in the driver holds up no other.
