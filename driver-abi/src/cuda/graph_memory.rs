@@ -1,6 +1,8 @@
 //! Nodes of graphs that allocate and free. Source of the layouts and numbers: cuda.h of CUDA 12.2.
 
-use super::{CUdevice, CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode, CUmemAccessDesc, CUmemPoolProps, CUresult};
+use super::{
+    CUdevice, CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode, CUmemAccessDesc, CUmemPoolProps, CUresult, CUstream,
+};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 /// What a node of a graph does.
@@ -22,7 +24,7 @@ pub const CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD: c_ulonglong = 2;
 /// A figure of what graphs hold of a device, eight bytes.
 #[allow(non_camel_case_types)] // NVIDIA's name
 pub type CUgraphMem_attribute = c_int;
-/// What graphs have allocated and not freed, in bytes.
+/// What of it some graph has mapped, in bytes: between its launches as well.
 pub const CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: CUgraphMem_attribute = 0;
 /// What the device has set aside for them, in bytes.
 pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: CUgraphMem_attribute = 2;
@@ -63,6 +65,8 @@ functions! {
     CuGraphGetNodes, "cuGraphGetNodes"(CUgraph, *mut CUgraphNode, *mut usize);
     CuGraphNodeGetType, "cuGraphNodeGetType"(CUgraphNode, *mut CUgraphNodeType);
     CuGraphMemAllocNodeGetParams, "cuGraphMemAllocNodeGetParams"(CUgraphNode, *mut CUDA_MEM_ALLOC_NODE_PARAMS);
+    CuGraphMemFreeNodeGetParams, "cuGraphMemFreeNodeGetParams"(CUgraphNode, *mut CUdeviceptr);
+    CuStreamGetId, "cuStreamGetId"(CUstream, *mut c_ulonglong);
     CuGraphChildGraphNodeGetGraph, "cuGraphChildGraphNodeGetGraph"(CUgraphNode, *mut CUgraph);
     CuGraphInstantiate, "cuGraphInstantiate"(*mut CUgraphExec, CUgraph, *mut CUgraphNode, *mut c_char, usize);
 }

@@ -6,9 +6,10 @@ use crate::{HANDLES, PROCESS, pool_accounts};
 use core::ffi::{c_char, c_uint, c_ulonglong, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
-use gpool_interposer_logic::graphs::{DEVICES, Needs};
+use gpool_interposer_logic::contexts;
+use gpool_interposer_logic::graphs::{Launch, Needs};
 use gpool_interposer_logic::process::Place;
 use gpool_interposer_logic::scratch::Scratch;
 
@@ -16,6 +17,10 @@ use gpool_interposer_logic::scratch::Scratch;
 static ARE_USED: AtomicBool = AtomicBool::new(false);
 /// Graphs within graphs within a graph.
 const DEPTH: u32 = 16;
+/// Launches of graphs that allocate.
+static LAUNCHES: AtomicU32 = AtomicU32::new(0);
+/// So often what they hold is looked at, if nobody waits.
+const LAUNCHES_PER_LOOK: u32 = 64;
 
 /// From now on graphs are looked at.
 #[inline(never)]
@@ -23,89 +28,149 @@ pub fn note() {
     ARE_USED.store(true, Ordering::Release);
 }
 
-/// What `graph` allocates, graphs within it included.
-#[cold]
-fn needs_of(place: &Place, graph: CUgraph, needs: &mut Needs, depth: u32) {
-    let mut count = 0;
-    // SAFETY: the entry point's type; a graph that the driver checks, and places for the answers; so for all calls of
-    // `real` here.
-    let result = unsafe { real::<CuGraphGetNodes>(index::cuGraphGetNodes)(graph, null_mut(), &mut count) };
-    let nodes = Scratch::new(count.saturating_mul(size_of::<CUgraphNode>())).filter(|_| result == CUDA_SUCCESS);
-    let Some(mut nodes) = nodes else { return };
-    let start = nodes.all().as_mut_ptr().cast::<CUgraphNode>();
-    // SAFETY: as above; there is room for so many.
-    if unsafe { real::<CuGraphGetNodes>(index::cuGraphGetNodes)(graph, start, &mut count) } != CUDA_SUCCESS {
-        return;
-    }
-    for place_of_node in 0..count {
-        // SAFETY: as above; the driver has written so many.
-        unsafe {
-            let (node, mut kind, mut inner) = (*start.add(place_of_node), CU_GRAPH_NODE_TYPE_EMPTY, null_mut());
-            real::<CuGraphNodeGetType>(index::cuGraphNodeGetType)(node, &mut kind);
-            let open = index::cuGraphChildGraphNodeGetGraph;
-            if kind == CU_GRAPH_NODE_TYPE_MEM_ALLOC {
-                add(place, node, needs);
-            } else if kind == CU_GRAPH_NODE_TYPE_GRAPH
-                && depth > 0
-                && real::<CuGraphChildGraphNodeGetGraph>(open)(node, &mut inner) == CUDA_SUCCESS
-            {
-                needs_of(place, inner, needs, depth - 1);
+/// Nodes of one graph, and what is allocated so far.
+struct Walk<'a> {
+    place: &'a Place,
+    needs: Needs,
+}
+
+/// What a node has allocated that none has freed so far.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Live {
+    address: CUdeviceptr,
+    bytes: u64,
+    device: usize,
+}
+
+impl Walk<'_> {
+    /// Goes through `graph`, and through graphs within it.
+    #[cold]
+    fn through(&mut self, graph: CUgraph, depth: u32) {
+        let mut count = 0;
+        // SAFETY: the entry point's type; a graph that the driver checks, and places for the answers; so for all calls of
+        // `real` here.
+        let result = unsafe { real::<CuGraphGetNodes>(index::cuGraphGetNodes)(graph, null_mut(), &mut count) };
+        let room = |each: usize| Scratch::new(count.saturating_mul(each)).filter(|_| result == CUDA_SUCCESS);
+        let (Some(mut nodes), Some(mut live)) = (room(size_of::<CUgraphNode>()), room(size_of::<Live>())) else {
+            return;
+        };
+        let nodes = nodes.all().as_mut_ptr().cast::<CUgraphNode>();
+        // SAFETY: zeros of that many, whose memory begins with a page; zeros are one.
+        let live = unsafe { core::slice::from_raw_parts_mut(live.all().as_mut_ptr().cast::<Live>(), count) };
+        // SAFETY: as above; there is room for so many.
+        if unsafe { real::<CuGraphGetNodes>(index::cuGraphGetNodes)(graph, nodes, &mut count) } != CUDA_SUCCESS {
+            return;
+        }
+        let mut there = 0;
+        for index_of_node in 0..count.min(live.len()) {
+            let (mut kind, mut inner, mut address) = (CU_GRAPH_NODE_TYPE_EMPTY, null_mut(), 0);
+            // SAFETY: as above; the driver has written so many.
+            let node = unsafe { *nodes.add(index_of_node) };
+            // SAFETY: as above.
+            unsafe { real::<CuGraphNodeGetType>(index::cuGraphNodeGetType)(node, &mut kind) };
+            match kind {
+                CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+                    if let Some(allocated) = self.allocated(node) {
+                        self.needs.add(allocated.device, allocated.bytes);
+                        live[there] = allocated;
+                        there += 1;
+                    }
+                }
+                CU_GRAPH_NODE_TYPE_MEM_FREE => {
+                    let ask = index::cuGraphMemFreeNodeGetParams;
+                    // SAFETY: as above.
+                    unsafe { real::<CuGraphMemFreeNodeGetParams>(ask)(node, (&raw mut address).cast()) };
+                    // Most free what was allocated last.
+                    if let Some(last) = live[..there].iter().rposition(|known| known.address == address) {
+                        self.needs.subtract(live[last].device, live[last].bytes);
+                        there -= 1;
+                        live[last] = live[there];
+                    }
+                }
+                CU_GRAPH_NODE_TYPE_GRAPH if depth > 0 => {
+                    let open = index::cuGraphChildGraphNodeGetGraph;
+                    // SAFETY: as above.
+                    if unsafe { real::<CuGraphChildGraphNodeGetGraph>(open)(node, &mut inner) } == CUDA_SUCCESS {
+                        self.through(inner, depth - 1);
+                    }
+                }
+                _ => {}
             }
         }
     }
+
+    /// What `node` allocates, if that is on a device.
+    #[cold]
+    fn allocated(&self, node: CUgraphNode) -> Option<Live> {
+        let mut parameters = MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
+        let ask = index::cuGraphMemAllocNodeGetParams;
+        // SAFETY: see above; zeros are as good as any other content of the answer.
+        let (result, parameters) = unsafe {
+            let result = real::<CuGraphMemAllocNodeGetParams>(ask)(node, parameters.as_mut_ptr());
+            (result, parameters.assume_init())
+        };
+        let location = parameters.poolProps.location;
+        crate::virtual_memory::gpu_at(self.place, location).filter(|_| result == CUDA_SUCCESS)?;
+        Some(Live { address: parameters.dptr, bytes: parameters.bytesize as u64, device: location.id as usize })
+    }
 }
 
-/// Adds what `node` allocates, if that is on a device.
-#[cold]
-fn add(place: &Place, node: CUgraphNode, needs: &mut Needs) {
-    let mut parameters = MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
-    let ask = index::cuGraphMemAllocNodeGetParams;
-    // SAFETY: see needs_of; zeros are as good as any other content of the answer.
-    let (result, parameters) = unsafe {
-        let result = real::<CuGraphMemAllocNodeGetParams>(ask)(node, parameters.as_mut_ptr());
-        (result, parameters.assume_init())
-    };
-    let location = parameters.poolProps.location;
-    if result == CUDA_SUCCESS && crate::virtual_memory::gpu_at(place, location).is_some() {
-        needs.add(location.id as usize, parameters.bytesize as u64);
-    }
+/// What tells `stream` from all others that there were: handles come back, and those of default streams mean several.
+fn identity(stream: CUstream) -> u64 {
+    let mut number = 0;
+    // SAFETY: see above.
+    let result = unsafe { real::<CuStreamGetId>(index::cuStreamGetId)(stream, &mut number) };
+    if result == CUDA_SUCCESS { number } else { stream as u64 }
 }
 
 /// Sees to it that what `graph` allocates in `stream` is there and charged; or what to answer instead.
 #[cold]
 #[inline(never)]
-fn kept(graph: CUgraphExec, stream: CUstream) -> Result<(), CUresult> {
+pub fn ready(graph: CUgraphExec, stream: CUstream) -> Result<(), CUresult> {
+    if !are_used() {
+        return Ok(());
+    }
     let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+    let (handle, gpus) = (graph as u64, contexts::gpus(place.region.control()));
+    let Some(needs) = HANDLES.lock().graph_needs(handle, gpus) else { return Ok(()) };
+    let _relaxed = place.driver.relaxed_capture();
     if stream as usize > CU_STREAM_LEGACY && place.driver.is_capturing(stream) {
         return Ok(());
     }
-    // Launches so far may have taken more than streams kept.
-    pool_accounts::look_at_graphs(place);
-    for device in 0..DEVICES {
-        let trims = pool_accounts::trims();
-        let need = HANDLES.lock().graph_needs(graph as u64, device, stream as u64, trims);
-        let Some(need) = need else { continue };
+    // Now and then: who launches and never waits.
+    if LAUNCHES.fetch_add(1, Ordering::Relaxed).is_multiple_of(LAUNCHES_PER_LOOK) {
+        pool_accounts::look_at_graphs(place);
+    }
+    let mut launch = Launch { stream: identity(stream), age: pool_accounts::age() };
+    if !HANDLES.lock().is_graph_kept(handle, &needs, launch) {
         place.note_inexact();
         let upload = || {
-            // SAFETY: see needs_of; the driver checks graph and stream.
+            // SAFETY: see above; the driver checks graph and stream.
             unsafe { real::<CuGraphUpload>(index::cuGraphUpload)(graph, stream) }
         };
-        let trims = pool_accounts::mapped(place, device as CUdevice, need, stream, &upload)?;
-        HANDLES.lock().graph_kept(graph as u64, device, stream as u64, trims);
+        let Some(age) = pool_accounts::mapped(place, &needs, (stream, launch.stream), &upload)? else { return Ok(()) };
+        launch.age = age;
     }
+    if needs.leave() {
+        pool_accounts::leave();
+        launch.age = launch.age.wrapping_add(1);
+    }
+    HANDLES.lock().graph_kept(handle, &needs, launch);
     Ok(())
 }
 
-/// What `graph` allocates in `stream` is there and charged; or what to answer instead of launching or uploading it.
+/// Whether some graph of this process may allocate.
 #[inline(always)]
-pub fn ready(graph: CUgraphExec, stream: CUstream) -> Result<(), CUresult> {
-    if ARE_USED.load(Ordering::Acquire) { kept(graph, stream) } else { Ok(()) }
+pub fn are_used() -> bool {
+    ARE_USED.load(Ordering::Acquire)
 }
 
 /// `graph` is about to be destroyed.
 #[inline(always)]
 pub fn gone(graph: CUgraphExec) {
-    if ARE_USED.load(Ordering::Acquire) {
+    // In a forked child the lock may be a thread's that it does not have.
+    if are_used() && PROCESS.place().is_some() {
         HANDLES.lock().graph_gone(graph as u64);
     }
 }
@@ -113,10 +178,12 @@ pub fn gone(graph: CUgraphExec) {
 /// What `graph` allocates; nothing where no graph does.
 fn needs(graph: CUgraph) -> Needs {
     let mut needs = Needs::default();
-    if ARE_USED.load(Ordering::Acquire)
+    if are_used()
         && let Some(place) = PROCESS.place()
     {
-        needs_of(place, graph, &mut needs, DEPTH);
+        let mut walk = Walk { place, needs };
+        walk.through(graph, DEPTH);
+        needs = walk.needs;
     }
     needs
 }
@@ -124,7 +191,7 @@ fn needs(graph: CUgraph) -> Needs {
 /// Makes `graph` ready for launches through `driver`, and remembers what it allocates.
 fn made(executable: *mut CUgraphExec, needs: &Needs, driver: impl FnOnce() -> CUresult) -> CUresult {
     let result = driver();
-    if result == CUDA_SUCCESS && ARE_USED.load(Ordering::Acquire) {
+    if result == CUDA_SUCCESS && are_used() {
         // SAFETY: the driver succeeded, so `executable` is valid and holds the handle.
         HANDLES.lock().graph_made(unsafe { *executable } as u64, needs);
     }
@@ -181,7 +248,7 @@ macro_rules! of_streams {
                 unsafe { real::<CuGraphInstantiateWithParams>(index::$instantiate)(executable, graph, parameters) }
             };
             // SAFETY: null or valid, as the driver demands of its caller.
-            let given = unsafe { parameters.as_mut() }.filter(|_| !needs.is_empty());
+            let given = unsafe { parameters.as_mut() }.filter(|_| needs.each().next().is_some());
             let uploads = given.filter(|given| given.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0);
             let Some(given) = uploads else { return made(executable, &needs, instantiate) };
             given.flags &= !CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
@@ -255,8 +322,12 @@ nodes! {
 /// What streams give back of what they keep for graphs is no longer charged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
+    pool_accounts::grow_older();
     // SAFETY: the entry point's type, the caller's argument.
     let result = unsafe { real::<CuDeviceGraphMemTrim>(index::cuDeviceGraphMemTrim)(device) };
-    pool_accounts::trimmed();
+    if let Some(place) = PROCESS.place() {
+        pool_accounts::grow_older();
+        pool_accounts::give_back(place, false);
+    }
     result
 }

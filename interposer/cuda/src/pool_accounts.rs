@@ -6,11 +6,10 @@ use crate::entry::{index, real};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::futex::Turn;
-use gpool_interposer_logic::graphs::Need;
+use gpool_interposer_logic::graphs::{DEVICES, Need, Needs};
 use gpool_interposer_logic::memory::{Call, Charge};
 use gpool_interposer_logic::pools::{Pool, Pools, growth_bytes};
 use gpool_interposer_logic::process::Place;
-use gpool_interposer_logic::waits::WaitFor;
 
 /// Kept while the driver is asked what a pool holds, or the answer would be of another moment. What a profiler's callback does
 /// with pools meanwhile is not charged before, but with what is found the next time.
@@ -22,35 +21,26 @@ static ARE_USED: AtomicBool = AtomicBool::new(false);
 static WAITS_TO_LOOK_AFTER: AtomicU32 = AtomicU32::new(0);
 const LOOKS: u32 = 8;
 
-/// How often what streams keep for graphs was trimmed.
-static TRIMS: AtomicU32 = AtomicU32::new(0);
+/// How often what streams keep for graphs has changed under them.
+static AGE: AtomicU32 = AtomicU32::new(0);
+/// A graph that leaves something allocated has been launched: what is held is not all kept for further launches.
+static ARE_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// A figure of `pool`, in bytes: the one attribute of a pool or the other of graphs; none where the driver does not say.
-fn figure(pool: &Pool, of_pool: CUmemPool_attribute, of_graphs: CUgraphMem_attribute) -> Option<u64> {
-    let mut bytes = 0u64;
-    let answer = (&raw mut bytes).cast();
+/// What `pool` holds of its device, in bytes; none where the driver does not say.
+fn held_bytes(pool: &Pool) -> Option<u64> {
+    let mut held_bytes = 0u64;
+    let answer = (&raw mut held_bytes).cast();
     // SAFETY: the entry points' types; the attributes' values have eight bytes; so for all calls of `real` here.
     let result = unsafe {
         if pool.is_of_graphs() {
-            let ask = index::cuDeviceGetGraphMemAttribute;
-            real::<CuDeviceGetGraphMemAttribute>(ask)(pool.device, of_graphs, answer)
+            let (ask, attribute) = (index::cuDeviceGetGraphMemAttribute, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+            real::<CuDeviceGetGraphMemAttribute>(ask)(pool.device, attribute, answer)
         } else {
-            let ask = index::cuMemPoolGetAttribute;
-            real::<CuMemPoolGetAttribute>(ask)(pool.handle as CUmemoryPool, of_pool, answer)
+            let (ask, attribute) = (index::cuMemPoolGetAttribute, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+            real::<CuMemPoolGetAttribute>(ask)(pool.handle as CUmemoryPool, attribute, answer)
         }
     };
-    (result == CUDA_SUCCESS).then_some(bytes)
-}
-
-/// What `pool` holds of its device.
-fn held_bytes(pool: &Pool) -> Option<u64> {
-    figure(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
-}
-
-/// The part of it that nothing is allocated of.
-fn idle_bytes(pool: &Pool) -> u64 {
-    let used = figure(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
-    held_bytes(pool).zip(used).map_or(0, |(held, used)| held.saturating_sub(used))
+    (result == CUDA_SUCCESS).then_some(held_bytes)
 }
 
 /// Sets what `pool` is charged to what it holds, after an allocation that had charged `finished_bytes`, or none. Where the
@@ -71,11 +61,13 @@ pub fn settle(place: &Place, pool: &mut Pool, finished_bytes: u64) {
 
 #[inline(never)]
 fn trim(pool: &Pool) {
-    // SAFETY: see figure.
+    // SAFETY: see held_bytes.
     unsafe {
         if pool.is_of_graphs() {
+            // Before it and after it: who launches meanwhile is not to take it for what it was.
+            grow_older();
             real::<CuDeviceGraphMemTrim>(index::cuDeviceGraphMemTrim)(pool.device);
-            TRIMS.fetch_add(1, Ordering::AcqRel);
+            grow_older();
         } else {
             real::<CuMemPoolTrimTo>(index::cuMemPoolTrimTo)(pool.handle as CUmemoryPool, 0);
         }
@@ -97,7 +89,7 @@ pub fn give_back(place: &Place, is_short: bool) -> bool {
         }
         settle(place, pool, 0);
         if pool.is_destroyed && pool.is_empty() {
-            // SAFETY: see figure.
+            // SAFETY: see held_bytes.
             unsafe { real::<CuMemPoolDestroy>(index::cuMemPoolDestroy)(pool.handle as CUmemoryPool) };
             *pool = Pool::new(0, 0, 0, false);
         }
@@ -159,94 +151,119 @@ pub fn look_later() {
     WAITS_TO_LOOK_AFTER.store(LOOKS, Ordering::Release);
 }
 
-/// How often streams have been made to give back what they keep for graphs.
-pub fn trims() -> u32 {
-    TRIMS.load(Ordering::Acquire)
+/// How often what streams keep for graphs has changed under them.
+pub fn age() -> u32 {
+    AGE.load(Ordering::Acquire)
 }
 
-/// The program has made them do that.
-pub fn trimmed() {
-    TRIMS.fetch_add(1, Ordering::AcqRel);
-    if let Some(place) = PROCESS.place() {
-        give_back(place, false);
-    }
+/// It changes.
+pub fn grow_older() {
+    AGE.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Charges what graphs hold now, and has the next waits look as well.
+/// A graph is about to be launched that leaves something allocated, in which case what the stream keeps is less.
+pub fn leave() {
+    ARE_LEFT.store(true, Ordering::Release);
+    grow_older();
+}
+
+/// Charges what graphs hold now.
 pub fn look_at_graphs(place: &Place) {
-    look_later();
     with(|pools| pools.all().filter(|pool| pool.is_of_graphs()).for_each(|pool| settle(place, pool, 0)));
 }
 
-/// Has `upload` make `stream` keep what a graph allocates of `device`. Charged first where there is room for all of it.
-/// Else, as the driver gives again what the graph frees and what the stream keeps, for the largest piece; then the device
-/// may hold more than is charged for a moment, in which it is found out how much that is. How often streams had been
-/// trimmed; or what to answer instead.
+/// Has `upload` make `stream` keep what a graph allocates. It is charged before; where there is no room for all that the
+/// graph has at once, only for its largest piece, since the driver knows best what it has at once; then a device may hold
+/// more than is charged for a moment, in which it is found out how much that is. The age of what streams keep then, none
+/// where `upload` was refused for another reason than memory; or what to answer.
 #[cold]
 #[inline(never)]
 pub fn mapped(
     place: &Place,
-    device: CUdevice,
-    need: Need,
-    stream: CUstream,
+    needs: &Needs,
+    stream: (CUstream, u64),
     upload: &dyn Fn() -> CUresult,
-) -> Result<u32, CUresult> {
-    let gpu = PROCESS.gpu_of(place, Some(device));
-    let pool = Pool::new(Pool::handle_of_graphs(device), device, gpu, false);
-    match with(|pools| pools.find(pool.handle).is_some() || pools.enter(pool)) {
-        Some(true) => ARE_USED.store(true, Ordering::Relaxed),
-        Some(false) => return Err(CUDA_ERROR_NOT_SUPPORTED),
-        // The launch takes it, and whoever looks charges it.
-        None => return Ok(trims()),
-    }
+) -> Result<Option<u32>, CUresult> {
     for attempt in 0..3 {
         if attempt == 2 {
-            // SAFETY: see figure.
-            let wait = || unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) };
-            PROCESS.wait(WaitFor::Stream(stream), wait);
+            // SAFETY: see held_bytes. No wait of the program's: work that was admitted is about to be issued.
+            unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream.0) };
         }
         if attempt > 0 {
             give_back(place, true);
         }
-        let trims = trims();
-        match uploaded(place, pool.handle, need, stream, upload) {
+        let age = age();
+        match uploaded(place, needs, stream.1, upload) {
             CUDA_ERROR_OUT_OF_MEMORY => {}
-            // Of anything else that is wrong with it the launch itself tells.
-            _ => return Ok(trims),
+            result => return Ok((result == CUDA_SUCCESS).then_some(age)),
         }
     }
-    Err(refused(place, gpu, Charge::Bytes(growth_bytes(need.all)), Call::GraphLaunch))
+    let (device, bytes) = needs.each().next().map_or((0, 0), |(device, need)| (device, need.peak));
+    let gpu = PROCESS.gpu_of(place, Some(device as CUdevice));
+    Err(refused(place, gpu, Charge::Bytes(growth_bytes(bytes)), Call::GraphLaunch))
 }
 
-/// One attempt of [`mapped`], which has entered the pool: it is never left.
-fn uploaded(place: &Place, handle: usize, need: Need, stream: CUstream, upload: &dyn Fn() -> CUresult) -> CUresult {
-    let pool = with(|pools| pools.find(handle).copied()).flatten();
-    let Some(pool) = pool else { return CUDA_ERROR_NOT_SUPPORTED };
-    let (gpu, _change) = (usize::from(pool.gpu), place.change());
-    let is_reserved = |bytes: &u64| *bytes == 0 || PROCESS.reserve_on_device(place, gpu, *bytes);
-    let kept_bytes = || if pool.keeps_for(stream as usize) { idle_bytes(&pool) } else { 0 };
-    let least = || need.largest.saturating_sub(kept_bytes());
-    let all = Some(growth_bytes(need.all)).filter(is_reserved);
-    let Some(mut charged) = all.or_else(|| Some(least()).filter(is_reserved)) else { return CUDA_ERROR_OUT_OF_MEMORY };
-    with(|pools| {
-        if let Some(pool) = pools.find(handle) {
-            pool.begin(charged);
-            pool.keep_for(stream as usize);
+/// One attempt of [`mapped`].
+fn uploaded(place: &Place, needs: &Needs, stream: u64, upload: &dyn Fn() -> CUresult) -> CUresult {
+    let (mut charged, mut result, _change) = ([0; DEVICES], CUDA_SUCCESS, place.change());
+    for (device, need) in needs.each() {
+        match reserved(place, device as CUdevice, need, stream) {
+            Some(bytes) => charged[device] = bytes,
+            None => result = CUDA_ERROR_OUT_OF_MEMORY,
         }
-    });
-    let mut result = upload();
-    let Some(mut pools) = POOLS.take() else { return result };
-    let Some(pool) = pools.find(handle) else { return result };
-    if result == CUDA_SUCCESS {
-        let more = held_bytes(pool).map_or(0, |held| pool.uncharged(held));
-        if is_reserved(&more) {
-            pool.begin(more);
-            charged += more;
-        } else {
-            trim(pool);
+    }
+    let is_uploaded = result == CUDA_SUCCESS && {
+        result = upload();
+        result == CUDA_SUCCESS
+    };
+    for (device, _) in needs.each() {
+        if !is_settled(place, device as CUdevice, charged[device], is_uploaded) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
-    settle(place, pool, charged);
+    // The driver may map only when the stream comes to it.
+    look_later();
     result
+}
+
+/// Charges what graphs in `stream` are about to hold of `device` beyond what they keep; how much that is.
+fn reserved(place: &Place, device: CUdevice, need: &Need, stream: u64) -> Option<u64> {
+    let gpu = PROCESS.gpu_of(place, Some(device));
+    let pool = Pool::new(Pool::handle_of_graphs(device), device, gpu, false);
+    let is_there = with(|pools| pools.find(pool.handle).is_some() || pools.enter(pool)).unwrap_or(false);
+    let kept = with(|pools| pools.find(pool.handle).map_or(0, |pool| pool.kept_bytes(stream))).unwrap_or(0);
+    let kept = if ARE_LEFT.load(Ordering::Acquire) { 0 } else { kept };
+    let wanted = [growth_bytes(need.peak), need.largest].map(|bytes| bytes.saturating_sub(kept));
+    let charged =
+        wanted.into_iter().find(|bytes| is_there && (*bytes == 0 || PROCESS.reserve_on_device(place, gpu, *bytes)))?;
+    ARE_USED.store(true, Ordering::Relaxed);
+    with(|pools| {
+        if let Some(pool) = pools.find(pool.handle) {
+            pool.begin(charged);
+            pool.keep_for(stream);
+        }
+    });
+    Some(charged)
+}
+
+/// What graphs hold of `device` has been charged by `charged` bytes for what has been uploaded, or has not been. Whether
+/// what that took is charged now; else streams have given back.
+fn is_settled(place: &Place, device: CUdevice, charged: u64, is_uploaded: bool) -> bool {
+    let settled = with(|pools| {
+        let Some(pool) = pools.find(Pool::handle_of_graphs(device)) else { return true };
+        let more = held_bytes(pool).map_or(0, |held| pool.uncharged(held));
+        let is_charged = !is_uploaded || more == 0 || PROCESS.reserve_on_device(place, usize::from(pool.gpu), more);
+        if is_uploaded && is_charged {
+            pool.begin(more);
+            // What is too much of it is given back by the next who looks: the stream may not have come to it.
+            pool.finish(charged + more);
+        } else {
+            if is_uploaded {
+                trim(pool);
+            }
+            settle(place, pool, charged);
+        }
+        is_charged
+    });
+    settled.unwrap_or(true)
 }

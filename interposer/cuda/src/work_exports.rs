@@ -2,7 +2,7 @@
 
 use crate::PROCESS;
 use crate::entry::{index, real};
-use crate::graph_memory::ready;
+use crate::graph_memory;
 use core::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::copies::Moved;
@@ -43,6 +43,18 @@ pub fn issued(admission: Admission, issue: impl FnOnce() -> CUresult) -> CUresul
 #[inline(always)]
 fn gated(stream: CUstream, handle: *mut c_void, launch: impl FnOnce() -> CUresult) -> CUresult {
     issued(PROCESS.admit(stream, Work::handle(handle)), launch)
+}
+
+/// Launches a graph that may allocate. What it allocates is charged behind the gate: while a thread stands in front of it,
+/// others may take what streams keep.
+#[cold]
+#[inline(never)]
+fn launch_kept(graph: CUgraphExec, meant: CUstream, stream: CUstream, launch: CuGraphLaunch) -> CUresult {
+    gated(meant, graph, || match graph_memory::ready(graph, meant) {
+        // SAFETY: the driver's function of this type, the caller's arguments.
+        Ok(()) => unsafe { launch(graph, stream) },
+        Err(refused) => refused,
+    })
 }
 
 macro_rules! launches {
@@ -96,8 +108,9 @@ macro_rules! launches {
         /// Gated, and charged first for what it allocates.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $graph(graph: CUgraphExec, stream: CUstream) -> CUresult {
-            if let Err(refused) = ready(graph, $meant(stream)) {
-                return refused;
+            if graph_memory::are_used() {
+                // SAFETY: the entry point's type.
+                return launch_kept(graph, $meant(stream), stream, unsafe { real(index::$graph) });
             }
             // SAFETY: see cuLaunchKernel.
             gated($meant(stream), graph, || unsafe { real::<CuGraphLaunch>(index::$graph)(graph, stream) })

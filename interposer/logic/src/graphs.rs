@@ -11,32 +11,61 @@ pub const DEVICES: usize = GPUS;
 /// What a graph allocates of one device, in bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
-    /// All of it, freed again or not: it holds no more at once.
-    pub all: u64,
+    /// The most that is there at once, if its nodes run one after the other in the order in which they were made. Those
+    /// beside each other may need more.
+    pub peak: u64,
     /// The largest piece, in whole pages: it holds no less.
     pub largest: u64,
+    /// What is there at the end.
+    left: u64,
 }
 
 /// What a graph allocates of each device.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Needs([Need; DEVICES]);
 
-impl Needs {
-    /// The driver gives out whole pieces of so many bytes.
-    const GRANULE: u64 = 512;
+/// The driver gives out whole pieces of so many bytes.
+const GRANULE: u64 = 512;
 
+impl Needs {
     /// One more node allocates `bytes`.
     pub fn add(&mut self, device: usize, bytes: u64) {
         if let Some(need) = self.0.get_mut(device) {
-            need.all = need.all.saturating_add(bytes.saturating_add(Self::GRANULE - 1) / Self::GRANULE * Self::GRANULE);
+            need.left = need.left.saturating_add(rounded(bytes));
+            need.peak = need.peak.max(need.left);
             need.largest = need.largest.max(bytes / PAGE_BYTES * PAGE_BYTES);
         }
     }
 
-    /// Whether it allocates at all.
-    pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|need| need.all == 0)
+    /// One more frees `bytes` that one before has allocated.
+    pub fn subtract(&mut self, device: usize, bytes: u64) {
+        if let Some(need) = self.0.get_mut(device) {
+            need.left = need.left.saturating_sub(rounded(bytes));
+        }
     }
+
+    /// Where it allocates, and how much.
+    pub fn each(&self) -> impl Iterator<Item = (usize, &Need)> {
+        self.0.iter().enumerate().filter(|(_, need)| need.peak > 0)
+    }
+
+    /// Whether a launch leaves something allocated: that stays with what lies there, and no other launch has it again.
+    pub fn leave(&self) -> bool {
+        self.each().any(|(_, need)| need.left > 0)
+    }
+}
+
+fn rounded(bytes: u64) -> u64 {
+    bytes.saturating_add(GRANULE - 1) / GRANULE * GRANULE
+}
+
+/// Where a graph was launched, and when: as often as the age says what streams keep has changed under them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launch {
+    /// What tells the stream from all others there were.
+    pub stream: u64,
+    /// The age of what streams keep.
+    pub age: u32,
 }
 
 fn key(graph: u64, device: usize) -> u64 {
@@ -48,10 +77,14 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     /// `graph` has been made. What had its handle before is forgotten.
     pub fn graph_made(&mut self, graph: u64, needs: &Needs) {
         self.graph_gone(graph);
-        for (device, need) in needs.0.iter().enumerate().filter(|(_, need)| need.all > 0) {
+        for (device, need) in needs.each() {
             let ending = (need.largest / PAGE_BYTES).min(u64::from(u32::MAX)) as u32;
             // Without room it is not known, and what it takes is charged when somebody looks.
-            self.put(Held { ending, ..Held::new(Kind::Graph, key(graph, device), need.all) });
+            self.put(Held {
+                ending,
+                is_shared: need.left > 0,
+                ..Held::new(Kind::Graph, key(graph, device), need.peak)
+            });
         }
     }
 
@@ -62,18 +95,32 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
         }
     }
 
-    /// What `graph` allocates of `device` when it is launched into `stream`, unless it is nothing, or the stream has kept
-    /// that since it was launched there before. `trims` tells how often streams have been made to give back what they keep.
-    pub fn graph_needs(&mut self, graph: u64, device: usize, stream: u64, trims: u32) -> Option<Need> {
-        let held = self.find(Kind::Graph, key(graph, device))?;
-        let is_kept = held.mappings > 0 && (held.owner, held.references) == (stream, trims);
-        (!is_kept).then_some(Need { all: held.bytes, largest: u64::from(held.ending) * PAGE_BYTES })
+    /// What `graph` allocates of the first `devices`; none if nothing.
+    pub fn graph_needs(&mut self, graph: u64, devices: usize) -> Option<Needs> {
+        let mut needs = Needs::default();
+        for device in 0..devices.min(DEVICES) {
+            if let Some(held) = self.find(Kind::Graph, key(graph, device)) {
+                let left = if held.is_shared { 1 } else { 0 };
+                needs.0[device] = Need { peak: held.bytes, largest: u64::from(held.ending) * PAGE_BYTES, left };
+            }
+        }
+        needs.each().next().is_some().then_some(needs)
     }
 
-    /// `stream` keeps from now on what `graph` allocates of `device`.
-    pub fn graph_kept(&mut self, graph: u64, device: usize, stream: u64, trims: u32) {
-        if let Some(held) = self.find(Kind::Graph, key(graph, device)) {
-            (held.owner, held.references, held.mappings) = (stream, trims, 1);
+    /// Whether the stream keeps what `graph` allocates since it was launched there before.
+    pub fn is_graph_kept(&mut self, graph: u64, needs: &Needs, launch: Launch) -> bool {
+        needs.each().all(|(device, _)| {
+            let held = self.find(Kind::Graph, key(graph, device));
+            held.is_some_and(|held| held.mappings > 0 && (held.owner, held.references) == (launch.stream, launch.age))
+        })
+    }
+
+    /// The stream keeps it from now on.
+    pub fn graph_kept(&mut self, graph: u64, needs: &Needs, launch: Launch) {
+        for (device, _) in needs.each() {
+            if let Some(held) = self.find(Kind::Graph, key(graph, device)) {
+                (held.owner, held.references, held.mappings) = (launch.stream, launch.age, 1);
+            }
         }
     }
 }
@@ -84,39 +131,45 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    #[test]
-    fn a_graph_needs_the_sum_of_what_it_allocates_on_each_device() {
-        let mut needs = Needs::default();
-        assert!(needs.is_empty());
-        let pieces = [(0, 1), (0, 512), (3, 2 * MIB), (3, 5 * MIB), (DEVICES, 7)];
-        pieces.iter().for_each(|(device, bytes)| needs.add(*device, *bytes));
-        assert!(!needs.is_empty());
-        let mut handles = Handles::<64>::new();
-        handles.graph_made(0x7000, &needs);
-        let need = |handles: &mut Handles<64>, device| handles.graph_needs(0x7000, device, 0, 0);
-        let expected = [Some(Need { all: 1024, largest: 0 }), None, Some(Need { all: 7 * MIB, largest: 4 * MIB })];
-        assert_eq!([0, 1, 3].map(|device| need(&mut handles, device)), expected);
-        needs.add(0, u64::MAX);
-        handles.graph_made(0x7000, &needs);
-        assert!(need(&mut handles, 0).is_some_and(|need| need.all > 1 << 62 && need.largest > 1 << 52));
-        handles.graph_gone(0x7000);
-        assert_eq!([0, 1, 3].map(|device| need(&mut handles, device)), [None; 3]);
+    fn of(handles: &mut Handles<64>, device: usize) -> Option<(u64, u64)> {
+        let needs = handles.graph_needs(0x7000, DEVICES)?;
+        needs.each().find(|(at, _)| *at == device).map(|(_, need)| (need.peak, need.largest))
     }
 
     #[test]
-    fn a_stream_keeps_what_it_was_given_until_it_is_trimmed_or_the_graph_goes_elsewhere() {
+    fn a_graph_needs_the_most_that_it_has_at_once_on_each_device() {
+        let mut needs = Needs::default();
+        assert!(needs.each().next().is_none() && !needs.leave());
+        let pieces = [(0, 1), (0, 512), (3, 2 * MIB), (3, 5 * MIB), (DEVICES, 7)];
+        pieces.iter().for_each(|(device, bytes)| needs.add(*device, *bytes));
+        needs.subtract(3, 5 * MIB);
+        needs.add(3, 4 * MIB);
+        assert!(needs.leave());
+        let mut handles = Handles::<64>::new();
+        handles.graph_made(0x7000, &needs);
+        assert_eq!([0, 1, 3].map(|at| of(&mut handles, at)), [Some((1024, 0)), None, Some((7 * MIB, 4 * MIB))]);
+        assert!(handles.graph_needs(0x7000, 3).is_some_and(|needs| needs.leave() && needs.each().count() == 1));
+        needs.add(0, u64::MAX);
+        handles.graph_made(0x7000, &needs);
+        assert!(of(&mut handles, 0).is_some_and(|(peak, largest)| peak > 1 << 62 && largest > 1 << 52));
+        handles.graph_gone(0x7000);
+        assert_eq!(handles.graph_needs(0x7000, DEVICES), None);
+    }
+
+    #[test]
+    fn a_stream_keeps_what_it_was_given_until_that_ages_or_the_graph_goes_elsewhere() {
         let (mut handles, mut needs) = (Handles::<64>::new(), Needs::default());
-        needs.add(1, MIB);
+        [0, 1].iter().for_each(|device| needs.add(*device, MIB));
         handles.graph_made(0x7000, &needs);
         let is_kept =
-            |handles: &mut Handles<64>, stream, trims| handles.graph_needs(0x7000, 1, stream, trims).is_none();
+            |handles: &mut Handles<64>, stream, age| handles.is_graph_kept(0x7000, &needs, Launch { stream, age });
         assert!(!is_kept(&mut handles, 0, 0), "it was never launched");
-        handles.graph_kept(0x7000, 1, 5, 2);
+        handles.graph_kept(0x7000, &needs, Launch { stream: 5, age: 2 });
         assert!(is_kept(&mut handles, 5, 2) && !is_kept(&mut handles, 6, 2) && !is_kept(&mut handles, 5, 3));
         handles.graph_made(0x7000, &needs);
         assert!(!is_kept(&mut handles, 5, 2), "a handle that comes back is another graph");
         handles.graph_gone(0x7000);
-        handles.graph_kept(0x7000, 1, 5, 2);
-        assert!(handles.find(Kind::Graph, key(0x7000, 1)).is_none(), "it is not known");
+        handles.graph_kept(0x7000, &needs, Launch { stream: 5, age: 2 });
+        assert!(!is_kept(&mut handles, 5, 2), "it is not known");
     }
 }

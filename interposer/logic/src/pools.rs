@@ -32,13 +32,13 @@ pub struct Pool {
     charged_bytes: u64,
     /// What allocations under way have charged.
     pending_bytes: u64,
-    /// Of graphs: for which stream it keeps all that it holds, see [`Pool::keeps_for`].
-    keeper: usize,
+    /// Of graphs: for which stream it keeps all that it holds, see [`Pool::kept_bytes`].
+    keeper: u64,
 }
 
 /// As a keeper: it holds nothing, or for several streams.
-const NOBODY: usize = 0;
-const SEVERAL: usize = usize::MAX;
+const NOBODY: u64 = 0;
+const SEVERAL: u64 = u64::MAX;
 
 impl Pool {
     const FREE: Self = Self::new(0, 0, 0, false);
@@ -60,15 +60,15 @@ impl Pool {
     }
 
     /// Graphs launched into `stream` make it hold more.
-    pub fn keep_for(&mut self, stream: usize) {
-        // Of handles that are numbers one is zero.
+    pub fn keep_for(&mut self, stream: u64) {
+        // One of them may be zero.
         let stream = stream.wrapping_add(1);
         self.keeper = if [NOBODY, stream].contains(&self.keeper) { stream } else { SEVERAL };
     }
 
-    /// Whether all that it holds is kept for `stream`, and given to graphs there first.
-    pub fn keeps_for(&self, stream: usize) -> bool {
-        self.keeper == stream.wrapping_add(1)
+    /// How much it keeps for graphs in `stream`: all that it is charged for, or nothing where others have some of it.
+    pub fn kept_bytes(&self, stream: u64) -> u64 {
+        if self.keeper == stream.wrapping_add(1) { self.charged_bytes } else { 0 }
     }
 
     /// An allocation begins that has charged `bytes`.
@@ -213,14 +213,15 @@ mod tests {
         assert!(pool.is_of_graphs() && !Pool::new(16, 0, 0, false).is_of_graphs());
         pool.keep_for(0);
         pool.settle(0, 32 * MIB);
-        assert!(pool.keeps_for(0) && !pool.keeps_for(16));
+        assert_eq!([0, 16].map(|stream| pool.kept_bytes(stream)), [32 * MIB, 0]);
         pool.keep_for(0);
-        assert!(pool.keeps_for(0));
+        assert_eq!(pool.kept_bytes(0), 32 * MIB);
         pool.keep_for(16);
-        assert!(!pool.keeps_for(0) && !pool.keeps_for(16));
+        assert_eq!([0, 16].map(|stream| pool.kept_bytes(stream)), [0; 2]);
         pool.settle(0, 0);
         pool.keep_for(16);
-        assert!(pool.keeps_for(16), "it has given all back");
+        pool.settle(0, 64 * MIB);
+        assert_eq!(pool.kept_bytes(16), 64 * MIB, "it had given all back");
     }
 
     #[test]

@@ -323,6 +323,15 @@ pub unsafe extern "C" fn cuGraphMemAllocNodeGetParams(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, address: *mut CUdeviceptr) -> CUresult {
+    code(|| {
+        let Step::Free(freed) = found(&driver()?.objects(), node)?.step else { return Err(CUDA_ERROR_INVALID_VALUE) };
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(address, freed) }
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetGraphMemAttribute(
     device: CUdevice,
     attribute: CUgraphMem_attribute,
@@ -334,7 +343,8 @@ pub unsafe extern "C" fn cuDeviceGetGraphMemAttribute(
         let objects = driver.objects();
         let reserve = objects.graph_memory.reserves.get(&device);
         let answer = match attribute {
-            CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => reserve.map_or(0, |reserve| reserve.live),
+            // What is spare is mapped by none.
+            CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => reserve.map_or(0, |reserve| reserve.bytes() - reserve.spare),
             CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => reserve.map_or(0, Reserve::bytes),
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };

@@ -30,7 +30,7 @@ pub(crate) use table;
 
 /// Every function of this library but those in `program_entries`. The versions are those of NVIDIA's cudaTypedefs.h; where
 /// only one variant is here, its version decides nothing.
-fn entries() -> [Entry; 160] {
+fn entries() -> [Entry; 162] {
     table! {
         "cuInit" 2000 cuInit;
         "cuDriverGetVersion" 2020 cuDriverGetVersion;
@@ -179,6 +179,8 @@ fn entries() -> [Entry; 160] {
         "cuGraphCreate" 10000 cuGraphCreate;
         "cuGraphAddMemAllocNode" 11040 cuGraphAddMemAllocNode;
         "cuGraphAddMemFreeNode" 11040 cuGraphAddMemFreeNode;
+        "cuStreamGetId" 12000 cuStreamGetId;
+        "cuGraphMemFreeNodeGetParams" 11040 cuGraphMemFreeNodeGetParams;
         "cuGraphMemAllocNodeGetParams" 11040 cuGraphMemAllocNodeGetParams;
         "cuGraphGetNodes" 10000 cuGraphGetNodes;
         "cuGraphNodeGetType" 10000 cuGraphNodeGetType;

@@ -121,6 +121,16 @@ pub unsafe extern "C" fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) 
     })
 }
 
+/// Numbers are handles here, which never come back; those of default streams are their contexts'.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetId(stream: CUstream, number: *mut u64) -> CUresult {
+    code(|| {
+        let target = driver()?.objects().target(stream)?;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(number, target.stream.unwrap_or(target.context) as u64) }
+    })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> CUresult {
     code(|| {

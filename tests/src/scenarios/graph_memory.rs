@@ -15,7 +15,7 @@ const CAP_BYTES: u64 = 8192 * MIB;
 type Step = (&'static str, i64, u64);
 
 /// None of these makes the device hold more than the cap for a moment.
-const STEPS: [Step; 41] = [
+const STEPS: [Step; 56] = [
     // 16 GiB in sum, of which never more than two are there.
     ("make pairs +2048 - +2048 - +2048 - +2048 - +2048 - +2048 - +2048 - +2048 -", 0, 0),
     ("launch pairs 3", 0, 2048),
@@ -58,6 +58,22 @@ const STEPS: [Step; 41] = [
     ("launch again 5", 0, 1024),
     ("free again", 0, 1024),
     ("trim", 0, 0),
+    // What one leaves lies where another had its own, and that needs room anew.
+    ("make passing +3072 -", 0, 0),
+    ("make staying +3072", 0, 0),
+    ("launch passing 1", 0, 3072),
+    ("launch staying 1", 0, 3072),
+    ("take 4096", 0, 3072),
+    ("launch passing 1", 2, 3072),
+    ("free staying", 0, 3072),
+    ("launch passing 1", 0, 3072),
+    ("drop", 0, 3072),
+    ("launch staying 1", 0, 3072),
+    ("launch passing 2", 0, 6144),
+    ("free staying", 0, 6144),
+    ("launch staying 1", 0, 6144),
+    ("free staying", 0, 6144),
+    ("trim", 0, 0),
     // Built node by node, and uploaded as they are instantiated.
     ("build built +512 +512 - -", 0, 0),
     ("launch built 2", 0, 1024),
@@ -66,7 +82,7 @@ const STEPS: [Step; 41] = [
     ("launch ready 1", 0, 2048),
 ];
 
-/// All of it is there at once, which shows only when it is.
+/// All of it is there at once.
 const BESIDE_ONE_ANOTHER: [Step; 4] = [
     ("make many +2048 +2048 +2048 +2048 +2048 - - - - -", 0, 0),
     ("launch many 1", 2, 0),
