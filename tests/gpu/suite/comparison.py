@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 
+from . import libraries
 from .programs import SKIPPED
 from .tenant import KILL_PATIENCE_S, SUITE, plain_env
 
@@ -21,11 +22,11 @@ Ran = collections.namedtuple("Ran", "returncode stdout stderr seconds")
 
 
 class Comparison:
-    """`share` is the command that gives a program its share, `stopped` is set when all must end; nobody has longer than
+    """`share` is the command that gives a program its share, with one of the `shims`, `stopped` is set when all must end; nobody has longer than
     `patience_s`, nor goes on after the moment `end`."""
 
-    def __init__(self, share, stopped, patience_s, end):
-        self.share, self.stopped, self.patience_s, self.end = share, stopped, patience_s, end
+    def __init__(self, share, shims, stopped, patience_s, end):
+        self.share, self.shims, self.stopped, self.patience_s, self.end = share, shims, stopped, patience_s, end
 
     def outcome(self, program):
         """Same, or why not."""
@@ -43,6 +44,8 @@ class Comparison:
             # Where the plain one needs most of the time, nothing is told by the shared one's needing more.
             is_slow = is_cut or plain.seconds > self.patience_s / 2
             return "skipped: no time left for the shared one" if is_slow else "differs: the shared one does not end"
+        if found := self.without_shim(plain, shared):
+            return f"differs: {found}"
         if printed(plain) == printed(shared):
             return "same"
         # One that chooses its kernels by measuring them computes otherwise each time.
@@ -50,6 +53,14 @@ class Comparison:
         if again is not None and printed(again) != printed(plain) and shared.returncode == 0:
             return "ran; not the same twice without gpool either"
         return f"differs: {printed(plain)!r}, {printed(shared)!r}"
+
+    def without_shim(self, plain, shared):
+        """Why what the two print would say nothing, if one of them has another driver than it is to have."""
+        if shared.returncode != 0:
+            return None
+        pair = [libraries.wrong(libraries.told(plain.stderr), False),
+                libraries.wrong(libraries.told(shared.stderr), True, self.shims)]
+        return next((f"{who}, {wrong}" for who, wrong in zip(("the plain one", "the shared one"), pair) if wrong), None)
 
     def said(self, command, program):
         """The Ran of one run, or None if it does not end."""

@@ -50,6 +50,28 @@ round:
 }
 """
 
+# Each thread writes one number, so that what a kernel has computed can be compared. A module of its own: no tenant that is
+# measured has it.
+NUMBERS = b""".version 6.0
+.target sm_50
+.address_size 64
+.visible .entry numbers(.param .u64 out)
+{
+    .reg .u32 %thread, %block, %threads, %number;
+    .reg .u64 %place, %offset;
+    ld.param.u64 %place, [out];
+    mov.u32 %thread, %tid.x;
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %threads, %ntid.x;
+    mad.lo.u32 %number, %block, %threads, %thread;
+    mul.wide.u32 %offset, %number, 4;
+    add.u64 %place, %place, %offset;
+    mul.lo.u32 %number, %number, 40503;
+    st.global.u32 [%place], %number;
+    ret;
+}
+"""
+
 SUCCESS = 0
 OUT_OF_MEMORY = 2
 NON_BLOCKING = 1
@@ -148,6 +170,13 @@ class Context:
 
     def launch_fused(self, blocks, rounds):
         self._launch(self.fused, blocks, 256, [c_uint64(rounds), c_uint64(self.sink)])
+
+    def launch_numbers(self, blocks, address):
+        """Writes 256 numbers for each block, of four bytes."""
+        module, function = c_void_p(), c_void_p()
+        self.driver.call("cuModuleLoadData", byref(module), c_char_p(NUMBERS))
+        self.driver.call("cuModuleGetFunction", byref(function), module, c_char_p(b"numbers"))
+        self._launch(function, blocks, 256, [c_uint64(address)])
 
     def _launch(self, function, blocks, threads, values):
         pointers = (c_void_p * len(values))(*[ctypes.cast(byref(value), c_void_p) for value in values])

@@ -37,14 +37,16 @@ KEPT = 40
 
 
 def look(suite, share):
-    """`share` is the command that gives a program a share. All functions that the driver has must be found under it."""
+    """`share` is the command that gives a program a share. All functions that the driver has must be found under it;
+    answers what is wrong."""
     names = exported(share, "libcuda.so.1")
-    by_the_loader(suite, share, "libcuda.so.1", "exports", names)
-    by_the_loader(suite, share, "libnvidia-ml.so.1", "nvml_exports", exported(share, "libnvidia-ml.so.1"))
+    wrong = by_the_loader(suite, share, "libcuda.so.1", "exports", names)
+    wrong += by_the_loader(suite, share, "libnvidia-ml.so.1", "nvml_exports", exported(share, "libnvidia-ml.so.1"))
     if "cuGetProcAddress_v2" in names:
-        by_the_driver(suite, share, sorted({base_name(name) for name in names}))
+        wrong += by_the_driver(suite, share, sorted({base_name(name) for name in names}))
     else:
         suite.record.note("lookups: skipped, the driver has no cuGetProcAddress_v2")
+    return wrong
 
 
 def exported(share, library):
@@ -60,6 +62,7 @@ def by_the_loader(suite, share, library, figure, names):
     missing = answer(share, BY_THE_LOADER, library, names)
     suite.record.figure(f"environment.{figure}", len(names), "names", detail={"missing": missing})
     suite.record.figure(f"environment.{figure}_missing", len(missing), "names", aim="<= 0")
+    return [f"{len(missing)} names of {library} are not found"] if missing else []
 
 
 def by_the_driver(suite, share, names):
@@ -69,6 +72,7 @@ def by_the_driver(suite, share, names):
     record, detail = suite.record, {"missing": missing[:KEPT]}
     record.figure("environment.lookups", len(plain), "lookups", detail={"names": len(names)})
     record.figure("environment.lookups_missing", len(missing), "lookups", aim="<= 0", detail=detail)
+    return [f"{len(missing)} lookups by cuGetProcAddress find nothing"] if missing else []
 
 
 def base_name(name):

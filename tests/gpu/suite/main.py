@@ -15,6 +15,7 @@ import time
 import traceback
 
 from . import host, machine, page, tenant
+from .libraries import build_id
 from .nvml import Nvml
 from .record import Record, Skipped
 from .watch import Watch
@@ -74,6 +75,15 @@ class Suite:
     def left(self):
         """Seconds until the budget is spent."""
         return self.end - time.monotonic()
+
+    def shims(self):
+        """Build ids of the shims that tenants with a share may have: those of this bundle, and where a supervisor ran
+        already those that are installed."""
+        folders = [os.path.join(self.options.bundle, "lib")]
+        if self.host and not self.host.is_own:
+            folders.append(host.PLACES["lib"])
+        files = [file for folder in folders for file in glob.glob(f"{folder}/*/libgpool-cuda.so")]
+        return {build_id(file) for file in files} - {None}
 
     def choose(self, torch, plain, simulated):
         """The work for this machine: with PyTorch, without it, on a simulated GPU."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+from . import libraries
 from .worker import now_ns, sleep_until
 
 SUITE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -44,6 +45,11 @@ class Tenant:
         self.rest = b""
 
     @property
+    def wants_shim(self):
+        """Whether its share is kept by a shim: time slices are set from outside."""
+        return self.share is not None and "mode=timeslice" not in self.share
+
+    @property
     def lease(self):
         """What `gpool` calls it: its id begins with the pid of `gpool run`."""
         return f"run-{self.process.pid}"
@@ -69,6 +75,8 @@ class Tenant:
         answer = json.loads(line)
         if "error" in answer:
             raise TenantError(f"{self.name}: {answer['error']}")
+        if "libraries" in answer and (wrong := libraries.wrong(answer["libraries"], self.wants_shim)):
+            raise TenantError(f"{self.name}: {wrong}")
         return answer
 
     def ask(self, command, patience_s=START_PATIENCE_S, **values):

@@ -9,11 +9,11 @@ import json
 import os
 import random
 import resource
-import struct
 import sys
 import time
 
 from . import driver
+from .libraries import mapped
 from .work import Works
 
 BUCKET_NS = 100_000_000
@@ -32,34 +32,6 @@ def sleep_until(moment_ns):
             time.sleep(min((left - POLLED_NS) / 1e9, 0.05))
 
 
-def build_id(path):
-    """The GNU build id of an ELF file, or None: section headers may be stripped, so the notes' segments are read."""
-    with open(path, "rb") as file:
-        image = file.read()
-    if image[:5] != b"\x7fELF\x02":
-        return None
-    offset, size, count = (*struct.unpack_from("<Q", image, 32), *struct.unpack_from("<HH", image, 54))
-    for index in range(count):
-        kind, _, start, _, _, length = struct.unpack_from("<IIQQQQ", image, offset + index * size)
-        if kind != 4:  # PT_NOTE
-            continue
-        at, end = start, start + length
-        while at + 12 <= end:
-            name, words, note = struct.unpack_from("<III", image, at)
-            body = at + 12 + (name + 3) // 4 * 4
-            if note == 3 and image[at + 12:at + 16] == b"GNU\0":
-                return image[body:body + words].hex()
-            at = body + (words + 3) // 4 * 4
-    return None
-
-
-def mapped(name):
-    """The files called `name` that this process has mapped, with their build ids."""
-    with open("/proc/self/maps") as maps:
-        paths = {line.split(maxsplit=5)[5].strip() for line in maps if name in line.rsplit("/", 1)[-1]}
-    return {path: build_id(path) for path in sorted(paths) if os.path.exists(path)}
-
-
 class Worker:
     """Answers commands; each method is one."""
 
@@ -72,7 +44,7 @@ class Worker:
         for _ in range(steps):
             made.launch()
         made.reached(made.mark())
-        return {"libraries": mapped("libcuda.so")}
+        return {"libraries": mapped()}
 
     def run(self, work, begin_ns, end_ns, depth=4, skip_ns=200_000_000, core=None):
         """Steps without end between two moments, at most `depth` of them outstanding; with the launching thread on one
@@ -148,7 +120,7 @@ class Worker:
 
     def memory(self):
         free, total = self.works.memory()
-        return {"free": free, "total": total}
+        return {"free": free, "total": total, "libraries": mapped()}
 
     def fill_up(self, allocator, piece, most, byte=None):
         """Takes pieces until one is refused, at most `most`, and keeps them; filled with `byte` if that is given."""
@@ -170,7 +142,7 @@ class Worker:
         if byte is not None:
             driver.fill(context, address, byte, size)
         self.kept.append((address, size))
-        return {"address": address}
+        return {"address": address, "libraries": mapped()}
 
     def residue(self, size, byte):
         """How many bytes of a fresh piece are `byte`, and how many are not zero."""
@@ -187,7 +159,7 @@ class Worker:
         """The device and the libraries of this process."""
         cuda = self.works.driver_context().driver
         return {"device": cuda.device_name(), "version": cuda.version(), "multiprocessors": cuda.multiprocessors(),
-                "libraries": mapped("libcuda.so"), "pid": os.getpid()}
+                "libraries": mapped(), "pid": os.getpid()}
 
 
 def summary(values):

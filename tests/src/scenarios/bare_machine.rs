@@ -40,7 +40,7 @@ fn on_machine(stage: &Stage, script: &Path, kind: &str) -> Result<()> {
     for (name, want) in [
         ("environment.driver", Value::from("same")),
         ("environment.exports_missing", 0.into()),
-        ("environment.container", "ran".into()),
+        ("environment.container", "same".into()),
         ("memory.cuMemAlloc.pieces", 3.into()),
     ] {
         let value = &found["figures"][name]["value"];

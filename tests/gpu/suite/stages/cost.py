@@ -1,13 +1,10 @@
 """What a share of everything costs a tenant that is alone, beside the same work without gpool."""
 
-import glob
 import os
 
-from .. import hami
-from ..host import PLACES
+from .. import hami, libraries
 from ..record import interval, median, percentile
 from ..tenant import TenantError, Tenants, prepare, run_together, warm_up
-from ..worker import build_id
 
 SECONDS = 100
 # Pairs of turns for each work, and the length of a turn.
@@ -79,13 +76,9 @@ def one_group(suite, group, works, ratios):
 def check_build(suite, group, ours, plain):
     """The shim must be in the one process and not in the other, or the comparison is of nothing."""
     suite.record.data["about"].setdefault("libraries", {})[group] = {"shared": ours, "native": plain}
-    folders = (PLACES["lib"], os.path.join(suite.options.bundle, "lib"))
-    files = [file for folder in folders for file in glob.glob(f"{folder}/*/libgpool-cuda.so")]
-    shims = {build_id(file) for file in files} - {None}
-    if not shims & set(ours.values()) or not any(path.startswith("/dev/gpool/real/") for path in ours):
-        raise TenantError(f"the tenant with a share has none of the shims {sorted(shims)}: {ours}")
-    if shims & set(plain.values()) or any(path.startswith("/dev/gpool") for path in plain):
-        raise TenantError(f"the plain tenant has a shim: {plain}")
+    for name, found, shims in (("shared", ours, suite.shims()), ("native", plain, None)):
+        if wrong := libraries.wrong(found, name == "shared", shims):
+            raise TenantError(f"{name}: {wrong}")
 
 
 def one_work(suite, name, work, tenants):

@@ -10,11 +10,11 @@ import tempfile
 import threading
 import time
 
-from .. import container
+from .. import container, libraries
 from ..comparison import Comparison
 from ..exports import look as look_for_exports
 from ..host import gpool
-from ..tenant import SUITE, TenantError
+from ..tenant import SUITE, TenantError, plain_env
 
 SECONDS = 78
 # How long a program may take, and all of them together; what is left of the budget for what comes after them.
@@ -50,7 +50,7 @@ def looked(suite, look):
 def programs(suite):
     """Each program plainly and under a share; those that differ. The last ones are left out when time is short."""
     end = time.monotonic() + min(PROGRAMS_S, suite.left() - AFTER_S)
-    comparison = Comparison(SHARE, STOPPED, PROGRAM_S, end)
+    comparison = Comparison(SHARE, suite.shims(), STOPPED, PROGRAM_S, end)
 
     def outcome(program):
         return comparison.outcome(program) if end - time.monotonic() > 10 else "skipped: no time left"
@@ -71,16 +71,32 @@ def programs(suite):
 
 
 def in_a_container(suite):
-    """The first program again, in a container that gpool-runtime and runc make."""
+    """The first program again, in a container that gpool-runtime and runc make: it must print what the plain one does,
+    and have the shim. Answers what is wrong."""
     annotations = {"gpool.io/fraction": "0.5", "gpool.io/memory": "40%"}
+    command = [sys.executable, "-m", "suite.programs", "driver"]
     try:
-        ran = container.run([sys.executable, "-m", "suite.programs", "driver"], SUITE, annotations)
+        ran = container.run(command, SUITE, annotations)
+    except subprocess.TimeoutExpired as error:
+        outcome = f"differs: it does not end within {error.timeout:.0f} s"
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", b"") or b""
         suite.record.note(f"container: not possible here: {error} {said!r}")
-        return
-    outcome = "ran" if ran.returncode == 0 else f"status {ran.returncode}: {ran.stderr.strip()[-300:]}"
+        return []
+    else:
+        plain = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=SUITE, env={**os.environ, **plain_env()})
+        outcome = contained(suite, ran, plain)
     suite.record.figure("environment.container", outcome, "")
+    return [] if outcome == "same" else [f"container: {outcome}"]
+
+
+def contained(suite, ran, plain):
+    """What came of the one in the container, beside the plain one."""
+    if ran.returncode != 0:
+        return f"status {ran.returncode}: {ran.stderr.strip()[-300:]}"
+    if wrong := libraries.wrong(libraries.told(ran.stderr), True, suite.shims()):
+        return f"differs: {wrong}"
+    return "same" if ran.stdout == plain.stdout else f"differs: {plain.stdout!r}, {ran.stdout!r}"
 
 
 def facts(suite):
@@ -97,11 +113,12 @@ def facts(suite):
 
 
 def exports(suite):
-    look_for_exports(suite, SHARE)
+    return look_for_exports(suite, SHARE)
 
 
 STATIC = """
 #include <cstdio>
+#include <cstring>
 __global__ void axpy(int n, float a, const float *x, float *y) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) y[i] += a * x[i];
@@ -116,6 +133,11 @@ int main() {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += y[i];
     printf("%.1f\\n", sum);
+    // By which driver.
+    char line[4096];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps))
+        if (strstr(line, "libcuda.so")) fputs(line, stderr);
 }
 """
 
@@ -125,12 +147,21 @@ def static_runtime(suite):
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if not nvcc or suite.simulated:
         suite.record.note("static cudart: skipped, " + ("the GPU is simulated" if suite.simulated else "no nvcc here"))
-        return
+        return []
     with tempfile.TemporaryDirectory(prefix="gpool-static-") as folder:
         source, program = os.path.join(folder, "axpy.cu"), os.path.join(folder, "axpy")
         with open(source, "w") as file:
             file.write(STATIC)
         subprocess.run([nvcc, "-cudart", "static", "-o", program, source], check=True, capture_output=True, timeout=60)
-        said = [subprocess.run([*command, program], capture_output=True, text=True, timeout=30).stdout
-                for command in ([], SHARE)]
-    suite.record.figure("environment.cudart_static", "same" if said[0] and said[0] == said[1] else f"differs: {said}", "")
+        plain, shared = [subprocess.run([*command, program], capture_output=True, text=True, timeout=30, env=env)
+                         for command, env in (([], {**os.environ, **plain_env()}), (SHARE, None))]
+    has_shims = [libraries.BEHIND_A_SHIM in ran.stderr for ran in (plain, shared)]
+    if plain.returncode != 0:
+        outcome = f"skipped: fails without gpool too, status {plain.returncode}: {plain.stderr[-300:]}"
+    elif has_shims != [False, True]:
+        outcome = f"differs: {'the plain one has a shim' if has_shims[0] else 'the shared one has no shim'}"
+    else:
+        said = [(ran.returncode, ran.stdout) for ran in (plain, shared)]
+        outcome = "same" if said[0] == said[1] else f"differs: {said}"
+    suite.record.figure("environment.cudart_static", outcome, "")
+    return [f"cudart_static {outcome}"] if outcome.startswith("differs") else []
