@@ -193,7 +193,8 @@ def run_stage(suite, name):
         record.stage(name, "no time", 0)
         return "no time"
     print(f"{name}: {module.__doc__.splitlines()[0]} (about {planned:.0f} s)", flush=True)
-    start, outcome, record.running, watch = time.monotonic(), "stopped", name, Watch(suite.nvml)
+    start, outcome, watch = time.monotonic(), "stopped", Watch(suite.nvml)
+    record.begin(name)
     signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, max(1.0, min(planned * PATIENCE, left - RESERVE_S / 2)))
     try:

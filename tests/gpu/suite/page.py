@@ -7,7 +7,7 @@ import json
 import os
 
 from . import picture
-from .record import shown, shown_interval, verdict
+from .record import RUNNING, interval_in, shown, shown_interval, verdict
 
 # Names of figures that one picture shows, by their beginning; its title; the unit.
 PICTURES = [
@@ -29,7 +29,7 @@ def write(results, page):
     base = os.path.splitext(page)[0]
     paths, pictures = [page], []
     for name, beginning, title, unit in PICTURES:
-        rows = [(key.removeprefix(beginning), [entry["value"], entry.get("native")])
+        rows = [(key.removeprefix(beginning) + mark(data, entry), [entry["value"], entry.get("native")])
                 for key, entry in data["figures"].items()
                 if key.startswith(beginning) and entry["unit"] == unit and is_number(entry["value"])]
         if rows:
@@ -71,7 +71,7 @@ def merged(runs):
 def weight(stage):
     """How far a stage came: not at all, to a part of its figures, to its end."""
     outcome = stage["outcome"]
-    return 2 if outcome == "done" else 1 if outcome in ("failed", "stopped") else 0
+    return 2 if outcome == "done" else 1 if outcome in ("failed", "stopped", RUNNING) else 0
 
 
 def text(data, images):
@@ -89,15 +89,22 @@ def text(data, images):
     lines += ["", "## Figures", "", "Controls are the same work in the same run without gpool.", "",
               "| figure | value | unit | control | aim | |", "|---|---|---|---|---|---|"]
     for name, entry in data["figures"].items():
-        value, aim = entry["value"], entry.get("aim")
-        lines.append(f"| {name} | {cell(shown(value))}{shown_interval(entry.get('detail'))} | {entry['unit']} "
-                     f"| {shown(entry.get('native'))} | {cell(aim or '')} | {verdict(value, aim)} |")
+        value, aim, detail = entry["value"], entry.get("aim"), entry.get("detail")
+        lines.append(f"| {name} | {cell(shown(value))}{shown_interval(detail)} | {entry['unit']} "
+                     f"| {shown(entry.get('native'))} | {cell(aim or '')} "
+                     f"| {verdict(value, aim, interval_in(detail))}{mark(data, entry)} |")
     lines += [""] + [f"![{image}]({image})" for image in images]
     lines += ["", "## Notes of the run", ""] + [f"- {note}" for note in data["notes"] or ["none"]]
     lines += ["", "## What surprised", "", "## What was not measured", ""]
     not_run = [name for name, stage in data["stages"].items() if stage["outcome"] != "done"]
     lines += [f"- {name}: {data['stages'][name]['outcome']}" for name in not_run]
     return "\n".join(lines) + "\n"
+
+
+def mark(data, entry):
+    """What stands beside a figure of a stage that did not end well: it may be of a part of the work, or of the wrong one."""
+    outcome = data["stages"].get(entry.get("stage"), {}).get("outcome", "unknown")
+    return "" if outcome == "done" else f" (stage {outcome.split(':')[0]})"
 
 
 def clocks(stage):

@@ -7,12 +7,17 @@ import random
 import statistics
 
 
+# The outcome of a stage that has begun: what is left of a run that was killed in it says so.
+RUNNING = "running"
+
+
 class Skipped(Exception):
     """A stage that cannot be run here; the sentence says why."""
 
 
 class Record:
-    """Figures, each with its unit and, where there is one, the control of the same run and the aim."""
+    """Figures, each with its unit and, where there is one, the control of the same run and the aim. A `detail` may have an
+    `interval`, in which the value is likely to lie."""
 
     def __init__(self, path, about):
         self.path, self.data = path, {"about": about, "figures": {}, "stages": {}, "notes": []}
@@ -24,9 +29,14 @@ class Record:
         """`aim` is a text such as "<= 1.005" or "0.48 to 0.52", judged only for the table."""
         entry = {"value": value, "unit": unit, "native": native, "aim": aim, "detail": detail, "stage": self.running}
         self.data["figures"][name] = {key: item for key, item in entry.items() if item is not None}
-        print(f"  {name:44}{shown(value):>12} {unit:8}{shown(native):>12}  {aim or '':10}{verdict(value, aim)}"
-              f"{shown_interval(detail)}", flush=True)
+        print(f"  {name:44}{shown(value):>12} {unit:8}{shown(native):>12}  {aim or '':10}"
+              f"{verdict(value, aim, interval_in(detail))}{shown_interval(detail)}", flush=True)
         self.write()
+
+    def begin(self, stage):
+        """Whatever is measured from now on is of `stage`."""
+        self.running = stage
+        self.stage(stage, RUNNING, 0)
 
     def note(self, text):
         self.data["notes"].append(text)
@@ -61,23 +71,33 @@ def shown(value):
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def shown_interval(detail):
+def interval_in(detail):
     """The interval of a figure that has one."""
-    found = detail.get("interval") if isinstance(detail, dict) else None
+    return detail.get("interval") if isinstance(detail, dict) else None
+
+
+def shown_interval(detail):
+    found = interval_in(detail)
     return f" ({shown(found[0])} to {shown(found[1])})" if found else ""
 
 
-def verdict(value, aim):
-    """Whether `value` keeps `aim`; empty without one."""
+def verdict(value, aim, interval_=None):
+    """Whether `value` keeps `aim`: empty if it does, or without one. It is undecided where one end of the interval keeps it
+    and the other one does not."""
     if not aim or not isinstance(value, (int, float)):
         return ""
+    kept = keeps(value, aim)
+    if interval_ and any(keeps(end, aim) != kept for end in interval_):
+        return "undecided"
+    return "" if kept else "missed"
+
+
+def keeps(value, aim):
     first, second, *rest = aim.split()
     if second == "to":
-        kept = float(first) <= value <= float(rest[0])
-    else:
-        bound = float(second)
-        kept = {"<=": value <= bound, ">=": value >= bound, "==": value == bound}[first]
-    return "" if kept else "missed"
+        return float(first) <= value <= float(rest[0])
+    bound = float(second)
+    return {"<=": value <= bound, ">=": value >= bound, "==": value == bound}[first]
 
 
 def percentile(values, part):
@@ -93,6 +113,11 @@ def median(values):
 def interval(values, resamples=1000):
     """In what 95 % of the medians lie of as many of `values`, drawn again and again (bootstrap): the same for the same
     values, always."""
-    chance, values = random.Random(1), list(values)
-    medians = sorted(median(chance.choices(values, k=len(values))) for _ in range(resamples))
-    return [medians[int(resamples * 0.025)], medians[int(resamples * 0.975) - 1]]
+    return interval_of(median, values, resamples=resamples)
+
+
+def interval_of(figure, *samples, resamples=1000):
+    """The same of whatever `figure` makes of several samples, each of which is drawn for itself."""
+    chance, samples = random.Random(1), [list(values) for values in samples]
+    found = sorted(figure(*[chance.choices(values, k=len(values)) for values in samples]) for _ in range(resamples))
+    return [found[int(resamples * 0.025)], found[int(resamples * 0.975) - 1]]
