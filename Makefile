@@ -27,6 +27,8 @@ prepare:
 	@tests/prepare.sh
 
 build: ## Build everything and lay it out in target/gpool
+	@# Of what this is a build; taken before it, because files may change meanwhile.
+	@mkdir -p target && { git describe --always --dirty --exclude '*' 2> /dev/null || echo unknown; } > target/COMMIT
 	$(CARGO) build $(CARGO_FLAGS) --release --workspace $(EXCLUDE)
 	for generation in $(GENERATIONS); do for library in $(SHIMS); do \
 	    GPOOL_DRIVER_GENERATION=$$generation $(CARGO) build $(CARGO_FLAGS) --profile guest -p $$library \
@@ -47,6 +49,7 @@ build: ## Build everything and lay it out in target/gpool
 	    || exit 1; done || exit 1; done
 	$(CARGO) tree $(CARGO_FLAGS) -p gpool-runtime-hook --edges normal --prefix none --no-dedupe | sed 's/ (.*//' \
 	    | sort -u > $(STAGE)/wrapper-crates
+	cp target/COMMIT $(STAGE)/
 	cp $(RELEASE)/nvidia-cuda-mps-control $(STAGE)/simulated/
 	cp $(RELEASE)/libgpool_simulated_cuda.so $(STAGE)/simulated/libcuda.so.1
 	cp $(RELEASE)/libgpool_simulated_nvml.so $(STAGE)/simulated/libnvidia-ml.so.1
@@ -114,10 +117,14 @@ test-long: ## Run the searches that take too long for `make test`, and a virtual
 
 test-gpu: ## Run what needs a real NVIDIA GPU
 	@if [ ! -e /dev/nvidiactl ]; then echo "skipped: no GPU"; else \
-	    $(MAKE) --no-print-directory gpu-bundle && target/gpu-bundle/run --out target/gpu; fi
+	    $(MAKE) --no-print-directory gpu-bundle || exit 1; \
+	    for part in 1 2; do target/gpu-bundle/run --part $$part --out target/gpu/$$part || failed=1; done; \
+	    exit $${failed:-0}; fi
 
 gpu-bundle: ## Put what measures on a real GPU into target/gpu-bundle, to be carried to a machine that has one
-	@[ -x $(STAGE)/bin/gpool ] || { tests/prepare.sh && $(MAKE) --no-print-directory build; }
+	@# Also where there is a build: it may be of another commit than what is measured is said to be.
+	@tests/prepare.sh
+	@$(MAKE) --no-print-directory build
 	@tests/gpu/bundle.sh
 
 advisories: ## Compare the dependencies with what is known against them, with cargo-deny; needs its database's network

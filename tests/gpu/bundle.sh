@@ -29,10 +29,13 @@ if [ -n "$runc" ]; then
     cp -L "$runc" "$bundle/runc/runc"
     cp -L /usr/lib/x86_64-linux-gnu/libseccomp.so.2 "$bundle/runc/"
 fi
-git -C "$root" rev-parse --short HEAD > "$bundle/COMMIT" 2> /dev/null || echo unknown > "$bundle/COMMIT"
+# Of the programs, as they were built, and of the suite, as it is now.
+cp "$stage/COMMIT" "$bundle/COMMIT" 2> /dev/null || echo unknown > "$bundle/COMMIT"
+git -C "$root" describe --always --dirty --exclude '*' > "$bundle/SUITE_COMMIT" 2> /dev/null \
+    || echo unknown > "$bundle/SUITE_COMMIT"
 cat > "$bundle/run" <<'RUN'
 #!/bin/sh
-# As root: ./run [--stages a,b] [--budget SECONDS] [--out FOLDER] [--list]
+# As root: ./run [--part 1] [--stages a,b] [--budget SECONDS] [--out FOLDER] [--list]
 bundle=$(cd "$(dirname "$0")" && pwd)
 PYTHONPATH=$bundle/suite PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 exec python3 -m suite.main --bundle "$bundle" "$@"
 RUN

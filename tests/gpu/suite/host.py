@@ -3,6 +3,7 @@ and everything taken away again. A supervisor that runs already is used as it is
 """
 
 import ctypes
+import glob
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ import subprocess
 import time
 
 from . import machine
+from .libraries import build_id
 
 # Flags of unshare(2) and mount(2).
 NEW_MOUNTS, RECURSIVE, PRIVATE, DETACH = 0x00020000, 16384, 1 << 18, 2
@@ -38,7 +40,7 @@ LIBRARY_DIRECTORIES = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nv
                        "/usr/local/cuda/compat"]
 
 # How long the supervisor may take to try whether the hardware keeps shares by time slices.
-TRIAL_S = 60
+TRIAL_S = 30
 
 # What a simulated GPU's driver needs in a container.
 SIMULATED_STATE = "/run/gpool-simgpu/state"
@@ -51,8 +53,11 @@ class HostError(Exception):
 class Host:
     """Use it with `with`."""
 
-    def __init__(self, bundle, out):
+    def __init__(self, bundle, out, gpu, tries_time_slices):
+        """`gpu` is the UUID of the only one that is to be served, None for whatever there is. Time slices are tried only
+        for who measures them: that takes seconds, and where it has no result up to TRIAL_S."""
         self.bundle, self.out, self.process, self.installed = bundle, out, None, []
+        self.gpu, self.tries_time_slices, self.is_own = gpu, tries_time_slices, False
         # What the supervisor said of the first GPU's time slices.
         self.verdict = None
         # What was done or left out because of this machine.
@@ -60,8 +65,7 @@ class Host:
 
     def __enter__(self):
         if answers():
-            self.is_own = False
-            self.verdict = trial()
+            self._use_running()
             return self
         self.is_own = True
         try:
@@ -72,6 +76,28 @@ class Host:
             self.__exit__()
             raise
         return self
+
+    def _use_running(self):
+        """A supervisor that runs already. What it has leased, and another GPU than ours, would be in every figure."""
+        wait_until_free()
+        served = json.loads(gpool("gpu", "ls", "--format", "json"))["gpus"]
+        if self.gpu and [its["uuid"] for its in served] != [self.gpu]:
+            raise HostError(f"the supervisor that runs here serves other GPUs than {self.gpu} too")
+        self.verdict = trial()
+
+    def builds(self):
+        """Build ids of what is measured."""
+        programs = {"supervisor": f"/proc/{supervisor_pid()}/exe", "gpool": shutil.which("gpool")}
+        if self._loader():
+            # What runs then is the loader.
+            programs = {name: os.path.join(self.bundle, "bin", file) for name, file in
+                        (("supervisor", "gpool-supervisor"), ("gpool", "gpool"))}
+        shims = glob.glob(f"{PLACES['lib']}/*/libgpool-*.so")
+        return {
+            "is_own": self.is_own, **{name: build_id(path) for name, path in programs.items()},
+            "supervisor_of_the_bundle": build_id(os.path.join(self.bundle, "bin/gpool-supervisor")),
+            "shims": {os.path.relpath(path, PLACES["lib"]): build_id(path) for path in sorted(shims)},
+        }
 
     def _stop(self):
         if self.process is not None:
@@ -124,8 +150,11 @@ class Host:
         nvml = [path for d in directories if os.path.exists(path := os.path.join(d, "libnvidia-ml.so.1"))]
         with open(os.path.join(CONFIGURATION, "config.toml"), "w") as file:
             # What the stage `timeslices` measures beside the gate; it changes nothing for anybody else.
-            file.write("[policy]\ntimeslice = true\ntimeslice_shares = true\n")
+            if self.tries_time_slices:
+                file.write("[policy]\ntimeslice = true\ntimeslice_shares = true\n")
             file.write(f"[driver]\nlibrary_dirs = [{listed}]\n")
+            if self.gpu:
+                file.write(f"gpus = [{json.dumps(self.gpu)}]\n")
             # By its path where it lies in no directory of the loader's.
             file.writelines(f"nvml = {json.dumps(path)}\n" for path in nvml[:1])
             smi = shutil.which("nvidia-smi")
@@ -156,6 +185,8 @@ class Host:
 
     def _start(self):
         self._launch()
+        if not self.tries_time_slices:
+            return
         # Two processes of the supervisor's own keep the GPU busy until it has tried its time slices.
         deadline = time.monotonic() + TRIAL_S
         while trial() is None and time.monotonic() < deadline:
@@ -251,9 +282,9 @@ def trial():
 
 
 def wait_until_free(patience_s=15):
-    """Waits until no lease is left: the next stage starts on an empty GPU."""
+    """Waits until no lease is left, whoever's: what is measured next starts on an empty GPU."""
     deadline = time.monotonic() + patience_s
-    while leases():
+    while left := leases():
         if time.monotonic() > deadline:
-            raise HostError("a lease of a tenant that has ended is still there")
+            raise HostError(f"leases are left: {', '.join(its['container_id'] for its in left)}")
         time.sleep(0.05)

@@ -20,19 +20,25 @@ from .nvml import Nvml
 from .record import Record, Skipped
 from .watch import Watch
 
-# In the order in which they run; the first ones matter most when time is short. All with an aim fit into the budget; what
-# is off by default comes last.
-STAGES = ["environment", "cost", "shares", "lending", "latency", "memory", "many", "checkpoint", "power", "timeslices"]
+# In the order in which they run; the first ones matter most when time is short. Each of the two parts fits into the budget,
+# also where PyTorch is read for the first time; all together do not.
+PARTS = {"1": ["environment", "cost", "shares"],
+         "2": ["latency", "lending", "memory", "many", "power", "checkpoint", "timeslices"],
+         # With --hami.
+         "hami": ["cost", "shares", "memory"]}
+STAGES = PARTS["1"] + PARTS["2"]
 # How long the first import of PyTorch may hold up the first stage.
 READING_S = 90
 # What a stage may need beyond its plan to end cleanly.
 RESERVE_S = 15
-# A stage that takes so many times its plan is given up.
-PATIENCE = 2
+# A stage that takes so many times its plan is given up; the least holds also where those after it have no time then.
+PATIENCE, LEAST_PATIENCE = 2, 1.25
+# What may be used of the device when a stage has ended beyond what was before the first one, and how long that may last.
+LEFT_BYTES, LEFT_S = 64 << 20, 3
 # What bringing gpool up, or asking it something, may end with.
 GPOOL_ERRORS = (host.HostError, OSError, subprocess.SubprocessError, ValueError, LookupError)
 # How much longer stages take that measure HAMi-core beside ours.
-HAMI_TIMES, HAMI_STAGES = 1.5, ("cost", "shares", "memory")
+HAMI_TIMES = {"cost": 1.4, "shares": 1.35, "memory": 1.5}
 # The part of the planned time that a brief run takes, and that of a stage, which also starts its tenants.
 BRIEF, BRIEF_STAGE = 0.35, 0.6
 
@@ -44,6 +50,7 @@ def stage(name):
 def options():
     parser = argparse.ArgumentParser(prog="gpu-suite", description=__doc__)
     parser.add_argument("--stages", help="comma-separated; all that fit into the budget by default")
+    parser.add_argument("--part", choices=sorted(PARTS), help="stages that fit into one budget together; all of them are 1 and 2")
     parser.add_argument("--budget", type=float, default=540, help="seconds; no stage begins that would not end in time")
     parser.add_argument("--brief", action="store_true", help="a third of the time for each figure: to see that all works")
     parser.add_argument("--out", default="out", help="where results go")
@@ -66,6 +73,8 @@ class Suite:
     def __init__(self, chosen, record, end, folder, host_):
         self.options, self.record, self.simulated, self.end = chosen, record, chosen.simulated, end
         self.nvml, self.hami, self.folder, self.host = open_nvml(), chosen.hami, folder, host_
+        # Who was on the device before the first stage.
+        self.before = None
         self.has_torch = not chosen.simulated and importlib.util.find_spec("torch") is not None
 
     def seconds(self, planned):
@@ -102,10 +111,11 @@ def open_nvml():
 
 
 def about(suite_options):
-    commit = os.path.join(suite_options.bundle, "COMMIT")
+    bundle = suite_options.bundle
     facts = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "commit": open(commit).read().strip() if os.path.exists(commit) else "unknown",
+        # Of the programs, and of the suite itself, which may have been changed since they were built.
+        "commit": written(bundle, "COMMIT"), "suite_commit": written(bundle, "SUITE_COMMIT"),
         "kernel": platform.release(), "libc": " ".join(platform.libc_ver()), "python": platform.python_version(),
         "cores": os.cpu_count(), "simulated": suite_options.simulated, "brief": suite_options.brief,
         # Without it the same figures are of other work.
@@ -114,19 +124,32 @@ def about(suite_options):
     return {**facts, **open_nvml().facts(), "machine": machine.facts()}
 
 
+def written(bundle, name):
+    """The text of a file of the bundle."""
+    path = os.path.join(bundle, name)
+    if not os.path.exists(path):
+        return "unknown"
+    with open(path) as file:
+        return file.read().strip()
+
+
 def main():
     chosen = options()
     if chosen.list:
         for name in STAGES:
-            print(f"{name:14}{stage(name).SECONDS:5} s  {stage(name).__doc__.splitlines()[0]}")
+            part = next(part for part, its in PARTS.items() if name in its)
+            print(f"{name:14}{stage(name).SECONDS:5} s  part {part}  {stage(name).__doc__.splitlines()[0]}")
         return 0
     if chosen.page:
         print("\n".join(page.write(*chosen.page)))
         return 0
-    names = chosen.stages.split(",") if chosen.stages else STAGES
+    names = chosen.stages.split(",") if chosen.stages else PARTS.get(chosen.part, STAGES)
     unknown = [name for name in names if name not in STAGES]
     if unknown:
         print(f"there is no stage {unknown[0]!r}; the stages are {', '.join(STAGES)}", file=sys.stderr)
+        return 2
+    if chosen.part == "hami" and not chosen.hami:
+        print("the part hami wants --hami FOLDER", file=sys.stderr)
         return 2
     if chosen.hami:
         # Tenants have another working directory.
@@ -142,7 +165,8 @@ def main():
     record = Record(os.path.join(chosen.out, "gpu.json"), about(chosen))
     print(json.dumps(record.data["about"]), flush=True)
     record.write()
-    own, reading = host.Host(chosen.bundle, chosen.out), read_libraries(chosen)
+    own = host.Host(chosen.bundle, chosen.out, pin(), "timeslices" in names)
+    reading = read_libraries(chosen)
     with tempfile.TemporaryDirectory(prefix="gpool-suite-") as folder:
         try:
             try:
@@ -153,9 +177,13 @@ def main():
             for text in own.notes if own else []:
                 record.note(text)
             suite = Suite(chosen, record, end, folder, own)
+            about_gpool(suite)
             if reading:
                 wait_for_libraries(record, reading)
-            failed = [name for name in names if run_stage(suite, name) == "failed"]
+            look_around(suite)
+            record.note(f"the first stage begins with {suite.left():.0f} s left of {chosen.budget:.0f}")
+            plans = [planned_seconds(suite, name) for name in names]
+            failed = [name for at, name in enumerate(names) if run_stage(suite, name, sum(plans[at + 1:])) == "failed"]
         finally:
             if own:
                 own.__exit__()
@@ -180,11 +208,19 @@ def wait_for_libraries(record, reading):
     record.note(f"importing PyTorch took {time.monotonic() - begun:.1f} s more than to bring up gpool")
 
 
-def run_stage(suite, name):
-    module, record, left = stage(name), suite.record, suite.left()
-    planned = module.SECONDS * (BRIEF_STAGE if suite.options.brief else 1)
-    if suite.hami and name in HAMI_STAGES:
-        planned *= HAMI_TIMES
+def planned_seconds(suite, name):
+    return (stage(name).SECONDS * (BRIEF_STAGE if suite.options.brief else 1)
+            * (HAMI_TIMES.get(name, 1) if suite.hami else 1))
+
+
+def patience(planned, left, later):
+    """After how many seconds a stage is given up: those after it, planned for `later` seconds, are to run all the same."""
+    return min(max(planned * LEAST_PATIENCE, min(planned * PATIENCE, left - RESERVE_S - later)), left - RESERVE_S / 2)
+
+
+def run_stage(suite, name, later):
+    """`later` is what the stages after it are planned for."""
+    module, record, left, planned = stage(name), suite.record, suite.left(), planned_seconds(suite, name)
     if suite.host is None and getattr(module, "NEEDS_GPOOL", True):
         record.stage(name, "skipped: gpool cannot be brought up here", 0)
         return "skipped"
@@ -196,7 +232,7 @@ def run_stage(suite, name):
     start, outcome, watch = time.monotonic(), "stopped", Watch(suite.nvml)
     record.begin(name)
     signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, max(1.0, min(planned * PATIENCE, left - RESERVE_S / 2)))
+    signal.setitimer(signal.ITIMER_REAL, max(1.0, patience(planned, left, later)))
     try:
         with watch:
             module.run(suite)
@@ -211,7 +247,7 @@ def run_stage(suite, name):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         outcome = left_free(suite, outcome)
-        record.stage(name, outcome, time.monotonic() - start, watch.seen())
+        record.stage(name, outcome, time.monotonic() - start, {**(watch.seen() or {}), "after": left_over(suite, name)})
         record.running = None
     return outcome
 
@@ -226,6 +262,47 @@ def left_free(suite, outcome):
     except GPOOL_ERRORS as error:
         suite.record.note(f"after the stage: {type(error).__name__}: {error}")
         return "failed"
+
+
+def left_over(suite, name):
+    """Who is on the device when a stage has ended; what is more than there was before the first one is told, whoever's."""
+    most, deadline = suite.before["used_bytes"] + LEFT_BYTES, time.monotonic() + LEFT_S
+    while (found := suite.nvml.occupancy())["used_bytes"] > most and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if found["used_bytes"] > most:
+        more = (found["used_bytes"] - suite.before["used_bytes"]) >> 20
+        suite.record.note(f"after {name} {more} MiB more are used of the device than before all stages: {found['processes']}")
+    return found
+
+
+def look_around(suite):
+    """Who is on the device before the first stage: what others compute there moves every figure."""
+    suite.before = suite.record.data["about"]["before"] = suite.nvml.occupancy()
+    if suite.before["processes"]:
+        suite.record.note(f"others use this GPU: {suite.before}; no figure of this run is of gpool alone")
+
+
+def pin():
+    """The UUID of the GPU that is measured, to which all are held where there are several; None where there is one."""
+    nvml = open_nvml()
+    if nvml.is_divided():
+        raise SystemExit("skipped: the GPU is divided (MIG is on), and what is measured here is of a whole one")
+    if nvml.count() < 2:
+        return None
+    os.environ["CUDA_VISIBLE_DEVICES"] = nvml.uuid()
+    return nvml.uuid()
+
+
+def about_gpool(suite):
+    """Which build of gpool is measured. That of a supervisor that ran already need not be the bundle's."""
+    about, own = suite.record.data["about"], suite.host
+    if own is None:
+        return
+    about["builds"] = own.builds()
+    if not own.is_own and about["builds"]["supervisor"] != about["builds"]["supervisor_of_the_bundle"]:
+        about["commit"] = f"unknown: a supervisor that ran already, not the bundle's of {about['commit']}"
+        suite.record.note(f"the commit is {about['commit']}")
+    suite.record.write()
 
 
 def give_up(*_):

@@ -12,6 +12,10 @@ class _Memory(ctypes.Structure):
     _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
 
 
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", c_uint), ("memory", c_uint)]
+
+
 class Nvml:
     """The first GPU."""
 
@@ -25,16 +29,59 @@ class Nvml:
         if code != 0:
             raise OSError(f"{name} gives {code}")
 
+    def count(self):
+        """How many GPUs there are."""
+        count = c_uint()
+        self._call("nvmlDeviceGetCount_v2", byref(count))
+        return count.value
+
+    def uuid(self):
+        text = ctypes.create_string_buffer(96)
+        self._call("nvmlDeviceGetUUID", self.device, text, c_uint(96))
+        return text.value.decode()
+
+    def is_divided(self):
+        """Whether MIG is on; a device without it has it off."""
+        current, pending = c_uint(), c_uint()
+        try:
+            self._call("nvmlDeviceGetMigMode", self.device, byref(current), byref(pending))
+        except (AttributeError, OSError):
+            return False
+        return current.value == 1
+
     def used_bytes(self):
+        return self._memory().used
+
+    def free_bytes(self):
+        return self._memory().free
+
+    def total_bytes(self):
+        return self._memory().total
+
+    def _memory(self):
         memory = _Memory()
         self._call("nvmlDeviceGetMemoryInfo", self.device, byref(memory))
-        return memory.used
+        return memory
 
     def processes(self):
         """Bytes by process id."""
         count, list_ = c_uint(256), (_ProcessInfo * 256)()
         self._call("nvmlDeviceGetComputeRunningProcesses_v3", self.device, byref(count), list_)
         return {entry.pid: entry.used for entry in list_[:count.value]}
+
+    def occupancy(self):
+        """Who is there: what is used, by whom, and how busy the device was lately."""
+        rates = _Utilization()
+        try:
+            self._call("nvmlDeviceGetUtilizationRates", self.device, byref(rates))
+            percent = rates.gpu
+        except (AttributeError, OSError):
+            percent = None
+        try:
+            processes = self.processes()
+        except (AttributeError, OSError) as error:
+            processes = str(error)
+        return {"used_bytes": self.used_bytes(), "processes": processes, "busy_percent": percent}
 
     def power_watts(self):
         milliwatts = c_uint()
@@ -67,4 +114,4 @@ class Nvml:
         driver, name = ctypes.create_string_buffer(96), ctypes.create_string_buffer(96)
         self._call("nvmlSystemGetDriverVersion", driver, c_uint(96))
         self._call("nvmlDeviceGetName", self.device, name, c_uint(96))
-        return {"driver": driver.value.decode(), "gpu": name.value.decode()}
+        return {"driver": driver.value.decode(), "gpu": name.value.decode(), "uuid": self.uuid(), "gpus_here": self.count()}
