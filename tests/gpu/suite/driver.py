@@ -75,6 +75,7 @@ NUMBERS = b""".version 6.0
 SUCCESS = 0
 OUT_OF_MEMORY = 2
 NON_BLOCKING = 1
+BLOCKING_SYNC = 1
 DISABLE_TIMING = 2
 CAPTURE_RELAXED = 2
 ATTACH_GLOBAL = 1
@@ -196,9 +197,9 @@ class Context:
     def launch_graph(self, ready):
         self.driver.call("cuGraphLaunch", ready, self.stream)
 
-    def event(self):
+    def event(self, is_sleeping=False):
         event = c_void_p()
-        self.driver.call("cuEventCreate", byref(event), c_uint(DISABLE_TIMING))
+        self.driver.call("cuEventCreate", byref(event), c_uint(DISABLE_TIMING | (BLOCKING_SYNC if is_sleeping else 0)))
         return event
 
     def record(self, event):

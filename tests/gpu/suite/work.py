@@ -1,5 +1,6 @@
 """What tenants compute. A work has `launch()`, which begins one step and returns at once, `mark()`, which gives
-something that `reached(mark)` waits for, and `name`. What needs PyTorch says so in its name: torch-*.
+something that `reached(mark)` waits for, asleep if that was asked for, and `name`. What needs PyTorch says so in its
+name: torch-*.
 """
 
 from . import driver
@@ -10,16 +11,19 @@ class DriverWork:
 
     def __init__(self, context, name, launch):
         self.context, self.name, self.launch = context, name, launch
-        self.free_events = []
+        # By whether who waits for them sleeps.
+        self.free_events = {False: [], True: []}
 
-    def mark(self):
-        event = self.free_events.pop() if self.free_events else self.context.event()
+    def mark(self, is_sleeping=False):
+        free = self.free_events[is_sleeping]
+        event = free.pop() if free else self.context.event(is_sleeping)
         self.context.record(event)
-        return event
+        return is_sleeping, event
 
-    def reached(self, event):
+    def reached(self, mark):
+        is_sleeping, event = mark
         self.context.wait(event)
-        self.free_events.append(event)
+        self.free_events[is_sleeping].append(event)
 
 
 class TorchWork:
@@ -28,8 +32,8 @@ class TorchWork:
     def __init__(self, torch, name, launch):
         self.torch, self.name, self.launch = torch, name, launch
 
-    def mark(self):
-        event = self.torch.cuda.Event()
+    def mark(self, is_sleeping=False):
+        event = self.torch.cuda.Event(blocking=is_sleeping)
         event.record()
         return event
 

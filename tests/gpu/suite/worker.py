@@ -46,9 +46,11 @@ class Worker:
         made.reached(made.mark())
         return {"libraries": mapped()}
 
-    def run(self, work, begin_ns, end_ns, depth=4, skip_ns=200_000_000, core=None):
+    def run(self, work, begin_ns, end_ns, depth=4, skip_ns=200_000_000, core=None,
+            is_sleeping=False):
         """Steps without end between two moments, at most `depth` of them outstanding; with the launching thread on one
-        processor if `core` is given, which threads that are there already do not follow.
+        processor if `core` is given, which threads that are there already do not follow; asleep while it waits for a step if
+        `is_sleeping`, else as the driver waits by default.
 
         Answers how many ended in each tenth of a second; how many did in a second, from the first to the last end after
         `skip_ns`; the times between these ends in microseconds; what a step took of processors' time in all threads;
@@ -58,20 +60,20 @@ class Worker:
             if core is not None:
                 os.sched_setaffinity(0, [core])
             disturbed = disturbance(core)
-            answer = self._steps(made, begin_ns, end_ns, depth, skip_ns)
+            answer = self._steps(made, begin_ns, end_ns, depth, skip_ns, is_sleeping)
             lost = [after - earlier for after, earlier in zip(disturbance(core), disturbed)]
             return {**answer, "stolen_ms": lost[0], "switches": lost[1]}
         finally:
             # What is loaded later, and the threads that it starts, must not be held to that processor.
             os.sched_setaffinity(0, before)
 
-    def _steps(self, made, begin_ns, end_ns, depth, skip_ns):
+    def _steps(self, made, begin_ns, end_ns, depth, skip_ns, is_sleeping):
         marks, counts, ends = collections.deque(), [0] * ((end_ns - begin_ns) // BUCKET_NS + 1), []
         sleep_until(begin_ns)
         spent_s = time.process_time()
         while now_ns() < end_ns:
             made.launch()
-            marks.append(made.mark())
+            marks.append(made.mark(is_sleeping))
             if len(marks) >= depth:
                 made.reached(marks.popleft())
                 ended = now_ns()

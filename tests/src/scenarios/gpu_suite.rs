@@ -63,7 +63,7 @@ pub fn run_all(inside: &Inside) -> Result<()> {
             ("limit.heavy_sync_030", 0.2, 0.4),
             ("lend.idle", 0.8, 1.1),
             ("share.10_90.ratio", 7.0, 11.0),
-            ("limit.delivered", 0.8, 1.0),
+            ("limit.least_delivered", 0.8, 1.0),
             ("latency.long.p50_alone", 20.0, 100.0),
         ] {
             let value = figures[name]["value"].as_f64().unwrap_or(f64::NAN);

@@ -3,14 +3,18 @@
 import os
 
 from .. import hami, libraries
-from ..record import interval, median, percentile
+from ..record import interval, interval_of, median, percentile
 from ..tenant import TenantError, Tenants, prepare, run_together, warm_up
 
-SECONDS = 100
+SECONDS = 120
 # Pairs of turns for each work, and the length of a turn.
 ROUNDS, TURN_S = 8, 0.4
+# Pairs of turns in which who waits for the device sleeps, for what the processors have to do.
+SLEEPING_ROUNDS = 2
 # A 99th percentile of fewer says nothing.
-TAIL_EVENTS = 300
+TAIL_EVENTS = 600
+# HAMi-core with its limit of compute off and on; each has every second round.
+HAMI_PERCENTS = {"hami": 100, "hami_limited": 99}
 # The beginning of a turn, which does not count.
 SKIP_NS = 80_000_000
 
@@ -33,22 +37,30 @@ def depth_of(name):
 
 
 def run(suite):
-    failed, ratios = [], {}
-    for group, works in groups(suite).items():
+    failed, slower, of = [], {}, groups(suite)
+    for group, works in of.items():
         try:
-            failed += one_group(suite, group, works, ratios)
+            failed += one_group(suite, group, works, slower)
         except TenantError as error:
             failed.append(f"{group}: {error}")
-    if ratios:
-        mean = sum(ratios.values()) / len(ratios)
-        suite.record.figure("cost.mean", mean, "ratio", 1.0, "<= 1.005", {"of": list(ratios)})
+    missing = [name for works in of.values() for name in works if name not in slower]
+    if missing:
+        # A mean of what happened to be measured would stand under the same name.
+        suite.record.note(f"cost.mean is left out: nothing of {', '.join(missing)}")
+    else:
+        detail = {"of": list(slower), "interval": interval_of(mean_of_medians, *slower.values())}
+        suite.record.figure("cost.mean", mean_of_medians(*slower.values()), "ratio", 1.0, "<= 1.005", detail)
     if failed:
         raise TenantError("; ".join(failed))
 
 
-def one_group(suite, group, works, ratios):
+def mean_of_medians(*samples):
+    return sum(median(values) for values in samples) / len(samples)
+
+
+def one_group(suite, group, works, slower):
     """Two processes that are alive together and compute in turn, so that both see the same clocks and temperature. Puts
-    what each work costs into `ratios`; answers what went wrong."""
+    how much slower each work is in each round into `slower`; answers what went wrong."""
     first, gib = next(iter(works.values())), 40 if not suite.simulated else 4
     with Tenants() as tenants:
         native = tenants.start("native")
@@ -56,21 +68,28 @@ def one_group(suite, group, works, ratios):
         pair = {"native": native, "gpool": shared}
         plain, ours = prepare([(native, first), (shared, first)])
         check_build(suite, group, ours["libraries"], plain["libraries"])
-        if suite.hami:
-            try:
-                pair["hami"] = hami.start(suite, tenants, {f"cost-{group}": 100}, gib, first)[0]
-            except TenantError as error:
-                suite.record.note(f"HAMi-core: {error}")
+        others = hami_tenants(suite, tenants, group, gib, first) if suite.hami else {}
         warm_up(suite, native, first)
         failed = []
         for name, work in works.items():
             try:
-                ratios[name] = one_work(suite, name, work, pair)
+                slower[name] = one_work(suite, name, work, pair, others)
             except TenantError as error:  # A work that cannot be done here costs no other one its figures.
                 failed.append(f"{name}: {error}")
                 if any(tenant.process.poll() is not None for tenant in pair.values()):
                     break
         return failed
+
+
+def hami_tenants(suite, tenants, group, gib, first):
+    """Those that can be started. Each is half as large as ours: both are alive at the same time."""
+    started = {}
+    for who, percent in HAMI_PERCENTS.items():
+        try:
+            started[who] = hami.start(suite, tenants, {f"cost-{group}-{who}": percent}, gib // 2, first)[0]
+        except TenantError as error:
+            suite.record.note(f"HAMi-core, {who}: {error}")
+    return started
 
 
 def check_build(suite, group, ours, plain):
@@ -81,54 +100,87 @@ def check_build(suite, group, ours, plain):
             raise TenantError(f"{name}: {wrong}")
 
 
-def one_work(suite, name, work, tenants):
+def one_work(suite, name, work, pair, others):
     """Short turns, in pairs on one processor: what disturbs one turn from outside is likely to disturb its neighbour too,
     and a processor that others keep busy slows both. How much turns of the same tenant differ all the same is told.
-    Answers how much slower the work is under gpool."""
-    prepare([(tenant, work) for tenant in tenants.values()])
-    turns, gaps = {who: [] for who in tenants}, {who: [] for who in tenants}
-    brief = suite.simulated or suite.options.brief
-    cores = sorted(os.sched_getaffinity(0))
+    Answers how much slower the work is under gpool, in each round. Who of the `others` fails is left out from then on, and
+    costs the pair nothing."""
+    prepare([(tenant, work) for tenant in pair.values()])
+    for who, tenant in list(others.items()):
+        attempt(suite, others, who, lambda: prepare([(tenant, work)]))
+    turns, gaps = {}, {}
     for round_ in range(ROUNDS):
+        beside = [who for at, who in enumerate(HAMI_PERCENTS) if at == round_ % 2 and who in others]
         # The first one of a pair is the second one of the next.
-        order = list(tenants) if round_ % 2 == 0 else list(tenants)[::-1]
-        for who in order:
-            answer = run_together([(tenants[who], work)], 0.3 if brief else TURN_S, depth_of(name), skip_ns=SKIP_NS,
-                                  core=cores[-1 - round_ % len(cores)])[0]
-            turns[who].append({**{what: answer[what] for what in ("rate", "cpu_us", "stolen_ms", "switches")},
-                               "stalls": answer["stalls"]["count"]})
-            gaps[who].append(answer["gaps_us"]["some"])
-    if not all(turn["rate"] for of_one in turns.values() for turn in of_one):
+        for who in (list(pair) if round_ % 2 == 0 else list(pair)[::-1]) + beside:
+            measure = lambda tenant: one_turn(suite, name, work, tenant, round_)
+            answer = measure(pair[who]) if who in pair else attempt(suite, others, who, lambda: measure(others[who]))
+            if answer is None:
+                continue
+            turns.setdefault(who, {})[round_] = {
+                **{what: answer[what] for what in ("rate", "stolen_ms", "switches")}, "stalls": answer["stalls"]["count"]}
+            gaps.setdefault(who, []).append(answer["gaps_us"]["some"])
+    if not all(turn["rate"] for who in pair for turn in turns[who].values()):
         raise TenantError(f"{name}: a turn in which no step ended: {turns}")
-    return figures(suite.record, name, turns, gaps)
+    slower = figures(suite.record, name, turns, gaps)
+    processors(suite, name, work, pair)
+    return slower
+
+
+def one_turn(suite, name, work, tenant, round_, **more):
+    cores, is_brief = sorted(os.sched_getaffinity(0)), suite.simulated or suite.options.brief
+    return run_together([(tenant, work)], 0.3 if is_brief else TURN_S, depth_of(name), skip_ns=SKIP_NS,
+                        core=cores[-1 - round_ % len(cores)], **more)[0]
+
+
+def attempt(suite, others, who, action):
+    """What `action` answers; None if that tenant fails, which ends it."""
+    try:
+        return action()
+    except TenantError as error:
+        suite.record.note(f"HAMi-core, {who}, is left out from here on: {error}")
+        others.pop(who).kill()
+        return None
 
 
 def figures(record, name, turns, gaps):
-    of = lambda who, what: [turn[what] for turn in turns[who]]
-    quotients = lambda over, under: [one / other for one, other in zip(over, under)]
-    slower = quotients(of("native", "rate"), of("gpool", "rate"))
-    detail = {"interval": interval(slower), "turns": turns}
-    record.figure(f"cost.{name}", median(slower), "ratio", 1.0, "<= 1.005", detail)
-    record.figure(f"cost.{name}.noise", noise(of("native", "rate")), "ratio", None, None)
-    events = min(len(sum(those, [])) for those in gaps.values())
-    if events >= 2 * TAIL_EVENTS:
-        record.figure(f"cost.{name}.p99", tail(gaps["gpool"]) / tail(gaps["native"]), "ratio", 1.0, "<= 1.01")
+    """Answers how much slower the work is under gpool, in each round."""
+    def slower(who):
+        """Beside the plain turn of the same round."""
+        return [turns["native"][round_]["rate"] / turn["rate"] for round_, turn in turns[who].items() if turn["rate"]]
+
+    ours, plain_rates = slower("gpool"), [turn["rate"] for turn in turns["native"].values()]
+    record.figure(f"cost.{name}", median(ours), "ratio", 1.0, "<= 1.005", {"interval": interval(ours), "turns": turns})
+    record.figure(f"cost.{name}.noise", noise(plain_rates), "ratio", None, None)
+    events = min(len(sum(gaps[who], [])) for who in ("gpool", "native"))
+    if events >= TAIL_EVENTS:
+        # Turns are drawn again, not gaps: those of one turn are disturbed together.
+        detail = {"interval": interval_of(tails, gaps["gpool"], gaps["native"], resamples=200)}
+        record.figure(f"cost.{name}.p99_pooled", tails(gaps["gpool"], gaps["native"]), "ratio", 1.0, "<= 1.01", detail)
+        record.figure(f"cost.{name}.p99_pooled.noise", tails(gaps["native"][::2], gaps["native"][1::2]), "ratio")
     else:
-        record.note(f"cost.{name}.p99 is left out: {events} events are too few, {2 * TAIL_EVENTS} are needed")
-    if all(of("native", "cpu_us")):
-        spent = quotients(of("gpool", "cpu_us"), of("native", "cpu_us"))
-        detail = {"interval": interval(spent), **{who: median(of(who, "cpu_us")) for who in turns}}
-        record.figure(f"cost.{name}.cpu", median(spent), "ratio", 1.0, None, detail)
-    if "hami" in turns:
-        beside = quotients(of("native", "rate"), of("hami", "rate"))
-        record.figure(f"cost.{name}.hami", median(beside), "ratio", 1.0, None, {"interval": interval(beside)})
-    return median(slower)
+        record.note(f"cost.{name}.p99_pooled is left out: {events} events are too few, {TAIL_EVENTS} are needed")
+    for who in HAMI_PERCENTS:
+        if who in turns and (beside := slower(who)):
+            record.figure(f"cost.{name}.{who}", median(beside), "ratio", 1.0, None, {"interval": interval(beside)})
+    return ours
 
 
-def tail(gaps):
-    """The 99th percentile of the times between ends of steps, of the better half of the turns: one turn has too few."""
-    half = len(gaps) // 2
-    return min(percentile(sum(turns, []), 0.99) for turns in (gaps[:half], gaps[half:]))
+def processors(suite, name, work, pair):
+    """What a step takes of the processors, all threads included, where who waits sleeps: one that looks all the time takes
+    whatever time there is, and what a launch takes more would be taken from the looking."""
+    spent = {who: [] for who in pair}
+    for round_ in range(SLEEPING_ROUNDS):
+        for who in list(pair) if round_ % 2 == 0 else list(pair)[::-1]:
+            spent[who].append(one_turn(suite, name, work, pair[who], round_, is_sleeping=True)["cpu_us"])
+    if all(spent["native"]):
+        ratios = [ours / plain for ours, plain in zip(spent["gpool"], spent["native"])]
+        suite.record.figure(f"cost.{name}.cpu_asleep", median(ratios), "ratio", 1.0, None, {"us": spent, "ratios": ratios})
+
+
+def tails(ours, plain):
+    """The 99th percentile of the times between ends of steps, of all turns, beside that of the plain process."""
+    return percentile(sum(ours, []), 0.99) / percentile(sum(plain, []), 0.99)
 
 
 def noise(rates):
