@@ -46,6 +46,7 @@ def obeys(suite, tenants, work, free_rate):
     tenant = start(suite, tenants, {"tried": TRIED_LIMIT}, 8 if not suite.simulated else 4, work)[0]
     got = median([rate(run_together([(tenant, work)], 2)[0], 5) for _ in range(3)]) / free_rate
     tenant.end()
+    suite.record.figure(f"hami.limit_{TRIED_LIMIT:03}", got, "ratio", detail={"asked": TRIED_LIMIT / 100})
     if got > TRIED_MOST:
         suite.record.note(f"HAMi-core: its limit of {TRIED_LIMIT} % of compute let {got:.2f} through, so nothing of it counts")
     return got <= TRIED_MOST

@@ -75,6 +75,8 @@ class Suite:
         self.nvml, self.hami, self.folder, self.host = open_nvml(), chosen.hami, folder, host_
         # Who was on the device before the first stage.
         self.before = None
+        # What looks at the device while a stage runs.
+        self.watch = None
         self.has_torch = not chosen.simulated and importlib.util.find_spec("torch") is not None
 
     def seconds(self, planned):
@@ -230,6 +232,7 @@ def run_stage(suite, name, later):
         return "no time"
     print(f"{name}: {module.__doc__.splitlines()[0]} (about {planned:.0f} s)", flush=True)
     start, outcome, watch = time.monotonic(), "stopped", Watch(suite.nvml)
+    suite.watch = watch
     record.begin(name)
     signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, max(1.0, patience(planned, left, later)))

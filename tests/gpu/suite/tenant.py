@@ -186,11 +186,38 @@ def warm_up(suite, tenant, work):
         run_together([(tenant, work)], 2.5)
 
 
-def beside_whole(plain, work, measure, seconds=1):
-    """What `measure` answers, and the mean of what `plain` does alone directly before it and directly after it."""
-    before = solo_rates([(plain, work)], seconds)[0]
-    answer = measure()
-    return answer, (before + solo_rates([(plain, work)], seconds)[0]) / 2
+class Whole:
+    """What a plain process does alone in a second, directly before a measurement and directly after it. Where the two
+    differ, so may what is laid beside them."""
+
+    def __init__(self, before, after, clocks_mhz):
+        self.both, self.rate = (before, after), (before + after) / 2
+        # Of the device before, in between and after.
+        self.clocks_mhz = clocks_mhz
+
+    def interval(self, figure):
+        """What `figure` makes of the one and of the other."""
+        return sorted(figure(whole) for whole in self.both)
+
+    def detail(self, **more):
+        return {"whole": self.rate, "wholes": self.both, "clocks_mhz": self.clocks_mhz, **more}
+
+    def ratio(self, steps):
+        """Of that many steps a second: the ratio, and its detail."""
+        return steps / self.rate, self.detail(interval=self.interval(lambda whole: steps / whole))
+
+
+def beside_whole(suite, plain, work, measure, seconds=1):
+    """What `measure` answers, and the Whole of what `plain` does before it and after it."""
+    moments = [time.monotonic()]
+
+    def at_its_end(answer):
+        moments.append(time.monotonic())
+        return answer
+
+    alone = lambda: at_its_end(solo_rates([(plain, work)], seconds)[0])
+    before, answer, after = alone(), at_its_end(measure()), alone()
+    return answer, Whole(before, after, [suite.watch.clock_mhz(*pair) for pair in zip(moments, moments[1:])])
 
 
 __all__ = ["Tenant", "TenantError", "Tenants", "beside_whole", "now_ns", "prepare", "rate", "run_together",

@@ -2,9 +2,10 @@
 
 import statistics
 import threading
+import time
 
 # Between two looks.
-PERIOD_S = 0.5
+PERIOD_S = 0.25
 
 
 class Watch:
@@ -26,7 +27,13 @@ class Watch:
     def _look(self):
         nvml = self.nvml
         while not self.ended.wait(PERIOD_S):
-            self.looks.append((nvml.clock_mhz(), nvml.milliwatts(), nvml.celsius(), nvml.clock_reasons()))
+            seen = nvml.clock_mhz(), nvml.milliwatts(), nvml.celsius(), nvml.clock_reasons()
+            self.looks.append((*seen, time.monotonic()))
+
+    def clock_mhz(self, begin_s, end_s):
+        """The median between two moments of the monotonic clock, or None."""
+        clocks = [look[0] for look in list(self.looks) if begin_s <= look[-1] <= end_s and look[0] is not None]
+        return statistics.median(clocks) if clocks else None
 
     def seen(self):
         """What was told at all, or None."""

@@ -10,7 +10,7 @@ import tempfile
 from ..record import median
 from ..tenant import TenantError, Tenants, beside_whole, prepare, rate, run_together, start_plain
 
-SECONDS = 45
+SECONDS = 48
 # How long each measurement of what one does alone takes; there are two for each set of tenants.
 WHOLE_S = 0.7
 # What folders of the suite's own MPS daemons are called.
@@ -26,11 +26,10 @@ def run(suite):
         alone = start_plain(suite, tenants, [work])
         for count in (7, 10):
             share = f"{int(1000 / count) / 1000:.3f}"
-            shared = together([["--fraction", share, "--memory", "1GiB"]] * count, None, work, seconds, alone)
-            plain = together([None] * count, None, work, seconds, alone)
-            record.figure(f"many.{count}.throughput", shared["sum"], "ratio", plain["sum"], ">= 0.98",
-                          {"rates": shared["rates"]})
-            record.figure(f"many.{count}.p99", shared["p99"], "us", plain["p99"])
+            shared = together(suite, [["--fraction", share, "--memory", "1GiB"]] * count, None, work, seconds, alone)
+            plain = together(suite, [None] * count, None, work, seconds, alone)
+            record.figure(f"many.{count}.throughput", shared["sum"], "ratio", plain["sum"], ">= 0.98", shared["detail"])
+            tails(record, f"many.{count}.", shared, plain)
             try:
                 beside_mps(suite, count, work, seconds, plain, alone)
             except (OSError, subprocess.SubprocessError, TenantError) as error:
@@ -41,19 +40,28 @@ def run(suite):
 def beside_mps(suite, count, work, seconds, plain, alone):
     with mps(suite) as env:
         if env:
-            served = together([None] * count, env, work, seconds, alone)
-            suite.record.figure(f"many.{count}.mps_throughput", served["sum"], "ratio", plain["sum"])
-            suite.record.figure(f"many.{count}.mps_p99", served["p99"], "us", plain["p99"])
+            served = together(suite, [None] * count, env, work, seconds, alone)
+            suite.record.figure(f"many.{count}.mps_throughput", served["sum"], "ratio", plain["sum"], None, served["detail"])
+            tails(suite.record, f"many.{count}.mps_", served, plain)
 
 
-def together(shares, env, work, seconds, alone):
-    """All at once; their rates over that of `alone`, and the median of their 99th percentiles of a step."""
+def together(suite, shares, env, work, seconds, alone):
+    """All at once; their rates over that of `alone`, and the 99th percentile of a step of each. Who ended no two steps has
+    waited for ever."""
     with Tenants() as tenants:
         all_ = [(tenants.start(f"t{index}", share, env), work) for index, share in enumerate(shares)]
         prepare(all_)
-        answers, whole = beside_whole(alone, work, lambda: run_together(all_, seconds), WHOLE_S)
-        rates = [rate(answer, 5) / whole for answer in answers]
-        return {"sum": sum(rates), "rates": rates, "p99": median([answer["gaps_us"].get("p99", 0) for answer in answers])}
+        answers, whole = beside_whole(suite, alone, work, lambda: run_together(all_, seconds), WHOLE_S)
+        rates = [rate(answer, 5) for answer in answers]
+        value, detail = whole.ratio(sum(rates))
+        return {"sum": value, "detail": {**detail, "rates": [its / whole.rate for its in rates]},
+                "p99": [answer["gaps_us"].get("p99", float("inf")) for answer in answers]}
+
+
+def tails(record, beginning, ours, control):
+    """The median over the tenants, and the worst of them, which the median hides."""
+    for name, of_all in (("p99", median), ("p99_worst", max)):
+        record.figure(f"{beginning}{name}", of_all(ours["p99"]), "us", of_all(control["p99"]), None, {"each": ours["p99"]})
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import time
 
 from ..host import gpool, leases, supervisor_pid
 from ..record import Skipped
-from ..tenant import Tenants, prepare, solo_rates, start_plain
+from ..tenant import Tenants, prepare, start_plain
 from .lending import effect
 from .shares import together
 
@@ -39,8 +39,7 @@ def run(suite):
         end(c)
         gpool("update", a.lease, "--fraction", "0.4")
         time.sleep(1.5)
-        whole = solo_rates([(plain, work)], 1)[0]
-        effect(suite, "timeslices.update_effect", work, whole, [(a, "0.2"), (b, "0.8")])
+        effect(suite, "timeslices.update_effect_within", work, [(a, "0.2"), (b, "0.8")])
         gpool("update", a.lease, "--fraction", "0.1")
         gpool("update", b.lease, "--fraction", "0.9")
         time.sleep(1.5)
