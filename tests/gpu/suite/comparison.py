@@ -22,8 +22,8 @@ Ran = collections.namedtuple("Ran", "returncode stdout stderr seconds")
 
 
 class Comparison:
-    """`share` is the command that gives a program its share, with one of the `shims`, `stopped` is set when all must end; nobody has longer than
-    `patience_s`, nor goes on after the moment `end`."""
+    """`share` is the command that gives a program its share, with one of the `shims`; `stopped` is set when all must end;
+    nobody has longer than `patience_s`, nor goes on after the moment `end`."""
 
     def __init__(self, share, shims, stopped, patience_s, end):
         self.share, self.shims, self.stopped, self.patience_s, self.end = share, shims, stopped, patience_s, end

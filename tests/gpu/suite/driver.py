@@ -188,8 +188,13 @@ class Context:
         """A graph of `count` launches, ready to be launched."""
         graph, ready = c_void_p(), c_void_p()
         self.driver.call("cuStreamBeginCapture_v2", self.stream, c_int(CAPTURE_RELAXED))
-        for _ in range(count):
-            launch()
+        try:
+            for _ in range(count):
+                launch()
+        except DriverError:
+            # The stream takes nothing else before its capture has ended, with whatever that says.
+            self.driver.library.cuStreamEndCapture(self.stream, byref(graph))
+            raise
         self.driver.call("cuStreamEndCapture", self.stream, byref(graph))
         self.driver.call("cuGraphInstantiateWithFlags", byref(ready), graph, ctypes.c_ulonglong(0))
         return ready
@@ -229,6 +234,12 @@ def allocators(context):
         call("cuMemAllocAsync", byref(c_uint64()), c_size_t(size), context.stream)
         context.synchronize()
 
+    def of_a_graph(size):
+        # Of a node that allocates: its memory is there once the graph is launched, and stays, because nothing frees it.
+        take = lambda: call("cuMemAllocAsync", byref(c_uint64()), c_size_t(size), context.stream)
+        context.launch_graph(context.capture(take, 1))
+        context.synchronize()
+
     def array(size):
         # Rows of 4096 elements of four floats: 64 KiB each.
         descriptor = ArrayDescriptor(width=4096, height=size // 65536, format=0x20, channels=4)
@@ -239,6 +250,7 @@ def allocators(context):
         "cuMemAllocManaged": managed,
         "cuMemCreate": created,
         "cuMemAllocAsync": asynchronous,
+        "cuGraphAddMemAllocNode": of_a_graph,
         "cuArrayCreate": array,
     }
 

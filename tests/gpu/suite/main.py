@@ -50,7 +50,7 @@ def stage(name):
 def options():
     parser = argparse.ArgumentParser(prog="gpu-suite", description=__doc__)
     parser.add_argument("--stages", help="comma-separated; all that fit into the budget by default")
-    parser.add_argument("--part", choices=sorted(PARTS), help="stages that fit into one budget together; all of them are 1 and 2")
+    parser.add_argument("--part", choices=sorted(PARTS), help="stages that fit into one budget; 1 and 2 are all")
     parser.add_argument("--budget", type=float, default=540, help="seconds; no stage begins that would not end in time")
     parser.add_argument("--brief", action="store_true", help="a third of the time for each figure: to see that all works")
     parser.add_argument("--out", default="out", help="where results go")

@@ -146,16 +146,21 @@ class Worker:
         self.kept.append((address, size))
         return {"address": address, "libraries": mapped()}
 
-    def residue(self, size, byte):
-        """How many bytes of a fresh piece are `byte`, and how many are not zero."""
-        context = self.works.driver_context()
-        address = context.allocate(size)
-        found = other = 0
-        for offset in range(0, size, 64 << 20):
-            part = driver.copy_out(context, address + offset, min(64 << 20, size - offset))
-            found += part.count(byte)
-            other += len(part) - part.count(0)
-        return {"found": found, "not_zero": other}
+    def residue(self, piece, most, part, step, byte):
+        """Takes fresh pieces until one is refused, at most `most`, and reads `part` bytes of each `step`: how many of them
+        are `byte`, and how many are not zero."""
+        context, looked, found, other = self.works.driver_context(), 0, 0, 0
+        for taken in range(most):
+            try:
+                address = context.allocate(piece)
+            except driver.DriverError as error:
+                return {"pieces": taken, "code": error.code, "looked_at": looked, "found": found, "not_zero": other}
+            for offset in range(0, piece, step):
+                seen = driver.copy_out(context, address + offset, part)
+                looked += len(seen)
+                found += seen.count(byte)
+                other += len(seen) - seen.count(0)
+        return {"pieces": most, "code": 0, "looked_at": looked, "found": found, "not_zero": other}
 
     def about(self):
         """The device and the libraries of this process."""

@@ -41,8 +41,9 @@ def beside_mps(suite, count, work, seconds, plain, alone):
     with mps(suite) as env:
         if env:
             served = together(suite, [None] * count, env, work, seconds, alone)
-            suite.record.figure(f"many.{count}.mps_throughput", served["sum"], "ratio", plain["sum"], None, served["detail"])
-            tails(suite.record, f"many.{count}.mps_", served, plain)
+            name = f"many.{count}.mps_"
+            suite.record.figure(f"{name}throughput", served["sum"], "ratio", plain["sum"], None, served["detail"])
+            tails(suite.record, name, served, plain)
 
 
 def together(suite, shares, env, work, seconds, alone):
