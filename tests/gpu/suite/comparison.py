@@ -4,6 +4,7 @@ import collections
 import concurrent.futures
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,9 @@ class Comparison:
         caches = {name: os.path.join(folder, name.lower()) for name in CACHES}
         env = {**os.environ, **({} if command else plain_env()), **caches, "TORCHINDUCTOR_COMPILE_THREADS": "4"}
         command = [*command, sys.executable, "-m", "suite.programs", program]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=SUITE, env=env)
+        # A session of its own, so that what it starts ends with it.
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=SUITE, env=env,
+                                   start_new_session=True)
         begun = time.monotonic()
         last = min(self.end, begun + self.patience_s)
         try:
@@ -84,8 +87,12 @@ class Comparison:
 
 
 def remove(process, folder):
-    """Ends a program and removes its caches; one that does not end is not waited for for ever."""
-    process.kill()
+    """Ends a program with all that it has started, and removes its caches; one that does not end is not waited for for
+    ever."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
     try:
         process.wait(KILL_PATIENCE_S)
     except subprocess.TimeoutExpired:

@@ -17,11 +17,14 @@ import time
 
 from . import machine
 from .libraries import build_id
+from .placed import Placed
 
 # Flags of unshare(2) and mount(2).
 NEW_MOUNTS, RECURSIVE, PRIVATE, DETACH = 0x00020000, 16384, 1 << 18, 2
 
-SOCKET = "/run/gpool/gpool.sock"
+# What the supervisor makes.
+RUN = "/run/gpool"
+SOCKET = f"{RUN}/gpool.sock"
 # What is installed, by its place in the bundle. Nothing may be there before: the suite takes away what it has put.
 PLACES = {
     "bin/gpool": "/usr/bin/gpool",
@@ -56,7 +59,7 @@ class Host:
     def __init__(self, bundle, out, gpu, tries_time_slices):
         """`gpu` is the UUID of the only one that is to be served, None for whatever there is. Time slices are tried only
         for who measures them: that takes seconds, and where it has no result up to TRIAL_S."""
-        self.bundle, self.out, self.process, self.installed = bundle, out, None, []
+        self.bundle, self.out, self.process, self.placed = bundle, out, None, Placed(MARK)
         self.gpu, self.tries_time_slices, self.is_own = gpu, tries_time_slices, False
         # What the supervisor said of the first GPU's time slices.
         self.verdict = None
@@ -88,7 +91,7 @@ class Host:
     def builds(self):
         """Build ids of what is measured."""
         programs = {"supervisor": f"/proc/{supervisor_pid()}/exe", "gpool": shutil.which("gpool")}
-        if self._loader():
+        if self.is_own and self._loader():
             # What runs then is the loader.
             programs = {name: os.path.join(self.bundle, "bin", file) for name, file in
                         (("supervisor", "gpool-supervisor"), ("gpool", "gpool"))}
@@ -110,58 +113,55 @@ class Host:
 
     def __exit__(self, *_):
         self._stop()
-        for place in reversed(self.installed):
-            remove(place)
-        self.installed = []
+        self._take_away()
+
+    def _take_away(self):
+        is_ours = os.path.exists(MARK)
+        self.placed.take_away()
+        # Unless somebody has put something there.
+        if is_ours and not os.listdir(CONFIGURATION):
+            os.rmdir(CONFIGURATION)
 
     def _install(self):
         if os.geteuid() != 0:
             raise HostError("gpool run needs root")
-        if os.path.exists(MARK):
-            with open(MARK) as file:
-                left = file.read().splitlines()
+        if self.placed.left_by_another():
             self.notes.append("a run before this one was killed; what it had put here is removed")
-            for place in [*left, CONFIGURATION]:
-                remove(place)
+            self._take_away()
         taken = [place for place in [*PLACES.values(), CONFIGURATION] if os.path.lexists(place)]
         if taken:
             raise HostError(f"{taken[0]} is there already; start that gpool's supervisor, or remove it")
-        runc = [place for place in RUNC.values() if not os.path.lexists(place)]
-        # Said before anything is done, and gone last.
-        self.installed = [CONFIGURATION, *PLACES.values(), *runc, "/run/gpool"]
         os.makedirs(CONFIGURATION)
-        with open(MARK, "w") as file:
-            file.write("\n".join(self.installed[1:]))
+        self.placed.expect(RUN)
         for source, place in PLACES.items():
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            source = os.path.join(self.bundle, source)
-            shutil.copytree(source, place) if os.path.isdir(source) else shutil.copy(source, place)
-        if self._loader():
-            # By the bundle's loader, as the supervisor. Other programs call it by its name.
-            program = os.path.join(self.bundle, "bin/gpool")
-            with open(PLACES["bin/gpool"], "w") as file:
-                file.write(f'#!/bin/sh\nexec {shlex.join([*self._loader(), program])} "$@"\n')
+            if source == "bin/gpool" and self._loader():
+                # By the bundle's loader, as the supervisor. Other programs call it by its name.
+                program = shlex.join([*self._loader(), os.path.join(self.bundle, source)])
+                self.placed.write(place, f'#!/bin/sh\nexec {program} "$@"\n', 0o755)
+            else:
+                self.placed.copy(os.path.join(self.bundle, source), place)
         for name, place in RUNC.items():
             source = os.path.join(self.bundle, "runc", name)
-            if place in runc and os.path.exists(source):
-                shutil.copy(source, place)
-        directories = library_directories()
-        listed = ", ".join(json.dumps(directory) for directory in directories)
+            if not os.path.lexists(place) and os.path.exists(source):
+                self.placed.copy(source, place)
+        self.placed.write(os.path.join(CONFIGURATION, "config.toml"), self._configuration())
+
+    def _configuration(self):
+        directories, smi = library_directories(), shutil.which("nvidia-smi")
         nvml = [path for d in directories if os.path.exists(path := os.path.join(d, "libnvidia-ml.so.1"))]
-        with open(os.path.join(CONFIGURATION, "config.toml"), "w") as file:
-            # What the stage `timeslices` measures beside the gate; it changes nothing for anybody else.
-            if self.tries_time_slices:
-                file.write("[policy]\ntimeslice = true\ntimeslice_shares = true\n")
-            file.write(f"[driver]\nlibrary_dirs = [{listed}]\n")
-            if self.gpu:
-                file.write(f"gpus = [{json.dumps(self.gpu)}]\n")
+        # What the stage `timeslices` measures beside the gate; it changes nothing for anybody else.
+        text = "[policy]\ntimeslice = true\ntimeslice_shares = true\n" if self.tries_time_slices else ""
+        text += f"[driver]\nlibrary_dirs = {json.dumps(directories)}\n"
+        if self.gpu:
+            text += f"gpus = {json.dumps([self.gpu])}\n"
+        if nvml:
             # By its path where it lies in no directory of the loader's.
-            file.writelines(f"nvml = {json.dumps(path)}\n" for path in nvml[:1])
-            smi = shutil.which("nvidia-smi")
-            if smi:
-                file.write(f"program_dirs = [{json.dumps(os.path.dirname(smi))}]\n")
-            if os.path.isdir(SIMULATED_STATE):
-                file.write(f"[[driver.mount]]\nsource = {json.dumps(SIMULATED_STATE)}\n")
+            text += f"nvml = {json.dumps(nvml[0])}\n"
+        if smi:
+            text += f"program_dirs = {json.dumps([os.path.dirname(smi)])}\n"
+        if os.path.isdir(SIMULATED_STATE):
+            text += f"[[driver.mount]]\nsource = {json.dumps(SIMULATED_STATE)}\n"
+        return text
 
     def _make_cgroups(self):
         """A cgroup for commands to be in, where this machine shows none that can be written to: in a mount namespace of
@@ -196,11 +196,8 @@ class Host:
             # It would try again later, between two stages or beside a control.
             self.notes.append(f"time slices are not kept here: {self.verdict['told'] if self.verdict else 'the trial does not end'}")
             self._stop()
-            path = os.path.join(CONFIGURATION, "config.toml")
-            with open(path) as file:
-                text = file.read().replace("timeslice_shares = true", "timeslice_shares = false")
-            with open(path, "w") as file:
-                file.write(text)
+            self.tries_time_slices = False
+            self.placed.write(os.path.join(CONFIGURATION, "config.toml"), self._configuration())
             self._launch()
 
     def _launch(self):
@@ -236,14 +233,6 @@ def library_directories():
     known = [d for d in LIBRARY_DIRECTORIES if os.path.exists(os.path.join(d, "libcuda.so.1"))] or LIBRARY_DIRECTORIES
     first = [os.path.dirname(found)] if found and os.path.exists(os.path.join(os.path.dirname(found), "libcuda.so.1")) else []
     return list(dict.fromkeys([*first, *known]))
-
-
-def remove(place):
-    """Removes a file or a directory, if it is there."""
-    if os.path.isdir(place) and not os.path.islink(place):
-        shutil.rmtree(place, ignore_errors=True)
-    elif os.path.lexists(place):
-        os.remove(place)
 
 
 def answers():

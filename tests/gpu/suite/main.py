@@ -269,6 +269,14 @@ def left_free(suite, outcome):
 
 def left_over(suite, name):
     """Who is on the device when a stage has ended; what is more than there was before the first one is told, whoever's."""
+    try:
+        return waited_for(suite, name)
+    except OSError as error:  # A device that has gone must not take the results along.
+        suite.record.note(f"after {name} nobody tells who is on the device: {error}")
+        return None
+
+
+def waited_for(suite, name):
     most, deadline = suite.before["used_bytes"] + LEFT_BYTES, time.monotonic() + LEFT_S
     while (found := suite.nvml.occupancy())["used_bytes"] > most and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -301,7 +309,11 @@ def about_gpool(suite):
     about, own = suite.record.data["about"], suite.host
     if own is None:
         return
-    about["builds"] = own.builds()
+    try:
+        about["builds"] = own.builds()
+    except GPOOL_ERRORS as error:
+        about["commit"] = f"unknown: {error}"
+        return
     if not own.is_own and about["builds"]["supervisor"] != about["builds"]["supervisor_of_the_bundle"]:
         about["commit"] = f"unknown: a supervisor that ran already, not the bundle's of {about['commit']}"
         suite.record.note(f"the commit is {about['commit']}")

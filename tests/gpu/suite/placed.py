@@ -1,0 +1,78 @@
+"""What the suite puts on this machine, and takes away again: that and nothing else, whoever has put what there since."""
+
+import os
+import shutil
+
+# What something is called until it is listed; nobody else has such names.
+NEW = ".gpool-gpu-suite"
+# Of what is removed whatever it is.
+ANYTHING = "-"
+
+
+class Placed:
+    """Files and directories, each with what it is known by. `mark` is a file that lists them, so that the next run can remove what one
+    that was killed has left."""
+
+    def __init__(self, mark):
+        self.mark, self.all = mark, []
+
+    def left_by_another(self):
+        """Removes what a run that was killed has left; whether there was one."""
+        if not os.path.exists(self.mark):
+            return False
+        with open(self.mark) as file:
+            lines = [line.rstrip("\n").split(" ", 1) for line in file]
+        self.all = [(place, known) for known, place in lines]
+        self.take_away()
+        return True
+
+    def copy(self, source, place):
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        remove(place + NEW)
+        shutil.copytree(source, place + NEW) if os.path.isdir(source) else shutil.copy(source, place + NEW)
+        self._settle(place)
+
+    def write(self, place, text, mode=0o644):
+        with open(place + NEW, "w") as file:
+            file.write(text)
+        os.chmod(place + NEW, mode)
+        self._settle(place)
+
+    def expect(self, place):
+        """Lists what others of ours will put where nothing is now."""
+        if not os.path.lexists(place):
+            self._list(place, ANYTHING)
+
+    def _settle(self, place):
+        # Listed first: between the two there is nothing at `place` but what is to be removed.
+        self._list(place, known_by(place + NEW))
+        os.rename(place + NEW, place)
+
+    def _list(self, place, known):
+        self.all.append((place, known))
+        with open(self.mark, "a") as file:
+            file.write(f"{known} {place}\n")
+
+    def take_away(self):
+        for place, known in reversed(self.all):
+            remove(place + NEW)
+            if known in (ANYTHING, known_by(place)):
+                remove(place)
+        self.all = []
+        remove(self.mark)
+
+
+def known_by(place):
+    """Its inode, whose number is used again, and when its content was changed; nothing where nothing is."""
+    if not os.path.lexists(place):
+        return None
+    found = os.lstat(place)
+    return f"{found.st_ino}:{found.st_mtime_ns}"
+
+
+def remove(place):
+    """Removes a file or a directory, if it is there."""
+    if os.path.isdir(place) and not os.path.islink(place):
+        shutil.rmtree(place, ignore_errors=True)
+    elif os.path.lexists(place):
+        os.remove(place)
