@@ -55,10 +55,11 @@ def wrong(libraries, wants_shim, shims=None):
     """What is wrong with the libraries that a process has, or None. `shims` are the build ids that count, any if None."""
     if not libraries:
         return "it has no libcuda.so"
-    if wants_shim and not any(path.startswith(BEHIND_A_SHIM) for path in libraries):
+    has_shim = any(path.startswith(BEHIND_A_SHIM) for path in libraries)
+    if wants_shim and not has_shim:
         return f"it has a share and no shim: {libraries}"
     if wants_shim and shims is not None and not shims & set(libraries.values()):
         return f"it has none of the shims {sorted(shims)}: {libraries}"
-    if not wants_shim and any(path.startswith("/dev/gpool") for path in libraries):
+    if not wants_shim and has_shim:
         return f"it is to be without a shim and has one: {libraries}"
     return None

@@ -4,7 +4,7 @@ import time
 
 from .. import hami
 from ..driver import OUT_OF_MEMORY
-from ..host import leases
+from ..host import leases, wait_until_free
 from ..tenant import TenantError, Tenants
 
 SECONDS = 42
@@ -140,6 +140,8 @@ def residue(suite):
         writer = tenants.start("writer", share)
         written = writer.ask("fill_up", allocator="cuMemAlloc", piece=RESIDUE_PIECE, most=pieces, byte=PATTERN)
         writer.end()
+        # Both want nearly all of it.
+        wait_until_free()
         reader = tenants.start("reader", share)
         found = reader.ask("residue", piece=RESIDUE_PIECE, most=written["pieces"], part=RESIDUE_PART, step=RESIDUE_STEP,
                            byte=PATTERN)
