@@ -116,10 +116,11 @@ class Host:
         self._take_away()
 
     def _take_away(self):
-        is_ours = os.path.exists(MARK)
+        if not os.path.exists(MARK):
+            return
         self.placed.take_away()
         # Unless somebody has put something there.
-        if is_ours and not os.listdir(CONFIGURATION):
+        if not os.listdir(CONFIGURATION):
             os.rmdir(CONFIGURATION)
 
     def _install(self):
@@ -127,7 +128,7 @@ class Host:
             raise HostError("gpool run needs root")
         if self.placed.left_by_another():
             self.notes.append("a run before this one was killed; what it had put here is removed")
-            self._take_away()
+        self._take_away()
         taken = [place for place in [*PLACES.values(), CONFIGURATION] if os.path.lexists(place)]
         if taken:
             raise HostError(f"{taken[0]} is there already; start that gpool's supervisor, or remove it")

@@ -1,5 +1,6 @@
 """What the suite puts on this machine, and takes away again: that and nothing else, whoever has put what there since."""
 
+import glob
 import os
 import shutil
 
@@ -17,13 +18,12 @@ class Placed:
         self.mark, self.all = mark, []
 
     def left_by_another(self):
-        """Removes what a run that was killed has left; whether there was one."""
+        """Whether a run that was killed has left something, which the next `take_away` takes along."""
         if not os.path.exists(self.mark):
             return False
         with open(self.mark) as file:
             lines = [line.rstrip("\n").split(" ", 1) for line in file]
         self.all = [(place, known) for known, place in lines]
-        self.take_away()
         return True
 
     def copy(self, source, place):
@@ -63,11 +63,11 @@ class Placed:
 
 
 def known_by(place):
-    """Its inode, whose number is used again, and when its content was changed; nothing where nothing is."""
-    if not os.path.lexists(place):
-        return None
-    found = os.lstat(place)
-    return f"{found.st_ino}:{found.st_mtime_ns}"
+    """To the nanosecond, when its content was changed; nothing where nothing is. Of a directory that of its first file: the
+    supervisor adds some of its own, and where layers lie over each other its inode may have another number each time."""
+    if os.path.isdir(place):
+        place = next(iter(sorted(path for path in glob.glob(f"{place}/**", recursive=True) if os.path.isfile(path))), place)
+    return str(os.lstat(place).st_mtime_ns) if os.path.lexists(place) else None
 
 
 def remove(place):
