@@ -33,7 +33,14 @@ pub fn run(inside: &Inside) -> Result<()> {
         same(figures, "environment.exports_missing", &0.into())?;
         same(figures, "environment.nvml_exports_missing", &0.into())?;
         same(figures, "environment.lookups_missing", &0.into())?;
-        for allocator in ["cuMemAlloc", "cuMemAllocManaged", "cuMemCreate", "cuMemAllocAsync", "cuArrayCreate"] {
+        for allocator in [
+            "cuMemAlloc",
+            "cuMemAllocManaged",
+            "cuMemCreate",
+            "cuMemAllocAsync",
+            "cuGraphAddMemAllocNode",
+            "cuArrayCreate",
+        ] {
             // Of 4 GiB, less a context.
             same(figures, &format!("memory.{allocator}.pieces"), &3.into())?;
             let name = format!("memory.{allocator}.over_cap");
