@@ -13,6 +13,7 @@ import sys
 import time
 
 from . import driver
+from .graph_facts import facts
 from .libraries import mapped
 from .work import Works
 
@@ -161,6 +162,10 @@ class Worker:
                 found += seen.count(byte)
                 other += len(seen) - seen.count(0)
         return {"pieces": most, "code": 0, "looked_at": looked, "found": found, "not_zero": other}
+
+    def graphs(self):
+        """What the driver does with memory that graphs allocate."""
+        return facts(self.works.driver_context())
 
     def about(self):
         """The device and the libraries of this process."""

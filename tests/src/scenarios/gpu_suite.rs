@@ -27,7 +27,10 @@ const MOST_FREE_BYTES: i64 = 320 << 20;
 /// The stages that judge no share, for every change.
 pub fn run(inside: &Inside) -> Result<()> {
     each_part_fits()?;
-    dry(inside, "environment,memory,checkpoint,power", |figures| {
+    dry(inside, "environment,memory,graphs,checkpoint,power", |figures| {
+        for name in ["nodes_in_order", "uploads_told_at_once", "kept_by_the_stream"] {
+            same(figures, &format!("graphs.{name}"), &1.into())?;
+        }
         same(figures, "environment.driver", &"same".into())?;
         same(figures, "environment.container", &"same".into())?;
         same(figures, "environment.exports_missing", &0.into())?;
