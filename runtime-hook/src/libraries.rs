@@ -21,7 +21,8 @@ const OTHER_DIRECTORIES: [&str; 8] = [
     "/usr/local/nvidia/lib",
 ];
 /// Below each directory the loader prefers what is made for newer processors (glibc 2.33 and later).
-const PROCESSOR_DIRECTORIES: [&str; 3] = ["glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v4"];
+const NEWER: &str = "glibc-hwcaps";
+const PROCESSOR_DIRECTORIES: [&str; 3] = ["x86-64-v2", "x86-64-v3", "x86-64-v4"];
 /// Before glibc 2.37 it looks into these as well, each below those before it or without them: `tls/haswell/x86_64`. The second
 /// are platforms, of which a processor is one; the others are what it can (elf/dl-hwcaps.c, sysdeps/x86/dl-procinfo.c).
 const OLDER_PROCESSOR_DIRECTORIES: [&[&str]; 4] =
@@ -84,12 +85,14 @@ impl Copies {
                 let what = format!("{DIRECTORY_LIMIT} directories in which libraries are looked for");
                 return Err(too_many(&what, &directory, "gpool covers no more"));
             }
-            for directory in with_processors(image, directory) {
-                // With a merged /usr several names lead to one directory.
-                let Some(inode) = image.directory(&directory) else { continue };
-                if !inodes.insert(inode) {
-                    continue;
-                }
+            // With a merged /usr several names lead to one directory, and what lies below has been looked at with it.
+            let is_new =
+                |inodes: &mut BTreeSet<_>, path: &str| image.directory(path).is_some_and(|inode| inodes.insert(inode));
+            if !is_new(&mut inodes, &directory) {
+                continue;
+            }
+            let below = below(image, &directory).into_iter().filter(|path| is_new(&mut inodes, path));
+            for directory in std::iter::once(directory.clone()).chain(below.collect::<Vec<_>>()) {
                 let names = image.names(&directory);
                 if names.len() >= LISTING_LIMIT {
                     let what = format!("{LISTING_LIMIT} files in a directory of libraries");
@@ -110,17 +113,20 @@ impl Copies {
     }
 }
 
-/// A directory and those below it into which some loader looks.
-fn with_processors(image: &Image, directory: String) -> Vec<String> {
-    let newer = PROCESSOR_DIRECTORIES.map(|below| format!("{directory}/{below}"));
-    let mut all = vec![directory];
+/// Directories below one that is there into which some loader looks.
+fn below(image: &Image, directory: &str) -> Vec<String> {
+    let newer = PROCESSOR_DIRECTORIES.map(|below| format!("{directory}/{NEWER}/{below}"));
+    let mut all = vec![directory.to_owned()];
     for level in OLDER_PROCESSOR_DIRECTORIES {
         // Where there is no folder, nothing lies below it.
         let below = all.iter().flat_map(|above| level.iter().map(move |name| format!("{above}/{name}")));
         let there: Vec<String> = below.filter(|path| !all.contains(path) && image.directory(path).is_some()).collect();
         all.extend(there);
     }
-    all.extend(newer);
+    all.remove(0);
+    if image.directory(&format!("{directory}/{NEWER}")).is_some() {
+        all.extend(newer);
+    }
     all
 }
 
