@@ -242,6 +242,7 @@ pub fn state_name(state: LeaseState) -> &'static str {
         LeaseState::Revoked => "revoked",
         LeaseState::Ending => "ending",
         LeaseState::Held => "held",
+        LeaseState::Stranded => "stranded",
     }
 }
 

@@ -168,6 +168,9 @@ pub enum LeaseState {
     Ending,
     /// The container is gone; its place is kept a while for a restart of the same container.
     Held,
+    /// Its container runs, and a supervisor that was started meanwhile could not take it over: it keeps its place, and nobody
+    /// opens or closes its gate.
+    Stranded,
 }
 
 /// What a lease's processes cannot recover from.

@@ -227,7 +227,7 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
             }
             End::Here(lease.stopped.unwrap_or("its container has ended"))
         }
-        LeaseState::Held => End::Not,
+        LeaseState::Held | LeaseState::Stranded => End::Not,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What `gpool doctor --fix` does: only what takes nothing from anybody and can be done again.
 
+use super::survivors;
 use gpool_protocol::{Client, LeaseView};
 use rustix::mount::UnmountFlags;
 use std::os::unix::fs::PermissionsExt;
@@ -43,7 +44,7 @@ impl Fix {
     }
 }
 
-/// Asks once more whether the lease is there before its directory goes.
+/// Asks once more whether the lease is there, or anybody of its container, before its directory goes.
 fn clear_away(path: &Path, client: &Client) -> Result<String, String> {
     let stays = |why: &str| format!("{} stays: {why}", path.display());
     let age = std::fs::metadata(path).and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
@@ -53,6 +54,10 @@ fn clear_away(path: &Path, client: &Client) -> Result<String, String> {
     let leases: Vec<LeaseView> = client.get("/v1/leases").map_err(|error| stays(&error.message))?;
     if leases.iter().any(|lease| path.ends_with(&lease.lease_id.0)) {
         return Err(stays("its lease is there again"));
+    }
+    // A supervisor that could not take a lease over does not always know of it.
+    if let Some(why) = survivors::of(path, Path::new("/proc")) {
+        return Err(stays(&why));
     }
     // A region may have been mounted more than once over itself.
     while rustix::mount::unmount(path.join("region"), UnmountFlags::NOFOLLOW).is_ok() {}

@@ -1,6 +1,6 @@
 //! Directories and mounts of leases that there are no longer.
 
-use super::{Fix, Outcome, Surroundings, first_of};
+use super::{Fix, Outcome, Surroundings, first_of, survivors};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
@@ -25,14 +25,25 @@ pub fn check(host: &Surroundings) -> Outcome {
     if left.is_empty() {
         return Outcome::ok(format!("none in {dir}"));
     }
+    let named = |leases: &[String]| first_of(&leases.iter().map(|lease| format!("{dir}/{lease}")).collect::<Vec<_>>());
+    let lives = |lease: &String| survivors::of(&host.path(&format!("{dir}/{lease}")), &host.path("/proc")).is_some();
+    let (theirs, left): (Vec<String>, Vec<String>) = left.into_iter().partition(lives);
+    let outcome = match theirs.as_slice() {
+        [] => Outcome::warn(
+            format!("{} of leases that there are no longer: {}", left.len(), named(&left)),
+            "gpool doctor --fix clears them away, and so does a restart of the supervisor",
+        ),
+        theirs => Outcome::fail(
+            format!(
+                "{} of containers that run or may run, which the supervisor does not know of: {}",
+                theirs.len(),
+                named(theirs)
+            ),
+            "restart the supervisor, which takes them over or says in its log why not; if they stay, stop those containers",
+        ),
+    };
     let fixes = left.iter().map(|lease| Fix::Leftover { path: host.path(&format!("{dir}/{lease}")) });
-    let fixes: Vec<Fix> = fixes.collect();
-    let names: Vec<String> = left.into_iter().map(|lease| format!("{dir}/{lease}")).collect();
-    let outcome = Outcome::warn(
-        format!("{} of leases that there are no longer: {}", names.len(), first_of(&names)),
-        "gpool doctor --fix clears them away, and so does a restart of the supervisor",
-    );
-    fixes.into_iter().fold(outcome, Outcome::with_fix)
+    fixes.fold(outcome, Outcome::with_fix)
 }
 
 /// The leases that have something mounted below `dir`. The mount point is the fifth field.

@@ -28,6 +28,7 @@ mod socket;
 mod space;
 mod supervisor;
 mod surroundings;
+mod survivors;
 mod tar;
 mod time_slices;
 

@@ -43,7 +43,6 @@ fn healthy(root: &Path) -> Surroundings {
         "usr/bin/dockerd",
         "usr/bin/gpool-runtime",
         "usr/libexec/gpool/gpool-hook",
-        "run/gpool/leases/01A/lease.json",
         "proc/7/stat",
         "proc/self/mountinfo",
     ] {
@@ -56,6 +55,8 @@ fn healthy(root: &Path) -> Surroundings {
     for (file, text) in [
         ("proc/sys/kernel/osrelease", "6.1.0-28-amd64\n"),
         ("proc/7/comm", "train\n"),
+        ("proc/7/cgroup", "0::/docker/01A\n"),
+        ("run/gpool/leases/01A/lease.json", r#"{"boot_id":"b","init":null,"cgroup":"/docker/01A"}"#),
         ("etc/group", "root:x:0:\ngpool:x:990:\n"),
         ("etc/docker/daemon.json", r#"{"runtimes":{"gpool":{"path":"/usr/bin/gpool-runtime"}}}"#),
         ("sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n"),
@@ -190,6 +191,10 @@ fn what_is_wrong_is_said_with_what_to_do() {
     });
     wrong("leftovers", State::Warn, &["1 of leases", "/run/gpool/leases/01A", "restart"], &|host| {
         host.leases.as_mut().unwrap().clear();
+        write_text(&host.path("/proc/7/cgroup"), "0::/docker/01B\n");
+    });
+    wrong("leftovers", State::Fail, &["1 of containers that run", "/run/gpool/leases/01A", "restart"], &|host| {
+        host.leases.as_mut().unwrap().clear();
     });
     wrong("supervisor", State::Warn, &["version 9.9.9"], &|host| host.info.as_mut().unwrap().version = "9.9.9".into());
     wrong("configuration", State::Fail, &["hold_mss", "gpool config validate"], &|host| {
@@ -320,6 +325,7 @@ fn repairs_are_modes_and_leftovers_and_nothing_else() {
     set_mode(&host.path("/etc/gpool/config.toml"), 0o666);
     host.leases.as_mut().unwrap().clear();
     host.guarded.as_mut().unwrap().clear();
+    write(&host.path("/run/gpool/leases/01B/region/control"));
     let fixes: Vec<Fix> = check_all(&host).into_iter().flat_map(|check| check.outcome.fixes).collect();
     let client = gpool_protocol::Client::new(root.path().join("nobody.sock"));
     let done: Vec<Result<String, String>> = fixes.iter().map(|fix| fix.apply(&client)).collect();
@@ -329,7 +335,7 @@ fn repairs_are_modes_and_leftovers_and_nothing_else() {
     for name in ["socket", "owners"] {
         assert_eq!(of(&host, name).0, State::Ok, "{name}");
     }
-    assert_eq!(of(&host, "leftovers").0, State::Warn, "nothing was removed without an answer of the supervisor");
+    assert_eq!(of(&host, "leftovers").0, State::Fail, "nothing was removed without an answer of the supervisor");
 }
 
 #[test]

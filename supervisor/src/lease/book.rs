@@ -277,7 +277,7 @@ pub struct Book {
     pub charges: BTreeMap<usize, Charges>,
     /// Leases of running containers that could not be taken over yet.
     pub stranded: Vec<Record>,
-    /// Why each of them could not be, as was told last.
+    /// Why each of them could not be, as was told last; those that were not looked at yet are not in it.
     pub stranded_for: BTreeMap<LeaseId, String>,
     /// Boards that take nobody in until then, because they are to be divided.
     pub closed: BTreeMap<GpuUuid, Instant>,
@@ -346,8 +346,7 @@ fn unknown(text: &str) -> ErrorBody {
 /// are chosen by whoever makes the container: one user's must not be taken for another's, so a whole one comes before those
 /// that begin with it among the containers of one user only.
 fn meant<'a>(records: impl Iterator<Item = &'a Record>, text: &str) -> Result<LeaseId, ErrorBody> {
-    let begins = |record: &&Record| record.lease_id.0.starts_with(text) || record.container_id.0.starts_with(text);
-    let found: Vec<&Record> = records.filter(|record| !text.is_empty() && begins(record)).collect();
+    let found: Vec<&Record> = records.filter(|record| record.is_meant_by(text)).collect();
     let is_one_users = found.windows(2).all(|pair| pair[0].owner_uid == pair[1].owner_uid);
     let of_container = || found.iter().find(|record| is_one_users && record.container_id.0 == text);
     if let Some(record) = found.iter().find(|record| record.lease_id.0 == text).or_else(of_container) {

@@ -17,6 +17,7 @@ mod placing;
 mod record;
 mod refusal;
 mod seating;
+mod stranded;
 mod takeover;
 mod view;
 

@@ -247,6 +247,11 @@ impl Record {
         if self.gpu_uuids.is_empty() { std::slice::from_ref(&self.gpu_uuid) } else { &self.gpu_uuids }
     }
 
+    /// Whether `text` is the id of the lease or of its container, or the beginning of one.
+    pub fn is_meant_by(&self, text: &str) -> bool {
+        !text.is_empty() && (self.lease_id.0.starts_with(text) || self.container_id.0.starts_with(text))
+    }
+
     /// Whether `asked`, of the user `uid`, is a start of its container: under the same id, or as the next attempt at the same
     /// container of a pod.
     pub fn is_started_anew_by(&self, asked: &LeaseRequest, uid: u32) -> bool {

@@ -3,6 +3,7 @@
 use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
 use super::record::Record;
+use super::stranded;
 use crate::device::{Gpu, Kind};
 use crate::region::Report;
 use crate::time_slices::Verdicts;
@@ -76,7 +77,7 @@ impl Held {
 }
 
 /// What a record says of a lease: its share, and nothing used.
-fn view_of_record(record: &Record) -> LeaseView {
+pub fn view_of_record(record: &Record) -> LeaseView {
     let of_gpu = |gpu_uuid| LeaseGpuView { gpu_uuid, received_permille: 0, charged_gpu_ns: 0, memory_used_bytes: 0 };
     LeaseView {
         lease_id: record.lease_id.clone(),
@@ -112,21 +113,21 @@ fn view_of_record(record: &Record) -> LeaseView {
 }
 
 impl Book {
-    /// All leases and kept places.
+    /// All leases, kept places and leases that are not taken over yet.
     pub fn views(&self) -> Vec<LeaseView> {
-        self.leases.values().map(Lease::view).chain(self.held.iter().map(Held::view)).collect()
+        let kept = self.held.iter().map(Held::view);
+        self.leases.values().map(Lease::view).chain(kept).chain(self.stranded.iter().map(stranded::view)).collect()
     }
 
-    /// The lease or the kept place that `text` means, see [`Book::find`].
+    /// The one of those that `text` means, see [`Book::find`].
     ///
     /// # Errors
     /// Unknown, or not unique.
     pub fn view_of(&mut self, text: &str) -> Result<LeaseView, ErrorBody> {
         let found = self.find(text).map(|lease| lease.view());
-        let means =
-            |held: &&Held| held.record.lease_id.0.starts_with(text) || held.record.container_id.0.starts_with(text);
-        match (found, self.held.iter().find(means)) {
-            (Err(error), Some(held)) if error.code == ErrorCode::LeaseUnknown && !text.is_empty() => Ok(held.view()),
+        let kept = self.held.iter().find(|held| held.record.is_meant_by(text)).map(Held::view);
+        match (found, kept.or_else(|| self.stranded_one(text).map(stranded::view))) {
+            (Err(error), Some(other)) if error.code == ErrorCode::LeaseUnknown => Ok(other),
             (found, _) => found,
         }
     }

@@ -91,10 +91,16 @@ fn render(moment: &Moment) -> String {
 fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     page.add(Family::BuildInfo, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     page.add(Family::StartTime, &[], moment.started_unix_ms as f64 / 1000.0);
-    let mut by_state: BTreeMap<&str, u64> =
-        [LeaseState::Pending, LeaseState::Active, LeaseState::Revoked, LeaseState::Ending, LeaseState::Held]
-            .map(|it| (state(it), 0))
-            .into();
+    let mut by_state: BTreeMap<&str, u64> = [
+        LeaseState::Pending,
+        LeaseState::Active,
+        LeaseState::Revoked,
+        LeaseState::Ending,
+        LeaseState::Held,
+        LeaseState::Stranded,
+    ]
+    .map(|it| (state(it), 0))
+    .into();
     for lease in &moment.leases {
         *by_state.entry(state(lease.state)).or_default() += 1;
     }
@@ -155,8 +161,8 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     if let Some(limit_permille) = lease.limit_permille {
         page.add(Family::LeaseLimit, &[container], ratio(limit_permille));
     }
-    // A kept place uses nothing; its counters are over.
-    if lease.state == LeaseState::Held {
+    // A kept place uses nothing; its counters are over. What a stranded lease uses nobody reads: no figure is better than 0.
+    if matches!(lease.state, LeaseState::Held | LeaseState::Stranded) {
         return;
     }
     page.add(Family::LeaseRefused, &[container], lease.allocations_refused as f64);
@@ -191,6 +197,7 @@ fn state(state: LeaseState) -> &'static str {
         LeaseState::Revoked => "revoked",
         LeaseState::Ending => "ending",
         LeaseState::Held => "held",
+        LeaseState::Stranded => "stranded",
     }
 }
 

@@ -1,12 +1,14 @@
 //! A GPU that falls off its bus takes no new containers, and a supervisor that starts serves the others. The lease on it
-//! stays, and is taken over when the GPU is back.
+//! stays, also where somebody has the host put in order meanwhile, and is taken over when the GPU is back.
 
 use super::{finish, is_refused, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, text};
 use crate::namespaces::Inside;
-use gpool_protocol::{EventKind, GpuUuid, GpuView, LeaseView, SilentGpu};
+use gpool_protocol::{EventKind, GpuUuid, GpuView, LeaseState, LeaseView, SilentGpu};
 use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 
 const LIKE_SECOND: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "1GiB")];
 
@@ -36,10 +38,13 @@ fn lose_one(host: &mut Host) -> Result<()> {
     ensure(silent(host)? == 1, || "no event says that a GPU is left out".to_owned())?;
     is_named(host, "is left out")?;
     ensure(hurt.is_alive(), || "the container on the lost GPU has ended".to_owned())?;
-    let there: Vec<LeaseView> = host.leases()?;
+    let (stranded, there): (Vec<LeaseView>, Vec<LeaseView>) =
+        host.leases()?.into_iter().partition(|lease| lease.state == LeaseState::Stranded);
     let is_served = there.iter().all(|lease| lease.gpu_uuid == left);
     ensure(there.len() == 2 && is_served, || format!("not the two leases of {left} are taken over: {there:?}"))?;
     is_refused(host, &LIKE_SECOND, &["GPOOL-E201"])?;
+    ensure(stranded.len() == 1 && stranded[0].gpu_uuid == lost, || format!("stranded are {stranded:?}"))?;
+    is_kept_by_repairs(host, &stranded[0])?;
 
     host.set_lost(index_of_lost(host)?, false)?;
     host.kill_supervisor()?;
@@ -52,6 +57,21 @@ fn lose_one(host: &mut Host) -> Result<()> {
 
 fn start(host: &Host, name: &str, fraction: &str) -> Result<Container> {
     host.run_container(name, &[("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", "1GiB")], &[], &["sleep", "600"])
+}
+
+/// `gpool doctor --fix` leaves a lease alone that could not be taken over, however old its files are.
+fn is_kept_by_repairs(host: &Host, stranded: &LeaseView) -> Result<()> {
+    let listed = text(&host.gpool(&["ps"])?.stdout);
+    let is_listed = |line: &&str| line.starts_with(stranded.container_id.short()) && line.contains(" stranded ");
+    ensure(listed.lines().filter(is_listed).count() == 1, || format!("gpool ps says {listed}"))?;
+    let dir = format!("/run/gpool/leases/{}", stranded.lease_id);
+    let aged = Command::new("touch").args(["-d", "10 minutes ago", &dir]).status().context("touch")?;
+    ensure(aged.success(), || format!("touch ended with {aged}"))?;
+    let repaired = text(&host.gpool(&["doctor", "--fix"])?.stdout);
+    let finds_none = |line: &str| line.contains(" leftovers ") && line.contains(" ok ");
+    ensure(repaired.lines().any(finds_none), || format!("gpool doctor --fix says {repaired}"))?;
+    let page = Path::new(&dir).join("region/control");
+    ensure(page.exists(), || format!("gpool doctor --fix has taken {} away: {repaired}", page.display()))
 }
 
 /// What people and programs are told of the one GPU that does not answer.
