@@ -33,6 +33,12 @@ fn options() -> OpenOptions {
 /// # Errors
 /// As open(2); [`ErrorKind::ResourceBusy`] where it would have to wait.
 pub fn open(path: &Path) -> io::Result<File> {
+    let wait = |path: PathBuf| std::thread::Builder::new().name(THREAD.to_owned()).spawn(move || wait_for(&path));
+    open_with(path, |path| wait(path).map(drop))
+}
+
+/// [`open`], with what makes the thread that waits.
+fn open_with(path: &Path, wait: impl FnOnce(PathBuf) -> io::Result<()>) -> io::Result<File> {
     let mut all = waiting();
     match all.remove(path) {
         Some(Some(opened)) => return opened,
@@ -45,9 +51,9 @@ pub fn open(path: &Path) -> io::Result<File> {
     // On a file of this kind the flag has no other effect, and none later.
     match options().custom_flags(nix::libc::O_NONBLOCK).open(path) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            // Only a thread that was made ends the waiting: without one the next call has to try again.
+            wait(path.to_owned())?;
             all.insert(path.to_owned(), None);
-            let path = path.to_owned();
-            std::thread::Builder::new().name(THREAD.to_owned()).spawn(move || wait_for(&path))?;
             Err(is_leased())
         }
         opened => opened,
@@ -106,6 +112,9 @@ mod tests {
         assert!(open(&path).is_ok(), "nobody has a lease");
         let tenant = File::open(&path).unwrap();
         assert_eq!(lease(&tenant, libc::F_RDLCK), 0, "{}", io::Error::last_os_error());
+        let no_thread = open_with(&path, |_| Err(ErrorKind::OutOfMemory.into()));
+        assert_eq!(no_thread.unwrap_err().kind(), ErrorKind::OutOfMemory);
+        assert!(!waiting().contains_key(&path), "nobody waits, and it is tried again");
         // An open that waited would do so for 45 seconds.
         for _ in 0..3 {
             assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::ResourceBusy);
