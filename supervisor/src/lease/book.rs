@@ -186,6 +186,8 @@ pub struct Lease {
     pub bypassing: u32,
     /// Until when the time slices of all its processes count as set; none while they are not, or of others.
     pub kept_until: Option<Instant>,
+    /// Until when the place was kept that it has come back to, if it has.
+    pub back_until: Option<Instant>,
     /// Since when it is silent only because it is frozen or stopped, if it is.
     pub excuse: Option<Excuse>,
 }

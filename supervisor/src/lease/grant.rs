@@ -1,7 +1,7 @@
 //! Granting, binding and ending leases.
 
 use super::account::GpuAccount;
-use super::book::{Book, Held, Lease};
+use super::book::{Book, Lease};
 use super::capacity::capacities;
 use super::described::{described, without_room};
 use super::edits::{edits, edits_without_shims};
@@ -208,15 +208,15 @@ impl Leases {
             uncounted_calls: 0,
         };
         let granted = self.make(&mut book, record, placed.indices, requester)?;
-        let kept = kept.map(|index| book.held.remove(index));
-        if kept.is_some() {
+        if let Some(kept) = kept.map(|index| book.held.remove(index)) {
+            book.leases.entry(granted.lease_id.clone()).and_modify(|lease| lease.back_until = Some(kept.until));
             // It may have been the last that an older build was kept for.
             self.files.remove_unused_shims(book.builds());
         }
         if let Some(group) = mps_group {
             drop(book);
             (self.watch_changed)();
-            self.seat(&group, &granted.lease_id, kept, deadline)?;
+            self.seat(&group, &granted.lease_id, deadline)?;
             return Ok(granted);
         }
         self.note_granted(&book, &granted.lease_id);
@@ -342,6 +342,7 @@ impl Leases {
             stopped: None,
             bypassing: 0,
             kept_until: None,
+            back_until: None,
             excuse: None,
             record,
         };
@@ -399,17 +400,13 @@ impl Leases {
         Ok(view)
     }
 
-    /// Ends a lease: its gate, its region, its directory. Its place is kept for a while if it ever ran.
+    /// Ends a lease: its gate, its region, its directory. Its place is kept for a while if it ever ran, or had
+    /// come back to a place that was kept.
     pub fn end(&self, book: &mut Book, id: &LeaseId, cause: &str) {
         let Some(lease) = self.take_out(book, id) else { return };
         let message = format!("ended {}: {cause}", lease.record.container_id.short());
         self.events.note(EventKind::LeaseEnded, about(&lease.record, None), message);
-        let hold = Duration::from_millis(self.configuration().lease.hold_ms);
-        let may_come_back = !lease.record.starts_once && lease.record.revocation.is_none();
-        if lease.record.init.is_some() && may_come_back && !hold.is_zero() {
-            let gpus = lease.gpus().collect();
-            book.held.push(Held { record: lease.record, gpus, until: Instant::now() + hold });
-        }
+        self.keep_place(book, lease);
         self.ended.notify_all();
     }
 

@@ -10,6 +10,7 @@ mod edits;
 mod entitlement;
 mod explain;
 mod grant;
+mod keeping;
 mod mechanism;
 mod members;
 mod ownership;

@@ -1,31 +1,28 @@
 //! The second half of a grant under an MPS server. The lease is in the book, so that nobody else is sold its place and those
 //! of its team find its group; now its daemon is started, and others come and go meanwhile.
 
-use super::book::{Book, Held};
+use super::book::Book;
 use super::grant::{Leases, failed};
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseId};
 use std::time::Instant;
 
 impl Leases {
-    /// Has the daemon of the group run and serve the lease by `deadline`, without the book. `kept` is the place that the
-    /// lease has come back to.
+    /// Has the daemon of the group run and serve the lease by `deadline`, without the book.
     ///
     /// # Errors
-    /// The daemon does not start or does not live to serve it, or the lease was given up meanwhile: then everything is as it
-    /// was before the lease was asked for.
-    pub fn seat(&self, group: &str, lease: &LeaseId, kept: Option<Held>, deadline: Instant) -> Result<(), ErrorBody> {
+    /// The daemon does not start or does not live to serve it, or the lease was given up meanwhile: then it is taken
+    /// out again, and a place that it had come back to is kept as long as it was to be.
+    pub fn seat(&self, group: &str, lease: &LeaseId, deadline: Instant) -> Result<(), ErrorBody> {
         let ready = self.make_ready(group, deadline);
         let mut book = self.book();
         let seated = is_wanted(&book, lease).and(ready).and_then(|()| self.is_served(group));
         match &seated {
             Ok(()) => self.note_granted(&book, lease),
             Err(_) => {
-                // The group is taken away when nobody uses it. The place that was kept is free again only if this lease
-                // had it until now: of another one somebody else may have come into it.
-                let undone = self.take_out(&mut book, lease);
-                let had = |place: &usize| undone.as_ref().is_some_and(|lease| lease.gpus().any(|gpu| gpu == *place));
-                let kept = kept.filter(|kept| kept.until > Instant::now() && kept.gpus.iter().all(had));
-                book.held.extend(kept);
+                // The group is taken away when nobody uses it.
+                if let Some(lease) = self.take_out(&mut book, lease) {
+                    self.keep_place(&mut book, lease);
+                }
                 self.ended.notify_all();
             }
         }

@@ -57,6 +57,13 @@ fn on_a_full_gpu(host: &Host) -> Result<()> {
     rival()?;
     wait_for_lease(host, &again)?;
 
+    docker.text(&["stop", "full"])?;
+    a_start_fails(host, &docker)?;
+    rival()?;
+    docker.text(&["start", "full"])?;
+    let again = docker.container("full")?;
+    wait_for_lease(host, &again)?;
+
     docker.text(&["pause", "full"])?;
     rival()?;
     let paused = host.lease_of(&again)?;
@@ -70,6 +77,21 @@ fn on_a_full_gpu(host: &Host) -> Result<()> {
     ensure(full.id == again.id, || "docker made another container".to_owned())?;
     lead(host, &docker, "full")?;
     wait_for_room(host)
+}
+
+/// A start that the engine's low-level runtime breaks off, behind the grant. Afterwards nobody asks for that container.
+fn a_start_fails(host: &Host, docker: &Client<'_>) -> Result<()> {
+    let (hook, away) = (host.stage.hook(), host.stage.hook().with_extension("away"));
+    fs::rename(&hook, &away).context(hook.display())?;
+    let refused = docker.refusal(&["start", "full"]);
+    fs::rename(&away, &hook).context(hook.display())?;
+    refused?;
+    let deadline = Instant::now() + PATIENCE;
+    while host.leases()?.iter().any(|lease| lease.state == LeaseState::Pending) {
+        ensure(Instant::now() < deadline, || "the lease of a start that has failed does not end".to_owned())?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 fn restarted_by_docker(docker: &Client<'_>, old: &Container) -> Result<Container> {

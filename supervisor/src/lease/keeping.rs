@@ -1,0 +1,55 @@
+//! The place that is kept of a lease that is over, for a restart of its container.
+
+use super::book::{Book, Held, Lease};
+use super::grant::Leases;
+use super::record::Record;
+use std::time::{Duration, Instant};
+
+impl Leases {
+    /// Keeps the place of a lease that was taken out of the book, if anybody may come back to it.
+    pub fn keep_place(&self, book: &mut Book, lease: Lease) {
+        let hold = Duration::from_millis(self.configuration().lease.hold_ms);
+        if let Some(until) = kept_until(&lease.record, lease.back_until, hold, Instant::now()) {
+            let gpus = lease.gpus().collect();
+            book.held.push(Held { record: lease.record, gpus, until });
+        }
+    }
+}
+
+/// Until when the place of an ended lease is kept: for `hold` if its container has run. A start that has failed gets nobody a
+/// place that was not kept before, and takes none from who starts the container again: what the lease had come back to is
+/// kept until `back_until`, as if nobody had come. It is kept as the lease had it, because of what the lease did not want
+/// others may have had some since.
+fn kept_until(record: &Record, back_until: Option<Instant>, hold: Duration, now: Instant) -> Option<Instant> {
+    if record.starts_once || record.revocation.is_some() {
+        return None;
+    }
+    let until = if record.init.is_some() { Some(now + hold) } else { back_until };
+    until.filter(|until| *until > now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::sample;
+    use super::*;
+    use crate::procfs::ProcessName;
+    use gpool_protocol::HostPid;
+
+    #[test]
+    fn a_start_that_fails_uses_up_no_kept_place_and_makes_none() {
+        let (now, hold) = (Instant::now(), Duration::from_secs(10));
+        let (later, before) = (now + Duration::from_secs(3), now - Duration::from_secs(1));
+        let ran = Record { init: Some(ProcessName { pid: HostPid(7), start_ticks: 1 }), ..sample() };
+        let never_ran = sample();
+        assert_eq!(kept_until(&ran, None, hold, now), Some(now + hold));
+        assert_eq!(kept_until(&ran, Some(later), hold, now), Some(now + hold), "it has begun anew");
+        assert_eq!(kept_until(&ran, None, Duration::ZERO, now), None);
+        assert_eq!(kept_until(&never_ran, None, hold, now), None);
+        assert_eq!(kept_until(&never_ran, Some(later), hold, now), Some(later));
+        assert_eq!(kept_until(&never_ran, Some(before), hold, now), None);
+        for record in [ran, never_ran] {
+            let once = Record { starts_once: true, ..record };
+            assert_eq!(kept_until(&once, Some(later), hold, now), None, "nobody comes back");
+        }
+    }
+}
