@@ -68,6 +68,18 @@ impl WatchedProcess {
         if watched.name == name { Ok(watched) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
+    /// The process `name`, if it lives.
+    ///
+    /// # Errors
+    /// When that cannot be told, as where there is no descriptor or no memory left.
+    pub fn find(name: ProcessName) -> io::Result<Option<Self>> {
+        match Self::reopen(name) {
+            Ok(watched) => Ok(Some(watched)),
+            Err(error) if is_end(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The process of a pidfd that was opened for `name` and kept since; none if it is no pidfd, or another process's. It
     /// may have ended, and then the pidfd alone cannot say who it was: whoever kept it has to know.
     pub fn adopt(name: ProcessName, pidfd: OwnedFd) -> Option<Self> {
@@ -97,6 +109,13 @@ impl WatchedProcess {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
+}
+
+/// Whether this says that there is no such process. By EINVAL pidfd_open(2) says that the number is a thread's of another one,
+/// which has come to it since; newer kernels say ENOENT.
+fn is_end(error: &io::Error) -> bool {
+    let no_process = [rustix::io::Errno::SRCH, rustix::io::Errno::INVAL].map(|errno| Some(errno.raw_os_error()));
+    error.kind() == io::ErrorKind::NotFound || no_process.contains(&error.raw_os_error())
 }
 
 /// The pid of a pidfd whose process has ended and was waited for.
@@ -194,10 +213,30 @@ mod tests {
         assert!(WatchedProcess::reopen(me.name).is_ok());
         let impostor = ProcessName { start_ticks: me.name.start_ticks + 1, ..me.name };
         assert!(WatchedProcess::reopen(impostor).is_err());
+        assert!(WatchedProcess::find(me.name).unwrap().is_some() && WatchedProcess::find(impostor).unwrap().is_none());
         let start = start_ticks(me.name.pid);
         assert_eq!(start, Some(me.name.start_ticks));
         assert!(is_same(&me.name, start) && is_same(&me.name, None) && !is_same(&impostor, start));
         assert_eq!(start_ticks(HostPid(u32::MAX)), None);
+    }
+
+    #[test]
+    fn only_what_says_that_there_is_no_process_is_taken_for_its_end() {
+        let of = |errno: rustix::io::Errno| is_end(&io::Error::from(errno));
+        use rustix::io::Errno;
+        assert!([Errno::SRCH, Errno::NOENT, Errno::INVAL].into_iter().all(of));
+        assert!(![Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN].into_iter().any(of));
+        // A pid that has come to a thread since.
+        let (told, thread) = std::sync::mpsc::channel();
+        let (done, waits) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            told.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            waits.recv().unwrap_err();
+        });
+        let name = ProcessName { pid: HostPid(thread.recv().unwrap()), start_ticks: 1 };
+        assert!(WatchedProcess::find(name).unwrap().is_none());
+        drop(done);
+        other.join().unwrap();
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! After a restart: the leases that were, against the kernel's own facts.
 
 use super::account::GpuAccount;
-use super::book::Process;
+use super::book::{Dead, Process};
 use super::debts::{Debts, KEPT_NS};
 use super::entitlement::fails_open;
 use super::grant::{Entry, Leases, about};
-use super::record::{Record, StandingRecord, Written, region_dir_of};
+use super::record::{ProcessRecord, Record, StandingRecord, Written, region_dir_of};
 use crate::clock;
 use crate::context_cost;
 use crate::gatekeeper::Order;
@@ -16,10 +16,12 @@ use crate::service_manager;
 use gpool_protocol::{EventKind, GpuUuid, LeaseId, LeaseState};
 use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Takes over every lease whose container still runs, and clears away the rest. Running containers are not touched:
 /// they keep their files, and find a supervisor's heartbeat again.
@@ -58,13 +60,25 @@ fn matched(records: &[Record], kept: Vec<(LeaseId, OwnedFd)>) -> (BTreeMap<Lease
 
 /// The init of a lease if it lives: by the pidfd that was kept of it, which no other process can have, or else by pid and
 /// start time.
-fn living_init(leases: &Leases, record: &Record) -> Option<WatchedProcess> {
-    let name = record.init?;
+///
+/// # Errors
+/// When that cannot be told.
+fn living_init(leases: &Leases, record: &Record) -> io::Result<Option<WatchedProcess>> {
+    let Some(name) = record.init else { return Ok(None) };
     let kept = leases.book().kept_inits.get(&record.lease_id).map(WatchedProcess::try_clone);
     match kept {
-        Some(Ok(init)) => Some(init).filter(|init| !init.has_ended()),
-        Some(Err(_)) | None => WatchedProcess::reopen(name).ok(),
+        Some(Ok(init)) => Ok(Some(init).filter(|init| !init.has_ended())),
+        Some(Err(_)) | None => WatchedProcess::find(name),
     }
+}
+
+/// The process that asked for a lease which is not bound yet, if it lives.
+///
+/// # Errors
+/// When that cannot be told.
+fn living_requester(record: &Record) -> io::Result<Option<WatchedProcess>> {
+    let name = record.requester.filter(|_| record.init.is_none());
+    name.map_or(Ok(None), WatchedProcess::find)
 }
 
 /// Tries again with the leases that could not be taken over though their containers run.
@@ -85,7 +99,8 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
     let Err(cause) = take_over_one(leases, record.clone()) else { return true };
     let id = &record.lease_id;
     let same_boot = record.boot_id == leases.boot_id;
-    let init_lives = living_init(leases, record).is_some();
+    // Of whom nothing can be told may live.
+    let init_lives = !matches!(living_init(leases, record), Ok(None)) || living_requester(record).is_err();
     let others_live = record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
     if same_boot && (init_lives || others_live) {
         if is_news(&mut leases.book().stranded_for, id, &cause) {
@@ -121,9 +136,9 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         found.ok_or_else(|| format!("its GPU {uuid} is gone"))
     };
     let gpus = record.gpus().iter().map(place).collect::<Result<Vec<usize>, String>>()?;
-    let init = living_init(leases, &record);
-    let requester =
-        record.requester.filter(|_| record.init.is_none()).and_then(|name| WatchedProcess::reopen(name).ok());
+    let unwatched = |what: &str, cause: io::Error| format!("{what} cannot be watched: {cause}");
+    let init = living_init(leases, &record).map_err(|cause| unwatched("its init", cause))?;
+    let requester = living_requester(&record).map_err(|cause| unwatched("the process that asked for it", cause))?;
     // Its init has ended, but others of its cgroup may hold the GPU still.
     let lingers = record.init.is_some() && record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
     let state = match (&init, &requester) {
@@ -149,7 +164,10 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     // The configuration may have changed since.
     region.set_fail_open(fails_open(&leases.configuration(), &record));
     region.set_fraction(record.fraction_permille);
-    let known = record.processes.clone();
+    // Before anything is changed: a process of which nothing can be told has its account, and is tried again with the lease.
+    let found = |known: &ProcessRecord| WatchedProcess::find(known.process).map(|watched| (*known, watched));
+    let known = record.processes.iter().map(found).collect::<io::Result<Vec<_>>>();
+    let known = known.map_err(|cause| unwatched("a process of it", cause))?;
     let debt_ns = debt_of(record.standing.as_ref(), clock::now_ns());
     let accounts = accounts(&gpus, record.standing.as_ref());
     let counted = record.standing.as_ref().and_then(|standing| standing.counted);
@@ -168,26 +186,36 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         service_manager::keep(&id, init.pidfd.as_fd());
     }
     lease.count_on(counted);
-    for process in known {
-        match WatchedProcess::reopen(process.process) {
-            Ok(watched) => {
-                let registration = process.registration;
+    let now = Instant::now();
+    for (known, watched) in known {
+        match watched {
+            Some(watched) => {
                 let program = ProgramMark::of(watched.name.pid);
-                lease.processes.insert(process.slot, Process { registration, watched, program, refusals_told: 0 });
+                let registration = known.registration;
+                lease.processes.insert(known.slot, Process { registration, watched, program, refusals_told: 0 });
             }
-            // It has died, and its bytes come back now, unless its place has gone to another one since.
-            Err(_) if region.registration(process.slot) == Some(process.registration) => {
-                let last = report.taken().find(|(slot, _)| *slot == process.slot);
+            None => {
+                let Some(dead) = died_meanwhile(&region, &known, now) else { continue };
+                let last = report.taken().find(|(slot, _)| *slot == known.slot);
                 last.iter().for_each(|(_, last)| lease.retired.count(last));
-                region.clear_slot(process.slot)
+                lease.dead.insert(known.slot, dead);
             }
-            Err(_) => {}
         }
     }
     lease.note_processes();
     leases.gatekeeper.order(Order::Look { tenant });
     leases.events.note(EventKind::LeaseTakenOver, about, format!("took {short} over"));
     Ok(())
+}
+
+/// A process that has died while no supervisor was there, unless its slot has gone to another one since. What it held counts
+/// until the device no longer has it, which nobody has asked yet: a child may hold its descriptors, or the driver be at it.
+fn died_meanwhile(region: &RegionHost, known: &ProcessRecord, now: Instant) -> Option<Dead> {
+    if region.registration(known.slot) != Some(known.registration) {
+        return None;
+    }
+    region.clear_demand(known.slot);
+    Some(Dead { name: Some(known.process), died: now })
 }
 
 /// What a context of the lease is charged goes on from what its control page says.
@@ -219,6 +247,8 @@ mod tests {
     use crate::procfs::ProcessName;
     use crate::region::ControlPage;
     use gpool_protocol::HostPid;
+    use gpool_shared_region::SLOT_BYTES;
+    use std::os::unix::fs::FileExt;
 
     fn record_of(id: &str, init: Option<ProcessName>) -> Record {
         let record = serde_json::json!({
@@ -255,6 +285,35 @@ mod tests {
             .map(|cause| is_news(&mut told, &id, cause));
         assert_eq!(news, [true, false, true, false, true]);
         assert!(is_news(&mut told, &LeaseId("02".into()), "no descriptor"), "another lease");
+    }
+
+    #[test]
+    fn what_a_process_held_that_died_meanwhile_waits_for_a_look_at_the_device() {
+        const SLOT: usize = 3;
+        let dir = tempfile::tempdir().unwrap();
+        let page = ControlPage {
+            memory_cap_bytes: 1,
+            context_bytes: 2,
+            fraction_permille: 300,
+            fail_open: false,
+            gpu_uuids: &[],
+        };
+        let region = RegionHost::create_unmounted(dir.path(), &page);
+        // Registered as 9, with 4096 bytes.
+        let report = std::fs::OpenOptions::new().write(true).open(dir.path().join("report")).unwrap();
+        for (offset, word) in [(0, 9u64), (16, 4096)] {
+            report.write_all_at(&word.to_le_bytes(), (SLOT * SLOT_BYTES + offset) as u64).unwrap();
+        }
+        let process = ProcessName { pid: HostPid(u32::MAX), start_ticks: 1 };
+        let known = |registration: u64| ProcessRecord { slot: SLOT, registration, process };
+        let now = Instant::now();
+        assert!(died_meanwhile(&region, &known(8), now).is_none(), "another one has its slot");
+        let dead = died_meanwhile(&region, &known(9), now).unwrap();
+        assert_eq!((dead.name, dead.died), (Some(process), now));
+        let mut report = Report::new();
+        report.read(&region, SLOTS);
+        let held: Vec<u64> = report.taken().map(|(_, slot)| slot.allocated_bytes()).collect();
+        assert_eq!(held, [4096]);
     }
 
     #[test]
