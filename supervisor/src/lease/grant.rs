@@ -206,6 +206,8 @@ impl Leases {
             standing: None,
             shims: Vec::new(),
             uncounted_calls: 0,
+            others: Default::default(),
+            unread: None,
         };
         let granted = self.make(&mut book, record, placed.indices, requester)?;
         if let Some(kept) = kept.map(|index| book.held.remove(index)) {

@@ -15,6 +15,7 @@ mod mechanism;
 mod members;
 mod ownership;
 mod placing;
+mod reading;
 mod record;
 mod refusal;
 mod seating;

@@ -9,7 +9,7 @@ use gpool_protocol::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub const LEASES_DIR: &str = "leases";
 /// An empty directory, below `paths.run_dir`, to be mounted over what a container shall not see.
 pub const EMPTY_DIR: &str = "empty";
-const RECORD_FILE: &str = "lease.json";
+pub const RECORD_FILE: &str = "lease.json";
 const REGION_DIR: &str = "region";
 
 /// A record that cannot be written or read; the text names the file.
@@ -28,7 +28,8 @@ pub struct RecordError {
     cause: String,
 }
 
-fn failed<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> RecordError {
+/// Puts the file before the cause.
+pub fn failed<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> RecordError {
     let path = path.display().to_string();
     move |cause| RecordError { path, cause: cause.to_string() }
 }
@@ -180,6 +181,12 @@ pub struct Record {
     /// Entry points of its driver that count and that these shims do not answer.
     #[serde(default)]
     pub uncounted_calls: u32,
+    /// What a newer supervisor has written beside all that: it finds it again.
+    #[serde(flatten)]
+    pub others: serde_json::Map<String, serde_json::Value>,
+    /// What of it this supervisor cannot read, if that is so. The record holds the rest, and is not to be written.
+    #[serde(skip)]
+    pub unread: Option<String>,
 }
 
 impl Record {
@@ -282,44 +289,11 @@ impl Record {
         write_whole(&dir.join(RECORD_FILE), self)
     }
 
-    /// What is written down in `run_dir`.
-    pub fn read_all(run_dir: &Path) -> Written {
-        let (mut records, mut errors, mut remains) = (Vec::new(), Vec::new(), Vec::new());
-        let entries = fs::read_dir(run_dir.join(LEASES_DIR)).into_iter().flatten().flatten();
-        for dir in entries.map(|entry| entry.path()) {
-            let path = dir.join(RECORD_FILE);
-            let read = fs::read(&path).and_then(|text| serde_json::from_slice(&text).map_err(io::Error::from));
-            match read {
-                Ok(record) => records.push(record),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => remains.extend(named(&dir)),
-                Err(error) => errors.push(failed(&path)(error)),
-            }
-        }
-        records.sort_by(|one: &Record, other| one.lease_id.cmp(&other.lease_id));
-        Written { records, errors, remains }
-    }
-
     /// Takes the directory of a lease away, with whatever is in it.
     pub fn remove(run_dir: &Path, lease: &LeaseId) {
         // What is gone already needs no removing; the next start passes over what stays.
         let _ = fs::remove_dir_all(dir_of(run_dir, lease));
     }
-}
-
-/// What is written down of all leases.
-#[derive(Debug, Default)]
-pub struct Written {
-    /// By id.
-    pub records: Vec<Record>,
-    /// Of those that cannot be read.
-    pub errors: Vec<RecordError>,
-    /// Directories without a record: of leases that were just being made or taken away when the supervisor was killed.
-    pub remains: Vec<LeaseId>,
-}
-
-/// The lease whose directory this is.
-fn named(dir: &Path) -> Option<LeaseId> {
-    Some(LeaseId(dir.file_name()?.to_str()?.to_owned()))
 }
 
 /// A record as version 0.1 wrote it, for tests.
@@ -371,29 +345,5 @@ mod tests {
         assert!(!comes_back(&record, "next", place("log"), 0) && !comes_back(&record, "next", None, 0));
         assert!(!comes_back(&record, "next", place("web"), 1000), "of another user");
         assert!(!comes_back(&sample(), "next", None, 0), "two that are in no pod are not the same");
-    }
-
-    #[test]
-    fn a_record_reads_back_and_rubbish_is_passed_over() {
-        let run_dir = tempfile::tempdir().unwrap();
-        prepare(run_dir.path()).unwrap();
-        let mut record = sample();
-        record.gpu_uuids = vec![GpuUuid("GPU-1".into()), GpuUuid("GPU-2".into())];
-        record.class = Class::Latency;
-        record.standing =
-            Some(StandingRecord { at_ns: 5, gpus: vec![GpuStanding { charged_ns: 6, debt_ns: 7 }; 2], counted: None });
-        let devices = BTreeSet::from([(195, 0)]);
-        record.revocation = Some(RevocationRecord { devices, is_denied: true, is_settled: false });
-        record.write(run_dir.path()).unwrap();
-        let rubbish = run_dir.path().join(LEASES_DIR).join("02");
-        fs::create_dir(&rubbish).unwrap();
-        fs::write(rubbish.join(RECORD_FILE), "{").unwrap();
-        let killed = LeaseId("03".into());
-        fs::create_dir_all(region_dir_of(run_dir.path(), &killed)).unwrap();
-        let Written { records, errors, remains } = Record::read_all(run_dir.path());
-        assert_eq!((records, errors.len(), remains), (vec![record.clone()], 1, vec![killed.clone()]));
-        [&record.lease_id, &killed].into_iter().for_each(|id| Record::remove(run_dir.path(), id));
-        let left = Record::read_all(run_dir.path());
-        assert!(left.records.is_empty() && left.remains.is_empty() && left.errors.len() == 1);
     }
 }

@@ -5,7 +5,8 @@ use super::book::{Dead, Process};
 use super::debts::{Debts, KEPT_NS};
 use super::entitlement::fails_open;
 use super::grant::{Entry, Leases, about};
-use super::record::{ProcessRecord, Record, StandingRecord, Written, region_dir_of};
+use super::reading::{Written, read_all};
+use super::record::{ProcessRecord, Record, RecordError, StandingRecord, region_dir_of};
 use crate::clock;
 use crate::context_cost;
 use crate::gatekeeper::Order;
@@ -25,10 +26,13 @@ use std::time::Instant;
 
 /// Takes over every lease whose container still runs, and clears away the rest. Running containers are not touched:
 /// they keep their files, and find a supervisor's heartbeat again.
-pub fn take_over(leases: &Leases) {
+///
+/// # Errors
+/// When it cannot be read what leases there are.
+pub fn take_over(leases: &Leases) -> Result<(), RecordError> {
     let run_dir = leases.configuration().paths.run_dir.clone();
     leases.book().debts = Debts::read(&run_dir);
-    let Written { records, errors, remains } = Record::read_all(&run_dir);
+    let Written { records, errors, remains } = read_all(&run_dir)?;
     for error in errors {
         log!("passed over a lease that cannot be read: {error}");
     }
@@ -42,6 +46,7 @@ pub fn take_over(leases: &Leases) {
         }
     }
     leases.files.remove_unused_shims(leases.book().builds());
+    Ok(())
 }
 
 /// Matches the descriptors that were kept with the inits of leases, and names those that belong to none: of leases that
@@ -129,6 +134,9 @@ fn clear_away(mounts: &Mounts, run_dir: &Path, id: &LeaseId) {
 fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     if record.boot_id != leases.boot_id {
         return Err("it is of another boot".into());
+    }
+    if let Some(what) = &record.unread {
+        return Err(format!("a newer supervisor has written of it what this one does not know ({what})"));
     }
     let all = leases.gpus();
     let place = |uuid: &GpuUuid| {
