@@ -11,6 +11,7 @@ use crate::scenarios::finish;
 use crate::tenant::report;
 use gpool_protocol::LeaseState;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -57,10 +58,12 @@ fn on_a_full_gpu(host: &Host) -> Result<()> {
     rival()?;
     wait_for_lease(host, &again)?;
 
+    keep_places(host, Some("10000"))?;
     docker.text(&["stop", "full"])?;
     a_start_fails(host, &docker)?;
     rival()?;
     docker.text(&["start", "full"])?;
+    keep_places(host, None)?;
     let again = docker.container("full")?;
     wait_for_lease(host, &again)?;
 
@@ -77,6 +80,20 @@ fn on_a_full_gpu(host: &Host) -> Result<()> {
     ensure(full.id == again.id, || "docker made another container".to_owned())?;
     lead(host, &docker, "full")?;
     wait_for_room(host)
+}
+
+/// Has places kept for so many milliseconds: the lease of a start that has failed ends after two seconds alone.
+fn keep_places(host: &Host, hold_ms: Option<&str>) -> Result<()> {
+    let directory = Path::new("/etc/gpool/conf.d");
+    let file = directory.join("hold.toml");
+    match hold_ms {
+        Some(hold_ms) => {
+            fs::create_dir_all(directory).context(directory.display())?;
+            fs::write(&file, format!("[lease]\nhold_ms = {hold_ms}\n")).context(file.display())?;
+        }
+        None => fs::remove_file(&file).context(file.display())?,
+    }
+    succeeded("gpool config reload", host.gpool(&["config", "reload"])?).map(drop)
 }
 
 /// A start that the engine's low-level runtime breaks off, behind the grant. Afterwards nobody asks for that container.
