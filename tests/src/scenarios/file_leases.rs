@@ -4,6 +4,7 @@ use super::finish;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::Host;
 use crate::namespaces::{Inside, spawn_bound};
+use gpool_protocol::{LeaseState, LeaseView};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -38,8 +39,12 @@ fn start_beside_leases(host: &mut Host) -> Result<()> {
         // Which the kernel would break after 45 s for each file; a start that takes so long is given up.
         host.start_supervisor()?;
         let there = host.leases()?;
-        let is_neighbours = there.iter().all(|lease| lease.container_id.0 == neighbour.id);
-        ensure(there.len() == 1 && is_neighbours, || format!("not the neighbour's lease alone is served: {there:?}"))
+        let is_served = |lease: &&LeaseView| lease.state != LeaseState::Stranded;
+        let served: Vec<&LeaseView> = there.iter().filter(is_served).collect();
+        let is_neighbours = served.iter().all(|lease| lease.container_id.0 == neighbour.id);
+        ensure(there.len() == 2 && served.len() == 1 && is_neighbours, || {
+            format!("not the neighbour's lease is served and the other one stranded: {there:?}")
+        })
     })();
     let _ = holder.kill();
     let _ = holder.wait();
