@@ -2,13 +2,14 @@
 
 use super::listener::Side;
 use crate::cgroup;
-use crate::lease::Leases;
+use crate::lease::{Book, Leases, Record};
 use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_configuration::Policy;
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
 use rustix::net::sockopt::socket_peercred;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
 
 /// The process on the other side, as the kernel knew it when the connection was taken.
 pub struct Peer {
@@ -18,6 +19,8 @@ pub struct Peer {
     /// Held from then on, so that its pid cannot be reused; none if it had ended.
     process: Option<WatchedProcess>,
     in_lease: bool,
+    /// Says the number of a group. The host may have to ask a directory server for it, which takes its time.
+    gid_of: fn(&str) -> Option<u32>,
 }
 
 /// Refuses with whom to ask: root, and the group of `[socket] group`.
@@ -39,7 +42,7 @@ impl Peer {
         groups.push(credentials.gid.as_raw());
         let process = WatchedProcess::open(pid).ok().filter(|process| is_the_peer(stream, process));
         let in_lease = is_in_a_lease(pid, leases) || process.as_ref().is_none_or(WatchedProcess::has_ended);
-        Ok(Self { uid: credentials.uid.as_raw(), groups, administrators, process, in_lease })
+        Ok(Self { uid: credentials.uid.as_raw(), groups, administrators, process, in_lease, gid_of })
     }
 
     fn refused(&self, what: impl Into<String>) -> ErrorBody {
@@ -95,8 +98,7 @@ impl Peer {
     }
 
     fn is_in(&self, group: &str) -> bool {
-        let group = nix::unistd::Group::from_name(group).ok().flatten();
-        group.is_some_and(|group| self.groups.contains(&group.gid.as_raw()))
+        (self.gid_of)(group).is_some_and(|gid| self.groups.contains(&gid))
     }
 
     /// # Errors
@@ -129,12 +131,35 @@ impl Peer {
 
     /// # Errors
     /// Unless the peer may change everything, or owns the lease and stands outside every lease.
-    pub fn must_own(&self, owner_uid: u32) -> Result<(), ErrorBody> {
+    fn must_own(&self, owner_uid: u32) -> Result<(), ErrorBody> {
         if self.administers() || (!self.in_lease && self.uid == owner_uid) {
             return Ok(());
         }
         Err(self.refused(format!("user {} may not change a lease of user {owner_uid}", self.uid)))
     }
+
+    /// The id of the lease that `find` finds, which the peer may change. The book is read first and given back: see
+    /// [`Peer::gid_of`].
+    ///
+    /// # Errors
+    /// There is no such lease, or the peer may not change it.
+    pub fn own(
+        &self,
+        book: &Mutex<Book>,
+        find: impl FnOnce(&mut Book) -> Result<&Record, ErrorBody>,
+    ) -> Result<String, ErrorBody> {
+        let (id, owner_uid) = {
+            let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+            let record = find(&mut book)?;
+            (record.lease_id.0.clone(), record.owner_uid)
+        };
+        self.must_own(owner_uid)?;
+        Ok(id)
+    }
+}
+
+fn gid_of(group: &str) -> Option<u32> {
+    nix::unistd::Group::from_name(group).ok().flatten().map(|group| group.gid.as_raw())
 }
 
 /// Supplementary groups of the peer as they were when it connected (SO_PEERGROUPS), so that a reused pid gives nobody
@@ -195,15 +220,40 @@ fn is_in_a_lease(pid: HostPid, leases: &Leases) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::sample;
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn of_user(uid: u32, gid_of: fn(&str) -> Option<u32>) -> Peer {
+        let administrators = "gpu-operators".to_owned();
+        Peer { uid, groups: Vec::new(), administrators, process: None, in_lease: false, gid_of }
+    }
 
     #[test]
     fn who_may_not_is_told_whom_the_configuration_lets() {
-        let administrators = "gpu-operators".to_owned();
-        let peer = Peer { uid: 1000, groups: Vec::new(), administrators, process: None, in_lease: false };
+        let peer = of_user(1000, |_| None);
         for refused in [peer.must_administer("reload the configuration"), peer.must_own(0)] {
             let text = refused.unwrap_err().to_string();
             assert!(text.contains("a member of the group gpu-operators") && text.contains("GPOOL-E401"), "{text}");
         }
         assert_eq!(peer.must_own(1000), Ok(()));
+    }
+    /// A directory server that does not answer must not keep everybody from the book.
+    #[test]
+    fn groups_are_asked_for_with_the_book_given_back() {
+        static BOOK: LazyLock<Mutex<Book>> = LazyLock::new(|| {
+            let record = Record { owner_uid: 1000, ..sample() };
+            Mutex::new(Book { stranded: vec![record], ..Book::default() })
+        });
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let gid_of = |_: &str| {
+            ASKED.fetch_add(1, Ordering::Relaxed);
+            assert!(BOOK.try_lock().is_ok(), "the book is held");
+            None
+        };
+        let own = |uid| of_user(uid, gid_of).own(&BOOK, |book| Ok(&book.stranded[0]));
+        assert_eq!(own(1000), Ok(sample().lease_id.0));
+        assert_eq!(own(1001).unwrap_err().code, ErrorCode::NotPermitted);
+        assert_eq!(ASKED.load(Ordering::Relaxed), 2);
     }
 }

@@ -81,8 +81,8 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(leases.grant(&asked, peer.maker(asked.asked_for_parent)?, peer.uid)?)
         }
         ("POST", ["v1", "leases", id, "bind"]) => {
-            peer.must_own(leases.book().exactly(id)?.record.owner_uid)?;
-            value(leases.bind(id, request.message::<BindRequest>()?.init_pid, peer.confined_to())?)
+            let lease_id = peer.own(&leases.book, |book| Ok(&book.exactly(id)?.record))?;
+            value(leases.bind(&lease_id, request.message::<BindRequest>()?.init_pid, peer.confined_to())?)
         }
         ("POST", ["v1", "leases", id, "ended"]) => value(ended(peer, leases, id)?),
         ("POST", ["v1", "leases", id, "pause"]) => value(set_paused(peer, leases, id, true)?),
@@ -148,10 +148,7 @@ fn evict(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody>
 
 /// The full id of a lease that the peer may change.
 fn own(peer: &Peer, leases: &Leases, id: &str) -> Result<String, ErrorBody> {
-    let mut book = leases.book();
-    let lease = book.find(id)?;
-    peer.must_own(lease.record.owner_uid)?;
-    Ok(lease.record.lease_id.0.clone())
+    peer.own(&leases.book, |book| Ok(&book.find(id)?.record))
 }
 
 fn info(leases: &Leases, identity: &Identity) -> SupervisorInfo {

@@ -30,5 +30,7 @@ pub use entitlement::{class_policy, fails_open, share_of};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about, failed};
 pub use members::{Members, members};
 pub use ownership::let_search;
+#[cfg(test)]
+pub use record::sample;
 pub use record::{Record, RevocationRecord, prepare, write_whole};
 pub use takeover::{take_over, take_over_stranded};
