@@ -1,5 +1,5 @@
 //! Which builds mapped files are. Our own shims are known by device and inode and are not opened again; whatever else a
-//! tenant has mapped is read by a thread that may hang.
+//! tenant has mapped is read by a thread that may hang, and is not replaced: nothing else is opened for tenants while it does.
 
 use super::process::FileId;
 use super::reader::{Reader, Reading};
@@ -24,7 +24,7 @@ struct KnownShim {
 #[derive(Debug)]
 pub struct Builds {
     shims: BTreeMap<FileId, KnownShim>,
-    reader: Reader,
+    reader: Reader<FileId, Option<BuildId>>,
 }
 
 impl Builds {
@@ -33,7 +33,7 @@ impl Builds {
     /// # Errors
     /// No thread can be started.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { shims: BTreeMap::new(), reader: Reader::start()? })
+        Ok(Self { shims: BTreeMap::new(), reader: Reader::start(1)? })
     }
 
     /// A look begins at containers that were started with these shims. Those of none of them are forgotten.
@@ -64,10 +64,12 @@ impl Builds {
     }
 
     /// Which build the file is, which can be opened at `path` if it is none of ours.
-    pub fn of(&mut self, file: FileId, path: PathBuf) -> Reading {
+    pub fn of(&mut self, file: FileId, path: PathBuf) -> Reading<Option<BuildId>> {
         match self.shims.get(&file) {
-            Some(known) => Reading::Build(known.build_id.clone()),
-            None => self.reader.read(file, path),
+            Some(known) => Reading::Answer(known.build_id.clone()),
+            None => {
+                self.reader.read(file, move || File::open(path).and_then(|file| elf::build_id(&file)).ok().flatten())
+            }
         }
     }
 }
@@ -108,14 +110,14 @@ mod tests {
         let first_id = id(&path.metadata().unwrap());
         assert_eq!(builds.of(first_id, absent()), Reading::Unread, "nothing has begun");
         builds.begin([&first].into_iter());
-        assert_eq!(builds.of(first_id, absent()), Reading::Build(first.build_id.clone()));
+        assert_eq!(builds.of(first_id, absent()), Reading::Answer(first.build_id.clone()));
         let second = library(&path, "aa02");
         let second_id = id(&path.metadata().unwrap());
         assert_ne!(first_id, second_id, "the first is held");
         builds.begin([&first, &second].into_iter());
-        assert_eq!(builds.of(first_id, absent()), Reading::Build(first.build_id));
-        assert_eq!(builds.of(second_id, absent()), Reading::Build(second.build_id.clone()));
+        assert_eq!(builds.of(first_id, absent()), Reading::Answer(first.build_id));
+        assert_eq!(builds.of(second_id, absent()), Reading::Answer(second.build_id.clone()));
         builds.begin([&second].into_iter());
-        assert_eq!(builds.of(first_id, absent()), Reading::Build(None), "no container has it any more");
+        assert_eq!(builds.of(first_id, absent()), Reading::Answer(None), "no container has it any more");
     }
 }

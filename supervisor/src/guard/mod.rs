@@ -24,7 +24,7 @@ use gpool_protocol::{
     Class, ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, ShimView, format_bytes,
 };
 pub use process::{Descriptors, descriptors};
-use process::{Library, Look};
+use process::{Library, Look, Maps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -52,6 +52,8 @@ pub struct Guard {
     devices: BTreeSet<(u32, u32)>,
     /// Which builds mapped files are.
     builds: Builds,
+    /// What processes have mapped.
+    maps: Maps,
     /// Processes that came through a shim and registered.
     proven: BTreeMap<HostPid, (Option<ProgramMark>, GuardedProcess)>,
     bypassing: Findings<(TenantId, ProcessName)>,
@@ -74,6 +76,7 @@ impl Guard {
         Ok(Self {
             devices,
             builds: Builds::new()?,
+            maps: Maps::new("/proc".into())?,
             proven: BTreeMap::new(),
             bypassing: Findings::default(),
             outside: Findings::default(),
@@ -90,6 +93,7 @@ impl Guard {
         revocation::keep_up(leases);
         let charges = charges(leases);
         self.builds.begin(charges.values().flat_map(|charge| &charge.shims));
+        self.maps.begin();
         let with_context: BTreeSet<HostPid> =
             occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
         self.contexts.retain(|pid, _| with_context.contains(pid));
@@ -172,7 +176,7 @@ impl Guard {
             return None;
         }
         // Nothing can be said of what cannot be read.
-        let look = process::libraries(pid, |file, path| self.builds.of(file, path))?;
+        let look = self.maps.libraries(pid, |file, path| self.builds.of(file, path))?;
         let (cuda, nvml) = (charge.mapped(&look, true), charge.mapped(&look, false));
         // A server has a hundred thousand sockets and no driver's library; who has both is judged as if it had the device.
         let holds_device = match descriptors {
@@ -199,7 +203,7 @@ impl Guard {
             name: procfs::comm(pid),
             is_registered,
             libraries: look.libraries.iter().map(view).collect(),
-            finding: bypass.map(|bypass| in_words(bypass, look.is_cut)),
+            finding: bypass.map(|bypass| in_words(bypass, &look)),
         };
         if evidence.cuda == Mapped::Shim && is_registered {
             self.proven.insert(pid, (program, process.clone()));
@@ -347,6 +351,7 @@ impl Charge {
         match its().any(|library| self.is_shim(library)) {
             true => Mapped::Shim,
             false if look.is_cut => Mapped::Other,
+            false if look.is_unread => Mapped::Unread,
             false if its().any(|library| library.is_unread) => Mapped::Unread,
             false if its().next().is_some() => Mapped::Other,
             false => Mapped::Nothing,
@@ -374,9 +379,14 @@ fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
     book.leases.values().map(|lease| (lease.tenant, charge(lease))).collect()
 }
 
-fn in_words(bypass: Bypass, is_cut: bool) -> String {
+fn in_words(bypass: Bypass, look: &Look) -> String {
     match bypass {
-        Bypass::NoShim if is_cut => "it has more mapped than is read, and the shim is not in that".to_owned(),
+        Bypass::NoShim if look.is_unread => {
+            "it has made its context without the shim, and what it has mapped cannot be \
+                                             read now"
+                .to_owned()
+        }
+        Bypass::NoShim if look.is_cut => "it has more mapped than is read, and the shim is not in that".to_owned(),
         Bypass::NoShim => "it has not mapped the shim of its container".to_owned(),
         Bypass::NotRegistered => "it has mapped the shim, and made its context without it".to_owned(),
     }

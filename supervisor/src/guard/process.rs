@@ -1,13 +1,15 @@
 //! What a process has open and mapped, read from /proc. The process may be hostile: what it calls its files is shown to
 //! people and never believed; which device a descriptor is and which build a mapping is, the kernel says.
 
-use super::reader::Reading;
+use super::reader::{Reader, Reading};
+use crate::procfs::{self, ProcessName};
 use gpool_protocol::{BuildId, HostPid};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Names of the libraries that shims stand in for; what follows them is a version.
 const CUDA: &str = "libcuda.so";
@@ -19,6 +21,8 @@ const MAPS_BYTES: u64 = 16 << 20;
 /// No more of its libraries are looked at, and no more of their paths is kept.
 const LIBRARIES: usize = 16;
 const PATH_LETTERS: usize = 1024;
+/// Processes whose mappings keep a thread each waiting, before those of others are not read any more.
+const STUCK_PROCESSES: usize = 8;
 /// No more of its descriptors are looked at.
 const DESCRIPTORS: usize = 1 << 16;
 
@@ -51,6 +55,8 @@ pub struct Look {
     pub libraries: Vec<Library>,
     /// It has more mapped than is read, and there may be others in that.
     pub is_cut: bool,
+    /// Whether nobody could read what it has mapped now.
+    pub is_unread: bool,
 }
 
 /// What the descriptors of a process say of a device.
@@ -88,29 +94,67 @@ fn is_one_of(path: &Path, devices: &BTreeSet<(u32, u32)>) -> bool {
     })
 }
 
-/// The libraries named as the driver's that the process has mapped; none if nobody can tell, as it has ended or has not
-/// begun. `look` says which build a file is, from its id and where it can be opened.
-pub fn libraries(pid: HostPid, mut look: impl FnMut(FileId, PathBuf) -> Reading) -> Option<Look> {
-    let Mappings { found, is_cut } = mappings(pid)?;
-    let library = |mapping: Mapping| {
-        // The file itself, whatever has been done to its path since: works for deleted files and in every namespace.
-        let reading = look(mapping.file, PathBuf::from(format!("/proc/{pid}/map_files/{}", mapping.range)));
-        let is_unread = reading == Reading::Unread;
-        // A shim of ours lies on the host's own disk, which answers.
-        let build_id = if let Reading::Build(build_id) = reading { build_id } else { None };
-        let letters = mapping.path.chars().take(PATH_LETTERS);
-        let path = letters.map(|letter| if letter.is_control() { '?' } else { letter }).collect();
-        Library { path, is_cuda: mapping.is_cuda, build_id, is_unread }
-    };
-    Some(Look { libraries: found.into_iter().map(library).collect(), is_cut })
+/// What processes have mapped, by threads of their own, which may hang.
+#[derive(Debug)]
+pub struct Maps {
+    /// Where the kernel shows processes.
+    proc: PathBuf,
+    reader: Reader<ProcessName, Option<Mappings>>,
 }
 
-/// Its mappings. Of a process whose first thread has ended the other threads tell.
-fn mappings(pid: HostPid) -> Option<Mappings> {
-    let of = |path: String| read_mappings(File::open(path).ok()?, MAPS_BYTES);
-    let threads = || fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    of(format!("/proc/{pid}/maps"))
-        .or_else(|| threads().find_map(|thread| of(format!("{}/maps", thread.path().display()))))
+impl Maps {
+    /// Reads below `proc`, which is /proc.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn new(proc: PathBuf) -> io::Result<Self> {
+        Ok(Self { proc, reader: Reader::start(STUCK_PROCESSES)? })
+    }
+
+    /// A look at processes begins.
+    pub fn begin(&mut self) {
+        self.reader.begin();
+    }
+
+    /// The libraries named as the driver's that the process has mapped; none if nobody can tell, as it has ended or has
+    /// not begun. `look` says which build a file is, from its id and where it can be opened.
+    pub fn libraries(
+        &mut self,
+        pid: HostPid,
+        mut look: impl FnMut(FileId, PathBuf) -> Reading<Option<BuildId>>,
+    ) -> Option<Look> {
+        let name = ProcessName { pid, start_ticks: procfs::start_ticks(pid)? };
+        let process = self.proc.join(pid.to_string());
+        let asked = Instant::now();
+        let Mappings { found, is_cut } = match self.reader.read(name, move || mappings(&process)) {
+            Reading::Answer(mappings) => {
+                // Who has much mapped must not make others unread by the time that this takes.
+                self.reader.forgive(asked.elapsed());
+                mappings?
+            }
+            Reading::Silent | Reading::Unread => {
+                return Some(Look { libraries: Vec::new(), is_cut: false, is_unread: true });
+            }
+        };
+        let library = |mapping: Mapping| {
+            // The file itself, whatever has been done to its path since: works for deleted files and in every namespace.
+            let reading = look(mapping.file, PathBuf::from(format!("/proc/{pid}/map_files/{}", mapping.range)));
+            let is_unread = reading == Reading::Unread;
+            // A shim of ours lies on the host's own disk, which answers.
+            let build_id = if let Reading::Answer(build_id) = reading { build_id } else { None };
+            let letters = mapping.path.chars().take(PATH_LETTERS);
+            let path = letters.map(|letter| if letter.is_control() { '?' } else { letter }).collect();
+            Library { path, is_cuda: mapping.is_cuda, build_id, is_unread }
+        };
+        Some(Look { libraries: found.into_iter().map(library).collect(), is_cut, is_unread: false })
+    }
+}
+
+/// The mappings of the process with this directory. Of one whose first thread has ended the other threads tell.
+fn mappings(process: &Path) -> Option<Mappings> {
+    let of = |directory: &Path| read_mappings(File::open(directory.join("maps")).ok()?, MAPS_BYTES);
+    let threads = || fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    of(process).or_else(|| threads().find_map(|thread| of(&thread.path())))
 }
 
 /// Of a maps file: the first mapping of each driver library with code in it.
@@ -241,10 +285,11 @@ mod tests {
         cc(&["-DMAIN"], &program, &[&library]);
         let mut child = Command::new(&program).env("LD_LIBRARY_PATH", directory.path()).spawn().unwrap();
         let pid = HostPid(child.id());
-        let mut builds = Builds::new().unwrap();
+        let (mut builds, mut maps) = (Builds::new().unwrap(), Maps::new("/proc".into()).unwrap());
         let mut look = || {
             builds.begin([].into_iter());
-            libraries(pid, |file, path| builds.of(file, path))
+            maps.begin();
+            maps.libraries(pid, |file, path| builds.of(file, path))
         };
         let seen = (0..1000).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -253,9 +298,11 @@ mod tests {
         let its = library.metadata().unwrap();
         fs::remove_file(&library).unwrap();
         let after = look().unwrap().libraries;
-        let unread = libraries(pid, |_, _| Reading::Unread).unwrap().libraries;
+        let mut maps = Maps::new("/proc".into()).unwrap();
+        maps.begin();
+        let unread = maps.libraries(pid, |_, _| Reading::Unread).unwrap().libraries;
         let mut files = Vec::new();
-        libraries(pid, |file, _| {
+        maps.libraries(pid, |file, _| {
             files.push(file);
             Reading::Silent
         });

@@ -49,7 +49,7 @@ fn a_shim_is_known_by_the_build_that_the_container_was_started_with() {
 #[test]
 fn who_maps_more_than_is_read_is_judged_as_if_it_had_no_shim() {
     let its = charge(vec![shim("libcuda.so.1", "aa")]);
-    let look = |libraries: &[Library], is_cut| Look { libraries: libraries.to_vec(), is_cut };
+    let look = |libraries: &[Library], is_cut| Look { libraries: libraries.to_vec(), is_cut, is_unread: false };
     assert_eq!(its.mapped(&look(&[], false), true), Mapped::Nothing);
     assert_eq!(its.mapped(&look(&[], true), true), Mapped::Other);
     assert_eq!(its.mapped(&look(&[library(true, Some("aa"))], true), true), Mapped::Shim, "that one was read");
@@ -68,6 +68,7 @@ fn a_process_that_uses_no_gpu_is_not_looked_at_and_one_past_the_shims_is_named()
     let me = HostPid(std::process::id());
     let mut guard = Guard::new(BTreeSet::new()).unwrap();
     let mut its = charge(vec![shim("libcuda.so.1", "aa")]);
+    guard.maps.begin();
     assert!(guard.examine(&its, me, false).is_none());
     let (process, bypass) = guard.examine(&its, me, true).unwrap();
     assert_eq!(bypass, Some(Bypass::NoShim));
@@ -92,4 +93,29 @@ fn a_process_that_uses_no_gpu_is_not_looked_at_and_one_past_the_shims_is_named()
     assert_eq!(guard.examine(&its, me, true).unwrap().1, Some(Bypass::NoShim));
     its.registered.push((me, ProgramMark::of(me)));
     assert_eq!(guard.examine(&its, me, true).unwrap().1, None, "this one has, too");
+}
+
+/// A process that waits for a file server within mmap(2) keeps its mappings from being read: here a pipe that nobody writes
+/// into stands for them.
+#[test]
+fn a_process_whose_mappings_cannot_be_read_holds_nobody_up_and_is_judged_by_its_registration() {
+    let (directory, me) = (tempfile::tempdir().unwrap(), HostPid(std::process::id()));
+    let process = directory.path().join(me.to_string());
+    std::fs::create_dir(&process).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, process.join("maps"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let mut guard = Guard::new(BTreeSet::new()).unwrap();
+    guard.maps = Maps::new(directory.path().into()).unwrap();
+    let mut its = charge(vec![shim("libcuda.so.1", "aa")]);
+    // The first look waits for a while, the second does not ask again.
+    for _ in 0..2 {
+        guard.maps.begin();
+        let (process, bypass) = guard.examine(&its, me, true).unwrap();
+        assert_eq!(bypass, Some(Bypass::NoShim), "it has a context and has not registered");
+        assert!(bypass_sentence(&process).contains("cannot be read now"), "{}", bypass_sentence(&process));
+    }
+    its.registered.push((me, None));
+    assert_eq!(guard.examine(&its, me, true).unwrap().1, None, "what it has mapped may be the shim");
+    assert!(guard.proven.is_empty());
+    drop(std::fs::File::options().write(true).open(process.join("maps")).unwrap());
 }
