@@ -48,7 +48,6 @@ impl Events {
     /// Writes an event down, on stderr too, where the journal takes it.
     pub fn note(&self, kind: EventKind, about: About, message: String) {
         let message = in_one_line(message);
-        // Before the lock is taken: whoever reads the log may be slow, and must not hold up others who tell something.
         log::line(priority_of(kind), format_args!("{message}"));
         self.keep(kind, about, message);
     }

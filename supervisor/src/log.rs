@@ -1,9 +1,33 @@
 //! The log: stderr, which the journal takes.
+//!
+//! Whoever reads it may stand still, and a full pipe keeps its writer waiting. Lines are said with the book of leases held, and by
+//! the watchdog: so a thread of its own writes them, and what it has no room for is lost and counted.
 
 use std::ffi::OsStr;
 use std::fmt::Arguments;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+/// Lines that wait to be written. A line has at most some kilobytes, and most a hundred bytes.
+const LINES: usize = 1024;
+/// What is left to be written at the end is waited for no longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The way to the thread that writes, if it has been started.
+static WRITER: OnceLock<SyncSender<Said>> = OnceLock::new();
+/// Lines for which there was no room.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// What the thread is to do.
+enum Said {
+    /// Write this.
+    Line(String),
+    /// Say that all before it is written.
+    End(Sender<()>),
+}
 
 /// How grave a line is, numbered as in syslog(3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,14 +49,71 @@ macro_rules! log {
     };
 }
 
-/// Writes one line, at once. Where it cannot be written, on a full disk or into a pipe that nobody reads, it is lost:
-/// containers must not lose their supervisor for that, as they would with eprintln, which panics.
+/// Says one line: at once, or through the thread that [`start`] has started, and then nobody waits for whoever reads the log.
+/// Where it cannot be written, on a full disk or into a pipe that nobody reads, it is lost: containers must not lose their
+/// supervisor for that, as they would with eprintln, which panics.
 pub fn line(priority: Priority, words: Arguments<'_>) {
     let line = match goes_to_the_journal() {
         true => format!("<{}>gpool-supervisor: {words}\n", priority as u8),
         false => format!("gpool-supervisor: {words}\n"),
     };
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    match WRITER.get() {
+        None => write(&line),
+        Some(writer) => {
+            if writer.try_send(Said::Line(line)).is_err() {
+                LOST.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+fn write(line: &str) {
+    let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// From now on nobody who says a line waits.
+///
+/// # Errors
+/// No thread can be started.
+pub fn start() -> io::Result<()> {
+    let (writer, said) = sync_channel(LINES);
+    std::thread::Builder::new().name("log".into()).spawn(move || write_all(&said))?;
+    // A second thread ends at once, as nobody can say anything to it.
+    let _ = WRITER.set(writer);
+    Ok(())
+}
+
+fn write_all(said: &Receiver<Said>) {
+    let mut told = 0;
+    for what in said {
+        match what {
+            Said::Line(line) => write(&line),
+            Said::End(done) => drop(done.send(())),
+        }
+        let lost = lost();
+        if lost > told {
+            write(&format!(
+                "gpool-supervisor: {} lines of the log are lost here: nobody took those before\n",
+                lost - told
+            ));
+            told = lost;
+        }
+    }
+}
+
+/// Waits a while until everything is written: the process is about to end.
+pub fn finish() {
+    let (done, is_done) = channel();
+    if let Some(writer) = WRITER.get()
+        && writer.try_send(Said::End(done)).is_ok()
+    {
+        let _ = is_done.recv_timeout(PATIENCE);
+    }
+}
+
+/// How many lines were lost because nobody took those before them.
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
 }
 
 /// Whether the journal reads stderr, and with it the priorities of sd-daemon(3) in front of lines.
@@ -53,9 +134,12 @@ fn names(stream: &OsStr, device: u64, inode: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::events::{About, Events};
     use gpool_protocol::EventKind;
     use std::fs::File;
+    use std::io::Read;
+    use std::io::{BufRead, BufReader};
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
     use std::process::{Command, Stdio};
@@ -64,11 +148,12 @@ mod tests {
     const CHILD: &str = "GPOOL_TEST_LOG_CHILD";
 
     /// The test that calls this again, alone, in a process whose stderr is `stderr`.
-    fn alone(stderr: File, stream: &str) -> std::process::Output {
+    fn alone(stderr: impl Into<Stdio>, stream: &str) -> Command {
         let own = std::thread::current().name().unwrap().to_owned();
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", &own, "--nocapture", "--test-threads=1"]).env(CHILD, "1").env("JOURNAL_STREAM", stream);
-        child.stdout(Stdio::piped()).stderr(stderr).output().unwrap()
+        child.stdout(Stdio::piped()).stderr(stderr);
+        child
     }
 
     /// In a process of its own, whose stderr is a file that the variable names, as the journal's socket is.
@@ -85,7 +170,7 @@ mod tests {
         let said = |name: &str, stream: &dyn Fn(&Path) -> String| {
             let path = directory.path().join(name);
             let file = File::create(&path).unwrap();
-            assert!(alone(file, &stream(&path)).status.success());
+            assert!(alone(file, &stream(&path)).output().unwrap().status.success());
             std::fs::read_to_string(path).unwrap()
         };
         let journal = said("journal", &|path| {
@@ -110,8 +195,47 @@ mod tests {
             return;
         }
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let output = alone(full, "");
+        let output = alone(full, "").output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    /// In a process of its own, whose stderr is a pipe that nobody reads for a while.
+    #[test]
+    fn a_log_that_nobody_reads_holds_nobody_up_and_says_later_what_is_lost() {
+        const SAID: usize = 20_000;
+        if std::env::var_os(CHILD).is_some() {
+            start().unwrap();
+            let events = Events::default();
+            (0..SAID).for_each(|_| events.note(EventKind::LeaseGranted, About::default(), "granted 30 %".to_owned()));
+            log!("the watchdog complains");
+            println!("has said it all, of which {} lines are lost", lost());
+            // Whoever reads comes back.
+            while lost_of(&mut std::io::stdin().lock()).is_none() {}
+            finish();
+            return;
+        }
+        let (mut log, theirs) = std::io::pipe().unwrap();
+        let mut child = alone(theirs, "").stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let lost = std::iter::repeat_with(|| lost_of(&mut stdout)).find_map(|lost| lost).unwrap();
+        assert!(lost > 0 && lost < SAID, "{lost}");
+        writeln!(child.stdin.take().unwrap(), "of which 0 lines are read").unwrap();
+        let mut said = String::new();
+        log.read_to_string(&mut said).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert_eq!(
+            said.lines().filter(|line| line.contains("granted 30 %")).count(),
+            SAID + 1 - lost,
+            "{lost} are lost"
+        );
+        assert_eq!(said.matches(&format!("{lost} lines of the log are lost")).count(), 1, "told once");
+    }
+
+    /// The number in the next line, if it is the one that says how many lines are lost.
+    fn lost_of(lines: &mut impl BufRead) -> Option<usize> {
+        let mut line = String::new();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "it ended without a word");
+        line.split_once("of which ")?.1.split(' ').next()?.parse().ok()
     }
 }

@@ -94,6 +94,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             log::line(Priority::Error, format_args!("{error}"));
+            log::finish();
             ExitCode::FAILURE
         }
     }
@@ -132,6 +133,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         true => privilege::keep_what_daemons_need()?,
         false => privilege::keep_what_is_needed()?,
     }
+    log::start()?;
     let mailbox = Mailbox::new()?;
     let (post, waker) = (mailbox.post(), mailbox.post());
     let (gatekeeper, _thread) = gatekeeper::start(places, move |notice| post.put(notice))?;

@@ -8,6 +8,7 @@ pub use counters::Counters;
 pub use families::reference;
 
 use crate::lease::{Charges, Leases};
+use crate::log;
 use crate::service::Identity;
 use families::{Family, GPU_NS_PER_SECOND};
 use gpool_protocol::{EventKind, GpuView, LeaseState, LeaseView, Mechanism};
@@ -32,6 +33,7 @@ struct Moment {
     guard_actions: Vec<(&'static str, u64)>,
     rounds: [(&'static str, u64); 2],
     complaints: u64,
+    log_lines_lost: u64,
 }
 
 /// The page of this moment.
@@ -57,6 +59,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         guard_actions: leases.counters.guard_actions(),
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
         complaints: leases.progress.complaints.count(),
+        log_lines_lost: log::lost(),
     })
 }
 
@@ -129,6 +132,7 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
         page.add(Family::Rounds, &[("thread", thread)], count as f64);
     }
     page.add(Family::Complaints, &[], moment.complaints as f64);
+    page.add(Family::LogLinesLost, &[], moment.log_lines_lost as f64);
 }
 
 fn of_a_gpu(page: &mut Page, gpu: &GpuView, charged_permille: u16) {

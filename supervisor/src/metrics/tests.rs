@@ -82,6 +82,7 @@ fn moment() -> Moment {
         guard_actions: vec![("frozen", 1)],
         rounds: [("sampler", 9), ("attendant", 8)],
         complaints: 0,
+        log_lines_lost: 0,
     }
 }
 
