@@ -1,12 +1,12 @@
 //! Compares what leases report of their GPU time with what the device saw of their processes. `policy` judges; here the
 //! figures are brought together, and what follows is done.
 
-use crate::device::NvmlInventory;
+use crate::device::Gpu;
 use crate::gatekeeper::{Order, Standing, Statistics};
 use crate::lease::{Leases, Members, about, class_policy};
 use gpool_configuration::LiarAction;
 use gpool_policy::TenantId;
-use gpool_policy::honesty::{DeviceUse, Honesty, Shortfall};
+use gpool_policy::honesty::{DeviceUse, Honesty, Sample, Shortfall};
 use gpool_policy::overlap::{Reported, believed};
 use gpool_protocol::EventKind;
 use std::collections::BTreeMap;
@@ -65,11 +65,17 @@ impl Auditor {
     }
 
     /// Takes the newest samples; at the end of a period, judges. To be called once a second or so: the device keeps its
-    /// samples for a while only.
-    pub fn look(&mut self, leases: &Leases, members: &Members, inventory: &NvmlInventory, statistics: &Statistics) {
+    /// samples for a while only. `process_use` asks the device how busy each process kept a GPU since a time of its clock.
+    pub fn look(
+        &mut self,
+        leases: &Leases,
+        members: &Members,
+        process_use: impl Fn((usize, &Gpu), u64) -> Vec<Sample>,
+        statistics: &Statistics,
+    ) {
         for (index, gpu) in leases.gpus().iter().enumerate() {
             let device = &mut self.devices[index];
-            let busy = device.add(&inventory.process_use(gpu, device.newest_us()));
+            let busy = device.add(&process_use((index, gpu), device.newest_us()));
             for (tenant, pids) in members {
                 let seen_ns = pids.iter().filter_map(|pid| busy.get(&pid.0)).sum();
                 // Who has no shims reports nothing that could fall short: it is metered by this.

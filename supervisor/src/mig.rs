@@ -14,6 +14,7 @@ use crate::device::{Changes, NvmlInventory};
 use crate::events::About;
 use crate::lease::{Book, Leases};
 use gpool_protocol::EventKind;
+use std::sync::Arc;
 
 /// Takes over the instances that there are now; what has come or gone without gpool is an event.
 pub fn look(leases: &Leases) {
@@ -32,7 +33,7 @@ fn look_again(leases: &Leases) -> Result<(), String> {
     Ok(())
 }
 
-fn refresh(leases: &Leases, inventory: &NvmlInventory) -> Result<Changes, String> {
+fn refresh(leases: &Leases, inventory: &Arc<NvmlInventory>) -> Result<Changes, String> {
     // Boards that do not answer are told by who looks at their memory.
     let found = inventory.gpus().map_err(|error| error.to_string())?.gpus;
     let book = leases.book();

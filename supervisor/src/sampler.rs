@@ -1,6 +1,7 @@
 //! Once a second: what NVML says of memory, what the scheduler has charged, and which allocations were refused.
 //!
-//! NVML is asked here and nowhere else, because a call may block for long on a sick GPU.
+//! NVML is asked here, and by who divides GPUs. A call may block for long on a sick GPU: each board is asked on a thread that is
+//! waited for a while, and not again before it has answered.
 
 use crate::auditor::Auditor;
 use crate::context_cost::{Claim, Claims, ContextCosts};
@@ -15,15 +16,17 @@ use crate::refusals;
 use crate::region::Report;
 use crate::silence;
 use crate::uncounted;
+use gpool_policy::honesty::Sample;
 use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Samples for ever; runs on its own thread.
-pub fn sample(leases: &Leases, inventory: &NvmlInventory, mut costs: ContextCosts, mut guard: Guard) {
+pub fn sample(leases: &Leases, inventory: &Arc<NvmlInventory>, mut costs: ContextCosts, mut guard: Guard) {
     let mut auditor = Auditor::new(leases.roster.limit());
     loop {
         leases.progress.sampler.note();
@@ -36,7 +39,12 @@ pub fn sample(leases: &Leases, inventory: &NvmlInventory, mut costs: ContextCost
         note_seen_memory(leases, &members, &occupancies);
         let statistics = leases.gatekeeper.statistics();
         note_charges(leases, &statistics);
-        auditor.look(leases, &members, inventory, &statistics);
+        auditor.look(
+            leases,
+            &members,
+            |gpu, since_us| process_use(inventory, &occupancies, gpu, since_us),
+            &statistics,
+        );
         refusals::tell(leases);
         let next = Instant::now() + PERIOD;
         while leases.occupants.wait(next) {
@@ -46,14 +54,19 @@ pub fn sample(leases: &Leases, inventory: &NvmlInventory, mut costs: ContextCost
 }
 
 /// Asks NVML once who holds what on each GPU; none of one that does not answer.
-pub fn note_memory(leases: &Leases, inventory: &NvmlInventory, costs: &mut ContextCosts) -> Vec<Option<Occupancy>> {
+pub fn note_memory(
+    leases: &Leases,
+    inventory: &Arc<NvmlInventory>,
+    costs: &mut ContextCosts,
+) -> Vec<Option<Occupancy>> {
     let (gpus, begun) = (leases.gpus(), Instant::now());
     let mut occupancies = vec![None; gpus.len()];
     // A divided board shows what its instances hold, each of which is asked by itself.
     let held_by = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Instance(_));
     for (index, gpu) in gpus.iter().enumerate().filter(|(_, gpu)| held_by(gpu)) {
         let (before, since) = (claims(leases, index), Instant::now());
-        match inventory.occupancy(gpu) {
+        let asked = gpu.clone();
+        match inventory.ask(gpu.index, move |its| its.occupancy(&asked)) {
             Ok(occupancy) => {
                 let after = claims(leases, index);
                 costs.learn(leases, index, &before, &after, &occupancy);
@@ -62,13 +75,26 @@ pub fn note_memory(leases: &Leases, inventory: &NvmlInventory, costs: &mut Conte
                 foreign::note(leases, index, &occupancy, &listed);
                 leases.occupants.note(index, since, listed);
                 occupancies[index] = Some(occupancy);
-                silence::note(leases, (index, gpu), None);
+                silence::note(leases, (index, gpu), since, None);
             }
-            Err(error) => silence::note(leases, (index, gpu), Some(&error)),
+            Err(error) => silence::note(leases, (index, gpu), since, Some(&error)),
         }
     }
     leases.occupants.note_looked(begun);
     occupancies
+}
+
+/// How busy each process kept a GPU since then. One that has just not said who is on it is not asked.
+fn process_use(
+    inventory: &Arc<NvmlInventory>,
+    occupancies: &[Option<Occupancy>],
+    (index, gpu): (usize, &Gpu),
+    since_us: u64,
+) -> Vec<Sample> {
+    let answers = occupancies.get(index).is_some_and(Option::is_some);
+    let asked = gpu.clone();
+    let use_of = move |its: &NvmlInventory| Ok(its.process_use(&asked, since_us));
+    if answers { inventory.ask(gpu.index, use_of).unwrap_or_default() } else { Vec::new() }
 }
 
 /// What each registered process of a GPU claims.

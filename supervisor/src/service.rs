@@ -122,7 +122,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|_| format!("another supervisor holds {}; stop it first", lock_path.display()))?;
 
     let files = DriverFiles::find(&configuration)?;
-    let inventory = NvmlInventory::open(&configuration.driver.nvml, &configuration.driver.gpus)?;
+    let inventory = NvmlInventory::open(&configuration.driver.nvml, &configuration.driver.gpus, silence::PATIENCE)?;
     let Found { gpus, silent, absent } = inventory.gpus_at_start(silence::PATIENCE)?;
     if gpus.len() > ServerSet::LIMIT {
         return Err(format!("NVML shows {} GPUs, and one supervisor serves {}", gpus.len(), ServerSet::LIMIT).into());
@@ -158,7 +158,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         boot_id: procfs::boot_id()?,
         settings,
         roster: Roster::new(gpus, places),
-        inventory: Arc::new(inventory),
+        inventory,
         dividing: Mutex::default(),
         files,
         gatekeeper,

@@ -4,15 +4,16 @@
 //! One that answers again takes leases again. One that did not answer at the start is left out until the next one, and is not
 //! asked again: an NVML that was started without it does not show it, and whatever is set up at the start knows nothing of it.
 
-use crate::device::{Gpu, InventoryError, Kind, SilentBoard};
+use crate::device::{self, Gpu, InventoryError, Kind, SilentBoard};
 use crate::events::About;
 use crate::lease::Leases;
 use gpool_protocol::{EventKind, SilentGpu};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A GPU that has not answered for so long takes nobody in. A driver that is merely busy answers before.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// A GPU that has not answered for so long takes nobody in: one that says so each time that it is asked, and one that hangs
+/// in the first question.
+pub const PATIENCE: Duration = device::PATIENCE;
 
 /// For a GPU that has answered before.
 const REMEDY: &str = "look for its Xid in the kernel's log, reset it or the host, and restart the supervisor if it does not \
@@ -70,19 +71,20 @@ impl Silence {
         self.lock().get(gpu).and_then(Option::as_ref).is_some_and(|spell| spell.is_told)
     }
 
-    /// The GPU was asked at `now`; it has answered if there is no `failure`.
-    fn note(&self, gpu: usize, now: Instant, failure: Option<&str>) -> Option<Change> {
+    /// The GPU was asked at `asked`, and by `now` it has answered if there is no `failure`.
+    fn note(&self, gpu: usize, (asked, now): (Instant, Instant), failure: Option<&str>) -> Option<Change> {
         let mut spells = self.lock();
         let place = spells.get_mut(gpu)?;
         let Some(cause) = failure else { return place.take().filter(|spell| spell.is_told).map(|_| Change::Over) };
-        let Some(spell) = place else {
-            *place = Some(Spell { since: now, cause: cause.to_owned(), is_told: false });
-            return Some(Change::Begun);
-        };
+        let has_begun = place.is_none();
+        let spell = place.get_or_insert_with(|| Spell { since: asked, cause: String::new(), is_told: false });
         cause.clone_into(&mut spell.cause);
         let is_due = !spell.is_told && now.duration_since(spell.since) >= PATIENCE;
         spell.is_told |= is_due;
-        is_due.then_some(Change::Silent)
+        match is_due {
+            true => Some(Change::Silent),
+            false => has_begun.then_some(Change::Begun),
+        }
     }
 
     /// All that take nobody in, with what to do: boards that were left out, and those of `gpus` that do not answer any more.
@@ -112,10 +114,10 @@ impl Silence {
     }
 }
 
-/// Notes what came of asking for the GPU at `index`, and tells what has changed.
-pub fn note(leases: &Leases, (index, gpu): (usize, &Gpu), failure: Option<&InventoryError>) {
+/// Notes what came of asking for the GPU at `index` at the time `asked`, and tells what has changed.
+pub fn note(leases: &Leases, (index, gpu): (usize, &Gpu), asked: Instant, failure: Option<&InventoryError>) {
     let cause = failure.map(ToString::to_string).unwrap_or_default();
-    match leases.silence.note(index, Instant::now(), failure.map(|_| cause.as_str())) {
+    match leases.silence.note(index, (asked, Instant::now()), failure.map(|_| cause.as_str())) {
         Some(Change::Begun) => log!("{}: {cause}", gpu.uuid),
         Some(Change::Silent) => {
             let message = format!("GPU {} ({}) takes no new leases: {cause}; {REMEDY}", gpu.index, gpu.uuid);
@@ -153,21 +155,34 @@ mod tests {
     use super::*;
     use gpool_protocol::GpuUuid;
 
+    /// An answer or a failure that comes at once.
+    fn note(silence: &Silence, gpu: usize, at: Instant, failure: Option<&str>) -> Option<Change> {
+        silence.note(gpu, (at, at), failure)
+    }
+
     const LOST: Option<&str> = Some("NVML does not answer: lost");
 
     #[test]
     fn a_gpu_is_silent_after_a_while_and_until_it_answers() {
         let (silence, start) = (Silence::new(2, Vec::new()), Instant::now());
-        assert_eq!(silence.note(1, start, LOST), Some(Change::Begun));
-        assert_eq!(silence.note(1, start + PATIENCE / 2, LOST), None);
+        assert_eq!(note(&silence, 1, start, LOST), Some(Change::Begun));
+        assert_eq!(note(&silence, 1, start + PATIENCE / 2, LOST), None);
         assert!(!silence.is_silent(1), "it may be busy");
-        assert_eq!(silence.note(1, start + PATIENCE, LOST), Some(Change::Silent));
-        assert_eq!(silence.note(1, start + 2 * PATIENCE, LOST), None, "told once");
+        assert_eq!(note(&silence, 1, start + PATIENCE, LOST), Some(Change::Silent));
+        assert_eq!(note(&silence, 1, start + 2 * PATIENCE, LOST), None, "told once");
         assert!(silence.is_silent(1) && !silence.is_silent(0) && !silence.is_silent(7));
-        assert_eq!(silence.note(1, start + 3 * PATIENCE, None), Some(Change::Over));
+        assert_eq!(note(&silence, 1, start + 3 * PATIENCE, None), Some(Change::Over));
         assert!(!silence.is_silent(1));
-        assert_eq!(silence.note(1, start + 4 * PATIENCE, LOST), Some(Change::Begun));
-        assert_eq!(silence.note(1, start + 4 * PATIENCE + PATIENCE / 2, None), None, "a moment is no silence");
+        assert_eq!(note(&silence, 1, start + 4 * PATIENCE, LOST), Some(Change::Begun));
+        assert_eq!(note(&silence, 1, start + 4 * PATIENCE + PATIENCE / 2, None), None, "a moment is no silence");
+    }
+
+    #[test]
+    fn a_gpu_that_hangs_is_silent_with_the_first_question() {
+        let (silence, start) = (Silence::new(1, Vec::new()), Instant::now());
+        assert_eq!(silence.note(0, (start, start + PATIENCE), LOST), Some(Change::Silent));
+        assert!(silence.is_silent(0));
+        assert_eq!(note(&silence, 0, start + 2 * PATIENCE, None), Some(Change::Over));
     }
 
     #[test]
@@ -185,15 +200,15 @@ mod tests {
             kind: Kind::Whole,
         };
         let (gpus, start) = ([gpu(0), gpu(1)], Instant::now());
-        silence.note(1, start, LOST);
+        note(&silence, 1, start, LOST);
         assert_eq!(silence.views(&gpus).len(), 1, "the other one may be busy");
-        silence.note(1, start + PATIENCE, Some("NVML does not answer: gone"));
+        note(&silence, 1, start + PATIENCE, Some("NVML does not answer: gone"));
         let seen = silence.views(&gpus);
         let named: Vec<_> = seen.iter().map(|gpu| (gpu.index, gpu.uuid.clone())).collect();
         assert_eq!(named, [(2, None), (1, Some(GpuUuid("GPU-1".into())))]);
         assert_eq!(seen[1].cause, "NVML does not answer: gone", "as it was said last");
         assert!(seen.iter().all(|gpu| gpu.remedy.contains("systemctl restart gpool-supervisor")), "{seen:?}");
-        silence.note(1, start + 2 * PATIENCE, None);
+        note(&silence, 1, start + 2 * PATIENCE, None);
         assert_eq!(silence.views(&gpus).len(), 1);
     }
 }

@@ -1,5 +1,7 @@
-//! Whether the work goes on: the gatekeeper decides, the sampler has asked NVML, and the attendant has looked after
-//! deaths. A thread that merely lives proves nothing, so each is asked or counted.
+//! Whether the work goes on: the gatekeeper decides, the attendant has looked after deaths, and the sampler has asked NVML. A
+//! thread that merely lives proves nothing, so each is asked or counted. Without the first two nobody is served. Without the
+//! sampler everybody is, and whoever keeps it waiting, as a sick GPU may, would keep the next supervisor's as well: so it is told
+//! and nobody is killed for it.
 
 use crate::lease::Leases;
 use crate::service_manager;
@@ -8,8 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The attendant looks twice a second, and works for some milliseconds.
 const ATTENDANT_PATIENCE: Duration = Duration::from_secs(10);
-/// A sampler that has finished no round for so long hangs in NVML. Calls on a sick GPU have been seen to take half a
-/// minute; a restart, which tenants survive, is tried only beyond.
+/// A sampler that has finished no round for so long hangs. Each of several sick GPUs may take some seconds of a round.
 const SAMPLER_PATIENCE: Duration = Duration::from_secs(90);
 /// Looks in the time that the service manager waits for a word.
 const LOOKS: u32 = 4;
@@ -47,32 +48,66 @@ pub fn watch(leases: &Leases, patience: Duration) {
     let now = Instant::now();
     let mut sampler = Watched::new("the sampler", SAMPLER_PATIENCE, now);
     let mut attendant = Watched::new("the attendant", ATTENDANT_PATIENCE, now);
-    let mut has_complained = false;
+    let mut told = None;
     loop {
         let decides = leases.gatekeeper.answers_within(period);
         let now = Instant::now();
-        let late = [
-            (!decides).then(|| "the gatekeeper does not answer".to_owned()),
-            sampler.complaint(leases.progress.sampler.count(), now),
-            attendant.complaint(leases.progress.attendant.count(), now),
-        ];
-        match late.into_iter().flatten().next() {
-            None => {
-                if std::mem::take(&mut has_complained) {
-                    service_manager::status("the work goes on again");
-                }
-                service_manager::work_goes_on();
-            }
-            Some(complaint) => {
-                leases.progress.complaints.note();
-                log!("{complaint}");
-                service_manager::status(&complaint);
-                has_complained = true;
-            }
+        let gatekeeper = (!decides).then(|| "the gatekeeper does not answer".to_owned());
+        let stands = gatekeeper.or_else(|| attendant.complaint(leases.progress.attendant.count(), now));
+        let lags = sampler.complaint(leases.progress.sampler.count(), now);
+        let state = State::of(stands, lags);
+        let complaint = state.complaint();
+        if let Some(complaint) = complaint.filter(|_| state.is_news_after(told.as_ref())) {
+            log!("{complaint}");
         }
+        match complaint {
+            Some(complaint) => service_manager::status(complaint),
+            None if told.as_ref().is_some_and(|told: &State| told.complaint().is_some()) => {
+                service_manager::status("the work goes on again");
+            }
+            None => {}
+        }
+        match state {
+            State::Stands(_) => leases.progress.complaints.note(),
+            State::Works | State::Lags(_) => service_manager::work_goes_on(),
+        }
+        told = Some(state);
         if decides {
             std::thread::sleep(period);
         }
+    }
+}
+
+/// What a look has found.
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// All of them work.
+    Works,
+    /// The sampler does not, which is told.
+    Lags(String),
+    /// Somebody does not without whom nobody is served: the service manager is not told that the work goes on.
+    Stands(String),
+}
+
+impl State {
+    fn of(stands: Option<String>, lags: Option<String>) -> Self {
+        match (stands, lags) {
+            (Some(complaint), _) => Self::Stands(complaint),
+            (None, Some(complaint)) => Self::Lags(complaint),
+            (None, None) => Self::Works,
+        }
+    }
+
+    fn complaint(&self) -> Option<&str> {
+        match self {
+            Self::Works => None,
+            Self::Lags(complaint) | Self::Stands(complaint) => Some(complaint),
+        }
+    }
+
+    /// Whether the log is to have it: what lags may do so for hours, and is told once.
+    fn is_news_after(&self, before: Option<&Self>) -> bool {
+        !matches!((self, before), (Self::Lags(_), Some(Self::Lags(_))))
     }
 }
 
@@ -117,5 +152,17 @@ mod tests {
         assert_eq!(complaint, "the sampler has begun no round for 11 s");
         rounds.note();
         assert_eq!(watched.complaint(rounds.count(), after(27)), None, "it has come back");
+    }
+
+    #[test]
+    fn a_sampler_that_hangs_is_told_once_and_nobody_is_killed_for_it() {
+        let complaint = |text: &str| Some(text.to_owned());
+        let lags = State::of(None, complaint("the sampler has begun no round for 91 s"));
+        assert_eq!(lags, State::Lags("the sampler has begun no round for 91 s".to_owned()));
+        assert!(lags.is_news_after(Some(&State::Works)) && !lags.is_news_after(Some(&State::Lags(String::new()))));
+        let stands = State::of(complaint("the attendant"), complaint("the sampler"));
+        assert_eq!(stands, State::Stands("the attendant".to_owned()));
+        assert!(stands.is_news_after(Some(&stands)), "whoever is killed for it finds it in the log");
+        assert_eq!(State::of(None, None), State::Works);
     }
 }

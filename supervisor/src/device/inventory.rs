@@ -1,6 +1,7 @@
 //! GPUs through NVML.
 
 use super::mig::Board;
+use super::questions::Questions;
 use gpool_configuration::Gpus;
 use gpool_policy::honesty::Sample;
 use gpool_protocol::{GpuUuid, HostPid};
@@ -10,6 +11,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// NVML that cannot be used; the text names the library and the call.
@@ -35,6 +37,12 @@ pub enum InventoryError {
 
 pub(super) fn unanswered(query: &'static str) -> impl FnOnce(nvml_wrapper::error::NvmlError) -> InventoryError {
     move |cause| InventoryError::Unanswered { query, cause: cause.to_string() }
+}
+
+/// Of a board that does not answer, and does not say so.
+fn hung() -> InventoryError {
+    let cause = "a call has not come back for seconds".to_owned();
+    InventoryError::Unanswered { query: "for a GPU", cause }
 }
 
 /// A GPU, as it stays while the driver is loaded.
@@ -119,6 +127,8 @@ pub struct Occupancy {
     pub present: BTreeSet<HostPid>,
 }
 
+/// What a board may take for an answer. A driver that is merely busy takes less.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two questions to a board that does not answer.
 const RETRY_PERIOD: Duration = Duration::from_millis(250);
 
@@ -189,30 +199,74 @@ pub struct NvmlInventory {
     nvml: Nvml,
     /// Which boards are served; of the others nothing is shown.
     served: Gpus,
-    /// The boards that can be divided, by NVML's index.
-    boards: BTreeMap<u32, Board>,
+    /// What is known of boards since the start.
+    boards: OnceLock<Boards>,
+    questions: Questions,
+}
+
+/// What each board is; asked once, at the start.
+#[derive(Default)]
+struct Boards {
+    /// Those that can be divided, by NVML's index.
+    divisible: BTreeMap<u32, Board>,
+    /// Those that did not answer that. Whether they are divided is not known, and they are left out until the next start.
+    hung: BTreeSet<u32>,
 }
 
 impl NvmlInventory {
-    /// Loads and starts NVML, to show of it what is in `served`.
+    /// Loads and starts NVML, to show of it what is in `served`. Each board may take `patience` to say what it is.
     ///
     /// # Errors
     /// [`InventoryError::Unusable`].
-    pub fn open(library: &Path, served: &Gpus) -> Result<Self, InventoryError> {
+    pub fn open(library: &Path, served: &Gpus, patience: Duration) -> Result<Arc<Self>, InventoryError> {
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
         let nvml = nvml.map_err(|cause| InventoryError::Unusable {
             library: library.display().to_string(),
             cause: cause.to_string(),
         })?;
-        let mut inventory = Self { nvml, served: served.clone(), boards: BTreeMap::new() };
+        let (boards, questions) = (OnceLock::new(), Questions::default());
+        let inventory = Arc::new(Self { nvml, served: served.clone(), boards, questions });
         let count = inventory.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
-        let is_served = |index: &u32| {
-            let uuid = inventory.nvml.device_by_index(*index).and_then(|device| device.uuid());
-            uuid.is_ok_and(|uuid| served.serve(&uuid))
-        };
-        let boards = (0..count).filter(is_served).filter_map(|index| Some((index, inventory.board(index)?)));
-        inventory.boards = boards.collect();
+        let mut boards = Boards::default();
+        for index in 0..count {
+            match inventory.within(patience, index, move |its| Ok(its.served_board(index))) {
+                Ok(Some(board)) => drop(boards.divisible.insert(index, board)),
+                Ok(None) => {}
+                Err(_) => drop(boards.hung.insert(index)),
+            }
+        }
+        // Set here and nowhere else.
+        let _ = inventory.boards.set(boards);
         Ok(inventory)
+    }
+
+    /// What a board can be divided into; none if it cannot, is not served or says nothing.
+    fn served_board(&self, index: u32) -> Option<Board> {
+        let uuid = self.nvml.device_by_index(index).and_then(|device| device.uuid()).ok()?;
+        if self.served.serve(&uuid) { self.board(index) } else { None }
+    }
+
+    /// What `question` answers, which asks the board `index` and nothing else.
+    ///
+    /// # Errors
+    /// Its own; and one that has not answered for [`PATIENCE`], or not an earlier question.
+    pub fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        index: u32,
+        question: impl FnOnce(&Self) -> Result<T, InventoryError> + Send + 'static,
+    ) -> Result<T, InventoryError> {
+        self.within(PATIENCE, index, question)
+    }
+
+    fn within<T: Send + 'static>(
+        self: &Arc<Self>,
+        patience: Duration,
+        index: u32,
+        question: impl FnOnce(&Self) -> Result<T, InventoryError> + Send + 'static,
+    ) -> Result<T, InventoryError> {
+        let inventory = self.clone();
+        let answer = self.questions.ask(index, patience, move || question(&inventory));
+        answer.unwrap_or_else(|| Err(hung()))
     }
 
     pub(super) fn nvml(&self) -> &Nvml {
@@ -221,7 +275,12 @@ impl NvmlInventory {
 
     /// The boards that can be divided, by NVML's index.
     pub fn boards(&self) -> &BTreeMap<u32, Board> {
-        &self.boards
+        &self.boards.get_or_init(Boards::default).divisible
+    }
+
+    /// Whether a board did not say what it is when the supervisor started.
+    fn is_left_out(&self, index: u32) -> bool {
+        self.boards.get().is_some_and(|boards| boards.hung.contains(&index))
     }
 
     /// All that NVML shows, for a supervisor that starts: a board that does not answer is asked again for a while. One that
@@ -229,7 +288,7 @@ impl NvmlInventory {
     ///
     /// # Errors
     /// As [`Self::gpus`].
-    pub fn gpus_at_start(&self, patience: Duration) -> Result<Found, InventoryError> {
+    pub fn gpus_at_start(self: &Arc<Self>, patience: Duration) -> Result<Found, InventoryError> {
         let deadline = Instant::now() + patience;
         loop {
             let found = self.gpus()?;
@@ -244,10 +303,13 @@ impl NvmlInventory {
     ///
     /// # Errors
     /// Names the query that failed, if NVML itself or no board that is served answers.
-    pub fn gpus(&self) -> Result<Found, InventoryError> {
+    pub fn gpus(self: &Arc<Self>) -> Result<Found, InventoryError> {
         let driver_version = self.nvml.sys_driver_version().map_err(unanswered("the driver's version"))?;
         let count = self.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
-        let (answers, silent) = answering(0..count, |index| self.board_with_instances(index, &driver_version))?;
+        let (answers, silent) = answering(0..count, |index| {
+            let driver_version = driver_version.clone();
+            self.ask(index, move |its| its.board_with_instances(index, &driver_version))
+        })?;
         let (answers, silent) = of_served(answers, silent)?;
         let (mut gpus, instances): (Vec<Gpu>, Vec<Vec<Gpu>>) = answers.into_iter().unzip();
         gpus.extend(instances.into_iter().flatten());
@@ -263,11 +325,14 @@ impl NvmlInventory {
         index: u32,
         driver_version: &str,
     ) -> Result<Option<(Gpu, Vec<Gpu>)>, InventoryError> {
+        if self.is_left_out(index) {
+            return Err(hung());
+        }
         let gpu = self.whole_gpu(index, driver_version)?;
         if !self.served.serve(&gpu.uuid.0) {
             return Ok(None);
         }
-        match self.boards.get(&index) {
+        match self.boards().get(&index) {
             Some(board) if self.mig_mode(index)?.is_on => {
                 let instances = self.instances(&gpu, board)?;
                 Ok(Some((Gpu { kind: Kind::Divided, ..gpu }, instances)))

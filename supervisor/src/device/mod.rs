@@ -6,13 +6,14 @@ mod driver_files;
 mod generation;
 mod inventory;
 mod mig;
+mod questions;
 mod roster;
 mod shims;
 
 pub use driver_files::{DriverFiles, DriverFilesError};
 #[cfg(test)]
 pub use inventory::MigInstance;
-pub use inventory::{Found, Gpu, InventoryError, Kind, NvmlInventory, Occupancy, SilentBoard, answering};
+pub use inventory::{Found, Gpu, InventoryError, Kind, NvmlInventory, Occupancy, PATIENCE, SilentBoard, answering};
 pub use mig::Board;
 pub use roster::{Changes, Roster};
 pub use shims::Chosen;

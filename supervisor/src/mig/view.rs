@@ -19,7 +19,7 @@ pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
     };
     // NVML is asked before the book is locked: it may take its time.
     let inventory = &leases.inventory;
-    let ask = |index| Ok((index, inventory.mig_mode(index)?, inventory.pci_device_id(index)?));
+    let ask = |index| inventory.ask(index, move |its| Ok((index, its.mig_mode(index)?, its.pci_device_id(index)?)));
     let (boards, _) = answering(inventory.boards().keys().copied(), ask).map_err(unanswered)?;
     let book = leases.book();
     let mut views = Vec::new();
