@@ -26,6 +26,7 @@
 //! | `service_manager` | what systemd is told and what it hands over |
 //! | `metrics` | figures for Prometheus |
 //! | `watchdog` | whether the work goes on, as systemd wants to know it |
+//! | `sole` | that there is one supervisor |
 //! | `log` | lines on stderr |
 //! | `elf` | what a library exports, and which build it is |
 //!
@@ -67,6 +68,7 @@ mod service;
 mod service_manager;
 mod settings;
 mod silence;
+mod sole;
 mod time_slices;
 mod uncounted;
 mod watchdog;

@@ -19,8 +19,9 @@ const KEPT: CapabilitySet = CapabilitySet::empty()
     // The gatekeeper's real-time priority.
     .union(CapabilitySet::SYS_NICE);
 
-/// Gives up everything else, for this thread and those that it starts: called before the first one. NVML is loaded
-/// before, because it may call a helper that makes device nodes.
+/// Gives up everything else, for this thread and those that it starts: called before the first one that stays. NVML
+/// is loaded and asked before, because it may call a helper that makes device nodes; a thread that hangs in that ends when it
+/// comes back.
 ///
 /// # Errors
 /// When the kernel refuses to give up what this process has.

@@ -165,6 +165,14 @@ pub fn is_stopped(pid: HostPid) -> bool {
     stat_field(pid, STATE_FIELD).is_ok_and(|state: String| matches!(state.as_str(), "T" | "t"))
 }
 
+/// Whether the first task of this process has ended, while others of it may still be in the kernel. False once nothing of it is
+/// left.
+pub fn is_dead(name: &ProcessName) -> bool {
+    // States of proc(5): Z is a zombie, X is dead.
+    let is_over = |state: String| matches!(state.as_str(), "Z" | "X");
+    stat_field(name.pid, STATE_FIELD).is_ok_and(is_over) && start_ticks(name.pid) == Some(name.start_ticks)
+}
+
 /// When the process that has `pid` now was started, in clock ticks since boot; none if there is none.
 pub fn start_ticks(pid: HostPid) -> Option<u64> {
     stat_field(pid, START_FIELD).ok()

@@ -15,6 +15,7 @@ use crate::occupants::Occupants;
 use crate::region::{self, Mounts};
 use crate::settings::Settings;
 use crate::silence::{self, Silence};
+use crate::sole::Sole;
 use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
 use crate::{clock, log, mig, mps, privilege, procfs, reload, sampler, service_manager};
@@ -22,11 +23,11 @@ use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
 use gpool_protocol::EventKind;
-use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 /// The gpool host daemon: grants shares of GPUs to containers, paces them and accounts for them.
 #[derive(Parser)]
@@ -65,6 +66,12 @@ pub struct Identity {
 
 /// Exit status for a configuration that cannot be used, as sysexits has it.
 const CONFIGURATION_INVALID: u8 = 78;
+
+/// NVML and a host full of sick boards may take so long. The service manager would end a start that it waits for, and the next
+/// one would not be faster.
+const NVML_PATIENCE: Duration = Duration::from_secs(180);
+/// What a board may take for its first answer while containers wait for their supervisor.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs the supervisor until it is killed.
 pub fn main() -> ExitCode {
@@ -116,14 +123,18 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     let identity = Identity { started_unix_ms: clock::unix_ms() };
     lease::prepare(&configuration.paths.run_dir)?;
     let mounts = Mounts::of(&configuration.paths.run_dir)?;
-    let lock_path = configuration.paths.run_dir.join("supervisor.lock");
-    let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&lock_path)?;
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| format!("another supervisor holds {}; stop it first", lock_path.display()))?;
+    let sole = Sole::take(&configuration.paths.run_dir)?;
 
     let files = DriverFiles::find(&configuration)?;
-    let inventory = NvmlInventory::open(&configuration.driver.nvml, &configuration.driver.gpus, silence::PATIENCE)?;
-    let Found { gpus, silent, absent } = inventory.gpus_at_start(silence::PATIENCE)?;
+    service_manager::starting_takes(NVML_PATIENCE);
+    // What runs is unpaced meanwhile, and starts of containers wait for a few seconds only: then a board that does not answer is
+    // not waited for.
+    let (to_answer, to_come_back) = match lease::are_written(&configuration.paths.run_dir) {
+        true => (ANSWER_PATIENCE, Duration::ZERO),
+        false => (silence::PATIENCE, silence::PATIENCE),
+    };
+    let inventory = NvmlInventory::open(&configuration.driver.nvml, &configuration.driver.gpus, to_answer)?;
+    let Found { gpus, silent, absent } = inventory.gpus_at_start(to_come_back)?;
     if gpus.len() > ServerSet::LIMIT {
         return Err(format!("NVML shows {} GPUs, and one supervisor serves {}", gpus.len(), ServerSet::LIMIT).into());
     }
@@ -194,7 +205,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     }
     let reloaded = leases.clone();
     std::thread::Builder::new().name("reload".into()).spawn(move || reload::at_each(&hangup, &reloaded))?;
-    let listener = Listener::open(&leases.configuration().socket.path)?;
+    let listener = Listener::open(&leases.configuration().socket.path, sole.has_replaced)?;
     if let Some(patience) = service_manager::watchdog_patience() {
         let watched = leases.clone();
         std::thread::Builder::new().name("watchdog".into()).spawn(move || watchdog::watch(&watched, patience))?;

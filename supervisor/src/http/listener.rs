@@ -46,21 +46,21 @@ pub struct Listener {
 
 impl Listener {
     /// Takes the socket at `path` that the service manager holds, whose queue outlives a supervisor; without one, makes
-    /// it.
+    /// it. With `has_replaced` nobody is behind one that is there, even if the kernel still takes connections.
     ///
     /// # Errors
     /// [`ListenerError`].
-    pub fn open(path: &Path) -> Result<Self, ListenerError> {
+    pub fn open(path: &Path, has_replaced: bool) -> Result<Self, ListenerError> {
         match service_manager::socket_at(path) {
             Some(listener) => Ok(Self { listener }),
-            None => Self::bind(path),
+            None => Self::bind(path, has_replaced),
         }
     }
 
     /// Listens on `path`. A socket that nobody answers on is what a killed supervisor left.
-    fn bind(path: &Path) -> Result<Self, ListenerError> {
+    fn bind(path: &Path, has_replaced: bool) -> Result<Self, ListenerError> {
         let shown = || path.display().to_string();
-        if UnixStream::connect(path).is_ok() {
+        if !has_replaced && UnixStream::connect(path).is_ok() {
             return Err(ListenerError::Taken(shown()));
         }
         let bound = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| {

@@ -34,3 +34,8 @@ pub use ownership::let_search;
 pub use record::sample;
 pub use record::{Record, RevocationRecord, prepare, write_whole};
 pub use takeover::{take_over, take_over_stranded};
+
+/// Whether an earlier supervisor has written a lease down, below `run_dir`.
+pub fn are_written(run_dir: &std::path::Path) -> bool {
+    std::fs::read_dir(run_dir.join(record::LEASES_DIR)).is_ok_and(|mut leases| leases.next().is_some())
+}

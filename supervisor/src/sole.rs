@@ -1,0 +1,147 @@
+//! One supervisor for each run directory: who serves holds the lock of a file, and says in it who that is.
+//!
+//! A process that is killed while one of its threads stands in a call of the driver keeps its locks until that call comes
+//! back, which may be never. Its first task has ended then, and nothing of it serves anybody.
+
+use crate::procfs::{self, ProcessName};
+use gpool_protocol::HostPid;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Held by the supervisor that serves.
+const LOCK: &str = "supervisor.lock";
+/// Held for moments, by who looks at the other and may replace it.
+const TURN: &str = "supervisor.turn";
+
+/// Why this one does not serve; the text names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum SoleError {
+    /// Another one does.
+    #[error("another supervisor holds {0}; stop it first")]
+    Taken(PathBuf),
+    /// The file cannot be used.
+    #[error("{path} cannot be used: {cause}; look at the rights and the space of its directory")]
+    Unusable {
+        /// Which one.
+        path: PathBuf,
+        /// The kernel's words.
+        cause: io::Error,
+    },
+}
+
+/// That this one serves, for as long as it is kept.
+#[derive(Debug)]
+pub struct Sole {
+    _lock: File,
+    /// Whether one before it has ended and cannot be rid of: its socket may still be open.
+    pub has_replaced: bool,
+}
+
+impl Sole {
+    /// Takes the lock in `run_dir`.
+    ///
+    /// # Errors
+    /// [`SoleError`].
+    pub fn take(run_dir: &Path) -> Result<Self, SoleError> {
+        let (path, turn_path) = (run_dir.join(LOCK), run_dir.join(TURN));
+        let turn = open(&turn_path)?;
+        flock(&turn, FlockOperation::LockExclusive).map_err(|cause| unusable(&turn_path, cause.into()))?;
+        let mut lock = open(&path)?;
+        let mut has_replaced = false;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if !has_dead_holder(&mut lock) {
+                return Err(SoleError::Taken(path));
+            }
+            log!(
+                "the supervisor before has ended and keeps {}, as a call of the driver's does not come back; this one \
+                 takes its place",
+                path.display()
+            );
+            fs::remove_file(&path).map_err(|cause| unusable(&path, cause))?;
+            lock = open(&path)?;
+            flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| SoleError::Taken(path.clone()))?;
+            has_replaced = true;
+        }
+        write_holder(&mut lock).map_err(|cause| unusable(&path, cause))?;
+        Ok(Self { _lock: lock, has_replaced })
+    }
+}
+
+fn unusable(path: &Path, cause: io::Error) -> SoleError {
+    SoleError::Unusable { path: path.to_owned(), cause }
+}
+
+fn open(path: &Path) -> Result<File, SoleError> {
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    opened.map_err(|cause| unusable(path, cause))
+}
+
+fn write_holder(lock: &mut File) -> io::Result<()> {
+    let pid = HostPid(std::process::id());
+    let start_ticks = procfs::start_ticks(pid).ok_or(io::ErrorKind::NotFound)?;
+    lock.set_len(0)?;
+    lock.write_all(format!("{pid} {start_ticks}\n").as_bytes())
+}
+
+/// Whether the file names a process whose first task has ended. Of one that is not there any more nothing is known: a
+/// supervisor of an older version does not write itself down.
+fn has_dead_holder(lock: &mut File) -> bool {
+    holder(lock).is_some_and(|name| procfs::is_dead(&name))
+}
+
+fn holder(lock: &mut File) -> Option<ProcessName> {
+    let mut text = String::new();
+    lock.read_to_string(&mut text).ok()?;
+    let (pid, start_ticks) = text.trim().split_once(' ')?;
+    Some(ProcessName { pid: HostPid(pid.parse().ok()?), start_ticks: start_ticks.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    /// Takes the lock, waits for a line, and ends its first thread while another one lives: as a killed process one of
+    /// whose threads does not come back from the kernel.
+    const HOLDER: &str = "#include <pthread.h>\n#include <fcntl.h>\n#include <stdio.h>\n#include <sys/file.h>\n\
+        #include <unistd.h>\n\
+        static void *stay(void *unused) { for (;;) pause(); return unused; }\n\
+        int main(int count, char **words) { pthread_t thread; (void)count;\n\
+        flock(open(words[1], O_RDWR), LOCK_EX); pthread_create(&thread, 0, stay, 0);\n\
+        puts(\"holds\"); fflush(stdout); getchar(); pthread_exit(0); }\n";
+
+    #[test]
+    fn one_that_serves_keeps_others_out_and_one_that_cannot_end_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, program) = (directory.path().join("holder.c"), directory.path().join("holder"));
+        fs::write(&source, HOLDER).unwrap();
+        assert!(Command::new("cc").arg("-pthread").arg("-o").args([&program, &source]).status().unwrap().success());
+        let path = directory.path().join(LOCK);
+        fs::write(&path, "").unwrap();
+        let mut child = Command::new(program);
+        let mut child = child.arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let refused = || matches!(Sole::take(directory.path()), Err(SoleError::Taken(_)));
+        assert!(refused(), "who does not say who it is counts as alive");
+        let pid = HostPid(child.id());
+        fs::write(&path, format!("{pid} {}\n", procfs::start_ticks(pid).unwrap())).unwrap();
+        assert!(refused());
+
+        writeln!(child.stdin.take().unwrap()).unwrap();
+        let taken = (0..2000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            Sole::take(directory.path()).ok()
+        });
+        assert!(taken.as_ref().is_some_and(|sole| sole.has_replaced));
+        assert!(refused(), "there is one again");
+        drop(taken);
+        assert!(!Sole::take(directory.path()).unwrap().has_replaced);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
