@@ -92,6 +92,11 @@ impl Layout {
         self.root.join(format!("state/device{index}-lost"))
     }
 
+    /// There while NVML does not come back from a question to the device with this index.
+    pub fn hung(&self, index: u32) -> PathBuf {
+        self.root.join(format!("state/device{index}-hung"))
+    }
+
     /// Where whoever installs puts the simulated libraries.
     pub fn libraries(&self) -> PathBuf {
         self.root.join("lib")

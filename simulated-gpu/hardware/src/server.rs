@@ -69,6 +69,14 @@ pub fn note_lost(layout: &Layout, index: u32, is_lost: bool) -> std::io::Result<
     note(&layout.lost(index), is_lost)
 }
 
+/// Says whether NVML hangs when it is asked of a device, as it may of one that is sick. What runs on it is left as it is.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn note_hung(layout: &Layout, index: u32, is_hung: bool) -> std::io::Result<()> {
+    note(&layout.hung(index), is_hung)
+}
+
 fn note(path: &Path, is_so: bool) -> std::io::Result<()> {
     if is_so {
         return fs::write(path, "");
@@ -88,6 +96,7 @@ pub fn serve(layout: &Layout, host: &Host<'_>, stop: BorrowedFd<'_>, ready: impl
     note_whole_maps(layout, host.has_whole_maps).map_err(failed("write what the driver maps"))?;
     for index in 0..stores.len() as u32 {
         note_lost(layout, index, false).map_err(failed("say that no device is lost"))?;
+        note_hung(layout, index, false).map_err(failed("say that no device hangs"))?;
     }
     fs::create_dir_all(layout.libraries()).map_err(failed("make the directory of the libraries"))?;
     let divisible: Vec<u32> =

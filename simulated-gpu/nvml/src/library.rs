@@ -4,6 +4,7 @@ use gpool_driver_abi::nvml::*;
 use gpool_simulated_hardware::{Layout, Store, is_visible, model::Device};
 use std::ffi::{CStr, c_char, c_uint};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What a function gives: nothing, or the code to return.
 pub(crate) type Outcome<T = ()> = Result<T, nvmlReturn_t>;
@@ -38,8 +39,14 @@ pub(crate) fn visible() -> Outcome<Vec<u32>> {
     Ok((0..stores()?.len() as u32).filter(|minor| is_visible(&layout, *minor)).collect())
 }
 
-/// Fails for a device that has fallen off its bus.
+/// Between two looks whether a device still hangs.
+const HANG_PERIOD: Duration = Duration::from_millis(20);
+
+/// Fails for a device that has fallen off its bus, and does not come back while it hangs.
 pub(crate) fn on_the_bus(minor: u32) -> Outcome {
+    while Layout::default().hung(minor).exists() {
+        std::thread::sleep(HANG_PERIOD);
+    }
     if Layout::default().lost(minor).exists() { Err(NVML_ERROR_GPU_IS_LOST) } else { Ok(()) }
 }
 

@@ -55,6 +55,11 @@ impl Engine {
         client(arguments).output().context("docker cannot be started")
     }
 
+    /// `docker`, for who does something else meanwhile.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        client(arguments)
+    }
+
     /// Runs `docker` and returns its stdout.
     ///
     /// # Errors

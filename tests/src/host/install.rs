@@ -63,6 +63,11 @@ pub fn set_lost(gpu: u32, is_lost: bool) -> Result<()> {
     gpool_simulated_hardware::note_lost(&Layout::new(SIMULATED_GPU), gpu, is_lost).context("which GPUs are lost")
 }
 
+/// NVML hangs when it is asked of that GPU, or comes back.
+pub fn set_hung(gpu: u32, is_hung: bool) -> Result<()> {
+    gpool_simulated_hardware::note_hung(&Layout::new(SIMULATED_GPU), gpu, is_hung).context("which GPUs hang")
+}
+
 /// Puts a driver's `nvidia-smi` where the driver's programs are, in place of one that is there. What is running keeps
 /// what it has.
 pub fn replace_nvidia_smi(program: &Path) -> Result<()> {

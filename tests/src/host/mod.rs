@@ -28,6 +28,9 @@ use crate::namespaces::{Inside, PATH};
 use crate::stage::Stage;
 use gpool_protocol::{Client, DEFAULT_SOCKET, Event, EventKind, LeaseView, SupervisorInfo};
 use gpool_simulated_hardware::DriverVersion;
+use rustix::io::{FdFlags, fcntl_setfd};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -203,6 +206,11 @@ impl Host {
         self.engine.docker(arguments)
     }
 
+    /// `docker`, for who does something else meanwhile.
+    pub fn docker_command(&self, arguments: &[&str]) -> Command {
+        self.engine.command(arguments)
+    }
+
     /// Starts a container with the runtime `gpool`, detached.
     ///
     /// # Errors
@@ -259,6 +267,11 @@ impl Host {
         install::set_lost(gpu, is_lost)
     }
 
+    /// NVML hangs when it is asked of the GPU with this index, or comes back.
+    pub fn set_hung(&self, gpu: u32, is_hung: bool) -> Result<()> {
+        install::set_hung(gpu, is_hung)
+    }
+
     /// Kills the supervisor with SIGKILL.
     pub fn kill_supervisor(&mut self) -> Result<()> {
         self.supervisor.take().map_or(Ok(()), Program::kill)
@@ -273,6 +286,19 @@ impl Host {
     pub fn start_supervisor(&mut self) -> Result<()> {
         let mut command = Command::new(self.stage.program("gpool-supervisor"));
         let mut supervisor = Program::start("supervisor", &mut command)?;
+        wait_for_supervisor(&mut supervisor)?;
+        self.supervisor = Some(supervisor);
+        Ok(())
+    }
+
+    /// Starts the supervisor behind a socket that has listened before it, as systemd's does.
+    pub fn start_supervisor_behind(&mut self, socket: UnixListener) -> Result<()> {
+        fcntl_setfd(&socket, FdFlags::empty()).context("a socket that is handed over")?;
+        let handed = format!("exec 3<&{}; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\"", socket.as_raw_fd());
+        let mut command = Command::new("sh");
+        command.args(["-c", &handed]).arg(self.stage.program("gpool-supervisor"));
+        let mut supervisor = Program::start("supervisor", &mut command)?;
+        drop(socket);
         wait_for_supervisor(&mut supervisor)?;
         self.supervisor = Some(supervisor);
         Ok(())
