@@ -250,8 +250,9 @@ mod tests {
     #[test]
     fn a_process_that_executes_another_program_has_another_mark() {
         let mut child = std::process::Command::new("sh")
-            .args(["-c", "read go && exec sleep 60"])
+            .args(["-c", "echo begun; read go && exec sleep 60"])
             .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         let pid = HostPid(child.id());
@@ -260,7 +261,9 @@ mod tests {
                 std::thread::yield_now()
             }
         };
-        is_named("sh");
+        // A program has its name before its stack is laid out.
+        let mut begun = [0; 6];
+        std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut begun).unwrap();
         let first = ProgramMark::of(pid).unwrap();
         assert_eq!(ProgramMark::of(pid), Some(first));
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"go\n").unwrap();
