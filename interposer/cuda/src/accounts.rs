@@ -4,7 +4,7 @@
 //! once, however many threads race to free it, and what the table does not know gives nothing back.
 
 use crate::{HANDLES, PROCESS};
-use crate::{pool_accounts, pools};
+use crate::{graph_memory, pool_accounts, pools};
 use core::ffi::c_void;
 use gpool_driver_abi::cuda::{
     CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdeviceptr,
@@ -276,7 +276,14 @@ fn settled(place: &Place, piece: usize, kind: Kind, handle: Option<u64>) {
 pub fn freed(pointer: CUdeviceptr, driver: impl FnOnce() -> CUresult) -> CUresult {
     match known(Kind::Memory, pointer) {
         Ok(Known { held: None, .. }) if pools::is_pooled(pointer) => pools::freed(driver),
-        Ok(known) => left(known, driver()),
+        Ok(known) => {
+            let is_known = known.held.is_some();
+            let result = left(known, driver());
+            if !is_known {
+                graph_memory::freed();
+            }
+            result
+        }
         Err(refused) => refused,
     }
 }

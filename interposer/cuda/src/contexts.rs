@@ -166,6 +166,7 @@ pub unsafe extern "C" fn cuCtxDetach(context: CUcontext) -> CUresult {
 #[inline(never)]
 fn context_gone(context: CUcontext) {
     PROCESS.context_gone(context);
+    crate::graph_memory::freed();
     HANDLES.lock().forget_limits(context as u64);
 }
 

@@ -25,7 +25,11 @@ const LAUNCHES_PER_LOOK: u32 = 64;
 /// From now on graphs are looked at.
 #[inline(never)]
 pub fn note() {
-    ARE_USED.store(true, Ordering::Release);
+    if !ARE_USED.swap(true, Ordering::AcqRel)
+        && let Some(place) = PROCESS.place()
+    {
+        pool_accounts::enter_graphs(place);
+    }
 }
 
 /// Nodes of one graph, and what is allocated so far.
@@ -124,40 +128,79 @@ fn identity(stream: CUstream) -> u64 {
     if result == CUDA_SUCCESS { number } else { stream as u64 }
 }
 
-/// Sees to it that what `graph` allocates in `stream` is there and charged; or what to answer instead.
+/// Launches or uploads `graph` by `driver`, once what it allocates in `stream` is there and charged; or what to answer
+/// instead.
+#[cold]
+pub fn behind(graph: CUgraphExec, stream: CUstream, driver: impl FnOnce() -> CUresult) -> CUresult {
+    match ready(graph, stream) {
+        Err(refused) => refused,
+        Ok(None) => driver(),
+        Ok(Some(age)) => {
+            let result = driver();
+            // What streams kept may have gone meanwhile.
+            if age != pool_accounts::age()
+                && let Some(place) = PROCESS.place()
+            {
+                let _relaxed = place.driver.relaxed_capture();
+                pool_accounts::look_at_graphs(place);
+            }
+            result
+        }
+    }
+}
+
+/// Sees to it that what `graph` allocates in `stream` is there and charged: the age of what streams keep then, none where it
+/// allocates nothing; or what to answer.
 #[cold]
 #[inline(never)]
-pub fn ready(graph: CUgraphExec, stream: CUstream) -> Result<(), CUresult> {
+fn ready(graph: CUgraphExec, stream: CUstream) -> Result<Option<u32>, CUresult> {
     if !are_used() {
-        return Ok(());
+        return Ok(None);
     }
     let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     let (handle, gpus) = (graph as u64, contexts::gpus(place.region.control()));
-    let Some(needs) = HANDLES.lock().graph_needs(handle, gpus) else { return Ok(()) };
+    let Some(known) = HANDLES.lock().graph_needs(handle, gpus) else { return Ok(None) };
     let _relaxed = place.driver.relaxed_capture();
     if stream as usize > CU_STREAM_LEGACY && place.driver.is_capturing(stream) {
-        return Ok(());
-    }
-    // Now and then: who launches and never waits.
-    if LAUNCHES.fetch_add(1, Ordering::Relaxed).is_multiple_of(LAUNCHES_PER_LOOK) {
-        pool_accounts::look_at_graphs(place);
+        return Ok(None);
     }
     let mut launch = Launch { stream: identity(stream), age: pool_accounts::age() };
-    if !HANDLES.lock().is_graph_kept(handle, &needs, launch) {
-        place.note_inexact();
-        let upload = || {
-            // SAFETY: see above; the driver checks graph and stream.
-            unsafe { real::<CuGraphUpload>(index::cuGraphUpload)(graph, stream) }
-        };
-        let Some(age) = pool_accounts::mapped(place, &needs, (stream, launch.stream), &upload)? else { return Ok(()) };
-        launch.age = age;
+    let is_kept = HANDLES.lock().is_graph_kept(handle, &known.needs, launch);
+    // What it has left may be there still: it is freed by the launch, which takes it again, and not by an upload.
+    let has_its_own = known.was_launched && known.frees_itself && known.needs.leave();
+    // Now and then as well: who launches and never waits.
+    if !is_kept || LAUNCHES.fetch_add(1, Ordering::Relaxed).is_multiple_of(LAUNCHES_PER_LOOK) {
+        pool_accounts::look_at_graphs(place);
     }
-    if needs.leave() {
-        pool_accounts::leave();
+    if is_kept || has_its_own {
+        // Of what it had the launch may find less.
+        return Ok(Some(if is_kept { launch.age } else { launch.age.wrapping_sub(1) }));
+    }
+    place.note_inexact();
+    let upload = || {
+        // SAFETY: see above; the driver checks graph and stream.
+        unsafe { real::<CuGraphUpload>(index::cuGraphUpload)(graph, stream) }
+    };
+    let Some(age) = pool_accounts::mapped(place, &known, (stream, launch.stream), &upload)? else {
+        return Ok(Some(launch.age.wrapping_sub(1)));
+    };
+    launch.age = age;
+    if known.needs.leave() {
+        // What it leaves lies where others had their memory.
+        pool_accounts::grow_older();
         launch.age = launch.age.wrapping_add(1);
+        pool_accounts::leave(&known);
     }
-    HANDLES.lock().graph_kept(handle, &needs, launch);
-    Ok(())
+    HANDLES.lock().graph_kept(handle, &known.needs, launch);
+    Ok(Some(launch.age))
+}
+
+/// Something has been freed that no other table knows: what a graph has left, perhaps, which others may take now.
+pub fn freed() {
+    if are_used() {
+        pool_accounts::grow_older();
+        pool_accounts::look_later();
+    }
 }
 
 /// Whether some graph of this process may allocate.
@@ -189,17 +232,23 @@ fn needs(graph: CUgraph) -> Needs {
 }
 
 /// Makes `graph` ready for launches through `driver`, and remembers what it allocates.
-fn made(executable: *mut CUgraphExec, needs: &Needs, driver: impl FnOnce() -> CUresult) -> CUresult {
+fn made(
+    executable: *mut CUgraphExec,
+    needs: &Needs,
+    flags: c_ulonglong,
+    driver: impl FnOnce() -> CUresult,
+) -> CUresult {
     let result = driver();
     if result == CUDA_SUCCESS && are_used() {
         // SAFETY: the driver succeeded, so `executable` is valid and holds the handle.
-        HANDLES.lock().graph_made(unsafe { *executable } as u64, needs);
+        let handle = unsafe { *executable } as u64;
+        HANDLES.lock().graph_made(handle, needs, flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH != 0);
     }
     result
 }
 
 macro_rules! instantiations {
-    ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*);)*) => {$(
+    ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*) $flags:expr;)*) => {$(
         /// What it allocates is learnt.
         ///
         /// # Safety
@@ -208,7 +257,7 @@ macro_rules! instantiations {
         pub unsafe extern "C" fn $name(
             executable: *mut CUgraphExec, graph: CUgraph, $($argument: $type),*
         ) -> CUresult {
-            made(executable, &needs(graph), || {
+            made(executable, &needs(graph), $flags, || {
                 // SAFETY: the entry point's type, the caller's arguments.
                 unsafe { real::<$kind>(index::$name)(executable, graph, $($argument),*) }
             })
@@ -217,9 +266,9 @@ macro_rules! instantiations {
 }
 
 instantiations! {
-    cuGraphInstantiate: CuGraphInstantiate (node: *mut CUgraphNode, log: *mut c_char, room: usize);
-    cuGraphInstantiate_v2: CuGraphInstantiateV2 (node: *mut CUgraphNode, log: *mut c_char, room: usize);
-    cuGraphInstantiateWithFlags: CuGraphInstantiateWithFlags (flags: c_ulonglong);
+    cuGraphInstantiate: CuGraphInstantiate (node: *mut CUgraphNode, log: *mut c_char, room: usize) 0;
+    cuGraphInstantiate_v2: CuGraphInstantiateV2 (node: *mut CUgraphNode, log: *mut c_char, room: usize) 0;
+    cuGraphInstantiateWithFlags: CuGraphInstantiateWithFlags (flags: c_ulonglong) flags;
 }
 
 macro_rules! of_streams {
@@ -230,11 +279,10 @@ macro_rules! of_streams {
         /// As the driver's function of this name; so for all functions here.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $upload(graph: CUgraphExec, stream: CUstream) -> CUresult {
-            if let Err(refused) = ready(graph, $meant(stream)) {
-                return refused;
-            }
-            // SAFETY: the entry point's type, the caller's arguments.
-            unsafe { real::<CuGraphUpload>(index::$upload)(graph, stream) }
+            behind(graph, $meant(stream), || {
+                // SAFETY: the entry point's type, the caller's arguments.
+                unsafe { real::<CuGraphUpload>(index::$upload)(graph, stream) }
+            })
         }
 
         /// What it allocates is learnt, and charged if it is uploaded at once.
@@ -248,11 +296,13 @@ macro_rules! of_streams {
                 unsafe { real::<CuGraphInstantiateWithParams>(index::$instantiate)(executable, graph, parameters) }
             };
             // SAFETY: null or valid, as the driver demands of its caller.
+            let flags = unsafe { parameters.as_ref() }.map_or(0, |given| given.flags);
+            // SAFETY: as above.
             let given = unsafe { parameters.as_mut() }.filter(|_| needs.each().next().is_some());
             let uploads = given.filter(|given| given.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0);
-            let Some(given) = uploads else { return made(executable, &needs, instantiate) };
+            let Some(given) = uploads else { return made(executable, &needs, flags, instantiate) };
             given.flags &= !CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
-            let result = made(executable, &needs, instantiate);
+            let result = made(executable, &needs, flags, instantiate);
             given.flags |= CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
             if result != CUDA_SUCCESS {
                 return result;

@@ -50,10 +50,9 @@ fn gated(stream: CUstream, handle: *mut c_void, launch: impl FnOnce() -> CUresul
 #[cold]
 #[inline(never)]
 fn launch_kept(graph: CUgraphExec, meant: CUstream, stream: CUstream, launch: CuGraphLaunch) -> CUresult {
-    gated(meant, graph, || match graph_memory::ready(graph, meant) {
+    gated(meant, graph, || {
         // SAFETY: the driver's function of this type, the caller's arguments.
-        Ok(()) => unsafe { launch(graph, stream) },
-        Err(refused) => refused,
+        graph_memory::behind(graph, meant, || unsafe { launch(graph, stream) })
     })
 }
 

@@ -16,13 +16,24 @@ pub struct Need {
     pub peak: u64,
     /// The largest piece, in whole pages: it holds no less.
     pub largest: u64,
-    /// What is there at the end.
-    left: u64,
+    /// What is there at the end. The next launch has it again, once somebody has freed it, and no other graph.
+    pub left: u64,
 }
 
 /// What a graph allocates of each device.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Needs([Need; DEVICES]);
+
+/// What [`Handles::graph_needs`] has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// What it allocates.
+    pub needs: Needs,
+    /// It was launched before: what it leaves is held already, or was freed and kept.
+    pub was_launched: bool,
+    /// What a launch leaves the next one frees.
+    pub frees_itself: bool,
+}
 
 /// The driver gives out whole pieces of so many bytes.
 const GRANULE: u64 = 512;
@@ -49,10 +60,14 @@ impl Needs {
         self.0.iter().enumerate().filter(|(_, need)| need.peak > 0)
     }
 
-    /// Whether a launch leaves something allocated: that stays with what lies there, and no other launch has it again.
+    /// Whether a launch leaves something allocated.
     pub fn leave(&self) -> bool {
         self.each().any(|(_, need)| need.left > 0)
     }
+}
+
+fn pages(bytes: u64) -> u32 {
+    bytes.div_ceil(PAGE_BYTES).min(u64::from(u32::MAX)) as u32
 }
 
 fn rounded(bytes: u64) -> u64 {
@@ -74,15 +89,16 @@ fn key(graph: u64, device: usize) -> u64 {
 }
 
 impl<const CAPACITY: usize> Handles<CAPACITY> {
-    /// `graph` has been made. What had its handle before is forgotten.
-    pub fn graph_made(&mut self, graph: u64, needs: &Needs) {
+    /// `graph` has been made, and `frees_itself` what a launch before has left. What had its handle before is forgotten.
+    pub fn graph_made(&mut self, graph: u64, needs: &Needs, frees_itself: bool) {
         self.graph_gone(graph);
         for (device, need) in needs.each() {
-            let ending = (need.largest / PAGE_BYTES).min(u64::from(u32::MAX)) as u32;
+            let (ending, serial) = (pages(need.largest), pages(need.left));
             // Without room it is not known, and what it takes is charged when somebody looks.
             self.put(Held {
                 ending,
-                is_shared: need.left > 0,
+                serial,
+                is_shared: frees_itself,
                 ..Held::new(Kind::Graph, key(graph, device), need.peak)
             });
         }
@@ -96,15 +112,18 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
     }
 
     /// What `graph` allocates of the first `devices`; none if nothing.
-    pub fn graph_needs(&mut self, graph: u64, devices: usize) -> Option<Needs> {
-        let mut needs = Needs::default();
+    pub fn graph_needs(&mut self, graph: u64, devices: usize) -> Option<Known> {
+        let mut known = Known { needs: Needs::default(), was_launched: false, frees_itself: false };
         for device in 0..devices.min(DEVICES) {
             if let Some(held) = self.find(Kind::Graph, key(graph, device)) {
-                let left = if held.is_shared { 1 } else { 0 };
-                needs.0[device] = Need { peak: held.bytes, largest: u64::from(held.ending) * PAGE_BYTES, left };
+                let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES;
+                known.needs.0[device] =
+                    Need { peak: held.bytes, largest: bytes(held.ending), left: bytes(held.serial) };
+                known.was_launched |= held.mappings > 0;
+                known.frees_itself |= held.is_shared;
             }
         }
-        needs.each().next().is_some().then_some(needs)
+        known.needs.each().next().is_some().then_some(known)
     }
 
     /// Whether the stream keeps what `graph` allocates since it was launched there before.
@@ -132,7 +151,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn of(handles: &mut Handles<64>, device: usize) -> Option<(u64, u64)> {
-        let needs = handles.graph_needs(0x7000, DEVICES)?;
+        let needs = handles.graph_needs(0x7000, DEVICES)?.needs;
         needs.each().find(|(at, _)| *at == device).map(|(_, need)| (need.peak, need.largest))
     }
 
@@ -146,11 +165,16 @@ mod tests {
         needs.add(3, 4 * MIB);
         assert!(needs.leave());
         let mut handles = Handles::<64>::new();
-        handles.graph_made(0x7000, &needs);
+        handles.graph_made(0x7000, &needs, false);
         assert_eq!([0, 1, 3].map(|at| of(&mut handles, at)), [Some((1024, 0)), None, Some((7 * MIB, 4 * MIB))]);
-        assert!(handles.graph_needs(0x7000, 3).is_some_and(|needs| needs.leave() && needs.each().count() == 1));
+        let known = handles.graph_needs(0x7000, 3).unwrap();
+        assert!(known.needs.leave() && known.needs.each().count() == 1 && !known.was_launched);
+        handles.graph_kept(0x7000, &needs, Launch { stream: 5, age: 2 });
+        assert!(handles.graph_needs(0x7000, 3).is_some_and(|known| known.was_launched && !known.frees_itself));
+        handles.graph_made(0x7000, &needs, true);
+        assert!(handles.graph_needs(0x7000, 3).is_some_and(|known| known.frees_itself && !known.was_launched));
         needs.add(0, u64::MAX);
-        handles.graph_made(0x7000, &needs);
+        handles.graph_made(0x7000, &needs, false);
         assert!(of(&mut handles, 0).is_some_and(|(peak, largest)| peak > 1 << 62 && largest > 1 << 52));
         handles.graph_gone(0x7000);
         assert_eq!(handles.graph_needs(0x7000, DEVICES), None);
@@ -160,13 +184,13 @@ mod tests {
     fn a_stream_keeps_what_it_was_given_until_that_ages_or_the_graph_goes_elsewhere() {
         let (mut handles, mut needs) = (Handles::<64>::new(), Needs::default());
         [0, 1].iter().for_each(|device| needs.add(*device, MIB));
-        handles.graph_made(0x7000, &needs);
+        handles.graph_made(0x7000, &needs, false);
         let is_kept =
             |handles: &mut Handles<64>, stream, age| handles.is_graph_kept(0x7000, &needs, Launch { stream, age });
         assert!(!is_kept(&mut handles, 0, 0), "it was never launched");
         handles.graph_kept(0x7000, &needs, Launch { stream: 5, age: 2 });
         assert!(is_kept(&mut handles, 5, 2) && !is_kept(&mut handles, 6, 2) && !is_kept(&mut handles, 5, 3));
-        handles.graph_made(0x7000, &needs);
+        handles.graph_made(0x7000, &needs, false);
         assert!(!is_kept(&mut handles, 5, 2), "a handle that comes back is another graph");
         handles.graph_gone(0x7000);
         handles.graph_kept(0x7000, &needs, Launch { stream: 5, age: 2 });

@@ -34,6 +34,8 @@ pub struct Pool {
     pending_bytes: u64,
     /// Of graphs: for which stream it keeps all that it holds, see [`Pool::kept_bytes`].
     keeper: u64,
+    /// What launches of graphs have left allocated, freed since or not.
+    left_bytes: u64,
 }
 
 /// As a keeper: it holds nothing, or for several streams.
@@ -55,8 +57,9 @@ impl Pool {
 
     /// One that holds nothing.
     pub const fn new(handle: usize, device: i32, gpu: usize, is_on_host: bool) -> Self {
-        let (gpu, is_destroyed, charged_bytes, pending_bytes, keeper) = (gpu as u8, false, 0, 0, NOBODY);
-        Self { handle, device, gpu, is_on_host, is_destroyed, charged_bytes, pending_bytes, keeper }
+        let (gpu, is_destroyed, charged_bytes, pending_bytes) = (gpu as u8, false, 0, 0);
+        let (keeper, left_bytes) = (NOBODY, 0);
+        Self { handle, device, gpu, is_on_host, is_destroyed, charged_bytes, pending_bytes, keeper, left_bytes }
     }
 
     /// Graphs launched into `stream` make it hold more.
@@ -66,14 +69,28 @@ impl Pool {
         self.keeper = if [NOBODY, stream].contains(&self.keeper) { stream } else { SEVERAL };
     }
 
-    /// How much it keeps for graphs in `stream`: all that it is charged for, or nothing where others have some of it.
-    pub fn kept_bytes(&self, stream: u64) -> u64 {
-        if self.keeper == stream.wrapping_add(1) { self.charged_bytes } else { 0 }
+    /// A graph is launched that leaves `bytes` allocated, and has left `own_bytes` before.
+    pub fn leave(&mut self, bytes: u64, own_bytes: u64) {
+        self.left_bytes = self.left_bytes.saturating_sub(own_bytes).saturating_add(bytes);
+    }
+
+    /// How much it keeps for a graph in `stream` that has left `own_bytes` before: all that it is charged for and others have
+    /// not left, or nothing where other streams have some of it.
+    pub fn kept_bytes(&self, stream: u64, own_bytes: u64) -> u64 {
+        if self.keeper != stream.wrapping_add(1) {
+            return 0;
+        }
+        self.charged_bytes.saturating_sub(self.left_bytes.saturating_sub(own_bytes))
     }
 
     /// An allocation begins that has charged `bytes`.
     pub fn begin(&mut self, bytes: u64) {
         self.charged_bytes += bytes;
+        self.pending_bytes += bytes;
+    }
+
+    /// Something begins that is given `bytes` of what it is charged for already: until it is finished, they stay charged.
+    pub fn reuse(&mut self, bytes: u64) {
         self.pending_bytes += bytes;
     }
 
@@ -97,6 +114,8 @@ impl Pool {
         if held_bytes == 0 {
             self.keeper = NOBODY;
         }
+        // What was left and freed may have been trimmed.
+        self.left_bytes = self.left_bytes.min(held_bytes);
         // While others are under way, what they have grown it by is in both figures: no reason to charge more.
         self.charged_bytes = before.min(held_bytes.saturating_add(self.pending_bytes)).max(held_bytes);
         self.charged_bytes.wrapping_sub(before) as i64
@@ -213,15 +232,21 @@ mod tests {
         assert!(pool.is_of_graphs() && !Pool::new(16, 0, 0, false).is_of_graphs());
         pool.keep_for(0);
         pool.settle(0, 32 * MIB);
-        assert_eq!([0, 16].map(|stream| pool.kept_bytes(stream)), [32 * MIB, 0]);
+        let kept = |pool: &Pool| [0, 16].map(|stream| pool.kept_bytes(stream, 0));
+        assert_eq!(kept(&pool), [32 * MIB, 0]);
         pool.keep_for(0);
-        assert_eq!(pool.kept_bytes(0), 32 * MIB);
+        pool.leave(8 * MIB, 0);
+        pool.leave(8 * MIB, 8 * MIB);
+        assert_eq!((kept(&pool), pool.kept_bytes(0, 8 * MIB)), ([24 * MIB, 0], 32 * MIB));
+        pool.reuse(24 * MIB);
+        assert_eq!(pool.settle(0, 8 * MIB), 0, "somebody has trimmed what is to be used again");
+        assert_eq!(pool.settle(24 * MIB, 8 * MIB), -(24 * MIB as i64));
         pool.keep_for(16);
-        assert_eq!([0, 16].map(|stream| pool.kept_bytes(stream)), [0; 2]);
+        assert_eq!(kept(&pool), [0; 2]);
         pool.settle(0, 0);
         pool.keep_for(16);
         pool.settle(0, 64 * MIB);
-        assert_eq!(pool.kept_bytes(16), 64 * MIB, "it had given all back");
+        assert_eq!(kept(&pool), [0, 64 * MIB], "it had given all back");
     }
 
     #[test]

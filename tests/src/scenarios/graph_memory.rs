@@ -15,7 +15,7 @@ const CAP_BYTES: u64 = 8192 * MIB;
 type Step = (&'static str, i64, u64);
 
 /// None of these makes the device hold more than the cap for a moment.
-const STEPS: [Step; 56] = [
+const STEPS: [Step; 77] = [
     // 16 GiB in sum, of which never more than two are there.
     ("make pairs +2048 - +2048 - +2048 - +2048 - +2048 - +2048 - +2048 - +2048 -", 0, 0),
     ("launch pairs 3", 0, 2048),
@@ -73,6 +73,29 @@ const STEPS: [Step; 56] = [
     ("free staying", 0, 6144),
     ("launch staying 1", 0, 6144),
     ("free staying", 0, 6144),
+    ("trim", 0, 0),
+    // What one has left and somebody freed another one takes, in the same stream and in another.
+    ("launch passing 1", 0, 3072),
+    ("launch staying 1", 0, 3072),
+    ("free staying", 0, 3072),
+    ("launch passing 1", 0, 3072),
+    ("launch staying 1", 0, 3072),
+    ("take 4096", 0, 3072),
+    ("launch passing 1", 2, 3072),
+    ("free staying", 0, 3072),
+    ("elsewhere passing 1", 0, 3072),
+    ("launch staying 1", 0, 3072),
+    ("drop", 0, 3072),
+    ("free staying", 0, 3072),
+    ("trim", 0, 0),
+    // One that frees what it has left has it again, though there is no room for it twice.
+    ("auto whole +5120", 0, 0),
+    ("launch whole 1", 0, 5120),
+    ("trim", 0, 5120),
+    ("launch whole 2", 0, 5120),
+    ("elsewhere whole 1", 0, 5120),
+    ("launch passing 1", 2, 5120),
+    ("free whole", 0, 5120),
     ("trim", 0, 0),
     // Built node by node, and uploaded as they are instantiated.
     ("build built +512 +512 - -", 0, 0),
