@@ -190,10 +190,15 @@ pub fn is_same(name: &ProcessName, start_ticks: Option<u64>) -> bool {
 }
 
 fn stat_field<T: std::str::FromStr>(pid: HostPid, number: usize) -> io::Result<T> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name in parentheses may hold anything, so count from its end.
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let field = after_name.split_whitespace().nth(number - STATE_FIELD).and_then(|field| field.parse().ok());
+    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
+    // The name in parentheses may hold any byte, so count from its end. What follows are letters and digits.
+    let name_end = stat.iter().rposition(|byte| *byte == b')').unwrap_or(0);
+    let after_name = String::from_utf8_lossy(&stat[name_end..]);
+    let field = after_name
+        .trim_start_matches(')')
+        .split_whitespace()
+        .nth(number - STATE_FIELD)
+        .and_then(|field| field.parse().ok());
     field.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
@@ -245,6 +250,19 @@ mod tests {
         assert!(WatchedProcess::find(name).unwrap().is_none());
         drop(done);
         other.join().unwrap();
+    }
+
+    /// A thread of this process is named so; the kernel tells of a thread as of a process.
+    #[test]
+    fn a_name_of_any_bytes_hides_nobody() {
+        let started = start_ticks(HostPid(std::process::id())).unwrap();
+        let named = std::thread::spawn(|| {
+            rustix::thread::set_name(c"\xff\xfe) R 1").unwrap();
+            let thread = HostPid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+            (start_ticks(thread), is_stopped(thread), comm(thread).is_empty())
+        });
+        let (since, is_stopped, has_no_name) = named.join().unwrap();
+        assert!(since.is_some_and(|since| since >= started) && !is_stopped && !has_no_name);
     }
 
     #[test]
