@@ -56,26 +56,36 @@ pub struct Auditor {
     devices: Vec<DeviceUse>,
     audited: BTreeMap<(TenantId, usize), Audited>,
     period_start_ns: Option<u64>,
+    /// By index of the GPU: the device did not answer in this period.
+    was_silent: Vec<bool>,
+    /// The same of the newest look.
+    is_silent: Vec<bool>,
 }
 
 impl Auditor {
     /// For a host with `gpus` GPUs.
     pub fn new(gpus: usize) -> Self {
-        Self { devices: vec![DeviceUse::default(); gpus], audited: BTreeMap::new(), period_start_ns: None }
+        let (devices, silent) = (vec![DeviceUse::default(); gpus], vec![false; gpus]);
+        let (was_silent, is_silent) = (silent.clone(), silent);
+        Self { devices, audited: BTreeMap::new(), period_start_ns: None, was_silent, is_silent }
     }
 
     /// Takes the newest samples; at the end of a period, judges. To be called once a second or so: the device keeps its
-    /// samples for a while only. `process_use` asks the device how busy each process kept a GPU since a time of its clock.
+    /// samples for a while only. `process_use` asks the device how busy each process kept a GPU since a time of its clock; it
+    /// has no answer of a device that is silent.
     pub fn look(
         &mut self,
         leases: &Leases,
         members: &Members,
-        process_use: impl Fn((usize, &Gpu), u64) -> Vec<Sample>,
+        process_use: impl Fn((usize, &Gpu), u64) -> Option<Vec<Sample>>,
         statistics: &Statistics,
     ) {
         for (index, gpu) in leases.gpus().iter().enumerate() {
             let device = &mut self.devices[index];
-            let busy = device.add(&process_use((index, gpu), device.newest_us()));
+            let answer = process_use((index, gpu), device.newest_us());
+            self.is_silent[index] = answer.is_none();
+            self.was_silent[index] |= answer.is_none();
+            let busy = device.add(&answer.unwrap_or_default());
             for (tenant, pids) in members {
                 let seen_ns = pids.iter().filter_map(|pid| busy.get(&pid.0)).sum();
                 // Who has no shims reports nothing that could fall short: it is metered by this.
@@ -117,6 +127,9 @@ impl Auditor {
         // Who is not in the statistics any more has left.
         self.audited = kept;
         // What is told fell short in the period before the one that ends now.
+        let was_silent = std::mem::replace(&mut self.was_silent, self.is_silent.clone());
+        // What a device was silent about it tells all at once when it answers, in whatever period that is.
+        periods.retain(|gpu, _| !was_silent.get(*gpu).copied().unwrap_or(false));
         periods.into_iter().flat_map(|(gpu, all)| self.judge(gpu, &all, period_ns, start_ns)).collect()
     }
 
@@ -234,6 +247,34 @@ mod tests {
             assert!(text.contains(part), "{text} lacks {part}");
         }
         assert!(message("3f9a", "GPU-1", told[0].1.shortfall, LiarAction::Event).contains("nothing follows"));
+    }
+
+    #[test]
+    fn nobody_is_judged_by_what_a_device_tells_late() {
+        let told = |silent: std::ops::RangeInclusive<u64>| {
+            let (mut auditor, mut told, mut untold) = (Auditor::new(1), 0, 0);
+            for second in 0..=40 {
+                auditor.is_silent[0] = silent.contains(&second);
+                auditor.was_silent[0] |= auditor.is_silent[0];
+                untold += S / 2;
+                if !auditor.is_silent[0] {
+                    auditor.see((OTHER, 0), std::mem::take(&mut untold));
+                }
+                told += auditor.end_period(&statistics(second)).len();
+            }
+            told
+        };
+        assert_eq!([told(41..=41), told(12..=17), told(12..=19), told(12..=20)], [0; 4]);
+        // Of those who hide something in all periods, all are told that the device has seen.
+        let mut auditor = Auditor::new(1);
+        let told: usize = (0..=40)
+            .map(|second| {
+                auditor.see((LIAR, 0), S / 2);
+                auditor.was_silent[0] |= (12..=13).contains(&second);
+                auditor.end_period(&statistics(second)).len()
+            })
+            .sum();
+        assert_eq!(told, 6, "of eight periods one was not seen, and the last one is not over");
     }
 
     /// Both tenants want, on one GPU, and the device sees the first one at work all the time for 40 s. It reports

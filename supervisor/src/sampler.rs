@@ -90,11 +90,11 @@ fn process_use(
     occupancies: &[Option<Occupancy>],
     (index, gpu): (usize, &Gpu),
     since_us: u64,
-) -> Vec<Sample> {
+) -> Option<Vec<Sample>> {
     let answers = occupancies.get(index).is_some_and(Option::is_some);
     let asked = gpu.clone();
     let use_of = move |its: &NvmlInventory| Ok(its.process_use(&asked, since_us));
-    if answers { inventory.ask(gpu.index, use_of).unwrap_or_default() } else { Vec::new() }
+    if answers { inventory.ask(gpu.index, use_of).ok() } else { None }
 }
 
 /// What each registered process of a GPU claims.
