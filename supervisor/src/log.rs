@@ -8,8 +8,8 @@ use std::fmt::Arguments;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::time::{Duration, Instant};
 
 /// Lines that wait to be written. A line has at most some kilobytes, and most a hundred bytes.
 const LINES: usize = 1024;
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The way to the thread that writes, if it has been started.
 static WRITER: OnceLock<SyncSender<Said>> = OnceLock::new();
-/// Lines for which there was no room.
+/// Lines for which there was no room, or that could not be written.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// What the thread is to do.
@@ -57,18 +57,29 @@ pub fn line(priority: Priority, words: Arguments<'_>) {
         true => format!("<{}>gpool-supervisor: {words}\n", priority as u8),
         false => format!("gpool-supervisor: {words}\n"),
     };
-    match WRITER.get() {
+    let is_said = match WRITER.get() {
         None => write(&line),
-        Some(writer) => {
-            if writer.try_send(Said::Line(line)).is_err() {
-                LOST.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
+        // It is among the last, and worth a wait.
+        Some(writer) if priority == Priority::Error => send(writer, Said::Line(line)),
+        Some(writer) => writer.try_send(Said::Line(line)).is_ok(),
+    };
+    LOST.fetch_add(u64::from(!is_said), Ordering::Relaxed);
 }
 
-fn write(line: &str) {
-    let _ = io::stderr().write_all(line.as_bytes());
+fn write(line: &str) -> bool {
+    io::stderr().write_all(line.as_bytes()).is_ok()
+}
+
+/// Waits a while for room; whether there was any.
+fn send(writer: &SyncSender<Said>, mut what: Said) -> bool {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        what = match writer.try_send(what) {
+            Err(TrySendError::Full(what)) if Instant::now() < end => what,
+            sent => return sent.is_ok(),
+        };
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// From now on nobody who says a line waits.
@@ -87,15 +98,12 @@ fn write_all(said: &Receiver<Said>) {
     let mut told = 0;
     for what in said {
         match what {
-            Said::Line(line) => write(&line),
+            Said::Line(line) => drop(LOST.fetch_add(u64::from(!write(&line)), Ordering::Relaxed)),
             Said::End(done) => drop(done.send(())),
         }
         let lost = lost();
-        if lost > told {
-            write(&format!(
-                "gpool-supervisor: {} lines of the log are lost here: nobody took those before\n",
-                lost - told
-            ));
+        let words = format!("gpool-supervisor: {} lines of the log are lost here\n", lost - told);
+        if lost > told && write(&words) {
             told = lost;
         }
     }
@@ -105,13 +113,13 @@ fn write_all(said: &Receiver<Said>) {
 pub fn finish() {
     let (done, is_done) = channel();
     if let Some(writer) = WRITER.get()
-        && writer.try_send(Said::End(done)).is_ok()
+        && send(writer, Said::End(done))
     {
         let _ = is_done.recv_timeout(PATIENCE);
     }
 }
 
-/// How many lines were lost because nobody took those before them.
+/// How many lines were lost, because nobody took those before them or because they could not be written.
 pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
