@@ -105,7 +105,8 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
     let id = &record.lease_id;
     let same_boot = record.boot_id == leases.boot_id;
     // Of whom nothing can be told may live.
-    let init_lives = !matches!(living_init(leases, record), Ok(None)) || living_requester(record).is_err();
+    let is_over = |process: io::Result<Option<WatchedProcess>>| matches!(process, Ok(None));
+    let init_lives = !is_over(living_init(leases, record)) || !is_over(living_requester(record));
     let others_live = record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
     if same_boot && (init_lives || others_live) {
         if is_news(&mut leases.book().stranded_for, id, &cause) {
