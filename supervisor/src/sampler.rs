@@ -39,12 +39,7 @@ pub fn sample(leases: &Leases, inventory: &Arc<NvmlInventory>, mut costs: Contex
         note_seen_memory(leases, &members, &occupancies);
         let statistics = leases.gatekeeper.statistics();
         note_charges(leases, &statistics);
-        auditor.look(
-            leases,
-            &members,
-            |gpu, since_us| process_use(inventory, &occupancies, gpu, since_us),
-            &statistics,
-        );
+        auditor.look(leases, &members, |gpu, since_us| process_use(leases, &occupancies, gpu, since_us), &statistics);
         refusals::tell(leases);
         let next = Instant::now() + PERIOD;
         while leases.occupants.wait(next) {
@@ -86,15 +81,17 @@ pub fn note_memory(
 
 /// How busy each process kept a GPU since then. One that has just not said who is on it is not asked.
 fn process_use(
-    inventory: &Arc<NvmlInventory>,
+    leases: &Leases,
     occupancies: &[Option<Occupancy>],
     (index, gpu): (usize, &Gpu),
     since_us: u64,
 ) -> Option<Vec<Sample>> {
-    let answers = occupancies.get(index).is_some_and(Option::is_some);
-    let asked = gpu.clone();
-    let use_of = move |its: &NvmlInventory| Ok(its.process_use(&asked, since_us));
-    if answers { inventory.ask(gpu.index, use_of).ok() } else { None }
+    if !occupancies.get(index).is_some_and(Option::is_some) {
+        return None;
+    }
+    let (asked, since) = (gpu.clone(), Instant::now());
+    let samples = leases.inventory.ask(gpu.index, move |its| Ok(its.process_use(&asked, since_us)));
+    samples.inspect_err(|error| silence::note(leases, (index, gpu), since, Some(error))).ok()
 }
 
 /// What each registered process of a GPU claims.

@@ -8,6 +8,7 @@ use crate::device::{self, Gpu, InventoryError, Kind, SilentBoard};
 use crate::events::About;
 use crate::lease::Leases;
 use gpool_protocol::{EventKind, SilentGpu};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ const REMEDY_AT_START: &str = "look for its Xid in the kernel's log and reset it
 #[derive(Debug)]
 pub struct Silence {
     spells: Mutex<Vec<Option<Spell>>>,
+    /// There was no thread to ask them on when somebody last wanted to.
+    is_unasked: AtomicBool,
     /// The boards that did not answer when the supervisor started.
     left_out: Vec<SilentBoard>,
 }
@@ -54,7 +57,7 @@ enum Change {
 impl Silence {
     /// All of so many GPUs answer, and these boards are left out.
     pub fn new(gpus: usize, left_out: Vec<SilentBoard>) -> Self {
-        Self { spells: Mutex::new(vec![None; gpus]), left_out }
+        Self { spells: Mutex::new(vec![None; gpus]), is_unasked: AtomicBool::new(false), left_out }
     }
 
     /// The boards that did not answer when the supervisor started.
@@ -116,6 +119,15 @@ impl Silence {
 
 /// Notes what came of asking for the GPU at `index` at the time `asked`, and tells what has changed.
 pub fn note(leases: &Leases, (index, gpu): (usize, &Gpu), asked: Instant, failure: Option<&InventoryError>) {
+    let is_unasked = matches!(failure, Some(InventoryError::Unasked(_)));
+    let was_unasked = leases.silence.is_unasked.swap(is_unasked, Ordering::Relaxed);
+    let Some(asked) = asked_at(asked, failure) else {
+        // That may last for hours, and is told once.
+        if let Some(error) = failure.filter(|_| !was_unasked) {
+            log!("{error}");
+        }
+        return;
+    };
     let cause = failure.map(ToString::to_string).unwrap_or_default();
     match leases.silence.note(index, (asked, Instant::now()), failure.map(|_| cause.as_str())) {
         Some(Change::Begun) => log!("{}: {cause}", gpu.uuid),
@@ -128,6 +140,16 @@ pub fn note(leases: &Leases, (index, gpu): (usize, &Gpu), asked: Instant, failur
             leases.events.note(EventKind::GpuAnswers, About::default(), message);
         }
         None => {}
+    }
+}
+
+/// When a GPU was asked of whom somebody wanted to know at `wanted` what came to this: one that hangs in another's question was
+/// asked then. None if it was not asked at all, so that nothing is known of it.
+fn asked_at(wanted: Instant, failure: Option<&InventoryError>) -> Option<Instant> {
+    match failure {
+        Some(InventoryError::Hung { since }) => Some(wanted.min(*since)),
+        Some(InventoryError::Unasked(_)) => None,
+        Some(InventoryError::Unusable { .. } | InventoryError::Unanswered { .. }) | None => Some(wanted),
     }
 }
 
@@ -183,6 +205,24 @@ mod tests {
         assert_eq!(silence.note(0, (start, start + PATIENCE), LOST), Some(Change::Silent));
         assert!(silence.is_silent(0));
         assert_eq!(note(&silence, 0, start + 2 * PATIENCE, None), Some(Change::Over));
+    }
+
+    #[test]
+    fn a_gpu_that_hangs_in_the_question_of_somebody_else_was_asked_then() {
+        let (silence, start) = (Silence::new(1, Vec::new()), Instant::now());
+        let hung = InventoryError::Hung { since: start };
+        let wanted = start + PATIENCE;
+        let asked = asked_at(wanted, Some(&hung)).unwrap();
+        assert_eq!(silence.note(0, (asked, wanted), Some(&hung.to_string())), Some(Change::Silent), "not after 10 s");
+        let lost = InventoryError::Unanswered { query: "a GPU by its index", cause: "lost".into() };
+        assert_eq!((asked_at(wanted, Some(&lost)), asked_at(wanted, None)), (Some(wanted), Some(wanted)));
+    }
+
+    #[test]
+    fn where_there_is_no_thread_to_ask_on_nothing_is_known_of_the_gpu() {
+        let unasked = InventoryError::Unasked(std::io::ErrorKind::WouldBlock.into());
+        assert_eq!(asked_at(Instant::now(), Some(&unasked)), None);
+        assert!(unasked.to_string().contains("no thread can be started"), "{unasked}");
     }
 
     #[test]

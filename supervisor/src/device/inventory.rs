@@ -1,7 +1,7 @@
 //! GPUs through NVML.
 
 use super::mig::Board;
-use super::questions::Questions;
+use super::questions::{Asked, NoAnswer, Questions};
 use gpool_configuration::Gpus;
 use gpool_policy::honesty::Sample;
 use gpool_protocol::{GpuUuid, HostPid};
@@ -33,16 +33,28 @@ pub enum InventoryError {
         /// NVML's own words.
         cause: String,
     },
+    /// A call hangs.
+    #[error("NVML does not answer for a GPU: a call has not come back for seconds")]
+    Hung {
+        /// When it was made.
+        since: Instant,
+    },
+    /// Nothing could be asked, which says nothing about the GPU.
+    #[error("NVML cannot be asked for a GPU, because no thread can be started: {0}")]
+    Unasked(std::io::Error),
+}
+
+impl From<NoAnswer> for InventoryError {
+    fn from(why: NoAnswer) -> Self {
+        match why {
+            NoAnswer::Hangs { since } => Self::Hung { since },
+            NoAnswer::NoThread(cause) => Self::Unasked(cause),
+        }
+    }
 }
 
 pub(super) fn unanswered(query: &'static str) -> impl FnOnce(nvml_wrapper::error::NvmlError) -> InventoryError {
     move |cause| InventoryError::Unanswered { query, cause: cause.to_string() }
-}
-
-/// Of a board that does not answer, and does not say so.
-fn hung() -> InventoryError {
-    let cause = "a call has not come back for seconds".to_owned();
-    InventoryError::Unanswered { query: "for a GPU", cause }
 }
 
 /// A GPU, as it stays while the driver is loaded.
@@ -210,7 +222,7 @@ struct Boards {
     /// Those that can be divided, by NVML's index.
     divisible: BTreeMap<u32, Board>,
     /// Those that did not answer that. Whether they are divided is not known, and they are left out until the next start.
-    hung: BTreeSet<u32>,
+    hung: BTreeMap<u32, Instant>,
 }
 
 impl NvmlInventory {
@@ -229,10 +241,11 @@ impl NvmlInventory {
         let count = inventory.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
         let mut boards = Boards::default();
         for index in 0..count {
+            let asked = Instant::now();
             match inventory.within(patience, index, move |its| Ok(its.served_board(index))) {
                 Ok(Some(board)) => drop(boards.divisible.insert(index, board)),
                 Ok(None) => {}
-                Err(_) => drop(boards.hung.insert(index)),
+                Err(_) => drop(boards.hung.insert(index, asked)),
             }
         }
         // Set here and nowhere else.
@@ -265,8 +278,7 @@ impl NvmlInventory {
         question: impl FnOnce(&Self) -> Result<T, InventoryError> + Send + 'static,
     ) -> Result<T, InventoryError> {
         let inventory = self.clone();
-        let answer = self.questions.ask(index, patience, move || question(&inventory));
-        answer.unwrap_or_else(|| Err(hung()))
+        self.questions.ask(Asked::Board(index), patience, move || question(&inventory))?
     }
 
     pub(super) fn nvml(&self) -> &Nvml {
@@ -278,9 +290,9 @@ impl NvmlInventory {
         &self.boards.get_or_init(Boards::default).divisible
     }
 
-    /// Whether a board did not say what it is when the supervisor started.
-    fn is_left_out(&self, index: u32) -> bool {
-        self.boards.get().is_some_and(|boards| boards.hung.contains(&index))
+    /// When a board was asked what it is that did not say so when the supervisor started.
+    fn left_out_since(&self, index: u32) -> Option<Instant> {
+        self.boards.get().and_then(|boards| boards.hung.get(&index)).copied()
     }
 
     /// All that NVML shows, for a supervisor that starts: a board that does not answer is asked again for a while. One that
@@ -325,8 +337,8 @@ impl NvmlInventory {
         index: u32,
         driver_version: &str,
     ) -> Result<Option<(Gpu, Vec<Gpu>)>, InventoryError> {
-        if self.is_left_out(index) {
-            return Err(hung());
+        if let Some(since) = self.left_out_since(index) {
+            return Err(InventoryError::Hung { since });
         }
         let gpu = self.whole_gpu(index, driver_version)?;
         if !self.served.serve(&gpu.uuid.0) {
