@@ -13,6 +13,7 @@
 //! | `sampler` | NVML and charged time, once a second |
 //! | `context_cost` | what a context costs beyond what the shim counts, by what several leases agree on |
 //! | `silence` | GPUs for which NVML does not answer any more |
+//! | `late_boards` | GPUs that answer for the first time when the supervisor has started |
 //! | `foreign` | memory in use that is within no lease's promise |
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
 //! | `refusals` | which allocations were refused, and who has what they wanted |
@@ -52,6 +53,7 @@ mod gatekeeper;
 mod guard;
 mod hang;
 mod http;
+mod late_boards;
 mod lease;
 mod metrics;
 mod mig;

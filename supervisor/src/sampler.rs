@@ -9,6 +9,7 @@ use crate::device::{Gpu, Kind, NvmlInventory, Occupancy};
 use crate::foreign;
 use crate::gatekeeper::Statistics;
 use crate::guard::Guard;
+use crate::late_boards::LateBoards;
 use crate::lease::{Holding, Leases, Members, members};
 use crate::mig;
 use crate::procfs;
@@ -26,13 +27,15 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Samples for ever; runs on its own thread.
-pub fn sample(leases: &Leases, inventory: &Arc<NvmlInventory>, mut costs: ContextCosts, mut guard: Guard) {
+pub fn sample(leases: &Leases, mut late_boards: LateBoards, mut costs: ContextCosts, mut guard: Guard) {
+    let inventory = &leases.inventory;
     let mut auditor = Auditor::new(leases.roster.limit());
     loop {
         leases.progress.sampler.note();
         if !inventory.boards().is_empty() {
             mig::look(leases);
         }
+        late_boards.look(leases);
         let occupancies = note_memory(leases, inventory, &mut costs);
         let members = members(leases);
         guard.look(leases, &members, &occupancies);

@@ -2,11 +2,12 @@
 
 use crate::attendant::Mailbox;
 use crate::context_cost::ContextCosts;
-use crate::device::{DriverFiles, Found, NvmlInventory, Roster};
+use crate::device::{DriverFiles, Found, NvmlInventory, Roster, StartPatience};
 use crate::events::{About, Events};
 use crate::gatekeeper;
 use crate::guard::Guard;
 use crate::http::Listener;
+use crate::late_boards::{self, LateBoards};
 use crate::lease::{self, Leases};
 use crate::log::Priority;
 use crate::metrics::Counters;
@@ -73,6 +74,19 @@ const NVML_PATIENCE: Duration = Duration::from_secs(180);
 /// What a board may take for its first answer while containers wait for their supervisor.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
+/// No board that could be served has answered yet: nothing works without one, and the next start would not be faster.
+const FIRST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a start waits for boards. What runs is unpaced meanwhile, and starts of containers wait for a few seconds only: while
+/// there are containers, a board that does not answer is not waited for if another one does.
+fn start_patience(is_waited_for: bool) -> StartPatience {
+    let (to_answer, to_come_back) = match is_waited_for {
+        true => (ANSWER_PATIENCE, Duration::ZERO),
+        false => (silence::PATIENCE, silence::PATIENCE),
+    };
+    StartPatience { to_answer, to_come_back, for_the_first: FIRST_PATIENCE }
+}
+
 /// Runs the supervisor until it is killed.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -127,14 +141,12 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
 
     let files = DriverFiles::find(&configuration)?;
     service_manager::starting_takes(NVML_PATIENCE);
-    // What runs is unpaced meanwhile, and starts of containers wait for a few seconds only: then a board that does not answer is
-    // not waited for.
-    let (to_answer, to_come_back) = match lease::are_written(&configuration.paths.run_dir) {
-        true => (ANSWER_PATIENCE, Duration::ZERO),
-        false => (silence::PATIENCE, silence::PATIENCE),
-    };
-    let inventory = NvmlInventory::open(&configuration.driver.nvml, &configuration.driver.gpus, to_answer)?;
-    let Found { gpus, silent, absent } = inventory.gpus_at_start(to_come_back)?;
+    let boot_id = procfs::boot_id()?;
+    let run_dir = &configuration.paths.run_dir;
+    let are_awaited = late_boards::are_awaited(run_dir);
+    let patience = start_patience(!are_awaited && lease::any_may_live(run_dir, &boot_id));
+    let inventory = NvmlInventory::open(&configuration.driver.nvml, &configuration.driver.gpus, &patience)?;
+    let Found { gpus, silent, absent } = inventory.gpus_at_start(patience.to_come_back)?;
     if gpus.len() > ServerSet::LIMIT {
         return Err(format!("NVML shows {} GPUs, and one supervisor serves {}", gpus.len(), ServerSet::LIMIT).into());
     }
@@ -166,7 +178,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         ended: Condvar::new(),
         watch_changed: Box::new(move || waker.wake()),
         events: Arc::new(Events::default()),
-        boot_id: procfs::boot_id()?,
+        boot_id,
         settings,
         roster: Roster::new(gpus, places),
         inventory,
@@ -187,11 +199,12 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     sampler::note_memory(&leases, &leases.inventory, &mut costs);
 
     let guard = Guard::new(leases.files.gpu_devices(&leases.gpus()))?;
+    let late_boards = LateBoards::new(are_awaited);
     let (attended, sampled) = (leases.clone(), leases.clone());
     std::thread::Builder::new().name("attendant".into()).spawn(move || mailbox.attend(&attended))?;
     std::thread::Builder::new()
         .name("sampler".into())
-        .spawn(move || sampler::sample(&sampled, &sampled.inventory, costs, guard))?;
+        .spawn(move || sampler::sample(&sampled, late_boards, costs, guard))?;
     if leases.configuration().policy.mps || !leases.groups.all().is_empty() {
         let watched = leases.clone();
         std::thread::Builder::new().name("mps".into()).spawn(move || mps::watch(&watched))?;

@@ -1,8 +1,9 @@
 //! GPUs for which NVML does not answer, as for one that has fallen off its bus: they take no new leases. Those that they
 //! have stay, because nobody knows what has become of them.
 //!
-//! One that answers again takes leases again. One that did not answer at the start is left out until the next one, and is not
-//! asked again: an NVML that was started without it does not show it, and whatever is set up at the start knows nothing of it.
+//! One that answers again takes leases again. One that did not answer at the start is left out until the next one: an NVML that
+//! was started without it does not show it, and whatever is set up at the start knows nothing of it. For one that hung, and
+//! answers later, the supervisor restarts by itself.
 
 use crate::device::{self, Gpu, InventoryError, Kind, SilentBoard};
 use crate::events::About;
@@ -20,8 +21,8 @@ pub const PATIENCE: Duration = device::PATIENCE;
 const REMEDY: &str = "look for its Xid in the kernel's log, reset it or the host, and restart the supervisor if it does not \
                       take leases again by itself: systemctl restart gpool-supervisor";
 /// For one that has not.
-const REMEDY_AT_START: &str = "look for its Xid in the kernel's log and reset it or the host; it comes with the next start \
-                               of the supervisor: systemctl restart gpool-supervisor";
+const REMEDY_AT_START: &str = "look for its Xid in the kernel's log and reset it or the host; a start of the supervisor \
+                               at which it answers serves it: systemctl restart gpool-supervisor";
 
 /// What is known of all GPUs. Its lock is taken last of all.
 #[derive(Debug)]

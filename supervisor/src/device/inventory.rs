@@ -1,5 +1,6 @@
 //! GPUs through NVML.
 
+use super::first_answers::{Answer, Boards, RETRY_PERIOD, StartPatience, first_answers};
 use super::mig::Board;
 use super::questions::{Asked, NoAnswer, Questions};
 use gpool_configuration::Gpus;
@@ -141,8 +142,6 @@ pub struct Occupancy {
 
 /// What a board may take for an answer. A driver that is merely busy takes less.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two questions to a board that does not answer.
-const RETRY_PERIOD: Duration = Duration::from_millis(250);
 
 /// What NVML shows, and the boards for which it does not answer.
 #[derive(Debug)]
@@ -216,21 +215,12 @@ pub struct NvmlInventory {
     questions: Questions,
 }
 
-/// What each board is; asked once, at the start.
-#[derive(Default)]
-struct Boards {
-    /// Those that can be divided, by NVML's index.
-    divisible: BTreeMap<u32, Board>,
-    /// Those that did not answer that. Whether they are divided is not known, and they are left out until the next start.
-    hung: BTreeMap<u32, Instant>,
-}
-
 impl NvmlInventory {
-    /// Loads and starts NVML, to show of it what is in `served`. Each board may take `patience` to say what it is.
+    /// Loads and starts NVML, to show of it what is in `served`, and waits so long for boards to say what they are.
     ///
     /// # Errors
     /// [`InventoryError::Unusable`].
-    pub fn open(library: &Path, served: &Gpus, patience: Duration) -> Result<Arc<Self>, InventoryError> {
+    pub fn open(library: &Path, served: &Gpus, patience: &StartPatience) -> Result<Arc<Self>, InventoryError> {
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
         let nvml = nvml.map_err(|cause| InventoryError::Unusable {
             library: library.display().to_string(),
@@ -239,24 +229,38 @@ impl NvmlInventory {
         let (boards, questions) = (OnceLock::new(), Questions::default());
         let inventory = Arc::new(Self { nvml, served: served.clone(), boards, questions });
         let count = inventory.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
-        let mut boards = Boards::default();
-        for index in 0..count {
-            let asked = Instant::now();
-            match inventory.within(patience, index, move |its| Ok(its.served_board(index))) {
-                Ok(Some(board)) => drop(boards.divisible.insert(index, board)),
-                Ok(None) => {}
-                Err(_) => drop(boards.hung.insert(index, asked)),
-            }
-        }
+        let boards = first_answers(count, patience, |index| {
+            inventory.within(patience.to_answer, index, move |its| Ok(its.first_answer(index)))
+        });
         // Set here and nowhere else.
         let _ = inventory.boards.set(boards);
         Ok(inventory)
     }
 
-    /// What a board can be divided into; none if it cannot, is not served or says nothing.
-    fn served_board(&self, index: u32) -> Option<Board> {
-        let uuid = self.nvml.device_by_index(index).and_then(|device| device.uuid()).ok()?;
-        if self.served.serve(&uuid) { self.board(index) } else { None }
+    /// What a board is. One that says nothing is not served, and asked again by who looks for all GPUs.
+    fn first_answer(&self, index: u32) -> Answer {
+        let is_served = self.is_served(index);
+        Answer { is_served, divisible: if is_served { self.board(index) } else { None } }
+    }
+
+    /// Whether a board says who it is, and is served.
+    fn is_served(&self, index: u32) -> bool {
+        let uuid = self.nvml.device_by_index(index).and_then(|device| device.uuid());
+        uuid.is_ok_and(|uuid| self.served.serve(&uuid))
+    }
+
+    /// A board that did not say what it is when the supervisor started, and would be served now.
+    pub fn late_board(self: &Arc<Self>) -> Option<u32> {
+        let mut hung = self.boards.get()?.hung.keys().copied();
+        hung.find(|index| {
+            let index = *index;
+            self.ask(index, move |its| Ok(its.is_served(index))).unwrap_or(false)
+        })
+    }
+
+    /// Whether a board has not answered, so that a thread of this process may stand in the driver.
+    pub fn any_hangs(&self) -> bool {
+        self.questions.any_hangs()
     }
 
     /// What `question` answers, which asks the board `index` and nothing else.
@@ -296,7 +300,8 @@ impl NvmlInventory {
     }
 
     /// All that NVML shows, for a supervisor that starts: a board that does not answer is asked again for a while. One that
-    /// is being reset or divided answers then, and what is left out now is so until the next start.
+    /// is being reset or divided answers then, and what is left out now is so until the next start. One that has hung when it was
+    /// asked what it is has been waited for already.
     ///
     /// # Errors
     /// As [`Self::gpus`].
@@ -304,7 +309,8 @@ impl NvmlInventory {
         let deadline = Instant::now() + patience;
         loop {
             let found = self.gpus()?;
-            if found.silent.is_empty() || Instant::now() >= deadline {
+            let may_come_back = found.silent.iter().any(|board| self.left_out_since(board.index).is_none());
+            if !may_come_back || Instant::now() >= deadline {
                 return Ok(found);
             }
             std::thread::sleep(RETRY_PERIOD);

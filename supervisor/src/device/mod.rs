@@ -3,6 +3,7 @@
 mod builds;
 mod capabilities;
 mod driver_files;
+mod first_answers;
 mod generation;
 mod inventory;
 mod mig;
@@ -11,6 +12,7 @@ mod roster;
 mod shims;
 
 pub use driver_files::{DriverFiles, DriverFilesError};
+pub use first_answers::StartPatience;
 #[cfg(test)]
 pub use inventory::MigInstance;
 pub use inventory::{Found, Gpu, InventoryError, Kind, NvmlInventory, Occupancy, PATIENCE, SilentBoard, answering};

@@ -11,6 +11,7 @@ mod entitlement;
 mod explain;
 mod grant;
 mod keeping;
+mod living;
 mod mechanism;
 mod members;
 mod ownership;
@@ -28,14 +29,10 @@ pub use book::{Book, Dead, Figures, Holding, Lease, Process};
 pub use capacity::{capacities, records_on};
 pub use entitlement::{class_policy, fails_open, share_of};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about, failed};
+pub use living::any_may_live;
 pub use members::{Members, members};
 pub use ownership::let_search;
 #[cfg(test)]
 pub use record::sample;
 pub use record::{Record, RevocationRecord, prepare, write_whole};
 pub use takeover::{take_over, take_over_stranded};
-
-/// Whether an earlier supervisor has written a lease down, below `run_dir`.
-pub fn are_written(run_dir: &std::path::Path) -> bool {
-    std::fs::read_dir(run_dir.join(record::LEASES_DIR)).is_ok_and(|mut leases| leases.next().is_some())
-}
