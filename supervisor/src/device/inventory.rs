@@ -143,6 +143,9 @@ pub struct Occupancy {
 /// What a board may take for an answer. A driver that is merely busy takes less.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What NVML may take to start: it initialises the GPUs of the host for that, one after the other.
+const LIBRARY_PATIENCE: Duration = Duration::from_secs(90);
+
 /// What NVML shows, and the boards for which it does not answer.
 #[derive(Debug)]
 pub struct Found {
@@ -207,7 +210,7 @@ fn absent(served: &Gpus, gpus: &[Gpu]) -> Vec<String> {
 
 /// The NVML library, loaded by an explicit path so that it can never be our own shim.
 pub struct NvmlInventory {
-    nvml: Nvml,
+    library: Loaded,
     /// Which boards are served; of the others nothing is shown.
     served: Gpus,
     /// What is known of boards since the start.
@@ -215,21 +218,49 @@ pub struct NvmlInventory {
     questions: Questions,
 }
 
+/// NVML, with what stays the same for as long as it is loaded: nobody waits for that again.
+struct Loaded {
+    nvml: Nvml,
+    driver_version: String,
+    boards: u32,
+}
+
+fn load(library: &Path) -> Result<Loaded, InventoryError> {
+    let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
+    let nvml = nvml.map_err(|cause| unusable(library, cause.to_string()))?;
+    let driver_version = nvml.sys_driver_version().map_err(unanswered("the driver's version"))?;
+    let boards = nvml.device_count().map_err(unanswered("the number of GPUs"))?;
+    Ok(Loaded { nvml, driver_version, boards })
+}
+
+fn unusable(library: &Path, cause: String) -> InventoryError {
+    InventoryError::Unusable { library: library.display().to_string(), cause }
+}
+
+/// What `load` loads, on a thread: where the first task of a process stands in the driver and cannot be killed, nobody can tell
+/// that the process has ended, and no other supervisor would start.
+fn loaded<T: Send + 'static>(
+    questions: &Questions,
+    (library, patience): (&Path, Duration),
+    load: impl FnOnce(&Path) -> Result<T, InventoryError> + Send + 'static,
+) -> Result<T, InventoryError> {
+    let path = library.to_owned();
+    questions.ask(Asked::Library, patience, move || load(&path)).map_err(|why| match why {
+        NoAnswer::Hangs { .. } => unusable(library, format!("a call has not come back for {} s", patience.as_secs())),
+        NoAnswer::NoThread(cause) => unusable(library, format!("no thread can be started: {cause}")),
+    })?
+}
+
 impl NvmlInventory {
     /// Loads and starts NVML, to show of it what is in `served`, and waits so long for boards to say what they are.
     ///
     /// # Errors
-    /// [`InventoryError::Unusable`].
+    /// [`InventoryError::Unusable`], and NVML does not answer what is asked of no board.
     pub fn open(library: &Path, served: &Gpus, patience: &StartPatience) -> Result<Arc<Self>, InventoryError> {
-        let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
-        let nvml = nvml.map_err(|cause| InventoryError::Unusable {
-            library: library.display().to_string(),
-            cause: cause.to_string(),
-        })?;
         let (boards, questions) = (OnceLock::new(), Questions::default());
-        let inventory = Arc::new(Self { nvml, served: served.clone(), boards, questions });
-        let count = inventory.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
-        let boards = first_answers(count, patience, |index| {
+        let library = loaded(&questions, (library, LIBRARY_PATIENCE), load)?;
+        let inventory = Arc::new(Self { library, served: served.clone(), boards, questions });
+        let boards = first_answers(inventory.library.boards, patience, |index| {
             inventory.within(patience.to_answer, index, move |its| Ok(its.first_answer(index)))
         });
         // Set here and nowhere else.
@@ -245,7 +276,7 @@ impl NvmlInventory {
 
     /// Whether a board says who it is, and is served.
     fn is_served(&self, index: u32) -> bool {
-        let uuid = self.nvml.device_by_index(index).and_then(|device| device.uuid());
+        let uuid = self.nvml().device_by_index(index).and_then(|device| device.uuid());
         uuid.is_ok_and(|uuid| self.served.serve(&uuid))
     }
 
@@ -256,6 +287,11 @@ impl NvmlInventory {
             let index = *index;
             self.ask(index, move |its| Ok(its.is_served(index))).unwrap_or(false)
         })
+    }
+
+    /// Since when the board `index` has not answered.
+    pub fn hangs_since(&self, index: u32) -> Option<Instant> {
+        self.questions.hangs_since(Asked::Board(index))
     }
 
     /// Whether a board has not answered, so that a thread of this process may stand in the driver.
@@ -275,7 +311,11 @@ impl NvmlInventory {
         self.within(PATIENCE, index, question)
     }
 
-    fn within<T: Send + 'static>(
+    /// The same, for what may take `patience`.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn within<T: Send + 'static>(
         self: &Arc<Self>,
         patience: Duration,
         index: u32,
@@ -286,7 +326,7 @@ impl NvmlInventory {
     }
 
     pub(super) fn nvml(&self) -> &Nvml {
-        &self.nvml
+        &self.library.nvml
     }
 
     /// The boards that can be divided, by NVML's index.
@@ -322,12 +362,8 @@ impl NvmlInventory {
     /// # Errors
     /// Names the query that failed, if NVML itself or no board that is served answers.
     pub fn gpus(self: &Arc<Self>) -> Result<Found, InventoryError> {
-        let driver_version = self.nvml.sys_driver_version().map_err(unanswered("the driver's version"))?;
-        let count = self.nvml.device_count().map_err(unanswered("the number of GPUs"))?;
-        let (answers, silent) = answering(0..count, |index| {
-            let driver_version = driver_version.clone();
-            self.ask(index, move |its| its.board_with_instances(index, &driver_version))
-        })?;
+        let boards = 0..self.library.boards;
+        let (answers, silent) = answering(boards, |index| self.ask(index, move |its| its.board_with_instances(index)))?;
         let (answers, silent) = of_served(answers, silent)?;
         let (mut gpus, instances): (Vec<Gpu>, Vec<Vec<Gpu>>) = answers.into_iter().unzip();
         gpus.extend(instances.into_iter().flatten());
@@ -338,15 +374,11 @@ impl NvmlInventory {
     }
 
     /// A board, and its instances if it is divided; none if it is not served.
-    fn board_with_instances(
-        &self,
-        index: u32,
-        driver_version: &str,
-    ) -> Result<Option<(Gpu, Vec<Gpu>)>, InventoryError> {
+    fn board_with_instances(&self, index: u32) -> Result<Option<(Gpu, Vec<Gpu>)>, InventoryError> {
         if let Some(since) = self.left_out_since(index) {
             return Err(InventoryError::Hung { since });
         }
-        let gpu = self.whole_gpu(index, driver_version)?;
+        let gpu = self.whole_gpu(index)?;
         if !self.served.serve(&gpu.uuid.0) {
             return Ok(None);
         }
@@ -364,19 +396,19 @@ impl NvmlInventory {
     /// # Errors
     /// Names the query that failed.
     pub fn pci_device_id(&self, index: u32) -> Result<u32, InventoryError> {
-        let device = self.nvml.device_by_index(index).map_err(unanswered("a GPU by its index"))?;
+        let device = self.nvml().device_by_index(index).map_err(unanswered("a GPU by its index"))?;
         Ok(device.pci_info().map_err(unanswered("a GPU's place on the bus"))?.pci_device_id)
     }
 
-    fn whole_gpu(&self, index: u32, driver_version: &str) -> Result<Gpu, InventoryError> {
-        let device = self.nvml.device_by_index(index).map_err(unanswered("a GPU by its index"))?;
+    fn whole_gpu(&self, index: u32) -> Result<Gpu, InventoryError> {
+        let device = self.nvml().device_by_index(index).map_err(unanswered("a GPU by its index"))?;
         Ok(Gpu {
             index,
             uuid: GpuUuid(device.uuid().map_err(unanswered("a GPU's UUID"))?),
             name: device.name().map_err(unanswered("a GPU's name"))?,
             minor: device.minor_number().map_err(unanswered("a GPU's minor number"))?,
             memory_total_bytes: device.memory_info().map_err(unanswered("a GPU's memory"))?.total,
-            driver_version: driver_version.to_owned(),
+            driver_version: self.library.driver_version.clone(),
             // Drivers without virtual GPUs do not know the question.
             is_virtual: device.virtualization_mode().is_ok_and(|mode| mode == GpuVirtualizationMode::Vgpu),
             kind: Kind::Whole,
@@ -389,8 +421,8 @@ impl NvmlInventory {
     /// Names the query that failed.
     pub fn occupancy(&self, gpu: &Gpu) -> Result<Occupancy, InventoryError> {
         let device = match &gpu.kind {
-            Kind::Instance(_) => self.nvml.device_by_uuid(gpu.uuid.0.as_str()),
-            Kind::Whole | Kind::Divided | Kind::Gone => self.nvml.device_by_index(gpu.index),
+            Kind::Instance(_) => self.nvml().device_by_uuid(gpu.uuid.0.as_str()),
+            Kind::Whole | Kind::Divided | Kind::Gone => self.nvml().device_by_index(gpu.index),
         };
         let device = device.map_err(unanswered("a GPU by its index or UUID"))?;
         let used_bytes = device.memory_info().map_err(unanswered("a GPU's memory"))?.used;
@@ -409,7 +441,7 @@ impl NvmlInventory {
         if gpu.kind != Kind::Whole {
             return Vec::new();
         }
-        let device = self.nvml.device_by_index(gpu.index);
+        let device = self.nvml().device_by_index(gpu.index);
         let samples = device.and_then(|device| device.process_utilization_stats(since_us)).unwrap_or_default();
         let sample = |sample: ProcessUtilizationSample| Sample {
             process: sample.pid,
@@ -437,6 +469,16 @@ mod tests {
         assert!(silent[0].cause.to_string().starts_with("NVML does not answer a GPU by its index: "));
         assert!(answering(1..2, ask).is_err(), "without any GPU there is nothing to serve");
         assert!(answering(0..0, ask).unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn a_library_that_hangs_is_named_and_holds_nobody_up() {
+        let (go_on, waits) = std::sync::mpsc::channel::<()>();
+        let (library, patience) = (Path::new("/lib/nvml.so"), Duration::from_millis(20));
+        let hangs = move |_: &Path| Ok(waits.recv().is_ok());
+        let error = loaded(&Questions::default(), (library, patience), hangs).unwrap_err().to_string();
+        assert!(error.starts_with("NVML (/lib/nvml.so) cannot be used: a call has not come back"), "{error}");
+        drop(go_on);
     }
 
     #[test]

@@ -2,18 +2,22 @@
 //! fails half-way.
 
 use super::{look_again, owner, refresh, view};
-use crate::device::{Board, Gpu, Kind};
+use crate::device::{Board, Gpu, Kind, NvmlInventory};
 use crate::events::About;
 use crate::lease::{Book, Leases};
 use gpool_policy::mig::{Layout, plan, profiles_named};
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, GpuUuid, MigApply, MigGoal, MigGpuView};
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A board that is to be drained takes nobody in for so long unless that is asked for again.
 const DRAIN: Duration = Duration::from_secs(5);
 /// No change takes longer, and if it does, grants of that board fail later and with another error.
 const CHANGE: Duration = Duration::from_secs(600);
+
+/// What dividing one board may take before it is given up: seconds, as a rule.
+const BOARD_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Who has GPUs divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +88,9 @@ pub fn apply(leases: &Leases, asked: &MigApply, by: By) -> Result<Vec<MigGpuView
     for goal in &asked.goals {
         changes.extend(change(leases, goal)?);
     }
+    for change in &changes {
+        is_answering(&change.gpu.uuid, leases.inventory.hangs_since(change.board.index))?;
+    }
     close(leases, &changes, asked.drain)?;
     let done = changes.iter().try_for_each(|change| make(leases, change, by));
     // In any case, as far as it came.
@@ -96,6 +103,16 @@ pub fn apply(leases: &Leases, asked: &MigApply, by: By) -> Result<Vec<MigGpuView
     done?;
     seen.map_err(unanswered)?;
     view(leases)
+}
+
+/// A board that hangs is not divided: that would hang as well.
+fn is_answering(uuid: &GpuUuid, hangs_since: Option<Instant>) -> Result<(), ErrorBody> {
+    let Some(since) = hangs_since else { return Ok(()) };
+    let message = format!(
+        "{uuid} is left as it is: NVML does not answer for it, a call has not come back for {} s",
+        since.elapsed().as_secs()
+    );
+    Err(ErrorBody::new(ErrorCode::SupervisorFailed, message, "reset it or the host, and apply the layout again"))
 }
 
 /// What has to change for one goal; nothing if it is reached.
@@ -216,20 +233,47 @@ fn make(leases: &Leases, change: &Change<'_>, by: By) -> Result<(), ErrorBody> {
     Err(fixed(message, remedy))
 }
 
-/// Takes every instance of a board away and makes those of `layout`, or turns MIG off.
+/// Takes every instance of a board away and makes those of `layout`, or turns MIG off. On a thread that may hang: when that is
+/// given up, nothing more is done to the board.
 fn divide(leases: &Leases, board: &Board, layout: Option<&[Part]>) -> Result<(), String> {
-    let inventory = &leases.inventory;
+    let (index, board, layout) = (board.index, board.clone(), layout.map(<[Part]>::to_vec));
+    let is_given_up = Arc::new(AtomicBool::new(false));
+    let seen = is_given_up.clone();
+    let done = leases
+        .inventory
+        .within(BOARD_PATIENCE, index, move |inventory| Ok(divide_unless(&seen, inventory, &board, layout.as_deref())));
+    done.unwrap_or_else(|error| {
+        is_given_up.store(true, Ordering::Relaxed);
+        Err(error.to_string())
+    })
+}
+
+fn divide_unless(
+    is_given_up: &AtomicBool,
+    inventory: &NvmlInventory,
+    board: &Board,
+    layout: Option<&[Part]>,
+) -> Result<(), String> {
     let is_on = inventory.mig_mode(board.index).map_err(|cause| cause.to_string())?.is_on;
     if is_on {
+        is_wanted(is_given_up)?;
         inventory.destroy_instances(board)?;
     }
     if is_on != layout.is_some() {
+        is_wanted(is_given_up)?;
         inventory.set_mig(board.index, layout.is_some())?;
     }
     // The largest first: it has the fewest starts.
     let mut parts = layout.unwrap_or_default().to_vec();
     parts.sort_by_key(|part| std::cmp::Reverse(part.size));
-    parts.iter().try_for_each(|part| inventory.create_instance(board, &part.profile, (part.start, part.size)))
+    parts.iter().try_for_each(|part| {
+        is_wanted(is_given_up)?;
+        inventory.create_instance(board, &part.profile, (part.start, part.size))
+    })
+}
+
+fn is_wanted(is_given_up: &AtomicBool) -> Result<(), String> {
+    if is_given_up.load(Ordering::Relaxed) { Err("it took too long and was given up".to_owned()) } else { Ok(()) }
 }
 
 fn in_words(layout: Option<&[Part]>) -> String {
@@ -248,6 +292,18 @@ mod tests {
 
     fn part(profile: &str, start: u8) -> Part {
         Part { profile: profile.to_owned(), start, size: 1 }
+    }
+
+    #[test]
+    fn a_board_that_hangs_is_left_as_it_is() {
+        let uuid = GpuUuid("GPU-1".into());
+        assert!(is_answering(&uuid, None).is_ok());
+        let error = is_answering(&uuid, Some(Instant::now())).unwrap_err();
+        assert!(error.message.starts_with("GPU-1 is left as it is: NVML does not answer"), "{error:?}");
+        let is_given_up = AtomicBool::new(false);
+        assert!(is_wanted(&is_given_up).is_ok());
+        is_given_up.store(true, Ordering::Relaxed);
+        assert!(is_wanted(&is_given_up).is_err(), "nothing more is done to it");
     }
 
     #[test]
