@@ -1,6 +1,7 @@
 //! Boards that hung when the supervisor started, and answer later. What is set up at a start knows nothing of them, so the
 //! supervisor restarts to serve them, with the leases on them, where a service manager starts it again.
 
+use crate::device::{InventoryError, SilentBoard};
 use crate::events::About;
 use crate::lease::Leases;
 use crate::{log, service_manager};
@@ -55,7 +56,7 @@ impl LateBoards {
             return;
         }
         let Ok(_turn) = leases.dividing.try_lock() else { return };
-        let Some(index) = leases.inventory.late_board() else { return };
+        let Some(index) = leases.inventory.late_board(may_be_late(leases.silence.left_out())) else { return };
         let run_dir = leases.configuration().paths.run_dir.clone();
         let tell = |what: &str| {
             let message = format!("GPU {index}, which was left out, answers NVML now; {what}");
@@ -76,9 +77,28 @@ impl LateBoards {
     }
 }
 
+/// Those of the boards that were left out that took too long: one that said that it is lost comes back with a reset, of which
+/// an NVML that was started before knows nothing.
+fn may_be_late(left_out: &[SilentBoard]) -> impl Iterator<Item = u32> {
+    let took_too_long = |cause: &InventoryError| match cause {
+        InventoryError::Hung { .. } | InventoryError::Unasked(_) => true,
+        InventoryError::Unusable { .. } | InventoryError::Unanswered { .. } => false,
+    };
+    left_out.iter().filter(move |board| took_too_long(&board.cause)).map(|board| board.index)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_board_that_is_lost_is_not_waited_for() {
+        let lost = InventoryError::Unanswered { query: "a GPU by its index", cause: "lost".into() };
+        let left_out = [(1, lost), (3, InventoryError::Hung { since: Instant::now() })];
+        let left_out = left_out.map(|(index, cause)| SilentBoard { index, cause });
+        assert_eq!(may_be_late(&left_out).collect::<Vec<_>>(), [3]);
+    }
 
     #[test]
     fn a_late_board_has_the_supervisor_restart_once() {

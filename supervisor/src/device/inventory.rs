@@ -280,10 +280,9 @@ impl NvmlInventory {
         uuid.is_ok_and(|uuid| self.served.serve(&uuid))
     }
 
-    /// A board that did not say what it is when the supervisor started, and would be served now.
-    pub fn late_board(self: &Arc<Self>) -> Option<u32> {
-        let mut hung = self.boards.get()?.hung.keys().copied();
-        hung.find(|index| {
+    /// The first of `boards` that answers and is served.
+    pub fn late_board(self: &Arc<Self>, mut boards: impl Iterator<Item = u32>) -> Option<u32> {
+        boards.find(|index| {
             let index = *index;
             self.ask(index, move |its| Ok(its.is_served(index))).unwrap_or(false)
         })

@@ -73,6 +73,8 @@ fn hang_one(host: &mut Host, hung: &GpuUuid, left: &GpuUuid) -> Result<()> {
     restart_beside_a_start(host, "waiting")?;
     is_named(host, "is left out")?;
     host.set_hung(index, false)?;
+    // No service manager starts it again, so it does not end by itself.
+    wait_for("an event about the GPU that answers late", || Ok(host.events_of(EventKind::GpuAnswers)?.len() == 1))?;
     host.kill_supervisor()?;
     host.start_supervisor()?;
     ensure(silent(host)? == 0, || "the GPU that hung is silent after a restart".to_owned())
