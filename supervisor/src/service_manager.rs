@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Stands before a lease's id in the name of its descriptor in the store. The listening socket has its unit's name.
@@ -47,8 +48,8 @@ fn tell(what: &[NotifyState<'_>]) {
 
 /// The listening socket at `path` among those that were handed over. Called once: it takes the descriptor.
 pub fn socket_at(path: &Path) -> Option<UnixListener> {
-    let handed = handed_over().into_iter().filter(|(_, name)| kept_for(name).is_none());
-    let found = handed.map(|(fd, _)| fd).find(|fd| {
+    let handed = handed_over().iter().filter(|(_, name)| kept_for(name).is_none());
+    let found = handed.map(|(fd, _)| *fd).find(|fd| {
         // SAFETY: descriptors that were handed over are open, and of those with such a name none is taken but below.
         listens_at(unsafe { BorrowedFd::borrow_raw(*fd) }, path)
     })?;
@@ -56,9 +57,10 @@ pub fn socket_at(path: &Path) -> Option<UnixListener> {
     Some(UnixListener::from(unsafe { OwnedFd::from_raw_fd(found) }))
 }
 
-/// Everything that was handed over, with its name.
-fn handed_over() -> Vec<(RawFd, String)> {
-    sd_notify::listen_fds_with_names().map_or_else(|_| Vec::new(), Iterator::collect)
+/// Everything that was handed over, with its name. Found once: where one of them has been closed since, none is found.
+fn handed_over() -> &'static [(RawFd, String)] {
+    static ALL: OnceLock<Vec<(RawFd, String)>> = OnceLock::new();
+    ALL.get_or_init(|| sd_notify::listen_fds_with_names().map_or_else(|_| Vec::new(), Iterator::collect))
 }
 
 /// The lease for which a descriptor of this name is kept, if it is such a name.
@@ -82,7 +84,7 @@ pub fn forget(lease: &LeaseId) {
 
 /// What an earlier supervisor had kept, by lease. Called once: it takes the descriptors.
 pub fn kept() -> Vec<(LeaseId, OwnedFd)> {
-    let kept = handed_over().into_iter().filter_map(|(fd, name)| Some((kept_for(&name)?, fd)));
+    let kept = handed_over().iter().filter_map(|(fd, name)| Some((kept_for(name)?, *fd)));
     // SAFETY: descriptors that were handed over are open, and this is the one place that takes those with such a name.
     kept.map(|(lease, fd)| (lease, unsafe { OwnedFd::from_raw_fd(fd) })).collect()
 }
@@ -175,6 +177,29 @@ mod tests {
         for other in ["gpool-supervisor.socket", "stored", "unknown", id] {
             assert_eq!(kept_for(other), None, "{other}");
         }
+    }
+
+    /// In a process of its own, as descriptors are handed over to a whole process.
+    #[test]
+    fn the_socket_is_found_though_what_was_kept_is_of_no_use_and_closed() {
+        const SOCKET: &str = "GPOOL_TEST_SOCKET";
+        if let Some(path) = std::env::var_os(SOCKET) {
+            assert_eq!(kept().len(), 1, "which are closed by this");
+            assert!(socket_at(Path::new(&path)).is_some());
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("one.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let script = format!(
+            "exec 3<&0 4</dev/null; export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=one.socket:{KEPT_PREFIX}01; \
+             exec \"$0\" --exact \"$1\" --test-threads=1"
+        );
+        let mut child = std::process::Command::new("sh");
+        child.args(["-c", &script]).arg(std::env::current_exe().unwrap()).arg(std::thread::current().name().unwrap());
+        let output = child.env(SOCKET, &path).stdin(OwnedFd::from(listener)).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
     }
 
     /// Names that do not fit into LISTEN_FDNAMES would keep systemd from starting the supervisor.
