@@ -262,8 +262,8 @@ fn uploaded(
     let (mut given, mut result, _change) = ([Given::default(); DEVICES], CUDA_SUCCESS, place.change());
     for (device, need) in known.needs.each() {
         let own = if known.was_launched { need.left } else { 0 };
-        let least = if may_be_less { need.largest } else { growth_bytes(need.peak) };
-        match reserved(place, device as CUdevice, [growth_bytes(need.peak), least], (stream, own)) {
+        let least = if may_be_less { need.largest } else { need.peak };
+        match reserved(place, device as CUdevice, [need.peak, least].map(growth_bytes), (stream, own)) {
             Some(bytes) => given[device] = bytes,
             None => result = CUDA_ERROR_OUT_OF_MEMORY,
         }

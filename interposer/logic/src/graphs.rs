@@ -14,7 +14,7 @@ pub struct Need {
     /// The most that is there at once, if its nodes run one after the other in the order in which they were made. Those
     /// beside each other may need more.
     pub peak: u64,
-    /// The largest piece, in whole pages: it holds no less.
+    /// The largest piece, in whole pages.
     pub largest: u64,
     /// What is there at the end. The next launch has it again, once somebody has freed it, and no other graph.
     pub left: u64,
@@ -44,7 +44,7 @@ impl Needs {
         if let Some(need) = self.0.get_mut(device) {
             need.left = need.left.saturating_add(rounded(bytes));
             need.peak = need.peak.max(need.left);
-            need.largest = need.largest.max(bytes / PAGE_BYTES * PAGE_BYTES);
+            need.largest = need.largest.max(u64::from(pages(bytes)) * PAGE_BYTES);
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
         assert!(needs.leave());
         let mut handles = Handles::<64>::new();
         handles.graph_made(0x7000, &needs, false);
-        assert_eq!([0, 1, 3].map(|at| of(&mut handles, at)), [Some((1024, 0)), None, Some((7 * MIB, 4 * MIB))]);
+        assert_eq!([0, 1, 3].map(|at| of(&mut handles, at)), [Some((1024, 2 * MIB)), None, Some((7 * MIB, 6 * MIB))]);
         let known = handles.graph_needs(0x7000, 3).unwrap();
         assert!(known.needs.leave() && known.needs.each().count() == 1 && !known.was_launched);
         handles.graph_kept(0x7000, &needs, Launch { stream: 5, age: 2 });
