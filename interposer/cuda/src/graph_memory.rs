@@ -1,22 +1,17 @@
-//! Graphs that allocate, see `graphs` of the logic: what they allocate is learnt where they are made ready for launches.
+//! Graphs that allocate, see `graphs` of the logic: what they allocate is learnt where they are made ready for launches, and
+//! charged before those.
 
 use crate::entry::{index, real};
 use crate::work_exports::{legacy, per_thread};
-use crate::{HANDLES, PROCESS, pool_accounts};
+use crate::{HANDLES, PROCESS, graph_accounts, graph_nodes, pool_accounts};
 use core::ffi::{c_char, c_uint, c_ulonglong, c_void};
-use core::mem::MaybeUninit;
-use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::contexts;
 use gpool_interposer_logic::graphs::{Launch, Needs};
-use gpool_interposer_logic::process::Place;
-use gpool_interposer_logic::scratch::Scratch;
 
 /// Some graph of this process may allocate. In most none does, and nobody looks.
 static ARE_USED: AtomicBool = AtomicBool::new(false);
-/// Graphs within graphs within a graph.
-const DEPTH: u32 = 16;
 /// Launches of graphs that allocate.
 static LAUNCHES: AtomicU32 = AtomicU32::new(0);
 /// So often what they hold is looked at, if nobody waits.
@@ -28,95 +23,7 @@ pub fn note() {
     if !ARE_USED.swap(true, Ordering::AcqRel)
         && let Some(place) = PROCESS.place()
     {
-        pool_accounts::enter_graphs(place);
-    }
-}
-
-/// Nodes of one graph, and what is allocated so far.
-struct Walk<'a> {
-    place: &'a Place,
-    needs: Needs,
-}
-
-/// What a node has allocated that none has freed so far.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Live {
-    address: CUdeviceptr,
-    bytes: u64,
-    device: usize,
-}
-
-impl Walk<'_> {
-    /// Goes through `graph`, and through graphs within it.
-    #[cold]
-    fn through(&mut self, graph: CUgraph, depth: u32) {
-        let mut count = 0;
-        // SAFETY: the entry point's type; a graph that the driver checks, and places for the answers; so for all calls of
-        // `real` here.
-        let result = unsafe { real::<CuGraphGetNodes>(index::cuGraphGetNodes)(graph, null_mut(), &mut count) };
-        let room = |each: usize| Scratch::new(count.saturating_mul(each)).filter(|_| result == CUDA_SUCCESS);
-        let (Some(mut nodes), Some(mut live)) = (room(size_of::<CUgraphNode>()), room(size_of::<Live>())) else {
-            return;
-        };
-        let nodes = nodes.all().as_mut_ptr().cast::<CUgraphNode>();
-        // SAFETY: zeros of that many, whose memory begins with a page; zeros are one.
-        let live = unsafe { core::slice::from_raw_parts_mut(live.all().as_mut_ptr().cast::<Live>(), count) };
-        // SAFETY: as above; there is room for so many.
-        if unsafe { real::<CuGraphGetNodes>(index::cuGraphGetNodes)(graph, nodes, &mut count) } != CUDA_SUCCESS {
-            return;
-        }
-        let mut there = 0;
-        for index_of_node in 0..count.min(live.len()) {
-            let (mut kind, mut inner, mut address) = (CU_GRAPH_NODE_TYPE_EMPTY, null_mut(), 0);
-            // SAFETY: as above; the driver has written so many.
-            let node = unsafe { *nodes.add(index_of_node) };
-            // SAFETY: as above.
-            unsafe { real::<CuGraphNodeGetType>(index::cuGraphNodeGetType)(node, &mut kind) };
-            match kind {
-                CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-                    if let Some(allocated) = self.allocated(node) {
-                        self.needs.add(allocated.device, allocated.bytes);
-                        live[there] = allocated;
-                        there += 1;
-                    }
-                }
-                CU_GRAPH_NODE_TYPE_MEM_FREE => {
-                    let ask = index::cuGraphMemFreeNodeGetParams;
-                    // SAFETY: as above.
-                    unsafe { real::<CuGraphMemFreeNodeGetParams>(ask)(node, (&raw mut address).cast()) };
-                    // Most free what was allocated last.
-                    if let Some(last) = live[..there].iter().rposition(|known| known.address == address) {
-                        self.needs.subtract(live[last].device, live[last].bytes);
-                        there -= 1;
-                        live[last] = live[there];
-                    }
-                }
-                CU_GRAPH_NODE_TYPE_GRAPH if depth > 0 => {
-                    let open = index::cuGraphChildGraphNodeGetGraph;
-                    // SAFETY: as above.
-                    if unsafe { real::<CuGraphChildGraphNodeGetGraph>(open)(node, &mut inner) } == CUDA_SUCCESS {
-                        self.through(inner, depth - 1);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// What `node` allocates, if that is on a device.
-    #[cold]
-    fn allocated(&self, node: CUgraphNode) -> Option<Live> {
-        let mut parameters = MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
-        let ask = index::cuGraphMemAllocNodeGetParams;
-        // SAFETY: see above; zeros are as good as any other content of the answer.
-        let (result, parameters) = unsafe {
-            let result = real::<CuGraphMemAllocNodeGetParams>(ask)(node, parameters.as_mut_ptr());
-            (result, parameters.assume_init())
-        };
-        let location = parameters.poolProps.location;
-        crate::virtual_memory::gpu_at(self.place, location).filter(|_| result == CUDA_SUCCESS)?;
-        Some(Live { address: parameters.dptr, bytes: parameters.bytesize as u64, device: location.id as usize })
+        graph_accounts::enter_graphs(place);
     }
 }
 
@@ -134,35 +41,45 @@ fn identity(stream: CUstream) -> u64 {
 pub fn behind(graph: CUgraphExec, stream: CUstream, driver: impl FnOnce() -> CUresult) -> CUresult {
     match ready(graph, stream) {
         Err(refused) => refused,
-        Ok(None) => driver(),
-        Ok(Some(age)) => {
+        Ok(Ready::AsItIs) => driver(),
+        Ok(Ready::Kept { age }) => {
             let result = driver();
             // What streams kept may have gone meanwhile.
-            if age != pool_accounts::age()
+            if age != Some(pool_accounts::age())
                 && let Some(place) = PROCESS.place()
             {
                 let _relaxed = place.driver.relaxed_capture();
-                pool_accounts::look_at_graphs(place);
+                graph_accounts::look_at_graphs(place);
             }
             result
         }
     }
 }
 
-/// Sees to it that what `graph` allocates in `stream` is there and charged: the age of what streams keep then, none where it
-/// allocates nothing; or what to answer.
+/// How a graph stands that is about to be launched.
+enum Ready {
+    /// It allocates nothing, or is not launched but captured.
+    AsItIs,
+    /// What it allocates is charged.
+    Kept {
+        /// The age of what streams keep then. None where the launch may find less than there was, and take more.
+        age: Option<u32>,
+    },
+}
+
+/// Sees to it that what `graph` allocates in `stream` is there and charged; or what to answer.
 #[cold]
 #[inline(never)]
-fn ready(graph: CUgraphExec, stream: CUstream) -> Result<Option<u32>, CUresult> {
+fn ready(graph: CUgraphExec, stream: CUstream) -> Result<Ready, CUresult> {
     if !are_used() {
-        return Ok(None);
+        return Ok(Ready::AsItIs);
     }
     let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     let (handle, gpus) = (graph as u64, contexts::gpus(place.region.control()));
-    let Some(known) = HANDLES.lock().graph_needs(handle, gpus) else { return Ok(None) };
+    let Some(known) = HANDLES.lock().graph_needs(handle, gpus) else { return Ok(Ready::AsItIs) };
     let _relaxed = place.driver.relaxed_capture();
     if stream as usize > CU_STREAM_LEGACY && place.driver.is_capturing(stream) {
-        return Ok(None);
+        return Ok(Ready::AsItIs);
     }
     let mut launch = Launch { stream: identity(stream), age: pool_accounts::age() };
     let is_kept = HANDLES.lock().is_graph_kept(handle, &known.needs, launch);
@@ -170,29 +87,29 @@ fn ready(graph: CUgraphExec, stream: CUstream) -> Result<Option<u32>, CUresult> 
     let has_its_own = known.was_launched && known.frees_itself && known.needs.leave();
     // Now and then as well: who launches and never waits.
     if !is_kept || LAUNCHES.fetch_add(1, Ordering::Relaxed).is_multiple_of(LAUNCHES_PER_LOOK) {
-        pool_accounts::look_at_graphs(place);
+        graph_accounts::look_at_graphs(place);
     }
     if is_kept || has_its_own {
-        // Of what it had the launch may find less.
-        return Ok(Some(if is_kept { launch.age } else { launch.age.wrapping_sub(1) }));
+        return Ok(Ready::Kept { age: is_kept.then_some(launch.age) });
     }
     place.note_inexact();
     let upload = || {
         // SAFETY: see above; the driver checks graph and stream.
         unsafe { real::<CuGraphUpload>(index::cuGraphUpload)(graph, stream) }
     };
-    let Some(age) = pool_accounts::mapped(place, &known, (stream, launch.stream), &upload)? else {
-        return Ok(Some(launch.age.wrapping_sub(1)));
+    let Some(age) = graph_accounts::mapped(place, &known, (stream, launch.stream), &upload)? else {
+        return Ok(Ready::Kept { age: None });
     };
     launch.age = age;
     if known.needs.leave() {
         // What it leaves lies where others had their memory.
         pool_accounts::grow_older();
+        // By this alone: what else has happened meanwhile is not to be passed over.
         launch.age = launch.age.wrapping_add(1);
-        pool_accounts::leave(&known);
+        graph_accounts::leave(&known);
     }
     HANDLES.lock().graph_kept(handle, &known.needs, launch);
-    Ok(Some(launch.age))
+    Ok(Ready::Kept { age: Some(launch.age) })
 }
 
 /// Something has been freed that no other table knows: what a graph has left, perhaps, which others may take now.
@@ -220,15 +137,8 @@ pub fn gone(graph: CUgraphExec) {
 
 /// What `graph` allocates; nothing where no graph does.
 fn needs(graph: CUgraph) -> Needs {
-    let mut needs = Needs::default();
-    if are_used()
-        && let Some(place) = PROCESS.place()
-    {
-        let mut walk = Walk { place, needs };
-        walk.through(graph, DEPTH);
-        needs = walk.needs;
-    }
-    needs
+    let place = PROCESS.place().filter(|_| are_used());
+    place.map_or_else(Needs::default, |place| graph_nodes::needs(place, graph))
 }
 
 /// Makes `graph` ready for launches through `driver`, and remembers what it allocates.

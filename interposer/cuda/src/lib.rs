@@ -4,8 +4,8 @@
 //! only gpool uses. Every name of the driver generation that it is built for is exported: most as trampolines, a few answered here. Names
 //! are also replaced in what cuGetProcAddress returns, by pointer, so no version table is needed.
 //!
-//! Rooms: `entry` (the table of entry points), `exports` and its neighbours (the functions answered here), `accounts`
-//! and `pool_accounts` (the memory behind them), `contexts`.
+//! Rooms: `entry` (the table of entry points), `exports` and its neighbours (the functions answered here), `accounts`,
+//! `pool_accounts` and `graph_accounts` (the memory behind them), `contexts`.
 #![no_std]
 
 mod accounts;
@@ -18,8 +18,10 @@ mod copy_exports;
 mod entry;
 #[allow(non_snake_case)] // the names are the driver's
 mod exports;
+mod graph_accounts;
 #[allow(non_snake_case)] // the names are the driver's
 mod graph_memory;
+mod graph_nodes;
 #[allow(non_snake_case)] // the names are the driver's
 mod images;
 #[allow(non_snake_case)] // the names are the driver's

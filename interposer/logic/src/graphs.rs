@@ -35,6 +35,13 @@ pub struct Known {
     pub frees_itself: bool,
 }
 
+impl Known {
+    /// What it has left before of `need`, which is one of its own, in bytes.
+    pub fn own_bytes(&self, need: &Need) -> u64 {
+        if self.was_launched { need.left } else { 0 }
+    }
+}
+
 /// The driver gives out whole pieces of so many bytes.
 const GRANULE: u64 = 512;
 
