@@ -2,7 +2,7 @@
 
 pub mod devices;
 
-use crate::procfs::WatchedProcess;
+use crate::procfs::{self, WatchedProcess};
 use gpool_protocol::HostPid;
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub fn path_of(pid: HostPid) -> Option<String> {
 /// # Errors
 /// When the process has ended.
 pub fn known_path_of(pid: HostPid) -> std::io::Result<Option<String>> {
-    Ok(path_in(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?))
+    Ok(path_in(&procfs::text(format!("/proc/{pid}/cgroup"))?))
 }
 
 fn path_in(text: &str) -> Option<String> {
@@ -204,6 +204,14 @@ mod tests {
         assert_eq!(path_in(hybrid), Some("/docker/1".into()));
         assert_eq!(path_in("12:cpu,cpuacct:/x\n11:pids:/docker/2\n"), Some("/docker/2".into()));
         assert_eq!(path_in("5:devices:/\n0::/\n"), None);
+    }
+
+    #[test]
+    fn a_group_of_any_name_is_below_its_container() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, b"0::/docker/1/\xff\xfe\n").unwrap();
+        let its = path_in(&procfs::text(file.path()).unwrap()).unwrap();
+        assert!(is_at_or_below("/docker/1", &its) && !is_at_or_below("/docker/1/a", &its));
     }
 
     #[test]

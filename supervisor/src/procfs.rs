@@ -5,6 +5,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 
 /// A process by pid and start time, which together name it for one boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -189,16 +190,19 @@ pub fn is_same(name: &ProcessName, start_ticks: Option<u64>) -> bool {
     start_ticks.is_none_or(|start_ticks| start_ticks == name.start_ticks)
 }
 
+/// What a file says in which others may have put any bytes: the name of a process, of a cgroup or of a mount.
+///
+/// # Errors
+/// The kernel's.
+pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
+}
+
 fn stat_field<T: std::str::FromStr>(pid: HostPid, number: usize) -> io::Result<T> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
-    // The name in parentheses may hold any byte, so count from its end. What follows are letters and digits.
-    let name_end = stat.iter().rposition(|byte| *byte == b')').unwrap_or(0);
-    let after_name = String::from_utf8_lossy(&stat[name_end..]);
-    let field = after_name
-        .trim_start_matches(')')
-        .split_whitespace()
-        .nth(number - STATE_FIELD)
-        .and_then(|field| field.parse().ok());
+    let stat = text(format!("/proc/{pid}/stat"))?;
+    // The name in parentheses may hold anything, so count from its end.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let field = after_name.split_whitespace().nth(number - STATE_FIELD).and_then(|field| field.parse().ok());
     field.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 

@@ -2,6 +2,7 @@
 //! goes in is listed here one by one; no file is copied as it is but those of /proc, and no environment is read.
 
 use super::redact::Redactor;
+use super::surroundings::text;
 use super::{Checked, Surroundings, tar};
 use crate::output::to_value;
 use gpool_configuration::{flat, load_layered};
@@ -67,7 +68,7 @@ pub fn write(path: &Path, files: &[(String, Vec<u8>)], time_s: u64) -> Result<()
 }
 
 fn read(host: &Surroundings, path: &str) -> String {
-    std::fs::read_to_string(host.path(path)).unwrap_or_default()
+    text(&host.path(path))
 }
 
 fn facts(host: &Surroundings) -> String {

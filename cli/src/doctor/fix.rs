@@ -61,7 +61,8 @@ fn clear_away(path: &Path, client: &Client) -> Result<String, String> {
     }
     // A region may have been mounted more than once over itself.
     while rustix::mount::unmount(path.join("region"), UnmountFlags::NOFOLLOW).is_ok() {}
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = std::fs::read("/proc/self/mountinfo").map_err(|cause| stays(&cause.kind().to_string()))?;
+    let mounts = String::from_utf8_lossy(&mounts);
     let prefix = format!("{}/", path.display());
     if mounts.lines().filter_map(|line| line.split(' ').nth(4)).any(|point| point.starts_with(&prefix)) {
         return Err(stays("something is mounted in it that is in use"));

@@ -1,5 +1,6 @@
 //! Directories and mounts of leases that there are no longer.
 
+use super::surroundings::text;
 use super::{Fix, Outcome, Surroundings, first_of, survivors};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -17,7 +18,7 @@ pub fn check(host: &Surroundings) -> Outcome {
         }
         Err(_) => return Outcome::ok(format!("{dir} is not there")),
     };
-    let mounts = std::fs::read_to_string(host.path("/proc/self/mountinfo")).unwrap_or_default();
+    let mounts = text(&host.path("/proc/self/mountinfo"));
     let mut left: BTreeSet<String> =
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     left.extend(leases_mounted_below(&dir, &mounts));

@@ -63,3 +63,9 @@ impl Surroundings {
         self.root.join(absolute.trim_start_matches('/'))
     }
 }
+
+/// What a file says, in which others may have put any bytes: the name of a process, of a cgroup or of a mount. Empty if it
+/// cannot be read.
+pub fn text(path: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}

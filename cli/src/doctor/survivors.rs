@@ -1,6 +1,7 @@
 //! Who lives of a lease, by what a supervisor has written down of it. The one that runs now may know nothing of it, because
 //! it could not take it over; its files are those of a running container all the same.
 
+use super::surroundings::text;
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -19,7 +20,7 @@ pub fn of(dir: &Path, proc: &Path) -> Option<String> {
             return Some("its lease.json cannot be read, so that nobody can say whether its container runs".to_owned());
         }
     };
-    let text = |name: &str| std::fs::read_to_string(proc.join(name)).unwrap_or_default();
+    let text = |name: &str| text(&proc.join(name));
     let boot = text("sys/kernel/random/boot_id");
     if record["boot_id"].as_str().is_some_and(|its| !boot.is_empty() && its != boot.trim()) {
         return None;
@@ -54,20 +55,21 @@ mod tests {
     fn a_record_of_a_running_container_keeps_its_directory_and_one_of_an_ended_one_does_not() {
         let root = tempfile::tempdir().unwrap();
         let (dir, proc) = (root.path().join("01A"), root.path().join("proc"));
-        let write = |path: &str, text: &str| {
+        let write = |path: &str, text: &[u8]| {
             let path = root.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
         std::fs::create_dir(&dir).unwrap();
         assert_eq!(of(&dir, &proc), None, "one without a record was being made or taken away");
-        write("proc/sys/kernel/random/boot_id", "b\n");
-        write("proc/7/stat", "7 (a ) b) S 1 7 7 0 -1 4194304 1 0 0 0 1 1 0 0 20 0 1 0 555 1 1");
-        write("proc/7/cgroup", "0::/docker/c\n");
-        write("proc/8/cgroup", "5:devices:/x\n3:freezer:/docker/d/below\n");
+        write("proc/sys/kernel/random/boot_id", b"b\n");
+        // Names may be of any bytes.
+        write("proc/7/stat", b"7 (a\xff ) b) S 1 7 7 0 -1 4194304 1 0 0 0 1 1 0 0 20 0 1 0 555 1 1");
+        write("proc/7/cgroup", b"0::/docker/c\n");
+        write("proc/8/cgroup", b"5:devices:/x\n3:freezer:/docker/d/below\xff\n");
         let record = |boot: &str, start: u64, cgroup: &str| {
             let init = format!(r#""init":{{"pid":7,"start_ticks":{start}}}"#);
-            write("01A/lease.json", &format!(r#"{{"boot_id":"{boot}",{init},"cgroup":"{cgroup}"}}"#));
+            write("01A/lease.json", format!(r#"{{"boot_id":"{boot}",{init},"cgroup":"{cgroup}"}}"#).as_bytes());
             of(&dir, &proc)
         };
         assert_eq!(record("b", 555, "/docker/c").as_deref(), Some("its container runs (process 7)"));
@@ -75,9 +77,9 @@ mod tests {
         assert_eq!(record("b", 556, "/docker/e"), None, "another process has that pid now");
         assert_eq!(record("b", 556, "/docker/d/bel"), None, "another cgroup");
         assert_eq!(record("before", 555, "/docker/c"), None, "of another boot");
-        write("01A/lease.json", "{");
+        write("01A/lease.json", b"{");
         assert!(of(&dir, &proc).unwrap().contains("lease.json cannot be read"));
-        write("01A/lease.json", r#"{"boot_id":"b","init":null,"cgroup":null}"#);
+        write("01A/lease.json", br#"{"boot_id":"b","init":null,"cgroup":null}"#);
         assert_eq!(of(&dir, &proc), None, "one that was never bound");
     }
 }

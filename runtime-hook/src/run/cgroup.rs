@@ -22,8 +22,10 @@ impl Cgroup {
     /// # Errors
     /// There is no hierarchy in which one can be made.
     pub fn make(name: &str) -> Result<Self, ErrorBody> {
-        let read = |path| fs::read_to_string(path).map_err(|error| unprepared(format!("{path} cannot be read"), error));
-        let parents = parents(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?);
+        let read = |path| fs::read(path).map_err(|error| unprepared(format!("{path} cannot be read"), error));
+        // Others may have mounted something under a name of any bytes.
+        let (cgroups, mounts) = (read("/proc/self/cgroup")?, read("/proc/self/mountinfo")?);
+        let parents = parents(&String::from_utf8_lossy(&cgroups), &String::from_utf8_lossy(&mounts));
         let mut cgroup = Self { directories: Vec::new() };
         let mut refused = std::io::Error::from(std::io::ErrorKind::Unsupported);
         for parent in parents {

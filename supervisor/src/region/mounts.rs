@@ -2,6 +2,7 @@
 //! this process has been given one of its own.
 
 use super::host::{RegionError, failed};
+use crate::procfs;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -142,7 +143,7 @@ fn receives_only(dir: &Path) -> io::Result<bool> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", dir.as_raw_fd()))?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
     let id = id.ok_or_else(|| io::Error::other("the kernel names no mount for it"))?;
-    Ok(is_slave(&fs::read_to_string("/proc/self/mountinfo")?, id))
+    Ok(is_slave(&procfs::text("/proc/self/mountinfo")?, id))
 }
 
 /// Whether the mount `id` of a mountinfo (proc_pid_mountinfo(5)) has a master. Its optional fields stand between the
