@@ -1,10 +1,12 @@
 //! A connection on which nothing lasts longer than the caller's patience, however the other side behaves: hung with
 //! a full queue of connections, silent, or sending one byte at a time.
 
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// A stream with a deadline for everything together.
@@ -20,16 +22,18 @@ impl Connection {
     /// # Errors
     /// The kernel's, or `TimedOut` if nobody takes the connection.
     pub fn open(path: &Path, patience: Duration) -> Result<Self> {
-        let deadline = Instant::now() + patience;
-        let path = path.to_owned();
-        let (done, wait) = channel();
-        // In a thread: with a full queue `connect` blocks, and a limit cannot be set on it through the standard
-        // library. A thread that stays in it ends with this process, which has nothing left to do then.
-        let connecting = std::thread::Builder::new().name("connect".into());
-        connecting.spawn(move || done.send(UnixStream::connect(path)))?;
-        match wait.recv_timeout(patience) {
-            Ok(stream) => Ok(Self { stream: stream?, deadline: Some(deadline) }),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(ErrorKind::TimedOut.into()),
+        let address = SocketAddrUnix::new(path)?;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let connection = Self { stream: socket.into(), deadline: Some(Instant::now() + patience) };
+        // With a full queue `connect` waits as long as a write may (socket(7), SO_SNDTIMEO), which the standard library can
+        // set only once there is a connection. After a signal nothing of it remains, and it is begun again.
+        loop {
+            set_socket_timeout(&connection.stream, Timeout::Send, connection.left()?)?;
+            match connect(&connection.stream, &address) {
+                Ok(()) => return Ok(connection),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(named(error.into())),
+            }
         }
     }
 

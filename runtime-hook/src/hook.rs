@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
 /// No state comes near this.
@@ -101,7 +100,7 @@ pub fn run_hook(arguments: &[OsString], stdin: &mut impl Read, stdout: &mut impl
     let outcome = Call::read(arguments).and_then(|call| match call.verb {
         Verb::CreateRuntime => create_runtime(&call, &state),
         Verb::Poststop => {
-            poststop(call);
+            poststop(&call);
             Ok(())
         }
     });
@@ -170,15 +169,9 @@ fn read_spec(bundle: &Path) -> Value {
 }
 
 /// A hint; the supervisor sees the end by itself.
-fn poststop(call: Call) {
-    let (done, wait) = mpsc::channel();
-    // In a thread, because connecting to a full backlog has no limit of its own.
-    std::thread::spawn(move || {
-        let client = Client::new(&call.socket).with_timeout(HINT_PATIENCE);
-        let _ = client.post::<_, Value>(&format!("/v1/leases/{}/ended", call.lease), &json!({}));
-        let _ = done.send(());
-    });
-    let _ = wait.recv_timeout(HINT_PATIENCE);
+fn poststop(call: &Call) {
+    let client = Client::new(&call.socket).with_timeout(HINT_PATIENCE);
+    let _ = client.post::<_, Value>(&format!("/v1/leases/{}/ended", call.lease), &json!({}));
 }
 
 #[cfg(test)]
