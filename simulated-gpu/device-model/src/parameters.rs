@@ -12,8 +12,10 @@ pub struct DeviceParameters {
     pub name: String,
     /// Its bus in PCI domain 0, where it is device 0.
     pub pci_bus: u32,
-    /// All of the device's memory.
+    /// All of the device's memory that can be had.
     pub memory_bytes: u64,
+    /// What the driver keeps for itself beside it: NVML's total has it, and nobody can allocate it.
+    pub reserved_bytes: u64,
     /// What a context itself takes from the memory.
     pub context_bytes: u64,
     /// How long a context keeps the GPU while another one has work.
@@ -37,6 +39,7 @@ impl DeviceParameters {
             name: "NVIDIA simulated GPU (gpool)".to_owned(),
             pci_bus: index + 1,
             memory_bytes: 24 << 30,
+            reserved_bytes: 0,
             context_bytes: 256 << 20,
             time_slice_ns: 2_000_000,
             switch_cost_ns: 50_000,
@@ -73,6 +76,7 @@ impl DeviceParameters {
             uuid: format!("MIG-{}-{id:04x}-{}-{}-{}", group(0), group(2), group(3), group(4)),
             name: format!("{} MIG {}", self.name, profile.name),
             memory_bytes: u64::from(profile.memory_mib) << 20,
+            reserved_bytes: 0,
             multiprocessors: model.multiprocessors * u32::from(profile.compute_slices),
             model: String::new(),
             compute: (profile.compute_slices, model.compute_slices),

@@ -31,6 +31,9 @@ struct Arguments {
     /// A device's memory: bytes, or a number with KiB, MiB or GiB; without it the model's, or 24GiB.
     #[arg(long, value_parser = bytes)]
     memory: Option<u64>,
+    /// What the driver keeps for itself beside it.
+    #[arg(long, default_value = "0", value_parser = bytes)]
+    reserved_memory: u64,
     /// What a context takes from it.
     #[arg(long, default_value = "256MiB", value_parser = bytes)]
     context_memory: u64,
@@ -157,6 +160,7 @@ fn play(arguments: &Arguments) -> Result<(), ServeError> {
         let usual = arguments.model.map_or(standard.clone(), |model| standard.with_model(model));
         DeviceParameters {
             memory_bytes: arguments.memory.unwrap_or(usual.memory_bytes),
+            reserved_bytes: arguments.reserved_memory,
             context_bytes: arguments.context_memory,
             time_slice_ns: arguments.time_slice,
             switch_cost_ns: arguments.switch_cost,

@@ -1,6 +1,7 @@
 //! GPUs through NVML.
 
 use super::first_answers::{Answer, Boards, RETRY_PERIOD, StartPatience, first_answers};
+use super::memory::allocatable;
 use super::mig::Board;
 use super::questions::{Asked, NoAnswer, Questions};
 use gpool_configuration::Gpus;
@@ -69,7 +70,7 @@ pub struct Gpu {
     pub name: String,
     /// N of /dev/nvidiaN; not the index.
     pub minor: u32,
-    /// All memory.
+    /// All memory that programs can have.
     pub memory_total_bytes: u64,
     /// Version of the driver.
     pub driver_version: String,
@@ -406,7 +407,7 @@ impl NvmlInventory {
             uuid: GpuUuid(device.uuid().map_err(unanswered("a GPU's UUID"))?),
             name: device.name().map_err(unanswered("a GPU's name"))?,
             minor: device.minor_number().map_err(unanswered("a GPU's minor number"))?,
-            memory_total_bytes: device.memory_info().map_err(unanswered("a GPU's memory"))?.total,
+            memory_total_bytes: allocatable(&device.memory_info().map_err(unanswered("a GPU's memory"))?),
             driver_version: self.library.driver_version.clone(),
             // Drivers without virtual GPUs do not know the question.
             is_virtual: device.virtualization_mode().is_ok_and(|mode| mode == GpuVirtualizationMode::Vgpu),

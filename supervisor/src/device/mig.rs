@@ -4,6 +4,7 @@
 //! GPU Management".
 
 use super::inventory::{Gpu, InventoryError, Kind, MigInstance, NvmlInventory, unanswered};
+use super::memory::allocatable;
 use gpool_policy::mig::{DriverProfile, Model};
 use gpool_protocol::GpuUuid;
 use nvml_wrapper::Device;
@@ -154,7 +155,7 @@ impl NvmlInventory {
         Ok(Gpu {
             uuid: GpuUuid(instance.uuid().map_err(unanswered("a MIG device's UUID"))?),
             name: instance.name().map_err(unanswered("a MIG device's name"))?,
-            memory_total_bytes: instance.memory_info().map_err(unanswered("a MIG device's memory"))?.total,
+            memory_total_bytes: allocatable(&instance.memory_info().map_err(unanswered("a MIG device's memory"))?),
             kind: Kind::Instance(MigInstance {
                 board: whole.uuid.clone(),
                 profile: board.profile_name(info.profileId),

@@ -6,6 +6,7 @@ mod driver_files;
 mod first_answers;
 mod generation;
 mod inventory;
+mod memory;
 mod mig;
 mod questions;
 mod roster;

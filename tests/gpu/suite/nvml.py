@@ -12,6 +12,11 @@ class _Memory(ctypes.Structure):
     _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
 
 
+class _MemoryV2(ctypes.Structure):
+    _fields_ = [("version", c_uint), ("total", c_ulonglong), ("reserved", c_ulonglong), ("free", c_ulonglong),
+                ("used", c_ulonglong)]
+
+
 class _Utilization(ctypes.Structure):
     _fields_ = [("gpu", c_uint), ("memory", c_uint)]
 
@@ -57,6 +62,12 @@ class Nvml:
 
     def total_bytes(self):
         return self._memory().total
+
+    def reserved_bytes(self):
+        """What the driver keeps for itself, which its total has."""
+        memory = _MemoryV2(version=ctypes.sizeof(_MemoryV2) | 2 << 24)
+        self._call("nvmlDeviceGetMemoryInfo_v2", self.device, byref(memory))
+        return memory.reserved
 
     def _memory(self):
         memory = _Memory()

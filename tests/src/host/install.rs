@@ -92,8 +92,8 @@ fn configuration(stage: &Stage) -> String {
 }
 
 /// Starts so many simulated GPUs, of a model that has MIG if one is named.
-pub fn start_simulated_gpus(stage: &Stage, gpus: u32, model: Option<&str>) -> Result<Program> {
+pub fn start_simulated_gpus(stage: &Stage, gpus: u32, more: &[&str]) -> Result<Program> {
     let mut command = Command::new(stage.program("gpool-simgpu"));
-    command.args(["--gpus", &gpus.to_string()]).args(model.iter().flat_map(|model| ["--model", model]));
+    command.args(["--gpus", &gpus.to_string()]).args(more);
     Program::start("simgpu", &mut command)
 }

@@ -45,7 +45,7 @@ pub const HOLD: Duration = Duration::from_secs(2);
 pub fn start_simulated_gpus_alone(gpus: u32) -> Result<(Stage, Program)> {
     let stage = Stage::of_this_program()?.copy_to(Path::new(install::STAGE))?;
     install::write_configuration(&stage, "")?;
-    let mut simulated_gpus = install::start_simulated_gpus(&stage, gpus, None)?;
+    let mut simulated_gpus = install::start_simulated_gpus(&stage, gpus, &[])?;
     simulated_gpus.wait_for_line("ready", PATIENCE)?;
     Ok((stage, simulated_gpus))
 }
@@ -74,40 +74,47 @@ impl Host {
 
     /// The same with so many GPUs and with more lines of configuration.
     pub fn start_with(inside: &Inside, gpus: u32, configuration: &str) -> Result<Self> {
-        let mut host = Self::start_parts(inside, (gpus, None), configuration, &serde_json::json!({}))?;
+        let mut host = Self::start_parts(inside, (gpus, &[]), configuration, &serde_json::json!({}))?;
         host.start_supervisor()?;
         Ok(host)
     }
 
     /// The same with so many GPUs of a model that has MIG.
     pub fn start_with_model(inside: &Inside, (gpus, model): (u32, &str), configuration: &str) -> Result<Self> {
-        let mut host = Self::start_parts(inside, (gpus, Some(model)), configuration, &serde_json::json!({}))?;
+        let mut host = Self::start_parts(inside, (gpus, &["--model", model]), configuration, &serde_json::json!({}))?;
+        host.start_supervisor()?;
+        Ok(host)
+    }
+
+    /// The same with one GPU, of which more is told to the simulator.
+    pub fn start_with_gpu(inside: &Inside, more: &[&str]) -> Result<Self> {
+        let mut host = Self::start_parts(inside, (1, more), "", &serde_json::json!({}))?;
         host.start_supervisor()?;
         Ok(host)
     }
 
     /// The same with one GPU and with more settings of dockerd.
     pub fn start_with_docker(inside: &Inside, settings: &serde_json::Value) -> Result<Self> {
-        let mut host = Self::start_parts(inside, (1, None), "", settings)?;
+        let mut host = Self::start_parts(inside, (1, &[]), "", settings)?;
         host.start_supervisor()?;
         Ok(host)
     }
 
     /// The same, with everything in its place but no supervisor running.
     pub fn start_without_supervisor(inside: &Inside, configuration: &str) -> Result<Self> {
-        Self::start_parts(inside, (1, None), configuration, &serde_json::json!({}))
+        Self::start_parts(inside, (1, &[]), configuration, &serde_json::json!({}))
     }
 
     fn start_parts(
         inside: &Inside,
-        (gpus, model): (u32, Option<&str>),
+        (gpus, more): (u32, &[&str]),
         configuration: &str,
         docker: &serde_json::Value,
     ) -> Result<Self> {
         let before = Census::take(&inside.cgroup_parent);
         let stage = Stage::of_this_program()?.copy_to(Path::new(install::STAGE))?;
         install::write_configuration(&stage, configuration)?;
-        let mut simulated_gpu = install::start_simulated_gpus(&stage, gpus, model)?;
+        let mut simulated_gpu = install::start_simulated_gpus(&stage, gpus, more)?;
         simulated_gpu.wait_for_line("ready", PATIENCE)?;
         let engine = Engine::start_with(&stage, &inside.cgroup_parent, docker)?;
         engine.import_image(&stage)?;

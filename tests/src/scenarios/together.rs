@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 44] = [
+pub const TOGETHER: [&str; 45] = [
     "booted-systemd",
     "whole-images",
     "real-driver",
@@ -37,6 +37,7 @@ pub const TOGETHER: [&str; 44] = [
     "random-kills",
     "kill-storm",
     "memory-beside",
+    "reserved-memory",
     "truncated-report",
     "killed-half-way",
     "host-containerd",

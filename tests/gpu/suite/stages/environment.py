@@ -14,7 +14,7 @@ from .. import container, libraries
 from ..comparison import Comparison
 from ..exports import look as look_for_exports
 from ..host import gpool
-from ..tenant import SUITE, TenantError, plain_env
+from ..tenant import SUITE, TenantError, Tenants, plain_env
 
 SECONDS = 100
 # How long a program may take, and all of them together; what is left of the budget for what comes after them.
@@ -102,6 +102,11 @@ def contained(suite, ran, plain):
 def facts(suite):
     about = suite.record.data["about"]
     about["gpus"] = json.loads(gpool("gpu", "ls", "--format", "json"))
+    # Shares are of NVML's total less this; what the driver itself calls the total stands beside it.
+    with Tenants() as tenants:
+        total = tenants.start("total").ask("memory")["total"]
+    about["memory"] = {"nvml_total": suite.nvml.total_bytes(), "nvml_reserved": suite.nvml.reserved_bytes(), "cuda_total": total}
+    suite.record.note(f"memory: {about['memory']}")
     doctor = subprocess.run(["gpool", "doctor", "--format", "json"], capture_output=True, text=True, timeout=60)
     about["doctor"] = json.loads(doctor.stdout) if doctor.stdout.startswith(("[", "{")) else doctor.stderr
     suite.record.note(f"gpool doctor ends with {doctor.returncode}")

@@ -77,6 +77,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(memory_beside::run),
     },
     Scenario {
+        name: "reserved-memory",
+        what: "what a driver keeps of a GPU's memory is sold to nobody",
+        limit_s: 60,
+        run: Place::Inside(reserved_memory::run),
+    },
+    Scenario {
         name: "supervisor-restart",
         what: "the supervisor killed and started again takes running containers over",
         limit_s: 90,
