@@ -1,43 +1,70 @@
 //! A newer driver library that the image brings (CUDA forward compatibility), as the real one behind the shim.
 //!
-//! Images may carry libcuda of a newer driver, with what it loads, in `/usr/local/cuda*/compat`: so programs for a newer
+//! Images may carry libcuda of a newer driver, with what it loads, in `/usr/local/cuda*/compat` or a folder there: so programs for a newer
 //! CUDA run on the kernel module of an older driver. The shim covers these copies in any case. With
 //! `[driver] compat = "image"` the newest of them takes the place of the host's libcuda behind the shim. NVML stays the
 //! host's: it has to be of the kernel module's version.
 
 use crate::image::Image;
-use crate::libraries;
+use crate::libraries::{self, is_copy, is_of_driver};
 use gpool_protocol::Edit;
 use std::path::Path;
 
 /// Where the shim finds libcuda.
 const REAL: &str = "/dev/gpool/real/libcuda.so.1";
 /// Libraries that gpool covers, which are never taken from an image.
-const SHIMMED: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+const SHIMMED: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 
-/// Takes libcuda, and what it loads on its own account, from the image where that has a newer one than the host.
+/// Takes libcuda, and what it loads on its own account, from the image where that has a newer one than the host. That may be
+/// more than the host has, and some of it has the driver's version for its name: the host's of that kind is of no use then.
 ///
 /// The sources are paths below the image's root. Whoever could change the image until the container is made could lead
 /// them elsewhere; the hook compares what has been mounted (see `mounted`).
-pub fn prefer_image(edits: &mut [Edit], image: &Image) {
+pub fn prefer_image(edits: &mut Vec<Edit>, image: &Image) {
     let host = edits.iter().find_map(|edit| match edit {
-        Edit::Mount { source, destination, .. } if destination == REAL => version(source),
+        Edit::Mount { source, destination, .. } if destination == REAL => {
+            Some((version(source)?, version_text(source)?.to_owned()))
+        }
         _ => None,
     });
     // Without a version nobody can say that another one is newer.
-    let Some(host) = host else { return };
+    let Some((host, host_text)) = host else { return };
     let Some((directory, newest)) = newest(image).filter(|(_, copy)| copy.version > host) else { return };
-    for edit in edits {
-        match edit {
-            Edit::Mount { source, destination, .. } if destination == REAL => source.clone_from(&newest.host_path),
-            Edit::Library { source, file_name } if !SHIMMED.contains(&file_name.as_str()) => {
-                if let Some(own) = image.host_path(&format!("{directory}/{file_name}")) {
-                    *source = own.to_string_lossy().into_owned();
-                }
-            }
-            _ => {}
+    let of_hosts_version = format!(".so.{host_text}");
+    edits.retain_mut(|edit| match edit {
+        Edit::Mount { source, destination, .. } if destination == REAL => {
+            source.clone_from(&newest.host_path);
+            true
+        }
+        Edit::Library { file_name, .. } => is_shimmed(file_name) || !file_name.ends_with(&of_hosts_version),
+        _ => true,
+    });
+    for (file_name, path) in companions(image, &directory) {
+        let known = edits.iter_mut().find_map(|edit| match edit {
+            Edit::Library { source, file_name: its } if *its == file_name => Some(source),
+            _ => None,
+        });
+        match known {
+            Some(source) => *source = path,
+            None => edits.push(Edit::Library { source: path, file_name }),
         }
     }
+}
+
+/// Libraries of the driver in `directory` that programs and libcuda load by a name with a version: the name, and where the
+/// file is on the host.
+fn companions(image: &Image, directory: &str) -> Vec<(String, String)> {
+    let names = image.names(directory).into_iter().filter_map(|name| name.into_string().ok());
+    let loaded = names.filter(|name| is_of_driver(name) && name.contains(".so.") && !is_shimmed(name));
+    let found = loaded.filter_map(|name| {
+        let path = image.host_path(&format!("{directory}/{name}"))?.to_str()?.to_owned();
+        Some((name, path))
+    });
+    found.collect()
+}
+
+fn is_shimmed(file_name: &str) -> bool {
+    SHIMMED.iter().any(|stem| is_copy(file_name, stem))
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,9 +85,13 @@ fn newest(image: &Image) -> Option<(String, Copy)> {
 
 /// 550, 54, 14 of `libcuda.so.550.54.14`. A driver's version has two parts or more; `.so.1` is the interface's.
 fn version(path: &str) -> Option<Vec<u32>> {
-    let name = Path::new(path).file_name()?.to_str()?;
-    let parts: Result<Vec<u32>, _> = name.strip_prefix("libcuda.so.")?.split('.').map(str::parse).collect();
+    let parts: Result<Vec<u32>, _> = version_text(path)?.split('.').map(str::parse).collect();
     parts.ok().filter(|parts| parts.len() >= 2)
+}
+
+/// The same as it is written: 54.03 is not 54.3.
+fn version_text(path: &str) -> Option<&str> {
+    Path::new(path).file_name()?.to_str()?.strip_prefix("libcuda.so.")
 }
 
 #[cfg(test)]
@@ -86,17 +117,18 @@ mod tests {
     /// Sources of the real libcuda, of a companion and of the shim.
     fn sources(host: &str, files: &[&str]) -> [String; 3] {
         let (dir, image) = image(files);
-        let mut edits = [
+        let mut edits = vec![
             Edit::Mount { source: host.into(), destination: REAL.into(), options: vec![] },
             Edit::Library { source: "/host/jit".into(), file_name: "libnvidia-ptxjitcompiler.so.1".into() },
             Edit::Library { source: "/shim".into(), file_name: "libcuda.so.1".into() },
         ];
         prefer_image(&mut edits, &image);
         let root = dir.path().canonicalize().unwrap().display().to_string();
-        edits.map(|edit| match edit {
+        let source = |edit: &Edit| match edit {
             Edit::Mount { source, .. } | Edit::Library { source, .. } => source.replace(&root, "IMAGE"),
             other => format!("{other:?}"),
-        })
+        };
+        [0, 1, 2].map(|at| source(&edits[at]))
     }
 
     const OLD: &str = "usr/local/cuda-12.2/compat/libcuda.so.535.261.03";
@@ -110,6 +142,34 @@ mod tests {
         assert_eq!(shim, "/shim");
         let [real, companion, _] = sources("/lib/libcuda.so.470.9", &[OLD]);
         assert_eq!((real, companion), (format!("IMAGE/{OLD}"), "/host/jit".into()));
+    }
+
+    #[test]
+    fn what_only_the_newer_driver_loads_comes_along_and_the_hosts_of_its_version_does_not() {
+        let compat = "usr/local/cuda-13/compat/lib.real";
+        let files =
+            ["libcuda.so", "libnvidia-gpucomp.so", "libnvidia-nvvm70.so", "libnvidia-ml.so", "libcudadebugger.so"];
+        let files = files.map(|name| format!("{compat}/{name}.590.48.01"));
+        let (dir, image) = image(&files.each_ref().map(String::as_str));
+        let library = |source: &str, name: &str| Edit::Library { source: source.into(), file_name: name.into() };
+        let real = |source: String| Edit::Mount { source, destination: REAL.into(), options: vec![] };
+        let mut edits = vec![
+            real("/lib/libcuda.so.580.95.05".into()),
+            library("/host/gpucomp", "libnvidia-gpucomp.so.580.95.05"),
+            library("/host/jit", "libnvidia-ptxjitcompiler.so.1"),
+            library("/shim", "libcuda.so.1"),
+        ];
+        prefer_image(&mut edits, &image);
+        let at = |name: &str| format!("{}/{compat}/{name}.590.48.01", dir.path().canonicalize().unwrap().display());
+        let mut want = vec![
+            real(at("libcuda.so")),
+            library("/host/jit", "libnvidia-ptxjitcompiler.so.1"),
+            library("/shim", "libcuda.so.1"),
+        ];
+        for stem in ["libcudadebugger.so", "libnvidia-gpucomp.so", "libnvidia-nvvm70.so"] {
+            want.extend(["1", "590.48.01"].map(|version| library(&at(stem), &format!("{stem}.{version}"))));
+        }
+        assert_eq!(edits, want);
     }
 
     #[test]

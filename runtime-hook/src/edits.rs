@@ -9,6 +9,7 @@ use crate::image::Image;
 use crate::libraries::{self, Copies};
 use crate::nvidia_devices::NvidiaDevices;
 use crate::spec::INJECTED;
+use crate::toolkit_hooks;
 use gpool_protocol::{Edit, ErrorBody, ErrorCode, LeaseId};
 use oci_spec::runtime::{HookBuilder, MountBuilder};
 use serde_json::Value;
@@ -107,6 +108,7 @@ pub fn apply(spec: &mut Value, image: &Image, lease: &LeaseId, edits: &[Edit]) -
     let nodes = Nodes::of(spec);
     devices::inject(spec, &leased, nodes, &NvidiaDevices::of_host())?;
     let copies = Copies::find(image, &spec["process"])?;
+    toolkit_hooks::spare(spec, &file_names(edits));
     for edit in edits {
         match edit {
             Edit::Device { .. } => {}
@@ -130,6 +132,17 @@ pub fn apply(spec: &mut Value, image: &Image, lease: &LeaseId, edits: &[Edit]) -
     }
     object(spec, &["annotations"])?.insert(INJECTED.to_owned(), Value::String(lease.0.clone()));
     Ok(())
+}
+
+/// The names of the lease's libraries, under which programs look for them.
+pub fn file_names(edits: &[Edit]) -> Vec<&str> {
+    let mut names = Vec::new();
+    for edit in edits {
+        if let Edit::Library { file_name, .. } = edit {
+            names.push(file_name.as_str());
+        }
+    }
+    names
 }
 
 fn leased_device(edit: &Edit) -> Option<Device<'_>> {

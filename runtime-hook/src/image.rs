@@ -1,16 +1,17 @@
 //! Looking into the image: where its loader searches for libraries, and which copies it brings.
 //!
 //! An image is somebody else's, its symbolic links included. Every look goes through `openat2` with the image's
-//! root as root, so that no link leads out of it. Nothing is ever written.
+//! root as root, so that no link leads out of it. Nothing is written but what a lease has to say to programs in it.
 
 use crate::low_level::cause;
 use gpool_protocol::{ErrorBody, ErrorCode};
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, renameat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, stat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -58,10 +59,14 @@ impl Image {
     }
 
     fn look_up(&self, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
+        self.open_with(path, flags, Mode::empty())
+    }
+
+    fn open_with(&self, path: &str, flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
         let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         // EAGAIN: something was renamed elsewhere while ".." was being resolved.
         for _ in 0..64 {
-            let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+            let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(resolve);
             match openat2(&self.root, path, how) {
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
                 other => return other,
@@ -107,6 +112,43 @@ impl Image {
         let mut bytes = Vec::new();
         std::fs::File::from(file).take(limit as u64 + 1).read_to_end(&mut bytes).ok()?;
         (bytes.len() <= limit).then_some(bytes)
+    }
+
+    /// Whether it is no image at all but the host's own root.
+    pub fn is_hosts_own(&self) -> bool {
+        let root = stat("/").map(|root| (root.st_dev, root.st_ino)).ok();
+        self.directory("/") == root
+    }
+
+    /// Puts `bytes` in the place of the file `name` in `directory`, all at once, with its owner and rights, or with those of
+    /// the directory's owner and for all to read. `aside` is the name under which it is written, which nothing else has.
+    ///
+    /// # Errors
+    /// The kernel's, for example of an image that cannot be written. Then nothing has changed.
+    pub fn replace(&self, directory: &str, name: &str, bytes: &[u8], aside: &str) -> std::io::Result<()> {
+        let folder = Self { root: self.look_up(directory, OFlag::O_PATH | OFlag::O_DIRECTORY)? };
+        let former = folder.stat(name, OFlag::O_NOFOLLOW).filter(|stat| kind(stat) == SFlag::S_IFREG);
+        let (owner, rights) = match &former {
+            Some(former) => (former, Mode::from_bits_truncate(former.st_mode & 0o777)),
+            None => (&fstat(&folder.root)?, Mode::from_bits_truncate(0o644)),
+        };
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
+        let mut file = std::fs::File::from(folder.open_with(aside, flags, rights)?);
+        let put = (|| -> std::io::Result<()> {
+            let made = fstat(&file)?;
+            if (made.st_uid, made.st_gid) != (owner.st_uid, owner.st_gid) {
+                fchown(&file, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)))?;
+            }
+            if Mode::from_bits_truncate(made.st_mode & 0o7777) != rights {
+                fchmod(&file, rights)?;
+            }
+            file.write_all(bytes)?;
+            Ok(renameat(&folder.root, aside, &folder.root, name)?)
+        })();
+        if put.is_err() {
+            let _ = unlinkat(&folder.root, aside, UnlinkatFlags::NoRemoveDir);
+        }
+        put
     }
 
     /// Whether `path` itself is a symbolic link.

@@ -4,6 +4,7 @@ use crate::compat;
 use crate::confinement;
 use crate::edits;
 use crate::image::Image;
+use crate::loader_cache;
 use crate::spec::{self, Described};
 use gpool_configuration::{Compat, Configuration};
 use gpool_protocol::{
@@ -82,6 +83,7 @@ pub fn lease_into(
     }
     check_mechanism(asked.request.mode, granted.mechanism).inspect_err(|_| leased.give_back())?;
     edits::apply(spec, &image, &leased.lease, &granted.edits).inspect_err(|_| leased.give_back())?;
+    loader_cache::enter(&image, &edits::file_names(&granted.edits), &leased.lease);
     Ok(Some(leased))
 }
 

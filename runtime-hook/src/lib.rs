@@ -26,6 +26,7 @@ mod image;
 mod journal;
 mod leasing;
 mod libraries;
+mod loader_cache;
 mod low_level;
 mod mount_table;
 mod mounted;
@@ -38,6 +39,7 @@ mod run;
 mod search_path;
 mod spec;
 mod system_calls;
+mod toolkit_hooks;
 mod wrapper;
 
 pub use hook::run_hook;

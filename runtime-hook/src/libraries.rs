@@ -31,11 +31,13 @@ const OLDER_PROCESSOR_DIRECTORIES: [&[&str]; 4] =
 const PLACES_LIMIT: usize = 64;
 /// The same of directories in which its loader looks.
 const DIRECTORY_LIMIT: usize = 1024;
+/// Folders in one for forward compatibility; NVIDIA's images have two at most.
+const COMPAT_LIMIT: usize = 64;
 /// gpool's own directory in the container; the driver's libraries lie there under their own names.
 const OWN_DIRECTORY: &str = "/dev/gpool/";
 
 /// `libcuda.so` for `libcuda.so.1`; the name itself for one without a version.
-fn unversioned(file_name: &str) -> &str {
+pub fn unversioned(file_name: &str) -> &str {
     match file_name.find(".so.") {
         Some(at) => &file_name[..at + ".so".len()],
         None => file_name,
@@ -172,10 +174,20 @@ pub fn destinations(image: &Image, copies: &Copies, file_name: &str) -> Result<V
     Ok(places)
 }
 
-/// `/usr/local/cuda*/compat`, where CUDA images keep a driver library for forward compatibility.
+/// Where CUDA images keep a driver library for forward compatibility: `/usr/local/cuda*/compat`, and the folders in it.
+/// NVIDIA's images for frameworks have it in `lib.real` there; their entrypoint names that to the loader if the driver of the
+/// host is too old, or makes it the `lib` that is named already and is not there.
 pub fn compat_directories(image: &Image) -> Vec<String> {
-    let names = image.names("/usr/local").into_iter().filter_map(|name| name.into_string().ok());
-    names.filter(|name| name.starts_with("cuda")).map(|name| format!("/usr/local/{name}/compat")).collect()
+    let names = |directory: &str| image.names(directory).into_iter().filter_map(|name| name.into_string().ok());
+    let homes = names("/usr/local").filter(|name| name.starts_with("cuda"));
+    let mut all = Vec::new();
+    for home in homes.map(|name| format!("/usr/local/{name}/compat")) {
+        let below = names(&home).filter(|name| !name.contains(".so")).take(COMPAT_LIMIT);
+        let below: Vec<String> = below.map(|name| format!("{home}/{name}")).collect();
+        all.push(home);
+        all.extend(below.into_iter().filter(|directory| image.directory(directory).is_some()));
+    }
+    all
 }
 
 /// The destinations in `mounts` at which somebody else has mounted a copy of `file_name`.
@@ -242,6 +254,21 @@ mod tests {
                 "/usr/lib/libcuda.so.1",
             ]
         );
+    }
+
+    #[test]
+    fn a_driver_that_an_entrypoint_may_turn_on_is_covered() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().join("usr/local/cuda-13.1/compat/lib.real");
+        std::fs::create_dir_all(&real).unwrap();
+        std::fs::write(real.join("libcuda.so.590.48.01"), "x").unwrap();
+        symlink("libcuda.so.590.48.01", real.join("libcuda.so.1")).unwrap();
+        let image = Image::open(dir.path()).unwrap();
+        // NVIDIA's images name a folder that is not there yet.
+        let process = json!({"env": ["LD_LIBRARY_PATH=/usr/local/cuda-13.1/compat/lib"]});
+        let places = destinations(&image, &Copies::find(&image, &process).unwrap(), "libcuda.so.1").unwrap();
+        assert_eq!(places.last().unwrap(), "/usr/local/cuda-13.1/compat/lib.real/libcuda.so.590.48.01", "{places:?}");
+        assert_eq!(compat_directories(&image).len(), 2);
     }
 
     #[test]

@@ -2,10 +2,9 @@
 //! LD_LIBRARY_PATH as the container's process is started with.
 
 use crate::image::Image;
+use crate::loader_cache;
 use serde_json::Value;
 
-/// A longer cache is none that ldconfig has written.
-const CACHE_LIMIT_BYTES: usize = 8 << 20;
 /// A longer file of its configuration is none that a person has written.
 const FILE_LIMIT_BYTES: usize = 1 << 20;
 /// Files may include each other: so many are read, each time that one is included.
@@ -46,7 +45,7 @@ pub fn directories(image: &Image, process: &Value) -> Result<Vec<String>, Unclea
     let mut found = Found { directories: from_env(process)?, files: 0 };
     from_configuration(image, "/etc/ld.so.conf", INCLUDE_DEPTH, &mut found)?;
     let mut directories = found.directories;
-    directories.extend(from_cache(&image.read("/etc/ld.so.cache", CACHE_LIMIT_BYTES).unwrap_or_default()));
+    directories.extend(from_cache(&image.read("/etc/ld.so.cache", loader_cache::LIMIT_BYTES).unwrap_or_default()));
     Ok(directories)
 }
 

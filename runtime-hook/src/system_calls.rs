@@ -1,7 +1,7 @@
 //! Which system calls the hook may make: it reads what strangers wrote, as root.
 //!
-//! Two filters. The first kills the process at a call that a hook has no use for and an attacker has: starting programs and
-//! processes, mounting, reaching into others, loading code into the kernel, the network. The kernel's audit log has its
+//! Two filters. The first kills the process at a call that a hook has no use for and an attacker has: starting programs,
+//! processes and threads, mounting, reaching into others, loading code into the kernel, the network. The kernel's audit log has its
 //! name then, and the container does not start. The second knows what the hook does; of anything else it says that the
 //! kernel does not have it (ENOSYS). That is what C libraries are made for: a newer one that tries a newer call falls
 //! back to the one that it replaces, and no start breaks.
@@ -9,7 +9,7 @@
 //! What `openat2` opens cannot be seen by a filter, as its flags lie in memory; `openat` may open for reading only.
 
 use nix::libc;
-use seccompiler::SeccompCmpArgLen::{Dword, Qword};
+use seccompiler::SeccompCmpArgLen::Dword;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter,
 };
@@ -29,11 +29,12 @@ impl std::error::Error for NotRestricted {}
 
 /// Calls that end the process, whatever their arguments. Public, so that a test can try each.
 pub const FORBIDDEN: &[(&str, i64)] = &[
-    // Programs and processes.
+    // Programs, processes and threads.
     ("execve", libc::SYS_execve),
     ("execveat", libc::SYS_execveat),
     ("fork", libc::SYS_fork),
     ("vfork", libc::SYS_vfork),
+    ("clone", libc::SYS_clone),
     // Others' memory, files and threads.
     ("ptrace", libc::SYS_ptrace),
     ("process_vm_readv", libc::SYS_process_vm_readv),
@@ -89,7 +90,7 @@ pub const FORBIDDEN: &[(&str, i64)] = &[
 
 /// Calls that the hook, its C library and its language's library make.
 const ALLOWED: &[i64] = &[
-    // Files, none of which it changes.
+    // Files. The one that it replaces is the loader cache of podman's container, where it is called before that is made.
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_pread64,
@@ -110,6 +111,10 @@ const ALLOWED: &[i64] = &[
     libc::SYS_readlinkat,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
+    libc::SYS_fchown,
+    libc::SYS_fchmod,
+    libc::SYS_renameat,
+    libc::SYS_unlinkat,
     libc::SYS_fcntl,
     libc::SYS_dup,
     libc::SYS_dup3,
@@ -133,7 +138,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_mprotect,
     libc::SYS_munmap,
     libc::SYS_madvise,
-    // Threads and the end of them.
+    // What the one thread has to do with others, and its end.
     libc::SYS_futex,
     libc::SYS_set_robust_list,
     libc::SYS_get_robust_list,
@@ -200,10 +205,6 @@ fn forbidden() -> Assembled<Rules> {
     let mut rules: Rules = FORBIDDEN.iter().map(|(_, call)| (*call, Vec::new())).collect();
     let family = SeccompCondition::new(0, Dword, SeccompCmpOp::Ne, libc::AF_UNIX as u64)?;
     rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![family])?]);
-    // A thread shares everything with its process; what does not is a process.
-    let thread = libc::CLONE_THREAD as u64;
-    let no_thread = SeccompCondition::new(0, Qword, SeccompCmpOp::MaskedEq(thread), 0)?;
-    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![no_thread])?]);
     Ok(rules)
 }
 
@@ -217,8 +218,7 @@ fn allowed() -> Assembled<Rules> {
         |request: libc::Ioctl| SeccompRule::new(vec![SeccompCondition::new(1, Dword, SeccompCmpOp::Eq, request)?]);
     let requests = [libc::FIONBIO, libc::FIOCLEX, libc::TCGETS].into_iter().map(asks);
     rules.insert(libc::SYS_ioctl, requests.collect::<Assembled<_>>()?);
-    // What is not forbidden of these. clone3, whose flags a filter cannot see, is not there, and clone takes its place.
-    rules.insert(libc::SYS_clone, Vec::new());
+    // What is not forbidden of it.
     rules.insert(libc::SYS_socket, Vec::new());
     Ok(rules)
 }

@@ -49,9 +49,10 @@ def add_cdi(spec, gpu, hook):
         )
         rules.append({"allow": True, "type": "c", "major": major, "minor": minor, "access": "rwm"})
     options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+    for name in ("libcuda.so", "libnvidia-ml.so"):
+        destination = f"{LIBRARY_DIR}/{name}.580.95.05"
         spec["mounts"].append(
-            {"source": f"{gpu}/lib/{name}", "destination": f"{LIBRARY_DIR}/{name}", "type": "bind", "options": options}
+            {"source": f"{gpu}/lib/{name}.1", "destination": destination, "type": "bind", "options": options}
         )
     # The simulated driver's counterpart of the kernel's.
     spec["mounts"].append(
@@ -59,7 +60,12 @@ def add_cdi(spec, gpu, hook):
     )
     env.append("NVIDIA_VISIBLE_DEVICES=void")
     hooks = spec.setdefault("hooks", {}).setdefault("createContainer", [])
-    hooks.append({"path": hook, "args": ["nvidia-cdi-hook", "update-ldcache", "--folder", LIBRARY_DIR]})
+    links = ("libcuda.so.1::{}/libcuda.so", "../libnvidia-allocator.so.1::{}/gbm/nvidia-drm_gbm.so")
+    words = [word for link in links for word in ("--link", link.format(LIBRARY_DIR))]
+    hooks.append({"path": hook, "args": ["nvidia-cdi-hook", "create-symlinks", *words]})
+    # The second one since 1.18; before, the third made those links as well.
+    for verb in ("create-soname-symlinks", "update-ldcache"):
+        hooks.append({"path": hook, "args": ["nvidia-cdi-hook", verb, "--folder", LIBRARY_DIR]})
 
 
 def add_legacy(spec):

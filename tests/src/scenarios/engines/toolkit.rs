@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const STAND_IN: &str = include_str!("../../../programs/toolkit_stand_in.py");
+const HOOK_STAND_IN: &str = include_str!("../../../programs/toolkit_hook_stand_in.py");
 const HOME: &str = "/run/gpool-toolkit";
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -31,6 +32,10 @@ fn before_gpool(host: &Host) -> Result<()> {
     host.engine.add_runtime("toolkit", &stand_in("before", &host.stage.program("gpool-runtime"))?)?;
     let leased = start(host, "leased", &["--runtime=toolkit", "-e", "STAND_IN=cdi"])?;
     has_its_lease_and_nothing_else(host, &docker, &leased)?;
+    // What the toolkit does to libraries that are not the lease's is done.
+    let link = ["exec", &leased.name, "readlink", "/usr/lib/x86_64-linux-gnu/gbm/nvidia-drm_gbm.so"];
+    let link = docker.text(&link)?;
+    ensure(link == "../libnvidia-allocator.so.1", || format!("the toolkit's own link leads to {link:?}"))?;
 
     let whole = ["-d", "--runtime=toolkit", "-e", "STAND_IN=cdi", "--name", "whole"];
     docker.text(&[&["run"], &whole[..], &[crate::image::NAME], &COMMAND].concat())?;
@@ -62,7 +67,7 @@ fn behind_gpool(host: &Host) -> Result<()> {
 fn stand_in(name: &str, next: &Path) -> Result<PathBuf> {
     fs::create_dir_all(HOME).context(HOME)?;
     let program = format!("{HOME}/toolkit_stand_in.py");
-    let hook = executable(&format!("{HOME}/nvidia-cdi-hook"), "#!/bin/sh\nexit 0\n")?;
+    let hook = executable(&format!("{HOME}/nvidia-cdi-hook"), HOOK_STAND_IN)?;
     fs::write(&program, STAND_IN).context(&program)?;
     let call = format!("{program} {SIMULATED_GPU} {} {}", hook.display(), next.display());
     executable(&format!("{HOME}/{name}"), &format!("#!/bin/sh\nexec /usr/bin/python3 {call} \"$@\"\n"))

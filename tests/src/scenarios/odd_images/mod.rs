@@ -36,6 +36,7 @@ fn try_all(host: &mut Host) -> Result<()> {
         try_layout(host, layout).context(layout.name)?;
     }
     a_volume_with_a_driver_is_refused(host)?;
+    a_driver_that_the_entrypoint_turns_on_is_covered(host)?;
     compat_driver::try_all(host)
 }
 
@@ -78,4 +79,28 @@ fn a_volume_with_a_driver_is_refused(host: &Host) -> Result<()> {
     let said = ask(host, &[&LEASED[..], &options].concat(), image::NAME)?;
     let is_refused = said.contains("GPOOL-E303") && said.contains("/opt/driver/libcuda.so.1");
     ensure(is_refused, || format!("a volume with a driver: {said}"))
+}
+
+/// NVIDIA's images for frameworks have their own libcuda in a folder that nothing names; LD_LIBRARY_PATH has another one
+/// beside it, which is not there. If the host's driver is older, their entrypoint names the first, or links it there.
+fn a_driver_that_the_entrypoint_turns_on_is_covered(host: &Host) -> Result<()> {
+    const COMPAT: &str = "/usr/local/cuda-13.1/compat";
+    let (root, name) = (Path::new("/run/gpool-layout"), "gpool-framework:1");
+    image::lay_out(&host.stage, root)?;
+    let real = root.join(&COMPAT[1..]).join("lib.real");
+    fs::create_dir_all(&real).context("lib.real")?;
+    fs::copy(format!("{SIMULATED_GPU}/lib/libcuda.so.1"), real.join("libcuda.so.590.48.01")).context("the driver")?;
+    std::os::unix::fs::symlink("libcuda.so.590.48.01", real.join("libcuda.so.1")).context("its link")?;
+    host.engine.import_directory(root, name)?;
+    fs::remove_dir_all(root).context("the image")?;
+    let told = format!("LD_LIBRARY_PATH={COMPAT}/lib");
+    let data = format!("{DATA}:{DATA}:ro");
+    let script = format!(
+        "cd {DATA}; LD_LIBRARY_PATH={COMPAT}/lib.real ./linked named; ln -s lib.real {COMPAT}/lib; ./linked linked; \
+         ./loads loads"
+    );
+    let options = ["run", "--rm", "-v", &data, "-e", &told];
+    let said = host.engine.docker_text(&[&options, &LEASED[..], &[name, "sh", "-c", &script]].concat())?;
+    let wanted = ["named", "linked", "loads"].map(|way| format!("{way}: {LEASE}")).join("\n");
+    ensure(said == wanted, || format!("a driver that the entrypoint turns on: {said}"))
 }

@@ -15,6 +15,7 @@ const CAP_BYTES: u64 = 1 << 30;
 pub fn look_into(host: &Host, suite: &str, archive: &Path) -> Result<()> {
     let name = format!("gpool-{suite}:1");
     host.engine.docker_text(&["import", &archive.display().to_string(), &name])?;
+    who_asks_the_cache_is_told(host, &name).context("the loader's cache")?;
     let mounted = format!("{SIMULATED_GPU}/lib/libcuda.so.1:{COMPAT}/libcuda.so.1:ro");
     let mount = ["-v", &mounted];
     in_each_container(host, &name, &mount).context("another driver is mounted")?;
@@ -25,6 +26,32 @@ pub fn look_into(host: &Host, suite: &str, archive: &Path) -> Result<()> {
     let restricted = ["--read-only", "--user", "65534:65534"];
     ask(host, &with_driver, &[&LEASED[..], &restricted].concat(), true).context("read-only, another user")?;
     a_tenant_works(host, &name).context("the tenant")
+}
+
+/// Triton, NVIDIA's entrypoints and Python's find_library look for the driver in what ldconfig prints. It is there without
+/// anybody having run ldconfig, of a read-only root as well, and ldconfig and restarts work as ever.
+fn who_asks_the_cache_is_told(host: &Host, image: &str) -> Result<()> {
+    const ASKS: &str = "/sbin/ldconfig -p | grep -F libcuda.so.1; python3 -c 'from ctypes.util import find_library; \
+                        print(find_library(\"cuda\"), find_library(\"nvidia-ml\"), find_library(\"c\"))'";
+    let told =
+        format!("libcuda.so.1 (libc6,x86-64) => {LIBRARIES}/libcuda.so.1\nlibcuda.so.1 libnvidia-ml.so.1 libc.so.6");
+    let lines =
+        |text: String| text.replace("=> /lib/", "=> /usr/lib/").lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let run = |options: &[&str], script: &str| {
+        host.engine.docker_text(&[&["run"], options, &[image, "sh", "-c", script]].concat()).map(lines)
+    };
+    let plain = run(&["--rm", "--runtime=runc"], ASKS)?;
+    ensure(plain == "None None libc.so.6", || format!("without gpool: {plain:?}"))?;
+    let read_only = [&["--rm", "--read-only"], &LEASED[..]].concat();
+    ensure(run(&read_only, ASKS)? == told, || "of a read-only root it is not told".to_owned())?;
+    let script = format!("{ASKS}; ldconfig && {ASKS}; ls -a /etc | grep -F ld.so.cache");
+    let stays = [&["--name", "asked"], &LEASED[..]].concat();
+    let wanted = format!("{told}\n{told}\nld.so.cache");
+    let said = run(&stays, &script)?;
+    ensure(said == wanted, || format!("leased: {said}"))?;
+    let again = host.engine.docker_text(&["start", "-a", "asked"]).map(lines)?;
+    ensure(again == wanted, || format!("started again: {again}"))?;
+    host.engine.docker_text(&["rm", "asked"]).map(drop)
 }
 
 fn in_each_container(host: &Host, image: &str, options: &[&str]) -> Result<()> {
