@@ -4,6 +4,7 @@
 use super::host::{RegionError, failed};
 use crate::procfs;
 use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -17,9 +18,13 @@ pub const SOCKET: &str = "regions.sock";
 /// What the mounter says when it has done what it was asked for.
 pub const DONE: &str = "done";
 /// Size of a region's tmpfs: what a tenant grows stops here.
-const TMPFS_OPTIONS: &std::ffi::CStr = c"size=262144,nr_inodes=8,mode=0755";
+const TMPFS_OPTIONS: &CStr = c"size=262144,nr_inodes=8,mode=0755";
 /// Size of what an MPS server and its clients share: their pipes, logs and /dev/shm.
-const SHARED_OPTIONS: &std::ffi::CStr = c"size=1073741824,nr_inodes=16384,mode=0755";
+const SHARED_OPTIONS: &CStr = c"size=1073741824,nr_inodes=16384,mode=0755";
+/// There where SELinux is enabled.
+const SELINUX: &str = "/sys/fs/selinux/enforce";
+/// What containers may open under the policies of Fedora and its relatives; files of a tmpfs they may not (container-selinux).
+const LABEL: &str = ",context=\"system_u:object_r:container_file_t:s0\"";
 /// How long the mounter may take for one mount.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest answer of the mounter, in bytes.
@@ -94,13 +99,28 @@ impl Mounts {
 /// Mounts an empty tmpfs for a region.
 pub fn mount_tmpfs(dir: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    Ok(rustix::mount::mount("gpool", dir, "tmpfs", flags, TMPFS_OPTIONS)?)
+    let mount = |options: &CStr| rustix::mount::mount("gpool", dir, "tmpfs", flags, options);
+    Ok(with_label(TMPFS_OPTIONS, Path::new(SELINUX).exists(), mount)?)
+}
+
+/// Mounts with `options` and, where there are labels, the one of containers' files.
+fn with_label<E>(options: &CStr, labels: bool, mount: impl Fn(&CStr) -> Result<(), E>) -> Result<(), E> {
+    let labelled = labels.then(|| CString::new([options.to_bytes(), LABEL.as_bytes()].concat()).ok()).flatten();
+    match labelled {
+        // A policy that does not know the label refuses it; then it is its own affair who may open what.
+        Some(labelled) => mount(&labelled).or_else(|_| mount(options)),
+        None => mount(options),
+    }
 }
 
 /// Mounts an empty tmpfs for an MPS server and its clients.
 pub fn mount_shared(dir: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    let mount = |flags| rustix::mount::mount("gpool-mps", dir, "tmpfs", flags, SHARED_OPTIONS);
+    let labels = Path::new(SELINUX).exists();
+    let mount = |flags| {
+        let mount = |options: &CStr| rustix::mount::mount("gpool-mps", dir, "tmpfs", flags, options);
+        with_label(SHARED_OPTIONS, labels, mount)
+    };
     // Containers write here and the host's root works here: a symbolic link of theirs must lead to no place of the host's.
     match mount(flags | MountFlags::NOSYMFOLLOW) {
         // Linux before 5.10 does not know that.
@@ -168,6 +188,24 @@ mod tests {
         for other in ["21", "23", "2", "99", ""] {
             assert!(!is_slave(mountinfo, other), "{other}");
         }
+    }
+
+    #[test]
+    fn a_label_is_tried_where_there_are_labels_and_no_mount_fails_for_it() {
+        let tried = |labels: bool, knows_it: bool| {
+            let all = std::cell::RefCell::new(Vec::new());
+            let outcome = with_label(c"size=1", labels, |options| {
+                let is_labelled = options.to_bytes().ends_with(b":container_file_t:s0\"");
+                all.borrow_mut().push(is_labelled);
+                if is_labelled && !knows_it { Err(()) } else { Ok(()) }
+            });
+            assert_eq!(outcome, Ok(()));
+            all.into_inner()
+        };
+        assert_eq!(
+            (tried(false, true), tried(true, true), tried(true, false)),
+            (vec![false], vec![true], vec![true, false])
+        );
     }
 
     #[test]
