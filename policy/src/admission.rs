@@ -21,7 +21,7 @@ pub const WHOLE_PERMILLE: u16 = 1000;
 pub struct GpuCapacity {
     /// UUID of the GPU or MIG instance.
     pub key: String,
-    /// All of its memory.
+    /// All of its memory that programs can have.
     pub memory_total_bytes: u64,
     /// Memory held by processes outside any lease.
     pub memory_foreign_bytes: u64,

@@ -6,7 +6,7 @@
 //! host's: it has to be of the kernel module's version.
 
 use crate::image::Image;
-use crate::libraries::{self, is_copy, is_of_driver};
+use crate::libraries::{self, is_copy, is_of_driver, unversioned};
 use gpool_protocol::Edit;
 use std::path::Path;
 
@@ -16,29 +16,26 @@ const REAL: &str = "/dev/gpool/real/libcuda.so.1";
 const SHIMMED: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 
 /// Takes libcuda, and what it loads on its own account, from the image where that has a newer one than the host. That may be
-/// more than the host has, and some of it has the driver's version for its name: the host's of that kind is of no use then.
+/// more than the host has, and some of it has the driver's version for its name.
 ///
 /// The sources are paths below the image's root. Whoever could change the image until the container is made could lead
 /// them elsewhere; the hook compares what has been mounted (see `mounted`).
 pub fn prefer_image(edits: &mut Vec<Edit>, image: &Image) {
     let host = edits.iter().find_map(|edit| match edit {
-        Edit::Mount { source, destination, .. } if destination == REAL => {
-            Some((version(source)?, version_text(source)?.to_owned()))
-        }
+        Edit::Mount { source, destination, .. } if destination == REAL => version(source),
         _ => None,
     });
     // Without a version nobody can say that another one is newer.
-    let Some((host, host_text)) = host else { return };
+    let Some(host) = host else { return };
     let Some((directory, newest)) = newest(image).filter(|(_, copy)| copy.version > host) else { return };
-    let of_hosts_version = format!(".so.{host_text}");
-    edits.retain_mut(|edit| match edit {
-        Edit::Mount { source, destination, .. } if destination == REAL => {
+    for edit in edits.iter_mut() {
+        if let Edit::Mount { source, destination, .. } = edit
+            && destination == REAL
+        {
             source.clone_from(&newest.host_path);
-            true
         }
-        Edit::Library { file_name, .. } => is_shimmed(file_name) || !file_name.ends_with(&of_hosts_version),
-        _ => true,
-    });
+    }
+    // Behind the host's: where both have a place, the last one lies there.
     for (file_name, path) in companions(image, &directory) {
         let known = edits.iter_mut().find_map(|edit| match edit {
             Edit::Library { source, file_name: its } if *its == file_name => Some(source),
@@ -55,7 +52,8 @@ pub fn prefer_image(edits: &mut Vec<Edit>, image: &Image) {
 /// file is on the host.
 fn companions(image: &Image, directory: &str) -> Vec<(String, String)> {
     let names = image.names(directory).into_iter().filter_map(|name| name.into_string().ok());
-    let loaded = names.filter(|name| is_of_driver(name) && name.contains(".so.") && !is_shimmed(name));
+    let is_loaded = |name: &str| name.contains(".so.") && is_copy(name, unversioned(name)) && !is_shimmed(name);
+    let loaded = names.filter(|name| is_of_driver(name) && is_loaded(name));
     let found = loaded.filter_map(|name| {
         let path = image.host_path(&format!("{directory}/{name}"))?.to_str()?.to_owned();
         Some((name, path))
@@ -64,7 +62,7 @@ fn companions(image: &Image, directory: &str) -> Vec<(String, String)> {
 }
 
 fn is_shimmed(file_name: &str) -> bool {
-    SHIMMED.iter().any(|stem| is_copy(file_name, stem))
+    SHIMMED.contains(&unversioned(file_name))
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,18 +78,14 @@ fn newest(image: &Image) -> Option<(String, Copy)> {
         let host_path = found.to_str()?.to_owned();
         Some((directory, Copy { version: version(&host_path)?, host_path }))
     };
-    libraries::compat_directories(image).into_iter().filter_map(copy).max_by(|(_, a), (_, b)| a.cmp(b))
+    libraries::compat_directories(image).ok()?.into_iter().filter_map(copy).max_by(|(_, a), (_, b)| a.cmp(b))
 }
 
 /// 550, 54, 14 of `libcuda.so.550.54.14`. A driver's version has two parts or more; `.so.1` is the interface's.
 fn version(path: &str) -> Option<Vec<u32>> {
-    let parts: Result<Vec<u32>, _> = version_text(path)?.split('.').map(str::parse).collect();
+    let name = Path::new(path).file_name()?.to_str()?;
+    let parts: Result<Vec<u32>, _> = name.strip_prefix("libcuda.so.")?.split('.').map(str::parse).collect();
     parts.ok().filter(|parts| parts.len() >= 2)
-}
-
-/// The same as it is written: 54.03 is not 54.3.
-fn version_text(path: &str) -> Option<&str> {
-    Path::new(path).file_name()?.to_str()?.strip_prefix("libcuda.so.")
 }
 
 #[cfg(test)]
@@ -145,12 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_newer_driver_loads_comes_along_and_the_hosts_of_its_version_does_not() {
+    fn what_only_the_newer_driver_loads_comes_along() {
         let compat = "usr/local/cuda-13/compat/lib.real";
         let files =
             ["libcuda.so", "libnvidia-gpucomp.so", "libnvidia-nvvm70.so", "libnvidia-ml.so", "libcudadebugger.so"];
         let files = files.map(|name| format!("{compat}/{name}.590.48.01"));
         let (dir, image) = image(&files.each_ref().map(String::as_str));
+        for name in ["libcuda.so.590.48.01.bak", "libnvidia-nvvm70.so.old"] {
+            std::fs::write(dir.path().join(compat).join(name), "x").unwrap();
+        }
         let library = |source: &str, name: &str| Edit::Library { source: source.into(), file_name: name.into() };
         let real = |source: String| Edit::Mount { source, destination: REAL.into(), options: vec![] };
         let mut edits = vec![
@@ -163,6 +160,7 @@ mod tests {
         let at = |name: &str| format!("{}/{compat}/{name}.590.48.01", dir.path().canonicalize().unwrap().display());
         let mut want = vec![
             real(at("libcuda.so")),
+            library("/host/gpucomp", "libnvidia-gpucomp.so.580.95.05"),
             library("/host/jit", "libnvidia-ptxjitcompiler.so.1"),
             library("/shim", "libcuda.so.1"),
         ];

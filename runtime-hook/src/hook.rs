@@ -10,7 +10,7 @@
 //! It reads the container's state on stdin, or config.json for `precreate`, and nothing from its environment.
 
 use crate::mounted;
-use crate::precreate::{REFUSE, precreate};
+use crate::precreate::{PRECREATE, REFUSE, precreate};
 use crate::report::one_line;
 use crate::wrapper::Installation;
 use gpool_protocol::{BindRequest, Client, ErrorBody, ErrorCode, HostPid, LeaseId};
@@ -85,7 +85,7 @@ impl Call {
 /// Runs the hook with `arguments` (the program's name left out) and what the engine writes to `stdin`; why it refuses goes
 /// to `stderr`. Returns its exit status: 1 stops the container's start, and nothing stops its end.
 pub fn run_hook(arguments: &[OsString], stdin: &mut impl Read, stdout: &mut impl Write, stderr: &mut impl Write) -> u8 {
-    if arguments.first().is_some_and(|verb| verb == "precreate") {
+    if arguments.first().is_some_and(|verb| verb == PRECREATE) {
         return run_precreate(stdin, stdout, stderr);
     }
     let mut state = Vec::new();

@@ -59,11 +59,11 @@ impl Image {
     }
 
     fn look_up(&self, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
-        self.open_with(path, flags, Mode::empty())
+        self.open_with(path, flags, Mode::empty(), ResolveFlag::empty())
     }
 
-    fn open_with(&self, path: &str, flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    fn open_with(&self, path: &str, flags: OFlag, mode: Mode, more: ResolveFlag) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS | more;
         // EAGAIN: something was renamed elsewhere while ".." was being resolved.
         for _ in 0..64 {
             let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(resolve);
@@ -120,20 +120,27 @@ impl Image {
         self.directory("/") == root
     }
 
+    /// Whether nothing at all is at `path`, not even a link that leads nowhere.
+    pub fn is_absent(&self, path: &str) -> bool {
+        matches!(self.look_up(path, OFlag::O_PATH | OFlag::O_NOFOLLOW), Err(Errno::ENOENT))
+    }
+
     /// Puts `bytes` in the place of the file `name` in `directory`, all at once, with its owner and rights, or with those of
     /// the directory's owner and for all to read. `aside` is the name under which it is written, which nothing else has.
+    /// What is mounted in the image is not of it, and may be the host's: there nothing is written.
     ///
     /// # Errors
     /// The kernel's, for example of an image that cannot be written. Then nothing has changed.
     pub fn replace(&self, directory: &str, name: &str, bytes: &[u8], aside: &str) -> std::io::Result<()> {
-        let folder = Self { root: self.look_up(directory, OFlag::O_PATH | OFlag::O_DIRECTORY)? };
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let folder = Self { root: self.open_with(directory, flags, Mode::empty(), ResolveFlag::RESOLVE_NO_XDEV)? };
         let former = folder.stat(name, OFlag::O_NOFOLLOW).filter(|stat| kind(stat) == SFlag::S_IFREG);
         let (owner, rights) = match &former {
             Some(former) => (former, Mode::from_bits_truncate(former.st_mode & 0o777)),
             None => (&fstat(&folder.root)?, Mode::from_bits_truncate(0o644)),
         };
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
-        let mut file = std::fs::File::from(folder.open_with(aside, flags, rights)?);
+        let mut file = std::fs::File::from(folder.open_with(aside, flags, rights, ResolveFlag::RESOLVE_NO_XDEV)?);
         let put = (|| -> std::io::Result<()> {
             let made = fstat(&file)?;
             if (made.st_uid, made.st_gid) != (owner.st_uid, owner.st_gid) {

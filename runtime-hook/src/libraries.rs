@@ -31,8 +31,9 @@ const OLDER_PROCESSOR_DIRECTORIES: [&[&str]; 4] =
 const PLACES_LIMIT: usize = 64;
 /// The same of directories in which its loader looks.
 const DIRECTORY_LIMIT: usize = 1024;
-/// Folders in one for forward compatibility; NVIDIA's images have two at most.
+/// Folders for forward compatibility, one for each version of CUDA, and what lies in one: some twenty files.
 const COMPAT_LIMIT: usize = 64;
+const COMPAT_FILES_LIMIT: usize = 1024;
 /// gpool's own directory in the container; the driver's libraries lie there under their own names.
 const OWN_DIRECTORY: &str = "/dev/gpool/";
 
@@ -79,7 +80,7 @@ impl Copies {
             ),
         })?;
         let (mut looked_at, mut inodes, mut directories) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        for directory in known.chain(compat_directories(image)).chain(told) {
+        for directory in known.chain(compat_directories(image)?).chain(told) {
             if !looked_at.insert(directory.clone()) {
                 continue;
             }
@@ -177,17 +178,28 @@ pub fn destinations(image: &Image, copies: &Copies, file_name: &str) -> Result<V
 /// Where CUDA images keep a driver library for forward compatibility: `/usr/local/cuda*/compat`, and the folders in it.
 /// NVIDIA's images for frameworks have it in `lib.real` there; their entrypoint names that to the loader if the driver of the
 /// host is too old, or makes it the `lib` that is named already and is not there.
-pub fn compat_directories(image: &Image) -> Vec<String> {
+///
+/// # Errors
+/// More of them, or more in one, than images have.
+pub fn compat_directories(image: &Image) -> Result<Vec<String>, ErrorBody> {
     let names = |directory: &str| image.names(directory).into_iter().filter_map(|name| name.into_string().ok());
-    let homes = names("/usr/local").filter(|name| name.starts_with("cuda"));
-    let mut all = Vec::new();
-    for home in homes.map(|name| format!("/usr/local/{name}/compat")) {
-        let below = names(&home).filter(|name| !name.contains(".so")).take(COMPAT_LIMIT);
-        let below: Vec<String> = below.map(|name| format!("{home}/{name}")).collect();
+    let (mut all, mut homes) = (Vec::new(), BTreeSet::new());
+    for name in names("/usr/local").filter(|name| name.starts_with("cuda")) {
+        let home = format!("/usr/local/{name}/compat");
+        // One of them is another's link, as a rule.
+        if !image.directory(&home).is_some_and(|inode| homes.insert(inode)) {
+            continue;
+        }
+        let below: Vec<String> = names(&home).map(|name| format!("{home}/{name}")).collect();
+        if homes.len() > COMPAT_LIMIT || below.len() > COMPAT_FILES_LIMIT {
+            let what =
+                format!("{COMPAT_LIMIT} folders for forward compatibility, or {COMPAT_FILES_LIMIT} files in one");
+            return Err(too_many(&what, &home, "gpool covers no more"));
+        }
         all.push(home);
-        all.extend(below.into_iter().filter(|directory| image.directory(directory).is_some()));
+        all.extend(below.into_iter().filter(|path| image.directory(path).is_some()));
     }
-    all
+    Ok(all)
 }
 
 /// The destinations in `mounts` at which somebody else has mounted a copy of `file_name`.
@@ -268,7 +280,15 @@ mod tests {
         let process = json!({"env": ["LD_LIBRARY_PATH=/usr/local/cuda-13.1/compat/lib"]});
         let places = destinations(&image, &Copies::find(&image, &process).unwrap(), "libcuda.so.1").unwrap();
         assert_eq!(places.last().unwrap(), "/usr/local/cuda-13.1/compat/lib.real/libcuda.so.590.48.01", "{places:?}");
-        assert_eq!(compat_directories(&image).len(), 2);
+        assert_eq!(compat_directories(&image).unwrap().len(), 2);
+        symlink("cuda-13.1", dir.path().join("usr/local/cuda")).unwrap();
+        assert_eq!(compat_directories(&image).unwrap().len(), 2, "a link is no other one");
+        for number in 0..COMPAT_FILES_LIMIT {
+            std::fs::write(real.join(format!("../{number}")), "").unwrap();
+        }
+        let error = Copies::find(&image, &process).unwrap_err();
+        assert_presentable(&error);
+        assert!(error.message.contains("/usr/local/cuda/compat"), "{error}");
     }
 
     #[test]

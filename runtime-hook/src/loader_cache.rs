@@ -47,12 +47,14 @@ fn with(image: &Image, libraries: &[&str]) -> Option<Vec<u8>> {
         Some(bytes) if !image.is_link(&path) => LoaderCache::read(&bytes)?,
         Some(_) => return None,
         // Without one, who asks would be told that there is none.
-        None if is_there(&LDCONFIG) && is_there(&GLIBC) => LoaderCache::default(),
+        None if image.is_absent(&path) && is_there(&LDCONFIG) && is_there(&GLIBC) => LoaderCache::default(),
         None => return None,
     };
     let directory = image.library_directory();
     let mut is_changed = false;
-    for name in libraries {
+    // What has the driver's own version for a name is asked for by that driver alone, and has another one after an update.
+    let has_interface = |name: &&&str| name.rsplit_once(".so.").is_none_or(|(_, version)| !version.contains('.'));
+    for name in libraries.iter().filter(has_interface) {
         for name in [unversioned(name), name] {
             if cache.first(name).is_some_and(|first| leads_to(image, first, directory, name)) {
                 continue;
@@ -60,7 +62,7 @@ fn with(image: &Image, libraries: &[&str]) -> Option<Vec<u8>> {
             is_changed |= cache.enter(name, &format!("{directory}/{name}"));
         }
     }
-    is_changed.then(|| cache.write())
+    is_changed.then(|| cache.write()).filter(|bytes| bytes.len() <= LIMIT_BYTES)
 }
 
 /// Whether `path` is `name` in `directory`, which may have several names itself. The file need not be there yet.

@@ -19,6 +19,8 @@ use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
 
+/// The verb under which podman calls it.
+pub const PRECREATE: &str = "precreate";
 /// The verb under which this program says why a start is refused.
 pub const REFUSE: &str = "refuse";
 

@@ -1,10 +1,12 @@
 //! What the hook may still do once it runs: it reads what others wrote, and that as root.
 
+use crate::precreate::PRECREATE;
 use crate::system_calls;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,
 };
+use std::ffi::OsString;
 
 /// What the hook needs.
 const KEPT: CapabilitySet = CapabilitySet::empty()
@@ -25,11 +27,12 @@ fn maps_everything(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Gives up every capability and system call that the hook does not need. Called before there is a second thread.
+/// Gives up every capability and system call that the hook does not need for `arguments`, the program's name left out.
+/// Called before there is a second thread.
 ///
 /// Who lacks the right to give something up has little to give, and a kernel may be built without filters: a failure is no
 /// reason to stop a container.
-pub fn keep_what_the_hook_needs() {
+pub fn keep_what_the_hook_needs(arguments: &[OsString]) {
     let _ = set_no_new_privs(true);
     let _ = clear_ambient_capability_set();
     for capability in CapabilitySet::all().difference(KEPT).iter() {
@@ -40,7 +43,7 @@ pub fn keep_what_the_hook_needs() {
         let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
         let _ = set_capabilities(None, sets);
     }
-    let _ = system_calls::restrict();
+    let _ = system_calls::restrict(arguments.first().is_some_and(|verb| verb == PRECREATE));
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ pub const FORBIDDEN: &[(&str, i64)] = &[
 
 /// Calls that the hook, its C library and its language's library make.
 const ALLOWED: &[i64] = &[
-    // Files. The one that it replaces is the loader cache of podman's container, where it is called before that is made.
+    // Files, none of which it changes.
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_pread64,
@@ -111,10 +111,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_readlinkat,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
-    libc::SYS_fchown,
-    libc::SYS_fchmod,
-    libc::SYS_renameat,
-    libc::SYS_unlinkat,
     libc::SYS_fcntl,
     libc::SYS_dup,
     libc::SYS_dup3,
@@ -177,16 +173,19 @@ const ALLOWED: &[i64] = &[
     libc::SYS_prlimit64,
 ];
 
+/// What replaces a file besides: the loader cache of podman's container, in the hook that is called before that is made.
+const REPLACING: &[i64] = &[libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_renameat, libc::SYS_unlinkat];
+
 /// Installs both filters for this thread and those that it starts. To be called before there is a second one.
 ///
 /// # Errors
 /// A kernel without seccomp, or one that refuses the filters.
-pub fn restrict() -> Result<(), NotRestricted> {
+pub fn restrict(replaces_a_file: bool) -> Result<(), NotRestricted> {
     let wrong = |error: &dyn std::fmt::Display| NotRestricted(error.to_string());
     let deadly =
         assemble(forbidden().map_err(|error| wrong(&error))?, SeccompAction::Allow, SeccompAction::KillProcess);
     let absent = SeccompAction::Errno(libc::ENOSYS as u32);
-    let known = assemble(allowed().map_err(|error| wrong(&error))?, absent, SeccompAction::Allow);
+    let known = assemble(allowed(replaces_a_file).map_err(|error| wrong(&error))?, absent, SeccompAction::Allow);
     // The second one does not allow a third, so it comes last.
     for filter in [deadly, known] {
         apply_filter(&filter.map_err(|error| wrong(&error))?).map_err(|error| wrong(&error))?;
@@ -208,8 +207,9 @@ fn forbidden() -> Assembled<Rules> {
     Ok(rules)
 }
 
-fn allowed() -> Assembled<Rules> {
-    let mut rules: Rules = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+fn allowed(replaces_a_file: bool) -> Assembled<Rules> {
+    let more = if replaces_a_file { REPLACING } else { &[] };
+    let mut rules: Rules = ALLOWED.iter().chain(more).map(|call| (*call, Vec::new())).collect();
     let change = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND) as u64;
     let reads = SeccompCondition::new(2, Dword, SeccompCmpOp::MaskedEq(change), libc::O_RDONLY as u64)?;
     rules.insert(libc::SYS_openat, vec![SeccompRule::new(vec![reads])?]);

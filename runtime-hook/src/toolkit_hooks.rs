@@ -2,8 +2,8 @@
 //!
 //! Its hooks run in the container's mount namespace when the lease's libraries are mounted there, and make links to
 //! libraries by renaming them into place: onto a mount point that fails with EBUSY, and with it the start (nvidia-cdi-hook
-//! create-symlinks, and create-soname-symlinks since 1.18). Which libcuda is behind the shim a lease decides, so nothing may
-//! put one of the image's before it (enable-cuda-compat). All others stay: the loader's cache, the driver's parameters.
+//! create-symlinks). Which libcuda is behind the shim a lease decides, so nothing may put one of the image's before it
+//! (enable-cuda-compat). All others stay: those that run ldconfig leave alone what is mounted.
 
 use crate::libraries::unversioned;
 use serde_json::Value;
@@ -16,9 +16,9 @@ const HOOK_WORD: &str = "hook";
 const KINDS: [&str; 3] = ["createContainer", "createRuntime", "prestart"];
 /// Makes a link for each `--link TARGET::PATH`.
 const LINKS: &str = "create-symlinks";
-const LINK: &str = "--link";
-/// Undone as a whole: both act on whole folders.
-const WHOLE: [&str; 2] = ["create-soname-symlinks", "enable-cuda-compat"];
+const LINK: [&str; 2] = ["--link", "-link"];
+/// Puts folders of the image before all others.
+const COMPAT: &str = "enable-cuda-compat";
 
 /// Takes out of `spec` what would be done to `libraries` of the lease, which are file names such as `libcuda.so.1`.
 pub fn spare(spec: &mut Value, libraries: &[&str]) {
@@ -36,38 +36,53 @@ fn is_kept(hook: &mut Value, libraries: &[&str]) -> bool {
         return true;
     }
     let Some(words) = hook.get_mut("args").and_then(Value::as_array_mut) else { return true };
-    let verb = words.iter().skip(1).filter_map(Value::as_str).find(|word| *word != HOOK_WORD);
+    let verb = words.iter().skip(1).filter_map(Value::as_str).find(|word| *word != HOOK_WORD && !word.starts_with('-'));
     match verb {
-        Some(verb) if WHOLE.contains(&verb) => false,
+        Some(COMPAT) => false,
         Some(LINKS) => {
-            let links = remaining(words, libraries);
+            let (links, makes_any) = remaining(words, libraries);
             *words = links;
-            words.iter().any(|word| word.as_str().is_some_and(|word| word.starts_with(LINK)))
+            makes_any
         }
         _ => true,
     }
 }
 
-/// The words without those that make links under the names of `libraries`.
-fn remaining(words: &[Value], libraries: &[&str]) -> Vec<Value> {
-    let is_ours = |link: &str| {
-        let name = link.rsplit_once("::").map_or(link, |(_, path)| path).rsplit('/').next().unwrap_or_default();
-        libraries.iter().any(|library| name == *library || name == unversioned(library))
-    };
-    let mut kept = Vec::new();
-    let mut words = words.iter().peekable();
+/// The words without the links under the names of `libraries`, and whether there are others.
+fn remaining(words: &[Value], libraries: &[&str]) -> (Vec<Value>, bool) {
+    let (mut kept, mut makes_any) = (Vec::new(), false);
+    let mut words = words.iter();
     while let Some(word) = words.next() {
         let text = word.as_str().unwrap_or_default();
-        let joined = text.strip_prefix(LINK).and_then(|rest| rest.strip_prefix('='));
-        let separate = words.peek().and_then(|next| next.as_str()).filter(|_| text == LINK);
-        let is_separate = separate.is_some();
-        let drops = joined.or(separate).is_some_and(is_ours);
-        let value = words.next_if(|_| is_separate);
-        if !drops {
-            kept.extend([word].into_iter().chain(value).cloned());
+        let joined = text.split_once('=').filter(|(option, _)| LINK.contains(option));
+        match joined {
+            Some((option, links)) => {
+                if let Some(others) = others(links, libraries) {
+                    kept.push(Value::String(format!("{option}={others}")));
+                    makes_any = true;
+                }
+            }
+            None if LINK.contains(&text) => {
+                let links = words.next().and_then(Value::as_str).unwrap_or_default();
+                if let Some(others) = others(links, libraries) {
+                    kept.extend([word.clone(), Value::String(others)]);
+                    makes_any = true;
+                }
+            }
+            None => kept.push(word.clone()),
         }
     }
-    kept
+    (kept, makes_any)
+}
+
+/// Those of `links`, `TARGET::PATH` with commas between them, that are not under the name of a library; none if all are.
+fn others(links: &str, libraries: &[&str]) -> Option<String> {
+    let is_ours = |link: &&str| {
+        let name = link.rsplit_once("::").map_or(*link, |(_, path)| path).rsplit('/').next().unwrap_or_default();
+        libraries.iter().any(|library| name == *library || name == unversioned(library))
+    };
+    let others: Vec<&str> = links.split(',').filter(|link| !is_ours(link)).collect();
+    (!others.is_empty()).then(|| others.join(","))
 }
 
 #[cfg(test)]
@@ -101,19 +116,22 @@ mod tests {
         let want = hook(cdi, &[&words[..2], &words[4..6]].concat());
         assert_eq!(spared(json!([hook(cdi, &words)])), json!([want]));
         assert_eq!(spared(json!([hook(cdi, &words[..4])])), json!([]), "none is left");
-        let ctk = ["nvidia-ctk", "hook", "create-symlinks", "--link", "x::/lib/libnvidia-ml.so.1"];
+        let ctk = ["nvidia-ctk", "--quiet", "hook", "create-symlinks", "-link", "x::/lib/libnvidia-ml.so.1"];
         assert_eq!(spared(json!([hook("/usr/bin/nvidia-ctk", &ctk)])), json!([]));
+        let commas = |links: &str| hook(cdi, &["nvidia-cdi-hook", "create-symlinks", "--link", links]);
+        let both = commas("a::/lib/libcuda.so,b::/lib/libnvoptix.so.1,c::/lib/libcuda.so.1");
+        assert_eq!(spared(json!([both])), json!([commas("b::/lib/libnvoptix.so.1")]));
     }
 
     #[test]
-    fn what_acts_on_whole_folders_is_not_done_and_the_rest_is() {
+    fn nothing_is_put_before_the_leases_libraries_and_the_rest_is_done() {
         let cdi = "/usr/local/nvidia/toolkit/nvidia-cdi-hook.real";
         let of = |verb: &str| hook(cdi, &["nvidia-cdi-hook", verb, "--folder", "/usr/lib/x86_64-linux-gnu"]);
         let [soname, compat, cache] = ["create-soname-symlinks", "enable-cuda-compat", "update-ldcache"].map(of);
         let modprobe = hook("/usr/bin/nvidia-modprobe", &["nvidia-modprobe", "enable-cuda-compat"]);
-        let stranger = hook("/opt/site/hook", &["nvidia-cdi-hook", "create-soname-symlinks"]);
-        let all = json!([soname, cache, compat, modprobe, stranger]);
-        assert_eq!(spared(all), json!([cache, modprobe, stranger]));
+        let stranger = hook("/opt/site/hook", &["nvidia-cdi-hook", "enable-cuda-compat"]);
+        let all = json!([&soname, &cache, compat, &modprobe, &stranger]);
+        assert_eq!(spared(all), json!([soname, cache, modprobe, stranger]));
     }
 
     #[test]

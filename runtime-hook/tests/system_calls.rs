@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 /// With the filters installed.
 fn attempt(what: &str) -> ExitCode {
-    if let Err(error) = restrict_system_calls() {
+    if let Err(error) = restrict_system_calls(what == "replace a file") {
         eprintln!("{error}");
         return ExitCode::from(OTHERWISE);
     }
@@ -40,6 +40,9 @@ fn attempt(what: &str) -> ExitCode {
         "read stdin" => std::io::stdin().read(&mut [0; 8]).is_ok(),
         "make a socket pair" => return refused(UnixStream::pair().err()),
         "write to a terminal's input" => return refused_call(libc::SYS_ioctl, [0, libc::TIOCSTI as i64, 0]),
+        "replace a file" => return refused_call(libc::SYS_renameat, [-1, 0, -1]),
+        "change a file's owner" => return refused_call(libc::SYS_fchown, [-1, 0, 0]),
+        "rename" => return refused_call(libc::SYS_renameat, [-1, 0, -1]),
         "write a file" => return refused(std::fs::write("/dev/null", "x").err()),
         "make a file" => return refused(std::fs::File::create("/proc/self/x").err()),
         "a newer call" => return refused_call(100_000, [0; 3]),
@@ -90,12 +93,14 @@ fn judge() -> ExitCode {
         expect(what, &is_done);
     }
     let is_refused = |status: ExitStatus| status.code() == Some(REFUSED.into());
-    let absent = ["a newer call", "kill", "unlink", "clone3", "another filter"];
+    let absent = ["a newer call", "kill", "unlink", "clone3", "another filter", "rename", "change a file's owner"];
     for what in
         ["write a file", "make a file", "make a socket pair", "write to a terminal's input"].iter().chain(&absent)
     {
         expect(what, &is_refused);
     }
+    // Podman's hook comes as far as the kernel's own refusal.
+    expect("replace a file", &|status| status.code() == Some(OTHERWISE.into()));
     let is_killed = |status: ExitStatus| status.signal() == Some(libc::SIGSYS);
     for what in ["inet", "netlink", "start a thread"].into_iter().chain(FORBIDDEN.iter().map(|(name, _)| *name)) {
         expect(what, &is_killed);

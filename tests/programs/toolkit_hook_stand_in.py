@@ -6,7 +6,7 @@ container's mount namespace with the container's state on its standard input, as
     nvidia-cdi-hook create-soname-symlinks --folder FOLDER ...
     nvidia-cdi-hook update-ldcache --folder FOLDER ...
 
-As there, a link is made under another name and renamed into place.
+As there, a link is made under another name and renamed into place, and the others are made by ldconfig.
 """
 
 import json
@@ -37,9 +37,7 @@ def main():
         for target, path in (value.split("::") for value in values(arguments, "--link")):
             link(target, root + path)
     elif verb == "create-soname-symlinks":
-        for folder in values(arguments, "--folder"):
-            for name in ("libcuda.so", "libnvidia-ml.so"):
-                link(f"{name}.580.95.05", f"{root}{folder}/{name}.1")
+        subprocess.run(["/sbin/ldconfig", "-r", root, "-n", "-N", *values(arguments, "--folder")], check=True)
     elif verb == "update-ldcache":
         subprocess.run(["/sbin/ldconfig", "-r", root], check=True)
 

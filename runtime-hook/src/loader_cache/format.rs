@@ -27,6 +27,11 @@ const GENERATOR: u32 = 0;
 const HWCAPS: u32 = 1;
 /// A library of glibc for x86-64 (FLAG_ELF_LIBC6 with FLAG_X8664_LIB64).
 const X86_64: u32 = 0x0303;
+/// No name or path of a file is longer (PATH_MAX), and no text of who wrote it.
+const STRING_LIMIT: usize = 4096;
+/// Strings may overlap in a file that somebody made by hand: together they have so many times its length at most. ldconfig's
+/// have less than twice.
+const STRINGS_FACTOR: usize = 4;
 
 /// A cache as it is read and written.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -47,30 +52,41 @@ struct Entry {
 }
 
 impl LoaderCache {
-    /// None for what ldconfig does not write.
+    /// None for what ldconfig does not write. Takes a small multiple of the file's length, whoever made it.
     pub fn read(whole: &[u8]) -> Option<Self> {
         let file = &whole[position(whole)?..];
+        let mut left = whole.len().saturating_mul(STRINGS_FACTOR);
+        let mut string = |at| string(file, at, &mut left);
         let table = file.get(HEADER_BYTES..)?;
         let count = u32_at(file, COUNT_AT)? as usize;
         let entries = table.get(..count.checked_mul(ENTRY_BYTES)?)?.chunks_exact(ENTRY_BYTES);
         let entries = entries.map(|entry| {
             Some(Entry {
                 flags: u32_at(entry, 0)?,
-                name: string(file, u32_at(entry, 4)?)?,
-                path: string(file, u32_at(entry, 8)?)?,
+                name: string(u32_at(entry, 4)?)?,
+                path: string(u32_at(entry, 8)?)?,
                 os_version: u32_at(entry, 12)?,
                 hwcap: u64::from(u32_at(entry, 16)?) | u64::from(u32_at(entry, 20)?) << 32,
             })
         });
-        let mut cache = Self { entries: entries.collect::<Option<_>>()?, hwcaps: Vec::new(), generator: None };
+        let entries: Vec<Entry> = entries.collect::<Option<_>>()?;
+        if !entries.is_sorted_by(|before, after| compare(&before.name, &after.name).is_ge()) {
+            return None;
+        }
+        let mut cache = Self { entries, hwcaps: Vec::new(), generator: None };
         match u32_at(file, EXTENSIONS_AT)? {
             0 => {}
-            at => cache.read_extensions(whole, file, at as usize)?,
+            at => cache.read_extensions(whole, at as usize, &mut string)?,
         }
         Some(cache)
     }
 
-    fn read_extensions(&mut self, whole: &[u8], file: &[u8], at: usize) -> Option<()> {
+    fn read_extensions(
+        &mut self,
+        whole: &[u8],
+        at: usize,
+        mut string: impl FnMut(u32) -> Option<Vec<u8>>,
+    ) -> Option<()> {
         let directory = whole.get(at..)?;
         if u32_at(directory, 0)? != EXTENSIONS_MAGIC {
             return None;
@@ -81,9 +97,11 @@ impl LoaderCache {
             let (start, size) = (u32_at(section, 8)? as usize, u32_at(section, 12)? as usize);
             let content = whole.get(start..start.checked_add(size)?)?;
             match u32_at(section, 0)? {
-                GENERATOR => self.generator = Some(content.to_vec()),
-                HWCAPS => {
-                    let positions = content.chunks_exact(4).map(|position| string(file, u32_at(position, 0)?));
+                GENERATOR if self.generator.is_none() && size <= STRING_LIMIT => {
+                    self.generator = Some(content.to_vec());
+                }
+                HWCAPS if self.hwcaps.is_empty() && size >= 4 => {
+                    let positions = content.chunks_exact(4).map(|position| string(u32_at(position, 0)?));
                     self.hwcaps = positions.collect::<Option<_>>()?;
                 }
                 _ => return None,
@@ -94,21 +112,27 @@ impl LoaderCache {
 
     /// Where the first library of this name is.
     pub fn first(&self, name: &str) -> Option<&str> {
-        let at = self.entries.partition_point(|entry| compare(&entry.name, name.as_bytes()).is_gt());
-        let entry = self.entries.get(at).filter(|entry| entry.name == name.as_bytes() && entry.flags == X86_64)?;
+        let entry = self
+            .entries
+            .get(self.place_of(name))
+            .filter(|entry| entry.name == name.as_bytes() && entry.flags == X86_64)?;
         std::str::from_utf8(&entry.path).ok()
     }
 
     /// Enters a library of this processor in front of all others of its name. Whether it was not there.
     pub fn enter(&mut self, name: &str, path: &str) -> bool {
-        let at = self.entries.partition_point(|entry| compare(&entry.name, name.as_bytes()).is_gt());
         let entry = Entry { flags: X86_64, os_version: 0, hwcap: 0, name: name.into(), path: path.into() };
-        if self.entries.get(at) == Some(&entry) {
+        if self.entries.get(self.place_of(name)) == Some(&entry) {
             return false;
         }
         self.entries.retain(|other| other != &entry);
-        self.entries.insert(at, entry);
+        self.entries.insert(self.place_of(name), entry);
         true
+    }
+
+    /// Where the first entry of this name is, or would be.
+    fn place_of(&self, name: &str) -> usize {
+        self.entries.partition_point(|entry| compare(&entry.name, name.as_bytes()).is_gt())
     }
 
     /// The file.
@@ -196,9 +220,12 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..)?.get(..4)?.try_into().ok()?))
 }
 
-fn string(file: &[u8], at: u32) -> Option<Vec<u8>> {
+/// The string at a position, if it is no longer than a name and `left` bytes may still be copied.
+fn string(file: &[u8], at: u32, left: &mut usize) -> Option<Vec<u8>> {
     let text = file.get(at as usize..)?;
-    Some(text[..text.iter().position(|byte| *byte == 0)?].to_vec())
+    let length = text.iter().take(STRING_LIMIT + 1).position(|byte| *byte == 0)?;
+    *left = left.checked_sub(length + 1)?;
+    Some(text[..length].to_vec())
 }
 
 /// The order of names in the cache (`_dl_cache_libcmp`): digits that stand at one place are a number, and a digit is after

@@ -147,8 +147,50 @@ fn what_ldconfig_has_not_written_stays_and_nothing_outside_is_touched() {
     enter(&image(linked.path()), &LIBRARIES, &lease());
     assert_eq!(std::fs::read(linked.path().join("etc/other")).unwrap(), theirs, "a link is no file of ldconfig's");
     assert_eq!(std::fs::read(outside.path().join("etc/ld.so.cache")).unwrap(), theirs);
+    // Whatever cannot be read is not absent.
+    let nowhere = tempfile::tempdir().unwrap();
+    put(nowhere.path(), "sbin/ldconfig", b"");
+    put(nowhere.path(), "lib64/ld-linux-x86-64.so.2", b"");
+    std::fs::create_dir_all(nowhere.path().join("etc")).unwrap();
+    let file = nowhere.path().join("etc/ld.so.cache");
+    symlink("/run/absent", &file).unwrap();
+    enter(&image(nowhere.path()), &LIBRARIES, &lease());
+    assert!(file.is_symlink(), "a link that leads nowhere yet");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, vec![0; LIMIT_BYTES + 1]).unwrap();
+    enter(&image(nowhere.path()), &LIBRARIES, &lease());
+    assert_eq!(file.metadata().unwrap().len(), LIMIT_BYTES as u64 + 1);
     let host = Image::open(Path::new("/")).unwrap();
     assert!(host.is_hosts_own() && !image(linked.path()).is_hosts_own());
+}
+
+/// A cache of `entries` positions of one string, which any number of them may be.
+fn overlapping(count: u32, string: usize) -> Vec<u8> {
+    let start = 48 + 24 * count;
+    let mut file = b"glibc-ld.so.cache1.1".to_vec();
+    [count, string as u32 + 1, 2].iter().for_each(|number| file.extend(number.to_le_bytes()));
+    file.resize(48, 0);
+    for _ in 0..count {
+        [0x303, start, start, 0, 0, 0].iter().for_each(|number: &u32| file.extend(number.to_le_bytes()));
+    }
+    file.resize(file.len() + string, b'a');
+    file.push(0);
+    file
+}
+
+#[test]
+fn a_cache_that_was_made_to_be_large_is_not_read() {
+    assert!(LoaderCache::read(&overlapping(1, 4096)).is_some());
+    assert_eq!(LoaderCache::read(&overlapping(1, 4097)), None, "no path is as long");
+    assert_eq!(LoaderCache::read(&overlapping(1000, 4096)), None, "8 MB of 28 KiB");
+    let mut unsorted = LoaderCache::default();
+    ["a", "b"].iter().for_each(|name| assert!(unsorted.enter(name, name)));
+    let mut bytes = unsorted.write();
+    let (first, second) = (48..72, 72..96);
+    let entry = bytes[first.clone()].to_vec();
+    bytes.copy_within(second.clone(), first.start);
+    bytes[second].copy_from_slice(&entry);
+    assert_eq!(LoaderCache::read(&bytes), None, "the loader would not find what is in it");
 }
 
 proptest! {
@@ -162,7 +204,9 @@ proptest! {
             bytes[at] = byte;
         }
         bytes.truncate(cut.index(bytes.len() + 1));
-        if let Some(read) = LoaderCache::read(&bytes) {
+        if let Some(mut read) = LoaderCache::read(&bytes) {
+            read.enter("libcuda.so.1", "/usr/lib/libcuda.so.1");
+            prop_assert_eq!(read.first("libcuda.so.1"), Some("/usr/lib/libcuda.so.1"));
             prop_assert_eq!(LoaderCache::read(&read.write()), Some(read));
         }
     }

@@ -68,7 +68,7 @@ families! {
     Complaints Counter "gpool_watchdog_complaints_total" [] "Looks of the watchdog after which systemd was not told that the work goes on";
     LogLinesLost Counter "gpool_log_lines_lost_total" [] "Lines of the log that were lost because nobody took those before them";
     GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "name", "driver_version"] "Always 1: a GPU of this host";
-    GpuMemory Gauge "gpool_gpu_memory_capacity_bytes" ["gpu_uuid"] "All memory of the GPU";
+    GpuMemory Gauge "gpool_gpu_memory_capacity_bytes" ["gpu_uuid"] "Memory of the GPU that programs can have";
     GpuMemoryUsed Gauge "gpool_gpu_memory_used_bytes" ["gpu_uuid"] "Memory held by anybody, as NVML says, at most a second old; of a divided GPU its instances tell";
     GpuMemoryLeased Gauge "gpool_gpu_memory_committed_bytes" ["gpu_uuid"] "Memory promised to leases and kept places";
     GpuShareLeased Gauge "gpool_gpu_share_committed_ratio" ["gpu_uuid"] "Share promised to guaranteed leases and kept places";
