@@ -3,6 +3,10 @@
 use crate::identity::{GpuUuid, LeaseId};
 use serde::{Deserialize, Serialize};
 
+/// What a refusal with `GPOOL-E107` says if those who use the GPUs are in the way, who may be waited for: nothing else that
+/// fixes a layout goes by itself.
+pub const NOT_UNDER_USERS: &str = "instances are not changed under who uses them";
+
 /// A GPU that can be divided, as `gpool mig show` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigGpuView {

@@ -3,6 +3,7 @@
 mod apply;
 mod boot;
 mod owner;
+mod users;
 mod view;
 
 pub use apply::{By, apply};

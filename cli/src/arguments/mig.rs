@@ -29,8 +29,8 @@ pub enum MigVerb {
         /// Which layout
         #[command(flatten)]
         wanted: Wanted,
-        /// Let nobody new onto the GPUs that change, and wait so many seconds for the end of the leases on them; in a
-        /// maintenance window ([mig] windows) that is done until its end without being asked for
+        /// Let nobody new onto the GPUs that change, and wait so many seconds for the end of the leases and
+        /// processes on them; in a maintenance window ([mig] windows) that is done until its end without being asked for
         #[arg(long, value_name = "SEC", value_parser = parse_seconds)]
         drain: Option<Duration>,
         /// How to print

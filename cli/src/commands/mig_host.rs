@@ -5,14 +5,15 @@ use crate::exit::{ExitStatus, Failure};
 use crate::output::{self, Column, borderless, csv, figure, text};
 use crate::planning::wanted::{self, names};
 use gpool_protocol::{
-    Client, ErrorBody, ErrorCode, MigApply, MigGoal, MigGpuView, MigInstanceView, format_bytes, format_permille,
+    Client, ErrorBody, ErrorCode, MigApply, MigGoal, MigGpuView, MigInstanceView, NOT_UNDER_USERS, format_bytes,
+    format_permille,
 };
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// A driver may take seconds to make an instance.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(300);
-/// How often leases in the way are looked at again.
+/// How often users in the way are looked at again.
 const DRAIN_PERIOD: Duration = Duration::from_millis(500);
 
 /// `gpool mig show`
@@ -176,7 +177,7 @@ pub fn apply(client: Client, wanted: &Wanted, drain: Option<Duration>, format: F
         match client.post::<_, Vec<MigGpuView>>("/v1/mig/apply", &asked) {
             Ok(gpus) if format == Format::Json => return output::print_json("gpus", &gpus),
             Ok(gpus) => return output::print(&render(&gpus)),
-            // Only leases in the way are worth waiting for; what else fixes a layout stays.
+            // Only users in the way are worth waiting for; what else fixes a layout stays.
             Err(refusal) if is_in_use(&refusal) && Instant::now() < deadline => {
                 if let Some(left) = window.filter(|_| !std::mem::replace(&mut is_told, true)) {
                     eprintln!("gpool: a maintenance window is open: draining for {} min at most", left.as_secs() / 60);
@@ -189,7 +190,7 @@ pub fn apply(client: Client, wanted: &Wanted, drain: Option<Duration>, format: F
 }
 
 fn is_in_use(refusal: &ErrorBody) -> bool {
-    refusal.code == ErrorCode::LayoutFixed && refusal.message.contains("lease(s)")
+    refusal.code == ErrorCode::LayoutFixed && refusal.message.contains(NOT_UNDER_USERS)
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@
 
 mod builds;
 mod capabilities;
+mod dividing;
 mod driver_files;
 mod first_answers;
 mod generation;
+mod gpu_instances;
 mod inventory;
 mod memory;
 mod mig;
@@ -14,6 +16,7 @@ mod shims;
 
 pub use driver_files::{DriverFiles, DriverFilesError};
 pub use first_answers::StartPatience;
+pub use gpu_instances::{Compute, GpuInstance};
 #[cfg(test)]
 pub use inventory::MigInstance;
 pub use inventory::{Found, Gpu, InventoryError, Kind, NvmlInventory, Occupancy, PATIENCE, SilentBoard, answering};

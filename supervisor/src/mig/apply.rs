@@ -1,12 +1,13 @@
-//! Dividing GPUs as somebody asks: planned first, then refused if anybody has a part of them, then done; and undone if it
-//! fails half-way.
+//! Dividing GPUs as somebody asks: planned first, then refused if anybody has or uses a part of them, then done; and undone if
+//! it fails half-way.
 
+use super::users::{Processes, in_the_way, processes_on};
 use super::{look_again, owner, refresh, view};
-use crate::device::{Board, Gpu, Kind, NvmlInventory};
+use crate::device::{Board, Compute, Gpu, GpuInstance, Kind, NvmlInventory};
 use crate::events::About;
-use crate::lease::{Book, Leases};
+use crate::lease::Leases;
 use gpool_policy::mig::{Layout, plan, profiles_named};
-use gpool_protocol::{ErrorBody, ErrorCode, EventKind, GpuUuid, MigApply, MigGoal, MigGpuView};
+use gpool_protocol::{ErrorBody, ErrorCode, EventKind, GpuUuid, MigApply, MigGoal, MigGpuView, NOT_UNDER_USERS};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,17 +50,26 @@ impl By {
 struct Change<'a> {
     gpu: Gpu,
     board: &'a Board,
-    /// Profile, start and size of each instance that is to be; none with MIG off.
+    /// The instances that are to be; none with MIG off.
     layout: Option<Vec<Part>>,
     /// The same as it is now.
     before: Option<Vec<Part>>,
 }
 
+/// A GPU instance as it is or is to be, whatever its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part {
     profile: String,
     start: u8,
     size: u8,
+    compute: Compute,
+}
+
+impl From<&GpuInstance> for Part {
+    fn from(there: &GpuInstance) -> Self {
+        let GpuInstance { profile, start, size, compute, .. } = there;
+        Self { profile: profile.clone(), start: *start, size: *size, compute: *compute }
+    }
 }
 
 fn unanswered(cause: String) -> ErrorBody {
@@ -73,8 +83,8 @@ fn fixed(message: String, remedy: impl Into<String>) -> ErrorBody {
 /// Divides GPUs; those that are as they should be already are left alone.
 ///
 /// # Errors
-/// Somebody else divides the GPUs of this host, a layout that cannot be made, leases that are in the way, or NVML's own
-/// refusal, after which the GPU is as it was before if the driver lets it.
+/// Somebody else divides the GPUs of this host, a layout that cannot be made, leases or processes that are in the way, or NVML's
+/// own refusal, after which the GPU is as it was before if the driver lets it.
 pub fn apply(leases: &Leases, asked: &MigApply, by: By) -> Result<Vec<MigGpuView>, ErrorBody> {
     let _turn = leases.dividing.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(owner) = owner() {
@@ -132,7 +142,7 @@ fn change<'a>(leases: &'a Leases, goal: &MigGoal) -> Result<Option<Change<'a>>, 
         true => Some(parts(&planned(board, goal)?)),
         false => None,
     };
-    let before = (own.kind == Kind::Divided).then(|| present(own, &gpus));
+    let before = if own.kind == Kind::Divided { Some(present(leases, own, board)?) } else { None };
     if is_reached(layout.as_deref(), before.as_deref()) {
         return Ok(None);
     }
@@ -151,22 +161,24 @@ fn parts(layout: &Layout) -> Vec<Part> {
         profile: instance.profile.name.to_owned(),
         start: instance.placement.start,
         size: instance.placement.size,
+        compute: Compute::Whole,
     };
     layout.instances().iter().map(part).collect()
 }
 
-fn present(own: &Gpu, gpus: &[Gpu]) -> Vec<Part> {
-    let its = gpus.iter().filter_map(Gpu::instance).filter(|its| its.board == own.uuid);
-    let mut parts: Vec<Part> =
-        its.map(|its| Part { profile: its.profile.clone(), start: its.start, size: its.size }).collect();
-    parts.sort_by_key(|part| part.start);
-    parts
+/// What a divided board has, also what no program can use.
+fn present(leases: &Leases, own: &Gpu, board: &Board) -> Result<Vec<Part>, ErrorBody> {
+    is_answering(&own.uuid, leases.inventory.hangs_since(board.index))?;
+    let asked = board.clone();
+    let listed = leases.inventory.ask(board.index, move |inventory| Ok(inventory.gpu_instances(&asked)));
+    let listed = listed.map_err(|error| unanswered(error.to_string()))?.map_err(unanswered)?;
+    Ok(listed.iter().map(Part::from).collect())
 }
 
 /// Whether the same instances are there, wherever they lie: who has one keeps it.
 fn is_reached(wanted: Option<&[Part]>, there: Option<&[Part]>) -> bool {
     let names = |parts: &[Part]| {
-        let mut names: Vec<String> = parts.iter().map(|part| part.profile.clone()).collect();
+        let mut names: Vec<_> = parts.iter().map(|part| (part.profile.clone(), part.compute)).collect();
         names.sort_unstable();
         names
     };
@@ -175,22 +187,21 @@ fn is_reached(wanted: Option<&[Part]>, there: Option<&[Part]>) -> bool {
 
 /// Lets nobody onto the boards any more, if nobody is there.
 fn close(leases: &Leases, changes: &[Change<'_>], drain: bool) -> Result<(), ErrorBody> {
+    // NVML is asked before the book is locked: it may take its time.
+    let ask = |change: &Change<'_>| processes_on(leases, change.board.index);
+    let processes = changes.iter().map(ask).collect::<Result<Vec<Processes>, _>>();
+    let processes = processes.map_err(|error| unanswered(error.to_string()))?;
     let gpus = leases.gpus();
     let mut book = leases.book();
-    let mut in_the_way = Vec::new();
-    for change in changes {
-        let its = containers(&book, &gpus, &change.gpu.uuid);
-        if !its.is_empty() {
-            in_the_way.push(format!("{} has {} lease(s), of {}", change.gpu.uuid, its.len(), its.join(", ")));
-        }
-    }
-    let closed_for = if in_the_way.is_empty() { CHANGE } else { DRAIN };
-    if in_the_way.is_empty() || drain {
+    let told = changes.iter().zip(&processes);
+    let told: Vec<String> = told.filter_map(|(change, on)| in_the_way(&book, &gpus, &change.gpu.uuid, on)).collect();
+    let closed_for = if told.is_empty() { CHANGE } else { DRAIN };
+    if told.is_empty() || drain {
         for change in changes {
             book.closed.insert(change.gpu.uuid.clone(), Instant::now() + closed_for);
         }
     }
-    if in_the_way.is_empty() {
+    if told.is_empty() {
         // A place that is kept for a restart is no reason to wait: its container has ended.
         let board = |place: usize| gpus[place].board();
         let is_kept = |place: &usize| changes.iter().any(|change| board(*place) == Some(&change.gpu.uuid));
@@ -198,21 +209,10 @@ fn close(leases: &Leases, changes: &[Change<'_>], drain: bool) -> Result<(), Err
         return Ok(());
     }
     Err(fixed(
-        format!("{}; instances are not changed under leases", in_the_way.join("; ")),
-        "stop those containers (gpool ps lists them), or wait for their end with gpool mig apply --drain 600",
+        format!("{}; {NOT_UNDER_USERS}", told.join("; ")),
+        "stop those containers (gpool ps lists them) and end those processes, or wait for their end with gpool mig apply \
+         --drain 600",
     ))
-}
-
-/// The containers that have a board or a part of it; those whose leases could not be taken over yet among them.
-fn containers(book: &Book, gpus: &[Gpu], board: &GpuUuid) -> Vec<String> {
-    let is_on_it = |place: usize| gpus[place].board() == Some(board);
-    let leased = book.leases.values().filter(|lease| lease.gpus().any(is_on_it)).map(|lease| &lease.record);
-    let has = |record: &&crate::lease::Record| {
-        gpus.iter().any(|gpu| record.gpus().contains(&gpu.uuid) && gpu.board() == Some(board))
-    };
-    let stranded = book.stranded.iter().filter(has);
-    let in_the_way = leased.chain(stranded).filter(|record| !record.has_no_share());
-    in_the_way.map(|record| record.container_id.short().to_owned()).collect()
 }
 
 fn make(leases: &Leases, change: &Change<'_>, by: By) -> Result<(), ErrorBody> {
@@ -233,8 +233,8 @@ fn make(leases: &Leases, change: &Change<'_>, by: By) -> Result<(), ErrorBody> {
     Err(fixed(message, remedy))
 }
 
-/// Takes every instance of a board away and makes those of `layout`, or turns MIG off. On a thread that may hang: when that is
-/// given up, nothing more is done to the board.
+/// Gives a board the instances of `layout`, or turns MIG off. What is as it is to be stays; nobody may use the rest. On a thread
+/// that may hang: when that is given up, nothing more is done to the board.
 fn divide(leases: &Leases, board: &Board, layout: Option<&[Part]>) -> Result<(), String> {
     let (index, board, layout) = (board.index, board.clone(), layout.map(<[Part]>::to_vec));
     let is_given_up = Arc::new(AtomicBool::new(false));
@@ -255,20 +255,24 @@ fn divide_unless(
     layout: Option<&[Part]>,
 ) -> Result<(), String> {
     let is_on = inventory.mig_mode(board.index).map_err(|cause| cause.to_string())?.is_on;
-    if is_on {
+    let wanted = layout.unwrap_or_default();
+    let there = if is_on { inventory.gpu_instances(board)? } else { Vec::new() };
+    let (kept, others): (Vec<_>, Vec<_>) = there.into_iter().partition(|one| wanted.contains(&Part::from(one)));
+    for instance in &others {
         is_wanted(is_given_up)?;
-        inventory.destroy_instances(board)?;
+        inventory.destroy_instance(board, instance)?;
     }
     if is_on != layout.is_some() {
         is_wanted(is_given_up)?;
         inventory.set_mig(board.index, layout.is_some())?;
     }
+    let kept: Vec<Part> = kept.iter().map(Part::from).collect();
+    let mut missing: Vec<&Part> = wanted.iter().filter(|part| !kept.contains(part)).collect();
     // The largest first: it has the fewest starts.
-    let mut parts = layout.unwrap_or_default().to_vec();
-    parts.sort_by_key(|part| std::cmp::Reverse(part.size));
-    parts.iter().try_for_each(|part| {
+    missing.sort_by_key(|part| std::cmp::Reverse(part.size));
+    missing.into_iter().try_for_each(|part| {
         is_wanted(is_given_up)?;
-        inventory.create_instance(board, &part.profile, (part.start, part.size))
+        inventory.create_instance(board, &part.profile, (part.start, part.size), part.compute)
     })
 }
 
@@ -291,7 +295,7 @@ mod tests {
     use super::*;
 
     fn part(profile: &str, start: u8) -> Part {
-        Part { profile: profile.to_owned(), start, size: 1 }
+        Part { profile: profile.to_owned(), start, size: 1, compute: Compute::Whole }
     }
 
     #[test]
@@ -313,6 +317,8 @@ mod tests {
         assert!(!is_reached(Some(&here), Some(&there[1..])));
         assert!(!is_reached(Some(&[]), None), "MIG on without instances is not MIG off");
         assert!(is_reached(None, None));
+        let parted = Part { compute: Compute::Parts(2), ..part("1g.10gb", 6) };
+        assert!(!is_reached(Some(&here[..1]), Some(&[parted])), "what no lease can have is not what is wanted");
         assert_eq!(in_words(Some(&here)), "1g.10gb at 0, 2g.20gb at 2");
         assert_eq!(in_words(None), "nothing, with MIG off");
     }

@@ -2,6 +2,7 @@
 
 mod dividing;
 mod instances;
+mod occupied;
 
 use super::{finish, is_refused, said, wait_for};
 use crate::failure::{Failure, Result};
@@ -37,6 +38,11 @@ mig-configs:
       mig-devices:
         \"3g.40gb\": 2
         \"1g.10gb\": 1
+  seventh:
+    - devices: all
+      mig-enabled: true
+      mig-devices:
+        \"1g.10gb\": 1
   whole:
     - devices: all
       mig-enabled: false
@@ -49,6 +55,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     std::fs::write(FILE, LAYOUTS).map_err(|cause| Failure::new(format!("{FILE}: {cause}")))?;
     let mut host = Host::start_with_model(inside, (1, MODEL), CONFIGURATION)?;
     let outcome = dividing::before_anybody_is_there(&host)
+        .and_then(|()| occupied::without_a_lease(&host))
         .and_then(|()| instances::two_containers(&mut host))
         .and_then(|()| dividing::under_leases(&host))
         .and_then(|()| dividing::by_somebody_else(&host));
