@@ -7,21 +7,22 @@ use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper_sys::bindings::{nvmlGpuInstance_t, nvmlGpuInstancePlacement_t};
 
 impl NvmlInventory {
-    /// Turns MIG on or off.
+    /// Turns MIG on or off; of a board that is so already, takes back what is pending.
     ///
     /// # Errors
-    /// NVML's words; also if it has to wait, for a reset or for whoever uses the board.
+    /// NVML's words; also if it has to wait, for a reset or for whoever uses the board. It stays pending then.
     pub fn set_mig(&self, index: u32, is_on: bool) -> Result<(), String> {
         let word = if is_on { "on" } else { "off" };
         let told = |cause: String| format!("MIG cannot be turned {word}: {cause}");
         let device = self.nvml().device_by_index(index).map_err(|cause| told(cause.to_string()))?;
         let activation = device.set_mig_mode(is_on).map_err(|cause| told(cause.to_string()))?;
         let now = self.mig_mode(index).map_err(|cause| told(cause.to_string()))?;
-        match now.is_on == is_on {
-            true => Ok(()),
-            false => {
+        match (now.is_on == is_on, now.is_pending == is_on) {
+            (true, true) => Ok(()),
+            (false, _) => {
                 Err(told(format!("it waits for a reset of the GPU, or for a process that uses it ({activation})")))
             }
+            (true, false) => Err(told(format!("the change that is pending cannot be taken back ({activation})"))),
         }
     }
 

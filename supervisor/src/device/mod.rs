@@ -20,6 +20,6 @@ pub use gpu_instances::{Compute, GpuInstance};
 #[cfg(test)]
 pub use inventory::MigInstance;
 pub use inventory::{Found, Gpu, InventoryError, Kind, NvmlInventory, Occupancy, PATIENCE, SilentBoard, answering};
-pub use mig::Board;
+pub use mig::{Board, MigMode};
 pub use roster::{Changes, Roster};
 pub use shims::Chosen;

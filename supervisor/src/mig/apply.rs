@@ -3,7 +3,7 @@
 
 use super::users::{Processes, in_the_way, processes_on};
 use super::{look_again, owner, refresh, view};
-use crate::device::{Board, Compute, Gpu, GpuInstance, Kind, NvmlInventory};
+use crate::device::{Board, Compute, Gpu, GpuInstance, Kind, MigMode, NvmlInventory};
 use crate::events::About;
 use crate::lease::Leases;
 use gpool_policy::mig::{Layout, plan, profiles_named};
@@ -225,12 +225,22 @@ fn make(leases: &Leases, change: &Change<'_>, by: By) -> Result<(), ErrorBody> {
     };
     let after = match divide(leases, change.board, change.before.as_deref()) {
         Ok(()) => "it is again as it was before".to_owned(),
-        Err(again) => format!("and it is not as it was before ({again})"),
+        Err(again) => format!("and it is not as it was before ({again}){}", still_pending(leases, change.board.index)),
     };
     let message = format!("{uuid} could not be divided: {cause}; {after}");
     leases.events.note(EventKind::MigApplied, by.about(), message.clone());
     let remedy = "end the processes that use it (nvidia-smi lists them), or reset it, and apply the layout again";
     Err(fixed(message, remedy))
+}
+
+/// Says so if a board's MIG will be turned on or off later, where nobody may expect it.
+fn still_pending(leases: &Leases, index: u32) -> &'static str {
+    match leases.inventory.ask(index, move |inventory| inventory.mig_mode(index)) {
+        Ok(MigMode { is_on: false, is_pending: true }) => "; MIG is pending: the next reset or reboot turns it on",
+        Ok(MigMode { is_on: true, is_pending: false }) => "; MIG off is pending: the next reset or reboot turns it off",
+        // As it is now it stays, or the message has said already that nothing answers.
+        Ok(MigMode { .. }) | Err(_) => "",
+    }
 }
 
 /// Gives a board the instances of `layout`, or turns MIG off. What is as it is to be stays; nobody may use the rest. On a thread
@@ -254,15 +264,16 @@ fn divide_unless(
     board: &Board,
     layout: Option<&[Part]>,
 ) -> Result<(), String> {
-    let is_on = inventory.mig_mode(board.index).map_err(|cause| cause.to_string())?.is_on;
+    let mode = inventory.mig_mode(board.index).map_err(|cause| cause.to_string())?;
     let wanted = layout.unwrap_or_default();
-    let there = if is_on { inventory.gpu_instances(board)? } else { Vec::new() };
+    let there = if mode.is_on { inventory.gpu_instances(board)? } else { Vec::new() };
     let (kept, others): (Vec<_>, Vec<_>) = there.into_iter().partition(|one| wanted.contains(&Part::from(one)));
     for instance in &others {
         is_wanted(is_given_up)?;
         inventory.destroy_instance(board, instance)?;
     }
-    if is_on != layout.is_some() {
+    // Also where only what is pending differs: it would come by itself at the next reset.
+    if [mode.is_on, mode.is_pending] != [layout.is_some(); 2] {
         is_wanted(is_given_up)?;
         inventory.set_mig(board.index, layout.is_some())?;
     }

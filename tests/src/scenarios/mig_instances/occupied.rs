@@ -60,6 +60,7 @@ pub fn without_a_lease(host: &Host) -> Result<()> {
     wait_for("the program to be on the GPU", || is_there(0, None))?;
     said(&mig(host, "apply", "mixed", &[])?, 4, &["GPOOL-E107", "without a lease", &pid])?;
     job.end()?;
+    unseen_on_the_gpu(host)?;
     said(&mig(host, "apply", "mixed", &[])?, 0, &["1g.10gb"])
 }
 
@@ -72,6 +73,16 @@ fn unseen_on_an_instance(host: &Host) -> Result<()> {
     said(&refused, 4, &["GPOOL-E107", "3g.40gb stays", "it is again as it was before"])?;
     ensure(profiles(host)? == before, || format!("{before:?} has become {:?}", profiles(host)))?;
     ensure(instance(host, "3g.40gb")? == large, || "the instance that was used is another one".to_owned())
+}
+
+/// A mode that has to wait is not left to come by itself later.
+fn unseen_on_the_gpu(host: &Host) -> Result<()> {
+    let hidden = Hidden::on(None)?;
+    let refused = mig(host, "apply", "mixed", &[])?;
+    let left = shown(host)?;
+    hidden.end()?;
+    said(&refused, 4, &["GPOOL-E107", "it waits for a reset", "it is again as it was before"])?;
+    ensure(!left.enabled && !left.pending, || format!("after {refused:?} there is left {left:?}"))
 }
 
 fn store(minor: u32, gpu_instance: Option<u32>) -> Result<Store> {
