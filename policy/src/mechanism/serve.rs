@@ -199,16 +199,18 @@ fn instance(ask: &Ask, host: &Host) -> Result<Place, String> {
     if ask.gpus > 1 {
         return Err("MIG instance: a container gets one instance, and several GPUs are asked for".to_owned());
     }
-    let mut why = Vec::new();
-    let mut new = None;
+    let (mut there, mut new, mut why) = (Vec::new(), None, Vec::new());
     for gpu in &host.gpus {
         match on_gpu(ask, host, gpu) {
-            Ok(Place::NewInstance { gpu, profile, placement }) => {
-                new.get_or_insert(Place::NewInstance { gpu, profile, placement });
-            }
-            Ok(place) => return Ok(place),
+            Ok(Place::Instance { gpu, profile, placement }) => there.push((gpu, profile, placement)),
+            Ok(place) => new = new.or(Some(place)),
             Err(cause) => why.push(cause),
         }
+    }
+    // Of unlike boards instances with as many slices differ in memory; of those that are alike it is the first GPU's.
+    let size = |profile: &Profile| (profile.compute_slices, profile.memory_mib, profile.kind);
+    if let Some((gpu, profile, placement)) = there.into_iter().min_by_key(|(_, profile, _)| size(profile)) {
+        return Ok(Place::Instance { gpu, profile, placement });
     }
     new.ok_or_else(|| match why.is_empty() {
         true => "MIG instance: there is no GPU".to_owned(),

@@ -108,6 +108,30 @@ fn a3_an_instance_is_made_in_a_window_alone_and_starts_as_high_as_it_can() {
 }
 
 #[test]
+fn a3_the_smallest_instance_of_all_gpus_comes_first_and_of_two_alike_the_first_gpus() {
+    let strict = Ask { isolation: Isolation::Hardware, ..Ask::of(100) };
+    let place = |models: &[&str], profiles: &[&[&str]]| {
+        let mut here = host(models);
+        for ((gpu, model), its) in here.gpus.iter_mut().zip(models).zip(profiles) {
+            gpu.mig = divided(model, its);
+        }
+        match choose(&strict, &here).choice.map(|choice| choice.place) {
+            Some(Place::Instance { gpu, profile, .. }) => (gpu, profile.name),
+            other => panic!("{other:?}"),
+        }
+    };
+    let alike = ["A100-80GB"; 3];
+    assert_eq!(place(&alike, &[&["7g.80gb"], &["1g.10gb"], &["1g.10gb"]]), ("g1".into(), "1g.10gb"));
+    assert_eq!(place(&alike, &[&["3g.40gb", "2g.20gb"], &["3g.40gb"], &["2g.20gb"]]), ("g0".into(), "2g.20gb"));
+    let unlike = ["H200-141GB", "A100-40GB"];
+    assert_eq!(
+        place(&unlike, &[&["1g.18gb"], &["1g.5gb"]]),
+        ("g1".into(), "1g.5gb"),
+        "as many slices, and less memory"
+    );
+}
+
+#[test]
 fn a4_what_escapes_the_shims_is_kept_by_hardware() {
     for fact in [Fact::Privileged, Fact::HostPid, Fact::WritablePreload, Fact::UnsupportedCuda] {
         let ask = Ask { facts: [fact].into(), ..Ask::of(300) };
