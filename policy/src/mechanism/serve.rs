@@ -184,14 +184,24 @@ pub(super) fn profile_for(ask: &Ask, model: &'static Model) -> Result<&'static P
         return model.profile(name).ok_or_else(|| format!("{} has no profile {name}", model.name));
     }
     // Instances are measured by what they have of the whole board.
-    let needed_mib = ask.memory_bytes.unwrap_or(0).div_ceil(1 << 20);
+    let has_part = |own: u8, all: u8, permille: u16| u32::from(own) * 1000 >= u32::from(all) * u32::from(permille);
+    let has_memory = |profile: &Profile| match (ask.memory_bytes, ask.memory_permille) {
+        (Some(bytes), _) => u64::from(profile.memory_mib) >= bytes.div_ceil(1 << 20),
+        // In slices, of each of which the driver keeps a little: half of them would never be half of the bytes.
+        (None, Some(permille)) => has_part(profile.memory_slices, model.memory_slices, permille),
+        (None, None) => true,
+    };
     let has_enough = |profile: &&Profile| {
-        u32::from(profile.compute_slices) * 1000 >= u32::from(model.compute_slices) * u32::from(ask.fraction_permille)
-            && u64::from(profile.memory_mib) >= needed_mib
+        has_part(profile.compute_slices, model.compute_slices, ask.fraction_permille) && has_memory(profile)
     };
     let plain = model.profiles.iter().filter(|profile| profile.kind != crate::mig::ProfileKind::Media);
     plain.filter(has_enough).min().ok_or_else(|| {
-        format!("no instance of {} has {} thousandths and {needed_mib} MiB", model.name, ask.fraction_permille)
+        let memory = match (ask.memory_bytes, ask.memory_permille) {
+            (Some(bytes), _) => format!(" and {} MiB", bytes.div_ceil(1 << 20)),
+            (None, Some(permille)) => format!(" and {permille} thousandths of the memory"),
+            (None, None) => String::new(),
+        };
+        format!("no instance of {} has {} thousandths{memory}", model.name, ask.fraction_permille)
     })
 }
 

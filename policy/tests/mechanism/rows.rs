@@ -132,6 +132,23 @@ fn a3_the_smallest_instance_of_all_gpus_comes_first_and_of_two_alike_the_first_g
 }
 
 #[test]
+fn a3_memory_in_per_cent_is_a_part_of_the_whole_board() {
+    let mut here = host(&["A100-80GB"]);
+    here.gpus[0].mig = divided("A100-80GB", &["3g.40gb", "2g.20gb", "1g.10gb"]);
+    let given = |permille: u16| {
+        let ask = Ask { isolation: Isolation::Hardware, memory_permille: Some(permille), ..Ask::of(100) };
+        match choose(&ask, &here).choice.map(|choice| choice.place) {
+            Some(Place::Instance { profile, .. }) => profile.name.to_owned(),
+            _ => answer(&ask, &here),
+        }
+    };
+    // Four of the eight memory slices are half of it, though the driver keeps some of each.
+    assert_eq!([100, 250, 500].map(given), ["1g.10gb", "2g.20gb", "3g.40gb"]);
+    let too_much = given(510);
+    assert!(too_much.contains("no free instance of 7g.80gb"), "{too_much}");
+}
+
+#[test]
 fn a4_what_escapes_the_shims_is_kept_by_hardware() {
     for fact in [Fact::Privileged, Fact::HostPid, Fact::WritablePreload, Fact::UnsupportedCuda] {
         let ask = Ask { facts: [fact].into(), ..Ask::of(300) };
