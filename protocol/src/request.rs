@@ -289,11 +289,12 @@ fn parse_gpus(text: &str) -> Result<u16, String> {
     parsed.ok_or_else(|| "a number of GPUs lies between 1 and 16".to_owned())
 }
 
-/// Letters, digits, dots and plus signs, for example `1g.10gb+me`.
+/// Letters, digits, dots, plus signs and dashes, a letter or digit first: `1g.10gb+me`, and `1g.24gb-me` of newer boards.
 fn parse_profile(text: &str) -> Result<String, String> {
     let text = text.trim();
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+');
-    let is_one = !text.is_empty() && text.len() <= PROFILE_LENGTH && text.bytes().all(plain);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-');
+    let starts_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let is_one = starts_well && text.len() <= PROFILE_LENGTH && text.bytes().all(plain);
     is_one.then(|| text.to_owned()).ok_or_else(|| "a profile is named like 1g.10gb or 3g.40gb".to_owned())
 }
 

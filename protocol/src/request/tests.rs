@@ -277,6 +277,9 @@ fn a_mig_instance_is_asked_for_by_its_profile_or_its_size() {
     assert_eq!((inside.mode, inside.fraction_permille), (Mode::Slice, 300), "a share of an instance");
     assert_eq!((named.mode, named.fraction_permille), (Mode::Mig, 0));
     assert_eq!(named.mig_profile.as_deref(), Some("1g.10gb+me"));
+    // As the RTX PRO 6000 Blackwell's driver has it: all but the media engines.
+    let without = asked(&[("gpool.io/mig-profile", "1g.24gb-me")]).unwrap();
+    assert_eq!(without.mig_profile.as_deref(), Some("1g.24gb-me"));
     let sized = asked(&[("gpool.io/mode", "mig"), ("gpool.io/memory", "8GiB")]).unwrap();
     assert_eq!((sized.mode, sized.memory), (Mode::Mig, Some(MemoryCap::Bytes(8 << 30))));
     assert!(asked(&[("gpool.io/mode", "mig"), ("gpool.io/fraction", "0.4")]).is_ok());
@@ -288,6 +291,7 @@ fn a_mig_instance_is_asked_for_by_its_profile_or_its_size() {
             "mig-profile does not go with mode=auto",
         ),
         (&[("gpool.io/mig-profile", "1g;10gb")], "is not valid"),
+        (&[("gpool.io/mig-profile", "-me")], "is not valid"),
         (&[("gpool.io/mig-profile", "1g.10gb"), ("gpool.io/gpus", "2")], "gpus does not go with mode=mig"),
         (&[("gpool.io/mig-profile", "1g.10gb"), ("gpool.io/limit", "0.5")], "limit does not go with mode=mig"),
         (&[("gpool.io/mode", "mig"), ("gpool.io/memory", "25%")], "per cent does not go with mode=mig"),
