@@ -27,7 +27,7 @@ pub fn look(leases: &Leases) {
 }
 
 fn look_again(leases: &Leases) -> Result<(), String> {
-    let changes = refresh(leases, &leases.inventory)?;
+    let changes = leases.roster.untold(refresh(leases, &leases.inventory)?);
     if !changes.is_empty() {
         leases.events.note(EventKind::MigChanged, About::default(), sentence(&changes));
     }

@@ -2,7 +2,7 @@
 
 use crate::attendant::Mailbox;
 use crate::context_cost::ContextCosts;
-use crate::device::{DriverFiles, Found, NvmlInventory, Roster, StartPatience};
+use crate::device::{DriverFiles, Found, NvmlInventory, Roster, StartPatience, with_places};
 use crate::events::{About, Events};
 use crate::gatekeeper;
 use crate::guard::Guard;
@@ -147,9 +147,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     let patience = start_patience(!are_awaited && lease::any_may_live(run_dir, &boot_id));
     let inventory = NvmlInventory::open(&configuration.driver.nvml, &configuration.driver.gpus, &patience)?;
     let Found { gpus, silent, absent } = inventory.gpus_at_start(patience.to_come_back)?;
-    if gpus.len() > ServerSet::LIMIT {
-        return Err(format!("NVML shows {} GPUs, and one supervisor serves {}", gpus.len(), ServerSet::LIMIT).into());
-    }
+    let gpus = with_places(gpus, ServerSet::LIMIT)?;
     // Instances may come while it runs.
     let places = if inventory.boards().is_empty() { gpus.len() } else { ServerSet::LIMIT };
     match configuration.policy.mps && mps::starts_detached() {

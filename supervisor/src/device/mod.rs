@@ -21,5 +21,5 @@ pub use gpu_instances::{Compute, GpuInstance};
 pub use inventory::MigInstance;
 pub use inventory::{Found, Gpu, InventoryError, Kind, NvmlInventory, Occupancy, PATIENCE, SilentBoard, answering};
 pub use mig::{Board, MigMode};
-pub use roster::{Changes, Roster};
+pub use roster::{Changes, Roster, with_places};
 pub use shims::Chosen;

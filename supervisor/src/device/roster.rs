@@ -3,12 +3,15 @@
 
 use super::inventory::{Gpu, Kind, MigInstance};
 use gpool_protocol::GpuUuid;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// All places.
 #[derive(Debug)]
 pub struct Roster {
     gpus: RwLock<Arc<Vec<Gpu>>>,
+    /// Instances without a place of which it has been told.
+    told: Mutex<BTreeSet<String>>,
     /// The most places.
     limit: usize,
 }
@@ -36,10 +39,34 @@ fn called(gpu: &Gpu) -> String {
     format!("{} {profile}", gpu.uuid).trim_end().to_owned()
 }
 
+/// There are more boards than places.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "NVML shows {boards} GPUs, and one supervisor serves {limit}: let [driver] gpus in config.toml name those that it is to serve"
+)]
+pub struct TooManyBoards {
+    boards: usize,
+    limit: usize,
+}
+
+/// What has a place at the start of all that was found, boards first. Instances for which there is none are left out, as those
+/// are that come later; the first look for changes tells of them.
+///
+/// # Errors
+/// There is no place for all boards.
+pub fn with_places(mut found: Vec<Gpu>, limit: usize) -> Result<Vec<Gpu>, TooManyBoards> {
+    let boards = found.iter().filter(|gpu| gpu.instance().is_none()).count();
+    if boards > limit {
+        return Err(TooManyBoards { boards, limit });
+    }
+    found.truncate(limit);
+    Ok(found)
+}
+
 impl Roster {
     /// The places of what is there at the start. The first ones are boards, in NVML's order, and stay what they are.
     pub fn new(gpus: Vec<Gpu>, limit: usize) -> Self {
-        Self { gpus: RwLock::new(Arc::new(gpus)), limit }
+        Self { gpus: RwLock::new(Arc::new(gpus)), told: Mutex::default(), limit }
     }
 
     /// All places now. An index into it means the same thing as long as a lease has it.
@@ -50,6 +77,14 @@ impl Roster {
     /// How many places there can be.
     pub fn limit(&self) -> usize {
         self.limit
+    }
+
+    /// The same changes without what has been told since there is no place for it: every look finds that again.
+    pub fn untold(&self, mut changes: Changes) -> Changes {
+        let now: BTreeSet<String> = changes.left_out.iter().cloned().collect();
+        let told = std::mem::replace(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner), now);
+        changes.left_out.retain(|one| !told.contains(one));
+        changes
     }
 
     /// Takes over what there is now; `is_leased` says whether a lease has a place.
@@ -148,6 +183,21 @@ mod tests {
         roster.update(&[board(Kind::Whole)], |_| false);
         assert_eq!(roster.now().iter().filter(|gpu| gpu.kind == Kind::Gone).count(), 2);
         assert_eq!(roster.now()[0].kind, Kind::Whole);
+    }
+
+    #[test]
+    fn instances_for_which_there_is_no_place_keep_no_supervisor_from_starting_and_boards_do() {
+        let names = |gpus: &[Gpu]| gpus.iter().map(|gpu| gpu.uuid.0.clone()).collect::<Vec<_>>();
+        let found = || vec![board(Kind::Divided), instance("MIG-a"), instance("MIG-b"), instance("MIG-c")];
+        let placed = with_places(found(), 3).unwrap();
+        assert_eq!(names(&placed), names(&found()[..3]));
+        assert_eq!(with_places(found(), 4).unwrap().len(), 4);
+        let roster = Roster::new(placed, 3);
+        let look = || roster.untold(roster.update(&found(), |_| true));
+        assert_eq!(look().left_out, ["MIG-c 1g.10gb"], "the first look tells");
+        assert!(look().is_empty(), "and no later one again");
+        let boards = vec![board(Kind::Whole), board(Kind::Divided)];
+        assert_eq!(with_places(boards, 1), Err(TooManyBoards { boards: 2, limit: 1 }));
     }
 
     #[test]
