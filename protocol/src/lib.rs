@@ -34,7 +34,7 @@ pub use messages::{
     BindRequest, Edit, Event, EventKind, GpuView, LeaseFault, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState,
     LeaseUpdate, LeaseView, SilentGpu, SupervisorInfo, TimeSlices,
 };
-pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, NOT_UNDER_USERS};
+pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
 pub use quantity::{LEAST_BYTES, MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};
 pub use request::{
     ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, request_keys,

@@ -30,8 +30,26 @@ pub struct MigGpuView {
     pub window_left_s: Option<u64>,
     /// The instances, by their starts.
     pub instances: Vec<MigInstanceView>,
+    /// GPU instances that are no lease's: without a compute instance over all of them, by their starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parted: Vec<MigPartedView>,
     /// Leases that have it or a part of it, kept places not counted.
     pub leases: u32,
+}
+
+/// A GPU instance that is divided further, or that no program can use. gpool leases none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigPartedView {
+    /// NVIDIA's name of its profile, for example `3g.40gb`.
+    pub profile: String,
+    /// Number of the GPU instance.
+    pub gpu_instance: u32,
+    /// The first of its memory slices.
+    pub start: u8,
+    /// How many.
+    pub size: u8,
+    /// How many compute instances it has.
+    pub compute_instances: u32,
 }
 
 /// A MIG instance.

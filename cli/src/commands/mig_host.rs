@@ -5,8 +5,8 @@ use crate::exit::{ExitStatus, Failure};
 use crate::output::{self, Column, borderless, csv, figure, text};
 use crate::planning::wanted::{self, names};
 use gpool_protocol::{
-    Client, ErrorBody, ErrorCode, MigApply, MigGoal, MigGpuView, MigInstanceView, NOT_UNDER_USERS, format_bytes,
-    format_permille,
+    Client, ErrorBody, ErrorCode, MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS,
+    format_bytes, format_permille,
 };
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -100,11 +100,29 @@ fn render(gpus: &[MigGpuView]) -> String {
         }
         rows
     });
-    let table = borderless(&COLUMNS, rows);
+    let mut table = borderless(&COLUMNS, rows);
+    for gpu in gpus {
+        let line = |own: &MigPartedView| {
+            format!("GPU {}: {} is not leased: it has {}\n", gpu.index, called(own), compute(own))
+        };
+        table.extend(gpu.parted.iter().map(line));
+    }
     match gpus.iter().find_map(|gpu| gpu.owner.as_ref()) {
         Some(owner) => format!("{table}{owner}, divides these GPUs: gpool only reads\n"),
         None if gpus.is_empty() => "no GPU of this host has MIG\n".to_owned(),
         None => table,
+    }
+}
+
+fn called(own: &MigPartedView) -> String {
+    format!("GPU instance {} ({} at {})", own.gpu_instance, own.profile, own.start)
+}
+
+fn compute(own: &MigPartedView) -> String {
+    match own.compute_instances {
+        0 => "no compute instance".to_owned(),
+        1 => "a compute instance over a part of it alone".to_owned(),
+        count => format!("{count} compute instances"),
     }
 }
 
@@ -159,7 +177,8 @@ pub fn drift(client: &Client, wanted: &Wanted, format: Format) -> Result<(), Fai
 
 fn compared(goal: &MigGoal, gpus: &[MigGpuView]) -> Option<Drift> {
     let gpu = gpus.iter().find(|gpu| gpu.uuid == goal.uuid)?;
-    let there: Vec<String> = gpu.instances.iter().map(|instance| instance.profile.clone()).collect();
+    let parted = gpu.parted.iter().map(|own| format!("{} with {}", own.profile, compute(own)));
+    let there: Vec<String> = gpu.instances.iter().map(|instance| instance.profile.clone()).chain(parted).collect();
     let (wanted, present) = (names(goal.enabled, &goal.profiles), names(gpu.enabled, &there));
     Some(Drift { gpu: gpu.index, differs: wanted != present, wanted, present })
 }
@@ -223,6 +242,7 @@ mod tests {
             owner: None,
             window_left_s: None,
             instances: profiles.iter().enumerate().map(instance).collect(),
+            parted: Vec::new(),
             leases: 0,
         }
     }
@@ -243,6 +263,21 @@ GPU  MIG  PROFILE  START  MEMORY  INSTANCE  LEASE
         let mut owned = gpu(true, &[]);
         owned.owner = Some("somebody, by /etc/x".into());
         assert!(render(&[owned]).ends_with("somebody, by /etc/x, divides these GPUs: gpool only reads\n"));
+        let mut parted = gpu(true, &["1g.10gb"]);
+        let own = |compute_instances, start| MigPartedView {
+            profile: "3g.40gb".into(),
+            gpu_instance: 2,
+            start,
+            size: 4,
+            compute_instances,
+        };
+        parted.parted = vec![own(2, 4)];
+        let shown = render(&[parted]);
+        assert!(shown.ends_with("GPU 0: GPU instance 2 (3g.40gb at 4) is not leased: it has 2 compute instances\n"));
+        assert_eq!(
+            [0, 1].map(|count| compute(&own(count, 0)).split(' ').next().map(str::to_owned)),
+            [Some("no".to_owned()), Some("a".to_owned())]
+        );
         assert_eq!(csv_rows(&gpu(true, &["1g.10gb", "2g.20gb"])).len(), 2);
         assert_eq!(csv_rows(&gpu(true, &[]))[0].len(), 13);
     }
@@ -259,5 +294,9 @@ GPU  MIG  PROFILE  START  MEMORY  INSTANCE  LEASE
         assert!(differs(&goal(true, &["1g.10gb"]), gpu(true, &["2g.20gb", "1g.10gb"])));
         assert!(differs(&goal(false, &[]), gpu(true, &[])), "MIG on without instances is not MIG off");
         assert!(!differs(&goal(false, &[]), gpu(false, &[])));
+        let mut parted = gpu(true, &[]);
+        parted.parted =
+            vec![MigPartedView { profile: "1g.10gb".into(), gpu_instance: 7, start: 0, size: 1, compute_instances: 0 }];
+        assert!(differs(&goal(true, &["1g.10gb"]), parted), "what nobody can lease is not what is wanted");
     }
 }

@@ -3,7 +3,7 @@
 //! What nvml-wrapper has no names for is called through its function table. Source of each call: nvml.h, "Multi Instance
 //! GPU Management".
 
-use super::inventory::NvmlInventory;
+use super::inventory::{InventoryError, NvmlInventory, unanswered};
 use super::mig::{Board, LISTED};
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
@@ -51,9 +51,9 @@ impl NvmlInventory {
     /// The GPU instances of a board whose MIG is on, by their starts.
     ///
     /// # Errors
-    /// NVML's words.
-    pub fn gpu_instances(&self, board: &Board) -> Result<Vec<GpuInstance>, String> {
-        self.all_of(board).map_err(|cause| format!("its GPU instances cannot be listed: {cause}"))
+    /// Names the query that failed.
+    pub fn gpu_instances(&self, board: &Board) -> Result<Vec<GpuInstance>, InventoryError> {
+        self.all_of(board).map_err(unanswered("a board's GPU instances"))
     }
 
     fn all_of(&self, board: &Board) -> Result<Vec<GpuInstance>, NvmlError> {

@@ -9,6 +9,7 @@ use gpool_policy::mig::{DriverProfile, Model};
 use gpool_protocol::{GpuUuid, HostPid};
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper::struct_wrappers::device::DeviceAttributes;
 use nvml_wrapper_sys::bindings::{
     NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t,
 };
@@ -54,6 +55,12 @@ impl Board {
 /// `MIG 1g.10gb`, as drivers name profiles, without the first word.
 fn plain_name(name: &str) -> String {
     name.trim().trim_start_matches("MIG ").to_owned()
+}
+
+/// Whether a MIG device, which is a compute instance, is all of its GPU instance. NVIDIA's names leave the compute slices out by
+/// the same rule (`1c.3g.40gb` beside `3g.40gb`; MIG user guide, "MIG Device Names").
+fn is_whole(slices: &DeviceAttributes) -> bool {
+    slices.compute_instance_slice_count == slices.gpu_instance_slice_count
 }
 
 /// The MIG devices that there are on a board; they are numbered with gaps.
@@ -135,7 +142,8 @@ impl NvmlInventory {
         Ok(MigMode { is_on: mode.current != 0, is_pending: mode.pending != 0 })
     }
 
-    /// The instances of a board that containers can use, each as a GPU of its own, by their starts.
+    /// The instances of a board that containers can use, each as a GPU of its own, by their starts. GPU instances that are divided
+    /// further are left out: a lease is of all of one, and CUDA shows a program no more than one compute instance.
     ///
     /// # Errors
     /// Names the query that failed.
@@ -143,7 +151,10 @@ impl NvmlInventory {
         let device = self.nvml().device_by_index(whole.index).map_err(unanswered("a GPU by its index"))?;
         let mut found = Vec::new();
         for instance in mig_devices(&device)? {
-            found.push(self.instance(whole, board, &device, &instance)?);
+            let slices = instance.attributes().map_err(unanswered("a MIG device's attributes"))?;
+            if is_whole(&slices) {
+                found.push(self.instance(whole, board, &device, &instance)?);
+            }
         }
         found.sort_by_key(|gpu| gpu.instance().map(|instance| instance.start));
         Ok(found)

@@ -170,8 +170,8 @@ fn parts(layout: &Layout) -> Vec<Part> {
 fn present(leases: &Leases, own: &Gpu, board: &Board) -> Result<Vec<Part>, ErrorBody> {
     is_answering(&own.uuid, leases.inventory.hangs_since(board.index))?;
     let asked = board.clone();
-    let listed = leases.inventory.ask(board.index, move |inventory| Ok(inventory.gpu_instances(&asked)));
-    let listed = listed.map_err(|error| unanswered(error.to_string()))?.map_err(unanswered)?;
+    let listed = leases.inventory.ask(board.index, move |inventory| inventory.gpu_instances(&asked));
+    let listed = listed.map_err(|error| unanswered(error.to_string()))?;
     Ok(listed.iter().map(Part::from).collect())
 }
 
@@ -266,7 +266,8 @@ fn divide_unless(
 ) -> Result<(), String> {
     let mode = inventory.mig_mode(board.index).map_err(|cause| cause.to_string())?;
     let wanted = layout.unwrap_or_default();
-    let there = if mode.is_on { inventory.gpu_instances(board)? } else { Vec::new() };
+    let there =
+        if mode.is_on { inventory.gpu_instances(board).map_err(|cause| cause.to_string())? } else { Vec::new() };
     let (kept, others): (Vec<_>, Vec<_>) = there.into_iter().partition(|one| wanted.contains(&Part::from(one)));
     for instance in &others {
         is_wanted(is_given_up)?;

@@ -53,7 +53,7 @@ fn make(leases: &Leases, file: &Path, config: Option<&str>) -> Result<(), String
             return Err("there are leases already".to_owned());
         }
     }
-    if let Some(gpu) = gpus.iter().find(|gpu| !gpu.instances.is_empty()) {
+    if let Some(gpu) = gpus.iter().find(|gpu| !gpu.instances.is_empty() || !gpu.parted.is_empty()) {
         return Err(format!("GPU {} has instances already", gpu.index));
     }
     let goals = read(file, config, &gpus)?;
@@ -91,6 +91,7 @@ mod tests {
             owner: None,
             window_left_s: None,
             instances: Vec::new(),
+            parted: Vec::new(),
             leases: 0,
         };
         let file = tempfile::NamedTempFile::new().unwrap();

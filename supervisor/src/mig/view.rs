@@ -2,10 +2,10 @@
 
 use super::owner::owner;
 use crate::clock;
-use crate::device::{Gpu, Kind, answering};
+use crate::device::{Compute, Gpu, GpuInstance, InventoryError, Kind, MigMode, NvmlInventory, answering};
 use crate::lease::{Book, Lease, Leases, capacities, records_on};
 use gpool_configuration::open_for;
-use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, MigGpuView, MigInstanceView};
+use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, MigGpuView, MigInstanceView, MigPartedView};
 
 /// Every GPU that can be divided and answers, by index, with its instances.
 ///
@@ -14,16 +14,16 @@ use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, MigGpuView, MigInstanceVie
 pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
     let (gpus, owner) = (leases.gpus(), owner());
     let window = open_for(&leases.configuration().mig.windows, clock::local_second_of_week());
-    let unanswered = |cause: crate::device::InventoryError| {
+    let unanswered = |cause: InventoryError| {
         ErrorBody::new(ErrorCode::SupervisorFailed, cause.to_string(), "look at the driver with nvidia-smi")
     };
     // NVML is asked before the book is locked: it may take its time.
     let inventory = &leases.inventory;
-    let ask = |index| inventory.ask(index, move |its| Ok((index, its.mig_mode(index)?, its.pci_device_id(index)?)));
+    let ask = |index| inventory.ask(index, move |its| seen(its, index));
     let (boards, _) = answering(inventory.boards().keys().copied(), ask).map_err(unanswered)?;
     let book = leases.book();
     let mut views = Vec::new();
-    for (index, mode, pci_device_id) in boards {
+    for Seen { index, mode, pci_device_id, gpu_instances } in boards {
         let is_it = |gpu: &&Gpu| gpu.index == index && matches!(gpu.kind, Kind::Whole | Kind::Divided);
         let Some(own) = gpus.iter().find(is_it) else { continue };
         views.push(MigGpuView {
@@ -36,6 +36,7 @@ pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
             owner: owner.clone(),
             window_left_s: window.map(|left| left.as_secs()),
             instances: instances(own, &gpus, &book),
+            parted: parted(&gpu_instances),
             leases: (0..gpus.len())
                 .filter(|place| gpus[*place].board() == Some(&own.uuid))
                 .map(|place| on(&book, place).count() as u32)
@@ -43,6 +44,35 @@ pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
         });
     }
     Ok(views)
+}
+
+/// What NVML says of a board.
+struct Seen {
+    index: u32,
+    mode: MigMode,
+    pci_device_id: u32,
+    gpu_instances: Vec<GpuInstance>,
+}
+
+fn seen(inventory: &NvmlInventory, index: u32) -> Result<Seen, InventoryError> {
+    let (mode, pci_device_id) = (inventory.mig_mode(index)?, inventory.pci_device_id(index)?);
+    let board = inventory.boards().get(&index).filter(|_| mode.is_on);
+    let gpu_instances = board.map(|board| inventory.gpu_instances(board)).transpose()?.unwrap_or_default();
+    Ok(Seen { index, mode, pci_device_id, gpu_instances })
+}
+
+fn parted(gpu_instances: &[GpuInstance]) -> Vec<MigPartedView> {
+    let view = |own: &GpuInstance| match own.compute {
+        Compute::Whole => None,
+        Compute::Parts(count) => Some(MigPartedView {
+            profile: own.profile.clone(),
+            gpu_instance: own.id,
+            start: own.start,
+            size: own.size,
+            compute_instances: count as u32,
+        }),
+    };
+    gpu_instances.iter().filter_map(view).collect()
 }
 
 fn on(book: &Book, place: usize) -> impl Iterator<Item = &Lease> {

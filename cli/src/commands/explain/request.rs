@@ -385,6 +385,7 @@ rows that were not taken
             pending: true,
             owner: None,
             window_left_s: None,
+            parted: Vec::new(),
             instances: vec![MigInstanceView {
                 uuid: gpool_protocol::GpuUuid("MIG-1".into()),
                 profile: "3g.40gb".into(),

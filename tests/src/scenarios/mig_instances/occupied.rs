@@ -3,8 +3,8 @@
 use super::{instance, mig, profiles, said, shown, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Host, SIMULATED_GPU};
-use gpool_simulated_hardware::Store;
 use gpool_simulated_hardware::model::ContextId;
+use gpool_simulated_hardware::{Board, Layout, Store};
 use std::process::{Child, Stdio};
 
 /// No process has this pid: Linux gives none above 4,194,304. What it has on a device holds the device up, and nobody can tell
@@ -54,6 +54,7 @@ pub fn without_a_lease(host: &Host) -> Result<()> {
     said(&draining.wait_with_output().context("gpool mig apply")?, 0, &["3g.40gb"])?;
     said(&mig(host, "apply", "mixed", &[])?, 0, &["1g.10gb"])?;
     unseen_on_an_instance(host)?;
+    without_compute(host)?;
     said(&mig(host, "apply", "whole", &[])?, 0, &["off"])?;
     let job = HostJob::start(host, "0")?;
     let pid = job.0.id().to_string();
@@ -73,6 +74,19 @@ fn unseen_on_an_instance(host: &Host) -> Result<()> {
     said(&refused, 4, &["GPOOL-E107", "3g.40gb stays", "it is again as it was before"])?;
     ensure(profiles(host)? == before, || format!("{before:?} has become {:?}", profiles(host)))?;
     ensure(instance(host, "3g.40gb")? == large, || "the instance that was used is another one".to_owned())
+}
+
+/// A GPU instance that no program can use is shown, is no lease's, and is made anew by who divides.
+fn without_compute(host: &Host) -> Result<()> {
+    let (layout, store, large) = (Layout::new(SIMULATED_GPU), store(0, None)?, instance(host, "3g.40gb")?);
+    let board = Board { layout: &layout, minor: 0, store: &store };
+    let taken = board.destroy_compute(large.gpu_instance);
+    ensure(taken.is_ok(), || format!("{taken:?}"))?;
+    wait_for("the instance to be no lease's", || Ok(profiles(host)? == ["1g.10gb", "1g.10gb", "2g.20gb"]))?;
+    said(&host.gpool(&["mig", "show"])?, 0, &["(3g.40gb at 4) is not leased: it has no compute instance"])?;
+    said(&mig(host, "drift", "mixed", &[])?, 10, &["3g.40gb with no compute instance", "yes"])?;
+    said(&mig(host, "apply", "mixed", &[])?, 0, &["3g.40gb"])?;
+    said(&mig(host, "drift", "mixed", &[])?, 0, &["no"])
 }
 
 /// A mode that has to wait is not left to come by itself later.
