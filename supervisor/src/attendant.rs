@@ -163,7 +163,9 @@ impl Mailbox {
             if bury(leases, lease) {
                 patience = ENDING_PERIOD;
             }
-            revocation::settle(leases, lease);
+            if revocation::settle(leases, lease) {
+                patience = ENDING_PERIOD;
+            }
             match end_of(lease, now) {
                 End::Not => {}
                 End::Coming => patience = ENDING_PERIOD,

@@ -89,6 +89,14 @@ impl Occupants {
         }
     }
 
+    /// Whether NVML has said who is on GPU `gpu` when it was asked after `at`. Where it does not answer, that counts as said
+    /// after a while.
+    pub fn has_told(&self, gpu: usize, at: Instant) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let look = state.gpus.get(gpu).and_then(Option::as_ref);
+        look.is_some_and(|look| look.since > at) || at.elapsed() > PATIENCE
+    }
+
     /// How many processes NVML last listed on GPU `gpu`, of those that `is_alive` still finds.
     pub fn living(&self, gpu: usize, is_alive: impl Fn(HostPid) -> bool) -> u32 {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

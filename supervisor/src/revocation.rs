@@ -4,11 +4,14 @@
 //! and memory on a device comes back with its process. The others live on, without a GPU, until the container ends or is
 //! started anew. Its share is free for others once the device has its memory back.
 
+mod clearance;
+
 use crate::cgroup::{self, devices};
 use crate::gatekeeper::Order;
 use crate::guard::{Descriptors, descriptors};
 use crate::lease::{Lease, Leases, Record, RevocationRecord, about, failed};
-use crate::procfs::WatchedProcess;
+use crate::procfs::{self, ProcessName, WatchedProcess};
+pub use clearance::Clearance;
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, HostPid, LeaseId, LeaseState, LeaseView};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::BTreeSet;
@@ -21,26 +24,14 @@ const ROUNDS: usize = 20;
 /// How long who asks may wait until the device has everything back.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Takes the GPUs of a lease from its container, and waits a while until its share is free. Said again, it changes
-/// nothing. `why` follows the container's name in the event.
+/// Takes the GPUs of a lease from its container, and waits a while until its share is free; see [`take`]. NVML is asked anew
+/// meanwhile, so this is not for the thread that asks it.
 ///
 /// # Errors
-/// An unknown lease, one without a running container or a cgroup of its own, or a kernel that does not deny the devices;
-/// then the lease is as it was.
+/// Those of [`take`].
 pub fn revoke(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Result<LeaseView, ErrorBody> {
-    let before = begin(leases, lease)?;
-    let Begun::Now(record, last) = before else { return leases.book().find(lease).map(|lease| lease.view()) };
-    let id = record.lease_id.clone();
-    let killed = enforce(leases, &id).map_err(|cause| take_back(leases, &id, cause))?;
-    let message = format!(
-        "took {} from {}: {why}; {killed} of its processes that used it {} killed, and no other can open it",
-        record.gpus().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-        record.container_id.short(),
-        if killed == 1 { "was" } else { "were" },
-    );
-    leases.events.note(EventKind::LeaseRevoked, about(&record, uid), message);
-    (leases.watch_changed)();
     let deadline = Instant::now() + PATIENCE;
+    let (id, last) = begin_and_end(leases, lease, (why, uid), Some(deadline))?;
     while has_share(leases, &id) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -48,10 +39,50 @@ pub fn revoke(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Resu
     Ok(leases.book().leases.get(&id).map_or(*last, Lease::view))
 }
 
+/// Takes the GPUs of a lease from its container. Said again, it changes nothing. `why` follows the container's name in the
+/// event.
+///
+/// # Errors
+/// An unknown lease, one without a running container or a cgroup of its own, or a kernel that does not deny the devices;
+/// then the lease is as it was.
+pub fn take(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Result<(), ErrorBody> {
+    begin_and_end(leases, lease, (why, uid), None).map(drop)
+}
+
+/// Which lease it is, and how it was seen when its GPUs were taken. Whom NVML lists by `look_until` is ended, too.
+fn begin_and_end(
+    leases: &Leases,
+    lease: &str,
+    (why, uid): (&str, Option<u32>),
+    look_until: Option<Instant>,
+) -> Result<(LeaseId, Box<LeaseView>), ErrorBody> {
+    let (record, last) = match begin(leases, lease)? {
+        Begun::Before(last) => return Ok((last.lease_id.clone(), last)),
+        Begun::Now(record, last) => (record, last),
+    };
+    let id = record.lease_id.clone();
+    let mut killed = enforce(leases, &id).map_err(|cause| take_back(leases, &id, cause))?;
+    if let Some(deadline) = look_until {
+        // One that has come since NVML was asked last may hold no node open by which it would be known.
+        leases.occupants.look_again(deadline);
+        killed.extend(enforce(leases, &id).unwrap_or_default());
+    }
+    let message = format!(
+        "took {} from {}: {why}; {} of its processes that used it {} killed, and no other can open it",
+        record.gpus().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        record.container_id.short(),
+        killed.len(),
+        if killed.len() == 1 { "was" } else { "were" },
+    );
+    leases.events.note(EventKind::LeaseRevoked, about(&record, uid), message);
+    (leases.watch_changed)();
+    Ok((id, last))
+}
+
 /// What the lease was when its end began.
 enum Begun {
-    /// Its GPUs were taken before.
-    Before,
+    /// Its GPUs were taken before; how it is seen.
+    Before(Box<LeaseView>),
     /// What is written of it, and how it is seen.
     Now(Box<Record>, Box<LeaseView>),
 }
@@ -61,7 +92,7 @@ fn begin(leases: &Leases, lease: &str) -> Result<Begun, ErrorBody> {
     let mut book = leases.book();
     let lease = book.find(lease)?;
     if lease.record.revocation.is_some() {
-        return Ok(Begun::Before);
+        return Ok(Begun::Before(Box::new(lease.view())));
     }
     let short = lease.record.container_id.short().to_owned();
     let conflict = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::LeaseConflict, message, remedy));
@@ -93,19 +124,19 @@ fn begin(leases: &Leases, lease: &str) -> Result<Begun, ErrorBody> {
     Ok(Begun::Now(Box::new(lease.record.clone()), Box::new(lease.view())))
 }
 
-/// Denies the devices to the container's cgroup if that has not been done, and ends who uses them: how many there were.
+/// Denies the devices to the container's cgroup if that has not been done, and ends who uses them: those that were killed.
 /// The book is not locked meanwhile.
 ///
 /// # Errors
 /// The kernel does not deny them.
-fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<usize> {
+fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
     let known = leases.book().leases.get(id).and_then(revoked);
-    let Some((cgroup, revocation)) = known else { return Ok(0) };
+    let Some((cgroup, revocation)) = known else { return Ok(BTreeSet::new()) };
     if !revocation.is_denied || devices::is_given_back(&cgroup, &revocation.devices) {
         devices::deny(&cgroup, &revocation.devices)?;
     }
     let mut book = leases.book();
-    let Some(lease) = book.leases.get_mut(id) else { return Ok(0) };
+    let Some(lease) = book.leases.get_mut(id) else { return Ok(BTreeSet::new()) };
     if let Some(revocation) = lease.record.revocation.as_mut().filter(|it| !it.is_denied) {
         revocation.is_denied = true;
         // What cannot be written down is denied once more by the next supervisor.
@@ -140,15 +171,20 @@ fn close(leases: &Leases, lease: &Lease) {
     lease.region.control().memory_cap_bytes.store(0, Ordering::Relaxed);
 }
 
-/// Kills the processes of the container that use the devices, and those that begin to meanwhile; how many.
-fn end_users(leases: &Leases, id: &LeaseId, cgroup: &str, devices: &BTreeSet<(u32, u32)>) -> usize {
+/// Kills the processes of the container that use the devices, and those that begin to meanwhile; those that were killed.
+/// Whether anybody is left is noted with the lease.
+fn end_users(leases: &Leases, id: &LeaseId, cgroup: &str, devices: &BTreeSet<(u32, u32)>) -> BTreeSet<HostPid> {
     let mut killed = BTreeSet::new();
     for _ in 0..ROUNDS {
+        let begun = Instant::now();
         let Some(registered) = registered(leases, id) else { break };
         // Who may hold one behind more descriptors than are looked at is ended, too: nothing else could be known of it.
         let may_hold = |pid: &HostPid| descriptors(*pid, devices) != Descriptors::NotOpen;
         let uses = |pid: &HostPid| registered.contains(pid) || leases.occupants.lists(*pid) || may_hold(pid);
         let users: Vec<HostPid> = cgroup::processes_in(cgroup).into_iter().filter(uses).collect();
+        if let Some(lease) = leases.book().leases.get_mut(id) {
+            lease.clearance.note(begun, users.iter().map(|pid| name_of(*pid)));
+        }
         for process in users.iter().filter_map(|pid| WatchedProcess::open(*pid).ok()) {
             // Asked with the pidfd in hand: the pid may have been another's when the list was read.
             if cgroup::holds(cgroup, &process) && pidfd_send_signal(&process.pidfd, Signal::KILL).is_ok() {
@@ -160,7 +196,12 @@ fn end_users(leases: &Leases, id: &LeaseId, cgroup: &str, devices: &BTreeSet<(u3
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    killed.len()
+    killed
+}
+
+/// None of one that has ended by now.
+fn name_of(pid: HostPid) -> Option<ProcessName> {
+    Some(ProcessName { pid, start_ticks: procfs::start_ticks(pid)? })
 }
 
 fn registered(leases: &Leases, id: &LeaseId) -> Option<BTreeSet<HostPid>> {
@@ -182,13 +223,26 @@ pub fn keep_up(leases: &Leases) {
     }
 }
 
-/// Gives the share of a revoked lease back when none of its processes is left and the device has their memory.
-pub fn settle(leases: &Leases, lease: &mut Lease) {
+/// Gives the share of a revoked lease back when none of its processes is left on the GPUs and the devices have their memory.
+/// Whether NVML's next answer may say so.
+pub fn settle(leases: &Leases, lease: &mut Lease) -> bool {
     let is_waited_for = lease.record.revocation.as_ref().is_some_and(|it| it.is_denied && !it.is_settled);
-    if is_waited_for && lease.processes.is_empty() && lease.dead.is_empty() {
-        lease.record.give_share_up();
-        tell(write_down(leases, lease));
+    if !is_waited_for || !lease.processes.is_empty() || !lease.dead.is_empty() || !lease.clearance.has_begun() {
+        return false;
     }
+    if !lease.clearance.is_over(&leases.occupants, lease.gpus()) {
+        leases.occupants.ask();
+        return true;
+    }
+    let its = lease.record.cgroup.as_deref().map(cgroup::processes_in).unwrap_or_default();
+    if its.iter().any(|pid| leases.occupants.lists(*pid)) {
+        // It is ended at the guard's next look.
+        lease.clearance = Clearance::default();
+        return false;
+    }
+    lease.record.give_share_up();
+    tell(write_down(leases, lease));
+    false
 }
 
 fn has_share(leases: &Leases, id: &LeaseId) -> bool {

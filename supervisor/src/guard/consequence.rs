@@ -61,8 +61,8 @@ fn begin(leases: &Leases, tenant: TenantId) -> Option<(About, Option<String>, Cl
 /// Takes its GPUs from the container, which an event of its own tells.
 fn revoke(leases: &Leases, about: &About, class: Class) -> Done {
     let id = about.lease_id.as_ref().map_or("", |id| id.0.as_str());
-    match revocation::revoke(leases, id, &format!("[class.{class}] bypass_action = \"revoke\""), None) {
-        Ok(_) => Done::Revoked,
+    match revocation::take(leases, id, &format!("[class.{class}] bypass_action = \"revoke\""), None) {
+        Ok(()) => Done::Revoked,
         Err(error) => Done::NotRevoked(error.to_string()),
     }
 }

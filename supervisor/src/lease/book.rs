@@ -7,6 +7,7 @@ use crate::context_cost::ContextCost;
 use crate::hang::Excuse;
 use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
 use crate::region::{RegionHost, Report};
+use crate::revocation::Clearance;
 use crate::uncounted::Uncounted;
 use gpool_policy::TenantId;
 use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuUuid, LeaseId, LeaseState};
@@ -190,6 +191,8 @@ pub struct Lease {
     pub back_until: Option<Instant>,
     /// Since when it is silent only because it is frozen or stopped, if it is.
     pub excuse: Option<Excuse>,
+    /// Who of it was found on the GPUs that were taken from it.
+    pub clearance: Clearance,
 }
 
 impl Lease {

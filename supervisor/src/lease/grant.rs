@@ -19,6 +19,7 @@ use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
 use crate::procfs::{self, WatchedProcess};
 use crate::region::{ControlPage, Mounts, RegionHost};
+use crate::revocation::Clearance;
 use crate::service_manager;
 use crate::settings::Settings;
 use crate::silence::Silence;
@@ -133,7 +134,8 @@ impl Leases {
 
     /// Processes on GPUs of which nobody has a lease: of the others it is known who is there.
     fn outside(&self, gpus: &[Gpu], book: &Book) -> Vec<u32> {
-        let is_leased = |gpu: usize| book.leases.values().any(|lease| lease.gpus().any(|its| its == gpu));
+        let holds = |lease: &&Lease| !lease.record.has_no_share();
+        let is_leased = |gpu: usize| book.leases.values().filter(holds).any(|lease| lease.gpus().any(|its| its == gpu));
         // MPS daemons and servers are there for leases, until they are being stopped after the last of them.
         // So are those that time slices are tried on.
         let is_gpools = |pid: HostPid| self.groups.are_served_by(pid) || procfs::is_own_child(pid);
@@ -346,6 +348,7 @@ impl Leases {
             kept_until: None,
             back_until: None,
             excuse: None,
+            clearance: Clearance::default(),
             record,
         };
         book.leases.insert(lease.record.lease_id.clone(), lease);

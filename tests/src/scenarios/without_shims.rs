@@ -1,13 +1,13 @@
 //! Whole GPUs and the driver's time slices: containers with the driver itself, metered by NVML, and kept away from those
 //! whom they cannot be beside.
 
-use super::{finish, other_daemons_are_masked};
+use super::{finish, other_daemons_are_masked, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::host::{Container, Host, text};
+use crate::host::{Container, Host, succeeded, text};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
 use crate::tenant::{Tenant, report};
-use gpool_protocol::{EventKind, LeaseView, Mechanism};
+use gpool_protocol::{EventKind, LeaseState, LeaseView, Mechanism};
 use std::time::{Duration, Instant};
 
 /// The environment may ask for a mode here: Debian's docker has no annotations.
@@ -64,7 +64,36 @@ fn whole_gpu(host: &mut Host) -> Result<()> {
     })?;
     is_refused(host, &[("GPOOL_MODE", "exclusive")], &["GPOOL-E201"])?;
     host.engine.docker_text(&["rm", "-f", "alone"])?;
-    wait_for_end(host, &alone)
+    wait_for_end(host, &alone)?;
+    is_whole_until_nobody_is_on_it(host)
+}
+
+/// A GPU that is taken from a container is another's once no process of the container is left on it. A frozen one lives on
+/// until it is thawed, where it is version 1 of cgroups that has frozen it: there it does not even take SIGKILL.
+fn is_whole_until_nobody_is_on_it(host: &Host) -> Result<()> {
+    let tenant = Tenant { allocate_mib: Some(512), ..Tenant::greedy(1000) };
+    // Its container outlives its program.
+    let program = format!("({}); sleep 100000", tenant.command().join(" "));
+    let whole = [("GPOOL_MODE", "exclusive")];
+    let taken = host.run_container("taken", &whole, &[], &["sh", "-c", &program])?;
+    let gpu = wait_for_work(host, &taken)?;
+    host.engine.docker_text(&["pause", "taken"])?;
+    succeeded("gpool evict", host.gpool(&["evict", &taken.id])?)?;
+    let held = || -> Result<u64> { Ok(usage_of(&host.meter_of(gpu)?.read()?, &taken.id).bytes_now) };
+    if held()? > 0 {
+        let lease = host.lease_of(&taken)?;
+        ensure(lease.state == LeaseState::Revoked && lease.fraction_permille == 1000, || {
+            format!("of a GPU that it is still on the evicted container has {lease:?}")
+        })?;
+        is_refused(host, &whole, &["GPOOL-E201"])?;
+    }
+    host.engine.docker_text(&["unpause", "taken"])?;
+    wait_for("its share to be free", || Ok(host.lease_of(&taken)?.fraction_permille == 0))?;
+    ensure(held()? == 0 && taken.is_alive(), || "its share is free and its program is on the GPU".to_owned())?;
+    let next = tenant.run(host, "next", &whole)?;
+    ensure(wait_for_work(host, &next)? == gpu, || "the next container is on another GPU".to_owned())?;
+    host.engine.docker_text(&["rm", "-f", "taken", "next"])?;
+    wait_for_end(host, &next)
 }
 
 /// Two beside each other on the GPU that is free again.
@@ -183,10 +212,6 @@ fn wait_for_work(host: &Host, container: &Container) -> Result<u32> {
 
 /// Its place is kept for a while for a restart.
 fn wait_for_end(host: &Host, container: &Container) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while host.leases()?.iter().any(|lease| lease.container_id.0 == container.id) {
-        ensure(Instant::now() < deadline, || format!("the lease of {} does not end", container.name))?;
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
+    let is_its = |lease: &LeaseView| lease.container_id.0 == container.id;
+    wait_for(&format!("the end of the lease of {}", container.name), || Ok(!host.leases()?.iter().any(is_its)))
 }

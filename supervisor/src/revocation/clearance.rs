@@ -1,0 +1,82 @@
+//! Whether anything of a container is left on the GPUs that were taken from it.
+
+use crate::occupants::Occupants;
+use crate::procfs::ProcessName;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// What was seen of those who used the GPUs, since these were denied to the container.
+#[derive(Debug, Default)]
+pub struct Clearance {
+    /// All of them; none of one that had ended before its name could be read.
+    users: BTreeSet<Option<ProcessName>>,
+    /// When the first look began that found nobody any more; none while the last one has found somebody.
+    since: Option<Instant>,
+}
+
+impl Clearance {
+    /// A look at the container's cgroup, begun at `begun`, has found these.
+    pub fn note(&mut self, begun: Instant, users: impl Iterator<Item = Option<ProcessName>>) {
+        let mut is_anybody_there = false;
+        self.users.extend(users.inspect(|_| is_anybody_there = true));
+        self.since = if is_anybody_there { None } else { self.since.or(Some(begun)) };
+    }
+
+    /// Whether the last look has found nobody.
+    pub fn has_begun(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether none of them is on any of `gpus` by what NVML has said when it was asked after that. Where it does not answer,
+    /// they count as gone after a while, as all that have ended do.
+    pub fn is_over(&self, occupants: &Occupants, mut gpus: impl Iterator<Item = usize>) -> bool {
+        let Some(since) = self.since else { return false };
+        let has_back = |gpu| self.users.iter().all(|user| occupants.has_let_go(gpu, *user, since));
+        gpus.all(|gpu| occupants.has_told(gpu, since) && has_back(gpu))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::HostPid;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    #[test]
+    fn gpus_are_free_of_a_container_when_nobody_is_found_and_a_later_look_lists_none() {
+        let (occupants, start) = (Occupants::new(2), Instant::now());
+        let at = |millis| start + Duration::from_millis(millis);
+        let user = ProcessName { pid: HostPid(7), start_ticks: 100 };
+        let list = |gpu, millis, listed: &[(u32, Option<u64>)]| {
+            occupants.note(gpu, at(millis), listed.iter().map(|(pid, start)| (HostPid(*pid), *start)).collect());
+        };
+        let mut clearance = Clearance::default();
+        let is_over = |clearance: &Clearance| clearance.is_over(&occupants, [0, 1].into_iter());
+        for gpu in [0, 1] {
+            occupants.note(gpu, at(5), BTreeMap::new());
+        }
+        assert!(!is_over(&clearance), "nobody has looked");
+        clearance.note(at(10), [Some(user)].into_iter());
+        assert!(!clearance.has_begun() && !is_over(&clearance));
+        clearance.note(at(20), [].into_iter());
+        clearance.note(at(40), [].into_iter());
+        assert!(clearance.has_begun() && !is_over(&clearance), "NVML was asked before");
+        list(0, 30, &[(7, None), (8, Some(5))]);
+        list(1, 30, &[]);
+        assert!(!is_over(&clearance), "the driver is not done with it");
+        list(0, 31, &[(7, Some(101)), (8, Some(5))]);
+        assert!(is_over(&clearance), "another process has its pid");
+        list(1, 15, &[]);
+        assert!(!is_over(&clearance), "of one GPU nothing is known");
+        list(1, 32, &[]);
+        clearance.note(at(50), [None].into_iter());
+        assert!(!is_over(&clearance), "it has come back");
+        clearance.note(at(60), [].into_iter());
+        list(0, 61, &[(9, None)]);
+        list(1, 61, &[]);
+        assert!(!is_over(&clearance), "the one that is listed as ended may be that without a name");
+        list(0, 62, &[]);
+        assert!(is_over(&clearance));
+    }
+}
