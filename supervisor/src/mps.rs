@@ -13,6 +13,6 @@ mod join;
 mod watch;
 
 pub use daemon::{become_daemon, starts_detached};
-pub use group::{Domain, Groups};
+pub use group::{Domain, GroupRecord, Groups};
 pub use join::edits;
 pub use watch::{take_over, watch};

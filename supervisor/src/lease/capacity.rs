@@ -71,6 +71,12 @@ pub fn note_mps_servers(
     }
 }
 
+/// The groups of MPS daemons that leases are under. One whose GPUs were taken from it is under none any more.
+pub fn mps_groups_used(book: &Book) -> BTreeSet<&String> {
+    let records = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
+    records.filter(|record| !record.has_no_share()).filter_map(|record| record.mps_group.as_ref()).collect()
+}
+
 /// What is promised of the GPU at `index`: leases, kept places but that of the lease `own`, and leases that are not taken over
 /// yet.
 pub fn records_on<'a>(
@@ -121,6 +127,16 @@ mod tests {
         assert_eq!(users(&record), (1, 4));
         record.give_share_up();
         assert_eq!(users(&record), (0, 0));
+    }
+
+    #[test]
+    fn an_mps_daemon_is_used_by_those_who_have_a_share_under_it() {
+        let of = |group: &str, is_settled: bool| {
+            let revocation = Some(RevocationRecord { devices: [(195, 0)].into(), is_denied: true, is_settled });
+            Record { mps_group: Some(group.into()), revocation, ..sample() }
+        };
+        let book = Book { stranded: vec![of("01", true), of("02", false), sample()], ..Book::default() };
+        assert_eq!(mps_groups_used(&book), BTreeSet::from([&"02".to_owned()]));
     }
 
     #[test]

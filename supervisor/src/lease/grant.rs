@@ -2,7 +2,7 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Lease};
-use super::capacity::capacities;
+use super::capacity::{capacities, mps_groups_used};
 use super::described::{described, without_room};
 use super::edits::{edits, edits_without_shims};
 use super::entitlement::{check_cap, check_class, fails_open, share_of};
@@ -138,7 +138,8 @@ impl Leases {
         let is_leased = |gpu: usize| book.leases.values().filter(holds).any(|lease| lease.gpus().any(|its| its == gpu));
         // MPS daemons and servers are there for leases, until they are being stopped after the last of them.
         // So are those that time slices are tried on.
-        let is_gpools = |pid: HostPid| self.groups.are_served_by(pid) || procfs::is_own_child(pid);
+        let used = mps_groups_used(book);
+        let is_gpools = |pid: HostPid| self.groups.are_served_by(pid, &used) || procfs::is_own_child(pid);
         let is_alive = |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists() && !is_gpools(pid);
         let count = |gpu: usize| if is_leased(gpu) { 0 } else { self.occupants.living(gpu, is_alive) };
         (0..gpus.len()).map(count).collect()

@@ -26,7 +26,7 @@ mod view;
 
 pub use account::Charges;
 pub use book::{Book, Dead, Figures, Holding, Lease, Process};
-pub use capacity::{capacities, records_on};
+pub use capacity::{capacities, mps_groups_used, records_on};
 pub use entitlement::{class_policy, fails_open, share_of};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about, failed};
 pub use living::any_may_live;

@@ -2,13 +2,13 @@
 //! daemon which nobody uses any more, and another look at the memory that others hold.
 
 use super::book::{Book, Held, Lease};
-use super::capacity::note_mps_servers;
+use super::capacity::{mps_groups_used, note_mps_servers};
 use super::entitlement::demand_of;
 use super::grant::Leases;
 use super::mechanism::Served;
 use super::refusal::worded;
 use crate::device::{Gpu, Kind};
-use crate::mps::Domain;
+use crate::mps::{Domain, GroupRecord};
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, LeaseState, Mechanism};
 use std::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ impl Leases {
                 Err(refusal)
                     if refusal.code == ErrorCode::ShareNotFree
                         && !left.is_zero()
-                        && !self.groups.being_stopped().is_empty() =>
+                        && !self.groups.being_stopped(&mps_groups_used(&book), |_| false).is_empty() =>
                 {
                     drop(self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner));
                 }
@@ -82,8 +82,9 @@ impl Leases {
         let demand = demand_of(&served.request, served.mechanism);
         let domain = (served.mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
         if let Some(domain) = &domain {
-            note_mps_servers(&mut capacities, (&gpus, book), (domain, demand.gpus.max(1)), own);
-            self.note_ending_servers(&mut capacities, &gpus);
+            let (whose, count) = (domain, demand.gpus.max(1));
+            note_mps_servers(&mut capacities, (&gpus, book), (whose, count), own);
+            self.note_ending_servers(&mut capacities, (&gpus, book), (whose, count));
         }
         let mut open = open_for(&served, &gpus, book)?;
         if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
@@ -98,8 +99,14 @@ impl Leases {
     }
 
     /// A GPU belongs to one daemon, also while that one ends.
-    fn note_ending_servers(&self, capacities: &mut [GpuCapacity], gpus: &[Gpu]) {
-        let ending = self.groups.being_stopped();
+    fn note_ending_servers(
+        &self,
+        capacities: &mut [GpuCapacity],
+        (gpus, book): (&[Gpu], &Book),
+        (domain, count): (&Domain, usize),
+    ) {
+        let joins = |group: &GroupRecord| group.domain == *domain && group.gpus.len() == count;
+        let ending = self.groups.being_stopped(&mps_groups_used(book), joins);
         for (gpu, capacity) in gpus.iter().zip(capacities) {
             let servers = ending.iter().filter(|uuid| **uuid == gpu.uuid).count();
             capacity.users.mps_of_others += servers as u32;

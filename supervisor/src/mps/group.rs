@@ -6,6 +6,7 @@ use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_policy::mechanism::MpsLimits;
 use gpool_protocol::{GpuUuid, HostPid};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -294,19 +295,23 @@ impl Groups {
         groups.iter().find(|group| group.record.id == id)?.clients.clone()
     }
 
-    /// The GPUs of daemons that nobody can join any more and that may not have ended; one stands there for each.
-    pub fn being_stopped(&self) -> Vec<GpuUuid> {
-        let is_ending = |group: &&Group| group.stage == Stage::Stopping || !group.takes_in() && group.is_alive();
-        self.all().iter().filter(is_ending).flat_map(|group| group.record.gpus.clone()).collect()
+    /// The GPUs of daemons that are there for no lease, one for each: of those that nobody can join any more and that may not have
+    /// ended, and of those that are about to be stopped, since they are not among the `used`, unless who asks `joins` them.
+    pub fn being_stopped(&self, used: &BTreeSet<&String>, joins: impl Fn(&GroupRecord) -> bool) -> Vec<GpuUuid> {
+        let is_ending = |group: &Group| group.stage == Stage::Stopping || !group.takes_in() && group.is_alive();
+        let is_unused = |group: &Group| group.is_alive() && !used.contains(&group.record.id) && !joins(&group.record);
+        let all = self.all();
+        let stopped = all.iter().filter(|group| is_ending(group) || is_unused(group));
+        stopped.flat_map(|group| group.record.gpus.clone()).collect()
     }
 
-    /// Whether the process is a daemon or a server, which use GPUs for the leases of their groups. One that is being ended
-    /// is nobody's any more, and has its GPU until then.
-    pub fn are_served_by(&self, pid: HostPid) -> bool {
-        self.all().iter().any(|group| group.is_served_by(pid))
+    /// Whether the process is a daemon or a server of a group that is among the `used`. One that is being ended, or is about to
+    /// be, is nobody's any more, and has its GPU until then.
+    pub fn are_served_by(&self, pid: HostPid, used: &BTreeSet<&String>) -> bool {
+        self.all().iter().any(|group| used.contains(&group.record.id) && group.is_served_by(pid))
     }
 
-    /// The same, or one that is being ended.
+    /// Whether the process is any group's daemon or server, or one that is being ended.
     pub fn has_process(&self, pid: HostPid) -> bool {
         let now = Instant::now();
         self.all().iter().any(|group| group.has_process(pid, now))
@@ -373,15 +378,22 @@ mod tests {
     #[test]
     fn a_gpu_is_a_daemons_until_it_has_ended() {
         let groups = Groups::default();
-        let being_stopped = |change: &dyn Fn(&mut Group)| {
+        let (pid, id) = (me().name.pid, record().id);
+        let being_stopped = |used: &[&String], is_joined: bool, change: &dyn Fn(&mut Group)| {
             groups.all().iter_mut().for_each(change);
-            groups.being_stopped()
+            groups.being_stopped(&used.iter().copied().collect(), |_| is_joined)
         };
         groups.all().push(Group { daemon: Some(me()), ..Group::new(record(), Stage::Started) });
-        assert!(being_stopped(&|_| {}).is_empty());
-        assert_eq!(being_stopped(&|group| group.stage = Stage::Failed("deaf".into())), record().gpus);
-        assert_eq!(being_stopped(&|group| drop(group.begin_stop(Instant::now()))), record().gpus);
-        assert!(being_stopped(&|group| group.stage = Stage::Started).is_empty(), "one that died is on no GPU");
+        assert!(being_stopped(&[&id], false, &|_| {}).is_empty(), "its leases are in the way");
+        assert!(groups.are_served_by(pid, &BTreeSet::from([&id])));
+        assert_eq!(being_stopped(&[], false, &|_| {}), record().gpus, "it is about to be stopped");
+        assert!(!groups.are_served_by(pid, &BTreeSet::new()), "it is in the way of who wants the GPU as a whole");
+        assert!(being_stopped(&[], true, &|_| {}).is_empty(), "it has a lease again");
+        assert_eq!(being_stopped(&[&id], true, &|group| group.stage = Stage::Failed("deaf".into())), record().gpus);
+        let stop = |group: &mut Group| drop(group.begin_stop(Instant::now()));
+        assert_eq!(being_stopped(&[&id], true, &stop), record().gpus);
+        let has_died = |group: &mut Group| group.stage = Stage::Started;
+        assert!(being_stopped(&[], false, &has_died).is_empty(), "one that died is on no GPU");
     }
 
     #[test]

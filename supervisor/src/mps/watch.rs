@@ -8,11 +8,10 @@ use super::group::{Group, GroupRecord, Stage, dir_of};
 use super::join::list;
 use crate::cgroup;
 use crate::events::About;
-use crate::lease::{Leases, about};
+use crate::lease::{Leases, about, mps_groups_used};
 use crate::procfs::WatchedProcess;
 use gpool_protocol::{EventKind, HostPid, LeaseFault, LeaseState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -254,8 +253,7 @@ fn stop_unused(leases: &Leases) {
 /// A group that no lease uses, which nobody joins from now on.
 fn next_unused(leases: &Leases) -> Option<Group> {
     let book = leases.book();
-    let records = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
-    let used: BTreeSet<&String> = records.filter_map(|record| record.mps_group.as_ref()).collect();
+    let used = mps_groups_used(&book);
     // Whoever is busy with one gives it back, and its lease may have gone meanwhile.
     let is_unused = |group: &&mut Group| !used.contains(&group.record.id) && !group.is_busy();
     let mut groups = leases.groups.all();

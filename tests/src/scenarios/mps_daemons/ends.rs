@@ -2,7 +2,7 @@
 
 use super::{ASKS, mps_leases, remove, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::host::{Host, text};
+use crate::host::{Host, succeeded, text};
 use crate::scenarios::mps_groups::process_of;
 use crate::tenant::Tenant;
 use gpool_protocol::EventKind;
@@ -26,6 +26,23 @@ pub fn of_a_daemon_make_no_strangers(host: &Host) -> Result<()> {
     let told = [host.events_of(EventKind::Outside)?, host.events_of(EventKind::Bypass)?].concat();
     ensure(told.is_empty(), || format!("its processes are taken for others': {told:#?}"))?;
     remove(host, &["both"])
+}
+
+/// A container from which its GPU is taken lives on, and its daemon ends before another team's starts.
+pub fn of_a_daemon_follow_an_eviction(host: &Host) -> Result<()> {
+    let tenant = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
+    let command = format!("({}); sleep 1000", tenant.command().join(" "));
+    let evicted = host.run_container("evicted", &ASKS, &[], &["sh", "-c", &command])?;
+    wait_for("its program at work", || Ok(evicted.log(&host.engine)?.contains("progress")))?;
+    let stopped = host.events_of(EventKind::MpsStopped)?.len();
+    succeeded("gpool evict", host.gpool(&["evict", &evicted.id])?)?;
+    on_both_gpus(host)?;
+    let ends = host.events_of(EventKind::MpsStopped)?.len();
+    ensure(ends == stopped + 1, || format!("{ends} daemons have ended, of {stopped} before the eviction"))?;
+    ensure(evicted.is_alive(), || "the evicted container has ended".to_owned())?;
+    let told = [host.events_of(EventKind::Outside)?, host.events_of(EventKind::Bypass)?].concat();
+    ensure(told.is_empty(), || format!("its processes are taken for others': {told:#?}"))?;
+    remove(host, &["both", "evicted"])
 }
 
 /// Another team's daemon starts on all GPUs, after the first one has ended.

@@ -32,6 +32,7 @@ fn scenes(host: &mut Host) -> Result<()> {
     starts::of_nobody_are_undone(host, &program)?;
     users::of_one_container_are_served_in_turn(host)?;
     ends::of_a_daemon_make_no_strangers(host)?;
+    ends::of_a_daemon_follow_an_eviction(host)?;
     silence::of_a_daemon_ends_its_group(host)
 }
 
