@@ -60,6 +60,8 @@ pub struct Users {
     pub mps: u32,
     /// Those among them whose trust domain is not that of who asks.
     pub mps_of_others: u32,
+    /// MPS servers that take nobody in after a fault.
+    pub mps_faulted: u32,
     /// The set of GPUs of the MPS daemon of who asks that it is in: the place of the set's first GPU among all. A lease is on
     /// all of a set or on none of it.
     pub mps_set: Option<usize>,
@@ -77,12 +79,13 @@ impl Users {
         let mps = (self.mps > 0).then_some("containers under an MPS server");
         let mps_of_others =
             (self.mps_of_others > 0).then_some("an MPS server of another team or user, or of another number of GPUs");
+        let mps_faulted = (self.mps_faulted > 0).then_some("an MPS server that takes nobody in after a fault");
         let outside = (self.outside > 0).then_some("processes without a lease");
         match wanted {
             Use::Sliced => whole.or(time_sliced).or(mps),
             Use::Whole => whole.or(sliced).or(time_sliced).or(mps).or(outside),
             Use::TimeSliced => whole.or(sliced).or(mps),
-            Use::Mps => whole.or(sliced).or(time_sliced).or(mps_of_others),
+            Use::Mps => whole.or(sliced).or(time_sliced).or(mps_of_others).or(mps_faulted),
         }
     }
 }

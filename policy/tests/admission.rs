@@ -262,6 +262,9 @@ fn fractions_of_time_slices_are_sold_once_and_bind_nobody_who_wants_none() {
 fn an_mps_server_is_shared_within_one_trust_domain_and_never_sold_beyond_the_gpu() {
     let with = |key: &str, users, leased| GpuCapacity { users, fraction_leased_permille: leased, ..gpu(key, 0, 0) };
     let own = Users { mps: 1, mps_set: Some(2), ..Users::default() };
+    let in_a_fault = Users { mps_faulted: 1, ..own };
+    assert_eq!(own.in_the_way_of(Use::Mps), None);
+    assert_eq!(in_a_fault.in_the_way_of(Use::Mps), Some("an MPS server that takes nobody in after a fault"));
     let others = Users { mps: 1, mps_of_others: 1, ..Users::default() };
     let asked = |fraction, gpus| Demand { usage: Use::Mps, gpus, ..demand(fraction, MemoryDemand::Bytes(GIB)) };
     let gpus = [with("free", Users::default(), 0), with("others", others, 300), with("own", own, 600)];

@@ -4,7 +4,7 @@ use crate::messages::EventKind;
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 31] = [
+    pub const ALL: [EventKind; 32] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -31,6 +31,7 @@ impl EventKind {
         EventKind::MpsStarted,
         EventKind::MpsStopped,
         EventKind::MpsServerDied,
+        EventKind::MpsServerFault,
         EventKind::TimeSlicesTried,
         EventKind::TimeSlicesChanged,
         EventKind::MigNotApplied,

@@ -179,6 +179,8 @@ pub enum LeaseState {
 pub enum LeaseFault {
     /// Its MPS server ended while they were its clients.
     MpsServerDied,
+    /// Their MPS server has had a fatal fault, and takes nobody in before they have ended.
+    MpsServerFault,
 }
 
 impl LeaseFault {
@@ -186,6 +188,7 @@ impl LeaseFault {
     pub fn text(self) -> &'static str {
         match self {
             LeaseFault::MpsServerDied => "mps-server-died",
+            LeaseFault::MpsServerFault => "mps-server-fault",
         }
     }
 }
@@ -417,6 +420,8 @@ pub enum EventKind {
     MpsStopped,
     /// An MPS server or its daemon ended while containers had it: their programs have lost the GPU.
     MpsServerDied,
+    /// A fatal fault of a program has ended the work of all under its MPS server, which takes nobody in until they have ended.
+    MpsServerFault,
     /// It was tried whether a GPU's hardware keeps shares by time slices.
     TimeSlicesTried,
     /// A container has made its own time slices longer.

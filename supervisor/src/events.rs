@@ -104,6 +104,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::Outside
         | EventKind::GpuSilent
         | EventKind::MpsServerDied
+        | EventKind::MpsServerFault
         | EventKind::TimeSlicesChanged
         | EventKind::MigNotApplied
         | EventKind::ConfigurationRefused => Priority::Warning,

@@ -8,6 +8,7 @@
 mod clients;
 mod control;
 mod daemon;
+mod fault;
 mod group;
 mod join;
 mod watch;

@@ -10,7 +10,7 @@ use super::refusal::worded;
 use crate::device::{Gpu, Kind};
 use crate::mps::{Domain, GroupRecord};
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
-use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, LeaseState, Mechanism};
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, LeaseState, Mechanism, Mode};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,11 +47,10 @@ impl Leases {
             let book = self.wait_for_the_old_one(asked, uid, deadline)?;
             let left = deadline.saturating_duration_since(Instant::now());
             match self.place_now(asked, uid, &book) {
-                // A daemon that nobody uses any more is in the way only until it has ended.
                 Err(refusal)
                     if refusal.code == ErrorCode::ShareNotFree
                         && !left.is_zero()
-                        && !self.groups.being_stopped(&mps_groups_used(&book), |_| false).is_empty() =>
+                        && self.may_servers_give_way(asked, &book) =>
                 {
                     drop(self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner));
                 }
@@ -63,6 +62,13 @@ impl Leases {
                 place => return place.map(|place| (book, place)),
             }
         }
+    }
+
+    /// A daemon that nobody uses any more is in the way only until it has ended, and a server of the driver's in a fault until
+    /// the programs that it has reached have.
+    fn may_servers_give_way(&self, asked: &LeaseRequest, book: &Book) -> bool {
+        let is_faulted = || asked.request.mode == Mode::Mps && !self.groups.faulted().is_empty();
+        !self.groups.being_stopped(&mps_groups_used(book), |_| false).is_empty() || is_faulted()
     }
 
     /// Whether this is refused for memory some of which others held when NVML was asked last, up to a second ago.
@@ -84,7 +90,7 @@ impl Leases {
         if let Some(domain) = &domain {
             let (whose, count) = (domain, demand.gpus.max(1));
             note_mps_servers(&mut capacities, (&gpus, book), (whose, count), own);
-            self.note_ending_servers(&mut capacities, (&gpus, book), (whose, count));
+            self.note_servers_closed(&mut capacities, (&gpus, book), (whose, count));
         }
         let mut open = open_for(&served, &gpus, book)?;
         if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
@@ -94,22 +100,26 @@ impl Leases {
         let home = home.filter(|home| home.iter().all(|gpu| open.contains(gpu)));
         let placed = home.and_then(|home| place_among(&capacities, &home, &demand).ok());
         let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
-        let placed = placed.map_err(|refusal| worded(&refusal))?;
+        let placed = placed.map_err(|refusal| match &domain {
+            Some(domain) => self.with_faults(worded(&refusal), book, domain),
+            None => worded(&refusal),
+        })?;
         Ok(Place { served, domain, placed, kept })
     }
 
-    /// A GPU belongs to one daemon, also while that one ends.
-    fn note_ending_servers(
+    /// A GPU belongs to one daemon, also while that one ends or takes nobody in.
+    fn note_servers_closed(
         &self,
         capacities: &mut [GpuCapacity],
         (gpus, book): (&[Gpu], &Book),
         (domain, count): (&Domain, usize),
     ) {
         let joins = |group: &GroupRecord| group.domain == *domain && group.gpus.len() == count;
-        let ending = self.groups.being_stopped(&mps_groups_used(book), joins);
+        let (ending, faulted) = (self.groups.being_stopped(&mps_groups_used(book), joins), self.groups.faulted());
         for (gpu, capacity) in gpus.iter().zip(capacities) {
             let servers = ending.iter().filter(|uuid| **uuid == gpu.uuid).count();
             capacity.users.mps_of_others += servers as u32;
+            capacity.users.mps_faulted = faulted.iter().filter(|uuid| **uuid == gpu.uuid).count() as u32;
         }
     }
 

@@ -10,12 +10,16 @@ impl Leases {
     /// Has the daemon of the group run and serve the lease by `deadline`, without the book.
     ///
     /// # Errors
-    /// The daemon does not start or does not live to serve it, or the lease was given up meanwhile: then it is taken
+    /// The daemon does not start or does not live to serve it, its server takes nobody in, or the lease was given up meanwhile: then it is taken
     /// out again, and a place that it had come back to is kept as long as it was to be.
     pub fn seat(&self, group: &str, lease: &LeaseId, deadline: Instant) -> Result<(), ErrorBody> {
         let ready = self.make_ready(group, deadline);
+        if ready.is_ok() {
+            self.learn_server_state(group, deadline);
+        }
         let mut book = self.book();
         let seated = is_wanted(&book, lease).and(ready).and_then(|()| self.is_served(group));
+        let seated = seated.and_then(|()| self.must_take_in(group, &book));
         match &seated {
             Ok(()) => self.note_granted(&book, lease),
             Err(_) => {

@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_millis(2);
 const ANSWER_BYTES: u64 = 64 << 10;
 
 /// One daemon, to be told things.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Control {
     program: PathBuf,
     pipe: PathBuf,
@@ -66,6 +66,29 @@ impl Control {
 
     fn server(&self) -> io::Result<Option<HostPid>> {
         Ok(pids_in(&self.tell("get_server_list")?).first().copied())
+    }
+
+    /// How a server is; none if its daemon says something that is not known.
+    ///
+    /// # Errors
+    /// The daemon does not answer, or does not know the question.
+    pub fn state_of(&self, server: HostPid) -> io::Result<Option<ServerState>> {
+        Ok(ServerState::of_answer(&self.tell(&format!("get_server_status {server}"))?))
+    }
+
+    /// How its server is when it is not about to be ready, which is waited for until `deadline`; none if it has none yet.
+    ///
+    /// # Errors
+    /// As [`Control::state_of`].
+    pub fn settled_state(&self, deadline: Instant) -> io::Result<Option<ServerState>> {
+        loop {
+            let Some(server) = self.server()? else { return Ok(None) };
+            let state = self.state_of(server)?;
+            if state != Some(ServerState::Initializing) || Instant::now() >= deadline {
+                return Ok(state);
+            }
+            std::thread::sleep(POLL);
+        }
     }
 
     /// The clients of a server.
@@ -121,6 +144,29 @@ impl Control {
             // For want of memory, for example.
             None => Err(not_asked(&"its program was killed")),
             Some(_) => Err(io::Error::other(format!("{commands:?} is answered with {:?}", answer.trim()))),
+        }
+    }
+}
+
+/// What a server says of itself: INITIALIZING, ACTIVE or FAULT, as nvidia-cuda-mps-control(1) has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerState {
+    /// It will take clients in.
+    Initializing,
+    /// It does.
+    Active,
+    /// A client has had a fatal fault, and those that it has reached have not all ended: nobody is taken in.
+    Fault,
+}
+
+impl ServerState {
+    /// None of a word that is not known.
+    fn of_answer(answer: &str) -> Option<Self> {
+        match answer.trim() {
+            "INITIALIZING" => Some(Self::Initializing),
+            "ACTIVE" => Some(Self::Active),
+            "FAULT" => Some(Self::Fault),
+            _ => None,
         }
     }
 }
@@ -207,6 +253,26 @@ mod tests {
         assert!(!deaf.answers() && deaf.quit().unwrap_err().to_string().contains("Cannot find"));
         let silent = program(dir.path(), "exec sleep 60").hasty().quit().unwrap_err();
         assert!(silent.kind() == io::ErrorKind::TimedOut && !was_not_asked(&silent));
+    }
+
+    #[test]
+    fn a_server_that_initialises_is_waited_for_and_a_word_that_is_not_known_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let count = dir.path().join("count");
+        let script = format!(
+            "read what; case $what in get_server_list) echo 41;; *) echo >> {0}\n\
+             [ $(wc -l < {0}) -lt 3 ] && echo INITIALIZING || echo FAULT;; esac",
+            count.display()
+        );
+        let control = program(dir.path(), &script);
+        assert_eq!(control.settled_state(Instant::now()).unwrap(), Some(ServerState::Initializing));
+        let later = Instant::now() + Duration::from_secs(60);
+        assert_eq!(control.settled_state(later).unwrap(), Some(ServerState::Fault));
+        assert_eq!(fs::read_to_string(&count).unwrap().len(), 3, "it was asked again");
+        assert_eq!(program(dir.path(), "echo ACTIVE").state_of(HostPid(41)).unwrap(), Some(ServerState::Active));
+        assert_eq!(program(dir.path(), "echo RESTING").state_of(HostPid(41)).unwrap(), None);
+        assert_eq!(program(dir.path(), "true").settled_state(later).unwrap(), None, "there is no server");
+        assert!(program(dir.path(), "exit 1").state_of(HostPid(41)).is_err());
     }
 
     #[test]

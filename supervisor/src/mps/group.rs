@@ -1,6 +1,7 @@
 //! A daemon with its folders: what is written down of it, and what is known of its processes.
 
 use super::clients::{Clients, Silence};
+use super::control::ServerState;
 use crate::lease::{let_search, write_whole};
 use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_policy::mechanism::MpsLimits;
@@ -167,6 +168,8 @@ pub struct Group {
     pub daemon: Option<WatchedProcess>,
     /// The server, while one is known to run.
     pub server: Option<WatchedProcess>,
+    /// How the server was when it was last asked, if it has said so. Of one that ends it holds until the next one says.
+    pub state: Option<ServerState>,
     /// What the server was last told that it gives.
     pub limits: Option<MpsLimits>,
     /// The daemon as this process's child, to be waited for.
@@ -187,6 +190,7 @@ impl Group {
             stage,
             daemon: None,
             server: None,
+            state: None,
             limits: None,
             child: None,
             clients: None,
@@ -204,9 +208,20 @@ impl Group {
     pub fn takes_in(&self) -> bool {
         match self.stage {
             Stage::New | Stage::Starting => true,
-            Stage::Started | Stage::Telling => self.is_alive(),
+            Stage::Started | Stage::Telling => self.is_alive() && !self.is_faulted(),
             Stage::Failed(_) | Stage::Stopping => false,
         }
+    }
+
+    /// Whether its server takes nobody in after a fault.
+    pub fn is_faulted(&self) -> bool {
+        let is_there = matches!(self.stage, Stage::Started | Stage::Telling) && self.is_alive();
+        is_there && self.state == Some(ServerState::Fault)
+    }
+
+    /// Whether nobody can join it any more, and it may not have ended.
+    fn is_ending(&self) -> bool {
+        self.stage == Stage::Stopping || self.is_alive() && !self.takes_in() && !self.is_faulted()
     }
 
     /// Hands its processes over to who stops them. What stays here says until when that may take.
@@ -298,11 +313,15 @@ impl Groups {
     /// The GPUs of daemons that are there for no lease, one for each: of those that nobody can join any more and that may not have
     /// ended, and of those that are about to be stopped, since they are not among the `used`, unless who asks `joins` them.
     pub fn being_stopped(&self, used: &BTreeSet<&String>, joins: impl Fn(&GroupRecord) -> bool) -> Vec<GpuUuid> {
-        let is_ending = |group: &Group| group.stage == Stage::Stopping || !group.takes_in() && group.is_alive();
         let is_unused = |group: &Group| group.is_alive() && !used.contains(&group.record.id) && !joins(&group.record);
         let all = self.all();
-        let stopped = all.iter().filter(|group| is_ending(group) || is_unused(group));
+        let stopped = all.iter().filter(|group| group.is_ending() || is_unused(group));
         stopped.flat_map(|group| group.record.gpus.clone()).collect()
+    }
+
+    /// The GPUs of daemons whose servers take nobody in after a fault, one for each.
+    pub fn faulted(&self) -> Vec<GpuUuid> {
+        self.all().iter().filter(|group| group.is_faulted()).flat_map(|group| group.record.gpus.clone()).collect()
     }
 
     /// Whether the process is a daemon or a server of a group that is among the `used`. One that is being ended, or is about to
@@ -373,6 +392,22 @@ mod tests {
         assert!(group.takes_in() && !group.is_busy());
         group.stage = Stage::Failed("no GPU".into());
         assert!(!group.takes_in());
+    }
+
+    #[test]
+    fn nobody_joins_a_server_in_a_fault_which_keeps_its_gpus() {
+        let groups = Groups::default();
+        groups.all().push(Group { daemon: Some(me()), ..Group::new(record(), Stage::Started) });
+        let seen = |state| {
+            groups.all()[0].state = Some(state);
+            let takes_in = groups.all()[0].takes_in();
+            (takes_in, groups.faulted().len())
+        };
+        assert_eq!(seen(ServerState::Active), (true, 0));
+        assert_eq!(seen(ServerState::Fault), (false, 1));
+        let used = record().id;
+        assert!(groups.being_stopped(&BTreeSet::from([&used]), |_| false).is_empty(), "it takes in again some time");
+        assert_eq!(seen(ServerState::Initializing), (true, 0));
     }
 
     #[test]

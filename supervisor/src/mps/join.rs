@@ -51,7 +51,9 @@ impl Leases {
     pub fn join_group(&self, domain: &Domain, gpus: &[GpuUuid]) -> Result<String, ErrorBody> {
         self.mps_program()?;
         let mut groups = self.groups.all();
-        let is_it = |group: &&Group| group.record.domain == *domain && group.record.gpus == gpus && group.takes_in();
+        // One that a fault has befallen a moment ago is refused when the lease is seated; beside it there is no other.
+        let takes_in = |group: &Group| group.takes_in() || group.is_faulted();
+        let is_it = |group: &&Group| group.record.domain == *domain && group.record.gpus == gpus && takes_in(group);
         if let Some(group) = groups.iter().find(is_it) {
             return Ok(group.record.id.clone());
         }

@@ -4,6 +4,7 @@
 use super::clients::Clients;
 use super::control::{Control, was_not_asked};
 use super::daemon::{self, clear_away};
+use super::fault::note_state;
 use super::group::{Group, GroupRecord, Stage, dir_of};
 use super::join::list;
 use crate::cgroup;
@@ -153,7 +154,7 @@ fn ensure_servers(leases: &Leases) {
         let since = Instant::now();
         let control = Control::of(&program, &run_dir, &id);
         let found = control.server_of(uid);
-        note_answer(leases, &id, control, since, found.as_ref().err());
+        note_answer(leases, &id, &control, since, found.as_ref().err());
         let server = match found.map(|pid| pid.map(WatchedProcess::open)) {
             Ok(Some(Ok(server))) => server,
             // Another look follows.
@@ -180,7 +181,7 @@ fn ensure_servers(leases: &Leases) {
     }
 }
 
-/// Asks each daemon for its server's clients: who is none of them and uses the GPU goes past it.
+/// Asks each daemon for its server's clients, and how the server is: who is none of them and uses the GPU goes past it.
 fn note_clients(leases: &Leases) {
     let Ok(program) = leases.mps_program() else { return };
     let run_dir = leases.configuration().paths.run_dir.clone();
@@ -195,9 +196,13 @@ fn note_clients(leases: &Leases) {
         let since = Instant::now();
         let control = Control::of(&program, &run_dir, &id);
         let clients = control.clients_of(server);
-        note_answer(leases, &id, control, since, clients.as_ref().err());
+        note_answer(leases, &id, &control, since, clients.as_ref().err());
         // Where there is no answer, the last one holds for whom it was about.
         let Ok(clients) = clients else { continue };
+        // An older one does not know the question.
+        if let Ok(Some(state)) = control.state_of(server) {
+            note_state(leases, &id, state, &clients.iter().copied().collect());
+        }
         if let Some(group) = leases.groups.all().iter_mut().find(|group| group.record.id == id) {
             group.clients = Some(Clients::of_answer(since, clients));
         }
@@ -206,12 +211,12 @@ fn note_clients(leases: &Leases) {
 
 /// Notes whether the daemon of the group `id` has answered a question of that time. Nobody knows the clients of one that
 /// has not for too long, whoever is the cause: it is ended, and with it the work under its server.
-fn note_answer(leases: &Leases, id: &str, control: Control, asked_at: Instant, error: Option<&io::Error>) {
+fn note_answer(leases: &Leases, id: &str, control: &Control, asked_at: Instant, error: Option<&io::Error>) {
     // One may refuse a question and be there all the same. A question that could not be asked says nothing of it.
     let is_answered = match error {
         None => true,
         Some(error) if was_not_asked(error) => return,
-        Some(_) => match control.hasty().ask() {
+        Some(_) => match control.clone().hasty().ask() {
             Err(error) if was_not_asked(&error) => return,
             answer => answer.is_ok(),
         },

@@ -1,6 +1,7 @@
 //! MPS daemons that start late, do not start, or fall silent, and who else notices.
 
 mod ends;
+mod faults;
 mod silence;
 mod starts;
 mod users;
@@ -33,6 +34,7 @@ fn scenes(host: &mut Host) -> Result<()> {
     users::of_one_container_are_served_in_turn(host)?;
     ends::of_a_daemon_make_no_strangers(host)?;
     ends::of_a_daemon_follow_an_eviction(host)?;
+    faults::keep_others_out_until_all_have_ended(host)?;
     silence::of_a_daemon_ends_its_group(host)
 }
 

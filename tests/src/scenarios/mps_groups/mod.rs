@@ -56,7 +56,7 @@ fn asks<'a>(team: &'a str, fraction: &'a str, memory: &'a str) -> [(&'a str, &'a
 }
 
 /// The GPU on which its kernels run, once there are some.
-fn wait_for_work(host: &Host, container: &Container) -> Result<u32> {
+pub(super) fn wait_for_work(host: &Host, container: &Container) -> Result<u32> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         for gpu in 0..2 {
