@@ -11,9 +11,11 @@ mod daemon;
 mod fault;
 mod group;
 mod join;
+mod termination;
 mod watch;
 
 pub use daemon::{become_daemon, starts_detached};
 pub use group::{Domain, GroupRecord, Groups};
 pub use join::edits;
+pub use termination::terminate_clients;
 pub use watch::{take_over, watch};

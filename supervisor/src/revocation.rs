@@ -10,6 +10,7 @@ use crate::cgroup::{self, devices};
 use crate::gatekeeper::Order;
 use crate::guard::{Descriptors, descriptors};
 use crate::lease::{Lease, Leases, Record, RevocationRecord, about, failed};
+use crate::mps::terminate_clients;
 use crate::procfs::{self, ProcessName, WatchedProcess};
 pub use clearance::Clearance;
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, HostPid, LeaseId, LeaseState, LeaseView};
@@ -131,7 +132,7 @@ fn begin(leases: &Leases, lease: &str) -> Result<Begun, ErrorBody> {
 /// The kernel does not deny them.
 fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
     let known = leases.book().leases.get(id).and_then(revoked);
-    let Some((cgroup, revocation)) = known else { return Ok(BTreeSet::new()) };
+    let Some((cgroup, revocation, mps_group)) = known else { return Ok(BTreeSet::new()) };
     if !revocation.is_denied || devices::is_given_back(&cgroup, &revocation.devices) {
         devices::deny(&cgroup, &revocation.devices)?;
     }
@@ -144,7 +145,7 @@ fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
     }
     close(leases, lease);
     drop(book);
-    Ok(end_users(leases, id, &cgroup, &revocation.devices))
+    Ok(end_users(leases, id, (&cgroup, mps_group.as_deref()), &revocation.devices))
 }
 
 /// The kernel denies nothing: the lease is as it was.
@@ -173,7 +174,12 @@ fn close(leases: &Leases, lease: &Lease) {
 
 /// Kills the processes of the container that use the devices, and those that begin to meanwhile; those that were killed.
 /// Whether anybody is left is noted with the lease.
-fn end_users(leases: &Leases, id: &LeaseId, cgroup: &str, devices: &BTreeSet<(u32, u32)>) -> BTreeSet<HostPid> {
+fn end_users(
+    leases: &Leases,
+    id: &LeaseId,
+    (cgroup, mps_group): (&str, Option<&str>),
+    devices: &BTreeSet<(u32, u32)>,
+) -> BTreeSet<HostPid> {
     let mut killed = BTreeSet::new();
     for _ in 0..ROUNDS {
         let begun = Instant::now();
@@ -184,6 +190,9 @@ fn end_users(leases: &Leases, id: &LeaseId, cgroup: &str, devices: &BTreeSet<(u3
         let users: Vec<HostPid> = cgroup::processes_in(cgroup).into_iter().filter(uses).collect();
         if let Some(lease) = leases.book().leases.get_mut(id) {
             lease.clearance.note(begun, users.iter().map(|pid| name_of(*pid)));
+        }
+        if let Some(group) = mps_group.filter(|_| !users.is_empty() && killed.is_empty()) {
+            killed.extend(terminate_clients(leases, group, cgroup));
         }
         for process in users.iter().filter_map(|pid| WatchedProcess::open(*pid).ok()) {
             // Asked with the pidfd in hand: the pid may have been another's when the list was read.
@@ -249,9 +258,10 @@ fn has_share(leases: &Leases, id: &LeaseId) -> bool {
     leases.book().leases.get(id).is_some_and(|lease| !lease.record.has_no_share())
 }
 
-/// Its cgroup, and what was taken from it.
-fn revoked(lease: &Lease) -> Option<(String, RevocationRecord)> {
-    Some((lease.record.cgroup.clone()?, lease.record.revocation.clone()?))
+/// Its cgroup, what was taken from it, and the group of its MPS daemon.
+fn revoked(lease: &Lease) -> Option<(String, RevocationRecord, Option<String>)> {
+    let record = &lease.record;
+    Some((record.cgroup.clone()?, record.revocation.clone()?, record.mps_group.clone()))
 }
 
 /// Tells of what nobody waits for.

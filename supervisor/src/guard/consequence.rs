@@ -4,6 +4,7 @@ use crate::cgroup;
 use crate::events::About;
 use crate::hang;
 use crate::lease::{Leases, about, class_policy};
+use crate::mps::terminate_clients;
 use crate::revocation;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
@@ -69,7 +70,10 @@ fn revoke(leases: &Leases, about: &About, class: Class) -> Done {
 
 /// Kills everything in the container's cgroup, which is the outermost of the container, and its init. How many there were.
 fn kill(leases: &Leases, tenant: TenantId, cgroup: Option<&str>) -> usize {
-    let mut killed = cgroup.map(cgroup::kill).unwrap_or_default();
+    let mps_group = leases.book().of_tenant(tenant).and_then(|lease| lease.record.mps_group.clone());
+    let terminated = mps_group.zip(cgroup).map(|(group, cgroup)| terminate_clients(leases, &group, cgroup));
+    let mut killed = terminated.unwrap_or_default();
+    killed.extend(cgroup.map(cgroup::kill).unwrap_or_default());
     if let Some(lease) = leases.book().of_tenant(tenant) {
         // One without a cgroup of its own loses its init, and with it its PID namespace.
         let registered = lease.processes.values().map(|process| &process.watched);

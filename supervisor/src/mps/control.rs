@@ -3,6 +3,7 @@
 use super::group::folder_of;
 use gpool_policy::mechanism::MpsLimits;
 use gpool_protocol::HostPid;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -97,6 +98,18 @@ impl Control {
     /// The daemon does not answer.
     pub fn clients_of(&self, server: HostPid) -> io::Result<Vec<HostPid>> {
         Ok(pids_in(&self.tell(&format!("get_client_list {server}"))?))
+    }
+
+    /// Has a server end the work of these clients, and of nobody else.
+    ///
+    /// # Errors
+    /// The daemon does not answer, or does not do it.
+    pub fn terminate(&self, server: HostPid, clients: &BTreeSet<HostPid>) -> io::Result<()> {
+        if clients.is_empty() {
+            return Ok(());
+        }
+        let commands: Vec<String> = clients.iter().map(|pid| format!("terminate_client {server} {pid}")).collect();
+        self.tell(&commands.join("\n")).map(drop)
     }
 
     /// Sets what servers give their clients at most on each of so many GPUs: the one that runs, whose clients so far keep what
@@ -249,6 +262,11 @@ mod tests {
         let without = program(dir.path(), &format!("cat >> {}", said.display()));
         without.set_limits(limits, 1).unwrap();
         assert!(fs::read_to_string(&said).unwrap().ends_with("get_server_list\n"), "there is no server to tell");
+        let none = BTreeSet::new();
+        without.terminate(HostPid(41), &none).unwrap();
+        assert!(fs::read_to_string(&said).unwrap().ends_with("get_server_list\n"), "nobody is to be ended");
+        without.terminate(HostPid(41), &BTreeSet::from([HostPid(7), HostPid(8)])).unwrap();
+        assert!(fs::read_to_string(&said).unwrap().ends_with("terminate_client 41 7\nterminate_client 41 8\n"));
         let deaf = program(dir.path(), "echo 'Cannot find MPS control daemon process'; exit 1");
         assert!(!deaf.answers() && deaf.quit().unwrap_err().to_string().contains("Cannot find"));
         let silent = program(dir.path(), "exec sleep 60").hasty().quit().unwrap_err();

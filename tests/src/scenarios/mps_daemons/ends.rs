@@ -1,12 +1,13 @@
 //! The end of a daemon that takes its time.
 
-use super::{ASKS, mps_leases, remove, wait_for};
+use super::{ASKS, Unreliable, hold, mps_leases, release, remove, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Host, succeeded, text};
 use crate::scenarios::mps_groups::process_of;
 use crate::tenant::Tenant;
 use gpool_protocol::EventKind;
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
 
 /// A daemon that is stopped and does not quit when it is told to: while it is ended by force, its server is nobody's who
 /// uses a GPU without a lease, and nobody else's starts on its GPU.
@@ -28,14 +29,21 @@ pub fn of_a_daemon_make_no_strangers(host: &Host) -> Result<()> {
     remove(host, &["both"])
 }
 
-/// A container from which its GPU is taken lives on, and its daemon ends before another team's starts.
-pub fn of_a_daemon_follow_an_eviction(host: &Host) -> Result<()> {
+/// A container from which its GPU is taken lives on; its program was ended by its server before it was killed, and its daemon
+/// ends before another team's starts.
+pub fn of_a_daemon_follow_an_eviction(host: &Host, program: &Unreliable) -> Result<()> {
     let tenant = Tenant { allocate_mib: Some(64), ..Tenant::greedy(1000) };
     let command = format!("({}); sleep 1000", tenant.command().join(" "));
     let evicted = host.run_container("evicted", &ASKS, &[], &["sh", "-c", &command])?;
     wait_for("its program at work", || Ok(evicted.log(&host.engine)?.contains("progress")))?;
+    wait_for("its server", || Ok(process_of("vision", "server").is_ok()))?;
+    let ending = format!("terminate_client {} ", process_of("vision", "server")?);
     let stopped = host.events_of(EventKind::MpsStopped)?.len();
+    hold(&program.heard)?;
     succeeded("gpool evict", host.gpool(&["evict", &evicted.id])?)?;
+    let heard = fs::read_to_string(&program.heard).context(program.heard.display())?;
+    release(&program.heard)?;
+    ensure(heard.contains(&ending), || format!("its daemon was told {heard}"))?;
     on_both_gpus(host)?;
     let ends = host.events_of(EventKind::MpsStopped)?.len();
     ensure(ends == stopped + 1, || format!("{ends} daemons have ended, of {stopped} before the eviction"))?;

@@ -33,7 +33,7 @@ fn scenes(host: &mut Host) -> Result<()> {
     starts::of_nobody_are_undone(host, &program)?;
     users::of_one_container_are_served_in_turn(host)?;
     ends::of_a_daemon_make_no_strangers(host)?;
-    ends::of_a_daemon_follow_an_eviction(host)?;
+    ends::of_a_daemon_follow_an_eviction(host, &program)?;
     faults::keep_others_out_until_all_have_ended(host)?;
     silence::of_a_daemon_ends_its_group(host)
 }
@@ -46,6 +46,8 @@ const ASKS: [(&str, &str); 4] =
 struct Unreliable {
     held: PathBuf,
     failing: PathBuf,
+    /// What it is told goes in here, while the file is there.
+    heard: PathBuf,
 }
 
 impl Unreliable {
@@ -55,14 +57,16 @@ impl Unreliable {
         let real = Path::new(SIMULATED_GPU).join(MPS_CONTROL);
         fs::copy(&path, &real).context(real.display())?;
         let its = |name: &str| Path::new(SIMULATED_GPU).join(name);
-        let program = Self { held: its("mps-held"), failing: its("mps-failing") };
+        let program = Self { held: its("mps-held"), failing: its("mps-failing"), heard: its("mps-heard") };
         // -f makes it the daemon; without it commands are told to one.
         let script = format!(
             "#!/bin/sh\nwhile [ \"$1\" = -f ] && [ -e {} ]; do sleep 0.02; done\n\
-             if [ -e {} ]; then echo no such luck >&2; exit 1; fi\nexec {} \"$@\"\n",
+             if [ -e {} ]; then echo no such luck >&2; exit 1; fi\n\
+             if [ \"$1\" != -f ] && [ -e {heard} ]; then tee -a {heard} | {real} \"$@\"; exit; fi\nexec {real} \"$@\"\n",
             program.held.display(),
             program.failing.display(),
-            real.display(),
+            heard = program.heard.display(),
+            real = real.display(),
         );
         let new = its("mps-new");
         fs::write(&new, script).context(new.display())?;
