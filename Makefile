@@ -60,7 +60,7 @@ check: ## Run the fast gates: format, lints, dependencies, rooms, symbols, texts
 	if $(CARGO) deny --version > /dev/null 2>&1; then $(CARGO) deny check bans licenses sources; \
 	    else echo "skipped: cargo-deny is not installed"; fi
 	$(CARGO) test $(CARGO_FLAGS) -p gpool-tests --test rooms --test symbols --test messages --test documentation \
-	    --test packages
+	    --test packages --test device_nodes
 
 package: ## Pack what is built: gpool and a simulated GPU as .deb, gpool as .rpm, into target/package
 	@tests/prepare.sh package

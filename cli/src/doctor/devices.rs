@@ -14,7 +14,7 @@ pub fn check(host: &Surroundings) -> Outcome {
     if !is_node("nvidiactl") {
         return Outcome::fail(
             format!("{} is no character device (driver.device_dir)", dir.join("nvidiactl").display()),
-            "load the NVIDIA driver (modprobe nvidia), and run nvidia-smi once as root",
+            "load the NVIDIA driver (modprobe nvidia), and run nvidia-modprobe -c 255 as root",
         );
     }
     let count = gpu_nodes(&host.path(&dir.display().to_string()));
@@ -26,9 +26,9 @@ pub fn check(host: &Surroundings) -> Outcome {
         );
     }
     if !is_node("nvidia-uvm") {
-        return Outcome::warn(
-            format!("{count} GPU(s), without {}", dir.join("nvidia-uvm").display()),
-            "modprobe nvidia-uvm: CUDA does not start without it",
+        return Outcome::fail(
+            format!("{count} GPU(s), without {}, so that no container is started", dir.join("nvidia-uvm").display()),
+            "run nvidia-modprobe -u -c 0 as root, which loads nvidia-uvm and makes its nodes",
         );
     }
     Outcome::ok(format!("nodes of {count} GPU(s) in {}", dir.display()))

@@ -163,9 +163,9 @@ fn what_is_wrong_is_said_with_what_to_do() {
     wrong("low-level runtime", State::Fail, &["/usr/bin/runc", "install runc"], &remove("/usr/bin/runc"));
     let cgroups = remove("/sys/fs/cgroup/cgroup.controllers");
     wrong("cgroups", State::Fail, &["devices and freezer", "mount it"], &cgroups);
-    wrong("device nodes", State::Fail, &["nvidiactl", "modprobe nvidia"], &remove("/dev/nvidiactl"));
+    wrong("device nodes", State::Fail, &["nvidiactl", "modprobe nvidia", "-c 255"], &remove("/dev/nvidiactl"));
     wrong("device nodes", State::Fail, &["nodes of 0", "shows 1"], &remove("/dev/nvidia0"));
-    wrong("device nodes", State::Warn, &["modprobe nvidia-uvm"], &remove("/dev/nvidia-uvm"));
+    wrong("device nodes", State::Fail, &["nvidia-modprobe -u -c 0"], &remove("/dev/nvidia-uvm"));
     wrong("driver", State::Fail, &["libcuda.so.1 is in none"], &remove("/usr/lib64/libcuda.so.1"));
     wrong("driver", State::Fail, &["no GPU"], &|host| host.gpus = Ok(Vec::new()));
     let named = "GPU-51313131-0000-4000-8000-000000000007";

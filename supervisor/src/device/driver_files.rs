@@ -30,8 +30,14 @@ const VERSIONED: [&str; 4] =
 const PROGRAMS: [&str; 1] = ["nvidia-smi"];
 /// Where they are in a container.
 const PROGRAM_DIR: &str = "/usr/bin";
-/// Nodes that every GPU container needs beside its GPU; only the first must be there.
-const CONTROL_NODES: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
+/// Nodes that every GPU container needs beside its GPU, with what makes them: without nvidia-uvm CUDA does not start.
+/// Source of the options: nvidia-modprobe.c, where -u makes no node but those that -c asks for.
+const CONTROL_NODES: [(&str, &str); 2] =
+    [("nvidiactl", "nvidia-modprobe -c 255"), ("nvidia-uvm", "nvidia-modprobe -u -c 0")];
+/// What only debuggers and profilers need.
+const TOOLS_NODE: &str = "nvidia-uvm-tools";
+/// What a container may do with a node. No "m": it has no business making nodes of GPUs.
+const ACCESS: &str = "rw";
 
 /// A file of the driver that is not where the configuration says; the text names the key.
 #[derive(Debug, thiserror::Error)]
@@ -62,10 +68,12 @@ pub enum DriverFilesError {
     #[error(transparent)]
     Capabilities(#[from] super::capabilities::CapabilitiesError),
     /// A device node is not there.
-    #[error("{path} is no character device (driver.device_dir)")]
+    #[error("{path} is no character device (driver.device_dir); {remedy} makes it, as root")]
     Node {
         /// Where it should be.
         path: String,
+        /// The command that makes it.
+        remedy: String,
     },
 }
 
@@ -192,15 +200,15 @@ impl DriverFiles {
     }
 
     fn nodes(&self, gpus: &[&Gpu]) -> Result<Vec<Edit>, DriverFilesError> {
-        let nodes = gpus.iter().map(|gpu| self.device(&format!("nvidia{}", gpu.minor)));
-        let mut edits = nodes.collect::<Result<Vec<Edit>, _>>()?;
-        for (index, name) in CONTROL_NODES.iter().enumerate() {
-            match self.device(name) {
-                Ok(edit) => edits.push(edit),
-                Err(error) if index == 0 => return Err(error),
-                Err(_) => {}
-            }
+        let of_gpu = |gpu: &&Gpu| {
+            let remedy = format!("nvidia-modprobe -c {}", gpu.minor);
+            self.node(&format!("nvidia{}", gpu.minor), ACCESS, &remedy)
+        };
+        let mut edits = gpus.iter().map(of_gpu).collect::<Result<Vec<Edit>, _>>()?;
+        for (name, remedy) in CONTROL_NODES {
+            edits.push(self.node(name, ACCESS, remedy)?);
         }
+        edits.extend(self.node(TOOLS_NODE, ACCESS, "").ok());
         for gpu in gpus {
             edits.extend(self.capability_nodes(gpu)?);
         }
@@ -211,7 +219,8 @@ impl DriverFiles {
     fn capability_nodes(&self, gpu: &Gpu) -> Result<Vec<Edit>, DriverFilesError> {
         let Some(instance) = gpu.instance() else { return Ok(Vec::new()) };
         let minors = minors(&self.driver.proc_dir, gpu.minor, instance)?;
-        minors.iter().map(|minor| self.node(&format!("nvidia-caps/nvidia-cap{minor}"), "r")).collect()
+        let remedy = "nvidia-smi -L";
+        minors.iter().map(|minor| self.node(&format!("nvidia-caps/nvidia-cap{minor}"), "r", remedy)).collect()
     }
 
     /// Major and minor numbers of the device nodes of `gpus`; one that is not there now is left out.
@@ -223,15 +232,11 @@ impl DriverFiles {
         gpus.iter().filter_map(number).collect()
     }
 
-    fn device(&self, name: &str) -> Result<Edit, DriverFilesError> {
-        // No "m": a container has no business making nodes of GPUs.
-        self.node(name, "rw")
-    }
-
-    fn node(&self, name: &str, access: &str) -> Result<Edit, DriverFilesError> {
+    fn node(&self, name: &str, access: &str, remedy: &str) -> Result<Edit, DriverFilesError> {
         let path = self.driver.device_dir.join(name);
         let node = std::fs::metadata(&path).ok().filter(|metadata| metadata.file_type().is_char_device());
-        let node = node.ok_or_else(|| DriverFilesError::Node { path: path.display().to_string() })?;
+        let missing = || DriverFilesError::Node { path: path.display().to_string(), remedy: remedy.to_owned() };
+        let node = node.ok_or_else(missing)?;
         let (major, minor) = (rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev()));
         Ok(Edit::Device {
             path: format!("/dev/{name}"),
@@ -319,6 +324,40 @@ mod tests {
         let found: Vec<String> = files.beside_the_two().into_iter().map(name).collect();
         assert_eq!(found, ["libnvidia-nvvm70.so.4", "libnvidia-gpucomp.so.580.1.2"]);
         assert_eq!(version_of(Path::new("/a/libcuda.so.1")), None);
+    }
+
+    #[test]
+    fn a_container_gets_every_node_that_cuda_needs_or_is_told_how_to_make_it() {
+        let root = tempfile::tempdir().unwrap();
+        let mut configuration = Configuration::default();
+        configuration.driver.device_dir = root.path().to_owned();
+        let (driver, shim_dir) = (configuration.driver.clone(), configuration.paths.shim_dir.clone());
+        let files = DriverFiles { driver, shim_dir, shims: Shims::default() };
+        let gpu = Gpu {
+            index: 0,
+            uuid: gpool_protocol::GpuUuid("GPU-0".into()),
+            name: "a GPU".into(),
+            minor: 0,
+            memory_total_bytes: 80 << 30,
+            driver_version: "1".into(),
+            is_virtual: false,
+            kind: crate::device::Kind::Whole,
+        };
+        // Links to a character device that every machine has.
+        let make = |name: &str| std::os::unix::fs::symlink("/dev/null", root.path().join(name)).unwrap();
+        let needed = [
+            ("nvidia0", "nvidia-modprobe -c 0 "),
+            ("nvidiactl", "nvidia-modprobe -c 255 "),
+            ("nvidia-uvm", "nvidia-modprobe -u -c 0 "),
+        ];
+        for (name, remedy) in needed {
+            let refused = files.nodes(&[&gpu]).unwrap_err().to_string();
+            assert!(refused.contains(&format!("/{name} is no")) && refused.contains(remedy), "{refused}");
+            make(name);
+        }
+        assert_eq!(files.nodes(&[&gpu]).unwrap().len(), 3);
+        make("nvidia-uvm-tools");
+        assert_eq!(files.nodes(&[&gpu]).unwrap().len(), 4);
     }
 
     #[test]

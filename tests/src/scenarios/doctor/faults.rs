@@ -108,7 +108,7 @@ fn device(host: &Host) -> Vec<Fault<'_>> {
     vec![
         fail(4, &["nvidiactl", "modprobe nvidia"], node("nvidiactl")),
         fail(4, &["nodes of 0 GPUs", "NVML shows 1", "nvidia-smi"], node("nvidia0")),
-        warn(4, &["nvidia-uvm", "modprobe nvidia-uvm"], node("nvidia-uvm")),
+        fail(4, &["nvidia-uvm", "nvidia-modprobe -u -c 0"], node("nvidia-uvm")),
         fail(6, &["libcuda.so.1 is in none", "install the driver"], || {
             missing(format!("{SIMULATED_GPU}/lib/libcuda.so.1"))
         }),

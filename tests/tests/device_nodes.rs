@@ -1,0 +1,44 @@
+//! What `gpool-devices` asks of NVIDIA's `nvidia-modprobe`, in whose place stands one that writes down how it was called.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/gpool-devices");
+
+/// The calls, for a driver that says this of itself below `/proc/driver`.
+fn calls(proc_dir: &Path, nodes: &str) -> Vec<String> {
+    let bin = tempfile::tempdir().unwrap();
+    let (program, calls) = (bin.path().join("nvidia-modprobe"), bin.path().join("calls"));
+    fs::write(&program, format!("#!/bin/sh\necho \"$*\" >> {}\n", calls.display())).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.path().display(), std::env::var("PATH").unwrap());
+    let mut script = Command::new("sh");
+    let output = script.arg(SCRIPT).arg(nodes).arg(proc_dir).env("PATH", path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::read_to_string(calls).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Source of the options: nvidia-modprobe.c. With -u it makes no node but those that -c asks for, of nvidia-uvm and then
+/// of no GPU; nvidiactl is the minor number 255.
+#[test]
+fn each_node_that_a_container_needs_is_asked_for() {
+    let proc_dir = tempfile::tempdir().unwrap();
+    for (bus, minor) in [("0000:01:00.0", 0), ("0000:41:00.0", 3)] {
+        let information = format!("Model: \t\t a GPU\nDevice Minor: \t {minor}\n");
+        write(&proc_dir.path().join("nvidia/gpus").join(bus).join("information"), &information);
+    }
+    assert_eq!(calls(proc_dir.path(), "/dev"), ["-c 255", "-u -c 0", "-c 0", "-c 3"]);
+}
+
+#[test]
+fn nodes_elsewhere_are_not_nvidia_modprobes() {
+    let (proc_dir, nodes) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    assert!(calls(proc_dir.path(), nodes.path().to_str().unwrap()).is_empty());
+}
