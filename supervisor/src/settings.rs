@@ -60,8 +60,8 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         socket: Socket { group: wanted.socket.group, ..old.socket.clone() },
         driver: Driver { compat: wanted.driver.compat, ..old.driver.clone() },
         runtime: wanted.runtime,
-        // What it needs is set up at the start: a right that is given up otherwise, and a thread.
-        policy: Policy { mps: old.policy.mps, ..wanted.policy },
+        // What these need is set up at the start: a right that is given up otherwise, and threads.
+        policy: Policy { mps: old.policy.mps, timeslice_shares: old.policy.timeslice_shares, ..wanted.policy },
         class: wanted.class,
         lease: wanted.lease,
         mig: wanted.mig,
@@ -78,6 +78,8 @@ fn told(difference: Difference) -> ChangedKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpool_configuration::catalogue;
+    use std::collections::BTreeSet;
     use std::fs;
 
     fn settings(text: &str) -> (tempfile::TempDir, Settings) {
@@ -140,6 +142,7 @@ mod tests {
             compat = "image"
             program_dirs = ["/j"]
             device_dir = "/f"
+            proc_dir = "/l"
             context_bytes = 1
             mount = [{ source = "/g" }]
             [runtime]
@@ -149,6 +152,7 @@ mod tests {
             unenforced = true
             rootless_group = "gpu"
             timeslice = true
+            timeslice_shares = true
             mps = true
             env.allow = []
             [lease]
@@ -165,7 +169,9 @@ mod tests {
         let wanted = settings.current();
         let old = Configuration::default();
         let all = differences(&old, &wanted);
-        assert!(all.len() >= flat(&old).len(), "a key is missing here: {all:#?}");
+        let changed: BTreeSet<&str> = all.iter().map(|change| change.key.as_str()).collect();
+        let known = catalogue();
+        assert_eq!(changed, known.iter().map(|key| key.name.as_str()).collect(), "a key is missing here");
         let new = in_force(&old, &wanted);
         for change in &all {
             let applied = differences(&old, &new).iter().any(|applied| applied.key == change.key);
