@@ -23,7 +23,7 @@ pub struct GpuCapacity {
     pub key: String,
     /// All of its memory that programs can have.
     pub memory_total_bytes: u64,
-    /// Memory held by processes outside any lease.
+    /// Memory held by processes outside any lease, and by those of leases beyond their caps.
     pub memory_foreign_bytes: u64,
     /// Sum of the fractions of its guaranteed leases.
     pub fraction_leased_permille: u16,
@@ -195,6 +195,8 @@ pub struct Held {
     pub guaranteed_permille: u16,
     /// Its memory cap.
     pub memory_bytes: u64,
+    /// What it holds beyond that, of a cap that was lowered. On the GPU it counts among the foreign memory.
+    pub memory_excess_bytes: u64,
 }
 
 /// Chooses the GPUs that are left with the least share, then the least memory, then by key; as many as asked for, or
@@ -286,6 +288,7 @@ pub fn check_update(gpu: &GpuCapacity, held: Held, demand: &Demand) -> Result<u6
     let without = GpuCapacity {
         fraction_leased_permille: gpu.fraction_leased_permille.saturating_sub(held.guaranteed_permille),
         memory_leased_bytes: gpu.memory_leased_bytes.saturating_sub(held.memory_bytes),
+        memory_foreign_bytes: gpu.memory_foreign_bytes.saturating_sub(held.memory_excess_bytes),
         ..gpu.clone()
     };
     let offer = without.offer(demand);

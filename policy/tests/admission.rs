@@ -73,7 +73,7 @@ fn refusals_say_what_is_free() {
 #[test]
 fn an_update_counts_its_own_part_as_free() {
     let full = gpu("a", 1000, 23);
-    let held = Held { guaranteed_permille: 400, memory_bytes: 10 * GIB };
+    let held = Held { guaranteed_permille: 400, memory_bytes: 10 * GIB, memory_excess_bytes: 0 };
     assert_eq!(check_update(&full, held, &demand(400, MemoryDemand::Bytes(10 * GIB))), Ok(10 * GIB));
     assert_eq!(check_update(&full, held, &demand(300, MemoryDemand::Bytes(GIB))), Ok(GIB));
     let more = check_update(&full, held, &demand(401, MemoryDemand::Bytes(GIB)));
@@ -83,6 +83,20 @@ fn an_update_counts_its_own_part_as_free() {
     // Processes outside any lease have taken the memory meanwhile: giving some back is still allowed.
     let crowded = GpuCapacity { memory_foreign_bytes: 20 * GIB, ..full };
     assert_eq!(check_update(&crowded, held, &demand(400, MemoryDemand::Bytes(9 * GIB))), Ok(9 * GIB));
+}
+
+#[test]
+fn a_cap_that_was_lowered_may_be_raised_again_to_what_the_lease_still_holds() {
+    // All of 24 GiB was promised and 4 GiB of it is in use; the cap of who uses them was lowered to 2.
+    let gpu = GpuCapacity { memory_foreign_bytes: 2 * GIB, ..gpu("a", 1000, 22) };
+    let held = Held { guaranteed_permille: 400, memory_bytes: 2 * GIB, memory_excess_bytes: 2 * GIB };
+    let raise = |gpu: &GpuCapacity, gib| check_update(gpu, held, &demand(400, MemoryDemand::Bytes(gib * GIB)));
+    assert_eq!(raise(&gpu, 4), Ok(4 * GIB));
+    assert!(matches!(raise(&gpu, 5), Err(Refusal::Memory { .. })), "the rest is promised to others");
+    let crowded = GpuCapacity { memory_foreign_bytes: 3 * GIB, ..gpu.clone() };
+    assert!(matches!(raise(&crowded, 4), Err(Refusal::Memory { .. })), "what others hold stays foreign");
+    let sold = GpuCapacity { memory_leased_bytes: 24 * GIB, ..gpu };
+    assert!(matches!(raise(&sold, 3), Err(Refusal::Memory { .. })), "what was given up has been promised meanwhile");
 }
 
 fn take(gpu: &mut GpuCapacity, held: Held) {
@@ -125,7 +139,7 @@ fn lower_priorities_take_memory_and_no_guarantee() {
         assert_eq!(index(place(&full, &asked)), Ok(0));
         let too_much = Demand { memory: MemoryDemand::Bytes(20 * GIB), ..asked };
         assert!(matches!(place(&full, &too_much), Err(Refusal::Memory { .. })));
-        let held = Held { guaranteed_permille: 0, memory_bytes: GIB };
+        let held = Held { guaranteed_permille: 0, memory_bytes: GIB, memory_excess_bytes: 0 };
         assert_eq!(check_update(&full[0], held, &asked), Ok(GIB));
         let raised = Demand { priority: Priority::Guaranteed, ..asked };
         assert!(matches!(check_update(&full[0], held, &raised), Err(Refusal::Share { .. })), "a promise must be free");
@@ -165,7 +179,7 @@ proptest! {
                     on.iter().map(|&gpu| check_update(&gpus[gpu], held, &demand)).collect();
                 if let Ok(bytes) = checked {
                     let memory_bytes = bytes.into_iter().min().expect("it has a gpu");
-                    let new = Held { guaranteed_permille: demand.guaranteed_permille(), memory_bytes };
+                    let new = Held { guaranteed_permille: demand.guaranteed_permille(), memory_bytes, memory_excess_bytes: 0 };
                     on.iter().for_each(|&gpu| give_back(&mut gpus[gpu], held));
                     on.iter().for_each(|&gpu| take(&mut gpus[gpu], new));
                     leases[index].1 = new;
@@ -180,6 +194,7 @@ proptest! {
                         let held = Held {
                             guaranteed_permille: demand.guaranteed_permille(),
                             memory_bytes: placed.memory_bytes,
+                            memory_excess_bytes: 0,
                         };
                         placed.indices.iter().for_each(|&gpu| take(&mut gpus[gpu], held));
                         leases.push((placed.indices, held));
@@ -252,7 +267,7 @@ fn fractions_of_time_slices_are_sold_once_and_bind_nobody_who_wants_none() {
         "{refused:?}"
     );
     assert_eq!(index(place(&gpus[..1], &with(0))), Ok(0));
-    let held = Held { guaranteed_permille: 600, memory_bytes: 24 * GIB };
+    let held = Held { guaranteed_permille: 600, memory_bytes: 24 * GIB, memory_excess_bytes: 0 };
     let to =
         |fraction| check_update(&gpus[0], held, &Demand { memory: MemoryDemand::Bytes(24 * GIB), ..with(fraction) });
     assert!(to(1000).is_ok() && to(300).is_ok());

@@ -2,18 +2,22 @@
 //!
 //! What the processes of a lease hold is within its promise up to its cap, whether they have registered, have not yet, or
 //! have died and the driver is not done with them: the cap is promised in any case, and counting their bytes beside it
-//! would refuse room that there is. What a lease holds beyond its cap is foreign, as is everything of other processes.
+//! would refuse room that there is. What a lease holds beyond its cap is foreign, as is everything of other processes; to
+//! that lease alone it is none, so that a cap which was lowered by mistake can be raised again.
 
 use crate::cgroup;
 use crate::device::Occupancy;
 use crate::lease::Leases;
 use crate::procfs::{self, ProcessName, is_same};
+use gpool_policy::TenantId;
 use gpool_protocol::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 /// What one lease was promised of a GPU, and by what its processes are known.
 struct Promise {
+    /// None of one that is not taken over yet.
+    tenant: Option<TenantId>,
     cap_bytes: u64,
     /// Registered and dead.
     processes: BTreeSet<ProcessName>,
@@ -27,15 +31,25 @@ pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMa
     // What time slices are tried on goes before anybody could want its memory.
     let tried = occupancy.by_process.iter().filter(|(pid, _)| procfs::is_own_child(**pid));
     let tried_bytes: u64 = tried.map(|(_, bytes)| bytes).sum();
-    let within_bytes = within_promises(&promises, &occupancy.by_process, owner).saturating_add(tried_bytes);
+    let held = held_by(&promises, &occupancy.by_process, owner);
+    let within_bytes = within_promises(&promises, &held).saturating_add(tried_bytes);
+    // A change reads both figures below, and must not see one of them from before.
+    let mut book = leases.book();
     leases.used_bytes[gpu].store(occupancy.used_bytes, Ordering::Relaxed);
     // What NVML attributes to nobody is the driver's own and foreign too.
     leases.foreign_bytes[gpu].store(occupancy.used_bytes.saturating_sub(within_bytes), Ordering::Relaxed);
+    for (promise, held_bytes) in promises.iter().zip(held) {
+        let account = promise.tenant.and_then(|tenant| book.of_tenant(tenant)?.account_on(gpu));
+        if let Some(account) = account {
+            account.see_excess(held_bytes.saturating_sub(promise.cap_bytes));
+        }
+    }
 }
 
 fn promises(leases: &Leases, gpu: usize) -> Vec<Promise> {
     let book = leases.book();
     let here = book.leases.values().filter(|lease| lease.place_of(gpu).is_some()).map(|lease| Promise {
+        tenant: Some(lease.tenant),
         cap_bytes: lease.record.promised_bytes(),
         processes: (lease.processes.values().map(|process| process.watched.name))
             .chain(lease.dead.values().filter_map(|dead| dead.name))
@@ -44,6 +58,7 @@ fn promises(leases: &Leases, gpu: usize) -> Vec<Promise> {
     });
     let uuid = &leases.gpus()[gpu].uuid;
     let stranded = book.stranded.iter().filter(|record| record.gpus().contains(uuid)).map(|record| Promise {
+        tenant: None,
         cap_bytes: record.promised_bytes(),
         processes: record.processes.iter().map(|process| process.process).collect(),
         cgroup: record.cgroup.clone(),
@@ -67,17 +82,22 @@ fn owner(
     })
 }
 
-fn within_promises(
+/// What the processes of each of `promises` hold together.
+fn held_by(
     promises: &[Promise],
     by_process: &BTreeMap<HostPid, u64>,
     owner: impl Fn(&HostPid) -> Option<usize>,
-) -> u64 {
+) -> Vec<u64> {
     let mut held = vec![0u64; promises.len()];
     for (pid, bytes) in by_process {
         if let Some(its) = owner(pid) {
             held[its] = held[its].saturating_add(*bytes);
         }
     }
+    held
+}
+
+fn within_promises(promises: &[Promise], held: &[u64]) -> u64 {
     let capped = held.iter().zip(promises).map(|(held, promise)| (*held).min(promise.cap_bytes));
     capped.fold(0, u64::saturating_add)
 }
@@ -91,7 +111,8 @@ mod tests {
     }
 
     fn promise(cap_bytes: u64, pids: &[u32], cgroup: Option<&str>) -> Promise {
-        Promise { cap_bytes, processes: pids.iter().map(|pid| name(*pid)).collect(), cgroup: cgroup.map(str::to_owned) }
+        let processes = pids.iter().map(|pid| name(*pid)).collect();
+        Promise { tenant: None, cap_bytes, processes, cgroup: cgroup.map(str::to_owned) }
     }
 
     #[test]
@@ -114,10 +135,11 @@ mod tests {
         let promises = [promise(10, &[1, 2], None), promise(10, &[3], None)];
         let by_process = BTreeMap::from([(1, 4), (2, 3), (3, 25), (4, 7)].map(|(pid, bytes)| (HostPid(pid), bytes)));
         let owner = |pid: &HostPid| owner(&promises, *pid, None, |_| None);
-        assert_eq!(within_promises(&promises, &by_process, owner), 7 + 10);
+        let held = held_by(&promises, &by_process, owner);
+        assert_eq!((held.as_slice(), within_promises(&promises, &held)), ([7, 25].as_slice(), 7 + 10));
         let nobody = BTreeMap::from([(HostPid(9), u64::MAX)]);
-        assert_eq!(within_promises(&promises, &nobody, owner), 0);
+        assert_eq!(within_promises(&promises, &held_by(&promises, &nobody, owner)), 0);
         let huge = BTreeMap::from([(HostPid(1), u64::MAX), (HostPid(2), 1)]);
-        assert_eq!(within_promises(&promises, &huge, owner), 10);
+        assert_eq!(within_promises(&promises, &held_by(&promises, &huge, owner)), 10);
     }
 }

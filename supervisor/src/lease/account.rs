@@ -52,6 +52,8 @@ pub struct GpuAccount {
     seen_ns: u64,
     /// Memory that the device saw last.
     seen_bytes: u64,
+    /// The part of its memory that the device saw last beyond the cap.
+    excess_bytes: u64,
 }
 
 impl GpuAccount {
@@ -74,6 +76,16 @@ impl GpuAccount {
     /// Notes memory that the device sees now.
     pub fn see_memory(&mut self, bytes: u64) {
         self.seen_bytes = bytes;
+    }
+
+    /// Notes by how much what the device sees now is above the cap.
+    pub fn see_excess(&mut self, bytes: u64) {
+        self.excess_bytes = bytes;
+    }
+
+    /// By how much what the device saw last was above the cap of then.
+    pub fn excess_bytes(&self) -> u64 {
+        self.excess_bytes
     }
 
     /// GPU time that the device saw in this life of the supervisor.

@@ -234,6 +234,11 @@ impl Lease {
         self.gpus().position(|its| its == gpu)
     }
 
+    /// Its account on a GPU of this host.
+    pub fn account_on(&mut self, gpu: usize) -> Option<&mut GpuAccount> {
+        self.accounts.iter_mut().find(|account| account.gpu == gpu)
+    }
+
     /// Writes what it has had and owes into the record, which the caller writes to disk. False if there is nothing
     /// new in it.
     pub fn note_standing(&mut self, at_ns: u64) -> bool {

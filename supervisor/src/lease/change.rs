@@ -32,16 +32,16 @@ impl Leases {
 
     fn try_update(&self, lease: &str, change: &LeaseUpdate, uid: u32) -> Result<LeaseView, ErrorBody> {
         let mut book = self.book();
-        let (id, gpus, old) = {
+        let (id, old) = {
             let lease = book.find(lease)?;
-            (lease.record.lease_id.clone(), lease.gpus().collect::<Vec<_>>(), lease.record.clone())
+            (lease.record.lease_id.clone(), lease.record.clone())
         };
         check_can_change(&old, change)?;
         let mut new = changed(&old, change)?;
         if change.class.is_some() {
             check_class(&self.configuration(), new.class)?;
         }
-        new.memory_cap_bytes = self.check_room(&book, &gpus, &old, &new)?;
+        new.memory_cap_bytes = self.check_room(&book, &old, &new)?;
         new.highest_cap_bytes = old.highest_cap_bytes.map(|highest| highest.max(new.memory_cap_bytes));
         let lease = book.leases.get_mut(&id).expect("found above");
         new.write(&self.configuration().paths.run_dir)
@@ -63,13 +63,17 @@ impl Leases {
     }
 
     /// Whether what `new` asks for beyond `old` is free on each GPU of the lease; the memory cap.
-    fn check_room(&self, book: &Book, gpus: &[usize], old: &Record, new: &Record) -> Result<u64, ErrorBody> {
+    fn check_room(&self, book: &Book, old: &Record, new: &Record) -> Result<u64, ErrorBody> {
         let capacities = self.capacities(&self.gpus(), book, None);
-        let held =
-            Held { guaranteed_permille: held_demand(old).guaranteed_permille(), memory_bytes: old.memory_cap_bytes };
         let demand = Demand { memory: MemoryDemand::Bytes(new.memory_cap_bytes), ..held_demand(new) };
-        for gpu in gpus {
-            check_update(&capacities[*gpu], held, &demand).map_err(|refusal| worded_of_change(&refusal))?;
+        let accounts = book.leases.get(&old.lease_id).map_or(&[][..], |lease| &lease.accounts);
+        for account in accounts {
+            let held = Held {
+                guaranteed_permille: held_demand(old).guaranteed_permille(),
+                memory_bytes: old.memory_cap_bytes,
+                memory_excess_bytes: account.excess_bytes(),
+            };
+            check_update(&capacities[account.gpu], held, &demand).map_err(|refusal| worded_of_change(&refusal))?;
         }
         Ok(new.memory_cap_bytes)
     }

@@ -1,11 +1,13 @@
 //! A program without a lease ends that held most of a GPU: a container that needs its memory is started at once, and not
-//! refused for what NVML said before.
+//! refused for what NVML said before. And on a GPU that is promised whole, a cap that was lowered below what its container
+//! holds is raised again.
 
-use super::{finish, is_refused, simulated_gpu, wait_for};
+use super::{finish, is_refused, sampler_rounds, simulated_gpu, wait_for, wait_until_running};
 use crate::failure::{Result, ensure};
-use crate::host::{Host, text};
+use crate::host::{Host, succeeded, text};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
+use crate::tenant::Tenant;
 use gpool_protocol::GpuView;
 
 /// Most of 24 GiB.
@@ -18,7 +20,8 @@ const TURNS: u32 = 5;
 /// Holds it, and ends, some times.
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start(inside)?;
-    let outcome = (0..TURNS).try_for_each(|turn| one_goes_and_one_comes(&host, turn));
+    let given_back = (0..TURNS).try_for_each(|turn| one_goes_and_one_comes(&host, turn));
+    let outcome = given_back.and_then(|()| a_lowered_cap_is_raised_again(&host));
     finish(host, outcome)
 }
 
@@ -36,4 +39,31 @@ fn one_goes_and_one_comes(host: &Host, turn: u32) -> Result<()> {
     }
     let ran = host.gpool(&["run", "--fraction", "0.3", "--memory", "8GiB", "--", "/bin/true"])?;
     ensure(ran.status.success(), || format!("turn {turn}: {}", text(&ran.stderr)))
+}
+
+fn a_lowered_cap_is_raised_again(host: &Host) -> Result<()> {
+    let tenant = Tenant { allocate_mib: Some(3 << 10), ..Tenant::greedy(500) };
+    let mistaken = tenant.run(host, "mistaken", &[("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "4GiB")])?;
+    let env = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "20GiB")];
+    let neighbour = Tenant::greedy(500).run(host, "neighbour", &env)?;
+    let both = [mistaken, neighbour];
+    wait_until_running(host, &both)?;
+    let [mistaken, neighbour] = both;
+    let cap = |id: &str, bytes: &str| host.gpool(&["update", id, "--memory", bytes]);
+    wait_for("the container to hold more than the lower cap", || {
+        Ok(host.lease_of(&mistaken)?.memory_used_bytes > 3 << 30)
+    })?;
+    is_looked_at(host)?;
+    succeeded("gpool update to a lower cap", cap(&mistaken.id, "2GiB")?)?;
+    is_looked_at(host)?;
+    let refused = cap(&neighbour.id, "21GiB")?;
+    let said = text(&refused.stderr);
+    ensure(said.contains("GPOOL-E202"), || format!("what another container holds was promised: {said}"))?;
+    succeeded("gpool update back to the cap of before", cap(&mistaken.id, "4GiB")?).map(drop)
+}
+
+/// NVML has been asked again: a round that is begun after this sees what is there now, and the next is begun when it is over.
+fn is_looked_at(host: &Host) -> Result<()> {
+    let rounds = sampler_rounds(host)?;
+    wait_for("NVML to be asked again", || Ok(sampler_rounds(host)? >= rounds + 2))
 }
