@@ -60,7 +60,7 @@ pub fn judge(evidence: &Evidence) -> Option<Bypass> {
     }
 }
 
-/// Tells a finding when it is seen for the second time in a row, and once for as long as it lasts.
+/// Tells a finding when it is seen for the second time in a row, and once for as long as it lasts and the same follows.
 #[derive(Clone, Debug)]
 pub struct Findings<P> {
     /// Whether it has been told.
@@ -87,6 +87,13 @@ impl<P: Ord + Clone> Findings<P> {
         }
         self.seen = seen;
         told
+    }
+
+    /// Something else follows these now: what was told of them is told again, if it is still seen.
+    pub fn tell_again(&mut self, which: impl Fn(&P) -> bool) {
+        for (_, has_been_told) in self.seen.iter_mut().filter(|(place, _)| which(place)) {
+            *has_been_told = false;
+        }
     }
 }
 
@@ -119,6 +126,11 @@ impl CapWatch {
         }
         self.looks = self.looks.saturating_add(1);
         (self.looks == 2).then_some(excess_bytes)
+    }
+
+    /// Something else follows now: what was told is told again, if it lasts.
+    pub fn tell_again(&mut self) {
+        self.looks = self.looks.min(1);
     }
 }
 
@@ -187,6 +199,28 @@ mod tests {
         assert!(findings.look([8]).is_empty());
         assert!(findings.look([7, 8]).is_empty(), "it begins anew");
         assert_eq!(findings.look([7, 8]), [7]);
+    }
+
+    #[test]
+    fn what_was_told_is_told_again_where_something_else_follows() {
+        let mut findings = Findings::default();
+        for seen in [[7, 8], [7, 8]] {
+            findings.look(seen);
+        }
+        findings.tell_again(|place| *place == 7);
+        assert_eq!(findings.look([7, 8]), [7]);
+        assert!(findings.look([7, 8]).is_empty());
+        findings.tell_again(|place| *place == 8);
+        assert!(findings.look([7]).is_empty(), "it lasts no longer");
+
+        let mut watch = CapWatch::default();
+        watch.tell_again();
+        assert_eq!([130, 130, 130].map(|held| watch.look(held, 100, 10)), [None, Some(30), None]);
+        watch.tell_again();
+        assert_eq!([140, 140].map(|held| watch.look(held, 100, 10)), [Some(40), None]);
+        assert_eq!(watch.look(100, 100, 10), None);
+        watch.tell_again();
+        assert_eq!(watch.look(130, 100, 10), None, "what is seen once is no finding");
     }
 
     #[test]

@@ -42,10 +42,15 @@ impl Leases {
         })?;
         let new = self.configuration();
         for lease in book.leases.values() {
-            let class = lease.record.class;
-            if class_policy(&old, class) != class_policy(&new, class) {
+            let (tenant, class) = (lease.tenant, lease.record.class);
+            let (before, after) = (class_policy(&old, class), class_policy(&new, class));
+            if before != after {
                 lease.region.set_fail_open(fails_open(&new, &lease.record));
-                self.gatekeeper.order(Order::Change { tenant: lease.tenant, share: share_of(&new, &lease.record) });
+                self.gatekeeper.order(Order::Change { tenant, share: share_of(&new, &lease.record) });
+            }
+            // The one that hangs now may be the reason for the change.
+            if before.hang_action != after.hang_action {
+                self.gatekeeper.order(Order::TellAgain { tenant });
             }
         }
         self.events.note(EventKind::ConfigurationReloaded, about, in_words(&reloaded));

@@ -123,6 +123,13 @@ impl HostScheduler {
         }
     }
 
+    /// What follows when a tenant hangs is another now: if it hangs and that has been told, it is told once more.
+    pub fn tell_again(&mut self, now_ns: u64, tenant: TenantId, commands: &mut Vec<Command>) {
+        // On all its GPUs before one of them tells for all.
+        self.servers_of(tenant).iter().for_each(|index| self.servers[index].untell(tenant));
+        self.handle(now_ns, Input::Pass, commands);
+    }
+
     /// A period of the audit begins on all GPUs: see [`SliceScheduler::begin_period`].
     pub fn begin_period(&mut self, now_ns: u64) {
         self.servers.iter_mut().for_each(|server| server.begin_period(now_ns));

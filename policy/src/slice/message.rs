@@ -125,7 +125,7 @@ pub enum Command {
         tenant: TenantId,
     },
     /// Nothing of the tenant's work has come to an end for as long as its share's [`HangAfter`](super::HangAfter) says.
-    /// Told once, unless it is [excused](Input::Excuse); nothing but the end of its processes can free the device of it.
+    /// Told once, unless it is [excused](Input::Excuse) or [asked for](super::HostScheduler::tell_again); nothing but the end of its processes can free the device of it.
     Hung {
         /// Who.
         tenant: TenantId,

@@ -46,6 +46,11 @@ impl Silence {
         self.told = true;
     }
 
+    /// What was told has to be told again.
+    pub(super) fn untell(&mut self) {
+        self.told = false;
+    }
+
     /// Since when, if it has not been told.
     fn untold_since_ns(self) -> Option<u64> {
         self.since_ns.filter(|_| !self.told)
@@ -97,6 +102,12 @@ impl SliceScheduler {
         if was_told {
             self.listen_to(tenant);
         }
+    }
+
+    /// The tenant's silence has to be told again, here or by another GPU of it.
+    pub(super) fn untell(&mut self, tenant: TenantId) {
+        self.queue.note(tenant, |place| place.silence.untell());
+        self.listen_anew();
     }
 
     /// The tenant's silence has been told, here or by another GPU of it.

@@ -195,6 +195,25 @@ fn a_gang_that_works_on_one_of_its_gpus_does_not_hang_and_is_told_once() {
 }
 
 #[test]
+fn who_hangs_is_told_again_at_once_when_something_else_follows() {
+    let mut host = HostScheduler::new(Parameters::default(), 2, 0);
+    let mut commands = Vec::new();
+    host.join(0, A, [0, 1].into_iter().collect::<ServerSet>(), Share::of(500), 0, &mut commands);
+    host.tell_again(0, A, &mut commands);
+    host.handle(0, Input::Wants { tenant: A }, &mut commands);
+    host.tell_again(SECOND, A, &mut commands);
+    let hung = |commands: &[Command]| commands.iter().filter(|told| matches!(told, Command::Hung { .. })).count();
+    assert_eq!(hung(&commands), 0, "that says nothing of whether it hangs");
+    (2..=60).for_each(|second| host.handle(second * SECOND, Input::Pass, &mut commands));
+    assert_eq!(hung(&commands), 1);
+    host.tell_again(60 * SECOND, A, &mut commands);
+    assert_eq!(hung(&commands), 2, "of its two GPUs one tells");
+    assert_eq!(commands.last(), Some(&Command::Hung { tenant: A, since_ns: 0 }));
+    (61..=120).for_each(|second| host.handle(second * SECOND, Input::Pass, &mut commands));
+    assert_eq!(hung(&commands), 2);
+}
+
+#[test]
 fn who_could_not_be_heard_is_told_again_when_it_stays_silent() {
     let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500))]);
     table.tell(Input::Wants { tenant: A });

@@ -65,6 +65,13 @@ impl Gates {
         self.carry_out(tenants, &[], now_ns, notices);
     }
 
+    /// What follows when a tenant hangs has changed.
+    pub fn tell_again(&mut self, tenants: &mut Tenants, id: TenantId, notices: &mut Vec<Notice>) {
+        let now_ns = clock::now_ns();
+        self.scheduler.tell_again(now_ns, id, &mut self.commands);
+        self.carry_out(tenants, &[], now_ns, notices);
+    }
+
     /// A period of the audit begins.
     pub fn begin_period(&mut self, at_ns: u64) {
         self.scheduler.begin_period(at_ns);

@@ -62,6 +62,11 @@ pub enum Order {
         /// Who.
         tenant: TenantId,
     },
+    /// What follows when the tenant hangs has changed: if that has been told and it still does, it is told again.
+    TellAgain {
+        /// Who.
+        tenant: TenantId,
+    },
     /// A period of the audit begins.
     BeginPeriod {
         /// When, CLOCK_MONOTONIC.

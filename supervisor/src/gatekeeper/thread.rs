@@ -219,6 +219,7 @@ impl Loop {
                 self.gates.owe(&mut self.tenants, tenant, gpu, (ns, until_ns), &mut notices);
             }
             Order::Excuse { tenant } => self.feed(Input::Excuse { tenant }, &mut notices),
+            Order::TellAgain { tenant } => self.gates.tell_again(&mut self.tenants, tenant, &mut notices),
             Order::BeginPeriod { at_ns } => self.gates.begin_period(at_ns),
             Order::Explain { tenant, answer } => {
                 let gpus = self.tenants.get(&tenant).map_or_else(Vec::new, |tenant| self.gates.explain(tenant));

@@ -101,7 +101,7 @@ impl Done {
         match self {
             Done::Told => format!("nothing follows but this event, as {key} = \"event\""),
             Done::Frozen => format!(
-                "the container is frozen, as {key} = \"freeze\": remove it, or change the key, restart the supervisor and \
+                "the container is frozen, as {key} = \"freeze\": remove it, or change the key, say gpool config reload and \
                  thaw it"
             ),
             Done::NotFrozen => format!("it could not be frozen, as {key} = \"freeze\" asks: remove the container"),

@@ -20,9 +20,7 @@ use builds::Builds;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
 use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
-use gpool_protocol::{
-    Class, ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, ShimView, format_bytes,
-};
+use gpool_protocol::{ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, ShimView, format_bytes};
 pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +30,8 @@ use std::time::Instant;
 struct Charge {
     lease_id: LeaseId,
     container_id: ContainerId,
-    class: Class,
+    /// What follows when it is found past the shims or above its cap.
+    action: BypassAction,
     cgroup: Option<String>,
     registered: Vec<(HostPid, Option<ProgramMark>)>,
     shims: Vec<ShimView>,
@@ -61,6 +60,8 @@ pub struct Guard {
     caps: BTreeMap<(TenantId, usize), CapWatch>,
     /// Containers that were frozen for what they did.
     frozen: BTreeSet<TenantId>,
+    /// What followed at the last look.
+    actions: BTreeMap<TenantId, BypassAction>,
     /// Since when processes have been seen to have a context.
     contexts: BTreeMap<HostPid, Instant>,
     /// Whether there has been a look: leases that are there at the first one were taken over.
@@ -82,6 +83,7 @@ impl Guard {
             outside: Findings::default(),
             caps: BTreeMap::new(),
             frozen: BTreeSet::new(),
+            actions: BTreeMap::new(),
             contexts: BTreeMap::new(),
             has_looked: false,
         })
@@ -101,10 +103,24 @@ impl Guard {
         for pid in &with_context {
             self.contexts.entry(*pid).or_insert(now);
         }
+        self.tell_again(&charges);
         self.look_at_members(leases, &charges, members, &with_context);
         self.look_at_caps(leases, &charges, members, occupancies);
         let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
         self.look_outside(leases, &charges, with_context.difference(&leased).copied());
+    }
+
+    /// Where something else follows than at the last look, since the configuration or the lease's class has changed: whoever
+    /// is found and has been told may be the reason for that.
+    fn tell_again(&mut self, charges: &BTreeMap<TenantId, Charge>) {
+        let actions = charges.iter().map(|(tenant, charge)| (*tenant, charge.action)).collect();
+        let before = std::mem::replace(&mut self.actions, actions);
+        let is_another = |tenant: &TenantId| before.get(tenant).is_some_and(|action| *action != charges[tenant].action);
+        let changed: BTreeSet<TenantId> = charges.keys().copied().filter(is_another).collect();
+        self.bypassing.tell_again(|(tenant, _)| changed.contains(tenant));
+        self.frozen.retain(|tenant| !changed.contains(tenant));
+        let watches = self.caps.iter_mut().filter(|((tenant, _), _)| changed.contains(tenant));
+        watches.for_each(|(_, watch)| watch.tell_again());
     }
 
     fn look_at_members(
@@ -234,12 +250,11 @@ impl Guard {
             ),
         };
         consequence::act_on(leases, tenant, EventKind::Bypass, &sentence);
-        self.note_freeze(leases, tenant, &charges[&tenant]);
+        self.note_freeze(tenant, &charges[&tenant]);
     }
 
-    fn note_freeze(&mut self, leases: &Leases, tenant: TenantId, charge: &Charge) {
-        let asked = class_policy(&leases.configuration(), charge.class).bypass_action == BypassAction::Freeze;
-        if asked && charge.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
+    fn note_freeze(&mut self, tenant: TenantId, charge: &Charge) {
+        if charge.action == BypassAction::Freeze && charge.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
             self.frozen.insert(tenant);
         }
     }
@@ -360,11 +375,11 @@ impl Charge {
 }
 
 fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
-    let book = leases.book();
+    let (book, configuration) = (leases.book(), leases.configuration());
     let charge = |lease: &crate::lease::Lease| Charge {
         lease_id: lease.record.lease_id.clone(),
         container_id: lease.record.container_id.clone(),
-        class: lease.record.class,
+        action: class_policy(&configuration, lease.record.class).bypass_action,
         cgroup: lease.record.cgroup.clone(),
         registered: lease.processes.values().map(|process| (process.watched.name.pid, process.program)).collect(),
         shims: lease.record.shims.clone(),

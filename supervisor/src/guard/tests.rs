@@ -14,7 +14,7 @@ fn charge(shims: Vec<ShimView>) -> Charge {
     Charge {
         lease_id: LeaseId("01".into()),
         container_id: ContainerId("c".repeat(64)),
-        class: Class::Batch,
+        action: BypassAction::Event,
         cgroup: None,
         registered: Vec::new(),
         shims,

@@ -2,7 +2,7 @@
 
 use super::book::Book;
 use super::described::{described, without_room};
-use super::entitlement::{check_class, fails_open, held_demand, share_of};
+use super::entitlement::{check_class, class_policy, fails_open, held_demand, share_of};
 use super::grant::{Leases, about, failed};
 use super::placing::LOOK_PATIENCE;
 use super::record::Record;
@@ -48,10 +48,15 @@ impl Leases {
             .map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;
         lease.record = new;
         lease.region.control().memory_cap_bytes.store(lease.record.memory_cap_bytes, Ordering::Relaxed);
-        lease.region.set_fail_open(fails_open(&self.configuration(), &lease.record));
+        let configuration = self.configuration();
+        lease.region.set_fail_open(fails_open(&configuration, &lease.record));
         lease.region.set_fraction(lease.record.fraction_permille);
-        let share = share_of(&self.configuration(), &lease.record);
-        self.gatekeeper.order(Order::Change { tenant: lease.tenant, share });
+        let (tenant, share) = (lease.tenant, share_of(&configuration, &lease.record));
+        self.gatekeeper.order(Order::Change { tenant, share });
+        let hang_action = |record: &Record| class_policy(&configuration, record.class).hang_action;
+        if hang_action(&old) != hang_action(&lease.record) {
+            self.gatekeeper.order(Order::TellAgain { tenant });
+        }
         self.time_slices.ring();
         let mut message = format!("changed {}: {}", old.container_id.short(), difference(&old, &lease.record));
         if lease.record.memory_cap_bytes != old.memory_cap_bytes {

@@ -1,13 +1,12 @@
 //! Tenants that load the driver past the shim, seen from outside: an event, the freezer or the end, as their classes say,
 //! and nothing for their neighbours. A program without a lease is told too.
 
-use super::{finish_found, simulated_gpu, start_tenants, wait_until_running};
+use super::{finish_found, reload_with, simulated_gpu, start_tenants, wait_until_running};
 use crate::cgroups;
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
-
 use crate::tenant::Tenant;
 use gpool_cli::table::LeaseRow;
 use gpool_protocol::{Event, EventKind, GuardedProcess};
@@ -70,9 +69,17 @@ fn find_them(host: &Host) -> Result<()> {
     ensure(after[0] > before[0] && after[1] > before[1], || format!("neighbours stand still: {before:?} {after:?}"))?;
     ensure(after[2] <= before[2] + BATCH, || format!("the frozen one goes on: {} to {}", before[2], after[2]))?;
     nothing_else(host, &honest, &told)?;
+    a_reload_is_for_whom_it_was_made(host, &honest, &told)?;
     // What people are told to do with it. SIGKILL alone does not reach what version 1 has frozen; low-level runtimes thaw.
     host.engine.docker_text(&["rm", "-f", "frozen"])?;
     wait_until("the end of the frozen container", || Ok(!frozen.is_alive()))
+}
+
+/// Who was told and left is ended when its class says so afterwards.
+fn a_reload_is_for_whom_it_was_made(host: &Host, honest: &[Container], told: &Container) -> Result<()> {
+    reload_with(host, "[class.batch]\nbypass_action = \"kill\"\n")?;
+    wait_until("the end of the container that was told", || Ok(!told.is_alive()))?;
+    ensure(honest.iter().all(Container::is_alive), || "one that came through the shims has ended".to_owned())
 }
 
 /// A tenant whose loader finds the driver's own library, in a container of that class, that holds so much.

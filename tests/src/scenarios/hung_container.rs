@@ -1,7 +1,7 @@
 //! A container whose kernel does not end, in a class that stops such ones: it ends and nobody else does, its neighbour
 //! gets the GPU, and the events say why.
 
-use super::{finish, start_tenants, wait_until_running};
+use super::{finish, reload_with, start_tenants, wait_for, wait_until_running};
 use crate::failure::{Failure, Result, ensure};
 use crate::host::Host;
 use crate::meter::{now_ns, usage_of};
@@ -21,9 +21,10 @@ const WATCH: Duration = Duration::from_secs(2);
 /// Starts the hung one beside one of another class and one of its own class whose kernels end.
 pub fn run(inside: &Inside) -> Result<()> {
     let classes = "[class.train]\nhang_action = \"stop\"\nhang_seconds = 1\n\
-                   [class.notebook]\nhang_action = \"stop\"\nhang_seconds = 3\n";
+                   [class.notebook]\nhang_action = \"stop\"\nhang_seconds = 3\n\
+                   [class.batch]\nhang_seconds = 1\n";
     let host = Host::start_with(inside, 1, classes)?;
-    let outcome = hang_one(&host).and_then(|()| freeze_one(&host));
+    let outcome = hang_one(&host).and_then(|()| freeze_one(&host)).and_then(|()| leave_one(&host));
     finish(host, outcome)
 }
 
@@ -83,6 +84,17 @@ fn freeze_one(host: &Host) -> Result<()> {
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(())
+}
+
+/// A hung one whose class leaves it: it is told and lives, and is stopped when the class says so afterwards.
+fn leave_one(host: &Host) -> Result<()> {
+    let left = Tenant::greedy(ENDLESS_US).run(host, "left", &[("GPOOL_FRACTION", "0.1"), ("GPOOL_MEMORY", "1GiB")])?;
+    let is_its =
+        |event: &Event| event.kind == EventKind::Hung && event.container_id.as_ref().is_some_and(|id| id.0 == left.id);
+    wait_for("it to be told", || Ok(host.events()?.iter().any(is_its)))?;
+    ensure(left.is_alive(), || "one whose class asks for an event alone has ended".to_owned())?;
+    reload_with(host, "[class.batch]\nhang_action = \"stop\"\n")?;
+    wait_for("the end of the container that was left", || Ok(!left.is_alive()))
 }
 
 /// One event that the container hangs, with the key, and one that its lease has ended for that; none of anybody else.

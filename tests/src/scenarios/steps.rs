@@ -1,7 +1,7 @@
 //! What most scenarios begin and end with.
 
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::host::{Container, Host, text};
+use crate::host::{Container, Host, succeeded, text};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
@@ -118,6 +118,15 @@ pub(super) fn is_refused(host: &Host, env: &[(&str, &str)], parts: &[&str]) -> R
     host.engine.docker_text(&["rm", "-f", "refused"])?;
     let missing = parts.iter().find(|part| !said.contains(**part));
     ensure(missing.is_none(), || format!("{env:?}: {said:?} lacks {missing:?}"))
+}
+
+/// Lets the supervisor take this over besides, without a restart.
+pub(super) fn reload_with(host: &Host, configuration: &str) -> Result<()> {
+    let directory = Path::new("/etc/gpool/conf.d");
+    let file = directory.join("99-reload.toml");
+    fs::create_dir_all(directory).context(directory.display())?;
+    fs::write(&file, configuration).context(file.display())?;
+    succeeded("gpool config reload", host.gpool(&["config", "reload"])?).map(drop)
 }
 
 /// Looks until something holds.
