@@ -1,7 +1,7 @@
 //! Who uses a board that is to be divided: by a lease, or past gpool.
 
 use crate::device::{Gpu, InventoryError};
-use crate::lease::{Book, Leases, Record};
+use crate::lease::{Book, Leases, Record, mps_groups_used};
 use crate::procfs;
 use gpool_protocol::{GpuUuid, HostPid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,10 @@ pub type Processes = BTreeMap<GpuUuid, BTreeSet<HostPid>>;
 /// NVML's words.
 pub fn processes_on(leases: &Leases, index: u32) -> Result<Processes, InventoryError> {
     let mut found = leases.inventory.ask(index, move |inventory| inventory.processes_by_device(index))?;
-    let is_gpools = |pid: HostPid| leases.groups.are_served_by(pid) || procfs::is_own_child(pid);
+    // Not before: it may have taken its time.
+    let book = leases.book();
+    let used = mps_groups_used(&book);
+    let is_gpools = |pid: HostPid| leases.groups.are_served_by(pid, &used) || procfs::is_own_child(pid);
     let is_alive = |pid: HostPid| Path::new(&format!("/proc/{pid}")).exists();
     for pids in found.values_mut() {
         pids.retain(|pid| is_alive(*pid) && !is_gpools(*pid));
