@@ -10,6 +10,7 @@
 
 mod ask;
 mod choose;
+mod compute_mode;
 mod gates;
 mod host;
 mod inside;
@@ -20,6 +21,7 @@ mod traps;
 
 pub use ask::{Ask, Fact, Isolation, Mode, Trust, Workload};
 pub use choose::{Choice, Decision, RowOutcome, choose};
+pub use compute_mode::ComputeMode;
 pub use gates::{GATES, Gate, Phase};
 pub use host::{Gpu, Host, MigInstance, MigState, Pool};
 pub use mps::{MpsLimits, active_thread_percent};

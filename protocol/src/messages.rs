@@ -315,6 +315,9 @@ pub struct GpuView {
     /// yet, or from an older supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slices: Option<TimeSlices>,
+    /// Its compute mode, as `nvidia-smi -c` writes it; none if that is `DEFAULT`, or from an older supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_mode: Option<String>,
 }
 
 /// A GPU for which NVML does not answer, as one that has fallen off its bus: it takes no new leases.

@@ -21,6 +21,7 @@
 //! | `settings`, `reload` | the configuration in force, and taking over a changed one |
 //! | `privilege` | what root is given up once everything is set up |
 //! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
+//! | `compute_modes` | how many processes each GPU lets have contexts |
 //! | `mig` | dividing GPUs, and seeing it when somebody else does |
 //! | `mps` | the driver's MPS daemons: one for each team, user and set of GPUs |
 //! | `time_slices` | shares that the hardware keeps: the driver's time slices, tried, set and looked after |
@@ -44,6 +45,7 @@ mod attendant;
 mod auditor;
 mod cgroup;
 mod clock;
+mod compute_modes;
 mod context_cost;
 mod device;
 mod elf;

@@ -72,6 +72,7 @@ pub fn note_memory(
                 let listed = occupancy.present.iter().map(|pid| (*pid, procfs::start_ticks(*pid))).collect();
                 foreign::note(leases, index, &occupancy, &listed);
                 leases.occupants.note(index, since, listed);
+                leases.compute_modes.note(index, occupancy.compute_mode);
                 occupancies[index] = Some(occupancy);
                 silence::note(leases, (index, gpu), since, None);
             }

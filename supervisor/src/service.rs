@@ -1,6 +1,7 @@
 //! Starting up in order: configuration, one instance, GPUs, privileges given up, gates, leases that were, and the socket last.
 
 use crate::attendant::Mailbox;
+use crate::compute_modes::ComputeModes;
 use crate::context_cost::ContextCosts;
 use crate::device::{DriverFiles, Found, NvmlInventory, Roster, StartPatience, with_places};
 use crate::events::{About, Events};
@@ -163,6 +164,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         context_bytes: counters(configuration.driver.context_bytes),
         foreign_bytes: counters(0),
         occupants: Occupants::new(places),
+        compute_modes: ComputeModes::new(places),
         silence: Silence::new(places, silent),
         used_bytes: counters(0),
         guarded: Mutex::default(),

@@ -107,6 +107,7 @@ mod tests {
     fn a_gpu_is_one_line() {
         let gpu = GpuView {
             time_slices: None,
+            compute_mode: None,
             index: 0,
             uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
             name: "Simulated GPU".into(),

@@ -6,6 +6,7 @@ mod bundle;
 mod calls;
 mod cgroup;
 mod clock;
+mod compute_mode;
 mod configuration;
 mod devices;
 mod driver;
@@ -110,7 +111,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 22] = [
+const CHECKS: [Check; 23] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -133,6 +134,7 @@ const CHECKS: [Check; 22] = [
     Check { name: "neighbours", run: neighbours::check },
     Check { name: "time slices", run: time_slices::check },
     Check { name: "silent GPUs", run: silent::check },
+    Check { name: "compute mode", run: compute_mode::check },
 ];
 
 /// Their names; the first is number 1.

@@ -91,6 +91,7 @@ fn healthy(root: &Path) -> Surroundings {
     };
     let gpu = GpuView {
         time_slices: None,
+        compute_mode: None,
         index: 0,
         uuid: GpuUuid("GPU-1".into()),
         name: "a GPU".into(),
@@ -283,6 +284,9 @@ fn what_is_wrong_is_said_with_what_to_do() {
     };
     wrong("time slices", State::Warn, &["GPU 0: had 501", "mode=slice"], &slices(false, "had 501"));
     wrong("time slices", State::Warn, &["GPU 0: not tried yet", "each minute"], &slices(false, ""));
+    wrong("compute mode", State::Warn, &["GPU 0: EXCLUSIVE_PROCESS", "nvidia-smi -c DEFAULT"], &|host| {
+        host.gpus.as_mut().unwrap()[0].compute_mode = Some("EXCLUSIVE_PROCESS".to_owned());
+    });
     wrong("silent GPUs", State::Fail, &["GPU 3 is left out: lost", "restart it"], &|host| {
         let gpu = SilentGpu { index: 3, uuid: None, cause: "lost".into(), remedy: "restart it".into() };
         host.silent = Ok(vec![gpu]);
@@ -307,7 +311,9 @@ fn without_a_supervisor_that_fails_and_what_it_knows_is_skipped() {
     (host.driver, host.gpus, host.silent) = (Err(gone()), Err(gone()), Err(gone()));
     (host.leases, host.guarded) = (Err(gone()), Err(gone()));
     assert_eq!(of(&host, "supervisor"), (State::Fail, "the supervisor does not answer; start it".into()));
-    for name in ["driver", "shims", "uncounted calls", "mapped builds", "leases", "leftovers", "silent GPUs"] {
+    for name in
+        ["driver", "shims", "uncounted calls", "mapped builds", "leases", "leftovers", "silent GPUs", "compute mode"]
+    {
         assert_eq!(of(&host, name).0, State::Skip, "{name}");
     }
     assert_eq!(of(&host, "driver version").0, State::Skip);

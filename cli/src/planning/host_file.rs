@@ -1,6 +1,6 @@
 //! A host as a file describes it, so that people can plan without it.
 
-use gpool_policy::mechanism::{Gpu, Host, MigInstance, MigState, Phase, Pool};
+use gpool_policy::mechanism::{ComputeMode, Gpu, Host, MigInstance, MigState, Phase, Pool};
 use gpool_policy::mig::{Instance, Layout, Model, StartChoice};
 use gpool_protocol::parse_bytes;
 use serde::Deserialize;
@@ -140,6 +140,7 @@ fn gpu(fields: &GpuFields, at: &str, index: usize) -> Result<Gpu, String> {
         model,
         memory_bytes,
         is_healthy: fields.healthy,
+        compute_mode: ComputeMode::Default,
         share_free_permille: 1000 - permille(&format!("{at}: share_leased"), fields.share_leased)?,
         memory_free_bytes: memory_bytes.saturating_sub(leased),
         leases: fields.leases,

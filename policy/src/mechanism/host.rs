@@ -1,6 +1,7 @@
 //! What a host has, and what of it is free.
 
 use super::ask::words;
+use super::compute_mode::ComputeMode;
 use super::gates::Phase;
 use crate::mig::{Instance, Layout, Model};
 use std::collections::BTreeSet;
@@ -51,6 +52,8 @@ pub struct Gpu {
     pub memory_bytes: u64,
     /// Nothing speaks against using it.
     pub is_healthy: bool,
+    /// How many processes it lets have contexts.
+    pub compute_mode: ComputeMode,
     /// Share that is not promised.
     pub share_free_permille: u16,
     /// Memory that is neither promised nor held.
@@ -136,6 +139,7 @@ impl Gpu {
             model: Some(model),
             memory_bytes,
             is_healthy: true,
+            compute_mode: ComputeMode::Default,
             share_free_permille: 1000,
             memory_free_bytes: memory_bytes,
             leases: 0,

@@ -73,6 +73,16 @@ pub(super) fn unhealthy(gpu: &Gpu) -> Result<(), String> {
     if gpu.is_healthy { Ok(()) } else { Err(format!("{} is not healthy", gpu.key)) }
 }
 
+/// A GPU as a whole has one mode for all who use it. Instances have none of their own.
+fn lets_in(mechanism: Mechanism, gpu: &Gpu) -> Result<(), String> {
+    match gpu.compute_mode.serves(mechanism) {
+        true => Ok(()),
+        false => {
+            Err(format!("{} is in the compute mode {}, which nvidia-smi -c DEFAULT ends", gpu.key, gpu.compute_mode))
+        }
+    }
+}
+
 /// Of each GPU that will not do, why not; the first reason of all if none will.
 fn first_fit(
     what: &str,
@@ -105,6 +115,7 @@ fn shared(
         if gpu.mig.is_on {
             return Err(format!("{} is divided with MIG", gpu.key));
         }
+        lets_in(mechanism, gpu)?;
         let needs_share = mechanism != Mechanism::TimeSlice && !ask.is_best_effort;
         if needs_share && gpu.share_free_permille < ask.fraction_permille {
             return Err(format!(
@@ -150,6 +161,7 @@ fn whole(ask: &Ask, host: &Host) -> Result<Place, String> {
         if gpu.mig.is_on {
             return Err(format!("{} is divided with MIG", gpu.key));
         }
+        lets_in(Mechanism::Exclusive, gpu)?;
         if gpu.leases > 0 {
             return Err(format!("{} has {} lease{}", gpu.key, gpu.leases, if gpu.leases == 1 { "" } else { "s" }));
         }

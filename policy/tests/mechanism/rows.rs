@@ -2,7 +2,7 @@
 
 use super::{answer, divided, host, model, why};
 use gpool_policy::mechanism::{
-    Ask, Fact, Gpu, Isolation, Mechanism, Mode, Place, Pool, RowId, TABLE, Trust, Workload, choose,
+    Ask, ComputeMode, Fact, Gpu, Isolation, Mechanism, Mode, Place, Pool, RowId, TABLE, Trust, Workload, choose,
 };
 
 fn online(fraction_permille: u16) -> Ask {
@@ -146,6 +146,27 @@ fn a3_memory_in_per_cent_is_a_part_of_the_whole_board() {
     assert_eq!([100, 250, 500].map(given), ["1g.10gb", "2g.20gb", "3g.40gb"]);
     let too_much = given(510);
     assert!(too_much.contains("no free instance of 7g.80gb"), "{too_much}");
+}
+
+#[test]
+fn a_gpu_for_one_process_is_given_whole_or_under_an_mps_server_and_one_for_none_to_nobody() {
+    let mut here = host(&["T4"]);
+    let slices = Ask { mode: Mode::Slice, ..Ask::of(300) };
+    let (whole, mps) = (Ask { mode: Mode::Exclusive, ..Ask::of(1000) }, small_kernels_of_one_team());
+    here.gpus[0].compute_mode = ComputeMode::ExclusiveProcess;
+    let refused = answer(&slices, &here);
+    assert!(
+        refused.contains("g0 is in the compute mode EXCLUSIVE_PROCESS, which nvidia-smi -c DEFAULT ends"),
+        "{refused}"
+    );
+    assert_eq!([&whole, &mps].map(|ask| answer(ask, &here)), ["asked exclusive", "A6 mps"]);
+    here.gpus[0].compute_mode = ComputeMode::Prohibited;
+    for ask in [&slices, &whole, &mps] {
+        assert!(answer(ask, &here).contains("PROHIBITED"), "{}", answer(ask, &here));
+    }
+    here.gpus.push(Gpu::idle("g1", model("T4")));
+    let place = choose(&slices, &here).choice.map(|choice| choice.place);
+    assert_eq!(place, Some(Place::Gpus(vec!["g1".into()])), "the other one serves");
 }
 
 #[test]

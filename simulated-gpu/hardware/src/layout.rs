@@ -97,6 +97,11 @@ impl Layout {
         self.root.join(format!("state/device{index}-hung"))
     }
 
+    /// The compute mode of the device with this index, a number of NVML's; not there if that is the default.
+    pub fn compute_mode(&self, index: u32) -> PathBuf {
+        self.root.join(format!("state/device{index}-compute-mode"))
+    }
+
     /// Where whoever installs puts the simulated libraries.
     pub fn libraries(&self) -> PathBuf {
         self.root.join("lib")

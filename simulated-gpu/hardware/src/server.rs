@@ -77,6 +77,14 @@ pub fn note_hung(layout: &Layout, index: u32, is_hung: bool) -> std::io::Result<
     note(&layout.hung(index), is_hung)
 }
 
+/// Says which compute mode NVML has for a device: a number of `nvmlComputeMode_t`. Whoever makes contexts is let in all the same.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn note_compute_mode(layout: &Layout, index: u32, mode: u32) -> std::io::Result<()> {
+    fs::write(layout.compute_mode(index), mode.to_string())
+}
+
 fn note(path: &Path, is_so: bool) -> std::io::Result<()> {
     if is_so {
         return fs::write(path, "");
@@ -97,6 +105,7 @@ pub fn serve(layout: &Layout, host: &Host<'_>, stop: BorrowedFd<'_>, ready: impl
     for index in 0..stores.len() as u32 {
         note_lost(layout, index, false).map_err(failed("say that no device is lost"))?;
         note_hung(layout, index, false).map_err(failed("say that no device hangs"))?;
+        note_compute_mode(layout, index, 0).map_err(failed("say which compute mode the devices have"))?;
     }
     fs::create_dir_all(layout.libraries()).map_err(failed("make the directory of the libraries"))?;
     let divisible: Vec<u32> =

@@ -3,6 +3,7 @@
 use crate::library::{Outcome, code, look, on_the_bus, put, put_text, visible};
 use crate::target::{handle, look_at_instance, minor, usable};
 use gpool_driver_abi::nvml::*;
+use gpool_simulated_hardware::Layout;
 use gpool_simulated_hardware::model::Device;
 use std::ffi::{CStr, c_char, c_uint};
 
@@ -145,8 +146,12 @@ pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, place: *m
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetComputeMode(device: nvmlDevice_t, mode: *mut nvmlComputeMode_t) -> nvmlReturn_t {
-    // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| minor(device).and_then(|_| unsafe { put(mode, NVML_COMPUTEMODE_DEFAULT) }))
+    code(|| {
+        let said = std::fs::read_to_string(Layout::default().compute_mode(minor(device)?));
+        let now = said.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NVML_COMPUTEMODE_DEFAULT);
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(mode, now) }
+    })
 }
 
 #[unsafe(no_mangle)]

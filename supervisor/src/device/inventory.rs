@@ -6,12 +6,11 @@ use super::mig::Board;
 use super::questions::{Asked, NoAnswer, Questions};
 use gpool_configuration::Gpus;
 use gpool_policy::honesty::Sample;
-use gpool_protocol::{GpuUuid, HostPid};
+use gpool_protocol::GpuUuid;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::GpuVirtualizationMode;
-use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -128,17 +127,6 @@ impl Gpu {
             Kind::Gone => None,
         }
     }
-}
-
-/// Who holds what of a GPU's memory at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Occupancy {
-    /// All memory in use.
-    pub used_bytes: u64,
-    /// By process, contexts included. Processes whose memory NVML does not tell are left out.
-    pub by_process: BTreeMap<HostPid, u64>,
-    /// All processes that have a context.
-    pub present: BTreeSet<HostPid>,
 }
 
 /// What a board may take for an answer. A driver that is merely busy takes less.
@@ -413,26 +401,6 @@ impl NvmlInventory {
             is_virtual: device.virtualization_mode().is_ok_and(|mode| mode == GpuVirtualizationMode::Vgpu),
             kind: Kind::Whole,
         })
-    }
-
-    /// Who holds what on a GPU or MIG instance now.
-    ///
-    /// # Errors
-    /// Names the query that failed.
-    pub fn occupancy(&self, gpu: &Gpu) -> Result<Occupancy, InventoryError> {
-        let device = match &gpu.kind {
-            Kind::Instance(_) => self.nvml().device_by_uuid(gpu.uuid.0.as_str()),
-            Kind::Whole | Kind::Divided | Kind::Gone => self.nvml().device_by_index(gpu.index),
-        };
-        let device = device.map_err(unanswered("a GPU by its index or UUID"))?;
-        let used_bytes = device.memory_info().map_err(unanswered("a GPU's memory"))?.used;
-        let processes = device.running_compute_processes().map_err(unanswered("a GPU's processes"))?;
-        let present = processes.iter().map(|process| HostPid(process.pid)).collect();
-        let known = processes.into_iter().filter_map(|process| match process.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => Some((HostPid(process.pid), bytes)),
-            UsedGpuMemory::Unavailable => None,
-        });
-        Ok(Occupancy { used_bytes, by_process: known.collect(), present })
     }
 
     /// How busy each process kept a GPU in the sampling periods that ended after `since_us` of NVML's clock.

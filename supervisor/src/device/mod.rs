@@ -10,6 +10,7 @@ mod gpu_instances;
 mod inventory;
 mod memory;
 mod mig;
+mod occupancy;
 mod questions;
 mod roster;
 mod shims;
@@ -19,7 +20,8 @@ pub use first_answers::StartPatience;
 pub use gpu_instances::{Compute, GpuInstance};
 #[cfg(test)]
 pub use inventory::MigInstance;
-pub use inventory::{Found, Gpu, InventoryError, Kind, NvmlInventory, Occupancy, PATIENCE, SilentBoard, answering};
+pub use inventory::{Found, Gpu, InventoryError, Kind, NvmlInventory, PATIENCE, SilentBoard, answering};
 pub use mig::{Board, MigMode};
+pub use occupancy::Occupancy;
 pub use roster::{Changes, Roster, with_places};
 pub use shims::Chosen;

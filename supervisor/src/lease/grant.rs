@@ -11,6 +11,7 @@ use super::placing::{GRANT_PATIENCE, Place};
 use super::record::{Record, dir_of, region_dir_of};
 use crate::cgroup;
 use crate::clock;
+use crate::compute_modes::ComputeModes;
 use crate::device::{DriverFiles, Gpu, NvmlInventory, Roster};
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
@@ -66,6 +67,8 @@ pub struct Leases {
     pub guarded: Mutex<Vec<GuardedProcess>>,
     /// Whom NVML last listed on each GPU.
     pub occupants: Occupants,
+    /// How many processes each GPU lets have contexts.
+    pub compute_modes: ComputeModes,
     /// GPUs for which NVML does not answer.
     pub silence: Silence,
     pub next_tenant: AtomicU64,

@@ -6,8 +6,8 @@ use super::grant::Leases;
 use crate::device::{Gpu, Kind};
 use gpool_policy::admission::{GpuCapacity, Use};
 use gpool_policy::mechanism::{
-    Ask, Fact, Gpu as PlannedGpu, Host, Isolation as AskedIsolation, Mechanism as Chosen, MigInstance, MigState,
-    Mode as AskedMode, Place, Workload, choose,
+    Ask, ComputeMode, Fact, Gpu as PlannedGpu, Host, Isolation as AskedIsolation, Mechanism as Chosen, MigInstance,
+    MigState, Mode as AskedMode, Place, Workload, choose,
 };
 use gpool_policy::mig::{Instance, Model, Placement};
 use gpool_protocol::{
@@ -134,6 +134,7 @@ impl Leases {
             let of_driver = self.inventory.boards().get(&own.index).map(|board| board.model);
             let model = of_driver.or_else(|| Model::of_product(&own.name, own.memory_total_bytes));
             let mut planned = planned(own, capacity, teams(index));
+            planned.compute_mode = self.compute_modes.of(index);
             planned.mig = model.map(|model| divided(own, model, (gpus, capacities), team_of)).unwrap_or_default();
             planned.model = model;
             planned
@@ -208,6 +209,7 @@ fn planned(own: &Gpu, capacity: &GpuCapacity, teams: BTreeSet<String>) -> Planne
         model: Model::of_product(&own.name, own.memory_total_bytes),
         memory_bytes: capacity.memory_total_bytes,
         is_healthy: true,
+        compute_mode: ComputeMode::Default,
         share_free_permille: capacity.share_free_permille(),
         memory_free_bytes: if is_sliceable { capacity.memory_free_bytes() } else { 0 },
         leases: u16::try_from(leases).unwrap_or(u16::MAX),

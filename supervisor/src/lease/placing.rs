@@ -10,6 +10,7 @@ use super::refusal::worded;
 use crate::device::{Gpu, Kind};
 use crate::mps::{Domain, GroupRecord};
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
+use gpool_policy::mechanism::Mechanism as Chosen;
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, LeaseState, Mechanism, Mode};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -92,7 +93,8 @@ impl Leases {
             note_mps_servers(&mut capacities, (&gpus, book), (whose, count), own);
             self.note_servers_closed(&mut capacities, (&gpus, book), (whose, count));
         }
-        let mut open = open_for(&served, &gpus, book)?;
+        let open = open_for(&served, &gpus, book)?;
+        let mut open = self.without_other_modes(open, &served, &gpus)?;
         if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
             open.retain(|gpu| self.time_slices.keeps(&gpus[*gpu].uuid));
         }
@@ -105,6 +107,22 @@ impl Leases {
             None => worded(&refusal),
         })?;
         Ok(Place { served, domain, placed, kept })
+    }
+
+    /// Those of `open` whose compute mode serves by what was chosen. Instances have none.
+    fn without_other_modes(&self, open: Vec<usize>, served: &Served, gpus: &[Gpu]) -> Result<Vec<usize>, ErrorBody> {
+        let is_let_in = |gpu: usize| self.compute_modes.of(gpu).serves(chosen(served.mechanism));
+        let (left, others): (Vec<usize>, Vec<usize>) = open.into_iter().partition(|gpu| is_let_in(*gpu));
+        if others.is_empty() || left.len() >= usize::from(served.request.gpus.max(1)) {
+            return Ok(left);
+        }
+        let told = |gpu: &usize| format!("{} is in the compute mode {}", gpus[*gpu].uuid, self.compute_modes.of(*gpu));
+        Err(ErrorBody::new(
+            ErrorCode::NoMechanism,
+            others.iter().map(told).collect::<Vec<_>>().join(", "),
+            "set it back with nvidia-smi -c DEFAULT, also where the host sets it at boot; EXCLUSIVE_PROCESS serves \
+             mode=exclusive and mode=mps alone, PROHIBITED nothing",
+        ))
     }
 
     /// A GPU belongs to one daemon, also while that one ends or takes nobody in.
@@ -160,6 +178,17 @@ impl Leases {
             }
             book = self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+/// A mechanism as `policy` calls it.
+fn chosen(mechanism: Mechanism) -> Chosen {
+    match mechanism {
+        Mechanism::Slice => Chosen::Slices,
+        Mechanism::Exclusive => Chosen::Exclusive,
+        Mechanism::TimeSlice => Chosen::TimeSlice,
+        Mechanism::Mps => Chosen::Mps,
+        Mechanism::Mig => Chosen::Mig,
     }
 }
 

@@ -4,9 +4,11 @@ use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
 use super::record::Record;
 use super::stranded;
+use crate::compute_modes::ComputeModes;
 use crate::device::{Gpu, Kind};
 use crate::region::Report;
 use crate::time_slices::Verdicts;
+use gpool_policy::mechanism::ComputeMode;
 use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, LeaseView, Mechanism};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -132,8 +134,9 @@ impl Book {
         }
     }
 
-    /// The GPUs with what is promised of them; `used_bytes` is what NVML last said.
-    pub fn gpu_views(&self, gpus: &[Gpu], used_bytes: &[u64], verdicts: &Verdicts) -> Vec<GpuView> {
+    /// The GPUs with what is promised of them; `used_bytes` and the compute modes are what NVML last said.
+    pub fn gpu_views(&self, gpus: &[Gpu], used_bytes: &[u64], told: (&Verdicts, &ComputeModes)) -> Vec<GpuView> {
+        let (verdicts, modes) = told;
         let capacities = super::capacity::capacities(gpus, &[], &[], self, None);
         let view = |(index, (gpu, capacity)): (usize, (&Gpu, gpool_policy::admission::GpuCapacity))| GpuView {
             index: gpu.index,
@@ -151,6 +154,9 @@ impl Book {
                 .count() as u32,
             divided: gpu.kind == Kind::Divided,
             time_slices: verdicts.of(&gpu.uuid),
+            compute_mode: Some(modes.of(index))
+                .filter(|mode| *mode != ComputeMode::Default)
+                .map(|mode| mode.to_string()),
             mechanism: (self.leases.values())
                 .find(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
                 .map(|lease| lease.record.mechanism),

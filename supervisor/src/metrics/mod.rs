@@ -41,7 +41,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.statistics();
     let (views, gpus, charged) = {
         let book = leases.book();
-        let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), &leases.time_slices);
+        let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), (&leases.time_slices, &leases.compute_modes));
         let charged = (0..gpus.len()).map(|gpu| book.charges.get(&gpu).map_or(0, Charges::permille)).collect();
         (book.views(), gpus, charged)
     };

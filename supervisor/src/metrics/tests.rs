@@ -53,6 +53,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
 fn moment() -> Moment {
     let gpu = |uuid: &str| GpuView {
         time_slices: None,
+        compute_mode: None,
         index: 0,
         uuid: GpuUuid(uuid.into()),
         name: HOSTILE.into(),

@@ -68,6 +68,12 @@ pub fn set_hung(gpu: u32, is_hung: bool) -> Result<()> {
     gpool_simulated_hardware::note_hung(&Layout::new(SIMULATED_GPU), gpu, is_hung).context("which GPUs hang")
 }
 
+/// The simulated GPU `gpu` has this compute mode from now on, a number of NVML's.
+pub fn set_compute_mode(gpu: u32, mode: u32) -> Result<()> {
+    let noted = gpool_simulated_hardware::note_compute_mode(&Layout::new(SIMULATED_GPU), gpu, mode);
+    noted.context("the compute modes of GPUs")
+}
+
 /// Puts a driver's `nvidia-smi` where the driver's programs are, in place of one that is there. What is running keeps
 /// what it has.
 pub fn replace_nvidia_smi(program: &Path) -> Result<()> {

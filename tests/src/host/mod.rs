@@ -279,6 +279,11 @@ impl Host {
         install::set_hung(gpu, is_hung)
     }
 
+    /// The GPU with this index has this compute mode from now on, a number of NVML's (`nvmlComputeMode_t`).
+    pub fn set_compute_mode(&self, gpu: u32, mode: u32) -> Result<()> {
+        install::set_compute_mode(gpu, mode)
+    }
+
     /// Kills the supervisor with SIGKILL.
     pub fn kill_supervisor(&mut self) -> Result<()> {
         self.supervisor.take().map_or(Ok(()), Program::kill)

@@ -7,7 +7,7 @@ use crate::host::{Container, Host, succeeded, text};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
 use crate::tenant::{Tenant, report};
-use gpool_protocol::{EventKind, LeaseState, LeaseView, Mechanism};
+use gpool_protocol::{EventKind, GpuView, LeaseState, LeaseView, Mechanism};
 use std::time::{Duration, Instant};
 
 /// The environment may ask for a mode here: Debian's docker has no annotations.
@@ -21,10 +21,49 @@ const WATCH: Duration = Duration::from_secs(6);
 /// Runs one container on a whole GPU of two, then two in time slices.
 pub fn run(inside: &Inside) -> Result<()> {
     let mut host = Host::start_with(inside, 2, CONFIGURATION)?;
-    let outcome =
-        whole_gpu(&mut host).and_then(|()| time_slices(&host)).and_then(|()| host.nothing_found_by_the_guard());
+    let outcome = compute_modes(&host)
+        .and_then(|()| whole_gpu(&mut host))
+        .and_then(|()| time_slices(&host))
+        .and_then(|()| host.nothing_found_by_the_guard());
     let outcome = outcome.and_then(|()| shares_of_time_slices(&mut host));
     finish(host, outcome)
+}
+
+/// A GPU that lets one process have a context is nobody's in part, one that lets none is nobody's.
+fn compute_modes(host: &Host) -> Result<()> {
+    const EXCLUSIVE_PROCESS: u32 = 3;
+    const PROHIBITED: u32 = 2;
+    let share = [("GPOOL_FRACTION", "0.2"), ("GPOOL_MEMORY", "2GiB")];
+    let set = |modes: [u32; 2]| -> Result<()> {
+        (0..).zip(modes).try_for_each(|(gpu, mode)| host.set_compute_mode(gpu, mode))?;
+        let names = modes.map(|mode| match mode {
+            PROHIBITED => Some("PROHIBITED".to_owned()),
+            EXCLUSIVE_PROCESS => Some("EXCLUSIVE_PROCESS".to_owned()),
+            _ => None,
+        });
+        super::wait_for("the compute modes to be seen", || {
+            let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
+            Ok(gpus.into_iter().map(|gpu| gpu.compute_mode).collect::<Vec<_>>() == names)
+        })
+    };
+    set([EXCLUSIVE_PROCESS, PROHIBITED])?;
+    let told = ["GPOOL-E204", "EXCLUSIVE_PROCESS", "PROHIBITED", "nvidia-smi -c DEFAULT"];
+    is_refused(host, &share, &told)?;
+    is_refused(host, &[("GPOOL_MODE", "timeslice")], &told)?;
+    is_refused(host, &[("GPOOL_MODE", "auto"), ("GPOOL_FRACTION", "0.2")], &told)?;
+    let examined = text(&host.gpool(&["doctor"])?.stdout);
+    ensure(examined.contains("GPU 0: EXCLUSIVE_PROCESS, GPU 1: PROHIBITED"), || {
+        format!("gpool doctor says {examined}")
+    })?;
+    let whole = host.run_container("only", &[("GPOOL_MODE", "exclusive")], &[], &["sleep", "600"])?;
+    let first: Vec<GpuView> = host.client().get("/v1/gpus")?;
+    ensure(host.lease_of(&whole)?.gpu_uuid == first[0].uuid, || "it has a GPU that lets nobody in".to_owned())?;
+    host.engine.docker_text(&["rm", "-f", "only"])?;
+    wait_for_end(host, &whole)?;
+    set([0, 0])?;
+    let shared = host.run_container("shared", &share, &[], &["sleep", "600"])?;
+    host.engine.docker_text(&["rm", "-f", "shared"])?;
+    wait_for_end(host, &shared)
 }
 
 fn whole_gpu(host: &mut Host) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::exit::Failure;
 use crate::output::{self, csv};
 use crate::table::is_mig_instance;
 use gpool_policy::mechanism::{
-    Choice, Decision, Finding, Gpu, Host, MigInstance, MigState, Place, Severity, TABLE, choose,
+    Choice, ComputeMode, Decision, Finding, Gpu, Host, MigInstance, MigState, Place, Severity, TABLE, choose,
 };
 use gpool_policy::mig::{Instance, Model, Placement};
 use gpool_protocol::{
@@ -77,6 +77,11 @@ fn of_views(views: &[GpuView], divided: &[MigGpuView]) -> Host {
         model: Model::of_product(&view.name, view.memory_total_bytes),
         memory_bytes: view.memory_total_bytes,
         is_healthy: true,
+        compute_mode: view
+            .compute_mode
+            .as_deref()
+            .map_or(Ok(ComputeMode::Default), ComputeMode::parse)
+            .unwrap_or(ComputeMode::Default),
         share_free_permille: 1000_u16.saturating_sub(view.fraction_leased_permille),
         memory_free_bytes: view.memory_total_bytes.saturating_sub(view.memory_leased_bytes.max(view.memory_used_bytes)),
         leases: u16::try_from(view.leases).unwrap_or(u16::MAX),
@@ -364,6 +369,7 @@ rows that were not taken
     fn a_running_host_is_what_its_supervisor_tells() {
         let view = GpuView {
             time_slices: None,
+            compute_mode: None,
             index: 0,
             uuid: gpool_protocol::GpuUuid("GPU-1".into()),
             name: "NVIDIA A100-SXM4-80GB".into(),
