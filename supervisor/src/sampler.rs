@@ -134,16 +134,16 @@ fn note_seen_memory(leases: &Leases, members: &Members, occupancies: &[Option<Oc
 /// supervisor goes on from there.
 fn note_charges(leases: &Leases, statistics: &Statistics) {
     let mut book = leases.book();
-    let mut more_ns = vec![0_u64; leases.gpus().len()];
+    let mut more_ns = vec![0_i64; leases.gpus().len()];
     for standing in &statistics.standings {
         let Some(lease) = book.of_tenant(standing.tenant) else { continue };
-        if let Some(account) = lease.accounts.iter_mut().find(|account| account.gpu == standing.gpu) {
+        let has_shims = lease.record.mechanism.has_shims();
+        if let Some(account) = lease.account_on(standing.gpu) {
             // Without shims nothing is reported: what the device saw is all there is.
-            let charged_ns = if lease.record.mechanism.has_shims() { standing.charged_ns } else { account.seen_ns() };
-            let before_ns = account.charged_ns();
-            account.note(statistics.at_ns, charged_ns, standing.lag_ns);
+            let charged_ns = if has_shims { standing.charged_ns } else { account.seen_ns() };
+            let its_ns = account.note(statistics.at_ns, charged_ns, standing.lag_ns);
             if let Some(more_ns) = more_ns.get_mut(standing.gpu) {
-                *more_ns = more_ns.saturating_add(account.charged_ns().saturating_sub(before_ns));
+                *more_ns = more_ns.saturating_add(its_ns);
             }
         }
     }

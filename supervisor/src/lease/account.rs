@@ -19,9 +19,9 @@ impl Charges {
         }
     }
 
-    /// At `at_ns`, `more_ns` have been charged since the moment before.
-    pub fn add(&mut self, at_ns: u64, more_ns: u64) {
-        self.note(at_ns, self.all_ns().saturating_add(more_ns));
+    /// At `at_ns`, `more_ns` have been charged since the moment before; less than none where more was taken back.
+    pub fn add(&mut self, at_ns: u64, more_ns: i64) {
+        self.note(at_ns, self.all_ns().saturating_add_signed(more_ns));
     }
 
     fn all_ns(&self) -> u64 {
@@ -46,6 +46,9 @@ pub struct GpuAccount {
     before_ns: u64,
     /// By the second, in this life.
     charges: Charges,
+    /// The most that has been charged in all lives. What others turn out to have had is taken back, but whoever adds up a
+    /// total takes one that falls for one that begins anew.
+    most_ns: u64,
     /// What it owed at the newest of them.
     debt_ns: u64,
     /// GPU time that the device saw in this life: all that is known of who has no shims.
@@ -59,13 +62,17 @@ pub struct GpuAccount {
 impl GpuAccount {
     /// An account on GPU `gpu` of a lease that had been charged `before_ns` earlier.
     pub fn new(gpu: usize, before_ns: u64) -> Self {
-        Self { gpu, before_ns, ..Self::default() }
+        Self { gpu, before_ns, most_ns: before_ns, ..Self::default() }
     }
 
-    /// Adds the figures of one moment; keeps a window of them.
-    pub fn note(&mut self, at_ns: u64, charged_ns: u64, lag_ns: i64) {
+    /// Adds the figures of one moment; keeps a window of them. How much more has been charged than at the moment before, or
+    /// less: what others are known by now to have had at the same time is taken back.
+    pub fn note(&mut self, at_ns: u64, charged_ns: u64, lag_ns: i64) -> i64 {
+        let more_ns = charged_ns.wrapping_sub(self.charges.all_ns()).cast_signed();
         self.debt_ns = lag_ns.min(0).unsigned_abs();
         self.charges.note(at_ns, charged_ns);
+        self.most_ns = self.most_ns.max(self.before_ns.saturating_add(charged_ns));
+        more_ns
     }
 
     /// Adds GPU time that the device saw.
@@ -103,9 +110,10 @@ impl GpuAccount {
         self.charges.permille()
     }
 
-    /// All GPU time charged since the lease began, as far as is known.
+    /// All GPU time charged since the lease began, as far as is known. It never falls: what is taken back is left out of
+    /// what follows.
     pub fn charged_ns(&self) -> u64 {
-        self.before_ns.saturating_add(self.charges.all_ns())
+        self.most_ns
     }
 
     /// What is written down of it.
@@ -136,11 +144,27 @@ mod tests {
     }
 
     #[test]
+    fn a_total_does_not_fall_when_something_is_taken_back_and_a_gpu_s_share_counts_no_time_twice() {
+        let (mut first, mut second) = (GpuAccount::new(0, 7 * S), GpuAccount::new(0, 0));
+        let mut gpu = Charges::default();
+        // The second one reports late what both had at the same time: half of it is taken back from the first.
+        for (at, ours, theirs) in [(0, 0, 0), (1, S, 0), (2, S / 2, S / 2), (3, S, S)] {
+            let more_ns = first.note(at * S, ours, 0) + second.note(at * S, theirs, 0);
+            gpu.add(at * S, more_ns);
+            assert_eq!(first.charged_ns(), 7 * S + if at == 0 { 0 } else { S }, "after {at} s");
+        }
+        assert_eq!(gpu.permille(), 667, "2 of 3 s: what took the place of what was taken back is no more");
+        assert_eq!(first.standing().charged_ns, 8 * S);
+        first.note(4 * S, 2 * S, 0);
+        assert_eq!(first.charged_ns(), 9 * S);
+    }
+
+    #[test]
     fn what_a_gpu_was_charged_is_of_its_own_time_whoever_came_and_went() {
         let (mut gpu, mut whole) = (Charges::default(), Vec::new());
         for second in 0..30 {
             // One lease works for eight seconds, others for a second each, and nobody from the twentieth on.
-            gpu.add(second * S, if second < 20 { S } else { 0 });
+            gpu.add(second * S, if second < 20 { S.cast_signed() } else { 0 });
             whole.push(gpu.permille());
         }
         assert_eq!(whole[1..20], [1000; 19]);
