@@ -50,11 +50,11 @@ fn value<T: Serialize>(message: T) -> Result<Value, ErrorBody> {
 fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -> Result<Value, ErrorBody> {
     match (request.method.as_str(), parts(&request.path).as_slice()) {
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
-        ("GET", ["v1", "gpus"]) => value(leases.book().gpu_views(
-            &leases.gpus(),
-            &leases.used_bytes(),
-            (&leases.time_slices, &leases.compute_modes),
-        )),
+        ("GET", ["v1", "gpus"]) => {
+            let told = (&leases.time_slices, &leases.compute_modes);
+            let gpus = leases.book().gpu_views(&leases.gpus(), &leases.used_bytes(), told);
+            value(gpus.into_iter().map(|(_, gpu)| gpu).collect::<Vec<_>>())
+        }
         ("GET", ["v1", "gpus", "silent"]) => value(leases.silence.views(&leases.gpus())),
         ("GET", ["v1", "mig"]) => value(mig::view(leases)?),
         ("POST", ["v1", "mig", "apply"]) => {

@@ -134,9 +134,14 @@ impl Book {
         }
     }
 
-    /// The GPUs with what is promised of them; `used_bytes` and the compute modes are what NVML last said.
-    pub fn gpu_views(&self, gpus: &[Gpu], used_bytes: &[u64], told: (&Verdicts, &ComputeModes)) -> Vec<GpuView> {
-        let (verdicts, modes) = told;
+    /// The GPUs that are there, each with its place among `gpus` and with what is promised of it; `used_bytes` and the compute
+    /// modes are what NVML last said.
+    pub fn gpu_views(
+        &self,
+        gpus: &[Gpu],
+        used_bytes: &[u64],
+        (verdicts, modes): (&Verdicts, &ComputeModes),
+    ) -> Vec<(usize, GpuView)> {
         let capacities = super::capacity::capacities(gpus, &[], &[], self, None);
         let view = |(index, (gpu, capacity)): (usize, (&Gpu, gpool_policy::admission::GpuCapacity))| GpuView {
             index: gpu.index,
@@ -162,6 +167,32 @@ impl Book {
                 .map(|lease| lease.record.mechanism),
         };
         let is_there = |(_, (gpu, _)): &(usize, (&Gpu, _))| gpu.kind != Kind::Gone;
-        gpus.iter().zip(capacities).enumerate().filter(is_there).map(view).collect()
+        let placed = |(index, its): (usize, (&Gpu, _))| (index, view((index, its)));
+        gpus.iter().zip(capacities).enumerate().filter(is_there).map(placed).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::GpuUuid;
+
+    #[test]
+    fn a_gpu_that_is_gone_moves_none_behind_it() {
+        let gpu = |index: u32, kind| Gpu {
+            index,
+            uuid: GpuUuid(format!("GPU-{index}")),
+            name: "a GPU".into(),
+            minor: index,
+            memory_total_bytes: 24 << 30,
+            driver_version: "1".into(),
+            is_virtual: false,
+            kind,
+        };
+        let gpus = [gpu(0, Kind::Whole), gpu(1, Kind::Gone), gpu(2, Kind::Whole)];
+        let shown = Book::default().gpu_views(&gpus, &[5, 6, 7], &Verdicts::default());
+        let seen: Vec<_> =
+            shown.iter().map(|(place, view)| (*place, view.uuid.0.as_str(), view.memory_used_bytes)).collect();
+        assert_eq!(seen, [(0, "GPU-0", 5), (2, "GPU-2", 7)]);
     }
 }

@@ -22,9 +22,8 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 struct Moment {
     started_unix_ms: u64,
     leases: Vec<LeaseView>,
-    gpus: Vec<GpuView>,
-    /// What all leases together were charged of each of them, in permille of its time.
-    charged: Vec<u16>,
+    /// Each with what all leases together were charged of it, in permille of its time.
+    gpus: Vec<(GpuView, u16)>,
     handoff_s: [Option<f64>; 2],
     slice_s: f64,
     gates: [(&'static str, u64); 2],
@@ -39,18 +38,18 @@ struct Moment {
 /// The page of this moment.
 pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.statistics();
-    let (views, gpus, charged) = {
+    let (views, gpus) = {
         let book = leases.book();
-        let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), (&leases.time_slices, &leases.compute_modes));
-        let charged = (0..gpus.len()).map(|gpu| book.charges.get(&gpu).map_or(0, Charges::permille)).collect();
-        (book.views(), gpus, charged)
+        let told = (&leases.time_slices, &leases.compute_modes);
+        let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told);
+        let charged = |place: usize| book.charges.get(&place).map_or(0, Charges::permille);
+        (book.views(), gpus.into_iter().map(|(place, gpu)| (gpu, charged(place))).collect())
     };
     let handoffs = statistics.handoffs;
     render(&Moment {
         started_unix_ms: identity.started_unix_ms,
         leases: views,
         gpus,
-        charged,
         handoff_s: [handoffs.map(|it| seconds(it.p50_ns)), handoffs.map(|it| seconds(it.p99_ns))],
         slice_s: seconds(statistics.slice_ns),
         gates: [("open", statistics.gate_opens), ("close", statistics.gate_closes)],
@@ -82,7 +81,7 @@ fn ratio(permille: impl Into<f64>) -> f64 {
 fn render(moment: &Moment) -> String {
     let mut page = Page::default();
     of_the_supervisor(&mut page, moment);
-    for (gpu, charged_permille) in moment.gpus.iter().zip(&moment.charged) {
+    for (gpu, charged_permille) in &moment.gpus {
         of_a_gpu(&mut page, gpu, *charged_permille);
     }
     for lease in &moment.leases {
