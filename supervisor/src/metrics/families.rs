@@ -76,13 +76,15 @@ families! {
         "Utilisation: GPU time charged to all leases, ended ones included, over about the last ten seconds, as a part of that time";
     LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "class", "priority", "mechanism", "enforcement", "team"]
         "Always 1: a lease or kept place";
-    LeaseEntitled Gauge "gpool_lease_share_entitled_ratio" ["container_id", "gpu_uuid"] "Share that the lease is promised of the GPU";
+    LeaseEntitled Gauge "gpool_lease_share_entitled_ratio" ["container_id", "gpu_uuid"]
+        "Share that the lease is promised of the GPU: 0 of a priority below guaranteed, in time slices without a fraction and once its GPUs were taken from it";
     LeaseUsed Gauge "gpool_lease_share_used_ratio" ["container_id", "gpu_uuid"]
-        "GPU time charged over about the last ten seconds, as a part of that time; above the promise when others leave time";
+        "GPU time charged over about the last ten seconds, as a part of that time; above the promise when others leave time; absent with mode=mig, as NVML has no figures of it";
     LeaseLent Gauge "gpool_lease_share_lent_ratio" ["container_id", "gpu_uuid"]
-        "What it left of its promise over the same time; others with work had that";
+        "What it left of its promise over the same time; others with work had that. Of slices and time slices with a promise alone";
     LeaseLimit Gauge "gpool_lease_share_limit_ratio" ["container_id"] "The most that it may have of each GPU; absent without a limit";
-    LeaseGpuTime Counter "gpool_lease_used_seconds_total" ["container_id", "gpu_uuid"] "GPU time charged since the lease was made";
+    LeaseGpuTime Counter "gpool_lease_used_seconds_total" ["container_id", "gpu_uuid"]
+        "GPU time charged since the lease was made; absent with mode=mig, as NVML has no figures of it";
     LeaseMemoryCap Gauge "gpool_lease_memory_cap_bytes" ["container_id"] "Memory cap on each GPU, contexts included";
     LeaseMemoryUsed Gauge "gpool_lease_memory_used_bytes" ["container_id", "gpu_uuid"] "Memory charged to the lease, contexts included";
     LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id"] "Allocations refused because of the cap";

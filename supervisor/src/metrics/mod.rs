@@ -11,7 +11,7 @@ use crate::lease::{Charges, Leases};
 use crate::log;
 use crate::service::Identity;
 use families::{Family, GPU_NS_PER_SECOND};
-use gpool_protocol::{EventKind, GpuView, LeaseState, LeaseView, Mechanism};
+use gpool_protocol::{EventKind, GpuView, LeaseState, LeaseView, Mechanism, Priority};
 use std::collections::BTreeMap;
 use text::Page;
 
@@ -173,18 +173,34 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     page.add(Family::LeaseGateWait, &[container], seconds(lease.gate_wait_ns));
     page.add(Family::LeaseLaunches, &[container], lease.launches as f64);
     page.add(Family::LeaseProcesses, &[container], f64::from(lease.processes));
-    let has_share = matches!(lease.mechanism, Mechanism::Slice | Mechanism::Mps | Mechanism::TimeSlice);
-    let entitled_permille = if has_share { lease.fraction_permille } else { 1000 };
+    let entitled_permille = entitled_permille(lease);
+    // Nobody else has what is left of a whole GPU, of an instance, or of the threads that an MPS server grants.
+    let is_lent = entitled_permille > 0 && matches!(lease.mechanism, Mechanism::Slice | Mechanism::TimeSlice);
     for gpu in &lease.gpus {
         let labels = [container, ("gpu_uuid", gpu.gpu_uuid.0.as_str())];
-        page.add(Family::LeaseGpuTime, &labels, seconds(gpu.charged_gpu_ns));
-        page.add(Family::LeaseUsed, &labels, ratio(gpu.received_permille));
+        page.add(Family::LeaseEntitled, &labels, ratio(entitled_permille));
         page.add(Family::LeaseMemoryUsed, &labels, gpu.memory_used_bytes as f64);
-        // The driver's time slices promise no share by themselves.
-        if entitled_permille > 0 {
-            page.add(Family::LeaseEntitled, &labels, ratio(entitled_permille));
+        // Of an instance's time NVML has no figures.
+        if lease.mechanism != Mechanism::Mig {
+            page.add(Family::LeaseGpuTime, &labels, seconds(gpu.charged_gpu_ns));
+            page.add(Family::LeaseUsed, &labels, ratio(gpu.received_permille));
+        }
+        if is_lent {
             page.add(Family::LeaseLent, &labels, ratio(entitled_permille.saturating_sub(gpu.received_permille)));
         }
+    }
+}
+
+/// What the lease is promised of each of its GPUs. Of shares only guaranteed ones are a promise, and the driver's time slices
+/// are none by themselves; whoever has whole GPUs or an instance has all of it, whatever his priority.
+fn entitled_permille(lease: &LeaseView) -> u16 {
+    match lease.mechanism {
+        _ if lease.state == LeaseState::Revoked => 0,
+        Mechanism::Exclusive | Mechanism::Mig => 1000,
+        Mechanism::Slice | Mechanism::Mps | Mechanism::TimeSlice => match lease.priority {
+            Priority::Guaranteed => lease.fraction_permille,
+            Priority::Burst | Priority::Scavenger => 0,
+        },
     }
 }
 

@@ -176,7 +176,7 @@ fn figures_are_in_prometheus_units() {
         .map(|(.., value)| *value)
         .collect();
     assert_eq!(lent, [0.1, 0.0], "of one GPU it left a part, of the other it had more");
-    assert_eq!(of("gpool_lease_share_entitled_ratio", "c2"), None, "the driver's time slices promise nothing");
+    assert_eq!(of("gpool_lease_share_entitled_ratio", "c2"), Some(0.0), "the driver's time slices promise nothing");
     assert_eq!((of("gpool_lease_launches_total", "c3"), of("gpool_lease_info", "c3")), (None, Some(1.0)));
     assert_eq!(
         value(&figures, "gpool_gpu_charged_ratio", ("gpu_uuid", "GPU-2")),
@@ -195,6 +195,48 @@ fn figures_are_in_prometheus_units() {
     let told = FAMILIES.iter().find(|(family, _)| *family == Family::GuardActions).map(|(_, family)| family.help);
     assert!(counters::GUARD_ACTIONS.iter().all(|action| told.is_some_and(|help| help.contains(action))));
     assert_eq!(value(&figures, "gpool_requests_refused_total", ("code", "GPOOL-E201")), Some(2.0));
+}
+
+/// Of each kind of lease on GPUs whose time was used to 20 %, the first one's share promised, used and lent.
+#[test]
+fn only_what_was_promised_is_a_promise_and_only_what_others_may_have_is_lent() {
+    let slice = lease("slice", LeaseState::Active, Mechanism::Slice);
+    let with = |container: &str, mechanism| LeaseView {
+        mechanism,
+        container_id: ContainerId(container.into()),
+        ..slice.clone()
+    };
+    let leases = vec![
+        slice.clone(),
+        with("time-slice", Mechanism::TimeSlice),
+        with("mps", Mechanism::Mps),
+        with("whole", Mechanism::Exclusive),
+        with("instance", Mechanism::Mig),
+        LeaseView { priority: Priority::Burst, ..with("burst", Mechanism::Slice) },
+        LeaseView { priority: Priority::Scavenger, ..with("scavenger", Mechanism::Mps) },
+        LeaseView { priority: Priority::Burst, ..with("whole-burst", Mechanism::Exclusive) },
+        LeaseView { state: LeaseState::Revoked, ..with("revoked", Mechanism::Slice) },
+    ];
+    let figures = read(&render(&Moment { leases, ..moment() }));
+    let of = |container: &str| {
+        ["entitled", "used", "lent"]
+            .map(|what| value(&figures, &format!("gpool_lease_share_{what}_ratio"), ("container_id", container)))
+    };
+    for (container, shares) in [
+        ("slice", [Some(0.3), Some(0.2), Some(0.1)]),
+        ("time-slice", [Some(0.3), Some(0.2), Some(0.1)]),
+        ("mps", [Some(0.3), Some(0.2), None]),
+        ("whole", [Some(1.0), Some(0.2), None]),
+        ("instance", [Some(1.0), None, None]),
+        ("burst", [Some(0.0), Some(0.2), None]),
+        ("scavenger", [Some(0.0), Some(0.2), None]),
+        ("whole-burst", [Some(1.0), Some(0.2), None]),
+        ("revoked", [Some(0.0), Some(0.2), None]),
+    ] {
+        assert_eq!(of(container), shares, "{container}");
+        let used = value(&figures, "gpool_lease_used_seconds_total", ("container_id", container));
+        assert_eq!(used.is_some(), container != "instance", "{container}");
+    }
 }
 
 #[test]
