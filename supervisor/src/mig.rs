@@ -2,6 +2,7 @@
 
 mod apply;
 mod boot;
+mod nodes;
 mod owner;
 mod users;
 mod view;
@@ -38,7 +39,12 @@ fn refresh(leases: &Leases, inventory: &Arc<NvmlInventory>) -> Result<Changes, S
     // Boards that do not answer are told by who looks at their memory.
     let found = inventory.gpus().map_err(|error| error.to_string())?.gpus;
     let book = leases.book();
-    Ok(leases.roster.update(&found, |index| has_place(&book, index)))
+    let changes = leases.roster.update(&found, |index| has_place(&book, index));
+    drop(book);
+    if !changes.came.is_empty() {
+        nodes::make_missing(leases);
+    }
+    Ok(changes)
 }
 
 /// Whether a lease or a kept place has this index.

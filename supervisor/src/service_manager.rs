@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -44,6 +45,18 @@ pub fn watchdog_patience() -> Option<Duration> {
 fn tell(what: &[NotifyState<'_>]) {
     // A service manager that does not listen loses nothing but its own view.
     let _ = sd_notify::notify(what);
+}
+
+/// Starts another unit and waits until it has started; one that does its work and ends has ended.
+///
+/// # Errors
+/// It did not start; the text is systemd's.
+pub fn start(unit: &str) -> io::Result<()> {
+    let output = Command::new("systemctl").args(["start", "--no-ask-password", unit]).stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 /// The listening socket at `path` among those that were handed over. Called once: it takes the descriptor.

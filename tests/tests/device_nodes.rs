@@ -38,6 +38,16 @@ fn each_node_that_a_container_needs_is_asked_for() {
 }
 
 #[test]
+fn the_nodes_of_mig_instances_are_asked_for_by_their_files() {
+    let proc_dir = tempfile::tempdir().unwrap();
+    let gpu = proc_dir.path().join("nvidia/capabilities/gpu0/mig");
+    let files = ["config", "monitor", "gi9/access", "gi9/ci0/access"].map(|name| gpu.join(name));
+    files.iter().for_each(|file| write(file, "DeviceFileMinor: 84\nDeviceFileMode: 292\nDeviceFileModify: 1\n"));
+    let asked = calls(proc_dir.path(), "/dev");
+    assert_eq!(asked[2..], [&files[2], &files[3]].map(|file| format!("-f {}", file.display())));
+}
+
+#[test]
 fn nodes_elsewhere_are_not_nvidia_modprobes() {
     let (proc_dir, nodes) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     assert!(calls(proc_dir.path(), nodes.path().to_str().unwrap()).is_empty());

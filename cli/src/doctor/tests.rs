@@ -167,6 +167,10 @@ fn what_is_wrong_is_said_with_what_to_do() {
     wrong("device nodes", State::Fail, &["nvidiactl", "modprobe nvidia", "-c 255"], &remove("/dev/nvidiactl"));
     wrong("device nodes", State::Fail, &["nodes of 0", "shows 1"], &remove("/dev/nvidia0"));
     wrong("device nodes", State::Fail, &["nvidia-modprobe -u -c 0"], &remove("/dev/nvidia-uvm"));
+    let instance = "/proc/driver/nvidia/capabilities/gpu0/mig/gi9/ci0/access";
+    wrong("device nodes", State::Fail, &["nvidia-cap85 is missing", "nvidia-modprobe -f", instance], &|host| {
+        write_text(&host.path(instance), "DeviceFileMinor: 85\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
+    });
     wrong("driver", State::Fail, &["libcuda.so.1 is in none"], &remove("/usr/lib64/libcuda.so.1"));
     wrong("driver", State::Fail, &["no GPU"], &|host| host.gpus = Ok(Vec::new()));
     let named = "GPU-51313131-0000-4000-8000-000000000007";

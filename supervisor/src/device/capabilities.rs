@@ -48,6 +48,13 @@ pub fn minors(proc_dir: &Path, board_minor: u32, instance: &MigInstance) -> Resu
     Ok([of(format!("{own}/access"))?, of(format!("{own}/ci{}/access", instance.compute_instance))?])
 }
 
+/// The files that stand for the same two capabilities, by which `nvidia-modprobe -f` makes their nodes.
+pub fn access_files(proc_dir: &Path, board_minor: u32, instance: &MigInstance) -> [PathBuf; 2] {
+    let own = format!("nvidia/capabilities/gpu{board_minor}/mig/gi{}", instance.gpu_instance);
+    let own = proc_dir.join(own);
+    [own.join("access"), own.join(format!("ci{}/access", instance.compute_instance))]
+}
+
 fn minor_in(table: &str, capability: &str) -> Option<u32> {
     let mut lines = table.lines().filter_map(|line| line.split_once(' '));
     lines.find(|(name, _)| *name == capability)?.1.trim().parse().ok()

@@ -1,7 +1,7 @@
 //! The files of the driver that a leased container gets: device nodes, libraries, and our shims in front of two.
 
 use super::Gpu;
-use super::capabilities::minors;
+use super::capabilities::{access_files, minors};
 use super::shims::{Chosen, SHIMMED, Shims};
 use gpool_configuration::Configuration;
 use gpool_protocol::{BuildId, Edit};
@@ -218,9 +218,26 @@ impl DriverFiles {
     /// The two nodes that let a container use a MIG instance; none for a whole GPU.
     fn capability_nodes(&self, gpu: &Gpu) -> Result<Vec<Edit>, DriverFilesError> {
         let Some(instance) = gpu.instance() else { return Ok(Vec::new()) };
-        let minors = minors(&self.driver.proc_dir, gpu.minor, instance)?;
-        let remedy = "nvidia-smi -L";
-        minors.iter().map(|minor| self.node(&format!("nvidia-caps/nvidia-cap{minor}"), "r", remedy)).collect()
+        let proc_dir = &self.driver.proc_dir;
+        let minors = minors(proc_dir, gpu.minor, instance)?;
+        let node = |(minor, file): (u32, PathBuf)| {
+            let remedy = format!("nvidia-modprobe -f {}", file.display());
+            self.node(&format!("nvidia-caps/nvidia-cap{minor}"), "r", &remedy)
+        };
+        minors.into_iter().zip(access_files(proc_dir, gpu.minor, instance)).map(node).collect()
+    }
+
+    /// Why the containers of one of these GPUs cannot have its instance, or would lose it when systemd loads its units
+    /// anew: a node of it is missing, or its link in `links`, which is `/dev/char`.
+    pub fn missing_of_instances(&self, gpus: &[Gpu], links: &Path) -> Option<String> {
+        gpus.iter().find_map(|gpu| match self.capability_nodes(gpu) {
+            Err(error) => Some(error.to_string()),
+            Ok(nodes) => nodes.iter().find_map(|node| {
+                let Edit::Device { major, minor, source, .. } = node else { return None };
+                let link = links.join(format!("{major}:{minor}"));
+                (!link.exists()).then(|| format!("{} does not lead to {source}", link.display()))
+            }),
+        })
     }
 
     /// Major and minor numbers of the device nodes of `gpus`; one that is not there now is left out.
@@ -307,6 +324,19 @@ mod tests {
         programs(directories).into_iter().filter_map(source).collect()
     }
 
+    fn whole_gpu() -> Gpu {
+        Gpu {
+            index: 0,
+            uuid: gpool_protocol::GpuUuid("GPU-0".into()),
+            name: "a GPU".into(),
+            minor: 0,
+            memory_total_bytes: 80 << 30,
+            driver_version: "1".into(),
+            is_virtual: false,
+            kind: crate::device::Kind::Whole,
+        }
+    }
+
     #[test]
     fn what_carries_the_drivers_version_in_its_name_comes_along() {
         let root = tempfile::tempdir().unwrap();
@@ -333,16 +363,7 @@ mod tests {
         configuration.driver.device_dir = root.path().to_owned();
         let (driver, shim_dir) = (configuration.driver.clone(), configuration.paths.shim_dir.clone());
         let files = DriverFiles { driver, shim_dir, shims: Shims::default() };
-        let gpu = Gpu {
-            index: 0,
-            uuid: gpool_protocol::GpuUuid("GPU-0".into()),
-            name: "a GPU".into(),
-            minor: 0,
-            memory_total_bytes: 80 << 30,
-            driver_version: "1".into(),
-            is_virtual: false,
-            kind: crate::device::Kind::Whole,
-        };
+        let gpu = whole_gpu();
         // Links to a character device that every machine has.
         let make = |name: &str| std::os::unix::fs::symlink("/dev/null", root.path().join(name)).unwrap();
         let needed = [
@@ -358,6 +379,41 @@ mod tests {
         assert_eq!(files.nodes(&[&gpu]).unwrap().len(), 3);
         make("nvidia-uvm-tools");
         assert_eq!(files.nodes(&[&gpu]).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn an_instance_needs_two_nodes_and_their_links() {
+        let root = tempfile::tempdir().unwrap();
+        let mut configuration = Configuration::default();
+        (configuration.driver.device_dir, configuration.driver.proc_dir) = (root.path().into(), root.path().into());
+        let (driver, shim_dir) = (configuration.driver.clone(), configuration.paths.shim_dir.clone());
+        let files = DriverFiles { driver, shim_dir, shims: Shims::default() };
+        let instance = crate::device::MigInstance {
+            board: gpool_protocol::GpuUuid("GPU-0".into()),
+            profile: "1g.10gb".into(),
+            gpu_instance: 9,
+            compute_instance: 0,
+            start: 0,
+            size: 1,
+        };
+        let gpus = [Gpu { kind: crate::device::Kind::Instance(instance), ..whole_gpu() }];
+        fs::create_dir_all(root.path().join("nvidia-caps")).unwrap();
+        let table = "gpu0/gi9/access 84\ngpu0/gi9/ci0/access 85\n";
+        fs::write(root.path().join("nvidia-caps/mig-minors"), table).unwrap();
+        // Links to a character device that every machine has; its numbers are 1 and 3.
+        let make = |path: &str| std::os::unix::fs::symlink("/dev/null", root.path().join(path)).unwrap();
+        let missing = || files.missing_of_instances(&gpus, root.path());
+        let path = "nvidia/capabilities/gpu0/mig/gi9";
+        for (node, file) in [("nvidia-cap84", "access"), ("nvidia-cap85", "ci0/access")] {
+            let said = missing().unwrap();
+            let remedy = format!("nvidia-modprobe -f {}/{path}/{file} ", root.path().display());
+            assert!(said.contains(node) && said.contains(&remedy), "{said}");
+            make(&format!("nvidia-caps/{node}"));
+        }
+        assert!(missing().unwrap().contains("1:3 does not lead to"));
+        make("1:3");
+        assert_eq!(missing(), None);
+        assert_eq!(files.missing_of_instances(&[whole_gpu()], Path::new("/none")), None);
     }
 
     #[test]
