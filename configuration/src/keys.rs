@@ -141,7 +141,10 @@ pub struct Runtime {
 
 impl Default for Runtime {
     fn default() -> Self {
-        Self { low_level: ["/usr/bin/runc", "/usr/sbin/runc", "/usr/local/sbin/runc"].map(PathBuf::from).to_vec() }
+        // Where distributions and their own builds put them. crun is what most hosts of podman have alone.
+        let runc = ["/usr/bin/runc", "/usr/sbin/runc", "/usr/local/sbin/runc"];
+        let crun = ["/usr/bin/crun", "/usr/local/bin/crun"];
+        Self { low_level: runc.into_iter().chain(crun).map(PathBuf::from).collect() }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Which low-level runtime does the work.
 //!
 //! It is the same for every verb of a container: `create`, `run` and `restore` take it from the configuration
-//! and record it as a symbolic link; all other verbs follow the link and read nothing else, or take the built-in
-//! list while there is no link. Nothing in the environment has a say, because engines clear it for some verbs
+//! and record it as a symbolic link; all other verbs follow the link and read nothing else. While there is no link, as
+//! after a boot, they take it from the configuration, too, or from the built-in list if that cannot be read. Nothing in the environment has a say, because engines clear it for some verbs
 //! and because what root executes is not for the caller to choose.
 
 use crate::privilege::is_host_root;
@@ -50,22 +50,26 @@ pub(crate) fn cause(error: &Error) -> String {
     }
 }
 
-/// The runtime for verbs that make no container: what `link` records, else the first of the built-in list.
-pub fn recorded(link: &Path) -> Result<PathBuf, ErrorBody> {
+/// The runtime for verbs that make no container: what `link` records, else the first of what `configuration` names, or of
+/// the built-in list if it cannot be read.
+pub fn recorded(link: &Path, configuration: &Path) -> Result<PathBuf, ErrorBody> {
     match recorded_link(link) {
         Some(target) if usable(&target).is_ok() => Ok(target),
-        _ => first_usable(&Runtime::default().low_level),
+        _ => first_usable(&gpool_configuration::load(configuration).unwrap_or_default().runtime.low_level),
     }
 }
 
 /// The runtime for `create`, `run` and `restore` under the configured list, recorded at `link` for the other
 /// verbs. Someone without root cannot record it and gets the runtime that the other verbs will use.
 pub fn configured(candidates: &[PathBuf], link: &Path) -> Result<PathBuf, ErrorBody> {
+    let recorded = recorded_link(link).filter(|target| usable(target).is_ok());
     if !is_host_root() {
-        return recorded(link);
+        return recorded.map_or_else(|| first_usable(candidates), Ok);
     }
     let chosen = first_usable(candidates)?;
-    if recorded(link).ok().as_ref() != Some(&chosen) {
+    // What the built-in list gives needs no record.
+    let known = recorded.or_else(|| first_usable(&Runtime::default().low_level).ok());
+    if known.as_ref() != Some(&chosen) {
         record(link, &chosen).map_err(|error| {
             ErrorBody::new(
                 ErrorCode::LowLevelRuntimeAbsent,
@@ -114,7 +118,7 @@ fn first_usable(candidates: &[PathBuf]) -> Result<PathBuf, ErrorBody> {
     Err(ErrorBody::new(
         ErrorCode::LowLevelRuntimeAbsent,
         format!("no low-level runtime can be used: {}", reasons.join(", ")),
-        "install runc, or name one in [runtime] low_level of /etc/gpool/config.toml",
+        "install runc or crun, or name one in [runtime] low_level of /etc/gpool/config.toml",
     ))
 }
 
@@ -186,11 +190,22 @@ mod tests {
         let (one, two) = (program(dir.path(), "one", 0o755), program(dir.path(), "two", 0o755));
         for chosen in [&one, &two, &two] {
             assert_eq!(configured(std::slice::from_ref(chosen), &link).as_ref(), Ok(chosen));
-            assert_eq!(recorded(&link).as_ref(), Ok(chosen));
+            assert_eq!(recorded(&link, &dir.path().join("absent.toml")).as_ref(), Ok(chosen));
         }
         assert_eq!(std::fs::read_dir(link.parent().unwrap()).unwrap().count(), 1, "no temporary link stays");
         std::fs::remove_file(&two).unwrap();
-        assert_ne!(recorded(&link).ok(), Some(two));
+        assert_ne!(recorded(&link, &dir.path().join("absent.toml")).ok(), Some(two));
+    }
+
+    #[test]
+    fn before_the_first_container_of_a_boot_every_verb_takes_the_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, link) = (program(dir.path(), "own", 0o755), dir.path().join("low-level-runtime"));
+        let configuration = dir.path().join("config.toml");
+        std::fs::write(&configuration, format!("[runtime]\nlow_level = [{own:?}]\n")).unwrap();
+        assert_eq!(recorded(&link, &configuration), Ok(own));
+        std::fs::write(&configuration, "[runtime\n").unwrap();
+        assert_eq!(recorded(&link, &configuration), first_usable(&Runtime::default().low_level));
     }
 
     #[test]

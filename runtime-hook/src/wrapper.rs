@@ -58,7 +58,7 @@ pub fn prepare(installation: &Installation, arguments: &[OsString]) -> Result<La
 
 fn choose(installation: &Installation, invocation: &Invocation) -> Result<PathBuf, ErrorBody> {
     match invocation {
-        Invocation::PassThrough => low_level::recorded(&installation.low_level_link),
+        Invocation::PassThrough => low_level::recorded(&installation.low_level_link, &installation.configuration),
         Invocation::Create(creation) => prepare_creation(installation, creation),
     }
 }
@@ -70,7 +70,7 @@ fn prepare_creation(installation: &Installation, creation: &Creation) -> Result<
         // A broken configuration must not stop containers that want nothing of gpool.
         return match configuration {
             Ok(configuration) => low_level::configured(&configuration.runtime.low_level, &installation.low_level_link),
-            Err(_) => low_level::recorded(&installation.low_level_link),
+            Err(_) => low_level::recorded(&installation.low_level_link, &installation.configuration),
         };
     };
     let configuration = configuration.map_err(unusable_configuration)?;

@@ -10,7 +10,7 @@ pub fn check(host: &Surroundings) -> Outcome {
         Some(path) => Outcome::ok(format!("{} is used", path.display())),
         None => Outcome::fail(
             format!("none of runtime.low_level is there: {}", all.join(", ")),
-            "install runc, or name the low-level runtime in the configuration",
+            "install runc or crun, or name the low-level runtime in [runtime] low_level of the configuration",
         ),
     }
 }
