@@ -114,6 +114,22 @@ fn what_was_changed_since_stays() {
 }
 
 #[test]
+fn nvidias_runtime_stays_the_default_unless_it_is_behind_gpool() {
+    let place = Place::new();
+    for runtimes in [r#""nvidia": {"path": "/usr/bin/n"}"#, r#""gpus": {"path": "/opt/nvidia-container-runtime.cdi"}"#]
+    {
+        let name = runtimes.split('"').nth(1).unwrap();
+        let before = format!(r#"{{"default-runtime": "{name}", "runtimes": {{{runtimes}}}}}"#);
+        fs::write(place.path("daemon.json"), &before).unwrap();
+        let output = place.gpool("configure", "docker", "daemon.json", &["--set-as-default"]);
+        refused(output, r#"low_level = ["/usr/bin/nvidia-container-runtime"]"#);
+        assert_eq!(fs::read_to_string(place.path("daemon.json")).unwrap(), before);
+        done(place.gpool("configure", "docker", "daemon.json", &[]));
+        done(place.gpool("unconfigure", "docker", "daemon.json", &[]));
+    }
+}
+
+#[test]
 fn a_file_that_was_not_there_goes_again_and_a_link_stays_one() {
     let place = Place::new();
     done(place.gpool("configure", "docker", "new/daemon.json", &[]));

@@ -17,8 +17,11 @@ pub fn run(verb: &RuntimeVerb) -> Result<(), Failure> {
         RuntimeVerb::Configure { engine, config, runtime_path, set_as_default, dry_run } => {
             let path = config.as_deref().unwrap_or(engine.default_file());
             require_runtime(runtime_path)?;
+            let configuration = gpool_configuration::load(Path::new(gpool_configuration::DEFAULT_PATH));
+            let low_level = low_level(&configuration.map_err(refused_configuration)?.runtime)?;
             let wanted = Entry { runtime: runtime_path.clone(), is_default: *set_as_default };
-            let change = change::configure(*engine, path, &wanted).map_err(|defect| refusal(path, &defect))?;
+            let change = change::configure(*engine, path, &wanted, &low_level);
+            let change = change.map_err(|defect| refusal(path, &defect))?;
             finish(&change, path, *dry_run, "knows gpool")
         }
         RuntimeVerb::Unconfigure { engine, config, dry_run } => {
@@ -65,6 +68,29 @@ fn require_runtime(path: &Path) -> Result<(), Failure> {
             format!("gpool: --runtime-path {} {why}; install gpool-runtime there or name where it is", path.display()),
         )),
     }
+}
+
+fn refused_configuration(error: gpool_configuration::ConfigurationError) -> Failure {
+    Failure::Refused(ExitStatus::Usage, format!("gpool: {error}"))
+}
+
+/// The program that will make the containers; without one every start of this runtime would fail.
+fn low_level(runtime: &gpool_configuration::Runtime) -> Result<PathBuf, Failure> {
+    let usable = runtime.low_level.iter().find(|path| unusable(path).is_none());
+    let none = || {
+        let all: Vec<String> = runtime.low_level.iter().map(|path| path.display().to_string()).collect();
+        let code = ErrorCode::LowLevelRuntimeAbsent;
+        Failure::Refused(
+            code.into(),
+            format!(
+                "gpool: none of the low-level runtimes is there: {}; install runc or crun, or name one in [runtime] \
+                 low_level of /etc/gpool/config.toml; nothing was changed [{}]",
+                all.join(", "),
+                code.text()
+            ),
+        )
+    };
+    usable.cloned().ok_or_else(none)
 }
 
 fn unusable(path: &Path) -> Option<&'static str> {
@@ -147,5 +173,22 @@ fn show(states: Vec<State>, format: Format) -> Result<(), Failure> {
             let columns = ["ENGINE", "INSTALLED", "STATE", "DEFAULT", "RUNTIME", "FILE", "PROBLEM"].map(text);
             output::print(&output::borderless(&columns, rows))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_engine_is_told_of_gpool_while_nothing_could_make_its_containers() {
+        let directory = tempfile::tempdir().unwrap();
+        let (crun, absent) = (directory.path().join("crun"), directory.path().join("runc"));
+        let runtime = gpool_configuration::Runtime { low_level: vec![absent, crun.clone()] };
+        let Err(Failure::Refused(_, said)) = low_level(&runtime) else { panic!("neither is there") };
+        assert!(said.contains("install runc or crun") && said.contains("[GPOOL-E502]"), "{said}");
+        std::fs::write(&crun, "").unwrap();
+        std::fs::set_permissions(&crun, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(low_level(&runtime).is_ok_and(|found| found == crun));
     }
 }

@@ -1,7 +1,7 @@
 //! What is done to an engine's file: found out first, judged by the engine, then done in one step.
 
 use super::checker::{self, Verdict};
-use super::{Defect, Engine, Entry, Facts, file};
+use super::{Defect, Engine, Entry, Facts, file, is_of_nvidia};
 use std::path::{Path, PathBuf};
 
 /// A change that was found to be right and has not been made.
@@ -31,8 +31,9 @@ enum Backup {
 /// from the one before gpool, so that changing one's mind leaves no traces.
 ///
 /// # Errors
-/// If the file cannot be read or changed, or the engine refuses what would come of it. Nothing has been done then.
-pub fn configure(engine: Engine, path: &Path, wanted: &Entry) -> Result<Change, Defect> {
+/// If the file cannot be read or changed, the engine refuses what would come of it, or NVIDIA's runtime would be the default no
+/// more and is not `behind` gpool either. Nothing has been done then.
+pub fn configure(engine: Engine, path: &Path, wanted: &Entry, behind: &Path) -> Result<Change, Defect> {
     let (path, before) = look(path)?;
     let start = match &before {
         Some(text) => past(engine, &path, text)?,
@@ -43,10 +44,23 @@ pub fn configure(engine: Engine, path: &Path, wanted: &Entry) -> Result<Change, 
         Past::Before | Past::Touched { .. } => before.as_deref(),
     };
     let facts = checker::facts(engine, &path, base)?;
+    if wanted.is_default && !is_of_nvidia(behind) {
+        require_no_default_of_nvidia(engine, base, &facts)?;
+    }
     let after = engine.with_entry(base, wanted, &facts)?;
     let is_first = before.is_some() && start == Past::Before && !engine.owns_file();
     let backup = if is_first { Backup::Write } else { Backup::Keep };
     judged(engine, path, before, Some(after), backup, Some(wanted), &facts)
+}
+
+/// Refuses to take the place of NVIDIA's runtime, from which containers without a request have their GPUs.
+fn require_no_default_of_nvidia(engine: Engine, base: Option<&str>, facts: &Facts) -> Result<(), Defect> {
+    let Some(name) = engine.default_of_nvidia(base, facts) else { return Ok(()) };
+    Err(Defect(format!(
+        "has NVIDIA's runtime {name} as default: gpool in its place would take its GPUs from every container that asks for \
+         nothing of gpool; put NVIDIA's behind gpool with [runtime] low_level = [\"/usr/bin/nvidia-container-runtime\"] in \
+         /etc/gpool/config.toml, or leave --set-as-default out"
+    )))
 }
 
 /// Finds out how `path` has to change so that nothing of gpool is left: back to the text from before, byte for byte,

@@ -6,6 +6,7 @@
 //! containerd itself prints it, is written down beside gpool.
 
 use super::{Defect, Entry, Facts, RUNTIME_NAME, path_text};
+use std::path::PathBuf;
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value, value};
 
 /// Under these names the CRI plugin keeps its runtimes, by the version of the file (containerd's docs/cri/config.md).
@@ -115,6 +116,13 @@ pub fn require_effect(before: &toml::Table, after: &toml::Table, wanted: &Entry)
         }
     }
     Ok(())
+}
+
+/// The runtime of containers that name none, and its program, in what containerd has printed.
+pub fn default_runtime(effective: &toml::Table) -> Option<(String, Option<PathBuf>)> {
+    let (name, runtimes) = effective_runtimes(effective)?;
+    let program = runtimes.get(name).and_then(|its| its.get("options")?.get("BinaryName")?.as_str());
+    Some((name.to_owned(), program.map(PathBuf::from)))
 }
 
 /// Default runtime and runtimes of a configuration that containerd has printed.

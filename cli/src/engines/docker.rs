@@ -4,6 +4,7 @@ use super::{Defect, Entry, RUNTIME_NAME, path_text};
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstObjectProp, CstRootNode};
 use serde_json::{Map, Value};
+use std::path::PathBuf;
 
 const RUNTIMES: &str = "runtimes";
 const DEFAULT: &str = "default-runtime";
@@ -29,6 +30,14 @@ pub fn entry(text: &str) -> Result<Option<Entry>, Defect> {
     };
     let is_default = document.get(DEFAULT).and_then(Value::as_str) == Some(RUNTIME_NAME);
     Ok(Some(Entry { runtime: path.into(), is_default }))
+}
+
+/// The runtime of containers that name none, and its program where the text has that; none if the text names no default.
+pub fn default_runtime(text: &str) -> Option<(String, Option<PathBuf>)> {
+    let document = read(text).ok()?;
+    let name = document.get(DEFAULT)?.as_str()?;
+    let program = document.get(RUNTIMES).and_then(|runtimes| runtimes.get(name)?.get("path")?.as_str());
+    Some((name.to_owned(), program.map(PathBuf::from)))
 }
 
 /// The text with the entry.

@@ -135,6 +135,18 @@ impl Engine {
         }
     }
 
+    /// The runtime of containers that name none as `text` and `facts` have it, where that is NVIDIA's: it gives GPUs to
+    /// containers that ask for nothing of gpool.
+    pub fn default_of_nvidia(self, text: Option<&str>, facts: &Facts) -> Option<String> {
+        let (name, program) = match self {
+            Engine::Docker => docker::default_runtime(text?)?,
+            Engine::Containerd => containerd::default_runtime(facts.effective.as_ref()?)?,
+            Engine::Podman | Engine::Crio => return None,
+        };
+        let is_nvidias = name.starts_with("nvidia") || program.is_some_and(|path| is_of_nvidia(&path));
+        is_nvidias.then_some(name)
+    }
+
     /// `text` without gpool's entry; none if nothing of the file should stay. `original` is the text before gpool,
     /// where that is known: the default runtime is taken from it.
     ///
@@ -157,6 +169,12 @@ fn require_own(text: Option<&str>) -> Result<(), Defect> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a low-level runtime is one of NVIDIA's toolkit, which puts GPUs into containers: `nvidia-container-runtime` and
+/// `nvidia-container-runtime.cdi` are two of them.
+pub fn is_of_nvidia(program: &Path) -> bool {
+    program.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"nvidia-container-runtime"))
 }
 
 /// The path as text. A path that is none cannot be written into a configuration file.
