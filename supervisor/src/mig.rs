@@ -25,6 +25,7 @@ pub fn look(leases: &Leases) {
     if let Err(error) = look_again(leases) {
         log!("{error}");
     }
+    owner::remember();
 }
 
 fn look_again(leases: &Leases) -> Result<(), String> {

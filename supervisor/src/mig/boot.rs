@@ -1,7 +1,7 @@
 //! The configured layout, made again after a boot: instances do not outlive one.
 
 use super::apply::{By, apply};
-use super::view;
+use super::{owner, view};
 use crate::events::About;
 use crate::lease::Leases;
 use crate::service_manager;
@@ -33,11 +33,18 @@ pub fn after_boot(leases: &Leases) {
         return;
     }
     let Some(file) = &configuration.mig.layout else { return };
+    if let Some(cause) = owner::remembered().map(|name| remembered(&name)) {
+        return tell(leases, file, &cause);
+    }
     service_manager::starting_takes(PATIENCE);
     let done = make(leases, file, configuration.mig.config.as_deref());
     if let Err(cause) = done {
         tell(leases, file, &cause);
     }
+}
+
+fn remembered(name: &str) -> String {
+    format!("{name} has divided the GPUs of this host, by {}; remove that file if it no longer does", owner::MEMORY)
 }
 
 fn tell(leases: &Leases, file: &Path, cause: &str) {
