@@ -190,7 +190,7 @@ mod tests {
             kind,
         };
         let gpus = [gpu(0, Kind::Whole), gpu(1, Kind::Gone), gpu(2, Kind::Whole)];
-        let shown = Book::default().gpu_views(&gpus, &[5, 6, 7], &Verdicts::default());
+        let shown = Book::default().gpu_views(&gpus, &[5, 6, 7], (&Verdicts::default(), &ComputeModes::new(3)));
         let seen: Vec<_> =
             shown.iter().map(|(place, view)| (*place, view.uuid.0.as_str(), view.memory_used_bytes)).collect();
         assert_eq!(seen, [(0, "GPU-0", 5), (2, "GPU-2", 7)]);
