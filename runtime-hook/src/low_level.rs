@@ -60,17 +60,18 @@ pub fn recorded(link: &Path, configuration: &Path) -> Result<PathBuf, ErrorBody>
 }
 
 /// The runtime for `create`, `run` and `restore` under the configured list, recorded at `link` for the other
-/// verbs. Someone without root cannot record it and gets the runtime that the other verbs will use.
+/// verbs: containers that run are another runtime's, whatever is installed or configured meanwhile. Someone without root
+/// cannot record it and gets the runtime that the other verbs will use.
 pub fn configured(candidates: &[PathBuf], link: &Path) -> Result<PathBuf, ErrorBody> {
     let recorded = recorded_link(link).filter(|target| usable(target).is_ok());
     if !is_host_root() {
         return recorded.map_or_else(|| first_usable(candidates), Ok);
     }
-    let chosen = first_usable(candidates)?;
-    // What the built-in list gives needs no record.
-    let known = recorded.or_else(|| first_usable(&Runtime::default().low_level).ok());
-    if known.as_ref() != Some(&chosen) {
-        record(link, &chosen).map_err(|error| {
+    let chosen = chosen_of(candidates, &Runtime::default().low_level, recorded.as_ref())?;
+    if recorded.as_ref() != Some(&chosen) {
+        let outcome = record(link, &chosen);
+        // Without a record the other verbs choose by the same list.
+        outcome.or_else(|error| if recorded.is_none() { Ok(()) } else { Err(error) }).map_err(|error| {
             ErrorBody::new(
                 ErrorCode::LowLevelRuntimeAbsent,
                 format!(
@@ -84,6 +85,15 @@ pub fn configured(candidates: &[PathBuf], link: &Path) -> Result<PathBuf, ErrorB
         })?;
     }
     Ok(chosen)
+}
+
+/// The first of `candidates` that can be used. Where they are the `builtin` ones, nobody has chosen among them: what was
+/// taken stays, also when one that stands before it is installed.
+fn chosen_of(candidates: &[PathBuf], builtin: &[PathBuf], recorded: Option<&PathBuf>) -> Result<PathBuf, ErrorBody> {
+    match recorded.filter(|its| candidates == builtin && candidates.contains(its)) {
+        Some(taken) => Ok(taken.clone()),
+        None => first_usable(candidates),
+    }
 }
 
 fn recorded_link(link: &Path) -> Option<PathBuf> {
@@ -195,6 +205,18 @@ mod tests {
         assert_eq!(std::fs::read_dir(link.parent().unwrap()).unwrap().count(), 1, "no temporary link stays");
         std::fs::remove_file(&two).unwrap();
         assert_ne!(recorded(&link, &dir.path().join("absent.toml")).ok(), Some(two));
+    }
+
+    #[test]
+    fn what_was_taken_of_the_built_in_list_stays_and_a_configured_order_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = ["runc", "crun"].map(|name| dir.path().join(name));
+        let crun = program(dir.path(), "crun", 0o755);
+        assert_eq!(chosen_of(&list, &list, None).as_ref(), Ok(&crun));
+        let runc = program(dir.path(), "runc", 0o755);
+        assert_eq!(chosen_of(&list, &list, Some(&crun)).as_ref(), Ok(&crun), "containers run under it");
+        assert_eq!(chosen_of(&list, &[], Some(&crun)).as_ref(), Ok(&runc), "somebody says so");
+        assert_eq!(chosen_of(&list, &list, Some(&dir.path().join("other"))).as_ref(), Ok(&runc));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod join;
 mod termination;
 mod watch;
 
+pub use control::ended_within;
 pub use daemon::{become_daemon, starts_detached};
 pub use group::{Domain, GroupRecord, Groups};
 pub use join::edits;

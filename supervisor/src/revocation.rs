@@ -187,14 +187,16 @@ fn end_users(
         // Who may hold one behind more descriptors than are looked at is ended, too: nothing else could be known of it.
         let may_hold = |pid: &HostPid| descriptors(*pid, devices) != Descriptors::NotOpen;
         let uses = |pid: &HostPid| registered.contains(pid) || leases.occupants.lists(*pid) || may_hold(pid);
-        let users: Vec<HostPid> = cgroup::processes_in(cgroup).into_iter().filter(uses).collect();
-        if let Some(lease) = leases.book().leases.get_mut(id) {
-            lease.clearance.note(begun, users.iter().map(|pid| name_of(*pid)));
+        // Named first: who has ended before that has let go, and who is listed as ended afterwards can be told from others.
+        let named = cgroup::processes_in(cgroup).into_iter().filter_map(name_of);
+        let users: Vec<ProcessName> = named.filter(|process| uses(&process.pid)).collect();
+        if let Some(lease) = leases.book().leases.get_mut(id).filter(|lease| !lease.record.has_no_share()) {
+            lease.clearance.note(begun, users.iter().copied());
         }
         if let Some(group) = mps_group.filter(|_| !users.is_empty() && killed.is_empty()) {
             killed.extend(terminate_clients(leases, group, cgroup));
         }
-        for process in users.iter().filter_map(|pid| WatchedProcess::open(*pid).ok()) {
+        for process in users.iter().filter_map(|process| WatchedProcess::open(process.pid).ok()) {
             // Asked with the pidfd in hand: the pid may have been another's when the list was read.
             if cgroup::holds(cgroup, &process) && pidfd_send_signal(&process.pidfd, Signal::KILL).is_ok() {
                 killed.insert(process.name.pid);

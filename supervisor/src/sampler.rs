@@ -18,6 +18,7 @@ use crate::region::Report;
 use crate::silence;
 use crate::uncounted;
 use gpool_policy::honesty::Sample;
+use gpool_policy::mechanism::ComputeMode;
 use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +62,11 @@ pub fn note_memory(
     let mut occupancies = vec![None; gpus.len()];
     // A divided board shows what its instances hold, each of which is asked by itself.
     let held_by = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Instance(_));
-    for (index, gpu) in gpus.iter().enumerate().filter(|(_, gpu)| held_by(gpu)) {
+    for (index, gpu) in gpus.iter().enumerate() {
+        if !held_by(gpu) {
+            leases.compute_modes.note(index, ComputeMode::Default);
+            continue;
+        }
         let (before, since) = (claims(leases, index), Instant::now());
         let asked = gpu.clone();
         match inventory.ask(gpu.index, move |its| its.occupancy(&asked)) {

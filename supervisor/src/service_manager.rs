@@ -1,11 +1,12 @@
 //! What systemd is told, and what it hands over: readiness, the watchdog, the socket that it listens on meanwhile, and
 //! the pidfds that it keeps for the next supervisor. Without it nothing of this does anything.
 
+use crate::mps::ended_within;
 use gpool_protocol::LeaseId;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, sendmsg, sockopt};
 use sd_notify::NotifyState;
 use std::ffi::OsStr;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 /// Stands before a lease's id in the name of its descriptor in the store. The listening socket has its unit's name.
 const KEPT_PREFIX: &str = "lease-";
+/// What is read of systemd's words.
+const SAID_BYTES: u64 = 4096;
 
 /// The supervisor serves; `status` is what `systemctl status` shows.
 pub fn ready(status: &str) {
@@ -47,16 +50,22 @@ fn tell(what: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(what);
 }
 
-/// Starts another unit and waits until it has started; one that does its work and ends has ended.
+/// Has systemd do `verb` with another unit and waits until it has; one that does its work and ends has ended.
 ///
 /// # Errors
-/// It did not start; the text is systemd's.
-pub fn start(unit: &str) -> io::Result<()> {
-    let output = Command::new("systemctl").args(["start", "--no-ask-password", unit]).stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
+/// The text is systemd's, or says that it has not ended within `patience`; it goes on all the same.
+pub fn systemctl(verb: &str, unit: &str, patience: Duration) -> io::Result<()> {
+    let mut command = Command::new("systemctl");
+    command.args([verb, "--no-ask-password", unit]);
+    let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let status = ended_within(&mut process, patience)?;
+    let status =
+        status.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, format!("systemctl {verb} does not end")))?;
+    let mut said = String::new();
+    if let Some(errors) = process.stderr.take() {
+        errors.take(SAID_BYTES).read_to_string(&mut said)?;
     }
-    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    if status.success() { Ok(()) } else { Err(io::Error::other(said.trim().to_owned())) }
 }
 
 /// The listening socket at `path` among those that were handed over. Called once: it takes the descriptor.

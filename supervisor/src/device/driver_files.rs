@@ -12,15 +12,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What the driver's libraries load on their own account; mounted where the host has them.
-const COMPANIONS: [&str; 7] = [
+const COMPANIONS: [&str; 6] = [
     "libnvidia-ptxjitcompiler.so.1",
     "libnvidia-nvvm.so.4",
     "libnvidia-nvvm.so.70",
     "libnvidia-nvvm70.so.4",
     "libcudadebugger.so.1",
-    "libnvidia-opencl.so.1",
     "libnvidia-allocator.so.1",
 ];
+/// What programs load beside libcuda to reach the GPU, past any shim: only where there are none.
+const PAST_SHIMS: [&str; 1] = ["libnvidia-opencl.so.1"];
 /// The same of those that they load by a name that ends with the driver's version. Source: what libcuda.so of 580.178.04
 /// and 595.99.02 name.
 const VERSIONED: [&str; 4] =
@@ -146,16 +147,16 @@ impl DriverFiles {
             edits.push(read_only_mount(real, &format!("{REGION_DIR}/real/{name}")));
             edits.push(Edit::Library { source: shim.path.display().to_string(), file_name: name.into() });
         }
-        edits.extend(self.beside_the_two());
+        edits.extend(self.beside_the_two(&[]));
         Ok(Libraries { edits, chosen })
     }
 
-    /// What of the driver comes along, whether there are shims in front of it or not.
-    fn beside_the_two(&self) -> Vec<Edit> {
+    /// What of the driver comes along, whether there are shims in front of it or not, and of it what is in `more`.
+    fn beside_the_two(&self, more: &[&str]) -> Vec<Edit> {
         let mut edits = Vec::new();
         let version = self.real().ok().and_then(|[cuda, _]| version_of(&cuda));
         let versioned = version.iter().flat_map(|version| VERSIONED.map(|name| format!("{name}.{version}")));
-        for name in COMPANIONS.map(String::from).into_iter().chain(versioned) {
+        for name in COMPANIONS.iter().chain(more).map(|name| (*name).to_owned()).chain(versioned) {
             if let Some(path) = self.look_for(&name) {
                 edits.push(Edit::Library { source: resolved(&path).display().to_string(), file_name: name });
             }
@@ -194,7 +195,7 @@ impl DriverFiles {
         for (path, (name, _)) in real.iter().zip(SHIMMED) {
             edits.push(Edit::Library { source: path.display().to_string(), file_name: name.into() });
         }
-        edits.extend(self.beside_the_two());
+        edits.extend(self.beside_the_two(&PAST_SHIMS));
         edits.extend(environment(gpus));
         Ok((edits, real))
     }
@@ -343,7 +344,8 @@ mod tests {
         let file = |name: &str| fs::write(root.path().join(name), "").unwrap();
         let names =
             ["libcuda.so.580.1.2", "libnvidia-ml.so.1", "libnvidia-gpucomp.so.580.1.2", "libnvidia-nvvm70.so.4"];
-        names.iter().chain([&"libnvidia-gpucomp.so.550.1.2"]).for_each(|name| file(name));
+        let others = ["libnvidia-gpucomp.so.550.1.2", "libnvidia-opencl.so.1"];
+        names.iter().chain(&others).for_each(|name| file(name));
         std::os::unix::fs::symlink("libcuda.so.580.1.2", root.path().join("libcuda.so.1")).unwrap();
         let mut configuration = Configuration::default();
         configuration.driver.library_dirs = vec![root.path().to_owned()];
@@ -351,8 +353,10 @@ mod tests {
         let (driver, shim_dir) = (configuration.driver.clone(), configuration.paths.shim_dir.clone());
         let files = DriverFiles { driver, shim_dir, shims: Shims::default() };
         let name = |edit: Edit| if let Edit::Library { file_name, .. } = edit { file_name } else { String::new() };
-        let found: Vec<String> = files.beside_the_two().into_iter().map(name).collect();
-        assert_eq!(found, ["libnvidia-nvvm70.so.4", "libnvidia-gpucomp.so.580.1.2"]);
+        let found = |more| files.beside_the_two(more).into_iter().map(name).collect::<Vec<_>>();
+        assert_eq!(found(&[]), ["libnvidia-nvvm70.so.4", "libnvidia-gpucomp.so.580.1.2"]);
+        let without_shims = ["libnvidia-nvvm70.so.4", "libnvidia-opencl.so.1", "libnvidia-gpucomp.so.580.1.2"];
+        assert_eq!(found(&PAST_SHIMS), without_shims, "nothing is paced there");
         assert_eq!(version_of(Path::new("/a/libcuda.so.1")), None);
     }
 

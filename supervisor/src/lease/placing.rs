@@ -113,7 +113,9 @@ impl Leases {
     fn without_other_modes(&self, open: Vec<usize>, served: &Served, gpus: &[Gpu]) -> Result<Vec<usize>, ErrorBody> {
         let is_let_in = |gpu: usize| self.compute_modes.of(gpu).serves(chosen(served.mechanism));
         let (left, others): (Vec<usize>, Vec<usize>) = open.into_iter().partition(|gpu| is_let_in(*gpu));
-        if others.is_empty() || left.len() >= usize::from(served.request.gpus.max(1)) {
+        let wanted = usize::from(served.request.gpus.max(1));
+        // Where all together are too few, that is what is told.
+        if others.is_empty() || left.len() >= wanted || left.len() + others.len() < wanted {
             return Ok(left);
         }
         let told = |gpu: &usize| format!("{} is in the compute mode {}", gpus[*gpu].uuid, self.compute_modes.of(*gpu));

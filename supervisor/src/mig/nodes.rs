@@ -4,11 +4,14 @@
 use crate::lease::Leases;
 use crate::{mps, service_manager};
 use std::path::Path;
+use std::time::Duration;
 
 /// Makes what is missing each time that it is started.
 const UNIT: &str = "gpool-devices.service";
 /// Where systemd looks for devices by their numbers.
 const LINKS: &str = "/dev/char";
+/// How long it is waited for: who asks NVML what goes on waits, too, and a driver of which one board is sick may hang.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Has what is missing made, where systemd runs this service. What is missing after that is logged; a container that
 /// wants it is refused with the same words.
@@ -17,7 +20,7 @@ pub fn make_missing(leases: &Leases) {
     if mps::starts_detached() || missing().is_none() {
         return;
     }
-    let started = service_manager::start(UNIT);
+    let started = service_manager::systemctl("start", UNIT, PATIENCE);
     if let Err(error) = started {
         log!("{UNIT} cannot be started: {error}");
     }

@@ -1,14 +1,15 @@
 //! Starting and stopping a control daemon so that it is nobody's child: where systemd runs this service, in a unit of its
 //! own; elsewhere detached, in a session and a cgroup of its own.
 
-use super::control::{PROGRAM, ended_within};
+use super::control::PROGRAM;
 use super::group::{Group, GroupRecord, folder_of};
 use crate::device::DriverFiles;
+use crate::service_manager;
 use gpool_configuration::Configuration;
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -26,8 +27,6 @@ const UNIT_PATIENCE: Duration = Duration::from_secs(6);
 /// How long the processes of a cgroup may take to end that were killed.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
-/// The longest error of systemctl that is read.
-const SAID_BYTES: u64 = 4096;
 
 /// Whether daemons are started by this process itself, which needs the right to change users: a daemon starts its server
 /// as the user of its clients.
@@ -88,17 +87,7 @@ pub fn kill_all(id: &str) {
 }
 
 fn systemctl(verb: &str, id: &str) -> io::Result<()> {
-    let mut command = Command::new("systemctl");
-    command.args([verb, "--no-ask-password", &format!("{UNIT}{id}.service")]);
-    let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    let status = ended_within(&mut process, UNIT_PATIENCE)?;
-    let status =
-        status.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, format!("systemctl {verb} does not end")))?;
-    let mut said = String::new();
-    if let Some(errors) = process.stderr.take() {
-        errors.take(SAID_BYTES).read_to_string(&mut said)?;
-    }
-    if status.success() { Ok(()) } else { Err(io::Error::other(said.trim().to_owned())) }
+    service_manager::systemctl(verb, &format!("{UNIT}{id}.service"), UNIT_PATIENCE)
 }
 
 /// Makes this process, which does nothing else, the daemon of the group `id`. Returns only if it cannot.

@@ -83,7 +83,14 @@ impl Leases {
         let control = Control::of(&program, &self.configuration().paths.run_dir, id).hasty();
         // A daemon that does not say takes clients in, as far as anybody knows.
         if let Ok(Some(state)) = control.settled_state(deadline) {
-            change(self, id, |group| group.state = Some(state));
+            let was_faulted = change(self, id, |group| {
+                let was_faulted = group.is_faulted();
+                group.state = Some(state);
+                was_faulted && !group.is_faulted()
+            });
+            if was_faulted == Some(true) {
+                self.ended.notify_all();
+            }
         }
     }
 

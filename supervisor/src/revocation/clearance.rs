@@ -8,15 +8,14 @@ use std::time::Instant;
 /// What was seen of those who used the GPUs, since these were denied to the container.
 #[derive(Debug, Default)]
 pub struct Clearance {
-    /// All of them; none of one that had ended before its name could be read.
-    users: BTreeSet<Option<ProcessName>>,
+    users: BTreeSet<ProcessName>,
     /// When the first look began that found nobody any more; none while the last one has found somebody.
     since: Option<Instant>,
 }
 
 impl Clearance {
     /// A look at the container's cgroup, begun at `begun`, has found these.
-    pub fn note(&mut self, begun: Instant, users: impl Iterator<Item = Option<ProcessName>>) {
+    pub fn note(&mut self, begun: Instant, users: impl Iterator<Item = ProcessName>) {
         let mut is_anybody_there = false;
         self.users.extend(users.inspect(|_| is_anybody_there = true));
         self.since = if is_anybody_there { None } else { self.since.or(Some(begun)) };
@@ -31,7 +30,7 @@ impl Clearance {
     /// they count as gone after a while, as all that have ended do.
     pub fn is_over(&self, occupants: &Occupants, mut gpus: impl Iterator<Item = usize>) -> bool {
         let Some(since) = self.since else { return false };
-        let has_back = |gpu| self.users.iter().all(|user| occupants.has_let_go(gpu, *user, since));
+        let has_back = |gpu| self.users.iter().all(|user| occupants.has_let_go(gpu, Some(*user), since));
         gpus.all(|gpu| occupants.has_told(gpu, since) && has_back(gpu))
     }
 }
@@ -57,7 +56,7 @@ mod tests {
             occupants.note(gpu, at(5), BTreeMap::new());
         }
         assert!(!is_over(&clearance), "nobody has looked");
-        clearance.note(at(10), [Some(user)].into_iter());
+        clearance.note(at(10), [user].into_iter());
         assert!(!clearance.has_begun() && !is_over(&clearance));
         clearance.note(at(20), [].into_iter());
         clearance.note(at(40), [].into_iter());
@@ -70,13 +69,14 @@ mod tests {
         list(1, 15, &[]);
         assert!(!is_over(&clearance), "of one GPU nothing is known");
         list(1, 32, &[]);
-        clearance.note(at(50), [None].into_iter());
-        assert!(!is_over(&clearance), "it has come back");
+        let other = ProcessName { pid: HostPid(9), start_ticks: 200 };
+        clearance.note(at(50), [other].into_iter());
+        assert!(!is_over(&clearance), "somebody has come back");
         clearance.note(at(60), [].into_iter());
         list(0, 61, &[(9, None)]);
         list(1, 61, &[]);
-        assert!(!is_over(&clearance), "the one that is listed as ended may be that without a name");
-        list(0, 62, &[]);
-        assert!(is_over(&clearance));
+        assert!(!is_over(&clearance), "the driver is not done with that one");
+        list(0, 62, &[(12, None)]);
+        assert!(is_over(&clearance), "whoever else has ended is another container's");
     }
 }
