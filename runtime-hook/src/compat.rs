@@ -1,7 +1,7 @@
 //! A newer driver library that the image brings (CUDA forward compatibility), as the real one behind the shim.
 //!
-//! Images may carry libcuda of a newer driver, with what it loads, in `/usr/local/cuda*/compat` or a folder there: so programs for a newer
-//! CUDA run on the kernel module of an older driver. The shim covers these copies in any case. With
+//! Images may carry libcuda of a newer driver, with what it loads, in `/usr/local/cuda*/compat` or a folder there: so programs
+//! for a newer CUDA run on the kernel module of an older driver. The shim covers these copies in any case. With
 //! `[driver] compat = "image"` the newest of them takes the place of the host's libcuda behind the shim. NVML stays the
 //! host's: it has to be of the kernel module's version.
 

@@ -2,8 +2,8 @@
 //!
 //! It is the same for every verb of a container: `create`, `run` and `restore` take it from the configuration
 //! and record it as a symbolic link; all other verbs follow the link and read nothing else. While there is no link, as
-//! after a boot, they take it from the configuration, too, or from the built-in list if that cannot be read. Nothing in the environment has a say, because engines clear it for some verbs
-//! and because what root executes is not for the caller to choose.
+//! after a boot, they take it from the configuration, too, or from the built-in list if that cannot be read. Nothing in the
+//! environment has a say, because engines clear it for some verbs and because what root executes is not for the caller to choose.
 
 use crate::privilege::is_host_root;
 use gpool_configuration::Runtime;

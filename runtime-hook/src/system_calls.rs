@@ -1,8 +1,8 @@
 //! Which system calls the hook may make: it reads what strangers wrote, as root.
 //!
 //! Two filters. The first kills the process at a call that a hook has no use for and an attacker has: starting programs,
-//! processes and threads, mounting, reaching into others, loading code into the kernel, the network. The kernel's audit log has its
-//! name then, and the container does not start. The second knows what the hook does; of anything else it says that the
+//! processes and threads, mounting, reaching into others, loading code into the kernel, the network. The kernel's audit log
+//! has its name then, and the container does not start. The second knows what the hook does; of anything else it says that the
 //! kernel does not have it (ENOSYS). That is what C libraries are made for: a newer one that tries a newer call falls
 //! back to the one that it replaces, and no start breaks.
 //!

@@ -5,6 +5,10 @@ use crate::host::{Container, Host};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a container may take until its tenant has said all that a report has.
+const REPORT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where the pause file's directory is in the container.
 const MOUNT: &str = "/data";
@@ -111,6 +115,20 @@ pub fn report(log: &str) -> Result<Report> {
         nvml_total_bytes: figure("nvml", "total")?,
         allocated_bytes: figure("allocated", "bytes")?,
     })
+}
+
+/// The report of the tenant in `container`, as soon as it is whole.
+///
+/// # Errors
+/// When the tenant failed, or does not come so far.
+pub fn report_of(host: &Host, container: &Container) -> Result<Report> {
+    let deadline = Instant::now() + REPORT_PATIENCE;
+    loop {
+        match report(&container.log(&host.engine)?) {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
+            outcome => return outcome,
+        }
+    }
 }
 
 /// What NVML showed a monitoring program at one moment.

@@ -195,9 +195,14 @@ fn a_cache_that_was_made_to_be_large_is_not_read() {
 
 proptest! {
     #[test]
-    fn no_bytes_break_the_reader(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8), cut in any::<prop::sample::Index>()) {
+    fn no_bytes_break_the_reader(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        cut in any::<prop::sample::Index>(),
+    ) {
         let mut cache = LoaderCache::default();
-        ["libb.so.2", "libb.so.10", "liba.so", "libcuda.so.1"].iter().for_each(|name| { cache.enter(name, &format!("/l/{name}")); });
+        for name in ["libb.so.2", "libb.so.10", "liba.so", "libcuda.so.1"] {
+            cache.enter(name, &format!("/l/{name}"));
+        }
         let mut bytes = cache.write();
         for (at, byte) in changes {
             let at = at.index(bytes.len());

@@ -325,19 +325,6 @@ mod tests {
         programs(directories).into_iter().filter_map(source).collect()
     }
 
-    fn whole_gpu() -> Gpu {
-        Gpu {
-            index: 0,
-            uuid: gpool_protocol::GpuUuid("GPU-0".into()),
-            name: "a GPU".into(),
-            minor: 0,
-            memory_total_bytes: 80 << 30,
-            driver_version: "1".into(),
-            is_virtual: false,
-            kind: crate::device::Kind::Whole,
-        }
-    }
-
     #[test]
     fn what_carries_the_drivers_version_in_its_name_comes_along() {
         let root = tempfile::tempdir().unwrap();
@@ -367,7 +354,7 @@ mod tests {
         configuration.driver.device_dir = root.path().to_owned();
         let (driver, shim_dir) = (configuration.driver.clone(), configuration.paths.shim_dir.clone());
         let files = DriverFiles { driver, shim_dir, shims: Shims::default() };
-        let gpu = whole_gpu();
+        let gpu = Gpu::sample(0);
         // Links to a character device that every machine has.
         let make = |name: &str| std::os::unix::fs::symlink("/dev/null", root.path().join(name)).unwrap();
         let needed = [
@@ -400,7 +387,7 @@ mod tests {
             start: 0,
             size: 1,
         };
-        let gpus = [Gpu { kind: crate::device::Kind::Instance(instance), ..whole_gpu() }];
+        let gpus = [Gpu { kind: crate::device::Kind::Instance(instance), ..Gpu::sample(0) }];
         fs::create_dir_all(root.path().join("nvidia-caps")).unwrap();
         let table = "gpu0/gi9/access 84\ngpu0/gi9/ci0/access 85\n";
         fs::write(root.path().join("nvidia-caps/mig-minors"), table).unwrap();
@@ -417,7 +404,7 @@ mod tests {
         assert!(missing().unwrap().contains("1:3 does not lead to"));
         make("1:3");
         assert_eq!(missing(), None);
-        assert_eq!(files.missing_of_instances(&[whole_gpu()], Path::new("/none")), None);
+        assert_eq!(files.missing_of_instances(&[Gpu::sample(0)], Path::new("/none")), None);
     }
 
     #[test]

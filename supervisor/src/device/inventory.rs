@@ -110,6 +110,23 @@ pub struct MigInstance {
     pub size: u8,
 }
 
+#[cfg(test)]
+impl Gpu {
+    /// A whole GPU with 24 GiB, called by its index.
+    pub fn sample(index: u32) -> Self {
+        Self {
+            index,
+            uuid: GpuUuid(format!("GPU-{index}")),
+            name: "a GPU".into(),
+            minor: index,
+            memory_total_bytes: 24 << 30,
+            driver_version: "1".into(),
+            is_virtual: false,
+            kind: Kind::Whole,
+        }
+    }
+}
+
 impl Gpu {
     /// The MIG instance that it is, if it is one.
     pub fn instance(&self) -> Option<&MigInstance> {

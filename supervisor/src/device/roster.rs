@@ -142,16 +142,7 @@ mod tests {
     use super::*;
 
     fn board(kind: Kind) -> Gpu {
-        Gpu {
-            index: 0,
-            uuid: GpuUuid("GPU-0".into()),
-            name: "a board".into(),
-            minor: 0,
-            memory_total_bytes: 80 << 30,
-            driver_version: "1".into(),
-            is_virtual: false,
-            kind,
-        }
+        Gpu { kind, ..Gpu::sample(0) }
     }
 
     fn instance(uuid: &str) -> Gpu {

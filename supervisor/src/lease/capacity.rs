@@ -98,29 +98,16 @@ mod tests {
     use super::super::book::Held;
     use super::super::record::{RevocationRecord, sample};
     use super::*;
-    use gpool_protocol::{GpuUuid, Priority};
+    use gpool_protocol::Priority;
     use std::time::Instant;
-
-    fn gpu(index: u32) -> Gpu {
-        Gpu {
-            index,
-            uuid: GpuUuid(format!("GPU-{index}")),
-            name: "a GPU".into(),
-            minor: index,
-            memory_total_bytes: 24 << 30,
-            driver_version: "1".into(),
-            is_virtual: false,
-            kind: crate::device::Kind::Whole,
-        }
-    }
 
     #[test]
     fn whose_gpus_were_taken_stands_in_nobody_s_way_once_nothing_of_it_is_left() {
         let mut record = sample();
-        (record.gpu_uuid, record.mechanism) = (gpu(0).uuid, Mechanism::Exclusive);
+        (record.gpu_uuid, record.mechanism) = (Gpu::sample(0).uuid, Mechanism::Exclusive);
         let users = |record: &Record| {
             let book = Book { stranded: vec![record.clone()], ..Book::default() };
-            let seen = capacities(&[gpu(0)], &[], &[], &book, None).remove(0);
+            let seen = capacities(&[Gpu::sample(0)], &[], &[], &book, None).remove(0);
             (seen.users.whole, seen.memory_leased_bytes >> 30)
         };
         record.revocation = Some(RevocationRecord { devices: [(195, 0)].into(), is_denied: true, is_settled: false });
@@ -145,12 +132,12 @@ mod tests {
         let of = |domain: &Domain| {
             let mut record = sample();
             (record.gpu_uuid, record.mechanism, record.mps_domain) =
-                (gpu(1).uuid, Mechanism::Mps, Some(domain.clone()));
+                (Gpu::sample(1).uuid, Mechanism::Mps, Some(domain.clone()));
             record
         };
         let others = [Domain { team: "speech".into(), ..own.clone() }, Domain { uid: 1000, ..own.clone() }];
         let book = Book { stranded: [&own, &others[0], &others[1]].map(of).to_vec(), ..Book::default() };
-        let gpus = [gpu(0), gpu(1)];
+        let gpus = [Gpu::sample(0), Gpu::sample(1)];
         let mut seen = capacities(&gpus, &[], &[], &book, None);
         let users = |seen: &[GpuCapacity]| -> Vec<(u32, u32)> {
             seen.iter().map(|gpu| (gpu.users.mps, gpu.users.mps_of_others)).collect()
@@ -165,7 +152,7 @@ mod tests {
     #[test]
     fn gpus_of_one_daemon_are_a_set_and_a_place_of_its_own_binds_nobody() {
         let own = Domain { team: "vision".into(), uid: 0 };
-        let gpus = [gpu(0), gpu(1), gpu(2)];
+        let gpus = [Gpu::sample(0), Gpu::sample(1), Gpu::sample(2)];
         let on = |places: &[usize]| {
             let mut record = sample();
             record.gpu_uuids = places.iter().map(|place| gpus[*place].uuid.clone()).collect();
@@ -190,7 +177,7 @@ mod tests {
 
     #[test]
     fn each_gpu_of_a_lease_is_promised_and_only_guarantees_take_share() {
-        let gpus = [gpu(0), gpu(1)];
+        let gpus = [Gpu::sample(0), Gpu::sample(1)];
         let mut both = sample();
         both.gpu_uuids = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         let mut burst = sample();

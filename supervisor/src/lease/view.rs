@@ -175,20 +175,10 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_protocol::GpuUuid;
 
     #[test]
     fn a_gpu_that_is_gone_moves_none_behind_it() {
-        let gpu = |index: u32, kind| Gpu {
-            index,
-            uuid: GpuUuid(format!("GPU-{index}")),
-            name: "a GPU".into(),
-            minor: index,
-            memory_total_bytes: 24 << 30,
-            driver_version: "1".into(),
-            is_virtual: false,
-            kind,
-        };
+        let gpu = |index: u32, kind| Gpu { kind, ..Gpu::sample(index) };
         let gpus = [gpu(0, Kind::Whole), gpu(1, Kind::Gone), gpu(2, Kind::Whole)];
         let shown = Book::default().gpu_views(&gpus, &[5, 6, 7], (&Verdicts::default(), &ComputeModes::new(3)));
         let seen: Vec<_> =

@@ -65,22 +65,12 @@ fn without_lease(book: &Book, processes: &Processes) -> BTreeSet<HostPid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Kind;
     use crate::lease::sample;
 
     #[test]
     fn who_has_no_lease_is_in_the_way_by_its_pid() {
         let uuid = |text: &str| GpuUuid(text.into());
-        let board = Gpu {
-            index: 0,
-            uuid: uuid("GPU-1"),
-            name: "a GPU".into(),
-            minor: 0,
-            memory_total_bytes: 80 << 30,
-            driver_version: "1".into(),
-            is_virtual: false,
-            kind: Kind::Whole,
-        };
+        let board = Gpu::sample(1);
         let other = Gpu { uuid: uuid("GPU-2"), ..board.clone() };
         let gpus = [board, other];
         let on = |device: &str, pids: &[u32]| -> Processes {

@@ -6,7 +6,7 @@ use crate::failure::{Failure, Result, ensure};
 use crate::host::{Container, Host};
 use crate::meter::{MeterReader, usage_of};
 use crate::namespaces::Inside;
-use crate::tenant::{Tenant, report};
+use crate::tenant::{Tenant, report_of};
 use std::time::{Duration, Instant};
 
 const ALLOCATORS: [&str; 10] =
@@ -29,7 +29,7 @@ fn fill(host: &Host, allocator: &str) -> Result<()> {
     // It asks again and again, every millisecond.
     let more = ["--allocator", allocator, "--chunk-mib", "1024", "--retry-allocation-ms", "1"];
     let container = tenant.run_with(host, &format!("by-{allocator}"), &env, &more)?;
-    let allocated = allocated_bytes(host, &container)?;
+    let allocated = report_of(host, &container)?.allocated_bytes;
     // Asked some hundred times more, and with work in between that a pool may give back at.
     std::thread::sleep(Duration::from_millis(500));
     let usage = usage_of(&reader.read()?, &container.id);
@@ -50,18 +50,6 @@ fn fill(host: &Host, allocator: &str) -> Result<()> {
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(())
-}
-
-/// What it had when it was first refused.
-fn allocated_bytes(host: &Host, container: &Container) -> Result<u64> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match report(&container.log(&host.engine)?) {
-            Ok(found) => return Ok(found.allocated_bytes),
-            Err(cause) if Instant::now() > deadline => return Err(cause),
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
-        }
-    }
 }
 
 /// The supervisor says what the device says, once it has learnt what a context costs.

@@ -3,18 +3,16 @@
 
 use super::finish;
 use crate::failure::{Result, ensure};
-use crate::host::{Container, Host};
+use crate::host::Host;
 use crate::namespaces::Inside;
-use crate::tenant::{Tenant, report};
+use crate::tenant::{Tenant, report_of};
 use gpool_protocol::GpuView;
-use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const USABLE_BYTES: u64 = 24 << 30;
 const CHUNK_MIB: u64 = 64;
 /// What a context is taken to cost until one has been seen.
 const CONTEXT_MIB: u64 = 512;
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Four containers with a quarter each, which take as much as they get.
 pub fn run(inside: &Inside) -> Result<()> {
@@ -33,21 +31,9 @@ fn fill(host: &Host) -> Result<()> {
     };
     let quarters = (1..=4).map(start).collect::<Result<Vec<_>>>()?;
     for quarter in &quarters {
-        let allocated = allocated(host, quarter)?;
+        let allocated = report_of(host, quarter)?.allocated_bytes;
         let least = USABLE_BYTES / 4 - (CONTEXT_MIB + CHUNK_MIB) * MIB;
         ensure(allocated >= least, || format!("{} had {allocated} bytes of {}", quarter.name, USABLE_BYTES / 4))?;
     }
     Ok(())
-}
-
-/// What it could allocate, once it says so.
-fn allocated(host: &Host, container: &Container) -> Result<u64> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match report(&container.log(&host.engine)?) {
-            Ok(report) => return Ok(report.allocated_bytes),
-            Err(error) if Instant::now() > deadline => return Err(error),
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
-        }
-    }
 }

@@ -8,16 +8,14 @@ use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host, SIMULATED_GPU};
 use crate::namespaces::Inside;
 use crate::scenarios::finish_found;
-use crate::tenant::report;
+use crate::tenant::report_of;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 const STAND_IN: &str = include_str!("../../../programs/toolkit_stand_in.py");
 const HOOK_STAND_IN: &str = include_str!("../../../programs/toolkit_hook_stand_in.py");
 const HOME: &str = "/run/gpool-toolkit";
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// With the toolkit's edits made before gpool, and with a runtime behind gpool that would make them.
 pub fn run(inside: &Inside) -> Result<()> {
@@ -116,17 +114,9 @@ fn nodes(docker: &Client<'_>, name: &str) -> Result<Vec<String>> {
 
 /// How much memory its program sees on its device.
 fn seen(host: &Host, container: &Container) -> Result<u64> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match report(&container.log(&host.engine)?) {
-            Ok(seen) => {
-                ensure(seen.cuda_total_bytes == seen.nvml_total_bytes, || {
-                    format!("through CUDA {} bytes, through NVML {}", seen.cuda_total_bytes, seen.nvml_total_bytes)
-                })?;
-                return Ok(seen.cuda_total_bytes);
-            }
-            Err(error) if Instant::now() > deadline => return Err(error),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
+    let seen = report_of(host, container)?;
+    ensure(seen.cuda_total_bytes == seen.nvml_total_bytes, || {
+        format!("through CUDA {} bytes, through NVML {}", seen.cuda_total_bytes, seen.nvml_total_bytes)
+    })?;
+    Ok(seen.cuda_total_bytes)
 }
