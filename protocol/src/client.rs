@@ -1,5 +1,6 @@
 //! A blocking HTTP/1.1 client for the supervisor's socket: one request a connection, no dependencies.
 
+use crate::answer::{Body, Head};
 use crate::connection::Connection;
 use crate::error::{ErrorBody, ErrorCode};
 use serde::Serialize;
@@ -60,17 +61,13 @@ impl Client {
         self.call("PATCH", path, Some(encode(body)?))
     }
 
-    /// `GET path`, handing each line of the answer to `each` as it comes, until the supervisor ends it or
-    /// `each` returns false. Silence is no error here.
+    /// `GET path`, handing each line of the answer to `each` as it comes, until its end or until `each` returns false.
+    /// Silence is no error here; a supervisor that goes away before the end of its answer is one.
     pub fn stream(&self, path: &str, mut each: impl FnMut(&str) -> bool) -> Result<(), ClientError> {
-        let mut reader = self.send("GET", path, None)?;
-        let head = read_head(&mut reader).map_err(|cause| self.broken(&cause))?;
-        if head.status >= 400 {
-            return Err(self.refusal(&mut reader, &head));
-        }
+        let mut body = self.begin("GET", path, None)?;
         // A stream may rightly be silent for hours.
-        reader.get_mut().wait_for_ever().map_err(|cause| self.broken(&cause))?;
-        for line in reader.lines() {
+        body.get_mut().get_mut().wait_for_ever().map_err(|cause| self.broken(&cause))?;
+        for line in BufReader::new(body).lines() {
             let line = line.map_err(|cause| self.broken(&cause))?;
             if !line.is_empty() && !each(&line) {
                 break;
@@ -85,13 +82,24 @@ impl Client {
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<Answer, ClientError> {
+        let answer = read_whole(&mut self.begin(method, path, body)?).map_err(|cause| self.broken(&cause))?;
+        serde_json::from_slice(&answer).map_err(|cause| self.broken(&cause))
+    }
+
+    /// Sends a request; the body of the answer if it is none of refusal.
+    fn begin(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<Body<BufReader<Connection>>, ClientError> {
         let mut reader = self.send(method, path, body)?;
-        let head = read_head(&mut reader).map_err(|cause| self.broken(&cause))?;
+        let head = Head::read(&mut reader).map_err(|cause| self.broken(&cause))?;
+        let mut answer = head.body(reader);
         if head.status >= 400 {
-            return Err(self.refusal(&mut reader, &head));
+            return Err(self.refusal(&mut answer, head.status));
         }
-        let body = read_body(&mut reader, &head).map_err(|cause| self.broken(&cause))?;
-        serde_json::from_slice(&body).map_err(|cause| self.broken(&cause))
+        Ok(answer)
     }
 
     fn send(&self, method: &str, path: &str, body: Option<Vec<u8>>) -> Result<BufReader<Connection>, ClientError> {
@@ -129,9 +137,9 @@ impl Client {
         )
     }
 
-    fn refusal(&self, reader: &mut impl Read, head: &Head) -> ClientError {
-        let body = read_body(reader, head).unwrap_or_default();
-        serde_json::from_slice(&body).unwrap_or_else(|_| self.broken(&format!("status {}", head.status)))
+    fn refusal(&self, body: &mut impl Read, status: u16) -> ClientError {
+        let body = read_whole(body).unwrap_or_default();
+        serde_json::from_slice(&body).unwrap_or_else(|_| self.broken(&format!("status {status}")))
     }
 }
 
@@ -141,41 +149,8 @@ fn encode<Body: Serialize>(body: &Body) -> Result<Vec<u8>, ClientError> {
     })
 }
 
-struct Head {
-    status: u16,
-    length: Option<u64>,
-}
-
-fn read_head(reader: &mut impl BufRead) -> std::io::Result<Head> {
-    let invalid = || std::io::Error::new(std::io::ErrorKind::InvalidData, "no HTTP answer");
-    let mut line = String::new();
-    reader.take(8192).read_line(&mut line)?;
-    let status = line.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or_else(invalid)?;
-    let mut length = None;
-    loop {
-        let mut header = String::new();
-        if reader.take(8192).read_line(&mut header)? == 0 {
-            return Err(invalid());
-        }
-        let header = header.trim_end();
-        if header.is_empty() {
-            return Ok(Head { status, length });
-        }
-        if let Some((name, value)) = header.split_once(':')
-            && name.eq_ignore_ascii_case("content-length")
-        {
-            length = Some(value.trim().parse().map_err(|_| invalid())?);
-        }
-    }
-}
-
-fn read_body(reader: &mut impl Read, head: &Head) -> std::io::Result<Vec<u8>> {
-    let mut body = Vec::new();
-    reader.take(head.length.unwrap_or(ANSWER_LIMIT_BYTES).min(ANSWER_LIMIT_BYTES)).read_to_end(&mut body)?;
-    match head.length {
-        Some(length) if length != body.len() as u64 => {
-            Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the answer was cut short"))
-        }
-        _ => Ok(body),
-    }
+fn read_whole(body: &mut impl Read) -> std::io::Result<Vec<u8>> {
+    let mut whole = Vec::new();
+    body.take(ANSWER_LIMIT_BYTES).read_to_end(&mut whole)?;
+    Ok(whole)
 }

@@ -5,6 +5,7 @@
 //! old hook can talk to a new supervisor during an upgrade. A change that a person asks for does not.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod class;
 mod client;
 mod configuration;

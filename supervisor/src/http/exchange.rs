@@ -166,9 +166,34 @@ fn write_whole(stream: &mut UnixStream, status: (u16, &str), content_type: &str,
     stream.write_all(&answer)
 }
 
-/// Begins an answer of JSON lines that ends when the connection does.
-pub fn begin_lines(stream: &mut UnixStream) -> io::Result<()> {
-    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/jsonl\r\nConnection: close\r\n\r\n")
+/// An answer of lines whose number nobody knows when it begins. Its reader knows its end from a connection that broke
+/// (RFC 9112, section 7.1).
+pub struct Lines<'a> {
+    stream: &'a mut UnixStream,
+}
+
+impl<'a> Lines<'a> {
+    /// Begins an answer of JSON lines.
+    pub fn begin(stream: &'a mut UnixStream) -> io::Result<Self> {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/jsonl\r\nTransfer-Encoding: chunked\r\n\
+                    Connection: close\r\n\r\n";
+        stream.write_all(head.as_bytes())?;
+        Ok(Self { stream })
+    }
+
+    /// Writes some lines, which all end with a newline; of none nothing is written.
+    pub fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let size = format!("{:x}\r\n", lines.len());
+        self.stream.write_all(&[size.as_bytes(), lines, b"\r\n"].concat())
+    }
+
+    /// There are no more.
+    pub fn end(self) -> io::Result<()> {
+        self.stream.write_all(b"0\r\n\r\n")
+    }
 }
 
 #[cfg(test)]

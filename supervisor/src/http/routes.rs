@@ -1,7 +1,7 @@
 //! What each method and path does.
 
 use super::authority::Peer;
-use super::exchange::{Request, answer, answer_text, begin_lines};
+use super::exchange::{Lines, Request, answer, answer_text};
 use super::ordinary;
 use crate::device::DriverFilesError;
 use crate::events::CHUNK;
@@ -17,7 +17,7 @@ use gpool_protocol::{
 use gpool_shared_region::VERSION;
 use serde::Serialize;
 use serde_json::Value;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -188,21 +188,22 @@ fn driver(leases: &Leases) -> Result<DriverView, ErrorBody> {
 fn events(stream: &mut UnixStream, request: &Request, leases: &Leases) -> io::Result<()> {
     let mut after = request.query_value("after").and_then(|text| text.parse().ok()).unwrap_or(0);
     let follow = request.query_value("follow") == Some("1");
-    begin_lines(stream)?;
+    let mut answer = Lines::begin(stream)?;
     loop {
         let events = leases.events.after(after, follow.then_some(FOLLOW_PERIOD));
+        let mut lines = Vec::new();
         for event in &events {
             after = event.sequence;
-            let mut line = serde_json::to_vec(event.as_ref())?;
-            line.push(b'\n');
-            stream.write_all(&line)?;
+            serde_json::to_writer(&mut lines, event.as_ref())?;
+            lines.push(b'\n');
         }
+        answer.write(&lines)?;
         if !follow && events.len() < CHUNK {
-            return Ok(());
+            return answer.end();
         }
         if events.is_empty() {
             // An empty line finds out whether anybody still listens.
-            stream.write_all(b"\n")?;
+            answer.write(b"\n")?;
         }
     }
 }
