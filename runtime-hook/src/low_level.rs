@@ -67,9 +67,12 @@ pub fn configured(candidates: &[PathBuf], link: &Path) -> Result<PathBuf, ErrorB
     if !is_host_root() {
         return recorded.map_or_else(|| first_usable(candidates), Ok);
     }
-    let chosen = chosen_of(candidates, &Runtime::default().low_level, recorded.as_ref())?;
-    if recorded.as_ref() != Some(&chosen) {
-        let outcome = record(link, &chosen);
+    let (builtin, mark) = (Runtime::default().low_level, mark_of(link));
+    let taken = recorded.as_ref().filter(|_| mark.exists());
+    let chosen = chosen_of(candidates, &builtin, taken)?;
+    let is_marked = candidates == builtin;
+    if recorded.as_ref() != Some(&chosen) || mark.exists() != is_marked {
+        let outcome = record(link, &chosen).and_then(|()| set_mark(&mark, is_marked));
         // Without a record the other verbs choose by the same list.
         outcome.or_else(|error| if recorded.is_none() { Ok(()) } else { Err(error) }).map_err(|error| {
             ErrorBody::new(
@@ -87,10 +90,25 @@ pub fn configured(candidates: &[PathBuf], link: &Path) -> Result<PathBuf, ErrorB
     Ok(chosen)
 }
 
+/// The file beside `link` that says that nobody chose what it names: it was taken of the built-in list.
+fn mark_of(link: &Path) -> PathBuf {
+    link.with_extension("taken")
+}
+
+fn set_mark(mark: &Path, is_set: bool) -> std::io::Result<()> {
+    if is_set {
+        return std::fs::write(mark, "");
+    }
+    match std::fs::remove_file(mark) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// The first of `candidates` that can be used. Where they are the `builtin` ones, nobody has chosen among them: what was
-/// taken stays, also when one that stands before it is installed.
-fn chosen_of(candidates: &[PathBuf], builtin: &[PathBuf], recorded: Option<&PathBuf>) -> Result<PathBuf, ErrorBody> {
-    match recorded.filter(|its| candidates == builtin && candidates.contains(its)) {
+/// `taken` of them before stays, also when one that stands before it is installed.
+fn chosen_of(candidates: &[PathBuf], builtin: &[PathBuf], taken: Option<&PathBuf>) -> Result<PathBuf, ErrorBody> {
+    match taken.filter(|its| candidates == builtin && candidates.contains(its)) {
         Some(taken) => Ok(taken.clone()),
         None => first_usable(candidates),
     }
@@ -203,6 +221,13 @@ mod tests {
             assert_eq!(recorded(&link, &dir.path().join("absent.toml")).as_ref(), Ok(chosen));
         }
         assert_eq!(std::fs::read_dir(link.parent().unwrap()).unwrap().count(), 1, "no temporary link stays");
+        let builtin = Runtime::default().low_level;
+        if let Ok(first) = first_usable(&builtin) {
+            assert_eq!(configured(&builtin, &link), Ok(first), "whoever takes his choice back has none any more");
+            assert!(mark_of(&link).exists());
+            assert_eq!(configured(std::slice::from_ref(&two), &link).as_ref(), Ok(&two));
+            assert!(!mark_of(&link).exists());
+        }
         std::fs::remove_file(&two).unwrap();
         assert_ne!(recorded(&link, &dir.path().join("absent.toml")).ok(), Some(two));
     }
