@@ -2,6 +2,40 @@
 
 use std::io::{IsTerminal, Write};
 
+/// Columns and rows of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Size {
+    columns: usize,
+    rows: usize,
+}
+
+impl Size {
+    /// That of stdout now; none if it is no terminal, or one that does not say.
+    fn of_stdout() -> Option<Self> {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+        let (columns, rows) = (usize::from(size.ws_col), usize::from(size.ws_row));
+        (columns > 0 && rows > 1).then_some(Self { columns, rows })
+    }
+
+    /// As much of `block` as can be drawn again in place: a line that wraps, or a block that scrolls, would leave its upper
+    /// part standing.
+    fn cut(self, block: &str) -> String {
+        let count = block.lines().count();
+        // The last row is the cursor's.
+        let (room, mut cut) = (self.rows - 1, String::new());
+        let shown = if count > room { room - 1 } else { count };
+        for line in block.lines().take(shown) {
+            cut.extend(line.chars().take(self.columns));
+            cut.push('\n');
+        }
+        if shown < count {
+            cut += &format!("... {} more", count - shown).chars().take(self.columns).collect::<String>();
+            cut.push('\n');
+        }
+        cut
+    }
+}
+
 /// A block of lines at the bottom of the output.
 #[derive(Debug)]
 pub struct LiveBlock {
@@ -20,11 +54,19 @@ impl LiveBlock {
         Self { in_place, lines_drawn: 0 }
     }
 
-    /// Draws `block`, whose lines all end with a newline.
+    /// Draws `block`, whose lines all end with a newline; in place, as much of it as the terminal shows.
     ///
     /// # Errors
     /// Whatever `output` says.
     pub fn draw(&mut self, output: &mut impl Write, block: &str) -> std::io::Result<()> {
+        // Asked each time: windows change.
+        match Size::of_stdout().filter(|_| self.in_place) {
+            Some(size) => self.draw_whole(output, &size.cut(block)),
+            None => self.draw_whole(output, block),
+        }
+    }
+
+    fn draw_whole(&mut self, output: &mut impl Write, block: &str) -> std::io::Result<()> {
         if self.in_place && self.lines_drawn > 0 {
             // Up to the first line of the last block, then clear to the end: no flicker of the whole screen.
             write!(output, "\x1b[{}A\x1b[J", self.lines_drawn)?;
@@ -50,7 +92,7 @@ mod tests {
     fn drawn(in_place: bool, blocks: &[&str]) -> String {
         let (mut output, mut live) = (Vec::new(), LiveBlock::new(in_place));
         for block in blocks {
-            live.draw(&mut output, block).unwrap();
+            live.draw_whole(&mut output, block).unwrap();
         }
         String::from_utf8(output).unwrap()
     }
@@ -63,5 +105,14 @@ mod tests {
     #[test]
     fn elsewhere_no_control_character_is_printed() {
         assert_eq!(drawn(false, &["a\nb\n", "c\n"]), "a\nb\n\nc\n\n");
+    }
+
+    #[test]
+    fn what_a_terminal_cannot_show_is_left_out() {
+        let size = Size { columns: 5, rows: 4 };
+        assert_eq!(size.cut("abc\ndefghi\nj\n"), "abc\ndefgh\nj\n");
+        assert_eq!(size.cut("a\nb\nc\nd\n"), "a\nb\n... 2\n");
+        assert_eq!(Size { columns: 80, rows: 2 }.cut("a\nb\n"), "... 2 more\n");
+        assert_eq!(size.cut("\u{e4}\u{e4}\u{e4}\u{e4}\u{e4}\u{e4}\n"), "\u{e4}\u{e4}\u{e4}\u{e4}\u{e4}\n");
     }
 }

@@ -286,6 +286,7 @@ mod tests {
             paused: false,
             received_permille: 299,
             charged_gpu_ns: 3_000_000_000,
+            charged_at_ns: 0,
             memory_cap_bytes: 4 << 30,
             memory_used_bytes: (4 << 30) - (100 << 20),
             allocations_refused: 1,
@@ -324,6 +325,7 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
             gpu_uuid: GpuUuid(format!("GPU-{}-0000-4000-8000-000000000000", digit.to_string().repeat(8))),
             received_permille: 0,
             charged_gpu_ns: 0,
+            lag_ns: 0,
             memory_used_bytes: 0,
         };
         LeaseView {

@@ -12,7 +12,7 @@ mod configuration;
 mod connection;
 mod driver;
 mod error;
-mod event_kinds;
+mod events;
 mod explanation;
 mod guarded;
 mod identity;
@@ -27,13 +27,14 @@ pub use client::{Client, ClientError, DEFAULT_SOCKET};
 pub use configuration::{ChangedKey, ConfigurationView, Reloaded};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
+pub use events::{Event, EventKind, GpuCharge};
 pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};
 pub use guarded::{GuardedProcess, MappedLibrary};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, lease_path};
 pub use mechanism::{Isolation, Mechanism, Mode};
 pub use messages::{
-    BindRequest, Edit, Event, EventKind, GpuView, LeaseFault, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState,
-    LeaseUpdate, LeaseView, SilentGpu, SupervisorInfo, TimeSlices,
+    BindRequest, Edit, GpuView, LeaseFault, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,
+    LeaseView, SilentGpu, SupervisorInfo, TimeSlices,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
 pub use quantity::{LEAST_BYTES, MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};

@@ -238,6 +238,9 @@ pub struct LeaseView {
     pub received_permille: u16,
     /// All GPU time charged so far, from the tenant's own measured bursts; of several GPUs, their sum.
     pub charged_gpu_ns: u64,
+    /// When the charges were counted last, in nanoseconds of this host's CLOCK_MONOTONIC: once a second. 0 before the first time.
+    #[serde(default)]
+    pub charged_at_ns: u64,
     /// Memory cap on each GPU, contexts included.
     pub memory_cap_bytes: u64,
     /// Memory held now, contexts included, as the interposer accounts for it; of several GPUs, on the one where it is
@@ -280,6 +283,9 @@ pub struct LeaseGpuView {
     pub received_permille: u16,
     /// All GPU time charged so far.
     pub charged_gpu_ns: u64,
+    /// What the scheduler owes it in nanoseconds of this GPU's time, or below zero what it has had too much.
+    #[serde(default)]
+    pub lag_ns: i64,
     /// Memory held now, contexts included.
     pub memory_used_bytes: u64,
 }
@@ -343,98 +349,6 @@ pub struct TimeSlices {
     pub is_final: bool,
     /// What was seen, for people.
     pub told: String,
-}
-
-/// What happened, for `gpool events` and for audits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
-    /// Counts up by one within one life of the supervisor.
-    pub sequence: u64,
-    /// Unix time, milliseconds.
-    pub unix_ms: u64,
-    /// What kind of thing happened.
-    pub kind: EventKind,
-    /// The lease it is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lease_id: Option<LeaseId>,
-    /// The container it is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container_id: Option<ContainerId>,
-    /// The user who asked for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<u32>,
-    /// One sentence.
-    pub message: String,
-}
-
-/// The kinds of [`Event`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum EventKind {
-    /// The supervisor started.
-    SupervisorStarted,
-    /// A lease was granted.
-    LeaseGranted,
-    /// A request was refused.
-    LeaseRefused,
-    /// A lease was bound to its container.
-    LeaseBound,
-    /// A lease was taken over after a restart of the supervisor.
-    LeaseTakenOver,
-    /// A share or cap was changed.
-    LeaseUpdated,
-    /// A lease's gate is kept closed from now on.
-    LeasePaused,
-    /// A paused lease is served again.
-    LeaseResumed,
-    /// The GPUs of a lease were taken from its running container.
-    LeaseRevoked,
-    /// A lease ended.
-    LeaseEnded,
-    /// An allocation was refused because of the cap.
-    AllocationRefused,
-    /// A look-up of a function by name was refused because the shim does not know its version.
-    UnknownVersion,
-    /// As many processes of a lease use its GPUs as may; further ones are refused by the driver's error.
-    PlacesFull,
-    /// A tenant broke the rules of its region.
-    Breach,
-    /// The device was busy for a tenant for longer than the tenant has reported.
-    UnderReported,
-    /// A tenant's work on the device does not come to an end.
-    Hung,
-    /// A process of a leased container uses a GPU past the shims.
-    Bypass,
-    /// A lease holds more of a GPU than its cap, by the device's own figures.
-    OverCap,
-    /// A process without a lease uses a GPU.
-    Outside,
-    /// NVML does not answer for a GPU: it was left out at the start, or takes no new leases.
-    GpuSilent,
-    /// It answers again.
-    GpuAnswers,
-    /// GPUs were divided as somebody asked.
-    MigApplied,
-    /// MIG instances came or went without gpool.
-    MigChanged,
-    /// An MPS daemon was started for a team's first container on its GPUs.
-    MpsStarted,
-    /// An MPS daemon was stopped after the last of its containers.
-    MpsStopped,
-    /// An MPS server or its daemon ended while containers had it: their programs have lost the GPU.
-    MpsServerDied,
-    /// A fatal fault of a program has ended the work of all under its MPS server, which takes nobody in until they have ended.
-    MpsServerFault,
-    /// It was tried whether a GPU's hardware keeps shares by time slices.
-    TimeSlicesTried,
-    /// A container has made its own time slices longer.
-    TimeSlicesChanged,
-    /// The configured layout was not made after a boot.
-    MigNotApplied,
-    /// A changed configuration is in force.
-    ConfigurationReloaded,
-    /// A changed configuration cannot be used, and the old one stays in force.
-    ConfigurationRefused,
 }
 
 /// The supervisor about itself.

@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::log::{self, Priority};
-use gpool_protocol::{ContainerId, Event, EventKind, LeaseId};
+use gpool_protocol::{ContainerId, Event, EventKind, GpuCharge, LeaseId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub struct About {
     pub container_id: Option<ContainerId>,
     /// Who asked for it, if anybody.
     pub uid: Option<u32>,
+    /// What a lease that has ended had.
+    pub charged: Vec<GpuCharge>,
 }
 
 #[derive(Default)]
@@ -63,6 +65,7 @@ impl Events {
             lease_id: about.lease_id,
             container_id: about.container_id,
             uid: about.uid,
+            charged: about.charged,
             message,
         };
         kept.events.push_back(Arc::new(event));

@@ -142,14 +142,9 @@ fn note_charges(leases: &Leases, statistics: &Statistics) {
     let mut more_ns = vec![0_i64; leases.gpus().len()];
     for standing in &statistics.standings {
         let Some(lease) = book.of_tenant(standing.tenant) else { continue };
-        let has_shims = lease.record.mechanism.has_shims();
-        if let Some(account) = lease.account_on(standing.gpu) {
-            // Without shims nothing is reported: what the device saw is all there is.
-            let charged_ns = if has_shims { standing.charged_ns } else { account.seen_ns() };
-            let its_ns = account.note(statistics.at_ns, charged_ns, standing.lag_ns);
-            if let Some(more_ns) = more_ns.get_mut(standing.gpu) {
-                *more_ns = more_ns.saturating_add(its_ns);
-            }
+        let its_ns = lease.note_charges(standing.gpu, statistics.at_ns, standing.charged_ns, standing.lag_ns);
+        if let Some(more_ns) = more_ns.get_mut(standing.gpu) {
+            *more_ns = more_ns.saturating_add(its_ns);
         }
     }
     for (gpu, more_ns) in more_ns.into_iter().enumerate() {

@@ -369,7 +369,7 @@ fn every_exit_code_has_its_line() {
 #[test]
 fn every_kind_of_event_is_told_of() {
     let read = |file: &str| fs::read_to_string(manual::repository().join(file)).unwrap();
-    let code = read("protocol/src/messages.rs");
+    let code = read("protocol/src/events.rs");
     let body = code.split("pub enum EventKind {").nth(1).and_then(|rest| rest.split("\n}").next()).unwrap();
     let names = body.lines().filter_map(|line| line.trim().strip_suffix(',')).filter(|name| !name.starts_with("//"));
     let kebab = |name: &str| {

@@ -6,7 +6,8 @@ use crate::output;
 use gpool_protocol::{Client, Event, EventKind};
 use jiff::Timestamp;
 
-const CSV_HEADER: [&str; 7] = ["sequence", "unix_ms", "kind", "lease_id", "container_id", "uid", "message"];
+const CSV_HEADER: [&str; 8] =
+    ["sequence", "unix_ms", "kind", "lease_id", "container_id", "uid", "message", "charged_gpu_ns"];
 
 /// Prints what happened, and with `follow` what happens from now on.
 pub fn run(client: &Client, follow: bool, format: Format) -> Result<(), Failure> {
@@ -41,6 +42,10 @@ fn present(line: &str, format: Format) -> String {
                 event.container_id.map(|id| id.0).unwrap_or_default(),
                 event.uid.map(|uid| uid.to_string()).unwrap_or_default(),
                 event.message,
+                match event.charged.as_slice() {
+                    [] => String::new(),
+                    gpus => gpus.iter().fold(0_u64, |sum, gpu| sum.saturating_add(gpu.charged_gpu_ns)).to_string(),
+                },
             ];
             // The header has been printed already.
             output::csv(&[], [row]).trim().to_owned()
@@ -76,7 +81,12 @@ mod tests {
             assert_eq!(line.find("3f9a"), present(LINE, Format::Table).find("3f9a"), "{line}");
         }
         assert_eq!(present(LINE, Format::Json), LINE);
-        assert_eq!(present(LINE, Format::Csv), "7,1700000000123,lease-granted,,3f9a3f9a3f9a3f9a,,\"30 %, 4GiB\"");
+        assert_eq!(present(LINE, Format::Csv), "7,1700000000123,lease-granted,,3f9a3f9a3f9a3f9a,,\"30 %, 4GiB\",");
+        let ended = LINE.replace(
+            "\"message\"",
+            r#""charged":[{"gpu_uuid":"GPU-1","charged_gpu_ns":5},{"gpu_uuid":"GPU-2","charged_gpu_ns":6}],"message""#,
+        );
+        assert_eq!(present(&ended, Format::Csv), "7,1700000000123,lease-granted,,3f9a3f9a3f9a3f9a,,\"30 %, 4GiB\",11");
     }
 
     #[test]

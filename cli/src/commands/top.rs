@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 /// Watches the leases until the reader goes away or a signal ends the program.
 pub fn run(client: &Client, once: bool, interval: Duration, format: Format) -> Result<(), Failure> {
     let mut live = LiveBlock::on_stdout();
-    let mut last: Option<Look> = None;
+    let mut seen = Seen::default();
     loop {
         let look = Look { at: Instant::now(), leases: client.get("/v1/leases")? };
+        let at = look.at;
         match format {
-            Format::Table => live.draw(&mut std::io::stdout().lock(), &render(&rows(&look, last.as_ref())))?,
-            Format::Wide => live.draw(&mut std::io::stdout().lock(), &render_wide(&rows(&look, last.as_ref())))?,
+            Format::Table => live.draw(&mut std::io::stdout().lock(), &render(&seen.rows(look)))?,
+            Format::Wide => live.draw(&mut std::io::stdout().lock(), &render_wide(&seen.rows(look)))?,
             other => ps::print(&look.leases, other)?,
         }
         if once {
             return Ok(());
         }
-        std::thread::sleep(interval.saturating_sub(look.at.elapsed()));
-        last = Some(look);
+        std::thread::sleep(interval.saturating_sub(at.elapsed()));
     }
 }
 
@@ -33,21 +33,59 @@ struct Look {
     leases: Vec<LeaseView>,
 }
 
-/// The first look shows the supervisor's own averages, each later one what happened since the look before.
-fn rows(look: &Look, last: Option<&Look>) -> Vec<LeaseRow> {
-    let Some(last) = last else { return look.leases.iter().map(LeaseRow::from).collect() };
-    let elapsed_ns = look.at.duration_since(last.at).as_nanos().max(1);
-    let before: HashMap<&LeaseId, &LeaseView> = last.leases.iter().map(|lease| (&lease.lease_id, lease)).collect();
-    let since = |lease: &LeaseView| {
-        let mut row = LeaseRow::from(lease);
-        if let Some(before) = before.get(&lease.lease_id) {
-            let gpus = lease.gpus.len().max(1) as u128;
-            row.received_permille = permille(lease.charged_gpu_ns, before.charged_gpu_ns, elapsed_ns * gpus);
-            row.gate_wait = GateWait::Permille(permille(lease.gate_wait_ns, before.gate_wait_ns, elapsed_ns));
+/// What of a lease is compared with an earlier look.
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    charged_ns: u64,
+    /// When it was charged, by the supervisor's clock: it counts once a second, however often it is asked.
+    charged_at_ns: u64,
+    received_permille: u64,
+}
+
+/// What the looks so far have shown.
+#[derive(Default)]
+struct Seen {
+    last: Option<Look>,
+    counted: HashMap<LeaseId, Counted>,
+}
+
+impl Seen {
+    /// The first look shows the supervisor's own averages, each later one what happened since the look before.
+    fn rows(&mut self, look: Look) -> Vec<LeaseRow> {
+        let last = self.last.as_ref();
+        let before: HashMap<&LeaseId, &LeaseView> =
+            last.iter().flat_map(|last| &last.leases).map(|lease| (&lease.lease_id, lease)).collect();
+        let elapsed_ns = last.map_or(1, |last| look.at.duration_since(last.at).as_nanos().max(1));
+        let mut counted = HashMap::new();
+        let mut rows = Vec::new();
+        for lease in &look.leases {
+            let mut row = LeaseRow::from(lease);
+            let its = counted_since(self.counted.get(&lease.lease_id), lease);
+            if let Some(before) = before.get(&lease.lease_id) {
+                row.received_permille = its.received_permille;
+                row.gate_wait = GateWait::Permille(permille(lease.gate_wait_ns, before.gate_wait_ns, elapsed_ns));
+            }
+            counted.insert(lease.lease_id.clone(), its);
+            rows.push(row);
         }
-        row
+        (self.last, self.counted) = (Some(look), counted);
+        rows
+    }
+}
+
+/// What `lease` has had since the supervisor counted `before`; the same as then until it counts again.
+fn counted_since(before: Option<&Counted>, lease: &LeaseView) -> Counted {
+    let (charged_ns, charged_at_ns) = (lease.charged_gpu_ns, lease.charged_at_ns);
+    let received_permille = match before {
+        Some(before) if before.charged_at_ns == charged_at_ns && charged_at_ns > 0 => return *before,
+        // One that began anew counts from its own beginning.
+        Some(before) if before.charged_at_ns < charged_at_ns && before.charged_at_ns > 0 => {
+            let elapsed_ns = u128::from(charged_at_ns - before.charged_at_ns);
+            permille(charged_ns, before.charged_ns, elapsed_ns * lease.gpus.len().max(1) as u128)
+        }
+        _ => lease.received_permille.into(),
     };
-    look.leases.iter().map(since).collect()
+    Counted { charged_ns, charged_at_ns, received_permille }
 }
 
 fn permille(now_ns: u64, before_ns: u64, elapsed_ns: u128) -> u64 {
@@ -58,9 +96,41 @@ fn permille(now_ns: u64, before_ns: u64, elapsed_ns: u128) -> u64 {
 mod tests {
     use super::*;
 
+    const S: u64 = 1_000_000_000;
+
     #[test]
     fn a_share_is_the_growth_over_the_time_between_two_looks() {
         assert_eq!(permille(1_300, 1_000, 1_000), 300);
         assert_eq!(permille(1_000, 1_300, 1_000), 0, "a counter that restarted is no negative share");
+    }
+
+    #[test]
+    fn a_share_is_of_the_seconds_that_the_supervisor_counts_however_often_it_is_asked() {
+        let text = r#"{"lease_id":"01","container_id":"c","state":"active","gpu_uuid":"GPU-1","fraction_permille":300,
+            "received_permille":250,"charged_gpu_ns":0,"memory_cap_bytes":3,"memory_used_bytes":4,"allocations_refused":5,
+            "gate_wait_ns":0,"launches":7,"processes":0,"init_pid":null,"cgroup":null,"enforcement":"co-operative",
+            "owner_uid":0,"created_unix_ms":9}"#;
+        let lease: LeaseView = serde_json::from_str(text).unwrap();
+        let (mut seen, start) = (Seen::default(), Instant::now());
+        // Asked each 0.4 s of one that counts 0.3 s of its time in each second, and stands at a gate for a tenth.
+        let mut shown = Vec::new();
+        for step in 0..10_u64 {
+            let second = 1 + step * 4 / 10;
+            let now = LeaseView {
+                charged_gpu_ns: second * 3 * S / 10,
+                charged_at_ns: second * S,
+                gate_wait_ns: step * S / 25,
+                ..lease.clone()
+            };
+            let at = start + Duration::from_millis(step * 400);
+            let row = seen.rows(Look { at, leases: vec![now] }).remove(0);
+            shown.push(row.received_permille);
+            assert!(step == 0 || row.gate_wait == GateWait::Permille(100), "{:?}", row.gate_wait);
+        }
+        assert_eq!(shown, [250, 250, 250, 300, 300, 300, 300, 300, 300, 300]);
+        // After a restart of the host's clock, as far as we know: its own average.
+        let anew = LeaseView { charged_at_ns: S, ..lease };
+        let row = seen.rows(Look { at: start + Duration::from_secs(5), leases: vec![anew] }).remove(0);
+        assert_eq!(row.received_permille, 250);
     }
 }

@@ -1,7 +1,7 @@
 //! The schedulers of all GPUs, and the gates that they move.
 
 use super::handoffs::Handoffs;
-use super::order::{Notice, Standing, Statistics};
+use super::order::{Left, Notice, Standing, Statistics};
 use super::tenant::{Heard, Tenant};
 use crate::clock;
 use crate::region::Report;
@@ -126,12 +126,16 @@ impl Gates {
         self.carry_out(tenants, &[], clock::now_ns(), notices);
     }
 
-    /// Ends a tenant; what it owed on each of its GPUs.
-    pub fn leave(&mut self, tenants: &mut Tenants, id: TenantId, notices: &mut Vec<Notice>) -> Vec<(usize, u64)> {
+    /// Ends a tenant; how it stood on each of its GPUs.
+    pub fn leave(&mut self, tenants: &mut Tenants, id: TenantId, notices: &mut Vec<Notice>) -> Vec<Left> {
         let Some(tenant) = tenants.get(&id) else { return Vec::new() };
-        let debts = tenant.gpus.iter().map(|gpu| (*gpu, self.scheduler.server(*gpu).debt_ns(id))).collect();
+        let on = |gpu: usize| {
+            let scheduler = self.scheduler.server(gpu);
+            Left { gpu, charged_ns: scheduler.charged_ns(id).unwrap_or(0), debt_ns: scheduler.debt_ns(id) }
+        };
+        let left = tenant.gpus.iter().copied().map(on).collect();
         self.handle(tenants, Input::Leave { tenant: id }, notices);
-        debts
+        left
     }
 
     /// Where a tenant stands on each of its GPUs.

@@ -122,8 +122,8 @@ fn a_lease_on_two_gpus_has_one_gate_and_two_accounts() {
     put(&region, 128, &2u64.to_le_bytes());
     stage.look(1);
     assert_eq!(stage.charged_ns(1), [(2, 1_000), (0, 3_000)], "in the order of the lease's GPUs");
-    let debts = stage.gates.leave(&mut stage.tenants, TenantId(1), &mut stage.notices);
-    assert_eq!(debts.iter().map(|(gpu, _)| *gpu).collect::<Vec<_>>(), [2, 0]);
+    let left = stage.gates.leave(&mut stage.tenants, TenantId(1), &mut stage.notices);
+    assert_eq!(left.iter().map(|its| (its.gpu, its.charged_ns)).collect::<Vec<_>>(), [(2, 1_000), (0, 3_000)]);
 }
 
 #[test]

@@ -7,6 +7,17 @@ use gpool_policy::slice::{Explanation, Share};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+/// How a tenant stood on one GPU when it left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// Index of the GPU.
+    pub gpu: usize,
+    /// All GPU time charged in this life of the supervisor, in nanoseconds.
+    pub charged_ns: u64,
+    /// What it owed, in GPU nanoseconds.
+    pub debt_ns: u64,
+}
+
 /// An order to the gatekeeper.
 pub enum Order {
     /// A lease begins, or is taken over after a restart.
@@ -22,12 +33,12 @@ pub enum Order {
         /// GPU time that it owes from an earlier life.
         debt_ns: u64,
     },
-    /// A lease has ended; the answer is what it owes.
+    /// A lease has ended.
     Leave {
         /// Which.
         tenant: TenantId,
-        /// Where the debts go: by GPU, in GPU nanoseconds.
-        debts_ns: Sender<Vec<(usize, u64)>>,
+        /// Where it is told how it stood on each of its GPUs.
+        left: Sender<Vec<Left>>,
     },
     /// An entitlement has changed.
     Change {

@@ -1,7 +1,7 @@
 //! The gatekeeper's loop.
 
 use super::gates::{Gates, Tenants};
-use super::order::{Explained, Notice, Order, Statistics};
+use super::order::{Explained, Left, Notice, Order, Statistics};
 use super::tenant::{DEAF_NS, Tenant};
 use super::wakeup::{Doorbell, Wakeup};
 use crate::clock;
@@ -49,10 +49,10 @@ impl Gatekeeper {
         let _ = receiver.recv();
     }
 
-    /// Ends a tenant; what it owed on each of its GPUs.
-    pub fn leave(&self, tenant: TenantId) -> Vec<(usize, u64)> {
+    /// Ends a tenant; how it stood on each of its GPUs.
+    pub fn leave(&self, tenant: TenantId) -> Vec<Left> {
         let (sender, receiver) = channel();
-        self.order(Order::Leave { tenant, debts_ns: sender });
+        self.order(Order::Leave { tenant, left: sender });
         receiver.recv().unwrap_or_default()
     }
 
@@ -200,14 +200,14 @@ impl Loop {
                 self.gates.join(&mut self.tenants, id, share, debt_ns, &mut notices);
                 again.push(id);
             }
-            Order::Leave { tenant: id, debts_ns } => {
+            Order::Leave { tenant: id, left: answer } => {
                 self.gates.collect_last(&mut self.tenants, id, &mut self.report, &mut notices);
-                let debts = self.gates.leave(&mut self.tenants, id, &mut notices);
+                let left = self.gates.leave(&mut self.tenants, id, &mut notices);
                 if let Some(mut tenant) = self.tenants.remove(&id) {
                     tenant.close();
                     self.wakeup.forget(tenant.region.bell());
                 }
-                let _ = debts_ns.send(debts);
+                let _ = answer.send(left);
             }
             Order::Change { tenant, share } => self.feed(Input::Change { tenant, share }, &mut notices),
             Order::Pause { tenant } => self.feed(Input::Pause { tenant }, &mut notices),

@@ -2,7 +2,7 @@
 //! Their wrapper is theirs to change, so what it would refuse is refused here as well.
 
 use gpool_configuration::Policy;
-use gpool_protocol::{Class, ErrorBody, ErrorCode, LeaseRequest, Mode, Priority, Request};
+use gpool_protocol::{Class, ErrorBody, ErrorCode, LeaseRequest, LeaseUpdate, Mode, Priority, Request};
 
 /// # Errors
 /// Names the first key that is beyond what `[policy.env]` allows.
@@ -20,14 +20,7 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ("mig-profile", request.mig_profile.is_some()),
         ("mode", names_mode(request)),
     ];
-    let is_allowed = |key: &str| policy.env.allow.iter().any(|allowed| allowed == key);
-    if let Some((key, _)) = keys.iter().find(|(key, is_set)| *is_set && !is_allowed(key)) {
-        return Err(ErrorBody::new(
-            ErrorCode::RequestNotAllowed,
-            format!("user {uid} may not ask for {key}: users without root ask for what [policy.env] allow names"),
-            format!("leave {key} out, or use an engine that runs as root"),
-        ));
-    }
+    check_keys(policy, uid, &keys)?;
     if asked.unenforced && !policy.unenforced {
         return Err(ErrorBody::new(
             ErrorCode::RequestNotAllowed,
@@ -36,6 +29,32 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ));
     }
     Ok(())
+}
+
+/// Of a lease that runs as well: what may not be asked for at the start is not had by a change.
+///
+/// # Errors
+/// As [`check_request`].
+pub fn check_change(policy: &Policy, uid: u32, change: &LeaseUpdate) -> Result<(), ErrorBody> {
+    let keys = [
+        ("fraction", change.fraction_permille.is_some()),
+        ("limit", change.limit_permille.is_some() || change.no_limit),
+        ("memory", change.memory_bytes.is_some()),
+        ("class", change.class.is_some()),
+        ("priority", change.priority.is_some()),
+    ];
+    check_keys(policy, uid, &keys)
+}
+
+/// `keys` says of each whether it is asked for.
+fn check_keys(policy: &Policy, uid: u32, keys: &[(&str, bool)]) -> Result<(), ErrorBody> {
+    let is_allowed = |key: &str| policy.env.allow.iter().any(|allowed| allowed == key);
+    let Some((key, _)) = keys.iter().find(|(key, is_set)| *is_set && !is_allowed(key)) else { return Ok(()) };
+    Err(ErrorBody::new(
+        ErrorCode::RequestNotAllowed,
+        format!("user {uid} may not ask for {key}: users without root ask for what [policy.env] allow names"),
+        format!("leave {key} out, or ask an administrator"),
+    ))
 }
 
 /// Whether the mode is another one than follows from the other keys.
@@ -75,6 +94,12 @@ mod tests {
         assert!(check_request(&policy, 7, &unconfined).is_err());
         policy.unenforced = true;
         assert_eq!(check_request(&policy, 7, &unconfined), Ok(()));
+        let priority = LeaseUpdate { priority: Some(Priority::Burst), ..LeaseUpdate::default() };
+        assert!(check_change(&policy, 7, &priority).unwrap_err().message.contains("priority"));
+        let more = LeaseUpdate { fraction_permille: Some(500), no_limit: true, ..LeaseUpdate::default() };
+        assert_eq!(check_change(&policy, 7, &more), Ok(()));
+        policy.env.allow.retain(|key| key != "limit");
+        assert!(check_change(&policy, 7, &more).unwrap_err().message.contains("limit"));
         policy.env.allow.clear();
         assert!(check_request(&policy, 7, &asked).unwrap_err().message.contains("fraction"));
     }

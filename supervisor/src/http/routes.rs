@@ -10,9 +10,10 @@ use crate::metrics;
 use crate::mig;
 use crate::revocation;
 use crate::service::Identity;
+use gpool_configuration::Policy;
 use gpool_protocol::{
-    BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply,
-    PodPlace, SupervisorInfo,
+    BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,
+    LeaseView, MigApply, PodPlace, SupervisorInfo,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -70,18 +71,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "guard"]) => value(leases.guarded.lock().unwrap_or_else(PoisonError::into_inner).clone()),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
-        ("POST", ["v1", "leases"]) => {
-            let configuration = leases.configuration();
-            peer.must_start(&configuration.policy)?;
-            let asked = request.message::<LeaseRequest>()?;
-            // Before anything is told of it.
-            asked.container_id.check()?;
-            asked.in_pod.as_ref().map_or(Ok(()), PodPlace::check)?;
-            if let Some(uid) = peer.confined_to() {
-                ordinary::check_request(&configuration.policy, uid, &asked)?;
-            }
-            value(leases.grant(&asked, peer.maker(asked.asked_for_parent)?, peer.uid)?)
-        }
+        ("POST", ["v1", "leases"]) => value(start(request, peer, leases)?),
         ("POST", ["v1", "leases", id, "bind"]) => {
             let lease_id = peer.own(&leases.book, |book| Ok(&book.exactly(id)?.record))?;
             value(leases.bind(&lease_id, request.message::<BindRequest>()?.init_pid, peer.confined_to())?)
@@ -105,9 +95,30 @@ fn parts(path: &str) -> Vec<&str> {
     path.strip_prefix('/').map(|path| path.split('/').collect()).unwrap_or_default()
 }
 
+fn start(request: &Request, peer: &Peer, leases: &Leases) -> Result<LeaseGranted, ErrorBody> {
+    let policy = &leases.configuration().policy;
+    // Whoever may not start anything, or asks for nothing that can be named, is counted; events are of the others.
+    let asked = readable(request, peer, policy).inspect_err(|error| leases.counters.note_refusal(error.code))?;
+    let allowed = peer.confined_to().map_or(Ok(()), |uid| ordinary::check_request(policy, uid, &asked));
+    let granted = allowed.and_then(|()| leases.grant(&asked, peer.maker(asked.asked_for_parent)?, peer.uid));
+    granted.inspect_err(|error| leases.note_refusal(&asked, error, peer.uid))
+}
+
+/// What a peer that may start containers asks for, with names that can be told.
+fn readable(request: &Request, peer: &Peer, policy: &Policy) -> Result<LeaseRequest, ErrorBody> {
+    peer.must_start(policy)?;
+    let asked = request.message::<LeaseRequest>()?;
+    asked.container_id.check()?;
+    asked.in_pod.as_ref().map_or(Ok(()), PodPlace::check)?;
+    Ok(asked)
+}
+
 fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
     let change = change_in(request)?;
     let lease_id = own(peer, leases, id)?;
+    if let Some(uid) = peer.confined_to() {
+        ordinary::check_change(&leases.configuration().policy, uid, &change)?;
+    }
     leases.update(&lease_id, &change, peer.uid)
 }
 

@@ -6,17 +6,24 @@ use std::collections::VecDeque;
 /// Seconds over which a received share is averaged.
 pub const SHARE_WINDOW: usize = 10;
 
-/// What has been charged at the moments of the last seconds: (when, all until then), newest last.
+/// What has been charged at the moments of the last seconds.
 #[derive(Debug, Clone, Default)]
-pub struct Charges(VecDeque<(u64, u64)>);
+pub struct Charges {
+    /// (when, all until then), newest last.
+    moments: VecDeque<(u64, u64)>,
+    /// The most that has ever been charged. What others turn out to have had is taken back, but whoever adds up a total takes
+    /// one that falls for one that begins anew.
+    most_ns: u64,
+}
 
 impl Charges {
     /// At `at_ns`, all that has been charged is `charged_ns`.
     fn note(&mut self, at_ns: u64, charged_ns: u64) {
-        self.0.push_back((at_ns, charged_ns));
-        while self.0.len() > SHARE_WINDOW + 1 {
-            self.0.pop_front();
+        self.moments.push_back((at_ns, charged_ns));
+        while self.moments.len() > SHARE_WINDOW + 1 {
+            self.moments.pop_front();
         }
+        self.most_ns = self.most_ns.max(charged_ns);
     }
 
     /// At `at_ns`, `more_ns` have been charged since the moment before; less than none where more was taken back.
@@ -24,13 +31,29 @@ impl Charges {
         self.note(at_ns, self.all_ns().saturating_add_signed(more_ns));
     }
 
+    /// Adds to the newest moment what was charged until then and is heard of at `now_ns`, between two moments.
+    pub fn add_late(&mut self, now_ns: u64, more_ns: i64) {
+        let (at_ns, charged_ns) = self.moments.pop_back().unwrap_or((now_ns, 0));
+        self.note(at_ns, charged_ns.saturating_add_signed(more_ns));
+    }
+
     fn all_ns(&self) -> u64 {
-        self.0.back().map_or(0, |(_, charged_ns)| *charged_ns)
+        self.moments.back().map_or(0, |(_, charged_ns)| *charged_ns)
+    }
+
+    /// When the newest moment was.
+    fn at_ns(&self) -> u64 {
+        self.moments.back().map_or(0, |(at_ns, _)| *at_ns)
+    }
+
+    /// All that has been charged. It never falls: what is taken back is left out of what follows.
+    pub fn total_ns(&self) -> u64 {
+        self.most_ns
     }
 
     /// What was charged of the time from the first moment to the last, in permille.
     pub fn permille(&self) -> u16 {
-        let (Some(first), Some(last)) = (self.0.front(), self.0.back()) else { return 0 };
+        let (Some(first), Some(last)) = (self.moments.front(), self.moments.back()) else { return 0 };
         let elapsed_ns = last.0.saturating_sub(first.0);
         let charged_ns = last.1.saturating_sub(first.1);
         (charged_ns.saturating_mul(1000) + elapsed_ns / 2).checked_div(elapsed_ns).unwrap_or(0).min(1000) as u16
@@ -46,11 +69,8 @@ pub struct GpuAccount {
     before_ns: u64,
     /// By the second, in this life.
     charges: Charges,
-    /// The most that has been charged in all lives. What others turn out to have had is taken back, but whoever adds up a
-    /// total takes one that falls for one that begins anew.
-    most_ns: u64,
-    /// What it owed at the newest of them.
-    debt_ns: u64,
+    /// What it was owed at the newest of them; below zero, what it owed.
+    lag_ns: i64,
     /// GPU time that the device saw in this life: all that is known of who has no shims.
     seen_ns: u64,
     /// Memory that the device saw last.
@@ -62,16 +82,15 @@ pub struct GpuAccount {
 impl GpuAccount {
     /// An account on GPU `gpu` of a lease that had been charged `before_ns` earlier.
     pub fn new(gpu: usize, before_ns: u64) -> Self {
-        Self { gpu, before_ns, most_ns: before_ns, ..Self::default() }
+        Self { gpu, before_ns, ..Self::default() }
     }
 
     /// Adds the figures of one moment; keeps a window of them. How much more has been charged than at the moment before, or
     /// less: what others are known by now to have had at the same time is taken back.
     pub fn note(&mut self, at_ns: u64, charged_ns: u64, lag_ns: i64) -> i64 {
         let more_ns = charged_ns.wrapping_sub(self.charges.all_ns()).cast_signed();
-        self.debt_ns = lag_ns.min(0).unsigned_abs();
+        self.lag_ns = lag_ns;
         self.charges.note(at_ns, charged_ns);
-        self.most_ns = self.most_ns.max(self.before_ns.saturating_add(charged_ns));
         more_ns
     }
 
@@ -110,15 +129,24 @@ impl GpuAccount {
         self.charges.permille()
     }
 
-    /// All GPU time charged since the lease began, as far as is known. It never falls: what is taken back is left out of
-    /// what follows.
+    /// All GPU time charged since the lease began, in all lives of the supervisor, as far as is known. It never falls.
     pub fn charged_ns(&self) -> u64 {
-        self.most_ns
+        self.before_ns.saturating_add(self.charges.total_ns())
+    }
+
+    /// When the charges were heard of last, in nanoseconds of the monotonic clock.
+    pub fn charged_at_ns(&self) -> u64 {
+        self.charges.at_ns()
+    }
+
+    /// What the lease was owed then; below zero, what it owed.
+    pub fn lag_ns(&self) -> i64 {
+        self.lag_ns
     }
 
     /// What is written down of it.
     pub fn standing(&self) -> GpuStanding {
-        GpuStanding { charged_ns: self.charged_ns(), debt_ns: self.debt_ns }
+        GpuStanding { charged_ns: self.charged_ns(), debt_ns: self.lag_ns.min(0).unsigned_abs() }
     }
 }
 
@@ -157,6 +185,21 @@ mod tests {
         assert_eq!(first.standing().charged_ns, 8 * S);
         first.note(4 * S, 2 * S, 0);
         assert_eq!(first.charged_ns(), 9 * S);
+    }
+
+    #[test]
+    fn what_is_heard_of_between_two_looks_is_no_look_of_its_own() {
+        let mut gpu = Charges::default();
+        gpu.add_late(S, 5);
+        for second in 1..=10 {
+            gpu.add(second * S, S.cast_signed() / 2);
+            // Ten leases that end within a second leave the window as long as it is.
+            (0..10).for_each(|_| gpu.add_late(second * S + 7, S.cast_signed() / 20));
+        }
+        assert_eq!((gpu.permille(), gpu.at_ns()), (1000, 10 * S));
+        assert_eq!(gpu.total_ns(), 10 * S + 5);
+        gpu.add_late(11 * S, -S.cast_signed());
+        assert_eq!(gpu.total_ns(), 10 * S + 5, "what is taken back is left out of what follows");
     }
 
     #[test]

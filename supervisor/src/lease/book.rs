@@ -10,7 +10,7 @@ use crate::region::{RegionHost, Report};
 use crate::revocation::Clearance;
 use crate::uncounted::Uncounted;
 use gpool_policy::TenantId;
-use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuUuid, LeaseId, LeaseState};
+use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseId, LeaseState, Mechanism};
 use gpool_shared_region::{GPUS, PIECE_WORDS, PiecesSnapshot, SLOTS, SlotSnapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -237,6 +237,26 @@ impl Lease {
     /// Its account on a GPU of this host.
     pub fn account_on(&mut self, gpu: usize) -> Option<&mut GpuAccount> {
         self.accounts.iter_mut().find(|account| account.gpu == gpu)
+    }
+
+    /// Takes what the scheduler has charged until `at_ns` on a GPU, and what it owes the lease there. How much more that is than
+    /// before.
+    pub fn note_charges(&mut self, gpu: usize, at_ns: u64, charged_ns: u64, lag_ns: i64) -> i64 {
+        let has_shims = self.record.mechanism.has_shims();
+        let Some(account) = self.account_on(gpu) else { return 0 };
+        // Without shims nothing is reported: what the device saw is all there is.
+        let charged_ns = if has_shims { charged_ns } else { account.seen_ns() };
+        account.note(at_ns, charged_ns, lag_ns)
+    }
+
+    /// All GPU time that it was charged, by GPU; none with an instance, of which NVML has no figures.
+    pub fn charges(&self) -> Vec<GpuCharge> {
+        if self.record.mechanism == Mechanism::Mig {
+            return Vec::new();
+        }
+        let charge =
+            |(gpu_uuid, account): (GpuUuid, &GpuAccount)| GpuCharge { gpu_uuid, charged_gpu_ns: account.charged_ns() };
+        self.record.gpus().iter().cloned().zip(&self.accounts).map(charge).collect()
     }
 
     /// Writes what it has had and owes into the record, which the caller writes to disk. False if there is nothing

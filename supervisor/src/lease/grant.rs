@@ -148,25 +148,19 @@ impl Leases {
         (0..gpus.len()).map(count).collect()
     }
 
+    /// Counts and tells a request that was refused.
+    pub fn note_refusal(&self, asked: &LeaseRequest, error: &ErrorBody, uid: u32) {
+        self.counters.note_refusal(error.code);
+        let about = About { container_id: Some(asked.container_id.clone()), uid: Some(uid), ..About::default() };
+        let message = format!("refused {}: {}", asked.container_id.short(), error.sentence());
+        self.events.note(EventKind::LeaseRefused, about, message);
+    }
+
     /// Grants a lease, or refuses with the cause and the next step.
     ///
     /// # Errors
     /// A conflict with a running container of the same id, no room, or a file of the driver that is not there.
     pub fn grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
-        let outcome = self.try_grant(asked, requester, uid);
-        if let Err(error) = &outcome {
-            self.counters.note_refusal(error.code);
-            let about = About { container_id: Some(asked.container_id.clone()), uid: Some(uid), lease_id: None };
-            self.events.note(
-                EventKind::LeaseRefused,
-                about,
-                format!("refused {}: {}", asked.container_id.short(), error.sentence()),
-            );
-        }
-        outcome
-    }
-
-    fn try_grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
         asked.request.check()?;
         check_cap(asked.request.memory)?;
         check_class(&self.configuration(), asked.request.class)?;
@@ -413,21 +407,32 @@ impl Leases {
     /// come back to a place that was kept.
     pub fn end(&self, book: &mut Book, id: &LeaseId, cause: &str) {
         let Some(lease) = self.take_out(book, id) else { return };
-        let message = format!("ended {}: {cause}", lease.record.container_id.short());
-        self.events.note(EventKind::LeaseEnded, about(&lease.record, None), message);
+        let charged = lease.charges();
+        let message = match charged.iter().map(|gpu| gpu.charged_gpu_ns).sum::<u64>() {
+            0 => format!("ended {}: {cause}", lease.record.container_id.short()),
+            all_ns => {
+                let seconds = all_ns as f64 / 1e9;
+                format!("ended {}: {cause}; it had {seconds:.1} s of GPU time", lease.record.container_id.short())
+            }
+        };
+        self.events.note(EventKind::LeaseEnded, About { charged, ..about(&lease.record, None) }, message);
         self.keep_place(book, lease);
         self.ended.notify_all();
     }
 
     /// Takes a lease out of the book and away from the disk, and tells nobody.
     pub fn take_out(&self, book: &mut Book, id: &LeaseId) -> Option<Lease> {
-        let lease = book.leases.remove(id)?;
+        let mut lease = book.leases.remove(id)?;
         let now_ns = clock::now_ns();
-        let (debts, gpus) = (self.gatekeeper.leave(lease.tenant), self.gpus());
-        for (gpu, debt_ns) in &debts {
-            book.debts.keep(&lease.record, &gpus[*gpu].uuid, *debt_ns, now_ns);
+        let (left, gpus) = (self.gatekeeper.leave(lease.tenant), self.gpus());
+        for its in &left {
+            book.debts.keep(&lease.record, &gpus[its.gpu].uuid, its.debt_ns, now_ns);
+            // What it had since the sampler's last look.
+            let more_ns =
+                lease.note_charges(its.gpu, now_ns, its.charged_ns, -(its.debt_ns.min(i64::MAX as u64) as i64));
+            book.charges.entry(its.gpu).or_default().add_late(now_ns, more_ns);
         }
-        if debts.iter().any(|(_, debt_ns)| *debt_ns > 0) {
+        if left.iter().any(|its| its.debt_ns > 0) {
             self.write_debts(book);
         }
         RegionHost::remove(&self.mounts, lease.region.dir());
@@ -441,5 +446,6 @@ impl Leases {
 
 /// What an event about `record` is about.
 pub fn about(record: &Record, uid: Option<u32>) -> About {
-    About { lease_id: Some(record.lease_id.clone()), container_id: Some(record.container_id.clone()), uid }
+    let (lease_id, container_id) = (Some(record.lease_id.clone()), Some(record.container_id.clone()));
+    About { lease_id, container_id, uid, ..About::default() }
 }

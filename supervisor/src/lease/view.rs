@@ -44,6 +44,7 @@ impl Lease {
             gpu_uuid,
             received_permille: account.received_permille(),
             charged_gpu_ns: account.charged_ns(),
+            lag_ns: account.lag_ns(),
             memory_used_bytes: match self.record.mechanism.has_shims() {
                 true => held_bytes(place),
                 false => account.seen_bytes(),
@@ -56,6 +57,7 @@ impl Lease {
             state: self.state,
             received_permille: (received / gpus.len().max(1) as u64) as u16,
             charged_gpu_ns: gpus.iter().fold(0, |sum, gpu| sum.saturating_add(gpu.charged_gpu_ns)),
+            charged_at_ns: self.accounts.first().map_or(0, GpuAccount::charged_at_ns),
             memory_used_bytes: gpus.iter().map(|gpu| gpu.memory_used_bytes).max().unwrap_or(0),
             gpus,
             allocations_refused: figures.refused,
@@ -80,7 +82,8 @@ impl Held {
 
 /// What a record says of a lease: its share, and nothing used.
 pub fn view_of_record(record: &Record) -> LeaseView {
-    let of_gpu = |gpu_uuid| LeaseGpuView { gpu_uuid, received_permille: 0, charged_gpu_ns: 0, memory_used_bytes: 0 };
+    let of_gpu =
+        |gpu_uuid| LeaseGpuView { gpu_uuid, received_permille: 0, charged_gpu_ns: 0, lag_ns: 0, memory_used_bytes: 0 };
     LeaseView {
         lease_id: record.lease_id.clone(),
         container_id: record.container_id.clone(),
@@ -98,6 +101,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         paused: record.paused,
         received_permille: 0,
         charged_gpu_ns: 0,
+        charged_at_ns: 0,
         memory_cap_bytes: record.memory_cap_bytes,
         memory_used_bytes: 0,
         allocations_refused: 0,

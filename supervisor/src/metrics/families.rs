@@ -74,26 +74,30 @@ families! {
     GpuShareLeased Gauge "gpool_gpu_share_committed_ratio" ["gpu_uuid"] "Share promised to guaranteed leases and kept places";
     GpuCharged Gauge "gpool_gpu_charged_ratio" ["gpu_uuid"]
         "Utilisation: GPU time charged to all leases, ended ones included, over about the last ten seconds, as a part of that time";
-    LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "class", "priority", "mechanism", "enforcement", "team"]
+    GpuTime Counter "gpool_gpu_used_seconds_total" ["gpu_uuid"]
+        "GPU time charged to all leases since the supervisor started, those included that no look at the figures has met";
+    LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "owner_uid", "class", "priority", "mechanism", "enforcement", "team"]
         "Always 1: a lease or kept place";
-    LeaseEntitled Gauge "gpool_lease_share_entitled_ratio" ["container_id", "gpu_uuid"]
+    LeaseEntitled Gauge "gpool_lease_share_entitled_ratio" ["container_id", "lease_id", "gpu_uuid"]
         "Share that the lease is promised of the GPU: 0 of a priority below guaranteed, in time slices without a fraction and once its GPUs were taken from it";
-    LeaseUsed Gauge "gpool_lease_share_used_ratio" ["container_id", "gpu_uuid"]
+    LeaseUsed Gauge "gpool_lease_share_used_ratio" ["container_id", "lease_id", "gpu_uuid"]
         "GPU time charged over about the last ten seconds, as a part of that time; above the promise when others leave time; absent with mode=mig, as NVML has no figures of it";
-    LeaseLent Gauge "gpool_lease_share_lent_ratio" ["container_id", "gpu_uuid"]
+    LeaseLent Gauge "gpool_lease_share_lent_ratio" ["container_id", "lease_id", "gpu_uuid"]
         "What it left of its promise over the same time; others with work had that. Of slices and time slices with a promise alone";
-    LeaseLimit Gauge "gpool_lease_share_limit_ratio" ["container_id"] "The most that it may have of each GPU; absent without a limit";
-    LeaseGpuTime Counter "gpool_lease_used_seconds_total" ["container_id", "gpu_uuid"]
+    LeaseLimit Gauge "gpool_lease_share_limit_ratio" ["container_id", "lease_id"] "The most that it may have of each GPU; absent without a limit";
+    LeaseGpuTime Counter "gpool_lease_used_seconds_total" ["container_id", "lease_id", "gpu_uuid"]
         "GPU time charged since the lease was made; absent with mode=mig, as NVML has no figures of it";
-    LeaseMemoryCap Gauge "gpool_lease_memory_cap_bytes" ["container_id"] "Memory cap on each GPU, contexts included";
-    LeaseMemoryUsed Gauge "gpool_lease_memory_used_bytes" ["container_id", "gpu_uuid"] "Memory charged to the lease, contexts included";
-    LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id"] "Allocations refused because of the cap";
-    LeaseUnknownVersions Counter "gpool_lease_unknown_versions_total" ["container_id"]
+    LeaseMemoryCap Gauge "gpool_lease_memory_cap_bytes" ["container_id", "lease_id"] "Memory cap on each GPU, contexts included";
+    LeaseMemoryUsed Gauge "gpool_lease_memory_used_bytes" ["container_id", "lease_id", "gpu_uuid"] "Memory charged to the lease, contexts included";
+    LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id", "lease_id"] "Allocations refused because of the cap";
+    LeaseUnknownVersions Counter "gpool_lease_unknown_versions_total" ["container_id", "lease_id"]
         "Look-ups refused because the shim does not know the version of a function";
-    LeaseGateWait Counter "gpool_lease_gate_wait_seconds_total" ["container_id"] "Time that all threads together stood at a closed gate";
-    LeaseLaunches Counter "gpool_lease_launches_total" ["container_id"] "Launches, counted when their burst ends";
-    LeaseProcesses Gauge "gpool_lease_processes" ["container_id"] "Registered processes that are alive";
-    LeasePaused Gauge "gpool_lease_paused" ["container_id"] "1 while the gate is kept closed by gpool pause";
+    LeaseGateWait Counter "gpool_lease_gate_wait_seconds_total" ["container_id", "lease_id"] "Time that all threads together stood at a closed gate";
+    LeaseLaunches Counter "gpool_lease_launches_total" ["container_id", "lease_id"] "Launches, counted when their burst ends";
+    LeaseProcesses Gauge "gpool_lease_processes" ["container_id", "lease_id"] "Registered processes that are alive";
+    LeaseLag Gauge "gpool_lease_lag_seconds" ["container_id", "lease_id", "gpu_uuid"]
+        "GPU time that the scheduler owes the lease, or below 0 what it has had too much. Of slices alone";
+    LeasePaused Gauge "gpool_lease_paused" ["container_id", "lease_id"] "1 while the gate is kept closed by gpool pause";
 }
 
 impl Family {
@@ -116,6 +120,7 @@ pub fn reference() -> String {
          Shares are parts of one GPU, or of the MIG instance that `gpu_uuid` names, 0.3 for 30 %. `container_id` is the whole id, `gpu_uuid` that of DCGM's exporter, to join by. There are as many\n\
          figures as leases and kept places on this host times their GPUs; no label comes from what a container does, and\n\
          `team` alone from what a person asks for. Counters of a lease end with it, those of the supervisor with the process.\n\
+         A container that is started again has another lease. What a lease had in all is in its `lease-ended` event.\n\
          Those by `kind`, `action` and `code` begin with 0 for what is known to come up, so that `increase()` sees the first time.\n\n\
          | name | kind | labels | |\n|---|---|---|---|\n",
     );

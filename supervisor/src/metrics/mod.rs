@@ -22,8 +22,8 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 struct Moment {
     started_unix_ms: u64,
     leases: Vec<LeaseView>,
-    /// Each with what all leases together were charged of it, in permille of its time.
-    gpus: Vec<(GpuView, u16)>,
+    /// Each with what all leases together were charged of it.
+    gpus: Vec<(GpuView, Charges)>,
     handoff_s: [Option<f64>; 2],
     slice_s: f64,
     gates: [(&'static str, u64); 2],
@@ -42,7 +42,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         let book = leases.book();
         let told = (&leases.time_slices, &leases.compute_modes);
         let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told);
-        let charged = |place: usize| book.charges.get(&place).map_or(0, Charges::permille);
+        let charged = |place: usize| book.charges.get(&place).cloned().unwrap_or_default();
         (book.views(), gpus.into_iter().map(|(place, gpu)| (gpu, charged(place))).collect())
     };
     let handoffs = statistics.handoffs;
@@ -81,8 +81,8 @@ fn ratio(permille: impl Into<f64>) -> f64 {
 fn render(moment: &Moment) -> String {
     let mut page = Page::default();
     of_the_supervisor(&mut page, moment);
-    for (gpu, charged_permille) in &moment.gpus {
-        of_a_gpu(&mut page, gpu, *charged_permille);
+    for (gpu, charges) in &moment.gpus {
+        of_a_gpu(&mut page, gpu, charges);
     }
     for lease in &moment.leases {
         of_a_lease(&mut page, lease);
@@ -134,7 +134,7 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     page.add(Family::LogLinesLost, &[], moment.log_lines_lost as f64);
 }
 
-fn of_a_gpu(page: &mut Page, gpu: &GpuView, charged_permille: u16) {
+fn of_a_gpu(page: &mut Page, gpu: &GpuView, charges: &Charges) {
     let uuid = gpu.uuid.0.as_str();
     page.add(Family::GpuInfo, &[("gpu_uuid", uuid), ("name", &gpu.name), ("driver_version", &gpu.driver_version)], 1.0);
     page.add(Family::GpuMemory, &[("gpu_uuid", uuid)], gpu.memory_total_bytes as f64);
@@ -144,14 +144,17 @@ fn of_a_gpu(page: &mut Page, gpu: &GpuView, charged_permille: u16) {
     }
     page.add(Family::GpuMemoryLeased, &[("gpu_uuid", uuid)], gpu.memory_leased_bytes as f64);
     page.add(Family::GpuShareLeased, &[("gpu_uuid", uuid)], ratio(gpu.fraction_leased_permille));
-    page.add(Family::GpuCharged, &[("gpu_uuid", uuid)], ratio(charged_permille));
+    page.add(Family::GpuCharged, &[("gpu_uuid", uuid)], ratio(charges.permille()));
+    page.add(Family::GpuTime, &[("gpu_uuid", uuid)], seconds(charges.total_ns()));
 }
 
 fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     let container = ("container_id", lease.container_id.0.as_str());
+    let id = ("lease_id", lease.lease_id.0.as_str());
     let about = [
         container,
-        ("lease_id", &lease.lease_id.0),
+        id,
+        ("owner_uid", &lease.owner_uid.to_string()),
         ("class", &lease.class.to_string()),
         ("priority", &lease.priority.to_string()),
         ("mechanism", &word(&lease.mechanism)),
@@ -159,31 +162,34 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
         ("team", lease.team.as_deref().unwrap_or_default()),
     ];
     page.add(Family::LeaseInfo, &about, 1.0);
-    page.add(Family::LeaseMemoryCap, &[container], lease.memory_cap_bytes as f64);
-    page.add(Family::LeasePaused, &[container], f64::from(u8::from(lease.paused)));
+    page.add(Family::LeaseMemoryCap, &[container, id], lease.memory_cap_bytes as f64);
+    page.add(Family::LeasePaused, &[container, id], f64::from(u8::from(lease.paused)));
     if let Some(limit_permille) = lease.limit_permille {
-        page.add(Family::LeaseLimit, &[container], ratio(limit_permille));
+        page.add(Family::LeaseLimit, &[container, id], ratio(limit_permille));
     }
     // A kept place uses nothing; its counters are over. What a stranded lease uses nobody reads: no figure is better than 0.
     if matches!(lease.state, LeaseState::Held | LeaseState::Stranded) {
         return;
     }
-    page.add(Family::LeaseRefused, &[container], lease.allocations_refused as f64);
-    page.add(Family::LeaseUnknownVersions, &[container], lease.unknown_versions as f64);
-    page.add(Family::LeaseGateWait, &[container], seconds(lease.gate_wait_ns));
-    page.add(Family::LeaseLaunches, &[container], lease.launches as f64);
-    page.add(Family::LeaseProcesses, &[container], f64::from(lease.processes));
+    page.add(Family::LeaseRefused, &[container, id], lease.allocations_refused as f64);
+    page.add(Family::LeaseUnknownVersions, &[container, id], lease.unknown_versions as f64);
+    page.add(Family::LeaseGateWait, &[container, id], seconds(lease.gate_wait_ns));
+    page.add(Family::LeaseLaunches, &[container, id], lease.launches as f64);
+    page.add(Family::LeaseProcesses, &[container, id], f64::from(lease.processes));
     let entitled_permille = entitled_permille(lease);
     // Nobody else has what is left of a whole GPU, of an instance, or of the threads that an MPS server grants.
     let is_lent = entitled_permille > 0 && matches!(lease.mechanism, Mechanism::Slice | Mechanism::TimeSlice);
     for gpu in &lease.gpus {
-        let labels = [container, ("gpu_uuid", gpu.gpu_uuid.0.as_str())];
+        let labels = [container, id, ("gpu_uuid", gpu.gpu_uuid.0.as_str())];
         page.add(Family::LeaseEntitled, &labels, ratio(entitled_permille));
         page.add(Family::LeaseMemoryUsed, &labels, gpu.memory_used_bytes as f64);
         // Of an instance's time NVML has no figures.
         if lease.mechanism != Mechanism::Mig {
             page.add(Family::LeaseGpuTime, &labels, seconds(gpu.charged_gpu_ns));
             page.add(Family::LeaseUsed, &labels, ratio(gpu.received_permille));
+        }
+        if lease.mechanism == Mechanism::Slice {
+            page.add(Family::LeaseLag, &labels, gpu.lag_ns as f64 / GPU_NS_PER_SECOND);
         }
         if is_lent {
             page.add(Family::LeaseLent, &labels, ratio(entitled_permille.saturating_sub(gpu.received_permille)));

@@ -15,6 +15,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         gpu_uuid: GpuUuid(uuid.into()),
         received_permille,
         charged_gpu_ns: 1_500_000_000,
+        lag_ns: -250_000_000,
         memory_used_bytes: 5,
     };
     LeaseView {
@@ -34,6 +35,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         paused: true,
         received_permille: 325,
         charged_gpu_ns: 3_000_000_000,
+        charged_at_ns: 0,
         memory_cap_bytes: 7,
         memory_used_bytes: 5,
         allocations_refused: 2,
@@ -66,6 +68,12 @@ fn moment() -> Moment {
         mechanism: None,
         leases: 1,
     };
+    let charges = |permille: i64| {
+        let mut charges = Charges::default();
+        charges.add(0, 0);
+        charges.add(1_000_000_000, permille * 1_000_000);
+        charges
+    };
     Moment {
         started_unix_ms: 1_795_193_703_351,
         leases: vec![
@@ -73,7 +81,7 @@ fn moment() -> Moment {
             LeaseView { fraction_permille: 0, ..lease("c2", LeaseState::Active, Mechanism::TimeSlice) },
             lease("c3", LeaseState::Held, Mechanism::Slice),
         ],
-        gpus: vec![(gpu("GPU-1"), 200), (gpu("GPU-2"), 950)],
+        gpus: vec![(gpu("GPU-1"), charges(200)), (gpu("GPU-2"), charges(950))],
         handoff_s: [Some(0.0001), Some(0.0003)],
         slice_s: 0.01,
         gates: [("open", 5), ("close", 4)],

@@ -67,6 +67,7 @@ pub(crate) mod seven_tenants;
 mod several_gpus;
 mod shared_memory;
 mod shims;
+mod short_jobs;
 mod silent_tenant;
 mod simulated_gpu;
 mod simulated_gpus;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 45] = [
+pub const TOGETHER: [&str; 46] = [
     "booted-systemd",
     "whole-images",
     "real-driver",
@@ -38,6 +38,7 @@ pub const TOGETHER: [&str; 45] = [
     "kill-storm",
     "memory-beside",
     "reserved-memory",
+    "short-jobs",
     "truncated-report",
     "killed-half-way",
     "host-containerd",

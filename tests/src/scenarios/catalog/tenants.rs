@@ -359,6 +359,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(room_given_back::run),
     },
     Scenario {
+        name: "short-jobs",
+        what: "jobs of less than a second are in the figures, and an answer that is cut off is told",
+        limit_s: 60,
+        run: Place::Inside(short_jobs::run),
+    },
+    Scenario {
         name: "registration-flood",
         what: "a container that registers processes without end delays no other's first memory",
         limit_s: 60,

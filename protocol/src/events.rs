@@ -1,0 +1,169 @@
+//! What happened on a host: events, and all their kinds for who counts or shows them.
+
+use crate::identity::{ContainerId, GpuUuid, LeaseId};
+use serde::{Deserialize, Serialize};
+
+/// What happened, for `gpool events` and for audits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Counts up by one within one life of the supervisor.
+    pub sequence: u64,
+    /// Unix time, milliseconds.
+    pub unix_ms: u64,
+    /// What kind of thing happened.
+    pub kind: EventKind,
+    /// The lease it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_id: Option<LeaseId>,
+    /// The container it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<ContainerId>,
+    /// The user who asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Of a lease that has ended: all GPU time that was charged to it, by GPU. Not with mode=mig, as NVML has no figures of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub charged: Vec<GpuCharge>,
+    /// One sentence.
+    pub message: String,
+}
+
+/// GPU time that was charged to a lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuCharge {
+    /// The GPU.
+    pub gpu_uuid: GpuUuid,
+    /// Nanoseconds of its time, those under earlier supervisors included.
+    pub charged_gpu_ns: u64,
+}
+
+/// The kinds of [`Event`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventKind {
+    /// The supervisor started.
+    SupervisorStarted,
+    /// A lease was granted.
+    LeaseGranted,
+    /// A request was refused.
+    LeaseRefused,
+    /// A lease was bound to its container.
+    LeaseBound,
+    /// A lease was taken over after a restart of the supervisor.
+    LeaseTakenOver,
+    /// A share or cap was changed.
+    LeaseUpdated,
+    /// A lease's gate is kept closed from now on.
+    LeasePaused,
+    /// A paused lease is served again.
+    LeaseResumed,
+    /// The GPUs of a lease were taken from its running container.
+    LeaseRevoked,
+    /// A lease ended.
+    LeaseEnded,
+    /// An allocation was refused because of the cap.
+    AllocationRefused,
+    /// A look-up of a function by name was refused because the shim does not know its version.
+    UnknownVersion,
+    /// As many processes of a lease use its GPUs as may; further ones are refused by the driver's error.
+    PlacesFull,
+    /// A tenant broke the rules of its region.
+    Breach,
+    /// The device was busy for a tenant for longer than the tenant has reported.
+    UnderReported,
+    /// A tenant's work on the device does not come to an end.
+    Hung,
+    /// A process of a leased container uses a GPU past the shims.
+    Bypass,
+    /// A lease holds more of a GPU than its cap, by the device's own figures.
+    OverCap,
+    /// A process without a lease uses a GPU.
+    Outside,
+    /// NVML does not answer for a GPU: it was left out at the start, or takes no new leases.
+    GpuSilent,
+    /// It answers again.
+    GpuAnswers,
+    /// GPUs were divided as somebody asked.
+    MigApplied,
+    /// MIG instances came or went without gpool.
+    MigChanged,
+    /// An MPS daemon was started for a team's first container on its GPUs.
+    MpsStarted,
+    /// An MPS daemon was stopped after the last of its containers.
+    MpsStopped,
+    /// An MPS server or its daemon ended while containers had it: their programs have lost the GPU.
+    MpsServerDied,
+    /// A fatal fault of a program has ended the work of all under its MPS server, which takes nobody in until they have ended.
+    MpsServerFault,
+    /// It was tried whether a GPU's hardware keeps shares by time slices.
+    TimeSlicesTried,
+    /// A container has made its own time slices longer.
+    TimeSlicesChanged,
+    /// The configured layout was not made after a boot.
+    MigNotApplied,
+    /// A changed configuration is in force.
+    ConfigurationReloaded,
+    /// A changed configuration cannot be used, and the old one stays in force.
+    ConfigurationRefused,
+}
+
+impl EventKind {
+    /// Every kind, in the order of its definition.
+    pub const ALL: [EventKind; 32] = [
+        EventKind::SupervisorStarted,
+        EventKind::LeaseGranted,
+        EventKind::LeaseRefused,
+        EventKind::LeaseBound,
+        EventKind::LeaseTakenOver,
+        EventKind::LeaseUpdated,
+        EventKind::LeasePaused,
+        EventKind::LeaseResumed,
+        EventKind::LeaseRevoked,
+        EventKind::LeaseEnded,
+        EventKind::AllocationRefused,
+        EventKind::UnknownVersion,
+        EventKind::PlacesFull,
+        EventKind::Breach,
+        EventKind::UnderReported,
+        EventKind::Hung,
+        EventKind::Bypass,
+        EventKind::OverCap,
+        EventKind::Outside,
+        EventKind::GpuSilent,
+        EventKind::GpuAnswers,
+        EventKind::MigApplied,
+        EventKind::MigChanged,
+        EventKind::MpsStarted,
+        EventKind::MpsStopped,
+        EventKind::MpsServerDied,
+        EventKind::MpsServerFault,
+        EventKind::TimeSlicesTried,
+        EventKind::TimeSlicesChanged,
+        EventKind::MigNotApplied,
+        EventKind::ConfigurationReloaded,
+        EventKind::ConfigurationRefused,
+    ];
+
+    /// The word on the wire, `lease-granted`.
+    #[must_use]
+    pub fn word(self) -> String {
+        serde_json::to_value(self).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_kind_is_left_out() {
+        for (index, kind) in EventKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index, "{kind:?}");
+        }
+        // What is read names all that could be written there.
+        let error = serde_json::from_str::<EventKind>("\"no-such-kind\"").unwrap_err().to_string();
+        let known = error.split_once("expected one of").unwrap().1;
+        assert_eq!(known.matches('`').count(), 2 * EventKind::ALL.len(), "{error}");
+        assert!(EventKind::ALL.iter().all(|kind| known.contains(&format!("`{}`", kind.word()))), "{error}");
+    }
+}
