@@ -37,21 +37,25 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-/// Opens `path` so that it is closed on exec, away from the low numbers that programs close wholesale.
+/// Opens `path` so that it is closed on exec, away from the low numbers that programs close wholesale, and in any case from
+/// 0 to 2: what a program that was started with closed streams prints is written to whatever has their numbers.
 fn open(path: &CStr, flags: i32) -> Option<i32> {
     // SAFETY: `path` is a terminated string.
     let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) };
     if fd < 0 {
         return None;
     }
-    // SAFETY: `fd` is ours.
-    let high = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 700) };
-    if high < 0 {
-        return Some(fd);
-    }
+    let Some(high) = [700, 3].into_iter().find_map(|least| duplicate(fd, least)) else { return Some(fd) };
     // SAFETY: `fd` is ours and was just duplicated.
     unsafe { libc::close(fd) };
     Some(high)
+}
+
+/// The same file under a number that is not below `least`; none where so high ones are not allowed, or none is left.
+fn duplicate(fd: i32, least: i32) -> Option<i32> {
+    // SAFETY: changes nothing but the table of descriptors.
+    let high = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, least) };
+    (high >= 0).then_some(high)
 }
 
 /// Maps `length` bytes of `fd`, if the file is that long.
@@ -101,13 +105,9 @@ impl Region {
     /// # Errors
     /// [`RegionError::Absent`].
     pub fn behind(control: &'static Control) -> Result<Self, RegionError> {
-        // Opened once and never closed: closing any descriptor of a file drops the process's record locks on it, and
-        // the lock on our slot's byte is what names this process to the host.
-        // SAFETY: a terminated string.
-        let report_fd = unsafe { libc::open(REPORT_PATH.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-        if report_fd < 0 {
-            return Err(RegionError::Absent);
-        }
+        // Opened once and never closed from here on: closing any descriptor of a file drops the process's record locks on it,
+        // and the lock on our slot's byte, which is taken later, is what names this process to the host.
+        let report_fd = open(REPORT_PATH, libc::O_RDWR).ok_or(RegionError::Absent)?;
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         let (report, roster) = match map(report_fd, REPORT_BYTES, writable) {
             // SAFETY: mapped for the slots and the roster behind them, aligned, for ever; it holds only atomics.
