@@ -40,6 +40,7 @@ pub fn is_as_promised(booted: &Booted) -> Result<()> {
     let namespaces = booted.sh(&format!("readlink /proc/1/ns/mnt /proc/{pid}/ns/mnt | sort -u | wc -l"))?;
     ensure(namespaces == "1", || "regions would be mounted where no engine sees them".to_owned())?;
     is_bounded_to(booted, &pid, CAPABILITIES)?;
+    can_be_reloaded(booted)?;
     // Under another name, so that what is asked about is not what the simulated GPU makes of it.
     booted.sh(&format!(
         "cp /usr/lib/systemd/system/{UNIT} /tmp/as-shipped.service && \
@@ -48,6 +49,19 @@ pub fn is_as_promised(booted: &Booted) -> Result<()> {
     let said = booted
         .sh("cd /usr/lib/systemd/system && systemd-analyze verify --man=no gpool-*.service gpool-*.socket 2>&1")?;
     ensure(said.is_empty(), || format!("systemd-analyze verify says {said}"))
+}
+
+/// `systemctl reload` takes changed files over, and tells what is wrong with one.
+fn can_be_reloaded(booted: &Booted) -> Result<()> {
+    const DROP_IN: &str = "/etc/gpool/conf.d/90-reload.toml";
+    let reload = |text: &str| {
+        booted.sh(&format!("mkdir -p /etc/gpool/conf.d && printf '{text}' > {DROP_IN} && systemctl reload {UNIT}"))
+    };
+    reload("[lease]\\nhold_ms = 11000\\n")?;
+    let has_it = "gpool config diff | grep -q hold_ms && gpool events | grep -q configuration-reloaded";
+    booted.sh(has_it)?;
+    ensure(reload("[lease]\\nhold_ms = x\\n").is_err(), || "a broken file was taken over".to_owned())?;
+    booted.sh(&format!("journalctl -u {UNIT} | grep -q 90-reload.toml && rm {DROP_IN} && systemctl reload {UNIT}")).map(drop)
 }
 
 /// The process can never have other capabilities than these.
