@@ -16,9 +16,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Leases that are named where an id means more than one.
-const NAMED_LEASES: usize = 4;
-
 /// A registered process.
 #[derive(Debug)]
 pub struct Process {
@@ -316,15 +313,6 @@ pub struct Book {
 }
 
 impl Book {
-    /// The lease that `text` means: a lease id or container id, or a prefix of one that means no other.
-    ///
-    /// # Errors
-    /// Unknown, or not unique.
-    pub fn find(&mut self, text: &str) -> Result<&mut Lease, ErrorBody> {
-        let id = meant(self.leases.values().map(|lease| &lease.record), text)?;
-        self.exactly(&id.0)
-    }
-
     /// The lease of this id and no other, for programs: they know it.
     ///
     /// # Errors
@@ -364,93 +352,13 @@ impl Book {
     }
 }
 
-fn unknown(text: &str) -> ErrorBody {
-    ErrorBody::new(
-        ErrorCode::LeaseUnknown,
-        format!("no lease or container has the id {text:?}"),
-        "gpool ps shows those that there are",
-    )
-}
-
-/// The lease among `records` that a person means by `text`. A lease's own id is gpool's and means that lease. Container ids
-/// are chosen by whoever makes the container: one user's must not be taken for another's, so a whole one comes before those
-/// that begin with it among the containers of one user only.
-fn meant<'a>(records: impl Iterator<Item = &'a Record>, text: &str) -> Result<LeaseId, ErrorBody> {
-    let found: Vec<&Record> = records.filter(|record| record.is_meant_by(text)).collect();
-    let is_one_users = found.windows(2).all(|pair| pair[0].owner_uid == pair[1].owner_uid);
-    let of_container = || found.iter().find(|record| is_one_users && record.container_id.0 == text);
-    if let Some(record) = found.iter().find(|record| record.lease_id.0 == text).or_else(of_container) {
-        return Ok(record.lease_id.clone());
-    }
-    match found.as_slice() {
-        [] => Err(unknown(text)),
-        [one] => Ok(one.lease_id.clone()),
-        several if is_one_users => Err(ErrorBody::new(
-            ErrorCode::LeaseConflict,
-            format!("{text:?} means {} leases", several.len()),
-            "give more of the id",
-        )),
-        several => {
-            // Whoever would fill a screen with such containers is named with the first of them.
-            let named: Vec<String> = (several.iter().take(NAMED_LEASES))
-                .map(|record| {
-                    format!(
-                        "{} (container {}, user {})",
-                        record.lease_id,
-                        record.container_id.short(),
-                        record.owner_uid
-                    )
-                })
-                .collect();
-            Err(ErrorBody::new(
-                ErrorCode::LeaseConflict,
-                format!("{text:?} means {} leases of different users, such as {}", several.len(), named.join(" and ")),
-                "give the lease id, which gpool ps --format wide shows",
-            ))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::record::sample;
     use super::*;
     use gpool_shared_region::{REPORT_BYTES, ROSTER_OFFSET, SLOT_BYTES};
 
     fn claim(bytes: &mut [u8], offset: usize, value: u64) {
         bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
-    }
-
-    #[test]
-    fn an_id_means_a_lease_of_one_user_only() {
-        let record = |lease: &str, container: &str, owner_uid: u32| Record {
-            lease_id: LeaseId(lease.into()),
-            container_id: ContainerId(container.into()),
-            owner_uid,
-            ..sample()
-        };
-        let used_before = Book::default().exactly("01A").map(|_| ()).unwrap_err();
-        assert!(
-            used_before.code == ErrorCode::LeaseUnknown && used_before.remedy.contains("create the container anew")
-        );
-        let own = [record("01A", "9b2117a1dc85", 0), record("01B", "9b2117", 0), record("02C", "77", 0)];
-        let meant_of = |others: &[Record], text: &str| meant(own.iter().chain(others), text).map(|id| id.0);
-        for (text, lease) in [("01A", "01A"), ("02", "02C"), ("9b2117", "01B"), ("9b2117a", "01A")] {
-            assert_eq!(meant_of(&[], text).as_deref(), Ok(lease), "{text}");
-        }
-        assert_eq!(meant_of(&[], "9b").unwrap_err().remedy, "give more of the id");
-        for text in ["", "x"] {
-            assert_eq!(meant_of(&[], text).unwrap_err().code, ErrorCode::LeaseUnknown);
-        }
-        // A user who names a container as another's is shown, or as a lease.
-        let forged = [record("03D", "9b2117a1dc", 1000), record("03E", "01A", 1000)];
-        let refused = meant_of(&forged, "9b2117a1dc").unwrap_err();
-        assert_eq!(refused.code, ErrorCode::LeaseConflict);
-        for named in ["01A (container 9b2117a1dc85, user 0)", "03D (container 9b2117a1dc, user 1000)"] {
-            assert!(refused.message.contains(named), "{refused}");
-        }
-        assert_eq!(meant_of(&forged, "01A").as_deref(), Ok("01A"), "a lease's own id");
-        assert_eq!(meant_of(&forged, "9b2117a1dc85").as_deref(), Ok("01A"));
     }
 
     #[test]

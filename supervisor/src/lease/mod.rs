@@ -14,6 +14,7 @@ mod keeping;
 mod living;
 mod mechanism;
 mod members;
+mod naming;
 mod ownership;
 mod placing;
 mod reading;

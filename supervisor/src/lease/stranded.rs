@@ -41,6 +41,10 @@ mod tests {
         assert_eq!(sliced.cgroup.as_deref(), Some("/docker/c"));
         assert_eq!(book.view_of("01").unwrap(), *sliced);
         assert_eq!(book.view_of("").unwrap_err().code, ErrorCode::LeaseUnknown);
-        assert_eq!(book.find("01").map(|_| ()).unwrap_err().code, ErrorCode::LeaseUnknown, "nobody can change it");
+        let id = sample().lease_id;
+        book.stranded_for.insert(id.clone(), "its GPU GPU-7 is gone".into());
+        let refused = book.find(&id.0).map(drop).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::LeaseConflict, "nobody can change it");
+        assert!(refused.message.ends_with("is not under this supervisor: its GPU GPU-7 is gone"), "{refused}");
     }
 }

@@ -130,7 +130,7 @@ impl Book {
     /// # Errors
     /// Unknown, or not unique.
     pub fn view_of(&mut self, text: &str) -> Result<LeaseView, ErrorBody> {
-        let found = self.find(text).map(|lease| lease.view());
+        let found = self.running(text).map(|id| self.leases[&id].view());
         let kept = self.held.iter().find(|held| held.record.is_meant_by(text)).map(Held::view);
         match (found, kept.or_else(|| self.stranded_one(text).map(stranded::view))) {
             (Err(error), Some(other)) if error.code == ErrorCode::LeaseUnknown => Ok(other),

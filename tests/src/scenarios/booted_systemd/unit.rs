@@ -61,7 +61,9 @@ fn can_be_reloaded(booted: &Booted) -> Result<()> {
     let has_it = "gpool config diff | grep -q hold_ms && gpool events | grep -q configuration-reloaded";
     booted.sh(has_it)?;
     ensure(reload("[lease]\\nhold_ms = x\\n").is_err(), || "a broken file was taken over".to_owned())?;
-    booted.sh(&format!("journalctl -u {UNIT} | grep -q 90-reload.toml && rm {DROP_IN} && systemctl reload {UNIT}")).map(drop)
+    booted
+        .sh(&format!("journalctl -u {UNIT} | grep -q 90-reload.toml && rm {DROP_IN} && systemctl reload {UNIT}"))
+        .map(drop)
 }
 
 /// The process can never have other capabilities than these.
