@@ -213,7 +213,7 @@ impl HostScheduler {
             match command {
                 Command::Open { tenant, until_ns, .. } if self.gangs.contains_key(&tenant) => {
                     freed = freed.union(self.gather(index, tenant, until_ns, commands));
-                    commands.push(command);
+                    commands.push(Command::Open { tenant, until_ns, depth_ns: self.depth_ns(tenant) });
                 }
                 Command::Close { tenant } if self.gangs.contains_key(&tenant) => {
                     freed = freed.union(self.disband(tenant, commands));
@@ -272,14 +272,19 @@ impl HostScheduler {
         let mut own = Vec::new();
         servers.iter().for_each(|index| self.servers[index].renew(&mut own));
         let opened = own.iter().filter_map(|command| match command {
-            Command::Open { until_ns, depth_ns, .. } => Some((*until_ns, *depth_ns)),
+            Command::Open { until_ns, .. } => Some(*until_ns),
             Command::Close { .. } | Command::Hung { .. } => None,
         });
-        if let Some((until_ns, depth_ns)) = opened.min() {
+        if let Some(until_ns) = opened.min() {
             servers.iter().for_each(|index| self.servers[index].set_turn_end(gang, until_ns));
-            commands.push(Command::Open { tenant: gang, until_ns, depth_ns });
+            commands.push(Command::Open { tenant: gang, until_ns, depth_ns: self.depth_ns(gang) });
         }
         ServerSet::default()
+    }
+
+    /// How much unfinished work a gang may have on each of its GPUs: what the strictest of them allows.
+    fn depth_ns(&self, gang: TenantId) -> u64 {
+        self.servers_of(gang).iter().map(|index| self.servers[index].depth_ns(gang)).min().unwrap_or(0)
     }
 
     /// Finds out which gangs could have all their GPUs now. The GPUs that may choose one which they could not before.
@@ -318,10 +323,9 @@ impl HostScheduler {
             };
             let mut own = Vec::new();
             let until_ns = self.servers[index].seize(self.now_ns, gang, &mut own);
-            let depth_ns = self.servers[index].depth_ns(gang);
             freed = freed.union(self.mediate(index, &mut own, commands));
             freed = freed.union(self.gather(index, gang, until_ns, commands));
-            commands.push(Command::Open { tenant: gang, until_ns, depth_ns });
+            commands.push(Command::Open { tenant: gang, until_ns, depth_ns: self.depth_ns(gang) });
             // What the others may have is another question now.
             freed = freed.union(self.judge_gangs());
         }

@@ -10,12 +10,21 @@ pub(super) struct Silence {
     since_ns: Option<u64>,
     /// Whether that has been told.
     told: bool,
+    /// Since when it does not go on.
+    stands_since_ns: Option<u64>,
 }
 
 impl Silence {
     /// The tenant may launch: from now on work of it should end. A silence that lasts already goes on.
     pub(super) fn begin(&mut self, now_ns: u64) {
-        self.since_ns.get_or_insert(now_ns);
+        let stood_ns = self.stands_since_ns.take().map_or(0, |from_ns| now_ns.saturating_sub(from_ns));
+        let since_ns = self.since_ns.get_or_insert(now_ns);
+        *since_ns = since_ns.saturating_add(stood_ns).min(now_ns);
+    }
+
+    /// What the tenant has launched may not be able to end until it may launch again: the silence stands still.
+    pub(super) fn stand(&mut self, now_ns: u64) {
+        self.stands_since_ns.get_or_insert(now_ns);
     }
 
     /// Work of it has ended then. Whether that ends a silence that was told.
@@ -51,9 +60,9 @@ impl Silence {
         self.told = false;
     }
 
-    /// Since when, if it has not been told.
+    /// Since when, if it goes on and has not been told.
     fn untold_since_ns(self) -> Option<u64> {
-        self.since_ns.filter(|_| !self.told)
+        self.since_ns.filter(|_| !self.told && self.stands_since_ns.is_none())
     }
 }
 
@@ -86,7 +95,8 @@ impl SliceScheduler {
     /// A tenant may launch, or is silent once more: that will have to be looked at.
     pub(super) fn listen_to(&mut self, tenant: TenantId) {
         let Some(place) = self.queue.get(tenant) else { return };
-        let hung_ns = self.now_ns.saturating_add(self.hang_ns(tenant, place));
+        let since_ns = place.silence.untold_since_ns().unwrap_or(self.now_ns);
+        let hung_ns = since_ns.saturating_add(self.hang_ns(tenant, place));
         self.next_silence_check_ns = Some(self.next_silence_check_ns.map_or(hung_ns, |at_ns| at_ns.min(hung_ns)));
     }
 
@@ -137,5 +147,20 @@ mod tests {
         silence.end();
         silence.excuse(60);
         assert_eq!(silence.untold_since_ns(), None);
+    }
+
+    #[test]
+    fn a_silence_that_stands_is_none_and_goes_on_where_it_was() {
+        let mut silence = Silence::default();
+        silence.begin(10);
+        silence.stand(30);
+        silence.stand(40);
+        assert_eq!(silence.untold_since_ns(), None);
+        silence.begin(100);
+        assert_eq!(silence.untold_since_ns(), Some(80), "20 of it had gone by");
+        silence.stand(120);
+        assert!(!silence.heard(130));
+        silence.begin(125);
+        assert_eq!(silence.untold_since_ns(), Some(125), "it is never ahead of the time");
     }
 }
