@@ -103,12 +103,13 @@ bench: ## Measure every figure of SPECIFICATION.md into target/bench/results.jso
 	@$(MAKE) --no-print-directory build
 	@$(STAGE)/bin/gpool-bench
 
-test-long: ## Run the searches that take too long for `make test`, and a virtual machine
+test-long: ## Run the searches that take too long for `make test`, a virtual machine, and a cluster of Kubernetes
 	@tests/prepare.sh test
 	@$(MAKE) --no-print-directory build
 	$(STAGE)/bin/gpool-integration kill-storm-long
 	$(STAGE)/bin/gpool-integration gpu-suite-long
 	$(STAGE)/bin/gpool-integration daemon-reload-vm
+	$(STAGE)/bin/gpool-integration kubernetes
 	@# Four thousand: of gangs alone, each of which shares four GPUs for ten seconds of virtual time, that takes four minutes.
 	PROPTEST_CASES=4000 $(CARGO) test $(CARGO_FLAGS) --release --no-fail-fast --workspace $(EXCLUDE) -- --include-ignored
 	LOOM_MAX_PREEMPTIONS=4 $(MODELS)

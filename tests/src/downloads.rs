@@ -2,6 +2,10 @@
 //! from Debian's packages, and NVIDIA's CUDA runtimes from Python's. Downloaded once into cargo's target directory by the
 //! ordinary clients, installed nowhere.
 
+mod kubernetes;
+
+pub use kubernetes::Kubernetes;
+
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::succeeded;
 use std::fs::{self, File};
@@ -71,18 +75,11 @@ impl Downloads {
     /// When they cannot be reached; the sentence is the client's.
     pub fn fetch(&self, packages: &Packages) -> Result<()> {
         self.once(&self.place_of(packages), |directory| {
-            let mirror = mirror()?;
-            let sources = directory.join("sources.list");
-            let Packages { suite, component, names } = packages;
-            let line = format!("deb [signed-by={KEYRING}] {mirror} {suite} {component}\n");
-            fs::write(&sources, line).context(sources.display())?;
-            for kept in ["state/lists/partial", "cache/archives/partial", "unpacked"] {
-                fs::create_dir_all(directory.join(kept)).context(kept)?;
-            }
-            fs::write(directory.join("state/status"), "").context("state/status")?;
+            write_sources(directory, "deb", packages.suite, packages.component)?;
             call(apt(directory).args(["-qq", "update"]))?;
-            call(apt(directory).args(["-qq", "download"]).args(*names))?;
+            call(apt(directory).args(["-qq", "download"]).args(packages.names))?;
             let unpacked = directory.join("unpacked");
+            fs::create_dir_all(&unpacked).context("unpacked")?;
             for package in files(directory, "deb")? {
                 call(limited("dpkg-deb").arg("-x").arg(package).arg(&unpacked))?;
             }
@@ -256,6 +253,17 @@ fn mirror() -> Result<String> {
     let wanted = format!(" {codename} main");
     let found = listed.lines().find_map(|line| line.strip_suffix(&wanted));
     found.map(str::to_owned).ok_or_else(|| Failure::new(format!("apt has no source for {codename} main")))
+}
+
+/// Lets apt find packages of this kind, `deb` or `deb-src`, below `directory`.
+fn write_sources(directory: &Path, kind: &str, suite: &str, component: &str) -> Result<()> {
+    let sources = directory.join("sources.list");
+    let line = format!("{kind} [signed-by={KEYRING}] {} {suite} {component}\n", mirror()?);
+    fs::write(&sources, line).context(sources.display())?;
+    for kept in ["state/lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(directory.join(kept)).context(kept)?;
+    }
+    fs::write(directory.join("state/status"), "").context("state/status")
 }
 
 /// apt-get with sources, lists and archives below `directory` alone.

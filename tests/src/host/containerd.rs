@@ -6,7 +6,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::image;
 use crate::stage::Stage;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -38,11 +38,12 @@ impl Containerd {
         Ok(containerd)
     }
 
-    /// Starts it for pods, with what `gpool runtime configure` writes, and gives it the engine's image.
-    pub fn start_for_pods(engine: &Engine, stage: &Stage, cgroup_parent: &str) -> Result<Self> {
+    /// Starts it for pods, with what `gpool runtime configure` writes, and gives it the engine's image. Pods have a network
+    /// of their own by `network`'s plugins, or must be on the node's.
+    pub fn start_for_pods(engine: &Engine, stage: &Stage, cgroup_parent: &str, network: Option<&Path>) -> Result<Self> {
         let runtime = stage.program("gpool-runtime");
         let plugin = "[plugins.\"io.containerd.grpc.v1.cri\"]\nrestrict_oom_score_adj = true\n";
-        let network = "[plugins.\"io.containerd.grpc.v1.cri\".cni]\nconf_dir = \"/run/gpool-containerd/no-network\"\n";
+        let network = write_network(network)?;
         let file = write_settings("", &format!("{plugin}sandbox_image = \"docker.io/library/{PAUSE}\"\n\n{network}"))?;
         let mut gpool = Command::new(stage.program("gpool"));
         gpool.args(["runtime", "configure", "--runtime", "containerd", "--config", &file, "--runtime-path"]);
@@ -55,6 +56,11 @@ impl Containerd {
             containerd.import(engine, name, OF_KUBERNETES)?;
         }
         Ok(containerd)
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> &'static str {
+        SOCKET
     }
 
     /// What a kubelet would talk to.
@@ -125,6 +131,22 @@ fn run(file: &str) -> Result<Program> {
         ctr(&["version"]).output().is_ok_and(|output| output.status.success())
     })?;
     Ok(process)
+}
+
+/// Writes the network of pods, a bridge without a way out, and returns what the plugin is told of it.
+fn write_network(plugins: Option<&Path>) -> Result<String> {
+    let directory = format!("{HOME}/network");
+    fs::create_dir_all(&directory).context(&directory)?;
+    let section = format!("[plugins.\"io.containerd.grpc.v1.cri\".cni]\nconf_dir = \"{directory}\"\n");
+    let Some(plugins) = plugins else { return Ok(section) };
+    let addresses = serde_json::json!({
+        "type": "host-local", "dataDir": format!("{HOME}/addresses"), "ranges": [[{"subnet": "10.9.8.0/24"}]],
+    });
+    let bridge = serde_json::json!({"type": "bridge", "bridge": "pods0", "isGateway": true, "ipam": addresses});
+    let network = serde_json::json!({"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]});
+    let file = format!("{directory}/pods.conflist");
+    fs::write(&file, network.to_string()).context(&file)?;
+    Ok(format!("{section}bin_dir = \"{}\"\n", plugins.display()))
 }
 
 /// Writes the configuration: `more` at the top, `plugins` at the end.

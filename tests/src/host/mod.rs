@@ -1,5 +1,6 @@
 //! A whole host, private to one run: the simulated GPU, the supervisor and a Docker engine, as real processes.
 
+pub mod cluster;
 mod container;
 mod containerd;
 mod cri;
@@ -11,6 +12,7 @@ mod program;
 mod protobuf;
 mod rootless;
 
+pub use cluster::Cluster;
 pub use container::Container;
 pub use containerd::Containerd;
 pub use cri::{Cri, Pod};
@@ -22,6 +24,7 @@ pub use program::Program;
 pub use rootless::{GROUP, OTHER, RootlessPodman, USER, User, add_users};
 
 use crate::census::Census;
+use crate::downloads::Kubernetes;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::meter::MeterReader;
 use crate::namespaces::{Inside, PATH};
@@ -139,7 +142,14 @@ impl Host {
 
     /// A containerd of the host's own that makes pods, as `gpool runtime configure` sets it up.
     pub fn containerd_for_pods(&self) -> Result<Containerd> {
-        Containerd::start_for_pods(&self.engine, &self.stage, &self.cgroup_parent)
+        Containerd::start_for_pods(&self.engine, &self.stage, &self.cgroup_parent, None)
+    }
+
+    /// The same, whose pods have a network of their own, with a cluster of Kubernetes in front.
+    pub fn cluster(&self, kubernetes: &Kubernetes) -> Result<Cluster> {
+        let plugins = kubernetes.network_plugins();
+        let containerd = Containerd::start_for_pods(&self.engine, &self.stage, &self.cgroup_parent, Some(&plugins))?;
+        Cluster::start(kubernetes, containerd, &self.cgroup_parent)
     }
 
     /// Every lease, as the supervisor sees it.

@@ -1,7 +1,7 @@
 //! Slurm's own daemons and sudo, from Debian's packages, and jobs under the script and the rule of `docs/slurm.md`, word
 //! for word. Without munge: `auth/none` believes users, of whom there are two here.
 
-use super::{finish, wait_for};
+use super::{block_of_a_page, finish, wait_for};
 use crate::downloads::{Downloads, Packages};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Host, OTHER, Program, USER, User, add_users, text};
@@ -137,11 +137,7 @@ fn set_up(host: &Host) -> Result<()> {
 
 /// The block of the page that begins so.
 fn on_the_page(start: &str) -> Result<String> {
-    let page = include_str!("../../../docs/slurm.md");
-    let blocks = page.split("\n```").skip(1).step_by(2);
-    let texts = blocks.filter_map(|block| block.split_once('\n').map(|(_, text)| text));
-    let found = texts.into_iter().find(|text| text.starts_with(start));
-    found.map(|text| format!("{text}\n")).ok_or_else(|| Failure::new(format!("docs/slurm.md has no block {start:?}")))
+    block_of_a_page(include_str!("../../../docs/slurm.md"), start)
 }
 
 fn start_slurm() -> Result<(Program, Program)> {

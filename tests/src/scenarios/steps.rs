@@ -150,3 +150,11 @@ pub(super) fn sampler_rounds(host: &Host) -> Result<u64> {
     })?;
     rounds.ok_or_else(|| Failure::new(format!("/metrics has no {COUNT}")))
 }
+
+/// The block of a page of the manual that begins so.
+pub(super) fn block_of_a_page(page: &str, start: &str) -> Result<String> {
+    let blocks = page.split("\n```").skip(1).step_by(2);
+    let texts = blocks.filter_map(|block| block.split_once('\n').map(|(_, text)| text));
+    let found = texts.into_iter().find(|text| text.starts_with(start));
+    found.map(|text| format!("{text}\n")).ok_or_else(|| Failure::new(format!("the page has no block {start:?}")))
+}

@@ -173,6 +173,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::pods::run),
     },
     Scenario {
+        name: "kubernetes",
+        what: "a kubelet, an API server and a scheduler, compiled here: what docs/kubernetes.md says of pods",
+        limit_s: 3600,
+        run: Place::OutsideWhenAsked(kubernetes::run),
+    },
+    Scenario {
+        name: "kubernetes-inside",
+        what: "the part of kubernetes that has no network",
+        limit_s: 600,
+        run: Place::PartOfAnother(kubernetes::inside),
+    },
+    Scenario {
         name: "current-engines",
         what: "docker with --annotation, podman and containerd's CRI of a newer Debian, with its runc and crun",
         limit_s: 420,

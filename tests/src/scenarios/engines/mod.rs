@@ -69,7 +69,7 @@ impl<'a> Client<'a> {
 }
 
 /// Waits until the container's lease is bound to its init and launches.
-fn wait_for_lease(host: &Host, container: &Container) -> Result<LeaseView> {
+pub(super) fn wait_for_lease(host: &Host, container: &Container) -> Result<LeaseView> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let lease = host.lease_of(container);
@@ -89,7 +89,7 @@ fn wait_for_lease(host: &Host, container: &Container) -> Result<LeaseView> {
 }
 
 /// Waits until nothing is left of the container's lease but perhaps its place.
-fn wait_for_end(host: &Host, container: &Container) -> Result<()> {
+pub(super) fn wait_for_end(host: &Host, container: &Container) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let leases = host.leases()?;
@@ -106,7 +106,7 @@ fn wait_for_end(host: &Host, container: &Container) -> Result<()> {
 }
 
 /// Waits until no place is kept any more, so that whoever starts next finds all GPUs free.
-fn wait_for_room(host: &Host) -> Result<()> {
+pub(super) fn wait_for_room(host: &Host) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let leases = host.leases()?;

@@ -1,0 +1,212 @@
+//! Pods, as a scheduler and a kubelet have them run.
+
+use super::PAGE;
+use crate::failure::{Failure, Result, ensure};
+use crate::host::{Cluster, Host};
+use crate::image;
+use crate::scenarios::block_of_a_page;
+use crate::scenarios::engines::{wait_for_end, wait_for_lease, wait_for_room};
+use crate::tenant::report;
+use serde_json::{Value, json};
+
+/// A tenant that works until it is stopped, with room left below its cap.
+const TENANT: [&str; 6] = ["/bin/gpool-tenant", "--nvml", "--kernel-us", "300", "--allocate-mib", "256"];
+/// Leaves a pod at once.
+const NO_GRACE: &str = "--grace-period=0";
+
+/// A pod of the class `gpool`, whose containers do as they are told.
+fn pod(name: &str, annotations: &Value, containers: &Value) -> Value {
+    let containers = containers.as_object().into_iter().flatten().map(|(name, more)| {
+        let mut container = json!({"name": name, "image": image::NAME, "command": TENANT});
+        more.as_object().into_iter().flatten().for_each(|(key, value)| container[key] = value.clone());
+        container
+    });
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations},
+        "spec": {
+            "runtimeClassName": "gpool", "terminationGracePeriodSeconds": 0, "containers": containers.collect::<Vec<_>>(),
+        },
+    })
+}
+
+/// One container with this share.
+fn with_share(name: &str, fraction: &str) -> String {
+    pod(name, &json!({"gpool.io/fraction": fraction}), &json!({"web": {}})).to_string()
+}
+
+fn removed(cluster: &Cluster, host: &Host, pods: &[&str]) -> Result<()> {
+    cluster.text(&[&["delete", "pod", NO_GRACE, "--force"], pods].concat())?;
+    wait_for_room(host)
+}
+
+/// What people are shown of a pod.
+fn described(cluster: &Cluster, pod: &str) -> Result<String> {
+    cluster.text(&["describe", "pod", pod])
+}
+
+fn is_shown(cluster: &Cluster, pod: &str, sentence: &str) -> Result<()> {
+    cluster.wait_for(&format!("{sentence:?} of pod {pod}"), |cluster| {
+        let said = described(cluster, pod)?;
+        ensure(said.contains(sentence), || said.clone()).map(|()| true)
+    })
+}
+
+/// The page's class and pod: it waits for a node that has the label, runs with its share there, and is not touched by a
+/// restart of the kubelet.
+pub fn one_that_is_told_where_to_go(host: &Host, cluster: &mut Cluster) -> Result<()> {
+    cluster.apply(&block_of_a_page(PAGE, "apiVersion: node.k8s.io/v1\nkind: RuntimeClass")?)?;
+    let manifest = block_of_a_page(PAGE, "apiVersion: v1\nkind: Pod")?;
+    let manifest = manifest.replace("registry.example/train:1", image::NAME);
+    cluster.apply(&manifest.replace(r#"["python3", "train.py"]"#, &json!(TENANT).to_string()))?;
+    is_shown(cluster, "train", "FailedScheduling")?;
+    let label = block_of_a_page(PAGE, "kubectl label node")?;
+    cluster.text(&label.split_whitespace().skip(1).collect::<Vec<_>>())?;
+
+    let container = cluster.wait_for_container("train", "train")?;
+    let lease = wait_for_lease(host, &container)?;
+    let granted = (lease.fraction_permille, lease.memory_cap_bytes);
+    ensure(granted == (300, 4 << 30), || format!("the page's pod was granted {granted:?}"))?;
+    let leases = host.leases()?;
+    ensure(leases.len() == 1, || format!("the sandbox has a lease: {leases:?}"))?;
+    let greedy = ["/bin/gpool-tenant", "--nvml", "--kernel-us", "300", "--seconds", "1"];
+    let seen = report(&cluster.text(&[&["exec", "train", "--"][..], &greedy].concat())?)?;
+    let totals = (seen.cuda_total_bytes, seen.nvml_total_bytes);
+    ensure(totals == (4 << 30, 4 << 30), || format!("what is executed in the pod sees {totals:?} bytes"))?;
+    let metrics = crate::host::succeeded("gpool metrics", host.gpool(&["metrics"])?)?;
+    let label = format!("container_id=\"{}\"", container.id);
+    ensure(metrics.contains(&label), || format!("no figure of gpool's has {label}"))?;
+
+    cluster.stop_kubelet()?;
+    ensure(container.is_alive(), || "the pod ended with the kubelet".to_owned())?;
+    cluster.start_kubelet()?;
+    is_shown(cluster, "train", "Running")?;
+    let after = cluster.wait_for_container("train", "train")?;
+    let again = host.lease_of(&after)?.lease_id;
+    ensure(after == container && again == lease.lease_id, || "a new kubelet began the pod anew".to_owned())?;
+    removed(cluster, host, &["train"])
+}
+
+/// The same annotations without the class do nothing.
+pub fn one_without_the_class(host: &Host, cluster: &Cluster) -> Result<()> {
+    let sleeps = json!({"web": {"command": ["/bin/sleep", "1000"]}});
+    let mut plain = pod("plain", &json!({"gpool.io/fraction": "0.3"}), &sleeps);
+    plain["spec"]["runtimeClassName"] = Value::Null;
+    cluster.apply(&plain.to_string())?;
+    cluster.wait_for_container("plain", "web")?;
+    let seen = cluster.text(&["exec", "plain", "--", "/bin/ls", "/dev"])?;
+    let leases = host.leases()?;
+    ensure(!seen.contains("gpool") && !seen.contains("nvidia") && leases.is_empty(), || {
+        format!("a pod without the class has {seen} and {leases:?}")
+    })?;
+    removed(cluster, host, &["plain"])
+}
+
+/// On a full GPU a container that ends comes back to its own share, before a pod that has waited for one. Its init
+/// container asks for nothing; its probe runs in it.
+pub fn one_that_crashes_on_a_full_gpu(host: &Host, cluster: &Cluster) -> Result<()> {
+    let shares = json!({"gpool.io/fraction.web": "0.6", "gpool.io/fraction.log": "0.4"});
+    let probe = json!({"exec": {"command": ["/bin/true"]}, "periodSeconds": 1});
+    let mut full = pod("full", &shares, &json!({"web": {"readinessProbe": probe}, "log": {}}));
+    full["spec"]["initContainers"] = json!([{"name": "init", "image": image::NAME, "command": ["/bin/true"]}]);
+    cluster.apply(&full.to_string())?;
+    let web = cluster.wait_for_container("full", "web")?;
+    wait_for_lease(host, &web)?;
+    cluster.text(&["wait", "--for=condition=Ready", "--timeout=60s", "pod/full"])?;
+    cluster.apply(&with_share("other", "0.6"))?;
+    is_shown(cluster, "other", "GPOOL-E201")?;
+    web.kill_init()?;
+    wait_for_end(host, &web)?;
+    let mut again = cluster.wait_for_container("full", "web")?;
+    if again.id == web.id {
+        // The kubelet has not seen its end yet.
+        cluster.wait_for("another container", |cluster| Ok(cluster.container("full", "web")?.id != web.id))?;
+        again = cluster.container("full", "web")?;
+    }
+    let granted = wait_for_lease(host, &again)?.fraction_permille;
+    ensure(granted == 600, || format!("the container that came back was granted {granted} permille"))?;
+    removed(cluster, host, &["full", "other"])
+}
+
+/// What does not fit is told where people look, and begins by itself when it does.
+pub fn one_that_does_not_fit_yet(host: &Host, cluster: &Cluster) -> Result<()> {
+    cluster.apply(&with_share("first", "0.6"))?;
+    let first = cluster.wait_for_container("first", "web")?;
+    cluster.apply(&with_share("second", "0.8"))?;
+    is_shown(cluster, "second", "GPOOL-E201")?;
+    is_shown(cluster, "second", "has 40 % free")?;
+    let node = cluster.value(&["get", "pod", "second"])?["spec"]["nodeName"].take();
+    ensure(node == crate::host::cluster::NODE, || format!("it was put on {node}"))?;
+    cluster.text(&["delete", "pod", NO_GRACE, "--force", "first"])?;
+    wait_for_end(host, &first)?;
+    let second = cluster.wait_for_container("second", "web")?;
+    let granted = wait_for_lease(host, &second)?.fraction_permille;
+    ensure(granted == 800, || format!("the pod that waited was granted {granted} permille"))?;
+    // What will never do is told, too, and where nobody tries again it has failed.
+    let mut wrong = pod("wrong", &json!({"gpool.io/fraction": "3"}), &json!({"web": {}}));
+    wrong["spec"]["restartPolicy"] = json!("Never");
+    cluster.apply(&wrong.to_string())?;
+    is_shown(cluster, "wrong", "GPOOL-E101")?;
+    cluster.wait_for("a pod that has failed", |cluster| {
+        Ok(cluster.value(&["get", "pod", "wrong"])?["status"]["phase"] == "Failed")
+    })?;
+    removed(cluster, host, &["second", "wrong"])
+}
+
+/// The page's extended resource: the scheduler adds up, and keeps a pod waiting that would be refused.
+pub fn a_count_for_the_scheduler(host: &Host, cluster: &mut Cluster) -> Result<()> {
+    const PATCH: &str = r#"{"status": {"capacity": {"gpool.io/tenth": "10"}}}"#;
+    ensure(PAGE.contains(PATCH), || "the page has another patch".to_owned())?;
+    let path = format!("/api/v1/nodes/{}/status", crate::host::cluster::NODE);
+    cluster.patch(&path, PATCH)?;
+    let counted = |name: &str| {
+        let limits = json!({"web": {"resources": {"limits": {"gpool.io/tenth": 6}}}});
+        pod(name, &json!({"gpool.io/fraction": "0.6"}), &limits).to_string()
+    };
+    cluster.apply(&counted("six"))?;
+    wait_for_lease(host, &cluster.wait_for_container("six", "web")?)?;
+    cluster.apply(&counted("six-more"))?;
+    is_shown(cluster, "six-more", "Insufficient gpool.io/tenth")?;
+    cluster.text(&["delete", "pod", NO_GRACE, "--force", "six"])?;
+    wait_for_lease(host, &cluster.wait_for_container("six-more", "web")?)?;
+    cluster.stop_kubelet()?;
+    cluster.start_kubelet()?;
+    is_shown(cluster, "six-more", "Running")?;
+    let counts = cluster.value(&["get", "node", crate::host::cluster::NODE])?["status"]["allocatable"].take();
+    ensure(counts["gpool.io/tenth"] == "10", || format!("after a restart of the kubelet the node has {counts}"))?;
+    removed(cluster, host, &["six-more"])
+}
+
+/// Annotations in a job's template; its end is its lease's.
+pub fn a_job_and_its_end(host: &Host, cluster: &Cluster) -> Result<()> {
+    let short = json!({"web": {"command": [TENANT[0], "--kernel-us", "300", "--seconds", "2"]}});
+    let mut template = pod("none", &json!({"gpool.io/fraction": "0.5"}), &short);
+    template["spec"]["restartPolicy"] = json!("Never");
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "short"},
+        "spec": {"template": {
+            "metadata": {"annotations": template["metadata"]["annotations"].take()}, "spec": template["spec"].take(),
+        }},
+    });
+    cluster.apply(&job.to_string())?;
+    cluster.text(&["wait", "--for=condition=Complete", "--timeout=60s", "job/short"])?;
+    wait_for_room(host)?;
+    let granted = host.events_of(gpool_protocol::EventKind::LeaseEnded)?;
+    ensure(!granted.is_empty(), || "no lease has ended".to_owned())?;
+    cluster.text(&["delete", "job", "short"]).map(drop)
+}
+
+/// A pod that starts while no supervisor answers is told so, and starts by itself when one does.
+pub fn one_while_the_supervisor_is_away(host: &mut Host, cluster: &Cluster) -> Result<()> {
+    cluster.apply(&with_share("there", "0.3"))?;
+    let there = cluster.wait_for_container("there", "web")?;
+    let lease = wait_for_lease(host, &there)?.lease_id;
+    host.stop_supervisor()?;
+    cluster.apply(&with_share("later", "0.3"))?;
+    is_shown(cluster, "later", "GPOOL-E001")?;
+    host.start_supervisor()?;
+    let later = cluster.wait_for_container("later", "web")?;
+    wait_for_lease(host, &later)?;
+    let kept = host.lease_of(&there)?.lease_id;
+    ensure(kept == lease, || Failure::new("the pod that was there has another lease").to_string())?;
+    removed(cluster, host, &["there", "later"])
+}
