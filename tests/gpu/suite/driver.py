@@ -107,6 +107,20 @@ class AllocationProperties(ctypes.Structure):
     ]
 
 
+class PoolProperties(ctypes.Structure):
+    """CUmemPoolProps."""
+
+    _fields_ = [
+        ("type", c_int),
+        ("handles", c_int),
+        ("location", _Location),
+        ("win32", c_void_p),
+        ("most", c_size_t),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 54),
+    ]
+
+
 class ArrayDescriptor(ctypes.Structure):
     """CUDA_ARRAY_DESCRIPTOR."""
 
@@ -234,11 +248,28 @@ def allocators(context):
         call("cuMemAllocAsync", byref(c_uint64()), c_size_t(size), context.stream)
         context.synchronize()
 
+    pools = []
+
+    def of_a_pool(size):
+        # Of one that the program has made for itself.
+        if not pools:
+            properties = PoolProperties(type=PINNED, location=_Location(ON_DEVICE, device))
+            pool = c_void_p()
+            call("cuMemPoolCreate", byref(pool), byref(properties))
+            pools.append(pool)
+        call("cuMemAllocFromPoolAsync", byref(c_uint64()), c_size_t(size), pools[0], context.stream)
+        context.synchronize()
+
     def of_a_graph(size):
         # Of a node that allocates: its memory is there once the graph is launched, and stays, because nothing frees it.
         take = lambda: call("cuMemAllocAsync", byref(c_uint64()), c_size_t(size), context.stream)
         context.launch_graph(context.capture(take, 1))
         context.synchronize()
+
+    def pitched(size):
+        # Rows of 64 KiB.
+        pitch = c_size_t()
+        call("cuMemAllocPitch_v2", byref(c_uint64()), byref(pitch), c_size_t(65536), c_size_t(size // 65536), c_uint(16))
 
     def array(size):
         # Rows of 4096 elements of four floats: 64 KiB each.
@@ -249,7 +280,9 @@ def allocators(context):
         "cuMemAlloc": context.allocate,
         "cuMemAllocManaged": managed,
         "cuMemCreate": created,
+        "cuMemAllocPitch": pitched,
         "cuMemAllocAsync": asynchronous,
+        "cuMemAllocFromPoolAsync": of_a_pool,
         "cuGraphAddMemAllocNode": of_a_graph,
         "cuArrayCreate": array,
     }
@@ -263,6 +296,6 @@ def copy_out(context, address, size):
 
 
 def fill(context, address, byte, size):
-    """Sets `size` bytes of device memory."""
-    context.driver.call("cuMemsetD8_v2", c_uint64(address), ctypes.c_ubyte(byte), c_size_t(size))
+    """Sets `size` bytes of device memory, in the context's stream: what is launched there later comes after it."""
+    context.driver.call("cuMemsetD8Async", c_uint64(address), ctypes.c_ubyte(byte), c_size_t(size), context.stream)
     context.synchronize()

@@ -22,17 +22,21 @@ from .watch import Watch
 
 # In the order in which they run; the first ones matter most when time is short. Each of the two parts fits into the budget,
 # also where PyTorch is read for the first time; all together do not.
-PARTS = {"1": ["environment", "cost", "shares"],
-         "2": ["latency", "lending", "memory", "graphs", "many", "power", "checkpoint", "timeslices"],
+PARTS = {"1": ["environment", "cost", "shares", "graphs", "power"],
+         "2": ["latency", "lending", "memory", "many", "checkpoint", "timeslices"],
          # With --hami.
          "hami": ["cost", "shares", "memory"]}
 STAGES = PARTS["1"] + PARTS["2"]
+# What runs where nobody says what is to run.
+DEFAULT_PART = "1"
 # How long the first import of PyTorch may hold up the first stage.
 READING_S = 90
 # What a stage may need beyond its plan to end cleanly.
 RESERVE_S = 15
 # A stage that takes so many times its plan is given up; the least holds also where those after it have no time then.
 PATIENCE, LEAST_PATIENCE = 2, 1.25
+# A stage begins if this part of its plan is left: it is given up in time, and figures that it has by then count.
+LEAST_PART = 0.6
 # What may be used of the device when a stage has ended beyond what was before the first one, and how long that may last.
 LEFT_BYTES, LEFT_S = 64 << 20, 3
 # What bringing gpool up, or asking it something, may end with.
@@ -49,9 +53,11 @@ def stage(name):
 
 def options():
     parser = argparse.ArgumentParser(prog="gpu-suite", description=__doc__)
-    parser.add_argument("--stages", help="comma-separated; all that fit into the budget by default")
-    parser.add_argument("--part", choices=sorted(PARTS), help="stages that fit into one budget; 1 and 2 are all")
-    parser.add_argument("--budget", type=float, default=540, help="seconds; no stage begins that would not end in time")
+    parser.add_argument("--stages", help="comma-separated, in the order in which they are to run")
+    parser.add_argument("--part", choices=sorted(PARTS),
+                        help=f"stages that fit into one budget: 1 and 2 are all, and {DEFAULT_PART} is what runs by default")
+    parser.add_argument("--budget", type=float, default=540,
+                        help="seconds; no stage begins for most of which there is no time, and none goes on after it")
     parser.add_argument("--brief", action="store_true", help="a third of the time for each figure: to see that all works")
     parser.add_argument("--out", default="out", help="where results go")
     parser.add_argument("--bundle", default=os.path.dirname(tenant.SUITE), help="where gpool's files are")
@@ -63,16 +69,23 @@ def options():
     return parser.parse_args()
 
 
+class NoGpu(Exception):
+    """There is none here that answers."""
+
+
 class StageTimeout(BaseException):
     """A stage took far longer than planned. Nobody who catches what may go wrong in a stage goes on after this."""
 
 
 class Suite:
-    """What a stage gets. `host` is None where gpool cannot be brought up; only stages that do not need it run then."""
+    """What a stage gets. `host` is None until gpool is brought up, and where it cannot be; only stages that do not need it
+    run then."""
 
-    def __init__(self, chosen, record, end, folder, host_):
+    def __init__(self, chosen, record, end, folder):
         self.options, self.record, self.simulated, self.end = chosen, record, chosen.simulated, end
-        self.nvml, self.hami, self.folder, self.host = open_nvml(), chosen.hami, folder, host_
+        self.nvml, self.hami, self.folder, self.host = open_nvml(), chosen.hami, folder, None
+        # Steps a second of a plain process in turns before gpool was brought up, and in turns afterwards.
+        self.around = [], []
         # Who was on the device before the first stage.
         self.before = None
         # What looks at the device while a stage runs.
@@ -109,7 +122,7 @@ def open_nvml():
             return Nvml(path)
         except OSError:
             continue
-    raise SystemExit("skipped: no GPU (no NVML answers)")
+    raise NoGpu("no GPU (no NVML answers)")
 
 
 def about(suite_options):
@@ -145,7 +158,7 @@ def main():
     if chosen.page:
         print("\n".join(page.write(*chosen.page)))
         return 0
-    names = chosen.stages.split(",") if chosen.stages else PARTS.get(chosen.part, STAGES)
+    names = chosen.stages.split(",") if chosen.stages else PARTS[chosen.part or DEFAULT_PART]
     unknown = [name for name in names if name not in STAGES]
     if unknown:
         print(f"there is no stage {unknown[0]!r}; the stages are {', '.join(STAGES)}", file=sys.stderr)
@@ -160,54 +173,68 @@ def main():
             print(f"there is no libvgpu.so in {chosen.hami}: --hami wants a folder with a build of HAMi-core",
                   file=sys.stderr)
             return 2
-    os.makedirs(chosen.out, exist_ok=True)
     end = time.monotonic() + chosen.budget
     # Whoever stops it gets a machine as it was before, as far as a program can see to that.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
-    record = Record(os.path.join(chosen.out, "gpu.json"), about(chosen))
+    try:
+        facts = about(chosen)
+    except NoGpu as why:
+        print(f"skipped: {why}", flush=True)
+        return 0
+    os.makedirs(chosen.out, exist_ok=True)
+    return run(chosen, names, Record(os.path.join(chosen.out, "gpu.json"), facts), end)
+
+
+def run(chosen, names, record, end):
+    """Runs these stages until the moment `end`; answers the suite's exit status."""
     print(json.dumps(record.data["about"]), flush=True)
     record.write()
+    if why := unfit():
+        record.data["about"]["refused"] = why
+        record.note(f"skipped: {why}")
+        return 0
     own = host.Host(chosen.bundle, chosen.out, pin(), "timeslices" in names)
-    reading = read_libraries(chosen)
     with tempfile.TemporaryDirectory(prefix="gpool-suite-") as folder:
+        suite = Suite(chosen, record, end, folder)
         try:
-            try:
-                own.__enter__()
-            except GPOOL_ERRORS as error:
-                record.note(f"gpool cannot be brought up here: {type(error).__name__}: {error}")
-                own = None
-            for text in own.notes if own else []:
-                record.note(text)
-            suite = Suite(chosen, record, end, folder, own)
+            read_libraries(suite)
+            if "cost" in names and not own.tries_time_slices and not host.answers():
+                stage("cost").around(suite, lambda: bring_up(suite, own))
+            else:
+                # Time slices are tried only while nobody else is on the GPU.
+                bring_up(suite, own)
             about_gpool(suite)
-            if reading:
-                wait_for_libraries(record, reading)
             look_around(suite)
             record.note(f"the first stage begins with {suite.left():.0f} s left of {chosen.budget:.0f}")
             plans = [planned_seconds(suite, name) for name in names]
-            failed = [name for at, name in enumerate(names) if run_stage(suite, name, sum(plans[at + 1:])) == "failed"]
+            failed = [name for at, name in enumerate(names) if run_stage(suite, name, plans[at + 1:]) == "failed"]
         finally:
-            if own:
-                own.__exit__()
-    return 1 if failed or not own else 0
+            own.__exit__()
+    return 1 if failed or not suite.host else 0
 
 
-def read_libraries(chosen):
-    """Imports PyTorch while gpool is brought up: whoever does that first after a machine's start waits for gigabytes to be
-    read, and that must be nobody who is measured or compared."""
-    if chosen.simulated or importlib.util.find_spec("torch") is None:
-        return None
-    quiet = subprocess.DEVNULL
-    return subprocess.Popen([sys.executable, "-c", "import torch"], stdin=quiet, stdout=quiet, stderr=quiet)
-
-
-def wait_for_libraries(record, reading):
-    begun = time.monotonic()
+def bring_up(suite, own):
+    """gpool on this machine, as the suite's host; where that cannot be, why is told."""
     try:
-        reading.wait(READING_S)
+        suite.host = own.__enter__()
+    except GPOOL_ERRORS as error:
+        suite.record.note(f"gpool cannot be brought up here: {type(error).__name__}: {error}")
+        return
+    for text in own.notes:
+        suite.record.note(text)
+
+
+def read_libraries(suite):
+    """Imports PyTorch before anything else: whoever does that first after a machine's start waits for gigabytes to be read,
+    and that must be nobody who is measured, compared or tried, nor be done beside them."""
+    if not suite.has_torch:
+        return
+    begun, quiet, how = time.monotonic(), subprocess.DEVNULL, ""
+    try:
+        subprocess.run([sys.executable, "-c", "import torch"], stdin=quiet, stdout=quiet, stderr=quiet, timeout=READING_S)
     except subprocess.TimeoutExpired:
-        reading.kill()
-    record.note(f"importing PyTorch took {time.monotonic() - begun:.1f} s more than to bring up gpool")
+        how = " and had not ended"
+    suite.record.note(f"importing PyTorch took {time.monotonic() - begun:.1f} s{how}")
 
 
 def planned_seconds(suite, name):
@@ -216,18 +243,20 @@ def planned_seconds(suite, name):
 
 
 def patience(planned, left, later):
-    """After how many seconds a stage is given up: those after it, planned for `later` seconds, are to run all the same."""
-    return min(max(planned * LEAST_PATIENCE, min(planned * PATIENCE, left - RESERVE_S - later)), left - RESERVE_S / 2)
+    """After how many seconds a stage is given up: those after it, planned for `later`, are to run all the same, and each has
+    to end as well."""
+    spared = left - sum(later) - RESERVE_S * (1 + len(later))
+    return min(max(planned * LEAST_PATIENCE, min(planned * PATIENCE, spared)), left - RESERVE_S / 2)
 
 
 def run_stage(suite, name, later):
-    """`later` is what the stages after it are planned for."""
+    """`later` is what the stages after it are planned for, each."""
     module, record, left, planned = stage(name), suite.record, suite.left(), planned_seconds(suite, name)
     if suite.host is None and getattr(module, "NEEDS_GPOOL", True):
         record.stage(name, "skipped: gpool cannot be brought up here", 0)
         return "skipped"
-    if planned + RESERVE_S > left:
-        record.note(f"{name}: skipped, needs {planned:.0f} s and {left:.0f} s are left")
+    if planned * LEAST_PART + RESERVE_S > left:
+        record.note(f"{name}: skipped, it is planned for {planned:.0f} s and {left:.0f} s are left")
         record.stage(name, "no time", 0)
         return "no time"
     print(f"{name}: {module.__doc__.splitlines()[0]} (about {planned:.0f} s)", flush=True)
@@ -237,8 +266,12 @@ def run_stage(suite, name, later):
     signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, max(1.0, patience(planned, left, later)))
     try:
-        with watch:
-            module.run(suite)
+        try:
+            with watch:
+                module.run(suite)
+        finally:
+            # What follows is short, and must not be broken off.
+            signal.setitimer(signal.ITIMER_REAL, 0)
         outcome = "done"
     except Skipped as why:
         outcome = f"skipped: {why}"
@@ -248,7 +281,6 @@ def run_stage(suite, name, later):
         record.note(f"{name}: FAILED, {type(error).__name__}: {error}")
         traceback.print_exc()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         outcome = left_free(suite, outcome)
         record.stage(name, outcome, time.monotonic() - start, {**(watch.seen() or {}), "after": left_over(suite, name)})
         record.running = None
@@ -293,11 +325,19 @@ def look_around(suite):
         suite.record.note(f"others use this GPU: {suite.before}; no figure of this run is of gpool alone")
 
 
+def unfit():
+    """Why nothing can be measured on this GPU, or None."""
+    nvml = open_nvml()
+    if nvml.is_divided():
+        return "the GPU is divided (MIG is on), and what is measured here is of a whole one"
+    if (mode := nvml.compute_mode()) not in (None, "default"):
+        return f"the GPU's compute mode is {mode}, and what is measured here are several processes at a time"
+    return None
+
+
 def pin():
     """The UUID of the GPU that is measured, to which all are held where there are several; None where there is one."""
     nvml = open_nvml()
-    if nvml.is_divided():
-        raise SystemExit("skipped: the GPU is divided (MIG is on), and what is measured here is of a whole one")
     if nvml.count() < 2:
         return None
     os.environ["CUDA_VISIBLE_DEVICES"] = nvml.uuid()

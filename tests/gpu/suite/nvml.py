@@ -3,6 +3,9 @@
 import ctypes
 from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p
 
+# Of nvmlComputeMode_t; more than one process at a time has a context in the first alone.
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+
 
 class _ProcessInfo(ctypes.Structure):
     _fields_ = [("pid", c_uint), ("used", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint)]
@@ -53,6 +56,11 @@ class Nvml:
         except (AttributeError, OSError):
             return False
         return current.value == 1
+
+    def compute_mode(self):
+        """The one of COMPUTE_MODES that it has; None where it is not told."""
+        mode = self._number("nvmlDeviceGetComputeMode", c_int())
+        return mode if mode is None else COMPUTE_MODES.get(mode, str(mode))
 
     def used_bytes(self):
         return self._memory().used
@@ -125,4 +133,5 @@ class Nvml:
         driver, name = ctypes.create_string_buffer(96), ctypes.create_string_buffer(96)
         self._call("nvmlSystemGetDriverVersion", driver, c_uint(96))
         self._call("nvmlDeviceGetName", self.device, name, c_uint(96))
-        return {"driver": driver.value.decode(), "gpu": name.value.decode(), "uuid": self.uuid(), "gpus_here": self.count()}
+        return {"driver": driver.value.decode(), "gpu": name.value.decode(), "uuid": self.uuid(), "gpus_here": self.count(),
+                "compute_mode": self.compute_mode()}

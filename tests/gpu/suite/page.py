@@ -78,7 +78,9 @@ def text(data, images):
     about = data["about"]
     head = "a simulated GPU: this tests the suite and says nothing about a real one" if about["simulated"] else about.get("gpu", "?")
     lines = [f"# {about['date'][:10]}: {head}", "", "| | |", "|---|---|"]
-    lines += [f"| {key} | {cell(value)} |" for key, value in about.items() if not isinstance(value, (dict, list))]
+    # What a program has printed is in the file of results; a cell of a table has one line.
+    lines += [f"| {key} | {cell(value)} |" for key, value in about.items()
+              if not isinstance(value, (dict, list)) and "\n" not in str(value)]
     if len(data["runs"]) > 1:
         lines += ["", "## Runs", "", "| date | commit | stages |", "|---|---|---|"]
         lines += [f"| {run['date']} | {run['commit']} | {run['stages']} |" for run in data["runs"]]

@@ -41,7 +41,8 @@ def driver():
 
 
 def cudart():
-    """The CUDA runtime as a shared library, the one that PyTorch brings."""
+    """The CUDA runtime as a shared library, the one that PyTorch brings: what it says of itself, and what comes back of
+    bytes that it has copied to the device and of some that it has set there."""
     import ctypes
     import glob
     import os
@@ -58,6 +59,18 @@ def cudart():
         value = ctypes.c_int()
         values.append((name, getattr(runtime, name)(ctypes.byref(value)), value.value))
     print(values)
+    size, place = 1 << 20, ctypes.c_void_p()
+    half, there = ctypes.c_size_t(size // 2), ctypes.create_string_buffer(bytes(range(256)) * (size // 256), size)
+    back = ctypes.create_string_buffer(size)
+    to_the_device, to_the_host = ctypes.c_int(1), ctypes.c_int(2)
+    codes = [runtime.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(size)),
+             runtime.cudaMemcpy(place, there, ctypes.c_size_t(size), to_the_device),
+             runtime.cudaMemset(place, ctypes.c_int(0x5A), half),
+             runtime.cudaMemcpy(back, place, ctypes.c_size_t(size), to_the_host),
+             runtime.cudaFree(place)]
+    print(codes, hashlib.sha256(back.raw).hexdigest())
+    if any(codes):
+        sys.exit(f"the runtime answers {codes}")
 
 
 def torch():

@@ -1,8 +1,10 @@
 """Starting workers, plainly or under a share, and speaking with them."""
 
+import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -15,8 +17,8 @@ SUITE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SIMULATED_LIBRARIES = "/run/gpool-simgpu/lib"
 # Until a worker computes: who imports PyTorch first after a machine's start reads gigabytes.
 START_PATIENCE_S = 150
-# Until a process is gone that was killed: one in a call of the driver's may stay.
-KILL_PATIENCE_S = 10
+# Until a process is gone whose input has ended, and until one is that was killed: one in a call of the driver's may stay.
+END_PATIENCE_S = KILL_PATIENCE_S = 10
 
 
 class TenantError(Exception):
@@ -34,7 +36,7 @@ class Tenant:
     """A worker process. `share` is None for a plain one, else options of `gpool run`."""
 
     def __init__(self, name, share=None, env=None):
-        self.name, self.share = name, share
+        self.name, self.share, self.env = name, share, env
         command = [sys.executable, "-m", "suite.worker"]
         if share is None:
             env = {**plain_env(), **(env or {})}
@@ -54,8 +56,16 @@ class Tenant:
         """What `gpool` calls it: its id begins with the pid of `gpool run`."""
         return f"run-{self.process.pid}"
 
+    @property
+    def is_alive(self):
+        return self.process.poll() is None
+
     def tell(self, command, **values):
-        self.process.stdin.write(json.dumps({"command": command, **values}).encode() + b"\n")
+        try:
+            self.process.stdin.write(json.dumps({"command": command, **values}).encode() + b"\n")
+        except OSError:
+            # It has ended, which `hear` tells. Others that were told as well have answers that must be heard.
+            pass
 
     def hear(self, patience_s):
         """The answer to the oldest command that has none yet."""
@@ -72,7 +82,11 @@ class Tenant:
                 raise TenantError(f"{self.name} ended with {self.process.returncode}")
             self.rest += part
         line, self.rest = self.rest.split(b"\n", 1)
-        answer = json.loads(line)
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            self.kill()
+            raise TenantError(f"{self.name} says {line[:200]!r}") from None
         if "error" in answer:
             raise TenantError(f"{self.name}: {answer['error']}")
         if "libraries" in answer and (wrong := libraries.wrong(answer["libraries"], self.wants_shim)):
@@ -94,9 +108,9 @@ class Tenant:
         except subprocess.TimeoutExpired:
             print(f"  {self.name} is not gone after {KILL_PATIENCE_S} s; the suite goes on without it", flush=True)
 
-    def end(self, patience_s=10):
+    def end(self, patience_s=END_PATIENCE_S):
         """Ends it as its input ends; kills it if it stays."""
-        if self.process.poll() is None:
+        if self.is_alive:
             self.process.stdin.close()
             try:
                 self.process.wait(patience_s)
@@ -115,17 +129,48 @@ class Tenants:
         return self
 
     def __exit__(self, *_):
-        # All at once: each has ten seconds to end.
+        with alarm_held_back():
+            try:
+                # All at once: each has the same seconds to end.
+                for tenant in self.all:
+                    tenant.process.stdin.close()
+                deadline = time.monotonic() + END_PATIENCE_S
+                while any(tenant.is_alive for tenant in self.all) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            finally:
+                self._kill()
+
+    def _kill(self):
+        """Kills whoever is still there, and waits for nobody before all are."""
+        left = [tenant for tenant in self.all if tenant.is_alive]
+        for tenant in left:
+            tenant.process.kill()
+        for tenant in left:
+            tenant.wait()
         for tenant in self.all:
-            if tenant.process.poll() is None:
-                tenant.process.stdin.close()
-        deadline = time.monotonic() + 10
-        for tenant in self.all:
-            tenant.end(max(0.0, deadline - time.monotonic()))
+            tenant.process.stdout.close()
 
     def start(self, name, share=None, env=None):
         self.all.append(Tenant(name, share, env))
         return self.all[-1]
+
+    def living(self, tenant):
+        """That tenant, or where it has ended another one like it."""
+        return tenant if tenant.is_alive else self.start(tenant.name, tenant.share, tenant.env)
+
+
+@contextlib.contextmanager
+def alarm_held_back():
+    """The alarm by which a stage is given up comes only afterwards: what is done meanwhile must not be left half done. It is
+    not blocked, because another thread would take it then."""
+    came = []
+    before = signal.signal(signal.SIGALRM, lambda *_: came.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    if came:
+        signal.raise_signal(signal.SIGALRM)
 
 
 def prepare(tenants_and_works):
@@ -209,16 +254,17 @@ class Whole:
 
 def beside_whole(suite, plain, work, measure, seconds=1):
     """What `measure` answers, and the Whole of what `plain` does before it and after it."""
-    moments = [time.monotonic()]
-
-    def at_its_end(answer):
-        moments.append(time.monotonic())
-        return answer
-
-    alone = lambda: at_its_end(solo_rates([(plain, work)], seconds)[0])
-    before, answer, after = alone(), at_its_end(measure()), alone()
-    return answer, Whole(before, after, [suite.watch.clock_mhz(*pair) for pair in zip(moments, moments[1:])])
+    alone = lambda: solo_rates([(plain, work)], seconds)[0]
+    (before, *first), (answer, *second), (after, *third) = (at_its_clock(suite, turn) for turn in (alone, measure, alone))
+    return answer, Whole(before, after, [*first, *second, *third])
 
 
-__all__ = ["Tenant", "TenantError", "Tenants", "beside_whole", "now_ns", "prepare", "rate", "run_together",
-           "sleep_until", "solo_rates", "start_plain", "warm_up"]
+def at_its_clock(suite, measure):
+    """What `measure` answers, and the device's clock meanwhile, or None where that is not told."""
+    begun = time.monotonic()
+    answer = measure()
+    return answer, suite.watch.clock_mhz(begun, time.monotonic())
+
+
+__all__ = ["Tenant", "TenantError", "Tenants", "alarm_held_back", "at_its_clock", "beside_whole", "hear_all", "now_ns",
+           "prepare", "rate", "run_together", "sleep_until", "solo_rates", "start_plain", "warm_up"]

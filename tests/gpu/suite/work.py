@@ -58,6 +58,17 @@ class Works:
             return self.torch.cuda.mem_get_info()
         return self.driver_context().memory()
 
+    def with_torch(self):
+        """PyTorch, as all that computes by it has it."""
+        import torch
+
+        if self.torch is None:
+            torch.backends.cuda.matmul.allow_tf32 = False
+            torch.backends.cudnn.allow_tf32 = False
+            torch.manual_seed(1)
+            self.torch = torch
+        return torch
+
     def driver_context(self):
         if self.context is None:
             self.context = driver.Context(driver.Driver())
@@ -81,13 +92,7 @@ class Works:
         raise ValueError(f"there is no work {name!r}")
 
     def _make_torch(self, name, kind, values):
-        import torch
-
-        if self.torch is None:
-            torch.backends.cuda.matmul.allow_tf32 = False
-            torch.backends.cudnn.allow_tf32 = False
-            torch.manual_seed(1)
-            self.torch = torch
+        torch = self.with_torch()
         make = {
             "torch-matmul": _matmul,
             "torch-train": _train,

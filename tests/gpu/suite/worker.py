@@ -121,7 +121,10 @@ class Worker:
             times.append((now_ns() - begun) / 1e6)
         return {"milliseconds": times}
 
-    def memory(self):
+    def memory(self, by_torch=False):
+        """As the program is shown it: by PyTorch, if it is to have the only context."""
+        if by_torch:
+            self.works.with_torch()
         free, total = self.works.memory()
         return {"free": free, "total": total, "libraries": mapped()}
 
@@ -136,6 +139,16 @@ class Worker:
                 return {"piece": piece, "pieces": taken, "code": error.code}
             if byte is not None:
                 driver.fill(context, address, byte, piece)
+        return {"piece": piece, "pieces": most, "code": 0}
+
+    def fill_up_torch(self, piece, most):
+        """The same by tensors of PyTorch's."""
+        torch = self.works.with_torch()
+        for taken in range(most):
+            try:
+                self.kept.append(torch.empty(piece, dtype=torch.uint8, device="cuda"))
+            except torch.cuda.OutOfMemoryError:
+                return {"piece": piece, "pieces": taken, "code": driver.OUT_OF_MEMORY}
         return {"piece": piece, "pieces": most, "code": 0}
 
     def hold(self, size, byte=None):

@@ -39,8 +39,10 @@ pub fn run(inside: &Inside) -> Result<()> {
         for allocator in [
             "cuMemAlloc",
             "cuMemAllocManaged",
+            "cuMemAllocPitch",
             "cuMemCreate",
             "cuMemAllocAsync",
+            "cuMemAllocFromPoolAsync",
             "cuGraphAddMemAllocNode",
             "cuArrayCreate",
         ] {

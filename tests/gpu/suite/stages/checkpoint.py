@@ -1,44 +1,76 @@
-"""An idle tenant suspended to host memory and resumed by the driver's checkpoint API."""
+"""An idle tenant suspended to host memory and resumed by the driver's checkpoint API: a plain one, and one with a share."""
 
 import json
 import os
 import subprocess
 import sys
 
+from ..host import HostError, process_of
 from ..record import Skipped
 from ..suspend import STEPS
-from ..tenant import SUITE, TenantError, Tenants, plain_env
+from ..tenant import SUITE, TenantError, Tenants, plain_env, prepare
 
-SECONDS = 10
+SECONDS = 18
 NEEDS_GPOOL = False
 # For all of it; one round of 8 GiB took 6 s on an H100.
 PATIENCE_S = 16
 GIB = 1 << 30
+SIZE = 4 * GIB
+# What a tenant computes once it is resumed.
+WORK = "fused:32:100"
 
 
 def run(suite):
-    record = suite.record
+    plain = tried(suite, "checkpoint.", None)
+    if suite.host:
+        memory = "6GiB" if suite.simulated else "8GiB"
+        shared = tried(suite, "checkpoint.shared.", ["--fraction", "0.5", "--memory", memory])
+        # Whether it can be is what is asked; that it cannot is no failure.
+        suite.record.figure("checkpoint.shared", words(shared), "", words(plain))
+    if "skipped" in plain:
+        raise Skipped(plain["skipped"])
+    if "failed" in plain:
+        raise TenantError(plain["failed"])
+
+
+def words(said):
+    return said.get("skipped") or said.get("failed") or "works"
+
+
+def tried(suite, beginning, share):
+    """What came of it, with a figure of each step."""
     with Tenants() as tenants:
-        tenant = tenants.start("idle")
-        size = 4 * GIB
-        tenant.ask("hold", size=size, byte=1)
-        # By a process of its own: a call of the driver that does not return must not hold up the suite.
-        command = [sys.executable, "-m", "suite.suspend", str(tenant.ask("about")["pid"])]
+        tenant = tenants.start("idle", share)
         try:
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=SUITE,
-                                 env={**os.environ, **plain_env()})
-        except subprocess.TimeoutExpired:
-            tenant.kill()
-            raise TenantError(f"the calls do not return within {PATIENCE_S} s") from None
-        if ran.returncode != 0:
-            raise TenantError(ran.stderr.strip()[-300:])
-        said = json.loads(ran.stdout)
-        for end, seconds in zip(("", "_again"), said.get("rounds", [])):
-            suspend, resume = (seconds[step] for step in STEPS[1:3])
-            record.figure(f"checkpoint.suspend{end}", size / GIB / suspend, "GiB/s", detail=seconds)
-            record.figure(f"checkpoint.resume{end}", size / GIB / resume, "GiB/s")
-            record.figure(f"checkpoint.lock{end}", seconds[STEPS[0]] * 1e3, "ms")
-        if "skipped" in said:
-            raise Skipped(said["skipped"])
-        if "failed" in said:
-            raise TenantError(said["failed"])
+            tenant.ask("hold", size=SIZE, byte=1)
+            inside = tenant.ask("about")["pid"]
+            said = suspended(tenant, process_of(tenant.lease, inside) if share else inside)
+            figures(suite.record, beginning, said.get("rounds", []))
+            if "skipped" not in said and "failed" not in said:
+                prepare([(tenant, WORK)])
+            return said
+        except (TenantError, HostError) as error:
+            return {"failed": str(error)}
+
+
+def suspended(tenant, pid):
+    """What the process `pid` of the tenant's went through. By a process of its own: a call of the driver that does not return
+    must not hold up the suite."""
+    command = [sys.executable, "-m", "suite.suspend", str(pid)]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=SUITE,
+                             env={**os.environ, **plain_env()})
+    except subprocess.TimeoutExpired:
+        tenant.kill()
+        raise TenantError(f"the calls do not return within {PATIENCE_S} s") from None
+    if ran.returncode != 0:
+        raise TenantError(ran.stderr.strip()[-300:])
+    return json.loads(ran.stdout)
+
+
+def figures(record, beginning, rounds):
+    for end, seconds in zip(("", "_again"), rounds):
+        suspend, resume = (seconds[step] for step in STEPS[1:3])
+        record.figure(f"{beginning}suspend{end}", SIZE / GIB / suspend, "GiB/s", detail=seconds)
+        record.figure(f"{beginning}resume{end}", SIZE / GIB / resume, "GiB/s")
+        record.figure(f"{beginning}lock{end}", seconds[STEPS[0]] * 1e3, "ms")

@@ -7,12 +7,14 @@ from ..record import interval, interval_of, median, percentile
 from ..tenant import TenantError, Tenants, prepare, run_together, warm_up
 
 SECONDS = 120
+# Turns of a plain process before gpool is brought up, and as many afterwards.
+AROUND_TURNS = 6
 # Pairs of turns for each work, and the length of a turn.
 ROUNDS, TURN_S = 8, 0.4
 # Pairs of turns in which who waits for the device sleeps, for what the processors have to do.
 SLEEPING_ROUNDS = 2
-# A 99th percentile of fewer says nothing.
-TAIL_EVENTS = 600
+# What percentile is judged of so many events: of fewer it is one of the last few.
+TAILS = [(600, "p99", 0.99), (60, "p90", 0.9)]
 # HAMi-core with its limit of compute off and on; each has every second round.
 HAMI_PERCENTS = {"hami": 100, "hami_limited": 99}
 # The beginning of a turn, which does not count.
@@ -36,7 +38,39 @@ def depth_of(name):
     return 1 if name.startswith("request") else 4
 
 
+def around(suite, bring_up):
+    """Brings gpool up while a plain process is alive, which computes in turns before and afterwards: what the supervisor
+    takes of those who have no share is in every other figure's control. `run` makes a figure of it."""
+    with Tenants() as tenants:
+        plain, work = tenants.start("plain"), suite.choose("torch-matmul:1024", "fused:264:400", "spin:300000")
+
+        def turns():
+            try:
+                prepare([(plain, work)])
+                warm_up(suite, plain, work)
+                return [one_turn(suite, "around", work, plain, turn)["rate"] for turn in range(AROUND_TURNS)]
+            except TenantError as error:
+                suite.record.note(f"cost.host is left out: {error}")
+                return []
+
+        before = turns()
+        bring_up()
+        suite.around = before, turns()
+
+
+def host(suite):
+    """What a plain process takes longer for the same work beside a supervisor without tenants than without gpool."""
+    before, after = suite.around
+    slower = lambda before, after: median(before) / median(after)
+    if before and after and all(after):
+        detail = {"interval": interval_of(slower, before, after), "before": before, "after": after}
+        suite.record.figure("cost.host", slower(before, after), "ratio", 1.0, None, detail)
+    else:
+        suite.record.note("cost.host is left out: no plain process has computed before gpool was brought up and afterwards")
+
+
 def run(suite):
+    host(suite)
     failed, slower, of = [], {}, groups(suite)
     for group, works in of.items():
         try:
@@ -152,18 +186,27 @@ def figures(record, name, turns, gaps):
     ours, plain_rates = slower("gpool"), [turn["rate"] for turn in turns["native"].values()]
     record.figure(f"cost.{name}", median(ours), "ratio", 1.0, "<= 1.005", {"interval": interval(ours), "turns": turns})
     record.figure(f"cost.{name}.noise", noise(plain_rates), "ratio", None, None)
-    events = min(len(sum(gaps[who], [])) for who in ("gpool", "native"))
-    if events >= TAIL_EVENTS:
-        # Turns are drawn again, not gaps: those of one turn are disturbed together.
-        detail = {"interval": interval_of(tails, gaps["gpool"], gaps["native"], resamples=200)}
-        record.figure(f"cost.{name}.p99_pooled", tails(gaps["gpool"], gaps["native"]), "ratio", 1.0, "<= 1.01", detail)
-        record.figure(f"cost.{name}.p99_pooled.noise", tails(gaps["native"][::2], gaps["native"][1::2]), "ratio")
-    else:
-        record.note(f"cost.{name}.p99_pooled is left out: {events} events are too few, {TAIL_EVENTS} are needed")
+    tail(record, name, gaps)
     for who in HAMI_PERCENTS:
         if who in turns and (beside := slower(who)):
             record.figure(f"cost.{name}.{who}", median(beside), "ratio", 1.0, None, {"interval": interval(beside)})
     return ours
+
+
+def tail(record, name, gaps):
+    """The slow ones among the times between ends of steps, of all turns, beside those of the plain process: the furthest
+    percentile of which there are enough."""
+    events = min(len(sum(gaps[who], [])) for who in ("gpool", "native"))
+    shown, part = next(((shown, part) for least, shown, part in TAILS if events >= least), (None, None))
+    if shown is None:
+        record.note(f"cost.{name}.p90_pooled is left out: {events} events are too few, {TAILS[-1][0]} are needed")
+        return
+    at = lambda turns: percentile(sum(turns, []), part)
+    ratio = lambda ours, plain: at(ours) / at(plain)
+    # Turns are drawn again, not gaps: those of one turn are disturbed together.
+    detail = {"interval": interval_of(ratio, gaps["gpool"], gaps["native"], resamples=200), "events": events}
+    record.figure(f"cost.{name}.{shown}_pooled", ratio(gaps["gpool"], gaps["native"]), "ratio", 1.0, "<= 1.01", detail)
+    record.figure(f"cost.{name}.{shown}_pooled.noise", ratio(gaps["native"][::2], gaps["native"][1::2]), "ratio")
 
 
 def processors(suite, name, work, pair):
@@ -176,11 +219,6 @@ def processors(suite, name, work, pair):
     if all(spent["native"]):
         ratios = [ours / plain for ours, plain in zip(spent["gpool"], spent["native"])]
         suite.record.figure(f"cost.{name}.cpu_asleep", median(ratios), "ratio", 1.0, None, {"us": spent, "ratios": ratios})
-
-
-def tails(ours, plain):
-    """The 99th percentile of the times between ends of steps, of all turns, beside that of the plain process."""
-    return percentile(sum(ours, []), 0.99) / percentile(sum(plain, []), 0.99)
 
 
 def noise(rates):

@@ -14,9 +14,10 @@ from .. import container, libraries
 from ..comparison import Comparison
 from ..exports import look as look_for_exports
 from ..host import gpool
-from ..tenant import SUITE, TenantError, Tenants, plain_env
+from ..sections import Sections
+from ..tenant import SUITE, Tenants, plain_env
 
-SECONDS = 100
+SECONDS = 90
 # How long a program may take, and all of them together; what is left of the budget for what comes after them.
 PROGRAM_S, PROGRAMS_S, AFTER_S = 75, 90, 40
 # Programs that run at the same time, each plainly and with its share: results are compared here, not times.
@@ -32,19 +33,11 @@ SIMULATED = ["driver"]
 
 def run(suite):
     """Everything is looked at, whatever was wrong before it; then what was wrong fails the stage."""
-    wrong = [said for look in (facts, exports, programs, static_runtime, in_a_container) for said in looked(suite, look)]
-    if wrong:
-        raise TenantError("; ".join(wrong))
-
-
-def looked(suite, look):
-    """What is wrong by one look; one that breaks off is."""
-    try:
-        return look(suite) or []
-    except Exception as error:  # The other looks still count.
-        said = f"{look.__name__} breaks off, {type(error).__name__}: {error}"
-        suite.record.note(said)
-        return [said]
+    sections = Sections(suite.record)
+    for look in (facts, exports, programs, static_runtime, in_a_container):
+        with sections.one(look.__name__):
+            sections.wrong += look(suite) or []
+    sections.end()
 
 
 def programs(suite):

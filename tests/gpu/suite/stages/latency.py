@@ -45,10 +45,13 @@ def run(suite):
         kinds = [Kind("", infer, 1, SHORT_RATE, short_s),
                  Kind("long.", part, max(1, round(LONG_MS / step_ms)), LONG_RATE, long_s)]
         # Each in turn and the other way round: what changes with time changes both.
-        for turn, who in enumerate(["gpool", "plain", "plain", "gpool"]):
-            one_turn(kinds, who, *pairs[who], train, seed=turn // 2)
-    for kind in kinds:
-        figures(suite.record, kind)
+        try:
+            for turn, who in enumerate(["gpool", "plain", "plain", "gpool"]):
+                one_turn(kinds, who, *pairs[who], train, seed=turn // 2)
+        finally:
+            # Also of a turn that breaks off, or after which the stage is given up: what there is counts.
+            for kind in kinds:
+                figures(suite.record, kind)
 
 
 def one_turn(kinds, who, server, trainer, train, seed):
@@ -74,6 +77,9 @@ def figures(record, kind):
     """Controls are the same without gpool. Beside the training a short request may take as long as a plain one alone, and
     what it waits: gpool's own alone would let a slow gpool have more."""
     is_long, name = bool(kind.name), f"latency.{kind.name}"
+    if not all(kind.times.values()) or not all(kind.training.values()):
+        record.note(f"{name}* is left out: not all of its turns have come")
+        return
     events = min(len(values) for values in kind.times.values())
     # Of some sixty long ones the 99th percentile would be the slowest one.
     parts = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95)] if is_long else [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)]

@@ -1,5 +1,6 @@
 """Seven and ten small inference tenants on one GPU: beside one after another, and beside MPS."""
 
+import collections
 import contextlib
 import os
 import shutil
@@ -7,12 +8,21 @@ import signal
 import subprocess
 import tempfile
 
-from ..record import median
-from ..tenant import TenantError, Tenants, beside_whole, prepare, rate, run_together, start_plain
+from ..record import interval_of, median, percentile
+from ..tenant import (TenantError, Tenants, beside_whole, hear_all, now_ns, prepare, rate, run_together, solo_rates,
+                      start_plain)
 
-SECONDS = 48
+SECONDS = 70
 # How long each measurement of what one does alone takes; there are two for each set of tenants.
 WHOLE_S = 0.7
+# A request keeps a GPU that it has to itself busy for so long; how much of the whole GPU's time all tenants' requests ask for.
+REQUEST_MS, LOAD = 2, 0.6
+# How long the requests come: in that time as many to all tenants together as a 99th percentile needs, with some to spare.
+REQUESTS_S = 3
+
+# How many steps a request has, how many come in a second to all tenants together, and for how long.
+Requests = collections.namedtuple("Requests", "steps rate seconds")
+
 # What folders of the suite's own MPS daemons are called.
 FOLDER = "gpool-suite-mps-"
 
@@ -24,31 +34,40 @@ def run(suite):
     with Tenants() as tenants:
         # What one does after another, without gpool and without MPS, is what all are measured against.
         alone = start_plain(suite, tenants, [work])
+        requests = requests_for(suite, solo_rates([(alone, work)], 1)[0])
+        # One that answers as many as all tenants get together: what they wait for is each other alone.
+        request_times(record, "many.1.", served([(alone, work)], requests), [])
         for count in (7, 10):
             share = f"{int(1000 / count) / 1000:.3f}"
-            shared = together(suite, [["--fraction", share, "--memory", "1GiB"]] * count, None, work, seconds, alone)
-            plain = together(suite, [None] * count, None, work, seconds, alone)
+            measure = lambda shares, env: together(suite, shares, env, work, seconds, alone, requests)
+            shared = measure([["--fraction", share, "--memory", "1GiB"]] * count, None)
+            plain = measure([None] * count, None)
             record.figure(f"many.{count}.throughput", shared["sum"], "ratio", plain["sum"], ">= 0.98", shared["detail"])
             tails(record, f"many.{count}.", shared, plain)
             try:
-                beside_mps(suite, count, work, seconds, plain, alone)
+                beside_mps(suite, f"many.{count}.mps_", lambda env: measure([None] * count, env), plain)
             except (OSError, subprocess.SubprocessError, TenantError) as error:
                 # Where nobody serves by MPS, ours still count.
                 record.note(f"mps: failed, {error}")
 
 
-def beside_mps(suite, count, work, seconds, plain, alone):
+def requests_for(suite, rate_alone):
+    """Of a work that is done so many times a second by who has the GPU alone."""
+    steps = max(1, round(REQUEST_MS * rate_alone / 1e3))
+    return Requests(steps, LOAD * rate_alone / steps, 2 if suite.simulated else suite.seconds(REQUESTS_S))
+
+
+def beside_mps(suite, name, measure, plain):
     with mps(suite) as env:
         if env:
-            served = together(suite, [None] * count, env, work, seconds, alone)
-            name = f"many.{count}.mps_"
-            suite.record.figure(f"{name}throughput", served["sum"], "ratio", plain["sum"], None, served["detail"])
-            tails(suite.record, name, served, plain)
+            clients = measure(env)
+            suite.record.figure(f"{name}throughput", clients["sum"], "ratio", plain["sum"], None, clients["detail"])
+            tails(suite.record, name, clients, plain)
 
 
-def together(suite, shares, env, work, seconds, alone):
+def together(suite, shares, env, work, seconds, alone, requests):
     """All at once; their rates over that of `alone`, and the 99th percentile of a step of each. Who ended no two steps has
-    waited for ever."""
+    waited for ever. Then requests of all, and the milliseconds of each from its arrival to its end."""
     with Tenants() as tenants:
         all_ = [(tenants.start(f"t{index}", share, env), work) for index, share in enumerate(shares)]
         prepare(all_)
@@ -56,13 +75,36 @@ def together(suite, shares, env, work, seconds, alone):
         rates = [rate(answer, 5) for answer in answers]
         value, detail = whole.ratio(sum(rates))
         return {"sum": value, "detail": {**detail, "rates": [its / whole.rate for its in rates]},
-                "p99": [answer["gaps_us"].get("p99", float("inf")) for answer in answers]}
+                "p99": [answer["gaps_us"].get("p99", float("inf")) for answer in answers],
+                "requests": served(all_, requests)}
+
+
+def served(tenants_and_works, requests):
+    """What each request took, by tenant; they come to each at other moments, and at the same ones to whoever is compared."""
+    begin = now_ns() + 50_000_000
+    end = begin + int(requests.seconds * 1e9)
+    for seed, (tenant, work) in enumerate(tenants_and_works):
+        tenant.tell("requests", work=work, begin_ns=begin, end_ns=end, rate=requests.rate / len(tenants_and_works),
+                    seed=seed, steps=requests.steps)
+    answers = hear_all([tenant for tenant, _ in tenants_and_works], requests.seconds + 30)
+    return [answer["milliseconds"] for answer in answers]
 
 
 def tails(record, beginning, ours, control):
-    """The median over the tenants, and the worst of them, which the median hides."""
+    """Of steps the median over the tenants, and the worst of them, which the median hides; and of requests, in which there
+    is what each has waited since it came."""
     for name, of_all in (("p99", median), ("p99_worst", max)):
         record.figure(f"{beginning}{name}", of_all(ours["p99"]), "us", of_all(control["p99"]), None, {"each": ours["p99"]})
+    request_times(record, beginning, ours["requests"], control["requests"])
+
+
+def request_times(record, beginning, ours, control):
+    """Of the requests of all tenants as one."""
+    mine, others = sum(ours, []), sum(control, [])
+    for name, part in (("p50", 0.5), ("p99", 0.99)):
+        at = lambda times: percentile(times, part)
+        detail = {"requests": len(mine), "interval": interval_of(at, mine), "slowest": sorted(mine)[-12:]}
+        record.figure(f"{beginning}request_{name}", at(mine), "ms", at(others) if others else None, None, detail)
 
 
 @contextlib.contextmanager

@@ -1,41 +1,70 @@
 """Every allocator up to the cap, the driver's view from outside, what SIGKILL gives back, and residue."""
 
+import collections
 import time
 
 from .. import hami
 from ..driver import OUT_OF_MEMORY
 from ..host import leases, wait_until_free
+from ..sections import Sections
 from ..tenant import TenantError, Tenants
 
-SECONDS = 42
+SECONDS = 56
 GIB = 1 << 30
 # Pieces of each size are taken until one is refused: what is above a cap may be less than a GiB.
 PIECES = [GIB, 64 << 20, 2 << 20]
+# An allocator of its own above the driver's, and what a tensor of it takes.
+TORCH, TENSOR = "torch", 64 << 20
 # So many leases until the supervisor has learnt what a context costs, how long they stay for it to look twice, and what
 # they hold.
 LEARNING, LEARNING_S, LEARNING_BYTES = 3, 2.5, 64 << 20
-ALLOCATORS = ["cuMemAlloc", "cuMemAllocManaged", "cuMemCreate", "cuMemAllocAsync", "cuGraphAddMemAllocNode", "cuArrayCreate"]
-# What a driver may be without, as the simulated one is.
-NOT_EVERYWHERE = ["cuGraphAddMemAllocNode"]
+ALLOCATORS = ["cuMemAlloc", "cuMemAllocManaged", "cuMemAllocPitch", "cuMemCreate", "cuMemAllocAsync",
+              "cuMemAllocFromPoolAsync", "cuGraphAddMemAllocNode", "cuArrayCreate"]
+# What a driver may be without.
+NOT_EVERYWHERE = ["cuGraphAddMemAllocNode", "cuMemAllocFromPoolAsync"]
 # Of the device's memory so much is left alone where it is written to.
 SPARED_BYTES = 4 * GIB
 PATTERN = 0xA7
 # What the writer and the reader of residue take at a time, and of that read one part after each step.
 RESIDUE_PIECE, RESIDUE_PART, RESIDUE_STEP = GIB, 1 << 20, 64 << 20
 
+# A lease up to its cap, in bytes: what was said of each size of piece; what the driver sees of it from outside; what its
+# context costs by its own account, and as it is seen from outside; and the whole that it is shown.
+Filled = collections.namedtuple("Filled", "said outside context context_outside told")
+
 
 def run(suite):
-    cap = 4 if suite.simulated else 8
-    learn(suite)
-    for allocator in ALLOCATORS:
-        to_the_cap(suite, allocator, cap)
-        if suite.hami:
+    cap, sections = 4 if suite.simulated else 8, Sections(suite.record)
+    with sections.one("before_learnt"):
+        before_learnt(suite, cap)
+    with sections.one("learning"):
+        learn(suite)
+    with sections.one("context"):
+        context(suite)
+    for allocator in [*ALLOCATORS, *([TORCH] if suite.has_torch else [])]:
+        with sections.one(allocator):
+            to_the_cap(suite, allocator, cap)
+        if suite.hami and allocator != TORCH:
             try:
                 beside_hami(suite, allocator, cap)
             except TenantError as error:  # Ours still count.
                 suite.record.note(f"HAMi-core, {allocator}: {error}")
-    killed(suite)
-    residue(suite)
+    with sections.one("kill"):
+        killed(suite)
+    with sections.one("residue"):
+        residue(suite)
+    sections.end()
+
+
+def before_learnt(suite, cap):
+    """The first lease of a supervisor that has seen no context yet: what is above its cap then may be one at most."""
+    if not suite.host.is_own:
+        suite.record.note("memory.before_learnt is left out: the supervisor ran already and may have learnt")
+        return
+    suite.host.restart()
+    filled = filled_lease(suite, "cuMemAlloc", cap)
+    above, aim = filled.outside - cap * GIB, f"<= {filled.context_outside}"
+    suite.record.figure("memory.before_learnt.over_cap", above, "bytes", aim=aim, detail=filled._asdict())
 
 
 def learn(suite):
@@ -48,32 +77,48 @@ def learn(suite):
         time.sleep(LEARNING_S)
 
 
+def context(suite):
+    """What a process with a context and nothing else takes of the device, with a share and plainly."""
+    taken = []
+    for name, share in (("share", ["--fraction", "0.5", "--memory", "4GiB"]), ("plain", None)):
+        with Tenants() as tenants:
+            before = used(suite)
+            tenants.start(name, share).ask("memory")
+            taken.append(used(suite) - before)
+    suite.record.figure("memory.context_outside", taken[0], "bytes", taken[1])
+
+
 def to_the_cap(suite, allocator, cap):
-    """Four times the cap is asked for; what is beside the cap then, by the driver's own figure."""
+    """What is beside the cap, by the driver's own figure, once more was asked for by that allocator."""
+    filled, record = filled_lease(suite, allocator, cap), suite.record
+    if filled is None:
+        return
+    if allocator != TORCH:
+        aim = f"== {(cap * GIB - filled.context) // GIB}"
+        record.figure(f"memory.{allocator}.pieces", filled.said[0]["pieces"], "GiB", aim=aim, detail=filled.said)
+    record.figure(f"memory.{allocator}.over_cap", filled.outside - cap * GIB, "bytes", aim="<= 0", detail=filled._asdict())
+    for step in filled.said:
+        if step["code"] != OUT_OF_MEMORY:
+            record.note(f"{allocator}: after {step['pieces']} pieces of {step['piece']} bytes the code is "
+                        f"{step['code']} instead of {OUT_OF_MEMORY}")
+
+
+def filled_lease(suite, allocator, cap):
+    """One that was asked four times its cap, as it stands then; None where that cannot be asked here."""
     with Tenants() as tenants:
         before = used(suite)
         tenant = tenants.start(allocator, ["--fraction", "0.5", "--memory", f"{cap}GiB"])
-        shown = tenant.ask("memory")
-        context = shown["total"] - shown["free"]
-        one_context = used(suite) - before
-        filled = fill(suite, tenant, allocator, cap)
-        if filled is None:
-            return
-        outside = used(suite) - before
-        expected = (cap * GIB - context) // GIB
-        record = suite.record
-        record.figure(f"memory.{allocator}.pieces", filled[0]["pieces"], "GiB", aim=f"== {expected}", detail=filled)
-        detail = {"outside": outside, "context": context, "context_outside": one_context, "told": shown["total"]}
-        record.figure(f"memory.{allocator}.over_cap", outside - cap * GIB, "bytes", aim="<= 0", detail=detail)
-        for step in filled:
-            if step["code"] != OUT_OF_MEMORY:
-                record.note(f"{allocator}: after {step['pieces']} pieces of {step['piece']} bytes the code is "
-                            f"{step['code']} instead of {OUT_OF_MEMORY}")
+        shown = tenant.ask("memory", by_torch=allocator == TORCH)
+        context_outside = used(suite) - before
+        said = fill(suite, tenant, allocator, cap)
+        return said and Filled(said, used(suite) - before, shown["total"] - shown["free"], context_outside, shown["total"])
 
 
 def fill(suite, tenant, allocator, cap):
     """Takes pieces of each size until one is refused; what was said of each size, or None where this cannot be done here,
     which is noted. Who is refused none has no cap."""
+    if allocator == TORCH:
+        return [tenant.ask("fill_up_torch", piece=TENSOR, most=4 * cap * GIB // TENSOR)]
     # Managed memory is nowhere before it is written to.
     byte, most = (1 if allocator == "cuMemAllocManaged" and not suite.simulated else None), 4 * cap
     if byte is not None:

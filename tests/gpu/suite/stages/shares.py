@@ -1,80 +1,110 @@
 """Shares and limits: received beside entitled, and the work that all deliver together."""
 
-from .. import hami
-from ..host import gpool
-from ..record import median
-from ..tenant import TenantError, Tenants, beside_whole, prepare, rate, run_together, solo_rates, start_plain
+import collections
 
-SECONDS = 135
+from .. import hami
+from ..host import gpool, lease
+from ..record import median
+from ..sections import Sections
+from ..tenant import (TenantError, Tenants, at_its_clock, beside_whole, now_ns, prepare, rate, run_together, sleep_until,
+                      solo_rates, start_plain)
+
+SECONDS = 150
 # Tenths of a second at the beginning of a run that do not count.
 SKIP = 5
 # Steps that are longer do not fit a window of 1 s: a share of it is a few of them.
-LONGEST_IN_A_WINDOW_S = 0.02
+LONGEST_IN_A_WINDOW_S = 0.03
 # What the gate lets through at a time, at most: longer steps end one by one, shorter ones in bursts.
 BURST_S = 0.002
 # Of longer steps a ceiling's turn has so many at least, whatever it lets through.
 LEAST_STEPS = 20
+# Charges are counted once a second: when they are looked at first, so that they are of after the beginning, and in how long
+# a turn they are looked at at all.
+CHARGED_FROM_S, CHARGED_LEAST_S = SKIP / 10 + 1.1, 3
+
+# A turn under a ceiling: how many steps ended in each tenth of a second; steps a second; the part of the GPU's time that
+# the supervisor charged meanwhile, or None; the clock before it without a ceiling, in it, and after it without one.
+Turn = collections.namedtuple("Turn", "tenths rate gpu_time clocks_mhz")
 
 
 def run(suite):
     work = suite.choose("torch-matmul:4096", "fused:2048:4000", "spin:500000")
     # Enough at a time that one of them keeps the device busy: a share of rates is one of time only then.
     infer = suite.choose("torch-infer-graph:64", "fused:264:1000", "spin:200000")
+    sections = Sections(suite.record)
     with Tenants() as tenants:
         # The whole is what one does without gpool: what that costs one alone is in all of it.
         plain = start_plain(suite, tenants, [work, infer])
-        shared(suite, tenants, plain, work, infer)
-        native(suite, tenants, plain, work)
+        with sections.one("shares"):
+            shared(suite, sections, plain, work, infer)
+        plain = tenants.living(plain)
+        with sections.one("native"):
+            native(suite, plain, work)
         if suite.hami:
             try:
-                beside_hami(suite, tenants, plain, work)
+                beside_hami(suite, plain, work)
             except TenantError as error:  # Ours still count.
                 suite.record.note(f"HAMi-core: {error}")
+    sections.end()
 
 
-def shared(suite, tenants, plain, work, infer):
-    record, short = suite.record, suite.simulated
-    before = solo_rates([(plain, work)], 1)[0]
-    memory = ["3GiB"] * 3 if short else ["10GiB", "4GiB", "2GiB"]
-    a, b, c = (tenants.start(name, ["--fraction", part, "--memory", bytes_])
-               for name, part, bytes_ in zip("abc", ("0.3", "0.6", "0.1"), memory))
-    prepare([(tenant, work) for tenant in (a, b, c)])
+def shared(suite, sections, plain, work, infer):
+    memory = ["3GiB"] * 3 if suite.simulated else ["4GiB", "10GiB", "2GiB"]
+    with Tenants() as tenants:
+        before = solo_rates([(plain, work)], 1)[0]
+        a, b, c = (tenants.start(name, ["--fraction", part, "--memory", bytes_])
+                   for name, part, bytes_ in zip("abc", ("0.3", "0.6", "0.1"), memory))
+        prepare([(tenant, work) for tenant in (a, b, c)])
+        with sections.one("30_60_10"):
+            trio(suite, plain, (a, b, c), work, before)
+        with sections.one("a pause of the third"):
+            gpool("pause", c.lease)
+            update(c, "0.01")
+        # The least share of the third, which stands, is entitled to nothing while it does.
+        for name, step, shares in [("30_70", work, (0.297, 0.693)), ("10_90", work, (0.099, 0.891)),
+                                   ("25_75_inference", infer, (0.248, 0.742))]:
+            with sections.one(name):
+                a, b = prepared_pair(tenants, (a, b), step, shares)
+                pair(suite, plain, (a, b), name, step, shares)
+        a.end()
+        limits(suite, sections, tenants, plain, b)
+
+
+def trio(suite, plain, tenants, work, before):
+    """The three together, and what the first one does alone. `before` is what the plain one did when they were not there."""
+    record = suite.record
     # If those who stand idle cost nothing, the plain one may stand idle beside them as well.
     idle_beside = solo_rates([(plain, work)], 1)[0]
     record.figure("share.idle_beside", idle_beside / before, "ratio", 1.0)
-    answers, whole = beside_whole(suite, plain, work, lambda: run_together([(a, work)], 1))
+    answers, whole = beside_whole(suite, plain, work, lambda: run_together([(tenants[0], work)], 1))
     alone, detail = whole.ratio(answers[0]["rate"])
     record.figure("share.alone", alone, "ratio", 1.0, None, detail)
-    trio = [(a, work, 0.3), (b, work, 0.6), (c, work, 0.1)]
-    together(suite, "30_60_10", plain, trio, 5 if short else suite.seconds(10))
-    gpool("pause", c.lease)
-    update(c, "0.01")
-    # The least share of the third, which stands, is entitled to nothing while it does.
-    for name, step, shares in [("30_70", work, (0.297, 0.693)), ("10_90", work, (0.099, 0.891)),
-                               ("25_75_inference", infer, (0.248, 0.742))]:
-        update_two(a, b, shares)
-        prepare([(a, step), (b, step)])
-        pairs = [(tenant, step, share / sum(shares)) for tenant, share in zip((a, b), shares)]
-        received = together(suite, name, plain, pairs, 4 if short else suite.seconds(5))
-        if name == "10_90":
-            ratio = received[1] / (received[0] or float("nan"))
-            record.figure("share.10_90.ratio", ratio, "ratio", 9.0, "8.55 to 9.45")
-    b.end()
-    limits(suite, plain, a)
-    for tenant in (a, c):
-        tenant.end()
+    shares = [(tenant, work, share) for tenant, share in zip(tenants, (0.3, 0.6, 0.1))]
+    together(suite, "30_60_10", plain, shares, 5 if suite.simulated else suite.seconds(10))
+
+
+def prepared_pair(tenants, pair, step, shares):
+    """Two tenants with `step` loaded and new shares, in an order in which these always fit; who has ended is started anew."""
+    for tenant in pair:
+        if tenant.is_alive:
+            update(tenant, "0.01")
+    pair = [tenants.living(tenant) for tenant in pair]
+    prepare([(tenant, step) for tenant in pair])
+    for tenant, share in zip(pair, shares):
+        update(tenant, f"{share:.3f}")
+    return pair
+
+
+def pair(suite, plain, tenants, name, step, shares):
+    steps = [(tenant, step, share / sum(shares)) for tenant, share in zip(tenants, shares)]
+    received = together(suite, name, plain, steps, 4 if suite.simulated else suite.seconds(5))
+    if name == "10_90":
+        ratio = received[1] / (received[0] or float("nan"))
+        suite.record.figure("share.10_90.ratio", ratio, "ratio", 9.0, "8.55 to 9.45")
 
 
 def update(tenant, fraction, limit=None):
     gpool("update", tenant.lease, "--fraction", fraction, *(["--limit", limit] if limit else ["--no-limit"]))
-
-
-def update_two(a, b, shares):
-    """New shares for two, in an order in which they always fit."""
-    for tenant in (a, b):
-        update(tenant, "0.01")
-    for tenant, share in zip((a, b), shares):
-        update(tenant, f"{share:.3f}")
 
 
 def together(suite, name, plain, tenants, seconds, has_windows=True, is_ours=True):
@@ -108,24 +138,32 @@ def mean_error(entitled, answers):
     return sum(errors) / len(errors) if errors else float("nan")
 
 
-def limits(suite, plain, tenant):
+def limits(suite, sections, tenants, plain, tenant):
     """One tenant alone with ceilings: a graph, a large kernel with a wait after each, and a grid of sizes."""
     graph = graph_work(suite)
-    one_limit(suite, "limit.graph_050", tenant, graph, 0.5, suite.seconds(4), "0.48 to 0.52")
-    if suite.hami:
-        prepare([(plain, graph)])
-        update(tenant, "0.1", "0.5")
-        half_of_plain(suite, "limit.graph_050.of_plain", plain, tenant, graph)
-        update(tenant, "0.1")
+    with sections.one("limit.graph_050"):
+        tenant = tenants.living(tenant)
+        one_limit(suite, "limit.graph_050", tenant, graph, 0.5, suite.seconds(5), "0.48 to 0.52")
+        if suite.hami:
+            prepare([(plain, graph)])
+            update(tenant, "0.1", "0.5")
+            half_of_plain(suite, "limit.graph_050.of_plain", plain, tenant, graph)
+            update(tenant, "0.1")
     heavy = suite.choose("torch-matmul:8192", "fused:4096:20000", "spin:40000000")
-    one_limit(suite, "limit.heavy_sync_030", tenant, heavy, 0.3, suite.seconds(5), "0.28 to 0.32", 1)
-    grid(suite, tenant)
+    with sections.one("limit.heavy_sync_030"):
+        tenant = tenants.living(tenant)
+        one_limit(suite, "limit.heavy_sync_030", tenant, heavy, 0.3, suite.seconds(7), "0.28 to 0.32", 1)
+    grid(suite, sections, tenants, tenant)
 
 
 def one_limit(suite, name, tenant, work, limit, seconds, aim, depth=4):
-    frees, [(_, got)] = ceilings(tenant, work, [limit], seconds, depth)
-    detail = {"free": frees, "interval": [got / max(frees), got / min(frees)]}
-    suite.record.figure(name, got / max(frees), "ratio", aim=aim, detail=detail)
+    """What it does under the ceiling of what it does without; and beside that, because clocks may be higher in the one than
+    in the other, the part of the GPU's time that the supervisor has charged it."""
+    frees, [turn] = ceilings(suite, tenant, work, [limit], seconds, depth)
+    detail = {"free": frees, "interval": [turn.rate / max(frees), turn.rate / min(frees)], "clocks_mhz": turn.clocks_mhz}
+    suite.record.figure(name, turn.rate / max(frees), "ratio", aim=aim, detail=detail)
+    if turn.gpu_time is not None:
+        suite.record.figure(f"{name}.gpu_time", turn.gpu_time, "ratio", detail={"asked": limit})
 
 
 def half_of_plain(suite, name, plain, tenant, work):
@@ -139,51 +177,86 @@ def graph_work(suite):
     return suite.choose("torch-decode-graph", "fused-graph:264:400:20", "spin-graph:100000:20")
 
 
-def ceilings(tenant, work, limits, seconds, depth=4):
-    """What `tenant` does in a second without a ceiling, before and after; and for each of `limits` how many steps ended in
-    each tenth of a second, and steps a second. The greater of the two is the whole: what is launched one by one is slowed
-    down by whatever else the processors do."""
-    exact = lambda: run_together([(tenant, work)], 1, depth)[0]["rate"]
-    update(tenant, "0.1")
+def ceilings(suite, tenant, work, limits, seconds, depth=4):
+    """What `tenant` does in a second without a ceiling, before and after; and for each of `limits` its Turn. The greater of
+    the two is the whole: what is launched one by one is slowed down by whatever else the processors do."""
+    free = lambda: at_its_clock(suite, lambda: run_together([(tenant, work)], 1, depth)[0]["rate"])
     prepare([(tenant, work)])
-    free, answers = exact(), []
+    update(tenant, "0.1")
+    (before, first_mhz), turns = free(), []
     for limit in limits:
         update(tenant, "0.1", str(limit))
-        length = max(seconds, SKIP / 10 + LEAST_STEPS / (limit * free))
-        answers.append(run_together([(tenant, work)], length, depth, skip_ns=SKIP * 100_000_000)[0])
+        length = max(seconds, SKIP / 10 + LEAST_STEPS / (limit * before))
+        turns.append(at_its_clock(suite, lambda: charged_run(tenant, work, length, depth)))
     update(tenant, "0.1")
-    frees = (free, exact())
+    after, last_mhz = free()
     # Between ends of steps where those come one by one: of few steps whole tenths of a second hold one more or less.
-    is_long = 1 / max(frees) >= BURST_S
-    return frees, [(answer["counts"], answer["rate"] if is_long else rate(answer, SKIP)) for answer in answers]
+    is_long = 1 / max(before, after) >= BURST_S
+    return (before, after), [
+        Turn(answer["counts"], answer["rate"] if is_long else rate(answer, SKIP), gpu_time, [first_mhz, mhz, last_mhz])
+        for (answer, gpu_time), mhz in turns]
 
 
-def grid(suite, tenant):
+def charged_run(tenant, work, seconds, depth):
+    """What it says of a run, and the part of the GPU's time that it was charged meanwhile; None where the run is too short."""
+    begin = now_ns() + 50_000_000
+    end = begin + int(seconds * 1e9)
+    tenant.tell("run", work=work, begin_ns=begin, end_ns=end, depth=depth, skip_ns=SKIP * 100_000_000)
+    gpu_time = None
+    try:
+        if seconds >= CHARGED_LEAST_S:
+            first, last = (charges(tenant, moment) for moment in (begin + int(CHARGED_FROM_S * 1e9), end))
+            if last["charged_at_ns"] > first["charged_at_ns"]:
+                charged_ns = last["charged_gpu_ns"] - first["charged_gpu_ns"]
+                gpu_time = charged_ns / (last["charged_at_ns"] - first["charged_at_ns"])
+    except Exception:
+        # Else its answer would be taken for that to the next command.
+        tenant.hear(seconds + 30)
+        raise
+    return tenant.hear(seconds + 30), gpu_time
+
+
+def charges(tenant, moment_ns):
+    """Its lease at that moment, with the charges that were counted last."""
+    sleep_until(moment_ns)
+    return lease(tenant.lease)
+
+
+def grid(suite, sections, tenants, tenant):
     """Sizes of a step, each with several ceilings."""
-    record, lows, highs, windows, turns = suite.record, [], [], [], 0
-    asked = [0.25, 0.75] if suite.simulated or suite.options.brief else [0.1, 0.25, 0.5, 0.75]
+    asked, found = [0.25, 0.75] if suite.simulated or suite.options.brief else [0.1, 0.25, 0.5, 0.75], []
     for size in [1024, 2048, 4096, 8192] if suite.has_torch else [200, 2000]:
         work = suite.choose(f"torch-matmul:{size}", f"fused:2048:{size}", f"spin:{size * 1000}")
-        frees, answers = ceilings(tenant, work, asked, max(suite.seconds(2), 1.6))
-        for limit, (tenths, got) in zip(asked, answers):
-            # By the greater of what it does without a ceiling, and by the lesser.
-            lows.append((limit, got / max(frees)))
-            highs.append((limit, got / min(frees)))
-            if 1 / max(frees) <= LONGEST_IN_A_WINDOW_S:
-                windows += window_errors(tenths, max(frees), limit)
-                turns += 1
-            record.data.setdefault("limits", []).append(
-                {"work": work, "limit": limit, "received": got / max(frees), "free": frees})
+        with sections.one(f"limits of {work}"):
+            tenant = tenants.living(tenant)
+            frees, turns = ceilings(suite, tenant, work, asked, max(suite.seconds(2), 1.6))
+            found += [(work, limit, frees, turn) for limit, turn in zip(asked, turns)]
+            # After each size: a run that is stopped leaves what it has.
+            grid_figures(suite.record, found)
+
+
+def grid_figures(record, found):
+    """Of all that was `found`: works, their ceilings, what they do without one, and the Turns."""
+    # By the greater of what it does without a ceiling, and by the lesser.
+    lows = [(limit, turn.rate / max(frees)) for _, limit, frees, turn in found]
+    highs = [(limit, turn.rate / min(frees)) for _, limit, frees, turn in found]
     mean = lambda pairs: sum(abs(got - limit) for limit, got in pairs) * 100 / len(pairs)
     least = lambda pairs: min(min(got / limit, 1.0) for limit, got in pairs)
-    within = lambda figure: {"interval": sorted((figure(lows), figure(highs)))}
-    record.figure("limit.mae", mean(lows), "points", aim="<= 2", detail=within(mean))
+    detail = lambda figure: {"interval": sorted((figure(lows), figure(highs))), "works": sorted({work for work, *_ in found})}
+    record.data["limits"] = [
+        {"work": work, "limit": limit, "received": turn.rate / max(frees), "free": frees, "gpu_time": turn.gpu_time,
+         "clocks_mhz": turn.clocks_mhz} for work, limit, frees, turn in found]
+    record.figure("limit.mae", mean(lows), "points", aim="<= 2", detail=detail(mean))
     record.figure("limit.median_error", median(abs(got - limit) * 100 for limit, got in lows), "points")
+    # Windows of one turn share most of what is in them.
+    turns = {f"{work} {limit}": window_errors(turn.tenths, max(frees), limit) for work, limit, frees, turn in found
+             if 1 / max(frees) <= LONGEST_IN_A_WINDOW_S}
+    windows = [error for errors in turns.values() for error in errors]
     if windows:
-        # Windows of one turn share most of what is in them.
-        detail = {"windows": len(windows), "turns": turns}
-        record.figure("limit.mae_1s", sum(windows) / len(windows), "points", aim="<= 2", detail=detail)
-    record.figure("limit.least_delivered", least(lows), "ratio", aim=">= 0.95", detail=within(least))
+        means = {name: sum(errors) / len(errors) for name, errors in turns.items() if errors}
+        record.figure("limit.mae_1s", sum(windows) / len(windows), "points", aim="<= 2",
+                      detail={"windows": len(windows), "turns": means})
+    record.figure("limit.least_delivered", least(lows), "ratio", aim=">= 0.95", detail=detail(least))
 
 
 def window_errors(tenths, free, limit):
@@ -191,32 +264,32 @@ def window_errors(tenths, free, limit):
     return [abs(sum(tenths[start:start + 10]) / free - limit) * 100 for start in range(SKIP, len(tenths) - 9)]
 
 
-def native(suite, tenants, plain, work):
+def native(suite, plain, work):
     """The control: the same three without gpool, as the driver shares between processes by itself."""
-    trio = [plain, tenants.start("second"), tenants.start("third")]
-    prepare([(tenant, work) for tenant in trio])
-    measure = lambda: run_together([(tenant, work) for tenant in trio], suite.seconds(4))
-    answers, whole = beside_whole(suite, plain, work, measure)
+    with Tenants() as tenants:
+        all_ = [plain, tenants.start("second"), tenants.start("third")]
+        prepare([(tenant, work) for tenant in all_])
+        measure = lambda: run_together([(tenant, work) for tenant in all_], suite.seconds(4))
+        answers, whole = beside_whole(suite, plain, work, measure)
     rates = [rate(answer, SKIP) for answer in answers]
     error = max(abs(its / sum(rates) - share) * 100 for its, share in zip(rates, (0.3, 0.6, 0.1)))
     suite.record.figure("share.native.error", error, "points", detail=whole.detail(rates=rates))
     value, detail = whole.ratio(sum(rates))
     suite.record.figure("share.native.throughput", value, "ratio", None, None, detail)
-    for tenant in trio[1:]:
-        tenant.end()
 
 
-def beside_hami(suite, tenants, plain, work):
+def beside_hami(suite, plain, work):
     """The same three shares under HAMi-core, each as the ceiling that it knows, and the graph with half of all: by what
     measures ours."""
     seconds, gib = (4, 2) if suite.simulated else (suite.seconds(10), 8)
-    if not hami.obeys(suite, tenants, work, solo_rates([(plain, work)], 1)[0]):
-        return
-    trio = hami.start(suite, tenants, {"a": 30, "b": 60, "c": 10}, gib, work)
-    together(suite, "hami", plain, [(tenant, work, share) for tenant, share in zip(trio, (0.3, 0.6, 0.1))], seconds,
-             is_ours=False)
-    for tenant in trio:
-        tenant.end()
-    graph = graph_work(suite)
-    half = hami.start(suite, tenants, {"half": 50}, gib, graph)[0]
-    half_of_plain(suite, "limit.graph_050.hami", plain, half, graph)
+    with Tenants() as tenants:
+        if not hami.obeys(suite, tenants, work, solo_rates([(plain, work)], 1)[0]):
+            return
+        all_ = hami.start(suite, tenants, {"a": 30, "b": 60, "c": 10}, gib, work)
+        shares = [(tenant, work, share) for tenant, share in zip(all_, (0.3, 0.6, 0.1))]
+        together(suite, "hami", plain, shares, seconds, is_ours=False)
+        for tenant in all_:
+            tenant.end()
+        graph = graph_work(suite)
+        half = hami.start(suite, tenants, {"half": 50}, gib, graph)[0]
+        half_of_plain(suite, "limit.graph_050.hami", plain, half, graph)
