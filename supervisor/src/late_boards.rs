@@ -82,7 +82,7 @@ impl LateBoards {
 fn may_be_late(left_out: &[SilentBoard]) -> impl Iterator<Item = u32> {
     let took_too_long = |cause: &InventoryError| match cause {
         InventoryError::Hung { .. } | InventoryError::Unasked(_) => true,
-        InventoryError::Unusable { .. } | InventoryError::Unanswered { .. } => false,
+        InventoryError::Unusable { .. } | InventoryError::Replaced { .. } | InventoryError::Unanswered { .. } => false,
     };
     left_out.iter().filter(move |board| took_too_long(&board.cause)).map(|board| board.index)
 }

@@ -146,7 +146,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     let run_dir = &configuration.paths.run_dir;
     let are_awaited = late_boards::are_awaited(run_dir);
     let patience = start_patience(!are_awaited && lease::any_may_live(run_dir, &boot_id));
-    let inventory = NvmlInventory::open(&configuration.driver.nvml, &configuration.driver.gpus, &patience)?;
+    let driver = &configuration.driver;
+    let inventory = NvmlInventory::open(&driver.nvml, &files.kept_nvml(), &driver.gpus, &patience)?;
     let Found { gpus, silent, absent } = inventory.gpus_at_start(patience.to_come_back)?;
     let gpus = with_places(gpus, ServerSet::LIMIT)?;
     // Instances may come while it runs.

@@ -150,7 +150,7 @@ fn asked_at(wanted: Instant, failure: Option<&InventoryError>) -> Option<Instant
     match failure {
         Some(InventoryError::Hung { since }) => Some(wanted.min(*since)),
         Some(InventoryError::Unasked(_)) => None,
-        Some(InventoryError::Unusable { .. } | InventoryError::Unanswered { .. }) | None => Some(wanted),
+        Some(_) | None => Some(wanted),
     }
 }
 

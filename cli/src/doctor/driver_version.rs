@@ -6,6 +6,14 @@ use super::{Outcome, Surroundings};
 pub fn check(host: &Surroundings) -> Outcome {
     let Ok(driver) = &host.driver else { return Outcome::skip("the supervisor knows, which does not answer") };
     let text = driver.version.as_str();
+    if let Some(other) = driver.libraries.iter().find_map(|path| version_of(path)).filter(|other| *other != text) {
+        return Outcome::fail(
+            format!(
+                "the driver's libraries are of version {other} and its kernel module of {text}: no program starts on a GPU"
+            ),
+            "boot this host, or have all that uses GPUs end and load the module anew; containers that run go on until then",
+        );
+    }
     if is_simulated(text) {
         return Outcome::ok(format!("driver {text}"));
     }
@@ -35,5 +43,23 @@ pub fn check(host: &Surroundings) -> Outcome {
                 BRANCHES.map(|known| known.branch.to_string()).join(", ")
             ),
         ),
+    }
+}
+
+/// `580.178.04` of the path of a file `libcuda.so.580.178.04`.
+fn version_of(path: &str) -> Option<&str> {
+    let (_, version) = path.rsplit_once("/libcuda.so.")?;
+    version.contains('.').then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_name_with_a_version_has_one() {
+        assert_eq!(version_of("/usr/lib/x86_64-linux-gnu/libcuda.so.580.178.04"), Some("580.178.04"));
+        assert_eq!(version_of("/usr/lib/libcuda.so.1"), None);
+        assert_eq!(version_of("/usr/lib/libnvidia-ml.so.580.178.04"), None);
     }
 }

@@ -6,6 +6,7 @@
 //! with. A build goes when no lease names it any more.
 
 use super::driver_files::DriverFilesError;
+use super::kept_nvml;
 use super::shims::{SHIMMED, Shim};
 use crate::elf;
 use gpool_driver_abi::{GENERATIONS, Generation};
@@ -17,7 +18,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Directory of the kept builds, below `paths.shim_dir`.
-const BUILDS_DIR: &str = "builds";
+pub const BUILDS_DIR: &str = "builds";
 
 /// A generation's shims, in the order of [`SHIMMED`].
 pub type Installed = (&'static Generation, Vec<Shim>);
@@ -39,7 +40,8 @@ pub fn keep_all(directory: &Path) -> Result<Vec<Installed>, DriverFilesError> {
 /// Removes the builds that are not among `used`. What cannot be removed is tried again the next time.
 pub fn remove_all_but(directory: &Path, used: &BTreeSet<String>) {
     let builds = fs::read_dir(directory.join(BUILDS_DIR)).into_iter().flatten().flatten();
-    for build in builds.filter(|build| !used.contains(build.file_name().to_string_lossy().as_ref())) {
+    let is_used = |name: &str| name == kept_nvml::NAME || used.contains(name);
+    for build in builds.filter(|build| !is_used(build.file_name().to_string_lossy().as_ref())) {
         let _ = fs::remove_dir_all(build.path());
     }
 }

@@ -1,7 +1,9 @@
 //! The files of the driver that a leased container gets: device nodes, libraries, and our shims in front of two.
 
 use super::Gpu;
+use super::builds::BUILDS_DIR;
 use super::capabilities::{access_files, minors};
+use super::kept_nvml::KeptNvml;
 use super::shims::{Chosen, SHIMMED, Shims};
 use gpool_configuration::Configuration;
 use gpool_protocol::{BuildId, Edit};
@@ -115,6 +117,18 @@ impl DriverFiles {
             self.look_for(name).map(|path| resolved(&path)).ok_or_else(no_library)
         });
         Ok([cuda?, nvml?])
+    }
+
+    /// The version of the driver's libraries, where their names say it and it is another one than `driver_version`, which is
+    /// that of the kernel module: then no program can use a GPU that begins now.
+    pub fn replaced_by(&self, driver_version: &str) -> Option<String> {
+        let [cuda, _] = self.real().ok()?;
+        version_of(&cuda).filter(|version| version != driver_version)
+    }
+
+    /// Where NVML is kept as it last worked.
+    pub fn kept_nvml(&self) -> KeptNvml {
+        KeptNvml::in_directory(&self.shim_dir.join(BUILDS_DIR))
     }
 
     /// The shims for the driver as it is installed now.
@@ -323,6 +337,25 @@ mod tests {
             _ => None,
         };
         programs(directories).into_iter().filter_map(source).collect()
+    }
+
+    #[test]
+    fn libraries_of_another_version_than_the_module_are_seen_by_their_names() {
+        let root = tempfile::tempdir().unwrap();
+        let mut configuration = Configuration::default();
+        configuration.driver.library_dirs = vec![root.path().to_owned()];
+        let files = || {
+            let (driver, shim_dir) = (configuration.driver.clone(), PathBuf::new());
+            DriverFiles { driver, shim_dir, shims: Shims::default() }
+        };
+        assert_eq!(files().replaced_by("580.1.2"), None, "there is none");
+        fs::write(root.path().join("libnvidia-ml.so.1"), "").unwrap();
+        fs::write(root.path().join("libcuda.so.580.1.3"), "").unwrap();
+        std::os::unix::fs::symlink("libcuda.so.580.1.3", root.path().join("libcuda.so.1")).unwrap();
+        assert_eq!(files().replaced_by("580.1.2").as_deref(), Some("580.1.3"));
+        assert_eq!(files().replaced_by("580.1.3"), None);
+        fs::rename(root.path().join("libcuda.so.580.1.3"), root.path().join("libcuda.so.1")).unwrap();
+        assert_eq!(files().replaced_by("580.1.2"), None, "a name without a version says nothing");
     }
 
     #[test]

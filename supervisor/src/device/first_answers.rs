@@ -1,7 +1,7 @@
 //! What boards say of themselves to a supervisor that starts. It waits for those that take their time, as one does that has to be
 //! initialised first, but not for long while others are waiting for the supervisor.
 
-use super::inventory::InventoryError;
+use super::inventory_error::InventoryError;
 use super::mig::Board;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -3,7 +3,8 @@
 //! What nvml-wrapper has no names for is called through its function table. Source of each call: nvml.h, "Multi Instance
 //! GPU Management".
 
-use super::inventory::{InventoryError, NvmlInventory, unanswered};
+use super::inventory::{NvmlInventory, unanswered};
+use super::inventory_error::InventoryError;
 use super::mig::{Board, LISTED};
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};

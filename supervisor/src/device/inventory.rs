@@ -1,6 +1,8 @@
 //! GPUs through NVML.
 
 use super::first_answers::{Answer, Boards, RETRY_PERIOD, StartPatience, first_answers};
+use super::inventory_error::InventoryError;
+use super::kept_nvml::KeptNvml;
 use super::memory::allocatable;
 use super::mig::Board;
 use super::questions::{Asked, NoAnswer, Questions};
@@ -9,50 +11,12 @@ use gpool_policy::honesty::Sample;
 use gpool_protocol::GpuUuid;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::GpuVirtualizationMode;
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-/// NVML that cannot be used; the text names the library and the call.
-#[derive(Debug, thiserror::Error)]
-pub enum InventoryError {
-    /// The library is not there or does not start.
-    #[error("NVML ({library}) cannot be used: {cause}")]
-    Unusable {
-        /// The configured library.
-        library: String,
-        /// NVML's own words.
-        cause: String,
-    },
-    /// A query failed.
-    #[error("NVML does not answer {query}: {cause}")]
-    Unanswered {
-        /// What was asked.
-        query: &'static str,
-        /// NVML's own words.
-        cause: String,
-    },
-    /// A call hangs.
-    #[error("NVML does not answer for a GPU: a call has not come back for seconds")]
-    Hung {
-        /// When it was made.
-        since: Instant,
-    },
-    /// Nothing could be asked, which says nothing about the GPU.
-    #[error("NVML cannot be asked for a GPU, because no thread can be started: {0}")]
-    Unasked(std::io::Error),
-}
-
-impl From<NoAnswer> for InventoryError {
-    fn from(why: NoAnswer) -> Self {
-        match why {
-            NoAnswer::Hangs { since } => Self::Hung { since },
-            NoAnswer::NoThread(cause) => Self::Unasked(cause),
-        }
-    }
-}
 
 pub(super) fn unanswered(query: &'static str) -> impl FnOnce(nvml_wrapper::error::NvmlError) -> InventoryError {
     move |cause| InventoryError::Unanswered { query, cause: cause.to_string() }
@@ -233,7 +197,10 @@ struct Loaded {
 
 fn load(library: &Path) -> Result<Loaded, InventoryError> {
     let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
-    let nvml = nvml.map_err(|cause| unusable(library, cause.to_string()))?;
+    let nvml = nvml.map_err(|cause| match cause {
+        NvmlError::LibRmVersionMismatch => InventoryError::Replaced { library: library.display().to_string() },
+        other => unusable(library, other.to_string()),
+    })?;
     let driver_version = nvml.sys_driver_version().map_err(unanswered("the driver's version"))?;
     let boards = nvml.device_count().map_err(unanswered("the number of GPUs"))?;
     Ok(Loaded { nvml, driver_version, boards })
@@ -258,13 +225,33 @@ fn loaded<T: Send + 'static>(
 }
 
 impl NvmlInventory {
-    /// Loads and starts NVML, to show of it what is in `served`, and waits so long for boards to say what they are.
+    /// Loads and starts NVML, to show of it what is in `served`, and waits so long for boards to say what they are. Where the
+    /// driver was replaced while it was in use, that is NVML as it was before, if it is `kept`.
     ///
     /// # Errors
-    /// [`InventoryError::Unusable`], and NVML does not answer what is asked of no board.
-    pub fn open(library: &Path, served: &Gpus, patience: &StartPatience) -> Result<Arc<Self>, InventoryError> {
+    /// [`InventoryError::Unusable`], [`InventoryError::Replaced`], and NVML does not answer what is asked of no board.
+    pub fn open(
+        library: &Path,
+        kept: &KeptNvml,
+        served: &Gpus,
+        patience: &StartPatience,
+    ) -> Result<Arc<Self>, InventoryError> {
         let (boards, questions) = (OnceLock::new(), Questions::default());
-        let library = loaded(&questions, (library, LIBRARY_PATIENCE), load)?;
+        let library = match (loaded(&questions, (library, LIBRARY_PATIENCE), load), kept.library()) {
+            (Err(replaced @ InventoryError::Replaced { .. }), Some(kept)) => {
+                log!(
+                    "{replaced}; until then containers that run are paced and none are started, with NVML as it was before"
+                );
+                loaded(&questions, (kept, LIBRARY_PATIENCE), load)?
+            }
+            (Err(other), _) => return Err(other),
+            (Ok(started), _) => {
+                if let Err(cause) = kept.keep(library) {
+                    log!("NVML is not kept for when the driver is replaced while it is in use ({cause})");
+                }
+                started
+            }
+        };
         let inventory = Arc::new(Self { library, served: served.clone(), boards, questions });
         let boards = first_answers(inventory.library.boards, patience, |index| {
             inventory.within(patience.to_answer, index, move |its| Ok(its.first_answer(index)))

@@ -3,7 +3,8 @@
 //! What nvml-wrapper has no names for is called through its function table. Source of each call: nvml.h, "Multi Instance
 //! GPU Management".
 
-use super::inventory::{Gpu, InventoryError, Kind, MigInstance, NvmlInventory, unanswered};
+use super::inventory::{Gpu, Kind, MigInstance, NvmlInventory, unanswered};
+use super::inventory_error::InventoryError;
 use super::memory::allocatable;
 use gpool_policy::mig::{DriverProfile, Model};
 use gpool_protocol::{GpuUuid, HostPid};

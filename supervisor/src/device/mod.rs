@@ -8,6 +8,8 @@ mod first_answers;
 mod generation;
 mod gpu_instances;
 mod inventory;
+mod inventory_error;
+mod kept_nvml;
 mod memory;
 mod mig;
 mod occupancy;
@@ -20,7 +22,8 @@ pub use first_answers::StartPatience;
 pub use gpu_instances::{Compute, GpuInstance};
 #[cfg(test)]
 pub use inventory::MigInstance;
-pub use inventory::{Found, Gpu, InventoryError, Kind, NvmlInventory, PATIENCE, SilentBoard, answering};
+pub use inventory::{Found, Gpu, Kind, NvmlInventory, PATIENCE, SilentBoard, answering};
+pub use inventory_error::InventoryError;
 pub use mig::{Board, MigMode};
 pub use occupancy::Occupancy;
 pub use roster::{Changes, Roster, with_places};

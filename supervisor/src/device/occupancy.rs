@@ -1,6 +1,7 @@
 //! Who is on a GPU, and whom it lets in.
 
-use super::inventory::{Gpu, InventoryError, Kind, NvmlInventory, unanswered};
+use super::inventory::{Gpu, Kind, NvmlInventory, unanswered};
+use super::inventory_error::InventoryError;
 use gpool_policy::mechanism::ComputeMode;
 use gpool_protocol::HostPid;
 use nvml_wrapper::Device;

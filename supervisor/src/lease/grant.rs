@@ -164,6 +164,7 @@ impl Leases {
         asked.request.check()?;
         check_cap(asked.request.memory)?;
         check_class(&self.configuration(), asked.request.class)?;
+        self.check_driver()?;
         let deadline = Instant::now() + GRANT_PATIENCE;
         let (mut book, place) = self.find_place(asked, uid)?;
         let Place { served, domain, placed, kept } = place;
@@ -225,6 +226,18 @@ impl Leases {
         drop(book);
         (self.watch_changed)();
         Ok(granted)
+    }
+
+    /// Libraries that were replaced while the kernel module was in use work with it no more.
+    fn check_driver(&self) -> Result<(), ErrorBody> {
+        let gpus = self.gpus();
+        let Some(gpu) = gpus.first() else { return Ok(()) };
+        self.files.replaced_by(&gpu.driver_version).map_or(Ok(()), |version| {
+            let module = &gpu.driver_version;
+            let cause = format!("the driver's libraries are of version {version} and its kernel module of {module}");
+            let remedy = "boot this host, or have all that uses GPUs end and load the module anew";
+            Err(ErrorBody::new(ErrorCode::NoGpu, cause, remedy))
+        })
     }
 
     /// Tells of a lease in the book.

@@ -101,6 +101,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::podman::run),
     },
     Scenario {
+        name: "driver-replaced",
+        what: "the driver's libraries are replaced while its module is in use: who runs is paced, none are started",
+        limit_s: 60,
+        run: Place::Inside(driver_replaced::run),
+    },
+    Scenario {
         name: "crun",
         what: "docker with crun behind gpool-runtime: shares, device rules, lives, and what passes through",
         limit_s: 90,

@@ -1,0 +1,77 @@
+//! The driver's libraries are replaced while its kernel module is in use, as an upgrade over night does: containers that run
+//! go on and are paced, also by a supervisor that starts then, and none are started, until the host is in order again.
+
+use super::{finish, is_refused, said, start_tenants, wait_for, wait_until_running};
+use crate::c_program;
+use crate::failure::{Context, Result, ensure};
+use crate::host::{Container, DRIVER_LIBRARIES, Host, SIMULATED_GPU};
+use crate::meter::usage_of;
+use crate::namespaces::Inside;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+const REQUEST: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.2"), ("GPOOL_MEMORY", "1GiB")];
+/// No simulated driver is of this version.
+const NEWER: &str = "999.1.2";
+
+/// Replaces them.
+pub fn run(inside: &Inside) -> Result<()> {
+    let mut host = Host::start(inside)?;
+    let outcome = replace(&mut host);
+    finish(host, outcome)
+}
+
+fn replace(host: &mut Host) -> Result<()> {
+    let containers = start_tenants(host, &[("weeks", "0.3", "2GiB", 300), ("months", "0.4", "2GiB", 300)])?;
+    wait_until_running(host, &containers)?;
+    let leases: Vec<_> = containers.iter().map(|container| host.lease_of(container)).collect::<Result<_>>()?;
+    install_newer()?;
+    is_refused(host, &REQUEST, &["GPOOL-E203", NEWER, "kernel module"])?;
+    host.kill_supervisor()?;
+    host.start_supervisor()?;
+    let log = host.supervisor_log();
+    ensure(log.contains("was replaced while it was in use"), || format!("the supervisor says {log}"))?;
+    for (container, before) in containers.iter().zip(&leases) {
+        let after = host.lease_of(container)?;
+        ensure(after.lease_id == before.lease_id, || format!("{} has another lease", container.name))?;
+        are_paced(host, container)?;
+    }
+    is_refused(host, &REQUEST, &["GPOOL-E203", NEWER, "kernel module"])?;
+    said(&host.gpool(&["doctor"])?, 1, &[NEWER, "no program starts on a GPU"])?;
+    put_back(host)?;
+    host.kill_supervisor()?;
+    host.start_supervisor()?;
+    start_tenants(host, &[("new", "0.2", "1GiB", 300)]).map(drop)
+}
+
+/// It runs on, and its lease is charged for it.
+fn are_paced(host: &Host, container: &Container) -> Result<()> {
+    let charged = |host: &Host| host.lease_of(container).map(|lease| lease.charged_gpu_ns);
+    let (ran, paid) = (usage_of(&host.meter()?.read()?, &container.id).kernels, charged(host)?);
+    wait_for("another kernel, and its charge", || {
+        let runs = usage_of(&host.meter()?.read()?, &container.id).kernels > ran;
+        Ok(runs && charged(host)? > paid)
+    })
+}
+
+/// As a package does: files of another version under names of their own, and links that lead there.
+fn install_newer() -> Result<()> {
+    let libraries = Path::new(SIMULATED_GPU).join("lib");
+    let source = include_str!("../../programs/replaced_driver.c");
+    c_program::compile(source, &libraries, "replaced.so", &["-shared", "-fPIC"])?;
+    for name in DRIVER_LIBRARIES {
+        let versioned = format!("{}{NEWER}", name.strip_suffix('1').unwrap_or(name));
+        let (old, new) = (libraries.join(name), libraries.join(&versioned));
+        // NVML is the one that was compiled, and libcuda, which nobody loads, what it was.
+        let from = if name.contains("nvidia-ml") { libraries.join("replaced.so") } else { old.clone() };
+        fs::copy(&from, &new).context(new.display())?;
+        fs::rename(&old, libraries.join(format!("{name}.old"))).context(old.display())?;
+        symlink(&versioned, &old).context(old.display())?;
+    }
+    Ok(())
+}
+
+fn put_back(host: &Host) -> Result<()> {
+    host.replace_driver(&host.stage.simulated())
+}
