@@ -68,7 +68,7 @@ pub enum Verb {
         #[command(subcommand)]
         verb: GpuVerb,
     },
-    /// What GPUs can be divided into with MIG: plans and comparisons, without a GPU
+    /// Divide this host's GPUs with MIG and compare them with a layout, or plan layouts without a GPU
     Mig {
         /// What to do.
         #[command(subcommand)]

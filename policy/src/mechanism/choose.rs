@@ -33,7 +33,7 @@ pub struct RowOutcome {
 /// An answer, and how it came about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What the request gets; none: it is refused or waits, for the reasons below.
+    /// What the request gets; none: it is refused, for the reasons below.
     pub choice: Option<Choice>,
     /// The rows before it, in order.
     pub failed: Vec<RowOutcome>,

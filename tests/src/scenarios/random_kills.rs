@@ -1,5 +1,5 @@
-//! Three containers whose tenants are all pid 1, killed with SIGKILL at random for a minute and started again: the
-//! simulated GPU's state and all accounts stay right.
+//! Three containers whose tenants are all pid 1, killed with SIGKILL at random for half a minute and started again:
+//! the simulated GPU's state and all accounts stay right.
 
 use super::{finish, wait_for};
 use crate::failure::{Failure, Result, ensure};

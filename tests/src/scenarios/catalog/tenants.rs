@@ -336,7 +336,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "random-kills",
-        what: "tenants that are pid 1, killed at random for a minute: all accounts stay right",
+        what: "tenants that are pid 1, killed at random for half a minute: all accounts stay right",
         limit_s: 180,
         run: Place::Inside(random_kills::run),
     },
