@@ -86,8 +86,8 @@ impl ContextCosts {
         let mut book = leases.book();
         for lease in book.leases.values_mut().filter(|lease| lease.place_of(gpu).is_some()) {
             for name in lease.processes.values().map(|process| process.watched.name) {
-                let Some(used_bytes) = occupancy.by_process.get(&name.pid) else { continue };
-                let Some(shown) = context_cost(before.get(&name), after.get(&name), *used_bytes) else { continue };
+                let Some(used_bytes) = occupancy.bytes_of(name.pid) else { continue };
+                let Some(shown) = context_cost(before.get(&name), after.get(&name), used_bytes) else { continue };
                 let shown = lease.context_cost.map_or(shown, |known| known.narrowed(shown));
                 let charged = &lease.region.control().context_bytes;
                 let cost = shown.nearest(charged.load(Ordering::Relaxed));

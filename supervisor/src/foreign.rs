@@ -27,7 +27,9 @@ struct Promise {
 /// Notes what NVML says of GPU `gpu`, whose processes have these start times now, as far as they live.
 pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMap<HostPid, Option<u64>>) {
     let promises = promises(leases, gpu);
-    let owner = |pid: &HostPid| owner(&promises, *pid, listed.get(pid).copied().flatten(), cgroup::path_of);
+    // What one held that has ended is not of the container in which its pid has begun anew.
+    let cgroup_of = |pid: HostPid| cgroup::path_of(pid).filter(|_| !occupancy.inherited.contains(&pid));
+    let owner = |pid: &HostPid| owner(&promises, *pid, listed.get(pid).copied().flatten(), cgroup_of);
     // What time slices are tried on goes before anybody could want its memory.
     let tried = occupancy.by_process.iter().filter(|(pid, _)| procfs::is_own_child(**pid));
     let tried_bytes: u64 = tried.map(|(_, bytes)| bytes).sum();

@@ -6,7 +6,7 @@
 
 use crate::procfs::{self, ProcessName};
 use gpool_protocol::HostPid;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ pub struct Occupants {
 struct State {
     is_asked: bool,
     gpus: Vec<Option<Look>>,
+    /// Whom each GPU lists without a break, with the start times of the processes that had these pids at first.
+    first: Vec<BTreeMap<HostPid, Option<u64>>>,
     /// When the last look at all GPUs was begun that is over.
     looked: Option<Instant>,
 }
@@ -45,7 +47,8 @@ struct Look {
 impl Occupants {
     /// Nothing is known of so many GPUs.
     pub fn new(gpus: usize) -> Self {
-        let state = State { is_asked: false, gpus: (0..gpus).map(|_| None).collect(), looked: None };
+        let (looks, first) = ((0..gpus).map(|_| None).collect(), vec![BTreeMap::new(); gpus]);
+        let state = State { is_asked: false, gpus: looks, first, looked: None };
         Self { state: Mutex::new(state), asked: Condvar::new(), looked: Condvar::new() }
     }
 
@@ -54,6 +57,19 @@ impl Occupants {
         if let Some(place) = self.state.lock().unwrap_or_else(PoisonError::into_inner).gpus.get_mut(gpu) {
             *place = Some(Look { since, listed });
         }
+    }
+
+    /// Of those that NVML lists on GPU `gpu` now, with the start times of the processes that have these pids, the pids that
+    /// have come to another process since they were listed first. A child may go on holding what the one before has opened.
+    pub fn inherited(&self, gpu: usize, listed: &BTreeMap<HostPid, Option<u64>>) -> BTreeSet<HostPid> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(first) = state.first.get_mut(gpu) else { return BTreeSet::new() };
+        first.retain(|pid, _| listed.contains_key(pid));
+        let mut is_another = |(pid, now): (&HostPid, &Option<u64>)| {
+            let then = *first.entry(*pid).or_insert(*now);
+            (now.is_some() && *now != then).then_some(*pid)
+        };
+        listed.iter().filter_map(&mut is_another).collect()
     }
 
     /// Whether any GPU listed the process when it was asked last.
@@ -183,6 +199,24 @@ mod tests {
         assert!(occupants.has_let_go(0, Some(process), died));
         assert!(!occupants.has_let_go(1, Some(process), died), "another GPU");
         assert_eq!((occupants.living(0, |_| true), occupants.living(0, |pid| pid == process.pid)), (1, 0));
+    }
+
+    #[test]
+    fn a_pid_that_was_listed_before_its_process_began_is_inherited() {
+        let occupants = Occupants::new(1);
+        let inherited = |listed: &[(u32, Option<u64>)]| {
+            occupants.inherited(0, &listed.iter().map(|(pid, ticks)| (HostPid(*pid), *ticks)).collect())
+        };
+        let none = BTreeSet::new();
+        assert_eq!(inherited(&[(7, Some(100)), (8, None), (9, Some(50))]), none);
+        assert_eq!(inherited(&[(7, None), (8, None), (9, Some(50))]), none, "it has ended, and holds something");
+        let both = BTreeSet::from([HostPid(7), HostPid(8)]);
+        for _ in 0..2 {
+            assert_eq!(inherited(&[(7, Some(200)), (8, Some(200)), (9, Some(50))]), both);
+        }
+        assert_eq!(inherited(&[(8, Some(200))]), BTreeSet::from([HostPid(8)]));
+        assert_eq!(inherited(&[(7, Some(200))]), none, "the device has let go of the one before");
+        assert_eq!(occupants.inherited(1, &BTreeMap::from([(HostPid(7), None)])), none, "no such GPU");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::context_cost::{Claim, Claims, ContextCosts};
 use crate::device::{Gpu, Kind, NvmlInventory, Occupancy};
 use crate::foreign;
 use crate::gatekeeper::Statistics;
-use crate::guard::Guard;
+use crate::guard::{Descriptors, Guard, descriptors};
 use crate::late_boards::LateBoards;
 use crate::lease::{Holding, Leases, Members, members};
 use crate::mig;
@@ -19,6 +19,7 @@ use crate::silence;
 use crate::uncounted;
 use gpool_policy::honesty::Sample;
 use gpool_policy::mechanism::ComputeMode;
+use gpool_protocol::HostPid;
 use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,11 +71,11 @@ pub fn note_memory(
         let (before, since) = (claims(leases, index), Instant::now());
         let asked = gpu.clone();
         match inventory.ask(gpu.index, move |its| its.occupancy(&asked)) {
-            Ok(occupancy) => {
+            Ok(mut occupancy) => {
                 let after = claims(leases, index);
+                let listed = told_apart(leases, index, &mut occupancy);
                 costs.learn(leases, index, &before, &after, &occupancy);
                 uncounted::note(leases, index, &before, &after, &occupancy);
-                let listed = occupancy.present.iter().map(|pid| (*pid, procfs::start_ticks(*pid))).collect();
                 foreign::note(leases, index, &occupancy, &listed);
                 leases.occupants.note(index, since, listed);
                 leases.compute_modes.note(index, occupancy.compute_mode);
@@ -86,6 +87,19 @@ pub fn note_memory(
     }
     leases.occupants.note_looked(begun);
     occupancies
+}
+
+/// With which start times NVML lists processes on a GPU: none of one that has ended, also if its pid has come to another one
+/// that uses no GPU.
+fn told_apart(leases: &Leases, gpu: usize, occupancy: &mut Occupancy) -> BTreeMap<HostPid, Option<u64>> {
+    let listed: BTreeMap<_, _> = occupancy.present.iter().map(|pid| (*pid, procfs::start_ticks(*pid))).collect();
+    let inherited = leases.occupants.inherited(gpu, &listed);
+    if inherited.is_empty() {
+        return listed;
+    }
+    let devices = leases.files.gpu_devices(&leases.gpus());
+    occupancy.note_inherited(inherited, |pid| descriptors(pid, &devices) != Descriptors::NotOpen);
+    listed.into_iter().map(|(pid, ticks)| (pid, ticks.filter(|_| occupancy.present.contains(&pid)))).collect()
 }
 
 /// How busy each process kept a GPU since then. One that has just not said who is on it is not asked.
@@ -130,7 +144,7 @@ fn note_seen_memory(leases: &Leases, members: &Members, occupancies: &[Option<Oc
         let Some(pids) = members.get(&lease.tenant) else { continue };
         for account in &mut lease.accounts {
             let Some(Some(occupancy)) = occupancies.get(account.gpu) else { continue };
-            account.see_memory(pids.iter().filter_map(|pid| occupancy.by_process.get(pid)).sum());
+            account.see_memory(pids.iter().filter_map(|pid| occupancy.bytes_of(*pid)).sum());
         }
     }
 }

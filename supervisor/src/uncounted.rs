@@ -29,7 +29,7 @@ pub fn note(leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupa
         let uncounted = &mut lease.uncounted[place];
         uncounted.retain(|name, _| known.contains(name));
         for name in alive {
-            let used_bytes = occupancy.by_process.get(&name.pid).copied().unwrap_or(0);
+            let used_bytes = occupancy.bytes_of(name.pid).unwrap_or(0);
             if let Some(bytes) = beyond(before.get(&name), after.get(&name), used_bytes, context_bytes) {
                 uncounted.insert(name, bytes);
             }

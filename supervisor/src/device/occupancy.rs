@@ -18,8 +18,24 @@ pub struct Occupancy {
     pub by_process: BTreeMap<HostPid, u64>,
     /// All processes that have a context.
     pub present: BTreeSet<HostPid>,
+    /// Pids that have come to another process since NVML listed them first: what it says of them it says of the one before.
+    pub inherited: BTreeSet<HostPid>,
     /// How many may have one.
     pub compute_mode: ComputeMode,
+}
+
+impl Occupancy {
+    /// What the process that has this pid now holds; none if NVML does not tell.
+    pub fn bytes_of(&self, pid: HostPid) -> Option<u64> {
+        self.by_process.get(&pid).copied().filter(|_| !self.inherited.contains(&pid))
+    }
+
+    /// Takes these for pids that have come to other processes. Who does not use a device, as `uses_device` says, has no
+    /// context either.
+    pub fn note_inherited(&mut self, inherited: BTreeSet<HostPid>, uses_device: impl Fn(HostPid) -> bool) {
+        self.present.retain(|pid| !inherited.contains(pid) || uses_device(*pid));
+        self.inherited = inherited;
+    }
 }
 
 /// A GPU's compute mode. One that cannot be read, as on MIG instances, keeps nobody out.
@@ -50,6 +66,31 @@ impl NvmlInventory {
             UsedGpuMemory::Unavailable => None,
         });
         let compute_mode = compute_mode(&device);
-        Ok(Occupancy { used_bytes, by_process: known.collect(), present, compute_mode })
+        Ok(Occupancy { used_bytes, by_process: known.collect(), present, inherited: BTreeSet::new(), compute_mode })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_dead_process_is_not_said_of_the_one_that_has_its_pid() {
+        let [shell, worker, other] = [HostPid(7), HostPid(8), HostPid(9)];
+        let mut occupancy = Occupancy {
+            used_bytes: 60,
+            by_process: BTreeMap::from([(shell, 10), (worker, 20), (other, 30)]),
+            present: BTreeSet::from([shell, worker, other]),
+            inherited: BTreeSet::new(),
+            compute_mode: ComputeMode::Default,
+        };
+        assert_eq!(occupancy.bytes_of(shell), Some(10));
+        occupancy.note_inherited(BTreeSet::from([shell, worker]), |pid| pid == worker);
+        assert_eq!([shell, worker, other].map(|pid| occupancy.bytes_of(pid)), [None, None, Some(30)]);
+        assert_eq!(
+            occupancy.present,
+            BTreeSet::from([worker, other]),
+            "who has the device open may have a context of its own"
+        );
     }
 }

@@ -62,8 +62,8 @@ pub struct Guard {
     frozen: BTreeSet<TenantId>,
     /// What followed at the last look.
     actions: BTreeMap<TenantId, BypassAction>,
-    /// Since when processes have been seen to have a context.
-    contexts: BTreeMap<HostPid, Instant>,
+    /// Since when processes have been seen to have a context, and when they were started.
+    contexts: BTreeMap<HostPid, (Instant, Option<u64>)>,
     /// Whether there has been a look: leases that are there at the first one were taken over.
     has_looked: bool,
 }
@@ -98,16 +98,19 @@ impl Guard {
         self.maps.begin();
         let with_context: BTreeSet<HostPid> =
             occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
-        self.contexts.retain(|pid, _| with_context.contains(pid));
-        let now = Instant::now();
-        for pid in &with_context {
-            self.contexts.entry(*pid).or_insert(now);
-        }
+        self.note_contexts(with_context.iter().map(|pid| (*pid, procfs::start_ticks(*pid))), Instant::now());
         self.tell_again(&charges);
         self.look_at_members(leases, &charges, members, &with_context);
         self.look_at_caps(leases, &charges, members, occupancies);
         let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
         self.look_outside(leases, &charges, with_context.difference(&leased).copied());
+    }
+
+    /// These have a context at `now`, by pid and start time.
+    fn note_contexts(&mut self, with_context: impl Iterator<Item = (HostPid, Option<u64>)>, now: Instant) {
+        let since =
+            |pid, ticks| self.contexts.get(&pid).filter(|(_, its)| *its == ticks).map_or(now, |(since, _)| *since);
+        self.contexts = with_context.map(|(pid, ticks)| (pid, (since(pid, ticks), ticks))).collect();
     }
 
     /// Where something else follows than at the last look, since the configuration or the lease's class has changed: whoever
@@ -268,7 +271,8 @@ impl Guard {
     ) -> Vec<GuardedProcess> {
         let Some(group) = &charge.mps_group else { return Vec::new() };
         let Some(clients) = leases.groups.clients_of(group) else { return Vec::new() };
-        let is_past = |pid: &&HostPid| self.contexts.get(pid).is_some_and(|since| clients.leave_out(**pid, *since));
+        let is_past =
+            |pid: &&HostPid| self.contexts.get(pid).is_some_and(|(since, _)| clients.leave_out(**pid, *since));
         let seen = |pid: &HostPid| GuardedProcess {
             lease_id: charge.lease_id.clone(),
             container_id: charge.container_id.clone(),
@@ -293,9 +297,8 @@ impl Guard {
         for (tenant, charge) in charges.iter().filter(|(_, charge)| charge.has_shims) {
             for gpu in &charge.gpus {
                 let Some(Some(occupancy)) = occupancies.get(*gpu) else { continue };
-                let its = members.get(tenant).into_iter().flatten().filter_map(|pid| occupancy.by_process.get(pid));
-                let (processes, held_bytes) =
-                    its.fold((0, 0u64), |(n, sum), bytes| (n + 1, sum.saturating_add(*bytes)));
+                let its = members.get(tenant).into_iter().flatten().filter_map(|pid| occupancy.bytes_of(*pid));
+                let (processes, held_bytes) = its.fold((0, 0u64), |(n, sum), bytes| (n + 1, sum.saturating_add(bytes)));
                 // The account takes every context for as dear as the cheapest; each may have cost twice that.
                 let tolerance_bytes = charge.context_bytes.saturating_mul(processes);
                 let fresh = match self.has_looked {

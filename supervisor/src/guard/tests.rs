@@ -119,3 +119,20 @@ fn a_process_whose_mappings_cannot_be_read_holds_nobody_up_and_is_judged_by_its_
     assert!(guard.proven.is_empty());
     drop(std::fs::File::options().write(true).open(process.join("maps")).unwrap());
 }
+
+#[test]
+fn a_context_is_as_old_as_its_process_and_not_as_its_pid() {
+    let mut guard = Guard::new(BTreeSet::new()).unwrap();
+    let start = Instant::now();
+    let mut note = |seconds, contexts: &[(u32, Option<u64>)]| {
+        let now = start + std::time::Duration::from_secs(seconds);
+        guard.note_contexts(contexts.iter().map(|(pid, ticks)| (HostPid(*pid), *ticks)), now);
+        let age = |(since, _): &(Instant, Option<u64>)| now.duration_since(*since).as_secs();
+        guard.contexts.values().map(age).collect::<Vec<_>>()
+    };
+    assert_eq!(note(1, &[(7, Some(100)), (8, Some(100))]), [0, 0]);
+    assert_eq!(note(2, &[(7, Some(100)), (8, None)]), [1, 0]);
+    assert_eq!(note(3, &[(7, Some(100)), (8, Some(300))]), [2, 0], "another one has the pid of one that has ended");
+    assert_eq!(note(4, &[(8, Some(300))]), [1]);
+    assert_eq!(note(5, &[(7, Some(100)), (8, Some(300))]), [0, 2]);
+}
