@@ -278,7 +278,7 @@ fn take_out(
     }
 }
 
-/// Frees the slots of dead processes that no GPU of the lease holds anything of; true if there are others.
+/// Frees the slots of dead processes that no GPU of the lease holds anything of. Whether NVML's next answer may free others.
 fn bury(leases: &Leases, lease: &mut Lease) -> bool {
     let gpus: Vec<usize> = lease.gpus().collect();
     let region = &lease.region;
@@ -289,11 +289,7 @@ fn bury(leases: &Leases, lease: &mut Lease) -> bool {
         }
         !is_gone
     });
-    let is_waiting = !lease.dead.is_empty();
-    if is_waiting {
-        leases.occupants.ask();
-    }
-    is_waiting
+    leases.occupants.ask_soon_after(lease.dead.values().map(|dead| dead.died), Instant::now())
 }
 
 fn act_on(leases: &Leases, queue: &mut Queue, notice: Notice) {

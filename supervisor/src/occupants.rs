@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Without an answer of NVML for so long after a death, what is dead counts as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// For so long after a death NVML is asked as often as it answers; longer than it is waited for. What the device has not let go
+/// of by then is held by somebody, as a child is who has it open, and is seen to be free by the looks that are taken anyway.
+const HASTE: Duration = Duration::from_secs(6);
 /// Looks that are asked for are at least so far apart.
 const LEAST_PERIOD: Duration = Duration::from_millis(5);
 /// Those that are asked for before a refusal are: who is refused again and again must not keep NVML busy.
@@ -122,9 +125,18 @@ impl Occupants {
     }
 
     /// Asks for a look now.
-    pub fn ask(&self) {
+    fn ask(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_asked = true;
         self.asked.notify_one();
+    }
+
+    /// Asks for a look now if any of `deaths` is so recent at `now` that the device may just be letting go; whether it has.
+    pub fn ask_soon_after(&self, mut deaths: impl Iterator<Item = Instant>, now: Instant) -> bool {
+        let is_soon = deaths.any(|died| now.saturating_duration_since(died) < HASTE);
+        if is_soon {
+            self.ask();
+        }
+        is_soon
     }
 
     /// A look at all GPUs is over that was begun at `since`.
@@ -259,6 +271,20 @@ mod tests {
             "{}",
             looks.len()
         );
+    }
+
+    #[test]
+    fn what_is_not_let_go_of_for_long_is_left_to_the_looks_that_are_taken_anyway() {
+        let (occupants, start) = (Occupants::new(1), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let asks = |deaths: &[u64], now| {
+            let has_asked = occupants.ask_soon_after(deaths.iter().map(|seconds| at(*seconds)), at(now));
+            assert_eq!(std::mem::take(&mut occupants.state.lock().unwrap().is_asked), has_asked);
+            has_asked
+        };
+        assert!(!asks(&[], 0) && asks(&[1], 1) && asks(&[1], 6) && HASTE > PATIENCE);
+        assert!(!asks(&[1], 7) && !asks(&[1], 86_400));
+        assert!(asks(&[1, 86_400], 86_401), "another death");
     }
 
     #[test]

@@ -238,12 +238,11 @@ pub fn keep_up(leases: &Leases) {
 /// Whether NVML's next answer may say so.
 pub fn settle(leases: &Leases, lease: &mut Lease) -> bool {
     let is_waited_for = lease.record.revocation.as_ref().is_some_and(|it| it.is_denied && !it.is_settled);
-    if !is_waited_for || !lease.processes.is_empty() || !lease.dead.is_empty() || !lease.clearance.has_begun() {
+    if !is_waited_for || !lease.processes.is_empty() || !lease.dead.is_empty() || lease.clearance.since().is_none() {
         return false;
     }
     if !lease.clearance.is_over(&leases.occupants, lease.gpus()) {
-        leases.occupants.ask();
-        return true;
+        return leases.occupants.ask_soon_after(lease.clearance.since().into_iter(), Instant::now());
     }
     let its = lease.record.cgroup.as_deref().map(cgroup::processes_in).unwrap_or_default();
     if its.iter().any(|pid| leases.occupants.lists(*pid)) {

@@ -21,9 +21,9 @@ impl Clearance {
         self.since = if is_anybody_there { None } else { self.since.or(Some(begun)) };
     }
 
-    /// Whether the last look has found nobody.
-    pub fn has_begun(&self) -> bool {
-        self.since.is_some()
+    /// When the first look began that found nobody; none while the last one has found somebody.
+    pub fn since(&self) -> Option<Instant> {
+        self.since
     }
 
     /// Whether none of them is on any of `gpus` by what NVML has said when it was asked after that. Where it does not answer,
@@ -57,10 +57,10 @@ mod tests {
         }
         assert!(!is_over(&clearance), "nobody has looked");
         clearance.note(at(10), [user].into_iter());
-        assert!(!clearance.has_begun() && !is_over(&clearance));
+        assert!(clearance.since().is_none() && !is_over(&clearance));
         clearance.note(at(20), [].into_iter());
         clearance.note(at(40), [].into_iter());
-        assert!(clearance.has_begun() && !is_over(&clearance), "NVML was asked before");
+        assert!(clearance.since().is_some() && !is_over(&clearance), "NVML was asked before");
         list(0, 30, &[(7, None), (8, Some(5))]);
         list(1, 30, &[]);
         assert!(!is_over(&clearance), "the driver is not done with it");
