@@ -9,6 +9,7 @@
 //! * [`mig`]: what a GPU can be divided into, and where;
 //! * [`honesty`]: whether a tenant reports all that the device has given it;
 //! * [`overlap`]: how much is believed of what tenants report for the same time;
+//! * [`repetition`]: how often that is told which goes on happening;
 //! * [`promise`]: what a share is worth beside the tenants that are there.
 //!
 //! Everything here is a pure function of its inputs: time is passed in, numbers are integers, and the same inputs
@@ -24,6 +25,7 @@ pub mod mechanism;
 pub mod mig;
 pub mod overlap;
 pub mod promise;
+pub mod repetition;
 pub mod slice;
 pub mod time_slices;
 pub mod timeline;

@@ -8,6 +8,7 @@ use gpool_configuration::LiarAction;
 use gpool_policy::TenantId;
 use gpool_policy::honesty::{DeviceUse, Honesty, Sample, Shortfall};
 use gpool_policy::overlap::{Reported, believed};
+use gpool_policy::repetition::Repetition;
 use gpool_protocol::EventKind;
 use std::collections::BTreeMap;
 
@@ -51,10 +52,22 @@ struct Finding {
     until_ns: u64,
 }
 
+/// Reports of one lease on one GPU that fell short, and how much of that has been told.
+#[derive(Default)]
+struct Shortfalls {
+    all: u64,
+    told: u64,
+    /// What was missing in those that have not been told.
+    untold_ns: u64,
+    last: Option<Shortfall>,
+    repetition: Repetition,
+}
+
 /// Sees every sample once.
 pub struct Auditor {
     devices: Vec<DeviceUse>,
     audited: BTreeMap<(TenantId, usize), Audited>,
+    shortfalls: BTreeMap<(TenantId, usize), Shortfalls>,
     period_start_ns: Option<u64>,
     /// By index of the GPU: the device did not answer in this period.
     was_silent: Vec<bool>,
@@ -67,7 +80,14 @@ impl Auditor {
     pub fn new(gpus: usize) -> Self {
         let (devices, silent) = (vec![DeviceUse::default(); gpus], vec![false; gpus]);
         let (was_silent, is_silent) = (silent.clone(), silent);
-        Self { devices, audited: BTreeMap::new(), period_start_ns: None, was_silent, is_silent }
+        Self {
+            devices,
+            audited: BTreeMap::new(),
+            shortfalls: BTreeMap::new(),
+            period_start_ns: None,
+            was_silent,
+            is_silent,
+        }
     }
 
     /// Takes the newest samples; at the end of a period, judges. To be called once a second or so: the device keeps its
@@ -96,6 +116,13 @@ impl Auditor {
         }
         for finding in self.end_period(statistics) {
             act_on(leases, &finding);
+            self.shortfalls.entry((finding.tenant, finding.gpu)).or_default().add(finding.shortfall);
+        }
+        self.shortfalls.retain(|of, _| self.audited.contains_key(of));
+        for ((tenant, gpu), shortfalls) in &mut self.shortfalls {
+            if let Some(news) = shortfalls.news(statistics.at_ns) {
+                tell(leases, *tenant, *gpu, news);
+            }
         }
         if self.period_start_ns == Some(statistics.at_ns) {
             leases.gatekeeper.order(Order::BeginPeriod { at_ns: statistics.at_ns });
@@ -175,16 +202,41 @@ fn meter(leases: &Leases, tenant: TenantId, gpu: usize, seen_ns: u64) -> bool {
     true
 }
 
+impl Shortfalls {
+    fn add(&mut self, shortfall: Shortfall) {
+        self.all += 1;
+        self.untold_ns = self.untold_ns.saturating_add(shortfall.missing_ns());
+        self.last = Some(shortfall);
+    }
+
+    /// What is to be told at `now_ns`: the last one, how many there are of which nothing was told, and what was missing in
+    /// these.
+    fn news(&mut self, now_ns: u64) -> Option<(Shortfall, u64, u64)> {
+        let last = self.last.filter(|_| self.repetition.look(now_ns, self.all, self.told))?;
+        let count = self.all - std::mem::replace(&mut self.told, self.all);
+        Some((last, count, std::mem::take(&mut self.untold_ns)))
+    }
+}
+
 fn act_on(leases: &Leases, finding: &Finding) {
     let Finding { tenant, gpu, shortfall, until_ns } = *finding;
     let mut book = leases.book();
     let Some(lease) = book.of_tenant(tenant) else { return };
-    let action = class_policy(&leases.configuration(), lease.record.class).liar_action;
-    let message = message(lease.record.container_id.short(), &leases.gpus()[gpu].uuid.0, shortfall, action);
-    leases.events.note(EventKind::UnderReported, about(&lease.record, None), message);
-    if action == LiarAction::Debt {
+    if class_policy(&leases.configuration(), lease.record.class).liar_action == LiarAction::Debt {
         leases.gatekeeper.order(Order::Owe { tenant, gpu, ns: shortfall.missing_ns(), until_ns });
     }
+}
+
+fn tell(leases: &Leases, tenant: TenantId, gpu: usize, (last, count, missing_ns): (Shortfall, u64, u64)) {
+    let mut book = leases.book();
+    let Some(lease) = book.of_tenant(tenant) else { return };
+    let action = class_policy(&leases.configuration(), lease.record.class).liar_action;
+    let mut message = message(lease.record.container_id.short(), &leases.gpus()[gpu].uuid.0, last, action);
+    if count > 1 {
+        message +=
+            &format!("; this was found {count} times since it was told, with {} ms in all", missing_ns / 1_000_000);
+    }
+    leases.events.note(EventKind::UnderReported, about(&lease.record, None), message);
 }
 
 fn message(container: &str, gpu: &str, shortfall: Shortfall, action: LiarAction) -> String {
@@ -247,6 +299,18 @@ mod tests {
             assert!(text.contains(part), "{text} lacks {part}");
         }
         assert!(message("3f9a", "GPU-1", told[0].1.shortfall, LiarAction::Event).contains("nothing follows"));
+    }
+
+    #[test]
+    fn what_falls_short_again_and_again_is_told_ever_more_rarely_and_in_full() {
+        let (mut shortfalls, mut told) = (Shortfalls::default(), Vec::new());
+        for second in 0..100 {
+            if second % 5 == 0 && second < 80 {
+                shortfalls.add(Shortfall { seen_ns: 2 * S, reported_ns: S });
+            }
+            told.extend(shortfalls.news(second * S).map(|(_, count, missing_ns)| (second, count, missing_ns / S)));
+        }
+        assert_eq!(told, [(0, 1, 1), (5, 1, 1), (10, 1, 1), (15, 1, 1), (23, 1, 1), (39, 3, 3), (71, 7, 7)]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Why a program was refused: told once a second at most for each lease, out of band, since the program itself only gets
-//! the driver's own error.
+//! Why a program was refused: told at once and then ever more rarely for each lease, out of band, since the program itself
+//! only gets the driver's own error.
 
+use crate::clock;
 use crate::lease::{Figures, Holding, Lease, Leases, about};
 use crate::procfs;
 use crate::region::Report;
@@ -45,31 +46,17 @@ impl Refusal {
     }
 }
 
-/// One event of each kind a second at most for each lease, however often a program asks.
+/// One event of each kind for each lease, and ever more rarely while it goes on, however often a program asks.
 pub fn tell(leases: &Leases) {
-    let mut report = Report::new();
+    let (mut report, now_ns) = (Report::new(), clock::now_ns());
     let mut book = leases.book();
     for lease in book.leases.values_mut() {
         let figures = lease.figures(&mut report);
-        if figures.refused > lease.refusals_told {
-            let message = refusal(lease, &figures, &report);
-            leases.events.note(EventKind::AllocationRefused, about(&lease.record, None), message);
-            lease.refusals_told = figures.refused;
-            for (slot, claimed) in report.taken() {
-                if let Some(process) = lease.processes.get_mut(&slot) {
-                    process.refusals_told = claimed.refused();
-                }
-            }
+        if lease.refusal_repetition.look(now_ns, figures.refused, lease.refusals_told) {
+            tell_refusals(leases, lease, &figures, &report);
         }
-        if figures.unknown_versions > lease.unknown_versions_told {
-            let message = format!(
-                "refused {} more look-up(s) of {} of functions in versions that its shim does not know: programs that \
-                 need them want a newer gpool",
-                figures.unknown_versions - lease.unknown_versions_told,
-                lease.record.container_id.short()
-            );
-            leases.events.note(EventKind::UnknownVersion, about(&lease.record, None), message);
-            lease.unknown_versions_told = figures.unknown_versions;
+        if lease.unknown_version_repetition.look(now_ns, figures.unknown_versions, lease.unknown_versions_told) {
+            tell_unknown_versions(leases, lease, &figures);
         }
         // By the processes that the supervisor holds: what a report says of itself is no reason to speak. Dead ones have
         // their places until the device has let go of them.
@@ -84,6 +71,44 @@ pub fn tell(leases: &Leases) {
         }
         lease.is_full_told = is_full;
     }
+}
+
+/// Tells what has been kept back of a lease that is about to end.
+pub fn tell_rest(leases: &Leases, lease: &mut Lease) {
+    let (allocations, versions) = (lease.refusal_repetition.has_told(), lease.unknown_version_repetition.has_told());
+    if !allocations && !versions {
+        return;
+    }
+    let mut report = Report::new();
+    let figures = lease.figures(&mut report);
+    if allocations && figures.refused > lease.refusals_told {
+        tell_refusals(leases, lease, &figures, &report);
+    }
+    if versions && figures.unknown_versions > lease.unknown_versions_told {
+        tell_unknown_versions(leases, lease, &figures);
+    }
+}
+
+fn tell_refusals(leases: &Leases, lease: &mut Lease, figures: &Figures, report: &Report) {
+    let message = refusal(lease, figures, report);
+    leases.events.note(EventKind::AllocationRefused, about(&lease.record, None), message);
+    lease.refusals_told = figures.refused;
+    for (slot, claimed) in report.taken() {
+        if let Some(process) = lease.processes.get_mut(&slot) {
+            process.refusals_told = claimed.refused();
+        }
+    }
+}
+
+fn tell_unknown_versions(leases: &Leases, lease: &mut Lease, figures: &Figures) {
+    let message = format!(
+        "refused {} more look-up(s) of {} of functions in versions that its shim does not know: programs that need them \
+         want a newer gpool",
+        figures.unknown_versions - lease.unknown_versions_told,
+        lease.record.container_id.short()
+    );
+    leases.events.note(EventKind::UnknownVersion, about(&lease.record, None), message);
+    lease.unknown_versions_told = figures.unknown_versions;
 }
 
 /// The sentence about refusals that have not been told; `report` holds the lease's slots.

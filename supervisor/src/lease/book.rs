@@ -10,6 +10,7 @@ use crate::region::{RegionHost, Report};
 use crate::revocation::Clearance;
 use crate::uncounted::Uncounted;
 use gpool_policy::TenantId;
+use gpool_policy::repetition::Repetition;
 use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseId, LeaseState, Mechanism};
 use gpool_shared_region::{GPUS, PIECE_WORDS, PiecesSnapshot, SLOTS, SlotSnapshot};
 use std::collections::BTreeMap;
@@ -174,8 +175,12 @@ pub struct Lease {
     pub retired: Figures,
     /// Refusals that an event has told.
     pub refusals_told: u64,
+    /// How often that is told.
+    pub refusal_repetition: Repetition,
     /// Refused look-ups that an event has told.
     pub unknown_versions_told: u64,
+    /// How often that is told.
+    pub unknown_version_repetition: Repetition,
     /// Whether an event has told that all its places are taken.
     pub is_full_told: bool,
     /// Why its processes were killed, if they were, as a sentence about its container.

@@ -19,6 +19,7 @@ use crate::metrics::Counters;
 use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
 use crate::procfs::{self, WatchedProcess};
+use crate::refusals;
 use crate::region::{ControlPage, Mounts, RegionHost};
 use crate::revocation::Clearance;
 use crate::service_manager;
@@ -29,6 +30,7 @@ use crate::watchdog::Progress;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::admission::GpuCapacity;
+use gpool_policy::repetition::Repetition;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseState,
     LeaseView, Mechanism,
@@ -352,7 +354,9 @@ impl Leases {
             retired: Default::default(),
             dead: BTreeMap::new(),
             refusals_told: 0,
+            refusal_repetition: Repetition::default(),
             unknown_versions_told: 0,
+            unknown_version_repetition: Repetition::default(),
             is_full_told: false,
             stopped: None,
             bypassing: 0,
@@ -419,6 +423,9 @@ impl Leases {
     /// Ends a lease: its gate, its region, its directory. Its place is kept for a while if it ever ran, or had
     /// come back to a place that was kept.
     pub fn end(&self, book: &mut Book, id: &LeaseId, cause: &str) {
+        if let Some(lease) = book.leases.get_mut(id) {
+            refusals::tell_rest(self, lease);
+        }
         let Some(lease) = self.take_out(book, id) else { return };
         let charged = lease.charges();
         let message = match charged.iter().map(|gpu| gpu.charged_gpu_ns).sum::<u64>() {
