@@ -7,8 +7,8 @@ use crate::procfs::{self, ProcessName};
 use gpool_protocol::HostPid;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Held by the supervisor that serves.
@@ -65,7 +65,10 @@ impl Sole {
             flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| SoleError::Taken(path.clone()))?;
             has_replaced = true;
         }
-        write_holder(&mut lock).map_err(|cause| unusable(&path, cause))?;
+        // What keeps others out is the lock. Who cannot be read of counts as alive.
+        if let Err(cause) = write_holder(&lock) {
+            log!("{} does not say who holds it: {cause}", path.display());
+        }
         Ok(Self { _lock: lock, has_replaced })
     }
 }
@@ -79,11 +82,15 @@ fn open(path: &Path) -> Result<File, SoleError> {
     opened.map_err(|cause| unusable(path, cause))
 }
 
-fn write_holder(lock: &mut File) -> io::Result<()> {
+/// Over what the one before has written, which takes no room on a full disk, and then no more than that.
+fn write_holder(lock: &File) -> io::Result<()> {
     let pid = HostPid(std::process::id());
     let start_ticks = procfs::start_ticks(pid).ok_or(io::ErrorKind::NotFound)?;
-    lock.set_len(0)?;
-    lock.write_all(format!("{pid} {start_ticks}\n").as_bytes())
+    let text = format!("{pid} {start_ticks}\n");
+    let written = lock.write_all_at(text.as_bytes(), 0);
+    // Half of it would name somebody else.
+    lock.set_len(if written.is_ok() { text.len() as u64 } else { 0 })?;
+    written
 }
 
 /// Whether the file names a process whose first task has ended. Of one that is not there any more nothing is known: a
@@ -102,7 +109,7 @@ fn holder(lock: &mut File) -> Option<ProcessName> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
 
     /// Takes the lock, waits for a line, and ends its first thread while another one lives: as a killed process one of
@@ -143,5 +150,19 @@ mod tests {
         assert!(!Sole::take(directory.path()).unwrap().has_replaced);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+    #[test]
+    fn who_holds_it_is_written_over_what_stands_there_and_a_full_disk_keeps_nobody_from_serving() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(LOCK);
+        fs::write(&path, "1 2 and more than will be written now, by far\n").unwrap();
+        let sole = Sole::take(directory.path()).unwrap();
+        let me = HostPid(std::process::id());
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, format!("{me} {}\n", procfs::start_ticks(me).unwrap()));
+        drop(sole);
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        assert!(!Sole::take(directory.path()).unwrap().has_replaced);
     }
 }
