@@ -30,6 +30,7 @@
 //! | `watchdog` | whether the work goes on, as systemd wants to know it |
 //! | `sole` | that there is one supervisor |
 //! | `log` | lines on stderr |
+//! | `faults` | what lasts is a line when it begins, and not at each try |
 //! | `elf` | what a library exports, and which build it is |
 //!
 //! Locks: the book of leases is held while the gatekeeper is asked, never the other way round; the gatekeeper takes
@@ -50,6 +51,7 @@ mod context_cost;
 mod device;
 mod elf;
 mod events;
+mod faults;
 mod foreign;
 mod gatekeeper;
 mod guard;

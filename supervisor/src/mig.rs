@@ -14,17 +14,17 @@ pub use view::view;
 
 use crate::device::{Changes, NvmlInventory};
 use crate::events::About;
+use crate::faults::Faults;
 use crate::lease::{Book, Leases};
 use gpool_protocol::EventKind;
 use std::sync::Arc;
 
 /// Takes over the instances that there are now; what has come or gone without gpool is an event.
-pub fn look(leases: &Leases) {
+/// `faults` has why that could not be done.
+pub fn look(leases: &Leases, faults: &mut Faults<()>) {
     // Who is just dividing looks when it is done.
     let Ok(_turn) = leases.dividing.try_lock() else { return };
-    if let Err(error) = look_again(leases) {
-        log!("{error}");
-    }
+    faults.note((), &look_again(leases));
     owner::remember();
 }
 

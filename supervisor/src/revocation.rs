@@ -7,6 +7,7 @@
 mod clearance;
 
 use crate::cgroup::{self, devices};
+use crate::faults::Faults;
 use crate::gatekeeper::Order;
 use crate::guard::{Descriptors, descriptors};
 use crate::lease::{Lease, Leases, Record, RevocationRecord, about, failed};
@@ -222,15 +223,18 @@ fn registered(leases: &Leases, id: &LeaseId) -> Option<BTreeSet<HostPid>> {
 }
 
 /// Looks after those that are revoked: what was given back to them, as a service manager that is reloaded does, is denied
-/// again, and who uses it all the same is ended. Also what a supervisor that was killed has left undone.
-pub fn keep_up(leases: &Leases) {
+/// again, and who uses it all the same is ended. Also what a supervisor that was killed has left undone. `faults` has of whom
+/// that cannot be done.
+pub fn keep_up(leases: &Leases, faults: &mut Faults<LeaseId>) {
     let ids: Vec<LeaseId> = {
         let book = leases.book();
         let revoked = book.leases.values().filter(|lease| lease.record.revocation.is_some());
         revoked.map(|lease| lease.record.lease_id.clone()).collect()
     };
+    faults.retain(|id| ids.contains(id));
     for id in ids {
-        tell(enforce(leases, &id).map(drop));
+        let ended = enforce(leases, &id).map_err(|cause| format!("the revoked lease {id}: {cause}"));
+        faults.note(id, &ended);
     }
 }
 

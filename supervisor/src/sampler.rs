@@ -6,6 +6,7 @@
 use crate::auditor::Auditor;
 use crate::context_cost::{Claim, Claims, ContextCosts};
 use crate::device::{Gpu, Kind, NvmlInventory, Occupancy};
+use crate::faults::Faults;
 use crate::foreign;
 use crate::gatekeeper::Statistics;
 use crate::guard::{Descriptors, Guard, descriptors};
@@ -19,7 +20,7 @@ use crate::silence;
 use crate::uncounted;
 use gpool_policy::honesty::Sample;
 use gpool_policy::mechanism::ComputeMode;
-use gpool_protocol::HostPid;
+use gpool_protocol::{HostPid, LeaseId};
 use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,10 +33,11 @@ const PERIOD: Duration = Duration::from_secs(1);
 pub fn sample(leases: &Leases, mut late_boards: LateBoards, mut costs: ContextCosts, mut guard: Guard) {
     let inventory = &leases.inventory;
     let mut auditor = Auditor::new(leases.roster.limit());
+    let (mut unseen, mut unwritten) = (Faults::default(), Faults::default());
     loop {
         leases.progress.sampler.note();
         if !inventory.boards().is_empty() {
-            mig::look(leases);
+            mig::look(leases, &mut unseen);
         }
         late_boards.look(leases);
         let occupancies = note_memory(leases, inventory, &mut costs);
@@ -43,7 +45,7 @@ pub fn sample(leases: &Leases, mut late_boards: LateBoards, mut costs: ContextCo
         guard.look(leases, &members, &occupancies);
         note_seen_memory(leases, &members, &occupancies);
         let statistics = leases.gatekeeper.statistics();
-        note_charges(leases, &statistics);
+        note_charges(leases, &statistics, &mut unwritten);
         auditor.look(leases, &members, |gpu, since_us| process_use(leases, &occupancies, gpu, since_us), &statistics);
         refusals::tell(leases);
         let next = Instant::now() + PERIOD;
@@ -150,8 +152,8 @@ fn note_seen_memory(leases: &Leases, members: &Members, occupancies: &[Option<Oc
 }
 
 /// What the scheduler has charged goes into the book, and into the record if there is anything new: a restarted
-/// supervisor goes on from there.
-fn note_charges(leases: &Leases, statistics: &Statistics) {
+/// supervisor goes on from there. `unwritten` has whose record could not be written.
+fn note_charges(leases: &Leases, statistics: &Statistics, unwritten: &mut Faults<LeaseId>) {
     let mut book = leases.book();
     let mut more_ns = vec![0_i64; leases.gpus().len()];
     for standing in &statistics.standings {
@@ -164,11 +166,10 @@ fn note_charges(leases: &Leases, statistics: &Statistics) {
     for (gpu, more_ns) in more_ns.into_iter().enumerate() {
         book.charges.entry(gpu).or_default().add(statistics.at_ns, more_ns);
     }
-    for lease in book.leases.values_mut() {
-        if lease.note_standing(statistics.at_ns)
-            && let Err(error) = lease.record.write(&leases.configuration().paths.run_dir)
-        {
-            log!("{error}");
+    unwritten.retain(|id| book.leases.contains_key(id));
+    for (id, lease) in &mut book.leases {
+        if lease.note_standing(statistics.at_ns) {
+            unwritten.note(id.clone(), &lease.record.write(&leases.configuration().paths.run_dir));
         }
     }
 }

@@ -5,6 +5,7 @@ use super::order::{Explained, Left, Notice, Order, Statistics};
 use super::tenant::{DEAF_NS, Tenant};
 use super::wakeup::{Doorbell, Wakeup};
 use crate::clock;
+use crate::faults::Faults;
 use crate::region::Report;
 use gpool_policy::TenantId;
 use gpool_policy::slice::Input;
@@ -82,6 +83,7 @@ pub fn start(gpus: usize, notice: impl Fn(Notice) + Send + 'static) -> io::Resul
         report: Report::new(),
         beat_ns: now_ns,
         unheard: Vec::new(),
+        faults: Faults::default(),
     };
     let thread = std::thread::Builder::new().name("gatekeeper".into()).spawn(move || state.run())?;
     Ok((gatekeeper, thread))
@@ -106,6 +108,8 @@ struct Loop {
     beat_ns: u64,
     /// Tenants whose bells are not listened to, and until when.
     unheard: Vec<(u64, TenantId)>,
+    /// Why the kernel does not let bells be heard.
+    faults: Faults<TenantId>,
 }
 
 impl Loop {
@@ -166,10 +170,11 @@ impl Loop {
     /// again with the next heartbeat.
     fn listen(&mut self, id: TenantId) {
         let Some(tenant) = self.tenants.get(&id) else { return };
-        if let Err(error) = self.wakeup.watch(tenant.region.bell(), id.0) {
+        let heard = self.wakeup.watch(tenant.region.bell(), id.0);
+        if heard.is_err() {
             self.unheard.push((clock::now_ns() + HEARTBEAT_PERIOD_NS, id));
-            log!("a lease's bell cannot be heard: {error}");
         }
+        self.faults.note(id, &heard.map_err(|error| format!("a lease's bell cannot be heard: {error}")));
     }
 
     fn look(&mut self, rung: &[TenantId]) {
@@ -207,6 +212,7 @@ impl Loop {
                     tenant.close();
                     self.wakeup.forget(tenant.region.bell());
                 }
+                self.faults.retain(|of| *of != id);
                 let _ = answer.send(left);
             }
             Order::Change { tenant, share } => self.feed(Input::Change { tenant, share }, &mut notices),

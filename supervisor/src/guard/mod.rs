@@ -13,6 +13,7 @@ mod reader;
 
 use crate::cgroup;
 use crate::device::Occupancy;
+use crate::faults::Faults;
 use crate::lease::{Leases, Members, class_policy};
 use crate::procfs::{self, ProcessName, ProgramMark, WatchedProcess};
 use crate::revocation;
@@ -64,6 +65,8 @@ pub struct Guard {
     actions: BTreeMap<TenantId, BypassAction>,
     /// Since when processes have been seen to have a context, and when they were started.
     contexts: BTreeMap<HostPid, (Instant, Option<u64>)>,
+    /// Revoked leases whose containers cannot be kept from their GPUs.
+    unrevoked: Faults<LeaseId>,
     /// Whether there has been a look: leases that are there at the first one were taken over.
     has_looked: bool,
 }
@@ -85,6 +88,7 @@ impl Guard {
             frozen: BTreeSet::new(),
             actions: BTreeMap::new(),
             contexts: BTreeMap::new(),
+            unrevoked: Faults::default(),
             has_looked: false,
         })
     }
@@ -92,7 +96,7 @@ impl Guard {
     /// Looks at every process that uses a GPU; `occupancies` is what NVML says of each GPU, in order, none where it says
     /// nothing.
     pub fn look(&mut self, leases: &Leases, members: &Members, occupancies: &[Option<Occupancy>]) {
-        revocation::keep_up(leases);
+        revocation::keep_up(leases, &mut self.unrevoked);
         let charges = charges(leases);
         self.builds.begin(charges.values().flat_map(|charge| &charge.shims));
         self.maps.begin();
