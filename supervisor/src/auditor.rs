@@ -1,6 +1,7 @@
 //! Compares what leases report of their GPU time with what the device saw of their processes. `policy` judges; here the
 //! figures are brought together, and what follows is done.
 
+use crate::clock;
 use crate::device::Gpu;
 use crate::gatekeeper::{Order, Standing, Statistics};
 use crate::lease::{Leases, Members, about, class_policy};
@@ -102,6 +103,7 @@ impl Auditor {
     ) {
         for (index, gpu) in leases.gpus().iter().enumerate() {
             let device = &mut self.devices[index];
+            device.begin(clock::unix_us(), clock::now_ns() / 1000);
             let answer = process_use((index, gpu), device.newest_us());
             self.is_silent[index] = answer.is_none();
             self.was_silent[index] |= answer.is_none();

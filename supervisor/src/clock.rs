@@ -14,6 +14,12 @@ pub fn unix_ms() -> u64 {
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
+/// Microseconds since 1970.
+pub fn unix_us() -> u64 {
+    let time = clock_gettime(ClockId::Realtime);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
 /// Seconds of local time since Monday, midnight. The zone is the one that the host had when it was asked first.
 pub fn local_second_of_week() -> u64 {
     let now: nix::libc::time_t = clock_gettime(ClockId::Realtime).tv_sec;
