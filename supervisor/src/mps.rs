@@ -11,6 +11,7 @@ mod daemon;
 mod fault;
 mod group;
 mod join;
+mod logs;
 mod termination;
 mod watch;
 

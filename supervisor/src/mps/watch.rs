@@ -7,8 +7,10 @@ use super::daemon::{self, clear_away};
 use super::fault::note_state;
 use super::group::{Group, GroupRecord, Stage, dir_of};
 use super::join::list;
+use super::logs;
 use crate::cgroup;
 use crate::events::About;
+use crate::faults::Faults;
 use crate::lease::{Leases, about, mps_groups_used};
 use crate::procfs::WatchedProcess;
 use gpool_protocol::{EventKind, HostPid, LeaseFault, LeaseState};
@@ -67,6 +69,7 @@ pub fn take_over(leases: &Leases) {
 
 /// Watches for ever; runs on its own thread.
 pub fn watch(leases: &Leases) {
+    let mut uncut = Faults::default();
     loop {
         let all: Vec<OwnedFd> = {
             let groups = leases.groups.all();
@@ -78,6 +81,7 @@ pub fn watch(leases: &Leases) {
         note_deaths(leases);
         ensure_servers(leases);
         note_clients(leases);
+        cut_logs(leases, &mut uncut);
         stop_unused(leases);
     }
 }
@@ -227,6 +231,17 @@ fn note_answer(leases: &Leases, id: &str, control: &Control, asked_at: Instant, 
     if let Some(daemon) = group.daemon.as_ref().filter(|_| group.silence.is_too_long(Instant::now())) {
         log!("the MPS daemon of {id} does not answer and is ended");
         daemon.kill();
+    }
+}
+
+/// Keeps logs of daemons from filling what they share with their clients; `uncut` has where that could not be done.
+fn cut_logs(leases: &Leases, uncut: &mut Faults<String>) {
+    let run_dir = leases.configuration().paths.run_dir.clone();
+    let ids: Vec<String> = leases.groups.all().iter().map(|group| group.record.id.clone()).collect();
+    uncut.retain(|id| ids.contains(id));
+    for id in ids {
+        let cut = logs::cut(&run_dir, &id);
+        uncut.note(id, &cut);
     }
 }
 
