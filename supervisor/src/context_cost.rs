@@ -8,6 +8,7 @@ use crate::device::Occupancy;
 use crate::lease::{Holding, Leases};
 use crate::procfs::ProcessName;
 use gpool_policy::TenantId;
+use gpool_protocol::GpuUuid;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -73,16 +74,19 @@ pub struct ContextCosts {
     configured_bytes: u64,
     /// The least that each lease has shown; a tenant's number is never used again, and larger ones are newer.
     shown: Vec<BTreeMap<TenantId, u64>>,
+    /// On which GPU that was: an instance that is gone leaves its place to another.
+    uuids: Vec<Option<GpuUuid>>,
 }
 
 impl ContextCosts {
     /// Nothing is known yet of so many GPUs.
     pub fn new(gpus: usize, configured_bytes: u64) -> Self {
-        Self { configured_bytes, shown: vec![BTreeMap::new(); gpus] }
+        Self { configured_bytes, shown: vec![BTreeMap::new(); gpus], uuids: vec![None; gpus] }
     }
 
     /// Takes what NVML, asked between the two looks at the claims, says of GPU `gpu`.
     pub fn learn(&mut self, leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupancy: &Occupancy) {
+        self.begin_on(gpu, &leases.gpus()[gpu].uuid);
         let mut book = leases.book();
         for lease in book.leases.values_mut().filter(|lease| lease.place_of(gpu).is_some()) {
             for name in lease.processes.values().map(|process| process.watched.name) {
@@ -97,6 +101,14 @@ impl ContextCosts {
             }
         }
         leases.context_bytes[gpu].store(self.of_a_new_lease(gpu), Ordering::Relaxed);
+    }
+
+    /// The place `gpu` is that of the GPU `uuid` now; of another one nothing is remembered.
+    fn begin_on(&mut self, gpu: usize, uuid: &GpuUuid) {
+        if self.uuids[gpu].as_ref() != Some(uuid) {
+            self.shown[gpu].clear();
+            self.uuids[gpu] = Some(uuid.clone());
+        }
     }
 
     fn note(&mut self, gpu: usize, tenant: TenantId, cost: u64) {
@@ -214,5 +226,12 @@ mod tests {
         (4..=3 + REMEMBERED as u64).for_each(|tenant| costs.note(0, TenantId(tenant), 700 * MIB));
         costs.note(0, TenantId(5), 900 * MIB);
         assert_eq!((costs.shown[0].len(), costs.of_a_new_lease(0)), (REMEMBERED, 700 * MIB), "the least of each lease");
+        let uuid = |name: &str| GpuUuid(name.to_owned());
+        costs.begin_on(0, &uuid("MIG-a"));
+        (1..=3).for_each(|tenant| costs.note(0, TenantId(tenant), 200 * MIB));
+        costs.begin_on(0, &uuid("MIG-a"));
+        assert_eq!(costs.of_a_new_lease(0), 200 * MIB);
+        costs.begin_on(0, &uuid("MIG-b"));
+        assert_eq!(costs.of_a_new_lease(0), 512 * MIB, "another instance has its place");
     }
 }

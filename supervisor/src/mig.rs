@@ -18,6 +18,7 @@ use crate::faults::Faults;
 use crate::lease::{Book, Leases};
 use gpool_protocol::EventKind;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Takes over the instances that there are now; what has come or gone without gpool is an event.
 /// `faults` has why that could not be done.
@@ -39,13 +40,24 @@ fn look_again(leases: &Leases) -> Result<(), String> {
 fn refresh(leases: &Leases, inventory: &Arc<NvmlInventory>) -> Result<Changes, String> {
     // Boards that do not answer are told by who looks at their memory.
     let found = inventory.gpus().map_err(|error| error.to_string())?.gpus;
-    let book = leases.book();
+    let mut book = leases.book();
     let changes = leases.roster.update(&found, |index| has_place(&book, index));
+    changes.replaced.iter().for_each(|index| forget(leases, &mut book, *index));
     drop(book);
     if !changes.came.is_empty() {
         nodes::make_missing(leases);
     }
     Ok(changes)
+}
+
+/// What is known by the index of a place is of the instance that had it before. See also [`crate::context_cost`].
+fn forget(leases: &Leases, book: &mut Book, index: usize) {
+    book.charges.remove(&index);
+    leases.context_bytes[index].store(leases.configuration().driver.context_bytes, Ordering::Relaxed);
+    leases.foreign_bytes[index].store(0, Ordering::Relaxed);
+    leases.used_bytes[index].store(0, Ordering::Relaxed);
+    leases.occupants.forget(index);
+    leases.silence.forget(index);
 }
 
 /// Whether a lease or a kept place has this index.
@@ -71,7 +83,8 @@ mod tests {
 
     #[test]
     fn what_changed_is_told_in_one_sentence() {
-        let changes = Changes { came: vec!["MIG-a 1g.10gb".into()], went: vec!["MIG-b".into()], left_out: Vec::new() };
+        let (came, went) = (vec!["MIG-a 1g.10gb".into()], vec!["MIG-b".into()]);
+        let changes = Changes { came, went, ..Changes::default() };
         assert_eq!(sentence(&changes), "MIG instances changed without gpool: MIG-a 1g.10gb came; MIG-b went");
     }
 }

@@ -62,6 +62,13 @@ impl Occupants {
         }
     }
 
+    /// GPU `gpu` is another one from now on, of which nothing is known.
+    pub fn forget(&self, gpu: usize) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.gpus.get_mut(gpu).map(Option::take);
+        state.first.get_mut(gpu).map(BTreeMap::clear);
+    }
+
     /// Of those that NVML lists on GPU `gpu` now, with the start times of the processes that have these pids, the pids that
     /// have come to another process since they were listed first. A child may go on holding what the one before has opened.
     pub fn inherited(&self, gpu: usize, listed: &BTreeMap<HostPid, Option<u64>>) -> BTreeSet<HostPid> {
@@ -211,6 +218,8 @@ mod tests {
         assert!(occupants.has_let_go(0, Some(process), died));
         assert!(!occupants.has_let_go(1, Some(process), died), "another GPU");
         assert_eq!((occupants.living(0, |_| true), occupants.living(0, |pid| pid == process.pid)), (1, 0));
+        occupants.forget(0);
+        assert_eq!(occupants.living(0, |_| true), 0, "it was another instance's place");
     }
 
     #[test]

@@ -75,6 +75,11 @@ impl Silence {
         self.lock().get(gpu).and_then(Option::as_ref).is_some_and(|spell| spell.is_told)
     }
 
+    /// The GPU at this place is another one from now on, which has not been asked yet.
+    pub fn forget(&self, gpu: usize) {
+        self.lock().get_mut(gpu).map(Option::take);
+    }
+
     /// The GPU was asked at `asked`, and by `now` it has answered if there is no `failure`.
     fn note(&self, gpu: usize, (asked, now): (Instant, Instant), failure: Option<&str>) -> Option<Change> {
         let mut spells = self.lock();
@@ -198,6 +203,11 @@ mod tests {
         assert!(!silence.is_silent(1));
         assert_eq!(note(&silence, 1, start + 4 * PATIENCE, LOST), Some(Change::Begun));
         assert_eq!(note(&silence, 1, start + 4 * PATIENCE + PATIENCE / 2, None), None, "a moment is no silence");
+        note(&silence, 1, start, LOST);
+        note(&silence, 1, start + PATIENCE, LOST);
+        silence.forget(1);
+        assert!(!silence.is_silent(1), "another instance has its place");
+        assert_eq!(note(&silence, 1, start + 2 * PATIENCE, None), None, "which does not answer again");
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Changes {
     pub went: Vec<String>,
     /// Instances for which there is no place; they are not leased.
     pub left_out: Vec<String>,
+    /// Indices of places that have become another instance's.
+    pub replaced: Vec<usize>,
 }
 
 impl Changes {
@@ -125,7 +127,10 @@ fn merged(before: &[Gpu], found: &[Gpu], limit: usize, is_leased: impl Fn(usize)
         }
         let free = (0..places.len()).find(|index| places[*index].kind == Kind::Gone && !is_leased(*index));
         match free {
-            Some(index) => places[index].clone_from(gpu),
+            Some(index) => {
+                places[index].clone_from(gpu);
+                changes.replaced.push(index);
+            }
             None if places.len() < limit => places.push(gpu.clone()),
             None => {
                 changes.left_out.push(called(gpu));
@@ -168,8 +173,10 @@ mod tests {
         let changes = roster.update(&[divided.clone(), instance("MIG-b")], |_| true);
         assert_eq!(changes.went, ["MIG-a 1g.10gb"]);
         let changes = roster.update(&[divided.clone(), instance("MIG-b"), instance("MIG-c")], |index| index == 1);
-        assert_eq!((changes.left_out, changes.came.len()), (vec!["MIG-c 1g.10gb".to_owned()], 0));
-        roster.update(&[divided, instance("MIG-b"), instance("MIG-c")], |_| false);
+        assert_eq!((&changes.left_out, changes.came.len()), (&vec!["MIG-c 1g.10gb".to_owned()], 0));
+        assert!(changes.replaced.is_empty(), "somebody has it still");
+        let changes = roster.update(&[divided, instance("MIG-b"), instance("MIG-c")], |_| false);
+        assert_eq!(changes.replaced, [1]);
         assert_eq!(names(), ["GPU-0", "MIG-c", "MIG-b"]);
         roster.update(&[board(Kind::Whole)], |_| false);
         assert_eq!(roster.now().iter().filter(|gpu| gpu.kind == Kind::Gone).count(), 2);
