@@ -14,8 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How many handles without a client end the search below the last one that was found.
 const CLIENT_GAP: u32 = 4096;
-/// How many clients back it goes at most before the first is found: hosts are up for long.
-const CLIENTS: u32 = 1 << 18;
 /// How many handles without an object end the search in a client.
 const OBJECT_GAP: u32 = 0x400;
 /// How many objects of a client are looked at, at most, in one go.
@@ -27,12 +25,17 @@ const CLIENTS_OF_ONE: usize = 64;
 /// How many looks one go takes at most: some 50 ms.
 const LOOKS: u32 = 20_000;
 
+/// The number `by` before `from`, round.
+fn back(from: u32, by: u32) -> u32 {
+    FIRST_CLIENT + (from - FIRST_CLIENT).wrapping_sub(by) % CLIENT_NUMBERS
+}
+
 /// What has been found of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChannelGroups {
     /// By client: up to which handle was looked, and its channel groups.
     clients: BTreeMap<u32, Client>,
-    /// Newest client of the host when clients were looked for last.
+    /// Newest client of the host when clients were looked for last: those before it were looked at or are being searched.
     newest: Option<u32>,
     /// The search for clients that has not come to its end.
     search: Option<Search>,
@@ -68,15 +71,23 @@ impl ChannelGroups {
     /// Looks for clients that are new since the last time, through the process's files; `newest` is the newest client of the
     /// host. What takes too long goes on the next time: see [`ChannelGroups::is_searching`].
     pub fn look_for_clients(&mut self, files: &[impl ResourceManager], newest: u32) {
-        let mut search = self.search.take().unwrap_or_else(|| {
-            // They are numbered round. The first time, those before the first number are not looked for: hosts that have come
-            // round are rare.
-            let since = |last: u32| (newest - FIRST_CLIENT).wrapping_sub(last - FIRST_CLIENT) % CLIENT_NUMBERS;
-            let count = self.newest.map_or(newest - FIRST_CLIENT + 1, since).min(CLIENTS);
-            Search { newest, count, ..Search::default() }
-        });
-        let back = |from: u32, by: u32| FIRST_CLIENT + (from - FIRST_CLIENT).wrapping_sub(by) % CLIENT_NUMBERS;
+        // They are numbered round, and a host that is up for long has come round: what is looked for the first time may have any
+        // number.
+        let since = |last: u32| (newest - FIRST_CLIENT).wrapping_sub(last - FIRST_CLIENT) % CLIENT_NUMBERS;
+        let count = self.newest.replace(newest).map_or(CLIENT_NUMBERS, since);
         let mut looks = 0;
+        let mut search = match self.search.take() {
+            None => Search { newest, count, ..Search::default() },
+            // While a long one goes on, what comes is not kept waiting for its end.
+            Some(search) => {
+                let mut has_come = false;
+                for by in 0..count.min(LOOKS) {
+                    looks += files.len() as u32;
+                    has_come |= self.look_at_client(files, back(newest, by));
+                }
+                Search { has_found: search.has_found || has_come, ..search }
+            }
+        };
         while search.done < search.count && !(search.has_found && search.gap >= CLIENT_GAP && !self.is_thorough) {
             if looks >= LOOKS {
                 self.search = Some(search);
@@ -85,15 +96,23 @@ impl ChannelGroups {
             let at = back(search.newest, search.done);
             (search.done, search.gap) = (search.done + 1, search.gap + 1);
             looks += files.len() as u32;
-            if files.iter().any(|file| file.class(at, at) == Some(CLASS_CLIENT)) {
+            if self.look_at_client(files, at) {
                 (search.gap, search.has_found) = (0, true);
-                self.is_too_many |= self.clients.len() >= CLIENTS_OF_ONE && !self.clients.contains_key(&at);
-                if self.clients.len() < CLIENTS_OF_ONE {
-                    self.clients.entry(at).or_insert_with(Client::new);
-                }
             }
         }
-        (self.newest, self.is_thorough) = (Some(search.newest), false);
+        self.is_thorough = false;
+    }
+
+    /// Whether the process has a client of this number, which is known from then on.
+    fn look_at_client(&mut self, files: &[impl ResourceManager], at: u32) -> bool {
+        if !files.iter().any(|file| file.class(at, at) == Some(CLASS_CLIENT)) {
+            return false;
+        }
+        self.is_too_many |= self.clients.len() >= CLIENTS_OF_ONE && !self.clients.contains_key(&at);
+        if self.clients.len() < CLIENTS_OF_ONE {
+            self.clients.entry(at).or_insert_with(Client::new);
+        }
+        true
     }
 
     /// Whether a search for clients has not come to its end.
@@ -270,7 +289,7 @@ mod tests {
         fake.add_context(client, FIRST_OBJECT + 0x14);
         let mut groups = ChannelGroups::default();
         // A second file without a client of its own is not looked through further than the first one.
-        assert!(look(&mut groups, &[&empty, &fake], newest) < 0x1000);
+        assert!(look(&mut groups, &[&empty, &fake], newest) < 3 * CLIENT_GAP);
         let first = (client, FIRST_OBJECT + 0x14);
         assert_eq!(groups.all().collect::<Vec<_>>(), [first, (client, FIRST_OBJECT + 0x3d)]);
         assert_eq!(groups.computing().collect::<Vec<_>>(), [first]);
@@ -285,21 +304,46 @@ mod tests {
         assert_eq!((groups.all().count(), groups.computing().count()), (5, 2));
         // What is known is kept when all is looked for anew, however many clients the host has had since.
         groups.look_anew(true);
-        look(&mut groups, &[&fake], newest + 7 + CLIENTS);
+        let later = newest + 7 + CLIENT_NUMBERS / 4;
+        look(&mut groups, &[&fake], later);
         assert_eq!(groups.all().count(), 6);
         fake.objects.borrow_mut().clear();
-        look(&mut groups, &[&fake], newest + 8 + CLIENTS);
-        assert_eq!(groups, ChannelGroups { newest: Some(newest + 8 + CLIENTS), ..ChannelGroups::default() });
+        look(&mut groups, &[&fake], later + 1);
+        assert_eq!(groups, ChannelGroups { newest: Some(later + 1), ..ChannelGroups::default() });
     }
 
     #[test]
     fn a_file_without_a_client_is_given_up_on() {
         let fake = Fake::default();
         let mut groups = ChannelGroups::default();
-        assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 500), 501);
+        assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 500), CLIENT_NUMBERS);
         assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 503), 3, "only what has come since");
         groups.look_anew(true);
-        assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 3 * CLIENTS), CLIENTS);
+        assert_eq!(look(&mut groups, &[&fake], FIRST_CLIENT + 700_000), CLIENT_NUMBERS);
+    }
+
+    #[test]
+    fn the_oldest_client_is_found_after_a_restart_also_when_the_numbers_have_come_round() {
+        for (old, newest) in [(100, CLIENT_NUMBERS - 5), (600, 500)] {
+            let fake = Fake::default();
+            fake.add_context(FIRST_CLIENT + old, FIRST_OBJECT + 0x14);
+            let mut groups = ChannelGroups::default();
+            assert!(look(&mut groups, &[&fake], FIRST_CLIENT + newest) < CLIENT_NUMBERS + 5000);
+            assert_eq!(groups.computing().count(), 1, "{old}");
+        }
+    }
+
+    #[test]
+    fn what_comes_while_all_is_searched_is_found_at_once() {
+        let (fake, newest) = (Fake::default(), FIRST_CLIENT + 500);
+        let mut groups = ChannelGroups::default();
+        go(&mut groups, &[&fake], newest);
+        go(&mut groups, &[&fake], newest);
+        assert!(groups.is_searching() && groups.computing().next().is_none());
+        fake.add_context(newest + 3, FIRST_OBJECT + 0x14);
+        assert!(go(&mut groups, &[&fake], newest + 9) < LOOKS + 5000);
+        assert_eq!((groups.computing().count(), groups.is_searching()), (1, false), "and nothing else is searched for");
+        assert!(go(&mut groups, &[&fake], newest + 9) < 5000);
     }
 
     /// A process whose newest client is NVML's, and whose other one is far older: as after a restart of the supervisor.
@@ -313,12 +357,13 @@ mod tests {
         look(&mut groups, &[&fake], newest);
         assert_eq!((groups.computing().count(), groups.is_searching()), (0, false));
         groups.look_anew(true);
-        let mut goes = 0;
+        let (mut goes, mut found_in) = (0, None);
         while goes == 0 || groups.is_searching() {
             assert!(go(&mut groups, &[&fake], newest + goes) < LOOKS + 5000, "a go takes some 50 ms");
             goes += 1;
+            found_in = found_in.or_else(|| groups.computing().next().map(|_| goes));
         }
-        assert_eq!((groups.computing().count(), goes), (1, 3));
+        assert_eq!((groups.computing().count(), found_in), (1, Some(3)));
         // Found, and not looked for again.
         groups.look_anew(true);
         assert!(look(&mut groups, &[&fake], newest + goes) < 5000);
