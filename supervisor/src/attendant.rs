@@ -87,6 +87,7 @@ impl Mailbox {
             // Not at each look, which an end that is near makes more frequent.
             if begun >= next_try {
                 crate::lease::take_over_stranded(leases);
+                leases.clear_leftovers();
                 unwatched.try_again(&mut queue, begun);
                 next_try = begun + IDLE_PERIOD;
             }

@@ -9,7 +9,7 @@ use crate::gatekeeper;
 use crate::guard::Guard;
 use crate::http::Listener;
 use crate::late_boards::{self, LateBoards};
-use crate::lease::{self, Leases};
+use crate::lease::{self, Leases, Leftovers};
 use crate::log::Priority;
 use crate::metrics::Counters;
 use crate::mps::Groups;
@@ -169,6 +169,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         silence: Silence::new(places, silent),
         used_bytes: counters(0),
         guarded: Mutex::default(),
+        leftovers: Leftovers::default(),
         next_tenant: AtomicU64::new(TenantId(1).0),
         counters: Counters::default(),
         groups: Groups::default(),

@@ -6,6 +6,7 @@ use super::capacity::{capacities, mps_groups_used};
 use super::described::{described, without_room};
 use super::edits::{edits, edits_without_shims};
 use super::entitlement::{check_cap, check_class, fails_open, share_of};
+use super::leftovers::Leftovers;
 use super::ownership;
 use super::placing::{GRANT_PATIENCE, Place};
 use super::record::{Record, dir_of, region_dir_of};
@@ -73,6 +74,8 @@ pub struct Leases {
     pub compute_modes: ComputeModes,
     /// GPUs for which NVML does not answer.
     pub silence: Silence,
+    /// What stays on the disk of leases that have ended.
+    pub leftovers: Leftovers,
     pub next_tenant: AtomicU64,
     pub book: Mutex<Book>,
     /// MPS daemons and who is under them.
@@ -265,8 +268,7 @@ impl Leases {
         let region_dir = region_dir_of(run_dir, &record.lease_id);
         let lease_id = record.lease_id.clone();
         let undo = |error: ErrorBody| {
-            RegionHost::remove(&self.mounts, &region_dir);
-            Record::remove(run_dir, &lease_id);
+            self.clear_away(&lease_id);
             error
         };
         let all = self.gpus();
@@ -455,8 +457,7 @@ impl Leases {
         if left.iter().any(|its| its.debt_ns > 0) {
             self.write_debts(book);
         }
-        RegionHost::remove(&self.mounts, lease.region.dir());
-        Record::remove(&self.configuration().paths.run_dir, id);
+        self.clear_away(id);
         if lease.record.init.is_some() {
             service_manager::forget(id);
         }

@@ -149,7 +149,7 @@ mod tests {
         fs::create_dir_all(region_dir_of(run_dir.path(), &killed)).unwrap();
         let Written { records, errors, remains } = read_all(run_dir.path()).unwrap();
         assert_eq!((records, errors.len(), remains), (vec![record.clone()], 1, vec![killed.clone()]));
-        [&record.lease_id, &killed].into_iter().for_each(|id| Record::remove(run_dir.path(), id));
+        [&record.lease_id, &killed].into_iter().for_each(|id| Record::remove(run_dir.path(), id).unwrap());
         let left = read_all(run_dir.path()).unwrap();
         assert!(left.records.is_empty() && left.remains.is_empty() && left.errors.len() == 1);
     }

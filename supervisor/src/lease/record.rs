@@ -9,7 +9,7 @@ use gpool_protocol::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -290,9 +290,15 @@ impl Record {
     }
 
     /// Takes the directory of a lease away, with whatever is in it.
-    pub fn remove(run_dir: &Path, lease: &LeaseId) {
-        // What is gone already needs no removing; the next start passes over what stays.
-        let _ = fs::remove_dir_all(dir_of(run_dir, lease));
+    ///
+    /// # Errors
+    /// Something of it stays.
+    pub fn remove(run_dir: &Path, lease: &LeaseId) -> io::Result<()> {
+        match fs::remove_dir_all(dir_of(run_dir, lease)) {
+            // What is gone already needs no removing.
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 }
 

@@ -12,14 +12,13 @@ use crate::context_cost;
 use crate::gatekeeper::Order;
 use crate::log::Priority;
 use crate::procfs::{ProgramMark, WatchedProcess};
-use crate::region::{Mounts, RegionHost, Report};
+use crate::region::{RegionHost, Report};
 use crate::service_manager;
 use gpool_protocol::{EventKind, GpuUuid, LeaseId, LeaseState};
 use gpool_shared_region::SLOTS;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -36,7 +35,7 @@ pub fn take_over(leases: &Leases) -> Result<(), RecordError> {
     for error in errors {
         log!("passed over a lease that cannot be read: {error}");
     }
-    remains.iter().for_each(|id| clear_away(&leases.mounts, &run_dir, id));
+    remains.iter().for_each(|id| leases.clear_away(id));
     let (kept, unused) = matched(&records, service_manager::kept());
     leases.book().kept_inits = kept;
     unused.iter().for_each(service_manager::forget);
@@ -100,7 +99,6 @@ pub fn take_over_stranded(leases: &Leases) {
 /// Takes a lease over; one whose container has ended is cleared away. Whether either was done: one whose container runs
 /// keeps its files and its place, and is tried again. A fault of ours must not sell its share to somebody else.
 fn is_settled(leases: &Leases, record: &Record) -> bool {
-    let run_dir = &leases.configuration().paths.run_dir.clone();
     let Err(cause) = take_over_one(leases, record.clone()) else { return true };
     let id = &record.lease_id;
     let same_boot = record.boot_id == leases.boot_id;
@@ -115,7 +113,7 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
         return false;
     }
     crate::log::line(Priority::Information, format_args!("lease {id} is over: {cause}"));
-    clear_away(&leases.mounts, run_dir, id);
+    leases.clear_away(id);
     leases.book().kept_inits.remove(id);
     service_manager::forget(id);
     true
@@ -124,12 +122,6 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
 /// Whether a lease is stranded for another reason than was told last: it may be for as long as its container runs.
 fn is_news(told: &mut BTreeMap<LeaseId, String>, id: &LeaseId, cause: &str) -> bool {
     told.insert(id.clone(), cause.to_owned()).as_deref() != Some(cause)
-}
-
-/// Takes what is left of a lease off the disk.
-fn clear_away(mounts: &Mounts, run_dir: &Path, id: &LeaseId) {
-    RegionHost::remove(mounts, &region_dir_of(run_dir, id));
-    Record::remove(run_dir, id);
 }
 
 fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
@@ -323,16 +315,6 @@ mod tests {
         report.read(&region, SLOTS);
         let held: Vec<u64> = report.taken().map(|(_, slot)| slot.allocated_bytes()).collect();
         assert_eq!(held, [4096]);
-    }
-
-    #[test]
-    fn what_a_kill_has_left_of_a_lease_is_taken_away() {
-        let run_dir = tempfile::tempdir().unwrap();
-        let id = LeaseId("01".into());
-        let region = region_dir_of(run_dir.path(), &id);
-        std::fs::create_dir_all(&region).unwrap();
-        clear_away(&Mounts::Here, run_dir.path(), &id);
-        assert!(!region.parent().unwrap().exists());
     }
 
     #[test]

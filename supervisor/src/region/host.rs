@@ -12,9 +12,10 @@ use gpool_shared_region::{
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// Where a slot says what its process wants and has counted: refusals, look-ups that failed, its demand and its end,
@@ -58,7 +59,6 @@ pub struct ControlPage<'a> {
 
 /// A region as the supervisor holds it. The control page is written here and nowhere else.
 pub struct RegionHost {
-    dir: PathBuf,
     control: *mut Control,
     report: File,
     bell: OwnedFd,
@@ -84,7 +84,8 @@ impl RegionHost {
                 Ok(region)
             }
             Err(error) => {
-                Self::remove(mounts, dir);
+                // Whoever has no region has no lease, and clears away once more.
+                let _ = Self::remove(mounts, dir);
                 Err(error)
             }
         }
@@ -134,7 +135,7 @@ impl RegionHost {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let bell = rustix::fs::open(&path, flags, Mode::empty())
             .map_err(|cause| failed("cannot open", &path)(cause.into()))?;
-        Ok(Self { dir: dir.to_owned(), control: mapped.cast(), report, bell })
+        Ok(Self { control: mapped.cast(), report, bell })
     }
 
     fn initialise(&self, page: &ControlPage<'_>) {
@@ -178,11 +179,6 @@ impl RegionHost {
     pub fn control(&self) -> &Control {
         // SAFETY: mapped for the life of this value, page-aligned, long enough; Control holds only atomics.
         unsafe { &*self.control }
-    }
-
-    /// Where the files are on the host.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// The bell, for waiting.
@@ -263,11 +259,15 @@ impl RegionHost {
     }
 
     /// Takes the files away. Containers that still run keep their own mounts of them.
-    pub fn remove(mounts: &Mounts, dir: &Path) {
+    ///
+    /// # Errors
+    /// It could not be unmounted.
+    pub fn remove(mounts: &Mounts, dir: &Path) -> io::Result<()> {
         opening::forget(dir);
-        mounts.unmount(dir);
+        let unmounted = mounts.unmount(dir);
         // A region that is gone is as removed as can be.
         let _ = std::fs::remove_dir(dir);
+        unmounted
     }
 }
 

@@ -84,14 +84,16 @@ impl Mounts {
     }
 
     /// Unmounts a region. One that was never mounted, or is gone, is as unmounted as can be.
-    pub fn unmount(&self, dir: &Path) {
+    ///
+    /// # Errors
+    /// The mounter's words, or that it does not answer.
+    pub fn unmount(&self, dir: &Path) -> io::Result<()> {
         match self {
-            Self::Here => drop(rustix::mount::unmount(dir, UnmountFlags::DETACH)),
-            Self::Mounter(socket) => {
-                if let Err(cause) = ask(socket, "unmount", dir) {
-                    log!("{} stays mounted: {cause}", dir.display());
-                }
+            Self::Here => {
+                let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
+                Ok(())
             }
+            Self::Mounter(socket) => ask(socket, "unmount", dir),
         }
     }
 }
