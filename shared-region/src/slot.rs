@@ -4,7 +4,8 @@ use crate::GPUS;
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::pieces::PIECE_WORDS;
 
-/// Bursts that a slot remembers; the supervisor reads far more often than this fills.
+/// Bursts that a slot remembers, of all GPUs of its process. That rings when it has filled half of it, so that the
+/// supervisor reads in time.
 pub const BURST_RING: usize = if cfg!(loom) { 2 } else { 64 };
 /// Length of one slot in bytes. Slot `i` of the report starts at `i * SLOT_BYTES`, and its first byte is the one
 /// that the owning process holds a POSIX write lock on while it registers.

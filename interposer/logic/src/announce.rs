@@ -12,8 +12,13 @@ pub fn say(slot: &Slot, demand: Demand, word: u32, estimated_end_ns: u64) {
     slot.demand.store(demand as u32, Ordering::Release);
 }
 
-/// Writes one burst into the ring; the count comes last, so a reader never sees a burst half written.
-pub fn publish(slot: &Slot, tag: BurstTag, start_ns: u64, end_ns: u64, launches: u32) {
+/// The supervisor is to read the ring each time that so many bursts have been written: what the ring no longer shows then
+/// has no GPU of its own.
+const UNREAD_MOST: u64 = BURST_RING as u64 / 2;
+
+/// Writes one burst into the ring; the count comes last, so a reader never sees a burst half written. Whether with it
+/// another half of the ring is full.
+pub fn publish(slot: &Slot, tag: BurstTag, start_ns: u64, end_ns: u64, launches: u32) -> bool {
     let count = slot.burst_count.load(Ordering::Relaxed);
     let place = (count % BURST_RING as u64) as usize;
     slot.burst_tags[place].store(tag.0, Ordering::Relaxed);
@@ -22,4 +27,5 @@ pub fn publish(slot: &Slot, tag: BurstTag, start_ns: u64, end_ns: u64, launches:
     slot.burst_total_ns.fetch_add(end_ns - start_ns, Ordering::Relaxed);
     slot.launches.fetch_add(u64::from(launches), Ordering::Relaxed);
     slot.burst_count.store(count + 1, Ordering::Release);
+    (count + 1).is_multiple_of(UNREAD_MOST)
 }

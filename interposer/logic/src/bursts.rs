@@ -4,16 +4,16 @@
 //! from the slow path of the gate and from the watcher, under one mutex.
 
 use crate::anchors::Anchors;
-use crate::announce::publish;
 use crate::clock;
 use crate::credit::is_default;
 use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, Driver};
 use crate::estimates::{Estimates, Work};
 use crate::learning::{Expectation, Learning, Outcome};
 use crate::pause::Pause;
+use crate::place::Place;
 use core::ptr::null_mut;
 use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
-use gpool_shared_region::{BurstTag, GPUS, Slot};
+use gpool_shared_region::{BurstTag, GPUS};
 
 mod leaving;
 mod patience;
@@ -226,9 +226,9 @@ impl Bursts {
 
     /// Work runs that cannot be measured, because the driver gives no event: it is charged at its estimate, so that
     /// it is not free.
-    pub fn charge_unmeasured(&mut self, slot: &Slot, tag: BurstTag, expectation: Expectation, now_ns: u64) {
+    pub fn charge_unmeasured(&mut self, place: &Place, tag: BurstTag, expectation: Expectation, now_ns: u64) {
         self.last_issues_ns[tag.gpu() % GPUS] = now_ns;
-        publish(slot, tag, now_ns.saturating_sub(expectation.cost_ns.into()), now_ns, 1);
+        place.publish(tag, now_ns.saturating_sub(expectation.cost_ns.into()), now_ns, 1);
     }
 
     /// Starts a burst. None when no event can be had; without a context there is none.
@@ -363,9 +363,9 @@ impl Bursts {
         self.table.iter().position(|burst| burst.state == State::Open && burst.stream == stream)
     }
 
-    /// Looks which closed bursts have ended, tells them to `slot`, learns from them, and renews the estimate of the
-    /// end.
-    pub fn settle(&mut self, driver: &Driver, slot: &Slot, estimates: &Estimates) {
+    /// Looks which closed bursts have ended, tells the supervisor of them, learns from them, and renews the estimate of
+    /// the end.
+    pub fn settle(&mut self, place: &Place, estimates: &Estimates) {
         if self.live == 0 {
             return;
         }
@@ -375,17 +375,17 @@ impl Bursts {
                 continue;
             }
             let Burst { context, end, .. } = self.table[index];
-            match driver.in_context(context, || driver.query(end)) {
+            match place.driver.in_context(context, || place.driver.query(end)) {
                 Some(CUDA_ERROR_NOT_READY) => continue,
                 Some(CUDA_SUCCESS) => {
                     // In the order in which they were issued, because each begins where the one before it ended.
                     let sequence = self.table[index].sequence;
-                    let mut place = count;
-                    while place > 0 && self.table[ended[place - 1]].sequence > sequence {
-                        ended[place] = ended[place - 1];
-                        place -= 1;
+                    let mut at = count;
+                    while at > 0 && self.table[ended[at - 1]].sequence > sequence {
+                        ended[at] = ended[at - 1];
+                        at -= 1;
                     }
-                    ended[place] = index;
+                    ended[at] = index;
                     count += 1;
                 }
                 // The context is gone or broken: nothing more can be known of what it had.
@@ -393,15 +393,16 @@ impl Bursts {
             }
         }
         for &index in &ended[..count] {
-            self.finish(driver, index, slot, estimates);
+            self.finish(place, index, estimates);
         }
         if let Some(context) = broken {
-            self.end_unknown(slot, context, |state| state == State::Closed);
+            self.end_unknown(place, context, |state| state == State::Closed);
         }
         self.estimate_end(clock::now_ns());
     }
 
-    fn finish(&mut self, driver: &Driver, index: usize, slot: &Slot, estimates: &Estimates) {
+    fn finish(&mut self, place: &Place, index: usize, estimates: &Estimates) {
+        let driver = &place.driver;
         let burst = self.table[index];
         self.table[index].state = State::Free;
         self.live -= 1;
@@ -420,7 +421,7 @@ impl Bursts {
         let competing_ns = burst.resumed_ns.max(*last_end_ns);
         let start_ns = placed_ns.saturating_sub(length_ns).min(competing_ns);
         self.waits.note_length(burst.sequence, competing_ns, length_ns);
-        publish(slot, burst.tag, start_ns, placed_ns, burst.launches);
+        place.publish(burst.tag, start_ns, placed_ns, burst.launches);
         *last_end_ns = placed_ns.max(*last_end_ns);
         if burst.launches > 0
             && let Some(work) = burst.work

@@ -14,12 +14,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A zeroed region whose bell goes nowhere.
 pub fn region() -> Region {
+    region_with_bell(-1)
+}
+
+/// A zeroed region whose bell is the descriptor `bell_fd`.
+pub fn region_with_bell(bell_fd: i32) -> Region {
     let words: &'static mut [u128] = Box::leak(vec![0u128; (CONTROL_BYTES + REPORT_BYTES) / 16 + 8].into_boxed_slice());
     let base = words.as_mut_ptr().cast::<u8>();
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     let aligned = unsafe { base.add(base.align_offset(64)) };
     // SAFETY: aligned, zeroed, leaked; Control and Slot hold only atomics and zeros.
-    unsafe { Region::in_memory(&*aligned.cast::<Control>(), aligned.add(CONTROL_BYTES), -1) }
+    unsafe { Region::in_memory(&*aligned.cast::<Control>(), aligned.add(CONTROL_BYTES), bell_fd) }
 }
 
 /// The fake device, one for all tests of this program. Behind a lock of this crate: a checker of threads does not see

@@ -124,7 +124,7 @@ impl Process {
             if let Some((burst, spent)) = stripe.revoke() {
                 bursts.close(driver, burst, spent);
             }
-            bursts.settle(driver, place.slot(), &self.estimates);
+            bursts.settle(place, &self.estimates);
             let now_ns = clock::now_ns();
             if !has_arrived {
                 has_arrived = true;
@@ -161,7 +161,7 @@ impl Process {
                             Admission::Pass
                         }
                         None => {
-                            bursts.charge_unmeasured(place.slot(), spot.tag, expectation, now_ns);
+                            bursts.charge_unmeasured(place, spot.tag, expectation, now_ns);
                             Admission::Pass
                         }
                     };

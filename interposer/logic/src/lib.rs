@@ -47,7 +47,6 @@ pub mod parking;
 pub mod pause;
 pub mod physical;
 pub mod pieces;
-#[cfg(not(loom))]
 mod place;
 pub mod pools;
 #[cfg(not(loom))]

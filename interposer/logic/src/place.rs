@@ -4,8 +4,8 @@ use crate::announce;
 use crate::driver::Driver;
 use crate::region::Region;
 use crate::registration::Registration;
-use core::sync::atomic::{AtomicU32, Ordering};
-use gpool_shared_region::{Demand, Slot};
+use gpool_shared_region::atomic::{AtomicU32, Ordering};
+use gpool_shared_region::{BurstTag, Demand, Slot};
 
 /// A process that has registered.
 pub struct Place {
@@ -51,6 +51,14 @@ impl Place {
         announce::say(self.slot(), demand, word, estimated_end_ns);
     }
 
+    /// Tells of one burst; called with the bursts locked. Rings for each half of the ring, so that the supervisor reads it
+    /// before it turns over, however many GPUs fill it.
+    pub(crate) fn publish(&self, tag: BurstTag, start_ns: u64, end_ns: u64, launches: u32) {
+        if announce::publish(self.slot(), tag, start_ns, end_ns, launches) {
+            self.ring();
+        }
+    }
+
     /// A burst has been opened behind the gate word `word`; called with the bursts locked.
     pub(crate) fn note_issue(&self, word: u32, now_ns: u64, estimated_end_ns: u64) {
         let slot = self.slot();
@@ -69,5 +77,36 @@ impl Drop for Change {
     #[inline(never)]
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bursts::Bursts;
+    use crate::fake_driver::{driver, region_with_bell};
+    use crate::learning::Expectation;
+    use std::io::{Read, pipe};
+    use std::os::fd::AsRawFd;
+
+    /// Otherwise what many GPUs did between two looks would be told of one of them.
+    #[test]
+    fn each_half_of_the_ring_rings_once() {
+        let rings_after = |bursts: u64| {
+            let (mut heard, bell) = pipe().unwrap();
+            let region = region_with_bell(bell.as_raw_fd());
+            let place =
+                Place { region, registration: Registration { slot: 3, process_id: 1, number: 1 }, driver: driver() };
+            let (mut table, expectation) = (Bursts::new(), Expectation { cost_ns: 5, is_measured: true });
+            (0..bursts).for_each(|number| {
+                table.charge_unmeasured(&place, BurstTag::new((number % 8) as u8, 1), expectation, 10 * number + 10);
+            });
+            drop(bell);
+            let mut rings = Vec::new();
+            heard.read_to_end(&mut rings).unwrap();
+            assert!(rings.iter().all(|slot| *slot == 3));
+            rings.len()
+        };
+        assert_eq!([31, 33, 63, 64, 130].map(rings_after), [0, 1, 1, 2, 4]);
     }
 }

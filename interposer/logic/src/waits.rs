@@ -112,11 +112,11 @@ impl Process {
         let kept = begun.kept.filter(|kept| is_same(&bursts, *kept)).map(|(index, ..)| index);
         if let Some(index) = kept.filter(|_| is_success && !is_event) {
             let spent = self.revoke_credit_of(index);
-            return bursts.rest(place.slot(), index, what.kind(), spent, now_ns);
+            return bursts.rest(place, index, what.kind(), spent, now_ns);
         }
         let _relaxed = driver.relaxed_capture();
         if begun.sampled != 0 {
-            bursts.settle(driver, place.slot(), &self.estimates);
+            bursts.settle(place, &self.estimates);
             bursts.end_sample(begun.sampled, what.kind(), now_ns);
         }
         if !is_event && kept.is_none() {
@@ -130,7 +130,7 @@ impl Process {
             }
             let spent = self.revoke_credit_of(burst);
             if kept == Some(burst) {
-                bursts.rest(place.slot(), burst, what.kind(), spent, now_ns);
+                bursts.rest(place, burst, what.kind(), spent, now_ns);
             } else {
                 bursts.close_drained(driver, burst, spent);
             }

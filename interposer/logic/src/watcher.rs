@@ -95,7 +95,7 @@ impl Process {
             let spent = self.revoke_credit_of(burst);
             bursts.close_late(driver, burst, spent);
         }
-        bursts.settle(driver, place.slot(), &self.estimates);
+        bursts.settle(place, &self.estimates);
         let now_ns = clock::now_ns();
         if bursts.live() > 0 {
             let expected_ns = bursts.estimated_end_ns(now_ns) + LOOK_AFTER_NS;

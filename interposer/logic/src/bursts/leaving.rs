@@ -1,10 +1,10 @@
 //! Bursts in contexts that go.
 
 use super::{Burst, Bursts, FREE_BURST, State};
-use crate::announce::publish;
 use crate::clock;
+use crate::place::Place;
 use gpool_driver_abi::cuda::CUcontext;
-use gpool_shared_region::{GPUS, Slot};
+use gpool_shared_region::GPUS;
 
 impl Bursts {
     /// Nothing is asked about bursts of `context`, which is about to be destroyed, until it has [gone](Self::context_gone) or
@@ -35,9 +35,9 @@ impl Bursts {
     }
 
     /// `context` has been destroyed, and its events with it. What had not ended has now.
-    pub fn context_gone(&mut self, slot: &Slot, context: CUcontext) {
+    pub fn context_gone(&mut self, place: &Place, context: CUcontext) {
         self.forget_resting();
-        self.end_unknown(slot, context, State::is_live);
+        self.end_unknown(place, context, State::is_live);
         for burst in self.table.iter_mut().filter(|burst| burst.context == context) {
             *burst = FREE_BURST;
         }
@@ -47,7 +47,7 @@ impl Bursts {
 
     /// Ends those bursts of `context` of which nobody can say any more when their work began and ended. They are charged as one,
     /// from the first issue until now.
-    pub(super) fn end_unknown(&mut self, slot: &Slot, context: CUcontext, is_it: impl Fn(State) -> bool) {
+    pub(super) fn end_unknown(&mut self, place: &Place, context: CUcontext, is_it: impl Fn(State) -> bool) {
         let now_ns = clock::now_ns();
         let (mut first, mut launches) = (None::<Burst>, 0);
         for burst in self.table.iter_mut().filter(|burst| burst.context == context && is_it(burst.state)) {
@@ -57,7 +57,7 @@ impl Bursts {
             *burst = FREE_BURST;
         }
         if let Some(first) = first {
-            publish(slot, first.tag, first.resumed_ns.min(now_ns), now_ns, launches);
+            place.publish(first.tag, first.resumed_ns.min(now_ns), now_ns, launches);
             self.last_ends_ns[first.tag.gpu() % GPUS] = now_ns;
         }
     }

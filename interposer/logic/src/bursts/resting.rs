@@ -6,9 +6,9 @@
 //! That is learnt from one wait in some milliseconds, which is measured by events as if there were no rest.
 
 use super::{Burst, Bursts, Grant, Spent, Spot, State};
-use crate::announce::publish;
+use crate::place::Place;
 use gpool_driver_abi::cuda::{CUcontext, CUstream};
-use gpool_shared_region::{GPUS, Slot};
+use gpool_shared_region::GPUS;
 
 /// One wait of each kind is measured so often.
 const SAMPLE_NS: u64 = 8_000_000;
@@ -142,13 +142,13 @@ impl Bursts {
     }
 
     /// The program has waited until `now_ns` for open burst `index`, which [`Bursts::may_rest`] has left open, and launches
-    /// nothing meanwhile: tells `slot` what it did since it was opened or resumed.
-    pub fn rest(&mut self, slot: &Slot, index: usize, kind: Kind, spent: Spent, now_ns: u64) {
+    /// nothing meanwhile: tells the supervisor what it did since it was opened or resumed.
+    pub fn rest(&mut self, place: &Place, index: usize, kind: Kind, spent: Spent, now_ns: u64) {
         let is_known = self.waits.is_known(kind, now_ns);
         let burst = &mut self.table[index];
         let length_ns = now_ns.saturating_sub(burst.resumed_ns);
         let ended_ns = burst.resumed_ns + length_ns - self.waits.late_of(kind, length_ns);
-        publish(slot, burst.tag, burst.resumed_ns, ended_ns, burst.launches + spent.launches);
+        place.publish(burst.tag, burst.resumed_ns, ended_ns, burst.launches + spent.launches);
         burst.launches = 0;
         // The next one is measured.
         burst.state = if is_known { State::Resting } else { State::Free };

@@ -25,7 +25,7 @@ impl Process {
     /// A part of a context has been destroyed. Its memory is the whole one's, and stays.
     pub fn part_gone(&self, part: CUcontext) {
         let Some(place) = self.place() else { return };
-        self.bursts.lock().context_gone(place.slot(), part);
+        self.bursts.lock().context_gone(place, part);
         let mut contexts = self.contexts.lock();
         contexts.leave(part);
         self.context_count.store(contexts.count() as u32, Ordering::Release);
@@ -88,7 +88,7 @@ impl Process {
         let _relaxed = place.driver.relaxed_capture();
         let mut bursts = self.bursts.lock();
         self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context, None));
-        bursts.settle(&place.driver, place.slot(), &self.estimates);
+        bursts.settle(place, &self.estimates);
         bursts.leave_context(context);
     }
 
@@ -107,7 +107,7 @@ impl Process {
     /// A context has been destroyed: its memory went with it.
     pub fn context_gone(&self, context: CUcontext) {
         let Some(place) = self.place() else { return };
-        self.bursts.lock().context_gone(place.slot(), context);
+        self.bursts.lock().context_gone(place, context);
         let mut contexts = self.contexts.lock();
         let gpu = contexts.tag(context).map_or(0, BurstTag::gpu);
         let allocated_bytes = contexts.leave(context).unwrap_or(0);

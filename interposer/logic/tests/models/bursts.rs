@@ -13,7 +13,9 @@ fn no_burst_is_read_half_written() {
         let process = {
             let lease = lease.clone();
             thread::spawn(move || {
-                (0..2).for_each(|n| publish(lease.slot(0), BurstTag(n + 1), 10 * n + 5, 10 * n + 8, 1))
+                (0..2).for_each(|n| {
+                    publish(lease.slot(0), BurstTag(n + 1), 10 * n + 5, 10 * n + 8, 1);
+                })
             })
         };
         let slot = lease.slot(0);
