@@ -12,6 +12,20 @@ pub fn say(slot: &Slot, demand: Demand, word: u32, estimated_end_ns: u64) {
     slot.demand.store(demand as u32, Ordering::Release);
 }
 
+/// Work has been issued behind the gate word `word`, and all that was is expected to end at `estimated_end_ns`. A thread that
+/// has said that it waits for another word still does: that stays said until it has been served, with an end that is not
+/// before the one that was announced, which would not be believed.
+pub fn say_issued(slot: &Slot, word: u32, estimated_end_ns: u64) {
+    let has_waiters = slot.waiters.load(Ordering::Acquire) > 0;
+    let is_said = slot.demand.load(Ordering::Relaxed) == Demand::Waiting as u32;
+    // Who waits since an earlier word has been woken and will look again.
+    if has_waiters && is_said && slot.demand_word.load(Ordering::Relaxed) == word {
+        let said_ns = slot.estimated_end_ns.load(Ordering::Relaxed);
+        return say(slot, Demand::Waiting, word, estimated_end_ns.max(said_ns));
+    }
+    say(slot, Demand::Running, word, estimated_end_ns);
+}
+
 /// The supervisor is to read the ring each time that so many bursts have been written: what the ring no longer shows then
 /// has no GPU of its own.
 const UNREAD_MOST: u64 = BURST_RING as u64 / 2;
@@ -28,4 +42,34 @@ pub fn publish(slot: &Slot, tag: BurstTag, start_ns: u64, end_ns: u64, launches:
     slot.launches.fetch_add(u64::from(launches), Ordering::Relaxed);
     slot.burst_count.store(count + 1, Ordering::Release);
     (count + 1).is_multiple_of(UNREAD_MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_driver::region;
+
+    #[test]
+    fn what_is_issued_hides_only_who_waits_no_more() {
+        let region = region();
+        let slot = region.slot(0);
+        let issued = |word, end_ns| {
+            say_issued(slot, word, end_ns);
+            let said = slot.demand.load(Ordering::Relaxed);
+            (
+                Demand::from_word(said),
+                slot.demand_word.load(Ordering::Relaxed),
+                slot.estimated_end_ns.load(Ordering::Relaxed),
+            )
+        };
+        assert_eq!(issued(5, 50), (Demand::Running, 5, 50));
+        slot.waiters.store(1, Ordering::Relaxed);
+        say(slot, Demand::Waiting, 5, 100);
+        assert_eq!(issued(5, 60), (Demand::Waiting, 5, 100), "an earlier end than the announced one");
+        assert_eq!(issued(5, 160), (Demand::Waiting, 5, 160));
+        assert_eq!(issued(7, 170), (Demand::Running, 7, 170), "it has been woken");
+        say(slot, Demand::Waiting, 7, 200);
+        slot.waiters.store(0, Ordering::Relaxed);
+        assert_eq!(issued(7, 210), (Demand::Running, 7, 210), "it has been served");
+    }
 }

@@ -66,7 +66,7 @@ impl Place {
             slot.first_launch_ns.store(now_ns, Ordering::Relaxed);
             slot.first_launch_word.store(word, Ordering::Release);
         }
-        self.say(Demand::Running, word, estimated_end_ns);
+        announce::say_issued(slot, word, estimated_end_ns);
     }
 }
 

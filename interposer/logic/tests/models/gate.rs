@@ -1,8 +1,8 @@
 //! Standing at the gate: what is said, the bell, and the word that is waited for.
 
 use super::lease::{Bell, Lease};
-use gpool_interposer_logic::announce::say;
-use gpool_interposer_logic::futex;
+use gpool_interposer_logic::announce::{say, say_issued};
+use gpool_interposer_logic::futex::{self, Mutex};
 use gpool_shared_region::{Demand, GateWord, Slot};
 use loom::sync::atomic::Ordering;
 use loom::thread;
@@ -17,7 +17,7 @@ fn pass(lease: &Lease, bell: &Bell) -> GateWord {
     loop {
         let word = lease.gate();
         if word.is_open() && END_NS < lease.control().until_ns.load(Ordering::Relaxed) {
-            say(lease.slot(0), Demand::Running, word.0, END_NS);
+            say_issued(lease.slot(0), word.0, END_NS);
             return word;
         }
         say(lease.slot(0), Demand::Waiting, word.0, END_NS);
@@ -81,6 +81,40 @@ fn whoever_announces_while_the_gate_is_renewed_goes_on() {
         // Nobody answers its bell: an announcement of the word before is void. It may find the new end under the old word.
         let passed = tenant.join().unwrap();
         assert!(passed == renewed || passed == first);
+    });
+}
+
+/// Two threads of one process, with its bursts locked as on the slow path: the one has come to the end of the slice on its
+/// GPU, the other one has not.
+#[test]
+fn whoever_waits_is_heard_though_another_thread_issues() {
+    loom::model(|| {
+        let (lease, bell) = (Lease::new(), Arc::new(Bell::default()));
+        let first = lease.control().open_gate(1, END_NS, 1000);
+        let bursts = Arc::new(Mutex::new(()));
+        let waiting = {
+            let (lease, bell, bursts) = (lease.clone(), bell.clone(), bursts.clone());
+            thread::spawn(move || {
+                let locked = bursts.lock();
+                lease.slot(0).waiters.fetch_add(1, Ordering::AcqRel);
+                say(lease.slot(0), Demand::Waiting, first.0, END_NS);
+                drop(locked);
+                bell.ring();
+                futex::wait(&lease.control().gate, first.0, None);
+            })
+        };
+        let issuing = {
+            let (lease, bursts) = (lease.clone(), bursts.clone());
+            thread::spawn(move || {
+                let _locked = bursts.lock();
+                say_issued(lease.slot(0), lease.gate().0, END_NS / 2);
+            })
+        };
+        bell.hear();
+        assert_eq!(read(lease.slot(0)), (Demand::Waiting, first.0, END_NS));
+        open(&lease, 1000);
+        waiting.join().unwrap();
+        issuing.join().unwrap();
     });
 }
 

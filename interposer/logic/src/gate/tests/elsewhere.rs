@@ -55,6 +55,34 @@ fn what_is_not_known_waits_for_nothing_on_another_gpu_and_nowhere_for_ever() {
     }
 }
 
+/// One thread has issued on its GPU what the slice allows, another one goes on with another GPU. What the first one wants must
+/// not be hidden from a supervisor that has not read it yet.
+#[test]
+fn who_waits_for_one_gpu_is_not_hidden_by_what_is_issued_to_another() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    let control = process.place().unwrap().region.control();
+    process.estimates.put(KERNEL, MS);
+    process.estimates.put(UNKNOWN, 5 * US);
+    let until_ns = clock::now_ns() + 3 * MS;
+    open(control, until_ns);
+    let said = || Demand::from_word(slot.demand.load(Ordering::Acquire));
+    let (mut held, mut said_then, mut end_ns) = (0, Demand::Idle, 0);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| (0..4).map(|_| launch(process, KERNEL, MS)).max());
+        turning(0, || slot.waiters.load(Ordering::Relaxed) > 0);
+        turning(0, || said() == Demand::Waiting);
+        held = held_ns(process, 1, OTHER);
+        (said_then, end_ns) = (said(), slot.estimated_end_ns.load(Ordering::Relaxed));
+        open(control, clock::now_ns() + 60_000 * MS);
+        turning(0, || waiting.is_finished());
+        waiting.join().unwrap();
+    });
+    assert_eq!((held, said_then), (0, Demand::Waiting));
+    assert!(end_ns >= until_ns, "an earlier end is of the slice before");
+    until_idle(slot);
+}
+
 /// Nor does what is known: what should have ended long ago may wait for it. Each one that goes all the same makes the next one
 /// wait longer, because it may also be that all of it takes its time.
 #[test]
