@@ -32,7 +32,6 @@ fn driver() -> Driver {
             event_destroy: real(index::cuEventDestroy_v2),
             event_record: real(index::cuEventRecord),
             event_query: real(index::cuEventQuery),
-            event_synchronize: real(index::cuEventSynchronize),
             event_elapsed_time: real(index::cuEventElapsedTime),
             stream_create: real(index::cuStreamCreate),
             stream_query: real(index::cuStreamQuery),

@@ -2,9 +2,9 @@
 //! CLOCK_MONOTONIC.
 
 use crate::clock;
-use crate::driver::{CUDA_SUCCESS, Driver};
+use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, Driver};
 use core::ptr::null_mut;
-use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
+use gpool_driver_abi::cuda::{CUcontext, CUevent, CUresult, CUstream};
 
 /// Contexts whose anchors are remembered.
 const ANCHORS: usize = 32;
@@ -12,8 +12,18 @@ const ANCHORS: usize = 32;
 const RENEW_NS: u64 = 500_000_000;
 /// An anchor older than this is renewed even behind queued work: float milliseconds lose resolution.
 const LIMIT_NS: u64 = 5_000_000_000;
-/// A wider bracket does not replace a usable anchor.
+/// A wider bracket does not replace a usable anchor, and is not waited for.
 const BRACKET_NS: u64 = 200_000;
+/// Nothing else is waited for longer than this, a little more than the work that a process may have outstanding. No other
+/// thread can launch meanwhile, and with one connection to the device (CUDA_DEVICE_MAX_CONNECTIONS) the event may stand
+/// behind a collective that waits for what another thread is about to launch on another GPU.
+const PATIENCE_NS: u64 = 10_000_000;
+/// By an anchor older than this nothing is placed: the clocks may have drifted by a millisecond.
+const USABLE_NS: u64 = 30_000_000_000;
+/// Whether an event has happened is asked so often while its bracket is narrow ...
+const NARROW_LOOK_NS: u64 = 5_000;
+/// ... and so often when it is wide.
+const WIDE_LOOK_NS: u64 = 100_000;
 
 /// A context's relation between device time and host time.
 #[derive(Clone, Copy)]
@@ -47,9 +57,12 @@ impl Anchors {
         Self([FREE; ANCHORS])
     }
 
-    /// Host time at which `event` of `context` happened.
+    /// Host time at which `event` of `context` happened; none without an anchor that is still good for that.
     pub fn place_ns(&self, driver: &Driver, context: CUcontext, event: CUevent) -> Option<u64> {
         let anchor = self.0.iter().find(|anchor| anchor.context == context)?;
+        if clock::now_ns() - anchor.taken_ns > USABLE_NS {
+            return None;
+        }
         let at_ns = driver.elapsed_ns(anchor.event, event)?.checked_add(anchor.host_ns as i64)?;
         Some(at_ns.max(0) as u64)
     }
@@ -61,7 +74,8 @@ impl Anchors {
         }
     }
 
-    /// Makes sure that the current context, `context`, has an anchor that is young enough. None if none can be had.
+    /// Renews the anchor of the current context, `context`, if it is not young enough. Where that takes too long the old one
+    /// stays, or none, and it is tried again later. None if none can be had.
     /// `is_idle` says that no work of ours is outstanding, `is_in_use` which contexts' anchors must stay.
     pub fn renew(
         &mut self,
@@ -90,15 +104,20 @@ impl Anchors {
         // Beside a busy neighbour a try waits for its work, before the first launch of a slice, and is in vain: the next
         // one is no better.
         let was_in_vain = now_ns - anchor.tried_ns < RENEW_NS;
-        if age_ns < RENEW_NS || ((!is_idle || was_in_vain) && age_ns < LIMIT_NS) {
+        if age_ns < RENEW_NS || was_in_vain || (!is_idle && age_ns < LIMIT_NS) {
             return Some(());
         }
         anchor.tried_ns = now_ns;
         let before_ns = clock::now_ns();
-        if driver.record(anchor.spare, anchor.stream) != CUDA_SUCCESS
-            || driver.synchronize(anchor.spare) != CUDA_SUCCESS
-        {
-            return known.map(|_| ());
+        let patience_ns = if age_ns < LIMIT_NS { BRACKET_NS } else { PATIENCE_NS };
+        let result = match driver.record(anchor.spare, anchor.stream) {
+            CUDA_SUCCESS => wait_for(driver, anchor.spare, patience_ns),
+            error => error,
+        };
+        match result {
+            CUDA_SUCCESS => {}
+            CUDA_ERROR_NOT_READY => return Some(()),
+            _ => return known.map(|_| ()),
         }
         let after_ns = clock::now_ns();
         if after_ns - before_ns <= BRACKET_NS || age_ns >= LIMIT_NS {
@@ -110,6 +129,20 @@ impl Anchors {
                 if after_ns - before_ns <= BRACKET_NS { before_ns.midpoint(after_ns) } else { after_ns - 50_000 };
         }
         Some(())
+    }
+}
+
+/// Waits for `event` for `patience_ns` at most: what the driver says of it then.
+fn wait_for(driver: &Driver, event: CUevent, patience_ns: u64) -> CUresult {
+    let from_ns = clock::now_ns();
+    loop {
+        let result = driver.query(event);
+        let now_ns = clock::now_ns();
+        if result != CUDA_ERROR_NOT_READY || now_ns >= from_ns + patience_ns {
+            return result;
+        }
+        let look_ns = if now_ns < from_ns + BRACKET_NS { NARROW_LOOK_NS } else { WIDE_LOOK_NS };
+        clock::sleep_until_ns((now_ns + look_ns).min(from_ns + patience_ns));
     }
 }
 
@@ -125,6 +158,8 @@ mod tests {
     use crate::fake_driver::{self, CONTEXTS, DEVICE, one_at_a_time};
 
     const MS: u64 = 1_000_000;
+    /// A stream of the program's.
+    const STREAM: CUstream = 0x100 as CUstream;
 
     #[test]
     fn beside_a_busy_neighbour_a_new_anchor_is_tried_twice_a_second() {
@@ -152,5 +187,40 @@ mod tests {
         assert_eq!(renew(false), 0, "nor behind work of its own");
         clock::turn_ns(MS);
         assert_eq!(renew(true), 0, "alone it is taken at once");
+    }
+
+    /// As behind a collective that ends when another thread launches, which waits for the bursts.
+    #[test]
+    fn what_never_ends_is_not_waited_for_and_the_anchor_stays_until_it_is_too_old() {
+        let _order = one_at_a_time();
+        let (driver, mut anchors) = (fake_driver::driver(), Anchors::new());
+        let busy = |until_ns| DEVICE.lock().neighbour_until_ns = until_ns;
+        let mut waited = |is_idle| {
+            let from_ns = clock::now_ns();
+            let are_known = (0..100).all(|_| anchors.renew(&driver, CONTEXTS[0], is_idle, |_| true).is_some());
+            assert!(are_known, "bursts can be measured");
+            let waited_ns = clock::now_ns() - from_ns;
+            // What is recorded on the program's stream has happened.
+            let event = driver.new_event();
+            driver.record(event, STREAM);
+            let placed_ns = anchors.place_ns(&driver, CONTEXTS[0], event);
+            // In floats of milliseconds.
+            (waited_ns, placed_ns.map(|at_ns| at_ns.abs_diff(clock::now_ns()) < 1000))
+        };
+        clock::turn_ns(0);
+        busy(u64::MAX);
+        assert_eq!(waited(true), (PATIENCE_NS, None), "none yet");
+        clock::turn_ns(RENEW_NS);
+        assert_eq!(waited(false), (PATIENCE_NS, None));
+        busy(0);
+        clock::turn_ns(RENEW_NS);
+        assert_eq!(waited(false), (0, Some(true)));
+        busy(u64::MAX);
+        clock::turn_ns(RENEW_NS);
+        assert_eq!(waited(true), (BRACKET_NS, Some(true)), "it is young enough");
+        clock::turn_ns(LIMIT_NS);
+        assert_eq!(waited(false), (PATIENCE_NS, Some(true)), "it is not, and there is no better one");
+        clock::turn_ns(USABLE_NS);
+        assert_eq!(waited(false), (PATIENCE_NS, None), "too old");
     }
 }

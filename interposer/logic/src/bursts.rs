@@ -413,12 +413,15 @@ impl Bursts {
         };
         let (length_ns, placed_ns) = driver.in_context(burst.context, measured).unwrap_or_default();
         let told_ns = burst.resumed_ns - burst.opened_ns;
-        let length_ns = (length_ns.unwrap_or(0).max(0) as u64).saturating_sub(told_ns);
-        let placed_ns = placed_ns.unwrap_or(now_ns).min(now_ns);
+        let measured_ns = length_ns.map(|length_ns| (length_ns.max(0) as u64).saturating_sub(told_ns));
+        let length_ns = measured_ns.unwrap_or(0);
         let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
         // While another process is on the device, the start event waits for its turn like a kernel; but the context
         // has work, and competes, from the moment on at which it was issued or what was before it ended.
         let competing_ns = burst.resumed_ns.max(*last_end_ns);
+        // Without an anchor it is taken to have begun then.
+        let placed_ns =
+            placed_ns.or(measured_ns.map(|length_ns| competing_ns + length_ns)).unwrap_or(now_ns).min(now_ns);
         let start_ns = placed_ns.saturating_sub(length_ns).min(competing_ns);
         self.waits.note_length(burst.sequence, competing_ns, length_ns);
         place.publish(burst.tag, start_ns, placed_ns, burst.launches);

@@ -38,7 +38,6 @@ pub struct Driver {
     pub event_destroy: cuda::CuEventDestroyV2,
     pub event_record: cuda::CuEventRecord,
     pub event_query: cuda::CuEventQuery,
-    pub event_synchronize: cuda::CuEventSynchronize,
     pub event_elapsed_time: cuda::CuEventElapsedTime,
     pub stream_create: cuda::CuStreamCreate,
     pub stream_query: cuda::CuStreamQuery,
@@ -80,12 +79,6 @@ impl Driver {
     pub fn query(&self, event: CUevent) -> CUresult {
         // SAFETY: as above.
         unsafe { (self.event_query)(event) }
-    }
-
-    /// Waits for `event`.
-    pub fn synchronize(&self, event: CUevent) -> CUresult {
-        // SAFETY: as above.
-        unsafe { (self.event_synchronize)(event) }
     }
 
     /// Nanoseconds from `from` to `to`, negative when `to` came first. The driver answers in a 32-bit float of

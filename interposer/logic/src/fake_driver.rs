@@ -47,7 +47,10 @@ pub fn one_at_a_time() -> std::sync::MutexGuard<'static, ()> {
     static ORDER: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let order = ORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     set_current(CONTEXTS[0]);
-    clock::turn_ns(DEVICE.lock().launch(0));
+    let mut device = DEVICE.lock();
+    device.neighbour_until_ns = 0;
+    clock::turn_ns(device.launch(0));
+    drop(device);
     order
 }
 
@@ -137,13 +140,6 @@ unsafe extern "C" fn event_query(event: CUevent) -> CUresult {
         return LAUNCH_FAILED;
     }
     event_here(event).map_or(INVALID_CONTEXT, |event| if event.at_ns <= clock::now_ns() { 0 } else { 600 })
-}
-
-unsafe extern "C" fn event_synchronize(event: CUevent) -> CUresult {
-    event_here(event).map_or(INVALID_CONTEXT, |event| {
-        clock::sleep_until_ns(event.at_ns);
-        0
-    })
 }
 
 unsafe extern "C" fn event_elapsed_time(ms: *mut f32, from: CUevent, to: CUevent) -> CUresult {
@@ -242,7 +238,6 @@ pub fn driver() -> Driver {
         event_destroy,
         event_record,
         event_query,
-        event_synchronize,
         event_elapsed_time,
         stream_create,
         stream_query,

@@ -125,7 +125,6 @@ fn driver() -> Driver {
         event_destroy,
         event_record,
         event_query: event_done,
-        event_synchronize: event_done,
         event_elapsed_time,
         stream_create,
         stream_query,

@@ -213,6 +213,28 @@ fn work_in_a_context_that_stays_is_measured_to_its_end() {
     assert_charged(slot, 150 * MS - US..=151 * MS);
 }
 
+/// The device's clock cannot be compared with the host's: it is taken to have begun at once.
+#[test]
+fn work_whose_place_in_time_is_not_known_is_measured_all_the_same() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    DEVICE.lock().neighbour_until_ns = u64::MAX;
+    process.estimates.put(KERNEL, 2 * MS);
+    clock::turn_ns(0);
+    assert!(held_ns(process, 0, STREAM) <= 11 * MS);
+    until_idle(slot);
+    assert_charged(slot, 5 * US - US..=6 * US);
+    for _ in 0..5 {
+        launch(process, KERNEL, 2 * MS);
+        until_idle(slot);
+    }
+    // Two that stand behind one another.
+    launch(process, KERNEL, 2 * MS);
+    launch_on(process, OTHER, KERNEL, 2 * MS);
+    until_idle(slot);
+    assert_charged(slot, 14 * MS..=14 * MS + 100 * US);
+}
+
 #[test]
 fn work_in_a_context_that_goes_is_charged_until_it_has_gone() {
     let _order = one_at_a_time();
