@@ -34,6 +34,7 @@ fn driver() -> Driver {
             event_query: real(index::cuEventQuery),
             event_elapsed_time: real(index::cuEventElapsedTime),
             stream_create: real(index::cuStreamCreate),
+            stream_destroy: real(index::cuStreamDestroy_v2),
             stream_query: real(index::cuStreamQuery),
             stream_is_capturing: real(index::cuStreamIsCapturing),
             stream_get_ctx: real(index::cuStreamGetCtx),

@@ -48,6 +48,19 @@ const FREE: Anchor = Anchor {
     tried_ns: 0,
 };
 
+impl Anchor {
+    /// Gives its handles back, those that it has, in the context in which they were made. If that has gone they went with it.
+    fn destroy(&self, driver: &Driver) {
+        let destroy = || {
+            driver.destroy_stream(self.stream);
+            [self.event, self.spare].into_iter().for_each(|event| driver.destroy_event(event));
+        };
+        if !self.context.is_null() {
+            driver.in_context(self.context, destroy);
+        }
+    }
+}
+
 /// The anchors of one process.
 pub struct Anchors([Anchor; ANCHORS]);
 
@@ -92,10 +105,12 @@ impl Anchors {
                 let index = self.0.iter().position(|anchor| anchor.context.is_null());
                 let index = index.or_else(|| self.0.iter().position(|anchor| !is_in_use(anchor.context)))?;
                 let (stream, event, spare) = (driver.new_stream(), driver.new_event(), driver.new_event());
+                let made = Anchor { context, stream, event, spare, ..FREE };
                 if stream.is_null() || event.is_null() || spare.is_null() {
+                    made.destroy(driver);
                     return None;
                 }
-                self.0[index] = Anchor { context, stream, event, spare, ..FREE };
+                core::mem::replace(&mut self.0[index], made).destroy(driver);
                 index
             }
         };
@@ -187,6 +202,24 @@ mod tests {
         assert_eq!(renew(false), 0, "nor behind work of its own");
         clock::turn_ns(MS);
         assert_eq!(renew(true), 0, "alone it is taken at once");
+    }
+
+    #[test]
+    fn whose_place_is_taken_and_what_is_not_whole_is_given_back() {
+        let _order = one_at_a_time();
+        let (driver, mut anchors) = (fake_driver::driver(), Anchors::new());
+        let context = |number: usize| (0x1000 + number) as CUcontext;
+        let handles = || DEVICE.lock().handles;
+        let mut renew = |number, creations| {
+            fake_driver::set_current(context(number));
+            DEVICE.lock().creations_left = creations;
+            anchors.renew(&driver, context(number), true, |_| false).is_some()
+        };
+        let before = handles();
+        assert!((0..3).all(|creations| !renew(0, creations)), "an anchor is a stream and two events");
+        assert_eq!(handles(), before);
+        assert!((0..3 * ANCHORS).all(|number| renew(number, 3)));
+        assert_eq!(handles(), before + 3 * ANCHORS);
     }
 
     /// As behind a collective that ends when another thread launches, which waits for the bursts.

@@ -284,15 +284,13 @@ impl Bursts {
         let burst = &mut self.table[index];
         if burst.context != context && !burst.context.is_null() {
             // Events belong to the context in which they were made.
-            for event in [burst.start, burst.end] {
-                // SAFETY: our own event, used by no live burst.
-                unsafe { (driver.event_destroy)(event) };
-            }
+            [burst.start, burst.end].into_iter().for_each(|event| driver.destroy_event(event));
             *burst = FREE_BURST;
         }
         if burst.context.is_null() {
             let (start, end) = (driver.new_event(), driver.new_event());
             if start.is_null() || end.is_null() {
+                [start, end].into_iter().for_each(|event| driver.destroy_event(event));
                 return None;
             }
             (burst.context, burst.start, burst.end) = (context, start, end);

@@ -40,6 +40,7 @@ pub struct Driver {
     pub event_query: cuda::CuEventQuery,
     pub event_elapsed_time: cuda::CuEventElapsedTime,
     pub stream_create: cuda::CuStreamCreate,
+    pub stream_destroy: cuda::CuStreamDestroyV2,
     pub stream_query: cuda::CuStreamQuery,
     pub stream_is_capturing: cuda::CuStreamIsCapturing,
     pub stream_get_ctx: cuda::CuStreamGetCtx,
@@ -67,6 +68,22 @@ impl Driver {
         // SAFETY: `stream` is a valid place for the handle.
         let result = unsafe { (self.stream_create)(&mut stream, STREAM_NON_BLOCKING) };
         if result == CUDA_SUCCESS { stream } else { core::ptr::null_mut() }
+    }
+
+    /// Gives an event of ours back, or null.
+    pub fn destroy_event(&self, event: CUevent) {
+        if !event.is_null() {
+            // SAFETY: our own event, which nobody names any more.
+            unsafe { (self.event_destroy)(event) };
+        }
+    }
+
+    /// Gives a stream of ours back, or null; what stands in it still happens.
+    pub fn destroy_stream(&self, stream: CUstream) {
+        if !stream.is_null() {
+            // SAFETY: our own stream, which nobody names any more.
+            unsafe { (self.stream_destroy)(stream) };
+        }
     }
 
     /// Records `event` on `stream`.

@@ -29,7 +29,13 @@ pub fn region_with_bell(bell_fd: i32) -> Region {
 
 /// The fake device, one for all tests of this program. Behind a lock of this crate: a checker of threads does not see
 /// those of the standard library, which is built without it.
-pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice { busy_until_ns: 0, neighbour_until_ns: 0, records: 0 });
+pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice {
+    busy_until_ns: 0,
+    neighbour_until_ns: 0,
+    records: 0,
+    handles: 0,
+    creations_left: u32::MAX,
+});
 
 /// A stream in capture.
 pub const CAPTURING: CUstream = 77 as CUstream;
@@ -48,7 +54,7 @@ pub fn one_at_a_time() -> std::sync::MutexGuard<'static, ()> {
     let order = ORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     set_current(CONTEXTS[0]);
     let mut device = DEVICE.lock();
-    device.neighbour_until_ns = 0;
+    (device.neighbour_until_ns, device.creations_left) = (0, u32::MAX);
     clock::turn_ns(device.launch(0));
     drop(device);
     order
@@ -65,6 +71,10 @@ pub struct FakeDevice {
     pub neighbour_until_ns: u64,
     /// Events recorded so far.
     pub records: u64,
+    /// Events and streams that were made and not destroyed.
+    pub handles: usize,
+    /// Events and streams that can still be made.
+    pub creations_left: u32,
 }
 
 impl FakeDevice {
@@ -73,6 +83,21 @@ impl FakeDevice {
         let now_ns = clock::now_ns();
         self.busy_until_ns = self.busy_until_ns.max(now_ns) + length_ns;
         self.busy_until_ns - now_ns
+    }
+
+    /// Makes a handle, if that is possible; CUDA_ERROR_OUT_OF_MEMORY if not.
+    fn create(&mut self) -> CUresult {
+        if self.creations_left == 0 {
+            return OUT_OF_MEMORY;
+        }
+        self.creations_left -= 1;
+        self.handles += 1;
+        0
+    }
+
+    fn destroy(&mut self) -> CUresult {
+        self.handles -= 1;
+        0
     }
 }
 
@@ -102,6 +127,8 @@ fn event_here<'a>(event: CUevent) -> Option<&'a mut Event> {
     is_here.then_some(event)
 }
 
+/// CUDA_ERROR_OUT_OF_MEMORY.
+const OUT_OF_MEMORY: CUresult = 2;
 /// CUDA_ERROR_LAUNCH_FAILED.
 const LAUNCH_FAILED: CUresult = 719;
 /// CUDA_ERROR_INVALID_CONTEXT.
@@ -112,11 +139,11 @@ unsafe extern "C" fn event_create(event: *mut CUevent, _flags: u32) -> CUresult 
     let cell: &'static mut Event = Box::leak(Box::new(Event { at_ns: 0, context }));
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *event = (cell as *mut Event).cast() };
-    0
+    DEVICE.lock().create()
 }
 
-unsafe extern "C" fn event_destroy(_event: CUevent) -> CUresult {
-    0
+unsafe extern "C" fn event_destroy(event: CUevent) -> CUresult {
+    event_here(event).map_or(INVALID_CONTEXT, |_| DEVICE.lock().destroy())
 }
 
 unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult {
@@ -152,7 +179,11 @@ unsafe extern "C" fn event_elapsed_time(ms: *mut f32, from: CUevent, to: CUevent
 unsafe extern "C" fn stream_create(stream: *mut CUstream, _flags: u32) -> CUresult {
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     unsafe { *stream = OWN_STREAM };
-    0
+    DEVICE.lock().create()
+}
+
+unsafe extern "C" fn stream_destroy(_stream: CUstream) -> CUresult {
+    DEVICE.lock().destroy()
 }
 
 unsafe extern "C" fn stream_query(stream: CUstream) -> CUresult {
@@ -240,6 +271,7 @@ pub fn driver() -> Driver {
         event_query,
         event_elapsed_time,
         stream_create,
+        stream_destroy,
         stream_query,
         stream_is_capturing,
         stream_get_ctx,

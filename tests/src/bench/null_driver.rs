@@ -127,6 +127,8 @@ fn driver() -> Driver {
         event_query: event_done,
         event_elapsed_time,
         stream_create,
+        // Streams are never freed.
+        stream_destroy: stream_query,
         stream_query,
         stream_is_capturing,
         stream_get_ctx,

@@ -213,6 +213,20 @@ fn work_in_a_context_that_stays_is_measured_to_its_end() {
     assert_charged(slot, 150 * MS - US..=151 * MS);
 }
 
+/// The anchor takes three, and the burst's second event is refused.
+#[test]
+fn what_can_only_be_measured_in_half_leaves_nothing_behind() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    process.estimates.put(KERNEL, 5 * US);
+    let handles = || DEVICE.lock().handles;
+    let before = handles();
+    DEVICE.lock().creations_left = 4;
+    launch(process, KERNEL, 5 * US);
+    assert_eq!(handles(), before + 3);
+    assert_charged(slot, 5 * US..=5 * US);
+}
+
 /// The device's clock cannot be compared with the host's: it is taken to have begun at once.
 #[test]
 fn work_whose_place_in_time_is_not_known_is_measured_all_the_same() {
