@@ -46,9 +46,9 @@ pub fn check(host: &Surroundings) -> Outcome {
     }
 }
 
-/// `580.178.04` of the path of a file `libcuda.so.580.178.04`.
+/// `580.178.04` of the path of a file `libnvidia-ml.so.580.178.04`. A libcuda may be newer than the kernel module.
 fn version_of(path: &str) -> Option<&str> {
-    let (_, version) = path.rsplit_once("/libcuda.so.")?;
+    let (_, version) = path.rsplit_once("/libnvidia-ml.so.")?;
     version.contains('.').then_some(version)
 }
 
@@ -58,8 +58,8 @@ mod tests {
 
     #[test]
     fn only_a_name_with_a_version_has_one() {
-        assert_eq!(version_of("/usr/lib/x86_64-linux-gnu/libcuda.so.580.178.04"), Some("580.178.04"));
-        assert_eq!(version_of("/usr/lib/libcuda.so.1"), None);
-        assert_eq!(version_of("/usr/lib/libnvidia-ml.so.580.178.04"), None);
+        assert_eq!(version_of("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.178.04"), Some("580.178.04"));
+        assert_eq!(version_of("/usr/lib/libnvidia-ml.so.1"), None);
+        assert_eq!(version_of("/usr/lib/libcuda.so.580.178.04"), None);
     }
 }

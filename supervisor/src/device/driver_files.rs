@@ -119,11 +119,12 @@ impl DriverFiles {
         Ok([cuda?, nvml?])
     }
 
-    /// The version of the driver's libraries, where their names say it and it is another one than `driver_version`, which is
-    /// that of the kernel module: then no program can use a GPU that begins now.
+    /// The version of the driver's libraries, where NVML's name says it and it is another one than `driver_version`, which is
+    /// that of the kernel module: then no program can use a GPU that begins now. A libcuda may be newer, by a package for
+    /// forward compatibility.
     pub fn replaced_by(&self, driver_version: &str) -> Option<String> {
-        let [cuda, _] = self.real().ok()?;
-        version_of(&cuda).filter(|version| version != driver_version)
+        let [_, nvml] = self.real().ok()?;
+        version_in(&nvml, "libnvidia-ml.so.").filter(|version| version != driver_version)
     }
 
     /// Where NVML is kept as it last worked.
@@ -168,7 +169,7 @@ impl DriverFiles {
     /// What of the driver comes along, whether there are shims in front of it or not, and of it what is in `more`.
     fn beside_the_two(&self, more: &[&str]) -> Vec<Edit> {
         let mut edits = Vec::new();
-        let version = self.real().ok().and_then(|[cuda, _]| version_of(&cuda));
+        let version = self.real().ok().and_then(|[cuda, _]| version_in(&cuda, "libcuda.so."));
         let versioned = version.iter().flat_map(|version| VERSIONED.map(|name| format!("{name}.{version}")));
         for name in COMPANIONS.iter().chain(more).map(|name| (*name).to_owned()).chain(versioned) {
             if let Some(path) = self.look_for(&name) {
@@ -300,9 +301,9 @@ fn resolved(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// `580.178.04` of the file `libcuda.so.580.178.04`; none of one that carries no version.
-fn version_of(cuda: &Path) -> Option<String> {
-    let version = cuda.file_name()?.to_str()?.strip_prefix("libcuda.so.")?;
+/// `580.178.04` of the file `libcuda.so.580.178.04`, whose name begins so; none of one that carries no version.
+fn version_in(library: &Path, name: &str) -> Option<String> {
+    let version = library.file_name()?.to_str()?.strip_prefix(name)?;
     version.contains('.').then(|| version.to_owned())
 }
 
@@ -349,12 +350,13 @@ mod tests {
             DriverFiles { driver, shim_dir, shims: Shims::default() }
         };
         assert_eq!(files().replaced_by("580.1.2"), None, "there is none");
-        fs::write(root.path().join("libnvidia-ml.so.1"), "").unwrap();
-        fs::write(root.path().join("libcuda.so.580.1.3"), "").unwrap();
-        std::os::unix::fs::symlink("libcuda.so.580.1.3", root.path().join("libcuda.so.1")).unwrap();
+        let (library, link) = (root.path().join("libnvidia-ml.so.580.1.3"), root.path().join("libnvidia-ml.so.1"));
+        fs::write(root.path().join("libcuda.so.1"), "").unwrap();
+        fs::write(&library, "").unwrap();
+        std::os::unix::fs::symlink("libnvidia-ml.so.580.1.3", &link).unwrap();
         assert_eq!(files().replaced_by("580.1.2").as_deref(), Some("580.1.3"));
         assert_eq!(files().replaced_by("580.1.3"), None);
-        fs::rename(root.path().join("libcuda.so.580.1.3"), root.path().join("libcuda.so.1")).unwrap();
+        fs::rename(&library, &link).unwrap();
         assert_eq!(files().replaced_by("580.1.2"), None, "a name without a version says nothing");
     }
 
@@ -377,7 +379,7 @@ mod tests {
         assert_eq!(found(&[]), ["libnvidia-nvvm70.so.4", "libnvidia-gpucomp.so.580.1.2"]);
         let without_shims = ["libnvidia-nvvm70.so.4", "libnvidia-opencl.so.1", "libnvidia-gpucomp.so.580.1.2"];
         assert_eq!(found(&PAST_SHIMS), without_shims, "nothing is paced there");
-        assert_eq!(version_of(Path::new("/a/libcuda.so.1")), None);
+        assert_eq!(version_in(Path::new("/a/libcuda.so.1"), "libcuda.so."), None);
     }
 
     #[test]
