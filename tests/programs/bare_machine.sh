@@ -10,7 +10,7 @@
 set -eu
 stage=$1 bundle=$2 kind=$3 results=$4
 shift 4
-libraries=/usr/lib/x86_64-linux-gnu state=/run/gpool-simgpu version=580.1.2
+libraries=/usr/lib/x86_64-linux-gnu state=/run/gpool-simgpu version=535.000.00-simulated
 
 layer() {
     mkdir -p "/run/layers/$1/upper" "/run/layers/$1/work"
