@@ -7,6 +7,7 @@ use crate::failure::{Context, Result, ensure};
 use crate::host::{Host, SIMULATED_GPU};
 use crate::image;
 use crate::scenarios::loader_matrix::programs::{LEASE, LEASED};
+use gpool_simulated_hardware::DriverVersion;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -49,9 +50,10 @@ fn expect(host: &Host, image: &str, version: &str) -> Result<()> {
     ensure(said == format!("driver {version}\ndriver {HOST_VERSION}"), || format!("behind the shims: {said:?}"))
 }
 
-/// The host's driver gets a file name with a version, as packages have it, and the supervisor sees that.
+/// The host's driver gets a version, in the names of its files as well, as packages have it, and the supervisor sees that.
 fn name_the_hosts_driver(host: &mut Host) -> Result<()> {
     host.stop_supervisor()?;
+    host.set_driver_version(&DriverVersion::parse(HOST_VERSION).context(HOST_VERSION)?)?;
     for name in ["libcuda", "libnvidia-ml"] {
         let link = format!("{SIMULATED_GPU}/lib/{name}.so.1");
         let file = format!("{name}.so.{HOST_VERSION}");
