@@ -155,7 +155,8 @@ fn asked_at(wanted: Instant, failure: Option<&InventoryError>) -> Option<Instant
     match failure {
         Some(InventoryError::Hung { since }) => Some(wanted.min(*since)),
         Some(InventoryError::Unasked(_)) => None,
-        Some(_) | None => Some(wanted),
+        Some(InventoryError::Unusable { .. } | InventoryError::Replaced { .. } | InventoryError::Unanswered { .. })
+        | None => Some(wanted),
     }
 }
 
