@@ -82,7 +82,7 @@ test: ## Run everything that continuous integration runs
 	@# that judge shares do not feel it. What fetching mounts meanwhile is no scenario's to see.
 	@unshare --mount chrt --idle 0 timeout 900 $(STAGE)/bin/gpool-integration --fetch > target/fetch.log 2>&1 & fetched=$$!; \
 	    chrt --idle 0 $(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE) --no-run & compiled=$$!; \
-	    $(STAGE)/bin/gpool-integration --alone || { kill $$fetched $$compiled; wait; exit 1; }; \
+	    $(STAGE)/bin/gpool-integration --alone || { kill $$fetched $$compiled 2> /dev/null; wait; exit 1; }; \
 	    wait $$fetched; wait $$compiled
 	$(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
 	@chrt --idle 0 $(MAKE) --no-print-directory lint models sanitizers & others=$$!; \

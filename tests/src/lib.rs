@@ -16,6 +16,7 @@ pub mod failure;
 pub mod host;
 pub mod image;
 pub mod janitor;
+pub mod last_words;
 pub mod library;
 pub mod manual;
 pub mod measure;

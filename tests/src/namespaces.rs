@@ -7,7 +7,7 @@ use crate::janitor::Janitor;
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Set inside: which part this process plays there.
@@ -48,13 +48,14 @@ impl Ended {
     }
 }
 
-/// Runs this program again with `arguments` in namespaces of its own, at most for `limit`.
+/// Runs this program again with `arguments` in namespaces of its own, at most for `limit`, with `errors` as what it says its
+/// errors on.
 ///
 /// There, [`serve_if_inside`] takes over.
 ///
 /// # Errors
 /// Without root, or when `unshare` is missing.
-pub fn run(arguments: &[String], limit: Duration) -> Result<Ended> {
+pub fn run(arguments: &[String], limit: Duration, errors: Stdio) -> Result<Ended> {
     // Whoever started this and is gone cannot look at the result any more, and `make` killed alone would leave it.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).context("prctl")?;
     if !rustix::process::geteuid().is_root() {
@@ -67,8 +68,10 @@ pub fn run(arguments: &[String], limit: Duration) -> Result<Ended> {
     let mut command = Command::new("/usr/bin/unshare");
     command.args(["--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     command.args(["--propagation", "private"]).arg(std::env::current_exe().context("this program's path")?);
-    command.args(arguments).env(ROLE, "init").env(CGROUP_PARENT, &parent).env("PATH", PATH);
+    command.args(arguments).env(ROLE, "init").env(CGROUP_PARENT, &parent).env("PATH", PATH).stderr(errors);
     let mut process = spawn_bound(&mut command).context("unshare cannot be started")?;
+    // What is left of the command here must not keep the errors' end open.
+    drop(command);
     let ended = wait_until(&mut process, Instant::now() + limit);
     if ended == Ended::TimedOut {
         // Its death takes the namespaces' first process along, and that one all others.
@@ -83,12 +86,14 @@ pub fn run(arguments: &[String], limit: Duration) -> Result<Ended> {
     }
 }
 
-/// Runs this program again with `arguments` where this one is, at most for `limit`. The runs that it starts die with it.
+/// Runs this program again with `arguments` where this one is, at most for `limit`, with `errors` as what it says its errors
+/// on. The runs that it starts die with it.
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn run_outside(arguments: &[&str], limit: Duration) -> Result<Ended> {
-    let mut process = spawn_bound(another_run().args(arguments)).context("the scenario cannot be started")?;
+pub fn run_outside(arguments: &[&str], limit: Duration, errors: Stdio) -> Result<Ended> {
+    let mut process =
+        spawn_bound(another_run().args(arguments).stderr(errors)).context("the scenario cannot be started")?;
     let ended = wait_until(&mut process, Instant::now() + limit);
     if ended == Ended::TimedOut {
         process.kill().context("the scenario cannot be killed")?;

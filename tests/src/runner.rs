@@ -2,10 +2,11 @@
 
 use crate::failure::{Failure, Result};
 use crate::janitor;
+use crate::last_words::LastWords;
 use crate::namespaces::{self, Ended, Inside};
 use crate::scenarios::{Place, Scenario, TOGETHER, fetch_systems, scenarios};
 use crate::stolen::{ProcessorTime, TOO_MUCH};
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -82,28 +83,42 @@ fn all<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> ExitCode {
     let (mut others, alone): (Vec<&Scenario>, Vec<&Scenario>) =
         scenarios.partition(|scenario| TOGETHER.contains(&scenario.name));
     others.sort_by_key(|scenario| TOGETHER.iter().position(|name| *name == scenario.name));
-    let mut verdicts: Vec<bool> = alone.into_iter().map(judged).collect();
+    let mut verdicts: Vec<Verdict> = alone.into_iter().map(judged).collect();
     let queue = Mutex::new(others.into_iter());
-    let lane = || std::iter::from_fn(|| queue.lock().ok()?.next()).map(judged).collect::<Vec<bool>>();
+    let lane = || std::iter::from_fn(|| queue.lock().ok()?.next()).map(judged).collect::<Vec<Verdict>>();
     std::thread::scope(|scope| {
         let lanes = [scope.spawn(lane), scope.spawn(lane)];
         // A lane that panicked has judged nothing well.
-        lanes.into_iter().for_each(|lane| verdicts.extend(lane.join().unwrap_or_else(|_| vec![false])));
+        let lost = || vec![Verdict { name: "a lane of this runner", passed: false, last_words: Vec::new() }];
+        lanes.into_iter().for_each(|lane| verdicts.extend(lane.join().unwrap_or_else(|_| lost())));
     });
-    let passed = verdicts.iter().filter(|passed| **passed).count();
+    let passed = verdicts.iter().filter(|verdict| verdict.passed).count();
+    // Last, where it is seen.
+    for verdict in verdicts.iter().filter(|verdict| !verdict.passed) {
+        println!("failed: {}", verdict.name);
+        verdict.last_words.iter().for_each(|line| println!("    {}", line.trim_start()));
+    }
     println!("{passed} passed, {} failed", verdicts.len() - passed);
     // A filter that matches nothing is a mistake, not a success.
     if passed > 0 && passed == verdicts.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs one scenario and says how it ended; whether it passed. Once more when it failed on processors that were away, since
-/// that says nothing; a failure on a machine that had its processors for itself is one at once.
-fn judged(scenario: &Scenario) -> bool {
+/// How a scenario ended.
+struct Verdict {
+    name: &'static str,
+    passed: bool,
+    /// The end of what it said on its standard error.
+    last_words: Vec<String>,
+}
+
+/// Runs one scenario and says how it ended. Once more when it failed on processors that were away, since that says nothing; a
+/// failure on a machine that had its processors for itself is one at once.
+fn judged(scenario: &Scenario) -> Verdict {
     for _ in 1..ATTEMPTS {
         let before = ProcessorTime::now();
         let verdict = attempted(scenario);
         let stolen = before.zip(ProcessorTime::now()).map_or(0.0, |(before, after)| after.stolen_since(before));
-        if verdict || stolen < TOO_MUCH {
+        if verdict.passed || stolen < TOO_MUCH {
             return verdict;
         }
         println!("    once more: {:.1} % of the processors' time went to other machines meanwhile", stolen * 100.0);
@@ -111,18 +126,29 @@ fn judged(scenario: &Scenario) -> bool {
     attempted(scenario)
 }
 
-fn attempted(scenario: &Scenario) -> bool {
+fn attempted(scenario: &Scenario) -> Verdict {
     let (start, limit) = (Instant::now(), Duration::from_secs(scenario.limit_s));
-    let ended = match scenario.run {
-        Place::Outside(_) | Place::OutsideWhenAsked(_) => namespaces::run_outside(&[OUTSIDE, scenario.name], limit),
-        _ => namespaces::run(&[scenario.name.to_owned()], limit),
+    let (ended, mut last_words) = match LastWords::listen() {
+        Ok((errors, words)) => (started(scenario, limit, errors), words.said()),
+        Err(error) => (Err(error.into()), Vec::new()),
     };
-    let verdict = match ended {
-        Ok(Ended::With(status)) if status.success() => "ok".to_owned(),
-        Ok(Ended::With(status)) => format!("FAILED ({status})"),
-        Ok(Ended::TimedOut) => format!("FAILED (still running after {} s)", scenario.limit_s),
-        Err(failure) => format!("FAILED ({failure})"),
+    let failed = match ended {
+        Ok(Ended::With(status)) if status.success() => None,
+        Ok(Ended::With(status)) => Some(status.to_string()),
+        Ok(Ended::TimedOut) => Some(format!("still running after {} s", scenario.limit_s)),
+        Err(failure) => Some(failure.to_string()),
     };
+    let verdict = failed.as_ref().map_or_else(|| "ok".to_owned(), |how| format!("FAILED ({how})"));
     println!("{:32}{verdict}  {:.1} s", scenario.name, start.elapsed().as_secs_f64());
-    verdict == "ok"
+    last_words.extend(failed.clone());
+    Verdict { name: scenario.name, passed: failed.is_none(), last_words }
+}
+
+fn started(scenario: &Scenario, limit: Duration, errors: Stdio) -> Result<Ended> {
+    match scenario.run {
+        Place::Outside(_) | Place::OutsideWhenAsked(_) => {
+            namespaces::run_outside(&[OUTSIDE, scenario.name], limit, errors)
+        }
+        _ => namespaces::run(&[scenario.name.to_owned()], limit, errors),
+    }
 }

@@ -44,7 +44,7 @@ use crate::{cgroups, janitor};
 use gpool_protocol::GpuView;
 use sheet::Sheet;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// Rounds of everything.
@@ -93,7 +93,7 @@ pub fn run() -> ExitCode {
     println!("gpool bench: {ROUNDS} rounds on a simulated GPU, on cgroup version {}", cgroups::version());
     let is_whole = only.is_none();
     let arguments: Vec<String> = only.into_iter().collect();
-    let ended = namespaces::run(&arguments, LIMIT).and_then(|ended| {
+    let ended = namespaces::run(&arguments, LIMIT, Stdio::inherit()).and_then(|ended| {
         if is_whole && ended.is_success() {
             kills::add_to(&results_path()?)?;
         }

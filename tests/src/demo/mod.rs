@@ -11,7 +11,7 @@ use crate::stolen::ProcessorTime;
 use crate::{cgroups, janitor};
 pub use promises::Bounds;
 use promises::Promises;
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 /// Longer than any healthy run by far.
@@ -26,7 +26,7 @@ pub fn run() -> ExitCode {
         return code;
     }
     println!("gpool demo: three containers share one simulated GPU, on cgroup version {}", cgroups::version());
-    match namespaces::run(&[], LIMIT) {
+    match namespaces::run(&[], LIMIT, Stdio::inherit()) {
         Ok(ended) => ended.exit_code(),
         Err(failure) => {
             eprintln!("gpool demo: {failure}");
