@@ -11,11 +11,31 @@ pub type nvmlDevice_t = *mut c_void;
 pub type nvmlEventSet_t = *mut c_void;
 /// Who may use a device; 0 is everybody.
 pub type nvmlComputeMode_t = c_int;
+/// What two devices can do with each other: read, write, NVLink and so on.
+pub type nvmlGpuP2PCapsIndex_t = c_int;
+/// Whether they can, or why not.
+pub type nvmlGpuP2PStatus_t = c_int;
+/// What a path from one device to another goes through at the most.
+pub type nvmlGpuTopologyLevel_t = c_int;
 /// Off (0) or on (1).
 pub type nvmlEnableState_t = c_int;
 
 /// Everybody may use the device.
 pub const NVML_COMPUTEMODE_DEFAULT: nvmlComputeMode_t = 0;
+/// They reach each other's memory over NVLink.
+pub const NVML_P2P_CAPS_INDEX_NVLINK: nvmlGpuP2PCapsIndex_t = 2;
+/// The first number that means nothing.
+pub const NVML_P2P_CAPS_INDEX_UNKNOWN: nvmlGpuP2PCapsIndex_t = 5;
+/// They can.
+pub const NVML_P2P_STATUS_OK: nvmlGpuP2PStatus_t = 0;
+/// They cannot.
+pub const NVML_P2P_STATUS_NOT_SUPPORTED: nvmlGpuP2PStatus_t = 5;
+/// Two devices on one board.
+pub const NVML_TOPOLOGY_INTERNAL: nvmlGpuTopologyLevel_t = 0;
+/// Host bridges of one processor.
+pub const NVML_TOPOLOGY_NODE: nvmlGpuTopologyLevel_t = 40;
+/// What joins processors.
+pub const NVML_TOPOLOGY_SYSTEM: nvmlGpuTopologyLevel_t = 50;
 /// Off.
 pub const NVML_FEATURE_DISABLED: nvmlEnableState_t = 0;
 /// On.

@@ -1,8 +1,9 @@
 //! Types of pointers to the functions of NVML.
 
 use super::{
-    nvmlComputeMode_t, nvmlDevice_t, nvmlEnableState_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t,
-    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlUtilization_t,
+    nvmlComputeMode_t, nvmlDevice_t, nvmlEnableState_t, nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t,
+    nvmlGpuTopologyLevel_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
+    nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlUtilization_t,
 };
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
@@ -36,6 +37,12 @@ functions! {
     NvmlDeviceGetMinorNumber, "nvmlDeviceGetMinorNumber"(nvmlDevice_t, *mut c_uint);
     NvmlDeviceGetPciInfoV3, "nvmlDeviceGetPciInfo_v3"(nvmlDevice_t, *mut nvmlPciInfo_t);
     NvmlDeviceGetComputeMode, "nvmlDeviceGetComputeMode"(nvmlDevice_t, *mut nvmlComputeMode_t);
+    NvmlDeviceGetP2PStatus, "nvmlDeviceGetP2PStatus"(
+        nvmlDevice_t, nvmlDevice_t, nvmlGpuP2PCapsIndex_t, *mut nvmlGpuP2PStatus_t
+    );
+    NvmlDeviceGetTopologyCommonAncestor, "nvmlDeviceGetTopologyCommonAncestor"(
+        nvmlDevice_t, nvmlDevice_t, *mut nvmlGpuTopologyLevel_t
+    );
     NvmlDeviceGetPersistenceMode, "nvmlDeviceGetPersistenceMode"(nvmlDevice_t, *mut nvmlEnableState_t);
 
     NvmlDeviceGetMemoryInfo, "nvmlDeviceGetMemoryInfo"(nvmlDevice_t, *mut nvmlMemory_t);

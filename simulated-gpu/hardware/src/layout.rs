@@ -102,6 +102,11 @@ impl Layout {
         self.root.join(format!("state/device{index}-compute-mode"))
     }
 
+    /// Where the device with this index sits; not there if nobody has said.
+    pub fn site(&self, index: u32) -> PathBuf {
+        self.root.join(format!("state/device{index}-site"))
+    }
+
     /// Where whoever installs puts the simulated libraries.
     pub fn libraries(&self) -> PathBuf {
         self.root.join("lib")

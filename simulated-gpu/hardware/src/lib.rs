@@ -17,6 +17,7 @@ mod pids;
 pub mod program;
 mod selection;
 mod server;
+mod site;
 mod store;
 mod wall_clock;
 
@@ -31,5 +32,6 @@ pub use nodes::is_visible;
 pub use pids::visible_pids;
 pub use selection::selected;
 pub use server::{Host, ServeError, note_compute_mode, note_hung, note_lost, note_whole_maps, serve};
+pub use site::Site;
 pub use store::{Store, StoreError};
 pub use wall_clock::{samples_after, wall_clock_offset_ns};

@@ -3,6 +3,7 @@
 use crate::driver_version::DriverVersion;
 use crate::layout::{DEFAULT_DIRECTORY, Layout, MAX_DEVICES};
 use crate::server::{Host, ServeError, serve};
+use crate::site::Site;
 use crate::store::Store;
 use clap::{CommandFactory, Parser, Subcommand};
 use gpool_device_model::{Device, DeviceParameters, MIG_MODELS, MigModel};
@@ -24,6 +25,12 @@ struct Arguments {
     /// How many devices there are, all alike.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEVICES)))]
     gpus: u32,
+    /// How many devices each island of NVLink has, in order: 1,4,2. Those that are left are linked with none.
+    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
+    islands: Vec<u32>,
+    /// How many processors the devices are spread over, in order.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    processors: u32,
     /// A board with MIG that the devices are to be divided like: A30, A100-40GB, A100-80GB, H100-80GB, H200-141GB or
     /// B200-180GB; without it they have no MIG.
     #[arg(long, value_name = "MODEL", value_parser = model)]
@@ -168,8 +175,10 @@ fn play(arguments: &Arguments) -> Result<(), ServeError> {
         }
     };
     let parameters: Vec<DeviceParameters> = (0..arguments.gpus).map(parameters).collect();
+    let sites = sites(arguments);
     let host = Host {
         parameters: &parameters,
+        sites: &sites,
         driver_version: &arguments.driver_version,
         has_whole_maps: arguments.whole_maps,
     };
@@ -179,6 +188,14 @@ fn play(arguments: &Arguments) -> Result<(), ServeError> {
         let _ = writeln!(output, "ready").and_then(|()| output.flush());
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     })
+}
+
+fn sites(arguments: &Arguments) -> Vec<Site> {
+    let islands = (0..).zip(&arguments.islands);
+    let linked = islands.flat_map(|(island, size)| std::iter::repeat_n(Some(island), *size as usize));
+    let each = arguments.gpus.div_ceil(arguments.processors);
+    let site = |(index, island)| Site { island, node: index / each };
+    (0..arguments.gpus).zip(linked.chain(std::iter::repeat(None))).map(site).collect()
 }
 
 /// Every process that uses the device takes two descriptors.

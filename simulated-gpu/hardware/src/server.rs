@@ -4,6 +4,7 @@
 use crate::driver_version::DriverVersion;
 use crate::handshake::Identity;
 use crate::layout::{Layout, MAX_DEVICES};
+use crate::site::Site;
 use crate::store::{Store, StoreError};
 use crate::{capabilities, nodes, owner, pids};
 use gpool_device_model::DeviceParameters;
@@ -46,6 +47,8 @@ struct Process {
 pub struct Host<'a> {
     /// Its devices, by minor number.
     pub parameters: &'a [DeviceParameters],
+    /// Where they sit.
+    pub sites: &'a [Site],
     /// Its driver.
     pub driver_version: &'a DriverVersion,
     /// Whether that maps physical memory only as a whole, as a driver may.
@@ -106,6 +109,9 @@ pub fn serve(layout: &Layout, host: &Host<'_>, stop: BorrowedFd<'_>, ready: impl
         note_lost(layout, index, false).map_err(failed("say that no device is lost"))?;
         note_hung(layout, index, false).map_err(failed("say that no device hangs"))?;
         note_compute_mode(layout, index, 0).map_err(failed("say which compute mode the devices have"))?;
+    }
+    for (index, site) in (0..).zip(host.sites) {
+        site.note(layout, index).map_err(failed("say where the devices sit"))?;
     }
     fs::create_dir_all(layout.libraries()).map_err(failed("make the directory of the libraries"))?;
     let divisible: Vec<u32> =

@@ -12,6 +12,7 @@ mod events;
 mod export_table;
 mod field_values;
 mod library;
+mod links;
 mod memory;
 mod mig;
 mod processes;
