@@ -3,12 +3,16 @@
 //! Guarantees are never sold twice: the leased fractions of a GPU sum to at most 1000 permille, and leased memory plus
 //! the memory that processes outside any lease hold to at most the GPU's total. Leases of a lower priority have a
 //! weight among their like and nothing that was promised, so only their memory counts. Placement is best fit: on one
-//! host it packs as well as fragmentation-gradient descent does, and keeps whole GPUs free.
+//! host it packs as well as fragmentation-gradient descent does, and keeps whole GPUs free. Several GPUs are linked ones where
+//! there are enough of them.
 
 mod refusal;
 mod sets;
+mod sites;
 
 pub use refusal::{Offer, Refusal};
+pub use sites::Site;
+pub(crate) use sites::{Taking, together};
 
 use crate::slice::Priority;
 use sets::Fit;
@@ -31,6 +35,8 @@ pub struct GpuCapacity {
     pub memory_leased_bytes: u64,
     /// Leases on it, by how they use it.
     pub users: Users,
+    /// Where it sits.
+    pub site: Site,
 }
 
 /// How a lease uses its GPUs.
@@ -200,7 +206,7 @@ pub struct Held {
 }
 
 /// Chooses the GPUs that are left with the least share, then the least memory, then by key; as many as asked for, or
-/// none.
+/// none. Several come from one NVLink island, else from near one processor, else alike, where enough of those have room.
 ///
 /// # Errors
 ///
@@ -234,6 +240,8 @@ pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal
     fitting.sort();
     if demand.usage == Use::Mps {
         fitting = sets::choose(gpus, &fitting, wanted).ok_or_else(|| parts_of_sets(gpus, &fitting, wanted))?;
+    } else if wanted > 1 {
+        fitting = together(&fitting, wanted, Taking::Best, |fit| gpus[fit.index].site.clone());
     }
     fitting.truncate(wanted);
     let memory_bytes = fitting.iter().map(|fit| fit.memory_bytes).min().unwrap_or(0);
@@ -260,7 +268,11 @@ fn place_unbounded(gpus: &[GpuCapacity], demand: &Demand, wanted: usize) -> Resu
     }
     // Whole GPUs stay whole for whom they are asked: time slices go where there are some already.
     free.sort_by_key(|index| (std::cmp::Reverse(gpus[*index].users.time_sliced), gpus[*index].key.clone()));
-    let mut indices = free[..wanted].to_vec();
+    let mut indices = match (demand.usage, wanted) {
+        (Use::TimeSliced, 1) => free[..1].to_vec(),
+        (Use::TimeSliced, _) => together(&free, wanted, Taking::Best, |index| gpus[*index].site.clone()),
+        _ => together(&free, wanted, Taking::Smallest, |index| gpus[*index].site.clone()),
+    };
     indices.sort_unstable();
     let memory_bytes = indices.iter().map(|index| gpus[*index].memory_total_bytes).min().unwrap_or(0);
     Ok(Placement { indices, memory_bytes })

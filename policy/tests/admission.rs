@@ -1,7 +1,7 @@
 //! Placement never sells anything twice, and refuses with the numbers.
 
 use gpool_policy::admission::{
-    Demand, GpuCapacity, Held, MemoryDemand, Placement, Refusal, Use, Users, WHOLE_PERMILLE, check_update, place,
+    Demand, GpuCapacity, Held, MemoryDemand, Placement, Refusal, Site, Use, Users, WHOLE_PERMILLE, check_update, place,
 };
 use gpool_policy::slice::Priority;
 use proptest::prelude::*;
@@ -16,6 +16,7 @@ fn gpu(key: &str, share: u16, memory_gib: u64) -> GpuCapacity {
         fraction_leased_permille: share,
         memory_leased_bytes: memory_gib * GIB,
         users: Users::default(),
+        site: Site::default(),
     }
 }
 
@@ -34,6 +35,33 @@ fn best_fit_keeps_whole_gpus_free() {
     assert_eq!(place(&gpus, &small), Ok(Placement { indices: vec![1], memory_bytes: 4 * GIB }));
     assert_eq!(index(place(&gpus, &demand(500, MemoryDemand::Bytes(GIB)))), Ok(2));
     assert_eq!(index(place(&gpus, &demand(1000, MemoryDemand::Bytes(GIB)))), Ok(0));
+}
+
+/// GPUs with so much of their share leased on islands of NVLink.
+fn linked(gpus: &[(u16, Option<u16>)]) -> Vec<GpuCapacity> {
+    let one = |(index, (leased, island)): (usize, &(u16, Option<u16>))| GpuCapacity {
+        site: Site { island: *island, ..Site::default() },
+        ..gpu(&index.to_string(), *leased, 0)
+    };
+    gpus.iter().enumerate().map(one).collect()
+}
+
+#[test]
+fn several_gpus_are_linked_where_enough_have_room() {
+    let gpus = linked(&[(0, None), (0, Some(0)), (0, Some(0)), (0, Some(0)), (500, Some(1)), (500, Some(1))]);
+    let placed = |usage, fraction_permille, count| {
+        let demand = Demand { gpus: count, usage, ..demand(fraction_permille, MemoryDemand::Bytes(GIB)) };
+        place(&gpus, &demand).map(|placed| placed.indices).unwrap_or_default()
+    };
+    assert_eq!(placed(Use::Sliced, 300, 2), [4, 5], "where the least is left");
+    assert_eq!(placed(Use::Sliced, 600, 2), [1, 2], "those have no room, and the first is linked with none");
+    assert_eq!(placed(Use::Sliced, 300, 3), [1, 2, 3]);
+    assert_eq!(placed(Use::Sliced, 300, 6), [0, 1, 2, 3, 4, 5], "more than any island has");
+    assert_eq!(placed(Use::Mps, 600, 2), [1, 2]);
+    assert_eq!(placed(Use::TimeSliced, 0, 2), [1, 2]);
+    assert_eq!(placed(Use::Whole, 1000, 1), [0], "no island is broken");
+    assert_eq!(placed(Use::Whole, 1000, 2), [4, 5], "nobody is on them, and the larger island stays whole");
+    assert_eq!(placed(Use::Sliced, 300, 1), [4], "a share of one goes where the least is left");
 }
 
 #[test]

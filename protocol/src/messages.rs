@@ -324,6 +324,14 @@ pub struct GpuView {
     /// Its compute mode, as `nvidia-smi -c` writes it; none if that is `DEFAULT`, or from an older supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<String>,
+    /// A number that the GPUs have which reach each other over NVLink, straight or by others; none of one that reaches no other,
+    /// or from an older supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvlink_island: Option<u16>,
+    /// A number that the GPUs have between which a path stays with one processor; none where NVML does not say, or from an older
+    /// supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<u16>,
 }
 
 /// A GPU for which NVML does not answer, as one that has fallen off its bus: it takes no new leases.

@@ -12,6 +12,7 @@
 //! | `guard` | processes that use a GPU past the shims, and what each lease really holds |
 //! | `sampler` | NVML and charged time, once a second |
 //! | `context_cost` | what a context costs beyond what the shim counts, by what several leases agree on |
+//! | `sites` | which GPUs are linked with each other |
 //! | `silence` | GPUs for which NVML does not answer any more |
 //! | `late_boards` | GPUs that answer for the first time when the supervisor has started |
 //! | `foreign` | memory in use that is within no lease's promise |
@@ -74,6 +75,7 @@ mod service;
 mod service_manager;
 mod settings;
 mod silence;
+mod sites;
 mod sole;
 mod time_slices;
 mod uncounted;

@@ -17,6 +17,7 @@ use crate::procfs;
 use crate::refusals;
 use crate::region::Report;
 use crate::silence;
+use crate::sites::Looker;
 use crate::uncounted;
 use gpool_policy::honesty::Sample;
 use gpool_policy::mechanism::ComputeMode;
@@ -30,7 +31,12 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Samples for ever; runs on its own thread.
-pub fn sample(leases: &Leases, mut late_boards: LateBoards, mut costs: ContextCosts, mut guard: Guard) {
+pub fn sample(
+    leases: &Leases,
+    (mut late_boards, mut links): (LateBoards, Looker),
+    mut costs: ContextCosts,
+    mut guard: Guard,
+) {
     let inventory = &leases.inventory;
     let mut auditor = Auditor::new(leases.roster.limit());
     let (mut unseen, mut unwritten) = (Faults::default(), Faults::default());
@@ -41,6 +47,7 @@ pub fn sample(leases: &Leases, mut late_boards: LateBoards, mut costs: ContextCo
         }
         late_boards.look(leases);
         let occupancies = note_memory(leases, inventory, &mut costs);
+        links.look(leases);
         let members = members(leases);
         guard.look(leases, &members, &occupancies);
         note_seen_memory(leases, &members, &occupancies);

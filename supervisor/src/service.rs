@@ -17,6 +17,7 @@ use crate::occupants::Occupants;
 use crate::region::{self, Mounts};
 use crate::settings::Settings;
 use crate::silence::{self, Silence};
+use crate::sites::{Looker, Sites};
 use crate::sole::Sole;
 use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
@@ -166,6 +167,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         foreign_bytes: counters(0),
         occupants: Occupants::new(places),
         compute_modes: ComputeModes::new(places),
+        sites: Sites::default(),
         silence: Silence::new(places, silent),
         used_bytes: counters(0),
         guarded: Mutex::default(),
@@ -199,6 +201,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     // Before the first request: what others hold cannot be promised.
     let mut costs = ContextCosts::new(places, leases.configuration().driver.context_bytes);
     sampler::note_memory(&leases, &leases.inventory, &mut costs);
+    let mut links = Looker::default();
+    links.look(&leases);
 
     let guard = Guard::new(leases.files.gpu_devices(&leases.gpus()))?;
     let late_boards = LateBoards::new(are_awaited);
@@ -206,7 +210,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     std::thread::Builder::new().name("attendant".into()).spawn(move || mailbox.attend(&attended))?;
     std::thread::Builder::new()
         .name("sampler".into())
-        .spawn(move || sampler::sample(&sampled, late_boards, costs, guard))?;
+        .spawn(move || sampler::sample(&sampled, (late_boards, links), costs, guard))?;
     if leases.configuration().policy.mps || !leases.groups.all().is_empty() {
         let watched = leases.clone();
         std::thread::Builder::new().name("mps".into()).spawn(move || mps::watch(&watched))?;

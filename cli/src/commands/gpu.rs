@@ -108,6 +108,8 @@ mod tests {
         let gpu = GpuView {
             time_slices: None,
             compute_mode: None,
+            nvlink_island: None,
+            processor: None,
             index: 0,
             uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
             name: "Simulated GPU".into(),

@@ -92,6 +92,8 @@ fn healthy(root: &Path) -> Surroundings {
     let gpu = GpuView {
         time_slices: None,
         compute_mode: None,
+        nvlink_island: None,
+        processor: None,
         index: 0,
         uuid: GpuUuid("GPU-1".into()),
         name: "a GPU".into(),

@@ -44,6 +44,7 @@ struct GpuFields {
     teams: Vec<String>,
     longest_kernel_ms: Option<u64>,
     island: Option<u16>,
+    processor: Option<u16>,
     #[serde(default)]
     mig: bool,
     mig_owner: Option<String>,
@@ -147,6 +148,7 @@ fn gpu(fields: &GpuFields, at: &str, index: usize) -> Result<Gpu, String> {
         teams: fields.teams.iter().cloned().collect(),
         longest_burst_us: fields.longest_kernel_ms.map(|ms| ms.saturating_mul(1000)),
         island: fields.island,
+        node: fields.processor,
         mig: mig(fields, at, model)?,
     })
 }

@@ -1,7 +1,7 @@
 //! Which GPUs a lease under an MPS server goes on. A GPU belongs to one daemon, and a daemon's clients see all of its GPUs:
 //! a lease is on exactly those of a daemon of its own domain, or on GPUs that are no daemon's.
 
-use super::GpuCapacity;
+use super::{GpuCapacity, Taking, together};
 use std::collections::BTreeSet;
 
 /// A GPU on which a lease fits.
@@ -22,9 +22,11 @@ pub(super) struct Fit {
 /// The best `wanted` of those that fit, which are sorted; none if they are parts of daemons' sets alone.
 pub(super) fn choose(gpus: &[GpuCapacity], fitting: &[Fit], wanted: usize) -> Option<Vec<Fit>> {
     let set_of = |fit: &&Fit| gpus[fit.index].users.mps_set;
-    let free = fitting.iter().filter(|fit| set_of(fit).is_none()).take(wanted);
+    let free: Vec<Fit> = fitting.iter().filter(|fit| set_of(fit).is_none()).cloned().collect();
+    let mut free = together(&free, wanted, Taking::Best, |fit| gpus[fit.index].site.clone());
+    free.truncate(wanted);
     let sets: BTreeSet<usize> = fitting.iter().filter_map(|fit| set_of(&fit)).collect();
     let whole = sets.into_iter().map(|set| fitting.iter().filter(|fit| set_of(fit) == Some(set)).cloned().collect());
-    let candidates = std::iter::once(free.cloned().collect::<Vec<Fit>>()).chain(whole);
+    let candidates = std::iter::once(free).chain(whole);
     candidates.filter(|candidate| candidate.len() == wanted).min()
 }

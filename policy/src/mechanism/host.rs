@@ -3,6 +3,7 @@
 use super::ask::words;
 use super::compute_mode::ComputeMode;
 use super::gates::Phase;
+use crate::admission::Site;
 use crate::mig::{Instance, Layout, Model};
 use std::collections::BTreeSet;
 
@@ -64,8 +65,10 @@ pub struct Gpu {
     pub teams: BTreeSet<String>,
     /// The longest kernels of batch tenants on it, in microseconds.
     pub longest_burst_us: Option<u64>,
-    /// GPUs of the same number are linked with each other.
+    /// GPUs of the same number reach each other over NVLink.
     pub island: Option<u16>,
+    /// GPUs of the same number are near the same processor.
+    pub node: Option<u16>,
     /// What MIG makes of it.
     pub mig: MigState,
 }
@@ -146,8 +149,15 @@ impl Gpu {
             teams: BTreeSet::new(),
             longest_burst_us: None,
             island: None,
+            node: None,
             mig: MigState::default(),
         }
+    }
+
+    /// Where it sits among the others.
+    #[must_use]
+    pub fn site(&self) -> Site {
+        Site { product: self.product.clone(), island: self.island, node: self.node }
     }
 
     /// Whether it can be divided at all.

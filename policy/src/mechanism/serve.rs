@@ -3,6 +3,7 @@
 use super::host::{Gpu, Host, MigInstance, Pool};
 use super::inside::inside_instance;
 use super::{Ask, Mechanism, Trust, Workload};
+use crate::admission::{Taking, together};
 use crate::mig::{Model, Placement, Profile, StartChoice};
 
 /// Kernels of a neighbour that are longer than this, in microseconds, keep answers waiting whatever the scheduler does:
@@ -86,16 +87,16 @@ fn lets_in(mechanism: Mechanism, gpu: &Gpu) -> Result<(), String> {
 /// Of each GPU that will not do, why not; the first reason of all if none will.
 fn first_fit(
     what: &str,
-    gpus: &[Gpu],
-    wanted: u16,
+    (gpus, wanted): (&[Gpu], u16),
+    taking: Taking,
     fits: impl Fn(&Gpu) -> Result<(), String>,
 ) -> Result<Vec<String>, String> {
     let judged: Vec<(&Gpu, Result<(), String>)> =
         gpus.iter().map(|gpu| (gpu, unhealthy(gpu).and_then(|()| fits(gpu)))).collect();
-    let fitting: Vec<String> =
-        judged.iter().filter(|(_, fit)| fit.is_ok()).map(|(gpu, _)| gpu.key.clone()).take(wanted.into()).collect();
-    if fitting.len() == usize::from(wanted) {
-        return Ok(fitting);
+    let fitting: Vec<&Gpu> = judged.iter().filter(|(_, fit)| fit.is_ok()).map(|(gpu, _)| *gpu).collect();
+    if fitting.len() >= usize::from(wanted) {
+        let taken = together(&fitting, wanted.into(), taking, |gpu| gpu.site());
+        return Ok(taken.into_iter().map(|gpu| gpu.key.clone()).collect());
     }
     let why: Vec<String> = judged.into_iter().filter_map(|(_, fit)| fit.err()).collect();
     match why.is_empty() {
@@ -132,7 +133,7 @@ fn shared(
     // Where the least is left, as admission does: large rooms stay large.
     let mut gpus = host.gpus.clone();
     gpus.sort_by_key(|gpu| (gpu.share_free_permille, gpu.memory_free_bytes));
-    first_fit(mechanism.text(), &gpus, ask.gpus, has_room).map(Place::Gpus)
+    first_fit(mechanism.text(), (&gpus, ask.gpus), Taking::Best, has_room).map(Place::Gpus)
 }
 
 /// Whether the neighbours on a GPU leave an answer its time.
@@ -171,23 +172,10 @@ fn whole(ask: &Ask, host: &Host) -> Result<Place, String> {
         }
         Ok(())
     };
-    let mut islands: Vec<Option<u16>> = host.gpus.iter().map(|gpu| gpu.island).collect();
-    islands.sort_unstable();
-    islands.dedup();
-    // The smallest island that has enough of them, so that large ones stay whole.
-    let members =
-        |island: &Option<u16>| -> Vec<Gpu> { host.gpus.iter().filter(|gpu| gpu.island == *island).cloned().collect() };
-    let mut candidates: Vec<Vec<Gpu>> = islands.iter().map(members).collect();
-    candidates.sort_by_key(|gpus| (gpus.iter().filter(|gpu| is_nobodys(gpu).is_ok()).count(), gpus.len()));
-    let mut why = Vec::new();
-    for gpus in candidates {
-        match first_fit("whole GPUs", &gpus, ask.gpus, is_nobodys) {
-            Ok(keys) => return Ok(Place::Gpus(keys)),
-            Err(cause) => why.push(cause),
-        }
+    match host.gpus.is_empty() {
+        true => Err("whole GPUs: there is no GPU".to_owned()),
+        false => first_fit("whole GPUs", (&host.gpus, ask.gpus), Taking::Smallest, is_nobodys).map(Place::Gpus),
     }
-    let separate = if islands.len() > 1 { " (on one NVLink island)" } else { "" };
-    Err(if why.is_empty() { "whole GPUs: there is no GPU".to_owned() } else { why.join("; ") + separate })
 }
 
 /// The smallest profile that has the compute and the memory, or the one that is asked for by name.

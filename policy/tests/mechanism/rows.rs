@@ -54,7 +54,7 @@ fn a2_what_fills_gpus_gets_whole_ones() {
 }
 
 #[test]
-fn a2_several_gpus_come_from_the_smallest_island_that_has_them() {
+fn a2_several_gpus_come_from_the_smallest_island_that_has_them_or_of_few() {
     let mut here = host(&["A100-80GB"; 6]);
     for (gpu, island) in here.gpus.iter_mut().zip([1, 1, 1, 1, 2, 2]) {
         gpu.island = Some(island);
@@ -62,7 +62,9 @@ fn a2_several_gpus_come_from_the_smallest_island_that_has_them() {
     let place = |gpus| choose(&Ask { gpus, ..Ask::of(1000) }, &here).choice.map(|choice| choice.place);
     assert_eq!(place(2), Some(Place::Gpus(vec!["g4".into(), "g5".into()])));
     assert_eq!(place(3), Some(Place::Gpus(vec!["g0".into(), "g1".into(), "g2".into()])));
-    assert_eq!(place(5), None, "five are there, on two islands");
+    assert_eq!(place(1), Some(Place::Gpus(vec!["g4".into()])), "the large one stays whole");
+    let five = ["g0", "g1", "g2", "g3", "g4"].map(String::from).to_vec();
+    assert_eq!(place(5), Some(Place::Gpus(five)), "no island has five");
 }
 
 #[test]

@@ -317,6 +317,10 @@ impl NvmlInventory {
         self.questions.ask(Asked::Board(index), patience, move || question(&inventory))?
     }
 
+    pub(super) fn questions(&self) -> &Questions {
+        &self.questions
+    }
+
     pub(super) fn nvml(&self) -> &Nvml {
         &self.library.nvml
     }

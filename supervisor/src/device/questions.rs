@@ -26,6 +26,8 @@ pub enum Asked {
     Library,
     /// A board, by NVML's index.
     Board(u32),
+    /// How boards are linked with each other.
+    Links,
 }
 
 /// The questions that are open. Of those who ask at the same time each may leave a thread behind that hangs, and from the first

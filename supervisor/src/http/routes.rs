@@ -52,7 +52,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
     match (request.method.as_str(), parts(&request.path).as_slice()) {
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
         ("GET", ["v1", "gpus"]) => {
-            let told = (&leases.time_slices, &leases.compute_modes);
+            let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
             let gpus = leases.book().gpu_views(&leases.gpus(), &leases.used_bytes(), told);
             value(gpus.into_iter().map(|(_, gpu)| gpu).collect::<Vec<_>>())
         }

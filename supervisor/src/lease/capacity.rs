@@ -5,7 +5,7 @@ use super::entitlement::held_demand;
 use super::record::Record;
 use crate::device::Gpu;
 use crate::mps::Domain;
-use gpool_policy::admission::{GpuCapacity, Users};
+use gpool_policy::admission::{GpuCapacity, Site, Users};
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism};
 use std::collections::BTreeSet;
 
@@ -42,6 +42,7 @@ pub fn capacities(
             fraction_leased_permille,
             memory_leased_bytes,
             users,
+            site: Site { product: gpu.name.clone(), ..Site::default() },
         }
     };
     gpus.iter().enumerate().map(capacity).collect()

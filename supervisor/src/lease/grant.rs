@@ -26,6 +26,7 @@ use crate::revocation::Clearance;
 use crate::service_manager;
 use crate::settings::Settings;
 use crate::silence::Silence;
+use crate::sites::Sites;
 use crate::time_slices::Verdicts;
 use crate::watchdog::Progress;
 use gpool_configuration::Configuration;
@@ -72,6 +73,8 @@ pub struct Leases {
     pub occupants: Occupants,
     /// How many processes each GPU lets have contexts.
     pub compute_modes: ComputeModes,
+    /// How GPUs are linked with each other.
+    pub sites: Sites,
     /// GPUs for which NVML does not answer.
     pub silence: Silence,
     /// What stays on the disk of leases that have ended.
@@ -137,7 +140,8 @@ impl Leases {
 
     /// The GPUs as admission sees them; the place that the ended lease `kept` had counts as free.
     pub fn capacities(&self, gpus: &[Gpu], book: &Book, kept: Option<&LeaseId>) -> Vec<GpuCapacity> {
-        capacities(gpus, &loaded(&self.foreign_bytes), &self.outside(gpus, book), book, kept)
+        let seen = capacities(gpus, &loaded(&self.foreign_bytes), &self.outside(gpus, book), book, kept);
+        gpus.iter().zip(seen).map(|(gpu, seen)| GpuCapacity { site: self.sites.of(gpu), ..seen }).collect()
     }
 
     /// Processes on GPUs of which nobody has a lease: of the others it is known who is there.

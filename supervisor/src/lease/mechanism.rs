@@ -215,7 +215,8 @@ fn planned(own: &Gpu, capacity: &GpuCapacity, teams: BTreeSet<String>) -> Planne
         leases: u16::try_from(leases).unwrap_or(u16::MAX),
         teams,
         longest_burst_us: None,
-        island: None,
+        island: capacity.site.island,
+        node: capacity.site.node,
         mig: MigState::default(),
     }
 }
@@ -293,7 +294,7 @@ fn ask_of(asked: &LeaseRequest) -> Ask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_policy::admission::Users;
+    use gpool_policy::admission::{Site, Users};
     use gpool_protocol::{ContainerId, Request};
 
     fn asked(request: &str) -> LeaseRequest {
@@ -325,6 +326,7 @@ mod tests {
             fraction_leased_permille: 300,
             memory_leased_bytes: 20 << 30,
             users,
+            site: Site::default(),
         };
         let seen = |users| {
             let gpu = planned(&own, &capacity(users), BTreeSet::new());
@@ -370,6 +372,7 @@ mod tests {
             fraction_leased_permille,
             memory_leased_bytes: 0,
             users,
+            site: Site::default(),
         }
     }
 

@@ -7,6 +7,7 @@ use super::stranded;
 use crate::compute_modes::ComputeModes;
 use crate::device::{Gpu, Kind};
 use crate::region::Report;
+use crate::sites::Sites;
 use crate::time_slices::Verdicts;
 use gpool_policy::mechanism::ComputeMode;
 use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, LeaseView, Mechanism};
@@ -138,13 +139,13 @@ impl Book {
         }
     }
 
-    /// The GPUs that are there, each with its place among `gpus` and with what is promised of it; `used_bytes` and the compute
-    /// modes are what NVML last said.
+    /// The GPUs that are there, each with its place among `gpus` and with what is promised of it; `used_bytes` the compute
+    /// modes and the links are what NVML last said.
     pub fn gpu_views(
         &self,
         gpus: &[Gpu],
         used_bytes: &[u64],
-        (verdicts, modes): (&Verdicts, &ComputeModes),
+        (verdicts, modes, sites): (&Verdicts, &ComputeModes, &Sites),
     ) -> Vec<(usize, GpuView)> {
         let capacities = super::capacity::capacities(gpus, &[], &[], self, None);
         let view = |(index, (gpu, capacity)): (usize, (&Gpu, gpool_policy::admission::GpuCapacity))| GpuView {
@@ -166,6 +167,8 @@ impl Book {
             compute_mode: Some(modes.of(index))
                 .filter(|mode| *mode != ComputeMode::Default)
                 .map(|mode| mode.to_string()),
+            nvlink_island: sites.links_of(gpu).island,
+            processor: sites.links_of(gpu).node,
             mechanism: (self.leases.values())
                 .find(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
                 .map(|lease| lease.record.mechanism),
@@ -184,7 +187,11 @@ mod tests {
     fn a_gpu_that_is_gone_moves_none_behind_it() {
         let gpu = |index: u32, kind| Gpu { kind, ..Gpu::sample(index) };
         let gpus = [gpu(0, Kind::Whole), gpu(1, Kind::Gone), gpu(2, Kind::Whole)];
-        let shown = Book::default().gpu_views(&gpus, &[5, 6, 7], (&Verdicts::default(), &ComputeModes::new(3)));
+        let shown = Book::default().gpu_views(
+            &gpus,
+            &[5, 6, 7],
+            (&Verdicts::default(), &ComputeModes::new(3), &Sites::default()),
+        );
         let seen: Vec<_> =
             shown.iter().map(|(place, view)| (*place, view.uuid.0.as_str(), view.memory_used_bytes)).collect();
         assert_eq!(seen, [(0, "GPU-0", 5), (2, "GPU-2", 7)]);

@@ -40,7 +40,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.statistics();
     let (views, gpus) = {
         let book = leases.book();
-        let told = (&leases.time_slices, &leases.compute_modes);
+        let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
         let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told);
         let charged = |place: usize| book.charges.get(&place).cloned().unwrap_or_default();
         (book.views(), gpus.into_iter().map(|(place, gpu)| (gpu, charged(place))).collect())
@@ -136,7 +136,10 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
 
 fn of_a_gpu(page: &mut Page, gpu: &GpuView, charges: &Charges) {
     let uuid = gpu.uuid.0.as_str();
-    page.add(Family::GpuInfo, &[("gpu_uuid", uuid), ("name", &gpu.name), ("driver_version", &gpu.driver_version)], 1.0);
+    let island = gpu.nvlink_island.map(|island| island.to_string()).unwrap_or_default();
+    let info =
+        [("gpu_uuid", uuid), ("name", &gpu.name), ("driver_version", &gpu.driver_version), ("nvlink_island", &island)];
+    page.add(Family::GpuInfo, &info, 1.0);
     page.add(Family::GpuMemory, &[("gpu_uuid", uuid)], gpu.memory_total_bytes as f64);
     // A divided board is not asked: its instances are.
     if !gpu.divided {

@@ -56,6 +56,8 @@ fn moment() -> Moment {
     let gpu = |uuid: &str| GpuView {
         time_slices: None,
         compute_mode: None,
+        nvlink_island: None,
+        processor: None,
         index: 0,
         uuid: GpuUuid(uuid.into()),
         name: HOSTILE.into(),

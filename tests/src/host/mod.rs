@@ -89,11 +89,16 @@ impl Host {
         Ok(host)
     }
 
-    /// The same with one GPU, of which more is told to the simulator.
-    pub fn start_with_gpu(inside: &Inside, more: &[&str]) -> Result<Self> {
-        let mut host = Self::start_parts(inside, (1, more), "", &serde_json::json!({}))?;
+    /// The same with so many GPUs, of which more is told to the simulator.
+    pub fn start_with_gpus(inside: &Inside, (gpus, more): (u32, &[&str]), configuration: &str) -> Result<Self> {
+        let mut host = Self::start_parts(inside, (gpus, more), configuration, &serde_json::json!({}))?;
         host.start_supervisor()?;
         Ok(host)
+    }
+
+    /// The same with one GPU, of which more is told to the simulator.
+    pub fn start_with_gpu(inside: &Inside, more: &[&str]) -> Result<Self> {
+        Self::start_with_gpus(inside, (1, more), "")
     }
 
     /// The same with one GPU and with more settings of dockerd.

@@ -7,18 +7,47 @@ use crate::meter::{now_ns, usage_of};
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
 use crate::trace::{Recorder, Trace};
+use gpool_protocol::{GpuView, LeaseGpuView};
 use std::time::{Duration, Instant};
 
 /// GPUs of the host.
 const GPUS: u32 = 16;
+/// How they are linked; see [`islands`].
+const LINKS: [&str; 4] = ["--islands", "1,3,2", "--processors", "3"];
+/// Docker 20.10 gives containers no annotations.
+const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"gpus\", \"mode\"]\n";
 /// How long shares are watched.
 const WATCH: Duration = Duration::from_secs(8);
 
 /// Starts a gang and its rivals.
 pub fn run(inside: &Inside) -> Result<()> {
-    let host = Host::start_with(inside, GPUS, "")?;
-    let outcome = gang_and_singles(&host);
+    let host = Host::start_with_gpus(inside, (GPUS, &LINKS), CONFIGURATION)?;
+    let outcome = islands(&host).and_then(|()| gang_and_singles(&host));
     finish(host, outcome)
+}
+
+/// GPU 0 is linked with none, 1 to 3 are with each other, and so are 4 and 5; each processor has six GPUs near it,
+/// and the last one four.
+fn islands(host: &Host) -> Result<()> {
+    let is_given = |count: &str, mode: &[(&str, &str)], expected: &[u32]| -> Result<()> {
+        let env = [&[("GPOOL_GPUS", count)], mode].concat();
+        let container = host.run_container("linked", &env, &[], &["sleep", "600"])?;
+        let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
+        let lease = host.lease_of(&container)?;
+        let index = |own: &LeaseGpuView| gpus.iter().find(|gpu| gpu.uuid == own.gpu_uuid).map(|gpu| gpu.index);
+        let given: Vec<u32> = lease.gpus.iter().filter_map(index).collect();
+        ensure(given == expected, || format!("{env:?} is given GPUs {given:?} instead of {expected:?}"))?;
+        host.engine.docker_text(&["rm", "-f", "linked"])?;
+        super::wait_for("its place to be free", || Ok(host.leases()?.is_empty()))
+    };
+    let share: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.5"), ("GPOOL_MEMORY", "2GiB")];
+    let whole = [("GPOOL_MODE", "exclusive")];
+    is_given("1", &share, &[0])?;
+    is_given("2", &share, &[1, 2])?;
+    is_given("1", &whole, &[0])?;
+    is_given("2", &whole, &[4, 5])?;
+    is_given("3", &whole, &[1, 2, 3])?;
+    is_given("4", &whole, &[12, 13, 14, 15])
 }
 
 fn gang_and_singles(host: &Host) -> Result<()> {

@@ -87,7 +87,8 @@ fn of_views(views: &[GpuView], divided: &[MigGpuView]) -> Host {
         leases: u16::try_from(view.leases).unwrap_or(u16::MAX),
         teams: Default::default(),
         longest_burst_us: None,
-        island: None,
+        island: view.nvlink_island,
+        node: view.processor,
         mig: mig_of(view, divided),
     };
     // Instances are in the list as well; they belong to their boards here.
@@ -370,6 +371,8 @@ rows that were not taken
         let view = GpuView {
             time_slices: None,
             compute_mode: None,
+            nvlink_island: None,
+            processor: None,
             index: 0,
             uuid: gpool_protocol::GpuUuid("GPU-1".into()),
             name: "NVIDIA A100-SXM4-80GB".into(),
