@@ -25,12 +25,16 @@ impl LastWords {
     /// # Errors
     /// When no pipe can be had.
     pub fn listen() -> std::io::Result<(Stdio, Self)> {
+        Self::pass_on_to(std::io::stderr())
+    }
+
+    fn pass_on_to(listener: impl Write + Send + 'static) -> std::io::Result<(Stdio, Self)> {
         let (reader, writer) = std::io::pipe()?;
         let lines = Arc::new(Mutex::new(VecDeque::new()));
         let (end, ended) = channel();
         let kept = Arc::clone(&lines);
         std::thread::spawn(move || {
-            pass_on(reader, &kept);
+            pass_on(reader, listener, &kept);
             let _ = end.send(());
         });
         Ok((writer.into(), Self { lines, ended }))
@@ -43,12 +47,12 @@ impl LastWords {
     }
 }
 
-fn pass_on(reader: PipeReader, kept: &Mutex<VecDeque<String>>) {
+fn pass_on(reader: PipeReader, mut listener: impl Write, kept: &Mutex<VecDeque<String>>) {
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
     // What ends in no newline is passed on as well; programs may write anything.
     while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-        let _ = std::io::stderr().write_all(&line);
+        let _ = listener.write_all(&line);
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
         line.clear();
         if text.is_empty() {
@@ -68,7 +72,7 @@ mod tests {
     use std::process::Command;
 
     fn said_by(script: &str) -> Vec<String> {
-        let (errors, words) = LastWords::listen().unwrap();
+        let (errors, words) = LastWords::pass_on_to(std::io::sink()).unwrap();
         assert!(Command::new("sh").args(["-c", script]).stderr(errors).status().unwrap().success());
         words.said()
     }
