@@ -83,6 +83,10 @@ pub enum EventKind {
     GpuSilent,
     /// It answers again.
     GpuAnswers,
+    /// The driver's libraries were replaced while its kernel module was in use: no container is started.
+    DriverReplaced,
+    /// They are of one version again.
+    DriverInOrder,
     /// GPUs were divided as somebody asked.
     MigApplied,
     /// MIG instances came or went without gpool.
@@ -109,7 +113,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 32] = [
+    pub const ALL: [EventKind; 34] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -131,6 +135,8 @@ impl EventKind {
         EventKind::Outside,
         EventKind::GpuSilent,
         EventKind::GpuAnswers,
+        EventKind::DriverReplaced,
+        EventKind::DriverInOrder,
         EventKind::MigApplied,
         EventKind::MigChanged,
         EventKind::MpsStarted,

@@ -106,6 +106,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::OverCap
         | EventKind::Outside
         | EventKind::GpuSilent
+        | EventKind::DriverReplaced
         | EventKind::MpsServerDied
         | EventKind::MpsServerFault
         | EventKind::TimeSlicesChanged
@@ -123,6 +124,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::LeaseEnded
         | EventKind::AllocationRefused
         | EventKind::GpuAnswers
+        | EventKind::DriverInOrder
         | EventKind::MigApplied
         | EventKind::MigChanged
         | EventKind::MpsStarted

@@ -22,6 +22,7 @@
 //! | `settings`, `reload` | the configuration in force, and taking over a changed one |
 //! | `privilege` | what root is given up once everything is set up |
 //! | `device` | GPUs, the driver's files for a container, and the shims that go with them |
+//! | `driver_watch` | whether the driver's libraries are still those of its kernel module |
 //! | `compute_modes` | how many processes each GPU lets have contexts |
 //! | `mig` | dividing GPUs, and seeing it when somebody else does |
 //! | `mps` | the driver's MPS daemons: one for each team, user and set of GPUs |
@@ -50,6 +51,7 @@ mod clock;
 mod compute_modes;
 mod context_cost;
 mod device;
+mod driver_watch;
 mod elf;
 mod events;
 mod faults;

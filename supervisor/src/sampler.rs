@@ -6,6 +6,7 @@
 use crate::auditor::Auditor;
 use crate::context_cost::{Claim, Claims, ContextCosts};
 use crate::device::{Gpu, Kind, NvmlInventory, Occupancy};
+use crate::driver_watch::DriverWatch;
 use crate::faults::Faults;
 use crate::foreign;
 use crate::gatekeeper::Statistics;
@@ -39,6 +40,7 @@ pub fn sample(
 ) {
     let inventory = &leases.inventory;
     let mut auditor = Auditor::new(leases.roster.limit());
+    let mut driver = DriverWatch::default();
     let (mut unseen, mut unwritten) = (Faults::default(), Faults::default());
     loop {
         leases.progress.sampler.note();
@@ -46,6 +48,7 @@ pub fn sample(
             mig::look(leases, &mut unseen);
         }
         late_boards.look(leases);
+        driver.look(leases);
         let occupancies = note_memory(leases, inventory, &mut costs);
         links.look(leases);
         let members = members(leases);

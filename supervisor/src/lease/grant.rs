@@ -237,12 +237,16 @@ impl Leases {
         Ok(granted)
     }
 
+    /// The versions of the driver's libraries and of its kernel module, where they are not the same.
+    pub fn driver_replaced(&self) -> Option<(String, String)> {
+        let gpus = self.gpus();
+        let module = &gpus.first()?.driver_version;
+        Some((self.files.replaced_by(module)?, module.clone()))
+    }
+
     /// Libraries that were replaced while the kernel module was in use work with it no more.
     fn check_driver(&self) -> Result<(), ErrorBody> {
-        let gpus = self.gpus();
-        let Some(gpu) = gpus.first() else { return Ok(()) };
-        self.files.replaced_by(&gpu.driver_version).map_or(Ok(()), |version| {
-            let module = &gpu.driver_version;
+        self.driver_replaced().map_or(Ok(()), |(version, module)| {
             let cause = format!("the driver's libraries are of version {version} and its kernel module of {module}");
             let remedy = "boot this host, or have all that uses GPUs end and load the module anew";
             Err(ErrorBody::new(ErrorCode::NoGpu, cause, remedy))

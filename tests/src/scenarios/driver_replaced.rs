@@ -7,6 +7,7 @@ use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, DRIVER_LIBRARIES, Host, SIMULATED_GPU};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
+use gpool_protocol::EventKind;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -28,10 +29,12 @@ fn replace(host: &mut Host) -> Result<()> {
     let leases: Vec<_> = containers.iter().map(|container| host.lease_of(container)).collect::<Result<_>>()?;
     install_newer()?;
     is_refused(host, &REQUEST, &["GPOOL-E203", NEWER, "kernel module"])?;
+    wait_for_event(host, EventKind::DriverReplaced)?;
     host.kill_supervisor()?;
     host.start_supervisor()?;
     let log = host.supervisor_log();
     ensure(log.contains("was replaced while it was in use"), || format!("the supervisor says {log}"))?;
+    wait_for_event(host, EventKind::DriverReplaced)?;
     for (container, before) in containers.iter().zip(&leases) {
         let after = host.lease_of(container)?;
         ensure(after.lease_id == before.lease_id, || format!("{} has another lease", container.name))?;
@@ -40,9 +43,15 @@ fn replace(host: &mut Host) -> Result<()> {
     is_refused(host, &REQUEST, &["GPOOL-E203", NEWER, "kernel module"])?;
     said(&host.gpool(&["doctor"])?, 1, &[NEWER, "no program starts on a GPU"])?;
     put_back(host)?;
+    wait_for_event(host, EventKind::DriverInOrder)?;
     host.kill_supervisor()?;
     host.start_supervisor()?;
     start_tenants(host, &[("new", "0.2", "1GiB", 300)]).map(drop)
+}
+
+/// The supervisor that runs now has told it.
+fn wait_for_event(host: &Host, kind: EventKind) -> Result<()> {
+    wait_for(&kind.word(), || Ok(host.events()?.iter().any(|event| event.kind == kind)))
 }
 
 /// It runs on, and its lease is charged for it.

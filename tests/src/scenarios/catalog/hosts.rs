@@ -103,7 +103,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "driver-replaced",
         what: "the driver's libraries are replaced while its module is in use: who runs is paced, none are started",
-        limit_s: 60,
+        limit_s: 120,
         run: Place::Inside(driver_replaced::run),
     },
     Scenario {
