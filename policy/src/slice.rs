@@ -10,6 +10,7 @@
 //! gate closes and the next one opens, so that the first launch arrives when the device falls idle.
 
 mod account;
+mod arrears;
 mod ceiling;
 mod decide;
 mod explain;

@@ -18,7 +18,8 @@ impl SliceScheduler {
 
     /// A tenant is ready: the one that runs may have to make room.
     ///
-    /// * A latency tenant within its slack gets the device at once; what the other one has launched overlaps.
+    /// * A latency tenant within its slack gets the device at once; what the other one has launched overlaps. Not from a
+    ///   gang that makes up for what it missed, whose slice nobody of its priority cuts.
     /// * One of a higher priority has the other's slice cut short: that one finishes what it has launched, and nobody
     ///   idles.
     /// * So has one that is not ahead of its share, if the other one has had more than its own or has the later deadline:
@@ -40,11 +41,11 @@ impl SliceScheduler {
         let (eligible, in_slack) = self.queue.eligibility(tenant);
         let outranks = comer.share.priority < holder.share.priority;
         let same_rank = comer.share.priority == holder.share.priority;
-        if in_slack && (outranks || same_rank && !turn.in_slack) {
+        let may_cut = same_rank && !turn.in_slack && !turn.makes_up;
+        if in_slack && (outranks || may_cut) {
             self.interrupt(commands);
             return self.open(tenant, now_ns, commands);
         }
-        let may_cut = same_rank && !turn.in_slack;
         let holds_lent_time = self.queue.lag_ns(holder) < 0;
         let is_due_earlier = self.queue.deadline(comer) < self.queue.deadline(holder);
         let least_ns = self.parameters.least_slice_ns;
@@ -249,6 +250,7 @@ impl SliceScheduler {
         let (_, in_slack) = self.queue.eligibility(tenant);
         let until_ns = start_ns.saturating_add(self.length_ns(tenant, place));
         let charged_before_ns = place.account.charged_ns();
+        let makes_up = place.is_behind;
         // Its slack is used up: a tenant that wants more than its share must not come back every millisecond.
         let slack_spent = place.share.class == Class::Latency && (!in_slack || self.is_spent(place));
         let (error_ns, priority) = (self.slice_ns(), place.share.priority);
@@ -280,6 +282,7 @@ impl SliceScheduler {
             competition,
             charged_before_ns,
             in_slack,
+            makes_up,
         };
         self.turn = Some(turn);
         self.slices += 1;

@@ -1,7 +1,9 @@
 //! What one GPU does for a tenant that holds others too.
 
+use super::queue::Place;
 use super::scheduler::SliceScheduler;
-use super::{Command, Input, TenantId};
+use super::turn::Turn;
+use super::{Command, Input, Priority, TenantId};
 
 /// Slices that a gang waits for the others' slices to end at once.
 const PATIENCE: u64 = 2;
@@ -36,34 +38,72 @@ impl SliceScheduler {
         self.queue.hold_back(gang, held_back)
     }
 
+    /// The part of this GPU that was promised to a gang, in permille, and a slice.
+    pub(super) fn promise(&self, gang: TenantId) -> (u16, u64) {
+        let guaranteed = self.queue.get(gang).filter(|place| place.share.priority == Priority::Guaranteed);
+        (guaranteed.map_or(0, |place| place.share.weight_permille), self.slice_ns())
+    }
+
+    /// Notes whether a gang is behind what was promised to it.
+    pub(super) fn set_behind(&mut self, gang: TenantId, is_behind: bool) {
+        self.queue.note(gang, |place| place.is_behind = is_behind);
+    }
+
+    /// Whether a gang stands at its gate, and nothing of its own forbids to serve it.
+    pub(super) fn may_serve(&self, gang: TenantId) -> bool {
+        let wanting = self.queue.get(gang).filter(|_| self.queue.wants(gang));
+        wanting.is_some_and(|place| self.queue.opens_ns(place).is_none_or(|opens_ns| opens_ns <= self.now_ns))
+    }
+
     /// Whether a gang wants this GPU and it is its due.
     pub(super) fn is_due(&self, gang: TenantId) -> bool {
         let wanting = self.queue.get(gang).filter(|_| self.queue.wants(gang));
         wanting.is_some_and(|place| self.queue.is_eligible(place) || self.queue.is_alone(gang))
     }
 
-    /// From when on a gang could have this GPU, if another one of it chooses it: none while it is not its due. It may
-    /// take a slice over that has lasted a whole slice, or one of somebody who has had more than his share; never from
-    /// a latency tenant within its slack. Once all its GPUs have been its due for `waited_ns` of several slices it need
-    /// not wait for whole ones: where the others' slices are out of step, they never have lasted long enough at once.
+    /// From when on a gang could have this GPU, if another one of it chooses it: none while it is not its due. A latency
+    /// tenant within its slack that stands at its gate for a free GPU comes first.
     pub(super) fn accepts_from_ns(&self, gang: TenantId, waited_ns: u64) -> Option<u64> {
         let place = self.queue.get(gang).filter(|_| self.is_due(gang))?;
-        let allowed_ns = self.queue.opens_ns(place).unwrap_or(0);
-        let Some(turn) = self.turn.filter(|turn| turn.tenant != gang) else {
-            return Some(allowed_ns.max(self.now_ns));
+        let allowed_ns = self.queue.opens_ns(place).unwrap_or(0).max(self.now_ns);
+        let from_ns = match self.turn.filter(|turn| turn.tenant != gang) {
+            Some(turn) => self.gives_way_from_ns(&turn, place, waited_ns),
+            None if self.queue.latency_is_next(place.share.priority, &self.gangs) => {
+                self.insists_from_ns(place, waited_ns)
+            }
+            None => Some(self.now_ns),
         };
+        from_ns.map(|from_ns| from_ns.max(allowed_ns))
+    }
+
+    /// From when on a gang may take the slice over from who has it: once that has lasted a whole slice, or at once if that
+    /// one has had more than its share. Once all its GPUs have been its due for `waited_ns` of several slices it need not
+    /// wait for whole ones: where the others' slices are out of step, they never have lasted long enough at once.
+    fn gives_way_from_ns(&self, turn: &Turn, place: &Place, waited_ns: u64) -> Option<u64> {
         let holder = self.queue.get(turn.tenant)?;
-        if turn.in_slack || place.share.priority > holder.share.priority || !self.queue.is_eligible(place) {
+        if turn.makes_up || place.share.priority > holder.share.priority || !self.queue.is_eligible(place) {
             return None;
         }
-        let outranks = place.share.priority < holder.share.priority;
+        let least_ns = self.parameters.least_slice_ns;
+        if turn.in_slack {
+            let from_ns = self.insists_from_ns(place, waited_ns)?;
+            return Some(from_ns.max(turn.since_ns.saturating_add(least_ns)));
+        }
+        let at_once = place.share.priority < holder.share.priority;
         let has_waited = waited_ns >= self.slice_ns().saturating_mul(PATIENCE);
-        let lasted_ns = match (outranks, has_waited || self.queue.lag_ns(holder) < 0) {
+        let lasted_ns = match (at_once, has_waited || self.queue.lag_ns(holder) < 0) {
             (true, _) => 0,
-            (false, true) => self.parameters.least_slice_ns,
+            (false, true) => least_ns,
             (false, false) => self.slice_ns(),
         };
-        Some(turn.since_ns.saturating_add(lasted_ns).max(allowed_ns))
+        Some(turn.since_ns.saturating_add(lasted_ns))
+    }
+
+    /// From when on a gang need not wait for latency tenants within their slack: once all its GPUs have been its due for
+    /// half a slice, if it is behind its promise. Of many GPUs one is always busy.
+    fn insists_from_ns(&self, place: &Place, waited_ns: u64) -> Option<u64> {
+        let patience_ns = self.slice_ns() / 2;
+        place.is_behind.then(|| self.now_ns.saturating_add(patience_ns).saturating_sub(waited_ns))
     }
 
     /// Gives the slice to a gang that this or another GPU has chosen, and says when it ends. Whoever had it is told to

@@ -2,12 +2,16 @@
 //!
 //! A tenant with several GPUs has an account on each and one gate. Its gate opens only when all its GPUs grant it: one
 //! of them chooses it by the usual rule, and on the others it is eligible as well and takes the slice over from
-//! whoever holds it, if that one has had a whole slice or more than its share, or if the gang has been due for long.
-//! Whether it goes on is decided for all
-//! its GPUs together; when one of them takes its slice away, the others are free for the next one.
+//! whoever holds it, if that one has had a whole slice or more than its share, or if the gang has been due for long. Whether
+//! it goes on is decided for all its GPUs together; when one of them takes its slice away, the others are free for the next one.
+//!
+//! Latency tenants that come at different times to different GPUs of a gang would leave it less than it was promised. So one
+//! that is [behind](Arrears) by a slice has whole slices until it has caught up: a latency tenant that comes meanwhile waits
+//! for the end of the slice and is served next, and one that has a slice gives it up if the gang has waited for long.
 
 use std::collections::BTreeMap;
 
+use super::arrears::Arrears;
 use super::server_set::ServerSet;
 use super::{Command, Input, Parameters, Share, SliceScheduler, TenantId};
 use crate::timeline::Burst;
@@ -24,6 +28,9 @@ struct Gang {
     is_open: bool,
     /// Since when all its GPUs have been its due at once, while its gate is closed.
     due_since_ns: Option<u64>,
+    /// Whether it stands at its gate, and nothing of its own keeps it there.
+    waits: bool,
+    arrears: Arrears,
 }
 
 /// Decides for all GPUs of a host whose gates are open.
@@ -85,6 +92,9 @@ impl HostScheduler {
             None => self.due(),
         };
         touched.iter().for_each(|index| self.take(index, input, commands));
+        if input == Input::Away {
+            self.gangs.values_mut().for_each(|gang| gang.arrears.forgive(self.now_ns));
+        }
         if let Input::Leave { tenant } = input {
             self.homes.remove(&tenant);
             self.gangs.remove(&tenant);
@@ -256,7 +266,20 @@ impl HostScheduler {
 
     /// Notes whether a gang's gate is open, and says whether it was.
     fn set_open(&mut self, gang: TenantId, is_open: bool) -> bool {
-        self.gangs.insert(gang, Gang { is_open, due_since_ns: None }).is_some_and(|before| before.is_open)
+        self.count_arrears(gang);
+        let Some(known) = self.gangs.get_mut(&gang) else { return false };
+        (known.due_since_ns, known.waits) = (None, false);
+        std::mem::replace(&mut known.is_open, is_open)
+    }
+
+    /// Counts what a gang is behind its promise, and tells its GPUs if that is much.
+    fn count_arrears(&mut self, id: TenantId) {
+        let servers = self.servers_of(id);
+        let (Some(first), Some(gang)) = (servers.iter().next(), self.gangs.get_mut(&id)) else { return };
+        let (permille, slice_ns) = self.servers[first].promise(id);
+        gang.arrears.pass(self.now_ns, permille, slice_ns, gang.is_open, gang.waits);
+        let is_behind = gang.arrears.is_behind();
+        servers.iter().for_each(|index| self.servers[index].set_behind(id, is_behind));
     }
 
     /// The work of a gang comes to its end: it goes on if all its GPUs would choose it again.
@@ -290,6 +313,8 @@ impl HostScheduler {
     /// Finds out which gangs could have all their GPUs now. The GPUs that may choose one which they could not before.
     fn judge_gangs(&mut self) -> ServerSet {
         let mut released = ServerSet::default();
+        let gangs: Vec<TenantId> = self.gangs.keys().copied().collect();
+        gangs.into_iter().for_each(|gang| self.count_arrears(gang));
         for (&id, gang) in &mut self.gangs {
             let servers = self.homes.get(&id).copied().unwrap_or_default();
             let is_due = !gang.is_open && servers.iter().all(|index| self.servers[index].is_due(id));
@@ -299,8 +324,13 @@ impl HostScheduler {
                 self.servers[index].accepts_from_ns(id, waited_ns).map(|from_ns| from_ns.max(latest_ns))
             });
             let held_back = !gang.is_open && from_ns.is_none_or(|from_ns| from_ns > self.now_ns);
+            gang.waits = !gang.is_open && servers.iter().all(|index| self.servers[index].may_serve(id));
             if held_back {
-                self.recheck_ns = [self.recheck_ns, from_ns].into_iter().flatten().min();
+                let first = servers.iter().next().filter(|_| gang.waits);
+                let promise = first.map(|index| self.servers[index].promise(id));
+                let behind_ns =
+                    promise.and_then(|(permille, slice_ns)| gang.arrears.falls_behind_ns(permille, slice_ns));
+                self.recheck_ns = [self.recheck_ns, from_ns, behind_ns].into_iter().flatten().min();
             }
             for index in servers.iter() {
                 if self.servers[index].hold_back(id, held_back) && !held_back {

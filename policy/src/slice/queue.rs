@@ -25,6 +25,8 @@ pub(super) struct Place {
     pub(super) paused: bool,
     /// A gang that cannot have all its GPUs now.
     pub(super) held_back: bool,
+    /// A gang that is behind what was promised to it.
+    pub(super) is_behind: bool,
     /// A latency tenant has used up its slack: until it has rested or is owed time, it competes as batch.
     pub(super) slack_spent: bool,
     /// The slice, by its number, during which it was found whether it shortens that.
@@ -112,6 +114,7 @@ impl Queue {
             wants_since_ns: None,
             paused: false,
             held_back: false,
+            is_behind: false,
             slack_spent: false,
             judged_in: None,
             excused: Excused::default(),
@@ -177,6 +180,13 @@ impl Queue {
     pub(super) fn latency_waits(&self, beside: TenantId) -> bool {
         let waits = |tenant: &TenantId| self.places.get(tenant).is_some_and(|place| place.account.is_active());
         self.latency_tenants.iter().filter(|tenant| **tenant != beside).any(waits)
+    }
+
+    /// Whether a latency tenant within its slack, of this priority or a higher one and not among `gangs`, is ready.
+    pub(super) fn latency_is_next(&self, priority: Priority, gangs: &BTreeSet<TenantId>) -> bool {
+        let ranks = |tenant: &TenantId| self.places.get(tenant).is_some_and(|place| place.share.priority <= priority);
+        let single = self.latency_tenants.iter().filter(|tenant| !gangs.contains(tenant));
+        single.filter(|tenant| ranks(tenant)).any(|tenant| self.eligibility(*tenant).1)
     }
 
     /// The tenant stands at its gate. Returns whether it may be served: it is known and not paused.

@@ -28,6 +28,8 @@ pub(super) struct Turn {
     pub(super) charged_before_ns: i64,
     /// Whether the tenant was a latency tenant within its slack.
     pub(super) in_slack: bool,
+    /// Whether the tenant was a gang behind its promise: it keeps the slice to its end.
+    pub(super) makes_up: bool,
 }
 
 impl Turn {

@@ -1,6 +1,7 @@
 //! The slice scheduler, rule by rule.
 
 mod classes;
+mod gangs;
 mod hung;
 mod pauses;
 mod rules;
