@@ -78,7 +78,8 @@ impl SliceScheduler {
 
     /// From when on a gang may take the slice over from who has it: once that has lasted a whole slice, or at once if that
     /// one has had more than its share. Once all its GPUs have been its due for `waited_ns` of several slices it need not
-    /// wait for whole ones: where the others' slices are out of step, they never have lasted long enough at once.
+    /// wait for whole ones: where the others' slices are out of step, they never have lasted long enough at once. Nor need
+    /// one of the class `latency` within its slack.
     fn gives_way_from_ns(&self, turn: &Turn, place: &Place, waited_ns: u64) -> Option<u64> {
         let holder = self.queue.get(turn.tenant)?;
         if turn.makes_up || place.share.priority > holder.share.priority || !self.queue.is_eligible(place) {
@@ -89,7 +90,7 @@ impl SliceScheduler {
             let from_ns = self.insists_from_ns(place, waited_ns)?;
             return Some(from_ns.max(turn.since_ns.saturating_add(least_ns)));
         }
-        let at_once = place.share.priority < holder.share.priority;
+        let at_once = place.share.priority < holder.share.priority || self.queue.slack_ns(place) > 0;
         let has_waited = waited_ns >= self.slice_ns().saturating_mul(PATIENCE);
         let lasted_ns = match (at_once, has_waited || self.queue.lag_ns(holder) < 0) {
             (true, _) => 0,

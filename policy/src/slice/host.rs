@@ -2,8 +2,9 @@
 //!
 //! A tenant with several GPUs has an account on each and one gate. Its gate opens only when all its GPUs grant it: one
 //! of them chooses it by the usual rule, and on the others it is eligible as well and takes the slice over from
-//! whoever holds it, if that one has had a whole slice or more than its share, or if the gang has been due for long. Whether
-//! it goes on is decided for all its GPUs together; when one of them takes its slice away, the others are free for the next one.
+//! whoever holds it, if that one has had a whole slice or more than its share, or if the gang has been due for long. One of
+//! the class `latency` takes over at once while it is within its slack on all of them. Whether it goes on is decided for all
+//! its GPUs together; when one of them takes its slice away, the others are free for the next one.
 //!
 //! Latency tenants that come at different times to different GPUs of a gang would leave it less than it was promised. So one
 //! that is [behind](Arrears) by a slice has whole slices until it has caught up: a latency tenant that comes meanwhile waits

@@ -132,3 +132,32 @@ fn without_a_promise_a_gang_waits_for_latency_tenants() {
         assert_eq!(host.wants(MS, OWN[0]), (vec![OWN[0]], vec![GANG]));
     }
 }
+
+#[test]
+fn a_latency_gang_takes_all_its_gpus_over_at_once() {
+    let mut host = Host::of(latency(500), Share::of(500));
+    OWN.iter().for_each(|&tenant| assert_eq!(host.wants(0, tenant).0, [tenant]));
+    let (opened, closed) = host.wants(2 * MS, GANG);
+    assert_eq!((&opened[..], &closed[..]), (&[GANG][..], &OWN[..]));
+}
+
+#[test]
+fn a_latency_gang_waits_for_the_requests_of_others() {
+    let mut host = Host::of(latency(500), latency(500));
+    host.wants(0, OWN[0]);
+    assert_eq!(host.wants(2 * MS, GANG), (vec![], vec![]));
+    assert_eq!(host.after(MS, Input::Idle { tenant: OWN[0] }), (vec![GANG], vec![OWN[0]]));
+}
+
+#[test]
+fn a_latency_gang_without_slack_on_one_gpu_waits_like_anybody() {
+    let mut host = Host::of(latency(500), Share::of(500));
+    host.wants(0, GANG);
+    OWN.iter().for_each(|&tenant| _ = host.wants(0, tenant));
+    let (start_ns, end_ns) = (host.now, host.now + 100 * MS);
+    host.after(100 * MS, Input::Pass);
+    host.scheduler.burst(end_ns, 1, Burst { tenant: GANG, context: 0, start_ns, end_ns }, &mut Vec::new());
+    host.after(0, Input::Announced { tenant: GANG, estimated_end_ns: end_ns });
+    assert_eq!([0, 1].map(|gpu| host.scheduler.server(gpu).running()), OWN.map(Some));
+    assert_eq!(host.wants(MS, GANG), (vec![], vec![]));
+}

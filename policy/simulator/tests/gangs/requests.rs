@@ -106,3 +106,32 @@ fn beside_a_gang_that_has_its_share_requests_are_served_at_once() {
         assert!(world.tenants[1..].iter().all(|tenant| tenant.stood_ns.iter().all(|ns| *ns == 0)), "seed {seed}");
     }
 }
+
+#[test]
+fn a_latency_gang_is_served_at_once_beside_batch() {
+    for seed in 1..=5 {
+        let run = |is_shared: bool| {
+            let mut world = World::new(2, seed);
+            world.add(&[0, 1], latency(300), requests(200), false);
+            for gpu in if is_shared { 0..2 } else { 0..0 } {
+                world.add(&[gpu], Share::of(700), Demand::Always, false);
+            }
+            world.run_until(10 * SECOND);
+            world
+        };
+        let (shared, alone) = (run(true), run(false));
+        let [beside_ns, alone_ns] = [&shared, &alone].map(|world| percentile(&world.tenants[0].served_ns, 99));
+        assert!(beside_ns * 2 <= alone_ns * 3, "{beside_ns} beside others, {alone_ns} alone");
+        assert!((1..=2).all(|index| shared.permille(index) + alone.permille(0) >= 960), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_latency_gang_that_always_wants_has_its_share() {
+    let mut world = World::new(2, 1);
+    world.add(&[0, 1], latency(300), Demand::Always, false);
+    (0..2).for_each(|gpu| _ = world.add(&[gpu], Share::of(700), Demand::Always, false));
+    world.run_until(10 * SECOND);
+    assert!((290..=305).contains(&world.permille(0)), "{}", world.permille(0));
+    assert!((1..=2).all(|index| world.permille(index) >= 690));
+}
