@@ -277,6 +277,31 @@ fn a_gang_does_not_hang_while_its_gate_is_closed() {
     world.run_until(MS);
 }
 
+/// Its program waits for what never ends, and does not come to the gate that a neighbour has had closed.
+#[test]
+fn a_gang_hangs_also_beside_a_neighbour_who_has_its_gpu() {
+    let parameters = Parameters::default();
+    let (mut scheduler, mut commands) = (HostScheduler::new(parameters, 2, 0), Vec::new());
+    let neighbour = TenantId(2);
+    scheduler.join(0, neighbour, [1].into_iter().collect(), Share::of(500), 0, &mut commands);
+    scheduler.join(0, GANG, [0, 1].into_iter().collect(), Share::of(500), 0, &mut commands);
+    scheduler.handle(MS, Input::Wants { tenant: GANG }, &mut commands);
+    let (mut closed_ns, mut hung_ns) = (None, None);
+    for step in 1..6_000 {
+        let now_ns = step * 10 * MS;
+        scheduler.handle(now_ns, Input::Wants { tenant: neighbour }, &mut commands);
+        for command in commands.drain(..) {
+            match command {
+                Command::Close { tenant: GANG } => closed_ns = closed_ns.or(Some(now_ns)),
+                Command::Hung { tenant: GANG, .. } => hung_ns = hung_ns.or(Some(now_ns)),
+                _ => {}
+            }
+        }
+    }
+    assert!(closed_ns.is_some_and(|at_ns| at_ns < SECOND), "{closed_ns:?}");
+    assert!(hung_ns.is_some_and(|at_ns| (30 * SECOND..31 * SECOND).contains(&at_ns)), "{hung_ns:?}");
+}
+
 /// The GPU that chooses a gang may be one on which nobody is in a hurry.
 #[test]
 fn a_gang_works_no_further_ahead_than_the_strictest_of_its_gpus_allows() {

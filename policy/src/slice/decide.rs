@@ -323,11 +323,6 @@ impl SliceScheduler {
         if let Some(turn) = self.turn.take_if(|turn| turn.tenant == tenant) {
             self.expect_the_rest(&turn);
             self.book_pauses(&turn);
-            if self.gangs.contains(&tenant) {
-                // A kernel of it may wait for one on another GPU that has not been launched.
-                let now_ns = self.now_ns;
-                self.queue.note(tenant, |place| place.silence.stand(now_ns));
-            }
             commands.push(Command::Close { tenant });
         }
     }

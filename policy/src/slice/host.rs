@@ -190,7 +190,15 @@ impl HostScheduler {
     }
 
     /// Lets the touched GPUs decide, and those that this touches.
-    fn settle(&mut self, mut touched: ServerSet, commands: &mut Vec<Command>) {
+    fn settle(&mut self, touched: ServerSet, commands: &mut Vec<Command>) {
+        self.settle_gates(touched, commands);
+        for (id, _) in self.gangs.iter().filter(|(_, gang)| !gang.is_open) {
+            let servers = self.homes.get(id).copied().unwrap_or_default();
+            servers.iter().for_each(|index| self.servers[index].note_whether_silence_stands(*id));
+        }
+    }
+
+    fn settle_gates(&mut self, mut touched: ServerSet, commands: &mut Vec<Command>) {
         self.recheck_ns = None;
         for _ in 0..ROUNDS {
             touched = touched.union(self.judge_gangs());

@@ -17,13 +17,20 @@ pub(super) struct Silence {
 impl Silence {
     /// The tenant may launch: from now on work of it should end. A silence that lasts already goes on.
     pub(super) fn begin(&mut self, now_ns: u64) {
-        let stood_ns = self.stands_since_ns.take().map_or(0, |from_ns| now_ns.saturating_sub(from_ns));
-        let since_ns = self.since_ns.get_or_insert(now_ns);
-        *since_ns = since_ns.saturating_add(stood_ns).min(now_ns);
+        self.since_ns.get_or_insert(now_ns);
+        self.go_on(now_ns);
+    }
+
+    /// What has been launched should be able to end. Whether the silence stood until now.
+    fn go_on(&mut self, now_ns: u64) -> bool {
+        let Some(stood_since_ns) = self.stands_since_ns.take() else { return false };
+        let stood_ns = now_ns.saturating_sub(stood_since_ns);
+        self.since_ns = self.since_ns.map(|since_ns| since_ns.saturating_add(stood_ns).min(now_ns));
+        true
     }
 
     /// What the tenant has launched may not be able to end until it may launch again: the silence stands still.
-    pub(super) fn stand(&mut self, now_ns: u64) {
+    fn stand(&mut self, now_ns: u64) {
         self.stands_since_ns.get_or_insert(now_ns);
     }
 
@@ -105,6 +112,19 @@ impl SliceScheduler {
         self.next_silence_check_ns = Some(self.now_ns);
     }
 
+    /// The gate of a gang is closed. What it has launched may wait for what stands there, a kernel for one on another GPU; but
+    /// where nothing stands there, nothing is waited for.
+    pub(super) fn note_whether_silence_stands(&mut self, gang: TenantId) {
+        let (now_ns, mut goes_on) = (self.now_ns, false);
+        self.queue.note(gang, |place| match place.paused || place.wants_since_ns.is_some() {
+            true => place.silence.stand(now_ns),
+            false => goes_on = place.silence.go_on(now_ns),
+        });
+        if goes_on {
+            self.listen_to(gang);
+        }
+    }
+
     /// Work of a tenant has ended then, here or on another GPU of it.
     pub(super) fn hear(&mut self, tenant: TenantId, end_ns: u64) {
         let mut was_told = false;
@@ -158,6 +178,9 @@ mod tests {
         assert_eq!(silence.untold_since_ns(), None);
         silence.begin(100);
         assert_eq!(silence.untold_since_ns(), Some(80), "20 of it had gone by");
+        silence.stand(105);
+        assert!(silence.go_on(110) && !silence.go_on(115));
+        assert_eq!(silence.untold_since_ns(), Some(85));
         silence.stand(120);
         assert!(!silence.heard(130));
         silence.begin(125);
