@@ -4,13 +4,14 @@
 use super::{finish, is_refused, said, start_tenants, wait_for, wait_until_running};
 use crate::c_program;
 use crate::failure::{Context, Result, ensure};
-use crate::host::{Container, DRIVER_LIBRARIES, Host, SIMULATED_GPU};
+use crate::host::{Container, DRIVER_LIBRARIES, Host, SIMULATED_GPU, succeeded};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
 use gpool_protocol::EventKind;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 
 const REQUEST: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.2"), ("GPOOL_MEMORY", "1GiB")];
 /// No simulated driver is of this version.
@@ -18,9 +19,17 @@ const NEWER: &str = "999.1.2";
 
 /// Replaces them.
 pub fn run(inside: &Inside) -> Result<()> {
-    let mut host = Host::start(inside)?;
-    let outcome = replace(&mut host);
+    let mut host = Host::start_without_supervisor(inside, "")?;
+    let outcome = name_nvml_as_most_hosts_do().and_then(|()| host.start_supervisor()).and_then(|()| replace(&mut host));
     finish(host, outcome)
+}
+
+/// By the plain name that is the default, which the loader looks up.
+fn name_nvml_as_most_hosts_do() -> Result<()> {
+    fs::create_dir_all("/etc/gpool/conf.d").context("conf.d")?;
+    fs::write("/etc/gpool/conf.d/nvml.toml", "[driver]\nnvml = \"libnvidia-ml.so.1\"\n").context("conf.d")?;
+    fs::write("/etc/ld.so.conf.d/simulated.conf", format!("{SIMULATED_GPU}/lib\n")).context("ld.so.conf.d")?;
+    succeeded("ldconfig", Command::new("ldconfig").output().context("ldconfig")?).map(drop)
 }
 
 fn replace(host: &mut Host) -> Result<()> {
