@@ -5,12 +5,13 @@ use super::record::{Record, dir_of, region_dir_of};
 use crate::faults::Faults;
 use crate::region::{Mounts, RegionHost};
 use gpool_protocol::LeaseId;
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two tries at one of them: who mounts may not answer, and is waited for each time.
+/// Between two tries, each at one of them: who mounts may not answer, and is waited for each time by who attends to
+/// everybody.
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// Leases that have ended and of which something is left. Its lock is taken last of all.
@@ -19,8 +20,10 @@ pub struct Leftovers(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// When each is tried next.
-    next: BTreeMap<LeaseId, Instant>,
+    /// In the order in which they are tried.
+    waiting: VecDeque<LeaseId>,
+    /// When the first of them is.
+    next: Option<Instant>,
     /// Why it could not be done.
     faults: Faults<LeaseId>,
 }
@@ -34,15 +37,25 @@ impl Leftovers {
     fn note(&self, id: &LeaseId, now: Instant, outcome: &Result<(), String>) {
         let mut state = self.lock();
         state.faults.note(id.clone(), outcome);
+        let waited = state.waiting.iter().position(|its| its == id).map(|place| state.waiting.remove(place)).is_some();
         match outcome {
-            Ok(()) => drop(state.next.remove(id)),
-            Err(_) => drop(state.next.insert(id.clone(), now + PERIOD)),
+            Ok(()) if waited => state.next = Some(now),
+            Ok(()) => {}
+            Err(_) => {
+                state.waiting.push_back(id.clone());
+                state.next.get_or_insert(now + PERIOD);
+            }
+        }
+        if state.waiting.is_empty() {
+            state.next = None;
         }
     }
 
-    /// One that is to be tried again at `now`.
+    /// One that is to be tried again at `now`; the next one a while later, unless this succeeds.
     fn due(&self, now: Instant) -> Option<LeaseId> {
-        self.lock().next.iter().find(|(_, next)| **next <= now).map(|(id, _)| id.clone())
+        let mut state = self.lock();
+        state.next.as_mut().filter(|next| **next <= now).map(|next| *next = now + PERIOD)?;
+        state.waiting.front().cloned()
     }
 }
 
@@ -110,5 +123,24 @@ mod tests {
         assert_eq!(outcome, Ok(()), "nothing was mounted");
         leftovers.note(&id, now + PERIOD, &outcome);
         assert_eq!(leftovers.due(now + 10 * PERIOD), None);
+    }
+
+    #[test]
+    fn one_is_tried_at_a_time_and_each_in_turn() {
+        let (leftovers, now) = (Leftovers::default(), Instant::now());
+        let [first, second] = ["01", "02"].map(|id| LeaseId(id.into()));
+        let stays: Result<(), String> = Err("it does not answer".into());
+        leftovers.note(&first, now, &stays);
+        leftovers.note(&second, now + PERIOD / 2, &stays);
+        let tried = |at: Instant, outcome: &Result<(), String>| {
+            let id = leftovers.due(at)?;
+            leftovers.note(&id, at, outcome);
+            Some(id)
+        };
+        assert_eq!(tried(now + PERIOD, &stays), Some(first.clone()));
+        assert_eq!(tried(now + PERIOD, &stays), None, "that has been waited for just now");
+        assert_eq!(tried(now + 2 * PERIOD, &Ok(())), Some(second));
+        assert_eq!(tried(now + 2 * PERIOD, &Ok(())), Some(first), "whoever mounts answers again");
+        assert_eq!(tried(now + 9 * PERIOD, &Ok(())), None);
     }
 }
