@@ -222,8 +222,14 @@ class Host:
 
     def _launch(self):
         log = open(os.path.join(self.out, "supervisor.log"), "a")
-        # Bound to the suite: it ends with it also if that is killed (PR_SET_PDEATHSIG of prctl(2)).
-        bind = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        suite = os.getpid()
+
+        def bind():
+            # Bound to the suite: it ends with it also if that is killed (PR_SET_PDEATHSIG of prctl(2)), or has been by now.
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+            if os.getppid() != suite:
+                os._exit(1)
+
         self.process = subprocess.Popen(self._supervisor(), stdout=log, stderr=log, preexec_fn=bind)
         deadline = time.monotonic() + 20
         while not answers():
