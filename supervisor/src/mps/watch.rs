@@ -69,7 +69,7 @@ pub fn take_over(leases: &Leases) {
 
 /// Watches for ever; runs on its own thread.
 pub fn watch(leases: &Leases) {
-    let mut uncut = Faults::default();
+    let (mut uncut, mut unserved) = (Faults::default(), Faults::default());
     loop {
         let all: Vec<OwnedFd> = {
             let groups = leases.groups.all();
@@ -79,7 +79,7 @@ pub fn watch(leases: &Leases) {
         let mut waits: Vec<PollFd<'_>> = all.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let _ = poll(&mut waits, Some(&PERIOD));
         note_deaths(leases);
-        ensure_servers(leases);
+        ensure_servers(leases, &mut unserved);
         note_clients(leases);
         cut_logs(leases, &mut uncut);
         stop_unused(leases);
@@ -145,8 +145,9 @@ fn note_deaths(leases: &Leases) {
     }
 }
 
-/// Has the server of each group that is known to have none started, and learns who it is.
-fn ensure_servers(leases: &Leases) {
+/// Has the server of each group that is known to have none started, and learns who it is; `unserved` has where that failed, since
+/// it is tried three times a second.
+fn ensure_servers(leases: &Leases, unserved: &mut Faults<String>) {
     let Ok(program) = leases.mps_program() else { return };
     let run_dir = leases.configuration().paths.run_dir.clone();
     let without: Vec<(String, u32)> = {
@@ -154,6 +155,7 @@ fn ensure_servers(leases: &Leases) {
         let is_without = |group: &&Group| group.is_alive() && group.server.is_none();
         groups.iter().filter(is_without).map(|group| (group.record.id.clone(), group.record.domain.uid)).collect()
     };
+    unserved.retain(|id| without.iter().any(|(its, _)| its == id));
     for (id, uid) in without {
         let since = Instant::now();
         let control = Control::of(&program, &run_dir, &id);
@@ -164,7 +166,8 @@ fn ensure_servers(leases: &Leases) {
             // Another look follows.
             Ok(None | Some(Err(_))) => continue,
             Err(error) => {
-                log!("the MPS server of {id} does not start ({error})");
+                let fault = Err::<(), _>(format!("the MPS server of {id} does not start ({error})"));
+                unserved.note(id, &fault);
                 continue;
             }
         };
@@ -173,7 +176,8 @@ fn ensure_servers(leases: &Leases) {
             // Root of a container of the team can answer in the daemon's place; its processes are in other cgroups.
             let daemon = group.daemon.as_ref().map(|daemon| cgroup::path_of(daemon.name.pid));
             if daemon != Some(cgroup::path_of(server.name.pid)) {
-                log!("process {} is no MPS server of {id}", server.name.pid);
+                let fault = Err::<(), _>(format!("process {} is no MPS server of {id}", server.name.pid));
+                unserved.note(id, &fault);
                 continue;
             }
             group.record.server = Some(server.name);
