@@ -151,7 +151,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
     })
 }
 
-/// Charged in full: managed memory may all be on the device.
+/// Charged in full to the device that is current: managed memory may all be there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocManaged(pointer: *mut CUdeviceptr, size: usize, flags: c_uint) -> CUresult {
     inexact();
