@@ -54,6 +54,7 @@ fn hang_one(host: &Host) -> Result<()> {
 /// A hung one that is frozen when its time is over: it is told once and left, and stopped after the thaw.
 fn freeze_one(host: &Host) -> Result<()> {
     let env = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "1GiB"), ("GPOOL_CLASS", "notebook")];
+    wait_for("the place to be free that is kept for the one that hung", || Ok(host.leases()?.len() == 2))?;
     let frozen = Tenant::greedy(ENDLESS_US).run(host, "frozen", &env)?;
     let (reader, deadline) = (host.meter()?, Instant::now() + PATIENCE);
     while usage_of(&reader.read()?, &frozen.id).busy_ns == 0 {
