@@ -79,10 +79,11 @@ impl SliceScheduler {
     /// From when on a gang may take the slice over from who has it: once that has lasted a whole slice, or at once if that
     /// one has had more than its share. Once all its GPUs have been its due for `waited_ns` of several slices it need not
     /// wait for whole ones: where the others' slices are out of step, they never have lasted long enough at once. Nor need
-    /// one of the class `latency` within its slack.
+    /// one of the class `latency` within its slack. A gang that makes up for what it missed keeps a slice from others of its
+    /// priority, and no more: nobody else ends its turn if nothing is heard of it, since who is held back is no rival.
     fn gives_way_from_ns(&self, turn: &Turn, place: &Place, waited_ns: u64) -> Option<u64> {
         let holder = self.queue.get(turn.tenant)?;
-        if turn.makes_up || place.share.priority > holder.share.priority || !self.queue.is_eligible(place) {
+        if place.share.priority > holder.share.priority || !self.queue.is_eligible(place) {
             return None;
         }
         let least_ns = self.parameters.least_slice_ns;
@@ -90,12 +91,13 @@ impl SliceScheduler {
             let from_ns = self.insists_from_ns(place, waited_ns)?;
             return Some(from_ns.max(turn.since_ns.saturating_add(least_ns)));
         }
-        let at_once = place.share.priority < holder.share.priority || self.queue.slack_ns(place) > 0;
-        let has_waited = waited_ns >= self.slice_ns().saturating_mul(PATIENCE);
-        let lasted_ns = match (at_once, has_waited || self.queue.lag_ns(holder) < 0) {
-            (true, _) => 0,
-            (false, true) => least_ns,
-            (false, false) => self.slice_ns(),
+        let outranks = place.share.priority < holder.share.priority;
+        let is_urgent = self.queue.slack_ns(place) > 0;
+        let has_waited = waited_ns >= self.slice_ns().saturating_mul(PATIENCE) || self.queue.lag_ns(holder) < 0;
+        let lasted_ns = match (outranks, turn.makes_up, is_urgent, has_waited) {
+            (true, ..) | (_, false, true, _) => 0,
+            (_, false, false, true) => least_ns,
+            (_, true, ..) | (_, false, false, false) => self.slice_ns(),
         };
         Some(turn.since_ns.saturating_add(lasted_ns))
     }
