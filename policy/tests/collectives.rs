@@ -302,43 +302,6 @@ fn a_gang_hangs_also_beside_a_neighbour_who_has_its_gpu() {
     assert!(hung_ns.is_some_and(|at_ns| (30 * SECOND..31 * SECOND).contains(&at_ns)), "{hung_ns:?}");
 }
 
-/// One that makes up for what it missed keeps a slice from others and no more, also if nothing is heard of it.
-#[test]
-fn a_gang_that_is_behind_and_silent_does_not_shut_another_one_out() {
-    let (mut scheduler, mut commands) = (HostScheduler::new(Parameters::default(), 3, 0), Vec::new());
-    let (request, other) = (TenantId(2), TenantId(3));
-    let latency = Share { class: Class::Latency, ..Share::of(400) };
-    scheduler.join(0, request, [0].into_iter().collect(), latency, 0, &mut commands);
-    scheduler.join(0, GANG, [0, 1].into_iter().collect(), Share::of(500), 0, &mut commands);
-    scheduler.join(0, other, [1, 2].into_iter().collect(), Share::of(500), 0, &mut commands);
-    // It waits for a request that holds one of its GPUs, until it is behind.
-    scheduler.handle(MS, Input::Wants { tenant: request }, &mut commands);
-    scheduler.handle(MS, Input::Wants { tenant: GANG }, &mut commands);
-    let opened = |commands: &mut Vec<Command>, wanted: TenantId| {
-        commands.drain(..).any(|command| matches!(command, Command::Open { tenant, .. } if tenant == wanted))
-    };
-    let mut now_ns = MS;
-    while !opened(&mut commands, GANG) {
-        now_ns += MS;
-        assert!(now_ns < SECOND, "it is never served");
-        scheduler.handle(now_ns, Input::Pass, &mut commands);
-        scheduler.burst(
-            now_ns,
-            0,
-            Burst { tenant: request, context: 0, start_ns: now_ns - MS, end_ns: now_ns },
-            &mut commands,
-        );
-    }
-    scheduler.handle(now_ns, Input::Idle { tenant: request }, &mut commands);
-    scheduler.handle(now_ns + MS, Input::Wants { tenant: other }, &mut commands);
-    let until_ns = now_ns + SECOND;
-    while !opened(&mut commands, other) {
-        now_ns += MS;
-        assert!(now_ns < until_ns, "the other one stands still while the first is silent");
-        scheduler.handle(now_ns, Input::Pass, &mut commands);
-    }
-}
-
 /// The GPU that chooses a gang may be one on which nobody is in a hurry.
 #[test]
 fn a_gang_works_no_further_ahead_than_the_strictest_of_its_gpus_allows() {

@@ -17,8 +17,12 @@ pub(super) struct Arrears {
 }
 
 impl Arrears {
-    /// Until `now_ns` its gate has been open, or it has waited at it, or neither. `permille` is what was promised.
+    /// Until `now_ns` its gate has been open, or it has waited at it, or neither. `permille` is what was promised; whom nothing
+    /// is promised is owed nothing, also of what was promised before.
     pub(super) fn pass(&mut self, now_ns: u64, permille: u16, slice_ns: u64, is_open: bool, waits: bool) {
+        if permille == 0 {
+            return self.forgive(now_ns);
+        }
         let passed_ns = narrow(now_ns.saturating_sub(std::mem::replace(&mut self.seen_ns, now_ns)));
         let (slice, promised) = (narrow(slice_ns).saturating_mul(1000), i64::from(permille.min(1000)));
         let news = match (is_open, waits) {
@@ -89,5 +93,10 @@ mod tests {
         let mut arrears = Arrears::default();
         arrears.pass(u64::MAX, 0, SLICE, false, true);
         assert!(!arrears.is_behind() && arrears.falls_behind_ns(0, SLICE).is_none());
+        let mut arrears = Arrears::default();
+        arrears.pass(10 * SLICE, 500, SLICE, false, true);
+        assert!(arrears.is_behind());
+        arrears.pass(10 * SLICE + 1, 0, SLICE, false, true);
+        assert!(!arrears.is_behind(), "nor of what was promised before");
     }
 }

@@ -50,9 +50,9 @@ impl SliceScheduler {
     }
 
     /// Whether a gang stands at its gate, and nothing of its own forbids to serve it.
-    pub(super) fn may_serve(&self, gang: TenantId) -> bool {
+    pub(super) fn may_serve(&self, gang: TenantId, now_ns: u64) -> bool {
         let wanting = self.queue.get(gang).filter(|_| self.queue.wants(gang));
-        wanting.is_some_and(|place| self.queue.opens_ns(place).is_none_or(|opens_ns| opens_ns <= self.now_ns))
+        wanting.is_some_and(|place| self.queue.opens_ns(place).is_none_or(|opens_ns| opens_ns <= now_ns))
     }
 
     /// Whether a gang wants this GPU and it is its due.
@@ -61,17 +61,18 @@ impl SliceScheduler {
         wanting.is_some_and(|place| self.queue.is_eligible(place) || self.queue.is_alone(gang))
     }
 
-    /// From when on a gang could have this GPU, if another one of it chooses it: none while it is not its due. A latency
+    /// From when on a gang could have this GPU, if another one of it chooses it: none while it is not its due. This GPU may
+    /// have heard of nothing for long, so the host says what time it is. A latency
     /// tenant within its slack that stands at its gate for a free GPU comes first.
-    pub(super) fn accepts_from_ns(&self, gang: TenantId, waited_ns: u64) -> Option<u64> {
+    pub(super) fn accepts_from_ns(&self, gang: TenantId, now_ns: u64, waited_ns: u64) -> Option<u64> {
         let place = self.queue.get(gang).filter(|_| self.is_due(gang))?;
-        let allowed_ns = self.queue.opens_ns(place).unwrap_or(0).max(self.now_ns);
+        let allowed_ns = self.queue.opens_ns(place).unwrap_or(0).max(now_ns);
         let from_ns = match self.turn.filter(|turn| turn.tenant != gang) {
-            Some(turn) => self.gives_way_from_ns(&turn, place, waited_ns),
-            None if self.queue.latency_is_next(place.share.priority, &self.gangs) => {
-                self.insists_from_ns(place, waited_ns)
+            Some(turn) => self.gives_way_from_ns(&turn, place, now_ns, waited_ns),
+            None if self.queue.latency_is_next(place.share.priority, &self.gangs, now_ns) => {
+                self.insists_from_ns(place, now_ns, waited_ns)
             }
-            None => Some(self.now_ns),
+            None => Some(now_ns),
         };
         from_ns.map(|from_ns| from_ns.max(allowed_ns))
     }
@@ -81,15 +82,21 @@ impl SliceScheduler {
     /// wait for whole ones: where the others' slices are out of step, they never have lasted long enough at once. Nor need
     /// one of the class `latency` within its slack. A gang that makes up for what it missed keeps a slice from others of its
     /// priority, and no more: nobody else ends its turn if nothing is heard of it, since who is held back is no rival.
-    fn gives_way_from_ns(&self, turn: &Turn, place: &Place, waited_ns: u64) -> Option<u64> {
+    fn gives_way_from_ns(&self, turn: &Turn, place: &Place, now_ns: u64, waited_ns: u64) -> Option<u64> {
         let holder = self.queue.get(turn.tenant)?;
-        if place.share.priority > holder.share.priority || !self.queue.is_eligible(place) {
+        if place.share.priority > holder.share.priority {
             return None;
+        }
+        // Who says nothing by then has its turn ended by a rival. Of one that is frozen no time passes either, so that nobody
+        // would come to be due beside it.
+        let silent_ns = turn.until_ns.saturating_add(self.parameters.drain_limit_ns);
+        if !self.queue.is_eligible(place) {
+            return Some(silent_ns);
         }
         let least_ns = self.parameters.least_slice_ns;
         if turn.in_slack {
-            let from_ns = self.insists_from_ns(place, waited_ns)?;
-            return Some(from_ns.max(turn.since_ns.saturating_add(least_ns)));
+            let from_ns = self.insists_from_ns(place, now_ns, waited_ns);
+            return Some(from_ns.map_or(silent_ns, |from_ns| from_ns.min(silent_ns)));
         }
         let outranks = place.share.priority < holder.share.priority;
         let is_urgent = self.queue.slack_ns(place) > 0;
@@ -104,9 +111,9 @@ impl SliceScheduler {
 
     /// From when on a gang need not wait for latency tenants within their slack: once all its GPUs have been its due for
     /// half a slice, if it is behind its promise. Of many GPUs one is always busy.
-    fn insists_from_ns(&self, place: &Place, waited_ns: u64) -> Option<u64> {
+    fn insists_from_ns(&self, place: &Place, now_ns: u64, waited_ns: u64) -> Option<u64> {
         let patience_ns = self.slice_ns() / 2;
-        place.is_behind.then(|| self.now_ns.saturating_add(patience_ns).saturating_sub(waited_ns))
+        place.is_behind.then(|| now_ns.saturating_add(patience_ns).saturating_sub(waited_ns))
     }
 
     /// Gives the slice to a gang that this or another GPU has chosen, and says when it ends. Whoever had it is told to

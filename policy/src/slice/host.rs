@@ -330,10 +330,10 @@ impl HostScheduler {
             gang.due_since_ns = is_due.then(|| gang.due_since_ns.unwrap_or(self.now_ns));
             let waited_ns = gang.due_since_ns.map_or(0, |since_ns| self.now_ns - since_ns);
             let from_ns = servers.iter().try_fold(self.now_ns, |latest_ns, index| {
-                self.servers[index].accepts_from_ns(id, waited_ns).map(|from_ns| from_ns.max(latest_ns))
+                self.servers[index].accepts_from_ns(id, self.now_ns, waited_ns).map(|from_ns| from_ns.max(latest_ns))
             });
             let held_back = !gang.is_open && from_ns.is_none_or(|from_ns| from_ns > self.now_ns);
-            gang.waits = !gang.is_open && servers.iter().all(|index| self.servers[index].may_serve(id));
+            gang.waits = !gang.is_open && servers.iter().all(|index| self.servers[index].may_serve(id, self.now_ns));
             if held_back {
                 let first = servers.iter().next().filter(|_| gang.waits);
                 let promise = first.map(|index| self.servers[index].promise(id));

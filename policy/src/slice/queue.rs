@@ -182,9 +182,13 @@ impl Queue {
         self.latency_tenants.iter().filter(|tenant| **tenant != beside).any(waits)
     }
 
-    /// Whether a latency tenant within its slack, of this priority or a higher one and not among `gangs`, is ready.
-    pub(super) fn latency_is_next(&self, priority: Priority, gangs: &BTreeSet<TenantId>) -> bool {
-        let ranks = |tenant: &TenantId| self.places.get(tenant).is_some_and(|place| place.share.priority <= priority);
+    /// Whether a latency tenant within its slack, of this priority or a higher one and not among `gangs`, is ready, and its
+    /// ceiling lets it be served at `now_ns`.
+    pub(super) fn latency_is_next(&self, priority: Priority, gangs: &BTreeSet<TenantId>, now_ns: u64) -> bool {
+        let may_open = |place: &Place| self.opens_ns(place).is_none_or(|opens_ns| opens_ns <= now_ns);
+        let ranks = |tenant: &TenantId| {
+            self.places.get(tenant).is_some_and(|place| place.share.priority <= priority && may_open(place))
+        };
         let single = self.latency_tenants.iter().filter(|tenant| !gangs.contains(tenant));
         single.filter(|tenant| ranks(tenant)).any(|tenant| self.eligibility(*tenant).1)
     }

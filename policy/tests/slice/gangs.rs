@@ -122,6 +122,27 @@ fn a_gang_gives_way_at_once_again_when_it_has_caught_up() {
     assert_eq!(host.wants(MS, OWN[0]), (vec![OWN[0]], vec![GANG]));
 }
 
+/// Who is held back is no rival, so nobody else would end the turn of one of which nothing is heard.
+#[test]
+fn a_gang_that_makes_up_and_is_silent_keeps_another_one_out_for_a_slice_and_the_drain_limit() {
+    let (mut host, other) = (Host::of(Share::of(500), latency(500)), TenantId(4));
+    host.scheduler.join(host.now, other, [0, 1].into_iter().collect(), Share::of(500), 0, &mut Vec::new());
+    host.miss_a_slice();
+    assert_eq!(host.wants(MS, other), (vec![], vec![]));
+    assert_eq!(host.after(SLICE - 3 * MS, Input::Pass), (vec![], vec![]));
+    assert_eq!(host.after(Parameters::default().drain_limit_ns + 3 * MS, Input::Pass), (vec![other], vec![GANG]));
+}
+
+#[test]
+fn a_silent_latency_tenant_within_its_slack_does_not_keep_a_gang_out_for_ever() {
+    let burst = |share| Share { priority: Priority::Burst, ..share };
+    let mut host = Host::of(burst(Share::of(500)), burst(latency(500)));
+    host.wants(0, OWN[0]);
+    host.wants(MS, GANG);
+    assert_eq!(host.after(2 * SLICE - 2 * MS, Input::Pass), (vec![], vec![]));
+    assert_eq!(host.after(Parameters::default().drain_limit_ns + 2 * MS, Input::Pass), (vec![GANG], vec![OWN[0]]));
+}
+
 #[test]
 fn without_a_promise_a_gang_waits_for_latency_tenants() {
     for priority in [Priority::Burst, Priority::Scavenger] {
@@ -154,8 +175,9 @@ fn a_latency_gang_without_slack_on_one_gpu_waits_like_anybody() {
     let mut host = Host::of(latency(500), Share::of(500));
     host.wants(0, GANG);
     OWN.iter().for_each(|&tenant| _ = host.wants(0, tenant));
-    let (start_ns, end_ns) = (host.now, host.now + 100 * MS);
-    host.after(100 * MS, Input::Pass);
+    // Its turn is over then, and they have not been silent for so long that theirs are.
+    let (start_ns, end_ns) = (host.now, host.now + 60 * MS);
+    host.after(60 * MS, Input::Pass);
     host.scheduler.burst(end_ns, 1, Burst { tenant: GANG, context: 0, start_ns, end_ns }, &mut Vec::new());
     host.after(0, Input::Announced { tenant: GANG, estimated_end_ns: end_ns });
     assert_eq!([0, 1].map(|gpu| host.scheduler.server(gpu).running()), OWN.map(Some));
