@@ -13,8 +13,8 @@ const PERIOD: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct DriverWatch {
     looked: Option<Instant>,
-    /// The versions of libraries and module, where they are not the same.
-    replaced: Option<(String, String)>,
+    /// The version of the libraries, where it is not the module's.
+    replaced: Option<String>,
 }
 
 impl DriverWatch {
@@ -24,18 +24,19 @@ impl DriverWatch {
             return;
         }
         self.looked = Some(Instant::now());
-        if let Some((kind, message)) = self.note(leases.driver_replaced()) {
+        if let Some((kind, message)) = leases.driver_versions().and_then(|versions| self.note(&versions)) {
             leases.events.note(kind, About::default(), message);
         }
     }
 
-    fn note(&mut self, now: Option<(String, String)>) -> Option<(EventKind, String)> {
+    fn note(&mut self, (libraries, module): &(String, String)) -> Option<(EventKind, String)> {
+        let now = (libraries != module).then(|| libraries.clone());
         if now == self.replaced {
             return None;
         }
         self.replaced = now;
         Some(match &self.replaced {
-            Some((libraries, module)) => (
+            Some(libraries) => (
                 EventKind::DriverReplaced,
                 format!(
                     "the driver's libraries are of version {libraries} now and its kernel module of {module}: no \
@@ -59,13 +60,13 @@ mod tests {
     #[test]
     fn what_lasts_is_told_once() {
         let mut watch = DriverWatch::default();
-        let to = |version: &str| Some((version.to_owned(), "580.1".to_owned()));
-        assert_eq!(watch.note(None), None, "in order, and never otherwise");
-        let (kind, message) = watch.note(to("580.2")).unwrap();
+        let to = |version: &str| (version.to_owned(), "580.1".to_owned());
+        assert_eq!(watch.note(&to("580.1")), None, "in order, and never otherwise");
+        let (kind, message) = watch.note(&to("580.2")).unwrap();
         assert_eq!(kind, EventKind::DriverReplaced);
         assert!(message.contains("580.2") && message.contains("580.1"), "{message}");
-        assert_eq!(watch.note(to("580.2")), None);
-        assert!(watch.note(to("580.3")).unwrap().1.contains("580.3"), "and replaced again");
-        assert_eq!(watch.note(None).unwrap().0, EventKind::DriverInOrder);
+        assert_eq!(watch.note(&to("580.2")), None);
+        assert!(watch.note(&to("580.3")).unwrap().1.contains("580.3"), "and replaced again");
+        assert_eq!(watch.note(&to("580.1")).unwrap().0, EventKind::DriverInOrder);
     }
 }

@@ -119,12 +119,11 @@ impl DriverFiles {
         Ok([cuda?, nvml?])
     }
 
-    /// The version of the driver's libraries, where NVML's name says it and it is another one than `driver_version`, which is
-    /// that of the kernel module: then no program can use a GPU that begins now. A libcuda may be newer, by a package for
-    /// forward compatibility.
-    pub fn replaced_by(&self, driver_version: &str) -> Option<String> {
+    /// The version of the driver's libraries, where NVML's name says it. If it is another one than the kernel module's, no program
+    /// can use a GPU that begins now. A libcuda may be newer, by a package for forward compatibility.
+    pub fn version(&self) -> Option<String> {
         let [_, nvml] = self.real().ok()?;
-        version_in(&nvml, "libnvidia-ml.so.").filter(|version| version != driver_version)
+        version_in(&nvml, "libnvidia-ml.so.")
     }
 
     /// Where NVML is kept as it last worked.
@@ -341,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_of_another_version_than_the_module_are_seen_by_their_names() {
+    fn the_version_of_the_libraries_is_seen_by_their_names() {
         let root = tempfile::tempdir().unwrap();
         let mut configuration = Configuration::default();
         configuration.driver.library_dirs = vec![root.path().to_owned()];
@@ -349,15 +348,14 @@ mod tests {
             let (driver, shim_dir) = (configuration.driver.clone(), PathBuf::new());
             DriverFiles { driver, shim_dir, shims: Shims::default() }
         };
-        assert_eq!(files().replaced_by("580.1.2"), None, "there is none");
+        assert_eq!(files().version(), None, "there is none");
         let (library, link) = (root.path().join("libnvidia-ml.so.580.1.3"), root.path().join("libnvidia-ml.so.1"));
         fs::write(root.path().join("libcuda.so.1"), "").unwrap();
         fs::write(&library, "").unwrap();
         std::os::unix::fs::symlink("libnvidia-ml.so.580.1.3", &link).unwrap();
-        assert_eq!(files().replaced_by("580.1.2").as_deref(), Some("580.1.3"));
-        assert_eq!(files().replaced_by("580.1.3"), None);
+        assert_eq!(files().version().as_deref(), Some("580.1.3"));
         fs::rename(&library, &link).unwrap();
-        assert_eq!(files().replaced_by("580.1.2"), None, "a name without a version says nothing");
+        assert_eq!(files().version(), None, "a name without a version says nothing");
     }
 
     #[test]

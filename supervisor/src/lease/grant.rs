@@ -237,16 +237,17 @@ impl Leases {
         Ok(granted)
     }
 
-    /// The versions of the driver's libraries and of its kernel module, where they are not the same.
-    pub fn driver_replaced(&self) -> Option<(String, String)> {
+    /// The versions of the driver's libraries and of its kernel module; none while that of the libraries is not known, as
+    /// between the removal of a package and the next one.
+    pub fn driver_versions(&self) -> Option<(String, String)> {
         let gpus = self.gpus();
-        let module = &gpus.first()?.driver_version;
-        Some((self.files.replaced_by(module)?, module.clone()))
+        Some((self.files.version()?, gpus.first()?.driver_version.clone()))
     }
 
     /// Libraries that were replaced while the kernel module was in use work with it no more.
     fn check_driver(&self) -> Result<(), ErrorBody> {
-        self.driver_replaced().map_or(Ok(()), |(version, module)| {
+        let replaced = self.driver_versions().filter(|(version, module)| version != module);
+        replaced.map_or(Ok(()), |(version, module)| {
             let cause = format!("the driver's libraries are of version {version} and its kernel module of {module}");
             let remedy = "boot this host, or have all that uses GPUs end and load the module anew";
             Err(ErrorBody::new(ErrorCode::NoGpu, cause, remedy))

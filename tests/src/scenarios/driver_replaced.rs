@@ -7,7 +7,7 @@ use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, DRIVER_LIBRARIES, Host, SIMULATED_GPU, succeeded};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
-use gpool_protocol::EventKind;
+use gpool_protocol::{EventKind, GpuView};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -90,6 +90,12 @@ fn install_newer() -> Result<()> {
     Ok(())
 }
 
+/// As the package of the module's version does.
 fn put_back(host: &Host) -> Result<()> {
-    host.replace_driver(&host.stage.simulated())
+    host.replace_driver(&host.stage.simulated())?;
+    let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
+    let nvml = Path::new(SIMULATED_GPU).join("lib/libnvidia-ml.so.1");
+    let versioned = nvml.with_file_name(format!("libnvidia-ml.so.{}", gpus[0].driver_version));
+    fs::rename(&nvml, &versioned).context(versioned.display())?;
+    symlink(&versioned, &nvml).context(nvml.display())
 }
