@@ -18,7 +18,7 @@ use crate::procfs;
 use crate::refusals;
 use crate::region::Report;
 use crate::silence;
-use crate::sites::Looker;
+use crate::sites::LinkWatch;
 use crate::uncounted;
 use gpool_policy::honesty::Sample;
 use gpool_policy::mechanism::ComputeMode;
@@ -34,7 +34,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Samples for ever; runs on its own thread.
 pub fn sample(
     leases: &Leases,
-    (mut late_boards, mut links): (LateBoards, Looker),
+    (mut late_boards, mut links): (LateBoards, LinkWatch),
     mut costs: ContextCosts,
     mut guard: Guard,
 ) {

@@ -17,7 +17,7 @@ use crate::occupants::Occupants;
 use crate::region::{self, Mounts};
 use crate::settings::Settings;
 use crate::silence::{self, Silence};
-use crate::sites::{Looker, Sites};
+use crate::sites::{LinkWatch, Sites};
 use crate::sole::Sole;
 use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
@@ -201,7 +201,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     // Before the first request: what others hold cannot be promised.
     let mut costs = ContextCosts::new(places, leases.configuration().driver.context_bytes);
     sampler::note_memory(&leases, &leases.inventory, &mut costs);
-    let mut links = Looker::default();
+    let mut links = LinkWatch::default();
     links.look(&leases);
 
     let guard = Guard::new(leases.files.gpu_devices(&leases.gpus()))?;

@@ -23,8 +23,8 @@ impl Sites {
 
     /// Where `gpu` sits.
     pub fn of(&self, gpu: &Gpu) -> Site {
-        let Links { island, node } = self.links_of(gpu);
-        Site { product: gpu.name.clone(), island, node }
+        let Links { island, processor } = self.links_of(gpu);
+        Site { product: gpu.name.clone(), island, processor }
     }
 
     /// A board that was not asked stays where it was.
@@ -35,11 +35,11 @@ impl Sites {
 
 /// Looks now and then.
 #[derive(Debug, Default)]
-pub struct Looker {
+pub struct LinkWatch {
     looked: Option<Instant>,
 }
 
-impl Looker {
+impl LinkWatch {
     /// Asks how boards are linked, unless that was asked lately.
     pub fn look(&mut self, leases: &Leases) {
         if self.looked.is_some_and(|looked| looked.elapsed() < PERIOD) {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_board_that_is_not_asked_stays_where_it_was() {
-        let (sites, links) = (Sites::default(), |island| Links { island: Some(island), node: Some(0) });
+        let (sites, links) = (Sites::default(), |island| Links { island: Some(island), processor: Some(0) });
         sites.note(BTreeMap::from([(0, links(0)), (1, links(0))]));
         sites.note(BTreeMap::from([(1, links(1))]));
         let island = |index| sites.of(&Gpu::sample(index)).island;

@@ -53,7 +53,7 @@ impl ProcessorTime {
             |part: f64, whose: &str| Some(format!("{:.1} % of the processors' time went to {whose}", part * 100.0));
         match (stolen >= TOO_MUCH, niced >= TOO_MUCH_BESIDE) {
             (true, _) => told(stolen, "other machines"),
-            (false, true) => told(niced, "what is compiled beside it"),
+            (false, true) => told(niced, "processes of a lower priority"),
             (false, false) => None,
         }
     }
@@ -76,7 +76,7 @@ mod tests {
         let stolen = later("cpu  150 0 110 830 0 0 0 10 90 0\n");
         assert_eq!(stolen, told("10.0").map(|told| told + "other machines"));
         let beside = later("cpu  120 60 110 810 0 0 0 0 90 0\n");
-        assert_eq!(beside, told("60.0").map(|told| told + "what is compiled beside it"));
+        assert_eq!(beside, told("60.0").map(|told| told + "processes of a lower priority"));
         assert_eq!(later("cpu  150 20 110 818 0 0 0 2 90 0\n"), None, "2 and 20 of 100 ticks");
         assert_eq!(earlier.elsewhere_since(earlier), None);
     }

@@ -148,7 +148,7 @@ fn gpu(fields: &GpuFields, at: &str, index: usize) -> Result<Gpu, String> {
         teams: fields.teams.iter().cloned().collect(),
         longest_burst_us: fields.longest_kernel_ms.map(|ms| ms.saturating_mul(1000)),
         island: fields.island,
-        node: fields.processor,
+        processor: fields.processor,
         mig: mig(fields, at, model)?,
     })
 }

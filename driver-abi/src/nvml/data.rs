@@ -30,8 +30,6 @@ pub const NVML_P2P_CAPS_INDEX_UNKNOWN: nvmlGpuP2PCapsIndex_t = 5;
 pub const NVML_P2P_STATUS_OK: nvmlGpuP2PStatus_t = 0;
 /// They cannot.
 pub const NVML_P2P_STATUS_NOT_SUPPORTED: nvmlGpuP2PStatus_t = 5;
-/// Two devices on one board.
-pub const NVML_TOPOLOGY_INTERNAL: nvmlGpuTopologyLevel_t = 0;
 /// Host bridges of one processor.
 pub const NVML_TOPOLOGY_NODE: nvmlGpuTopologyLevel_t = 40;
 /// What joins processors.

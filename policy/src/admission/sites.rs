@@ -9,7 +9,7 @@ pub struct Site {
     /// GPUs of the same number reach each other over NVLink.
     pub island: Option<u16>,
     /// GPUs of the same number are near the same processor.
-    pub node: Option<u16>,
+    pub processor: Option<u16>,
 }
 
 impl Site {
@@ -18,7 +18,7 @@ impl Site {
     }
 
     fn is_near(&self, other: &Self) -> bool {
-        self.is_like(other) && self.node == other.node
+        self.is_like(other) && self.processor.is_some() && self.processor == other.processor
     }
 
     fn is_like(&self, other: &Self) -> bool {
@@ -85,14 +85,14 @@ fn of_few_islands<'a, T>(group: &[(Site, &'a T)], wanted: usize) -> Vec<(Site, &
 mod tests {
     use super::*;
 
-    /// Each GPU's letters: its model, its island or `-`, its node.
+    /// Each GPU's letters: its model, its island and its processor, or `-`.
     fn taken(gpus: &str, wanted: usize, taking: Taking) -> Vec<usize> {
         let number = |letter: char| letter.to_digit(10).map(|digit| digit as u16);
         let sites: Vec<(usize, Site)> = (gpus.split_whitespace().enumerate())
             .map(|(index, text)| {
                 let letters: Vec<char> = text.chars().collect();
-                let (island, node) = (number(letters[1]), number(letters[2]));
-                (index, Site { product: letters[0].to_string(), island, node })
+                let (island, processor) = (number(letters[1]), number(letters[2]));
+                (index, Site { product: letters[0].to_string(), island, processor })
             })
             .collect();
         together(&sites, wanted, taking, |(_, site)| site.clone()).into_iter().map(|(index, _)| index).collect()
@@ -107,6 +107,11 @@ mod tests {
         assert_eq!(taken(unlinked, 3, Taking::Best), [0, 1, 2]);
         assert_eq!(taken(unlinked, 4, Taking::Best), [0, 1, 2, 3]);
         assert_eq!(taken(unlinked, 5, Taking::Best), [0, 1, 2, 3], "all there are");
+        assert_eq!(
+            taken("A-- A-- A-1 A-1", 2, Taking::Smallest),
+            [2, 3],
+            "who is near nobody is not near another such"
+        );
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub struct Gpu {
     /// GPUs of the same number reach each other over NVLink.
     pub island: Option<u16>,
     /// GPUs of the same number are near the same processor.
-    pub node: Option<u16>,
+    pub processor: Option<u16>,
     /// What MIG makes of it.
     pub mig: MigState,
 }
@@ -149,7 +149,7 @@ impl Gpu {
             teams: BTreeSet::new(),
             longest_burst_us: None,
             island: None,
-            node: None,
+            processor: None,
             mig: MigState::default(),
         }
     }
@@ -157,7 +157,7 @@ impl Gpu {
     /// Where it sits among the others.
     #[must_use]
     pub fn site(&self) -> Site {
-        Site { product: self.product.clone(), island: self.island, node: self.node }
+        Site { product: self.product.clone(), island: self.island, processor: self.processor }
     }
 
     /// Whether it can be divided at all.

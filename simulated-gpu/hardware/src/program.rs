@@ -194,7 +194,7 @@ fn sites(arguments: &Arguments) -> Vec<Site> {
     let islands = (0..).zip(&arguments.islands);
     let linked = islands.flat_map(|(island, size)| std::iter::repeat_n(Some(island), *size as usize));
     let each = arguments.gpus.div_ceil(arguments.processors);
-    let site = |(index, island)| Site { island, node: index / each };
+    let site = |(index, island)| Site { island, processor: index / each };
     (0..arguments.gpus).zip(linked.chain(std::iter::repeat(None))).map(site).collect()
 }
 

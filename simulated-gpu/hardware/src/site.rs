@@ -9,7 +9,7 @@ pub struct Site {
     /// Devices of the same number are linked by NVLink.
     pub island: Option<u32>,
     /// Devices of the same number are near the same processor.
-    pub node: u32,
+    pub processor: u32,
 }
 
 impl Site {
@@ -19,7 +19,7 @@ impl Site {
     /// When it cannot be written.
     pub fn note(self, layout: &Layout, index: u32) -> std::io::Result<()> {
         let island = self.island.map_or_else(|| "-".to_owned(), |island| island.to_string());
-        fs::write(layout.site(index), format!("{island} {}", self.node))
+        fs::write(layout.site(index), format!("{island} {}", self.processor))
     }
 
     /// Where it was said to sit: near the first processor, and linked with none, if nothing was said.
@@ -27,6 +27,6 @@ impl Site {
     pub fn read(layout: &Layout, index: u32) -> Self {
         let said = fs::read_to_string(layout.site(index)).unwrap_or_default();
         let mut numbers = said.split_whitespace().map(|number| number.parse().ok());
-        Self { island: numbers.next().flatten(), node: numbers.next().flatten().unwrap_or(0) }
+        Self { island: numbers.next().flatten(), processor: numbers.next().flatten().unwrap_or(0) }
     }
 }

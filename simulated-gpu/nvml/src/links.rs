@@ -42,7 +42,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTopologyCommonAncestor(
 ) -> nvmlReturn_t {
     code(|| {
         let (one, other) = sites(one, other)?;
-        let between = if one.node == other.node { NVML_TOPOLOGY_NODE } else { NVML_TOPOLOGY_SYSTEM };
+        let between = if one.processor == other.processor { NVML_TOPOLOGY_NODE } else { NVML_TOPOLOGY_SYSTEM };
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(level, between) }
     })

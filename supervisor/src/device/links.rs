@@ -13,7 +13,7 @@ pub struct Links {
     /// Of boards that reach each other over NVLink, straight or by others; none of one that reaches no other.
     pub island: Option<u16>,
     /// Of boards between which a path stays with one processor; none where NVML does not say.
-    pub node: Option<u16>,
+    pub processor: Option<u16>,
 }
 
 impl NvmlInventory {
@@ -31,9 +31,10 @@ impl NvmlInventory {
         let pair = |one: u32, other: u32| Some((self.device(one)?, self.device(other)?));
         let is_linked = |one, other| pair(one, other).is_some_and(|(one, other)| is_linked(&one, &other));
         let is_near = |one, other| pair(one, other).is_some_and(|(one, other)| is_near(&one, other));
-        let (islands, nodes) = (joined(boards, is_linked), joined(boards, is_near));
-        let place = |(index, (island, node)): (&u32, (Option<u16>, Option<u16>))| (*index, Links { island, node });
-        boards.iter().zip(islands.into_iter().zip(nodes)).map(place).collect()
+        let (islands, processors) = (joined(boards, is_linked), joined(boards, is_near));
+        let place =
+            |(index, (island, processor)): (&u32, (Option<u16>, Option<u16>))| (*index, Links { island, processor });
+        boards.iter().zip(islands.into_iter().zip(processors)).map(place).collect()
     }
 
     fn device(&self, index: u32) -> Option<Device<'_>> {
@@ -50,7 +51,8 @@ fn is_near(one: &Device<'_>, other: Device<'_>) -> bool {
     one.topology_common_ancestor(other).is_ok_and(|level| level != TopologyLevel::System)
 }
 
-/// For each board the number of those that it is joined with, by others too; none of one that is joined with no other.
+/// For each board the number of those that it is joined with, by others too; none of one that is joined with no other. The number is
+/// the index of one of them, so that a board which is not asked for a while shares its number with none that it was not joined with.
 fn joined(boards: &[u32], is_joined: impl Fn(u32, u32) -> bool) -> Vec<Option<u16>> {
     let mut groups: Vec<usize> = (0..boards.len()).collect();
     for (place, one) in boards.iter().enumerate() {
@@ -62,7 +64,7 @@ fn joined(boards: &[u32], is_joined: impl Fn(u32, u32) -> bool) -> Vec<Option<u1
         }
     }
     let is_alone = |group: usize| groups.iter().filter(|its| **its == group).count() == 1;
-    groups.iter().map(|group| u16::try_from(*group).ok().filter(|_| !is_alone(*group))).collect()
+    groups.iter().map(|group| u16::try_from(boards[*group]).ok().filter(|_| !is_alone(*group))).collect()
 }
 
 #[cfg(test)]
@@ -73,7 +75,8 @@ mod tests {
     fn boards_that_are_joined_by_others_have_one_number_and_lone_ones_none() {
         let chain = |one: u32, other: u32| one.abs_diff(other) == 4;
         assert_eq!(joined(&[0, 1, 4, 8, 3], chain), [Some(0), None, Some(0), Some(0), None]);
-        assert_eq!(joined(&[8, 0, 4, 1, 5], chain), [Some(1), Some(1), Some(1), Some(3), Some(3)]);
+        assert_eq!(joined(&[1, 5, 8, 4], chain), [Some(1), Some(1), Some(8), Some(8)], "whoever is asked beside them");
+        assert_eq!(joined(&[8, 0, 4, 1, 5], chain), [Some(0), Some(0), Some(0), Some(1), Some(1)]);
         assert_eq!(joined(&[2], chain), [None]);
         assert_eq!(joined(&[], chain), []);
     }

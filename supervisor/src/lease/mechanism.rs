@@ -216,7 +216,7 @@ fn planned(own: &Gpu, capacity: &GpuCapacity, teams: BTreeSet<String>) -> Planne
         teams,
         longest_burst_us: None,
         island: capacity.site.island,
-        node: capacity.site.node,
+        processor: capacity.site.processor,
         mig: MigState::default(),
     }
 }

@@ -168,7 +168,7 @@ impl Book {
                 .filter(|mode| *mode != ComputeMode::Default)
                 .map(|mode| mode.to_string()),
             nvlink_island: sites.links_of(gpu).island,
-            processor: sites.links_of(gpu).node,
+            processor: sites.links_of(gpu).processor,
             mechanism: (self.leases.values())
                 .find(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
                 .map(|lease| lease.record.mechanism),

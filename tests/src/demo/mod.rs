@@ -7,7 +7,7 @@ mod steps;
 use crate::failure::Result;
 use crate::host::Host;
 use crate::namespaces::{self, Inside};
-use crate::stolen::ProcessorTime;
+use crate::processor_time::ProcessorTime;
 use crate::{cgroups, janitor};
 pub use promises::Bounds;
 use promises::Promises;

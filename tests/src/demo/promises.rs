@@ -1,6 +1,6 @@
 //! The summary: each promise with the figure that was measured.
 
-use crate::stolen::TOO_MUCH;
+use crate::processor_time::TOO_MUCH;
 use std::time::Duration;
 
 /// What was promised, what was measured and how it ended.

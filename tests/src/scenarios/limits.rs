@@ -6,7 +6,7 @@ use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host, succeeded};
 use crate::meter::now_ns;
 use crate::namespaces::Inside;
-use crate::stolen::ProcessorTime;
+use crate::processor_time::ProcessorTime;
 use crate::tenant::Tenant;
 use crate::trace::Recorder;
 use gpool_protocol::ErrorCode;

@@ -88,7 +88,7 @@ fn of_views(views: &[GpuView], divided: &[MigGpuView]) -> Host {
         teams: Default::default(),
         longest_burst_us: None,
         island: view.nvlink_island,
-        node: view.processor,
+        processor: view.processor,
         mig: mig_of(view, divided),
     };
     // Instances are in the list as well; they belong to their boards here.
