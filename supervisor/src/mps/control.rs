@@ -237,12 +237,14 @@ fn pids_in(answer: &str) -> Vec<HostPid> {
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
 
     fn program(dir: &Path, script: &str) -> Control {
         let path = dir.join("control");
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        // By another process: a child that another test starts meanwhile would have this one's descriptor until it executes,
+        // and a file that somebody may write cannot be executed.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$2\" > \"$1\" && chmod 755 \"$1\"";
+        let mut writer = Command::new("sh");
+        assert!(writer.args(["-c", write, "sh"]).arg(&path).arg(script).status().unwrap().success());
         Control { program: path, pipe: dir.join("pipe"), patience: PATIENCE }
     }
 
