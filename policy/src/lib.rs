@@ -9,6 +9,7 @@
 //! * [`mig`]: what a GPU can be divided into, and where;
 //! * [`honesty`]: whether a tenant reports all that the device has given it;
 //! * [`overlap`]: how much is believed of what tenants report for the same time;
+//! * [`ledger`]: what a GPU's time went to, in sums that tie out;
 //! * [`repetition`]: how often that is told which goes on happening;
 //! * [`promise`]: what a share is worth beside the tenants that are there.
 //!
@@ -21,6 +22,7 @@ pub mod admission;
 pub mod guard;
 pub mod honesty;
 pub mod identity;
+pub mod ledger;
 pub mod mechanism;
 pub mod mig;
 pub mod overlap;

@@ -95,6 +95,15 @@ impl Model {
         MODELS.iter().filter(|model| words.contains(&model.family)).find(is_as_large)
     }
 
+    /// How many compute slices a board has that NVML calls `product`, or that an instance is on whose name that is. None without
+    /// MIG, or for one that is not in the table.
+    #[must_use]
+    pub fn compute_slices_of(product: &str) -> Option<u8> {
+        let words: Vec<&str> = product.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
+        let model = MODELS.iter().find(|model| words.contains(&model.family) && model.compute_slices > 0);
+        model.map(|model| model.compute_slices)
+    }
+
     /// A model as its driver describes it: boards differ from tables. It stays for the life of the process, so it is to
     /// be made once for each board.
     #[must_use]
