@@ -3,11 +3,15 @@
 mod config;
 mod doctor;
 mod mig;
+mod usage;
 mod words;
 
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
 pub use mig::{MigVerb, Plan, Wanted};
+pub use usage::UsageOptions;
+#[cfg(test)]
+pub use usage::When;
 
 use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure};
@@ -20,7 +24,7 @@ use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-pub const PLANNED: [&str; 5] = ["stats", "usage", "queue", "quota", "wait"];
+pub const PLANNED: [&str; 4] = ["stats", "queue", "quota", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -125,6 +129,8 @@ pub enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Show who was promised what of the GPUs and had it, over hours, days or months
+    Usage(UsageOptions),
     /// Print the figures of this moment for Prometheus
     Metrics,
     /// Run a command of this host with a share, without a container engine: in a cgroup below the caller's, and with a

@@ -60,6 +60,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Resume { ids } => commands::pause::run(&client, &ids, "resume"),
         Verb::Explain { id, format, .. } => commands::explain::run(&client, &id.unwrap_or_default(), format),
         Verb::Events { follow, format } => commands::events::run(&client, follow, format),
+        Verb::Usage(options) => commands::usage::run(&client, &options),
         Verb::Metrics => commands::metrics::run(&client),
         Verb::Info { format } => commands::info::run(&client, format),
         Verb::Completion { .. }

@@ -1,7 +1,7 @@
 //! What the types of the keys cannot say: paths that must be absolute, lists that must name something, numbers with a range.
 
 use crate::error::ConfigurationError;
-use crate::keys::{Configuration, HANG_SECONDS_MAX, REQUEST_KEYS};
+use crate::keys::{Configuration, HANG_SECONDS_MAX, LEDGER_DAYS_MAX, REQUEST_KEYS};
 use crate::layers::{DEFAULT_PATH, Origin};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,26 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
             format!("{key} = 0 is out of range; write what a CUDA context costs in bytes, for example 536870912");
         return Err(Breach { key, cause });
     }
+    check_ledger(configuration)?;
     check_hang_times(configuration)
+}
+
+/// Whether the days of the ledger make sense.
+fn check_ledger(configuration: &Configuration) -> Result<(), Breach> {
+    let ledger = &configuration.ledger;
+    let out_of_range = |name: &str, days: u32, least: String| {
+        let key = format!("ledger.{name}");
+        let cause = format!("{key} = {days} is out of range; write {least} to {LEDGER_DAYS_MAX} days");
+        Err(Breach { key, cause })
+    };
+    if !(1..=LEDGER_DAYS_MAX).contains(&ledger.minute_days) {
+        return out_of_range("minute_days", ledger.minute_days, "1".to_owned());
+    }
+    if !(ledger.minute_days..=LEDGER_DAYS_MAX).contains(&ledger.hour_days) {
+        let least = format!("{}, which is ledger.minute_days,", ledger.minute_days);
+        return out_of_range("hour_days", ledger.hour_days, least);
+    }
+    Ok(())
 }
 
 /// The first key whose value does nothing, with what to write. A host works with it, so that whoever checks the files is told
@@ -119,6 +138,8 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
         ("driver.device_dir", &configuration.driver.device_dir),
         ("driver.proc_dir", &configuration.driver.proc_dir),
     ];
+    let ledger = &configuration.ledger.path;
+    all.extend((!ledger.as_os_str().is_empty()).then_some(("ledger.path", ledger)));
     all.extend(configuration.mig.layout.iter().map(|path| ("mig.layout", path)));
     for mount in &configuration.driver.mounts {
         all.push(("driver.mount.source", &mount.source));

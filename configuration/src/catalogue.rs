@@ -56,9 +56,13 @@ impl Effect {
         let is_in = |table: &str| key.starts_with(table);
         match key {
             "policy.unenforced" | "driver.compat" => Effect::NextContainer,
-            "socket.group" | "policy.classes" | "policy.rootless_group" | "policy.timeslice" | "lease.hold_ms" => {
-                Effect::Reload
-            }
+            "socket.group"
+            | "policy.classes"
+            | "policy.rootless_group"
+            | "policy.timeslice"
+            | "lease.hold_ms"
+            | "ledger.minute_days"
+            | "ledger.hour_days" => Effect::Reload,
             _ if is_in("runtime.") || is_in("policy.env.") => Effect::NextContainer,
             _ if is_in("class.") || is_in("mig.") => Effect::Reload,
             _ => Effect::Restart,

@@ -25,6 +25,29 @@ pub struct Configuration {
     pub lease: Lease,
     /// Dividing GPUs with MIG.
     pub mig: Mig,
+    /// What is written down of who had what.
+    pub ledger: Ledger,
+}
+
+/// `[ledger]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ledger {
+    /// The file; empty: none is kept.
+    pub path: PathBuf,
+    /// For how many days it is known by the minute.
+    pub minute_days: u32,
+    /// For how many days it is known by the hour.
+    pub hour_days: u32,
+}
+
+/// The longest time for which a ledger is kept, in days.
+pub const LEDGER_DAYS_MAX: u32 = 3650;
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { path: "/var/lib/gpool/ledger.db".into(), minute_days: 35, hour_days: 400 }
+    }
 }
 
 /// `[paths]`

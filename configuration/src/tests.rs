@@ -41,6 +41,12 @@ fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
         ("[runtime]\nlow_level = []\n", ["line 2", "runtime.low_level = []", "name a low-level runtime"]),
         ("[driver]\nlibrary_dirs = []\n", ["line 2", "driver.library_dirs = []", "name its directory"]),
         ("[driver]\ncontext_bytes = 0\n", ["line 2", "driver.context_bytes = 0", "in bytes"]),
+        ("[ledger]\nminute_days = 0\n", ["line 2", "ledger.minute_days = 0", "write 1 to 3650 days"]),
+        (
+            "[ledger]\nhour_days = 30\n",
+            ["line 2", "ledger.hour_days = 30", "write 35, which is ledger.minute_days, to"],
+        ),
+        ("[ledger]\npath = \"ledger.db\"\n", ["line 2", "ledger.path", "absolute"]),
         ("[[driver.mount]]\nsource = \"a\"\n", ["line 1", "driver.mount.source = \"a\"", "absolute"]),
         (
             "[[driver.mount]]\nsource = \"/a\"\ndestination = \"b\"\n",

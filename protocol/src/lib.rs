@@ -21,6 +21,7 @@ mod messages;
 mod mig;
 mod quantity;
 mod request;
+mod usage;
 
 pub use class::{Class, Priority};
 pub use client::{Client, ClientError, DEFAULT_SOCKET};
@@ -41,3 +42,4 @@ pub use quantity::{LEAST_BYTES, MemoryCap, QuantityError, format_bytes, format_p
 pub use request::{
     ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, request_keys,
 };
+pub use usage::{Usage, UsageBy, UsagePool, UsageRow};

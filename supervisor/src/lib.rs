@@ -18,6 +18,7 @@
 //! | `foreign` | memory in use that is within no lease's promise |
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
 //! | `refusals` | which allocations were refused, and who has what they wanted |
+//! | `ledger` | who was promised what and had it, written down for months |
 //! | `auditor` | what leases report, against what the device saw |
 //! | `settings`, `reload` | the configuration in force, and taking over a changed one |
 //! | `privilege` | what root is given up once everything is set up |
@@ -62,6 +63,7 @@ mod hang;
 mod http;
 mod late_boards;
 mod lease;
+mod ledger;
 mod metrics;
 mod mig;
 mod mps;

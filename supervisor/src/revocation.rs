@@ -7,6 +7,7 @@
 mod clearance;
 
 use crate::cgroup::{self, devices};
+use crate::clock;
 use crate::faults::Faults;
 use crate::gatekeeper::Order;
 use crate::guard::{Descriptors, descriptors};
@@ -254,6 +255,7 @@ pub fn settle(leases: &Leases, lease: &mut Lease) -> bool {
         lease.clearance = Clearance::default();
         return false;
     }
+    lease.meter.run(clock::now_ns(), &lease.record);
     lease.record.give_share_up();
     tell(write_down(leases, lease));
     false

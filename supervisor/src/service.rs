@@ -10,6 +10,7 @@ use crate::guard::Guard;
 use crate::http::Listener;
 use crate::late_boards::{self, LateBoards};
 use crate::lease::{self, Leases, Leftovers};
+use crate::ledger::{self, Ledger};
 use crate::log::Priority;
 use crate::metrics::Counters;
 use crate::mps::Groups;
@@ -174,6 +175,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         leftovers: Leftovers::default(),
         next_tenant: AtomicU64::new(TenantId(1).0),
         counters: Counters::default(),
+        ledger: Ledger::default(),
         groups: Groups::default(),
         time_slices: Verdicts::default(),
         mounts,
@@ -221,6 +223,10 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         let (tested, kept) = (leases.clone(), leases.clone());
         std::thread::Builder::new().name("slice-test".into()).spawn(move || time_slices::test_all(&tested))?;
         std::thread::Builder::new().name("slices".into()).spawn(move || time_slices::keep(&kept))?;
+    }
+    if ledger::is_wanted(&leases.configuration().ledger.path) {
+        let entered = leases.clone();
+        std::thread::Builder::new().name("ledger".into()).spawn(move || ledger::keep(&entered))?;
     }
     let reloaded = leases.clone();
     std::thread::Builder::new().name("reload".into()).spawn(move || reload::at_each(&hangup, &reloaded))?;

@@ -2,7 +2,7 @@
 //! runs keeps its old value until it is started again.
 
 use gpool_configuration::{
-    Configuration, ConfigurationError, Difference, Driver, Effect, Policy, Socket, differences, flat, load,
+    Configuration, ConfigurationError, Difference, Driver, Effect, Ledger, Policy, Socket, differences, flat, load,
 };
 use gpool_protocol::{ChangedKey, ConfigurationView, Reloaded};
 use std::path::{Path, PathBuf};
@@ -65,6 +65,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         class: wanted.class,
         lease: wanted.lease,
         mig: wanted.mig,
+        ledger: Ledger { path: old.ledger.path.clone(), ..wanted.ledger },
         ..old.clone()
     };
     debug_assert!(differences(old, &new).iter().all(|change| Effect::of(&change.key) != Effect::Restart));
@@ -157,6 +158,10 @@ mod tests {
             env.allow = []
             [lease]
             hold_ms = 1
+            [ledger]
+            path = "/m"
+            minute_days = 7
+            hour_days = 8
             [mig]
             layout = "/h"
             config = "other"

@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, Command, Error};
-use gpool_protocol::{Class, Priority};
+use gpool_protocol::{Class, Priority, UsageBy};
 use std::ffi::OsStr;
 
 /// The classes.
@@ -13,6 +13,11 @@ pub fn classes() -> PossibleValuesParser {
 /// The priorities.
 pub fn priorities() -> PossibleValuesParser {
     PossibleValuesParser::new(Priority::ALL.map(Priority::text))
+}
+
+/// By what usage is kept apart.
+pub fn usage_by() -> PossibleValuesParser {
+    PossibleValuesParser::new(UsageBy::ALL.map(UsageBy::word))
 }
 
 /// Offers the words and takes whatever comes: `gpool run` hands it on, to be judged as a container's request is.

@@ -18,3 +18,4 @@ pub mod runtime;
 pub mod simulate;
 pub mod top;
 pub mod update;
+pub mod usage;

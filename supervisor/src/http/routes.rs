@@ -3,9 +3,11 @@
 use super::authority::Peer;
 use super::exchange::{Lines, Request, answer, answer_text};
 use super::ordinary;
+use crate::clock;
 use crate::device::DriverFilesError;
 use crate::events::CHUNK;
 use crate::lease::Leases;
+use crate::ledger::{self, Question};
 use crate::metrics;
 use crate::mig;
 use crate::revocation;
@@ -69,6 +71,9 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(leases.reload(Some(peer.uid))?)
         }
         ("GET", ["v1", "guard"]) => value(leases.guarded.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+        ("GET", ["v1", "usage"]) => {
+            value(ledger::usage(leases, &Question::read(&request.query, clock::unix_ms() / 1000)?)?)
+        }
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => value(start(request, peer, leases)?),

@@ -2,9 +2,11 @@
 
 use super::account::{Charges, GpuAccount};
 use super::debts::Debts;
+use super::meter::Meter;
 use super::record::{Counted, ProcessRecord, Record, StandingRecord};
 use crate::context_cost::ContextCost;
 use crate::hang::Excuse;
+use crate::ledger::Statement;
 use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
 use crate::region::{RegionHost, Report};
 use crate::revocation::Clearance;
@@ -153,6 +155,8 @@ pub struct Lease {
     pub tenant: TenantId,
     /// Its GPUs, in the order in which the container sees them, with what it has had of each.
     pub accounts: Vec<GpuAccount>,
+    /// What it was promised so far.
+    pub meter: Meter,
     /// Its region.
     pub region: Arc<RegionHost>,
     /// The OCI runtime that asked for it, until the container is bound.
@@ -305,6 +309,8 @@ pub struct Book {
     pub held: Vec<Held>,
     /// What ended leases owed.
     pub debts: Debts,
+    /// Leases that have ended and that the ledger has not asked for yet.
+    pub ended: Vec<Statement>,
     /// What all leases together were charged of each GPU, by its index; of those that have ended, too.
     pub charges: BTreeMap<usize, Charges>,
     /// Leases of running containers that could not be taken over yet.

@@ -1,12 +1,13 @@
 //! Changing leases while their containers run.
 
-use super::book::Book;
+use super::book::{Book, Lease};
 use super::described::{described, without_room};
 use super::entitlement::{check_class, class_policy, fails_open, held_demand, share_of};
 use super::grant::{Leases, about, failed};
 use super::placing::LOOK_PATIENCE;
 use super::record::Record;
 use super::refusal::worded_of_change;
+use crate::clock;
 use crate::gatekeeper::Order;
 use gpool_policy::admission::{Demand, Held, MemoryDemand, check_update};
 use gpool_protocol::{
@@ -46,6 +47,8 @@ impl Leases {
         let lease = book.leases.get_mut(&id).expect("found above");
         new.write(&self.configuration().paths.run_dir)
             .map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;
+        let Lease { meter, record, .. } = &mut *lease;
+        meter.run(clock::now_ns(), record);
         lease.record = new;
         lease.region.control().memory_cap_bytes.store(lease.record.memory_cap_bytes, Ordering::Relaxed);
         let configuration = self.configuration();

@@ -7,6 +7,7 @@ use super::described::{described, without_room};
 use super::edits::{edits, edits_without_shims};
 use super::entitlement::{check_cap, check_class, fails_open, share_of};
 use super::leftovers::Leftovers;
+use super::meter::Meter;
 use super::ownership;
 use super::placing::{GRANT_PATIENCE, Place};
 use super::record::{Record, dir_of, region_dir_of};
@@ -16,6 +17,7 @@ use crate::compute_modes::ComputeModes;
 use crate::device::{DriverFiles, Gpu, NvmlInventory, Roster};
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
+use crate::ledger::{self, Ledger, Statement};
 use crate::metrics::Counters;
 use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
@@ -91,6 +93,8 @@ pub struct Leases {
     pub mounts: Mounts,
     /// How far the threads have come that nobody waits for.
     pub progress: Progress,
+    /// Who had what, for months.
+    pub ledger: Ledger,
     /// Rung when a lease has ended.
     pub ended: Condvar,
     /// Rung when a process should be watched that was not before.
@@ -106,6 +110,8 @@ pub struct Entry {
     /// GPU time that it owes from an earlier life.
     pub debt_ns: u64,
     pub state: LeaseState,
+    /// Whether an earlier supervisor had granted it.
+    pub is_taken_over: bool,
 }
 
 /// A failure of the supervisor itself.
@@ -324,7 +330,8 @@ impl Leases {
         let state = LeaseState::Pending;
         let accounts = gpus.into_iter().map(|gpu| GpuAccount::new(gpu, 0)).collect();
         let requester = Some(requester);
-        self.enter(book, Entry { record, accounts, region: Arc::new(region), requester, debt_ns, state });
+        let (region, is_taken_over) = (Arc::new(region), false);
+        self.enter(book, Entry { record, accounts, region, requester, debt_ns, state, is_taken_over });
         Ok(granted)
     }
 
@@ -342,7 +349,7 @@ impl Leases {
 
     /// Puts a lease into the book and hands its gate to the gatekeeper.
     pub fn enter(&self, book: &mut Book, entry: Entry) -> TenantId {
-        let Entry { record, accounts, region, requester, debt_ns, state } = entry;
+        let Entry { record, accounts, region, requester, debt_ns, state, is_taken_over } = entry;
         let tenant = TenantId(self.next_tenant.fetch_add(1, Ordering::Relaxed));
         let gpus = accounts.iter().map(|account| account.gpu).collect();
         let share = share_of(&self.configuration(), &record);
@@ -355,6 +362,7 @@ impl Leases {
             tenant,
             uncounted: vec![BTreeMap::new(); accounts.len()],
             accounts,
+            meter: Meter::begin(clock::now_ns(), is_taken_over),
             region,
             requester,
             context_cost: None,
@@ -465,6 +473,9 @@ impl Leases {
         }
         if left.iter().any(|its| its.debt_ns > 0) {
             self.write_debts(book);
+        }
+        if ledger::is_wanted(&self.configuration().ledger.path) {
+            book.ended.push(Statement::of_ended(&mut lease, now_ns, clock::unix_ms()));
         }
         self.clear_away(id);
         if lease.record.init.is_some() {

@@ -15,6 +15,7 @@ mod leftovers;
 mod living;
 mod mechanism;
 mod members;
+mod meter;
 mod naming;
 mod ownership;
 mod placing;
@@ -26,7 +27,7 @@ mod stranded;
 mod takeover;
 mod view;
 
-pub use account::Charges;
+pub use account::{Charges, GpuAccount};
 pub use book::{Book, Dead, Figures, Holding, Lease, Process};
 pub use capacity::{capacities, mps_groups_used, records_on};
 pub use entitlement::{class_policy, fails_open, share_of};
@@ -34,8 +35,9 @@ pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about, failed};
 pub use leftovers::Leftovers;
 pub use living::any_may_live;
 pub use members::{Members, members};
+pub use meter::promised_permille;
 pub use ownership::let_search;
 #[cfg(test)]
-pub use record::sample;
+pub use record::{GpuStanding, StandingRecord, sample};
 pub use record::{Record, RevocationRecord, prepare, write_whole};
 pub use takeover::{take_over, take_over_stranded};

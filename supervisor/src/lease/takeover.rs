@@ -10,6 +10,7 @@ use super::record::{ProcessRecord, Record, RecordError, StandingRecord, region_d
 use crate::clock;
 use crate::context_cost;
 use crate::gatekeeper::Order;
+use crate::ledger::{self, Statement};
 use crate::log::Priority;
 use crate::procfs::{ProgramMark, WatchedProcess};
 use crate::region::{RegionHost, Report};
@@ -114,7 +115,13 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
     }
     crate::log::line(Priority::Information, format_args!("lease {id} is over: {cause}"));
     leases.clear_away(id);
-    leases.book().kept_inits.remove(id);
+    let mut book = leases.book();
+    book.kept_inits.remove(id);
+    if same_boot && ledger::is_wanted(&leases.configuration().ledger.path) {
+        // When it ended nobody has seen.
+        book.ended.push(Statement::of_lost(record, clock::unix_ms()));
+    }
+    drop(book);
     service_manager::forget(id);
     true
 }
@@ -178,7 +185,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     let about = about(&record, None);
     let id = record.lease_id.clone();
     let short = record.container_id.short().to_owned();
-    let entry = Entry { record, accounts, region: region.clone(), requester, debt_ns, state };
+    let entry = Entry { record, accounts, region: region.clone(), requester, debt_ns, state, is_taken_over: true };
     let tenant = leases.enter(&mut book, entry);
     let was_kept = book.kept_inits.remove(&id).is_some();
     let lease = book.leases.get_mut(&id).expect("entered above");

@@ -67,6 +67,8 @@ families! {
     Rounds Counter "gpool_thread_rounds_total" ["thread"] "Rounds begun by the threads that the watchdog counts";
     Complaints Counter "gpool_watchdog_complaints_total" [] "Looks of the watchdog after which systemd was not told that the work goes on";
     LogLinesLost Counter "gpool_log_lines_lost_total" [] "Lines of the log that were lost because nobody took those before them";
+    LedgerWritten Gauge "gpool_ledger_written_timestamp_seconds" []
+        "When the ledger was written last, in seconds since 1970, every ten seconds if all is well; absent while it was not, or none is kept";
     GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "name", "driver_version", "nvlink_island"] "Always 1: a GPU of this host; GPUs of one island reach each other over NVLink, and of one that reaches none it is empty";
     GpuMemory Gauge "gpool_gpu_memory_capacity_bytes" ["gpu_uuid"] "Memory of the GPU that programs can have";
     GpuMemoryUsed Gauge "gpool_gpu_memory_used_bytes" ["gpu_uuid"] "Memory held by anybody, as NVML says, at most a second old; of a divided GPU its instances tell";

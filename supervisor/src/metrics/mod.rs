@@ -33,6 +33,7 @@ struct Moment {
     rounds: [(&'static str, u64); 2],
     complaints: u64,
     log_lines_lost: u64,
+    ledger_written_unix_s: Option<u64>,
 }
 
 /// The page of this moment.
@@ -59,6 +60,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
         complaints: leases.progress.complaints.count(),
         log_lines_lost: log::lost(),
+        ledger_written_unix_s: leases.ledger.written_unix_s(),
     })
 }
 
@@ -132,6 +134,9 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     }
     page.add(Family::Complaints, &[], moment.complaints as f64);
     page.add(Family::LogLinesLost, &[], moment.log_lines_lost as f64);
+    if let Some(unix_s) = moment.ledger_written_unix_s {
+        page.add(Family::LedgerWritten, &[], unix_s as f64);
+    }
 }
 
 fn of_a_gpu(page: &mut Page, gpu: &GpuView, charges: &Charges) {

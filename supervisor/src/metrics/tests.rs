@@ -93,6 +93,7 @@ fn moment() -> Moment {
         rounds: [("sampler", 9), ("attendant", 8)],
         complaints: 0,
         log_lines_lost: 0,
+        ledger_written_unix_s: Some(1_700_000_000),
     }
 }
 

@@ -13,6 +13,9 @@ pub const STAGE: &str = "/run/gpool-stage";
 /// Where the simulated GPU keeps its state, its device nodes and its libraries.
 pub const SIMULATED_GPU: &str = "/run/gpool-simgpu";
 
+/// The ledger of a run, in a directory of its own.
+pub const LEDGER: &str = "/run/gpool-ledger/ledger.db";
+
 /// The driver's libraries that gpool stands in for.
 pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
@@ -87,6 +90,7 @@ pub fn replace_nvidia_smi(program: &Path) -> Result<()> {
 fn configuration(stage: &Stage) -> String {
     format!(
         "[paths]\nshim_dir = \"{shims}\"\nhook = \"{hook}\"\n\n\
+         [ledger]\npath = \"{LEDGER}\"\n\n\
          [lease]\nhold_ms = {hold_ms}\n\n[[driver.mount]]\nsource = \"{SIMULATED_GPU}/state\"\n\n\
          [driver]\nnvml = \"{SIMULATED_GPU}/lib/libnvidia-ml.so.1\"\nlibrary_dirs = [\"{SIMULATED_GPU}/lib\"]\n\
          program_dirs = [\"{SIMULATED_GPU}/bin\"]\n\

@@ -35,6 +35,7 @@ mod kill_storm;
 mod killed_half_way;
 mod kubernetes;
 mod latency_class;
+mod ledger;
 mod limits;
 mod loader_matrix;
 mod lost_gpu;

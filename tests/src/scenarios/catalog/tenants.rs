@@ -365,6 +365,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(short_jobs::run),
     },
     Scenario {
+        name: "ledger",
+        what: "what teams had is known after containers and supervisors have ended, and ties out",
+        limit_s: 90,
+        run: Place::Inside(ledger::run),
+    },
+    Scenario {
         name: "registration-flood",
         what: "a container that registers processes without end delays no other's first memory",
         limit_s: 60,

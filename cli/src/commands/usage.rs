@@ -1,0 +1,202 @@
+//! `gpool usage`
+
+use crate::arguments::{Format, UsageOptions};
+use crate::exit::Failure;
+use crate::output::{self, Column, borderless, csv, figure, text, to_value};
+use gpool_protocol::{Client, Usage, UsageBy, UsagePool, UsageRow};
+use jiff::Timestamp;
+
+/// Prints who was promised what and had it.
+pub fn run(client: &Client, options: &UsageOptions) -> Result<(), Failure> {
+    let now_s = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+    let usage: Usage = client.get(&path(options, now_s))?;
+    match options.format {
+        Format::Table => output::print(&render(&usage, options.by, false)),
+        Format::Wide => output::print(&render(&usage, options.by, true)),
+        Format::Json => output::print_json_of([("by", to_value(&options.by)), ("usage", to_value(&usage))]),
+        Format::Csv => output::print(&render_csv(&usage, options.by)),
+    }
+}
+
+fn path(options: &UsageOptions, now_s: u64) -> String {
+    let mut path = format!("/v1/usage?by={}&since={}", options.by.word(), options.since.unix_s(now_s));
+    let until = options.until.map(|until| until.unix_s(now_s).to_string());
+    let user = options.user.map(|user| user.to_string());
+    for (name, value) in [("until", &until), ("team", &options.team), ("user", &user), ("gpu", &options.gpu)] {
+        if let Some(value) = value {
+            path += &format!("&{name}={value}");
+        }
+    }
+    path
+}
+
+/// Hours of GPU time.
+fn hours(ns: impl Into<i128>) -> String {
+    let thousandths = (ns.into() * 1000 + 1_800_000_000_000) / 3_600_000_000_000;
+    let (sign, thousandths) = (if thousandths < 0 { "-" } else { "" }, thousandths.abs());
+    format!("{sign}{}.{:03}", thousandths / 1000, thousandths % 1000)
+}
+
+/// GiB hours.
+fn gib_hours(mib_s: u64) -> String {
+    hours(i128::from(mib_s) * 1_000_000_000 / 1024)
+}
+
+/// A table in hours. Where it is about all leases, what nobody had stands below them, and all there was.
+fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
+    let name = match by {
+        UsageBy::Team => "TEAM",
+        UsageBy::User => "USER",
+        UsageBy::Class => "CLASS",
+        UsageBy::Priority => "PRIORITY",
+        UsageBy::Mechanism => "MECHANISM",
+        UsageBy::Gpu => "GPU",
+        UsageBy::Container => "CONTAINER",
+        UsageBy::Lease => "LEASE",
+        UsageBy::Hour => "HOUR",
+        UsageBy::Day => "DAY",
+    };
+    let mut columns: Vec<Column> = vec![text(name), figure("LEASES"), figure("RESERVED h"), figure("USED h")];
+    columns.extend([figure("BURST h"), figure("LENT h"), figure("IDLE h"), figure("CAP GiB h")]);
+    if is_wide {
+        columns.extend([figure("MEMORY GiB h"), figure("UNMETERED h"), figure("UNWATCHED h")]);
+    }
+    let cells = |key: &str, row: &UsageRow| {
+        let mut cells = vec![key.to_owned(), row.leases.to_string()];
+        let times = [row.reserved_gpu_ns, row.used_gpu_ns, row.burst_gpu_ns, row.lent_gpu_ns, row.idle_gpu_ns];
+        cells.extend(times.map(hours));
+        cells.push(gib_hours(row.memory_cap_mib_s));
+        if is_wide {
+            cells.extend([gib_hours(row.memory_used_mib_s), hours(row.unmetered_gpu_ns), hours(row.unwatched_gpu_ns)]);
+        }
+        cells
+    };
+    let dashes = |cells: Vec<String>| {
+        let left = columns.len() - cells.len();
+        cells.into_iter().chain(std::iter::repeat_n("-".to_owned(), left)).collect::<Vec<_>>()
+    };
+    let called = |row: &UsageRow| if row.key.is_empty() { "-".to_owned() } else { row.key.clone() };
+    let mut rows: Vec<Vec<String>> = usage.rows.iter().map(|row| cells(&called(row), row)).collect();
+    rows.push(cells("(all leases)", &usage.total));
+    if let Some(UsagePool { gpu_ns, unreserved_gpu_ns, unused_gpu_ns }) = &usage.pool {
+        let line = |name: &str, times: [i128; 2]| {
+            dashes(vec![name.to_owned(), "-".to_owned(), hours(times[0]), hours(times[1])])
+        };
+        rows.push(line("(nobody)", [(*unreserved_gpu_ns).into(), (*unused_gpu_ns).into()]));
+        rows.push(line("(all GPUs)", [(*gpu_ns).into(), (*gpu_ns).into()]));
+    }
+    borderless(&columns, rows) + &note(usage)
+}
+
+/// What was asked for begins before anything is known.
+fn note(usage: &Usage) -> String {
+    match usage.begins_unix_s.filter(|begins| *begins > usage.since_unix_s) {
+        Some(begins_s) => format!("The ledger begins {}.\n", moment(begins_s)),
+        None => String::new(),
+    }
+}
+
+fn moment(unix_s: u64) -> String {
+    let at = i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok()).unwrap_or(Timestamp::MAX);
+    at.to_string()
+}
+
+fn render_csv(usage: &Usage, by: UsageBy) -> String {
+    const FIGURES: [&str; 10] = [
+        "leases",
+        "reserved_gpu_ns",
+        "used_gpu_ns",
+        "burst_gpu_ns",
+        "lent_gpu_ns",
+        "idle_gpu_ns",
+        "unmetered_gpu_ns",
+        "unwatched_gpu_ns",
+        "memory_cap_mib_s",
+        "memory_used_mib_s",
+    ];
+    let header: Vec<&str> = ["since", "until", by.word()].into_iter().chain(FIGURES).collect();
+    let row = |row: &UsageRow| {
+        let figures = [
+            row.leases,
+            row.reserved_gpu_ns,
+            row.used_gpu_ns,
+            row.burst_gpu_ns,
+            row.lent_gpu_ns,
+            row.idle_gpu_ns,
+            row.unmetered_gpu_ns,
+            row.unwatched_gpu_ns,
+            row.memory_cap_mib_s,
+            row.memory_used_mib_s,
+        ];
+        let first = [moment(usage.since_unix_s), moment(usage.until_unix_s), row.key.clone()];
+        first.into_iter().chain(figures.map(|figure| figure.to_string())).collect()
+    };
+    csv(&header, usage.rows.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::When;
+
+    const H: u64 = 3_600_000_000_000;
+
+    fn sample() -> Usage {
+        let red = UsageRow {
+            key: "red".into(),
+            leases: 2,
+            reserved_gpu_ns: 3 * H,
+            used_gpu_ns: 4 * H,
+            burst_gpu_ns: H,
+            memory_cap_mib_s: 3600 * 4096,
+            ..UsageRow::default()
+        };
+        let other = UsageRow { leases: 1, reserved_gpu_ns: H / 2, idle_gpu_ns: H / 2, ..UsageRow::default() };
+        let total = UsageRow { leases: 3, reserved_gpu_ns: 7 * H / 2, used_gpu_ns: 4 * H, ..UsageRow::default() };
+        let pool = UsagePool { gpu_ns: 10 * H, unreserved_gpu_ns: 13 * (H / 2) as i64, unused_gpu_ns: 6 * H as i64 };
+        Usage {
+            since_unix_s: 1_793_491_200,
+            until_unix_s: 1_793_527_200,
+            begins_unix_s: Some(1_793_494_800),
+            rows: vec![other, red],
+            total,
+            pool: Some(pool),
+        }
+    }
+
+    #[test]
+    fn a_table_ties_out_to_the_eye() {
+        let drawn = render(&sample(), UsageBy::Team, false);
+        let lines: Vec<Vec<&str>> = drawn.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["-", "1", "0.500", "0.000", "0.000", "0.000", "0.500", "0.000"]);
+        assert_eq!(lines[2], ["red", "2", "3.000", "4.000", "1.000", "0.000", "0.000", "4.000"]);
+        assert_eq!(lines[3][..5], ["(all", "leases)", "3", "3.500", "4.000"]);
+        assert_eq!(lines[4], ["(nobody)", "-", "6.500", "6.000", "-", "-", "-", "-"]);
+        assert_eq!(lines[5][..4], ["(all", "GPUs)", "-", "10.000"]);
+        assert!(drawn.ends_with("The ledger begins 2026-11-01T01:00:00Z.\n"), "{drawn}");
+        assert_eq!((hours(-5i64 * 3_600_000_000), hours(1u64)), ("-0.004".to_owned(), "0.000".to_owned()));
+    }
+
+    #[test]
+    fn csv_has_whole_nanoseconds_and_the_time_in_each_row() {
+        let drawn = render_csv(&sample(), UsageBy::Team);
+        let lines: Vec<&str> = drawn.lines().collect();
+        assert!(lines[0].starts_with("since,until,team,leases,reserved_gpu_ns,used_gpu_ns"));
+        assert!(lines[2].starts_with("2026-11-01T00:00:00Z,2026-11-01T10:00:00Z,red,2,10800000000000,14400000000000,"));
+        assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn what_is_asked_for_stands_in_the_path() {
+        let options = UsageOptions {
+            by: UsageBy::Day,
+            since: When::Ago(60),
+            until: Some(When::At(990)),
+            team: Some("red".into()),
+            user: Some(1000),
+            gpu: None,
+            format: Format::Table,
+        };
+        assert_eq!(path(&options, 1000), "/v1/usage?by=day&since=940&until=990&team=red&user=1000");
+    }
+}

@@ -1,0 +1,161 @@
+//! What was had of the GPUs over days and months: the ledger's sums.
+
+use serde::{Deserialize, Serialize};
+
+/// By what the sums are kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UsageBy {
+    /// Who pays.
+    Team,
+    /// The user who started the container, by number.
+    User,
+    /// The class that the lease had last.
+    Class,
+    /// The priority that the lease had last.
+    Priority,
+    /// How the GPU was shared.
+    Mechanism,
+    /// The GPU or MIG instance.
+    Gpu,
+    /// The container's id.
+    Container,
+    /// The lease's id.
+    Lease,
+    /// Hours of UTC.
+    Hour,
+    /// Days of UTC.
+    Day,
+}
+
+impl UsageBy {
+    /// Every one, in the order of the help.
+    pub const ALL: [UsageBy; 10] = [
+        UsageBy::Team,
+        UsageBy::User,
+        UsageBy::Class,
+        UsageBy::Priority,
+        UsageBy::Mechanism,
+        UsageBy::Gpu,
+        UsageBy::Container,
+        UsageBy::Lease,
+        UsageBy::Hour,
+        UsageBy::Day,
+    ];
+
+    /// The word on the wire.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            UsageBy::Team => "team",
+            UsageBy::User => "user",
+            UsageBy::Class => "class",
+            UsageBy::Priority => "priority",
+            UsageBy::Mechanism => "mechanism",
+            UsageBy::Gpu => "gpu",
+            UsageBy::Container => "container",
+            UsageBy::Lease => "lease",
+            UsageBy::Hour => "hour",
+            UsageBy::Day => "day",
+        }
+    }
+
+    /// The one that is called so.
+    #[must_use]
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|by| by.word() == word)
+    }
+}
+
+/// What was promised and had. `used` is `within` its share and `burst` beyond it; `reserved` is `within`, `lent`, `idle`
+/// and `unmetered`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageRow {
+    /// What the row is of, by what was asked for: a team, a day. Empty for leases without a team, and in the sum of all.
+    pub key: String,
+    /// Leases that had some of it.
+    pub leases: u64,
+    /// GPU time promised: share times time held, nanoseconds. Of a MIG instance by its compute slices, a seventh each.
+    pub reserved_gpu_ns: u64,
+    /// GPU time charged. Of a MIG instance none.
+    pub used_gpu_ns: u64,
+    /// Charged beyond the share.
+    pub burst_gpu_ns: u64,
+    /// Promised, left, and had by others.
+    pub lent_gpu_ns: u64,
+    /// Promised, left, and had by nobody.
+    pub idle_gpu_ns: u64,
+    /// Promised in MIG instances, of whose work nobody has figures.
+    pub unmetered_gpu_ns: u64,
+    /// Promised while no supervisor was there to watch.
+    pub unwatched_gpu_ns: u64,
+    /// Memory caps times the time for which they were held, MiB seconds.
+    pub memory_cap_mib_s: u64,
+    /// Memory in use, looked at every ten seconds, times those, MiB seconds.
+    pub memory_used_mib_s: u64,
+}
+
+impl UsageRow {
+    /// Adds the figures of another row.
+    pub fn add(&mut self, other: &Self) {
+        let pairs = [
+            (&mut self.leases, other.leases),
+            (&mut self.reserved_gpu_ns, other.reserved_gpu_ns),
+            (&mut self.used_gpu_ns, other.used_gpu_ns),
+            (&mut self.burst_gpu_ns, other.burst_gpu_ns),
+            (&mut self.lent_gpu_ns, other.lent_gpu_ns),
+            (&mut self.idle_gpu_ns, other.idle_gpu_ns),
+            (&mut self.unmetered_gpu_ns, other.unmetered_gpu_ns),
+            (&mut self.unwatched_gpu_ns, other.unwatched_gpu_ns),
+            (&mut self.memory_cap_mib_s, other.memory_cap_mib_s),
+            (&mut self.memory_used_mib_s, other.memory_used_mib_s),
+        ];
+        for (sum, more) in pairs {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+/// What there was of the GPUs, and what nobody had.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsagePool {
+    /// All their time, nanoseconds. Of a MIG instance by its compute slices, a seventh each.
+    pub gpu_ns: u64,
+    /// Promised to nobody. Below zero by as much as shares were entered that began a moment earlier.
+    pub unreserved_gpu_ns: i64,
+    /// Had by nobody, as far as that is metered. Below zero where work was charged that had begun earlier.
+    pub unused_gpu_ns: i64,
+}
+
+/// The answer to `GET /v1/usage`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// From when on, Unix seconds, where a minute begins.
+    pub since_unix_s: u64,
+    /// Until when, where one ends.
+    pub until_unix_s: u64,
+    /// From when on anything is written down at all; none while nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begins_unix_s: Option<u64>,
+    /// The rows, in the order of their keys.
+    pub rows: Vec<UsageRow>,
+    /// The sum of them.
+    pub total: UsageRow,
+    /// What there was; none where only some leases were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<UsagePool>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_the_same_in_a_query_and_in_json() {
+        for by in UsageBy::ALL {
+            assert_eq!(serde_json::to_value(by).unwrap(), by.word());
+            assert_eq!(UsageBy::of(by.word()), Some(by));
+        }
+        assert_eq!(UsageBy::of("year"), None);
+    }
+}

@@ -1,0 +1,244 @@
+//! The ledger: who was promised what of which GPU and had it, written down for months in one file that outlives the supervisor
+//! and the boot. It is written every ten seconds and when a lease ends, by a thread of its own, for which nothing waits: what
+//! cannot be written, on a full disk, stays in memory and is written later.
+
+mod balance;
+mod retention;
+mod statement;
+mod store;
+mod sums;
+#[cfg(test)]
+mod tests;
+
+pub use statement::Statement;
+pub use sums::Question;
+
+use crate::clock;
+use crate::device::{Gpu, Kind};
+use crate::faults::Faults;
+use crate::lease::Leases;
+use balance::{Balance, Moment, SPAN_NS};
+use gpool_policy::mig::Model;
+use gpool_protocol::{ErrorBody, ErrorCode, GpuUuid, Usage};
+use retention::DAY_S;
+use statement::statements;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+use store::{FileName, GpuFacts, LedgerError, Store};
+use sums::Reader;
+
+/// Not more often than this, however often leases end or somebody asks.
+const LEAST_PERIOD: Duration = Duration::from_secs(1);
+/// How often what is old is merged and taken out, for the first time when the supervisor has run for so long: its clock may
+/// be wrong when a host has just booted.
+const FORGET_PERIOD: Duration = Duration::from_secs(3600);
+/// Ended leases that are kept in memory while they cannot be written; the oldest go first.
+const ENDED: usize = 20_000;
+/// How long one question waits for another.
+const TURN: Duration = Duration::from_secs(5);
+
+/// The ledger of this host.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    inner: Mutex<Inner>,
+    /// Held by who adds up: one at a time, since it takes a processor.
+    asking: Mutex<()>,
+    /// When it was written last, Unix seconds; 0 while it was not.
+    written_unix_s: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    store: Option<Store>,
+    balance: Balance,
+    /// In which file the balance is.
+    file: Option<FileName>,
+    /// Leases that have ended in the span that is not over, or could not be written since.
+    ended: Vec<Statement>,
+    faults: Faults<&'static str>,
+    /// When it was tried for the first time, CLOCK_MONOTONIC.
+    begun_ns: Option<u64>,
+    written: Option<Instant>,
+    forgotten: Option<Instant>,
+    /// What the time is as far as forgetting goes, Unix seconds: at most a day further each time, whatever the clock says.
+    forget_unix_s: Option<u64>,
+}
+
+/// Writes for ever; runs on its own thread.
+pub fn keep(leases: &Leases) {
+    let begun = Instant::now();
+    loop {
+        let closes_ns = {
+            let mut inner = leases.ledger.lock();
+            let outcome = inner.enter(leases);
+            inner.note_written(outcome);
+            if begun.elapsed() >= FORGET_PERIOD {
+                let outcome = inner.forget(leases);
+                inner.faults.note("what is old cannot be taken out", &outcome);
+            }
+            inner.balance.closes_ns()
+        };
+        std::thread::sleep(LEAST_PERIOD);
+        let left_ns = closes_ns.saturating_sub(clock::now_ns());
+        let patience = if closes_ns == 0 { SPAN_NS } else { left_ns };
+        // Behind the pause: what ended in it is found now, and what ends from here on rings.
+        let book = leases.book();
+        if book.ended.is_empty() {
+            drop(leases.ended.wait_timeout(book, Duration::from_nanos(patience)));
+        }
+    }
+}
+
+/// Answers `question`, up to this moment.
+///
+/// # Errors
+/// There is no ledger, or it cannot be read.
+pub fn usage(leases: &Leases, question: &Question) -> Result<Usage, ErrorBody> {
+    let path = &leases.configuration().ledger.path;
+    if !is_wanted(path) {
+        let remedy = "name a file in [ledger] path of config.toml and restart the supervisor";
+        return Err(ErrorBody::new(ErrorCode::RequestNotAllowed, "this host keeps no ledger", remedy));
+    }
+    leases.ledger.lock().bring_up_to_date(leases)?;
+    let _turn = leases.ledger.turn()?;
+    Reader::open(path)?.usage(question)
+}
+
+impl Ledger {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody else adds up.
+    fn turn(&self) -> Result<MutexGuard<'_, ()>, ErrorBody> {
+        let deadline = Instant::now() + TURN;
+        loop {
+            match self.asking.try_lock() {
+                Ok(turn) => return Ok(turn),
+                Err(TryLockError::Poisoned(turn)) => return Ok(turn.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                    let message = "others are asking the ledger all the time";
+                    return Err(ErrorBody::new(ErrorCode::SupervisorFailed, message, "ask again later"));
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// When it was written last, Unix seconds; none while it was not. Waits for nobody.
+    pub fn written_unix_s(&self) -> Option<u64> {
+        Some(self.written_unix_s.load(Ordering::Relaxed)).filter(|unix_s| *unix_s > 0)
+    }
+}
+
+impl Inner {
+    /// A line of the log when something begins to be wrong, and none for each try.
+    fn note_written(&mut self, outcome: Result<(), LedgerError>) {
+        let told = outcome.map_err(|error| format!("the ledger is not written, and kept in memory meanwhile: {error}"));
+        self.faults.note("not written", &told);
+    }
+
+    /// Writes what is new, unless that has just been done.
+    ///
+    /// # Errors
+    /// There is nothing to read. A ledger that can be read and not written is old, and read.
+    fn bring_up_to_date(&mut self, leases: &Leases) -> Result<(), ErrorBody> {
+        if self.written.is_some_and(|written| written.elapsed() < LEAST_PERIOD) {
+            return Ok(());
+        }
+        let outcome = self.enter(leases);
+        let told = outcome.as_ref().map_err(|cause| {
+            let message = format!("there is no ledger to read: {cause}");
+            let remedy = "it is tried again every ten seconds; what leases have meanwhile is kept in memory";
+            ErrorBody::new(ErrorCode::SupervisorFailed, message, remedy)
+        });
+        let told = told.map(|_| ()).or_else(|error| if self.written.is_some() { Ok(()) } else { Err(error) });
+        self.note_written(outcome);
+        told
+    }
+
+    /// Writes what is new.
+    fn enter(&mut self, leases: &Leases) -> Result<(), LedgerError> {
+        let gpus = leases.gpus();
+        let (moment, running) = {
+            let mut book = leases.book();
+            let moment = Moment { now_ns: clock::now_ns(), unix_ms: clock::unix_ms() };
+            let (running, ended) = statements(&mut book, moment.now_ns);
+            self.ended.extend(ended);
+            (moment, running)
+        };
+        let begun_ns = *self.begun_ns.get_or_insert(moment.now_ns);
+        let over = self.ended.len().saturating_sub(ENDED);
+        self.ended.drain(..over);
+        let mut store = self.opened(leases, begun_ns)?;
+        let present: Vec<GpuUuid> = gpus.iter().filter(|gpu| is_there(gpu)).map(|gpu| gpu.uuid.clone()).collect();
+        let all: Vec<&Statement> = running.iter().chain(&self.ended).collect();
+        let (batch, next) = self.balance.next(moment, &present, &all);
+        let facts: Vec<GpuFacts> = gpus.iter().filter(|gpu| gpu.kind != Kind::Gone).map(facts).collect();
+        // A file that cannot be written is opened anew the next time: it may be another one by then.
+        store.write(&batch, &facts, moment, &leases.boot_id)?;
+        if next.closes_ns() != self.balance.closes_ns() {
+            self.ended.clear();
+        }
+        self.balance = next;
+        self.store = Some(store);
+        self.written = Some(Instant::now());
+        leases.ledger.written_unix_s.store(moment.unix_ms / 1000, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The file, opened where it is not, or is not the one any more that has its name.
+    fn opened(&mut self, leases: &Leases, begun_ns: u64) -> Result<Store, LedgerError> {
+        if let Some(store) = self.store.take().filter(Store::is_in_place) {
+            return Ok(store);
+        }
+        let (store, before) = Store::open(&leases.configuration().ledger.path, &leases.boot_id)?;
+        if !self.balance.has_begun() {
+            let last_unix_s = before.entered_unix_ms.map(|ms| ms / 1000);
+            self.forget_unix_s = Some(last_unix_s.unwrap_or_else(|| clock::unix_ms() / 1000));
+            self.balance = Balance::new(before, begun_ns);
+        } else if self.file != Some(store.file()) {
+            self.balance.is_in_another_file();
+        }
+        self.file = Some(store.file());
+        Ok(store)
+    }
+
+    /// Takes out what is old, once an hour.
+    fn forget(&mut self, leases: &Leases) -> Result<(), LedgerError> {
+        if self.forgotten.is_some_and(|forgotten| forgotten.elapsed() < FORGET_PERIOD) {
+            return Ok(());
+        }
+        let (Some(store), Some(last_s)) = (&mut self.store, self.forget_unix_s) else { return Ok(()) };
+        self.forgotten = Some(Instant::now());
+        let unix_s = (clock::unix_ms() / 1000).min(last_s + DAY_S);
+        self.forget_unix_s = Some(unix_s.max(last_s));
+        store.forget(&leases.configuration().ledger, unix_s)
+    }
+}
+
+/// Whether its time counts: that of a divided board is its instances'.
+fn is_there(gpu: &Gpu) -> bool {
+    matches!(gpu.kind, Kind::Whole | Kind::Instance(_))
+}
+
+fn facts(gpu: &Gpu) -> GpuFacts {
+    let profile = gpu.instance().map(|instance| instance.profile.clone());
+    let slices = parts(&gpu.name, profile.as_deref());
+    GpuFacts { uuid: gpu.uuid.clone(), name: gpu.name.clone(), profile, slices }
+}
+
+/// Compute slices of an instance, whose profile begins with their number (`3g.40gb`, or `1c.3g.40gb` of a part of one), and how
+/// many its board has: seven but for those that the table of models says otherwise of.
+fn parts(product: &str, profile: Option<&str>) -> (u8, u8) {
+    let whole = Model::compute_slices_of(product).unwrap_or(7);
+    let digits: String = profile.into_iter().flat_map(str::chars).take_while(char::is_ascii_digit).collect();
+    (digits.parse().unwrap_or(whole).clamp(1, whole), whole)
+}
+
+/// Whether this host keeps one.
+pub fn is_wanted(path: &Path) -> bool {
+    !path.as_os_str().is_empty()
+}

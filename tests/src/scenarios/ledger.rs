@@ -1,0 +1,165 @@
+//! The ledger: what teams had stays known when containers have ended and the supervisor was killed, ties out to what there was,
+//! and agrees with the device's own meter. And a file that cannot be used keeps nobody from the GPU.
+
+use super::{finish, wait_for};
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::host::{Container, Host, LEDGER, succeeded, text};
+use crate::meter::usage_of;
+use crate::namespaces::Inside;
+use crate::tenant::Tenant;
+use gpool_protocol::{Usage, UsageRow};
+use serde_json::Value;
+use std::fs;
+use std::time::Duration;
+
+const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"team\"]\n";
+
+/// Runs it.
+pub fn run(inside: &Inside) -> Result<()> {
+    let mut host = Host::start_with(inside, 1, CONFIGURATION)?;
+    let outcome = teams_are_told(&host)
+        .and_then(|red| a_killed_supervisor_takes_nothing_along(&mut host, &red))
+        .and_then(|()| a_file_that_cannot_be_used_stops_nobody(&mut host));
+    finish(host, outcome)
+}
+
+/// What `gpool usage` says with these arguments.
+fn usage(host: &Host, arguments: &[&str]) -> Result<Usage> {
+    let command: Vec<&str> = ["usage", "--format", "json"].iter().chain(arguments).copied().collect();
+    let said = succeeded("gpool usage", host.gpool(&command)?)?;
+    let document: Value = serde_json::from_str(&said).context("the JSON of gpool usage")?;
+    let usage: Usage = serde_json::from_value(document["usage"].clone()).context(&said)?;
+    ties_out(&usage)?;
+    Ok(usage)
+}
+
+/// To the nanosecond: rows are the sum, and with what nobody had all that there was.
+fn ties_out(usage: &Usage) -> Result<()> {
+    let sum = |part: fn(&UsageRow) -> u64| usage.rows.iter().map(part).sum::<u64>();
+    let total = &usage.total;
+    let parts = [
+        (sum(|row| row.used_gpu_ns), total.used_gpu_ns),
+        (sum(|row| row.reserved_gpu_ns), total.reserved_gpu_ns),
+        (sum(|row| row.lent_gpu_ns), total.lent_gpu_ns),
+        (total.used_gpu_ns - total.burst_gpu_ns + total.lent_gpu_ns + total.idle_gpu_ns, total.reserved_gpu_ns),
+    ];
+    ensure(parts.iter().all(|(one, other)| one == other), || format!("it does not tie out: {usage:#?}"))?;
+    let Some(pool) = &usage.pool else { return Ok(()) };
+    let all = [
+        total.used_gpu_ns.cast_signed() + pool.unused_gpu_ns,
+        total.reserved_gpu_ns.cast_signed() + pool.unreserved_gpu_ns,
+    ];
+    ensure(all.iter().all(|ns| *ns == pool.gpu_ns.cast_signed()), || format!("it does not tie out: {usage:#?}"))
+}
+
+fn row<'a>(usage: &'a Usage, key: &str) -> Result<&'a UsageRow> {
+    let found = usage.rows.iter().find(|row| row.key == key);
+    found.ok_or_else(|| Failure::new(format!("no row of {key:?} in {usage:#?}")))
+}
+
+/// Two containers of a team and one of none, of which one ends. The first is returned, running.
+fn teams_are_told(host: &Host) -> Result<Container> {
+    let start = |name: &str, fraction: &str, team: Option<&str>| {
+        let mut env = vec![("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", "1GiB")];
+        env.extend(team.map(|team| ("GPOOL_TEAM", team)));
+        Tenant::greedy(1000).run(host, name, &env)
+    };
+    let (red, other) = (start("red", "0.3", Some("red"))?, start("other", "0.6", None)?);
+    let reader = host.meter()?;
+    let busy_ns = |container: &Container| Ok::<u64, Failure>(usage_of(&reader.read()?, &container.id).busy_ns);
+    wait_for("three seconds of work", || Ok(busy_ns(&other)? > 3_000_000_000))?;
+    other.kill_init()?;
+    wait_for("its lease to end", || Ok(host.leases()?.iter().all(|lease| lease.container_id.0 != other.id)))?;
+    let short = start("short", "0.1", Some("red"))?;
+    wait_for("a little work", || Ok(busy_ns(&short)? > 200_000_000))?;
+    short.kill_init()?;
+    wait_for("its lease to end", || Ok(host.leases()?.iter().all(|lease| lease.container_id.0 != short.id)))?;
+    let by_container = usage(host, &["--by", "container"])?;
+    // What is under way is charged when it has ended, and what was when a container was killed by nobody.
+    for container in [&red, &other, &short] {
+        let (said_ns, seen_ns) = (row(&by_container, &container.id)?.used_gpu_ns, busy_ns(container)?);
+        let ratio = said_ns as f64 / seen_ns as f64;
+        ensure((0.75..1.05).contains(&ratio), || {
+            format!("{}: {said_ns} ns, the device saw {seen_ns}", container.name)
+        })?;
+    }
+    let by_team = usage(host, &["--by", "team"])?;
+    let (of_red, of_none) = (row(&by_team, "red")?, row(&by_team, "")?);
+    ensure((of_red.leases, of_none.leases) == (2, 1), || format!("{by_team:#?}"))?;
+    // Greedy tenants: the one that has all promised to it that is promised at all leaves nothing idle beside another.
+    ensure(of_none.idle_gpu_ns * 10 < of_none.reserved_gpu_ns, || format!("{by_team:#?}"))?;
+    let memory = of_red.memory_used_mib_s;
+    ensure(memory > 0 && memory <= of_red.memory_cap_mib_s, || format!("{by_team:#?}"))?;
+    let of_team = usage(host, &["--by", "lease", "--team", "red"])?;
+    ensure(of_team.rows.len() == 2 && of_team.pool.is_none(), || format!("{of_team:#?}"))?;
+    let table = succeeded("gpool usage", host.gpool(&["usage", "--by", "gpu"])?)?;
+    let has = |start: &str| table.lines().any(|line| line.starts_with(start));
+    ensure(has("GPU ") && has("GPU-") && has("(nobody) ") && has("(all GPUs) "), || table.clone())?;
+    let metrics = text(&host.gpool(&["metrics"])?.stdout);
+    ensure(metrics.contains("\ngpool_ledger_written_timestamp_seconds "), || metrics.clone())?;
+    for (arguments, part) in [(["--since", "yesterday"], "24h"), (["--by", "year"], "mechanism")] {
+        let refused = host.gpool(&[&["usage"][..], &arguments].concat())?;
+        let said = text(&refused.stderr);
+        ensure(refused.status.code() == Some(2) && said.contains(part), || format!("{arguments:?}: {said}"))?;
+    }
+    Ok(red)
+}
+
+/// The supervisor is killed, and one of two containers ends while it is away.
+fn a_killed_supervisor_takes_nothing_along(host: &mut Host, red: &Container) -> Result<()> {
+    let env = [("GPOOL_FRACTION", "0.4"), ("GPOOL_MEMORY", "1GiB"), ("GPOOL_TEAM", "blue")];
+    let blue = Tenant::greedy(1000).run(host, "blue", &env)?;
+    let charged = |host: &Host, container: &Container| Ok::<u64, Failure>(host.lease_of(container)?.charged_gpu_ns);
+    wait_for("a second of work", || Ok(charged(host, &blue)? > 1_000_000_000))?;
+    let (red_ns, blue_ns) = (charged(host, red)?, charged(host, &blue)?);
+    // What was charged until a look is written down with it, and looks are a second apart.
+    std::thread::sleep(Duration::from_millis(1100));
+    host.kill_supervisor()?;
+    blue.kill_init()?;
+    std::thread::sleep(Duration::from_secs(1));
+    host.start_supervisor()?;
+    let after = usage(host, &["--by", "container"])?;
+    let (of_red, of_blue) = (row(&after, &red.id)?, row(&after, &blue.id)?);
+    ensure(of_red.used_gpu_ns >= red_ns && of_blue.used_gpu_ns >= blue_ns, || {
+        format!("charged before: {red_ns} and {blue_ns} ns; {after:#?}")
+    })?;
+    ensure(of_red.unwatched_gpu_ns > 0, || format!("nobody was away: {after:#?}"))?;
+    let (entered_ns, charged_ns) = (of_red.used_gpu_ns, charged(host, red)?);
+    ensure(entered_ns <= charged_ns, || format!("{entered_ns} ns are written down of {charged_ns}"))?;
+    wait_for("more work", || Ok(charged(host, red)? > charged_ns + 500_000_000))?;
+    // By now the whole of it is entered, and once.
+    red.kill_init()?;
+    wait_for("its lease to end", || Ok(host.leases()?.iter().all(|lease| lease.container_id.0 != red.id)))?;
+    let ended = host.events_of(gpool_protocol::EventKind::LeaseEnded)?;
+    let its = ended.iter().find(|event| event.container_id.as_ref().is_some_and(|id| id.0 == red.id));
+    let all_ns = its.map_or(0, |event| event.charged.iter().map(|gpu| gpu.charged_gpu_ns).sum::<u64>());
+    let after = usage(host, &["--by", "container"])?;
+    let entered_ns = row(&after, &red.id)?.used_gpu_ns;
+    ensure(all_ns > 0 && entered_ns == all_ns, || format!("{entered_ns} ns are written down of {all_ns}"))
+}
+
+/// A ledger that is none is left alone; containers start, and what they had is written as soon as there is a place for it.
+fn a_file_that_cannot_be_used_stops_nobody(host: &mut Host) -> Result<()> {
+    host.stop_supervisor()?;
+    let directory = std::path::Path::new(LEDGER).parent().unwrap_or(std::path::Path::new("/"));
+    fs::remove_dir_all(directory).context(LEDGER)?;
+    fs::create_dir_all(directory).context(LEDGER)?;
+    fs::write(LEDGER, "not mine\n".repeat(100)).context(LEDGER)?;
+    host.start_supervisor()?;
+    let container = Tenant::greedy(1000).run(host, "late", &[("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "1GiB")])?;
+    wait_for("it to have worked", || Ok(host.lease_of(&container)?.charged_gpu_ns > 300_000_000))?;
+    let refused = host.gpool(&["usage"])?;
+    let said = text(&refused.stderr);
+    ensure(refused.status.code() == Some(1) && said.contains("[GPOOL-E002]"), || said.clone())?;
+    let log = host.supervisor_log();
+    let told = log.lines().filter(|line| line.contains("[ledger] path")).count();
+    ensure(told == 1, || format!("the log tells it {told} times: {log}"))?;
+    let left = fs::read_to_string(LEDGER).context(LEDGER)?;
+    ensure(left == "not mine\n".repeat(100), || format!("the file was changed: {left}"))?;
+    fs::remove_file(LEDGER).context(LEDGER)?;
+    let charged_ns = host.lease_of(&container)?.charged_gpu_ns;
+    std::thread::sleep(Duration::from_millis(1100));
+    let after = usage(host, &["--by", "container"])?;
+    let used_ns = row(&after, &container.id)?.used_gpu_ns;
+    ensure(used_ns >= charged_ns, || format!("{used_ns} ns are written down of {charged_ns}"))
+}
