@@ -78,7 +78,10 @@ fn one(name: &str, inside: &Inside) -> Result<ExitCode> {
     }
 }
 
-/// Scenarios that measure run first, each alone; the others then two at a time, since they mostly wait.
+/// How many scenarios run together: they mostly wait.
+const LANES: usize = 3;
+
+/// Scenarios that measure run first, each alone; the others then a few at a time.
 fn all<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> ExitCode {
     let (mut others, alone): (Vec<&Scenario>, Vec<&Scenario>) =
         scenarios.partition(|scenario| TOGETHER.contains(&scenario.name));
@@ -87,7 +90,7 @@ fn all<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> ExitCode {
     let queue = Mutex::new(others.into_iter());
     let lane = || std::iter::from_fn(|| queue.lock().ok()?.next()).map(judged).collect::<Vec<Verdict>>();
     std::thread::scope(|scope| {
-        let lanes = [scope.spawn(lane), scope.spawn(lane)];
+        let lanes = [(); LANES].map(|()| scope.spawn(lane));
         // A lane that panicked has judged nothing well.
         let lost = || vec![Verdict { name: "a lane of this runner", passed: false, tries: 1, last_words: Vec::new() }];
         lanes.into_iter().for_each(|lane| verdicts.extend(lane.join().unwrap_or_else(|_| lost())));
