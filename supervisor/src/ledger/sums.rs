@@ -1,11 +1,12 @@
 //! Sums over the ledger.
 
-use super::balance::MINUTE_S;
+use super::balance::{HOUR_S, MINUTE_S};
 use super::retention::DAY_S;
 use gpool_protocol::{ErrorBody, ErrorCode, Usage, UsageBy, UsagePool, UsageRow};
 use jiff::Timestamp;
-use rusqlite::{Connection, OpenFlags, params};
-use std::collections::BTreeMap;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -70,6 +71,11 @@ impl Question {
         Ok(asked)
     }
 
+    /// From when until when, for SQLite.
+    fn span(&self) -> [i64; 2] {
+        [self.since_unix_s, self.until_unix_s].map(u64::cast_signed)
+    }
+
     /// Whether it is about some leases only, beside which the rest is not what nobody had.
     fn is_of_some(&self) -> bool {
         self.team.is_some() || self.uid.is_some()
@@ -89,31 +95,6 @@ fn wrong(name: &str, value: &str) -> ErrorBody {
         _ => "write by, since, until, team, user or gpu".to_owned(),
     };
     ErrorBody::new(ErrorCode::MessageInvalid, format!("{name}={value} is nothing that usage is asked by"), remedy)
-}
-
-/// Where a line lies in time, as far as rows are told apart by it, in SQL: the beginning of its hour or day.
-fn slot(by: UsageBy) -> &'static str {
-    match by {
-        UsageBy::Hour => "slot / 3600 * 3600",
-        UsageBy::Day => "slot / 86400 * 86400",
-        _ => "0",
-    }
-}
-
-/// What rows are told apart by, in SQL.
-fn key(by: UsageBy) -> &'static str {
-    match by {
-        UsageBy::Team => "coalesce(lease.team, '')",
-        UsageBy::User => "CAST(lease.uid AS TEXT)",
-        UsageBy::Class => "lease.class",
-        UsageBy::Priority => "lease.priority",
-        UsageBy::Mechanism => "lease.mechanism",
-        UsageBy::Gpu => "gpu.uuid",
-        UsageBy::Container => "lease.container_id",
-        UsageBy::Lease => "lease.lease_id",
-        UsageBy::Hour => "strftime('%Y-%m-%dT%H:00Z', its.slot, 'unixepoch')",
-        UsageBy::Day => "strftime('%Y-%m-%d', its.slot, 'unixepoch')",
-    }
 }
 
 /// A ledger that is only read, beside who writes it.
@@ -162,69 +143,134 @@ fn unreadable(cause: &rusqlite::Error) -> ErrorBody {
     )
 }
 
-/// Adds lines up by lease and GPU first, which are few, and looks at what these are afterwards. Parts of GPUs are put together
-/// here, and not in SQL, whose numbers end at 2^63.
+/// Adds lines up as they come, which is by time. SQLite would sort them all for that, and its numbers end at 2^63.
 fn sums(connection: &Connection, question: &Question) -> rusqlite::Result<Usage> {
-    let Question { by, since_unix_s, until_unix_s, team, uid, gpu } = question;
-    let (since, until) = (since_unix_s.cast_signed(), until_unix_s.cast_signed());
-    let sql = format!(
-        "WITH its AS MATERIALIZED (
-             SELECT {slot} AS slot, lease, gpu, sum(within_ns) AS within_ns, sum(burst_ns) AS burst_ns, sum(lent_ns) AS lent_ns,
-                    sum(idle_ns) AS idle_ns, sum(unmetered_ns) AS unmetered_ns, sum(unwatched_ns) AS unwatched_ns,
-                    sum(cap_kib_s) AS cap_kib_s, sum(used_kib_s) AS used_kib_s
-             FROM line WHERE slot >= ?1 AND slot < ?2 GROUP BY 1, 2, 3)
-         SELECT {key}, gpu.slices, gpu.of_slices, count(DISTINCT its.lease), sum(within_ns), sum(burst_ns), sum(lent_ns),
-                sum(idle_ns), sum(unmetered_ns), sum(unwatched_ns), sum(cap_kib_s), sum(used_kib_s)
-         FROM its JOIN lease ON lease.id = its.lease JOIN gpu ON gpu.id = its.gpu
-         WHERE (?3 IS NULL OR coalesce(lease.team, '') = ?3) AND (?4 IS NULL OR lease.uid = ?4)
-         AND (?5 IS NULL OR substr(gpu.uuid, 1, length(?5)) = ?5)
-         GROUP BY 1, 2, 3 LIMIT {limit}",
-        slot = slot(*by),
-        key = key(*by),
-        limit = 2 * ROWS,
-    );
-    let mut rows: BTreeMap<String, UsageRow> = BTreeMap::new();
-    let mut query = connection.prepare(&sql)?;
-    let mut found = query.query(params![since, until, team, uid, gpu])?;
-    while let Some(its) = found.next()? {
-        let key: String = its.get(0)?;
-        let (slices, of_slices): (u8, u8) = (its.get(1)?, its.get(2)?);
-        let figure = |column: usize| its.get::<_, i64>(column).map(|sum| u64::try_from(sum).unwrap_or(0));
-        let time = |column: usize| figure(column).map(|ns| part_of(ns, slices, of_slices));
-        let (within, burst, lent, idle, unmetered) = (time(4)?, time(5)?, time(6)?, time(7)?, time(8)?);
+    let gpus = gpus(connection, question)?;
+    let (mut lease, mut leases) = (connection.prepare(&name_of_lease(question.by))?, Leases::new());
+    let stretch_s = match question.by {
+        UsageBy::Hour => Some(HOUR_S),
+        UsageBy::Day => Some(DAY_S),
+        _ => None,
+    };
+    let mut lines = connection.prepare(
+        "SELECT slot, lease, gpu, within_ns, burst_ns, lent_ns, idle_ns, unmetered_ns, unwatched_ns, cap_kib_s, used_kib_s
+         FROM line WHERE slot >= ?1 AND slot < ?2 ORDER BY slot",
+    )?;
+    let mut lines = lines.query(question.span())?;
+    let (mut rows, mut total_leases) = (BTreeMap::new(), BTreeSet::new());
+    let (mut stretch, mut sums) = (0, HashMap::new());
+    while let Some(line) = lines.next()? {
+        let (slot, of): (i64, (i64, i64)) = (line.get(0)?, (line.get(1)?, line.get(2)?));
+        if let Entry::Vacant(place) = leases.entry(of.0) {
+            let values = params![of.0, question.team, question.uid];
+            place.insert(lease.query_row(values, |row| row.get(0)).optional()?);
+        }
+        if leases[&of.0].is_none() || !gpus.contains_key(&of.1) {
+            continue;
+        }
+        let its = stretch_s.map_or(0, |seconds| slot - slot % seconds.cast_signed());
+        if its != stretch {
+            flush(&mut rows, question.by, stretch, std::mem::take(&mut sums), (&leases, &gpus));
+            stretch = its;
+        }
+        let sum: &mut Amounts = sums.entry(of).or_default();
+        for (place, amount) in sum.iter_mut().enumerate() {
+            *amount += i128::from(line.get::<_, i64>(3 + place)?);
+        }
+        total_leases.insert(of.0);
+        if rows.len() > ROWS {
+            break;
+        }
+    }
+    flush(&mut rows, question.by, stretch, sums, (&leases, &gpus));
+    let rows: Vec<UsageRow> = rows.into_values().collect();
+    let mut total = UsageRow::default();
+    rows.iter().for_each(|row| total.add(row));
+    // One lease may be in several rows.
+    total.leases = total_leases.len() as u64;
+    let pool = pool(connection, question, &gpus, &total)?;
+    let begins: Option<i64> = connection.query_row("SELECT max(begins_unix_s) FROM entered", [], |row| row.get(0))?;
+    Ok(Usage {
+        since_unix_s: question.since_unix_s,
+        until_unix_s: question.until_unix_s,
+        begins_unix_s: begins.map(i64::cast_unsigned),
+        rows,
+        total,
+        pool: (!question.is_of_some()).then_some(pool),
+    })
+}
+
+/// Within, burst, lent, idle, unmetered and unwatched, then memory caps and memory in use.
+type Amounts = [i128; 8];
+
+/// What each lease is called in the answer; none where it is not asked for.
+type Leases = HashMap<i64, Option<String>>;
+
+/// A GPU's UUID, and which part of a whole one it is.
+type Gpus = HashMap<i64, (String, u8, u8)>;
+
+/// Asks for a lease by its number, in SQL; there is no answer where a team or a user is asked for that it is not of.
+fn name_of_lease(by: UsageBy) -> String {
+    let name = match by {
+        UsageBy::Team => "coalesce(team, '')",
+        UsageBy::User => "CAST(uid AS TEXT)",
+        UsageBy::Class => "class",
+        UsageBy::Priority => "priority",
+        UsageBy::Mechanism => "mechanism",
+        UsageBy::Container => "container_id",
+        UsageBy::Lease => "lease_id",
+        UsageBy::Gpu | UsageBy::Hour | UsageBy::Day => "''",
+    };
+    format!(
+        "SELECT {name} FROM lease WHERE id = ?1 AND (?2 IS NULL OR coalesce(team, '') = ?2) AND (?3 IS NULL OR uid = ?3)"
+    )
+}
+
+fn gpus(connection: &Connection, question: &Question) -> rusqlite::Result<Gpus> {
+    let mut query = connection
+        .prepare("SELECT id, uuid, slices, of_slices FROM gpu WHERE ?1 IS NULL OR substr(uuid, 1, length(?1)) = ?1")?;
+    let found = query.query_map([&question.gpu], |row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?, row.get(3)?))))?;
+    found.collect()
+}
+
+/// Puts the sums of a stretch of time into the rows that they belong to.
+fn flush(
+    rows: &mut BTreeMap<String, UsageRow>,
+    by: UsageBy,
+    stretch: i64,
+    sums: HashMap<(i64, i64), Amounts>,
+    (leases, gpus): (&Leases, &Gpus),
+) {
+    let mut counted = BTreeSet::new();
+    for ((lease, gpu), amounts) in sums {
+        let (Some(Some(name)), Some((uuid, slices, of_slices))) = (leases.get(&lease), gpus.get(&gpu)) else {
+            continue;
+        };
+        let key = match by {
+            UsageBy::Gpu => uuid.clone(),
+            UsageBy::Hour => moment(stretch.cast_unsigned()).strftime("%Y-%m-%dT%H:00Z").to_string(),
+            UsageBy::Day => moment(stretch.cast_unsigned()).strftime("%Y-%m-%d").to_string(),
+            _ => name.clone(),
+        };
+        let figure = |amount: i128| u64::try_from(amount).unwrap_or(0);
+        let [within, burst, lent, idle, unmetered, unwatched] =
+            [0, 1, 2, 3, 4, 5].map(|place| part_of(figure(amounts[place]), *slices, *of_slices));
+        let is_new = counted.insert((key.clone(), lease));
         let row = UsageRow {
             key: key.clone(),
-            leases: figure(3)?,
+            leases: is_new.into(),
             reserved_gpu_ns: within + lent + idle + unmetered,
             used_gpu_ns: within + burst,
             burst_gpu_ns: burst,
             lent_gpu_ns: lent,
             idle_gpu_ns: idle,
             unmetered_gpu_ns: unmetered,
-            unwatched_gpu_ns: time(9)?,
-            memory_cap_mib_s: figure(10)? / 1024,
-            memory_used_mib_s: figure(11)? / 1024,
+            unwatched_gpu_ns: unwatched,
+            memory_cap_mib_s: figure(amounts[6] / 1024),
+            memory_used_mib_s: figure(amounts[7] / 1024),
         };
         rows.entry(key.clone()).or_insert_with(|| UsageRow { key, ..UsageRow::default() }).add(&row);
     }
-    let rows: Vec<UsageRow> = rows.into_values().collect();
-    let mut total = UsageRow::default();
-    rows.iter().for_each(|row| total.add(row));
-    if matches!(by, UsageBy::Gpu | UsageBy::Hour | UsageBy::Day) {
-        // One lease may be in several rows.
-        total.leases = leases(connection, question)?;
-    }
-    let pool = pool(connection, question, &total)?;
-    let is_of_some = question.is_of_some();
-    let begins: Option<i64> = connection.query_row("SELECT max(begins_unix_s) FROM entered", [], |row| row.get(0))?;
-    Ok(Usage {
-        since_unix_s: *since_unix_s,
-        until_unix_s: *until_unix_s,
-        begins_unix_s: begins.map(i64::cast_unsigned),
-        rows,
-        total,
-        pool: (!is_of_some).then_some(pool),
-    })
 }
 
 /// An instance counts by its part of a GPU.
@@ -232,34 +278,21 @@ fn part_of(ns: u64, slices: u8, of_slices: u8) -> u64 {
     u64::try_from(u128::from(ns) * u128::from(slices) / u128::from(of_slices.max(1))).unwrap_or(u64::MAX)
 }
 
-fn leases(connection: &Connection, question: &Question) -> rusqlite::Result<u64> {
-    let Question { since_unix_s, until_unix_s, team, uid, gpu, .. } = question;
-    connection.query_row(
-        "SELECT count(DISTINCT its.lease) FROM (SELECT DISTINCT lease, gpu FROM line WHERE slot >= ?1 AND slot < ?2) AS its
-         JOIN lease ON lease.id = its.lease JOIN gpu ON gpu.id = its.gpu
-         WHERE (?3 IS NULL OR coalesce(lease.team, '') = ?3) AND (?4 IS NULL OR lease.uid = ?4)
-         AND (?5 IS NULL OR substr(gpu.uuid, 1, length(?5)) = ?5)",
-        params![since_unix_s.cast_signed(), until_unix_s.cast_signed(), team, uid, gpu],
-        |row| row.get::<_, i64>(0).map(i64::cast_unsigned),
-    )
-}
-
 /// What there was, and what of it nobody had.
-fn pool(connection: &Connection, question: &Question, total: &UsageRow) -> rusqlite::Result<UsagePool> {
-    let mut query = connection.prepare(
-        "SELECT gpu.slices, gpu.of_slices, sum(ns) FROM pool JOIN gpu ON gpu.id = pool.gpu
-         WHERE slot >= ?1 AND slot < ?2 AND (?3 IS NULL OR substr(gpu.uuid, 1, length(?3)) = ?3) GROUP BY 1, 2",
-    )?;
-    let (since, until) = (question.since_unix_s.cast_signed(), question.until_unix_s.cast_signed());
-    let parts = query.query_map(params![since, until, question.gpu], |row| {
-        let ns = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
-        Ok(part_of(ns, row.get(0)?, row.get(1)?))
-    })?;
-    let gpu_ns = parts.sum::<rusqlite::Result<u64>>()?;
+fn pool(connection: &Connection, question: &Question, gpus: &Gpus, total: &UsageRow) -> rusqlite::Result<UsagePool> {
+    let mut query = connection.prepare("SELECT gpu, sum(ns) FROM pool WHERE slot >= ?1 AND slot < ?2 GROUP BY gpu")?;
+    let mut found = query.query(question.span())?;
+    let mut gpu_ns = 0_u64;
+    while let Some(row) = found.next()? {
+        if let Some((_, slices, of_slices)) = gpus.get(&row.get(0)?) {
+            let ns = u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0);
+            gpu_ns = gpu_ns.saturating_add(part_of(ns, *slices, *of_slices));
+        }
+    }
     let left = |ns: u64| gpu_ns.cast_signed().saturating_sub(ns.cast_signed());
     Ok(UsagePool {
         gpu_ns,
         unreserved_gpu_ns: left(total.reserved_gpu_ns),
-        unused_gpu_ns: left(total.used_gpu_ns + total.unmetered_gpu_ns),
+        unused_gpu_ns: left(total.used_gpu_ns.saturating_add(total.unmetered_gpu_ns)),
     })
 }
