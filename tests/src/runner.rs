@@ -6,12 +6,16 @@ use crate::last_words::LastWords;
 use crate::namespaces::{self, Ended, Inside};
 use crate::processor_time::ProcessorTime;
 use crate::scenarios::{Place, Scenario, TOGETHER, fetch_systems, scenarios};
+use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What this program is called with to run one scenario where the runner is, in a process that can be killed.
 const OUTSIDE: &str = "--outside";
+
+/// Where a supervisor of the host's own keeps its ledger. Namespaces of a run share it with the host.
+const STATE: &str = "/var/lib/gpool";
 
 /// How often a scenario may run when it fails while the processors are busy with other things.
 const ATTEMPTS: u32 = 3;
@@ -136,12 +140,14 @@ fn judged(scenario: &Scenario) -> Verdict {
 
 fn attempted(scenario: &Scenario, tries: u32) -> Verdict {
     let (start, limit) = (Instant::now(), Duration::from_secs(scenario.limit_s));
+    let had_state = Path::new(STATE).exists();
     let (ended, mut last_words) = match LastWords::listen() {
         Ok((errors, words)) => (started(scenario, limit, errors), words.said()),
         Err(error) => (Err(error.into()), Vec::new()),
     };
     let failed = match ended {
-        Ok(Ended::With(status)) if status.success() => None,
+        Ok(Ended::With(status)) if status.success() => (!had_state && Path::new(STATE).exists())
+            .then(|| format!("left behind: {STATE}, by this scenario or one beside it")),
         Ok(Ended::With(status)) => Some(status.to_string()),
         Ok(Ended::TimedOut) => Some(format!("still running after {} s", scenario.limit_s)),
         Err(failure) => Some(failure.to_string()),
