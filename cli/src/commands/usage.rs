@@ -58,16 +58,23 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
     };
     let mut columns: Vec<Column> = vec![text(name), figure("LEASES"), figure("RESERVED h"), figure("USED h")];
     columns.extend([figure("BURST h"), figure("LENT h"), figure("IDLE h"), figure("CAP GiB h")]);
+    let has_unmetered = is_wide || usage.total.unmetered_gpu_ns > 0;
+    if has_unmetered {
+        columns.push(figure("UNMETERED h"));
+    }
     if is_wide {
-        columns.extend([figure("MEMORY GiB h"), figure("UNMETERED h"), figure("UNWATCHED h")]);
+        columns.extend([figure("MEMORY GiB h"), figure("UNWATCHED h")]);
     }
     let cells = |key: &str, row: &UsageRow| {
         let mut cells = vec![key.to_owned(), row.leases.to_string()];
         let times = [row.reserved_gpu_ns, row.used_gpu_ns, row.burst_gpu_ns, row.lent_gpu_ns, row.idle_gpu_ns];
         cells.extend(times.map(hours));
         cells.push(gib_hours(row.memory_cap_mib_s));
+        if has_unmetered {
+            cells.push(hours(row.unmetered_gpu_ns));
+        }
         if is_wide {
-            cells.extend([gib_hours(row.memory_used_mib_s), hours(row.unmetered_gpu_ns), hours(row.unwatched_gpu_ns)]);
+            cells.extend([gib_hours(row.memory_used_mib_s), hours(row.unwatched_gpu_ns)]);
         }
         cells
     };
@@ -173,6 +180,10 @@ mod tests {
         assert_eq!(lines[3][..5], ["(all", "leases)", "3", "3.500", "4.000"]);
         assert_eq!(lines[4], ["(nobody)", "-", "6.500", "6.000", "-", "-", "-", "-"]);
         assert_eq!(lines[5][..4], ["(all", "GPUs)", "-", "10.000"]);
+        assert!(!drawn.contains("UNMETERED"));
+        let mut mig = sample();
+        mig.total.unmetered_gpu_ns = H;
+        assert!(render(&mig, UsageBy::Team, false).contains("UNMETERED h"), "where it is part of the sum it is shown");
         assert!(drawn.ends_with("The ledger begins 2026-11-01T01:00:00Z.\n"), "{drawn}");
         assert_eq!((hours(-5i64 * 3_600_000_000), hours(1u64)), ("-0.004".to_owned(), "0.000".to_owned()));
     }

@@ -14,7 +14,7 @@ pub const SPAN_NS: u64 = 10_000_000_000;
 pub const MINUTE_S: u64 = 60;
 pub const HOUR_S: u64 = 3600;
 /// What was not written for longer than this is laid into hours: there are too many minutes in it.
-const LONG_NS: u64 = 86_400_000_000_000;
+const LONG_NS: u64 = 600_000_000_000;
 
 /// What the ledger knows from before this life of the supervisor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

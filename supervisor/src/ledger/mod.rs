@@ -31,13 +31,15 @@ use sums::Reader;
 
 /// Not more often than this, however often leases end or somebody asks.
 const LEAST_PERIOD: Duration = Duration::from_secs(1);
+/// After a failure it is not tried again for so long, whoever asks: a file that somebody else holds is waited for each time.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How often what is old is merged and taken out, for the first time when the supervisor has run for so long: its clock may
 /// be wrong when a host has just booted.
 const FORGET_PERIOD: Duration = Duration::from_secs(3600);
 /// Ended leases that are kept in memory while they cannot be written; the oldest go first.
-const ENDED: usize = 20_000;
-/// How long one question waits for another.
-const TURN: Duration = Duration::from_secs(5);
+const ENDED: usize = 5000;
+/// How long a question waits for its turn. With what an answer may take it is what clients wait.
+const TURN: Duration = Duration::from_secs(2);
 
 /// The ledger of this host.
 #[derive(Debug, Default)]
@@ -61,6 +63,8 @@ struct Inner {
     /// When it was tried for the first time, CLOCK_MONOTONIC.
     begun_ns: Option<u64>,
     written: Option<Instant>,
+    /// When it could not be written, and why; none since it could.
+    failed: Option<(Instant, String)>,
     forgotten: Option<Instant>,
     /// What the time is as far as forgetting goes, Unix seconds: at most a day further each time, whatever the clock says.
     forget_unix_s: Option<u64>,
@@ -72,8 +76,7 @@ pub fn keep(leases: &Leases) {
     loop {
         let closes_ns = {
             let mut inner = leases.ledger.lock();
-            let outcome = inner.enter(leases);
-            inner.note_written(outcome);
+            inner.write(leases);
             if begun.elapsed() >= FORGET_PERIOD {
                 let outcome = inner.forget(leases);
                 inner.faults.note("what is old cannot be taken out", &outcome);
@@ -81,8 +84,9 @@ pub fn keep(leases: &Leases) {
             inner.balance.closes_ns()
         };
         std::thread::sleep(LEAST_PERIOD);
+        let is_failing = leases.ledger.lock().failed.is_some();
         let left_ns = closes_ns.saturating_sub(clock::now_ns());
-        let patience = if closes_ns == 0 { SPAN_NS } else { left_ns };
+        let patience = if is_failing { SPAN_NS } else { left_ns };
         // Behind the pause: what ended in it is found now, and what ends from here on rings.
         let book = leases.book();
         if book.ended.is_empty() {
@@ -101,9 +105,20 @@ pub fn usage(leases: &Leases, question: &Question) -> Result<Usage, ErrorBody> {
         let remedy = "name a file in [ledger] path of config.toml and restart the supervisor";
         return Err(ErrorBody::new(ErrorCode::RequestNotAllowed, "this host keeps no ledger", remedy));
     }
-    leases.ledger.lock().bring_up_to_date(leases)?;
+    leases.ledger.lock().bring_up_to_date(leases);
     let _turn = leases.ledger.turn()?;
-    Reader::open(path)?.usage(question)
+    // One that cannot be written now may be read, as it was written last.
+    Reader::open(path).and_then(|mut reader| reader.usage(question)).map_err(|error| {
+        let failed = leases.ledger.lock().failed.as_ref().map(|(_, cause)| cause.clone());
+        match failed.filter(|_| error.code == ErrorCode::SupervisorFailed) {
+            Some(cause) => {
+                let message = format!("there is no ledger to read: {cause}");
+                let remedy = "it is tried again every ten seconds; what leases have meanwhile is kept in memory";
+                ErrorBody::new(ErrorCode::SupervisorFailed, message, remedy)
+            }
+            None => error,
+        }
+    })
 }
 
 impl Ledger {
@@ -134,29 +149,23 @@ impl Ledger {
 }
 
 impl Inner {
-    /// A line of the log when something begins to be wrong, and none for each try.
-    fn note_written(&mut self, outcome: Result<(), LedgerError>) {
-        let told = outcome.map_err(|error| format!("the ledger is not written, and kept in memory meanwhile: {error}"));
-        self.faults.note("not written", &told);
+    /// Writes what is new, unless that has just been done with nothing ended since, or could not be done a moment ago.
+    fn bring_up_to_date(&mut self, leases: &Leases) {
+        let is_new = self.written.is_some_and(|written| written.elapsed() < LEAST_PERIOD);
+        if !is_new || !leases.book().ended.is_empty() {
+            self.write(leases);
+        }
     }
 
-    /// Writes what is new, unless that has just been done.
-    ///
-    /// # Errors
-    /// There is nothing to read. A ledger that can be read and not written is old, and read.
-    fn bring_up_to_date(&mut self, leases: &Leases) -> Result<(), ErrorBody> {
-        if self.written.is_some_and(|written| written.elapsed() < LEAST_PERIOD) {
-            return Ok(());
+    /// Writes what is new. What is wrong is a line of the log when it begins, and none for each try.
+    fn write(&mut self, leases: &Leases) {
+        if self.failed.as_ref().is_some_and(|(when, _)| when.elapsed() < AFTER_FAILURE) {
+            return;
         }
         let outcome = self.enter(leases);
-        let told = outcome.as_ref().map_err(|cause| {
-            let message = format!("there is no ledger to read: {cause}");
-            let remedy = "it is tried again every ten seconds; what leases have meanwhile is kept in memory";
-            ErrorBody::new(ErrorCode::SupervisorFailed, message, remedy)
-        });
-        let told = told.map(|_| ()).or_else(|error| if self.written.is_some() { Ok(()) } else { Err(error) });
-        self.note_written(outcome);
-        told
+        self.failed = outcome.as_ref().err().map(|cause| (Instant::now(), cause.to_string()));
+        let told = outcome.map_err(|error| format!("the ledger is not written, and kept in memory meanwhile: {error}"));
+        self.faults.note("not written", &told);
     }
 
     /// Writes what is new.
@@ -177,8 +186,10 @@ impl Inner {
         let all: Vec<&Statement> = running.iter().chain(&self.ended).collect();
         let (batch, next) = self.balance.next(moment, &present, &all);
         let facts: Vec<GpuFacts> = gpus.iter().filter(|gpu| gpu.kind != Kind::Gone).map(facts).collect();
+        // The board of an instance that came and went says how many slices it has.
+        let product = gpus.first().map_or("", |gpu| gpu.name.as_str());
         // A file that cannot be written is opened anew the next time: it may be another one by then.
-        store.write(&batch, &facts, moment, &leases.boot_id)?;
+        store.write(&batch, (&facts, product), moment, &leases.boot_id)?;
         if next.closes_ns() != self.balance.closes_ns() {
             self.ended.clear();
         }

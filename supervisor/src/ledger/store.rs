@@ -149,19 +149,19 @@ impl Store {
         LedgerError::Database { path: self.path.display().to_string(), cause }
     }
 
-    /// Writes all of `batch`, or nothing.
+    /// Writes all of `batch`, or nothing. Instances that are gone by now are taken to have been on boards like `product`.
     ///
     /// # Errors
     /// SQLite cannot write, on a full disk for example.
     pub fn write(
         &mut self,
         batch: &Batch<'_>,
-        gpus: &[GpuFacts],
+        (gpus, product): (&[GpuFacts], &str),
         moment: Moment,
         boot_id: &str,
     ) -> Result<(), LedgerError> {
         let written = self.connection.transaction().and_then(|transaction| {
-            write_all(&transaction, batch, gpus)?;
+            write_all(&transaction, batch, (gpus, product))?;
             note_entered(&transaction, moment, boot_id)?;
             transaction.commit()
         });
@@ -245,12 +245,16 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn write_all(transaction: &Transaction<'_>, batch: &Batch<'_>, gpus: &[GpuFacts]) -> rusqlite::Result<()> {
+fn write_all(
+    transaction: &Transaction<'_>,
+    batch: &Batch<'_>,
+    (gpus, product): (&[GpuFacts], &str),
+) -> rusqlite::Result<()> {
     let mut numbers = BTreeMap::new();
     for gpu in gpus {
         let mut statement = transaction.prepare_cached(
             "INSERT INTO gpu (uuid, name, profile, slices, of_slices) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT (uuid) DO UPDATE SET name = ?2, profile = ?3 RETURNING id",
+             ON CONFLICT (uuid) DO UPDATE SET name = ?2, profile = ?3, slices = ?4, of_slices = ?5 RETURNING id",
         )?;
         let values = params![gpu.uuid.0, gpu.name, gpu.profile, gpu.slices.0, gpu.slices.1];
         numbers.insert(gpu.uuid.clone(), statement.query_row(values, |row| row.get::<_, i64>(0))?);
@@ -262,7 +266,7 @@ fn write_all(transaction: &Transaction<'_>, batch: &Batch<'_>, gpus: &[GpuFacts]
         for its in &statement.gpus {
             let gpu = match numbers.get(&its.uuid) {
                 Some(number) => *number,
-                None => *numbers.entry(its.uuid.clone()).or_insert(gone(transaction, &its.uuid, statement)?),
+                None => *numbers.entry(its.uuid.clone()).or_insert(gone(transaction, (&its.uuid, product), statement)?),
             };
             write_charged(transaction, lease, gpu, statement.end.is_none().then_some(its.charged_ns))?;
         }
@@ -302,12 +306,16 @@ fn number_of(transaction: &Transaction<'_>, gpu: &GpuUuid) -> rusqlite::Result<O
 }
 
 /// The number of a GPU that is there no more, such as an instance that came and went since the ledger was written last.
-fn gone(transaction: &Transaction<'_>, gpu: &GpuUuid, statement: &Statement) -> rusqlite::Result<i64> {
+fn gone(
+    transaction: &Transaction<'_>,
+    (gpu, product): (&GpuUuid, &str),
+    statement: &Statement,
+) -> rusqlite::Result<i64> {
     if let Some(number) = number_of(transaction, gpu)? {
         return Ok(number);
     }
     let profile = &statement.facts.mig_profile;
-    let (slices, of_slices) = super::parts("", profile.as_deref());
+    let (slices, of_slices) = super::parts(product, profile.as_deref());
     let mut insert = transaction.prepare_cached(
         "INSERT INTO gpu (uuid, name, profile, slices, of_slices) VALUES (?1, '', ?2, ?3, ?4) RETURNING id",
     )?;

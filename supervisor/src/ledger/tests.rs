@@ -73,7 +73,7 @@ impl Life {
     fn enter(&mut self, second: u64, all: &[Statement]) {
         let all: Vec<&Statement> = all.iter().collect();
         let (batch, next) = self.balance.next(at(second), &[gpu()], &all);
-        self.store.write(&batch, &facts(7), at(second), self.boot).unwrap();
+        self.store.write(&batch, (&facts(7), ""), at(second), self.boot).unwrap();
         self.balance = next;
     }
 
@@ -245,7 +245,7 @@ fn what_cannot_be_written_is_written_later() {
     life.store.connection.busy_timeout(std::time::Duration::ZERO).unwrap();
     let over = ended(8, lease("01", "red", 8, 5 * S));
     let (batch, _) = life.balance.next(at(10), &[gpu()], &[&over]);
-    assert!(matches!(life.store.write(&batch, &facts(7), at(10), "a"), Err(LedgerError::Database { .. })));
+    assert!(matches!(life.store.write(&batch, (&facts(7), ""), at(10), "a"), Err(LedgerError::Database { .. })));
     assert_eq!(life.usage(UsageBy::Team).total.used_gpu_ns, 0);
     other.execute_batch("ROLLBACK").unwrap();
     // Two days later: in hours, since there are too many minutes.
@@ -293,7 +293,7 @@ fn a_part_of_a_gpu_counts_as_that_and_nobody_says_that_it_was_idle() {
     let mut of_mig = lease("01", "red", 70, 0);
     of_mig.facts.mechanism = Mechanism::Mig;
     let (batch, _) = balance.next(at(70), &[gpu()], &[&of_mig]);
-    store.write(&batch, &facts(2), at(70), "a").unwrap();
+    store.write(&batch, (&facts(2), ""), at(70), "a").unwrap();
     let all = usage(&path, &format!("since=0&until={}", BEGUN_S + 100));
     let (total, pool) = (all.total, all.pool.unwrap());
     assert_eq!((total.used_gpu_ns, total.unmetered_gpu_ns, total.idle_gpu_ns), (0, 6 * S, 0));

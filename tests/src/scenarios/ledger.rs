@@ -158,6 +158,7 @@ fn a_file_that_cannot_be_used_stops_nobody(host: &mut Host) -> Result<()> {
     ensure(left == "not mine\n".repeat(100), || format!("the file was changed: {left}"))?;
     fs::remove_file(LEDGER).context(LEDGER)?;
     let charged_ns = host.lease_of(&container)?.charged_gpu_ns;
+    wait_for("it to be written", || Ok(host.gpool(&["usage"])?.status.success()))?;
     std::thread::sleep(Duration::from_millis(1100));
     let after = usage(host, &["--by", "container"])?;
     let used_ns = row(&after, &container.id)?.used_gpu_ns;
