@@ -3,6 +3,7 @@
 use super::unprepared;
 use gpool_protocol::ErrorBody;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,10 @@ use std::time::{Duration, Instant};
 const CONTROLLERS: [&str; 4] = ["devices", "memory", "freezer", "pids"];
 /// How long the kernel may take to let the last process of a group go.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(2);
+/// How often a group is made anew that somebody else has taken away.
+const AGAIN: u32 = 5;
+/// ENODEV, by which the kernel answers who writes to a group that goes away meanwhile.
+const NO_DEVICE: i32 = 19;
 
 /// The groups of one command. Removed when dropped.
 pub struct Cgroup {
@@ -49,11 +54,28 @@ impl Cgroup {
     pub fn take(&self, pid: u32) -> Result<(), ErrorBody> {
         for directory in &self.directories {
             let file = directory.join("cgroup.procs");
-            fs::write(&file, pid.to_string())
+            put(directory, &file, pid)
                 .map_err(|error| unprepared(format!("{} cannot be written", file.display()), error))?;
         }
         Ok(())
     }
+}
+
+/// Puts a process into one group. While nothing is in it, a call of another PID namespace with the same cgroups may take it for
+/// the leftover of one that is dead, since it cannot see this one: then it is made anew.
+fn put(directory: &Path, file: &Path, pid: u32) -> std::io::Result<()> {
+    let mut written = fs::write(file, pid.to_string());
+    for _ in 0..AGAIN {
+        match &written {
+            Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(NO_DEVICE) => {}
+            _ => break,
+        }
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => written = fs::write(file, pid.to_string()),
+        }
+    }
+    written
 }
 
 impl Drop for Cgroup {
@@ -135,6 +157,20 @@ mod tests {
         assert_eq!(parents(own, TABLE), want.map(PathBuf::from));
         assert_eq!(parents("0::/\n", "31 30 0:27 / /sys/fs/cgroup rw - cgroup2 c rw\n"), [Path::new("/sys/fs/cgroup")]);
         assert!(parents("0::/\n", "").is_empty());
+    }
+
+    #[test]
+    fn a_group_that_another_call_took_away_is_made_anew() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("gpool-run-7aaaaaaaaaaaa");
+        let cgroup = Cgroup { directories: vec![directory.clone()] };
+        cgroup.take(42).unwrap();
+        assert_eq!(fs::read_to_string(directory.join("cgroup.procs")).unwrap(), "42");
+        // Where nothing can be made it is an error as before.
+        let nowhere = parent.path().join("gone/gpool-run-7aaaaaaaaaaaa");
+        let error = put(&nowhere, &nowhere.join("cgroup.procs"), 42).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        fs::remove_file(directory.join("cgroup.procs")).unwrap();
     }
 
     #[test]
