@@ -138,8 +138,8 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
         ("driver.device_dir", &configuration.driver.device_dir),
         ("driver.proc_dir", &configuration.driver.proc_dir),
     ];
-    let ledger = &configuration.ledger.path;
-    all.extend((!ledger.as_os_str().is_empty()).then_some(("ledger.path", ledger)));
+    let ledger = &configuration.ledger;
+    all.extend(ledger.is_kept().then_some(("ledger.path", &ledger.path)));
     all.extend(configuration.mig.layout.iter().map(|path| ("mig.layout", path)));
     for mount in &configuration.driver.mounts {
         all.push(("driver.mount.source", &mount.source));

@@ -44,6 +44,14 @@ pub struct Ledger {
 /// The longest time for which a ledger is kept, in days.
 pub const LEDGER_DAYS_MAX: u32 = 3650;
 
+impl Ledger {
+    /// Whether this host keeps one.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        !self.path.as_os_str().is_empty()
+    }
+}
+
 impl Default for Ledger {
     fn default() -> Self {
         Self { path: "/var/lib/gpool/ledger.db".into(), minute_days: 35, hour_days: 400 }

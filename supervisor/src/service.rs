@@ -224,7 +224,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         std::thread::Builder::new().name("slice-test".into()).spawn(move || time_slices::test_all(&tested))?;
         std::thread::Builder::new().name("slices".into()).spawn(move || time_slices::keep(&kept))?;
     }
-    if ledger::is_wanted(&leases.configuration().ledger.path) {
+    if leases.configuration().ledger.is_kept() {
         let entered = leases.clone();
         std::thread::Builder::new().name("ledger".into()).spawn(move || ledger::keep(&entered))?;
     }

@@ -11,13 +11,14 @@ use super::meter::Meter;
 use super::ownership;
 use super::placing::{GRANT_PATIENCE, Place};
 use super::record::{Record, dir_of, region_dir_of};
+use super::statement::Statement;
 use crate::cgroup;
 use crate::clock;
 use crate::compute_modes::ComputeModes;
 use crate::device::{DriverFiles, Gpu, NvmlInventory, Roster};
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
-use crate::ledger::{self, Ledger, Statement};
+use crate::ledger::Ledger;
 use crate::metrics::Counters;
 use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
@@ -474,7 +475,7 @@ impl Leases {
         if left.iter().any(|its| its.debt_ns > 0) {
             self.write_debts(book);
         }
-        if ledger::is_wanted(&self.configuration().ledger.path) {
+        if self.configuration().ledger.is_kept() {
             book.ended.push(Statement::of_ended(&mut lease, now_ns, clock::unix_ms()));
         }
         self.clear_away(id);

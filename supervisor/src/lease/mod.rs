@@ -23,11 +23,12 @@ mod reading;
 mod record;
 mod refusal;
 mod seating;
+mod statement;
 mod stranded;
 mod takeover;
 mod view;
 
-pub use account::{Charges, GpuAccount};
+pub use account::Charges;
 pub use book::{Book, Dead, Figures, Holding, Lease, Process};
 pub use capacity::{capacities, mps_groups_used, records_on};
 pub use entitlement::{class_policy, fails_open, share_of};
@@ -35,9 +36,11 @@ pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about, failed};
 pub use leftovers::Leftovers;
 pub use living::any_may_live;
 pub use members::{Members, members};
-pub use meter::promised_permille;
 pub use ownership::let_search;
 #[cfg(test)]
 pub use record::{GpuStanding, StandingRecord, sample};
 pub use record::{Record, RevocationRecord, prepare, write_whole};
+#[cfg(test)]
+pub use statement::End;
+pub use statement::{GpuStatement, Statement, kib_s, statements};
 pub use takeover::{take_over, take_over_stranded};

@@ -7,10 +7,10 @@ use super::entitlement::fails_open;
 use super::grant::{Entry, Leases, about};
 use super::reading::{Written, read_all};
 use super::record::{ProcessRecord, Record, RecordError, StandingRecord, region_dir_of};
+use super::statement::Statement;
 use crate::clock;
 use crate::context_cost;
 use crate::gatekeeper::Order;
-use crate::ledger::{self, Statement};
 use crate::log::Priority;
 use crate::procfs::{ProgramMark, WatchedProcess};
 use crate::region::{RegionHost, Report};
@@ -117,7 +117,7 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
     leases.clear_away(id);
     let mut book = leases.book();
     book.kept_inits.remove(id);
-    if same_boot && ledger::is_wanted(&leases.configuration().ledger.path) {
+    if same_boot && leases.configuration().ledger.is_kept() {
         // When it ended nobody has seen.
         book.ended.push(Statement::of_lost(record, clock::unix_ms()));
     }

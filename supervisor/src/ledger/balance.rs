@@ -3,7 +3,7 @@
 //! It is settled over spans of ten seconds, whoever asks or ends in between: what is written within a span is provisional, and
 //! the next writing takes it back as far as it was wrong.
 
-use super::statement::{GpuStatement, Statement, kib_s};
+use crate::lease::{GpuStatement, Statement, kib_s};
 use gpool_policy::ledger::{Held, Slot, settle, slots, spread, spread_entry};
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism};
 use std::collections::{BTreeMap, BTreeSet};

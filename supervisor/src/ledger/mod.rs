@@ -4,25 +4,21 @@
 
 mod balance;
 mod retention;
-mod statement;
 mod store;
 mod sums;
 #[cfg(test)]
 mod tests;
 
-pub use statement::Statement;
 pub use sums::Question;
 
 use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::faults::Faults;
-use crate::lease::Leases;
+use crate::lease::{Leases, Statement, statements};
 use balance::{Balance, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
 use gpool_protocol::{ErrorBody, ErrorCode, GpuUuid, Usage};
 use retention::DAY_S;
-use statement::statements;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -100,15 +96,15 @@ pub fn keep(leases: &Leases) {
 /// # Errors
 /// There is no ledger, or it cannot be read.
 pub fn usage(leases: &Leases, question: &Question) -> Result<Usage, ErrorBody> {
-    let path = &leases.configuration().ledger.path;
-    if !is_wanted(path) {
+    let configured = &leases.configuration().ledger;
+    if !configured.is_kept() {
         let remedy = "name a file in [ledger] path of config.toml and restart the supervisor";
         return Err(ErrorBody::new(ErrorCode::RequestNotAllowed, "this host keeps no ledger", remedy));
     }
     leases.ledger.lock().bring_up_to_date(leases);
     let _turn = leases.ledger.turn()?;
     // One that cannot be written now may be read, as it was written last.
-    Reader::open(path).and_then(|mut reader| reader.usage(question)).map_err(|error| {
+    Reader::open(&configured.path).and_then(|mut reader| reader.usage(question)).map_err(|error| {
         let failed = leases.ledger.lock().failed.as_ref().map(|(_, cause)| cause.clone());
         match failed.filter(|_| error.code == ErrorCode::SupervisorFailed) {
             Some(cause) => {
@@ -247,9 +243,4 @@ fn parts(product: &str, profile: Option<&str>) -> (u8, u8) {
     let whole = Model::compute_slices_of(product).unwrap_or(7);
     let digits: String = profile.into_iter().flat_map(str::chars).take_while(char::is_ascii_digit).collect();
     (digits.parse().unwrap_or(whole).clamp(1, whole), whole)
-}
-
-/// Whether this host keeps one.
-pub fn is_wanted(path: &Path) -> bool {
-    !path.as_os_str().is_empty()
 }

@@ -1,7 +1,7 @@
 //! The ledger's file: SQLite, in WAL mode, so that a supervisor which is killed leaves a whole ledger, up to ten seconds old.
 
 use super::balance::{Amounts, Batch, Before, LineKey, Moment};
-use super::statement::Statement;
+use crate::lease::Statement;
 use gpool_protocol::{GpuUuid, LeaseId};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;

@@ -166,8 +166,7 @@ fn sums(connection: &Connection, question: &Question) -> rusqlite::Result<Usage>
         let (slot, of): (i64, (i64, i64)) = (line.get(0)?, (line.get(1)?, line.get(2)?));
         if let Entry::Vacant(place) = leases.entry(of.0) {
             let values = params![of.0, question.team, question.uid];
-            let name = place.insert(lease.query_row(values, |row| row.get(0)).optional()?);
-            names.extend(name.clone());
+            place.insert(lease.query_row(values, |row| row.get(0)).optional()?);
         }
         if leases[&of.0].is_none() || !gpus.contains_key(&of.1) {
             continue;
@@ -181,7 +180,9 @@ fn sums(connection: &Connection, question: &Question) -> rusqlite::Result<Usage>
         for (place, amount) in sum.iter_mut().enumerate() {
             *amount += i128::from(line.get::<_, i64>(3 + place)?);
         }
-        total_leases.insert(of.0);
+        if total_leases.insert(of.0) {
+            names.extend(leases[&of.0].clone());
+        }
         if rows.len().max(names.len()) > ROWS {
             rows.extend(names.into_iter().map(|name| (name, UsageRow::default())));
             break;

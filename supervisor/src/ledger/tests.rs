@@ -1,8 +1,7 @@
 use super::balance::{Balance, Batch, Before, Moment};
-use super::statement::{End, Statement};
 use super::store::{GpuFacts, LedgerError, Store};
 use super::sums::{Question, Reader};
-use crate::lease::{GpuStanding, Record, StandingRecord, sample};
+use crate::lease::{End, GpuStanding, Record, StandingRecord, Statement, sample};
 use gpool_configuration::Ledger as Configured;
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism, Usage, UsageBy, UsageRow};
 use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,9 @@
 //! What the book says of each lease at one moment, for the ledger.
 
-use crate::lease::{Book, GpuAccount, Lease, Record, promised_permille};
+use super::account::GpuAccount;
+use super::book::{Book, Lease};
+use super::meter::promised_permille;
+use super::record::Record;
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism};
 
 /// What a lease is. Its promise, class and priority as they are now.
