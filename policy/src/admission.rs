@@ -94,6 +94,18 @@ impl Users {
             Use::Mps => whole.or(sliced).or(time_sliced).or(mps_of_others).or(mps_faulted),
         }
     }
+
+    /// How many there are whom `wanted` cannot be beside.
+    #[must_use]
+    pub fn number_in_the_way_of(&self, wanted: Use) -> u32 {
+        let numbers: &[u32] = match wanted {
+            Use::Sliced => &[self.whole, self.time_sliced, self.mps],
+            Use::Whole => &[self.whole, self.sliced, self.time_sliced, self.mps, self.outside],
+            Use::TimeSliced => &[self.whole, self.sliced, self.mps],
+            Use::Mps => &[self.whole, self.sliced, self.time_sliced, self.mps_of_others, self.mps_faulted],
+        };
+        numbers.iter().fold(0, |sum, number| sum.saturating_add(*number))
+    }
 }
 
 impl GpuCapacity {
@@ -223,10 +235,14 @@ pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal
     if matches!(demand.usage, Use::Whole | Use::TimeSliced) {
         return place_unbounded(gpus, demand, wanted);
     }
-    if demand.usage == Use::Mps {
+    // Who is promised no share cannot be short of one, but of GPUs that such a lease can be on.
+    if demand.usage == Use::Mps || demand.guaranteed_permille() == 0 {
         without_neighbours(gpus, demand, wanted)?;
     }
     let fit = |(index, gpu): (usize, &GpuCapacity)| {
+        if gpu.users.in_the_way_of(demand.usage).is_some() {
+            return None;
+        }
         let memory_bytes = demand.memory_bytes(gpu.memory_total_bytes);
         let share_left_permille = gpu.share_free_for(demand.usage).checked_sub(demand.guaranteed_permille())?;
         let memory_left_bytes = gpu.memory_free_bytes().checked_sub(memory_bytes)?;

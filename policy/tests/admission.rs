@@ -174,6 +174,15 @@ fn lower_priorities_take_memory_and_no_guarantee() {
     }
 }
 
+#[test]
+fn who_is_promised_nothing_is_beside_nobody_either_whom_such_a_lease_cannot_be_beside() {
+    let taken = GpuCapacity { users: Users { time_sliced: 1, ..Users::default() }, ..gpu("a", 0, 0) };
+    let asked = Demand { priority: Priority::Burst, ..demand(500, MemoryDemand::Bytes(GIB)) };
+    let refused = place(std::slice::from_ref(&taken), &asked);
+    assert!(matches!(refused, Err(Refusal::Taken { gpus: 1, free: 0, .. })), "{refused:?}");
+    assert_eq!(index(place(&[taken, gpu("b", 1000, 4)], &asked)), Ok(1));
+}
+
 fn any_demand() -> impl Strategy<Value = Demand> {
     let memory = prop_oneof![
         (0..30 * GIB).prop_map(MemoryDemand::Bytes),
