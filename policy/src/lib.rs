@@ -4,6 +4,7 @@
 //! * [`time_slices`]: how long the hardware's own turns are, so that they come to shares;
 //! * [`timeline`]: what a measured burst costs, also when bursts overlap;
 //! * [`admission`]: whether a share fits, and on which GPUs;
+//! * [`queue`]: who is next of those for whom there is no room, and what is kept for whom;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
 //! * [`mechanism`]: how a GPU is shared, or not;
 //! * [`mig`]: what a GPU can be divided into, and where;
@@ -27,6 +28,7 @@ pub mod mechanism;
 pub mod mig;
 pub mod overlap;
 pub mod promise;
+pub mod queue;
 pub mod repetition;
 pub mod slice;
 pub mod time_slices;

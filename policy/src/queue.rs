@@ -1,0 +1,282 @@
+//! Who is next of those who wait for room on the GPUs, and what is kept for whom meanwhile.
+//!
+//! Nobody says how long a container will run, so no plan can be made of ends that are to come, as batch systems make one
+//! (EASY backfill: Lifka 1995, "The ANL/IBM SP scheduling system"). In its place a set of GPUs is kept for the first one in
+//! the queue that does not fit: nobody behind it takes of these what it needs. It begins when the leases that were on them have
+//! made room, at the latest; all other room goes to those behind it at once.
+
+use crate::admission::{Demand, GpuCapacity, Use, WHOLE_PERMILLE};
+use crate::slice::Priority;
+use std::collections::BTreeMap;
+
+/// What decides about the place of one that waits. It stays as it was when it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claim {
+    /// Before whom it is served.
+    pub priority: Priority,
+    /// In which round of all owners of that priority it is served.
+    pub round: u64,
+    /// Since when it waits, in nanoseconds of any one clock.
+    pub since_ns: u64,
+}
+
+/// The order of the queue, as indices into `claims`: higher priorities first, among equals round by round, in a round as they
+/// came.
+#[must_use]
+pub fn order(claims: &[Claim]) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..claims.len()).collect();
+    all.sort_by_key(|index| claims[*index]);
+    all
+}
+
+/// The rounds in which owners of what waits, teams or users, take turns: one of each in a round, however many an owner has.
+/// They are the start tags of start-time fair queueing (Goyal, Vin and Cheng 1996) with equal weights and lengths.
+#[derive(Clone, Debug, Default)]
+pub struct Rounds(BTreeMap<(Priority, String), u64>);
+
+impl Rounds {
+    /// The round of one that comes now, behind those in `waiting`: the one that is being served, or the one after its owner's
+    /// last.
+    pub fn join(&mut self, waiting: &[Claim], priority: Priority, owner: &str) -> u64 {
+        let now = waiting.iter().filter(|claim| claim.priority == priority).map(|claim| claim.round).min();
+        // What owners had in earlier rounds puts them behind nobody; with nobody waiting it begins anew.
+        self.0.retain(|(its, _), last| *its != priority || now.is_some_and(|now| *last >= now));
+        let now = now.unwrap_or(0);
+        let round = self.0.get(&(priority, owner.to_owned())).map_or(now, |last| last.saturating_add(1).max(now));
+        self.note(priority, owner, round);
+        round
+    }
+
+    /// One of this owner waits in this round.
+    pub fn note(&mut self, priority: Priority, owner: &str, round: u64) {
+        let last = self.0.entry((priority, owner.to_owned())).or_insert(round);
+        *last = (*last).max(round);
+    }
+}
+
+/// Room on some GPUs that somebody who waits is about to have, or that is kept for him.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Indices of the GPUs.
+    pub indices: Vec<usize>,
+    /// What he asks of each.
+    pub demand: Demand,
+}
+
+impl Taken {
+    /// Counts it as if it were leased.
+    pub fn enter(&self, gpus: &mut [GpuCapacity]) {
+        for index in &self.indices {
+            let Some(gpu) = gpus.get_mut(*index) else { continue };
+            let permille = self.demand.guaranteed_permille();
+            gpu.fraction_leased_permille = gpu.fraction_leased_permille.saturating_add(permille);
+            gpu.memory_leased_bytes = gpu.memory_leased_bytes.saturating_add(capped_bytes(&self.demand, gpu));
+            match self.demand.usage {
+                Use::Sliced => gpu.users.sliced += 1,
+                Use::Whole => gpu.users.whole += 1,
+                Use::TimeSliced => gpu.users.time_sliced += 1,
+                Use::Mps => gpu.users.mps += 1,
+            }
+        }
+    }
+}
+
+/// Memory that it is promised: all of a whole GPU, none in time slices.
+fn capped_bytes(demand: &Demand, gpu: &GpuCapacity) -> u64 {
+    match demand.usage {
+        Use::Sliced | Use::Mps => demand.memory_bytes(gpu.memory_total_bytes),
+        Use::Whole => gpu.memory_total_bytes,
+        Use::TimeSliced => 0,
+    }
+}
+
+/// How one that waits stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// It fits now, there.
+    Fits(Taken),
+    /// It does not fit, and that much is to be kept for it.
+    Keeps(Taken),
+    /// It does not fit, and nothing is kept for it.
+    Waits,
+}
+
+/// What those in `waiting`, the first of the queue first, leave to nobody behind them: what each of them that fits now is
+/// about to have, and what is kept for the first one that does not. `look` says how one stands beside what is taken before it;
+/// its last argument is whether something may be kept for it.
+pub fn taken_ahead<W>(
+    waiting: impl IntoIterator<Item = W>,
+    mut look: impl FnMut(W, &[Taken], bool) -> Prospect,
+) -> Vec<Taken> {
+    let (mut taken, mut may_keep) = (Vec::new(), true);
+    for one in waiting {
+        match look(one, &taken, may_keep) {
+            Prospect::Fits(its) => taken.push(its),
+            Prospect::Keeps(its) => {
+                taken.push(its);
+                may_keep = false;
+            }
+            Prospect::Waits => {}
+        }
+    }
+    taken
+}
+
+/// The GPUs of `among` that are to be kept for `demand`: those on which it lacks least. None if there are not enough that
+/// could ever hold it.
+#[must_use]
+pub fn kept_for(gpus: &[GpuCapacity], among: &[usize], demand: &Demand) -> Option<Vec<usize>> {
+    let could_hold = |index: &&usize| {
+        let gpu = &gpus[**index];
+        capped_bytes(demand, gpu) <= gpu.memory_total_bytes
+    };
+    let mut could: Vec<usize> = among.iter().filter(could_hold).copied().collect();
+    let wanted = demand.gpus.max(1);
+    if could.len() < wanted {
+        return None;
+    }
+    could.sort_by_key(|index| (lack(&gpus[*index], demand), gpus[*index].key.clone()));
+    could.truncate(wanted);
+    could.sort_unstable();
+    Some(could)
+}
+
+/// How far a GPU is from holding `demand`: how many are on it that cannot be beside it, then what is missing of share or
+/// memory, in thousandths of the GPU's.
+fn lack(gpu: &GpuCapacity, demand: &Demand) -> (u32, u64) {
+    let missing_permille =
+        demand.guaranteed_permille().saturating_sub(WHOLE_PERMILLE.saturating_sub(gpu.fraction_leased_permille));
+    let missing_bytes = capped_bytes(demand, gpu).saturating_sub(gpu.memory_free_bytes());
+    let of_memory = (u128::from(missing_bytes) * 1000).div_ceil(u128::from(gpu.memory_total_bytes.max(1)));
+    let missing = u64::from(missing_permille).max(u64::try_from(of_memory).unwrap_or(u64::MAX));
+    (gpu.users.number_in_the_way_of(demand.usage), missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::{MemoryDemand, Site, Users};
+
+    const GIB: u64 = 1 << 30;
+
+    fn gpu(key: &str, share: u16, memory_gib: u64) -> GpuCapacity {
+        GpuCapacity {
+            key: key.to_owned(),
+            memory_total_bytes: 24 * GIB,
+            memory_foreign_bytes: 0,
+            fraction_leased_permille: share,
+            memory_leased_bytes: memory_gib * GIB,
+            users: Users { sliced: u32::from(share > 0), ..Users::default() },
+            site: Site::default(),
+        }
+    }
+
+    fn demand(fraction_permille: u16, gib: u64) -> Demand {
+        Demand {
+            fraction_permille,
+            memory: MemoryDemand::Bytes(gib * GIB),
+            priority: Priority::Guaranteed,
+            gpus: 1,
+            usage: Use::Sliced,
+        }
+    }
+
+    /// What waits, by owner and number.
+    #[derive(Default)]
+    struct Line {
+        rounds: Rounds,
+        waiting: Vec<(Claim, &'static str)>,
+        came: u64,
+    }
+
+    impl Line {
+        fn joins(&mut self, priority: Priority, names: &[&'static str]) {
+            for name in names {
+                let claims: Vec<Claim> = self.waiting.iter().map(|(claim, _)| *claim).collect();
+                let round = self.rounds.join(&claims, priority, &name[..1]);
+                self.came += 1;
+                self.waiting.push((Claim { priority, round, since_ns: self.came }, *name));
+            }
+        }
+
+        fn in_order(&self) -> Vec<&'static str> {
+            let claims: Vec<Claim> = self.waiting.iter().map(|(claim, _)| *claim).collect();
+            order(&claims).into_iter().map(|index| self.waiting[index].1).collect()
+        }
+
+        fn leaves(&mut self, name: &str) {
+            self.waiting.retain(|(_, its)| *its != name);
+        }
+    }
+
+    #[test]
+    fn owners_take_turns_and_higher_priorities_go_first() {
+        let mut line = Line::default();
+        line.joins(Priority::Burst, &["a9"]);
+        line.joins(Priority::Guaranteed, &["a1", "a2", "a3", "b1", "b2", "c1"]);
+        assert_eq!(line.in_order(), ["a1", "b1", "c1", "a2", "b2", "a3", "a9"]);
+        // Who was served in a round is in the next one when he comes again.
+        line.leaves("c1");
+        line.joins(Priority::Guaranteed, &["c2", "d1"]);
+        assert_eq!(line.in_order(), ["a1", "b1", "d1", "a2", "b2", "c2", "a3", "a9"]);
+        ["a1", "b1", "d1"].iter().for_each(|name| line.leaves(name));
+        line.joins(Priority::Guaranteed, &["e1", "d2"]);
+        assert_eq!(line.in_order(), ["a2", "b2", "c2", "e1", "d2", "a3", "a9"]);
+    }
+
+    #[test]
+    fn with_nobody_waiting_rounds_begin_anew_and_owners_are_forgotten() {
+        let mut line = Line::default();
+        line.joins(Priority::Guaranteed, &["a1", "a2", "b1"]);
+        ["a1", "a2", "b1"].iter().for_each(|name| line.leaves(name));
+        line.joins(Priority::Guaranteed, &["a3"]);
+        assert_eq!((line.waiting[0].0.round, line.rounds.0.len()), (0, 1));
+        // What an earlier life of the supervisor has written down counts as well.
+        let mut rounds = Rounds::default();
+        rounds.note(Priority::Guaranteed, "a", 4);
+        let waits = Claim { priority: Priority::Guaranteed, round: 4, since_ns: 1 };
+        assert_eq!(
+            (rounds.join(&[waits], Priority::Guaranteed, "a"), rounds.join(&[waits], Priority::Guaranteed, "b")),
+            (5, 4)
+        );
+    }
+
+    #[test]
+    fn the_gpu_that_lacks_least_is_kept() {
+        let gpus = [gpu("a", 700, 4), gpu("b", 600, 4), gpu("c", 300, 20), gpu("d", 0, 0)];
+        assert_eq!(kept_for(&gpus[..3], &[0, 1, 2], &demand(500, 4)), Some(vec![2]), "a memory of nothing missing");
+        assert_eq!(kept_for(&gpus[..3], &[0, 1, 2], &demand(500, 12)), Some(vec![1]), "a tenth, not a third");
+        assert_eq!(kept_for(&gpus[..3], &[0, 1, 2], &Demand { gpus: 2, ..demand(500, 4) }), Some(vec![1, 2]));
+        assert_eq!(kept_for(&gpus, &[0, 1], &Demand { usage: Use::Whole, ..demand(1000, 0) }), Some(vec![1]));
+        assert_eq!(kept_for(&gpus, &[0, 1], &Demand { gpus: 3, ..demand(500, 4) }), None);
+        assert_eq!(kept_for(&gpus, &[0, 1], &demand(500, 25)), None, "no GPU is so large");
+    }
+
+    #[test]
+    fn what_is_kept_is_missing_for_those_behind_and_nothing_else() {
+        let mut gpus = [gpu("a", 700, 4)];
+        Taken { indices: vec![0], demand: demand(500, 8) }.enter(&mut gpus);
+        assert_eq!((gpus[0].share_free_permille(), gpus[0].memory_free_bytes()), (0, 12 * GIB));
+        let whole = Demand { usage: Use::Whole, ..demand(1000, 0) };
+        let mut gpus = [gpu("a", 0, 0)];
+        Taken { indices: vec![0], demand: whole }.enter(&mut gpus);
+        assert!(gpus[0].users.in_the_way_of(Use::Sliced).is_some());
+        assert_eq!(gpus[0].memory_free_bytes(), 0);
+    }
+
+    #[test]
+    fn something_is_kept_for_the_first_that_does_not_fit_and_no_other() {
+        let place = |index: usize| Taken { indices: vec![index], demand: demand(100, 1) };
+        let mut asked = Vec::new();
+        let taken = taken_ahead([0usize, 1, 2, 3], |one, before, may_keep| {
+            asked.push((one, before.len(), may_keep));
+            match one {
+                0 | 3 => Prospect::Fits(place(one)),
+                _ if may_keep => Prospect::Keeps(place(one)),
+                _ => Prospect::Waits,
+            }
+        });
+        assert_eq!(asked, [(0, 0, true), (1, 1, true), (2, 2, false), (3, 2, false)]);
+        assert_eq!(taken, [place(0), place(1), place(3)]);
+    }
+}
