@@ -3,12 +3,14 @@
 mod config;
 mod doctor;
 mod mig;
+mod queue;
 mod usage;
 mod words;
 
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
 pub use mig::{MigVerb, Plan, Wanted};
+pub use queue::QueueVerb;
 pub use usage::UsageOptions;
 #[cfg(test)]
 pub use usage::When;
@@ -24,7 +26,7 @@ use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-pub const PLANNED: [&str; 4] = ["stats", "queue", "quota", "wait"];
+pub const PLANNED: [&str; 3] = ["stats", "quota", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -120,6 +122,12 @@ pub enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Containers and commands that wait for room
+    Queue {
+        /// What to do with them.
+        #[command(subcommand)]
+        verb: QueueVerb,
+    },
     /// Show what happened: grants, refusals, changes, ends
     Events {
         /// Go on as things happen
@@ -190,6 +198,9 @@ pub struct RunOptions {
     /// Who pays
     #[arg(long, value_name = "NAME")]
     pub team: Option<String>,
+    /// Wait for room for so long if there is none, 90s, 5m, 1h30m or 2d [default: it is refused]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub wait: Option<String>,
     /// Any other key that a container may carry as gpool.io/KEY; may be repeated
     #[arg(long = "key", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub keys: Vec<(String, String)>,

@@ -64,9 +64,11 @@ impl From<ErrorCode> for ExitStatus {
             | ErrorCode::RequestNotAllowedFromEnv
             | ErrorCode::RequestNotAllowed
             | ErrorCode::LayoutNotPossible => ExitStatus::Usage,
-            ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoGpu | ErrorCode::NoMechanism => {
-                ExitStatus::NoCapacity
-            }
+            ErrorCode::ShareNotFree
+            | ErrorCode::MemoryNotFree
+            | ErrorCode::NoGpu
+            | ErrorCode::NoMechanism
+            | ErrorCode::TakenOutOfQueue => ExitStatus::NoCapacity,
             ErrorCode::LeaseUnknown => ExitStatus::NotFound,
             ErrorCode::LeaseConflict | ErrorCode::LayoutFixed => ExitStatus::Conflict,
             ErrorCode::NotPermitted => ExitStatus::NotPermitted,

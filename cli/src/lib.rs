@@ -59,6 +59,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Evict { ids } => commands::pause::run(&client, &ids, "evict"),
         Verb::Resume { ids } => commands::pause::run(&client, &ids, "resume"),
         Verb::Explain { id, format, .. } => commands::explain::run(&client, &id.unwrap_or_default(), format),
+        Verb::Queue { verb } => commands::queue::run(&client, &verb),
         Verb::Events { follow, format } => commands::events::run(&client, follow, format),
         Verb::Usage(options) => commands::usage::run(&client, &options),
         Verb::Metrics => commands::metrics::run(&client),

@@ -1,7 +1,7 @@
 //! What the types of the keys cannot say: paths that must be absolute, lists that must name something, numbers with a range.
 
 use crate::error::ConfigurationError;
-use crate::keys::{Configuration, HANG_SECONDS_MAX, LEDGER_DAYS_MAX, REQUEST_KEYS};
+use crate::keys::{Configuration, HANG_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX, REQUEST_KEYS};
 use crate::layers::{DEFAULT_PATH, Origin};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,6 +35,12 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
         let key = "driver.context_bytes".to_owned();
         let cause =
             format!("{key} = 0 is out of range; write what a CUDA context costs in bytes, for example 536870912");
+        return Err(Breach { key, cause });
+    }
+    let places = configuration.queue.places;
+    if places > QUEUE_PLACES_MAX {
+        let key = "queue.places".to_owned();
+        let cause = format!("{key} = {places} is out of range; write {QUEUE_PLACES_MAX} or less");
         return Err(Breach { key, cause });
     }
     check_ledger(configuration)?;

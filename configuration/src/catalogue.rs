@@ -64,7 +64,7 @@ impl Effect {
             | "ledger.minute_days"
             | "ledger.hour_days" => Effect::Reload,
             _ if is_in("runtime.") || is_in("policy.env.") => Effect::NextContainer,
-            _ if is_in("class.") || is_in("mig.") => Effect::Reload,
+            _ if is_in("class.") || is_in("mig.") || is_in("queue.") => Effect::Reload,
             _ => Effect::Restart,
         }
     }

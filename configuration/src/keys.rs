@@ -23,6 +23,8 @@ pub struct Configuration {
     pub class: Classes,
     /// The life of leases.
     pub lease: Lease,
+    /// Waiting for room.
+    pub queue: Queue,
     /// Dividing GPUs with MIG.
     pub mig: Mig,
     /// What is written down of who had what.
@@ -352,11 +354,11 @@ pub const REQUEST_KEYS: [&str; 16] = [
     "class",
     "priority",
     "team",
+    "wait",
     "model",
     "min-memory",
     "project",
     "cost-center",
-    "wait",
     "profile",
 ];
 
@@ -386,6 +388,27 @@ pub struct Lease {
 impl Default for Lease {
     fn default() -> Self {
         Self { hold_ms: 10_000 }
+    }
+}
+
+/// The most that may wait for room at once: each of them is looked at for each of those behind it.
+pub const QUEUE_PLACES_MAX: usize = 1024;
+
+/// `[queue]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Queue {
+    /// How many may wait at once; 0: nobody.
+    pub places: usize,
+    /// The longest time for which anybody may wait, in seconds.
+    pub longest_wait_seconds: u64,
+    /// For how long room is kept for the first one that does not fit, in seconds; 0: never.
+    pub keep_seconds: u64,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { places: 128, longest_wait_seconds: 7 * 86_400, keep_seconds: 1800 }
     }
 }
 

@@ -75,7 +75,11 @@ impl Taken {
                 Use::Sliced => gpu.users.sliced += 1,
                 Use::Whole => gpu.users.whole += 1,
                 Use::TimeSliced => gpu.users.time_sliced += 1,
-                Use::Mps => gpu.users.mps += 1,
+                // Whose server it will be under is not known here: it is nobody's whom another one could join.
+                Use::Mps => {
+                    gpu.users.mps += 1;
+                    gpu.users.mps_of_others += 1;
+                }
             }
         }
     }

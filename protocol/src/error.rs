@@ -40,6 +40,8 @@ pub enum ErrorCode {
     NoGpu,
     #[serde(rename = "GPOOL-E204")]
     NoMechanism,
+    #[serde(rename = "GPOOL-E205")]
+    TakenOutOfQueue,
     #[serde(rename = "GPOOL-E301")]
     LeaseUnknown,
     #[serde(rename = "GPOOL-E302")]
@@ -60,7 +62,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All of them.
-    pub const ALL: [ErrorCode; 23] = [
+    pub const ALL: [ErrorCode; 24] = [
         ErrorCode::SupervisorAbsent,
         ErrorCode::SupervisorFailed,
         ErrorCode::MessageInvalid,
@@ -76,6 +78,7 @@ impl ErrorCode {
         ErrorCode::MemoryNotFree,
         ErrorCode::NoGpu,
         ErrorCode::NoMechanism,
+        ErrorCode::TakenOutOfQueue,
         ErrorCode::LeaseUnknown,
         ErrorCode::LeaseConflict,
         ErrorCode::ShimNotOnTop,
@@ -104,6 +107,7 @@ impl ErrorCode {
             ErrorCode::MemoryNotFree => "GPOOL-E202",
             ErrorCode::NoGpu => "GPOOL-E203",
             ErrorCode::NoMechanism => "GPOOL-E204",
+            ErrorCode::TakenOutOfQueue => "GPOOL-E205",
             ErrorCode::LeaseUnknown => "GPOOL-E301",
             ErrorCode::LeaseConflict => "GPOOL-E302",
             ErrorCode::ShimNotOnTop => "GPOOL-E303",

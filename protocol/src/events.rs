@@ -47,6 +47,10 @@ pub enum EventKind {
     LeaseGranted,
     /// A request was refused.
     LeaseRefused,
+    /// A request waits for room.
+    LeaseQueued,
+    /// A request that waited has left the queue, with a lease or without.
+    LeaseUnqueued,
     /// A lease was bound to its container.
     LeaseBound,
     /// A lease was taken over after a restart of the supervisor.
@@ -113,10 +117,12 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 34] = [
+    pub const ALL: [EventKind; 36] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
+        EventKind::LeaseQueued,
+        EventKind::LeaseUnqueued,
         EventKind::LeaseBound,
         EventKind::LeaseTakenOver,
         EventKind::LeaseUpdated,

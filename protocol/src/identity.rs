@@ -62,6 +62,21 @@ pub fn lease_path(id: &str) -> Result<String, ErrorBody> {
     ))
 }
 
+/// The path of a container that waits for room, named by its id or the beginning of it.
+///
+/// # Errors
+/// As [`lease_path`].
+pub fn waiting_path(id: &str) -> Result<String, ErrorBody> {
+    if is_plain(id) {
+        return Ok(format!("/v1/queue/{id}"));
+    }
+    Err(ErrorBody::new(
+        ErrorCode::LeaseUnknown,
+        format!("no container with the id {id:?} waits: ids are of the characters A-Z, a-z, 0-9, _, +, - and ."),
+        "gpool queue ls shows those that do",
+    ))
+}
+
 impl ContainerId {
     /// Whether it is an id as low-level runtimes take them: it is kept in records and events, and shown in logs.
     ///

@@ -20,6 +20,7 @@ mod mechanism;
 mod messages;
 mod mig;
 mod quantity;
+mod queue;
 mod request;
 mod usage;
 
@@ -31,14 +32,18 @@ pub use error::{ErrorBody, ErrorCode};
 pub use events::{Event, EventKind, GpuCharge};
 pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};
 pub use guarded::{GuardedProcess, MappedLibrary};
-pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, lease_path};
+pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, lease_path, waiting_path};
 pub use mechanism::{Isolation, Mechanism, Mode};
 pub use messages::{
     BindRequest, Edit, GpuView, LeaseFault, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,
     LeaseView, SilentGpu, SupervisorInfo, TimeSlices,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
-pub use quantity::{LEAST_BYTES, MemoryCap, QuantityError, format_bytes, format_permille, parse_bytes, parse_permille};
+pub use quantity::{
+    LEAST_BYTES, LONGEST_WAIT_SECONDS, MemoryCap, QuantityError, format_bytes, format_permille, format_seconds,
+    parse_bytes, parse_permille, parse_wait,
+};
+pub use queue::{LeaseAnswer, LeaseWaiting, WaitingView};
 pub use request::{
     ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, request_keys,
 };

@@ -2,7 +2,7 @@
 //!
 //! | method and path | body | answer |
 //! |---|---|---|
-//! | `POST /v1/leases` | [`LeaseRequest`] | [`LeaseGranted`] |
+//! | `POST /v1/leases` | [`LeaseRequest`] | [`LeaseAnswer`](crate::LeaseAnswer) |
 //! | `POST /v1/leases/ID/bind` | [`BindRequest`] | [`LeaseView`] |
 //! | `POST /v1/leases/ID/ended` | nothing | [`LeaseView`]; a hint, the supervisor looks for itself |
 //! | `GET /v1/leases`, `GET /v1/leases/ID` | | `[LeaseView]`, [`LeaseView`] |
@@ -10,6 +10,8 @@
 //! | `POST /v1/leases/ID/pause`, `.../resume` | nothing | [`LeaseView`] |
 //! | `POST /v1/leases/ID/evict` | nothing | [`LeaseView`] |
 //! | `GET /v1/leases/ID/explain` | | [`LeaseExplanation`](crate::LeaseExplanation) |
+//! | `GET /v1/queue` | | `[WaitingView]` |
+//! | `POST /v1/queue/ID/cancel` | nothing | [`WaitingView`](crate::WaitingView) |
 //! | `GET /v1/gpus` | | `[GpuView]` |
 //! | `GET /v1/gpus/silent` | | `[SilentGpu]` |
 //! | `GET /v1/driver` | | [`DriverView`](crate::DriverView) |
@@ -53,7 +55,7 @@ pub struct LeaseRequest {
     pub in_pod: Option<PodPlace>,
 }
 
-/// The answer to a [`LeaseRequest`].
+/// The answer to a [`LeaseRequest`] for which there is room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseGranted {
     /// The new lease.

@@ -61,6 +61,54 @@ pub fn parse_permille(text: &str) -> Result<u16, QuantityError> {
     }
 }
 
+/// Nobody waits for room for longer, in seconds: a year.
+pub const LONGEST_WAIT_SECONDS: u64 = 365 * 86_400;
+
+/// Reads a time to wait, `90s`, `5m`, `1h30m` or `2d`, as seconds. A number needs its unit, but for `0`.
+pub fn parse_wait(text: &str) -> Result<u64, QuantityError> {
+    let wrong = || QuantityError("a time to wait is written with its unit, 90s, 5m, 1h30m or 2d, at most 365d".into());
+    let (mut rest, mut sum, mut last_unit) = (text.trim(), 0u64, u64::MAX);
+    if rest == "0" {
+        return Ok(0);
+    }
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, tail) = rest.split_at(digits);
+        let unit = match tail.bytes().next() {
+            Some(b's') => 1,
+            Some(b'm') => 60,
+            Some(b'h') => 3600,
+            Some(b'd') => 86_400,
+            _ => return Err(wrong()),
+        };
+        // The larger unit first and each once, as people write it.
+        let number: u64 = number.parse().ok().filter(|_| unit < last_unit).ok_or_else(wrong)?;
+        let part = number.checked_mul(unit).ok_or_else(wrong)?;
+        sum = sum.checked_add(part).filter(|sum| *sum <= LONGEST_WAIT_SECONDS).ok_or_else(wrong)?;
+        (rest, last_unit) = (&tail[1..], unit);
+    }
+    Ok(sum)
+}
+
+/// Seconds as people write them, `90s` as `1m30s`: the two largest units.
+pub fn format_seconds(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    let (mut rest, mut parts) = (seconds, Vec::new());
+    for (unit, name) in units {
+        if rest >= unit || !parts.is_empty() {
+            parts.push((rest / unit, name));
+            rest %= unit;
+        }
+    }
+    parts.truncate(2);
+    let text: String =
+        parts.into_iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count}{name}")).collect();
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
 /// `digits[.digits]` scaled by ten to the power of `decimals`; none for anything else.
 fn parse_decimal(text: &str, decimals: usize) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -169,6 +217,19 @@ mod tests {
         assert!(MemoryCap::parse("101%").is_err());
     }
 
+    #[test]
+    fn times_to_wait_have_a_unit() {
+        for (text, want) in [("90s", 90), (" 5m ", 300), ("1h30m", 5400), ("2d", 172_800), ("0", 0), ("0s", 0)] {
+            assert_eq!(parse_wait(text), Ok(want), "{text}");
+        }
+        for text in ["", "5", "m", "5m5", "5m1h", "5m5m", "-5m", "1.5h", "366d", "99999999999999999999s", "5 m", "5w"] {
+            let error = parse_wait(text).unwrap_err().to_string();
+            assert!(error.contains("with its unit"), "{text}: {error}");
+        }
+        let written = [0, 59, 90, 3600, 5400, 86_399, 90_061].map(format_seconds);
+        assert_eq!(written, ["0s", "59s", "1m30s", "1h", "1h30m", "23h59m", "1d1h"]);
+    }
+
     proptest! {
         #[test]
         fn every_permille_reads_back(permille in 10u16..=1000) {
@@ -180,6 +241,7 @@ mod tests {
         fn no_text_panics(text in "\\PC{0,24}") {
             let _ = parse_permille(&text);
             let _ = MemoryCap::parse(&text);
+            let _ = parse_wait(&text);
         }
     }
 }

@@ -8,7 +8,7 @@ pub use keys::{RequestSource, request_keys};
 use crate::class::{Class, Priority};
 use crate::error::{ErrorBody, ErrorCode};
 use crate::mechanism::{Isolation, Mode};
-use crate::quantity::{MemoryCap, format_permille, parse_permille};
+use crate::quantity::{LONGEST_WAIT_SECONDS, MemoryCap, format_permille, parse_permille, parse_wait};
 use keys::{Entry, collect, explain_replacing, refuse_what_has_not_landed};
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +61,9 @@ pub struct Request {
     /// Who pays, and whose debts count as its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub team: Option<String>,
+    /// How long it waits for room if there is none, in seconds; absent: it is refused at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_seconds: Option<u64>,
 }
 
 fn one() -> u16 {
@@ -137,6 +140,11 @@ impl Request {
                 .get("priority")
                 .map_or(Ok(Priority::default()), |entry| told(entry, Priority::parse(&entry.value)))?,
             team: entries.get("team").map(|entry| told(entry, parse_team(&entry.value))).transpose()?,
+            wait_seconds: entries
+                .get("wait")
+                .map(|entry| told(entry, parse_wait(&entry.value)))
+                .transpose()?
+                .filter(|seconds| *seconds > 0),
         };
         request.check().map_err(|error| explain_replacing(error, &entries, source.container_name))?;
         Ok(Some(request))
@@ -158,6 +166,9 @@ impl Request {
             );
         }
         check_limit(self.fraction_permille, self.limit_permille)?;
+        if self.wait_seconds.is_some_and(|seconds| seconds > LONGEST_WAIT_SECONDS) {
+            return wrong("wait is longer than a year".into(), "ask for 365d or less");
+        }
         if !(1..=GPUS_LIMIT).contains(&self.gpus) {
             return wrong(format!("gpus={} cannot be", self.gpus), "ask for 1 to 16 GPUs");
         }

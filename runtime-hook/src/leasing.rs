@@ -6,16 +6,15 @@ use crate::edits;
 use crate::image::Image;
 use crate::loader_cache;
 use crate::spec::{self, Described};
+use crate::waiting;
 use gpool_configuration::{Compat, Configuration};
 use gpool_protocol::{
-    Client, ContainerId, Edit, ErrorBody, ErrorCode, LeaseGranted, LeaseId, LeaseRequest, Mechanism, Mode, Request,
+    Client, ContainerId, Edit, ErrorBody, ErrorCode, LeaseId, LeaseRequest, LeaseWaiting, Mechanism, Mode, Request,
 };
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the supervisor may be silent: a person must hear of a hung one within five seconds.
-const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(4);
 /// How long a hint to the supervisor may hold up an error that is on its way already.
 const HINT_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -29,6 +28,8 @@ pub struct Applicant<'a> {
     pub asked_for_parent: bool,
     /// Whether nothing starts again under this id, so that its place need not be kept.
     pub starts_once: bool,
+    /// Told once if it has to wait for room.
+    pub on_waiting: fn(&LeaseWaiting),
 }
 
 /// A granted lease whose edits are in.
@@ -75,7 +76,7 @@ pub fn lease_into(
         in_pod: described.in_pod(),
     };
     let client = Client::new(&configuration.socket.path);
-    let mut granted: LeaseGranted = client.clone().with_timeout(SUPERVISOR_PATIENCE).post("/v1/leases", &asked)?;
+    let mut granted = waiting::ask(&client, &asked, applicant.on_waiting)?;
     let leased = Leased { client, lease: granted.lease_id };
     require_reach(&granted.edits).inspect_err(|_| leased.give_back())?;
     if configuration.driver.compat == Compat::Image {

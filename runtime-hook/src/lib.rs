@@ -40,6 +40,7 @@ mod search_path;
 mod spec;
 mod system_calls;
 mod toolkit_hooks;
+mod waiting;
 mod wrapper;
 
 pub use hook::run_hook;

@@ -60,7 +60,13 @@ fn lease(installation: &Installation, mut spec: Value, described: &Described) ->
     })?;
     let configuration = gpool_configuration::load(&installation.configuration).map_err(unusable_configuration)?;
     // Podman writes the root as an absolute path; the hook runs in no bundle.
-    let applicant = Applicant { container_id, bundle: Path::new("/"), asked_for_parent: true, starts_once: false };
+    let applicant = Applicant {
+        container_id,
+        bundle: Path::new("/"),
+        asked_for_parent: true,
+        starts_once: false,
+        on_waiting: |_| (),
+    };
     lease_into(&mut spec, described, &applicant, &configuration)?;
     Ok(spec)
 }

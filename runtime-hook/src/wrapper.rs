@@ -112,6 +112,8 @@ fn honour(requested: Requested, creation: &Creation, configuration: &Configurati
         bundle: bundle.path(),
         asked_for_parent: false,
         starts_once: false,
+        // Engines show nothing of a runtime that has not failed; the supervisor's log has it.
+        on_waiting: |_| (),
     };
     let leased = lease_into(&mut spec, &described, &container, configuration)?;
     let Some(leased) = leased else { return Ok(()) };

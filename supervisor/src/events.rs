@@ -115,6 +115,8 @@ fn priority_of(kind: EventKind) -> Priority {
         EventKind::SupervisorStarted
         | EventKind::LeaseGranted
         | EventKind::LeaseRefused
+        | EventKind::LeaseQueued
+        | EventKind::LeaseUnqueued
         | EventKind::LeaseBound
         | EventKind::LeaseTakenOver
         | EventKind::LeaseUpdated

@@ -17,6 +17,7 @@
 //! | `late_boards` | GPUs that answer for the first time when the supervisor has started |
 //! | `foreign` | memory in use that is within no lease's promise |
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
+//! | `queue` | requests that wait for room |
 //! | `refusals` | which allocations were refused, and who has what they wanted |
 //! | `ledger` | who was promised what and had it, written down for months |
 //! | `auditor` | what leases report, against what the device saw |
@@ -70,6 +71,7 @@ mod mps;
 mod occupants;
 mod privilege;
 mod procfs;
+mod queue;
 mod refusals;
 mod region;
 mod reload;

@@ -198,6 +198,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     silence::tell_absent(&leases, &absent);
     mps::take_over(&leases);
     lease::take_over(&leases)?;
+    leases.take_queue_over();
     // Before the first container: it may want an instance.
     mig::after_boot(&leases);
     // Before the first request: what others hold cannot be promised.

@@ -64,6 +64,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         policy: Policy { mps: old.policy.mps, timeslice_shares: old.policy.timeslice_shares, ..wanted.policy },
         class: wanted.class,
         lease: wanted.lease,
+        queue: wanted.queue,
         mig: wanted.mig,
         ledger: Ledger { path: old.ledger.path.clone(), ..wanted.ledger },
         ..old.clone()
@@ -158,6 +159,10 @@ mod tests {
             env.allow = []
             [lease]
             hold_ms = 1
+            [queue]
+            places = 5
+            longest_wait_seconds = 6
+            keep_seconds = 7
             [ledger]
             path = "/m"
             minute_days = 7

@@ -3,7 +3,8 @@
 use gpool_configuration::{catalogue, parse};
 use gpool_protocol::{
     BindRequest, Class, ContainerId, Edit, GpuUuid, HostPid, Isolation, LeaseGranted, LeaseId, LeaseRequest,
-    LeaseUpdate, Mechanism, MemoryCap, Mode, PodPlace, Priority, Request, RequestSource, Standing, WaitCause,
+    LeaseUpdate, LeaseWaiting, Mechanism, MemoryCap, Mode, PodPlace, Priority, Request, RequestSource, Standing,
+    WaitCause, WaitingView,
 };
 use gpool_tests::manual::markdown::{Page, slug};
 use gpool_tests::manual::{self, command_lines, openapi, schema};
@@ -278,6 +279,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         class: Class::Latency,
         priority: Priority::Scavenger,
         team: Some(text("a")),
+        wait_seconds: Some(60),
     };
     let container_id = ContainerId(text("c"));
     let asked = LeaseRequest {
@@ -296,7 +298,21 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         Standing::Waiting { waited_ns: 1, behind: Some(container_id), cause: WaitCause::Ceiling { left_ns: 2 } },
         Standing::Waiting { waited_ns: 1, behind: None, cause: WaitCause::Gang },
     ];
+    let waiting = LeaseWaiting {
+        waiting: WaitingView {
+            container_id: asked.container_id.clone(),
+            place: 1,
+            request: asked.request.clone(),
+            owner_uid: 1000,
+            since_unix_ms: 1,
+            waited_ms: 2,
+            cause: text("no room"),
+            kept_on: vec![uuid],
+        },
+        retry_ms: 200,
+    };
     let mut messages = vec![
+        ("LeaseWaiting", serde_json::to_value(&waiting).unwrap()),
         ("LeaseGranted", serde_json::to_value(&granted).unwrap()),
         ("LeaseUpdate", serde_json::to_value(&update).unwrap()),
         ("LeaseRequest", serde_json::to_value(&asked).unwrap()),

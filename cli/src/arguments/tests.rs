@@ -117,7 +117,7 @@ fn every_shipped_scenario_is_named_where_one_looks_for_it() {
 
 #[test]
 fn planned_verbs_are_refused_by_name_whatever_follows() {
-    for line in ["gpool quota set --team x 5", "gpool stats --now", "gpool queue --help", "gpool wait"] {
+    for line in ["gpool quota set --team x 5", "gpool stats --now", "gpool wait --help"] {
         let Err(Failure::Refused(ExitStatus::Usage, sentence)) = parsed(line) else { panic!("{line} was not refused") };
         assert!(sentence.contains(line.split(' ').nth(1).unwrap()), "{sentence}");
     }
@@ -154,4 +154,18 @@ fn an_interval_is_not_so_short_that_it_loads_the_host() {
     );
     assert!(parsed("gpool top -i 0").is_err());
     assert!(parsed("gpool top -i -1").is_err());
+}
+
+#[test]
+fn the_queue_is_looked_at_and_waited_in() {
+    assert!(matches!(parsed("gpool queue ls").unwrap().verb, Verb::Queue { verb: QueueVerb::Ls { .. } }));
+    let Verb::Queue { verb: QueueVerb::Cancel { ids } } = parsed("gpool queue cancel a b").unwrap().verb else {
+        panic!("no cancel");
+    };
+    assert_eq!(ids, ["a", "b"]);
+    assert!(matches!(parsed("gpool queue cancel"), Err(Failure::Clap(_))));
+    let Verb::Run(options) = parsed("gpool run --fraction 0.3 --wait 5m -- true").unwrap().verb else {
+        panic!("no run")
+    };
+    assert_eq!(options.wait.as_deref(), Some("5m"));
 }

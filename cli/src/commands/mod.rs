@@ -13,6 +13,7 @@ pub mod mig;
 pub mod mig_host;
 pub mod pause;
 pub mod ps;
+pub mod queue;
 pub mod run;
 pub mod runtime;
 pub mod simulate;

@@ -64,6 +64,7 @@ fn asked(options: &RunOptions) -> impl Iterator<Item = (&str, &str)> {
         ("class", &options.class),
         ("priority", &options.priority),
         ("team", &options.team),
+        ("wait", &options.wait),
     ];
     let named = named.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
     named.chain(options.keys.iter().map(|(key, value)| (key.as_str(), value.as_str())))

@@ -1,11 +1,11 @@
 //! A request in one line: the keys of a container, and what a plan may know beside them.
 
 use gpool_policy::mechanism::{Ask, Fact, Isolation, Mode, Trust, Workload};
-use gpool_protocol::{Class, GPUS_LIMIT, MemoryCap, parse_permille};
+use gpool_protocol::{Class, GPUS_LIMIT, MemoryCap, parse_permille, parse_wait};
 use std::collections::BTreeSet;
 
 /// The keys, as they are listed to people.
-const KEYS: &str = "fraction, limit, memory, gpus, class, mode, isolation, mig-profile, team, trust, workload, p99, \
+const KEYS: &str = "fraction, limit, memory, gpus, class, mode, isolation, mig-profile, team, wait, trust, workload, p99, \
                     production, replicas, burst, duty, layout, plugin-replicas, shared-replicas, memory-share, facts";
 
 /// Reads `fraction=0.3,isolation=hardware,p99=50ms`. Lists are joined by `+`.
@@ -36,6 +36,8 @@ pub fn read(text: &str) -> Result<Ask, String> {
             "isolation" => ask.isolation = Isolation::parse(value).map_err(wrong)?,
             "mig-profile" => ask.profile = Some(value.to_owned()),
             "team" => ask.team = Some(value.to_owned()),
+            // How it is served does not depend on when.
+            "wait" => drop(parse_wait(value).map_err(|error| wrong(error.to_string()))?),
             "trust" => ask.trust = Trust::parse(value).map_err(wrong)?,
             "workload" => workload = Some(Workload::parse(value).map_err(wrong)?),
             "p99" => ask.p99_ms = Some(milliseconds(value).map_err(wrong)?),

@@ -5,7 +5,7 @@ use super::*;
 fn read(annotations: &[(&str, &str)], env: &[&str], name: Option<&str>) -> Result<Option<Request>, RequestError> {
     let annotations = annotations.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
     let env: Vec<String> = env.iter().map(|s| s.to_string()).collect();
-    let allow = ["fraction", "memory", "limit", "gpus", "class"].map(String::from);
+    let allow = ["fraction", "memory", "limit", "gpus", "class", "wait"].map(String::from);
     Request::read(RequestSource {
         annotations: &annotations,
         env: &env,
@@ -27,6 +27,7 @@ fn share(fraction_permille: u16) -> Request {
         class: Class::Batch,
         priority: Priority::Guaranteed,
         team: None,
+        wait_seconds: None,
     }
 }
 
@@ -139,7 +140,7 @@ fn refusals_name_the_key_and_the_remedy() {
     assert!(typo.to_string().contains("did you mean fraction?"), "{typo}");
     let value = read(&[], &["GPOOL_FRACTION=1.5"], None).unwrap_err();
     assert!(value.to_string().contains("GPOOL_FRACTION=\"1.5\""), "{value}");
-    let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/wait", "5m")], &[], None).unwrap_err();
+    let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/model", "H100")], &[], None).unwrap_err();
     assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
     let env = read(&[], &["GPOOL_FRACTION=0.3", "GPOOL_PRIORITY=guaranteed"], None).unwrap_err();
     assert_eq!(env.code, ErrorCode::RequestNotAllowedFromEnv);
@@ -150,16 +151,19 @@ fn refusals_name_the_key_and_the_remedy() {
 #[test]
 fn every_key_that_works_is_read() {
     let annotations = [("gpool.io/priority", "burst"), ("gpool.io/team", "vision-2"), ("gpool.io/mode", "slice")];
-    let env = ["GPOOL_FRACTION=0.25", "GPOOL_LIMIT=0.5", "GPOOL_GPUS=4", "GPOOL_CLASS=latency"];
+    let env = ["GPOOL_FRACTION=0.25", "GPOOL_LIMIT=0.5", "GPOOL_GPUS=4", "GPOOL_CLASS=latency", "GPOOL_WAIT=1h30m"];
     let want = Request {
         limit_permille: Some(500),
         gpus: 4,
         class: Class::Latency,
         priority: Priority::Burst,
         team: Some("vision-2".into()),
+        wait_seconds: Some(5400),
         ..share(250)
     };
     assert_eq!(read(&annotations, &env, None).unwrap(), Some(want));
+    let at_once = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/wait", "0")], &[], None).unwrap();
+    assert_eq!(at_once, Some(share(300)), "to wait for no time is not to wait");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::leasing::{Applicant, Leased, lease_into};
 use crate::spec::Described;
 use crate::wrapper::{Installation, unusable_configuration};
 use gpool_configuration::{Configuration, DEFAULT_PATH};
-use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
+use gpool_protocol::{ErrorBody, ErrorCode, HostPid, LeaseWaiting, format_seconds};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, raise};
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -62,7 +62,13 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
     let id = description::fresh_id();
     let (container_id, settings) = (id.clone(), configuration.clone());
     let leasing = Work::begin(move || {
-        let applicant = Applicant { container_id, bundle: Path::new("/"), asked_for_parent: false, starts_once: true };
+        let applicant = Applicant {
+            container_id,
+            bundle: Path::new("/"),
+            asked_for_parent: false,
+            starts_once: true,
+            on_waiting: tell_waiting,
+        };
         lease(spec, &applicant, &settings)
     })?;
     let (leased, spec) = match leasing.unless_interrupted(&signals)? {
@@ -78,6 +84,13 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
     // The supervisor sees the end by itself; told, it need not wait.
     leased.give_back();
     outcome
+}
+
+/// Tells a person why nothing happens yet.
+fn tell_waiting(answer: &LeaseWaiting) {
+    let (waiting, id) = (&answer.waiting, answer.waiting.container_id.short());
+    let longest = format_seconds(waiting.request.wait_seconds.unwrap_or(0));
+    eprintln!("gpool: {id} waits for room, at place {}, for {longest} at most: {}", waiting.place, waiting.cause);
 }
 
 fn lease(

@@ -130,8 +130,8 @@ impl Peer {
     }
 
     /// # Errors
-    /// Unless the peer may change everything, or owns the lease and stands outside every lease.
-    fn must_own(&self, owner_uid: u32) -> Result<(), ErrorBody> {
+    /// Unless the peer may change everything, or owns the lease or what waits for one and stands outside every lease.
+    pub fn must_own(&self, owner_uid: u32) -> Result<(), ErrorBody> {
         if self.administers() || (!self.in_lease && self.uid == owner_uid) {
             return Ok(());
         }

@@ -134,7 +134,8 @@ fn status_of(code: ErrorCode) -> (u16, &'static str) {
         | ErrorCode::ShareNotFree
         | ErrorCode::MemoryNotFree
         | ErrorCode::NoGpu
-        | ErrorCode::NoMechanism => (409, "Conflict"),
+        | ErrorCode::NoMechanism
+        | ErrorCode::TakenOutOfQueue => (409, "Conflict"),
         _ => (500, "Internal Server Error"),
     }
 }

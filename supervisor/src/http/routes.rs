@@ -14,8 +14,8 @@ use crate::revocation;
 use crate::service::Identity;
 use gpool_configuration::Policy;
 use gpool_protocol::{
-    BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,
-    LeaseView, MigApply, PodPlace, SupervisorInfo,
+    BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseAnswer, LeaseRequest, LeaseState, LeaseUpdate,
+    LeaseView, MigApply, PodPlace, SupervisorInfo, WaitingView,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -74,6 +74,8 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "usage"]) => {
             value(ledger::usage(leases, &Question::read(&request.query, clock::unix_ms() / 1000)?)?)
         }
+        ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
+        ("POST", ["v1", "queue", id, "cancel"]) => value(cancel(peer, leases, id)?),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => value(start(request, peer, leases)?),
@@ -100,12 +102,12 @@ fn parts(path: &str) -> Vec<&str> {
     path.strip_prefix('/').map(|path| path.split('/').collect()).unwrap_or_default()
 }
 
-fn start(request: &Request, peer: &Peer, leases: &Leases) -> Result<LeaseGranted, ErrorBody> {
+fn start(request: &Request, peer: &Peer, leases: &Leases) -> Result<LeaseAnswer, ErrorBody> {
     let policy = &leases.configuration().policy;
     // Whoever may not start anything, or asks for nothing that can be named, is counted; events are of the others.
     let asked = readable(request, peer, policy).inspect_err(|error| leases.counters.note_refusal(error.code))?;
     let allowed = peer.confined_to().map_or(Ok(()), |uid| ordinary::check_request(policy, uid, &asked));
-    let granted = allowed.and_then(|()| leases.grant(&asked, peer.maker(asked.asked_for_parent)?, peer.uid));
+    let granted = allowed.and_then(|()| leases.lease_or_wait(&asked, peer.maker(asked.asked_for_parent)?, peer.uid));
     granted.inspect_err(|error| leases.note_refusal(&asked, error, peer.uid))
 }
 
@@ -162,6 +164,12 @@ fn set_paused(peer: &Peer, leases: &Leases, id: &str, paused: bool) -> Result<Le
 fn evict(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
     let lease_id = own(peer, leases, id)?;
     revocation::revoke(leases, &lease_id, &format!("user {} asked for it", peer.uid), Some(peer.uid))
+}
+
+fn cancel(peer: &Peer, leases: &Leases, id: &str) -> Result<WaitingView, ErrorBody> {
+    let (container_id, owner_uid) = leases.book().queue.find(id)?;
+    peer.must_own(owner_uid)?;
+    leases.cancel_waiting(&container_id, owner_uid, peer.uid)
 }
 
 /// The full id of a lease that the peer may change.

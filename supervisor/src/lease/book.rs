@@ -8,6 +8,7 @@ use super::statement::Statement;
 use crate::context_cost::ContextCost;
 use crate::hang::Excuse;
 use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
+use crate::queue::Queue;
 use crate::region::{RegionHost, Report};
 use crate::revocation::Clearance;
 use crate::uncounted::Uncounted;
@@ -319,6 +320,8 @@ pub struct Book {
     pub stranded_for: BTreeMap<LeaseId, String>,
     /// Boards that take nobody in until then, because they are to be divided.
     pub closed: BTreeMap<GpuUuid, Instant>,
+    /// Who waits for room.
+    pub queue: Queue,
     /// The inits that systemd kept across a restart, of leases that are not taken over yet.
     pub kept_inits: BTreeMap<LeaseId, WatchedProcess>,
 }

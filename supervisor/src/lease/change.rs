@@ -6,10 +6,12 @@ use super::entitlement::{check_class, class_policy, fails_open, held_demand, sha
 use super::grant::{Leases, about, failed};
 use super::placing::LOOK_PATIENCE;
 use super::record::Record;
-use super::refusal::worded_of_change;
+use super::refusal::{kept_for_waiting, worded_of_change};
+use super::room::Scene;
 use crate::clock;
 use crate::gatekeeper::Order;
-use gpool_policy::admission::{Demand, Held, MemoryDemand, check_update};
+use gpool_policy::admission::{Demand, GpuCapacity, Held, MemoryDemand, check_update};
+use gpool_policy::queue::Taken;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, LEAST_BYTES, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
 };
@@ -72,7 +74,24 @@ impl Leases {
 
     /// Whether what `new` asks for beyond `old` is free on each GPU of the lease; the memory cap.
     fn check_room(&self, book: &Book, old: &Record, new: &Record) -> Result<u64, ErrorBody> {
-        let capacities = self.capacities(&self.gpus(), book, None);
+        let gpus = self.gpus();
+        let scene = Scene { book, own: None, gpus: &gpus, capacities: self.capacities(&gpus, book, None) };
+        let waiting = self.taken_by(&book.queue.in_order(), &scene);
+        let beside = |taken: &[Taken]| self.check_room_among(&scene.capacities_beside(taken), book, old, new);
+        match beside(&waiting) {
+            // Nobody gets past the queue by starting small.
+            Err(_) if !waiting.is_empty() && beside(&[]).is_ok() => Err(kept_for_waiting(waiting.len())),
+            outcome => outcome,
+        }
+    }
+
+    fn check_room_among(
+        &self,
+        capacities: &[GpuCapacity],
+        book: &Book,
+        old: &Record,
+        new: &Record,
+    ) -> Result<u64, ErrorBody> {
         let demand = Demand { memory: MemoryDemand::Bytes(new.memory_cap_bytes), ..held_demand(new) };
         let accounts = book.leases.get(&old.lease_id).map_or(&[][..], |lease| &lease.accounts);
         for account in accounts {

@@ -64,7 +64,8 @@ fn hang_after(policy: &ClassPolicy) -> HangAfter {
     HangAfter { usual_ns: ns(policy.hang_seconds), latency_waits_ns: ns(policy.hang_seconds_while_latency_waits()) }
 }
 
-fn slice_priority(priority: Priority) -> SlicePriority {
+/// A priority as `policy` calls it.
+pub fn slice_priority(priority: Priority) -> SlicePriority {
     match priority {
         Priority::Guaranteed => SlicePriority::Guaranteed,
         Priority::Burst => SlicePriority::Burst,

@@ -23,6 +23,7 @@ use crate::metrics::Counters;
 use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
 use crate::procfs::{self, WatchedProcess};
+use crate::queue::Left;
 use crate::refusals;
 use crate::region::{ControlPage, Mounts, RegionHost};
 use crate::revocation::Clearance;
@@ -227,6 +228,7 @@ impl Leases {
             unread: None,
         };
         let granted = self.make(&mut book, record, placed.indices, requester)?;
+        self.leave_queue_of(&mut book, asked, uid, Left::Granted);
         if let Some(kept) = kept.map(|index| book.held.remove(index)) {
             book.leases.entry(granted.lease_id.clone()).and_modify(|lease| lease.back_until = Some(kept.until));
             // It may have been the last that an older build was kept for.

@@ -2,11 +2,10 @@
 //! daemon which nobody uses any more, and another look at the memory that others hold.
 
 use super::book::{Book, Held, Lease};
-use super::capacity::{mps_groups_used, note_mps_servers};
-use super::entitlement::demand_of;
+use super::capacity::mps_groups_used;
 use super::grant::Leases;
 use super::mechanism::Served;
-use super::refusal::worded;
+use super::room::{Room, Scene};
 use crate::device::{Gpu, Kind};
 use crate::mps::{Domain, GroupRecord};
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
@@ -43,13 +42,16 @@ impl Leases {
     /// A container of this id that runs, no room, or a mechanism that this host does not have.
     pub fn find_place(&self, asked: &LeaseRequest, uid: u32) -> Result<(MutexGuard<'_, Book>, Place), ErrorBody> {
         let deadline = Instant::now() + END_PATIENCE;
-        let mut has_looked = false;
+        // Who waits for room asks again soon, and holds nobody up.
+        let has_time = asked.request.wait_seconds.is_none();
+        let mut has_looked = !has_time;
         loop {
             let book = self.wait_for_the_old_one(asked, uid, deadline)?;
             let left = deadline.saturating_duration_since(Instant::now());
             match self.place_now(asked, uid, &book) {
                 Err(refusal)
                     if refusal.code == ErrorCode::ShareNotFree
+                        && has_time
                         && !left.is_zero()
                         && self.may_servers_give_way(asked, &book) =>
                 {
@@ -81,36 +83,22 @@ impl Leases {
     fn place_now(&self, asked: &LeaseRequest, uid: u32, book: &Book) -> Result<Place, ErrorBody> {
         let is_kept = |held: &Held| held.record.is_started_anew_by(asked, uid);
         let kept = book.held.iter().position(is_kept);
+        // A restarted container comes back to its own GPUs if it still fits there.
         let home = kept.map(|index| book.held[index].gpus.clone());
         let gpus = self.silence.without_silent(&self.gpus());
         let own = kept.map(|index| &book.held[index].record.lease_id);
-        let mut capacities = self.capacities(&gpus, book, own);
-        let served = self.mechanism_for(asked, (book, own), &gpus, &capacities)?;
-        let demand = demand_of(&served.request, served.mechanism);
-        let domain = (served.mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
-        if let Some(domain) = &domain {
-            let (whose, count) = (domain, demand.gpus.max(1));
-            note_mps_servers(&mut capacities, (&gpus, book), (whose, count), own);
-            self.note_servers_closed(&mut capacities, (&gpus, book), (whose, count));
-        }
-        let open = open_for(&served, &gpus, book)?;
-        let mut open = self.without_other_modes(open, &served, &gpus)?;
-        if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
-            open.retain(|gpu| self.time_slices.keeps(&gpus[*gpu].uuid));
-        }
-        // A restarted container comes back to its own GPUs if it still fits there.
-        let home = home.filter(|home| home.iter().all(|gpu| open.contains(gpu)));
-        let placed = home.and_then(|home| place_among(&capacities, &home, &demand).ok());
-        let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
-        let placed = placed.map_err(|refusal| match &domain {
-            Some(domain) => self.with_faults(worded(&refusal), book, domain),
-            None => worded(&refusal),
-        })?;
+        let scene = Scene { book, own, gpus: &gpus, capacities: self.capacities(&gpus, book, own) };
+        let Room { served, domain, placed, .. } = self.room_for(asked, uid, &scene, home)?;
         Ok(Place { served, domain, placed, kept })
     }
 
     /// Those of `open` whose compute mode serves by what was chosen. Instances have none.
-    fn without_other_modes(&self, open: Vec<usize>, served: &Served, gpus: &[Gpu]) -> Result<Vec<usize>, ErrorBody> {
+    pub fn without_other_modes(
+        &self,
+        open: Vec<usize>,
+        served: &Served,
+        gpus: &[Gpu],
+    ) -> Result<Vec<usize>, ErrorBody> {
         let is_let_in = |gpu: usize| self.compute_modes.of(gpu).serves(chosen(served.mechanism));
         let (left, others): (Vec<usize>, Vec<usize>) = open.into_iter().partition(|gpu| is_let_in(*gpu));
         let wanted = usize::from(served.request.gpus.max(1));
@@ -128,7 +116,7 @@ impl Leases {
     }
 
     /// A GPU belongs to one daemon, also while that one ends or takes nobody in.
-    fn note_servers_closed(
+    pub fn note_servers_closed(
         &self,
         capacities: &mut [GpuCapacity],
         (gpus, book): (&[Gpu], &Book),
@@ -195,7 +183,7 @@ fn chosen(mechanism: Mechanism) -> Chosen {
 }
 
 /// The GPUs that a lease may be on: an instance, or all that are whole and not about to be divided.
-fn open_for(served: &Served, gpus: &[Gpu], book: &Book) -> Result<Vec<usize>, ErrorBody> {
+pub fn open_for(served: &Served, gpus: &[Gpu], book: &Book) -> Result<Vec<usize>, ErrorBody> {
     if let Some(instance) = served.instance {
         return Ok(vec![instance]);
     }
@@ -221,7 +209,7 @@ fn open_for(served: &Served, gpus: &[Gpu], book: &Book) -> Result<Vec<usize>, Er
 }
 
 /// Places a lease on some of these GPUs.
-fn place_among(capacities: &[GpuCapacity], among: &[usize], demand: &Demand) -> Result<Placement, Refusal> {
+pub fn place_among(capacities: &[GpuCapacity], among: &[usize], demand: &Demand) -> Result<Placement, Refusal> {
     let there: Vec<GpuCapacity> = among.iter().map(|gpu| capacities[*gpu].clone()).collect();
     let placed = place(&there, demand)?;
     Ok(Placement { indices: placed.indices.iter().map(|index| among[*index]).collect(), ..placed })

@@ -91,6 +91,25 @@ fn worded_with(refusal: &Refusal, memory: &str) -> ErrorBody {
     }
 }
 
+/// There is room, and it is kept for `count` that wait before this one.
+pub fn kept_for_others(count: usize) -> ErrorBody {
+    let remedy = "add wait, for example GPOOL_WAIT=10m, to wait as well, or ask for less";
+    ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for(count), remedy)
+}
+
+/// A lease would grow into what is kept for `count` that wait.
+pub fn kept_for_waiting(count: usize) -> ErrorBody {
+    let remedy = "try again when they have begun, or take them out with gpool queue cancel";
+    ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for(count), remedy)
+}
+
+fn is_kept_for(count: usize) -> String {
+    match count {
+        1 => "what is free is kept for 1 container that waits (gpool queue ls)".to_owned(),
+        several => format!("what is free is kept for {several} containers that wait (gpool queue ls)"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,10 @@
 //! What is counted for the metrics alone and nowhere else.
 
+use crate::queue::Left;
 use gpool_protocol::ErrorCode;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What the guard does about findings, as it says.
 pub(super) const GUARD_ACTIONS: [&str; 7] =
@@ -26,6 +28,16 @@ const REFUSALS: [ErrorCode; 9] = [
 pub struct Counters {
     refusals: Mutex<BTreeMap<&'static str, u64>>,
     guard_actions: Mutex<BTreeMap<&'static str, u64>>,
+    queue: Mutex<BTreeMap<&'static str, Waits>>,
+}
+
+/// Waits for room that ended in one way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// How many.
+    pub count: u64,
+    /// How long all of them together were.
+    pub total_ns: u64,
 }
 
 impl Default for Counters {
@@ -35,11 +47,12 @@ impl Default for Counters {
         Self {
             refusals: zeroes(&mut REFUSALS.iter().map(|code| code.text())),
             guard_actions: zeroes(&mut GUARD_ACTIONS.into_iter()),
+            queue: Mutex::new(Left::ALL.map(|how| (how.word(), Waits::default())).into()),
         }
     }
 }
 
-fn lock<'a>(counts: &'a Mutex<BTreeMap<&'static str, u64>>) -> MutexGuard<'a, BTreeMap<&'static str, u64>> {
+fn lock<'a, T>(counts: &'a Mutex<BTreeMap<&'static str, T>>) -> MutexGuard<'a, BTreeMap<&'static str, T>> {
     counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -52,6 +65,19 @@ impl Counters {
     /// The guard has done this about a finding.
     pub fn note_guard_action(&self, action: &'static str) {
         *lock(&self.guard_actions).entry(action).or_default() += 1;
+    }
+
+    /// A request has left the queue in this way, after so long.
+    pub fn note_left(&self, how: &'static str, waited: Duration) {
+        let mut queue = lock(&self.queue);
+        let waits = queue.entry(how).or_default();
+        waits.count += 1;
+        waits.total_ns = waits.total_ns.saturating_add(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Waits for room, by how they ended.
+    pub fn waits(&self) -> Vec<(&'static str, Waits)> {
+        lock(&self.queue).iter().map(|(how, waits)| (*how, *waits)).collect()
     }
 
     /// Refused requests by code.
@@ -80,6 +106,11 @@ mod tests {
         counters.note_guard_action("frozen");
         assert_eq!(of(counters.refusals(), "GPOOL-E201"), Some(1));
         assert_eq!(of(counters.guard_actions(), "frozen"), Some(1));
+        counters.note_left("granted", Duration::from_secs(3));
+        counters.note_left("granted", Duration::from_secs(4));
+        let of_queue = |how: &str| counters.waits().into_iter().find(|(its, _)| *its == how).map(|(_, waits)| waits);
+        assert_eq!(of_queue("granted"), Some(Waits { count: 2, total_ns: 7_000_000_000 }));
+        assert_eq!(of_queue("gone"), Some(Waits::default()));
         // One that the list lacks is counted all the same.
         counters.note_refusal(ErrorCode::BundleInvalid);
         assert_eq!(of(counters.refusals(), "GPOOL-E501"), Some(1));

@@ -61,6 +61,11 @@ families! {
     Slice Gauge "gpool_slice_seconds" [] "The slice that follows from the hand-off, the longest of all GPUs";
     GateMoves Counter "gpool_gate_moves_total" ["to"] "Decisions to open or renew (open) and to close (close) a gate, all leases together";
     Refusals Counter "gpool_requests_refused_total" ["code"] "Requests for a lease that the supervisor refused, by error code";
+    QueueWaiting Gauge "gpool_queue_waiting" [] "Containers that wait for room";
+    QueueOldest Gauge "gpool_queue_oldest_wait_seconds" [] "How long the one has waited that came first; 0 with nobody waiting";
+    QueueLeft Counter "gpool_queue_left_total" ["how"]
+        "Waits for room that have ended: with a lease (granted), when their time was over or something else was refused (refused), by gpool queue cancel (cancelled), or because nobody asked any more (gone)";
+    QueueWaited Counter "gpool_queue_wait_seconds_total" ["how"] "How long those waits were, all together";
     GuardActions Counter "gpool_guard_actions_total" ["action"]
         "What was done about containers found past the shims or above their cap: told, frozen, not_frozen, revoked, not_revoked, killed, not_killed";
     Events Counter "gpool_events_total" ["kind"] "Events by kind";

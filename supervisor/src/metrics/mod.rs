@@ -5,8 +5,10 @@ mod families;
 mod text;
 
 pub use counters::Counters;
+use counters::Waits;
 pub use families::reference;
 
+use crate::clock;
 use crate::lease::{Charges, Leases};
 use crate::log;
 use crate::service::Identity;
@@ -29,6 +31,9 @@ struct Moment {
     gates: [(&'static str, u64); 2],
     events: Vec<(EventKind, u64)>,
     refusals: Vec<(&'static str, u64)>,
+    /// How many wait for room, and how long the first to come has.
+    queue: (usize, f64),
+    waits: Vec<(&'static str, Waits)>,
     guard_actions: Vec<(&'static str, u64)>,
     rounds: [(&'static str, u64); 2],
     complaints: u64,
@@ -39,12 +44,14 @@ struct Moment {
 /// The page of this moment.
 pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.statistics();
-    let (views, gpus) = {
+    let (views, gpus, queue) = {
         let book = leases.book();
         let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
         let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told);
         let charged = |place: usize| book.charges.get(&place).cloned().unwrap_or_default();
-        (book.views(), gpus.into_iter().map(|(place, gpu)| (gpu, charged(place))).collect())
+        let waited_s = book.queue.longest_wait(clock::now_ns()).as_secs_f64();
+        let gpus = gpus.into_iter().map(|(place, gpu)| (gpu, charged(place))).collect();
+        (book.views(), gpus, (book.queue.len(), waited_s))
     };
     let handoffs = statistics.handoffs;
     render(&Moment {
@@ -56,6 +63,8 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         gates: [("open", statistics.gate_opens), ("close", statistics.gate_closes)],
         events: with_zeroes(leases.events.counts()),
         refusals: leases.counters.refusals(),
+        queue,
+        waits: leases.counters.waits(),
         guard_actions: leases.counters.guard_actions(),
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
         complaints: leases.progress.complaints.count(),
@@ -122,6 +131,12 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     }
     for (code, count) in &moment.refusals {
         page.add(Family::Refusals, &[("code", code)], *count as f64);
+    }
+    page.add(Family::QueueWaiting, &[], moment.queue.0 as f64);
+    page.add(Family::QueueOldest, &[], moment.queue.1);
+    for (how, waits) in &moment.waits {
+        page.add(Family::QueueLeft, &[("how", how)], waits.count as f64);
+        page.add(Family::QueueWaited, &[("how", how)], seconds(waits.total_ns));
     }
     for (action, count) in &moment.guard_actions {
         page.add(Family::GuardActions, &[("action", action)], *count as f64);

@@ -89,6 +89,8 @@ fn moment() -> Moment {
         gates: [("open", 5), ("close", 4)],
         events: with_zeroes(vec![(EventKind::LeaseGranted, 3), (EventKind::OverCap, 1)]),
         refusals: vec![("GPOOL-E201", 2)],
+        queue: (2, 1.5),
+        waits: vec![("granted", Waits { count: 3, total_ns: 2_500_000_000 })],
         guard_actions: vec![("frozen", 1)],
         rounds: [("sampler", 9), ("attendant", 8)],
         complaints: 0,

@@ -55,6 +55,7 @@ mod pass_through;
 mod paused;
 mod places_taken;
 mod playground;
+mod queue;
 mod random_kills;
 mod rare_calls;
 mod real_bundles;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 57] = [
+pub const TOGETHER: [&str; 58] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -24,6 +24,7 @@ pub const TOGETHER: [&str; 57] = [
     "static-data",
     "docker",
     "ledger",
+    "queue",
     "mig-instances",
     "nvidia-smi",
     "containerd",

@@ -365,6 +365,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(short_jobs::run),
     },
     Scenario {
+        name: "queue",
+        what: "containers and commands wait for room in order, across a restart, and for no longer than they asked to",
+        limit_s: 90,
+        run: Place::Inside(queue::run),
+    },
+    Scenario {
         name: "ledger",
         what: "what teams had is known after containers and supervisors have ended, and ties out",
         limit_s: 90,

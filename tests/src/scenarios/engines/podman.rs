@@ -3,13 +3,14 @@
 use super::life::{CAP, COMMAND, lead};
 use super::{Client, check_shares, configure, wait_for_lease, wait_for_room};
 use crate::cgroups;
-use crate::failure::{Context, Result, ensure};
+use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{FAILING, Host, Podman, SLOW, succeeded};
 use crate::image;
-use crate::namespaces::Inside;
-use crate::scenarios::finish;
+use crate::namespaces::{Inside, spawn_bound};
+use crate::scenarios::{finish, wait_for};
 use crate::tenant::report;
-use gpool_protocol::{Event, EventKind};
+use gpool_protocol::{Event, EventKind, WaitingView};
+use rustix::process::{Pid, Signal};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -29,6 +30,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let podman = host.podman()?;
     let outcome = in_all_ways(&host, &podman)
         .and_then(|()| between_hook_and_runtime(&host, &podman))
+        .and_then(|()| waits_for_room(&host, &podman))
         .and_then(|()| under_a_daemon(&host, &podman))
         .and_then(|()| annotations_of_an_image(&podman));
     let cleared = podman.clear();
@@ -127,6 +129,32 @@ fn between_hook_and_runtime(host: &Host, podman: &Podman) -> Result<()> {
     report(&succeeded("a slow start", run(SLOW)?)?)?;
     let failed = run(FAILING)?;
     ensure(!failed.status.success(), || "podman ignores a hook that fails".to_owned())?;
+    wait_for_room(host)
+}
+
+/// Whoever asks for the container, its start waits until somebody else has ended.
+fn waits_for_room(host: &Host, podman: &Podman) -> Result<()> {
+    let hooks = Podman::hooks(false);
+    for global in [&["--runtime=gpool"][..], &["--runtime=crun", &hooks]] {
+        let mut holder = host.command("gpool");
+        holder.args(["run", "--fraction", "0.9", "--memory", "1GiB", "--", "sleep", "600"]);
+        let mut holder = spawn_bound(&mut holder).context("gpool run")?;
+        wait_for("another one to have room", || Ok(host.leases()?.len() == 1))?;
+        let start = || {
+            let request = ["--annotation=gpool.io/fraction=0.5", "--annotation=gpool.io/wait=50s"];
+            podman.text(&[global, &["run", "--rm"], &request, &[image::NAME, "true"]].concat())
+        };
+        let started = std::thread::scope(|scope| {
+            let starting = scope.spawn(start);
+            let waits = || Ok(host.client().get::<Vec<WaitingView>>("/v1/queue")?.len() == 1);
+            let waiting = wait_for("podman's container to wait for room", waits);
+            let _ = rustix::process::kill_process(Pid::from_child(&holder), Signal::TERM);
+            let started = starting.join().unwrap_or_else(|_| Err(Failure::new("the thread that starts it panicked")));
+            waiting.and(started)
+        });
+        holder.wait().context("gpool run")?;
+        started.context(format!("{global:?}"))?;
+    }
     wait_for_room(host)
 }
 

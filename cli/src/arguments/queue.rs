@@ -1,0 +1,21 @@
+//! `gpool queue`
+
+use super::Format;
+use clap::Subcommand;
+
+/// Verbs of `gpool queue`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum QueueVerb {
+    /// List who waits, the next one first
+    Ls {
+        /// How to print; wide says why each of them waits
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Take containers out of the queue: they are refused
+    Cancel {
+        /// Ids of containers that wait, or unique prefixes
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+}

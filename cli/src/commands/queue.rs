@@ -1,0 +1,174 @@
+//! `gpool queue ls` and `gpool queue cancel ID...`
+
+use crate::arguments::{Format, QueueVerb};
+use crate::exit::Failure;
+use crate::output::{self, Column, borderless, csv, figure, text};
+use crate::table::short_gpu;
+use gpool_protocol::{
+    Client, GpuUuid, MemoryCap, Request, WaitingView, format_bytes, format_permille, format_seconds, waiting_path,
+};
+use serde_json::{Value, json};
+
+const COLUMNS: [Column; 10] = [
+    figure("PLACE"),
+    text("CONTAINER"),
+    text("USER"),
+    text("TEAM"),
+    text("SHARE"),
+    text("MEMORY"),
+    figure("GPUS"),
+    text("PRIORITY"),
+    figure("WAITED"),
+    figure("AT MOST"),
+];
+const WIDE: [Column; 3] = [text("MODE"), text("KEPT ON"), text("WHY")];
+const HEADER: [&str; 15] = [
+    "place",
+    "container_id",
+    "owner_uid",
+    "team",
+    "mode",
+    "fraction_permille",
+    "memory_bytes",
+    "memory_permille",
+    "gpus",
+    "priority",
+    "since_unix_ms",
+    "waited_ms",
+    "wait_seconds",
+    "kept_on",
+    "cause",
+];
+
+/// Runs a verb of `gpool queue`.
+pub fn run(client: &Client, verb: &QueueVerb) -> Result<(), Failure> {
+    match verb {
+        QueueVerb::Ls { format } => list(client, *format),
+        QueueVerb::Cancel { ids } => cancel(client, ids),
+    }
+}
+
+fn list(client: &Client, format: Format) -> Result<(), Failure> {
+    let waiting: Vec<WaitingView> = client.get("/v1/queue")?;
+    match format {
+        Format::Table => output::print(&borderless(&COLUMNS, waiting.iter().map(cells))),
+        Format::Wide => {
+            let columns: Vec<Column> = COLUMNS.into_iter().chain(WIDE).collect();
+            output::print(&borderless(&columns, waiting.iter().map(wide_cells)))
+        }
+        Format::Json => output::print_json("queue", &waiting),
+        Format::Csv => output::print(&csv(&HEADER, waiting.iter().map(csv_cells))),
+    }
+}
+
+/// One that is refused does not keep the others from it.
+fn cancel(client: &Client, ids: &[String]) -> Result<(), Failure> {
+    let mut refused = None;
+    for id in ids {
+        let path = waiting_path(id).map(|path| format!("{path}/cancel"));
+        match path.and_then(|path| client.post::<Value, WaitingView>(&path, &json!({}))) {
+            Ok(waiting) => output::print(&format!("{}\n", waiting.container_id))?,
+            Err(refusal) => refused = refused.or(Some(refusal)),
+        }
+    }
+    refused.map_or(Ok(()), |refusal| Err(refusal.into()))
+}
+
+fn cells(one: &WaitingView) -> Vec<String> {
+    let request = &one.request;
+    vec![
+        one.place.to_string(),
+        one.container_id.short().to_owned(),
+        one.owner_uid.to_string(),
+        request.team.clone().unwrap_or_else(|| "-".to_owned()),
+        share(request),
+        memory(request),
+        request.gpus.to_string(),
+        request.priority.to_string(),
+        format_seconds(one.waited_ms / 1000),
+        format_seconds(request.wait_seconds.unwrap_or(0)),
+    ]
+}
+
+fn wide_cells(one: &WaitingView) -> Vec<String> {
+    let kept: Vec<&str> = one.kept_on.iter().map(|gpu| short_gpu(&gpu.0)).collect();
+    let kept = if kept.is_empty() { "-".to_owned() } else { kept.join(", ") };
+    cells(one).into_iter().chain([one.request.mode.text().to_owned(), kept, one.cause.clone()]).collect()
+}
+
+/// What is asked for of each GPU: a share, or an instance by its profile.
+fn share(request: &Request) -> String {
+    match (&request.mig_profile, request.fraction_permille) {
+        (Some(profile), 0) => profile.clone(),
+        (None, 0) => "-".to_owned(),
+        (_, permille) => format_permille(permille.into()),
+    }
+}
+
+fn memory(request: &Request) -> String {
+    match request.memory {
+        Some(MemoryCap::Bytes(bytes)) => format_bytes(bytes),
+        Some(MemoryCap::Permille(permille)) => format_permille(permille.into()),
+        None => "-".to_owned(),
+    }
+}
+
+fn csv_cells(one: &WaitingView) -> Vec<String> {
+    let request = &one.request;
+    let (bytes, permille) = match request.memory {
+        Some(MemoryCap::Bytes(bytes)) => (bytes.to_string(), String::new()),
+        Some(MemoryCap::Permille(permille)) => (String::new(), permille.to_string()),
+        None => Default::default(),
+    };
+    let kept: Vec<&str> = one.kept_on.iter().map(|GpuUuid(uuid)| uuid.as_str()).collect();
+    vec![
+        one.place.to_string(),
+        one.container_id.to_string(),
+        one.owner_uid.to_string(),
+        request.team.clone().unwrap_or_default(),
+        request.mode.text().to_owned(),
+        request.fraction_permille.to_string(),
+        bytes,
+        permille,
+        request.gpus.to_string(),
+        request.priority.to_string(),
+        one.since_unix_ms.to_string(),
+        one.waited_ms.to_string(),
+        request.wait_seconds.unwrap_or(0).to_string(),
+        kept.join(" "),
+        one.cause.clone(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting() -> WaitingView {
+        let text = r#"{"container_id":"0123456789abcdef","place":1,"owner_uid":1000,"since_unix_ms":60000,"waited_ms":90500,
+            "request":{"fraction_permille":500,"memory":{"bytes":4294967296},"team":"vision","wait_seconds":600},
+            "cause":"50 % of a GPU is asked for, but GPU-1 has 10 % free","kept_on":["GPU-1"]}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_line_says_who_waits_for_what_and_for_how_long() {
+        let drawn = borderless(&COLUMNS, [cells(&waiting())]);
+        let fields: Vec<&str> = drawn.lines().nth(1).unwrap().split_whitespace().collect();
+        let want = ["1", "0123456789ab", "1000", "vision", "50", "%", "4GiB", "1", "guaranteed", "1m30s", "10m"];
+        assert_eq!(fields, want);
+        let wide = wide_cells(&waiting());
+        assert_eq!(wide.len(), COLUMNS.len() + WIDE.len());
+        assert!(wide.last().unwrap().contains("GPU-1 has 10 % free"));
+        assert_eq!(csv_cells(&waiting()).len(), HEADER.len());
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_a_dash() {
+        let mut one = waiting();
+        (one.request.memory, one.request.team) = (None, None);
+        (one.request.fraction_permille, one.request.mig_profile) = (0, Some("1g.10gb".into()));
+        let cells = cells(&one);
+        assert_eq!((cells[3].as_str(), cells[4].as_str(), cells[5].as_str()), ("-", "1g.10gb", "-"));
+    }
+}

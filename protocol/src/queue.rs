@@ -1,0 +1,62 @@
+//! The queue for room: what who waits is told, and what others see of it.
+
+use crate::identity::{ContainerId, GpuUuid};
+use crate::messages::LeaseGranted;
+use crate::request::Request;
+use serde::{Deserialize, Serialize};
+
+/// The answer to a [`LeaseRequest`](crate::LeaseRequest) that is not refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum LeaseAnswer {
+    /// There is room.
+    Granted(LeaseGranted),
+    /// There is none yet, and the request says how long to wait for it.
+    Waiting(LeaseWaiting),
+}
+
+/// A request waits for room. Its place is kept as long as the same request is made again and again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseWaiting {
+    /// How it stands.
+    pub waiting: WaitingView,
+    /// After so many milliseconds the request is to be made again. Who is silent for much longer loses the place.
+    pub retry_ms: u64,
+}
+
+/// A request that waits, as `gpool queue ls` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingView {
+    /// Its container.
+    pub container_id: ContainerId,
+    /// Its place in the queue, from 1.
+    pub place: u32,
+    /// What it asks for, and for how long it waits.
+    pub request: Request,
+    /// The user who starts it.
+    pub owner_uid: u32,
+    /// Since when it waits: Unix time, milliseconds.
+    pub since_unix_ms: u64,
+    /// For how long, in milliseconds.
+    pub waited_ms: u64,
+    /// Why it has no room now: what it was told when it asked last.
+    pub cause: String,
+    /// GPUs of which room is kept for it: nobody behind it takes what it needs of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept_on: Vec<GpuUuid>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_and_what_is_granted_are_told_apart() {
+        let granted = r#"{"lease_id":"01","gpu_uuid":"GPU-1","edits":[]}"#;
+        assert!(matches!(serde_json::from_str(granted).unwrap(), LeaseAnswer::Granted(_)));
+        let waiting = r#"{"waiting":{"container_id":"c","place":1,"request":{"fraction_permille":300,"wait_seconds":60},
+            "owner_uid":0,"since_unix_ms":1,"waited_ms":9,"cause":"no room"},"retry_ms":200}"#;
+        let LeaseAnswer::Waiting(waiting) = serde_json::from_str(waiting).unwrap() else { panic!("it waits") };
+        assert_eq!((waiting.waiting.request.wait_seconds, waiting.retry_ms), (Some(60), 200));
+    }
+}

@@ -1,0 +1,108 @@
+//! Asking for a lease, again and again while the request waits for room.
+
+use gpool_protocol::{Client, ErrorBody, ErrorCode, LeaseAnswer, LeaseGranted, LeaseRequest, LeaseWaiting};
+use std::time::{Duration, Instant};
+
+/// How long the supervisor may be silent: a person must hear of a hung one within five seconds.
+const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(4);
+/// Who waits for room anyway waits for a supervisor that is away for so long, as it is while it is restarted or replaced.
+const ABSENCE: Duration = Duration::from_secs(60);
+/// How often it is looked whether it is back.
+const LOOK: Duration = Duration::from_millis(500);
+/// Whatever the supervisor says, nobody asks more or less often than this.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// Asks until there is a lease; `on_waiting` is told once that there is none yet.
+///
+/// # Errors
+/// The request is refused, also after it has waited; or nobody answers.
+pub fn ask(
+    client: &Client,
+    asked: &LeaseRequest,
+    on_waiting: impl Fn(&LeaseWaiting),
+) -> Result<LeaseGranted, ErrorBody> {
+    let client = client.clone().with_timeout(SUPERVISOR_PATIENCE);
+    let (mut is_waiting, mut away_since) = (false, None);
+    loop {
+        let pause = match client.post("/v1/leases", asked) {
+            Ok(LeaseAnswer::Granted(granted)) => return Ok(granted),
+            Ok(LeaseAnswer::Waiting(waiting)) => {
+                if !is_waiting {
+                    on_waiting(&waiting);
+                }
+                (is_waiting, away_since) = (true, None);
+                Duration::from_millis(waiting.retry_ms).clamp(RETRY.0, RETRY.1)
+            }
+            Err(error) if is_waiting && is_absence(&error) => {
+                let since = *away_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= ABSENCE {
+                    return Err(error);
+                }
+                LOOK
+            }
+            Err(error) => return Err(error),
+        };
+        std::thread::sleep(pause);
+    }
+}
+
+/// Nobody answers, or broke off while he did.
+fn is_absence(error: &ErrorBody) -> bool {
+    matches!(error.code, ErrorCode::SupervisorAbsent | ErrorCode::SupervisorFailed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    const GRANTED: &str = r#"{"lease_id":"01","gpu_uuid":"GPU-1","edits":[]}"#;
+    const WAITING: &str = r#"{"waiting":{"container_id":"c","place":1,"request":{"fraction_permille":300},
+        "owner_uid":0,"since_unix_ms":1,"waited_ms":9,"cause":"no room"},"retry_ms":1}"#;
+    const REFUSED: &str = r#"{"code":"GPOOL-E201","message":"no room","remedy":"wait"}"#;
+
+    /// A supervisor that gives these answers, one a connection; without one it breaks the connection off.
+    fn answering(answers: &'static [(u16, &'static str)]) -> (tempfile::TempDir, Client) {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("gpool.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::spawn(move || {
+            for (status, body) in answers {
+                let mut stream = listener.accept().unwrap().0;
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request).unwrap();
+                if *status > 0 {
+                    let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len());
+                    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+                }
+            }
+        });
+        let client = Client::new(&socket);
+        (directory, client)
+    }
+
+    fn asked() -> LeaseRequest {
+        serde_json::from_str(r#"{"container_id":"c","request":{"fraction_permille":300,"wait_seconds":60}}"#).unwrap()
+    }
+
+    #[test]
+    fn it_is_asked_until_there_is_room_and_told_once() {
+        let answers = &[(200, WAITING), (0, ""), (200, WAITING), (200, GRANTED)];
+        let (_directory, client) = answering(answers);
+        let told = Cell::new(0);
+        let granted = ask(&client, &asked(), |_| told.set(told.get() + 1)).unwrap();
+        assert_eq!((granted.lease_id.0.as_str(), told.get()), ("01", 1), "a supervisor that breaks off is waited for");
+    }
+
+    #[test]
+    fn a_refusal_ends_it_and_who_has_not_begun_to_wait_waits_for_no_supervisor() {
+        let (_directory, client) = answering(&[(200, WAITING), (409, REFUSED)]);
+        assert_eq!(ask(&client, &asked(), |_| ()).unwrap_err().code, ErrorCode::ShareNotFree);
+        let (_directory, client) = answering(&[(0, "")]);
+        let begun = Instant::now();
+        assert_eq!(ask(&client, &asked(), |_| ()).unwrap_err().code, ErrorCode::SupervisorFailed);
+        assert!(begun.elapsed() < ABSENCE / 2);
+    }
+}

@@ -1,0 +1,211 @@
+//! Where a request fits, beside those who wait for room before it.
+
+use super::book::Book;
+use super::capacity::note_mps_servers;
+use super::entitlement::demand_of;
+use super::grant::Leases;
+use super::mechanism::Served;
+use super::placing::{open_for, place_among};
+use super::refusal::{kept_for_others, worded};
+use crate::clock;
+use crate::device::Gpu;
+use crate::mps::Domain;
+use crate::queue::Waiter;
+use gpool_policy::admission::{Demand, GpuCapacity, Placement, Users};
+use gpool_policy::queue::{Prospect, Taken, kept_for, taken_ahead};
+use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism};
+use std::time::Duration;
+
+/// What requests are placed in.
+pub struct Scene<'a> {
+    pub book: &'a Book,
+    /// The kept place that counts as free: its container is the one that asks.
+    pub own: Option<&'a LeaseId>,
+    pub gpus: &'a [Gpu],
+    pub capacities: Vec<GpuCapacity>,
+}
+
+impl Scene<'_> {
+    /// The GPUs with what is taken counted as leased.
+    pub fn capacities_beside(&self, taken: &[Taken]) -> Vec<GpuCapacity> {
+        let mut capacities = self.capacities.clone();
+        taken.iter().for_each(|its| its.enter(&mut capacities));
+        capacities
+    }
+
+    /// Places of GPUs that are there.
+    fn places_of(&self, uuids: &[GpuUuid]) -> Vec<usize> {
+        uuids.iter().filter_map(|uuid| self.gpus.iter().position(|gpu| gpu.uuid == *uuid)).collect()
+    }
+
+    fn uuids_of(&self, places: &[usize]) -> Vec<GpuUuid> {
+        places.iter().map(|place| self.gpus[*place].uuid.clone()).collect()
+    }
+}
+
+/// How a request would be served, and what it may be placed on.
+struct Choice {
+    served: Served,
+    domain: Option<Domain>,
+    demand: Demand,
+    capacities: Vec<GpuCapacity>,
+    open: Vec<usize>,
+}
+
+/// Where a request goes.
+pub struct Room {
+    pub served: Served,
+    pub domain: Option<Domain>,
+    pub placed: Placement,
+    demand: Demand,
+}
+
+impl Leases {
+    /// Finds room for a request beside all that stand before it; `home` is where it was, if it comes back.
+    ///
+    /// # Errors
+    /// No room, or room that is kept for others.
+    pub fn room_for(
+        &self,
+        asked: &LeaseRequest,
+        uid: u32,
+        scene: &Scene<'_>,
+        home: Option<Vec<usize>>,
+    ) -> Result<Room, ErrorBody> {
+        // Who comes back to a place that is kept for it was there before those who wait.
+        let ahead = if scene.own.is_some() { Vec::new() } else { scene.book.queue.ahead_of(asked, uid) };
+        let taken = self.taken_by(&ahead, scene);
+        let planned = scene.book.queue.waiter_of(asked, uid).map(|waiter| scene.places_of(&waiter.planned.borrow()));
+        let preferred = home.or(planned).unwrap_or_default();
+        let room = self.room_beside(asked, uid, scene, &taken, &preferred);
+        match room {
+            Err(_) if !taken.is_empty() && self.room_beside(asked, uid, scene, &[], &preferred).is_ok() => {
+                Err(kept_for_others(taken.len()))
+            }
+            room => room,
+        }
+    }
+
+    /// What those in the queue leave to nobody behind them.
+    pub fn taken_by(&self, ahead: &[&Waiter], scene: &Scene<'_>) -> Vec<Taken> {
+        if ahead.is_empty() {
+            return Vec::new();
+        }
+        let keep = Duration::from_secs(self.configuration().queue.keep_seconds);
+        let now_ns = clock::now_ns();
+        taken_ahead(ahead.iter().copied(), |waiter: &Waiter, before, may_keep| {
+            let planned = scene.places_of(&waiter.planned.borrow());
+            match self.room_beside(&waiter.asked, waiter.uid, scene, before, &planned) {
+                Ok(room) => {
+                    *waiter.planned.borrow_mut() = scene.uuids_of(&room.placed.indices);
+                    Prospect::Fits(Taken { indices: room.placed.indices, demand: room.demand })
+                }
+                Err(_) if may_keep && waiter.may_keep(keep, now_ns) => self.kept(waiter, scene, before, now_ns),
+                Err(_) => {
+                    waiter.kept_on.borrow_mut().clear();
+                    Prospect::Waits
+                }
+            }
+        })
+    }
+
+    /// Sees that room is kept for the first in the queue if it does not fit.
+    pub fn keep_for_first(&self, book: &Book) {
+        let gpus = self.silence.without_silent(&self.gpus());
+        let scene = Scene { book, own: None, gpus: &gpus, capacities: self.capacities(&gpus, book, None) };
+        let mut ahead = book.queue.in_order();
+        ahead.truncate(1);
+        self.taken_by(&ahead, &scene);
+    }
+
+    /// What is kept for one that does not fit: what it would have of this host if nobody were there, on GPUs that stay the same.
+    /// Of instances nothing: there is none that falls free by parts.
+    fn kept(&self, waiter: &Waiter, scene: &Scene<'_>, before: &[Taken], now_ns: u64) -> Prospect {
+        let Some(choice) = self.alone(&waiter.asked, waiter.uid, scene) else { return Prospect::Waits };
+        if choice.served.mechanism == Mechanism::Mig {
+            return Prospect::Waits;
+        }
+        let wanted = choice.demand.gpus.max(1);
+        let mut places = scene.places_of(&waiter.kept_on.borrow());
+        places.retain(|place| choice.open.contains(place));
+        if places.len() != wanted {
+            let capacities = scene.capacities_beside(before);
+            let Some(chosen) = kept_for(&capacities, &choice.open, &choice.demand) else { return Prospect::Waits };
+            places = chosen;
+        }
+        waiter.keep_on(scene.uuids_of(&places), now_ns);
+        Prospect::Keeps(Taken { indices: places, demand: choice.demand })
+    }
+
+    /// How a request would be served if nobody were on the GPUs; none if not even then.
+    fn alone(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> Option<Choice> {
+        let book = Book::default();
+        let emptied = emptied(scene, &book);
+        let choice = self.choose(asked, uid, &emptied, &[]).ok()?;
+        place_among(&choice.capacities, &choice.open, &choice.demand).is_ok().then_some(choice)
+    }
+
+    /// Whether a request would have room if nobody were on the GPUs.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn could_fit(&self, asked: &LeaseRequest, uid: u32) -> Result<(), ErrorBody> {
+        let (gpus, book) = (self.silence.without_silent(&self.gpus()), Book::default());
+        let capacities = self.capacities(&gpus, &book, None);
+        let scene = Scene { book: &book, own: None, gpus: &gpus, capacities };
+        self.room_beside(asked, uid, &emptied(&scene, &book), &[], &[]).map(drop)
+    }
+
+    /// Finds room for a request beside what is `taken`, on the `preferred` GPUs if it fits there.
+    fn room_beside(
+        &self,
+        asked: &LeaseRequest,
+        uid: u32,
+        scene: &Scene<'_>,
+        taken: &[Taken],
+        preferred: &[usize],
+    ) -> Result<Room, ErrorBody> {
+        let Choice { served, domain, demand, capacities, open } = self.choose(asked, uid, scene, taken)?;
+        let is_open = !preferred.is_empty() && preferred.iter().all(|gpu| open.contains(gpu));
+        let placed = is_open.then(|| place_among(&capacities, preferred, &demand).ok()).flatten();
+        let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
+        let placed = placed.map_err(|refusal| match &domain {
+            Some(domain) => self.with_faults(worded(&refusal), scene.book, domain),
+            None => worded(&refusal),
+        })?;
+        Ok(Room { served, domain, placed, demand })
+    }
+
+    /// By which mechanism, and on which GPUs at all.
+    fn choose(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>, taken: &[Taken]) -> Result<Choice, ErrorBody> {
+        let Scene { book, own, gpus, .. } = scene;
+        let served = self.mechanism_for(asked, (book, *own), gpus, &scene.capacities_beside(taken))?;
+        let demand = demand_of(&served.request, served.mechanism);
+        let domain = (served.mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
+        let mut capacities = scene.capacities.clone();
+        if let Some(domain) = &domain {
+            let (whose, count) = (domain, demand.gpus.max(1));
+            note_mps_servers(&mut capacities, (gpus, book), (whose, count), *own);
+            self.note_servers_closed(&mut capacities, (gpus, book), (whose, count));
+        }
+        taken.iter().for_each(|its| its.enter(&mut capacities));
+        let open = open_for(&served, gpus, book)?;
+        let mut open = self.without_other_modes(open, &served, gpus)?;
+        if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
+            open.retain(|gpu| self.time_slices.keeps(&gpus[*gpu].uuid));
+        }
+        Ok(Choice { served, domain, demand, capacities, open })
+    }
+}
+
+/// The same GPUs with nobody on them.
+fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
+    let without = |gpu: &GpuCapacity| GpuCapacity {
+        memory_foreign_bytes: 0,
+        fraction_leased_permille: 0,
+        memory_leased_bytes: 0,
+        users: Users::default(),
+        ..gpu.clone()
+    };
+    Scene { book, own: None, gpus: scene.gpus, capacities: scene.capacities.iter().map(without).collect() }
+}

@@ -1,0 +1,150 @@
+//! The queue for room: requests for which there is none, and that say how long to wait.
+//!
+//! Nobody is called when room is there: who waits asks again and again, and is told when to ask next. So a supervisor that is
+//! restarted finds the queue in a file and its people at the door, and who has gone is out by his silence.
+
+mod asking;
+mod store;
+mod tending;
+mod waiter;
+
+pub use tending::Left;
+pub use waiter::Waiter;
+
+use crate::lease::slice_priority;
+use crate::procfs::WatchedProcess;
+use gpool_policy::queue::{Claim, Rounds, order};
+use gpool_protocol::{LeaseRequest, WaitingView};
+use std::time::Duration;
+
+/// Who waits, in no order.
+#[derive(Default)]
+pub struct Queue {
+    waiters: Vec<Waiter>,
+    rounds: Rounds,
+}
+
+impl Queue {
+    /// Who waits, the next one first.
+    pub fn in_order(&self) -> Vec<&Waiter> {
+        let waiting: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.cancelled_by.is_none()).collect();
+        let claims: Vec<Claim> = waiting.iter().map(|waiter| waiter.claim).collect();
+        order(&claims).into_iter().map(|index| waiting[index]).collect()
+    }
+
+    /// Who stands before this request: those before it in the queue, or those of its priority and of higher ones where it is
+    /// not in it.
+    pub fn ahead_of(&self, asked: &LeaseRequest, uid: u32) -> Vec<&Waiter> {
+        let mut all = self.in_order();
+        let priority = slice_priority(asked.request.priority);
+        let place = all.iter().position(|waiter| waiter.is_for(asked, uid));
+        let behind = || all.iter().position(|waiter| waiter.claim.priority > priority);
+        let until = place.or_else(behind).unwrap_or(all.len());
+        all.truncate(until);
+        all
+    }
+
+    /// The one that waits for this request.
+    pub fn waiter_of(&self, asked: &LeaseRequest, uid: u32) -> Option<&Waiter> {
+        self.waiters.iter().find(|waiter| waiter.is_for(asked, uid))
+    }
+
+    /// All of them, the next one first, as the socket shows them.
+    pub fn views(&self) -> Vec<WaitingView> {
+        self.in_order().into_iter().zip(1..).map(|(waiter, place)| waiter.view(place)).collect()
+    }
+
+    /// How long the one has waited that came first.
+    pub fn longest_wait(&self, now_ns: u64) -> Duration {
+        self.in_order().into_iter().map(|waiter| waiter.waited(now_ns)).max().unwrap_or_default()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    fn waiter_of_mut(&mut self, asked: &LeaseRequest, uid: u32) -> Option<&mut Waiter> {
+        self.waiters.iter_mut().find(|waiter| waiter.is_for(asked, uid))
+    }
+
+    /// Takes one out.
+    fn leave(&mut self, asked: &LeaseRequest, uid: u32) -> Option<Waiter> {
+        let index = self.waiters.iter().position(|waiter| waiter.is_for(asked, uid))?;
+        Some(self.waiters.remove(index))
+    }
+
+    /// Puts one in, in the round that it comes to.
+    fn join(&mut self, asked: &LeaseRequest, uid: u32, requester: WatchedProcess, now_ns: u64) -> &mut Waiter {
+        let claims: Vec<Claim> = self.waiters.iter().map(|waiter| waiter.claim).collect();
+        let priority = slice_priority(asked.request.priority);
+        let round = self.rounds.join(&claims, priority, &waiter::owner_of(asked, uid));
+        self.waiters.push(Waiter::new(asked, uid, requester, Claim { priority, round, since_ns: now_ns }));
+        self.waiters.last_mut().expect("just put in")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::{ContainerId, HostPid, PodPlace, Priority};
+
+    fn asked(id: &str, team: Option<&str>, priority: Priority) -> LeaseRequest {
+        let text = r#"{"container_id":"c","request":{"fraction_permille":300,"wait_seconds":60}}"#;
+        let mut asked: LeaseRequest = serde_json::from_str(text).unwrap();
+        asked.container_id = ContainerId(id.into());
+        (asked.request.team, asked.request.priority) = (team.map(str::to_owned), priority);
+        asked
+    }
+
+    fn joins(queue: &mut Queue, id: &str, team: Option<&str>, priority: Priority) {
+        let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+        let now_ns = 1 + queue.waiters.len() as u64;
+        queue.join(&asked(id, team, priority), 0, this, now_ns);
+    }
+
+    fn ids<'a>(waiters: impl IntoIterator<Item = &'a Waiter>) -> Vec<&'a str> {
+        waiters.into_iter().map(|waiter| waiter.asked.container_id.0.as_str()).collect()
+    }
+
+    #[test]
+    fn teams_take_turns_and_who_does_not_wait_is_behind_its_like() {
+        let mut queue = Queue::default();
+        for (id, team) in [("a1", Some("a")), ("a2", Some("a")), ("b1", Some("b")), ("n1", None), ("n2", None)] {
+            joins(&mut queue, id, team, Priority::Guaranteed);
+        }
+        joins(&mut queue, "s1", Some("b"), Priority::Scavenger);
+        assert_eq!(ids(queue.in_order()), ["a1", "b1", "n1", "a2", "n2", "s1"]);
+        assert_eq!(ids(queue.ahead_of(&asked("n1", None, Priority::Guaranteed), 0)), ["a1", "b1"]);
+        assert_eq!(ids(queue.ahead_of(&asked("new", None, Priority::Guaranteed), 0)), ["a1", "b1", "n1", "a2", "n2"]);
+        assert_eq!(queue.ahead_of(&asked("new", None, Priority::Scavenger), 0).len(), 6);
+        let of_another_user = queue.ahead_of(&asked("a1", Some("a"), Priority::Guaranteed), 7);
+        assert_eq!(of_another_user.len(), 5, "an id is no name of another user's container");
+        assert!(queue.leave(&asked("b1", Some("b"), Priority::Guaranteed), 0).is_some());
+        assert_eq!(queue.views().iter().map(|view| view.place).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn who_was_taken_out_stands_in_nobodys_way() {
+        let mut queue = Queue::default();
+        joins(&mut queue, "a", None, Priority::Guaranteed);
+        joins(&mut queue, "b", None, Priority::Guaranteed);
+        queue.waiter_of_mut(&asked("a", None, Priority::Guaranteed), 0).unwrap().cancelled_by = Some(0);
+        assert_eq!(ids(queue.in_order()), ["b"]);
+        assert!(queue.ahead_of(&asked("b", None, Priority::Guaranteed), 0).is_empty());
+        assert!(queue.waiter_of(&asked("a", None, Priority::Guaranteed), 0).is_some(), "it is to be told");
+    }
+
+    #[test]
+    fn the_next_attempt_at_a_container_of_a_pod_has_its_place() {
+        let place = |name: &str| Some(PodPlace { sandbox_id: "s".into(), container_name: name.into() });
+        let mut queue = Queue::default();
+        let this = || WatchedProcess::open(HostPid(std::process::id())).unwrap();
+        let first = LeaseRequest { in_pod: place("web"), ..asked("try-1", None, Priority::Guaranteed) };
+        queue.join(&first, 0, this(), 1);
+        let next = LeaseRequest { in_pod: place("web"), ..asked("try-2", None, Priority::Guaranteed) };
+        assert!(queue.waiter_of(&next, 0).is_some());
+        let other = LeaseRequest { in_pod: place("log"), ..asked("try-2", None, Priority::Guaranteed) };
+        assert!(queue.waiter_of(&other, 0).is_none());
+    }
+}

@@ -1,0 +1,123 @@
+//! The queue as it is written down, so that a supervisor that is started anew keeps everybody's place.
+
+use super::{Queue, Waiter};
+use crate::clock;
+use crate::lease::{Book, Leases, slice_priority, write_whole};
+use crate::procfs::{ProcessName, WatchedProcess};
+use gpool_policy::queue::Claim;
+use gpool_protocol::LeaseRequest;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+const QUEUE_FILE: &str = "queue.json";
+
+/// One that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct WaiterRecord {
+    asked: LeaseRequest,
+    uid: u32,
+    requester: ProcessName,
+    round: u64,
+    /// CLOCK_MONOTONIC.
+    since_ns: u64,
+    since_unix_ms: u64,
+    cause: String,
+}
+
+/// All of them, of one boot.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Written {
+    boot_id: String,
+    waiters: Vec<WaiterRecord>,
+}
+
+impl Leases {
+    /// Writes down who waits. Where that fails they wait all the same, and the next life of the supervisor has them queue anew.
+    pub(super) fn write_queue(&self, book: &Book) {
+        let written = Written { boot_id: self.boot_id.clone(), waiters: book.queue.records() };
+        if let Err(error) = write_whole(&self.configuration().paths.run_dir.join(QUEUE_FILE), &written) {
+            log!("{error}");
+        }
+    }
+
+    /// Takes over who waited under an earlier supervisor and has not ended.
+    pub fn take_queue_over(&self) {
+        let queue = read(&self.configuration().paths.run_dir, &self.boot_id);
+        self.book().queue = queue;
+    }
+}
+
+impl Queue {
+    fn records(&self) -> Vec<WaiterRecord> {
+        let record = |waiter: &Waiter| WaiterRecord {
+            asked: waiter.asked.clone(),
+            uid: waiter.uid,
+            requester: waiter.requester.name,
+            round: waiter.claim.round,
+            since_ns: waiter.claim.since_ns,
+            since_unix_ms: waiter.since_unix_ms,
+            cause: waiter.cause.clone(),
+        };
+        self.waiters.iter().filter(|waiter| waiter.cancelled_by.is_none()).map(record).collect()
+    }
+}
+
+/// What is written down; nothing if that cannot be read or is of another boot.
+fn read(run_dir: &Path, boot_id: &str) -> Queue {
+    let text = std::fs::read(run_dir.join(QUEUE_FILE)).unwrap_or_default();
+    let written: Written = serde_json::from_slice(&text).unwrap_or_default();
+    let (mut queue, now_ns) = (Queue::default(), clock::now_ns());
+    if written.boot_id != boot_id {
+        return queue;
+    }
+    for record in written.waiters {
+        let Ok(requester) = WatchedProcess::reopen(record.requester) else { continue };
+        let priority = slice_priority(record.asked.request.priority);
+        let claim = Claim { priority, round: record.round, since_ns: record.since_ns };
+        queue.rounds.note(priority, &super::waiter::owner_of(&record.asked, record.uid), record.round);
+        let mut waiter = Waiter::new(&record.asked, record.uid, requester, claim);
+        // It could not ask while nobody was there.
+        (waiter.since_unix_ms, waiter.cause, waiter.asked_ns) = (record.since_unix_ms, record.cause, now_ns);
+        queue.waiters.push(waiter);
+    }
+    queue
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::HostPid;
+
+    #[test]
+    fn who_waits_keeps_the_place_and_who_has_ended_or_is_of_another_boot_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = |id: &str| {
+            format!(r#"{{"container_id":"{id}","request":{{"fraction_permille":300,"wait_seconds":60,"team":"a"}}}}"#)
+        };
+        let mut queue = Queue::default();
+        for (id, since_ns) in [("first", 7), ("second", 8)] {
+            let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+            let waiter = queue.join(&serde_json::from_str(&text(id)).unwrap(), 1000, this, since_ns);
+            waiter.cause = "no room".into();
+        }
+        let mut written = Written { boot_id: "boot".into(), waiters: queue.records() };
+        let mut ended = written.waiters[0].clone();
+        (ended.asked.container_id.0, ended.requester.start_ticks) = ("ended".into(), 1);
+        written.waiters.push(ended);
+        write_whole(&directory.path().join(QUEUE_FILE), &written).unwrap();
+        let mut again = read(directory.path(), "boot");
+        let shown = |queue: &Queue| -> Vec<(String, u64, u64)> {
+            let all = queue.in_order();
+            all.iter().map(|it| (it.asked.container_id.0.clone(), it.claim.round, it.claim.since_ns)).collect()
+        };
+        assert_eq!(shown(&again), [("first".to_owned(), 0, 7), ("second".to_owned(), 1, 8)]);
+        assert_eq!(again.records(), queue.records());
+        // The team's next one comes behind both.
+        let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+        again.join(&serde_json::from_str(&text("third")).unwrap(), 1000, this, 9);
+        assert_eq!(shown(&again)[2], ("third".to_owned(), 2, 9));
+        assert_eq!(read(directory.path(), "another boot").len(), 0);
+        std::fs::write(directory.path().join(QUEUE_FILE), "{").unwrap();
+        assert_eq!(read(directory.path(), "boot").len(), 0);
+    }
+}

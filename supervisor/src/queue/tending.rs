@@ -1,0 +1,145 @@
+//! Leaving the queue, and those who have left it without a word.
+
+use super::Waiter;
+use crate::clock;
+use crate::events::About;
+use crate::lease::{Book, Leases};
+use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, EventKind, LeaseRequest, WaitingView, format_seconds};
+
+/// How one leaves the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Left {
+    /// With a lease.
+    Granted,
+    /// Its time was over, or something else was refused.
+    Refused,
+    /// Somebody took it out.
+    Cancelled,
+    /// Nobody asks for it any more.
+    Gone,
+}
+
+impl Left {
+    /// All of them.
+    pub const ALL: [Left; 4] = [Left::Granted, Left::Refused, Left::Cancelled, Left::Gone];
+
+    /// The word in metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Left::Granted => "granted",
+            Left::Refused => "refused",
+            Left::Cancelled => "cancelled",
+            Left::Gone => "gone",
+        }
+    }
+}
+
+impl Leases {
+    /// Takes a request out of the queue if it is in it.
+    pub fn leave_queue(&self, asked: &LeaseRequest, uid: u32, how: Left) {
+        let mut book = self.book();
+        self.leave_queue_of(&mut book, asked, uid, how);
+    }
+
+    /// The same of a book that is held.
+    pub fn leave_queue_of(&self, book: &mut Book, asked: &LeaseRequest, uid: u32, how: Left) {
+        let Some(waiter) = book.queue.leave(asked, uid) else { return };
+        self.write_queue(book);
+        self.note_left(&waiter, how, None);
+    }
+
+    /// Takes a request out of the queue; the container that waits is refused when it asks next. `id` is its container's, or a
+    /// prefix that means no other.
+    ///
+    /// # Errors
+    /// Nobody with that id waits, or several do.
+    pub fn cancel_waiting(&self, id: &ContainerId, owner_uid: u32, by: u32) -> Result<WaitingView, ErrorBody> {
+        let mut book = self.book();
+        let place = 1 + book.queue.in_order().iter().position(|waiter| is_meant(waiter, &id.0, owner_uid)).unwrap_or(0);
+        let found = book.queue.waiters.iter_mut().find(|waiter| is_meant(waiter, &id.0, owner_uid));
+        let waiter = found.ok_or_else(|| nobody(&id.0))?;
+        waiter.cancelled_by = Some(by);
+        let view = waiter.view(place as u32);
+        self.note_left(waiter, Left::Cancelled, Some(by));
+        self.write_queue(&book);
+        Ok(view)
+    }
+
+    /// Takes those out who are gone.
+    pub fn tend_queue(&self) {
+        let mut book = self.book();
+        if book.queue.len() == 0 {
+            return;
+        }
+        let now_ns = clock::now_ns();
+        let (gone, left): (Vec<Waiter>, Vec<Waiter>) =
+            std::mem::take(&mut book.queue.waiters).into_iter().partition(|waiter| waiter.is_gone(now_ns));
+        book.queue.waiters = left;
+        if gone.is_empty() {
+            return;
+        }
+        self.write_queue(&book);
+        drop(book);
+        for waiter in gone.iter().filter(|waiter| waiter.cancelled_by.is_none()) {
+            self.note_left(waiter, Left::Gone, None);
+        }
+    }
+
+    fn note_left(&self, waiter: &Waiter, how: Left, by: Option<u32>) {
+        let waited = waiter.waited(clock::now_ns());
+        self.counters.note_left(how.word(), waited);
+        let about = About {
+            container_id: Some(waiter.asked.container_id.clone()),
+            uid: Some(by.unwrap_or(waiter.uid)),
+            ..About::default()
+        };
+        let (id, time) = (waiter.asked.container_id.short(), format_seconds(waited.as_secs()));
+        let message = match how {
+            Left::Granted => format!("{id} has room after {time}"),
+            Left::Refused => format!("{id} has waited {time} for room in vain"),
+            Left::Cancelled => format!("{id} was taken out of the queue by user {}, after {time}", by.unwrap_or(0)),
+            Left::Gone => format!("{id} has left the queue after {time}: nobody asks for it any more"),
+        };
+        self.events.note(EventKind::LeaseUnqueued, about, message);
+    }
+}
+
+impl super::Queue {
+    /// The container and the user of the one that `text` means: a container id, or a prefix that means no other.
+    ///
+    /// # Errors
+    /// Nobody with that id waits, or several do.
+    pub fn find(&self, text: &str) -> Result<(ContainerId, u32), ErrorBody> {
+        let named = |waiter: &Waiter| (waiter.asked.container_id.clone(), waiter.uid);
+        let found: Vec<&Waiter> = (self.in_order().into_iter())
+            .filter(|waiter| !text.is_empty() && waiter.asked.container_id.0.starts_with(text))
+            .collect();
+        match found.as_slice() {
+            [] => Err(nobody(text)),
+            [one] => Ok(named(one)),
+            several => {
+                let mut whole = several.iter().filter(|waiter| waiter.asked.container_id.0 == text);
+                match (whole.next(), whole.next()) {
+                    (Some(one), None) => Ok(named(one)),
+                    _ => Err(ErrorBody::new(
+                        ErrorCode::LeaseConflict,
+                        format!("{text:?} means {} containers that wait", several.len()),
+                        "give more of the id",
+                    )),
+                }
+            }
+        }
+    }
+}
+
+fn is_meant(waiter: &Waiter, id: &str, owner_uid: u32) -> bool {
+    waiter.cancelled_by.is_none() && waiter.uid == owner_uid && waiter.asked.container_id.0 == id
+}
+
+fn nobody(text: &str) -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::LeaseUnknown,
+        format!("no container with the id {text:?} waits for room"),
+        "gpool queue ls shows those that do",
+    )
+}

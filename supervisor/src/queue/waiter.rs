@@ -1,0 +1,175 @@
+//! One that waits for room.
+
+use crate::clock;
+use crate::procfs::WatchedProcess;
+use gpool_policy::queue::Claim;
+use gpool_protocol::{GpuUuid, LeaseRequest, WaitingView};
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+/// The first in the queue asks again after this.
+const RETRY: Duration = Duration::from_millis(200);
+/// Each further one after so much more, so that a long queue costs little.
+const RETRY_PER_PLACE: Duration = Duration::from_millis(50);
+/// The last one asks as often as this at least.
+const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// Who has not asked for three of those times and this is gone.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// One that waits for room.
+#[derive(Debug)]
+pub struct Waiter {
+    /// What it asks for.
+    pub asked: LeaseRequest,
+    /// Who starts it.
+    pub uid: u32,
+    /// Who makes the container.
+    pub requester: WatchedProcess,
+    /// What its place follows from.
+    pub claim: Claim,
+    /// Since when it waits, for people.
+    pub since_unix_ms: u64,
+    /// Why it has no room.
+    pub cause: String,
+    /// When it asked last, CLOCK_MONOTONIC.
+    pub asked_ns: u64,
+    /// When it was told to ask again.
+    pub retry: Duration,
+    /// The user who took it out of the queue, until it has been told so.
+    pub cancelled_by: Option<u32>,
+    /// Where it goes, once there was room for it: what those behind it are given must not change that.
+    pub planned: RefCell<Vec<GpuUuid>>,
+    /// What is kept for it, once it was the first without room.
+    pub kept_on: RefCell<Vec<GpuUuid>>,
+    /// Since when, CLOCK_MONOTONIC.
+    pub kept_since_ns: Cell<Option<u64>>,
+}
+
+impl Waiter {
+    /// One that has just asked.
+    pub fn new(asked: &LeaseRequest, uid: u32, requester: WatchedProcess, claim: Claim) -> Self {
+        Self {
+            asked: asked.clone(),
+            uid,
+            requester,
+            claim,
+            since_unix_ms: clock::unix_ms(),
+            cause: String::new(),
+            asked_ns: claim.since_ns,
+            retry: RETRY_LONGEST,
+            cancelled_by: None,
+            planned: RefCell::default(),
+            kept_on: RefCell::default(),
+            kept_since_ns: Cell::default(),
+        }
+    }
+
+    /// Whether this is its request: of the same user, for the same container or for the next attempt at it in a pod.
+    pub fn is_for(&self, asked: &LeaseRequest, uid: u32) -> bool {
+        let is_next_attempt = asked.in_pod.is_some() && self.asked.in_pod == asked.in_pod;
+        self.uid == uid && (self.asked.container_id == asked.container_id || is_next_attempt)
+    }
+
+    /// How long it has waited.
+    pub fn waited(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(now_ns.saturating_sub(self.claim.since_ns))
+    }
+
+    /// Whether it has waited for as long as it wanted.
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        self.waited(now_ns) >= Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0))
+    }
+
+    /// Whether nobody is there any more who would take the lease.
+    pub fn is_gone(&self, now_ns: u64) -> bool {
+        let silent = Duration::from_nanos(now_ns.saturating_sub(self.asked_ns));
+        silent >= self.retry * 3 + SILENCE || self.requester.has_ended()
+    }
+
+    /// It has asked again, and stands at `place`.
+    pub fn note_asked(&mut self, cause: String, place: u32, now_ns: u64) {
+        let further = RETRY_PER_PLACE.saturating_mul(place.saturating_sub(1));
+        (self.cause, self.asked_ns, self.retry) = (cause, now_ns, (RETRY + further).min(RETRY_LONGEST));
+    }
+
+    /// Whether room may still be kept for it, for `keep` in all.
+    pub fn may_keep(&self, keep: Duration, now_ns: u64) -> bool {
+        let since_ns = self.kept_since_ns.get().unwrap_or(now_ns);
+        Duration::from_nanos(now_ns.saturating_sub(since_ns)) < keep
+    }
+
+    /// Room is kept for it there.
+    pub fn keep_on(&self, gpus: Vec<GpuUuid>, now_ns: u64) {
+        *self.kept_on.borrow_mut() = gpus;
+        self.kept_since_ns.set(self.kept_since_ns.get().or(Some(now_ns)));
+    }
+
+    /// As the socket shows it.
+    pub fn view(&self, place: u32) -> WaitingView {
+        WaitingView {
+            container_id: self.asked.container_id.clone(),
+            place,
+            request: self.asked.request.clone(),
+            owner_uid: self.uid,
+            since_unix_ms: self.since_unix_ms,
+            waited_ms: self.waited(clock::now_ns()).as_millis() as u64,
+            cause: self.cause.clone(),
+            kept_on: self.kept_on.borrow().clone(),
+        }
+    }
+}
+
+/// Who takes turns: the team, or who starts it.
+pub fn owner_of(asked: &LeaseRequest, uid: u32) -> String {
+    asked.request.team.as_ref().map_or_else(|| format!("user {uid}"), |team| format!("team {team}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_policy::slice::Priority;
+    use gpool_protocol::HostPid;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn waiter() -> Waiter {
+        let text = r#"{"container_id":"c","request":{"fraction_permille":300,"wait_seconds":60}}"#;
+        let asked: LeaseRequest = serde_json::from_str(text).unwrap();
+        let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+        let claim = Claim { priority: Priority::Guaranteed, round: 0, since_ns: 10 * SECOND };
+        Waiter::new(&asked, 0, this, claim)
+    }
+
+    #[test]
+    fn who_is_silent_is_gone_and_a_long_queue_asks_less_often() {
+        let mut waiter = waiter();
+        waiter.note_asked("no room".into(), 1, 20 * SECOND);
+        assert_eq!(waiter.retry, RETRY);
+        assert!(!waiter.is_gone(23 * SECOND) && waiter.is_gone(24 * SECOND));
+        waiter.note_asked("no room".into(), 11, 20 * SECOND);
+        assert_eq!(waiter.retry, Duration::from_millis(700));
+        waiter.note_asked("no room".into(), 1000, 20 * SECOND);
+        assert_eq!(waiter.retry, RETRY_LONGEST);
+        assert!(!waiter.is_gone(28 * SECOND) && waiter.is_gone(29 * SECOND));
+        assert!(!waiter.is_over(69 * SECOND) && waiter.is_over(70 * SECOND));
+    }
+
+    #[test]
+    fn room_is_kept_for_so_long_in_all_and_no_longer() {
+        let waiter = waiter();
+        let keep = Duration::from_secs(5);
+        assert!(waiter.may_keep(keep, 20 * SECOND) && !waiter.may_keep(Duration::ZERO, 20 * SECOND));
+        waiter.keep_on(vec![GpuUuid("GPU-1".into())], 20 * SECOND);
+        waiter.keep_on(vec![GpuUuid("GPU-2".into())], 23 * SECOND);
+        assert!(waiter.may_keep(keep, 24 * SECOND) && !waiter.may_keep(keep, 25 * SECOND));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_waits_for_nothing() {
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let requester = WatchedProcess::open(HostPid(child.id())).unwrap();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(Waiter { requester, ..waiter() }.is_gone(10 * SECOND));
+    }
+}
