@@ -189,6 +189,9 @@ pub struct RunOptions {
     /// Number of GPUs, all or none
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub gpus: Option<String>,
+    /// Which GPUs will do, by words of their names: H100, or A100,H100
+    #[arg(long, value_name = "NAME,...")]
+    pub model: Option<String>,
     /// How it uses the GPU
     #[arg(long, value_name = "CLASS", value_parser = words::Hinted(words::classes()))]
     pub class: Option<String>,

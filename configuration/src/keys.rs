@@ -348,6 +348,8 @@ pub const REQUEST_KEYS: [&str; 16] = [
     "limit",
     "memory",
     "gpus",
+    "model",
+    "min-memory",
     "mode",
     "mig-profile",
     "isolation",
@@ -355,8 +357,6 @@ pub const REQUEST_KEYS: [&str; 16] = [
     "priority",
     "team",
     "wait",
-    "model",
-    "min-memory",
     "project",
     "cost-center",
     "profile",
@@ -392,7 +392,7 @@ impl Default for Lease {
 }
 
 /// The most that may wait for room at once: each of them is looked at for each of those behind it.
-pub const QUEUE_PLACES_MAX: usize = 1024;
+pub const QUEUE_PLACES_MAX: usize = 256;
 
 /// `[queue]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

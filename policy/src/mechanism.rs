@@ -16,6 +16,7 @@ mod host;
 mod inside;
 mod mps;
 mod serve;
+mod suitable;
 mod table;
 mod traps;
 
@@ -26,6 +27,7 @@ pub use gates::{GATES, Gate, Phase};
 pub use host::{Gpu, Host, MigInstance, MigState, Pool};
 pub use mps::{MpsLimits, active_thread_percent};
 pub use serve::Place;
+pub use suitable::Suitable;
 pub use table::{Row, RowId, TABLE};
 pub use traps::{Finding, Severity, Trap};
 

@@ -47,6 +47,19 @@ impl Rounds {
         round
     }
 
+    /// One of this owner that was in `round` has left with nothing; `others` are the rounds of those that it still has waiting.
+    /// What it did not get puts it behind nobody.
+    pub fn give_back(&mut self, priority: Priority, owner: &str, round: u64, others: impl Iterator<Item = u64>) {
+        let key = (priority, owner.to_owned());
+        if self.0.get(&key) != Some(&round) {
+            return;
+        }
+        match others.max().max(round.checked_sub(1)) {
+            Some(before) => drop(self.0.insert(key, before)),
+            None => drop(self.0.remove(&key)),
+        }
+    }
+
     /// One of this owner waits in this round.
     pub fn note(&mut self, priority: Priority, owner: &str, round: u64) {
         let last = self.0.entry((priority, owner.to_owned())).or_insert(round);
@@ -226,6 +239,23 @@ mod tests {
         ["a1", "b1", "d1"].iter().for_each(|name| line.leaves(name));
         line.joins(Priority::Guaranteed, &["e1", "d2"]);
         assert_eq!(line.in_order(), ["a2", "b2", "c2", "e1", "d2", "a3", "a9"]);
+    }
+
+    #[test]
+    fn who_leaves_with_nothing_is_behind_nobody_for_it() {
+        let mut line = Line::default();
+        line.joins(Priority::Guaranteed, &["b1", "b2", "b3", "a1"]);
+        for _ in 0..5 {
+            line.leaves("a1");
+            line.rounds.give_back(Priority::Guaranteed, "a", 0, std::iter::empty());
+            line.joins(Priority::Guaranteed, &["a1"]);
+        }
+        assert_eq!(line.in_order(), ["b1", "a1", "b2", "b3"]);
+        // One that still has others waiting is behind those.
+        line.leaves("b3");
+        line.rounds.give_back(Priority::Guaranteed, "b", 2, [0, 1].into_iter());
+        line.joins(Priority::Guaranteed, &["b4"]);
+        assert_eq!(line.in_order(), ["b1", "a1", "b2", "b4"]);
     }
 
     #[test]

@@ -18,6 +18,25 @@ const ANSWER_LIMIT_BYTES: u64 = 64 << 20;
 /// Every failure of a call, the supervisor's own refusals included.
 pub type ClientError = ErrorBody;
 
+/// A failure of a call, by whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallError {
+    /// Nobody answered, or not to the end.
+    Unanswered(ErrorBody),
+    /// The supervisor's own words.
+    Refused(ErrorBody),
+}
+
+impl CallError {
+    /// What is told to people.
+    #[must_use]
+    pub fn into_body(self) -> ErrorBody {
+        match self {
+            CallError::Unanswered(body) | CallError::Refused(body) => body,
+        }
+    }
+}
+
 /// A client of one supervisor socket. Connects anew for each call.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -40,7 +59,7 @@ impl Client {
 
     /// `GET path`.
     pub fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, ClientError> {
-        self.call("GET", path, None)
+        self.call("GET", path, None).map_err(CallError::into_body)
     }
 
     /// `POST path` with a JSON body.
@@ -49,7 +68,16 @@ impl Client {
         path: &str,
         body: &Body,
     ) -> Result<Answer, ClientError> {
-        self.call("POST", path, Some(encode(body)?))
+        self.try_post(path, body).map_err(CallError::into_body)
+    }
+
+    /// `POST path` with a JSON body, for who tells a refusal from a supervisor that is away.
+    pub fn try_post<Body: Serialize, Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Body,
+    ) -> Result<Answer, CallError> {
+        self.call("POST", path, Some(encode(body).map_err(CallError::Refused)?))
     }
 
     /// `PATCH path` with a JSON body.
@@ -58,13 +86,13 @@ impl Client {
         path: &str,
         body: &Body,
     ) -> Result<Answer, ClientError> {
-        self.call("PATCH", path, Some(encode(body)?))
+        self.call("PATCH", path, Some(encode(body)?)).map_err(CallError::into_body)
     }
 
     /// `GET path`, handing each line of the answer to `each` as it comes, until its end or until `each` returns false.
     /// Silence is no error here; a supervisor that goes away before the end of its answer is one.
     pub fn stream(&self, path: &str, mut each: impl FnMut(&str) -> bool) -> Result<(), ClientError> {
-        let mut body = self.begin("GET", path, None)?;
+        let mut body = self.begin("GET", path, None).map_err(CallError::into_body)?;
         // A stream may rightly be silent for hours.
         body.get_mut().get_mut().wait_for_ever().map_err(|cause| self.broken(&cause))?;
         for line in BufReader::new(body).lines() {
@@ -81,20 +109,16 @@ impl Client {
         method: &str,
         path: &str,
         body: Option<Vec<u8>>,
-    ) -> Result<Answer, ClientError> {
-        let answer = read_whole(&mut self.begin(method, path, body)?).map_err(|cause| self.broken(&cause))?;
-        serde_json::from_slice(&answer).map_err(|cause| self.broken(&cause))
+    ) -> Result<Answer, CallError> {
+        let unanswered = |cause: &dyn std::fmt::Display| CallError::Unanswered(self.broken(cause));
+        let answer = read_whole(&mut self.begin(method, path, body)?).map_err(|cause| unanswered(&cause))?;
+        serde_json::from_slice(&answer).map_err(|cause| unanswered(&cause))
     }
 
     /// Sends a request; the body of the answer if it is none of refusal.
-    fn begin(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<Vec<u8>>,
-    ) -> Result<Body<BufReader<Connection>>, ClientError> {
-        let mut reader = self.send(method, path, body)?;
-        let head = Head::read(&mut reader).map_err(|cause| self.broken(&cause))?;
+    fn begin(&self, method: &str, path: &str, body: Option<Vec<u8>>) -> Result<Body<BufReader<Connection>>, CallError> {
+        let mut reader = self.send(method, path, body).map_err(CallError::Unanswered)?;
+        let head = Head::read(&mut reader).map_err(|cause| CallError::Unanswered(self.broken(&cause)))?;
         let mut answer = head.body(reader);
         if head.status >= 400 {
             return Err(self.refusal(&mut answer, head.status));
@@ -137,9 +161,12 @@ impl Client {
         )
     }
 
-    fn refusal(&self, body: &mut impl Read, status: u16) -> ClientError {
+    fn refusal(&self, body: &mut impl Read, status: u16) -> CallError {
         let body = read_whole(body).unwrap_or_default();
-        serde_json::from_slice(&body).unwrap_or_else(|_| self.broken(&format!("status {status}")))
+        match serde_json::from_slice(&body) {
+            Ok(refusal) => CallError::Refused(refusal),
+            Err(_) => CallError::Unanswered(self.broken(&format!("status {status}"))),
+        }
     }
 }
 

@@ -25,7 +25,7 @@ mod request;
 mod usage;
 
 pub use class::{Class, Priority};
-pub use client::{Client, ClientError, DEFAULT_SOCKET};
+pub use client::{CallError, Client, ClientError, DEFAULT_SOCKET};
 pub use configuration::{ChangedKey, ConfigurationView, Reloaded};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};

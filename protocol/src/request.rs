@@ -8,7 +8,7 @@ pub use keys::{RequestSource, request_keys};
 use crate::class::{Class, Priority};
 use crate::error::{ErrorBody, ErrorCode};
 use crate::mechanism::{Isolation, Mode};
-use crate::quantity::{LONGEST_WAIT_SECONDS, MemoryCap, format_permille, parse_permille, parse_wait};
+use crate::quantity::{LONGEST_WAIT_SECONDS, MemoryCap, format_permille, parse_bytes, parse_permille, parse_wait};
 use keys::{Entry, collect, explain_replacing, refuse_what_has_not_landed};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,10 @@ pub const ENV_PREFIX: &str = "GPOOL_";
 pub const GPUS_LIMIT: u16 = 16;
 /// A MIG profile's name is no longer, in bytes.
 const PROFILE_LENGTH: usize = 32;
+/// Models that a request names.
+const MODELS_LIMIT: usize = 8;
+/// The name of one is no longer, in bytes.
+const MODEL_LENGTH: usize = 64;
 /// A team's name is no longer, in bytes.
 const TEAM_LENGTH: usize = 63;
 
@@ -52,6 +56,12 @@ pub struct Request {
     /// Number of GPUs, 1 to 16, all or none.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub gpus: u16,
+    /// Which models of GPUs will do, by words of their product names; empty: any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// How much memory each GPU has at least, in bytes, whoever holds that; absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_memory_bytes: Option<u64>,
     /// How it uses the GPU.
     #[serde(default, skip_serializing_if = "is_default")]
     pub class: Class,
@@ -133,6 +143,11 @@ impl Request {
             limit_permille: entries.get("limit").map(permille).transpose()?,
             memory: entries.get("memory").map(|entry| told(entry, MemoryCap::parse(&entry.value))).transpose()?,
             gpus: entries.get("gpus").map_or(Ok(1), |entry| told(entry, parse_gpus(&entry.value)))?,
+            models: entries.get("model").map_or(Ok(Vec::new()), |entry| told(entry, parse_models(&entry.value)))?,
+            min_memory_bytes: entries
+                .get("min-memory")
+                .map(|entry| told(entry, parse_bytes(&entry.value)))
+                .transpose()?,
             class: entries
                 .get("class")
                 .map_or(Ok(Class::default()), |entry| told(entry, Class::parse(&entry.value)))?,
@@ -168,6 +183,12 @@ impl Request {
         check_limit(self.fraction_permille, self.limit_permille)?;
         if self.wait_seconds.is_some_and(|seconds| seconds > LONGEST_WAIT_SECONDS) {
             return wrong("wait is longer than a year".into(), "ask for 365d or less");
+        }
+        if self.models.len() > MODELS_LIMIT || !self.models.iter().all(|name| is_model(name)) {
+            return wrong(
+                "the names of models cannot be".into(),
+                "give up to 8 names of letters, digits, spaces and dashes",
+            );
         }
         if !(1..=GPUS_LIMIT).contains(&self.gpus) {
             return wrong(format!("gpus={} cannot be", self.gpus), "ask for 1 to 16 GPUs");
@@ -307,6 +328,23 @@ fn parse_profile(text: &str) -> Result<String, String> {
     let starts_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     let is_one = starts_well && text.len() <= PROFILE_LENGTH && text.bytes().all(plain);
     is_one.then(|| text.to_owned()).ok_or_else(|| "a profile is named like 1g.10gb or 3g.40gb".to_owned())
+}
+
+/// Names of models with commas between them.
+fn parse_models(text: &str) -> Result<Vec<String>, String> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    if names.iter().all(|name| is_model(name)) && names.len() <= MODELS_LIMIT {
+        return Ok(names);
+    }
+    Err(format!("write words of a GPU's name, for example H100, up to {MODELS_LIMIT} with commas between them"))
+}
+
+/// Words of a product's name.
+fn is_model(name: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, ' ' | '-' | '.' | '_' | '/' | '+');
+    name.len() <= MODEL_LENGTH
+        && name.chars().all(plain)
+        && name.contains(|letter: char| letter.is_ascii_alphanumeric())
 }
 
 /// A plain identifier, so that it can stand in file names, labels and tables as it is.

@@ -1,6 +1,6 @@
 //! Asking for a lease, again and again while the request waits for room.
 
-use gpool_protocol::{Client, ErrorBody, ErrorCode, LeaseAnswer, LeaseGranted, LeaseRequest, LeaseWaiting};
+use gpool_protocol::{CallError, Client, ErrorBody, ErrorCode, LeaseAnswer, LeaseGranted, LeaseRequest, LeaseWaiting};
 use std::time::{Duration, Instant};
 
 /// How long the supervisor may be silent: a person must hear of a hung one within five seconds.
@@ -12,6 +12,9 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Whatever the supervisor says, nobody asks more or less often than this.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
+/// The supervisor ends a wait that is over; a client that still waits so long afterwards ends it itself.
+const OVERDUE: Duration = Duration::from_secs(10);
+
 /// Asks until there is a lease; `on_waiting` is told once that there is none yet.
 ///
 /// # Errors
@@ -22,33 +25,43 @@ pub fn ask(
     on_waiting: impl Fn(&LeaseWaiting),
 ) -> Result<LeaseGranted, ErrorBody> {
     let client = client.clone().with_timeout(SUPERVISOR_PATIENCE);
+    let (begun, mut asked) = (Instant::now(), asked.clone());
+    let wait = asked.request.wait_seconds.map(Duration::from_secs);
     let (mut is_waiting, mut away_since) = (false, None);
     loop {
-        let pause = match client.post("/v1/leases", asked) {
+        let pause = match client.try_post("/v1/leases", &asked) {
             Ok(LeaseAnswer::Granted(granted)) => return Ok(granted),
-            Ok(LeaseAnswer::Waiting(waiting)) => {
+            Ok(LeaseAnswer::Waiting(answer)) => {
                 if !is_waiting {
-                    on_waiting(&waiting);
+                    on_waiting(&answer);
+                }
+                if wait.is_some_and(|wait| begun.elapsed() >= wait + OVERDUE) {
+                    return Err(over(&answer));
                 }
                 (is_waiting, away_since) = (true, None);
-                Duration::from_millis(waiting.retry_ms).clamp(RETRY.0, RETRY.1)
+                Duration::from_millis(answer.retry_ms).clamp(RETRY.0, RETRY.1)
             }
-            Err(error) if is_waiting && is_absence(&error) => {
+            Err(CallError::Unanswered(error)) if is_waiting => {
                 let since = *away_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= ABSENCE {
                     return Err(error);
                 }
                 LOOK
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into_body()),
         };
         std::thread::sleep(pause);
+        // For a supervisor that does not know it any more: the wait does not begin anew.
+        asked.request.wait_seconds = wait.map(|wait| wait.saturating_sub(begun.elapsed()).as_secs().max(1));
     }
 }
 
-/// Nobody answers, or broke off while he did.
-fn is_absence(error: &ErrorBody) -> bool {
-    matches!(error.code, ErrorCode::SupervisorAbsent | ErrorCode::SupervisorFailed)
+fn over(answer: &LeaseWaiting) -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::ShareNotFree,
+        format!("the time to wait for room is over: {}", answer.waiting.cause),
+        "start it again, ask for less, or wait for longer",
+    )
 }
 
 #[cfg(test)]
@@ -61,6 +74,7 @@ mod tests {
     const GRANTED: &str = r#"{"lease_id":"01","gpu_uuid":"GPU-1","edits":[]}"#;
     const WAITING: &str = r#"{"waiting":{"container_id":"c","place":1,"request":{"fraction_permille":300},
         "owner_uid":0,"since_unix_ms":1,"waited_ms":9,"cause":"no room"},"retry_ms":1}"#;
+    const FAILED: &str = r#"{"code":"GPOOL-E002","message":"the disk is full","remedy":"make room"}"#;
     const REFUSED: &str = r#"{"code":"GPOOL-E201","message":"no room","remedy":"wait"}"#;
 
     /// A supervisor that gives these answers, one a connection; without one it breaks the connection off.
@@ -103,6 +117,11 @@ mod tests {
         let (_directory, client) = answering(&[(0, "")]);
         let begun = Instant::now();
         assert_eq!(ask(&client, &asked(), |_| ()).unwrap_err().code, ErrorCode::SupervisorFailed);
+        assert!(begun.elapsed() < ABSENCE / 2);
+        // What a supervisor says of itself is no absence.
+        let (_directory, client) = answering(&[(200, WAITING), (500, FAILED)]);
+        let begun = Instant::now();
+        assert_eq!(ask(&client, &asked(), |_| ()).unwrap_err().message, "the disk is full");
         assert!(begun.elapsed() < ABSENCE / 2);
     }
 }

@@ -280,6 +280,8 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         priority: Priority::Scavenger,
         team: Some(text("a")),
         wait_seconds: Some(60),
+        models: vec![text("H100")],
+        min_memory_bytes: Some(1),
     };
     let container_id = ContainerId(text("c"));
     let asked = LeaseRequest {

@@ -61,6 +61,7 @@ fn asked(options: &RunOptions) -> impl Iterator<Item = (&str, &str)> {
         ("limit", &options.limit),
         ("memory", &options.memory),
         ("gpus", &options.gpus),
+        ("model", &options.model),
         ("class", &options.class),
         ("priority", &options.priority),
         ("team", &options.team),

@@ -1,11 +1,11 @@
 //! A request in one line: the keys of a container, and what a plan may know beside them.
 
 use gpool_policy::mechanism::{Ask, Fact, Isolation, Mode, Trust, Workload};
-use gpool_protocol::{Class, GPUS_LIMIT, MemoryCap, parse_permille, parse_wait};
+use gpool_protocol::{Class, GPUS_LIMIT, MemoryCap, parse_bytes, parse_permille, parse_wait};
 use std::collections::BTreeSet;
 
 /// The keys, as they are listed to people.
-const KEYS: &str = "fraction, limit, memory, gpus, class, mode, isolation, mig-profile, team, wait, trust, workload, p99, \
+const KEYS: &str = "fraction, limit, memory, gpus, model, min-memory, class, mode, isolation, mig-profile, team, wait, trust, workload, p99, \
                     production, replicas, burst, duty, layout, plugin-replicas, shared-replicas, memory-share, facts";
 
 /// Reads `fraction=0.3,isolation=hardware,p99=50ms`. Lists are joined by `+`.
@@ -31,6 +31,10 @@ pub fn read(text: &str) -> Result<Ask, String> {
                 MemoryCap::Permille(permille) => ask.memory_permille = Some(permille),
             },
             "gpus" => ask.gpus = count(value, GPUS_LIMIT).map_err(wrong)?,
+            "model" => ask.suitable.models = value.split('+').map(|model| model.trim().to_owned()).collect(),
+            "min-memory" => {
+                ask.suitable.least_memory_bytes = parse_bytes(value).map_err(|error| wrong(error.to_string()))?;
+            }
             "class" => class = Some(Class::parse(value).map_err(wrong)?),
             "mode" => ask.mode = Mode::parse(value).map_err(wrong)?,
             "isolation" => ask.isolation = Isolation::parse(value).map_err(wrong)?,

@@ -1,6 +1,6 @@
 //! What a container wants, and what is known of it.
 
-use super::Mechanism;
+use super::{Mechanism, Suitable};
 use crate::mig::{Model, Profile};
 use std::collections::BTreeSet;
 
@@ -165,6 +165,8 @@ pub struct Ask {
     pub is_best_effort: bool,
     /// How many GPUs.
     pub gpus: u16,
+    /// Which of them will do.
+    pub suitable: Suitable,
     /// Which mechanism.
     pub mode: Mode,
     /// What has to keep neighbours apart.
@@ -210,6 +212,7 @@ impl Ask {
             memory_permille: None,
             is_best_effort: false,
             gpus: 1,
+            suitable: Suitable::default(),
             mode: Mode::Auto,
             isolation: Isolation::Shared,
             trust: Trust::SameOrganisation,

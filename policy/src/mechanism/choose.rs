@@ -64,6 +64,9 @@ impl Decision {
 /// Chooses a mechanism for `ask` on `host`. A pure function.
 #[must_use]
 pub fn choose(ask: &Ask, host: &Host) -> Decision {
+    // What will not do is as if it were not there.
+    let suitable = (!ask.suitable.is_any()).then(|| host.with_only(&ask.suitable));
+    let host = suitable.as_ref().unwrap_or(host);
     let (choice, failed) = match ask.mode {
         Mode::Auto => by_table(ask, host),
         mode => by_mode(mode, ask, host),

@@ -1,5 +1,6 @@
 //! What a host has, and what of it is free.
 
+use super::Suitable;
 use super::ask::words;
 use super::compute_mode::ComputeMode;
 use super::gates::Phase;
@@ -168,6 +169,13 @@ impl Gpu {
 }
 
 impl Host {
+    /// The same host with the GPUs alone that will do.
+    #[must_use]
+    pub fn with_only(&self, suitable: &Suitable) -> Self {
+        let will_do = |gpu: &&Gpu| suitable.has(&gpu.product, gpu.memory_bytes);
+        Self { gpus: self.gpus.iter().filter(will_do).cloned().collect(), ..self.clone() }
+    }
+
     /// A host with these GPUs and everything open.
     #[must_use]
     pub fn with(gpus: Vec<Gpu>) -> Self {

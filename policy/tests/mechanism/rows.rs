@@ -2,7 +2,8 @@
 
 use super::{answer, divided, host, model, why};
 use gpool_policy::mechanism::{
-    Ask, ComputeMode, Fact, Gpu, Isolation, Mechanism, Mode, Place, Pool, RowId, TABLE, Trust, Workload, choose,
+    Ask, ComputeMode, Fact, Gpu, Isolation, Mechanism, Mode, Place, Pool, RowId, Suitable, TABLE, Trust, Workload,
+    choose,
 };
 
 fn online(fraction_permille: u16) -> Ask {
@@ -337,4 +338,20 @@ fn every_row_is_in_the_table_once_and_says_when() {
     assert_eq!(ids, want);
     assert!(TABLE.iter().all(|row| !row.when.is_empty() && !row.note.is_empty()));
     assert_eq!(Gpu::idle("g", model("T4")).share_free_permille, 1000);
+}
+
+#[test]
+fn only_gpus_that_will_do_are_looked_at() {
+    let here = host(&["T4", "A100-80GB"]);
+    let on = |model: &str, least_gib: u64, mode: Mode| {
+        let suitable = Suitable { models: vec![model.to_owned()], least_memory_bytes: least_gib << 30 };
+        let decision = choose(&Ask { suitable, mode, ..Ask::of(300) }, &here);
+        decision.choice.map(|choice| choice.place)
+    };
+    let key = |index: usize| Some(Place::Gpus(vec![here.gpus[index].key.clone()]));
+    for mode in [Mode::Auto, Mode::Slice] {
+        assert_eq!((on("T4", 0, mode), on("A100", 0, mode)), (key(0), key(1)));
+        assert_eq!((on("T4", 40, mode), on("H100", 0, mode)), (None, None), "nothing else is given");
+    }
+    assert_eq!(on("A100", 0, Mode::Exclusive), key(1));
 }

@@ -6,10 +6,23 @@ use crate::request::{ANNOTATION_PREFIX, ENV_PREFIX, RequestError};
 use std::collections::BTreeMap;
 
 /// Keys whose feature works today, in the order of the documentation.
-const LANDED: [&str; 11] =
-    ["fraction", "limit", "memory", "gpus", "mode", "mig-profile", "isolation", "class", "priority", "team", "wait"];
+const LANDED: [&str; 13] = [
+    "fraction",
+    "limit",
+    "memory",
+    "gpus",
+    "model",
+    "min-memory",
+    "mode",
+    "mig-profile",
+    "isolation",
+    "class",
+    "priority",
+    "team",
+    "wait",
+];
 /// Keys that the grammar knows and that are refused by name until their feature lands.
-const PLANNED: [&str; 5] = ["model", "min-memory", "project", "cost-center", "profile"];
+const PLANNED: [&str; 3] = ["project", "cost-center", "profile"];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
 /// Further apart, two names have nothing to do with each other.

@@ -24,6 +24,8 @@ fn share(fraction_permille: u16) -> Request {
         limit_permille: None,
         memory: None,
         gpus: 1,
+        models: Vec::new(),
+        min_memory_bytes: None,
         class: Class::Batch,
         priority: Priority::Guaranteed,
         team: None,
@@ -140,7 +142,7 @@ fn refusals_name_the_key_and_the_remedy() {
     assert!(typo.to_string().contains("did you mean fraction?"), "{typo}");
     let value = read(&[], &["GPOOL_FRACTION=1.5"], None).unwrap_err();
     assert!(value.to_string().contains("GPOOL_FRACTION=\"1.5\""), "{value}");
-    let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/model", "H100")], &[], None).unwrap_err();
+    let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/project", "x")], &[], None).unwrap_err();
     assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
     let env = read(&[], &["GPOOL_FRACTION=0.3", "GPOOL_PRIORITY=guaranteed"], None).unwrap_err();
     assert_eq!(env.code, ErrorCode::RequestNotAllowedFromEnv);
@@ -150,7 +152,13 @@ fn refusals_name_the_key_and_the_remedy() {
 
 #[test]
 fn every_key_that_works_is_read() {
-    let annotations = [("gpool.io/priority", "burst"), ("gpool.io/team", "vision-2"), ("gpool.io/mode", "slice")];
+    let annotations = [
+        ("gpool.io/priority", "burst"),
+        ("gpool.io/team", "vision-2"),
+        ("gpool.io/mode", "slice"),
+        ("gpool.io/model", "H100, A100-80GB"),
+        ("gpool.io/min-memory", "40GiB"),
+    ];
     let env = ["GPOOL_FRACTION=0.25", "GPOOL_LIMIT=0.5", "GPOOL_GPUS=4", "GPOOL_CLASS=latency", "GPOOL_WAIT=1h30m"];
     let want = Request {
         limit_permille: Some(500),
@@ -159,6 +167,8 @@ fn every_key_that_works_is_read() {
         priority: Priority::Burst,
         team: Some("vision-2".into()),
         wait_seconds: Some(5400),
+        models: vec!["H100".into(), "A100-80GB".into()],
+        min_memory_bytes: Some(40 << 30),
         ..share(250)
     };
     assert_eq!(read(&annotations, &env, None).unwrap(), Some(want));
@@ -203,6 +213,9 @@ fn what_came_over_the_socket_is_checked_again() {
         share(1001),
         Request { limit_permille: Some(299), ..share(300) },
         Request { gpus: 0, ..share(300) },
+        Request { models: vec!["-".into()], ..share(300) },
+        Request { models: vec!["a".into(); 9], ..share(300) },
+        Request { wait_seconds: Some(366 * 86_400), ..share(300) },
         Request { team: Some("a/b".into()), ..share(300) },
     ];
     assert!(share(300).check().is_ok());

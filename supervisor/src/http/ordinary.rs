@@ -16,6 +16,8 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ("class", request.class != Class::default()),
         ("priority", request.priority != Priority::default()),
         ("team", request.team.is_some()),
+        ("model", !request.models.is_empty()),
+        ("min-memory", request.min_memory_bytes.is_some()),
         ("wait", request.wait_seconds.is_some()),
         ("isolation", request.isolation.is_some()),
         ("mig-profile", request.mig_profile.is_some()),

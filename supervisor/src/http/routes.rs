@@ -167,7 +167,7 @@ fn evict(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody>
 }
 
 fn cancel(peer: &Peer, leases: &Leases, id: &str) -> Result<WaitingView, ErrorBody> {
-    let (container_id, owner_uid) = leases.book().queue.find(id)?;
+    let (container_id, owner_uid) = leases.book().queue.find(id, peer.uid)?;
     peer.must_own(owner_uid)?;
     leases.cancel_waiting(&container_id, owner_uid, peer.uid)
 }

@@ -74,9 +74,10 @@ impl Leases {
 
     /// Whether what `new` asks for beyond `old` is free on each GPU of the lease; the memory cap.
     fn check_room(&self, book: &Book, old: &Record, new: &Record) -> Result<u64, ErrorBody> {
-        let gpus = self.gpus();
-        let scene = Scene { book, own: None, gpus: &gpus, capacities: self.capacities(&gpus, book, None) };
-        let waiting = self.taken_by(&book.queue.in_order(), &scene);
+        let gpus = self.silence.without_silent(&self.gpus());
+        let capacities = self.capacities(&gpus, book, None);
+        let scene = Scene { book, own: None, gpus: &gpus, capacities, is_emptied: false };
+        let waiting = self.taken_by(&book.queue.before_priority_below(new.priority), &scene);
         let beside = |taken: &[Taken]| self.check_room_among(&scene.capacities_beside(taken), book, old, new);
         match beside(&waiting) {
             // Nobody gets past the queue by starting small.

@@ -5,7 +5,7 @@ use super::book::{Book, Lease};
 use super::capacity::{capacities, mps_groups_used};
 use super::described::{described, without_room};
 use super::edits::{edits, edits_without_shims};
-use super::entitlement::{check_cap, check_class, fails_open, share_of};
+use super::entitlement::{fails_open, share_of};
 use super::leftovers::Leftovers;
 use super::meter::Meter;
 use super::ownership;
@@ -178,12 +178,24 @@ impl Leases {
     /// # Errors
     /// A conflict with a running container of the same id, no room, or a file of the driver that is not there.
     pub fn grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
-        asked.request.check()?;
-        check_cap(asked.request.memory)?;
-        check_class(&self.configuration(), asked.request.class)?;
-        self.check_driver()?;
+        self.check_can_be(asked)?;
         let deadline = Instant::now() + GRANT_PATIENCE;
-        let (mut book, place) = self.find_place(asked, uid)?;
+        let (book, place) = self.find_place(asked, requester.name, uid)?;
+        self.grant_at(book, place, (asked, uid), requester, deadline)
+    }
+
+    /// Grants a lease where room was found, until `deadline` at the latest.
+    ///
+    /// # Errors
+    /// A file of the driver that is not there, or an MPS server that takes it not in.
+    pub fn grant_at(
+        &self,
+        mut book: MutexGuard<'_, Book>,
+        place: Place,
+        (asked, uid): (&LeaseRequest, u32),
+        requester: WatchedProcess,
+        deadline: Instant,
+    ) -> Result<LeaseGranted, ErrorBody> {
         let Place { served, domain, placed, kept } = place;
         let (mechanism, gpus) = (served.mechanism, self.gpus());
         let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| gpus[*gpu].uuid.clone()).collect();
@@ -244,23 +256,6 @@ impl Leases {
         drop(book);
         (self.watch_changed)();
         Ok(granted)
-    }
-
-    /// The versions of the driver's libraries and of its kernel module; none while that of the libraries is not known, as
-    /// between the removal of a package and the next one.
-    pub fn driver_versions(&self) -> Option<(String, String)> {
-        let gpus = self.gpus();
-        Some((self.files.version()?, gpus.first()?.driver_version.clone()))
-    }
-
-    /// Libraries that were replaced while the kernel module was in use work with it no more.
-    fn check_driver(&self) -> Result<(), ErrorBody> {
-        let replaced = self.driver_versions().filter(|(version, module)| version != module);
-        replaced.map_or(Ok(()), |(version, module)| {
-            let cause = format!("the driver's libraries are of version {version} and its kernel module of {module}");
-            let remedy = "boot this host, or have all that uses GPUs end and load the module anew";
-            Err(ErrorBody::new(ErrorCode::NoGpu, cause, remedy))
-        })
     }
 
     /// Tells of a lease in the book.

@@ -3,6 +3,7 @@
 use super::book::Book;
 use super::capacity::records_on;
 use super::grant::Leases;
+use super::suitable::suitable_for;
 use crate::device::{Gpu, Kind};
 use gpool_policy::admission::{GpuCapacity, Use};
 use gpool_policy::mechanism::{
@@ -268,6 +269,7 @@ fn ask_of(asked: &LeaseRequest) -> Ask {
         },
         is_best_effort: request.priority != Priority::Guaranteed,
         gpus: request.gpus,
+        suitable: suitable_for(request),
         isolation: match request.isolation {
             None | Some(Isolation::Shared) => AskedIsolation::Shared,
             Some(Isolation::Software) => AskedIsolation::Software,

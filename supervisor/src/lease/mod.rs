@@ -2,6 +2,7 @@
 
 mod account;
 mod book;
+mod can_be;
 mod capacity;
 mod change;
 mod debts;
@@ -26,6 +27,7 @@ mod room;
 mod seating;
 mod statement;
 mod stranded;
+mod suitable;
 mod takeover;
 mod view;
 
@@ -38,6 +40,7 @@ pub use leftovers::Leftovers;
 pub use living::any_may_live;
 pub use members::{Members, members};
 pub use ownership::let_search;
+pub use placing::GRANT_PATIENCE;
 #[cfg(test)]
 pub use record::{GpuStanding, StandingRecord, sample};
 pub use record::{Record, RevocationRecord, prepare, write_whole};

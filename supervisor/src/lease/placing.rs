@@ -8,6 +8,7 @@ use super::mechanism::Served;
 use super::room::{Room, Scene};
 use crate::device::{Gpu, Kind};
 use crate::mps::{Domain, GroupRecord};
+use crate::procfs::ProcessName;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
 use gpool_policy::mechanism::Mechanism as Chosen;
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, LeaseState, Mechanism, Mode};
@@ -40,13 +41,18 @@ impl Leases {
     ///
     /// # Errors
     /// A container of this id that runs, no room, or a mechanism that this host does not have.
-    pub fn find_place(&self, asked: &LeaseRequest, uid: u32) -> Result<(MutexGuard<'_, Book>, Place), ErrorBody> {
+    pub fn find_place(
+        &self,
+        asked: &LeaseRequest,
+        requester: ProcessName,
+        uid: u32,
+    ) -> Result<(MutexGuard<'_, Book>, Place), ErrorBody> {
         let deadline = Instant::now() + END_PATIENCE;
         // Who waits for room asks again soon, and holds nobody up.
         let has_time = asked.request.wait_seconds.is_none();
         let mut has_looked = !has_time;
         loop {
-            let book = self.wait_for_the_old_one(asked, uid, deadline)?;
+            let book = self.wait_for_the_old_one(asked, requester, uid, deadline)?;
             let left = deadline.saturating_duration_since(Instant::now());
             match self.place_now(asked, uid, &book) {
                 Err(refusal)
@@ -87,8 +93,10 @@ impl Leases {
         let home = kept.map(|index| book.held[index].gpus.clone());
         let gpus = self.silence.without_silent(&self.gpus());
         let own = kept.map(|index| &book.held[index].record.lease_id);
-        let scene = Scene { book, own, gpus: &gpus, capacities: self.capacities(&gpus, book, own) };
-        let Room { served, domain, placed, .. } = self.room_for(asked, uid, &scene, home)?;
+        let capacities = self.capacities(&gpus, book, own);
+        let scene = Scene { book, own, gpus: &gpus, capacities, is_emptied: false };
+        let record = kept.map(|index| &book.held[index].record);
+        let Room { served, domain, placed, .. } = self.room_for(asked, uid, &scene, record.zip(home))?;
         Ok(Place { served, domain, placed, kept })
     }
 
@@ -135,6 +143,7 @@ impl Leases {
     fn wait_for_the_old_one(
         &self,
         asked: &LeaseRequest,
+        requester: ProcessName,
         uid: u32,
         deadline: Instant,
     ) -> Result<MutexGuard<'_, Book>, ErrorBody> {
@@ -153,7 +162,9 @@ impl Leases {
             };
             // An engine that asks itself, as podman's hook has it do, starts a container once at a time: that it asks anew
             // says that it gave the first start up. It may be a daemon that lives on.
-            let is_given_up = old.state == LeaseState::Pending && asked.asked_for_parent;
+            // So does one that asks again itself: it has not heard that it was granted, as when the supervisor ended meanwhile.
+            let is_same = old.requester.as_ref().is_some_and(|process| process.name == requester);
+            let is_given_up = old.state == LeaseState::Pending && (asked.asked_for_parent || is_same);
             if is_given_up {
                 let id = old.record.lease_id.clone();
                 self.end(&mut book, &id, "its container is started anew");

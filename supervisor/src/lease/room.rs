@@ -2,11 +2,13 @@
 
 use super::book::Book;
 use super::capacity::note_mps_servers;
-use super::entitlement::demand_of;
+use super::entitlement::{demand_of, held_demand};
 use super::grant::Leases;
 use super::mechanism::Served;
 use super::placing::{open_for, place_among};
+use super::record::Record;
 use super::refusal::{kept_for_others, worded};
+use super::suitable::{check_suitable, suitable_for};
 use crate::clock;
 use crate::device::Gpu;
 use crate::mps::Domain;
@@ -23,6 +25,8 @@ pub struct Scene<'a> {
     pub own: Option<&'a LeaseId>,
     pub gpus: &'a [Gpu],
     pub capacities: Vec<GpuCapacity>,
+    /// Whether it is this host as it would be with nobody on the GPUs.
+    pub is_emptied: bool,
 }
 
 impl Scene<'_> {
@@ -60,8 +64,19 @@ pub struct Room {
     demand: Demand,
 }
 
+impl Room {
+    /// Whether it is no more than what this record had, in the same place.
+    fn is_within(&self, record: &Record, places: &[usize]) -> bool {
+        let held = held_demand(record).guaranteed_permille();
+        self.placed.indices == places
+            && self.served.mechanism == record.mechanism
+            && self.demand.guaranteed_permille() <= held
+            && self.placed.memory_bytes <= record.memory_cap_bytes
+    }
+}
+
 impl Leases {
-    /// Finds room for a request beside all that stand before it; `home` is where it was, if it comes back.
+    /// Finds room for a request beside all that stand before it; `home` is what it had where, if it comes back.
     ///
     /// # Errors
     /// No room, or room that is kept for others.
@@ -70,10 +85,17 @@ impl Leases {
         asked: &LeaseRequest,
         uid: u32,
         scene: &Scene<'_>,
-        home: Option<Vec<usize>>,
+        home: Option<(&Record, Vec<usize>)>,
     ) -> Result<Room, ErrorBody> {
-        // Who comes back to a place that is kept for it was there before those who wait.
-        let ahead = if scene.own.is_some() { Vec::new() } else { scene.book.queue.ahead_of(asked, uid) };
+        // Who comes back to a place that is kept for it was there before those who wait. For more than that it is one of them.
+        if let Some((record, places)) = &home
+            && let Ok(room) = self.room_beside(asked, uid, scene, &[], places)
+            && room.is_within(record, places)
+        {
+            return Ok(room);
+        }
+        let home = home.map(|(_, places)| places);
+        let ahead = scene.book.queue.ahead_of(asked, uid);
         let taken = self.taken_by(&ahead, scene);
         let planned = scene.book.queue.waiter_of(asked, uid).map(|waiter| scene.places_of(&waiter.planned.borrow()));
         let preferred = home.or(planned).unwrap_or_default();
@@ -100,9 +122,9 @@ impl Leases {
                     *waiter.planned.borrow_mut() = scene.uuids_of(&room.placed.indices);
                     Prospect::Fits(Taken { indices: room.placed.indices, demand: room.demand })
                 }
-                Err(_) if may_keep && waiter.may_keep(keep, now_ns) => self.kept(waiter, scene, before, now_ns),
+                Err(_) if may_keep && waiter.may_keep(keep) => self.kept(waiter, scene, before, now_ns),
                 Err(_) => {
-                    waiter.kept_on.borrow_mut().clear();
+                    waiter.keep_nothing();
                     Prospect::Waits
                 }
             }
@@ -112,7 +134,8 @@ impl Leases {
     /// Sees that room is kept for the first in the queue if it does not fit.
     pub fn keep_for_first(&self, book: &Book) {
         let gpus = self.silence.without_silent(&self.gpus());
-        let scene = Scene { book, own: None, gpus: &gpus, capacities: self.capacities(&gpus, book, None) };
+        let capacities = self.capacities(&gpus, book, None);
+        let scene = Scene { book, own: None, gpus: &gpus, capacities, is_emptied: false };
         let mut ahead = book.queue.in_order();
         ahead.truncate(1);
         self.taken_by(&ahead, &scene);
@@ -152,7 +175,7 @@ impl Leases {
     pub fn could_fit(&self, asked: &LeaseRequest, uid: u32) -> Result<(), ErrorBody> {
         let (gpus, book) = (self.silence.without_silent(&self.gpus()), Book::default());
         let capacities = self.capacities(&gpus, &book, None);
-        let scene = Scene { book: &book, own: None, gpus: &gpus, capacities };
+        let scene = Scene { book: &book, own: None, gpus: &gpus, capacities, is_emptied: true };
         self.room_beside(asked, uid, &emptied(&scene, &book), &[], &[]).map(drop)
     }
 
@@ -179,6 +202,7 @@ impl Leases {
     /// By which mechanism, and on which GPUs at all.
     fn choose(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>, taken: &[Taken]) -> Result<Choice, ErrorBody> {
         let Scene { book, own, gpus, .. } = scene;
+        check_suitable(&asked.request, gpus)?;
         let served = self.mechanism_for(asked, (book, *own), gpus, &scene.capacities_beside(taken))?;
         let demand = demand_of(&served.request, served.mechanism);
         let domain = (served.mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
@@ -186,10 +210,16 @@ impl Leases {
         if let Some(domain) = &domain {
             let (whose, count) = (domain, demand.gpus.max(1));
             note_mps_servers(&mut capacities, (gpus, book), (whose, count), *own);
-            self.note_servers_closed(&mut capacities, (gpus, book), (whose, count));
+            if !scene.is_emptied {
+                self.note_servers_closed(&mut capacities, (gpus, book), (whose, count));
+            }
         }
         taken.iter().for_each(|its| its.enter(&mut capacities));
         let open = open_for(&served, gpus, book)?;
+        let suitable = suitable_for(&asked.request);
+        let will_do =
+            |gpu: &usize| served.instance.is_some() || suitable.has(&gpus[*gpu].name, gpus[*gpu].memory_total_bytes);
+        let open = open.into_iter().filter(will_do).collect();
         let mut open = self.without_other_modes(open, &served, gpus)?;
         if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
             open.retain(|gpu| self.time_slices.keeps(&gpus[*gpu].uuid));
@@ -207,5 +237,6 @@ fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
         users: Users::default(),
         ..gpu.clone()
     };
-    Scene { book, own: None, gpus: scene.gpus, capacities: scene.capacities.iter().map(without).collect() }
+    let capacities = scene.capacities.iter().map(without).collect();
+    Scene { book, own: None, gpus: scene.gpus, capacities, is_emptied: true }
 }

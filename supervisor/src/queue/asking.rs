@@ -1,14 +1,18 @@
 //! Asking for a lease, and for one that may have to wait.
 
 use super::tending::Left;
+use super::{Queue, Waiter};
 use crate::clock;
 use crate::events::About;
-use crate::lease::Leases;
+use crate::lease::{Book, GRANT_PATIENCE, Leases};
 use crate::procfs::WatchedProcess;
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, LeaseAnswer, LeaseRequest, LeaseWaiting, format_seconds};
+use std::time::Instant;
 
 /// Of the places in the queue a user without root has one in so many at most.
 const USER_PART: usize = 4;
+/// And all of them together.
+const USERS_PART: usize = 2;
 
 impl Leases {
     /// Grants a lease, or has the request wait as long as it wants to, or refuses it.
@@ -25,19 +29,36 @@ impl Leases {
             return self.grant(asked, requester, uid).map(LeaseAnswer::Granted);
         }
         self.check_wait(asked)?;
-        self.check_taken_out(asked, uid)?;
-        let who_waits = requester.try_clone();
-        match self.grant(asked, requester, uid) {
-            Ok(granted) => Ok(LeaseAnswer::Granted(granted)),
-            Err(refusal) if is_for_want_of_room(&refusal) => {
-                let who_waits = who_waits.map_err(|_| refusal.clone())?;
-                self.have_wait(asked, who_waits, uid, refusal).map(LeaseAnswer::Waiting)
-            }
-            Err(refusal) => {
-                self.leave_queue(asked, uid, Left::Refused);
-                Err(refusal)
-            }
+        self.check_can_be(asked)?;
+        if let Some(answer) = self.asked_too_soon(asked, uid, &requester)? {
+            return Ok(LeaseAnswer::Waiting(answer));
         }
+        let deadline = Instant::now() + GRANT_PATIENCE;
+        match self.find_place(asked, requester.name, uid) {
+            Ok((mut book, place)) => {
+                // Somebody may have taken it out since it was looked at last.
+                self.check_taken_out(&mut book, asked, uid)?;
+                let granted = self.grant_at(book, place, (asked, uid), requester, deadline);
+                granted.map(LeaseAnswer::Granted).inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))
+            }
+            Err(refusal) => self.have_wait(asked, requester, uid, refusal).map(LeaseAnswer::Waiting),
+        }
+    }
+
+    /// The answer to one that asks again before it was told to, as it stood then: it costs nobody anything.
+    fn asked_too_soon(
+        &self,
+        asked: &LeaseRequest,
+        uid: u32,
+        requester: &WatchedProcess,
+    ) -> Result<Option<LeaseWaiting>, ErrorBody> {
+        let mut book = self.book();
+        self.check_taken_out(&mut book, asked, uid)?;
+        let place = 1 + book.queue.ahead_of(asked, uid).len() as u32;
+        let waiter = book.queue.waiter_of(asked, uid);
+        let is_its = |waiter: &&Waiter| waiter.asks_the_same(asked) && waiter.requester.name == requester.name;
+        let early = waiter.filter(is_its).filter(|waiter| waiter.is_early(clock::now_ns()));
+        Ok(early.map(|waiter| answer_to(waiter, place)))
     }
 
     /// Whether the host lets anybody wait for so long.
@@ -62,12 +83,10 @@ impl Leases {
     }
 
     /// Tells a request that it was taken out of the queue, once.
-    fn check_taken_out(&self, asked: &LeaseRequest, uid: u32) -> Result<(), ErrorBody> {
-        let mut book = self.book();
+    fn check_taken_out(&self, book: &mut Book, asked: &LeaseRequest, uid: u32) -> Result<(), ErrorBody> {
         let by = book.queue.waiter_of(asked, uid).and_then(|waiter| waiter.cancelled_by);
         let Some(by) = by else { return Ok(()) };
-        book.queue.leave(asked, uid);
-        self.write_queue(&book);
+        self.leave_queue_of(book, asked, uid, Left::Cancelled);
         Err(ErrorBody::new(
             ErrorCode::TakenOutOfQueue,
             format!("it waited for room and was taken out of the queue by user {by}"),
@@ -75,7 +94,8 @@ impl Leases {
         ))
     }
 
-    /// Puts the request into the queue, or keeps its place, unless it has waited long enough or could wait for ever.
+    /// Puts the request into the queue, or keeps its place, unless it has waited long enough, is refused for something else
+    /// than room, or could wait for ever.
     fn have_wait(
         &self,
         asked: &LeaseRequest,
@@ -85,21 +105,27 @@ impl Leases {
     ) -> Result<LeaseWaiting, ErrorBody> {
         let now_ns = clock::now_ns();
         let mut book = self.book();
-        let known = book.queue.waiter_of(asked, uid).map(|waiter| waiter.is_over(now_ns));
-        if known == Some(true) {
-            drop(book);
-            self.leave_queue(asked, uid, Left::Refused);
-            let waited = format_seconds(asked.request.wait_seconds.unwrap_or(0));
-            return Err(ErrorBody { message: format!("waited {waited} for room, and {}", refusal.message), ..refusal });
+        self.check_taken_out(&mut book, asked, uid)?;
+        // Whoever asks for something else under the same name has not waited for that.
+        if book.queue.waiter_of(asked, uid).is_some_and(|waiter| !waiter.asks_the_same(asked)) {
+            self.leave_queue_of(&mut book, asked, uid, Left::Gone);
         }
-        if known.is_none() {
-            // What no end of a lease makes room for is refused now and not when the time is over.
-            self.could_fit(asked, uid)?;
-            self.check_places(&book.queue, uid, &refusal)?;
-            book.queue.join(asked, uid, requester, now_ns);
-        } else if let Some(waiter) = book.queue.waiter_of_mut(asked, uid) {
-            (waiter.asked, waiter.requester) = (asked.clone(), requester);
+        let known = book.queue.waiter_of(asked, uid);
+        let (is_known, is_over) = (known.is_some(), known.is_some_and(|waiter| waiter.is_over(now_ns)));
+        if is_over || !is_for_want_of_room(&refusal, is_known) {
+            self.leave_queue_of(&mut book, asked, uid, Left::Refused);
+            return Err(if is_over { after_a_wait(refusal) } else { refusal });
         }
+        let is_new = match book.queue.waiter_of_mut(asked, uid) {
+            Some(waiter) => waiter.note_asker(asked, requester),
+            None => {
+                // What no end of a lease makes room for is refused now and not when the time is over.
+                self.could_fit(asked, uid)?;
+                self.check_places(&book.queue, uid, &refusal)?;
+                book.queue.join(asked, uid, requester, now_ns);
+                true
+            }
+        };
         let place = 1 + book.queue.ahead_of(asked, uid).len() as u32;
         if let Some(waiter) = book.queue.waiter_of_mut(asked, uid) {
             waiter.note_asked(refusal.message.clone(), place, now_ns);
@@ -109,20 +135,24 @@ impl Leases {
             self.keep_for_first(&book);
         }
         let Some(waiter) = book.queue.waiter_of(asked, uid) else { return Err(refusal) };
-        let answer = LeaseWaiting { waiting: waiter.view(place), retry_ms: waiter.retry.as_millis() as u64 };
-        if known.is_none() {
-            self.write_queue(&book);
-            drop(book);
+        let answer = answer_to(waiter, place);
+        if is_new {
+            self.write_queue(&mut book);
+        }
+        drop(book);
+        if !is_known {
             self.tell_queued(asked, uid, &answer);
         }
         Ok(answer)
     }
 
     /// Whether there is a place in the queue.
-    fn check_places(&self, queue: &super::Queue, uid: u32, refusal: &ErrorBody) -> Result<(), ErrorBody> {
+    fn check_places(&self, queue: &Queue, uid: u32, refusal: &ErrorBody) -> Result<(), ErrorBody> {
         let places = self.configuration().queue.places;
-        let own = queue.waiters.iter().filter(|waiter| waiter.uid == uid).count();
-        let is_full = queue.len() >= places || uid != 0 && own >= (places / USER_PART).max(1);
+        let waiting = || queue.in_order().into_iter();
+        let (own, others) = (waiting().filter(|it| it.uid == uid).count(), waiting().filter(|it| it.uid != 0).count());
+        let is_beyond = uid != 0 && (own >= (places / USER_PART).max(1) || others >= (places / USERS_PART).max(1));
+        let is_full = waiting().count() >= places || is_beyond;
         if !is_full {
             return Ok(());
         }
@@ -143,9 +173,22 @@ impl Leases {
     }
 }
 
-/// Whether the end of a lease could make room for it.
-fn is_for_want_of_room(refusal: &ErrorBody) -> bool {
-    matches!(refusal.code, ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoMechanism)
+fn answer_to(waiter: &Waiter, place: u32) -> LeaseWaiting {
+    LeaseWaiting { waiting: waiter.view(place), retry_ms: waiter.retry.as_millis() as u64 }
+}
+
+/// The refusal of one whose time is over.
+fn after_a_wait(refusal: ErrorBody) -> ErrorBody {
+    ErrorBody { message: format!("the time to wait for room is over: {}", refusal.message), ..refusal }
+}
+
+/// Whether the end of a lease could make room for it. For one that waits GPUs that do not answer for a moment are no end.
+fn is_for_want_of_room(refusal: &ErrorBody, is_known: bool) -> bool {
+    match refusal.code {
+        ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoMechanism => true,
+        ErrorCode::NoGpu => is_known,
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -154,7 +197,7 @@ mod tests {
 
     #[test]
     fn only_want_of_room_is_waited_for() {
-        let refused = |code| is_for_want_of_room(&ErrorBody::new(code, "x", "y"));
+        let refused = |code| is_for_want_of_room(&ErrorBody::new(code, "x", "y"), false);
         assert!(refused(ErrorCode::ShareNotFree) && refused(ErrorCode::MemoryNotFree));
         assert!(
             !refused(ErrorCode::LeaseConflict) && !refused(ErrorCode::NoGpu) && !refused(ErrorCode::RequestInvalid)

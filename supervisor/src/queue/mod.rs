@@ -14,7 +14,7 @@ pub use waiter::Waiter;
 use crate::lease::slice_priority;
 use crate::procfs::WatchedProcess;
 use gpool_policy::queue::{Claim, Rounds, order};
-use gpool_protocol::{LeaseRequest, WaitingView};
+use gpool_protocol::{LeaseRequest, Priority, WaitingView};
 use std::time::Duration;
 
 /// Who waits, in no order.
@@ -22,6 +22,9 @@ use std::time::Duration;
 pub struct Queue {
     waiters: Vec<Waiter>,
     rounds: Rounds,
+    /// When it was looked last who is gone, and when it was last written down; CLOCK_MONOTONIC.
+    tended_ns: u64,
+    written_ns: u64,
 }
 
 impl Queue {
@@ -35,12 +38,17 @@ impl Queue {
     /// Who stands before this request: those before it in the queue, or those of its priority and of higher ones where it is
     /// not in it.
     pub fn ahead_of(&self, asked: &LeaseRequest, uid: u32) -> Vec<&Waiter> {
+        let mut all = self.before_priority_below(asked.request.priority);
+        if let Some(place) = all.iter().position(|waiter| waiter.is_for(asked, uid)) {
+            all.truncate(place);
+        }
+        all
+    }
+
+    /// Those of this priority and of higher ones, the next one first.
+    pub fn before_priority_below(&self, priority: Priority) -> Vec<&Waiter> {
         let mut all = self.in_order();
-        let priority = slice_priority(asked.request.priority);
-        let place = all.iter().position(|waiter| waiter.is_for(asked, uid));
-        let behind = || all.iter().position(|waiter| waiter.claim.priority > priority);
-        let until = place.or_else(behind).unwrap_or(all.len());
-        all.truncate(until);
+        all.retain(|waiter| waiter.claim.priority <= slice_priority(priority));
         all
     }
 
@@ -68,10 +76,23 @@ impl Queue {
         self.waiters.iter_mut().find(|waiter| waiter.is_for(asked, uid))
     }
 
-    /// Takes one out.
-    fn leave(&mut self, asked: &LeaseRequest, uid: u32) -> Option<Waiter> {
+    /// Takes one out, in this way.
+    fn leave(&mut self, asked: &LeaseRequest, uid: u32, how: Left) -> Option<Waiter> {
         let index = self.waiters.iter().position(|waiter| waiter.is_for(asked, uid))?;
-        Some(self.waiters.remove(index))
+        let waiter = self.waiters.remove(index);
+        self.give_round_back(&waiter, how);
+        Some(waiter)
+    }
+
+    /// Who leaves with nothing is not behind for it when it comes again.
+    fn give_round_back(&mut self, waiter: &Waiter, how: Left) {
+        if how == Left::Granted {
+            return;
+        }
+        let (priority, owner) = (waiter.claim.priority, waiter.owner());
+        let is_its = |other: &&Waiter| other.claim.priority == priority && other.owner() == owner;
+        let rounds: Vec<u64> = self.waiters.iter().filter(is_its).map(|other| other.claim.round).collect();
+        self.rounds.give_back(priority, &owner, waiter.claim.round, rounds.into_iter());
     }
 
     /// Puts one in, in the round that it comes to.
@@ -87,7 +108,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_protocol::{ContainerId, HostPid, PodPlace, Priority};
+    use gpool_protocol::{ContainerId, HostPid, PodPlace};
 
     fn asked(id: &str, team: Option<&str>, priority: Priority) -> LeaseRequest {
         let text = r#"{"container_id":"c","request":{"fraction_permille":300,"wait_seconds":60}}"#;
@@ -120,7 +141,7 @@ mod tests {
         assert_eq!(queue.ahead_of(&asked("new", None, Priority::Scavenger), 0).len(), 6);
         let of_another_user = queue.ahead_of(&asked("a1", Some("a"), Priority::Guaranteed), 7);
         assert_eq!(of_another_user.len(), 5, "an id is no name of another user's container");
-        assert!(queue.leave(&asked("b1", Some("b"), Priority::Guaranteed), 0).is_some());
+        assert!(queue.leave(&asked("b1", Some("b"), Priority::Guaranteed), 0, Left::Granted).is_some());
         assert_eq!(queue.views().iter().map(|view| view.place).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     }
 
@@ -133,6 +154,23 @@ mod tests {
         assert_eq!(ids(queue.in_order()), ["b"]);
         assert!(queue.ahead_of(&asked("b", None, Priority::Guaranteed), 0).is_empty());
         assert!(queue.waiter_of(&asked("a", None, Priority::Guaranteed), 0).is_some(), "it is to be told");
+    }
+
+    #[test]
+    fn ids_are_everybodys_to_choose_and_ones_own_comes_first() {
+        let mut queue = Queue::default();
+        joins(&mut queue, "abc1", None, Priority::Guaranteed);
+        joins(&mut queue, "abc2", None, Priority::Guaranteed);
+        let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+        queue.join(&asked("abc1", None, Priority::Guaranteed), 1000, this, 9);
+        let found = |text: &str, peer| queue.find(text, peer).map(|(id, uid)| (id.0, uid)).ok();
+        assert_eq!(found("abc1", 0), Some(("abc1".to_owned(), 0)), "whoever else has taken the name");
+        assert_eq!(found("abc1", 1000), Some(("abc1".to_owned(), 1000)));
+        assert_eq!(
+            (found("abc2", 0), found("abc", 1000)),
+            (Some(("abc2".to_owned(), 0)), Some(("abc1".to_owned(), 1000)))
+        );
+        assert_eq!((found("abc", 0), found("", 0), found("x", 0)), (None, None, None));
     }
 
     #[test]

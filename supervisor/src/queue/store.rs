@@ -5,8 +5,9 @@ use crate::clock;
 use crate::lease::{Book, Leases, slice_priority, write_whole};
 use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_policy::queue::Claim;
-use gpool_protocol::LeaseRequest;
+use gpool_protocol::{GpuUuid, LeaseRequest};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::path::Path;
 
 const QUEUE_FILE: &str = "queue.json";
@@ -22,19 +23,27 @@ struct WaiterRecord {
     since_ns: u64,
     since_unix_ms: u64,
     cause: String,
+    /// For how long room was kept for it, and where.
+    #[serde(default)]
+    kept_ns: u64,
+    #[serde(default)]
+    kept_on: Vec<GpuUuid>,
 }
 
 /// All of them, of one boot.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Written {
     boot_id: String,
-    waiters: Vec<WaiterRecord>,
+    /// Each a [`WaiterRecord`]; one that cannot be read takes nobody else's place.
+    waiters: Vec<Value>,
 }
 
 impl Leases {
     /// Writes down who waits. Where that fails they wait all the same, and the next life of the supervisor has them queue anew.
-    pub(super) fn write_queue(&self, book: &Book) {
-        let written = Written { boot_id: self.boot_id.clone(), waiters: book.queue.records() };
+    pub(super) fn write_queue(&self, book: &mut Book) {
+        book.queue.written_ns = clock::now_ns();
+        let records = book.queue.records().iter().filter_map(|record| serde_json::to_value(record).ok()).collect();
+        let written = Written { boot_id: self.boot_id.clone(), waiters: records };
         if let Err(error) = write_whole(&self.configuration().paths.run_dir.join(QUEUE_FILE), &written) {
             log!("{error}");
         }
@@ -57,6 +66,8 @@ impl Queue {
             since_ns: waiter.claim.since_ns,
             since_unix_ms: waiter.since_unix_ms,
             cause: waiter.cause.clone(),
+            kept_ns: waiter.kept_ns.get(),
+            kept_on: waiter.kept_on.borrow().clone(),
         };
         self.waiters.iter().filter(|waiter| waiter.cancelled_by.is_none()).map(record).collect()
     }
@@ -70,7 +81,14 @@ fn read(run_dir: &Path, boot_id: &str) -> Queue {
     if written.boot_id != boot_id {
         return queue;
     }
-    for record in written.waiters {
+    for value in written.waiters {
+        let record = match serde_json::from_value::<WaiterRecord>(value) {
+            Ok(record) => record,
+            Err(error) => {
+                log!("passed over one that waits for room and cannot be read: {error}");
+                continue;
+            }
+        };
         let Ok(requester) = WatchedProcess::reopen(record.requester) else { continue };
         let priority = slice_priority(record.asked.request.priority);
         let claim = Claim { priority, round: record.round, since_ns: record.since_ns };
@@ -78,6 +96,7 @@ fn read(run_dir: &Path, boot_id: &str) -> Queue {
         let mut waiter = Waiter::new(&record.asked, record.uid, requester, claim);
         // It could not ask while nobody was there.
         (waiter.since_unix_ms, waiter.cause, waiter.asked_ns) = (record.since_unix_ms, record.cause, now_ns);
+        (waiter.kept_ns, waiter.kept_on) = (record.kept_ns.into(), record.kept_on.into());
         queue.waiters.push(waiter);
     }
     queue
@@ -99,11 +118,16 @@ mod tests {
             let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
             let waiter = queue.join(&serde_json::from_str(&text(id)).unwrap(), 1000, this, since_ns);
             waiter.cause = "no room".into();
+            waiter.keep_on(vec![GpuUuid("GPU-1".into())], 0);
+            waiter.keep_on(vec![GpuUuid("GPU-1".into())], 9);
         }
-        let mut written = Written { boot_id: "boot".into(), waiters: queue.records() };
-        let mut ended = written.waiters[0].clone();
+        let mut records = queue.records();
+        let mut ended = records[0].clone();
         (ended.asked.container_id.0, ended.requester.start_ticks) = ("ended".into(), 1);
-        written.waiters.push(ended);
+        records.push(ended);
+        let mut waiters: Vec<Value> = records.iter().map(|record| serde_json::to_value(record).unwrap()).collect();
+        waiters.insert(0, serde_json::json!({"asked": "of another version"}));
+        let written = Written { boot_id: "boot".into(), waiters };
         write_whole(&directory.path().join(QUEUE_FILE), &written).unwrap();
         let mut again = read(directory.path(), "boot");
         let shown = |queue: &Queue| -> Vec<(String, u64, u64)> {

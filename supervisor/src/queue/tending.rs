@@ -6,6 +6,11 @@ use crate::events::About;
 use crate::lease::{Book, Leases};
 use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, EventKind, LeaseRequest, WaitingView, format_seconds};
 
+/// The attendant looks twice a second; after so long it has stood still.
+const STANDSTILL_NS: u64 = 2_000_000_000;
+/// The file is no older than this while somebody waits.
+const WRITTEN_EVERY_NS: u64 = 60_000_000_000;
+
 /// How one leaves the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Left {
@@ -43,9 +48,12 @@ impl Leases {
 
     /// The same of a book that is held.
     pub fn leave_queue_of(&self, book: &mut Book, asked: &LeaseRequest, uid: u32, how: Left) {
-        let Some(waiter) = book.queue.leave(asked, uid) else { return };
+        let Some(waiter) = book.queue.leave(asked, uid, how) else { return };
         self.write_queue(book);
-        self.note_left(&waiter, how, None);
+        // That it was taken out has been told.
+        if waiter.cancelled_by.is_none() {
+            self.note_left(&waiter, how, None);
+        }
     }
 
     /// Takes a request out of the queue; the container that waits is refused when it asks next. `id` is its container's, or a
@@ -61,7 +69,7 @@ impl Leases {
         waiter.cancelled_by = Some(by);
         let view = waiter.view(place as u32);
         self.note_left(waiter, Left::Cancelled, Some(by));
-        self.write_queue(&book);
+        self.write_queue(&mut book);
         Ok(view)
     }
 
@@ -72,13 +80,20 @@ impl Leases {
             return;
         }
         let now_ns = clock::now_ns();
+        let pause_ns = now_ns.saturating_sub(std::mem::replace(&mut book.queue.tended_ns, now_ns));
+        // While this thread stood still the others may have, and nobody could ask.
+        if pause_ns >= STANDSTILL_NS {
+            let lift = |waiter: &mut Waiter| waiter.asked_ns = waiter.asked_ns.saturating_add(pause_ns).min(now_ns);
+            book.queue.waiters.iter_mut().for_each(lift);
+        }
         let (gone, left): (Vec<Waiter>, Vec<Waiter>) =
             std::mem::take(&mut book.queue.waiters).into_iter().partition(|waiter| waiter.is_gone(now_ns));
         book.queue.waiters = left;
-        if gone.is_empty() {
-            return;
+        gone.iter().for_each(|waiter| book.queue.give_round_back(waiter, Left::Gone));
+        // For how long room was kept is in the file as well.
+        if !gone.is_empty() || now_ns.saturating_sub(book.queue.written_ns) >= WRITTEN_EVERY_NS {
+            self.write_queue(&mut book);
         }
-        self.write_queue(&book);
         drop(book);
         for waiter in gone.iter().filter(|waiter| waiter.cancelled_by.is_none()) {
             self.note_left(waiter, Left::Gone, None);
@@ -105,29 +120,30 @@ impl Leases {
 }
 
 impl super::Queue {
-    /// The container and the user of the one that `text` means: a container id, or a prefix that means no other.
+    /// The container and the user of the one that `text` means for the user `peer`: a container id, or a prefix that means no
+    /// other. Ids are everybody's to choose, so one's own comes before another's of the same id.
     ///
     /// # Errors
     /// Nobody with that id waits, or several do.
-    pub fn find(&self, text: &str) -> Result<(ContainerId, u32), ErrorBody> {
-        let named = |waiter: &Waiter| (waiter.asked.container_id.clone(), waiter.uid);
-        let found: Vec<&Waiter> = (self.in_order().into_iter())
-            .filter(|waiter| !text.is_empty() && waiter.asked.container_id.0.starts_with(text))
-            .collect();
-        match found.as_slice() {
-            [] => Err(nobody(text)),
-            [one] => Ok(named(one)),
-            several => {
-                let mut whole = several.iter().filter(|waiter| waiter.asked.container_id.0 == text);
-                match (whole.next(), whole.next()) {
-                    (Some(one), None) => Ok(named(one)),
-                    _ => Err(ErrorBody::new(
-                        ErrorCode::LeaseConflict,
-                        format!("{text:?} means {} containers that wait", several.len()),
-                        "give more of the id",
-                    )),
-                }
-            }
+    pub fn find(&self, text: &str, peer: u32) -> Result<(ContainerId, u32), ErrorBody> {
+        let is_meant = |waiter: &&Waiter| !text.is_empty() && waiter.asked.container_id.0.starts_with(text);
+        let found: Vec<&Waiter> = self.in_order().into_iter().filter(is_meant).collect();
+        let only = |those: &mut dyn Iterator<Item = &&Waiter>| match (those.next(), those.next()) {
+            (Some(one), None) => Some((one.asked.container_id.clone(), one.uid)),
+            _ => None,
+        };
+        let is_whole = |waiter: &&&Waiter| waiter.asked.container_id.0 == text;
+        let own_whole = || only(&mut found.iter().filter(is_whole).filter(|waiter| waiter.uid == peer));
+        let own = || only(&mut found.iter().filter(|waiter| waiter.uid == peer));
+        let one = only(&mut found.iter()).or_else(own_whole).or_else(|| only(&mut found.iter().filter(is_whole)));
+        match one.or_else(own) {
+            Some(one) => Ok(one),
+            None if found.is_empty() => Err(nobody(text)),
+            None => Err(ErrorBody::new(
+                ErrorCode::LeaseConflict,
+                format!("{text:?} means {} containers that wait", found.len()),
+                "give more of the id",
+            )),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::procfs::WatchedProcess;
 use gpool_policy::queue::Claim;
-use gpool_protocol::{GpuUuid, LeaseRequest, WaitingView};
+use gpool_protocol::{GpuUuid, LeaseRequest, Request, WaitingView};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
@@ -13,8 +13,10 @@ const RETRY: Duration = Duration::from_millis(200);
 const RETRY_PER_PLACE: Duration = Duration::from_millis(50);
 /// The last one asks as often as this at least.
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
-/// Who has not asked for three of those times and this is gone.
-const SILENCE: Duration = Duration::from_secs(3);
+/// Who has not asked for three of those times and this is gone: who asks waits 4 s for an answer and then half a second.
+const SILENCE: Duration = Duration::from_secs(8);
+/// What is kept for one that does not ask to see it is kept for no longer between two looks than this.
+const KEEP_STEP: Duration = Duration::from_secs(5);
 
 /// One that waits for room.
 #[derive(Debug)]
@@ -41,8 +43,9 @@ pub struct Waiter {
     pub planned: RefCell<Vec<GpuUuid>>,
     /// What is kept for it, once it was the first without room.
     pub kept_on: RefCell<Vec<GpuUuid>>,
-    /// Since when, CLOCK_MONOTONIC.
-    pub kept_since_ns: Cell<Option<u64>>,
+    /// For how long in all, in nanoseconds, and when that was looked at last, CLOCK_MONOTONIC.
+    pub kept_ns: Cell<u64>,
+    pub kept_at_ns: Cell<Option<u64>>,
 }
 
 impl Waiter {
@@ -60,7 +63,8 @@ impl Waiter {
             cancelled_by: None,
             planned: RefCell::default(),
             kept_on: RefCell::default(),
-            kept_since_ns: Cell::default(),
+            kept_ns: Cell::default(),
+            kept_at_ns: Cell::default(),
         }
     }
 
@@ -86,6 +90,14 @@ impl Waiter {
         silent >= self.retry * 3 + SILENCE || self.requester.has_ended()
     }
 
+    /// Who asks for it now, which is another process and has another id with the next attempt in a pod. Whether that is new.
+    pub fn note_asker(&mut self, asked: &LeaseRequest, requester: WatchedProcess) -> bool {
+        let is_new = self.requester.name != requester.name || self.asked.container_id != asked.container_id;
+        let request = self.asked.request.clone();
+        (self.asked, self.requester) = (LeaseRequest { request, ..asked.clone() }, requester);
+        is_new
+    }
+
     /// It has asked again, and stands at `place`.
     pub fn note_asked(&mut self, cause: String, place: u32, now_ns: u64) {
         let further = RETRY_PER_PLACE.saturating_mul(place.saturating_sub(1));
@@ -93,15 +105,39 @@ impl Waiter {
     }
 
     /// Whether room may still be kept for it, for `keep` in all.
-    pub fn may_keep(&self, keep: Duration, now_ns: u64) -> bool {
-        let since_ns = self.kept_since_ns.get().unwrap_or(now_ns);
-        Duration::from_nanos(now_ns.saturating_sub(since_ns)) < keep
+    pub fn may_keep(&self, keep: Duration) -> bool {
+        Duration::from_nanos(self.kept_ns.get()) < keep
     }
 
     /// Room is kept for it there.
     pub fn keep_on(&self, gpus: Vec<GpuUuid>, now_ns: u64) {
         *self.kept_on.borrow_mut() = gpus;
-        self.kept_since_ns.set(self.kept_since_ns.get().or(Some(now_ns)));
+        if let Some(at_ns) = self.kept_at_ns.replace(Some(now_ns)) {
+            let step_ns = now_ns.saturating_sub(at_ns).min(KEEP_STEP.as_nanos() as u64);
+            self.kept_ns.set(self.kept_ns.get().saturating_add(step_ns));
+        }
+    }
+
+    /// Nothing is kept for it now.
+    pub fn keep_nothing(&self) {
+        self.kept_on.borrow_mut().clear();
+        self.kept_at_ns.set(None);
+    }
+
+    /// Whether it is the same request, asked again: but for what is left of its time.
+    pub fn asks_the_same(&self, asked: &LeaseRequest) -> bool {
+        let wait_seconds = asked.request.wait_seconds;
+        Request { wait_seconds, ..self.asked.request.clone() } == asked.request
+    }
+
+    /// Whether this comes long before it was told to ask again.
+    pub fn is_early(&self, now_ns: u64) -> bool {
+        Duration::from_nanos(now_ns.saturating_sub(self.asked_ns)) < self.retry / 2
+    }
+
+    /// Who takes turns with the others for it.
+    pub fn owner(&self) -> String {
+        owner_of(&self.asked, self.uid)
     }
 
     /// As the socket shows it.
@@ -145,12 +181,12 @@ mod tests {
         let mut waiter = waiter();
         waiter.note_asked("no room".into(), 1, 20 * SECOND);
         assert_eq!(waiter.retry, RETRY);
-        assert!(!waiter.is_gone(23 * SECOND) && waiter.is_gone(24 * SECOND));
+        assert!(!waiter.is_gone(28 * SECOND) && waiter.is_gone(29 * SECOND));
         waiter.note_asked("no room".into(), 11, 20 * SECOND);
         assert_eq!(waiter.retry, Duration::from_millis(700));
         waiter.note_asked("no room".into(), 1000, 20 * SECOND);
         assert_eq!(waiter.retry, RETRY_LONGEST);
-        assert!(!waiter.is_gone(28 * SECOND) && waiter.is_gone(29 * SECOND));
+        assert!(!waiter.is_gone(33 * SECOND) && waiter.is_gone(34 * SECOND));
         assert!(!waiter.is_over(69 * SECOND) && waiter.is_over(70 * SECOND));
     }
 
@@ -158,10 +194,26 @@ mod tests {
     fn room_is_kept_for_so_long_in_all_and_no_longer() {
         let waiter = waiter();
         let keep = Duration::from_secs(5);
-        assert!(waiter.may_keep(keep, 20 * SECOND) && !waiter.may_keep(Duration::ZERO, 20 * SECOND));
-        waiter.keep_on(vec![GpuUuid("GPU-1".into())], 20 * SECOND);
-        waiter.keep_on(vec![GpuUuid("GPU-2".into())], 23 * SECOND);
-        assert!(waiter.may_keep(keep, 24 * SECOND) && !waiter.may_keep(keep, 25 * SECOND));
+        let keep_at = |seconds: u64| waiter.keep_on(vec![GpuUuid("GPU-1".into())], seconds * SECOND);
+        assert!(waiter.may_keep(keep) && !waiter.may_keep(Duration::ZERO));
+        [20, 22, 23].into_iter().for_each(keep_at);
+        assert!(waiter.may_keep(keep));
+        // Another one is before it for an hour, for whom room is kept meanwhile.
+        waiter.keep_nothing();
+        [3600, 3601].into_iter().for_each(keep_at);
+        assert!(waiter.may_keep(keep), "of five seconds four are over");
+        keep_at(3602);
+        assert!(!waiter.may_keep(keep));
+    }
+
+    #[test]
+    fn what_is_left_of_the_time_makes_no_other_request() {
+        let waiter = waiter();
+        let mut asked = waiter.asked.clone();
+        asked.request.wait_seconds = Some(5);
+        assert!(waiter.asks_the_same(&asked));
+        asked.request.fraction_permille = 400;
+        assert!(!waiter.asks_the_same(&asked));
     }
 
     #[test]

@@ -61,6 +61,7 @@ fn wait_for_room(host: &Host) -> Result<()> {
 }
 
 const EVICT: &str = "/v1/leases/{id}/evict";
+const CANCEL: &str = "/v1/queue/{id}/cancel";
 
 /// Every answer is as the document says, with a lease that works.
 fn compare_answers(host: &Host) -> Result<()> {
@@ -89,6 +90,13 @@ fn compare_answers(host: &Host) -> Result<()> {
             ("POST", "/v1/leases/{id}/ended") => {
                 let lease_id = host.lease_of(&tenants[0])?.lease_id;
                 client.post(&path.replace("{id}", &lease_id.0), &())?
+            }
+            ("POST", CANCEL) => {
+                let asked = serde_json::json!({"container_id": "waits",
+                    "request": {"fraction_permille": 1000, "wait_seconds": 60}});
+                compare("POST", "/v1/leases", &client.post("/v1/leases", &asked)?);
+                compare("GET", "/v1/queue", &client.get("/v1/queue")?);
+                client.post(&CANCEL.replace("{id}", "waits"), &())?
             }
             // Nothing to divide; the scenario mig-instances divides.
             ("POST", "/v1/mig/apply") => client.post(&asked, &serde_json::json!({"goals": []}))?,

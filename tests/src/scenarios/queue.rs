@@ -6,8 +6,9 @@ use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::namespaces::{Inside, spawn_bound};
 use crate::tenant::Tenant;
-use gpool_protocol::{EventKind, WaitingView};
+use gpool_protocol::{EventKind, LeaseAnswer, WaitingView};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ pub fn run(inside: &Inside) -> Result<()> {
         for_no_longer_than_asked(&host)?;
         some_give_up(&host)?;
         what_cannot_be_is_not_waited_for(&host)?;
+        an_answer_that_was_lost(&host)?;
         holder.kill_init()
     });
     finish(host, outcome)
@@ -74,7 +76,7 @@ fn for_no_longer_than_asked(host: &Host) -> Result<()> {
     let ended = waiting_command(host, "0.9", "1s")?.wait_with_output().context("gpool run")?;
     let said = text(&ended.stderr);
     ensure(ended.status.code() == Some(125), || format!("{}: {said}", ended.status))?;
-    ensure(said.contains("waited 1s for room") && said.contains("GPOOL-E201"), || said.clone())?;
+    ensure(said.contains("the time to wait for room is over") && said.contains("GPOOL-E201"), || said.clone())?;
     ensure(begun.elapsed() >= Duration::from_secs(1), || format!("it waited for {:?}", begun.elapsed()))?;
     waits(host, 0).map(drop)
 }
@@ -101,7 +103,27 @@ fn what_cannot_be_is_not_waited_for(host: &Host) -> Result<()> {
     };
     refused(&["--wait", LONG, "--memory", "1000GiB"], "GPOOL-E202")?;
     refused(&["--wait", LONG, "--gpus", "2"], "GPOOL-E203")?;
+    refused(&["--wait", LONG, "--model", "Quantum"], "GPOOL-E203")?;
     refused(&["--wait", "8d"], "GPOOL-E105")
+}
+
+/// Who asks again before there is a container has not heard that it was granted, as when the supervisor ended meanwhile.
+fn an_answer_that_was_lost(host: &Host) -> Result<()> {
+    let asked = json!({"container_id": "lost", "request": {"fraction_permille": 600, "wait_seconds": 60}});
+    let ask = || host.client().post::<_, LeaseAnswer>("/v1/leases", &asked);
+    let leases = [ask()?, ask()?].map(|answer| match answer {
+        LeaseAnswer::Granted(granted) => Some(granted.lease_id),
+        LeaseAnswer::Waiting(_) => None,
+    });
+    let is_one_after_the_other = leases[0].is_some() && leases[1].is_some() && leases[0] != leases[1];
+    ensure(is_one_after_the_other, || format!("{leases:?}"))?;
+    let mut left = host.leases()?;
+    left.retain(|lease| lease.container_id.0 == "lost");
+    // Who asked for it says that nothing came of it.
+    for lease in &left {
+        host.client().post::<_, Value>(&format!("/v1/leases/{}/ended", lease.lease_id), &json!({}))?;
+    }
+    ensure(left.len() == 1, || format!("{} leases for one container", left.len()))
 }
 
 /// `docker run`, which does not come back before there is room.

@@ -1,0 +1,78 @@
+//! Which GPUs of this host will do for a request that says what they have to be.
+
+use crate::device::{Gpu, Kind};
+use gpool_policy::mechanism::Suitable;
+use gpool_protocol::{ErrorBody, ErrorCode, Request, format_bytes};
+use std::collections::BTreeSet;
+
+/// What a request says of its GPUs.
+pub fn suitable_for(request: &Request) -> Suitable {
+    Suitable { models: request.models.clone(), least_memory_bytes: request.min_memory_bytes.unwrap_or(0) }
+}
+
+/// Whether this host has enough such GPUs, whoever is on them.
+///
+/// # Errors
+/// It has not; names those that it has.
+pub fn check_suitable(request: &Request, gpus: &[Gpu]) -> Result<(), ErrorBody> {
+    let suitable = suitable_for(request);
+    if suitable.is_any() {
+        return Ok(());
+    }
+    let boards = || gpus.iter().filter(|gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided));
+    let count = boards().filter(|gpu| suitable.has(&gpu.name, gpu.memory_total_bytes)).count();
+    let wanted = usize::from(request.gpus.max(1));
+    if count >= wanted {
+        return Ok(());
+    }
+    let there: BTreeSet<String> =
+        boards().map(|gpu| format!("{} with {}", gpu.name, format_bytes(gpu.memory_total_bytes))).collect();
+    let there = if there.is_empty() { "no GPU".to_owned() } else { there.into_iter().collect::<Vec<_>>().join(", ") };
+    let how_many = match (wanted, count) {
+        (1, _) => "no GPU".to_owned(),
+        (wanted, count) => format!("{count} and not {wanted} GPUs"),
+    };
+    Err(ErrorBody::new(
+        ErrorCode::NoGpu,
+        format!(
+            "{how_many} of this host {} what is asked for ({}): there is {there}",
+            if wanted == 1 { "is" } else { "are" },
+            described(request)
+        ),
+        "name a model that is there, or leave model and min-memory out (gpool gpu ls lists the GPUs)",
+    ))
+}
+
+fn described(request: &Request) -> String {
+    let models = (!request.models.is_empty()).then(|| format!("model={}", request.models.join(",")));
+    let memory = request.min_memory_bytes.map(|bytes| format!("min-memory={}", format_bytes(bytes)));
+    models.into_iter().chain(memory).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(fields: &str) -> Request {
+        serde_json::from_str(&format!(r#"{{"fraction_permille":300{fields}}}"#)).unwrap()
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_refused_with_those_that_are() {
+        let mut gpus = [Gpu::sample(0), Gpu::sample(1)];
+        (gpus[0].name, gpus[1].name) = ("NVIDIA H100 80GB HBM3".into(), "NVIDIA L4".into());
+        let judged = |fields: &str| check_suitable(&request(fields), &gpus);
+        assert_eq!(judged(""), Ok(()));
+        assert_eq!(judged(r#","models":["H100"]"#), Ok(()));
+        assert_eq!(judged(r#","models":["H100","L4"],"gpus":2"#), Ok(()));
+        for (fields, parts) in [
+            (r#","models":["H200"]"#, ["no GPU of this host is", "model=H200", "NVIDIA L4 with"]),
+            (r#","models":["H100"],"gpus":2"#, ["1 and not 2 GPUs", "model=H100", "NVIDIA H100 80GB HBM3 with"]),
+            (r#","min_memory_bytes":1099511627776"#, ["no GPU of this host is", "min-memory=1TiB", "NVIDIA L4 with"]),
+        ] {
+            let error = judged(fields).unwrap_err();
+            assert_eq!(error.code, ErrorCode::NoGpu);
+            parts.iter().for_each(|part| assert!(error.message.contains(part), "{error} lacks {part}"));
+        }
+    }
+}
