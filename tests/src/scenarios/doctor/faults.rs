@@ -91,6 +91,9 @@ fn kernel<'a>() -> Vec<Fault<'a>> {
         fail(3, &["without the controller devices and freezer", "mount it"], || mischief::emptied("/sys/fs/cgroup")),
         fail(12, &["Linux 5.4.0-1-amd64", "5.6"], || kernel_says("/proc/sys/kernel/osrelease", "5.4.0-1-amd64\n")),
         fail(19, &["KiB left where /run/gpool lies", "make room"], mischief::run_is_full),
+        fail(19, &["0 KiB left where /proc/gpool lies", "the ledger cannot be written"], || {
+            written(DROP_IN, "[ledger]\npath = \"/proc/gpool/ledger.db\"\n")
+        }),
         warn(20, &["MPS daemon", "quit"], || process("nvidia-cuda-mps-control")),
         warn(20, &["libvgpu.so of HAMi-core", "take the line out"], || {
             written("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n")
