@@ -79,11 +79,12 @@ impl Leases {
         let scene = Scene { book, own: None, gpus: &gpus, capacities, is_emptied: false };
         let waiting = self.taken_by(&book.queue.before_priority_below(new.priority), &scene);
         let beside = |taken: &[Taken]| self.check_room_among(&scene.capacities_beside(taken), book, old, new);
-        match beside(&waiting) {
-            // Nobody gets past the queue by starting small.
-            Err(_) if !waiting.is_empty() && beside(&[]).is_ok() => Err(kept_for_waiting(waiting.len())),
-            outcome => outcome,
+        let outcome = beside(&waiting);
+        if outcome.is_ok() || waiting.is_empty() {
+            return outcome;
         }
+        // Nobody gets past the queue by starting small.
+        beside(&[]).and(Err(kept_for_waiting(waiting.len())))
     }
 
     fn check_room_among(

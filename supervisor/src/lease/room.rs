@@ -1,19 +1,19 @@
 //! Where a request fits, beside those who wait for room before it.
 
 use super::book::Book;
-use super::capacity::note_mps_servers;
+use super::capacity::{note_mps_servers, records_on};
 use super::entitlement::{demand_of, held_demand};
 use super::grant::Leases;
 use super::mechanism::Served;
 use super::placing::{open_for, place_among};
 use super::record::Record;
 use super::refusal::{kept_for_others, worded};
-use super::suitable::{check_suitable, suitable_for};
+use super::suitable::{check_suitable, only_suitable};
 use crate::clock;
 use crate::device::Gpu;
 use crate::mps::Domain;
 use crate::queue::Waiter;
-use gpool_policy::admission::{Demand, GpuCapacity, Placement, Users};
+use gpool_policy::admission::{Demand, GpuCapacity, Placement, Use, Users};
 use gpool_policy::queue::{Prospect, Taken, kept_for, taken_ahead};
 use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism};
 use std::time::Duration;
@@ -100,12 +100,11 @@ impl Leases {
         let planned = scene.book.queue.waiter_of(asked, uid).map(|waiter| scene.places_of(&waiter.planned.borrow()));
         let preferred = home.or(planned).unwrap_or_default();
         let room = self.room_beside(asked, uid, scene, &taken, &preferred);
-        match room {
-            Err(_) if !taken.is_empty() && self.room_beside(asked, uid, scene, &[], &preferred).is_ok() => {
-                Err(kept_for_others(taken.len()))
-            }
-            room => room,
+        if room.is_ok() || taken.is_empty() {
+            return room;
         }
+        // Where there is none without the others either, that is told: what is free, as anybody can see it.
+        self.room_beside(asked, uid, scene, &[], &preferred).and(Err(kept_for_others(taken.len())))
     }
 
     /// What those in the queue leave to nobody behind them.
@@ -122,10 +121,19 @@ impl Leases {
                     *waiter.planned.borrow_mut() = scene.uuids_of(&room.placed.indices);
                     Prospect::Fits(Taken { indices: room.placed.indices, demand: room.demand })
                 }
-                Err(_) if may_keep && waiter.may_keep(keep) => self.kept(waiter, scene, before, now_ns),
                 Err(_) => {
-                    waiter.keep_nothing();
-                    Prospect::Waits
+                    let may_keep = may_keep && waiter.may_keep(keep);
+                    let kept = may_keep.then(|| self.kept(waiter, scene, before)).flatten();
+                    match kept {
+                        Some(kept) => {
+                            waiter.keep_on(scene.uuids_of(&kept.indices), now_ns);
+                            Prospect::Keeps(kept)
+                        }
+                        None => {
+                            waiter.keep_nothing();
+                            Prospect::Waits
+                        }
+                    }
                 }
             }
         })
@@ -143,21 +151,44 @@ impl Leases {
 
     /// What is kept for one that does not fit: what it would have of this host if nobody were there, on GPUs that stay the same.
     /// Of instances nothing: there is none that falls free by parts.
-    fn kept(&self, waiter: &Waiter, scene: &Scene<'_>, before: &[Taken], now_ns: u64) -> Prospect {
-        let Some(choice) = self.alone(&waiter.asked, waiter.uid, scene) else { return Prospect::Waits };
-        if choice.served.mechanism == Mechanism::Mig {
-            return Prospect::Waits;
+    fn kept(&self, waiter: &Waiter, scene: &Scene<'_>, before: &[Taken]) -> Option<Taken> {
+        let Choice { served, domain, mut demand, open, .. } = self.alone(&waiter.asked, waiter.uid, scene)?;
+        if served.mechanism == Mechanism::Mig {
+            return None;
         }
-        let wanted = choice.demand.gpus.max(1);
-        let mut places = scene.places_of(&waiter.kept_on.borrow());
-        places.retain(|place| choice.open.contains(place));
-        if places.len() != wanted {
-            let capacities = scene.capacities_beside(before);
-            let Some(chosen) = kept_for(&capacities, &choice.open, &choice.demand) else { return Prospect::Waits };
-            places = chosen;
+        let mut indices = scene.places_of(&waiter.kept_on.borrow());
+        indices.retain(|place| open.contains(place));
+        if indices.len() != demand.gpus.max(1) {
+            indices = kept_for(&self.capacities_for(scene, domain.as_ref(), &demand, before), &open, &demand)?;
         }
-        waiter.keep_on(scene.uuids_of(&places), now_ns);
-        Prospect::Keeps(Taken { indices: places, demand: choice.demand })
+        // An instance is one team's until the last of its leases has ended: nobody else's begins there meanwhile.
+        let is_others = |record: &Record| record.team != waiter.asked.request.team;
+        if let Some(instance) = served.instance
+            && records_on(scene.gpus, scene.book, instance, scene.own).any(is_others)
+        {
+            demand.usage = Use::Whole;
+        }
+        Some(Taken { indices, demand })
+    }
+
+    /// What is free of each GPU for such a lease, beside what is taken: of an MPS server, also by whom it could be joined.
+    fn capacities_for(
+        &self,
+        scene: &Scene<'_>,
+        domain: Option<&Domain>,
+        demand: &Demand,
+        taken: &[Taken],
+    ) -> Vec<GpuCapacity> {
+        let mut capacities = scene.capacities.clone();
+        if let Some(domain) = domain {
+            let (whose, count) = (domain, demand.gpus.max(1));
+            note_mps_servers(&mut capacities, (scene.gpus, scene.book), (whose, count), scene.own);
+            if !scene.is_emptied {
+                self.note_servers_closed(&mut capacities, (scene.gpus, scene.book), (whose, count));
+            }
+        }
+        taken.iter().for_each(|its| its.enter(&mut capacities));
+        capacities
     }
 
     /// How a request would be served if nobody were on the GPUs; none if not even then.
@@ -176,7 +207,8 @@ impl Leases {
         let (gpus, book) = (self.silence.without_silent(&self.gpus()), Book::default());
         let capacities = self.capacities(&gpus, &book, None);
         let scene = Scene { book: &book, own: None, gpus: &gpus, capacities, is_emptied: true };
-        self.room_beside(asked, uid, &emptied(&scene, &book), &[], &[]).map(drop)
+        let room = self.room_beside(asked, uid, &emptied(&scene, &book), &[], &[])?;
+        if room.served.mechanism == Mechanism::Mps { self.check_serves_mps() } else { Ok(()) }
     }
 
     /// Finds room for a request beside what is `taken`, on the `preferred` GPUs if it fits there.
@@ -206,20 +238,11 @@ impl Leases {
         let served = self.mechanism_for(asked, (book, *own), gpus, &scene.capacities_beside(taken))?;
         let demand = demand_of(&served.request, served.mechanism);
         let domain = (served.mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
-        let mut capacities = scene.capacities.clone();
-        if let Some(domain) = &domain {
-            let (whose, count) = (domain, demand.gpus.max(1));
-            note_mps_servers(&mut capacities, (gpus, book), (whose, count), *own);
-            if !scene.is_emptied {
-                self.note_servers_closed(&mut capacities, (gpus, book), (whose, count));
-            }
+        let capacities = self.capacities_for(scene, domain.as_ref(), &demand, taken);
+        let mut open = open_for(&served, gpus, book)?;
+        if served.instance.is_none() {
+            open = only_suitable(&asked.request, open, gpus)?;
         }
-        taken.iter().for_each(|its| its.enter(&mut capacities));
-        let open = open_for(&served, gpus, book)?;
-        let suitable = suitable_for(&asked.request);
-        let will_do =
-            |gpu: &usize| served.instance.is_some() || suitable.has(&gpus[*gpu].name, gpus[*gpu].memory_total_bytes);
-        let open = open.into_iter().filter(will_do).collect();
         let mut open = self.without_other_modes(open, &served, gpus)?;
         if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
             open.retain(|gpu| self.time_slices.keeps(&gpus[*gpu].uuid));

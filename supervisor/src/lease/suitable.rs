@@ -43,6 +43,25 @@ pub fn check_suitable(request: &Request, gpus: &[Gpu]) -> Result<(), ErrorBody> 
     ))
 }
 
+/// Those of the `open` GPUs that will do.
+///
+/// # Errors
+/// The others that would are not to be had as a whole.
+pub fn only_suitable(request: &Request, open: Vec<usize>, gpus: &[Gpu]) -> Result<Vec<usize>, ErrorBody> {
+    let suitable = suitable_for(request);
+    let (had, mut open) = (open.len(), open);
+    open.retain(|gpu| suitable.has(&gpus[*gpu].name, gpus[*gpu].memory_total_bytes));
+    // With none but suitable ones others say what is missing.
+    if open.len() == had || open.len() >= usize::from(request.gpus.max(1)) {
+        return Ok(open);
+    }
+    Err(ErrorBody::new(
+        ErrorCode::NoMechanism,
+        format!("GPUs that are what is asked for ({}) are divided with MIG, or about to be", described(request)),
+        "name another model, or add mig-profile for an instance of one (gpool mig show lists them)",
+    ))
+}
+
 fn described(request: &Request) -> String {
     let models = (!request.models.is_empty()).then(|| format!("model={}", request.models.join(",")));
     let memory = request.min_memory_bytes.map(|bytes| format!("min-memory={}", format_bytes(bytes)));
@@ -74,5 +93,10 @@ mod tests {
             assert_eq!(error.code, ErrorCode::NoGpu);
             parts.iter().for_each(|part| assert!(error.message.contains(part), "{error} lacks {part}"));
         }
+        // The H100 is divided, and the other one is not what is asked for.
+        let asked = request(r#","models":["H100"]"#);
+        assert_eq!(only_suitable(&asked, vec![0, 1], &gpus), Ok(vec![0]));
+        assert_eq!(only_suitable(&asked, vec![1], &gpus).unwrap_err().code, ErrorCode::NoMechanism);
+        assert_eq!(only_suitable(&request(""), vec![1], &gpus), Ok(vec![1]));
     }
 }

@@ -57,13 +57,7 @@ impl Leases {
         if let Some(group) = groups.iter().find(is_it) {
             return Ok(group.record.id.clone());
         }
-        if !self.mounts.are_here() {
-            return Err(ErrorBody::new(
-                ErrorCode::NoMechanism,
-                "a supervisor with a mount namespace of its own does not serve mode=mps",
-                "take confined.conf away from gpool-supervisor.service, or ask for mode=slice",
-            ));
-        }
+        self.check_serves_mps()?;
         let record = GroupRecord {
             boot_id: self.boot_id.clone(),
             id: ulid::Ulid::generate().to_string(),
@@ -115,6 +109,22 @@ impl Leases {
             Control::of(program, run_dir, id).hasty().set_limits(wanted, gpus)?;
         }
         Ok(wanted)
+    }
+
+    /// Whether a daemon could be started.
+    ///
+    /// # Errors
+    /// The driver's program is not there, or this supervisor cannot start it.
+    pub fn check_serves_mps(&self) -> Result<(), ErrorBody> {
+        self.mps_program()?;
+        if self.mounts.are_here() {
+            return Ok(());
+        }
+        Err(ErrorBody::new(
+            ErrorCode::NoMechanism,
+            "a supervisor with a mount namespace of its own does not serve mode=mps",
+            "take confined.conf away from gpool-supervisor.service, or ask for mode=slice",
+        ))
     }
 
     /// The driver's program.

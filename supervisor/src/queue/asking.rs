@@ -28,8 +28,8 @@ impl Leases {
         if asked.request.wait_seconds.is_none() {
             return self.grant(asked, requester, uid).map(LeaseAnswer::Granted);
         }
-        self.check_wait(asked)?;
-        self.check_can_be(asked)?;
+        let can_be = self.check_wait(asked).and_then(|()| self.check_can_be(asked));
+        can_be.inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
         if let Some(answer) = self.asked_too_soon(asked, uid, &requester)? {
             return Ok(LeaseAnswer::Waiting(answer));
         }
@@ -54,9 +54,13 @@ impl Leases {
     ) -> Result<Option<LeaseWaiting>, ErrorBody> {
         let mut book = self.book();
         self.check_taken_out(&mut book, asked, uid)?;
+        // Whoever asks for something else under the same name has not waited for that.
+        if book.queue.waiter_of(asked, uid).is_some_and(|waiter| !waiter.asks_the_same(asked)) {
+            self.leave_queue_of(&mut book, asked, uid, Left::Gone);
+        }
         let place = 1 + book.queue.ahead_of(asked, uid).len() as u32;
         let waiter = book.queue.waiter_of(asked, uid);
-        let is_its = |waiter: &&Waiter| waiter.asks_the_same(asked) && waiter.requester.name == requester.name;
+        let is_its = |waiter: &&Waiter| waiter.requester.name == requester.name;
         let early = waiter.filter(is_its).filter(|waiter| waiter.is_early(clock::now_ns()));
         Ok(early.map(|waiter| answer_to(waiter, place)))
     }
@@ -106,10 +110,6 @@ impl Leases {
         let now_ns = clock::now_ns();
         let mut book = self.book();
         self.check_taken_out(&mut book, asked, uid)?;
-        // Whoever asks for something else under the same name has not waited for that.
-        if book.queue.waiter_of(asked, uid).is_some_and(|waiter| !waiter.asks_the_same(asked)) {
-            self.leave_queue_of(&mut book, asked, uid, Left::Gone);
-        }
         let known = book.queue.waiter_of(asked, uid);
         let (is_known, is_over) = (known.is_some(), known.is_some_and(|waiter| waiter.is_over(now_ns)));
         if is_over || !is_for_want_of_room(&refusal, is_known) {
