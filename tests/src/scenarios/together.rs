@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 58] = [
+pub const TOGETHER: [&str; 61] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -18,6 +18,7 @@ pub const TOGETHER: [&str; 58] = [
     "driver-replaced",
     "pods",
     "without-shims",
+    "cgroup-v2",
     "memory-cap",
     "shared-memory",
     "kill-matrix",
@@ -43,6 +44,8 @@ pub const TOGETHER: [&str; 58] = [
     "evicted",
     "toolkit-stand-in",
     "cgroup-v2-evicted",
+    "cgroup-v2-guard",
+    "upgrade",
     "random-kills",
     "kill-storm",
     "memory-beside",
