@@ -28,6 +28,8 @@ pub struct Applicant<'a> {
     pub asked_for_parent: bool,
     /// Whether nothing starts again under this id, so that its place need not be kept.
     pub starts_once: bool,
+    /// The name of the program that makes the container.
+    pub maker: String,
     /// Told once if it has to wait for room.
     pub on_waiting: fn(&LeaseWaiting),
 }
@@ -61,6 +63,7 @@ pub fn lease_into(
     }
     let source = described.source(&configuration.policy.env.allow);
     let Some(request) = Request::read(source)? else { return Ok(None) };
+    waiting::check_patience(request.wait_seconds, &applicant.maker)?;
     edits::check(spec)?;
     edits::check_dev(spec)?;
     let unenforced = confinement::is_unenforced(spec, configuration)?;

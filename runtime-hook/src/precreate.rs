@@ -65,6 +65,8 @@ fn lease(installation: &Installation, mut spec: Value, described: &Described) ->
         bundle: Path::new("/"),
         asked_for_parent: true,
         starts_once: false,
+        // Podman itself, which waits for its hooks.
+        maker: String::new(),
         on_waiting: |_| (),
     };
     lease_into(&mut spec, described, &applicant, &configuration)?;

@@ -1,6 +1,8 @@
 //! Asking for a lease, again and again while the request waits for room.
 
-use gpool_protocol::{CallError, Client, ErrorBody, ErrorCode, LeaseAnswer, LeaseGranted, LeaseRequest, LeaseWaiting};
+use gpool_protocol::{
+    CallError, Client, ErrorBody, ErrorCode, LeaseAnswer, LeaseGranted, LeaseRequest, LeaseWaiting, format_seconds,
+};
 use std::time::{Duration, Instant};
 
 /// How long the supervisor may be silent: a person must hear of a hung one within five seconds.
@@ -14,6 +16,34 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 
 /// The supervisor ends a wait that is over; a client that still waits so long afterwards ends it itself.
 const OVERDUE: Duration = Duration::from_secs(10);
+
+/// Who makes containers for podman and CRI-O.
+const MONITOR: &str = "conmon";
+/// They give a start up after 240 s (podman's `ContainerCreateTimeout`, CRI-O's `container_create_timeout`), and what they have
+/// started goes on: who waited for longer would have room for a container that nobody makes any more.
+const MONITOR_PATIENCE_SECONDS: u64 = 230;
+
+/// Whether whoever makes the container, the program named `maker`, waits for as long as the request does.
+///
+/// # Errors
+/// It does not.
+pub fn check_patience(wait_seconds: Option<u64>, maker: &str) -> Result<(), ErrorBody> {
+    let wait_seconds = wait_seconds.unwrap_or(0);
+    if maker != MONITOR || wait_seconds <= MONITOR_PATIENCE_SECONDS {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::RequestNotAllowed,
+        format!("wait={} is longer than podman or CRI-O wait for a start: four minutes", format_seconds(wait_seconds)),
+        "ask for wait=230s or less, or have podman's hook ask for the lease, under which there is no such bound",
+    ))
+}
+
+/// The name of the process that has started this one.
+pub fn maker() -> String {
+    let parent = rustix::process::getppid().map(|pid| format!("/proc/{}/comm", pid.as_raw_nonzero()));
+    parent.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default().trim().to_owned()
+}
 
 /// Asks until there is a lease; `on_waiting` is told once that there is none yet.
 ///
@@ -108,6 +138,15 @@ mod tests {
         let told = Cell::new(0);
         let granted = ask(&client, &asked(), |_| told.set(told.get() + 1)).unwrap();
         assert_eq!((granted.lease_id.0.as_str(), told.get()), ("01", 1), "a supervisor that breaks off is waited for");
+    }
+
+    #[test]
+    fn nobody_waits_for_longer_than_who_makes_the_container() {
+        assert_eq!((check_patience(Some(230), "conmon"), check_patience(None, "conmon")), (Ok(()), Ok(())));
+        assert_eq!(check_patience(Some(86_400), "containerd-shim"), Ok(()));
+        let error = check_patience(Some(600), "conmon").unwrap_err();
+        assert!(error.message.contains("wait=10m") && error.remedy.contains("wait=230s"), "{error}");
+        assert!(!maker().is_empty());
     }
 
     #[test]

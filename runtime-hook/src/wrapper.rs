@@ -6,6 +6,7 @@ use crate::leasing::{Applicant, lease_into};
 use crate::low_level::{self, Launch};
 use crate::report::report;
 use crate::spec::{self, Described};
+use crate::waiting;
 use gpool_configuration::{Configuration, ConfigurationError};
 use gpool_protocol::{ContainerId, ErrorBody, ErrorCode};
 use serde_json::Value;
@@ -112,6 +113,7 @@ fn honour(requested: Requested, creation: &Creation, configuration: &Configurati
         bundle: bundle.path(),
         asked_for_parent: false,
         starts_once: false,
+        maker: waiting::maker(),
         // Engines show nothing of a runtime that has not failed; the supervisor's log has it.
         on_waiting: |_| (),
     };

@@ -67,6 +67,7 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
             bundle: Path::new("/"),
             asked_for_parent: false,
             starts_once: true,
+            maker: String::new(),
             on_waiting: tell_waiting,
         };
         lease(spec, &applicant, &settings)

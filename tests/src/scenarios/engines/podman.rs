@@ -155,6 +155,13 @@ fn waits_for_room(host: &Host, podman: &Podman) -> Result<()> {
         holder.wait().context("gpool run")?;
         started.context(format!("{global:?}"))?;
     }
+    // Podman would give it up after four minutes, and what waits would go on.
+    let request = ["--annotation=gpool.io/fraction=0.5", "--annotation=gpool.io/wait=5m"];
+    let client = Client::new("podman", |arguments| podman.podman(arguments));
+    let said = client.refusal(&[&["--runtime=gpool", "run", "--rm"], &request[..], &[image::NAME, "true"]].concat())?;
+    ensure(said.contains("[GPOOL-E105]") && said.contains("wait=230s"), || {
+        format!("longer than podman waits: {said}")
+    })?;
     wait_for_room(host)
 }
 
