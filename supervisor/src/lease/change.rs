@@ -7,7 +7,6 @@ use super::grant::{Leases, about, failed};
 use super::placing::LOOK_PATIENCE;
 use super::record::Record;
 use super::refusal::{kept_for_waiting, worded_of_change};
-use super::room::Scene;
 use crate::clock;
 use crate::gatekeeper::Order;
 use gpool_policy::admission::{Demand, GpuCapacity, Held, MemoryDemand, check_update};
@@ -75,8 +74,7 @@ impl Leases {
     /// Whether what `new` asks for beyond `old` is free on each GPU of the lease; the memory cap.
     fn check_room(&self, book: &Book, old: &Record, new: &Record) -> Result<u64, ErrorBody> {
         let gpus = self.silence.without_silent(&self.gpus());
-        let capacities = self.capacities(&gpus, book, None);
-        let scene = Scene { book, own: None, gpus: &gpus, capacities, is_emptied: false };
+        let scene = self.scene(book, None, &gpus);
         let waiting = self.taken_by(&book.queue.before_priority_below(new.priority), &scene);
         let beside = |taken: &[Taken]| self.check_room_among(&scene.capacities_beside(taken), book, old, new);
         let outcome = beside(&waiting);

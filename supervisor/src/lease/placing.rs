@@ -5,7 +5,7 @@ use super::book::{Book, Held, Lease};
 use super::capacity::mps_groups_used;
 use super::grant::Leases;
 use super::mechanism::Served;
-use super::room::{Room, Scene};
+use super::room::Room;
 use crate::device::{Gpu, Kind};
 use crate::mps::{Domain, GroupRecord};
 use crate::procfs::ProcessName;
@@ -93,8 +93,7 @@ impl Leases {
         let home = kept.map(|index| book.held[index].gpus.clone());
         let gpus = self.silence.without_silent(&self.gpus());
         let own = kept.map(|index| &book.held[index].record.lease_id);
-        let capacities = self.capacities(&gpus, book, own);
-        let scene = Scene { book, own, gpus: &gpus, capacities, is_emptied: false };
+        let scene = self.scene(book, own, &gpus);
         let record = kept.map(|index| &book.held[index].record);
         let Room { served, domain, placed, .. } = self.room_for(asked, uid, &scene, record.zip(home))?;
         Ok(Place { served, domain, placed, kept })

@@ -76,6 +76,11 @@ impl Room {
 }
 
 impl Leases {
+    /// These GPUs as they are now; the kept place `own` counts as free.
+    pub fn scene<'a>(&self, book: &'a Book, own: Option<&'a LeaseId>, gpus: &'a [Gpu]) -> Scene<'a> {
+        Scene { book, own, gpus, capacities: self.capacities(gpus, book, own), is_emptied: false }
+    }
+
     /// Finds room for a request beside all that stand before it; `home` is what it had where, if it comes back.
     ///
     /// # Errors
@@ -142,15 +147,14 @@ impl Leases {
     /// Sees that room is kept for the first in the queue if it does not fit.
     pub fn keep_for_first(&self, book: &Book) {
         let gpus = self.silence.without_silent(&self.gpus());
-        let capacities = self.capacities(&gpus, book, None);
-        let scene = Scene { book, own: None, gpus: &gpus, capacities, is_emptied: false };
+        let scene = self.scene(book, None, &gpus);
         let mut ahead = book.queue.in_order();
         ahead.truncate(1);
         self.taken_by(&ahead, &scene);
     }
 
     /// What is kept for one that does not fit: what it would have of this host if nobody were there, on GPUs that stay the same.
-    /// Of instances nothing: there is none that falls free by parts.
+    /// Of a whole instance nothing.
     fn kept(&self, waiter: &Waiter, scene: &Scene<'_>, before: &[Taken]) -> Option<Taken> {
         let Choice { served, domain, mut demand, open, .. } = self.alone(&waiter.asked, waiter.uid, scene)?;
         if served.mechanism == Mechanism::Mig {
@@ -205,8 +209,7 @@ impl Leases {
     /// Why not.
     pub fn could_fit(&self, asked: &LeaseRequest, uid: u32) -> Result<(), ErrorBody> {
         let (gpus, book) = (self.silence.without_silent(&self.gpus()), Book::default());
-        let capacities = self.capacities(&gpus, &book, None);
-        let scene = Scene { book: &book, own: None, gpus: &gpus, capacities, is_emptied: true };
+        let scene = self.scene(&book, None, &gpus);
         let room = self.room_beside(asked, uid, &emptied(&scene, &book), &[], &[])?;
         if room.served.mechanism == Mechanism::Mps { self.check_serves_mps() } else { Ok(()) }
     }

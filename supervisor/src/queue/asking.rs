@@ -202,5 +202,7 @@ mod tests {
         assert!(
             !refused(ErrorCode::LeaseConflict) && !refused(ErrorCode::NoGpu) && !refused(ErrorCode::RequestInvalid)
         );
+        let silent = ErrorBody::new(ErrorCode::NoGpu, "x", "y");
+        assert!(is_for_want_of_room(&silent, true), "NVML may say nothing for a while");
     }
 }

@@ -56,11 +56,10 @@ impl Leases {
         }
     }
 
-    /// Takes a request out of the queue; the container that waits is refused when it asks next. `id` is its container's, or a
-    /// prefix that means no other.
+    /// Takes the request of this container of this user out of the queue; it is refused when it asks next.
     ///
     /// # Errors
-    /// Nobody with that id waits, or several do.
+    /// It does not wait any more.
     pub fn cancel_waiting(&self, id: &ContainerId, owner_uid: u32, by: u32) -> Result<WaitingView, ErrorBody> {
         let mut book = self.book();
         let place = 1 + book.queue.in_order().iter().position(|waiter| is_meant(waiter, &id.0, owner_uid)).unwrap_or(0);
