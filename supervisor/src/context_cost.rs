@@ -7,8 +7,9 @@
 use crate::device::Occupancy;
 use crate::lease::{Holding, Leases};
 use crate::procfs::ProcessName;
+use crate::unlisted::Unlisted;
 use gpool_policy::TenantId;
-use gpool_protocol::GpuUuid;
+use gpool_protocol::{GpuUuid, HostPid};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -76,17 +77,32 @@ pub struct ContextCosts {
     shown: Vec<BTreeMap<TenantId, u64>>,
     /// On which GPU that was: an instance that is gone leaves its place to another.
     uuids: Vec<Option<GpuUuid>>,
+    unlisted: Unlisted,
 }
 
 impl ContextCosts {
     /// Nothing is known yet of so many GPUs.
     pub fn new(gpus: usize, configured_bytes: u64) -> Self {
-        Self { configured_bytes, shown: vec![BTreeMap::new(); gpus], uuids: vec![None; gpus] }
+        let (shown, uuids) = (vec![BTreeMap::new(); gpus], vec![None; gpus]);
+        Self { configured_bytes, shown, uuids, unlisted: Unlisted::new(gpus) }
+    }
+
+    /// Adds to what NVML lists for the processes of GPU `gpu` what their contexts take beside that. Who claims none is there,
+    /// and has one.
+    pub fn attribute(&mut self, leases: &Leases, gpu: usize, claims: &Claims, occupancy: &mut Occupancy) {
+        let claimed: BTreeMap<HostPid, u64> =
+            claims.iter().map(|(name, claim)| (name.pid, claim.holding.contexts)).collect();
+        let contexts = |pid: HostPid| claimed.get(&pid).map_or(1, |contexts| (*contexts).max(1));
+        self.unlisted.attribute(gpu, &leases.gpus()[gpu].uuid, occupancy, contexts);
     }
 
     /// Takes what NVML, asked between the two looks at the claims, says of GPU `gpu`.
     pub fn learn(&mut self, leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupancy: &Occupancy) {
         self.begin_on(gpu, &leases.gpus()[gpu].uuid);
+        if !self.unlisted.is_known(gpu) {
+            // The least that a lease has shown stays: it must not be too little.
+            return;
+        }
         let mut book = leases.book();
         for lease in book.leases.values_mut().filter(|lease| lease.place_of(gpu).is_some()) {
             for name in lease.processes.values().map(|process| process.watched.name) {

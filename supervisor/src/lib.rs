@@ -85,6 +85,7 @@ mod sites;
 mod sole;
 mod time_slices;
 mod uncounted;
+mod unlisted;
 mod watchdog;
 
 pub use metrics::reference as metrics_reference;

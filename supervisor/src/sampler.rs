@@ -86,6 +86,7 @@ pub fn note_memory(
             Ok(mut occupancy) => {
                 let after = claims(leases, index);
                 let listed = told_apart(leases, index, &mut occupancy);
+                costs.attribute(leases, index, &before, &mut occupancy);
                 costs.learn(leases, index, &before, &after, &occupancy);
                 uncounted::note(leases, index, &before, &after, &occupancy);
                 foreign::note(leases, index, &occupancy, &listed);

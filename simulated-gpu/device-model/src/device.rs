@@ -299,11 +299,13 @@ impl Device {
         self.parameters.memory_bytes - self.memory_used_bytes
     }
 
-    /// Host pid and bytes held (contexts included) of every process that holds something, by pid.
+    /// Host pid and bytes held of every process that holds something, by pid. Contexts are included, but for the part that is
+    /// listed for nobody.
     pub fn processes(&self) -> Vec<(u32, u64)> {
         let mut bytes_by_process = BTreeMap::new();
         for context in self.engine.contexts() {
-            *bytes_by_process.entry(context.process).or_insert(0) += context.bytes;
+            *bytes_by_process.entry(context.process).or_insert(0) +=
+                context.bytes.saturating_sub(self.parameters.unlisted_bytes);
         }
         for (process, physical) in &self.physical {
             *bytes_by_process.entry(*process).or_insert(0) += physical.bytes;

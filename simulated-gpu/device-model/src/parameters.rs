@@ -18,6 +18,8 @@ pub struct DeviceParameters {
     pub reserved_bytes: u64,
     /// What a context itself takes from the memory.
     pub context_bytes: u64,
+    /// The part of that which NVML lists for no process.
+    pub unlisted_bytes: u64,
     /// How long a context keeps the GPU while another one has work.
     pub time_slice_ns: u64,
     /// How long it takes to put another context on the GPU. No kernel runs during that time.
@@ -41,6 +43,7 @@ impl DeviceParameters {
             memory_bytes: 24 << 30,
             reserved_bytes: 0,
             context_bytes: 256 << 20,
+            unlisted_bytes: 0,
             time_slice_ns: 2_000_000,
             switch_cost_ns: 50_000,
             multiprocessors: 80,

@@ -44,6 +44,9 @@ struct Arguments {
     /// What a context takes from it.
     #[arg(long, default_value = "256MiB", value_parser = bytes)]
     context_memory: u64,
+    /// The part of that which NVML lists for no process.
+    #[arg(long, default_value = "0", value_parser = bytes)]
+    unlisted_memory: u64,
     /// The driver's version; programs that come with a driver want their own.
     #[arg(long, value_name = "VERSION", default_value_t, value_parser = DriverVersion::parse)]
     driver_version: DriverVersion,
@@ -169,6 +172,7 @@ fn play(arguments: &Arguments) -> Result<(), ServeError> {
             memory_bytes: arguments.memory.unwrap_or(usual.memory_bytes),
             reserved_bytes: arguments.reserved_memory,
             context_bytes: arguments.context_memory,
+            unlisted_bytes: arguments.unlisted_memory.min(arguments.context_memory),
             time_slice_ns: arguments.time_slice,
             switch_cost_ns: arguments.switch_cost,
             ..usual

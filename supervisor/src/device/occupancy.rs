@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Occupancy {
     /// All memory in use.
     pub used_bytes: u64,
+    /// Whether that was as much before and after the processes were listed.
+    pub is_still: bool,
     /// By process, contexts included. Processes whose memory NVML does not tell are left out.
     pub by_process: BTreeMap<HostPid, u64>,
     /// All processes that have a context.
@@ -58,15 +60,18 @@ impl NvmlInventory {
             Kind::Whole | Kind::Divided | Kind::Gone => self.nvml().device_by_index(gpu.index),
         };
         let device = device.map_err(unanswered("a GPU by its index or UUID"))?;
-        let used_bytes = device.memory_info().map_err(unanswered("a GPU's memory"))?.used;
+        let used_bytes = || device.memory_info().map(|memory| memory.used).map_err(unanswered("a GPU's memory"));
+        let before_bytes = used_bytes()?;
         let processes = device.running_compute_processes().map_err(unanswered("a GPU's processes"))?;
+        let used_bytes = used_bytes()?;
         let present = processes.iter().map(|process| HostPid(process.pid)).collect();
         let known = processes.into_iter().filter_map(|process| match process.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some((HostPid(process.pid), bytes)),
             UsedGpuMemory::Unavailable => None,
         });
         let compute_mode = compute_mode(&device);
-        Ok(Occupancy { used_bytes, by_process: known.collect(), present, inherited: BTreeSet::new(), compute_mode })
+        let (is_still, by_process) = (used_bytes == before_bytes, known.collect());
+        Ok(Occupancy { used_bytes, is_still, by_process, present, inherited: BTreeSet::new(), compute_mode })
     }
 }
 
@@ -79,6 +84,7 @@ mod tests {
         let [shell, worker, other] = [HostPid(7), HostPid(8), HostPid(9)];
         let mut occupancy = Occupancy {
             used_bytes: 60,
+            is_still: true,
             by_process: BTreeMap::from([(shell, 10), (worker, 20), (other, 30)]),
             present: BTreeSet::from([shell, worker, other]),
             inherited: BTreeSet::new(),

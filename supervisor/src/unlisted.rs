@@ -1,0 +1,163 @@
+//! What a context takes of a GPU beside what NVML lists for its process.
+//!
+//! The driver keeps some of a context's memory on nobody's account: on an H200 with driver 580 NVML lists 520 MiB for a process
+//! with one context, and the device has 529 MiB less. Within which cap that is shows nowhere; without it each cap would be
+//! passed by as much. So what is used and listed for nobody counts in equal parts for the processes that are there.
+
+use crate::device::Occupancy;
+use gpool_protocol::{GpuUuid, HostPid};
+use std::collections::VecDeque;
+
+/// More than this for a context is something else, and nobody's.
+const MOST_BYTES: u64 = 32 << 20;
+/// Looks that are remembered; their median is taken.
+const LOOKS: usize = 15;
+/// So many are needed.
+const LEAST_LOOKS: usize = 3;
+
+/// What was seen of one GPU.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    /// An instance that is gone leaves its place to another.
+    uuid: Option<GpuUuid>,
+    /// What was used when nobody was there.
+    idle_bytes: u64,
+    /// The newest looks, in bytes for each context; none of one that does not tell.
+    looks: VecDeque<Option<u64>>,
+}
+
+impl Seen {
+    fn bytes(&self) -> u64 {
+        let mut sorted: Vec<u64> = self.looks.iter().copied().flatten().collect();
+        sorted.sort_unstable();
+        if sorted.len() < LEAST_LOOKS { 0 } else { sorted[sorted.len() / 2] }
+    }
+}
+
+/// What was seen of each GPU.
+#[derive(Debug)]
+pub struct Unlisted(Vec<Seen>);
+
+impl Unlisted {
+    /// Nothing has been seen of so many GPUs.
+    pub fn new(gpus: usize) -> Self {
+        Self(vec![Seen::default(); gpus])
+    }
+
+    /// Takes what NVML says of GPU `gpu`, on which a process has so many `contexts` as far as is known, and adds to each
+    /// process what these take beside that.
+    pub fn attribute(
+        &mut self,
+        gpu: usize,
+        uuid: &GpuUuid,
+        occupancy: &mut Occupancy,
+        contexts: impl Fn(HostPid) -> u64,
+    ) {
+        let Some(seen) = self.0.get_mut(gpu) else { return };
+        if seen.uuid.as_ref() != Some(uuid) {
+            *seen = Seen { uuid: Some(uuid.clone()), ..Seen::default() };
+        }
+        if occupancy.present.is_empty() {
+            // What is on its way out is not the device's own.
+            if occupancy.is_still {
+                seen.idle_bytes = occupancy.used_bytes;
+            }
+            return;
+        }
+        // NVML is asked for the device and for its processes: of what is allocated in between it shows too much or too little.
+        if occupancy.is_still {
+            seen.looks.push_back(for_each_context(occupancy, seen.idle_bytes, &contexts));
+            seen.looks.drain(..seen.looks.len().saturating_sub(LOOKS));
+        }
+        let bytes = seen.bytes();
+        for (pid, held) in &mut occupancy.by_process {
+            *held = held.saturating_add(bytes.saturating_mul(contexts(*pid)));
+        }
+    }
+
+    /// Whether as much has been seen of GPU `gpu` as is needed: what a context costs can be learnt.
+    pub fn is_known(&self, gpu: usize) -> bool {
+        self.0.get(gpu).is_some_and(|seen| seen.looks.len() >= LEAST_LOOKS)
+    }
+}
+
+/// What is used beside what is listed, and was when nobody was there, for each context; none where that does not tell.
+fn for_each_context(occupancy: &Occupancy, idle_bytes: u64, contexts: impl Fn(HostPid) -> u64) -> Option<u64> {
+    let count: u64 = occupancy.present.iter().map(|pid| contexts(*pid)).sum();
+    let are_listed = occupancy.present.iter().all(|pid| occupancy.by_process.contains_key(pid));
+    let listed = occupancy.by_process.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+    let beside = occupancy.used_bytes.checked_sub(listed).filter(|_| are_listed)?.saturating_sub(idle_bytes);
+    beside.checked_div(count).filter(|bytes| *bytes <= MOST_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_policy::mechanism::ComputeMode;
+    use std::collections::BTreeSet;
+
+    const MIB: u64 = 1 << 20;
+
+    fn occupancy(used_mib: u64, processes: &[(u32, u64)]) -> Occupancy {
+        Occupancy {
+            used_bytes: used_mib * MIB,
+            is_still: true,
+            by_process: processes.iter().map(|(pid, mib)| (HostPid(*pid), mib * MIB)).collect(),
+            present: processes.iter().map(|(pid, _)| HostPid(*pid)).collect(),
+            inherited: BTreeSet::new(),
+            compute_mode: ComputeMode::Default,
+        }
+    }
+
+    /// What the first process is taken to hold, in MiB. One with a pid from 100 on has two contexts.
+    fn held(unlisted: &mut Unlisted, uuid: &str, mut occupancy: Occupancy) -> u64 {
+        let contexts = |pid: HostPid| if pid.0 < 100 { 1 } else { 2 };
+        unlisted.attribute(0, &GpuUuid(uuid.to_owned()), &mut occupancy, contexts);
+        occupancy.by_process.values().next().map_or(0, |bytes| bytes / MIB)
+    }
+
+    #[test]
+    fn what_is_listed_for_nobody_is_the_contexts() {
+        let mut unlisted = Unlisted::new(1);
+        let of_two = || occupancy(1067, &[(1, 520), (100, 520)]);
+        assert_eq!([(); 2].map(|()| held(&mut unlisted, "a", of_two())), [520, 520]);
+        assert!(!unlisted.is_known(0));
+        assert_eq!((held(&mut unlisted, "a", of_two()), unlisted.is_known(0)), (529, true), "after some looks");
+        assert_eq!(held(&mut unlisted, "a", occupancy(538, &[(100, 520)])), 538, "a new one at once");
+        assert_eq!(held(&mut unlisted, "b", of_two()), 520, "another GPU has this place");
+    }
+
+    #[test]
+    fn what_is_used_when_nobody_is_there_is_nobodys() {
+        let mut unlisted = Unlisted::new(1);
+        held(&mut unlisted, "a", occupancy(400, &[]));
+        let left = Occupancy { is_still: false, ..occupancy(900, &[]) };
+        held(&mut unlisted, "a", left);
+        let seen = [(); 4].map(|()| held(&mut unlisted, "a", occupancy(929, &[(1, 520)])));
+        assert_eq!(seen, [520, 520, 529, 529]);
+    }
+
+    #[test]
+    fn a_look_in_which_something_was_allocated_or_is_not_a_contexts_moves_nothing() {
+        let mut unlisted = Unlisted::new(1);
+        let mut see = |is_still, used| held(&mut unlisted, "a", Occupancy { is_still, ..occupancy(used, &[(1, 520)]) });
+        (0..5).for_each(|_| _ = see(true, 529));
+        (0..LOOKS).for_each(|_| assert_eq!(see(false, 549), 529, "20 MiB went before it was listed"));
+        assert_eq!((see(true, 900), see(true, 500)), (529, 529), "more than a context's; less than is listed");
+        (0..LOOKS).for_each(|_| _ = see(true, 900));
+        assert_eq!(
+            (see(true, 529), unlisted.is_known(0)),
+            (520, true),
+            "nothing is known for long: nothing is charged"
+        );
+    }
+
+    #[test]
+    fn where_a_process_is_listed_without_its_memory_nothing_is_told() {
+        let mut occupancy = occupancy(529, &[(1, 520)]);
+        let told = |occupancy: &Occupancy| for_each_context(occupancy, 0, |_| 1);
+        assert_eq!(told(&occupancy), Some(9 * MIB));
+        occupancy.present.insert(HostPid(2));
+        assert_eq!(told(&occupancy), None);
+    }
+}
