@@ -42,7 +42,10 @@ pub struct Control {
     pub burst_ns: AtomicU64,
     /// Estimated unfinished work that a process may have on the device.
     pub depth_ns: AtomicU64,
-    reserved1: [u64; 3],
+    /// 1: the gate has been left open for a lease that was idle, and the supervisor does not know when one of its processes
+    /// launches again, unless that rings. A supervisor that leaves no gate open leaves zero.
+    pub is_left_open: AtomicU32,
+    reserved1: [u32; 5],
 
     /// Renewed every 100 ms by a supervisor that lives.
     pub heartbeat_ns: AtomicU64,
@@ -71,12 +74,27 @@ pub struct Control {
     pub uncounted_bytes: [AtomicU64; GPUS],
 }
 
+/// How a lease may work behind its open gate, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opening {
+    /// [`Control::until_ns`].
+    pub until_ns: u64,
+    /// [`Control::depth_ns`].
+    pub depth_ns: u64,
+    /// [`Control::burst_ns`].
+    pub burst_ns: u64,
+    /// [`Control::is_left_open`].
+    pub is_left_open: bool,
+}
+
 impl Control {
-    /// Opens the gate, or renews an open one, until `until_ns` and with `depth_ns` of unfinished work at most; the new
-    /// word. Whoever stands at the gate must be woken then. For the one who writes the page.
-    pub fn open_gate(&self, now_ns: u64, until_ns: u64, depth_ns: u64) -> GateWord {
-        self.depth_ns.store(depth_ns, Ordering::Relaxed);
-        self.until_ns.store(until_ns, Ordering::Relaxed);
+    /// Opens the gate, or renews an open one; the new word. Whoever stands at the gate must be woken then. For the one who
+    /// writes the page.
+    pub fn open_gate(&self, now_ns: u64, opening: Opening) -> GateWord {
+        self.is_left_open.store(u32::from(opening.is_left_open), Ordering::Relaxed);
+        self.burst_ns.store(opening.burst_ns, Ordering::Relaxed);
+        self.depth_ns.store(opening.depth_ns, Ordering::Relaxed);
+        self.until_ns.store(opening.until_ns, Ordering::Relaxed);
         self.opened_ns.store(now_ns, Ordering::Relaxed);
         self.turn(true)
     }
@@ -107,6 +125,7 @@ const _: () = {
     assert!(offset_of!(Control, opened_ns) == 80);
     assert!(offset_of!(Control, burst_ns) == 88);
     assert!(offset_of!(Control, depth_ns) == 96);
+    assert!(offset_of!(Control, is_left_open) == 104);
     assert!(offset_of!(Control, heartbeat_ns) == 128);
     assert!(offset_of!(Control, memory_cap_bytes) == 192);
     assert!(offset_of!(Control, context_bytes) == 200);

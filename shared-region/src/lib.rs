@@ -21,7 +21,7 @@ mod roster;
 mod slot;
 
 pub use call::Call;
-pub use control::{CONTROL_BYTES, Control, ControlSlot};
+pub use control::{CONTROL_BYTES, Control, ControlSlot, Opening};
 pub use gate_word::GateWord;
 pub use pieces::{PIECE_WORDS, PIECES, Piece, PieceSize, PiecesSnapshot};
 pub use roster::{ROSTER_BYTES, ROSTER_OFFSET, Roster};

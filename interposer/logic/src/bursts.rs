@@ -186,6 +186,12 @@ impl Bursts {
         self.live
     }
 
+    /// Work that the open bursts of GPU `gpu` of the lease may still get; `left_ns` says how much of a burst's credit is left.
+    pub fn unspent_ns(&self, gpu: usize, left_ns: impl Fn(usize) -> u32) -> u64 {
+        let open = self.table.iter().enumerate().filter(|(_, its)| its.state == State::Open && its.tag.gpu() == gpu);
+        open.map(|(index, _)| self.learning.real_ns(left_ns(index).into())).sum()
+    }
+
     /// When the work issued to all GPUs is expected to end, at least `now_ns`.
     pub fn estimated_end_ns(&self, now_ns: u64) -> u64 {
         self.estimated_ends_ns.iter().fold(now_ns, |latest, end_ns| latest.max(*end_ns))

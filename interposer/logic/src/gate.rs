@@ -26,6 +26,8 @@ const FULL_SLEEP_NS: u64 = 200_000;
 /// ... and in all: what fills it may itself wait for this launch, as a collective on another GPU does. Then it goes
 /// unmeasured, at its estimate.
 const FULL_PATIENCE_NS: u64 = 100_000_000;
+/// Streams that work at the same time have no shorter bursts than this, if bursts may be so long.
+const PARTED_BURST_NS: u64 = 1_000_000;
 /// The per-thread default stream as a handle (CU_STREAM_PER_THREAD); only its own thread can name it.
 const STREAM_PER_THREAD: usize = 2;
 /// What a launch may do.
@@ -134,7 +136,8 @@ impl Process {
             let expectation = bursts.learning().expect(&self.estimates, work);
             full_from_ns = bursts.is_full().then(|| full_from_ns.unwrap_or(now_ns));
             let full_ns = full_from_ns.map(|from_ns: u64| now_ns - from_ns);
-            match verdict(place, word.is_open(), &bursts, (spot, work, expectation), full_ns, now_ns) {
+            let unspent_ns = || bursts.unspent_ns(spot.tag.gpu(), |burst| self.credit_of(burst));
+            match verdict(place, word.is_open(), (&bursts, &unspent_ns), (spot, work, expectation), full_ns, now_ns) {
                 Verdict::Issue(room_ns) => {
                     if let Some(from_ns) = waited_from_ns.take() {
                         self.stop_waiting(place, from_ns, now_ns);
@@ -150,9 +153,9 @@ impl Process {
                     let resumed = bursts.resume(spot, grant, now_ns);
                     let burst =
                         resumed.or_else(|| driver.in_context(context, || bursts.open(driver, spot, grant)).flatten());
-                    place.note_issue(word.0, now_ns, bursts.estimated_end_ns(now_ns));
+                    let is_news = place.note_issue(word.0, now_ns, bursts.estimated_end_ns(now_ns));
                     self.wake_watcher();
-                    return match burst {
+                    let admission = match burst {
                         Some(burst) if is_lone => Admission::PassAlone(bursts.number(burst)),
                         Some(burst) => {
                             let context = (is_default(stream) && self.has_several_contexts()).then_some(context);
@@ -165,6 +168,11 @@ impl Process {
                             Admission::Pass
                         }
                     };
+                    drop(bursts);
+                    if is_news {
+                        place.ring();
+                    }
+                    return admission;
                 }
                 Verdict::SleepUntil(at_ns) => {
                     drop(bursts);
@@ -299,7 +307,7 @@ fn patience_ns(place: &Place, now_ns: u64) -> u64 {
 fn verdict(
     place: &Place,
     open: bool,
-    bursts: &Bursts,
+    (bursts, unspent_ns): (&Bursts, &dyn Fn() -> u64),
     (spot, work, expectation): (Spot, Work, Expectation),
     full_ns: Option<u64>,
     now_ns: u64,
@@ -318,15 +326,21 @@ fn verdict(
     if full_ns.is_some_and(|full_ns| full_ns < FULL_PATIENCE_NS) {
         return Verdict::SleepUntil(now_ns + FULL_SLEEP_NS);
     }
-    if bursts.live() > 0 && end_ns > now_ns + depth_ns && !is_overdue() {
-        return Verdict::SleepUntil((end_ns - depth_ns).min(now_ns + DEPTH_SLEEP_LIMIT_NS));
+    // What a burst may hold counts as outstanding before it has been launched. Of long ones, which somebody has who is alone,
+    // that would keep other streams waiting for nothing.
+    let is_long = burst_ns > PARTED_BURST_NS;
+    let launched_ns = if is_long && end_ns > now_ns + depth_ns { end_ns.saturating_sub(unspent_ns()) } else { end_ns };
+    if bursts.live() > 0 && launched_ns > now_ns + depth_ns && !is_overdue() {
+        return Verdict::SleepUntil((launched_ns - depth_ns).min(now_ns + DEPTH_SLEEP_LIMIT_NS));
     }
     if !expectation.is_measured
         && let Some(look_ns) = bursts.first_wait_ns(work, spot.tag.gpu(), depth_ns, now_ns)
     {
         return Verdict::SleepUntil(look_ns);
     }
-    Verdict::Issue(burst_ns.min(until_ns.saturating_sub(end_ns)))
+    // Each further stream has half of what is left of two such bursts, so that there are never more.
+    let part_ns = if is_long { (burst_ns - (unspent_ns() / 2).min(burst_ns)).max(PARTED_BURST_NS) } else { burst_ns };
+    Verdict::Issue(part_ns.min(until_ns.saturating_sub(end_ns)))
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(crate) enum Event {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seen {
     /// Open until then, since the gatekeeper commanded it.
-    Open { until_ns: u64, depth_ns: u64, commanded_ns: u64 },
+    Open { until_ns: u64, depth_ns: u64, burst_ns: u64, commanded_ns: u64 },
     /// Closed.
     Closed,
 }

@@ -1,4 +1,4 @@
-//! A client as the shim behaves: bursts of about a millisecond, as much work ahead as its gate allows, an announcement
+//! A client as the shim behaves: bursts as long as its gate asks for, as much work ahead as its gate allows, an announcement
 //! at the end of its slice, a watcher that rings when it falls silent.
 
 use std::collections::VecDeque;
@@ -10,8 +10,6 @@ use gpool_policy::slice::Input;
 use crate::agenda::Seen;
 use crate::work::Work;
 
-/// Work that is issued and measured together.
-const BURST_NS: u64 = 1_000_000;
 /// What a launch is taken to cost before one has been measured.
 const UNKNOWN_LAUNCH_NS: u64 = 1_000_000;
 /// The longest sleep for depth, so that a wrong estimate cannot stall a client.
@@ -78,6 +76,7 @@ pub struct Client {
     pub served: Vec<Served>,
     gate_until_ns: Option<u64>,
     depth_ns: u64,
+    burst_ns: u64,
     gate_command: u64,
     opened_ns: Option<u64>,
     asked: bool,
@@ -106,6 +105,7 @@ impl Client {
             served: Vec::new(),
             gate_until_ns: None,
             depth_ns: 0,
+            burst_ns: 0,
             gate_command: 0,
             opened_ns: None,
             asked: false,
@@ -129,13 +129,13 @@ impl Client {
         }
         self.gate_command = command;
         match seen {
-            Seen::Open { until_ns, depth_ns, commanded_ns } => {
+            Seen::Open { until_ns, depth_ns, burst_ns, commanded_ns } => {
                 if self.gate_until_ns.is_none() {
                     self.opened_ns = Some(commanded_ns);
                 }
                 self.asked = false;
                 self.out_of_launches = false;
-                self.depth_ns = depth_ns;
+                (self.depth_ns, self.burst_ns) = (depth_ns, burst_ns);
                 self.gate_until_ns = Some(until_ns);
             }
             // A closed gate finds a client that has announced standing at it already.
@@ -256,7 +256,7 @@ impl Client {
                 return;
             }
             let kernel_ns = self.kernel_estimate_ns.unwrap_or(UNKNOWN_LAUNCH_NS).max(1);
-            let burst_ns = BURST_NS.min(until_ns - self.estimated_end_ns);
+            let burst_ns = self.burst_ns.min(until_ns - self.estimated_end_ns);
             let wanted = if self.kernel_estimate_ns.is_none() { 1 } else { (burst_ns / kernel_ns).max(1) };
             let kernels = admit(self.tenant, wanted);
             if kernels == 0 {

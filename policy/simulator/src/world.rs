@@ -137,8 +137,8 @@ impl<G: Gatekeeper> World<G> {
             let commanded_ns = self.now;
             let (tenant, seen) = match command {
                 Command::Hung { .. } => continue,
-                Command::Open { tenant, until_ns, depth_ns } => {
-                    (tenant, Seen::Open { until_ns, depth_ns, commanded_ns })
+                Command::Open { tenant, until_ns, depth_ns, burst_ns } => {
+                    (tenant, Seen::Open { until_ns, depth_ns, burst_ns, commanded_ns })
                 }
                 Command::Close { tenant } => (tenant, Seen::Closed),
             };

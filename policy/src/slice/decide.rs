@@ -66,8 +66,7 @@ impl SliceScheduler {
             && turn.cut(at_ns, least_ns)
         {
             let (tenant, until_ns) = (turn.tenant, turn.until_ns);
-            let depth_ns = self.depth_ns(tenant);
-            commands.push(Command::Open { tenant, until_ns, depth_ns });
+            commands.push(self.open_until(tenant, until_ns));
         }
     }
 
@@ -85,22 +84,36 @@ impl SliceScheduler {
     /// time, to others that are at theirs; nor of one with several GPUs, for which all of them decide together; nor unasked
     /// of a latency tenant, whose slack is judged when it asks.
     fn early_renewal_ns(&self, turn: &Turn) -> Option<u64> {
-        let place = self.queue.get(turn.tenant)?;
-        let is_rivalled = turn.contested_ns.is_some() || self.gangs.contains(&turn.tenant);
-        let owes = self.queue.lag_ns(place).saturating_add_unsigned(self.parameters.least_slice_ns) < 0;
-        if is_rivalled || owes || place.share.limit_permille.is_some() {
-            return None;
-        }
+        let place = self.queue.get(turn.tenant).filter(|place| self.may_renew_early(turn, place))?;
         let depth_ns = self.depth_ns(turn.tenant);
         let length_ns = turn.until_ns.saturating_sub(turn.start_ns);
         match turn.announced_ns {
             Some(end_ns) => (end_ns <= self.now_ns.saturating_add(depth_ns + length_ns)).then_some(self.now_ns),
-            None if place.share.class == Class::Latency || place.account.charged_ns() <= turn.charged_before_ns => None,
-            None => {
-                let ahead_ns = depth_ns.saturating_add(self.handoff.lead_ns()).min(length_ns / 2);
-                Some(turn.until_ns.saturating_sub(ahead_ns))
-            }
+            None => self.unasked_ns(turn).filter(|_| place.account.charged_ns() > turn.charged_before_ns),
         }
+    }
+
+    fn may_renew_early(&self, turn: &Turn, place: &Place) -> bool {
+        let is_rivalled = turn.contested_ns.is_some() || self.gangs.contains(&turn.tenant);
+        let owes = self.queue.lag_ns(place).saturating_add_unsigned(self.parameters.least_slice_ns) < 0;
+        !is_rivalled && !owes && place.share.limit_permille.is_none()
+    }
+
+    /// When a slice is renewed that nobody wants to cut short and whose tenant has not asked, if it may be.
+    fn unasked_ns(&self, turn: &Turn) -> Option<u64> {
+        let place = self.queue.get(turn.tenant).filter(|place| self.may_renew_early(turn, place))?;
+        if turn.announced_ns.is_some() || place.share.class == Class::Latency {
+            return None;
+        }
+        let length_ns = turn.until_ns.saturating_sub(turn.start_ns);
+        let ahead_ns = self.depth_ns(turn.tenant).saturating_add(self.handoff.lead_ns()).min(length_ns / 2);
+        Some(turn.until_ns.saturating_sub(ahead_ns))
+    }
+
+    /// When to listen to who runs, if nothing happens before: what it has measured by then says whether its slice is renewed
+    /// unasked.
+    pub(super) fn listen_ns(&self, turn: &Turn) -> Option<u64> {
+        self.unasked_ns(turn).filter(|at_ns| *at_ns > self.now_ns)
     }
 
     /// Opens the gate of whoever is next, if it is time to.
@@ -239,8 +252,38 @@ impl SliceScheduler {
             self.book_pauses(&turn);
         }
         let Some(until_ns) = self.begin_turn(tenant, start_ns) else { return };
-        let depth_ns = self.depth_ns(tenant);
-        commands.push(Command::Open { tenant, until_ns, depth_ns });
+        commands.push(self.open_until(tenant, until_ns));
+    }
+
+    fn open_until(&self, tenant: TenantId, until_ns: u64) -> Command {
+        Command::Open { tenant, until_ns, depth_ns: self.depth_ns(tenant), burst_ns: self.burst_ns(tenant) }
+    }
+
+    /// How the gate of a tenant that has just fallen idle may be left open, so that its next launch need not wait for it: for
+    /// [`Parameters::left_open_ns`](super::Parameters) at most, while nobody runs or wants to. Whoever leaves it open closes it
+    /// before another one's opens, and passes on that the tenant works again. None of a tenant with a ceiling, whose slices end where
+    /// that says, or with several GPUs, which are given together.
+    #[must_use]
+    pub fn left_open(&self, tenant: TenantId) -> Option<Command> {
+        let place = self.queue.get(tenant)?;
+        let is_free = self.turn.is_none() && !self.queue.anybody_ready();
+        let is_bound = place.paused || place.share.limit_permille.is_some() || self.gangs.contains(&tenant);
+        (is_free && !is_bound)
+            .then(|| self.open_until(tenant, self.now_ns.saturating_add(self.parameters.left_open_ns)))
+    }
+
+    /// Who runs, if it works as one does that is the only one.
+    pub(super) fn sole_runner(&self) -> Option<TenantId> {
+        self.running().filter(|tenant| self.is_sole(*tenant))
+    }
+
+    /// Who runs was the only one until now, or without a ceiling: it may not work as far ahead any longer.
+    pub(super) fn end_sole_turn(&mut self, commands: &mut Vec<Command>) {
+        let latest_ns = self.now_ns.saturating_add(self.slice_ns());
+        let Some(turn) = self.turn.as_mut() else { return };
+        turn.cut(latest_ns, 0);
+        let (tenant, until_ns) = (turn.tenant, turn.until_ns.max(self.now_ns));
+        commands.push(self.open_until(tenant, until_ns));
     }
 
     /// The end of the slice that begins at `start_ns`.
@@ -300,7 +343,11 @@ impl SliceScheduler {
             && place.share.limit_permille.is_none()
             && request_ns >= self.queue.full_slice_ns(place)
             && !self.gangs.contains(&tenant);
-        if is_undisturbed { request_ns.max(self.parameters.alone_ns) } else { request_ns }
+        match (is_undisturbed, self.is_sole(tenant)) {
+            (true, true) => request_ns.max(self.parameters.sole_ns),
+            (true, false) => request_ns.max(self.parameters.alone_ns),
+            (false, _) => request_ns,
+        }
     }
 
     fn is_spent(&self, place: &Place) -> bool {
@@ -315,8 +362,22 @@ impl SliceScheduler {
         if place.habits.is_cautious(self.now_ns) {
             return 0;
         }
+        if self.is_sole(tenant) {
+            return self.parameters.sole_depth_ns;
+        }
         let alone = place.share.class == Class::Latency || !self.queue.latency_is_about(self.now_ns);
         if alone { self.parameters.depth_ns } else { self.parameters.latency_depth_ns }
+    }
+
+    /// How much of its work a tenant should measure at a time.
+    pub(super) fn burst_ns(&self, tenant: TenantId) -> u64 {
+        if self.is_sole(tenant) { self.parameters.sole_burst_ns } else { self.parameters.burst_ns }
+    }
+
+    /// Whether nobody else has joined, and it has no ceiling: what it does in one go delays nobody and passes no bound.
+    pub(super) fn is_sole(&self, tenant: TenantId) -> bool {
+        let has_limit = self.queue.get(tenant).is_none_or(|place| place.share.limit_permille.is_some());
+        !has_limit && self.queue.count() == 1
     }
 
     pub(super) fn end_turn_of(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {

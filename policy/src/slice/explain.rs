@@ -91,7 +91,9 @@ impl SliceScheduler {
         let most_ns = if place.share.class == Class::Latency {
             place.habits.slack_ns(&self.parameters).max(self.queue.full_slice_ns(place))
         } else {
-            self.queue.full_slice_ns(place).saturating_add(self.depth_ns(tenant))
+            // Who is alone may work further ahead, until somebody comes.
+            let depth_ns = self.depth_ns(tenant).min(self.parameters.depth_ns);
+            self.queue.full_slice_ns(place).saturating_add(depth_ns)
         };
         Some(most_ns.saturating_add(burst_ns))
     }

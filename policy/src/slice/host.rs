@@ -232,7 +232,7 @@ impl HostScheduler {
             match command {
                 Command::Open { tenant, until_ns, .. } if self.gangs.contains_key(&tenant) => {
                     freed = freed.union(self.gather(index, tenant, until_ns, commands));
-                    commands.push(Command::Open { tenant, until_ns, depth_ns: self.depth_ns(tenant) });
+                    commands.push(self.open_until(tenant, until_ns));
                 }
                 Command::Close { tenant } if self.gangs.contains_key(&tenant) => {
                     freed = freed.union(self.disband(tenant, commands));
@@ -309,14 +309,18 @@ impl HostScheduler {
         });
         if let Some(until_ns) = opened.min() {
             servers.iter().for_each(|index| self.servers[index].set_turn_end(gang, until_ns));
-            commands.push(Command::Open { tenant: gang, until_ns, depth_ns: self.depth_ns(gang) });
+            commands.push(self.open_until(gang, until_ns));
         }
         ServerSet::default()
     }
 
-    /// How much unfinished work a gang may have on each of its GPUs: what the strictest of them allows.
-    fn depth_ns(&self, gang: TenantId) -> u64 {
-        self.servers_of(gang).iter().map(|index| self.servers[index].depth_ns(gang)).min().unwrap_or(0)
+    /// A gang may work on each of its GPUs as the strictest of them allows.
+    fn open_until(&self, gang: TenantId, until_ns: u64) -> Command {
+        let least = |of: fn(&SliceScheduler, TenantId) -> u64| {
+            self.servers_of(gang).iter().map(|index| of(&self.servers[index], gang)).min().unwrap_or(0)
+        };
+        let (depth_ns, burst_ns) = (least(SliceScheduler::depth_ns), least(SliceScheduler::burst_ns));
+        Command::Open { tenant: gang, until_ns, depth_ns, burst_ns }
     }
 
     /// Finds out which gangs could have all their GPUs now. The GPUs that may choose one which they could not before.
@@ -364,7 +368,7 @@ impl HostScheduler {
             let until_ns = self.servers[index].seize(self.now_ns, gang, &mut own);
             freed = freed.union(self.mediate(index, &mut own, commands));
             freed = freed.union(self.gather(index, gang, until_ns, commands));
-            commands.push(Command::Open { tenant: gang, until_ns, depth_ns: self.depth_ns(gang) });
+            commands.push(self.open_until(gang, until_ns));
             // What the others may have is another question now.
             freed = freed.union(self.judge_gangs());
         }

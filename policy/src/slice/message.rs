@@ -118,6 +118,8 @@ pub enum Command {
         until_ns: u64,
         /// Estimated unfinished work that it may have on the device, in GPU time.
         depth_ns: u64,
+        /// How much of its work it should measure at a time, in GPU time.
+        burst_ns: u64,
     },
     /// Let nothing more through.
     Close {

@@ -93,6 +93,11 @@ impl Queue {
         self.places.iter().map(|(&tenant, place)| (tenant, place))
     }
 
+    /// How many have joined.
+    pub(super) fn count(&self) -> usize {
+        self.places.len()
+    }
+
     /// The virtual time that a tenant's priority goes by.
     pub(super) fn clock_of(&self, place: &Place) -> &VirtualClock {
         &self.clocks[place.share.priority as usize]

@@ -71,7 +71,8 @@ impl SliceScheduler {
     #[must_use]
     pub fn next_timer(&self) -> Option<u64> {
         let decision = self.turn.as_ref().and_then(|turn| self.decision_ns(turn));
-        [decision, self.queue.timer_ns(), self.next_silence_check_ns].into_iter().flatten().min()
+        let listen = self.turn.as_ref().and_then(|turn| self.listen_ns(turn));
+        [decision, listen, self.queue.timer_ns(), self.next_silence_check_ns].into_iter().flatten().min()
     }
 
     /// The hand-off to expect, from the measured ones: gate opened to first launch.
@@ -161,7 +162,7 @@ impl SliceScheduler {
     }
 
     pub(super) fn take(&mut self, input: Input, commands: &mut Vec<Command>) {
-        let now_ns = self.now_ns;
+        let (now_ns, sole) = (self.now_ns, self.sole_runner());
         match input {
             Input::Join { tenant, share, debt_ns } => {
                 self.heeds_latency |= share.hang.heeds_latency();
@@ -236,6 +237,9 @@ impl SliceScheduler {
                 }
             }
             Input::Pass => {}
+        }
+        if sole.is_some() && sole == self.running() && self.sole_runner().is_none() {
+            self.end_sole_turn(commands);
         }
     }
 
@@ -328,9 +332,13 @@ impl SliceScheduler {
         let (now_ns, parameters, slice_ns) = (self.now_ns, self.parameters, self.slice_ns());
         let length_ns = burst.end_ns.min(now_ns).saturating_sub(burst.start_ns);
         let ended_ns = self.turn.filter(|turn| turn.tenant == burst.tenant).map(|turn| turn.until_ns);
+        // As long as its bursts are while it is alone it launches nothing at once later.
+        let is_sole = self.is_sole(burst.tenant);
         self.queue.book(burst.tenant, |place, _| {
             if length_ns > 0 {
-                place.habits.burst(now_ns, length_ns);
+                if !is_sole {
+                    place.habits.burst(now_ns, length_ns);
+                }
                 place.unmeasured.measured(burst.end_ns.min(now_ns));
             }
             if ended_ns.is_some_and(|until_ns| burst.end_ns.min(now_ns) > until_ns.saturating_add(slice_ns)) {

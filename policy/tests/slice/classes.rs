@@ -98,7 +98,7 @@ fn two_latency_tenants_do_not_interrupt_each_other() {
 #[test]
 fn batch_works_less_far_ahead_while_a_latency_tenant_is_about() {
     let parameters = Parameters::default();
-    let mut table = Table::of(&[(A, Share::of(500))]);
+    let mut table = Table::of(&[(A, Share::of(500)), (TenantId(3), Share::of(100))]);
     assert_eq!(depth_of(&table.tell(Input::Wants { tenant: A })), parameters.depth_ns);
     table.tell(Input::Idle { tenant: A });
     table.tell(Input::Join { tenant: B, share: latency(300), debt_ns: 0 });

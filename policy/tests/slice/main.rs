@@ -1,5 +1,6 @@
 //! The slice scheduler, rule by rule.
 
+mod alone;
 mod classes;
 mod gangs;
 mod hung;

@@ -7,6 +7,7 @@ use crate::clock;
 use crate::region::Report;
 use gpool_policy::TenantId;
 use gpool_policy::slice::{Command, Explanation, HostScheduler, Input, Parameters, ServerSet, Share};
+use gpool_shared_region::Opening;
 use std::collections::BTreeMap;
 
 /// The tenants by id.
@@ -18,6 +19,9 @@ pub struct Gates {
     heard: Heard,
     handoffs: Handoffs,
     commands: Vec<Command>,
+    /// By GPU, who fell idle last and whose gate was left open: the next launch of a program that is alone at work need not
+    /// wait.
+    left_open: Vec<Option<TenantId>>,
     opens: u64,
     closes: u64,
 }
@@ -27,7 +31,8 @@ impl Gates {
     pub fn new(gpus: usize, now_ns: u64) -> Self {
         let scheduler = HostScheduler::new(Parameters::default(), gpus, now_ns);
         let handoffs = Handoffs::new(now_ns);
-        Self { scheduler, heard: Heard::default(), handoffs, commands: Vec::new(), opens: 0, closes: 0 }
+        let (heard, commands, left_open) = (Heard::default(), Vec::new(), vec![None; gpus]);
+        Self { scheduler, heard, handoffs, commands, left_open, opens: 0, closes: 0 }
     }
 
     /// When to look next, if nothing happens before.
@@ -40,6 +45,7 @@ impl Gates {
         let Some(tenant) = tenants.get(&id) else { return };
         let now_ns = clock::now_ns();
         let servers: ServerSet = tenant.gpus.iter().copied().collect();
+        self.shut(tenants, |gpu, _| servers.contains(gpu));
         self.scheduler.join(now_ns, id, servers, share, debt_ns, &mut self.commands);
         self.carry_out(tenants, &[], now_ns, notices);
     }
@@ -47,6 +53,9 @@ impl Gates {
     /// Feeds one input and carries out what follows.
     pub fn handle(&mut self, tenants: &mut Tenants, input: Input, notices: &mut Vec<Notice>) {
         let now_ns = clock::now_ns();
+        if let Input::Pause { tenant } | Input::Change { tenant, .. } | Input::Leave { tenant } = input {
+            self.shut(tenants, |_, idle| idle == tenant);
+        }
         self.scheduler.handle(now_ns, input, &mut self.commands);
         self.carry_out(tenants, &[], now_ns, notices);
     }
@@ -94,16 +103,24 @@ impl Gates {
         if !is_due && !looked.contains(&true) {
             return;
         }
-        let mut demands = Vec::new();
+        let (mut demands, mut unasked) = (Vec::new(), Vec::new());
         for tenant in tenants.values_mut().filter(|tenant| tenant.gpus.iter().any(|gpu| looked[*gpu])) {
             let rang = rung.contains(&tenant.id);
             if !rang && !tenant.is_live() {
                 continue;
             }
+            let known = self.heard.bursts.len();
             tenant.collect(report, &mut self.heard, notices);
+            if tenant.is_left_open() && self.heard.bursts.len() > known {
+                // It has worked, as it may while nobody else wants to: what it used is not to be a debt.
+                unasked.push(Input::Wants { tenant: tenant.id });
+            }
             if rang {
                 demands.extend(tenant.demand(report));
             }
+        }
+        for input in unasked {
+            self.scheduler.handle(clock::now_ns(), input, &mut self.commands);
         }
         self.hear();
         for input in demands.into_iter().chain([Input::Pass]) {
@@ -187,22 +204,50 @@ impl Gates {
 
     /// `due_ns` says by GPU when a decision was due that is made now: a late timer is part of the hand-off.
     fn carry_out(&mut self, tenants: &mut Tenants, due_ns: &[Option<u64>], now_ns: u64, notices: &mut Vec<Notice>) {
-        for command in self.commands.drain(..) {
+        let (mut commands, mut idle) = (std::mem::take(&mut self.commands), Vec::new());
+        for command in commands.drain(..) {
             match command {
-                Command::Open { tenant, until_ns, depth_ns } => {
+                Command::Open { tenant: id, until_ns, depth_ns, burst_ns } => {
                     self.opens += 1;
-                    if let Some(tenant) = tenants.get_mut(&tenant) {
+                    let gpus = self.scheduler.servers_of(id);
+                    self.shut(tenants, |gpu, idle| gpus.contains(gpu) && idle != id);
+                    if let Some(tenant) = tenants.get_mut(&id) {
                         let due = tenant.gpus.iter().filter_map(|gpu| due_ns.get(*gpu).copied().flatten()).min();
-                        tenant.open(clock::now_ns(), due.unwrap_or(now_ns), until_ns, depth_ns);
+                        let opening = Opening { until_ns, depth_ns, burst_ns, is_left_open: false };
+                        tenant.open(clock::now_ns(), due.unwrap_or(now_ns), opening);
                     }
                 }
                 Command::Close { tenant } => {
                     self.closes += 1;
                     if let Some(tenant) = tenants.get_mut(&tenant) {
                         tenant.close();
+                        idle.extend(tenant.is_idle().then_some(tenant.id));
                     }
                 }
                 Command::Hung { tenant, since_ns } => notices.push(Notice::Hung { tenant, since_ns }),
+            }
+        }
+        self.commands = commands;
+        idle.into_iter().for_each(|id| self.leave_open(tenants, id));
+    }
+
+    /// Leaves the gate of a tenant that has just fallen idle open, where nobody else is at work.
+    fn leave_open(&mut self, tenants: &mut Tenants, id: TenantId) {
+        let Some(tenant) = tenants.get_mut(&id) else { return };
+        let [gpu] = tenant.gpus[..] else { return };
+        if let Some(Command::Open { until_ns, depth_ns, burst_ns, .. }) = self.scheduler.server(gpu).left_open(id) {
+            tenant.leave_open(clock::now_ns(), Opening { until_ns, depth_ns, burst_ns, is_left_open: true });
+            self.left_open[gpu] = Some(id);
+        }
+    }
+
+    /// Closes gates that were left open: `which` is given a GPU and a tenant.
+    fn shut(&mut self, tenants: &mut Tenants, which: impl Fn(usize, TenantId) -> bool) {
+        for (gpu, left_open) in self.left_open.iter_mut().enumerate() {
+            if let Some(id) = left_open.take_if(|id| which(gpu, *id))
+                && let Some(tenant) = tenants.get_mut(&id).filter(|tenant| tenant.is_left_open())
+            {
+                tenant.close();
             }
         }
     }

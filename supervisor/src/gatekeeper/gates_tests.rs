@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+const IDLE: u32 = 0;
 const RUNNING: u32 = 1;
 const WAITING: u32 = 2;
 
@@ -74,6 +75,7 @@ fn an_opened_gate_says_how_far_ahead_work_may_be_launched() {
     let parameters = Parameters::default();
     let mut stage = Stage::new(1);
     let region = stage.join(1, &[0], Share::of(300));
+    stage.join(3, &[0], Share::of(300));
     stand_at_the_gate(&region);
     stage.look(1);
     let depth_ns = || region.control().depth_ns.load(Ordering::Relaxed);
@@ -87,6 +89,98 @@ fn an_opened_gate_says_how_far_ahead_work_may_be_launched() {
     stage.look(1);
     assert!(region.gate().is_open());
     assert_eq!(depth_ns(), parameters.latency_depth_ns, "less stands in the way of a latency tenant");
+}
+
+/// Writes into slot 0 what a process wants, and with which word it does.
+fn say(region: &RegionHost, demand: u32) {
+    put(region, 64, &demand.to_le_bytes());
+    put(region, 68, &region.gate().0.to_le_bytes());
+}
+
+/// Two tenants of which the first one works and falls idle.
+fn one_idle(share: Share) -> (Stage, [Arc<RegionHost>; 2]) {
+    let mut stage = Stage::new(1);
+    let regions = [stage.join(1, &[0], share), stage.join(2, &[0], Share::of(300))];
+    stand_at_the_gate(&regions[0]);
+    stage.look(1);
+    say(&regions[0], RUNNING);
+    stage.look(1);
+    say(&regions[0], IDLE);
+    stage.look(1);
+    (stage, regions)
+}
+
+#[test]
+fn the_gate_of_who_fell_idle_last_stays_open_until_another_ones_opens() {
+    let (mut stage, [first, second]) = one_idle(Share::of(300));
+    let is_open = |region: &RegionHost| region.gate().is_open();
+    assert!(is_open(&first) && !is_open(&second));
+    stand_at_the_gate(&second);
+    stage.look(2);
+    assert!(!is_open(&first) && is_open(&second));
+    say(&second, IDLE);
+    stage.look(2);
+    assert!(!is_open(&first) && is_open(&second));
+}
+
+#[test]
+fn who_works_behind_a_gate_that_was_left_open_has_a_slice_when_it_rings() {
+    let (mut stage, [first, second]) = one_idle(Share::of(300));
+    say(&first, RUNNING);
+    stage.look(1);
+    assert!(first.gate().is_open());
+    stand_at_the_gate(&second);
+    stage.look(2);
+    assert!(first.gate().is_open() && !second.gate().is_open(), "it runs, and the other one waits for its turn");
+    say(&first, IDLE);
+    stage.look(1);
+    assert!(!first.gate().is_open() && second.gate().is_open());
+    say(&first, RUNNING);
+    stage.look(1);
+    assert!(!first.gate().is_open() && second.gate().is_open(), "what it had begun meanwhile it finishes");
+}
+
+/// As a shim does that does not ring for it, or whose work is over before anybody looks.
+#[test]
+fn what_was_used_behind_a_gate_that_was_left_open_is_no_debt() {
+    let (mut stage, [first, _]) = one_idle(Share::of(300));
+    std::thread::sleep(std::time::Duration::from_millis(10));
+    let end_ns = clock::now_ns();
+    put(&first, 192, &(end_ns - 4_000_000).to_le_bytes());
+    put(&first, 200, &end_ns.to_le_bytes());
+    put(&first, 136, &4_000_000u64.to_le_bytes());
+    put(&first, 128, &1u64.to_le_bytes());
+    say(&first, IDLE);
+    stage.look(1);
+    let standing = |stage: &Stage| stage.gates.statistics(&stage.tenants).standings[0];
+    assert_eq!((standing(&stage).charged_ns, standing(&stage).lag_ns), (4_000_000, 0));
+    assert!(first.gate().is_open(), "left open again");
+}
+
+#[test]
+fn who_joins_finds_no_gate_that_was_left_open() {
+    let (mut stage, [first, _]) = one_idle(Share::of(300));
+    assert!(first.gate().is_open());
+    stage.join(3, &[0], Share::of(300));
+    assert!(!first.gate().is_open());
+    assert!(
+        Parameters::default().left_open_ns < gpool_shared_region::HEARTBEAT_STALE_NS,
+        "nor after a supervisor's end"
+    );
+}
+
+#[test]
+fn no_gate_is_left_open_of_who_is_paused_ended_or_has_a_ceiling_and_none_after_a_change() {
+    let limited = Share { limit_permille: Some(500), ..Share::of(300) };
+    let (_stage, [first, _]) = one_idle(limited);
+    assert!(!first.gate().is_open());
+    let tenant = TenantId(1);
+    for input in [Input::Pause { tenant }, Input::Change { tenant, share: limited }, Input::Leave { tenant }] {
+        let (mut stage, [first, _]) = one_idle(Share::of(300));
+        assert!(first.gate().is_open());
+        stage.feed(input);
+        assert!(!first.gate().is_open(), "{input:?}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::region::{RegionHost, Report};
 use gpool_policy::TenantId;
 use gpool_policy::slice::Input;
 use gpool_policy::timeline::Burst;
-use gpool_shared_region::{BURST_RING, BurstTag, Demand, GateWord, SLOTS};
+use gpool_shared_region::{BURST_RING, BurstTag, Demand, GateWord, Opening, SLOTS};
 use std::sync::Arc;
 
 /// What one process has told before.
@@ -37,6 +37,10 @@ pub struct Tenant {
     word: GateWord,
     /// Set when the gate was opened after having been closed: the next first launch measures the hand-off.
     measured_from_ns: Option<u64>,
+    /// Whether its gate has been left open while it is idle: it has no slice.
+    is_left_open: bool,
+    /// Whether the last look found none of its processes that works or wants to.
+    is_idle: bool,
     /// Whether the last look found anything outstanding or wanted.
     live: bool,
     cut: bool,
@@ -72,6 +76,8 @@ impl Tenant {
             slots: SLOTS,
             word,
             measured_from_ns: None,
+            is_left_open: false,
+            is_idle: false,
             live: true,
             cut: false,
             looks: 0,
@@ -121,12 +127,29 @@ impl Tenant {
     }
 
     /// Opens or renews the gate. `due_ns` is when this should have happened: a late timer is part of the hand-off.
-    pub fn open(&mut self, now_ns: u64, due_ns: u64, until_ns: u64, depth_ns: u64) {
+    pub fn open(&mut self, now_ns: u64, due_ns: u64, opening: Opening) {
         if !self.word.is_open() {
             self.measured_from_ns = Some(due_ns);
         }
-        self.word = self.region.open_gate(now_ns, until_ns, depth_ns);
-        self.live = true;
+        self.word = self.region.open_gate(now_ns, opening);
+        (self.live, self.is_left_open) = (true, false);
+    }
+
+    /// Leaves the gate open while it is idle. Its next launch passes and rings; of a shim that does not ring then no more
+    /// is known before it falls idle, or the opening ends.
+    pub fn leave_open(&mut self, now_ns: u64, opening: Opening) {
+        self.word = self.region.open_gate(now_ns, opening);
+        self.is_left_open = true;
+    }
+
+    /// Whether its gate has been left open, and it has no slice.
+    pub fn is_left_open(&self) -> bool {
+        self.is_left_open
+    }
+
+    /// Whether the last look found none of its processes that works or wants to.
+    pub fn is_idle(&self) -> bool {
+        self.is_idle
     }
 
     /// Closes the gate.
@@ -135,6 +158,7 @@ impl Tenant {
             self.word = self.region.close_gate();
         }
         self.measured_from_ns = None;
+        self.is_left_open = false;
     }
 
     /// Reads the report into `report`: measured bursts and hand-offs go to `heard`, new processes to `notices`.
@@ -201,8 +225,10 @@ impl Tenant {
             end_ns = end_ns.max(slot.estimated_end_ns());
         }
         self.live = waiting || running;
+        self.is_idle = !self.live;
         match (open, waiting, running) {
             (_, false, false) => Some(Input::Idle { tenant }),
+            (true, ..) if self.is_left_open => Some(Input::Wants { tenant }),
             (false, true, _) if end_ns == 0 => Some(Input::Drained { tenant }),
             (false, true, _) => Some(Input::Wants { tenant }),
             // Closed, and still finishing what it issued: nothing new.

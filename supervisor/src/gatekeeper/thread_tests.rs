@@ -36,7 +36,8 @@ fn a_bell_that_rings_much_is_heard_all_the_time() {
     let region = Arc::new(RegionHost::create_unmounted(dir.path(), &page));
     region.report_file().write_all_at(&77u64.to_le_bytes(), 0).unwrap();
     let (gatekeeper, _) = start(1, |_| {}).unwrap();
-    let share = Share::of(500);
+    // Without a ceiling its gate would stay open while it is idle.
+    let share = Share { limit_permille: Some(1000), ..Share::of(500) };
     gatekeeper.order(Order::Join { tenant: TenantId(1), gpus: vec![0], region: region.clone(), share, debt_ns: 0 });
     let (begin, mut unheard, mut turns) = (Instant::now(), Duration::ZERO, 0);
     while begin.elapsed() < Duration::from_secs(2) {

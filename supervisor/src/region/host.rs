@@ -4,10 +4,11 @@ use super::futex;
 use super::mounts::Mounts;
 use super::opening;
 use crate::clock;
+use gpool_policy::slice::Parameters;
 use gpool_protocol::GpuUuid;
 use gpool_shared_region::{
-    BELL_FILE, CONTROL_BYTES, CONTROL_FILE, Control, GPUS, GateWord, MAGIC, OLDEST_VERSION, REPORT_BYTES, REPORT_FILE,
-    SLOT_BYTES, SLOTS, VERSION,
+    BELL_FILE, CONTROL_BYTES, CONTROL_FILE, Control, GPUS, GateWord, MAGIC, OLDEST_VERSION, Opening, REPORT_BYTES,
+    REPORT_FILE, SLOT_BYTES, SLOTS, VERSION,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -21,12 +22,6 @@ use std::sync::atomic::Ordering;
 /// Where a slot says what its process wants and has counted: refusals, look-ups that failed, its demand and its end,
 /// threads at the gate, waits and launches.
 const DEMAND: [std::ops::Range<usize>; 5] = [24..40, 44..48, 64..80, 84..88, 96..112];
-
-/// GPU time that one burst should hold.
-const BURST_NS: u64 = 1_000_000;
-/// Estimated unfinished work that a process may have on the device: as much as a thread that wakes up late, at the 99th
-/// percentile of a loaded host, leaves the device without. It is charged like all work, so it costs nobody his share.
-const DEPTH_NS: u64 = 6_000_000;
 
 /// A region that cannot be made or used; the text names the path.
 #[derive(Debug, thiserror::Error)]
@@ -144,8 +139,9 @@ impl RegionHost {
         control.oldest_reader.store(OLDEST_VERSION, Ordering::Relaxed);
         self.set_fail_open(page.fail_open);
         self.set_fraction(page.fraction_permille);
-        control.burst_ns.store(BURST_NS, Ordering::Relaxed);
-        control.depth_ns.store(DEPTH_NS, Ordering::Relaxed);
+        let Parameters { burst_ns, depth_ns, .. } = Parameters::default();
+        control.burst_ns.store(burst_ns, Ordering::Relaxed);
+        control.depth_ns.store(depth_ns, Ordering::Relaxed);
         control.memory_cap_bytes.store(page.memory_cap_bytes, Ordering::Relaxed);
         control.context_bytes.store(page.context_bytes, Ordering::Relaxed);
         control.gpus.store(page.gpu_uuids.len().min(GPUS) as u32, Ordering::Relaxed);
@@ -202,10 +198,9 @@ impl RegionHost {
         GateWord(self.control().gate.load(Ordering::Relaxed))
     }
 
-    /// Opens the gate, or renews an open one, until `until_ns` and with `depth_ns` of unfinished work at most; wakes who
-    /// stands there. Returns the new word.
-    pub fn open_gate(&self, now_ns: u64, until_ns: u64, depth_ns: u64) -> GateWord {
-        let word = self.control().open_gate(now_ns, until_ns, depth_ns);
+    /// Opens the gate, or renews an open one; wakes who stands there. Returns the new word.
+    pub fn open_gate(&self, now_ns: u64, opening: Opening) -> GateWord {
+        let word = self.control().open_gate(now_ns, opening);
         futex::wake_all(&self.control().gate);
         word
     }

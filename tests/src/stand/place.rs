@@ -3,7 +3,7 @@
 use crate::failure::{Context, Result};
 use gpool_interposer_logic::clock::now_ns;
 use gpool_interposer_logic::futex;
-use gpool_shared_region::{CONTROL_BYTES, Control, GateWord, MAGIC, OLDEST_VERSION, REPORT_BYTES, VERSION};
+use gpool_shared_region::{CONTROL_BYTES, Control, GateWord, MAGIC, OLDEST_VERSION, Opening, REPORT_BYTES, VERSION};
 use rustix::fs::{FileType, Mode};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::mount::MountFlags;
@@ -150,17 +150,20 @@ impl Pacing {
     /// Closes and opens the gate until `is_over`, and leaves it open.
     pub fn until(&self, is_over: &AtomicBool) {
         let Self(control) = self;
-        control.burst_ns.store(Self::SHORT_BURST_NS, Ordering::Relaxed);
         while !is_over.load(Ordering::Acquire) {
             control.close_gate();
             std::thread::sleep(Self::PAUSE);
-            let now_ns = now_ns();
-            control.open_gate(now_ns, now_ns + Self::GRANT.as_nanos() as u64, 100 * BURST_NS);
+            Self::open(control, Self::GRANT.as_nanos() as u64);
             futex::wake(&control.gate, i32::MAX);
             std::thread::sleep(Self::GRANT);
         }
-        control.open_gate(now_ns(), now_ns() + HOUR_NS, 100 * BURST_NS);
+        Self::open(control, HOUR_NS);
         futex::wake(&control.gate, i32::MAX);
+    }
+
+    fn open(control: &Control, length_ns: u64) {
+        let (now_ns, depth_ns, burst_ns) = (now_ns(), 100 * BURST_NS, Self::SHORT_BURST_NS);
+        control.open_gate(now_ns, Opening { until_ns: now_ns + length_ns, depth_ns, burst_ns, is_left_open: false });
     }
 }
 

@@ -10,6 +10,7 @@ use gpool_shared_region::{BurstTag, Control, GateWord, Slot};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
+mod alone;
 mod elsewhere;
 mod waits;
 

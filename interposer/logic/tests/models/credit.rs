@@ -1,6 +1,6 @@
 //! Launches that pass on credit while a gate closes or the credit is taken away.
 
-use super::lease::Lease;
+use super::lease::{Lease, until};
 use gpool_interposer_logic::Work;
 use gpool_interposer_logic::credit::{Credit, Stripe};
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ fn work() -> Work {
 /// A lease with an open gate, and a line with credit for `launches` behind it.
 fn opened(launches: u32) -> (Arc<Lease>, Arc<Stripe>) {
     let (lease, stripe) = (Lease::new(), Arc::new(Stripe::default()));
-    let word = lease.control().open_gate(1, 1000, 1000);
+    let word = lease.control().open_gate(1, until(1000));
     let credit = Credit { burst: 0, work: work(), left_ns: launches * COST_NS };
     stripe.grant(word.0, without_provenance_mut(STREAM), None, credit);
     (lease, stripe)
@@ -67,7 +67,7 @@ fn a_gate_that_opens_again_gives_no_old_credit() {
             thread::spawn(move || launch(&lease, &stripe, &AtomicU32::new(0)))
         };
         lease.control().close_gate();
-        lease.control().open_gate(2, 2000, 1000);
+        lease.control().open_gate(2, until(2000));
         thread.join().unwrap();
         assert!(!admits(&lease, &stripe), "the credit belongs to the word before");
     });

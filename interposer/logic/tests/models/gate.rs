@@ -1,6 +1,6 @@
 //! Standing at the gate: what is said, the bell, and the word that is waited for.
 
-use super::lease::{Bell, Lease};
+use super::lease::{Bell, Lease, until};
 use gpool_interposer_logic::announce::{say, say_issued};
 use gpool_interposer_logic::futex::{self, Mutex};
 use gpool_shared_region::{Demand, GateWord, Slot};
@@ -33,7 +33,7 @@ fn read(slot: &Slot) -> (Demand, u32, u64) {
 }
 
 fn open(lease: &Lease, until_ns: u64) -> GateWord {
-    let word = lease.control().open_gate(1, until_ns, 1000);
+    let word = lease.control().open_gate(1, until(until_ns));
     futex::wake(&lease.control().gate, i32::MAX);
     word
 }
@@ -60,7 +60,7 @@ fn whoever_comes_to_a_closed_gate_is_heard_and_woken() {
 fn whoever_announces_while_the_gate_closes_is_served_when_it_opens() {
     loom::model(|| {
         let (lease, bell) = (Lease::new(), Arc::new(Bell::default()));
-        lease.control().open_gate(1, END_NS, 1000);
+        lease.control().open_gate(1, until(END_NS));
         let tenant = tenant(&lease, &bell);
         // The slice is over, whether or not that has been announced; nobody is woken by a close.
         lease.control().close_gate();
@@ -75,7 +75,7 @@ fn whoever_announces_while_the_gate_closes_is_served_when_it_opens() {
 fn whoever_announces_while_the_gate_is_renewed_goes_on() {
     loom::model(|| {
         let (lease, bell) = (Lease::new(), Arc::new(Bell::default()));
-        let first = lease.control().open_gate(1, END_NS, 1000);
+        let first = lease.control().open_gate(1, until(END_NS));
         let tenant = tenant(&lease, &bell);
         let renewed = open(&lease, 1000);
         // Nobody answers its bell: an announcement of the word before is void. It may find the new end under the old word.
@@ -90,7 +90,7 @@ fn whoever_announces_while_the_gate_is_renewed_goes_on() {
 fn whoever_waits_is_heard_though_another_thread_issues() {
     loom::model(|| {
         let (lease, bell) = (Lease::new(), Arc::new(Bell::default()));
-        let first = lease.control().open_gate(1, END_NS, 1000);
+        let first = lease.control().open_gate(1, until(END_NS));
         let bursts = Arc::new(Mutex::new(()));
         let waiting = {
             let (lease, bell, bursts) = (lease.clone(), bell.clone(), bursts.clone());
@@ -122,12 +122,12 @@ fn whoever_waits_is_heard_though_another_thread_issues() {
 fn an_open_word_brings_the_end_that_belongs_to_it() {
     loom::model(|| {
         let lease = Lease::new();
-        let first = lease.control().open_gate(1, 100, 1000);
+        let first = lease.control().open_gate(1, until(100));
         let reader = {
             let lease = lease.clone();
             thread::spawn(move || (lease.gate(), lease.control().until_ns.load(Ordering::Relaxed)))
         };
-        lease.control().open_gate(2, 200, 1000);
+        lease.control().open_gate(2, until(200));
         let (word, until_ns) = reader.join().unwrap();
         assert!(word == first || until_ns == 200, "a new word with the old end");
     });

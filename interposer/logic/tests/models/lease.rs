@@ -1,7 +1,7 @@
 //! A region in memory, and a bell.
 
 use gpool_interposer_logic::region::Region;
-use gpool_shared_region::{Control, REPORT_BYTES, Roster, SLOTS, Slot};
+use gpool_shared_region::{Control, Opening, REPORT_BYTES, Roster, SLOTS, Slot};
 use loom::sync::{Condvar, Mutex};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -76,4 +76,9 @@ impl Bell {
         }
         *rings = 0;
     }
+}
+
+/// An opening of the gate that lasts until then.
+pub fn until(until_ns: u64) -> Opening {
+    Opening { until_ns, depth_ns: 1000, burst_ns: 1000, is_left_open: false }
 }

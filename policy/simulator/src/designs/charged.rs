@@ -147,8 +147,8 @@ impl Charged {
             }
         }
         self.turn = Some(Turn { tenant, announced_ns: None });
-        let depth_ns = Parameters::default().depth_ns;
-        commands.push(Command::Open { tenant, until_ns: start_ns + SLICE_NS, depth_ns });
+        let Parameters { depth_ns, burst_ns, .. } = Parameters::default();
+        commands.push(Command::Open { tenant, until_ns: start_ns + SLICE_NS, depth_ns, burst_ns });
     }
 
     fn end_turn_of(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {

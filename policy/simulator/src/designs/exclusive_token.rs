@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use gpool_policy::TenantId;
 use gpool_policy::slice::{Command, Input};
 
-use super::ungated::AHEAD_NS;
+use super::ungated::{AHEAD_NS, BURST_NS};
 use crate::gatekeeper::Gatekeeper;
 
 const QUOTA_LEAST_NS: u64 = 100_000_000;
@@ -94,7 +94,12 @@ impl ExclusiveToken {
                 let Some(member) = self.members.get_mut(&tenant) else { return };
                 member.wants = false;
                 self.hold = Some(Hold { tenant, used_ns: 0 });
-                commands.push(Command::Open { tenant, until_ns: now_ns + member.quota_ns, depth_ns: AHEAD_NS });
+                commands.push(Command::Open {
+                    tenant,
+                    until_ns: now_ns + member.quota_ns,
+                    depth_ns: AHEAD_NS,
+                    burst_ns: BURST_NS,
+                });
             }
             None => self.retry_ns = wanting.clone().next().map(|_| now_ns + RETRY_NS),
         }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use gpool_policy::TenantId;
 use gpool_policy::slice::{Command, Input};
 
-use super::ungated::AHEAD_NS;
+use super::ungated::{AHEAD_NS, BURST_NS};
 use crate::client::NO_GATE_NS;
 use crate::gatekeeper::Gatekeeper;
 use crate::scenario::TenantPlan;
@@ -97,7 +97,7 @@ impl Gatekeeper for FeedbackTokens {
             && let Some(bucket) = self.buckets.get_mut(&tenant)
         {
             bucket.joined = true;
-            commands.push(Command::Open { tenant, until_ns: NO_GATE_NS, depth_ns: AHEAD_NS });
+            commands.push(Command::Open { tenant, until_ns: NO_GATE_NS, depth_ns: AHEAD_NS, burst_ns: BURST_NS });
         }
     }
 
@@ -114,7 +114,7 @@ impl Gatekeeper for FeedbackTokens {
             bucket.tick(now_ns, usage_ns(tenant));
             if bucket.stopped && bucket.tokens > 0 {
                 bucket.stopped = false;
-                commands.push(Command::Open { tenant, until_ns: NO_GATE_NS, depth_ns: AHEAD_NS });
+                commands.push(Command::Open { tenant, until_ns: NO_GATE_NS, depth_ns: AHEAD_NS, burst_ns: BURST_NS });
             }
         }
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use gpool_policy::TenantId;
 use gpool_policy::slice::{Command, Input};
 
-use super::ungated::AHEAD_NS;
+use super::ungated::{AHEAD_NS, BURST_NS};
 use crate::client::NO_GATE_NS;
 use crate::gatekeeper::Gatekeeper;
 
@@ -62,7 +62,7 @@ impl WallSlices {
             let slice_ns = self.members.get(&tenant).map_or(ROUND_NS, |member| member.slice_ns);
             self.turn = Some((tenant, now_ns + slice_ns));
             self.last = Some(tenant);
-            commands.push(Command::Open { tenant, until_ns: UNTIL_CLOSED_NS, depth_ns: AHEAD_NS });
+            commands.push(Command::Open { tenant, until_ns: UNTIL_CLOSED_NS, depth_ns: AHEAD_NS, burst_ns: BURST_NS });
         }
     }
 }

@@ -183,7 +183,7 @@ impl World {
         let now = self.now;
         for command in commands {
             match command {
-                Command::Open { tenant, until_ns, depth_ns } => {
+                Command::Open { tenant, until_ns, depth_ns, .. } => {
                     let tenant = &mut self.tenants[tenant.0 as usize];
                     if tenant.gate.is_none() {
                         tenant.sees_ns = now + HANDOFF;

@@ -6,14 +6,12 @@ use gpool_policy_simulator::record::{Execution, Wanted};
 use gpool_policy_simulator::scenario::{Demand, Scenario};
 use gpool_policy_simulator::{Gatekeeper, World, world_of};
 
-use crate::generate::{MS, SECOND};
+use crate::generate::SECOND;
 
 /// Before this nothing is judged. What a launch costs is not known before the first has ended: a client whose first
 /// kernel was much shorter than its others issues a slice of guesses, a hundred milliseconds and more of work, and then
 /// pays for it.
 pub const WARM_NS: u64 = 3 * SECOND;
-/// Work that a client issues together: the last of it may begin while the depth is just not reached.
-const BURST_NS: u64 = MS;
 
 /// The scheduler, and what it was told and did.
 pub struct Watched {
@@ -28,7 +26,7 @@ pub struct Watched {
 
 #[derive(Clone, Copy, Default)]
 struct Most {
-    depth_ns: u64,
+    ahead_ns: u64,
     turn_ns: u64,
     slice_ns: u64,
 }
@@ -42,10 +40,10 @@ impl Gatekeeper for Watched {
             self.bursts.push((tenant, start_ns, end_ns));
         }
         for command in &commands[known..] {
-            let Command::Open { tenant, depth_ns, until_ns } = *command else { continue };
+            let Command::Open { tenant, depth_ns, until_ns, burst_ns } = *command else { continue };
             let turn_ns = self.scheduler.explain(tenant).map_or(0, |explanation| explanation.turn_bound_ns);
             let most = &mut self.tenants[tenant.0 as usize];
-            most.depth_ns = most.depth_ns.max(depth_ns);
+            most.ahead_ns = most.ahead_ns.max(depth_ns + burst_ns);
             most.turn_ns = most.turn_ns.max(turn_ns);
             most.slice_ns = most.slice_ns.max(until_ns.saturating_sub(now_ns));
         }
@@ -107,14 +105,14 @@ impl Run {
     pub fn turn_ns(&self, tenant: usize) -> u64 {
         let most = &self.world.scheduler.tenants[tenant];
         let is_latency = self.scenario.tenants[tenant].share.class == Class::Latency;
-        let learnt_ns = if is_latency { most.turn_ns + most.depth_ns + BURST_NS } else { 0 };
+        let learnt_ns = if is_latency { most.turn_ns + most.ahead_ns } else { 0 };
         self.batch_turn_ns(tenant).max(learnt_ns)
     }
 
     /// The same of a tenant that may not run ahead.
     pub fn batch_turn_ns(&self, tenant: usize) -> u64 {
-        let depth_ns = self.world.scheduler.tenants[tenant].depth_ns + BURST_NS;
-        self.slice_ns(tenant) + depth_ns + self.world.clients[tenant].longest_ns
+        let ahead_ns = self.world.scheduler.tenants[tenant].ahead_ns;
+        self.slice_ns(tenant) + ahead_ns + self.world.clients[tenant].longest_ns
     }
 
     /// The same where several kernels of a turn's end were longer than they were expected to be.

@@ -1,0 +1,73 @@
+//! A program that has its GPU to itself: long bursts, and a gate that stays open while it is idle.
+
+use super::*;
+use crate::fake_driver::{driver, region_with_bell};
+use crate::place::Place;
+use crate::registration::Registration;
+use std::io::{Read, pipe};
+use std::os::fd::AsRawFd;
+
+#[test]
+fn long_bursts_are_few_events() {
+    let _order = one_at_a_time();
+    let (process, slot, control) = open_process();
+    let records_of = |burst_ns| {
+        control.burst_ns.store(burst_ns, Ordering::Relaxed);
+        (0..20).for_each(|_| {
+            launch(process, KERNEL, 50 * US);
+        });
+        until_idle(slot);
+        let before = DEVICE.lock().records;
+        for _ in 0..1000 {
+            launch(process, KERNEL, 50 * US);
+            clock::turn_ns(50 * US);
+        }
+        until_idle(slot);
+        DEVICE.lock().records - before
+    };
+    let (short, long) = (records_of(MS), records_of(50 * MS));
+    assert!(short >= 80, "fifty milliseconds in bursts of one, two events each: {short}");
+    assert!(long <= 10, "{long}");
+}
+
+/// What an open burst may hold counts as outstanding: with equal parts for all the grant would be used up by the first few.
+#[test]
+fn streams_that_work_at_the_same_time_part_a_long_burst() {
+    let _order = one_at_a_time();
+    let (process, _, control) = open_process();
+    control.burst_ns.store(50 * MS, Ordering::Relaxed);
+    control.depth_ns.store(10 * MS, Ordering::Relaxed);
+    open(control, clock::now_ns() + 400 * MS);
+    (0..20).for_each(|_| {
+        launch(process, KERNEL, 50 * US);
+    });
+    let from_ns = clock::now_ns();
+    for stream in 0..40usize {
+        launch_on(process, (0x1000 + 0x10 * stream) as CUstream, KERNEL, 50 * US);
+    }
+    let reserved_ns = process.bursts.lock().estimated_end_ns(clock::now_ns()) - clock::now_ns();
+    assert!(reserved_ns <= (2 * 50 + 40) * MS, "{reserved_ns}");
+    assert!(clock::now_ns() - from_ns < MS, "nobody waits for the others' parts");
+    // What has been launched counts.
+    let deepest_ns = (0..4000).map(|_| launch(process, KERNEL, 50 * US)).max();
+    assert!(deepest_ns > Some(10 * MS) && deepest_ns <= Some(63 * MS), "{deepest_ns:?} ns outstanding");
+}
+
+#[test]
+fn who_works_behind_a_gate_that_was_left_open_says_so() {
+    let (mut heard, bell) = pipe().unwrap();
+    let region = region_with_bell(bell.as_raw_fd());
+    let place = Place { region, registration: Registration { slot: 3, process_id: 1, number: 1 }, driver: driver() };
+    let control = place.region.control();
+    assert!(!place.note_issue(5, 10, 20), "it has its slice");
+    place.say(Demand::Idle, 5, 30);
+    control.is_left_open.store(1, Ordering::Relaxed);
+    assert!(place.note_issue(7, 40, 50));
+    assert!(!place.note_issue(7, 60, 70), "it has been told");
+    place.say(Demand::Waiting, 7, 0);
+    assert!(!place.note_issue(9, 80, 90), "the supervisor has heard of it");
+    drop(bell);
+    let mut rings = Vec::new();
+    heard.read_to_end(&mut rings).unwrap();
+    assert_eq!(rings, [], "that is the gate's to do, when the bursts are not locked");
+}

@@ -1,0 +1,71 @@
+//! Who is the only one, and whose gate stays open.
+
+use crate::table::{A, B, MS, Table};
+use gpool_policy::TenantId;
+use gpool_policy::slice::{Class, Command, Input, Parameters, Share};
+
+/// How far ahead an opened gate lets its tenant work, and in what bursts.
+fn ahead(commands: &[Command]) -> Option<(u64, u64)> {
+    commands.iter().find_map(|command| match command {
+        Command::Open { depth_ns, burst_ns, .. } => Some((*depth_ns, *burst_ns)),
+        _ => None,
+    })
+}
+
+fn until(commands: &[Command]) -> Option<u64> {
+    commands.iter().find_map(|command| match command {
+        Command::Open { until_ns, .. } => Some(*until_ns),
+        _ => None,
+    })
+}
+
+const USUAL: Parameters = Parameters::DEFAULT;
+const SHARED: (u64, u64) = (USUAL.depth_ns, USUAL.burst_ns);
+const SOLE: (u64, u64) = (USUAL.sole_depth_ns, USUAL.sole_burst_ns);
+
+#[test]
+fn the_only_one_measures_long_bursts_until_somebody_joins() {
+    let mut table = Table::of(&[(A, Share::of(300))]);
+    let opened = table.tell(Input::Wants { tenant: A });
+    assert_eq!((ahead(&opened), until(&opened)), (Some(SOLE), Some(table.now + USUAL.sole_ns)));
+    let joined = table.after(MS, Input::Join { tenant: B, share: Share::of(300), debt_ns: 0 });
+    let latest = table.now + table.scheduler.slice_ns();
+    assert_eq!((joined.len(), ahead(&joined), until(&joined)), (1, Some(SHARED), Some(latest)), "at once");
+    let left = table.after(MS, Input::Leave { tenant: B });
+    assert_eq!(left, [], "with its next slice");
+    table.burst(A, MS);
+    assert_eq!(ahead(&table.after(latest, Input::Announced { tenant: A, estimated_end_ns: latest })), Some(SOLE));
+}
+
+#[test]
+fn who_has_a_ceiling_is_never_taken_for_the_only_one() {
+    let limited = Share { limit_permille: Some(500), ..Share::of(300) };
+    let mut table = Table::of(&[(A, limited)]);
+    assert_eq!(ahead(&table.tell(Input::Wants { tenant: A })), Some(SHARED));
+    table.tell(Input::Idle { tenant: A });
+    table.tell(Input::Change { tenant: A, share: Share::of(300) });
+    assert_eq!(ahead(&table.after(100 * MS, Input::Wants { tenant: A })), Some(SOLE));
+    let changed = table.after(MS, Input::Change { tenant: A, share: limited });
+    let latest = table.now + table.scheduler.slice_ns();
+    assert_eq!((ahead(&changed), until(&changed)), (Some(SHARED), Some(latest)), "its ceiling holds soon");
+}
+
+#[test]
+fn the_gate_of_who_fell_idle_may_stay_open_while_nobody_else_is_at_work() {
+    let latency = Share { class: Class::Latency, ..Share::of(300) };
+    let mut table = Table::of(&[(A, latency), (B, Share::of(300))]);
+    let left_open = |table: &Table, tenant| table.scheduler.left_open(tenant);
+    table.tell(Input::Wants { tenant: A });
+    assert_eq!(left_open(&table, A), None, "it has a slice");
+    assert_eq!(table.tell(Input::Idle { tenant: A }), [Command::Close { tenant: A }]);
+    let opening = left_open(&table, A).as_slice().to_vec();
+    assert_eq!((ahead(&opening), until(&opening)), (Some(SHARED), Some(table.now + USUAL.left_open_ns)));
+    table.tell(Input::Wants { tenant: B });
+    assert_eq!((left_open(&table, A), left_open(&table, B)), (None, None), "B runs");
+    table.tell(Input::Idle { tenant: B });
+    assert!(left_open(&table, B).is_some());
+    table.tell(Input::Pause { tenant: B });
+    assert_eq!(left_open(&table, B), None);
+    table.tell(Input::Change { tenant: A, share: Share { limit_permille: Some(500), ..latency } });
+    assert_eq!((left_open(&table, A), left_open(&table, TenantId(9))), (None, None), "a ceiling; unknown");
+}
