@@ -6,12 +6,14 @@
 
 use crate::device::Occupancy;
 use gpool_protocol::{GpuUuid, HostPid};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// More than this for a context is something else, and nobody's.
 const MOST_BYTES: u64 = 32 << 20;
-/// Looks that are remembered; their median is taken.
+/// Looks that are remembered of each number of contexts; their median is taken.
 const LOOKS: usize = 15;
+/// More contexts than this are like so many.
+const MOST_CONTEXTS: u64 = 8;
 /// So many are needed.
 const LEAST_LOOKS: usize = 3;
 
@@ -22,16 +24,22 @@ struct Seen {
     uuid: Option<GpuUuid>,
     /// What was used when nobody was there.
     idle_bytes: u64,
-    /// The newest looks, in bytes for each context; none of one that does not tell.
-    looks: VecDeque<Option<u64>>,
+    /// By how many contexts there were: the newest looks, in bytes for each of these; none of one that does not tell.
+    looks: BTreeMap<u64, VecDeque<Option<u64>>>,
 }
 
 impl Seen {
+    /// The most that has been seen: the first context takes more than those beside it, and any may be alone.
     fn bytes(&self) -> u64 {
-        let mut sorted: Vec<u64> = self.looks.iter().copied().flatten().collect();
-        sorted.sort_unstable();
-        if sorted.len() < LEAST_LOOKS { 0 } else { sorted[sorted.len() / 2] }
+        self.looks.values().map(median).max().unwrap_or(0)
     }
+}
+
+/// None are as good as zero before there are enough.
+fn median(looks: &VecDeque<Option<u64>>) -> u64 {
+    let mut sorted: Vec<u64> = looks.iter().copied().flatten().collect();
+    sorted.sort_unstable();
+    if sorted.len() < LEAST_LOOKS { 0 } else { sorted[sorted.len() / 2] }
 }
 
 /// What was seen of each GPU.
@@ -66,8 +74,10 @@ impl Unlisted {
         }
         // NVML is asked for the device and for its processes: of what is allocated in between it shows too much or too little.
         if occupancy.is_still {
-            seen.looks.push_back(for_each_context(occupancy, seen.idle_bytes, &contexts));
-            seen.looks.drain(..seen.looks.len().saturating_sub(LOOKS));
+            let count: u64 = occupancy.present.iter().map(|pid| contexts(*pid)).sum();
+            let looks = seen.looks.entry(count.min(MOST_CONTEXTS)).or_default();
+            looks.push_back(for_each_context(occupancy, seen.idle_bytes, count));
+            looks.drain(..looks.len().saturating_sub(LOOKS));
         }
         let bytes = seen.bytes();
         for (pid, held) in &mut occupancy.by_process {
@@ -77,13 +87,13 @@ impl Unlisted {
 
     /// Whether as much has been seen of GPU `gpu` as is needed: what a context costs can be learnt.
     pub fn is_known(&self, gpu: usize) -> bool {
-        self.0.get(gpu).is_some_and(|seen| seen.looks.len() >= LEAST_LOOKS)
+        self.0.get(gpu).is_some_and(|seen| seen.looks.values().any(|looks| looks.len() >= LEAST_LOOKS))
     }
 }
 
-/// What is used beside what is listed, and was when nobody was there, for each context; none where that does not tell.
-fn for_each_context(occupancy: &Occupancy, idle_bytes: u64, contexts: impl Fn(HostPid) -> u64) -> Option<u64> {
-    let count: u64 = occupancy.present.iter().map(|pid| contexts(*pid)).sum();
+/// What is used beside what is listed, and was when nobody was there, for each of `count` contexts; none where that does not
+/// tell.
+fn for_each_context(occupancy: &Occupancy, idle_bytes: u64, count: u64) -> Option<u64> {
     let are_listed = occupancy.present.iter().all(|pid| occupancy.by_process.contains_key(pid));
     let listed = occupancy.by_process.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
     let beside = occupancy.used_bytes.checked_sub(listed).filter(|_| are_listed)?.saturating_sub(idle_bytes);
@@ -124,6 +134,8 @@ mod tests {
         assert!(!unlisted.is_known(0));
         assert_eq!((held(&mut unlisted, "a", of_two()), unlisted.is_known(0)), (529, true), "after some looks");
         assert_eq!(held(&mut unlisted, "a", occupancy(538, &[(100, 520)])), 538, "a new one at once");
+        (0..LEAST_LOOKS).for_each(|_| _ = held(&mut unlisted, "a", occupancy(533, &[(7, 520)])));
+        assert_eq!(held(&mut unlisted, "a", of_two()), 533, "one that is alone takes more");
         assert_eq!(held(&mut unlisted, "b", of_two()), 520, "another GPU has this place");
     }
 
@@ -155,7 +167,7 @@ mod tests {
     #[test]
     fn where_a_process_is_listed_without_its_memory_nothing_is_told() {
         let mut occupancy = occupancy(529, &[(1, 520)]);
-        let told = |occupancy: &Occupancy| for_each_context(occupancy, 0, |_| 1);
+        let told = |occupancy: &Occupancy| for_each_context(occupancy, 0, 1);
         assert_eq!(told(&occupancy), Some(9 * MIB));
         occupancy.present.insert(HostPid(2));
         assert_eq!(told(&occupancy), None);

@@ -21,6 +21,8 @@ use gpool_shared_region::{Demand, HEARTBEAT_STALE_NS};
 const GATE_TIMEOUT_NS: u64 = 500_000_000;
 /// The longest sleep for depth, so that a wrong estimate cannot stall a tenant.
 const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
+/// The same where bursts are long: it is looked whether one has ended.
+const LONG_LOOK_NS: u64 = 1_000_000;
 /// How long to wait for a place in a full table of bursts before looking again ...
 const FULL_SLEEP_NS: u64 = 200_000;
 /// ... and in all: what fills it may itself wait for this launch, as a collective on another GPU does. Then it goes
@@ -331,7 +333,10 @@ fn verdict(
     let is_long = burst_ns > PARTED_BURST_NS;
     let launched_ns = if is_long && end_ns > now_ns + depth_ns { end_ns.saturating_sub(unspent_ns()) } else { end_ns };
     if bursts.live() > 0 && launched_ns > now_ns + depth_ns && !is_overdue() {
-        return Verdict::SleepUntil((launched_ns - depth_ns).min(now_ns + DEPTH_SLEEP_LIMIT_NS));
+        // How far estimates are off shows when a burst ends. Of long ones a depth is off by as much, and by then the device may
+        // have had nothing to do for long.
+        let limit_ns = if is_long { LONG_LOOK_NS } else { DEPTH_SLEEP_LIMIT_NS };
+        return Verdict::SleepUntil((launched_ns - depth_ns).min(now_ns + limit_ns));
     }
     if !expectation.is_measured
         && let Some(look_ns) = bursts.first_wait_ns(work, spot.tag.gpu(), depth_ns, now_ns)

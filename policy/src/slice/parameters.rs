@@ -41,7 +41,8 @@ pub struct Parameters {
     pub depth_ns: u64,
     /// The same while one is: less stands in its way.
     pub latency_depth_ns: u64,
-    /// The same while nobody else has joined. Whoever joins then may find this before it, and what one burst holds for each
+    /// The same while nobody else has joined: a whole burst is on the device while the end of the one before it is waited for,
+    /// because how long it is shows only then. Whoever joins then may find this before it, and what one burst holds for each
     /// process, two if it uses several streams.
     pub sole_depth_ns: u64,
     /// GPU time that one burst should hold.
@@ -81,7 +82,7 @@ impl Parameters {
         handoff_max_ns: 2_000_000,
         depth_ns: 6_000_000,
         latency_depth_ns: 1_000_000,
-        sole_depth_ns: 10_000_000,
+        sole_depth_ns: 50_000_000,
         burst_ns: 1_000_000,
         sole_burst_ns: 50_000_000,
         latency_about_ns: 10_000_000_000,

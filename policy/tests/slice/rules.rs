@@ -406,7 +406,7 @@ fn any_input() -> impl Strategy<Value = Input> {
 }
 
 /// No gate is opened for longer: a tenant that fails closed works no longer than that without a supervisor.
-const LATEST: u64 = 900 * MS;
+const LATEST: u64 = 1000 * MS;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
