@@ -87,13 +87,14 @@ impl ContextCosts {
         Self { configured_bytes, shown, uuids, unlisted: Unlisted::new(gpus) }
     }
 
-    /// Adds to what NVML lists for the processes of GPU `gpu` what their contexts take beside that. Who claims none is there,
-    /// and has one.
+    /// Adds to what NVML lists for the processes of GPU `gpu` what their contexts take beside that. Who is listed has one, also
+    /// if it claims none.
     pub fn attribute(&mut self, leases: &Leases, gpu: usize, claims: &Claims, occupancy: &mut Occupancy) {
         let claimed: BTreeMap<HostPid, u64> =
             claims.iter().map(|(name, claim)| (name.pid, claim.holding.contexts)).collect();
-        let contexts = |pid: HostPid| claimed.get(&pid).map_or(1, |contexts| (*contexts).max(1));
-        self.unlisted.attribute(gpu, &leases.gpus()[gpu].uuid, occupancy, contexts);
+        let contexts = |pid: HostPid| claimed.get(&pid).copied().unwrap_or(1);
+        let is_exact = !claims.values().any(|claim| claim.is_inexact);
+        self.unlisted.attribute((gpu, &leases.gpus()[gpu].uuid), occupancy, contexts, is_exact);
     }
 
     /// Takes what NVML, asked between the two looks at the claims, says of GPU `gpu`.

@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, VecDeque};
 const MOST_BYTES: u64 = 32 << 20;
 /// Looks that are remembered of each number of contexts; their median is taken.
 const LOOKS: usize = 15;
-/// More contexts than this are like so many.
+/// How many looks later one is forgotten all the same, ten minutes as a rule: what it showed may be over.
+const FORGOTTEN: u64 = 600;
+/// More contexts than this are like so many, of all processes and of one, whose word it is.
 const MOST_CONTEXTS: u64 = 8;
 /// So many are needed.
 const LEAST_LOOKS: usize = 3;
@@ -24,20 +26,38 @@ struct Seen {
     uuid: Option<GpuUuid>,
     /// What was used when nobody was there.
     idle_bytes: u64,
-    /// By how many contexts there were: the newest looks, in bytes for each of these; none of one that does not tell.
-    looks: BTreeMap<u64, VecDeque<Option<u64>>>,
+    /// By how many contexts there were: the newest looks, by number.
+    looks: BTreeMap<u64, VecDeque<Look>>,
+    /// Looks until now.
+    count: u64,
 }
+
+/// The number of a look, and what it showed in bytes for each context; none of one that does not tell.
+type Look = (u64, Option<u64>);
 
 impl Seen {
     /// The most that has been seen: the first context takes more than those beside it, and any may be alone.
     fn bytes(&self) -> u64 {
         self.looks.values().map(median).max().unwrap_or(0)
     }
+
+    fn note(&mut self, contexts: u64, bytes: Option<u64>) {
+        self.count += 1;
+        let (number, looks) = (self.count, self.looks.entry(contexts.min(MOST_CONTEXTS)).or_default());
+        // One that does not tell takes no other one's place.
+        if bytes.is_some() || looks.len() < LEAST_LOOKS {
+            looks.push_back((number, bytes));
+            looks.drain(..looks.len().saturating_sub(LOOKS));
+        }
+        for looks in self.looks.values_mut() {
+            looks.retain(|(at, _)| number - at < FORGOTTEN);
+        }
+    }
 }
 
 /// None are as good as zero before there are enough.
-fn median(looks: &VecDeque<Option<u64>>) -> u64 {
-    let mut sorted: Vec<u64> = looks.iter().copied().flatten().collect();
+fn median(looks: &VecDeque<Look>) -> u64 {
+    let mut sorted: Vec<u64> = looks.iter().filter_map(|(_, bytes)| *bytes).collect();
     sorted.sort_unstable();
     if sorted.len() < LEAST_LOOKS { 0 } else { sorted[sorted.len() / 2] }
 }
@@ -52,15 +72,16 @@ impl Unlisted {
         Self(vec![Seen::default(); gpus])
     }
 
-    /// Takes what NVML says of GPU `gpu`, on which a process has so many `contexts` as far as is known, and adds to each
-    /// process what these take beside that.
+    /// Takes what NVML says of GPU `gpu`, on which a process claims so many `contexts`, and adds to each process what these
+    /// take beside that. `is_exact` says that nobody claims what may take more than is listed, as managed memory does.
     pub fn attribute(
         &mut self,
-        gpu: usize,
-        uuid: &GpuUuid,
+        (gpu, uuid): (usize, &GpuUuid),
         occupancy: &mut Occupancy,
-        contexts: impl Fn(HostPid) -> u64,
+        claimed: impl Fn(HostPid) -> u64,
+        is_exact: bool,
     ) {
+        let contexts = |pid: HostPid| claimed(pid).clamp(1, MOST_CONTEXTS);
         let Some(seen) = self.0.get_mut(gpu) else { return };
         if seen.uuid.as_ref() != Some(uuid) {
             *seen = Seen { uuid: Some(uuid.clone()), ..Seen::default() };
@@ -75,9 +96,8 @@ impl Unlisted {
         // NVML is asked for the device and for its processes: of what is allocated in between it shows too much or too little.
         if occupancy.is_still {
             let count: u64 = occupancy.present.iter().map(|pid| contexts(*pid)).sum();
-            let looks = seen.looks.entry(count.min(MOST_CONTEXTS)).or_default();
-            looks.push_back(for_each_context(occupancy, seen.idle_bytes, count));
-            looks.drain(..looks.len().saturating_sub(LOOKS));
+            let shown = is_exact.then(|| for_each_context(occupancy, seen.idle_bytes, count)).flatten();
+            seen.note(count, shown);
         }
         let bytes = seen.bytes();
         for (pid, held) in &mut occupancy.by_process {
@@ -121,8 +141,8 @@ mod tests {
 
     /// What the first process is taken to hold, in MiB. One with a pid from 100 on has two contexts.
     fn held(unlisted: &mut Unlisted, uuid: &str, mut occupancy: Occupancy) -> u64 {
-        let contexts = |pid: HostPid| if pid.0 < 100 { 1 } else { 2 };
-        unlisted.attribute(0, &GpuUuid(uuid.to_owned()), &mut occupancy, contexts);
+        let contexts = |pid: HostPid| if pid.0 < 100 { 0 } else { 2 };
+        unlisted.attribute((0, &GpuUuid(uuid.to_owned())), &mut occupancy, contexts, true);
         occupancy.by_process.values().next().map_or(0, |bytes| bytes / MIB)
     }
 
@@ -156,12 +176,22 @@ mod tests {
         (0..5).for_each(|_| _ = see(true, 529));
         (0..LOOKS).for_each(|_| assert_eq!(see(false, 549), 529, "20 MiB went before it was listed"));
         assert_eq!((see(true, 900), see(true, 500)), (529, 529), "more than a context's; less than is listed");
-        (0..LOOKS).for_each(|_| _ = see(true, 900));
-        assert_eq!(
-            (see(true, 529), unlisted.is_known(0)),
-            (520, true),
-            "nothing is known for long: nothing is charged"
-        );
+        (0..LOOKS).for_each(|_| assert_eq!(see(true, 900), 529));
+        (0..FORGOTTEN).for_each(|_| _ = see(true, 900));
+        assert_eq!(see(true, 529), 520, "nothing was shown for long: nothing is charged");
+    }
+
+    #[test]
+    fn what_is_claimed_moves_little() {
+        let mut unlisted = Unlisted::new(1);
+        let mut see = |contexts, is_exact, used| {
+            let mut occupancy = occupancy(used, &[(1, 520)]);
+            unlisted.attribute((0, &GpuUuid("a".to_owned())), &mut occupancy, |_| contexts, is_exact);
+            occupancy.by_process[&HostPid(1)] / MIB
+        };
+        (0..5).for_each(|_| _ = see(1, true, 529));
+        (0..LOOKS).for_each(|_| assert_eq!(see(1, false, 549), 529, "managed memory, which has tables beside it"));
+        assert_eq!(see(u64::MAX, true, 529), 520 + 9 * MOST_CONTEXTS, "no more contexts than that are believed");
     }
 
     #[test]

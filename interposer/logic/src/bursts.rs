@@ -189,7 +189,7 @@ impl Bursts {
     /// Work that the open bursts of GPU `gpu` of the lease may still get; `left_ns` says how much of a burst's credit is left.
     pub fn unspent_ns(&self, gpu: usize, left_ns: impl Fn(usize) -> u32) -> u64 {
         let open = self.table.iter().enumerate().filter(|(_, its)| its.state == State::Open && its.tag.gpu() == gpu);
-        open.map(|(index, _)| self.learning.real_ns(left_ns(index).into())).sum()
+        open.map(|(index, its)| self.learning.real_ns(left_ns(index).into()).min(its.estimate_ns)).sum()
     }
 
     /// When the work issued to all GPUs is expected to end, at least `now_ns`.

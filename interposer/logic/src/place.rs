@@ -63,17 +63,18 @@ impl Place {
     }
 
     /// A burst has been opened behind the gate word `word`; called with the bursts locked. Whether the supervisor has to be
-    /// told: this process had said that it is idle, and its lease's gate has been left open.
+    /// told: its lease's gate has been left open, and this process has not been heard of since.
     #[must_use]
     pub(crate) fn note_issue(&self, word: u32, now_ns: u64, estimated_end_ns: u64) -> bool {
         let slot = self.slot();
-        let was_idle = slot.demand.load(Ordering::Relaxed) == Demand::Idle as u32;
+        let is_first = slot.demand.load(Ordering::Relaxed) == Demand::Idle as u32
+            || slot.demand_word.load(Ordering::Relaxed) != word;
         if slot.first_launch_word.load(Ordering::Relaxed) != word {
             slot.first_launch_ns.store(now_ns, Ordering::Relaxed);
             slot.first_launch_word.store(word, Ordering::Release);
         }
         announce::say_issued(slot, word, estimated_end_ns);
-        was_idle && self.region.control().is_left_open.load(Ordering::Relaxed) == 1
+        is_first && self.region.control().is_left_open.load(Ordering::Relaxed) == 1
     }
 }
 

@@ -280,6 +280,7 @@ impl SliceScheduler {
     /// Who runs was the only one until now, or without a ceiling: it may not work as far ahead any longer.
     pub(super) fn end_sole_turn(&mut self, commands: &mut Vec<Command>) {
         let latest_ns = self.now_ns.saturating_add(self.slice_ns());
+        self.shared_from_ns = self.now_ns;
         let Some(turn) = self.turn.as_mut() else { return };
         turn.cut(latest_ns, 0);
         let (tenant, until_ns) = (turn.tenant, turn.until_ns.max(self.now_ns));
@@ -338,15 +339,10 @@ impl SliceScheduler {
     /// tenant may run ahead.
     fn length_ns(&self, tenant: TenantId, place: &Place) -> u64 {
         let request_ns = self.queue.request_ns(place);
-        let is_undisturbed = self.queue.active_count() == 1
-            && place.share.class == Class::Batch
-            && place.share.limit_permille.is_none()
-            && request_ns >= self.queue.full_slice_ns(place)
-            && !self.gangs.contains(&tenant);
-        match (is_undisturbed, self.is_sole(tenant)) {
-            (true, true) => request_ns.max(self.parameters.sole_ns),
-            (true, false) => request_ns.max(self.parameters.alone_ns),
-            (false, _) => request_ns,
+        match (self.is_unbound(tenant, place), self.queue.active_count(), self.queue.count()) {
+            (true, _, 1) => request_ns.max(self.parameters.sole_ns),
+            (true, 1, _) => request_ns.max(self.parameters.alone_ns),
+            _ => request_ns,
         }
     }
 
@@ -374,10 +370,18 @@ impl SliceScheduler {
         if self.is_sole(tenant) { self.parameters.sole_burst_ns } else { self.parameters.burst_ns }
     }
 
-    /// Whether nobody else has joined, and it has no ceiling: what it does in one go delays nobody and passes no bound.
+    /// Whether nobody else has joined, and nothing else bounds its slices: what it does in one go delays nobody, and its long
+    /// bursts fit into them.
     pub(super) fn is_sole(&self, tenant: TenantId) -> bool {
-        let has_limit = self.queue.get(tenant).is_none_or(|place| place.share.limit_permille.is_some());
-        !has_limit && self.queue.count() == 1
+        self.queue.count() == 1 && self.queue.get(tenant).is_some_and(|place| self.is_unbound(tenant, place))
+    }
+
+    /// Whether a tenant has whole slices while nobody else is active.
+    fn is_unbound(&self, tenant: TenantId, place: &Place) -> bool {
+        place.share.class == Class::Batch
+            && place.share.limit_permille.is_none()
+            && self.queue.request_ns(place) >= self.queue.full_slice_ns(place)
+            && !self.gangs.contains(&tenant)
     }
 
     pub(super) fn end_turn_of(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {

@@ -35,6 +35,8 @@ pub struct SliceScheduler {
     pub(super) next_silence_check_ns: Option<u64>,
     /// Whether anybody counts as hung earlier while a latency tenant waits.
     heeds_latency: bool,
+    /// When somebody who ran was the only one last.
+    pub(super) shared_from_ns: u64,
 }
 
 impl SliceScheduler {
@@ -58,6 +60,7 @@ impl SliceScheduler {
             deltas: Vec::new(),
             next_silence_check_ns: None,
             heeds_latency: false,
+            shared_from_ns: 0,
         }
     }
 
@@ -332,8 +335,8 @@ impl SliceScheduler {
         let (now_ns, parameters, slice_ns) = (self.now_ns, self.parameters, self.slice_ns());
         let length_ns = burst.end_ns.min(now_ns).saturating_sub(burst.start_ns);
         let ended_ns = self.turn.filter(|turn| turn.tenant == burst.tenant).map(|turn| turn.until_ns);
-        // As long as its bursts are while it is alone it launches nothing at once later.
-        let is_sole = self.is_sole(burst.tenant);
+        // As long as its bursts are while it is the only one it launches nothing at once later.
+        let is_sole = self.is_sole(burst.tenant) || burst.start_ns < self.shared_from_ns;
         self.queue.book(burst.tenant, |place, _| {
             if length_ns > 0 {
                 if !is_sole {

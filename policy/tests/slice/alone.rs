@@ -51,6 +51,27 @@ fn who_has_a_ceiling_is_never_taken_for_the_only_one() {
 }
 
 #[test]
+fn one_of_the_latency_class_works_as_beside_others() {
+    let latency = Share { class: Class::Latency, ..Share::of(300) };
+    let mut table = Table::of(&[(A, latency)]);
+    assert_eq!(ahead(&table.tell(Input::Wants { tenant: A })), Some(SHARED));
+}
+
+#[test]
+fn what_the_only_one_measured_at_once_says_nothing_of_it_later() {
+    let mut table = Table::of(&[(A, Share::of(300))]);
+    table.tell(Input::Wants { tenant: A });
+    table.now += 60 * MS;
+    table.burst(A, 50 * MS);
+    table.after(MS, Input::Join { tenant: B, share: Share::of(300), debt_ns: 0 });
+    table.now += 10 * MS;
+    // The last one ends after somebody has joined.
+    table.burst(A, 50 * MS);
+    let bound_ns = table.scheduler.explain(A).expect("joined").turn_bound_ns;
+    assert_eq!(bound_ns, table.scheduler.slice_ns() + USUAL.depth_ns);
+}
+
+#[test]
 fn the_gate_of_who_fell_idle_may_stay_open_while_nobody_else_is_at_work() {
     let latency = Share { class: Class::Latency, ..Share::of(300) };
     let mut table = Table::of(&[(A, latency), (B, Share::of(300))]);

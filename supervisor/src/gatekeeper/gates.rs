@@ -105,8 +105,8 @@ impl Gates {
         }
         let (mut demands, mut unasked) = (Vec::new(), Vec::new());
         for tenant in tenants.values_mut().filter(|tenant| tenant.gpus.iter().any(|gpu| looked[*gpu])) {
-            let rang = rung.contains(&tenant.id);
-            if !rang && !tenant.is_live() {
+            let mut rang = rung.contains(&tenant.id);
+            if !rang && !tenant.is_live() && !tenant.is_left_open() {
                 continue;
             }
             let known = self.heard.bursts.len();
@@ -114,6 +114,7 @@ impl Gates {
             if tenant.is_left_open() && self.heard.bursts.len() > known {
                 // It has worked, as it may while nobody else wants to: what it used is not to be a debt.
                 unasked.push(Input::Wants { tenant: tenant.id });
+                rang = true;
             }
             if rang {
                 demands.extend(tenant.demand(report));
@@ -237,6 +238,8 @@ impl Gates {
         let [gpu] = tenant.gpus[..] else { return };
         if let Some(Command::Open { until_ns, depth_ns, burst_ns, .. }) = self.scheduler.server(gpu).left_open(id) {
             tenant.leave_open(clock::now_ns(), Opening { until_ns, depth_ns, burst_ns, is_left_open: true });
+            // Of two that fall idle at once one has it.
+            self.shut(tenants, |at, other| at == gpu && other != id);
             self.left_open[gpu] = Some(id);
         }
     }

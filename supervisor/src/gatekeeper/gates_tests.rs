@@ -157,6 +157,21 @@ fn what_was_used_behind_a_gate_that_was_left_open_is_no_debt() {
     assert!(first.gate().is_open(), "left open again");
 }
 
+/// Also of one whose process waits and is gone before its gate opens.
+#[test]
+fn of_two_that_fall_idle_at_once_one_gate_stays_open() {
+    let (mut stage, regions) = one_idle(Share::of(300));
+    say(&regions[0], RUNNING);
+    stand_at_the_gate(&regions[1]);
+    let [first, second] = [1, 2].map(TenantId);
+    stage.gates.look(&mut stage.tenants, &[first, second], &mut stage.report, &mut stage.notices);
+    regions.iter().for_each(|region| say(region, IDLE));
+    stage.gates.look(&mut stage.tenants, &[first, second], &mut stage.report, &mut stage.notices);
+    assert_eq!(regions.iter().filter(|region| region.gate().is_open()).count(), 1);
+    stage.join(3, &[0], Share::of(300));
+    assert!(regions.iter().all(|region| !region.gate().is_open()), "and it is known which");
+}
+
 #[test]
 fn who_joins_finds_no_gate_that_was_left_open() {
     let (mut stage, [first, _]) = one_idle(Share::of(300));

@@ -59,7 +59,7 @@ fn estimates_that_are_far_too_long_leave_the_device_nothing_to_wait_for() {
     let _order = one_at_a_time();
     let (process, slot, control) = open_process();
     // Alone, as a first launch is, each takes ten times as long as among others.
-    let works: Vec<Work> = (10..40).map(|number| Work::numbered(number)).collect();
+    let works: Vec<Work> = (10..40).map(Work::numbered).collect();
     for work in works.iter().cycle().take(90) {
         launch(process, *work, 1000 * US);
         until_idle(slot);
@@ -84,8 +84,10 @@ fn who_works_behind_a_gate_that_was_left_open_says_so() {
     control.is_left_open.store(1, Ordering::Relaxed);
     assert!(place.note_issue(7, 40, 50));
     assert!(!place.note_issue(7, 60, 70), "it has been told");
-    place.say(Demand::Waiting, 7, 0);
-    assert!(!place.note_issue(9, 80, 90), "the supervisor has heard of it");
+    assert!(place.note_issue(9, 80, 90), "it has been left open again, by who took it for idle meanwhile");
+    place.say(Demand::Waiting, 9, 0);
+    control.is_left_open.store(0, Ordering::Relaxed);
+    assert!(!place.note_issue(11, 100, 110), "the supervisor has heard of it");
     drop(bell);
     let mut rings = Vec::new();
     heard.read_to_end(&mut rings).unwrap();
