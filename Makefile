@@ -30,12 +30,16 @@ build: ## Build everything and lay it out in target/gpool
 	@# Of what this is a build; taken before it, because files may change meanwhile.
 	@mkdir -p target && { git describe --always --dirty --exclude '*' 2> /dev/null || echo unknown; } > target/COMMIT
 	$(CARGO) build $(CARGO_FLAGS) --release --workspace $(EXCLUDE)
+	@# The shims are linked as a whole by one thread each, so what is linked statically is compiled beside them.
+	RUSTFLAGS="-C target-feature=+crt-static" \
+	    $(CARGO) build $(CARGO_FLAGS) --release -p gpool-runtime-hook --target $(STATIC_TARGET) --target-dir target/static \
+	    & static=$$!; \
 	for generation in $(GENERATIONS); do for library in $(SHIMS); do \
 	    GPOOL_DRIVER_GENERATION=$$generation $(CARGO) build $(CARGO_FLAGS) --profile guest -p $$library \
-	        --target-dir $(GENERATED)/$$generation || exit 1; done; done
-	for library in $(SIMULATED); do $(CARGO) build $(CARGO_FLAGS) --release -p $$library || exit 1; done
-	RUSTFLAGS="-C target-feature=+crt-static" \
-	    $(CARGO) build $(CARGO_FLAGS) --release -p gpool-runtime-hook --target $(STATIC_TARGET) --target-dir target/static
+	        --target-dir $(GENERATED)/$$generation || { kill $$static; exit 1; }; done; done; \
+	for library in $(SIMULATED); do \
+	    $(CARGO) build $(CARGO_FLAGS) --release -p $$library || { kill $$static; exit 1; }; done; \
+	wait $$static
 	rm -rf $(STAGE)
 	mkdir -p $(STAGE)/bin $(STAGE)/libexec $(STAGE)/lib $(STAGE)/simulated
 	cp $(RELEASE)/gpool $(RELEASE)/gpool-supervisor $(RELEASE)/gpool-simgpu $(STAGE)/bin/

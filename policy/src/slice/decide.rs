@@ -4,7 +4,11 @@ use super::pauses::Competition;
 use super::queue::Place;
 use super::scheduler::SliceScheduler;
 use super::turn::Turn;
-use super::{Class, Command, TenantId};
+use super::{Class, Command, Parameters, TenantId};
+
+/// A burst of who is the only one holds no more than this part of the GPU time that it has had: what is under way when a program
+/// is killed nobody reports, and that must be little beside the rest.
+const SOLE_PART: u64 = 16;
 
 impl SliceScheduler {
     /// Lets time pass: who has become ready meanwhile is a rival of the tenant that runs.
@@ -359,7 +363,9 @@ impl SliceScheduler {
             return 0;
         }
         if self.is_sole(tenant) {
-            return self.parameters.sole_depth_ns;
+            // A whole burst is on the device while the end of the one before it is waited for, because how long it is shows
+            // only then.
+            return self.burst_ns(tenant).max(self.parameters.depth_ns);
         }
         let alone = place.share.class == Class::Latency || !self.queue.latency_is_about(self.now_ns);
         if alone { self.parameters.depth_ns } else { self.parameters.latency_depth_ns }
@@ -367,7 +373,9 @@ impl SliceScheduler {
 
     /// How much of its work a tenant should measure at a time.
     pub(super) fn burst_ns(&self, tenant: TenantId) -> u64 {
-        if self.is_sole(tenant) { self.parameters.sole_burst_ns } else { self.parameters.burst_ns }
+        let Parameters { burst_ns, sole_burst_ns, .. } = self.parameters;
+        let had_ns = self.charged_ns(tenant).filter(|_| self.is_sole(tenant)).unwrap_or(0);
+        (had_ns / SOLE_PART).clamp(burst_ns, sole_burst_ns.max(burst_ns))
     }
 
     /// Whether nobody else has joined, and nothing else bounds its slices: what it does in one go delays nobody, and its long

@@ -41,13 +41,10 @@ pub struct Parameters {
     pub depth_ns: u64,
     /// The same while one is: less stands in its way.
     pub latency_depth_ns: u64,
-    /// The same while nobody else has joined: a whole burst is on the device while the end of the one before it is waited for,
-    /// because how long it is shows only then. Whoever joins then may find this before it, and what one burst holds for each
-    /// process, two if it uses several streams.
-    pub sole_depth_ns: u64,
     /// GPU time that one burst should hold.
     pub burst_ns: u64,
-    /// The same while nobody else has joined. Each burst costs its tenant two events among its kernels: 6 to 12 us on an H200
+    /// The same while nobody else has joined, at most; as much may be unfinished then. Whoever joins may find that before it,
+    /// and what one more burst holds, for each process; two if it uses several streams. Each burst costs its tenant two events among its kernels: 6 to 12 us on an H200
     /// (driver 580), 0.6 to 1.2 % of bursts of 1 ms.
     pub sole_burst_ns: u64,
     /// How long a latency tenant that is idle still counts as being about.
@@ -82,7 +79,6 @@ impl Parameters {
         handoff_max_ns: 2_000_000,
         depth_ns: 6_000_000,
         latency_depth_ns: 1_000_000,
-        sole_depth_ns: 50_000_000,
         burst_ns: 1_000_000,
         sole_burst_ns: 50_000_000,
         latency_about_ns: 10_000_000_000,
@@ -113,7 +109,6 @@ impl Parameters {
             handoff_max_ns: times(self.handoff_max_ns),
             depth_ns: times(self.depth_ns),
             latency_depth_ns: times(self.latency_depth_ns),
-            sole_depth_ns: times(self.sole_depth_ns),
             burst_ns: times(self.burst_ns),
             sole_burst_ns: times(self.sole_burst_ns),
             latency_about_ns: times(self.latency_about_ns),

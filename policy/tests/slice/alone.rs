@@ -21,11 +21,22 @@ fn until(commands: &[Command]) -> Option<u64> {
 
 const USUAL: Parameters = Parameters::DEFAULT;
 const SHARED: (u64, u64) = (USUAL.depth_ns, USUAL.burst_ns);
-const SOLE: (u64, u64) = (USUAL.sole_depth_ns, USUAL.sole_burst_ns);
+const SOLE: (u64, u64) = (USUAL.sole_burst_ns, USUAL.sole_burst_ns);
+
+/// The only one has had a second of GPU time.
+fn sole(share: Share) -> Table {
+    let mut table = Table::of(&[(A, share)]);
+    table.tell(Input::Wants { tenant: A });
+    table.now += 1000 * MS;
+    table.burst(A, 1000 * MS);
+    table.tell(Input::Idle { tenant: A });
+    table.now += 100 * MS;
+    table
+}
 
 #[test]
 fn the_only_one_measures_long_bursts_until_somebody_joins() {
-    let mut table = Table::of(&[(A, Share::of(300))]);
+    let mut table = sole(Share::of(300));
     let opened = table.tell(Input::Wants { tenant: A });
     assert_eq!((ahead(&opened), until(&opened)), (Some(SOLE), Some(table.now + USUAL.sole_ns)));
     let joined = table.after(MS, Input::Join { tenant: B, share: Share::of(300), debt_ns: 0 });
@@ -42,8 +53,7 @@ fn who_has_a_ceiling_is_never_taken_for_the_only_one() {
     let limited = Share { limit_permille: Some(500), ..Share::of(300) };
     let mut table = Table::of(&[(A, limited)]);
     assert_eq!(ahead(&table.tell(Input::Wants { tenant: A })), Some(SHARED));
-    table.tell(Input::Idle { tenant: A });
-    table.tell(Input::Change { tenant: A, share: Share::of(300) });
+    let mut table = sole(Share::of(300));
     assert_eq!(ahead(&table.after(100 * MS, Input::Wants { tenant: A })), Some(SOLE));
     let changed = table.after(MS, Input::Change { tenant: A, share: limited });
     let latest = table.now + table.scheduler.slice_ns();
@@ -53,8 +63,22 @@ fn who_has_a_ceiling_is_never_taken_for_the_only_one() {
 #[test]
 fn one_of_the_latency_class_works_as_beside_others() {
     let latency = Share { class: Class::Latency, ..Share::of(300) };
-    let mut table = Table::of(&[(A, latency)]);
+    let mut table = sole(latency);
     assert_eq!(ahead(&table.tell(Input::Wants { tenant: A })), Some(SHARED));
+}
+
+/// What is under way when it is killed nobody reports.
+#[test]
+fn no_burst_holds_more_than_a_sixteenth_of_what_the_only_one_has_had() {
+    let mut table = Table::of(&[(A, Share::of(300))]);
+    for (more_ms, burst_ms) in [(0, 1), (16, 1), (64, 5), (240, 20), (960, 50)] {
+        table.now += more_ms * MS;
+        table.burst(A, more_ms * MS);
+        let opened = ahead(&table.tell(Input::Wants { tenant: A }));
+        assert_eq!(opened, Some((burst_ms.max(6) * MS, burst_ms * MS)), "{more_ms}");
+        table.tell(Input::Idle { tenant: A });
+        table.now += 10 * MS;
+    }
 }
 
 #[test]

@@ -144,6 +144,15 @@ impl Gates {
         self.carry_out(tenants, &[], clock::now_ns(), notices);
     }
 
+    /// Takes what all tenants have measured by now: of one that is alone nobody listens for most of a slice.
+    pub fn collect_all(&mut self, tenants: &mut Tenants, report: &mut Report, notices: &mut Vec<Notice>) {
+        for tenant in tenants.values_mut().filter(|tenant| tenant.is_live()) {
+            tenant.collect(report, &mut self.heard, notices);
+        }
+        self.hear();
+        self.carry_out(tenants, &[], clock::now_ns(), notices);
+    }
+
     /// Ends a tenant; how it stood on each of its GPUs.
     pub fn leave(&mut self, tenants: &mut Tenants, id: TenantId, notices: &mut Vec<Notice>) -> Vec<Left> {
         let Some(tenant) = tenants.get(&id) else { return Vec::new() };

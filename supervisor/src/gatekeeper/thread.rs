@@ -237,6 +237,7 @@ impl Loop {
             }
             Order::Look { tenant } => again.push(tenant),
             Order::Statistics(answer) => {
+                self.gates.collect_all(&mut self.tenants, &mut self.report, &mut notices);
                 let _ = answer.send(self.gates.statistics(&self.tenants));
             }
         }
