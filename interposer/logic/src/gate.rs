@@ -343,7 +343,7 @@ fn verdict(
     {
         return Verdict::SleepUntil(look_ns);
     }
-    // Each further stream has half of what is left of two such bursts, so that there are never more.
+    // Each further stream has half of what is left of two such bursts, or the least, so that hardly more is given out.
     let part_ns = if is_long { (burst_ns - (unspent_ns() / 2).min(burst_ns)).max(PARTED_BURST_NS) } else { burst_ns };
     Verdict::Issue(part_ns.min(until_ns.saturating_sub(end_ns)))
 }

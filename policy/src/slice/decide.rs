@@ -6,10 +6,6 @@ use super::scheduler::SliceScheduler;
 use super::turn::Turn;
 use super::{Class, Command, Parameters, TenantId};
 
-/// A burst of who is the only one holds no more than this part of the GPU time that it has had: what is under way when a program
-/// is killed nobody reports, and that must be little beside the rest.
-const SOLE_PART: u64 = 16;
-
 impl SliceScheduler {
     /// Lets time pass: who has become ready meanwhile is a rival of the tenant that runs.
     pub(super) fn pass(&mut self, commands: &mut Vec<Command>) {
@@ -373,9 +369,9 @@ impl SliceScheduler {
 
     /// How much of its work a tenant should measure at a time.
     pub(super) fn burst_ns(&self, tenant: TenantId) -> u64 {
-        let Parameters { burst_ns, sole_burst_ns, .. } = self.parameters;
+        let Parameters { burst_ns, sole_burst_ns, bursts_had, .. } = self.parameters;
         let had_ns = self.charged_ns(tenant).filter(|_| self.is_sole(tenant)).unwrap_or(0);
-        (had_ns / SOLE_PART).clamp(burst_ns, sole_burst_ns.max(burst_ns))
+        (had_ns / bursts_had.max(1)).clamp(burst_ns, sole_burst_ns.max(burst_ns))
     }
 
     /// Whether nobody else has joined, and nothing else bounds its slices: what it does in one go delays nobody, and its long

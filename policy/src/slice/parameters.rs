@@ -1,6 +1,6 @@
 //! The numbers a scheduler is set up with.
 
-/// Times and limits of a [`SliceScheduler`](super::SliceScheduler). All are nanoseconds, but for the ratio.
+/// Times and limits of a [`SliceScheduler`](super::SliceScheduler). All are nanoseconds, but for the ratios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// The shortest slice of a tenant without debt. Longer than the depth: who issues all of a slice when it opens announces
@@ -47,6 +47,9 @@ pub struct Parameters {
     /// and what one more burst holds, for each process; two if it uses several streams. Each burst costs its tenant two events among its kernels: 6 to 12 us on an H200
     /// (driver 580), 0.6 to 1.2 % of bursts of 1 ms.
     pub sole_burst_ns: u64,
+    /// Such a burst is as long as its tenant has had GPU time for so many of them: what is under way when a program is killed
+    /// nobody reports, and that must be little beside the rest.
+    pub bursts_had: u64,
     /// How long a latency tenant that is idle still counts as being about.
     pub latency_about_ns: u64,
     /// How far a latency tenant may run ahead of its share before its requests have been measured.
@@ -81,6 +84,7 @@ impl Parameters {
         latency_depth_ns: 1_000_000,
         burst_ns: 1_000_000,
         sole_burst_ns: 50_000_000,
+        bursts_had: 16,
         latency_about_ns: 10_000_000_000,
         slack_initial_ns: 25_000_000,
         slack_min_ns: 5_000_000,
@@ -111,6 +115,7 @@ impl Parameters {
             latency_depth_ns: times(self.latency_depth_ns),
             burst_ns: times(self.burst_ns),
             sole_burst_ns: times(self.sole_burst_ns),
+            bursts_had: self.bursts_had,
             latency_about_ns: times(self.latency_about_ns),
             slack_initial_ns: times(self.slack_initial_ns),
             slack_min_ns: times(self.slack_min_ns),
