@@ -44,8 +44,8 @@ pub struct Parameters {
     /// GPU time that one burst should hold.
     pub burst_ns: u64,
     /// The same while nobody else has joined, at most; as much may be unfinished then. Whoever joins may find that before it,
-    /// and what one more burst holds, for each process; two if it uses several streams. Each burst costs its tenant two events among its kernels: 6 to 12 us on an H200
-    /// (driver 580), 0.6 to 1.2 % of bursts of 1 ms.
+    /// and what one more burst holds, for each process; two if it uses several streams. Each burst costs its tenant two events
+    /// among its kernels: 6 to 12 us on an H200 (driver 580), 0.6 to 1.2 % of bursts of 1 ms.
     pub sole_burst_ns: u64,
     /// Such a burst is as long as its tenant has had GPU time for so many of them: what is under way when a program is killed
     /// nobody reports, and that must be little beside the rest.
