@@ -11,6 +11,7 @@ SIMULATED := gpool-simulated-cuda gpool-simulated-nvml
 # One build of the shims for each generation of the driver, which differ in the names that they export; the list is
 # that of driver-abi/src/lib.rs. Each has a target directory, or cargo would build all of them anew each time.
 GENERATIONS := 535 550 555 580
+FIRST_GENERATION := $(firstword $(GENERATIONS))
 LIBRARIES := $(SHIMS) $(SIMULATED)
 EXCLUDE := $(addprefix --exclude ,$(LIBRARIES))
 CARGO := cargo
@@ -30,11 +31,16 @@ build: ## Build everything and lay it out in target/gpool
 	@# Of what this is a build; taken before it, because files may change meanwhile.
 	@mkdir -p target && { git describe --always --dirty --exclude '*' 2> /dev/null || echo unknown; } > target/COMMIT
 	$(CARGO) build $(CARGO_FLAGS) --release --workspace $(EXCLUDE)
-	@# The shims are linked as a whole by one thread each, so what is linked statically is compiled beside them.
+	@# The shims are linked as a whole by one thread each, so what is linked statically is compiled beside them. What does not
+	@# differ between generations is compiled for the first one: the others begin with its directory.
 	RUSTFLAGS="-C target-feature=+crt-static" \
 	    $(CARGO) build $(CARGO_FLAGS) --release -p gpool-runtime-hook --target $(STATIC_TARGET) --target-dir target/static \
 	    & static=$$!; \
-	for generation in $(GENERATIONS); do for library in $(SHIMS); do \
+	for generation in $(GENERATIONS); do \
+	    if [ ! -e $(GENERATED)/$$generation ] && [ -e $(GENERATED)/$(FIRST_GENERATION) ]; then \
+	        rm -rf $(GENERATED)/begun && cp -a $(GENERATED)/$(FIRST_GENERATION) $(GENERATED)/begun \
+	        && mv $(GENERATED)/begun $(GENERATED)/$$generation || { kill $$static; exit 1; }; fi; \
+	    for library in $(SHIMS); do \
 	    GPOOL_DRIVER_GENERATION=$$generation $(CARGO) build $(CARGO_FLAGS) --profile guest -p $$library \
 	        --target-dir $(GENERATED)/$$generation || { kill $$static; exit 1; }; done; done; \
 	for library in $(SIMULATED); do \
