@@ -45,7 +45,10 @@ pub struct Control {
     /// 1: the gate has been left open for a lease that was idle, and the supervisor does not know when one of its processes
     /// launches again, unless that rings. A supervisor that leaves no gate open leaves zero.
     pub is_left_open: AtomicU32,
-    reserved1: [u32; 5],
+    /// 1: it is worth saying when a process is about to leave the device, because others have a part of it and the lease is
+    /// taken at its word. A supervisor that does not want to be told leaves zero.
+    pub heeds_leaving: AtomicU32,
+    reserved1: [u32; 4],
 
     /// Renewed every 100 ms by a supervisor that lives.
     pub heartbeat_ns: AtomicU64,
@@ -85,6 +88,8 @@ pub struct Opening {
     pub burst_ns: u64,
     /// [`Control::is_left_open`].
     pub is_left_open: bool,
+    /// [`Control::heeds_leaving`].
+    pub heeds_leaving: bool,
 }
 
 impl Control {
@@ -92,6 +97,7 @@ impl Control {
     /// writes the page.
     pub fn open_gate(&self, now_ns: u64, opening: Opening) -> GateWord {
         self.is_left_open.store(u32::from(opening.is_left_open), Ordering::Relaxed);
+        self.heeds_leaving.store(u32::from(opening.heeds_leaving), Ordering::Relaxed);
         self.burst_ns.store(opening.burst_ns, Ordering::Relaxed);
         self.depth_ns.store(opening.depth_ns, Ordering::Relaxed);
         self.until_ns.store(opening.until_ns, Ordering::Relaxed);
@@ -126,6 +132,7 @@ const _: () = {
     assert!(offset_of!(Control, burst_ns) == 88);
     assert!(offset_of!(Control, depth_ns) == 96);
     assert!(offset_of!(Control, is_left_open) == 104);
+    assert!(offset_of!(Control, heeds_leaving) == 108);
     assert!(offset_of!(Control, heartbeat_ns) == 128);
     assert!(offset_of!(Control, memory_cap_bytes) == 192);
     assert!(offset_of!(Control, context_bytes) == 200);

@@ -107,7 +107,11 @@ pub struct Slot {
     pub gate_wait_ns: AtomicU64,
     /// Launches, counted when their burst ends.
     pub launches: AtomicU64,
-    reserved1: [u64; 2],
+    /// The gate word behind which the process has issued all that it will for now, as far as it knows: its program waits for
+    /// the work that ends at `estimated_end_ns`, and has paused for long after the last few. 0 from a process that says no
+    /// such thing, and once it has begun another burst.
+    pub leaving_word: AtomicU32,
+    reserved1: [u32; 3],
 
     /// Bursts ever written; the newest is at `(burst_count - 1) % BURST_RING`.
     pub burst_count: AtomicU64,
@@ -165,6 +169,7 @@ const _: () = {
     assert!(offset_of!(Slot, first_launch_ns) == 88);
     assert!(offset_of!(Slot, gate_wait_ns) == 96);
     assert!(offset_of!(Slot, launches) == 104);
+    assert!(offset_of!(Slot, leaving_word) == 112);
     assert!(offset_of!(Slot, burst_count) == 128);
     assert!(offset_of!(Slot, burst_total_ns) == 136);
     assert!(offset_of!(Slot, bursts) == 192);
@@ -326,6 +331,11 @@ impl<'a> SlotSnapshot<'a> {
     /// See [`Slot::demand_word`].
     pub fn demand_word(&self) -> u32 {
         self.u32_at(68)
+    }
+
+    /// See [`Slot::leaving_word`].
+    pub fn leaving_word(&self) -> u32 {
+        self.u32_at(112)
     }
 
     /// See [`Slot::estimated_end_ns`].

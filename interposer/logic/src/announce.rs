@@ -7,9 +7,18 @@ use gpool_shared_region::{BURST_RING, BurstTag, Demand, Slot};
 /// States what the process wants of the gate word `word`, and when what it has issued is expected to end. What is
 /// wanted comes last: whoever reads it finds the word and the end that belong to it.
 pub fn say(slot: &Slot, demand: Demand, word: u32, estimated_end_ns: u64) {
+    slot.leaving_word.store(0, Ordering::Relaxed);
     slot.estimated_end_ns.store(estimated_end_ns, Ordering::Relaxed);
     slot.demand_word.store(word, Ordering::Relaxed);
     slot.demand.store(demand as u32, Ordering::Release);
+}
+
+/// States that all has been issued behind the gate word `word` that will be for now, and when it is expected to end.
+pub fn say_leaving(slot: &Slot, word: u32, estimated_end_ns: u64) {
+    slot.estimated_end_ns.store(estimated_end_ns, Ordering::Relaxed);
+    slot.demand_word.store(word, Ordering::Relaxed);
+    slot.leaving_word.store(word, Ordering::Relaxed);
+    slot.demand.store(Demand::Running as u32, Ordering::Release);
 }
 
 /// Work has been issued behind the gate word `word`, and all that was is expected to end at `estimated_end_ns`. A thread that
@@ -48,6 +57,22 @@ pub fn publish(slot: &Slot, tag: BurstTag, start_ns: u64, end_ns: u64, launches:
 mod tests {
     use super::*;
     use crate::fake_driver::region;
+
+    #[test]
+    fn who_issues_more_leaves_no_more() {
+        let region = region();
+        let slot = region.slot(0);
+        let said = || (slot.leaving_word.load(Ordering::Relaxed), slot.estimated_end_ns.load(Ordering::Relaxed));
+        say_issued(slot, 5, 50);
+        say_leaving(slot, 5, 60);
+        assert_eq!(said(), (5, 60));
+        assert_eq!(Demand::from_word(slot.demand.load(Ordering::Relaxed)), Demand::Running, "its work is not done");
+        say_issued(slot, 5, 70);
+        assert_eq!(said(), (0, 70));
+        say_leaving(slot, 5, 80);
+        say(slot, Demand::Idle, 5, 80);
+        assert_eq!(said(), (0, 80));
+    }
 
     #[test]
     fn what_is_issued_hides_only_who_waits_no_more() {

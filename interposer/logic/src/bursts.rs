@@ -150,6 +150,8 @@ pub struct Bursts {
     /// Bursts that are open or unfinished.
     live: usize,
     waits: resting::Waits,
+    /// Whether the program has waited for some of its work since it last came to launch something.
+    has_waited: bool,
     /// Whether the driver returns from a launch when its work has ended.
     is_blocking: bool,
     /// For each GPU of the lease, when the work issued so far is expected to end.
@@ -174,6 +176,7 @@ impl Bursts {
             last_sequence: 0,
             live: 0,
             waits: resting::Waits::new(),
+            has_waited: false,
             is_blocking: false,
             estimated_ends_ns: [0; GPUS],
             last_ends_ns: [0; GPUS],
@@ -214,10 +217,18 @@ impl Bursts {
 
     /// The program comes to launch something.
     pub fn note_arrival(&mut self, now_ns: u64) {
+        let has_waited = core::mem::take(&mut self.has_waited);
         let last_end_ns = self.last_end_ns();
         if self.live == 0 && last_end_ns > 0 {
             self.pause.learn(now_ns.saturating_sub(last_end_ns));
+        } else if has_waited {
+            self.pause.did_not_come();
         }
+    }
+
+    /// The program waits for some of its work.
+    pub fn note_wait(&mut self) {
+        self.has_waited = true;
     }
 
     /// What has been learnt about costs.

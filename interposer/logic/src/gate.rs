@@ -177,8 +177,10 @@ impl Process {
                     return admission;
                 }
                 Verdict::SleepUntil(at_ns) => {
+                    self.sleepers.fetch_add(1, Ordering::Relaxed);
                     drop(bursts);
                     clock::sleep_until_ns(at_ns);
+                    self.sleepers.fetch_sub(1, Ordering::Relaxed);
                 }
                 Verdict::Wait => {
                     if waited_from_ns.is_none() {

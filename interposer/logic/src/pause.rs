@@ -6,6 +6,9 @@ const SHORT_NS: u64 = 250_000;
 const KEEP_LEAST_NS: u64 = 150_000;
 /// ... and at most so long.
 const KEEP_MOST_NS: u64 = 500_000;
+/// Who has paused for longer than is waited out so many times in a row is expected to do so again. A request of several steps
+/// has short pauses between them.
+const LONG_IN_A_ROW: u8 = 4;
 /// A longer pause says no more than this one.
 const LONGEST_NS: u64 = 10_000_000;
 
@@ -16,17 +19,20 @@ const LONGEST_NS: u64 = 10_000_000;
 pub struct Pause {
     /// EWMA of 1/4; 0 before the first. All zeros, so that the process's state takes no place in the library's file.
     usual_ns: u64,
+    /// Long ones since the last short one.
+    long_in_a_row: u8,
 }
 
 impl Pause {
     /// Not known yet, taken to be short.
     pub const fn new() -> Self {
-        Self { usual_ns: 0 }
+        Self { usual_ns: 0, long_in_a_row: 0 }
     }
 
     /// The program launches again after such a pause.
     pub fn learn(&mut self, pause_ns: u64) {
         let pause_ns = pause_ns.clamp(1, LONGEST_NS);
+        self.long_in_a_row = if pause_ns < SHORT_NS { 0 } else { self.long_in_a_row.saturating_add(1) };
         self.usual_ns = match self.usual_ns {
             0 => pause_ns,
             known => (known * 3 + pause_ns) / 4,
@@ -40,6 +46,16 @@ impl Pause {
             short if short < SHORT_NS => (2 * short).clamp(KEEP_LEAST_NS, KEEP_MOST_NS),
             _ => 0,
         }
+    }
+
+    /// It has launched again after a wait, and before its work had ended: it works ahead.
+    pub fn did_not_come(&mut self) {
+        self.long_in_a_row = 0;
+    }
+
+    /// Whether a long pause is expected after the work that there is, so that the gate will not be kept.
+    pub fn is_expected(&self) -> bool {
+        self.keep_ns() == 0 && self.usual_ns != 0 && self.long_in_a_row >= LONG_IN_A_ROW
     }
 }
 
@@ -63,5 +79,21 @@ mod tests {
         assert_eq!(pause.keep_ns(), 0);
         (0..30).for_each(|_| pause.learn(5_000));
         assert_eq!(pause.keep_ns(), KEEP_LEAST_NS);
+    }
+
+    #[test]
+    fn a_long_pause_is_expected_after_several_in_a_row() {
+        let mut pause = Pause::new();
+        for _ in 0..2 {
+            (0..3).for_each(|_| pause.learn(5_000_000));
+            assert!(!pause.is_expected());
+            pause.learn(5_000_000);
+            assert!(pause.is_expected());
+            pause.learn(20_000);
+            assert!(!pause.is_expected() && pause.keep_ns() == 0, "a step of a request");
+        }
+        (0..4).for_each(|_| pause.learn(5_000_000));
+        pause.did_not_come();
+        assert!(!pause.is_expected());
     }
 }

@@ -52,6 +52,11 @@ impl Place {
         announce::say(self.slot(), demand, word, estimated_end_ns);
     }
 
+    /// States that this process leaves the device when its work ends; called with the bursts locked.
+    pub(crate) fn say_leaving(&self, word: u32, estimated_end_ns: u64) {
+        announce::say_leaving(self.slot(), word, estimated_end_ns);
+    }
+
     /// Tells of one burst; called with the bursts locked. Of several GPUs it rings for each half of the ring, so that the
     /// supervisor reads it before it turns over, however many of them fill it: what is lost goes to one of them. On a single
     /// one nothing goes astray, and the supervisor is left in peace.

@@ -62,6 +62,8 @@ pub struct Process {
     page: AtomicPtr<Control>,
     /// What a process that has initialised the driver needs to take its place.
     start: Mutex<Option<Start>>,
+    /// Threads that have something to launch, and sleep because enough is on the device.
+    pub(crate) sleepers: AtomicU32,
     /// Captures of streams that have begun and not ended.
     pub(crate) captures: AtomicU32,
     /// 1 in a forked child.
@@ -94,6 +96,7 @@ impl Process {
             control: AtomicPtr::new(core::ptr::null_mut()),
             page: AtomicPtr::new(core::ptr::null_mut()),
             start: Mutex::new(None),
+            sleepers: AtomicU32::new(0),
             captures: AtomicU32::new(0),
             is_forked: AtomicU32::new(0),
             place: UnsafeCell::new(MaybeUninit::uninit()),

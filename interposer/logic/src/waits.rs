@@ -3,9 +3,11 @@
 use crate::bursts::Bursts;
 use crate::bursts::resting::Kind;
 use crate::clock;
+use crate::contexts::gpus;
 use crate::credit::stripe_index;
 use crate::driver::CUDA_SUCCESS;
-use crate::process::Process;
+use crate::process::{Place, Process};
+use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{CUcontext, CUresult, CUstream};
 
 /// What a program waits for.
@@ -19,6 +21,9 @@ pub enum WaitFor {
     /// program that works ahead.
     Event,
 }
+
+/// Of work that ends sooner it is not said that its program leaves: that would be heard when the end is.
+const LEAVING_LEAST_NS: u64 = 100_000;
 
 /// What was done before a wait.
 #[derive(Clone, Copy)]
@@ -88,7 +93,34 @@ impl Process {
             let _relaxed = driver.relaxed_capture();
             self.end_locked(place, &mut bursts, is_in_the_way);
         }
-        Begun { kept: kept.map(|burst| (burst, bursts.number(burst), stripe.account())), sampled }
+        let kept = kept.map(|burst| (burst, bursts.number(burst), stripe.account()));
+        bursts.note_wait();
+        let is_news = self.say_leaving(place, &bursts, now_ns);
+        drop(bursts);
+        if is_news {
+            place.ring();
+        }
+        Begun { kept, sampled }
+    }
+
+    /// Of a program that is expected to pause for long when its work has ended, says when that will be: whoever else wants the
+    /// device then need not wait until the end has been noticed. Whether that is news.
+    fn say_leaving(&self, place: &Place, bursts: &Bursts, now_ns: u64) -> bool {
+        let (control, slot, word) = (place.region.control(), place.slot(), place.region.gate());
+        let is_heeded = word.is_open() && control.heeds_leaving.load(Ordering::Relaxed) != 0 && gpus(control) == 1;
+        // Another thread wants on.
+        let goes_on = slot.waiters.load(Ordering::Acquire) > 0 || self.sleepers.load(Ordering::Relaxed) > 0;
+        let is_said = slot.leaving_word.load(Ordering::Relaxed) == word.0;
+        if !is_heeded || goes_on || is_said || !bursts.pause().is_expected() {
+            return false;
+        }
+        let unspent_ns = bursts.unspent_ns(0, |burst| self.credit_of(burst));
+        let end_ns = bursts.estimated_end_on(0, now_ns).saturating_sub(unspent_ns);
+        let is_worth_it = bursts.live() > 0 && end_ns >= now_ns + LEAVING_LEAST_NS;
+        if is_worth_it {
+            place.say_leaving(word.0, end_ns);
+        }
+        is_worth_it
     }
 
     /// The program has waited. Its burst rests if its work has ended; after an event, others end whose work has.

@@ -71,9 +71,18 @@ impl SliceScheduler {
     }
 
     pub(super) fn decision_ns(&self, turn: &Turn) -> Option<u64> {
-        let usual_ns = turn.decision_ns(self.handoff.lead_ns(), self.parameters.drain_limit_ns);
         let early_ns = self.early_renewal_ns(turn);
-        [usual_ns, early_ns].into_iter().flatten().min()
+        [self.usual_decision_ns(turn), early_ns, self.leave_ns(turn)].into_iter().flatten().min()
+    }
+
+    fn usual_decision_ns(&self, turn: &Turn) -> Option<u64> {
+        turn.decision_ns(self.handoff.lead_ns(), self.parameters.drain_limit_ns)
+    }
+
+    /// When the device is handed over by one that wants no more for now, if anybody wants it.
+    fn leave_ns(&self, turn: &Turn) -> Option<u64> {
+        let end_ns = turn.leaves_ns.filter(|_| self.queue.anybody_ready())?;
+        Some(end_ns.saturating_sub(self.handoff.lead_ns()))
     }
 
     /// When the slice of a tenant that nobody competes with is renewed: so early that neither its launches nor the device
@@ -137,6 +146,11 @@ impl SliceScheduler {
             self.gang_is_due = true;
             return;
         }
+        let is_usual = self.usual_decision_ns(&turn).is_some_and(|at_ns| at_ns <= now_ns);
+        if !is_usual && self.choose().is_none() {
+            // Whoever wants the device of the one that leaves is above its ceiling.
+            return;
+        }
         if self.prefers_holder() {
             self.renew(commands);
         } else {
@@ -181,7 +195,7 @@ impl SliceScheduler {
 
     /// What the tenant has launched and nobody has measured yet counts when it is compared with the others.
     fn expect_the_rest(&mut self, turn: &Turn) {
-        self.queue.expect(turn.tenant, turn.announced_ns.unwrap_or(self.now_ns).max(self.now_ns));
+        self.queue.expect(turn.tenant, turn.end_ns().unwrap_or(self.now_ns).max(self.now_ns));
     }
 
     /// A tenant that did not drain in time has used the device while others waited, as far as can be known now. What
@@ -321,6 +335,7 @@ impl SliceScheduler {
             start_ns,
             until_ns,
             announced_ns: None,
+            leaves_ns: None,
             contested_ns,
             is_competed_for,
             competition,

@@ -386,6 +386,8 @@ fn tenant_of(input: &Input) -> Option<TenantId> {
         | Input::Owe { tenant, .. }
         | Input::Wants { tenant }
         | Input::Announced { tenant, .. }
+        | Input::Leaves { tenant, .. }
+        | Input::Stays { tenant }
         | Input::Drained { tenant }
         | Input::Idle { tenant }
         | Input::Excuse { tenant }

@@ -68,6 +68,19 @@ pub enum Input {
         /// When its queued work is expected to end, `CLOCK_MONOTONIC`.
         estimated_end_ns: u64,
     },
+    /// The tenant waits for what it has issued, and is not expected to issue more soon after: whoever else wants the device
+    /// need not wait for it to say that it is [idle](Self::Idle).
+    Leaves {
+        /// Who.
+        tenant: TenantId,
+        /// When its queued work is expected to end, `CLOCK_MONOTONIC`.
+        estimated_end_ns: u64,
+    },
+    /// The tenant has issued more since it said that it [leaves](Self::Leaves).
+    Stays {
+        /// Who.
+        tenant: TenantId,
+    },
     /// The tenant has nothing outstanding, and stands at its closed gate.
     Drained {
         /// Who.

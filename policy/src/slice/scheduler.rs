@@ -207,6 +207,12 @@ impl SliceScheduler {
                 _ => self.want(tenant, commands),
             },
             Input::Announced { tenant, estimated_end_ns } => self.announce(tenant, estimated_end_ns, commands),
+            Input::Leaves { tenant, estimated_end_ns } => self.leave(tenant, estimated_end_ns),
+            Input::Stays { tenant } => {
+                if let Some(turn) = self.turn.as_mut().filter(|turn| turn.tenant == tenant) {
+                    turn.leaves_ns = None;
+                }
+            }
             Input::Drained { tenant } => {
                 // That it stands at its gate says nothing of what it has launched; this does.
                 if self.running() != Some(tenant) {
@@ -282,6 +288,22 @@ impl SliceScheduler {
             }
         }
         self.want(tenant, commands);
+    }
+
+    /// Whether a tenant is taken at its word when it says that it leaves, and somebody may gain by that. Not a gang, whose
+    /// turns end on all its GPUs together; nor a latency tenant, whose answer would come later where its end is expected too
+    /// early.
+    #[must_use]
+    pub fn heeds_leaving(&self, tenant: TenantId) -> bool {
+        let is_batch = self.queue.get(tenant).is_some_and(|place| place.share.class == Class::Batch);
+        is_batch && self.queue.count() > 1 && !self.gangs.contains(&tenant)
+    }
+
+    fn leave(&mut self, tenant: TenantId, estimated_end_ns: u64) {
+        let is_heeded = self.heeds_leaving(tenant);
+        if let Some(turn) = self.turn.as_mut().filter(|turn| turn.tenant == tenant && is_heeded) {
+            turn.leave(self.now_ns, estimated_end_ns, self.parameters.drain_limit_ns);
+        }
     }
 
     fn charge(&mut self, mut burst: Burst) {

@@ -18,6 +18,8 @@ pub(super) struct Turn {
     pub(super) until_ns: u64,
     /// When its queued work is expected to end, once it has said so.
     pub(super) announced_ns: Option<u64>,
+    /// The same of one that wants no more for now: see [`Input::Leaves`](super::Input::Leaves).
+    pub(super) leaves_ns: Option<u64>,
     /// Since when somebody else has wanted the device.
     pub(super) contested_ns: Option<u64>,
     /// Whether somebody of its priority, or a higher one, has wanted the device since the slice was given.
@@ -39,11 +41,27 @@ impl Turn {
     /// says of a slice is that its work lasts until the end of the slice; an earlier end is about the slice before,
     /// and crossed the renewal on its way.
     pub(super) fn announce(&mut self, now_ns: u64, estimated_end_ns: u64, drain_limit_ns: u64) {
-        let latest = self.until_ns.max(now_ns).saturating_add(drain_limit_ns.saturating_mul(10));
-        let end_ns = estimated_end_ns.clamp(now_ns, latest);
+        let end_ns = self.believed_end_ns(now_ns, estimated_end_ns, drain_limit_ns);
         if self.announced_ns.is_some() || end_ns >= self.until_ns {
-            self.announced_ns = Some(end_ns);
+            (self.announced_ns, self.leaves_ns) = (Some(end_ns), None);
         }
+    }
+
+    /// Takes the end of the work of a tenant that wants no more for now, bounded in the same way.
+    pub(super) fn leave(&mut self, now_ns: u64, estimated_end_ns: u64, drain_limit_ns: u64) {
+        if self.announced_ns.is_none() {
+            self.leaves_ns = Some(self.believed_end_ns(now_ns, estimated_end_ns, drain_limit_ns));
+        }
+    }
+
+    fn believed_end_ns(&self, now_ns: u64, estimated_end_ns: u64, drain_limit_ns: u64) -> u64 {
+        let latest_ns = self.until_ns.max(now_ns).saturating_add(drain_limit_ns.saturating_mul(10));
+        estimated_end_ns.clamp(now_ns, latest_ns)
+    }
+
+    /// When its queued work ends, as far as its tenant has said.
+    pub(super) fn end_ns(&self) -> Option<u64> {
+        self.announced_ns.or(self.leaves_ns)
     }
 
     /// Somebody else wants the device.
@@ -84,7 +102,7 @@ impl Turn {
     /// When the next slice begins on the device if the same tenant wins it, and if another one does: at the announced
     /// end, unless that is too far away to wait for.
     pub(super) fn next_start_ns(&self, now_ns: u64, handoff_ns: u64) -> (u64, u64) {
-        match self.announced_ns {
+        match self.end_ns() {
             Some(end_ns) if end_ns <= now_ns.saturating_add(handoff_ns) => (end_ns.max(now_ns), end_ns.max(now_ns)),
             Some(end_ns) => (end_ns, now_ns),
             None => (now_ns, now_ns),

@@ -4,6 +4,7 @@ mod alone;
 mod classes;
 mod gangs;
 mod hung;
+mod leaving;
 mod pauses;
 mod rules;
 mod table;

@@ -111,13 +111,16 @@ impl Gates {
             }
             let known = self.heard.bursts.len();
             tenant.collect(report, &mut self.heard, notices);
+            if tenant.has_changed_its_mind(report) {
+                unasked.push(Input::Stays { tenant: tenant.id });
+            }
             if tenant.is_left_open() && self.heard.bursts.len() > known {
                 // It has worked, as it may while nobody else wants to: what it used is not to be a debt.
                 unasked.push(Input::Wants { tenant: tenant.id });
                 rang = true;
             }
             if rang {
-                demands.extend(tenant.demand(report));
+                demands.extend(tenant.demand(report).into_iter().flatten());
             }
         }
         for input in unasked {
@@ -223,7 +226,8 @@ impl Gates {
                     self.shut(tenants, |gpu, idle| gpus.contains(gpu) && idle != id);
                     if let Some(tenant) = tenants.get_mut(&id) {
                         let due = tenant.gpus.iter().filter_map(|gpu| due_ns.get(*gpu).copied().flatten()).min();
-                        let opening = Opening { until_ns, depth_ns, burst_ns, is_left_open: false };
+                        let heeds_leaving = gpus.iter().all(|gpu| self.scheduler.server(gpu).heeds_leaving(id));
+                        let opening = Opening { until_ns, depth_ns, burst_ns, is_left_open: false, heeds_leaving };
                         tenant.open(clock::now_ns(), due.unwrap_or(now_ns), opening);
                     }
                 }
@@ -246,7 +250,9 @@ impl Gates {
         let Some(tenant) = tenants.get_mut(&id) else { return };
         let [gpu] = tenant.gpus[..] else { return };
         if let Some(Command::Open { until_ns, depth_ns, burst_ns, .. }) = self.scheduler.server(gpu).left_open(id) {
-            tenant.leave_open(clock::now_ns(), Opening { until_ns, depth_ns, burst_ns, is_left_open: true });
+            let heeds_leaving = self.scheduler.server(gpu).heeds_leaving(id);
+            let opening = Opening { until_ns, depth_ns, burst_ns, is_left_open: true, heeds_leaving };
+            tenant.leave_open(clock::now_ns(), opening);
             // Of two that fall idle at once one has it.
             self.shut(tenants, |at, other| at == gpu && other != id);
             self.left_open[gpu] = Some(id);

@@ -315,3 +315,67 @@ fn hand_offs_are_counted_once_for_each_gate_that_was_closed() {
     assert_eq!((told.count, told.p50_ns), (1, told.p99_ns));
     assert!(told.p50_ns >= 40_000_000, "{told:?}");
 }
+
+/// Writes into slot 0 that the process leaves in 3 ms, behind the present word or another one; when that is.
+fn say_leaving(region: &RegionHost, words_back: u32) -> u64 {
+    let end_ns = clock::now_ns() + 3_000_000;
+    put(region, 72, &end_ns.to_le_bytes());
+    put(region, 112, &(region.gate().0 - words_back).to_le_bytes());
+    say(region, RUNNING);
+    end_ns
+}
+
+/// Two of which the first one leaves, and another one waits; which gates are open when its work has ended, if it has done that
+/// meanwhile.
+fn open_at_the_end(words_back: u32, meanwhile: impl Fn(&RegionHost)) -> [bool; 2] {
+    let mut stage = Stage::new(1);
+    let [first, second] = [1, 2].map(|id| stage.join(id, &[0], Share::of(300)));
+    stand_at_the_gate(&first);
+    stage.look(1);
+    assert_eq!(first.control().heeds_leaving.load(Ordering::Relaxed), 1);
+    let end_ns = say_leaving(&first, words_back);
+    stage.look(1);
+    stand_at_the_gate(&second);
+    meanwhile(&first);
+    stage.look(2);
+    std::thread::sleep(std::time::Duration::from_nanos(end_ns.saturating_sub(clock::now_ns())));
+    stage.gates.look(&mut stage.tenants, &[], &mut stage.report, &mut stage.notices);
+    [&first, &second].map(|region| region.gate().is_open())
+}
+
+#[test]
+fn the_gate_of_who_leaves_closes_when_its_work_ends_and_the_next_one_opens() {
+    assert_eq!(open_at_the_end(0, |_| ()), [false, true]);
+    assert_eq!(open_at_the_end(2, |_| ()), [true, false], "what it said behind another word");
+    let begins_a_burst = |region: &RegionHost| put(region, 112, &0u32.to_le_bytes());
+    assert_eq!(open_at_the_end(0, begins_a_burst), [true, false], "it does not leave, and nobody rang for that");
+}
+
+#[test]
+fn who_leaves_behind_a_gate_that_was_left_open_does_so_in_its_slice() {
+    let (mut stage, [first, second]) = one_idle(Share::of(300));
+    let end_ns = say_leaving(&first, 0);
+    stage.look(1);
+    stand_at_the_gate(&second);
+    stage.look(2);
+    std::thread::sleep(std::time::Duration::from_nanos(end_ns.saturating_sub(clock::now_ns())));
+    stage.gates.look(&mut stage.tenants, &[], &mut stage.report, &mut stage.notices);
+    assert!(!first.gate().is_open() && second.gate().is_open());
+}
+
+#[test]
+fn nobody_is_asked_to_say_that_it_leaves_who_is_not_heeded() {
+    let heeds = |region: &RegionHost| region.control().heeds_leaving.load(Ordering::Relaxed);
+    let mut stage = Stage::new(2);
+    let alone = stage.join(1, &[0], Share::of(300));
+    stand_at_the_gate(&alone);
+    stage.look(1);
+    assert_eq!(heeds(&alone), 0, "nobody would gain by it");
+    for (id, gpus, class) in [(2, vec![0], Class::Latency), (3, vec![0, 1], Class::Batch)] {
+        let region = stage.join(id, &gpus, Share { class, ..Share::of(300) });
+        stage.feed(Input::Idle { tenant: TenantId(id - 1) });
+        stand_at_the_gate(&region);
+        stage.look(id);
+        assert_eq!((region.gate().is_open(), heeds(&region)), (true, 0), "{id}");
+    }
+}

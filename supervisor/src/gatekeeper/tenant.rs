@@ -39,6 +39,8 @@ pub struct Tenant {
     measured_from_ns: Option<u64>,
     /// Whether its gate has been left open while it is idle: it has no slice.
     is_left_open: bool,
+    /// The gate word behind which all its processes that work have said that they leave, if that is known.
+    leaving_word: Option<u32>,
     /// Whether the last look found none of its processes that works or wants to.
     is_idle: bool,
     /// Whether the last look found anything outstanding or wanted.
@@ -77,6 +79,7 @@ impl Tenant {
             word,
             measured_from_ns: None,
             is_left_open: false,
+            leaving_word: None,
             is_idle: false,
             live: true,
             cut: false,
@@ -157,7 +160,7 @@ impl Tenant {
         if self.word.is_open() {
             self.word = self.region.close_gate();
         }
-        self.measured_from_ns = None;
+        (self.measured_from_ns, self.leaving_word) = (None, None);
         self.is_left_open = false;
     }
 
@@ -209,8 +212,23 @@ impl Tenant {
         }
     }
 
-    /// What the processes together want, from the report that `collect` just read.
-    pub fn demand(&mut self, report: &Report) -> Option<Input> {
+    /// Whether it was said to leave, and the report that `collect` just read says that it issued more. Nobody rings for that.
+    pub fn has_changed_its_mind(&mut self, report: &Report) -> bool {
+        let is_leaving = |word| all_leave(report, word);
+        self.leaving_word.take_if(|word| !is_leaving(*word)).is_some()
+    }
+
+    /// What the processes together want, from the report that `collect` just read, the first thing first.
+    pub fn demand(&mut self, report: &Report) -> [Option<Input>; 2] {
+        let demand = self.first_demand(report);
+        let (tenant, word, end_ns) = (self.id, self.word.0, latest_end_ns(report));
+        // Also of one whose gate was left open, which has its slice with that.
+        let may_leave = self.word.is_open() && self.live && !matches!(demand, Some(Input::Announced { .. }));
+        self.leaving_word = (may_leave && all_leave(report, word)).then_some(word);
+        [demand, self.leaving_word.map(|_| Input::Leaves { tenant, estimated_end_ns: end_ns })]
+    }
+
+    fn first_demand(&mut self, report: &Report) -> Option<Input> {
         let (tenant, open) = (self.id, self.word.is_open());
         let (mut waiting, mut waiting_here, mut running, mut end_ns) = (false, false, false, 0);
         for (_, slot) in report.taken() {
@@ -243,6 +261,18 @@ impl Tenant {
             (true, _, _) => None,
         }
     }
+}
+
+/// Whether some processes work, and all of those leave: none goes on, and none stands at the gate.
+fn all_leave(report: &Report, word: u32) -> bool {
+    let mut at_work = report.taken().map(|(_, slot)| slot).filter(|slot| slot.demand() != Demand::Idle).peekable();
+    at_work.peek().is_some() && at_work.all(|slot| slot.demand() == Demand::Running && slot.leaving_word() == word)
+}
+
+/// When the last work of those that have some is expected to end.
+fn latest_end_ns(report: &Report) -> u64 {
+    let at_work = report.taken().map(|(_, slot)| slot).filter(|slot| slot.demand() != Demand::Idle);
+    at_work.map(|slot| slot.estimated_end_ns()).max().unwrap_or(0)
 }
 
 /// A burst of the process in slot `slot`, and the GPU that it ran on. Of a GPU that the lease does not have, it counts on

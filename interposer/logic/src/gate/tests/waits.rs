@@ -305,3 +305,80 @@ fn how_late_waits_of_one_kind_are_says_nothing_of_the_others() {
     let (measured_ns, work_ns) = (slot.burst_total_ns.load(Ordering::Relaxed) - before_ns, 100 * 20 * US);
     assert!(measured_ns.abs_diff(work_ns) < work_ns / 10, "{measured_ns} ns of {work_ns}");
 }
+
+/// Launches so many of 100 us and waits for them, then pauses: whether it said before the wait that it leaves, and how far away
+/// the end was that it stated.
+fn request(process: &Process, slot: &Slot, launches: u32, pause_ns: u64) -> (bool, u64) {
+    let mut said = (false, 0);
+    (0..launches).for_each(|_| _ = launch(process, KERNEL, 100 * US));
+    let wait = || {
+        let end_ns = slot.estimated_end_ns.load(Ordering::Relaxed);
+        said = (slot.leaving_word.load(Ordering::Relaxed) != 0, end_ns.saturating_sub(clock::now_ns()));
+        clock::turn_ns(DEVICE.lock().launch(0));
+        0
+    };
+    assert_eq!(process.wait(WaitFor::Stream(STREAM), wait), 0);
+    clock::turn_ns(pause_ns);
+    until_idle(slot);
+    said
+}
+
+/// One whose last pauses were long, and which may say that it leaves.
+fn thinker() -> (&'static Process, &'static Slot, &'static Control) {
+    let (process, slot, control) = open_process();
+    process.estimates.put(KERNEL, 100 * US);
+    (0..6).for_each(|_| assert!(!request(process, slot, 10, 5 * MS).0, "nobody would gain by it"));
+    control.heeds_leaving.store(1, Ordering::Relaxed);
+    (process, slot, control)
+}
+
+#[test]
+fn a_program_that_thinks_for_long_says_before_its_work_ends_that_it_leaves() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = thinker();
+    let (is_said, end_ns) = request(process, slot, 10, 5 * MS);
+    assert!(is_said && end_ns.abs_diff(MS) < MS / 10, "in {end_ns} ns");
+    assert_eq!(slot.leaving_word.load(Ordering::Relaxed), 0, "it has left");
+    assert!(!request(process, slot, 0, 5 * MS).0, "it has nothing there");
+    process.sleepers.store(1, Ordering::Relaxed);
+    assert!(!request(process, slot, 10, 5 * MS).0, "another thread launches more");
+}
+
+#[test]
+fn a_program_that_comes_back_soon_does_not_leave() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = thinker();
+    for round in 0..12 {
+        // Requests of three steps.
+        let is_said = request(process, slot, 10, if round % 3 == 2 { 5 * MS } else { 20 * US }).0;
+        assert_eq!(is_said, round == 0, "in round {round}");
+    }
+}
+
+/// As one that launches ahead and waits for events: it has said once that it leaves, and had not.
+#[test]
+fn who_launches_more_before_its_work_has_ended_says_no_longer_that_it_leaves() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = thinker();
+    for round in 0..10 {
+        (0..20).for_each(|_| _ = launch(process, KERNEL, 100 * US));
+        let has_said = || slot.leaving_word.load(Ordering::Relaxed) != 0;
+        assert!(!has_said(), "it has begun a burst");
+        wait_for_event(process, 300 * US);
+        assert_eq!(has_said(), round == 0, "in round {round}");
+    }
+}
+
+/// Its pauses are long as often as it works ahead: what it does next nobody knows.
+#[test]
+fn who_works_ahead_between_its_pauses_is_not_expected_to_pause() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = thinker();
+    for round in 0..12 {
+        (0..20).for_each(|_| _ = launch(process, KERNEL, 100 * US));
+        wait_for_event(process, 300 * US);
+        (0..20).for_each(|_| _ = launch(process, KERNEL, 100 * US));
+        let is_said = request(process, slot, 10, 5 * MS).0;
+        assert!(!is_said, "in round {round}");
+    }
+}
