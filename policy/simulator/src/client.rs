@@ -1,5 +1,5 @@
 //! A client as the shim behaves: bursts as long as its gate asks for, as much work ahead as its gate allows, an announcement
-//! at the end of its slice, a watcher that rings when it falls silent.
+//! at the end of its slice or when it is about to leave the device, a watcher that rings when it falls silent.
 
 use std::collections::VecDeque;
 
@@ -8,6 +8,7 @@ use gpool_policy::TenantId;
 use gpool_policy::slice::Input;
 
 use crate::agenda::Seen;
+use crate::pause::Pause;
 use crate::work::Work;
 
 /// What a launch is taken to cost before one has been measured.
@@ -16,8 +17,8 @@ const UNKNOWN_LAUNCH_NS: u64 = 1_000_000;
 const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
 /// A gate that is open until then is none: nobody waits for its end, so a silent client has nothing to say.
 pub(crate) const NO_GATE_NS: u64 = u64::MAX;
-/// Silence after which the watcher closes an open gate and rings.
-const SILENCE_NS: u64 = 500_000;
+/// A client whose work ends sooner says nothing before it does: what it says would come too late.
+const LEAVES_LEAST_NS: u64 = 100_000;
 /// Bursts that may be unfinished at once.
 const BURSTS: usize = 64;
 
@@ -89,7 +90,13 @@ pub struct Client {
     last_end_ns: u64,
     /// Bursts and first launches in its report that nobody has read.
     unreported: Vec<Input>,
-    silent_since_ns: Option<u64>,
+    pause: Pause,
+    /// Whether it has had something to do since its work last ended.
+    is_at_work: bool,
+    /// Whether it has said that it leaves since it issued something.
+    has_said_leaving: bool,
+    /// Whether it has said that it is idle since then.
+    has_said_idle: bool,
     woken_for: Ticket,
 }
 
@@ -115,7 +122,10 @@ impl Client {
             estimated_end_ns: 0,
             last_end_ns: 0,
             unreported: Vec::new(),
-            silent_since_ns: None,
+            pause: Pause::default(),
+            is_at_work: true,
+            has_said_leaving: false,
+            has_said_idle: true,
             woken_for: Ticket(0),
         }
     }
@@ -172,10 +182,19 @@ impl Client {
         }
         let drained = self.settle(now_ns, device);
         if self.work.waits() {
-            self.silent_since_ns = None;
+            if !self.is_at_work {
+                self.is_at_work = true;
+                self.pause.learn(now_ns - self.last_end_ns);
+            }
             self.issue(now_ns, device, admit, &mut wish);
-        } else if self.in_flight.is_empty() {
-            self.fall_silent(now_ns, &mut wish);
+        }
+        if !self.work.waits() {
+            if self.in_flight.is_empty() {
+                self.is_at_work = false;
+                self.fall_silent(now_ns, &mut wish);
+            } else {
+                self.leave(now_ns, &mut wish);
+            }
         }
         if drained && self.asked && self.work.waits() && wish.ring.is_empty() {
             // The gate is closed, or the announced end was too late: both are news.
@@ -297,19 +316,36 @@ impl Client {
         let ahead_ns = self.in_flight.iter().map(|issued| issued.length_ns).sum();
         self.most_ahead_ns = self.most_ahead_ns.max(ahead_ns);
         self.estimated_end_ns += estimate_ns;
+        self.has_said_idle = false;
+        if std::mem::take(&mut self.has_said_leaving) {
+            self.pause.did_not_come();
+            self.unreported.push(Input::Stays { tenant: self.tenant });
+        }
+    }
+
+    /// All is issued. One that is expected to think for long then says when its work ends.
+    fn leave(&mut self, now_ns: u64, wish: &mut Wish) {
+        let estimated_end_ns = self.estimated_end_ns;
+        let is_open = self.gate_until_ns.is_some_and(|until_ns| until_ns != NO_GATE_NS) && !self.asked;
+        if is_open && self.pause.is_expected() && !self.has_said_leaving && estimated_end_ns > now_ns + LEAVES_LEAST_NS
+        {
+            self.has_said_leaving = true;
+            wish.ring.push(Input::Leaves { tenant: self.tenant, estimated_end_ns });
+        }
     }
 
     fn fall_silent(&mut self, now_ns: u64, wish: &mut Wish) {
-        if self.gate_until_ns.is_none() && !self.asked || self.gate_until_ns == Some(NO_GATE_NS) {
+        let has_news = self.gate_until_ns.is_some() || self.asked || !self.has_said_idle;
+        if !has_news || self.gate_until_ns == Some(NO_GATE_NS) {
             return;
         }
-        let since_ns = *self.silent_since_ns.get_or_insert(now_ns);
-        if now_ns < since_ns + SILENCE_NS {
-            wish.look_ns = Some(since_ns + SILENCE_NS);
+        let quiet_until_ns = self.last_end_ns + self.pause.keep_ns();
+        if now_ns < quiet_until_ns {
+            wish.look_ns = Some(quiet_until_ns);
             return;
         }
         self.gate_until_ns = None;
-        self.asked = false;
+        (self.asked, self.has_said_leaving, self.has_said_idle) = (false, false, true);
         wish.ring.push(Input::Idle { tenant: self.tenant });
     }
 }

@@ -110,6 +110,27 @@ fn heavy_serves_requests_soon(seed: u64) {
     assert!(p99[0] * 10 <= p99[1] * 7, "seed {seed}: {p99:?}");
 }
 
+/// Requests of many tenants at random times: at most 0.85 of the p99 under stride, whose tenants say nothing before their work has
+/// ended, and 0.95 of the driver's own.
+fn services_are_served_soon(seed: u64) {
+    let services = scenario("services");
+    let p99 = [Design::Gpool, Design::Stride, Design::DriverSlicing].map(|design| p99_ns(&services, seed, design));
+    println!("services, seed {seed}: p99 {p99:?} ns");
+    assert!(p99[0] * 100 <= p99[1] * 85, "seed {seed}: {p99:?}");
+    assert!(p99[0] * 100 <= p99[2] * 95, "seed {seed}: {p99:?}");
+}
+
+#[test]
+fn services_answer_sooner_than_under_the_driver() {
+    FEW_SEEDS.for_each(services_are_served_soon);
+}
+
+#[test]
+#[ignore = "long"]
+fn services_answer_sooner_than_under_the_driver_for_all_seeds() {
+    ALL_SEEDS.for_each(services_are_served_soon);
+}
+
 #[test]
 fn shares_beside_requests_are_kept() {
     FEW_SEEDS.for_each(mix_keeps_shares);

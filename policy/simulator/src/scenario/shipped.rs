@@ -3,13 +3,14 @@
 use super::{Scenario, ScenarioError};
 
 /// Name and text of each.
-pub const SHIPPED: [(&str, &str); 6] = [
+pub const SHIPPED: [(&str, &str); 7] = [
     ("mix", include_str!("../../scenarios/mix.toml")),
     ("coarse", include_str!("../../scenarios/coarse.toml")),
     ("many", include_str!("../../scenarios/many.toml")),
     ("heavy", include_str!("../../scenarios/heavy.toml")),
     ("over", include_str!("../../scenarios/over.toml")),
     ("cap", include_str!("../../scenarios/cap.toml")),
+    ("services", include_str!("../../scenarios/services.toml")),
 ];
 
 /// The shipped scenario of this name; none if there is no such one.

@@ -1,0 +1,49 @@
+//! How long a client that has nothing outstanding keeps its gate: as the shim's `pause.rs`, whose numbers these are.
+
+/// Pauses up to this long are waited out.
+const SHORT_NS: u64 = 250_000;
+/// The gate is kept for so long at least, if at all ...
+const KEEP_LEAST_NS: u64 = 150_000;
+/// ... and at most so long.
+const KEEP_MOST_NS: u64 = 500_000;
+/// Who has paused for longer so many times in a row is expected to do so again.
+const LONG_IN_A_ROW: u8 = 4;
+/// A longer pause says no more than this one.
+const LONGEST_NS: u64 = 10_000_000;
+
+/// How long an application usually pauses between the end of its work and its next launch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pause {
+    /// EWMA of 1/4; none before the first.
+    usual_ns: Option<u64>,
+    /// Long ones since the last short one.
+    long_in_a_row: u8,
+}
+
+impl Pause {
+    /// The application launches again after such a pause.
+    pub(crate) fn learn(&mut self, pause_ns: u64) {
+        let pause_ns = pause_ns.min(LONGEST_NS);
+        self.long_in_a_row = if pause_ns < SHORT_NS { 0 } else { self.long_in_a_row.saturating_add(1) };
+        self.usual_ns = Some(self.usual_ns.map_or(pause_ns, |known_ns| (known_ns * 3 + pause_ns) / 4));
+    }
+
+    /// How long to keep the gate after the end of the work.
+    pub(crate) fn keep_ns(&self) -> u64 {
+        match self.usual_ns {
+            None => KEEP_MOST_NS,
+            Some(short_ns) if short_ns < SHORT_NS => (2 * short_ns).clamp(KEEP_LEAST_NS, KEEP_MOST_NS),
+            Some(_) => 0,
+        }
+    }
+
+    /// It has launched again after it had said that it leaves, and before its work had ended.
+    pub(crate) fn did_not_come(&mut self) {
+        self.long_in_a_row = 0;
+    }
+
+    /// Whether a long pause is expected after the work that there is, so that the gate will not be kept.
+    pub(crate) fn is_expected(&self) -> bool {
+        self.keep_ns() == 0 && self.long_in_a_row >= LONG_IN_A_ROW
+    }
+}
