@@ -6,7 +6,7 @@ from .. import hami, libraries
 from ..record import interval, interval_of, median, percentile
 from ..tenant import TenantError, Tenants, prepare, run_together, warm_up
 
-SECONDS = 120
+SECONDS = 137
 # Turns of a plain process before gpool is brought up, and as many afterwards.
 AROUND_TURNS = 6
 # Pairs of turns for each work, and the length of a turn.
@@ -17,6 +17,8 @@ SLEEPING_ROUNDS = 2
 TAILS = [(600, "p99", 0.99), (60, "p90", 0.9)]
 # HAMi-core with its limit of compute off and on; each has every second round.
 HAMI_PERCENTS = {"hami": 100, "hami_limited": 99}
+# Another plain process: two of them differ by where their memory lies, and so may the pair. It has every second round.
+TWIN, TWIN_ROUNDS = "twin", 2
 # The beginning of a turn, which does not count.
 SKIP_NS = 80_000_000
 
@@ -99,18 +101,19 @@ def one_group(suite, group, works, slower):
     with Tenants() as tenants:
         native = tenants.start("native")
         shared = tenants.start("shared", ["--fraction", "1", "--memory", "60%", "--key", "mode=slice"])
+        twin = tenants.start(TWIN)
         pair = {"native": native, "gpool": shared}
-        plain, ours = prepare([(native, first), (shared, first)])
+        plain, ours, _ = prepare([(native, first), (shared, first), (twin, first)])
         check_build(suite, group, ours["libraries"], plain["libraries"])
         others = hami_tenants(suite, tenants, group, gib, first) if suite.hami else {}
         warm_up(suite, native, first)
         failed = []
         for name, work in works.items():
             try:
-                slower[name] = one_work(suite, name, work, pair, others)
+                slower[name] = one_work(suite, name, work, {**pair, TWIN: twin}, others)
             except TenantError as error:  # A work that cannot be done here costs no other one its figures.
                 failed.append(f"{name}: {error}")
-                if any(tenant.process.poll() is not None for tenant in pair.values()):
+                if any(tenant.process.poll() is not None for tenant in (*pair.values(), twin)):
                     break
         return failed
 
@@ -134,27 +137,30 @@ def check_build(suite, group, ours, plain):
             raise TenantError(f"{name}: {wrong}")
 
 
-def one_work(suite, name, work, pair, others):
+def one_work(suite, name, work, plain_and_ours, others):
     """Short turns, in pairs on one processor: what disturbs one turn from outside is likely to disturb its neighbour too,
     and a processor that others keep busy slows both. How much turns of the same tenant differ all the same is told.
     Answers how much slower the work is under gpool, in each round. Who of the `others` fails is left out from then on, and
     costs the pair nothing."""
-    prepare([(tenant, work) for tenant in pair.values()])
+    prepare([(tenant, work) for tenant in plain_and_ours.values()])
+    pair = {who: tenant for who, tenant in plain_and_ours.items() if who != TWIN}
     for who, tenant in list(others.items()):
         attempt(suite, others, who, lambda: prepare([(tenant, work)]))
     turns, gaps = {}, {}
     for round_ in range(ROUNDS):
         beside = [who for at, who in enumerate(HAMI_PERCENTS) if at == round_ % 2 and who in others]
         # The first one of a pair is the second one of the next.
-        for who in (list(pair) if round_ % 2 == 0 else list(pair)[::-1]) + beside:
+        twin = [TWIN] if round_ % TWIN_ROUNDS == 0 else []
+        for who in (list(pair) if round_ % 2 == 0 else list(pair)[::-1]) + twin + beside:
             measure = lambda tenant: one_turn(suite, name, work, tenant, round_)
-            answer = measure(pair[who]) if who in pair else attempt(suite, others, who, lambda: measure(others[who]))
+            is_theirs = who not in plain_and_ours
+            answer = attempt(suite, others, who, lambda: measure(others[who])) if is_theirs else measure(plain_and_ours[who])
             if answer is None:
                 continue
             turns.setdefault(who, {})[round_] = {
                 **{what: answer[what] for what in ("rate", "stolen_ms", "switches")}, "stalls": answer["stalls"]["count"]}
             gaps.setdefault(who, []).append(answer["gaps_us"]["some"])
-    if not all(turn["rate"] for who in pair for turn in turns[who].values()):
+    if not all(turn["rate"] for who in plain_and_ours for turn in turns[who].values()):
         raise TenantError(f"{name}: a turn in which no step ended: {turns}")
     slower = figures(suite.record, name, turns, gaps)
     processors(suite, name, work, pair)
@@ -186,6 +192,8 @@ def figures(record, name, turns, gaps):
     ours, plain_rates = slower("gpool"), [turn["rate"] for turn in turns["native"].values()]
     record.figure(f"cost.{name}", median(ours), "ratio", 1.0, "<= 1.005", {"interval": interval(ours), "turns": turns})
     record.figure(f"cost.{name}.noise", noise(plain_rates), "ratio", None, None)
+    apart = slower(TWIN)
+    record.figure(f"cost.{name}.twin", median(apart), "ratio", 1.0, None, {"interval": interval(apart)})
     tail(record, name, gaps)
     for who in HAMI_PERCENTS:
         if who in turns and (beside := slower(who)):
