@@ -8,7 +8,7 @@ const KEEP_LEAST_NS: u64 = 150_000;
 const KEEP_MOST_NS: u64 = 500_000;
 /// Who has paused for longer than is waited out so many times in a row is expected to do so again. A request of several steps
 /// has short pauses between them.
-const LONG_IN_A_ROW: u8 = 4;
+const LONG_IN_A_ROW: u8 = 2;
 /// A longer pause says no more than this one.
 const LONGEST_NS: u64 = 10_000_000;
 
@@ -82,17 +82,17 @@ mod tests {
     }
 
     #[test]
-    fn a_long_pause_is_expected_after_several_in_a_row() {
+    fn a_long_pause_is_expected_after_two_in_a_row() {
         let mut pause = Pause::new();
         for _ in 0..2 {
-            (0..3).for_each(|_| pause.learn(5_000_000));
+            pause.learn(5_000_000);
             assert!(!pause.is_expected());
             pause.learn(5_000_000);
             assert!(pause.is_expected());
             pause.learn(20_000);
             assert!(!pause.is_expected() && pause.keep_ns() == 0, "a step of a request");
         }
-        (0..4).for_each(|_| pause.learn(5_000_000));
+        (0..2).for_each(|_| pause.learn(5_000_000));
         pause.did_not_come();
         assert!(!pause.is_expected());
     }

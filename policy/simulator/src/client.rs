@@ -93,6 +93,8 @@ pub struct Client {
     pause: Pause,
     /// Whether it has had something to do since its work last ended.
     is_at_work: bool,
+    /// Whether it has issued all that it wanted, and waits for that.
+    has_issued_all: bool,
     /// Whether it has said that it leaves since it issued something.
     has_said_leaving: bool,
     /// Whether it has said that it is idle since then.
@@ -124,6 +126,7 @@ impl Client {
             unreported: Vec::new(),
             pause: Pause::default(),
             is_at_work: true,
+            has_issued_all: false,
             has_said_leaving: false,
             has_said_idle: true,
             woken_for: Ticket(0),
@@ -185,7 +188,10 @@ impl Client {
             if !self.is_at_work {
                 self.is_at_work = true;
                 self.pause.learn(now_ns - self.last_end_ns);
+            } else if self.has_issued_all {
+                self.pause.did_not_come();
             }
+            self.has_issued_all = false;
             self.issue(now_ns, device, admit, &mut wish);
         }
         if !self.work.waits() {
@@ -193,6 +199,7 @@ impl Client {
                 self.is_at_work = false;
                 self.fall_silent(now_ns, &mut wish);
             } else {
+                self.has_issued_all = true;
                 self.leave(now_ns, &mut wish);
             }
         }
@@ -205,6 +212,11 @@ impl Client {
             });
         }
         wish
+    }
+
+    /// What stands in its report when somebody reads it because it has rung: that it leaves only if it still does.
+    pub(crate) fn still_says(&self, input: &Input) -> bool {
+        self.has_said_leaving || !matches!(input, Input::Leaves { tenant, .. } if *tenant == self.tenant)
     }
 
     /// What it has measured since this was asked last: its report, which is read whenever the gatekeeper looks.
@@ -318,7 +330,6 @@ impl Client {
         self.estimated_end_ns += estimate_ns;
         self.has_said_idle = false;
         if std::mem::take(&mut self.has_said_leaving) {
-            self.pause.did_not_come();
             self.unreported.push(Input::Stays { tenant: self.tenant });
         }
     }

@@ -7,7 +7,7 @@ const KEEP_LEAST_NS: u64 = 150_000;
 /// ... and at most so long.
 const KEEP_MOST_NS: u64 = 500_000;
 /// Who has paused for longer so many times in a row is expected to do so again.
-const LONG_IN_A_ROW: u8 = 4;
+const LONG_IN_A_ROW: u8 = 2;
 /// A longer pause says no more than this one.
 const LONGEST_NS: u64 = 10_000_000;
 
@@ -37,7 +37,7 @@ impl Pause {
         }
     }
 
-    /// It has launched again after it had said that it leaves, and before its work had ended.
+    /// It has launched again after it had issued all that it wanted, and before that had ended.
     pub(crate) fn did_not_come(&mut self) {
         self.long_in_a_row = 0;
     }

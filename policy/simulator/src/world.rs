@@ -178,7 +178,10 @@ impl<G: Gatekeeper> World<G> {
         match event {
             Event::Ring { inputs } => {
                 self.read_reports();
-                inputs.into_iter().for_each(|input| self.tell(input));
+                let clients = &self.clients;
+                let is_said = |input: &Input| clients.iter().all(|client| client.still_says(input));
+                let said: Vec<Input> = inputs.into_iter().filter(is_said).collect();
+                said.into_iter().for_each(|input| self.tell(input));
             }
             Event::Tell { input } => self.tell(input),
             Event::Look { client } => self.look(client),

@@ -81,7 +81,8 @@ impl SliceScheduler {
 
     /// When the device is handed over by one that wants no more for now, if anybody wants it.
     fn leave_ns(&self, turn: &Turn) -> Option<u64> {
-        let end_ns = turn.leaves_ns.filter(|_| self.queue.anybody_ready())?;
+        let is_due = self.queue.anybody_ready() && self.heeds_leaving(turn.tenant);
+        let end_ns = turn.leaves_ns.filter(|_| is_due)?;
         Some(end_ns.saturating_sub(self.handoff.lead_ns()))
     }
 

@@ -89,6 +89,11 @@ fn one_of_the_latency_class_is_not_taken_at_its_word() {
     table.now = end_ns;
     assert_eq!(table.tell(Input::Pass), []);
     assert_eq!(who_opens(&table.tell(Input::Idle { tenant: A })), Some(B));
+    let (mut table, end_ns) = leaving(Share::of(300));
+    table.tell(Input::Change { tenant: A, share: Share { class: Class::Latency, ..Share::of(300) } });
+    table.tell(Input::Wants { tenant: B });
+    table.now = end_ns;
+    assert_eq!(table.tell(Input::Pass), [], "nor one that has become that meanwhile");
 }
 
 /// Whoever waits for one that lies waits no longer than for one that says nothing.

@@ -352,6 +352,25 @@ fn the_gate_of_who_leaves_closes_when_its_work_ends_and_the_next_one_opens() {
 }
 
 #[test]
+fn behind_another_word_it_is_not_known_any_more_that_somebody_leaves() {
+    let mut stage = Stage::new(1);
+    let [first, second] = [1, 2].map(|id| stage.join(id, &[0], Share::of(300)));
+    stand_at_the_gate(&first);
+    stage.look(1);
+    let end_ns = say_leaving(&first, 0);
+    stage.look(1);
+    let (until_ns, now_ns) = (end_ns + 50_000_000, clock::now_ns());
+    let opening = Opening { until_ns, depth_ns: 1, burst_ns: 1, is_left_open: false, heeds_leaving: true };
+    stage.tenants.get_mut(&TenantId(1)).unwrap().open(now_ns, now_ns, opening);
+    stage.look(1);
+    stand_at_the_gate(&second);
+    stage.look(2);
+    std::thread::sleep(std::time::Duration::from_nanos(end_ns.saturating_sub(clock::now_ns())));
+    stage.gates.look(&mut stage.tenants, &[], &mut stage.report, &mut stage.notices);
+    assert!(first.gate().is_open() && !second.gate().is_open());
+}
+
+#[test]
 fn who_leaves_behind_a_gate_that_was_left_open_does_so_in_its_slice() {
     let (mut stage, [first, second]) = one_idle(Share::of(300));
     let end_ns = say_leaving(&first, 0);

@@ -55,9 +55,9 @@ pub struct Tenant {
 }
 
 /// Bells heard from one tenant between two heartbeats at once. A process that works by fits and starts rings some hundred
-/// times, and a lease may have many; one that rings more is listened to once in [`DEAF_NS`], so that its noise is its own
-/// loss.
-const LOOKS: u32 = 400;
+/// times, up to three for each of its requests, and a lease may have many; one that rings more is listened to once in
+/// [`DEAF_NS`], so that its noise is its own loss.
+const LOOKS: u32 = 600;
 /// How long a bell that is too loud is not heard. As late as that a gate opens and closes then.
 pub const DEAF_NS: u64 = 1_000_000;
 /// Bursts read from one tenant between two heartbeats. What its rings no longer show then is charged as one.
@@ -223,9 +223,15 @@ impl Tenant {
         let demand = self.first_demand(report);
         let (tenant, word, end_ns) = (self.id, self.word.0, latest_end_ns(report));
         // Also of one whose gate was left open, which has its slice with that.
-        let may_leave = self.word.is_open() && self.live && !matches!(demand, Some(Input::Announced { .. }));
-        self.leaving_word = (may_leave && all_leave(report, word)).then_some(word);
-        [demand, self.leaving_word.map(|_| Input::Leaves { tenant, estimated_end_ns: end_ns })]
+        let leaves = self.word.is_open() && all_leave(report, word);
+        let was_leaving = std::mem::replace(&mut self.leaving_word, leaves.then_some(word)).is_some();
+        let more = match (leaves, was_leaving) {
+            (true, _) => Some(Input::Leaves { tenant, estimated_end_ns: end_ns }),
+            // Behind another word than the present one it is not known any more whether it does.
+            (false, true) => Some(Input::Stays { tenant }),
+            (false, false) => None,
+        };
+        [demand, more]
     }
 
     fn first_demand(&mut self, report: &Report) -> Option<Input> {
