@@ -92,11 +92,12 @@ test: ## Run everything that continuous integration runs
 	@# that judge shares hardly feel it; one that fails runs once more then, for which its time is counted (nice). What fetching
 	@# mounts meanwhile is no scenario's to see.
 	@unshare --mount nice -n 19 chrt --idle 0 timeout 900 $(STAGE)/bin/gpool-integration --fetch > target/fetch.log 2>&1 & fetched=$$!; \
-	    nice -n 19 chrt --idle 0 $(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE) --no-run & compiled=$$!; \
+	    nice -n 19 chrt --idle 0 sh -c '$(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE) --no-run \
+	        && $(MAKE) --no-print-directory lint' & compiled=$$!; \
 	    $(STAGE)/bin/gpool-integration --alone || { kill $$fetched $$compiled 2> /dev/null; wait; exit 1; }; \
 	    wait $$fetched; wait $$compiled
 	$(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
-	@nice -n 19 chrt --idle 0 $(MAKE) --no-print-directory lint models sanitizers & others=$$!; \
+	@nice -n 19 chrt --idle 0 $(MAKE) --no-print-directory models sanitizers & others=$$!; \
 	    $(STAGE)/bin/gpool-integration --together; passed=$$?; wait $$others && exit $$passed
 
 lint: ## Run clippy, where it is installed
