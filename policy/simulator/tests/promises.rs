@@ -102,12 +102,12 @@ fn mix_keeps_shares(seed: u64) {
     assert!(error_ppm * 4 <= POINT_PPM, "seed {seed}: {error_ppm}");
 }
 
-/// Requests beside kernels of up to half a second: at most 0.7 of the driver's own p99.
+/// Requests beside kernels of up to half a second: at most 0.75 of the driver's own p99.
 fn heavy_serves_requests_soon(seed: u64) {
     let heavy = scenario("heavy");
     let p99 = [Design::Gpool, Design::DriverSlicing].map(|design| p99_ns(&heavy, seed, design));
     println!("heavy, seed {seed}: p99 {p99:?} ns");
-    assert!(p99[0] * 10 <= p99[1] * 7, "seed {seed}: {p99:?}");
+    assert!(p99[0] * 100 <= p99[1] * 75, "seed {seed}: {p99:?}");
 }
 
 /// Requests of many tenants at random times: at most 0.85 of the p99 under stride, whose tenants say nothing before their work has
