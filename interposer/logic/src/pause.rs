@@ -55,7 +55,7 @@ impl Pause {
 
     /// Whether a long pause is expected after the work that there is, so that the gate will not be kept.
     pub fn is_expected(&self) -> bool {
-        self.keep_ns() == 0 && self.usual_ns != 0 && self.long_in_a_row >= LONG_IN_A_ROW
+        self.keep_ns() == 0 && self.long_in_a_row >= LONG_IN_A_ROW
     }
 }
 

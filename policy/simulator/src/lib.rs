@@ -19,7 +19,7 @@ pub mod designs;
 mod gatekeeper;
 pub mod measure;
 pub mod mig_arrivals;
-mod pause;
+pub mod pause;
 pub mod plot;
 pub mod random;
 pub mod record;

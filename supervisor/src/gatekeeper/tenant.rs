@@ -214,8 +214,7 @@ impl Tenant {
 
     /// Whether it was said to leave, and the report that `collect` just read says that it issued more. Nobody rings for that.
     pub fn has_changed_its_mind(&mut self, report: &Report) -> bool {
-        let is_leaving = |word| all_leave(report, word);
-        self.leaving_word.take_if(|word| !is_leaving(*word)).is_some()
+        self.leaving_word.take_if(|word| !all_leave(report, *word)).is_some()
     }
 
     /// What the processes together want, from the report that `collect` just read, the first thing first.
