@@ -3,11 +3,11 @@
 mod board;
 mod promises;
 mod steps;
+mod window;
 
 use crate::failure::Result;
 use crate::host::Host;
 use crate::namespaces::{self, Inside};
-use crate::processor_time::ProcessorTime;
 use crate::{cgroups, janitor};
 pub use promises::Bounds;
 use promises::Promises;
@@ -46,7 +46,6 @@ fn show(inside: &Inside) -> Result<ExitCode> {
 pub fn play_and_judge(inside: &Inside, bounds: Bounds) -> Result<bool> {
     steps::announce(1, "start a simulated GPU of 24 GiB, the supervisor and a private Docker engine");
     let mut promises = Promises::new(bounds);
-    let before = ProcessorTime::now();
     let mut host = Host::start(inside)?;
     let played = steps::play(&mut host, &mut promises);
     if played.is_err() {
@@ -58,9 +57,7 @@ pub fn play_and_judge(inside: &Inside, bounds: Bounds) -> Result<bool> {
     let left = left?;
     left.iter().for_each(|thing| eprintln!("left behind: {thing}"));
     promises.judge("nothing left behind", &format!("{} things", left.len()), "0", left.is_empty());
-    if let Some((before, after)) = before.zip(ProcessorTime::now()) {
-        promises.show_stolen(after.stolen_since(before));
-    }
+    promises.show_stolen();
     print!("{}", promises.summary());
     Ok(promises.all_hold())
 }

@@ -1,6 +1,6 @@
 //! The summary: each promise with the figure that was measured.
 
-use crate::processor_time::TOO_MUCH;
+use super::window::TOO_MUCH;
 use std::time::Duration;
 
 /// What was promised, what was measured and how it ended.
@@ -22,13 +22,15 @@ pub struct Bounds {
     pub idle_is_error: bool,
     /// How much of the time the GPU must be used, in percent.
     pub used_percent: f64,
+    /// How many windows are tried while other machines take much of the processors' time.
+    pub tries: u32,
 }
 
 impl Bounds {
     /// What is promised, for a machine that does nothing else.
-    pub const PROMISED: Self = Self { share_points: 1.0, idle_is_error: true, used_percent: 95.0 };
+    pub const PROMISED: Self = Self { share_points: 1.0, idle_is_error: true, used_percent: 95.0, tries: 3 };
     /// What holds on a machine that does a lot else, unless something is broken.
-    pub const UNBROKEN: Self = Self { share_points: 5.0, idle_is_error: false, used_percent: 80.0 };
+    pub const UNBROKEN: Self = Self { share_points: 5.0, idle_is_error: false, used_percent: 80.0, tries: 1 };
 }
 
 /// All of them, in the order of the demo.
@@ -37,7 +39,7 @@ pub struct Promises {
     /// What shares are held against.
     pub bounds: Bounds,
     promises: Vec<Promise>,
-    /// The part of the processors' time that went to other machines, 0 to 1.
+    /// The most of the processors' time, 0 to 1, that went to other machines while a share was judged.
     stolen: f64,
 }
 
@@ -63,10 +65,14 @@ impl Promises {
         self.promises.push(Promise { what: what.into(), figure: figure.into(), aim: aim.into(), holds: None });
     }
 
-    /// Shows the part of the processors' time, 0 to 1, that a hypervisor gave to other machines meanwhile.
-    pub fn show_stolen(&mut self, part: f64) {
-        self.stolen = part;
-        let (figure, most) = (format!("{:.1} %", part * 100.0), format!("below {:.0} %", TOO_MUCH * 100.0));
+    /// A hypervisor gave this part of the processors' time, 0 to 1, to other machines while a share was judged.
+    pub fn note_stolen(&mut self, part: f64) {
+        self.stolen = self.stolen.max(part);
+    }
+
+    /// Shows the most of that.
+    pub fn show_stolen(&mut self) {
+        let (figure, most) = (format!("{:.1} %", self.stolen * 100.0), format!("below {:.1} %", TOO_MUCH * 100.0));
         self.show("processor time that other machines took", &figure, &most);
     }
 
@@ -131,7 +137,9 @@ cap              1 byte  0 bytes  FAIL
     #[test]
     fn what_other_machines_took_is_said_and_excuses_nothing() {
         let mut promises = Promises::new(Bounds::PROMISED);
-        promises.show_stolen(0.08);
+        promises.note_stolen(0.08);
+        promises.note_stolen(0.001);
+        promises.show_stolen();
         assert!(promises.all_hold() && !promises.summary().contains("Run it again"), "nothing has failed");
         promises.judge("share", "4 points", "1 point", false);
         let summary = promises.summary();
@@ -139,7 +147,7 @@ cap              1 byte  0 bytes  FAIL
             !promises.all_hold() && summary.contains("took 8.0 %") && summary.contains("Run it again"),
             "{summary}"
         );
-        promises.show_stolen(0.001);
+        promises.stolen = 0.001;
         assert!(!promises.summary().contains("Run it again"), "that is no reason");
     }
 }

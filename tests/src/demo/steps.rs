@@ -2,6 +2,7 @@
 
 use super::board::Board;
 use super::promises::Promises;
+use super::window::{Window, quietest};
 use crate::failure::{Context, Failure, Result};
 use crate::host::{Container, Host, succeeded, text};
 use crate::measure::{self, Entitled};
@@ -42,13 +43,18 @@ pub fn announce(step: u32, what: &str) {
 /// Moments of the demo, in nanoseconds of the meter's clock.
 #[derive(Debug, Default)]
 struct Moments {
-    all_busy: u64,
     updated: u64,
     paused: u64,
     resumed: u64,
-    back: u64,
     killed: u64,
     end: u64,
+}
+
+/// When shares are judged.
+struct Judged {
+    all_busy: Window,
+    updated: Window,
+    back: Window,
 }
 
 /// Plays every step and judges.
@@ -67,14 +73,15 @@ pub fn play(host: &mut Host, promises: &mut Promises) -> Result<()> {
 
     announce(4, "all three are busy for ten seconds");
     std::thread::sleep(SETTLE);
-    at.all_busy = now_ns();
-    board.show(host, &all, JUDGED)?;
+    let tries = promises.bounds.tries;
+    let all_busy = quietest(tries, || Window::during(|| board.show(host, &all, JUDGED)))?;
 
     announce(5, "gpool update: the first and the third container get 20 % each while they run");
     update(host, first, "0.2")?;
     at.updated = now_ns();
     update(host, third, "0.2")?;
-    board.show(host, &all, SETTLE + AFTER_CHANGE)?;
+    board.show(host, &all, SETTLE)?;
+    let updated = quietest(tries, || Window::during(|| board.show(host, &all, AFTER_CHANGE)))?;
 
     announce(6, "the 60 % container falls idle, its time goes to the others; then it comes back");
     at.paused = now_ns();
@@ -85,8 +92,7 @@ pub fn play(host: &mut Host, promises: &mut Promises) -> Result<()> {
         pause.resume()
     };
     recorder.closely(SETTLE, resume)?;
-    at.back = now_ns();
-    board.show(host, &all, AFTER_CHANGE)?;
+    let back = quietest(tries, || Window::during(|| board.show(host, &all, AFTER_CHANGE)))?;
 
     announce(7, "kill -9 on the first process of the first container");
     let kill = || {
@@ -98,9 +104,11 @@ pub fn play(host: &mut Host, promises: &mut Promises) -> Result<()> {
     at.end = now_ns();
     let trace = recorder.stop()?;
 
-    judge_shares(&trace, &containers, &at, promises);
+    let judged = Judged { all_busy, updated, back };
+    [all_busy, updated, back].iter().for_each(|window| promises.note_stolen(window.stolen));
+    judge_shares(&trace, &containers, &at, &judged, promises);
     judge_memory(host, &trace, &containers, promises)?;
-    judge_idle(&trace, &containers, &at, promises);
+    judge_idle(&trace, &containers, &at, &judged, promises);
     judge_kill(host, &reader, &trace, &containers, &at, promises)
 }
 
@@ -140,24 +148,23 @@ fn update(host: &Host, container: &Container, fraction: &str) -> Result<()> {
     succeeded("gpool update", host.gpool(&["update", id, "--fraction", fraction])?).map(drop)
 }
 
-fn judge_shares(trace: &Trace, containers: &[Container; 3], at: &Moments, promises: &mut Promises) {
+fn judge_shares(trace: &Trace, containers: &[Container; 3], at: &Moments, judged: &Judged, promises: &mut Promises) {
     let [first, second, third] = containers.each_ref().map(|container| container.id.as_str());
-    let judged_end = at.all_busy + JUDGED.as_nanos() as u64;
     let entitled = [(first, 0.3), (second, 0.6), (third, 0.1)];
-    judge_error(trace, "share received over 10 s, all busy", &entitled, at.all_busy, judged_end, promises);
-    let busy = trace.busy(at.all_busy, judged_end) * 100.0;
+    judge_error(trace, "share received over 10 s, all busy", &entitled, judged.all_busy, promises);
+    let busy = trace.busy(judged.all_busy.from_ns, judged.all_busy.to_ns) * 100.0;
     let aim = promises.bounds.used_percent;
     promises.judge("GPU busy while work was there", &format!("{busy:.2} %"), &format!("{aim} % (97 %)"), busy >= aim);
-    let switching = trace.switching(at.all_busy, judged_end) * 100.0;
+    let switching = trace.switching(judged.all_busy.from_ns, judged.all_busy.to_ns) * 100.0;
     promises.show("GPU exchanging contexts meanwhile", &format!("{switching:.2} %"), "");
     let entitled = [(first, 0.2), (second, 0.6), (third, 0.2)];
-    let settled = at.updated + SETTLE.as_nanos() as u64;
-    judge_error(trace, "new shares after gpool update", &entitled, settled, at.paused, promises);
+    judge_error(trace, "new shares after gpool update", &entitled, judged.updated, promises);
     let seen = measure::effect_time(trace, &entitled, at.updated, EFFECT_WINDOW, EFFECT_TOLERANCE);
     promises.show_speed("update seen in the shares", seen, "1000 ms");
 }
 
-fn judge_error(trace: &Trace, what: &str, entitled: &[Entitled], from: u64, to: u64, promises: &mut Promises) {
+fn judge_error(trace: &Trace, what: &str, entitled: &[Entitled], window: Window, promises: &mut Promises) {
+    let Window { from_ns: from, to_ns: to, .. } = window;
     let error = match promises.bounds.idle_is_error {
         true => measure::worst_error_points(trace, entitled, from, to),
         false => measure::worst_proportion_error_points(trace, entitled, from, to),
@@ -184,7 +191,7 @@ fn judge_memory(host: &Host, trace: &Trace, containers: &[Container; 3], promise
     Ok(())
 }
 
-fn judge_idle(trace: &Trace, containers: &[Container; 3], at: &Moments, promises: &mut Promises) {
+fn judge_idle(trace: &Trace, containers: &[Container; 3], at: &Moments, judged: &Judged, promises: &mut Promises) {
     let [first, second, third] = containers.each_ref().map(|container| container.id.as_str());
     let from = at.paused + SETTLE.as_nanos() as u64;
     let lent = (trace.share(first, from, at.resumed) + trace.share(third, from, at.resumed)) * 100.0;
@@ -197,7 +204,7 @@ fn judge_idle(trace: &Trace, containers: &[Container; 3], at: &Moments, promises
     );
     promises.show_speed("lent time taken back after", measure::first_run(trace, second, at.resumed), "50 ms");
     let entitled = [(first, 0.2), (second, 0.6), (third, 0.2)];
-    judge_error(trace, "shares after it came back", &entitled, at.back, at.killed, promises);
+    judge_error(trace, "shares after it came back", &entitled, judged.back, promises);
 }
 
 fn judge_kill(
