@@ -227,7 +227,27 @@ waits! {
     cuCtxSynchronize: CuCtxSynchronize () WaitFor::Context(core::ptr::null_mut());
     cuStreamSynchronize: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(stream);
     cuStreamSynchronize_ptsz: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(per_thread(stream));
-    cuEventSynchronize: CuEventSynchronize (event: CUevent) WaitFor::Event;
+    cuEventSynchronize: CuEventSynchronize (event: CUevent) WaitFor::Event(event);
+}
+
+macro_rules! records {
+    ($($name:ident ($($argument:ident: $type:ty),*);)*) => {$(
+        /// Noted, so that it is known what a wait for it says.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(event: CUevent, stream: CUstream, $($argument: $type),*) -> CUresult {
+            PROCESS.note_record(event);
+            type Function = unsafe extern "C" fn(CUevent, CUstream, $($type),*) -> CUresult;
+            // SAFETY: see cuInit.
+            unsafe { real::<Function>(index::$name)(event, stream, $($argument),*) }
+        }
+    )*};
+}
+
+records! {
+    cuEventRecord();
+    cuEventRecord_ptsz();
+    cuEventRecordWithFlags(flags: c_uint);
+    cuEventRecordWithFlags_ptsz(flags: c_uint);
 }
 
 /// As cuCtxSynchronize. Newer than driver 555.

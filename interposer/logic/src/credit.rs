@@ -36,7 +36,14 @@ pub struct Stripe {
     /// The bits in which others differed from it.
     differs: AtomicUsize,
     context: AtomicUsize,
+    /// Launches on earlier credit, modulo 2^32.
+    earlier: AtomicU32,
+    /// The last [`Look`]: its time but for the two lowest bits, which are what it says.
+    look: AtomicU64,
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Stripe>() == 64);
 
 impl Stripe {
     /// No credit.
@@ -50,6 +57,8 @@ impl Stripe {
             work: AtomicUsize::new(0),
             differs: AtomicUsize::new(0),
             context: AtomicUsize::new(0),
+            earlier: AtomicU32::new(0),
+            look: AtomicU64::new(0),
         }
     }
 
@@ -116,6 +125,8 @@ impl Stripe {
         // The burst first: from then on the thread spends nothing more, so one launch at most is not counted.
         let burst = self.burst.swap(0, Ordering::AcqRel);
         let account = self.account.swap(0, Ordering::AcqRel);
+        let earlier = self.earlier.load(Ordering::Relaxed).wrapping_add((account / ONE_LAUNCH) as u32);
+        self.earlier.store(earlier, Ordering::Relaxed);
         let burst = burst.checked_sub(1)?;
         let is_mixed = self.differs.load(Ordering::Relaxed) != 0;
         // At least the launch with which it was given.
@@ -133,6 +144,25 @@ impl Stripe {
         self.account.load(Ordering::Relaxed)
     }
 
+    /// The last look after a wait for an event.
+    pub(crate) fn last_look(&self) -> Look {
+        let look = self.look.load(Ordering::Relaxed);
+        Look { at_ns: look & !3, has_found_more: look & 1 != 0, has_blocked: look & 2 != 0 }
+    }
+
+    /// There was another one.
+    pub(crate) fn note_look(&self, look: Look) {
+        let says = u64::from(look.has_found_more) | u64::from(look.has_blocked) << 1;
+        self.look.store(look.at_ns & !3 | says, Ordering::Relaxed);
+    }
+
+    /// Launches on credit so far, modulo 2^32.
+    #[inline(always)]
+    pub(crate) fn launches(&self) -> u32 {
+        let launches = (self.account() / ONE_LAUNCH) as u32;
+        self.earlier.load(Ordering::Relaxed).wrapping_add(launches)
+    }
+
     /// Credit that is left.
     pub fn left_ns(&self) -> u32 {
         self.account.load(Ordering::Relaxed) as u32
@@ -144,6 +174,17 @@ impl Default for Stripe {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// What was found after a wait for an event behind which there was more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// When that was asked.
+    pub(crate) at_ns: u64,
+    /// That had not ended.
+    pub(crate) has_found_more: bool,
+    /// The wait had taken its time.
+    pub(crate) has_blocked: bool,
 }
 
 /// Credit to be given.
@@ -176,13 +217,16 @@ mod tests {
         assert!(!stripe.spend(a, 0), "no burst");
         stripe.grant(3, 7 as CUstream, None, Credit { burst: 5, work: a, left_ns: 1000 });
         assert!(stripe.is_for(7 as CUstream, 3) && !stripe.is_for(7 as CUstream, 5));
+        assert_eq!(stripe.launches(), 1);
         assert!(stripe.spend(a, 600) && !stripe.spend(a, 600) && !stripe.spend(b, u32::MAX));
+        assert_eq!(stripe.launches(), 2);
         assert!(stripe.holds(5) && stripe.left_ns() == 400);
         assert_eq!(stripe.revoke(), Some((5, Spent { left_ns: 400, launches: 2, is_mixed: false })));
         assert_eq!(stripe.revoke(), None);
         stripe.grant(3, 7 as CUstream, None, Credit { burst: 0, work: a, left_ns: 1000 });
         assert!(stripe.spend(b, 1000));
         assert_eq!(stripe.revoke(), Some((0, Spent { left_ns: 0, launches: 2, is_mixed: true })));
+        assert_eq!((stripe.launches(), stripe.revoke(), stripe.launches()), (4, None, 4));
     }
 
     #[test]

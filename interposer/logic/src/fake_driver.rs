@@ -33,6 +33,7 @@ pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice {
     busy_until_ns: 0,
     neighbour_until_ns: 0,
     records: 0,
+    questions: 0,
     handles: 0,
     creations_left: u32::MAX,
 });
@@ -71,6 +72,8 @@ pub struct FakeDevice {
     pub neighbour_until_ns: u64,
     /// Events recorded so far.
     pub records: u64,
+    /// How often it was asked whether a stream has drained.
+    pub questions: u64,
     /// Events and streams that were made and not destroyed.
     pub handles: usize,
     /// Events and streams that can still be made.
@@ -188,7 +191,9 @@ unsafe extern "C" fn stream_destroy(_stream: CUstream) -> CUresult {
 
 unsafe extern "C" fn stream_query(stream: CUstream) -> CUresult {
     assert_ne!(stream, CAPTURING, "asking about a stream in capture breaks the capture");
-    if DEVICE.lock().busy_until_ns <= clock::now_ns() { 0 } else { 600 }
+    let mut device = DEVICE.lock();
+    device.questions += 1;
+    if device.busy_until_ns <= clock::now_ns() { 0 } else { 600 }
 }
 
 unsafe extern "C" fn stream_is_capturing(stream: CUstream, status: *mut i32) -> CUresult {

@@ -8,8 +8,8 @@
 //! `limits`, `physical` and `pools` (what is charged for things that the driver tells no size of), `pieces`, `sharing` and
 //! `names` (what several processes hold, and how they know it), `contexts` (whose memory and work it is), `gate` (the hot
 //! path and the slow one behind it), `credit` (what the hot path spends), `estimates` and `learning` (what work is expected
-//! to cost), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `waits` (of programs for
-//! their work), `announce` (what is written into the
+//! to cost), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `waits` and `records` (of programs for
+//! their work, and for which), `announce` (what is written into the
 //! slot about it), `lookup` (what a look-up by name may hand out), `exported_names` (what the real library has at all),
 //! `watcher` and `parking` (the thread that looks when the program is silent).
 //!
@@ -51,6 +51,7 @@ mod place;
 pub mod pools;
 #[cfg(not(loom))]
 pub mod process;
+pub mod records;
 pub mod region;
 pub mod registration;
 pub mod scratch;

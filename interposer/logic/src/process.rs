@@ -12,6 +12,7 @@ use crate::memory::{self, Charge};
 use crate::parking::Parking;
 use crate::pieces::Holds;
 pub use crate::place::{Change, Place};
+use crate::records::Records;
 use crate::region::{Region, RegionError};
 use crate::registration;
 use core::cell::UnsafeCell;
@@ -39,6 +40,7 @@ unsafe impl Send for Start {}
 pub struct Process {
     pub(crate) stripes: [Stripe; STRIPES],
     pub(crate) estimates: Estimates,
+    pub(crate) records: Records,
     /// Locked before `contexts` where both are.
     pub(crate) bursts: Mutex<Bursts>,
     contexts: Mutex<Contexts>,
@@ -81,6 +83,7 @@ impl Process {
         Self {
             stripes: [const { Stripe::new() }; STRIPES],
             estimates: Estimates::new(),
+            records: Records::new(),
             bursts: Mutex::new(Bursts::new()),
             contexts: Mutex::new(Contexts::new()),
             device_bytes: [const { AtomicU64::new(0) }; GPUS],

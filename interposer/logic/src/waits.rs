@@ -4,11 +4,11 @@ use crate::bursts::Bursts;
 use crate::bursts::resting::Kind;
 use crate::clock;
 use crate::contexts::gpus;
-use crate::credit::stripe_index;
+use crate::credit::{Look, stripe_index};
 use crate::driver::CUDA_SUCCESS;
 use crate::process::{Place, Process};
 use core::sync::atomic::Ordering;
-use gpool_driver_abi::cuda::{CUcontext, CUresult, CUstream};
+use gpool_driver_abi::cuda::{CUcontext, CUevent, CUresult, CUstream};
 
 /// What a program waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,9 +19,17 @@ pub enum WaitFor {
     Stream(CUstream),
     /// What was launched before an event. What was launched after it goes on: nothing is put between the launches of a
     /// program that works ahead.
-    Event,
+    Event(CUevent),
 }
 
+/// After waits for events of a program that works ahead it is asked so often whether the device still has something of it: the
+/// driver's answer takes as long as a launch. Its silence is noticed by the watcher, as that of a program that waits for nothing.
+const AHEAD_LOOK_NS: u64 = 250_000;
+/// After a wait of this length it is asked each time: the program has the time for it.
+const BLOCKED_NS: u64 = 20_000;
+/// A program that has launched so often since it recorded the event for which it waits goes on, whether the device keeps up with it
+/// or waits for it. Of one that has launched less, the last look decides.
+const AHEAD_LAUNCHES: u32 = 2;
 /// Of work that ends sooner it is not said that its program leaves: that would be heard when the end is.
 const LEAVING_LEAST_NS: u64 = 100_000;
 
@@ -36,33 +44,72 @@ struct Begun {
 
 const NOTHING: Begun = Begun { kept: None, sampled: 0 };
 
-impl WaitFor {
-    fn kind(self) -> Kind {
-        match self {
-            Self::Context(_) => Kind::Context,
-            Self::Stream(_) => Kind::Stream,
-            Self::Event => Kind::Event,
-        }
-    }
-}
-
 impl Process {
     /// Waits by `wait`, the driver's function; what that answers.
     #[inline(always)]
     pub fn wait(&self, what: WaitFor, wait: impl FnOnce() -> CUresult) -> CUresult {
-        let begun = self.before_wait(what);
+        let kind = match what {
+            WaitFor::Context(_) => Kind::Context,
+            WaitFor::Stream(_) => Kind::Stream,
+            WaitFor::Event(event) => match self.launched_since(event) {
+                0 => Kind::Event,
+                launches => return self.wait_ahead(event, launches, wait),
+            },
+        };
+        let begun = self.before_wait(what, kind);
         let result = wait();
-        self.after_wait(what, begun, result == CUDA_SUCCESS);
+        self.after_wait(kind, begun, result == CUDA_SUCCESS);
         result
+    }
+
+    /// Waits for an event since whose record so much has been launched.
+    fn wait_ahead(&self, event: CUevent, launches: u32, wait: impl FnOnce() -> CUresult) -> CUresult {
+        let stripe = &self.stripes[stripe_index()];
+        let (last, begun_ns) = (stripe.last_look(), clock::now_ns());
+        let is_due = begun_ns >= last.at_ns + AHEAD_LOOK_NS;
+        let goes_on = launches >= AHEAD_LAUNCHES && !last.has_blocked || last.has_found_more;
+        // Who wants to hear that it leaves hears it before.
+        let is_heeded = self.control().is_none_or(|control| control.heeds_leaving.load(Ordering::Relaxed) != 0);
+        let is_skipped = goes_on && !is_heeded && !is_due;
+        let begun = if is_skipped { NOTHING } else { self.before_wait(WaitFor::Event(event), Kind::EventAhead) };
+        let result = wait();
+        let now_ns = clock::now_ns();
+        let has_blocked = now_ns >= begun_ns + BLOCKED_NS;
+        if !is_skipped || has_blocked {
+            let has_found_more = self.after_wait(Kind::EventAhead, begun, result == CUDA_SUCCESS);
+            stripe.note_look(Look { at_ns: now_ns, has_found_more, has_blocked });
+        }
+        result
+    }
+
+    /// An event is about to be recorded by the calling thread. Of one that is recorded into a capture it is not known when that
+    /// happens.
+    #[inline(always)]
+    pub fn note_record(&self, event: CUevent) {
+        let index = stripe_index();
+        match self.captures.load(Ordering::Acquire) {
+            0 => self.records.note(event, index, self.stripes[index].launches()),
+            _ => self.records.forget(event),
+        }
+    }
+
+    /// How much has been launched on credit since `event` was recorded, by the thread that did it or one of its line, if that has
+    /// an open burst; 0 also where that is not known.
+    #[inline(always)]
+    fn launched_since(&self, event: CUevent) -> u32 {
+        let Some((stripe, before)) = self.records.find(event) else { return 0 };
+        let stripe = self.stripes.get(stripe).filter(|stripe| stripe.burst().is_some());
+        // Less while another thread takes the credit away.
+        stripe.map_or(0, |stripe| stripe.launches().wrapping_sub(before).cast_signed().max(0).cast_unsigned())
     }
 
     /// Ends the open bursts of the context that is waited for, but for the calling thread's if the wait is for that and it may
     /// rest.
     #[inline(never)]
-    fn before_wait(&self, what: WaitFor) -> Begun {
+    fn before_wait(&self, what: WaitFor, kind: Kind) -> Begun {
         let Some(place) = self.place() else { return NOTHING };
         let stripe = &self.stripes[stripe_index()];
-        if stripe.burst().is_none() && what == WaitFor::Event {
+        if stripe.burst().is_none() && kind.is_event() {
             return NOTHING;
         }
         let driver = &place.driver;
@@ -75,17 +122,17 @@ impl Process {
         let context = self.measured_in(context);
         let stream = match what {
             WaitFor::Stream(stream) => Some(stream),
-            WaitFor::Context(_) | WaitFor::Event => None,
+            WaitFor::Context(_) | WaitFor::Event(_) => None,
         };
         // Read with the lock held: the watcher may have ended it.
         let own = stripe.burst().filter(|burst| bursts.is_open_in(*burst, context, stream));
-        let kept = own.filter(|burst| bursts.may_rest(*burst, what.kind(), now_ns));
+        let kept = own.filter(|burst| bursts.may_rest(*burst, kind, now_ns));
         // What else a wait may be for says nothing of this burst.
         let is_for_it = stream.is_some() || bursts.live() == 1;
-        let is_sampled = kept.is_none() && is_for_it && (what != WaitFor::Event || bursts.take_sample_asked());
+        let is_sampled = kept.is_none() && is_for_it && (!kind.is_event() || bursts.take_sample_asked(kind));
         let sampled = own.filter(|_| is_sampled).map_or(0, |burst| bursts.begin_sample(burst));
         let is_in_the_way = |bursts: &Bursts| match what {
-            WaitFor::Event => own.filter(|burst| sampled != 0 && bursts.is_open_in(*burst, context, None)),
+            WaitFor::Event(_) => own.filter(|burst| sampled != 0 && bursts.is_open_in(*burst, context, None)),
             _ => bursts.open_in(context, kept),
         };
         // Mostly there is no other.
@@ -124,17 +171,18 @@ impl Process {
     }
 
     /// The program has waited. Its burst rests if its work has ended; after an event, others end whose work has.
+    /// Whether the burst of the calling thread's line was looked at and has more.
     #[inline(never)]
-    fn after_wait(&self, what: WaitFor, begun: Begun, is_success: bool) {
-        let Some(place) = self.place() else { return };
-        let is_event = what == WaitFor::Event;
+    fn after_wait(&self, kind: Kind, begun: Begun, is_success: bool) -> bool {
+        let Some(place) = self.place() else { return false };
+        let is_event = kind.is_event();
         if begun.kept.is_none() && begun.sampled == 0 && !is_event {
-            return;
+            return false;
         }
         let (driver, stripe) = (&place.driver, &self.stripes[stripe_index()]);
         let mut bursts = self.bursts.lock();
         if is_event && begun.sampled == 0 && bursts.live() == 0 {
-            return;
+            return false;
         }
         let now_ns = clock::now_ns();
         // Another thread of this line may have launched meanwhile, into the same burst or another.
@@ -144,28 +192,32 @@ impl Process {
         let kept = begun.kept.filter(|kept| is_same(&bursts, *kept)).map(|(index, ..)| index);
         if let Some(index) = kept.filter(|_| is_success && !is_event) {
             let spent = self.revoke_credit_of(index);
-            return bursts.rest(place, index, what.kind(), spent, now_ns);
+            bursts.rest(place, index, kind, spent, now_ns);
+            return false;
         }
         let _relaxed = driver.relaxed_capture();
         if begun.sampled != 0 {
             bursts.settle(place, &self.estimates);
-            bursts.end_sample(begun.sampled, what.kind(), now_ns);
+            bursts.end_sample(begun.sampled, kind, now_ns);
         }
         if !is_event && kept.is_none() {
-            return;
+            return false;
         }
         // A default stream's handle means the current context's.
         let context = self.measured_in(driver.current_context());
+        let mut has_found_more = begun.sampled == 0 && stripe.burst().is_some();
         while let Some(burst) = bursts.drained_in(driver, context) {
-            if stripe.holds(burst) && kept.is_none() {
-                bursts.ask_for_sample();
+            has_found_more &= !stripe.holds(burst);
+            if stripe.holds(burst) && (kept.is_none() || !bursts.knows(kind, now_ns)) {
+                bursts.ask_for_sample(kind);
             }
             let spent = self.revoke_credit_of(burst);
             if kept == Some(burst) {
-                bursts.rest(place, burst, what.kind(), spent, now_ns);
+                bursts.rest(place, burst, kind, spent, now_ns);
             } else {
                 bursts.close_drained(driver, burst, spent);
             }
         }
+        has_found_more
     }
 }

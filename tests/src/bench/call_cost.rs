@@ -5,8 +5,8 @@ use super::process_cost::thread_cpu_ns;
 use crate::failure::{Result, ensure};
 use crate::library::Library;
 use gpool_driver_abi::cuda::{
-    CUcontext, CUfunction, CUmodule, CuCtxCreateV2, CuCtxSynchronize, CuDriverGetVersion, CuInit, CuLaunchKernel,
-    CuModuleGetFunction, CuModuleLoadData,
+    CUcontext, CUevent, CUfunction, CUmodule, CuCtxCreateV2, CuCtxSynchronize, CuDriverGetVersion, CuEventCreate,
+    CuEventRecord, CuEventSynchronize, CuInit, CuLaunchKernel, CuModuleGetFunction, CuModuleLoadData,
 };
 use serde_json::json;
 use std::ffi::{CStr, c_void};
@@ -36,6 +36,9 @@ const CALLS: u32 = 30_000;
 /// Rounds of a few launches and a wait for them, as of a program that looks at each result.
 const ROUNDS: u32 = 100;
 const LAUNCHES_IN_A_ROUND: u32 = 4;
+/// Steps of a program that works ahead: a launch, an event behind it, and a wait for the event of so many steps before.
+const STEPS: usize = 500;
+const STEPS_AHEAD: usize = 3;
 /// After each block of launches, until the shim's watcher and the supervisor have seen the end of it: what they do
 /// would be charged to the block that follows.
 const SETTLE: Duration = Duration::from_millis(2);
@@ -60,7 +63,10 @@ fn measure() -> Result<serde_json::Value> {
     let synchronize: CuCtxSynchronize = shim.function(c"cuCtxSynchronize")?;
     let (mut launch, mut launch_native) = (Vec::new(), Vec::new());
     let (mut wait, mut wait_native) = (Vec::new(), Vec::new());
+    let (mut step, mut step_native) = (Vec::new(), Vec::new());
     let (mut version, mut version_native) = (Vec::new(), Vec::new());
+    let events = new_events(&shim)?;
+    let ahead = [Ahead::of(&shim)?, Ahead::of(&real)?];
     let waits = [synchronize, real.function(c"cuCtxSynchronize")?];
     let ways = [shim.function::<CuLaunchKernel>(c"cuLaunchKernel")?, real.function(c"cuLaunchKernel")?];
     let versions = [shim.function::<CuDriverGetVersion>(c"cuDriverGetVersion")?, real.function(c"cuDriverGetVersion")?];
@@ -75,17 +81,23 @@ fn measure() -> Result<serde_json::Value> {
             into.push(rounds(*way, wait, kernel)?);
             std::thread::sleep(SETTLE);
         }
+        for (ahead, into) in ahead.iter().zip([&mut step, &mut step_native]) {
+            into.push(ahead.steps(kernel, &events)?);
+            std::thread::sleep(SETTLE);
+        }
         for (way, into) in versions.iter().zip([&mut version, &mut version_native]) {
             into.push(version_calls(*way)?);
         }
     }
-    let all = [&mut launch, &mut launch_native, &mut wait, &mut wait_native, &mut version, &mut version_native];
-    for measured in all {
+    let all = [&mut launch, &mut launch_native, &mut wait, &mut wait_native];
+    let others = [&mut step, &mut step_native, &mut version, &mut version_native];
+    for measured in all.into_iter().chain(others) {
         measured.drain(..WARM_UP_BLOCKS);
     }
     Ok(json!({
         "launch_ns": launch, "launch_native_ns": launch_native,
         "wait_ns": wait, "wait_native_ns": wait_native,
+        "step_ns": step, "step_native_ns": step_native,
         "version_ns": version, "version_native_ns": version_native,
     }))
 }
@@ -133,6 +145,46 @@ fn rounds(launch: CuLaunchKernel, wait: CuCtxSynchronize, kernel: CUfunction) ->
         checked("cuCtxSynchronize", unsafe { wait() })?;
     }
     Ok((thread_cpu_ns() - start_ns) as f64 / f64::from(ROUNDS))
+}
+
+/// As many events as are under way at once, and one more.
+fn new_events(shim: &Library) -> Result<[CUevent; STEPS_AHEAD + 1]> {
+    let create: CuEventCreate = shim.function(c"cuEventCreate")?;
+    let mut events = [null_mut(); STEPS_AHEAD + 1];
+    for event in &mut events {
+        // SAFETY: the handle goes to a live local; a context is current to this thread.
+        checked("cuEventCreate", unsafe { create(event, 0) })?;
+    }
+    Ok(events)
+}
+
+/// What a program calls that works ahead, of the shim or of the library behind it.
+struct Ahead {
+    launch: CuLaunchKernel,
+    record: CuEventRecord,
+    wait: CuEventSynchronize,
+}
+
+impl Ahead {
+    fn of(library: &Library) -> Result<Self> {
+        let launch = library.function(c"cuLaunchKernel")?;
+        let (record, wait) = (library.function(c"cuEventRecord")?, library.function(c"cuEventSynchronize")?);
+        Ok(Self { launch, record, wait })
+    }
+
+    /// Nanoseconds of CPU time of one step.
+    fn steps(&self, kernel: CUfunction, events: &[CUevent]) -> Result<f64> {
+        let start_ns = thread_cpu_ns();
+        for step in 0..STEPS {
+            launches(self.launch, kernel, 1)?;
+            // SAFETY: the events were made in the context that is current to this thread.
+            let failed = unsafe {
+                (self.record)(events[step % events.len()], null_mut()) | (self.wait)(events[(step + 1) % events.len()])
+            };
+            checked("cuEventRecord or cuEventSynchronize", failed)?;
+        }
+        Ok((thread_cpu_ns() - start_ns) as f64 / STEPS as f64)
+    }
 }
 
 /// Nanoseconds of one cuDriverGetVersion, a call that the shim only passes on.

@@ -20,6 +20,7 @@ pub fn measure(host: &Host, sheet: &mut Sheet) -> Result<()> {
     let measured: Value = serde_json::from_str(&said).context(format!("{PROGRAM} said {said:?}"))?;
     add(sheet, "gate.launch_added_whole", &measured, "launch_ns", "launch_native_ns")?;
     add(sheet, "gate.wait_added", &measured, "wait_ns", "wait_native_ns")?;
+    add(sheet, "gate.event_added", &measured, "step_ns", "step_native_ns")?;
     add(sheet, "shim.trampoline_added", &measured, "version_ns", "version_native_ns")
 }
 

@@ -218,6 +218,14 @@ pub const FIGURES: &[Figure] = &[
         "four cuLaunchKernel and a cuCtxSynchronize through the shim in a container, thread CPU time; native: the simulated \
          library's own in the same process",
     ),
+    simulated(
+        "gate.event_added",
+        "ns",
+        Median,
+        Nothing,
+        "cuLaunchKernel, cuEventRecord and a cuEventSynchronize for the event of three launches before, through the shim in a \
+         container, thread CPU time; native: the simulated library's own in the same process",
+    ),
     host(
         "shim.trampoline_added",
         "ns",

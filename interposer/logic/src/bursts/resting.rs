@@ -27,9 +27,20 @@ pub enum Kind {
     Stream,
     /// For its context.
     Context,
-    /// For an event.
+    /// For an event behind which nothing is known to have been launched.
     Event,
+    /// For an event behind which more has been launched, on whichever stream.
+    EventAhead,
 }
+
+impl Kind {
+    /// Whether it is for an event.
+    pub fn is_event(self) -> bool {
+        matches!(self, Self::Event | Self::EventAhead)
+    }
+}
+
+const KINDS: usize = 4;
 
 /// What is known of one kind of a program's waits.
 #[derive(Clone, Copy)]
@@ -42,9 +53,10 @@ struct Late {
 
 /// What is known of a program's waits.
 pub(super) struct Waits {
-    late: [Late; 3],
-    /// Whether the last wait for an event has found the device with nothing to do, so that the next should be measured.
-    is_asked: bool,
+    late: [Late; KINDS],
+    /// Whether the last wait for an event, of each kind, has found the device with nothing to do, so that the next should be
+    /// measured.
+    is_asked: [bool; KINDS],
     /// The burst that shows how late a wait returns, by its number; 0 for none.
     sampled: u64,
     /// When its work would have ended if it had begun at once; 0 until that is known.
@@ -53,8 +65,8 @@ pub(super) struct Waits {
 
 impl Waits {
     pub(super) const fn new() -> Self {
-        let late = [Late { ns: 0, known_until_ns: 0 }; 3];
-        Self { late, is_asked: false, sampled: 0, sample_end_ns: 0 }
+        let late = [Late { ns: 0, known_until_ns: 0 }; KINDS];
+        Self { late, is_asked: [false; KINDS], sampled: 0, sample_end_ns: 0 }
     }
 
     /// The burst with this number began at `begun_ns` and was `length_ns` long. Whoever finds that out, the program when its
@@ -114,14 +126,19 @@ impl Bursts {
         self.live > 0 && self.table.iter().any(|burst| burst.state.is_live() && is_there(burst))
     }
 
-    /// A wait for an event has found the device with nothing to do: the next one is to be measured.
-    pub fn ask_for_sample(&mut self) {
-        self.waits.is_asked = true;
+    /// Whether it is known how late waits of this kind return.
+    pub fn knows(&self, kind: Kind, now_ns: u64) -> bool {
+        self.waits.is_known(kind, now_ns)
+    }
+
+    /// A wait for an event has found the device with nothing to do: the next one of its kind is to be measured.
+    pub fn ask_for_sample(&mut self, kind: Kind) {
+        self.waits.is_asked[kind as usize] = true;
     }
 
     /// Whether a measurement has been asked for; true once.
-    pub fn take_sample_asked(&mut self) -> bool {
-        core::mem::take(&mut self.waits.is_asked)
+    pub fn take_sample_asked(&mut self, kind: Kind) -> bool {
+        core::mem::take(&mut self.waits.is_asked[kind as usize])
     }
 
     /// Open burst `index` is ended before a wait for it, to show how late that returns; its number, 0 where it shows nothing.

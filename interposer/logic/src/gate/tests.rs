@@ -6,10 +6,12 @@ use crate::fake_driver::{
     CAPTURING, CONTEXTS, DEVICE, IS_BLOCKING_CAPTURE, one_at_a_time, process, set_current, uuid, watchers_rest,
 };
 use crate::handles::{Held, Kind};
+use gpool_driver_abi::cuda::CUevent;
 use gpool_shared_region::{BurstTag, Control, GateWord, Slot};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
+mod ahead;
 mod alone;
 mod elsewhere;
 mod waits;

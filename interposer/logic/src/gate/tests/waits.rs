@@ -3,14 +3,22 @@
 use super::*;
 use crate::waits::WaitFor;
 
-/// Waits for an event until so long from now.
+/// Waits until so long from now for an event of whose record nothing is known.
 fn wait_for_event(process: &Process, length_ns: u64) {
+    wait_for_this(process, EVENT, length_ns);
+}
+
+/// Waits for `event` until so long from now.
+pub(super) fn wait_for_this(process: &Process, event: CUevent, length_ns: u64) {
     let wait = || {
         clock::turn_ns(length_ns);
         0
     };
-    assert_eq!(process.wait(WaitFor::Event, wait), 0);
+    assert_eq!(process.wait(WaitFor::Event(event), wait), 0);
 }
+
+/// An event that the program has made. The fake driver is not asked about it.
+pub(super) const EVENT: CUevent = 0x9000 as CUevent;
 
 /// The burst of a program that works ahead is as long as one without waits; what has drained is measured without the silence
 /// after it.
@@ -97,7 +105,7 @@ fn rounds(process: &Process, slot: &Slot, what: WaitFor, count: u32) -> (u64, u6
 /// Twenty microseconds of work in each forty-five: a pair of events for each round would cost more than the work does.
 #[test]
 fn a_burst_rests_while_the_program_waits_and_what_it_rests_is_not_charged() {
-    for what in [WaitFor::Context(core::ptr::null_mut()), WaitFor::Stream(STREAM), WaitFor::Event] {
+    for what in [WaitFor::Context(core::ptr::null_mut()), WaitFor::Stream(STREAM), WaitFor::Event(EVENT)] {
         let _order = one_at_a_time();
         let (process, slot, _) = open_process();
         let (measured_ns, records) = rounds(process, slot, what, 500);

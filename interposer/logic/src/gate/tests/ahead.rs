@@ -1,0 +1,124 @@
+//! Of programs that launch ahead of events for which they wait.
+
+use super::waits::{EVENT, wait_for_this};
+use super::*;
+
+/// Three launches, and so many more, before each of which the event of the last but two is waited for, for 10 us; how often the
+/// driver was asked about the stream.
+fn pipeline(process: &Process, launches: usize, length_ns: u64) -> u64 {
+    let events: [CUevent; 4] = core::array::from_fn(|index| (0x7000 + index * 0x40) as CUevent);
+    let asked = DEVICE.lock().questions;
+    for event in &events[1..] {
+        launch(process, KERNEL, length_ns);
+        process.note_record(*event);
+    }
+    for turn in 0..launches {
+        launch(process, KERNEL, length_ns);
+        process.note_record(events[turn % 4]);
+        wait_for_this(process, events[(turn + 1) % 4], 10 * US);
+    }
+    DEVICE.lock().questions - asked
+}
+
+/// The driver's answer takes as long as a launch.
+#[test]
+fn a_program_that_works_ahead_and_waits_for_events_is_seldom_looked_after() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.estimates.put(KERNEL, 10 * US);
+    let asked = pipeline(process, 400, 10 * US);
+    assert!((5..=30).contains(&asked), "asked {asked} times in 4 ms");
+    until_idle(slot);
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    // The silence at its end is in it.
+    assert!(measured_ns.abs_diff(403 * 10 * US) < 110 * US, "{measured_ns} ns of 4030 us");
+}
+
+/// The device waits for the host, which launches as fast as it can.
+#[test]
+fn who_works_ahead_of_a_device_that_waits_for_it_is_seldom_looked_after() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.estimates.put(KERNEL, US);
+    let (asked, records) = (pipeline(process, 400, US), DEVICE.lock().records);
+    assert!((5..=30).contains(&asked), "asked {asked} times in 4 ms");
+    pipeline(process, 400, US);
+    let records = DEVICE.lock().records - records;
+    assert!(records < 20, "{records} events");
+    until_idle(slot);
+}
+
+/// The wait for an early event returns soon, the next one when the device has nearly nothing left, and then the program pauses.
+#[test]
+fn a_long_wait_for_an_event_is_followed_by_a_look_whatever_came_before_it() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    // Of which only a tenth is true: nobody would look for long.
+    process.estimates.put(KERNEL, 100 * US);
+    let [early, late] = [0x9000 as CUevent, 0x9040 as CUevent];
+    for _ in 0..20 {
+        launch(process, KERNEL, 10 * US);
+        process.note_record(early);
+        (0..6).for_each(|_| _ = launch(process, KERNEL, 10 * US));
+        process.note_record(late);
+        launch(process, KERNEL, US);
+        wait_for_this(process, early, 10 * US);
+        wait_for_this(process, late, 110 * US);
+        let busy_ns = |slot: &Slot| slot.burst_total_ns.load(Ordering::Relaxed);
+        let before_ns = busy_ns(slot);
+        until_idle(slot);
+        assert!(busy_ns(slot) - before_ns < 200 * US, "{} ns for 71 us", busy_ns(slot) - before_ns);
+    }
+}
+
+/// Twenty microseconds of work and one or three more behind the event that is waited for, in each fifty.
+#[test]
+fn who_has_nothing_left_although_it_launches_more_is_looked_after_at_each_wait() {
+    for behind in [1, 3] {
+        let _order = one_at_a_time();
+        let (process, slot, _) = open_process();
+        process.estimates.put(KERNEL, 5 * US);
+        let round = || {
+            (0..4).for_each(|_| _ = launch(process, KERNEL, 5 * US));
+            process.note_record(EVENT);
+            (0..behind).for_each(|_| _ = launch(process, KERNEL, US));
+            wait_for_this(process, EVENT, 30 * US);
+            clock::turn_ns(20 * US);
+        };
+        (0..20).for_each(|_| round());
+        until_idle(slot);
+        let before = (slot.burst_total_ns.load(Ordering::Relaxed), DEVICE.lock().records);
+        (0..500).for_each(|_| round());
+        until_idle(slot);
+        let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed) - before.0;
+        let work_ns = 500 * (20 + behind) * US;
+        assert!(measured_ns.abs_diff(work_ns) < work_ns / 10, "{measured_ns} ns of {work_ns}");
+        let records = DEVICE.lock().records - before.1;
+        assert!(records < 50, "{records} events for 500 waits");
+    }
+}
+
+/// As of a program that waits for the last of what it has launched: the device has nothing of it then.
+#[test]
+fn a_wait_for_an_event_behind_which_there_is_nothing_is_followed_by_a_look() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.estimates.put(KERNEL, 10 * US);
+    let round = || {
+        pipeline(process, 4, 10 * US);
+        let asked = DEVICE.lock().questions;
+        process.note_record(EVENT);
+        // It returns 20 us late.
+        wait_for_this(process, EVENT, 50 * US);
+        clock::turn_ns(60 * US);
+        u64::from(DEVICE.lock().questions > asked)
+    };
+    (0..20).for_each(|_| _ = round());
+    until_idle(slot);
+    let before_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    let looks: u64 = (0..200).map(|_| round()).sum();
+    until_idle(slot);
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed) - before_ns;
+    assert!(looks > 180, "{looks} of 200 waits were followed by a look");
+    assert!(measured_ns.abs_diff(200 * 70 * US) < 200 * 4 * US, "{measured_ns} ns of 14 ms");
+}
