@@ -15,7 +15,7 @@ use crate::learning::Expectation;
 use crate::process::{Place, Process};
 use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{CUresult, CUstream};
-use gpool_shared_region::{Demand, HEARTBEAT_STALE_NS};
+use gpool_shared_region::{Control, Demand, HEARTBEAT_STALE_NS};
 
 /// A thread at the gate looks at the heartbeat this often.
 const GATE_TIMEOUT_NS: u64 = 500_000_000;
@@ -307,6 +307,12 @@ fn patience_ns(place: &Place, now_ns: u64) -> u64 {
     away_in_ns.min(GATE_TIMEOUT_NS)
 }
 
+/// Whether the tenant has its GPU to itself, and nothing bounds what it may have of that: only then bursts are longer than those
+/// of others.
+pub(crate) fn is_sole(control: &Control) -> bool {
+    control.burst_ns.load(Ordering::Relaxed) > PARTED_BURST_NS
+}
+
 /// Whether work may be issued now, how much, or what to wait for.
 fn verdict(
     place: &Place,
@@ -332,7 +338,7 @@ fn verdict(
     }
     // What a burst may hold counts as outstanding before it has been launched. Of long ones, which somebody has who is alone,
     // that would keep other streams waiting for nothing.
-    let is_long = burst_ns > PARTED_BURST_NS;
+    let is_long = is_sole(control);
     let launched_ns = if is_long && end_ns > now_ns + depth_ns { end_ns.saturating_sub(unspent_ns()) } else { end_ns };
     if bursts.live() > 0 && launched_ns > now_ns + depth_ns && !is_overdue() {
         // How far estimates are off shows when a burst ends. Of long ones a depth is off by as much, and by then the device may

@@ -6,6 +6,7 @@ use crate::clock;
 use crate::contexts::gpus;
 use crate::credit::{Look, stripe_index};
 use crate::driver::CUDA_SUCCESS;
+use crate::gate;
 use crate::process::{Place, Process};
 use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{CUcontext, CUevent, CUresult, CUstream};
@@ -22,13 +23,14 @@ pub enum WaitFor {
     Event(CUevent),
 }
 
-/// After waits for events of a program that works ahead it is asked so often whether the device still has something of it: the
-/// driver's answer takes as long as a launch. Its silence is noticed by the watcher, as that of a program that waits for nothing.
+/// After waits for events of a program that works ahead, and has its GPU to itself, it is asked so often whether the device still has
+/// something of it: the driver's answer takes as long as a launch. What it pauses meanwhile counts as work, as that of a program
+/// that waits for nothing; from 0.1 ms on the watcher notices it.
 const AHEAD_LOOK_NS: u64 = 250_000;
 /// After a wait of this length it is asked each time: the program has the time for it.
 const BLOCKED_NS: u64 = 20_000;
-/// A program that has launched so often since it recorded the event for which it waits goes on, whether the device keeps up with it
-/// or waits for it. Of one that has launched less, the last look decides.
+/// A program that has launched so often since it recorded the event for which it waits is taken to go on, whether the device keeps up
+/// with it or waits for it. Of one that has launched less, the last look decides.
 const AHEAD_LAUNCHES: u32 = 2;
 /// Of work that ends sooner it is not said that its program leaves: that would be heard when the end is.
 const LEAVING_LEAST_NS: u64 = 100_000;
@@ -68,9 +70,9 @@ impl Process {
         let (last, begun_ns) = (stripe.last_look(), clock::now_ns());
         let is_due = begun_ns >= last.at_ns + AHEAD_LOOK_NS;
         let goes_on = launches >= AHEAD_LAUNCHES && !last.has_blocked || last.has_found_more;
-        // Who wants to hear that it leaves hears it before.
-        let is_heeded = self.control().is_none_or(|control| control.heeds_leaving.load(Ordering::Relaxed) != 0);
-        let is_skipped = goes_on && !is_heeded && !is_due;
+        // Nobody gets less for what it is charged too much, or wants to hear that it leaves.
+        let is_sole = self.control().is_some_and(gate::is_sole);
+        let is_skipped = goes_on && is_sole && !is_due;
         let begun = if is_skipped { NOTHING } else { self.before_wait(WaitFor::Event(event), Kind::EventAhead) };
         let result = wait();
         let now_ns = clock::now_ns();
@@ -205,7 +207,8 @@ impl Process {
         }
         // A default stream's handle means the current context's.
         let context = self.measured_in(driver.current_context());
-        let mut has_found_more = begun.sampled == 0 && stripe.burst().is_some();
+        let is_asked_about = |burst| bursts.is_open_in(burst, context, None);
+        let mut has_found_more = begun.sampled == 0 && stripe.burst().is_some_and(is_asked_about);
         while let Some(burst) = bursts.drained_in(driver, context) {
             has_found_more &= !stripe.holds(burst);
             if stripe.holds(burst) && (kept.is_none() || !bursts.knows(kind, now_ns)) {
