@@ -381,15 +381,20 @@ fn one_whose_terminal_goes_ends(host: &Host) -> Result<()> {
 
 /// SIGKILL to `gpool run` ends the command; its cgroup goes with the next call.
 fn a_killed_one_ends(host: &Host) -> Result<()> {
+    // Another run of the tests may have left some, whose pids are somebody else's here.
+    let before = groups_on_the_host();
     let mut killed = start(host, "0.9")?;
     bound(host, 1)?;
     signal(&killed, Signal::KILL)?;
     killed.wait().context("gpool run")?;
     gone(host, "SIGKILL to gpool run")?;
     succeeded("the next one", gpool_run(host, &["--fraction", "0.9", "--", "true"])?)?;
-    let groups = traces_on_the_host().into_iter().filter(|path| path.to_string_lossy().contains("gpool-run-"));
-    let left: Vec<PathBuf> = groups.collect();
+    let left: Vec<PathBuf> = groups_on_the_host().into_iter().filter(|path| !before.contains(path)).collect();
     ensure(left.is_empty(), || format!("left of the killed one: {left:?}"))
+}
+
+fn groups_on_the_host() -> Vec<PathBuf> {
+    traces_on_the_host().into_iter().filter(|path| path.to_string_lossy().contains("gpool-run-")).collect()
 }
 
 fn signal(child: &Child, signal: Signal) -> Result<()> {
