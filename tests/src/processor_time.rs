@@ -9,7 +9,7 @@ use std::fs;
 
 /// A failure means nothing when at least this part of the processors' time, 0 to 1, was stolen meanwhile. Scenarios that
 /// judge shares were seen to fail from 0.07 on.
-pub const TOO_MUCH: f64 = 0.03;
+const TOO_MUCH: f64 = 0.03;
 /// The same of time that went to processes with less than the usual priority, which nothing in a scenario has: half of one of
 /// two processors.
 const TOO_MUCH_BESIDE: f64 = 0.25;

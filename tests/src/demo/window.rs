@@ -29,15 +29,16 @@ impl Window {
 /// One window, and others, `tries` in all, while other machines take too much; the one in which they took least. Which one that
 /// is does not depend on the shares in it.
 pub fn quietest<E>(tries: u32, mut next: impl FnMut() -> Result<Window, E>) -> Result<Window, E> {
-    let mut best = next()?;
+    let mut last = next()?;
+    let mut best = last;
     for _ in 1..tries {
-        if best.stolen < TOO_MUCH {
+        if last.stolen < TOO_MUCH {
             break;
         }
-        println!("Other machines took {:.1} % of the processors' time meanwhile: once more.", best.stolen * 100.0);
-        let window = next()?;
-        if window.stolen < best.stolen {
-            best = window;
+        println!("Other machines took {:.1} % of the processors' time meanwhile: once more.", last.stolen * 100.0);
+        last = next()?;
+        if last.stolen < best.stolen {
+            best = last;
         }
     }
     Ok(best)
