@@ -16,6 +16,7 @@ LIBRARIES := $(SHIMS) $(SIMULATED)
 EXCLUDE := $(addprefix --exclude ,$(LIBRARIES))
 CARGO := cargo
 CARGO_FLAGS := --locked --quiet
+UNIT_TESTS := $(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
 # Models of the region's protocol: another build, because loom takes the place of the atomics.
 MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interposer-logic --test models --target-dir target/models
 
@@ -92,11 +93,14 @@ test: ## Run everything that continuous integration runs
 	@# that judge shares hardly feel it; one that fails runs once more then, for which its time is counted (nice). What fetching
 	@# mounts meanwhile is no scenario's to see.
 	@unshare --mount nice -n 19 chrt --idle 0 timeout 900 $(STAGE)/bin/gpool-integration --fetch > target/fetch.log 2>&1 & fetched=$$!; \
-	    nice -n 19 chrt --idle 0 sh -c '$(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE) --no-run \
+	    nice -n 19 chrt --idle 0 sh -c '$(UNIT_TESTS) --no-run \
 	        && $(MAKE) --no-print-directory lint' & compiled=$$!; \
 	    $(STAGE)/bin/gpool-integration --alone || { kill $$fetched $$compiled 2> /dev/null; wait; exit 1; }; \
 	    wait $$fetched; wait $$compiled
-	$(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
+	@# Some of these are one long test: two lines of them keep both processors at work.
+	@$(UNIT_TESTS) --test '*' > target/test-files.log 2>&1 & files=$$!; \
+	    $(UNIT_TESTS) --lib --bins && $(UNIT_TESTS) --doc; passed=$$?; \
+	    wait $$files || passed=1; cat target/test-files.log; exit $$passed
 	@nice -n 19 chrt --idle 0 $(MAKE) --no-print-directory models sanitizers & others=$$!; \
 	    $(STAGE)/bin/gpool-integration --together; passed=$$?; wait $$others && exit $$passed
 
@@ -123,7 +127,7 @@ test-long: ## Run the searches that take too long for `make test`, a virtual mac
 	$(STAGE)/bin/gpool-integration daemon-reload-vm
 	$(STAGE)/bin/gpool-integration kubernetes
 	@# Four thousand: of gangs alone, each of which shares four GPUs for ten seconds of virtual time, that takes four minutes.
-	PROPTEST_CASES=4000 $(CARGO) test $(CARGO_FLAGS) --release --no-fail-fast --workspace $(EXCLUDE) -- --include-ignored
+	PROPTEST_CASES=4000 $(UNIT_TESTS) --release --no-fail-fast -- --include-ignored
 	LOOM_MAX_PREEMPTIONS=4 $(MODELS)
 	@$(MAKE) --no-print-directory build
 	tests/memory_checkers.sh
