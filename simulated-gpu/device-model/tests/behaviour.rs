@@ -4,8 +4,9 @@ use gpool_device_model::{Device, DeviceParameters, Ticket};
 
 const MS: u64 = 1_000_000;
 
+/// With time slices of 2 ms, which are easily added.
 fn device() -> Device {
-    Device::new(DeviceParameters::standard(0), 0)
+    Device::new(DeviceParameters { time_slice_ns: 2 * MS, ..DeviceParameters::standard(0) }, 0)
 }
 
 #[test]

@@ -54,7 +54,7 @@ struct Arguments {
     #[arg(long)]
     whole_maps: bool,
     /// How long a context keeps the GPU while others have work, in nanoseconds.
-    #[arg(long, value_name = "NS", default_value_t = 2_000_000)]
+    #[arg(long, value_name = "NS", default_value_t = DeviceParameters::TIME_SLICE_NS)]
     time_slice: u64,
     /// How long an exchange of contexts takes, in nanoseconds.
     #[arg(long, value_name = "NS", default_value_t = 50_000)]
