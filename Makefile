@@ -16,7 +16,10 @@ LIBRARIES := $(SHIMS) $(SIMULATED)
 EXCLUDE := $(addprefix --exclude ,$(LIBRARIES))
 CARGO := cargo
 CARGO_FLAGS := --locked --quiet
-UNIT_TESTS := $(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
+# Programs that tests start unwind as those must (cargo's panic setting does not hold for tests): otherwise all of their
+# libraries would be compiled twice. What is shipped, and the shims in every profile, aborts.
+UNWINDING := CARGO_PROFILE_DEV_PANIC=unwind
+UNIT_TESTS := $(UNWINDING) $(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
 # Models of the region's protocol: another build, because loom takes the place of the atomics.
 MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interposer-logic --test models --target-dir target/models
 
@@ -70,7 +73,7 @@ check: ## Run the fast gates: format, lints, dependencies, rooms, symbols, texts
 	@$(MAKE) --no-print-directory lint
 	if $(CARGO) deny --version > /dev/null 2>&1; then $(CARGO) deny check bans licenses sources; \
 	    else echo "skipped: cargo-deny is not installed"; fi
-	$(CARGO) test $(CARGO_FLAGS) -p gpool-tests --test rooms --test symbols --test messages --test documentation \
+	$(UNWINDING) $(CARGO) test $(CARGO_FLAGS) -p gpool-tests --test rooms --test symbols --test messages --test documentation \
 	    --test packages --test device_nodes
 
 package: ## Pack what is built: gpool and a simulated GPU as .deb, gpool as .rpm, into target/package
@@ -93,20 +96,23 @@ test: ## Run everything that continuous integration runs
 	@# that judge shares hardly feel it; one that fails runs once more then, for which its time is counted (nice). What fetching
 	@# mounts meanwhile is no scenario's to see.
 	@unshare --mount nice -n 19 chrt --idle 0 timeout 900 $(STAGE)/bin/gpool-integration --fetch > target/fetch.log 2>&1 & fetched=$$!; \
-	    nice -n 19 chrt --idle 0 sh -c '$(UNIT_TESTS) --no-run \
-	        && $(MAKE) --no-print-directory lint' & compiled=$$!; \
+	    nice -n 19 chrt --idle 0 env $(UNIT_TESTS) --no-run & compiled=$$!; \
 	    $(STAGE)/bin/gpool-integration --alone || { kill $$fetched $$compiled 2> /dev/null; wait; exit 1; }; \
 	    wait $$fetched; wait $$compiled
-	@# Some of these are one long test: two lines of them keep both processors at work.
-	@$(UNIT_TESTS) --test '*' > target/test-files.log 2>&1 & files=$$!; \
+	@# Some unit tests are one long test each: two lines of them keep both processors at work, and beside them and scenarios
+	@# that wait runs what only computes. clippy last, because cargo lets nobody else begin in its directory meanwhile.
+	@nice -n 19 chrt --idle 0 $(MAKE) --no-print-directory models sanitizers lint & others=$$!; \
+	    $(UNIT_TESTS) --test '*' > target/test-files.log 2>&1 & files=$$!; \
 	    $(UNIT_TESTS) --lib --bins && $(UNIT_TESTS) --doc; passed=$$?; \
-	    wait $$files || passed=1; cat target/test-files.log; exit $$passed
-	@nice -n 19 chrt --idle 0 $(MAKE) --no-print-directory models sanitizers & others=$$!; \
+	    wait $$files || passed=1; cat target/test-files.log; \
+	    if [ $$passed != 0 ]; then kill $$others 2> /dev/null; wait; exit 1; fi; \
 	    $(STAGE)/bin/gpool-integration --together; passed=$$?; wait $$others && exit $$passed
 
 lint: ## Run clippy, where it is installed
+	@# The shims have no way to unwind.
 	if $(CARGO) clippy --version > /dev/null 2>&1; then \
-	    $(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings; fi
+	    $(UNWINDING) $(CARGO) clippy $(CARGO_FLAGS) --workspace $(addprefix --exclude ,$(SHIMS)) --all-targets -- -D warnings \
+	    && $(CARGO) clippy $(CARGO_FLAGS) $(addprefix -p ,$(SHIMS)) --all-targets -- -D warnings; fi
 
 models: ## Try the orders in which the region's threads and processes may meet
 	LOOM_MAX_PREEMPTIONS=3 $(MODELS)

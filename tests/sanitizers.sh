@@ -26,6 +26,10 @@ mkdir -p "$made"
 export RUSTC_BOOTSTRAP=___,libc,zstd_sys,gpool_driver_abi,gpool_shared_region,gpool_interposer_logic,gpool_shim_cuda,gpool_shim_stand
 # Names and lines in reports.
 export CARGO_PROFILE_GUEST_STRIP=none CARGO_PROFILE_GUEST_DEBUG=line-tables-only
+# Four shims: what makes the one that is shipped small finds no faults.
+export CARGO_PROFILE_GUEST_LTO=off CARGO_PROFILE_GUEST_CODEGEN_UNITS=16
+# Tests: with some optimisation; without, they take longer to run than that takes.
+export CARGO_PROFILE_DEV_OPT_LEVEL=1
 export CARGO_INCREMENTAL=0
 # What is made for the life of the process, and by tests for the life of a thread, is not freed.
 export ASAN_OPTIONS=detect_leaks=0:allow_addr2line=1 TSAN_OPTIONS=allow_addr2line=1
@@ -63,9 +67,8 @@ cargo_in() {
 }
 
 shim() { cargo_in "$1" "$2" build --profile guest -p gpool-interposer-cuda; }
-# With some optimisation: without, they take longer to run than that takes.
 tests() {
-    CARGO_PROFILE_DEV_OPT_LEVEL=1 TSAN_OPTIONS=$frame \
+    TSAN_OPTIONS=$frame \
         cargo_in "$repository" "$1" test -p gpool-shared-region -p gpool-interposer-logic --lib -- --test-threads=1 "${@:2}"
 }
 faulty_tests() {
@@ -75,12 +78,12 @@ stand() { "$made/stand-$kind" "$1/$target/guest/libgpool_shim_cuda.so" "$made/li
 
 # One lock that orders nothing, and one read beyond a variable. The copies keep their times, so that nothing is compiled
 # twice.
+lock=interposer/logic/src/futex.rs size=interposer/logic/src/memory.rs
 make_faults() {
     rm -rf "$faulty"
     mkdir "$faulty"
     # The folders of the workspace's members, without which cargo takes no part of it.
     sed -n 's/^    "\([^"/]*\).*",$/\1/p' Cargo.toml | sort -u | xargs tar -cf - Cargo.toml Cargo.lock | tar -xf - -C "$faulty"
-    local lock=interposer/logic/src/futex.rs size=interposer/logic/src/memory.rs
     sed -i 's/Ordering::Acquire/Ordering::Relaxed/; s/Ordering::Release/Ordering::Relaxed/' "$faulty/$lock"
     sed -i 's|^    let granule: u64 = .*|&\n    core::hint::black_box(unsafe { *core::hint::black_box(\&raw const bytes).add(1) });|' \
         "$faulty/$size"
@@ -111,6 +114,9 @@ check() {
     local which=()
     if [ "$kind" = thread ]; then which=(futex:: pieces:: memory:: registration:: gate::); fi
     passes tests "$built" "${which[@]}"
+    # What has no fault put in is compiled already; what has must look newer than that.
+    if [ ! -e "$built-faulty" ]; then cp -a "$built" "$built-faulty"; fi
+    touch "$faulty/$lock" "$faulty/$size"
     passes shim "$faulty" "$built-faulty"
     finds stand "$built-faulty" crowd 100
     finds faulty_tests "$built-faulty" "$found"
