@@ -2,7 +2,7 @@
 
 use super::board::Board;
 use super::promises::Promises;
-use super::window::{Window, quietest};
+use super::window::{TOO_MUCH, Window, quietest};
 use crate::failure::{Context, Failure, Result};
 use crate::host::{Container, Host, succeeded, text};
 use crate::measure::{self, Entitled};
@@ -165,13 +165,18 @@ fn judge_shares(trace: &Trace, containers: &[Container; 3], at: &Moments, judged
 
 fn judge_error(trace: &Trace, what: &str, entitled: &[Entitled], window: Window, promises: &mut Promises) {
     let Window { from_ns: from, to_ns: to, .. } = window;
-    let error = match promises.bounds.idle_is_error {
-        true => measure::worst_error_points(trace, entitled, from, to),
-        false => measure::worst_proportion_error_points(trace, entitled, from, to),
+    // Where the processors were away the simulated GPU stood still for everybody: what it did is divided then.
+    let is_idle_an_error = promises.bounds.idle_is_error && window.stolen < TOO_MUCH;
+    let (error, whole) = match is_idle_an_error {
+        true => (measure::worst_error_points(trace, entitled, from, to), String::new()),
+        false => (
+            measure::worst_proportion_error_points(trace, entitled, from, to),
+            format!(" of {:.1}", trace.busy(from, to) * 100.0),
+        ),
     };
     let shares: Vec<String> =
         entitled.iter().map(|(id, _)| format!("{:.1}", trace.share(id, from, to) * 100.0)).collect();
-    let figure = format!("{} %, error {error:.2}", shares.join(" / "));
+    let figure = format!("{}{whole} %, error {error:.2}", shares.join(" / "));
     let aim = promises.bounds.share_points;
     promises.judge(what, &figure, &format!("{aim} points"), error <= aim);
 }
@@ -253,5 +258,27 @@ fn successor(host: &Host) -> Result<bool> {
             Err(failure) => return Err(Failure::new(format!("after the kill: {failure}"))),
         }
         std::thread::sleep(Duration::from_millis(250));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::promises::Bounds;
+    use super::*;
+    use crate::trace::tests::traced;
+
+    #[test]
+    fn a_gpu_that_stood_still_is_an_error_only_where_the_processors_were_there() {
+        // 3 % of the time are lost, to both as much as they have.
+        let even = traced(2000, |ms| vec![("a", ms * 388_000), ("b", ms * 582_000)]);
+        let uneven = traced(2000, |ms| vec![("a", ms * 370_000), ("b", ms * 600_000)]);
+        let holds = |trace: &Trace, stolen| {
+            let mut promises = Promises::new(Bounds::PROMISED);
+            let window = Window { from_ns: 0, to_ns: 2_000_000_000, stolen };
+            judge_error(trace, "shares", &[("a", 0.4), ("b", 0.6)], window, &mut promises);
+            promises.all_hold()
+        };
+        assert!(!holds(&even, 0.0) && holds(&even, 0.04));
+        assert!(!holds(&uneven, 0.0) && !holds(&uneven, 0.04), "one of them lost all of it");
     }
 }
