@@ -23,7 +23,7 @@ UNIT_TESTS := $(UNWINDING) $(CARGO) test $(CARGO_FLAGS) --workspace $(EXCLUDE)
 # Models of the region's protocol: another build, because loom takes the place of the atomics.
 MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interposer-logic --test models --target-dir target/models
 
-.PHONY: help prepare build check lint package demo test models sanitizers bench test-long test-gpu gpu-bundle advisories reference licences docs clean
+.PHONY: help prepare build check lint package demo test unit-tests models sanitizers bench test-long test-gpu gpu-bundle advisories reference licences docs clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -93,20 +93,21 @@ test: ## Run everything that continuous integration runs
 	@$(MAKE) --no-print-directory build
 	$(CARGO) fmt --check
 	@# What only computes does so when a processor has nothing else to do (SCHED_IDLE): scenarios mostly wait, and those
-	@# that judge shares hardly feel it; one that fails runs once more then, for which its time is counted (nice). What fetching
-	@# mounts meanwhile is no scenario's to see.
+	@# that judge shares hardly feel it; one that fails runs once more then, for which its time is counted (nice). clippy is the
+	@# last of it, because cargo lets nobody else begin in its directory meanwhile. What fetching mounts is no scenario's to see.
+	@# Some unit tests are one long test each: two lines of them keep both processors at work.
 	@unshare --mount nice -n 19 chrt --idle 0 timeout 900 $(STAGE)/bin/gpool-integration --fetch > target/fetch.log 2>&1 & fetched=$$!; \
-	    nice -n 19 chrt --idle 0 env $(UNIT_TESTS) --no-run & compiled=$$!; \
-	    $(STAGE)/bin/gpool-integration --alone || { kill $$fetched $$compiled 2> /dev/null; wait; exit 1; }; \
-	    wait $$fetched; wait $$compiled
-	@# Some unit tests are one long test each: two lines of them keep both processors at work, and beside them and scenarios
-	@# that wait runs what only computes. clippy last, because cargo lets nobody else begin in its directory meanwhile.
-	@nice -n 19 chrt --idle 0 $(MAKE) --no-print-directory models sanitizers lint & others=$$!; \
+	    nice -n 19 chrt --idle 0 $(MAKE) --no-print-directory unit-tests models sanitizers lint & others=$$!; \
+	    $(STAGE)/bin/gpool-integration --alone || { kill $$fetched $$others 2> /dev/null; wait; exit 1; }; \
 	    $(UNIT_TESTS) --test '*' > target/test-files.log 2>&1 & files=$$!; \
 	    $(UNIT_TESTS) --lib --bins && $(UNIT_TESTS) --doc; passed=$$?; \
 	    wait $$files || passed=1; cat target/test-files.log; \
-	    if [ $$passed != 0 ]; then kill $$others 2> /dev/null; wait; exit 1; fi; \
+	    if [ $$passed != 0 ]; then kill $$fetched $$others 2> /dev/null; wait; exit 1; fi; \
+	    wait $$fetched; \
 	    $(STAGE)/bin/gpool-integration --together; passed=$$?; wait $$others && exit $$passed
+
+unit-tests:
+	$(UNIT_TESTS) --no-run
 
 lint: ## Run clippy, where it is installed
 	@# The shims have no way to unwind.
