@@ -96,13 +96,16 @@ test: ## Run everything that continuous integration runs
 	@# that judge shares hardly feel it; one that fails runs once more then, for which its time is counted (nice). clippy is the
 	@# last of it, because cargo lets nobody else begin in its directory meanwhile. What fetching mounts is no scenario's to see.
 	@# Some unit tests are one long test each: two lines of them keep both processors at work.
+	@# What runs beside has a session of its own, so that it can be ended with all that it has started.
 	@unshare --mount nice -n 19 chrt --idle 0 timeout 900 $(STAGE)/bin/gpool-integration --fetch > target/fetch.log 2>&1 & fetched=$$!; \
-	    nice -n 19 chrt --idle 0 $(MAKE) --no-print-directory unit-tests models sanitizers lint & others=$$!; \
-	    $(STAGE)/bin/gpool-integration --alone || { kill $$fetched $$others 2> /dev/null; wait; exit 1; }; \
+	    setsid nice -n 19 chrt --idle 0 $(MAKE) --no-print-directory -j1 unit-tests models sanitizers lint & others=$$!; \
+	    files=; give_up() { kill $$fetched $$files -$$others 2> /dev/null; wait; exit 1; }; \
+	    trap give_up INT TERM; \
+	    $(STAGE)/bin/gpool-integration --alone || give_up; \
 	    $(UNIT_TESTS) --test '*' > target/test-files.log 2>&1 & files=$$!; \
 	    $(UNIT_TESTS) --lib --bins && $(UNIT_TESTS) --doc; passed=$$?; \
 	    wait $$files || passed=1; cat target/test-files.log; \
-	    if [ $$passed != 0 ]; then kill $$fetched $$others 2> /dev/null; wait; exit 1; fi; \
+	    [ $$passed = 0 ] || give_up; \
 	    wait $$fetched; \
 	    $(STAGE)/bin/gpool-integration --together; passed=$$?; wait $$others && exit $$passed
 

@@ -115,7 +115,11 @@ check() {
     if [ "$kind" = thread ]; then which=(futex:: pieces:: memory:: registration:: gate::); fi
     passes tests "$built" "${which[@]}"
     # What has no fault put in is compiled already; what has must look newer than that.
-    if [ ! -e "$built-faulty" ]; then cp -a "$built" "$built-faulty"; fi
+    if [ ! -e "$built-faulty" ]; then
+        rm -rf "$built-begun"
+        cp -a "$built" "$built-begun"
+        mv "$built-begun" "$built-faulty"
+    fi
     touch "$faulty/$lock" "$faulty/$size"
     passes shim "$faulty" "$built-faulty"
     finds stand "$built-faulty" crowd 100

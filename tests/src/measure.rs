@@ -17,6 +17,9 @@ pub fn worst_error_points(trace: &Trace, entitled: &[Entitled], from_ns: u64, to
 /// The same for shares of what the GPU delivered, so that time in which it did nothing is no error.
 pub fn worst_proportion_error_points(trace: &Trace, entitled: &[Entitled], from_ns: u64, to_ns: u64) -> f64 {
     let busy = trace.busy(from_ns, to_ns);
+    if busy <= 0.0 {
+        return f64::INFINITY;
+    }
     let error = |(id, due): &Entitled| (trace.share(id, from_ns, to_ns) / busy - due).abs() * 100.0;
     entitled.iter().map(error).fold(0.0, f64::max)
 }

@@ -1,8 +1,8 @@
-//! Processor time that went elsewhere: what a hypervisor gave to other machines, and what was compiled beside a scenario.
+//! Processor time that went elsewhere: what a hypervisor gave to other machines, and what only computes beside a scenario.
 //!
 //! The simulated GPU runs in real time on real processors. Where those are away for a tenth of the time, containers do
 //! not send work when they would, and shares of GPU time say something about the hypervisor instead of about gpool. `make
-//! test` compiles and downloads beside its scenarios, with the least priority there is; but caches, disks and the kernel's
+//! test` compiles, checks and downloads beside its scenarios, with the least priority there is; but caches, disks and the kernel's
 //! locks have none.
 
 use std::fs;

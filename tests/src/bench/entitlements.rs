@@ -26,7 +26,7 @@ const LEASED: Times = Times { settle: Duration::from_secs(1), watch: Duration::f
 const LEASED_PAIR: Times = Times { watch: Duration::from_secs(8), ..LEASED };
 /// A tenant alone under a limit is served as regularly in less time.
 const LIMITED_ALONE: Times = Times { watch: Duration::from_secs(3), ..LEASED };
-/// Plain tenants take turns of 2 ms, so that a short look shows as much as a long one.
+/// Plain tenants take turns of some 2 ms, so that a short look shows as much as a long one.
 const PLAIN: Times = Times { settle: Duration::from_millis(300), watch: Duration::from_secs(1) };
 /// Of every tenant, in plain containers too, where nothing caps it.
 const ALLOCATE_MIB: u64 = 256;

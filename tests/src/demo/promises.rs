@@ -18,7 +18,8 @@ struct Promise {
 pub struct Bounds {
     /// The most that a share may be off, in points of a hundred.
     pub share_points: f64,
-    /// Whether time in which the GPU did nothing counts as an error of the shares, and not only against what follows.
+    /// Whether time in which the GPU did nothing counts as an error of the shares, where the processors were there, and not only
+    /// against what follows.
     pub idle_is_error: bool,
     /// How much of the time the GPU must be used, in percent.
     pub used_percent: f64,
@@ -135,7 +136,7 @@ cap              1 byte  0 bytes  FAIL
     }
 
     #[test]
-    fn what_other_machines_took_is_said_and_excuses_nothing() {
+    fn what_other_machines_took_is_said_and_makes_nothing_hold() {
         let mut promises = Promises::new(Bounds::PROMISED);
         promises.note_stolen(0.08);
         promises.note_stolen(0.001);

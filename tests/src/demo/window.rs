@@ -3,8 +3,8 @@
 use crate::meter::now_ns;
 use crate::processor_time::ProcessorTime;
 
-/// Where other machines took this part of the processors' time, 0 to 1, the GPU stands still for 2 % of the time and more, which is
-/// more than a point for who is to have 60 % of it.
+/// Where other machines took this part of the processors' time, 0 to 1, the GPU stands still for up to 2 % of the time, and
+/// more where they took more: 2 % are more than a point for who is to have 60 % of it.
 pub const TOO_MUCH: f64 = 0.015;
 
 /// A window, by the meter's clock.
