@@ -100,7 +100,7 @@ test: ## Run everything that continuous integration runs
 	@unshare --mount nice -n 19 chrt --idle 0 timeout 900 $(STAGE)/bin/gpool-integration --fetch > target/fetch.log 2>&1 & fetched=$$!; \
 	    setsid nice -n 19 chrt --idle 0 $(MAKE) --no-print-directory -j1 unit-tests models sanitizers lint & others=$$!; \
 	    files=; give_up() { kill $$fetched $$files -$$others 2> /dev/null; wait; exit 1; }; \
-	    trap give_up INT TERM; \
+	    trap give_up INT; \
 	    $(STAGE)/bin/gpool-integration --alone || give_up; \
 	    $(UNIT_TESTS) --test '*' > target/test-files.log 2>&1 & files=$$!; \
 	    $(UNIT_TESTS) --lib --bins && $(UNIT_TESTS) --doc; passed=$$?; \
