@@ -68,8 +68,8 @@ cargo_in() {
 
 shim() { cargo_in "$1" "$2" build --profile guest -p gpool-interposer-cuda; }
 tests() {
-    TSAN_OPTIONS=$frame \
-        cargo_in "$repository" "$1" test -p gpool-shared-region -p gpool-interposer-logic --lib -- --test-threads=1 "${@:2}"
+    TSAN_OPTIONS=$frame cargo_in "$repository" "$1" test -p gpool-shared-region -p gpool-interposer-logic --lib \
+        -- --test-threads=1 "${@:2}"
 }
 faulty_tests() {
     TSAN_OPTIONS=$frame cargo_in "$faulty" "$1" test -p gpool-interposer-logic --lib -- --test-threads=1 "${@:2}"
