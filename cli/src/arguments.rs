@@ -2,24 +2,27 @@
 
 mod config;
 mod doctor;
+mod events;
 mod mig;
 mod queue;
 mod usage;
+mod when;
 mod words;
 
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
+pub use events::EventsOptions;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use queue::QueueVerb;
 pub use usage::UsageOptions;
 #[cfg(test)]
-pub use usage::When;
+pub use when::When;
 
 use crate::engines::Engine;
-use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure};
+use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure, unusable};
 use clap::builder::TypedValueParser;
 use clap::{Arg, ArgGroup, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use gpool_protocol::{Class, Client, Priority, parse_bytes, parse_permille};
+use gpool_protocol::{Class, Client, MemoryCap, Priority, parse_permille};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,6 +48,12 @@ pub struct Arguments {
 pub enum Verb {
     /// List the leases, one line a container
     Ps {
+        /// Print nothing but the ids of their containers, in full
+        #[arg(short, long, conflicts_with = "format")]
+        quiet: bool,
+        /// Of one team alone; of containers without one if it is empty
+        #[arg(long, value_name = "NAME")]
+        team: Option<String>,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -112,7 +121,8 @@ pub enum Verb {
         /// Lease or container id, or a unique prefix
         #[arg(required_unless_present = "request", conflicts_with = "request")]
         id: Option<String>,
-        /// A request that is not made yet, for example fraction=0.3,isolation=hardware,p99=50ms
+        /// A request that is not made yet, for example fraction=0.3,model=A100+H100,isolation=hardware,p99=50ms; several values
+        /// of a key are joined by +
         #[arg(long, value_name = "KEY=VALUE,...")]
         request: Option<String>,
         /// The host that it is planned for, as a file describes it [default: this host, as its supervisor sees it]
@@ -129,14 +139,7 @@ pub enum Verb {
         verb: QueueVerb,
     },
     /// Show what happened: grants, refusals, changes, ends
-    Events {
-        /// Go on as things happen
-        #[arg(short, long)]
-        follow: bool,
-        /// How to print; json is one object a line
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
+    Events(EventsOptions),
     /// Show who was promised what of the GPUs and had it, over hours, days or months
     Usage(UsageOptions),
     /// Print the figures of this moment for Prometheus
@@ -213,8 +216,8 @@ pub struct RunOptions {
     /// The program's own, wherever it stands; out of the help of this verb, which refuses it
     #[arg(long, hide = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// The command and its arguments
-    #[arg(required = true, last = true, value_name = "COMMAND")]
+    /// The command and its arguments; -- before it is needed only where its name begins with a dash
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
@@ -291,9 +294,9 @@ pub struct Change {
     /// Take the limit away
     #[arg(long, conflicts_with = "limit", group = "change")]
     pub no_limit: bool,
-    /// New memory cap on each GPU, for example 4GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true, group = "change")]
-    pub memory: Option<u64>,
+    /// New memory cap on each GPU, for example 4GiB or 25%
+    #[arg(long, value_name = "SIZE", value_parser = MemoryCap::parse, allow_hyphen_values = true, group = "change")]
+    pub memory: Option<MemoryCap>,
     /// New class
     #[arg(
         long,
@@ -360,10 +363,8 @@ impl Arguments {
         if let Some(socket) = &self.socket {
             return Ok(Client::new(socket));
         }
-        let configuration =
-            gpool_configuration::load(Path::new(gpool_configuration::DEFAULT_PATH)).map_err(|error| {
-                Failure::Refused(ExitStatus::ConfigurationInvalid, format!("gpool: {error} [GPOOL-E004]"))
-            })?;
+        let configuration = gpool_configuration::load(Path::new(gpool_configuration::DEFAULT_PATH));
+        let configuration = configuration.map_err(|error| unusable(&error))?;
         Ok(Client::new(configuration.socket.path))
     }
 }

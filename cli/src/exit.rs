@@ -1,5 +1,6 @@
 //! How a command ends: exit codes and the sentence on stderr.
 
+use gpool_configuration::ConfigurationError;
 use gpool_protocol::{ErrorBody, ErrorCode};
 use std::io::Write;
 use std::process::ExitCode;
@@ -45,7 +46,9 @@ Exit codes:
   75  no capacity, try later (GPOOL-E2xx)
   77  not permitted (GPOOL-E401)
   78  the configuration is not valid (GPOOL-E004)
-  125 gpool run did not start its command; otherwise its code is the command's";
+  125 gpool run did not start its command; otherwise its code is the command's
+
+The page of a code: gpool doctor explain E201. The manual: /usr/share/doc/gpool.";
 
 impl From<ExitStatus> for ExitCode {
     fn from(status: ExitStatus) -> Self {
@@ -106,9 +109,24 @@ impl Failure {
     }
 }
 
+/// What a file of the configuration that cannot be used ends a command with.
+pub fn unusable(error: &ConfigurationError) -> Failure {
+    let code = ErrorCode::ConfigurationInvalid;
+    Failure::Refused(code.into(), format!("gpool: {error} [{}]", code.text()))
+}
+
 impl From<ErrorBody> for Failure {
     fn from(refusal: ErrorBody) -> Self {
         Failure::Refused(refusal.code.into(), refusal.to_string())
+    }
+}
+
+impl Failure {
+    /// Of several things that were asked for, each refusal a line, and the code of the first. None if there was none.
+    pub fn of_all(refusals: &[ErrorBody]) -> Result<(), Self> {
+        let Some(first) = refusals.first() else { return Ok(()) };
+        let sentences: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+        Err(Failure::Refused(first.code.into(), sentences.join("\n")))
     }
 }
 
@@ -143,6 +161,17 @@ mod tests {
         for (code, want) in codes {
             assert_eq!(ExitStatus::from(code) as u8, want, "{}", code.text());
         }
+    }
+
+    #[test]
+    fn each_of_several_refusals_is_told_and_the_first_one_counts() {
+        let refusals = [
+            ErrorBody::new(ErrorCode::LeaseUnknown, "a", "look"),
+            ErrorBody::new(ErrorCode::LeaseConflict, "b", "look"),
+        ];
+        assert!(Failure::of_all(&[]).is_ok());
+        let Err(Failure::Refused(status, sentence)) = Failure::of_all(&refusals) else { panic!("no refusal") };
+        assert_eq!((status, sentence.lines().count()), (ExitStatus::NotFound, 2), "{sentence}");
     }
 
     /// What `gpool run` says itself ends with its own status, and no other verb says it.

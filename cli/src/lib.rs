@@ -50,7 +50,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
     }
     let client = arguments.client()?;
     match arguments.verb {
-        Verb::Ps { format } => commands::ps::run(&client, format),
+        Verb::Ps { quiet, team, format } => commands::ps::run(&client, team.as_deref(), quiet, format),
         Verb::Top { once, interval, format } => commands::top::run(&client, once, interval, format),
         Verb::Gpu { verb } => commands::gpu::run(&client, verb),
         Verb::Inspect { ids } => commands::inspect::run(&client, &ids),
@@ -60,7 +60,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Resume { ids } => commands::pause::run(&client, &ids, "resume"),
         Verb::Explain { id, format, .. } => commands::explain::run(&client, &id.unwrap_or_default(), format),
         Verb::Queue { verb } => commands::queue::run(&client, &verb),
-        Verb::Events { follow, format } => commands::events::run(&client, follow, format),
+        Verb::Events(options) => commands::events::run(&client, &options),
         Verb::Usage(options) => commands::usage::run(&client, &options),
         Verb::Metrics => commands::metrics::run(&client),
         Verb::Info { format } => commands::info::run(&client, format),

@@ -51,6 +51,10 @@ pub struct LeaseRow {
     pub enforcement: String,
     /// Calls of the driver that count and are not counted.
     pub uncounted_calls: u32,
+    /// Who started it, by number.
+    pub owner_uid: u32,
+    /// The lease's own id.
+    pub lease: String,
 }
 
 impl From<&LeaseView> for LeaseRow {
@@ -77,6 +81,8 @@ impl From<&LeaseView> for LeaseRow {
             fault: lease.fault,
             enforcement: lease.enforcement.clone(),
             uncounted_calls: lease.uncounted_calls,
+            owner_uid: lease.owner_uid,
+            lease: lease.lease_id.to_string(),
         }
     }
 }
@@ -106,7 +112,8 @@ pub fn render(rows: &[LeaseRow]) -> String {
 }
 
 /// What `--format wide` shows beyond the table.
-const WIDE_COLUMNS: [Column; 5] = [text("GPUS"), figure("LIMIT"), text("CLASS"), text("PRIORITY"), text("TEAM")];
+const WIDE_COLUMNS: [Column; 7] =
+    [text("GPUS"), figure("LIMIT"), text("CLASS"), text("PRIORITY"), text("TEAM"), text("USER"), text("LEASE")];
 
 /// The table with every column.
 pub fn render_wide(rows: &[LeaseRow]) -> String {
@@ -121,6 +128,8 @@ fn wide_cells(row: &LeaseRow) -> Vec<String> {
         row.class.to_string(),
         row.priority.to_string(),
         row.team.clone().unwrap_or_else(|| "-".to_owned()),
+        row.owner_uid.to_string(),
+        row.lease.clone(),
     ]
 }
 
@@ -169,7 +178,7 @@ fn enforcement_cell(row: &LeaseRow) -> String {
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 22] = [
+    const HEADER: [&str; 23] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -192,6 +201,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "uncounted_calls",
         "mechanism",
         "fault",
+        "owner_uid",
     ];
     csv(
         &HEADER,
@@ -219,6 +229,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.uncounted_calls.to_string(),
                 lease.mechanism.to_string(),
                 lease.fault.map_or("", LeaseFault::text).to_owned(),
+                lease.owner_uid.to_string(),
             ]
         }),
     )
@@ -347,11 +358,17 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
         assert!(table.contains("  paused  "), "{table}");
         let wide = render_wide(&rows);
         let ends: Vec<&str> = wide.lines().map(|line| line.split("co-operative").last().unwrap().trim()).collect();
-        assert!(
-            ends[0].ends_with("ENFORCED      GPUS                                    LIMIT  CLASS    PRIORITY    TEAM")
+        assert!(ends[0].ends_with(
+            "ENFORCED      GPUS                                    LIMIT  CLASS    PRIORITY    TEAM    USER  LEASE"
+        ));
+        assert_eq!(
+            ends[1],
+            "GPU-11111111,GPU-22222222,GPU-33333333   50 %  latency  burst       vision  0     01J3f9a"
         );
-        assert_eq!(ends[1], "GPU-11111111,GPU-22222222,GPU-33333333   50 %  latency  burst       vision");
-        assert_eq!(ends[2], "GPU-5ca1ab1e                                -  batch    guaranteed  -");
+        assert_eq!(
+            ends[2],
+            "GPU-5ca1ab1e                                -  batch    guaranteed  -       0     01Jb7c1"
+        );
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct Key {
 pub enum Effect {
     /// At the next start of a container: gpool-runtime reads it each time.
     NextContainer,
+    /// The same; for users without root after a reload, since for those the supervisor decides as well.
+    NextContainerOrReload,
     /// After a reload of the supervisor, for running containers too.
     Reload,
     /// After a restart of the supervisor, which running containers do not notice.
@@ -45,6 +47,7 @@ impl Effect {
     pub fn text(self) -> &'static str {
         match self {
             Effect::NextContainer => "the next container",
+            Effect::NextContainerOrReload => "the next container; for users without root a reload",
             Effect::Reload => "reload",
             Effect::Restart => "restart",
         }
@@ -55,7 +58,8 @@ impl Effect {
     pub fn of(key: &str) -> Self {
         let is_in = |table: &str| key.starts_with(table);
         match key {
-            "policy.unenforced" | "driver.compat" => Effect::NextContainer,
+            "driver.compat" => Effect::NextContainer,
+            "policy.unenforced" => Effect::NextContainerOrReload,
             "socket.group"
             | "policy.classes"
             | "policy.rootless_group"
@@ -63,7 +67,8 @@ impl Effect {
             | "lease.hold_ms"
             | "ledger.minute_days"
             | "ledger.hour_days" => Effect::Reload,
-            _ if is_in("runtime.") || is_in("policy.env.") => Effect::NextContainer,
+            _ if is_in("policy.env.") => Effect::NextContainerOrReload,
+            _ if is_in("runtime.") => Effect::NextContainer,
             _ if is_in("class.") || is_in("mig.") || is_in("queue.") => Effect::Reload,
             _ => Effect::Restart,
         }

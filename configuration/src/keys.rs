@@ -343,7 +343,7 @@ pub enum HangAction {
 
 /// What `[policy.env] allow` may name: the keys of gpool-protocol, which this package does not depend on. A test holds the two
 /// against each other.
-pub const REQUEST_KEYS: [&str; 16] = [
+pub const REQUEST_KEYS: [&str; 15] = [
     "fraction",
     "limit",
     "memory",
@@ -359,7 +359,6 @@ pub const REQUEST_KEYS: [&str; 16] = [
     "wait",
     "project",
     "cost-center",
-    "profile",
 ];
 
 /// `[policy.env]`

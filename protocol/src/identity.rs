@@ -58,7 +58,7 @@ pub fn lease_path(id: &str) -> Result<String, ErrorBody> {
     Err(ErrorBody::new(
         ErrorCode::LeaseUnknown,
         format!("no lease or container has the id {id:?}: ids are of the characters A-Z, a-z, 0-9, _, +, - and ."),
-        "gpool ps shows those that there are",
+        "gpool ps lists those that there are, by id and not by name, and gpool queue ls those that wait for room",
     ))
 }
 

@@ -128,7 +128,7 @@ impl Request {
                 return Err(ErrorBody::new(
                     ErrorCode::RequestInvalid,
                     format!("{} given, but no fraction", present.join(", ")),
-                    "add GPOOL_FRACTION or the annotation gpool.io/fraction, for example 0.3",
+                    "add a fraction, for example 0.3: GPOOL_FRACTION, the annotation gpool.io/fraction or gpool run --fraction",
                 ));
             }
         };

@@ -21,8 +21,12 @@ pub enum ConfigVerb {
     },
     /// Check one file, or the installed one with its drop-ins
     Validate {
-        /// A file that is checked alone [default: /etc/gpool/config.toml and /etc/gpool/conf.d]
+        /// A file that is checked alone, without drop-ins
+        #[arg(conflicts_with = "config")]
         file: Option<PathBuf>,
+        /// Which files
+        #[command(flatten)]
+        files: ConfigFiles,
     },
     /// Print the file as it is shipped: every key, explained, with its default
     Defaults,

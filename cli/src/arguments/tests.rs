@@ -34,7 +34,7 @@ fn an_update_carries_exact_integers() {
     let Verb::Update(change) = parsed("gpool update abc --fraction 0.2 --memory 4GiB").unwrap().verb else {
         panic!("no update");
     };
-    assert_eq!((change.fraction, change.memory), (Some(200), Some(4 << 30)));
+    assert_eq!((change.fraction, change.memory), (Some(200), Some(MemoryCap::Bytes(4 << 30))));
     assert!(matches!(parsed("gpool update abc"), Err(Failure::Clap(_))), "an update of nothing is a mistake");
     assert!(matches!(parsed("gpool update abc --fraction 1.5"), Err(Failure::Clap(_))));
     let Err(Failure::Clap(error)) = parsed("gpool update abc --memory 1") else { panic!("a cap of one byte") };
@@ -125,13 +125,17 @@ fn planned_verbs_are_refused_by_name_whatever_follows() {
 }
 
 #[test]
-fn a_command_is_what_stands_behind_the_dashes() {
-    let line = "gpool run --fraction 0.3 --key mode=slice -- a --fraction b";
-    let Verb::Run(options) = parsed(line).unwrap().verb else { panic!("no run") };
-    assert_eq!((options.fraction.as_deref(), options.user), (Some("0.3"), None));
-    assert_eq!(options.keys, [("mode".to_owned(), "slice".to_owned())]);
-    assert_eq!(options.command, ["a", "--fraction", "b"]);
-    for line in ["gpool run", "gpool run a", "gpool run --fraction 0.3 --", "gpool run --key a -- true"] {
+fn a_command_is_what_stands_behind_the_options() {
+    for dashes in ["-- ", ""] {
+        let line = format!("gpool run --fraction 0.3 --key mode=slice {dashes}a --fraction b -- -L");
+        let Verb::Run(options) = parsed(&line).unwrap().verb else { panic!("no run") };
+        assert_eq!((options.fraction.as_deref(), options.user), (Some("0.3"), None));
+        assert_eq!(options.keys, [("mode".to_owned(), "slice".to_owned())]);
+        assert_eq!(options.command, ["a", "--fraction", "b", "--", "-L"], "{line}");
+    }
+    for line in
+        ["gpool run", "gpool run --fraction 0.3 --", "gpool run --fracton 0.3 true", "gpool run --key a -- true"]
+    {
         assert!(matches!(parsed(line), Err(Failure::Clap(_))), "{line}");
     }
 }

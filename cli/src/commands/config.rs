@@ -1,13 +1,13 @@
 //! `gpool config`
 
 use crate::arguments::{ConfigVerb, Format};
-use crate::exit::{ExitStatus, Failure};
+use crate::exit::{ExitStatus, Failure, unusable};
 use crate::output::{self, text};
 use gpool_configuration::{
-    Configuration, ConfigurationError, DEFAULT_PATH, Effect, Layered, SHIPPED, differences, flat, load, load_layered,
-    load_strictly, parse_strictly,
+    Configuration, DEFAULT_PATH, Effect, Layered, SHIPPED, differences, flat, load, load_layered, load_strictly,
+    parse_strictly,
 };
-use gpool_protocol::{ChangedKey, Client, ConfigurationView, ErrorCode, Reloaded};
+use gpool_protocol::{ChangedKey, Client, ConfigurationView, Reloaded};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,16 +16,11 @@ use std::path::Path;
 pub fn run(verb: &ConfigVerb, socket: Option<&Path>) -> Result<(), Failure> {
     match verb {
         ConfigVerb::Show { origin, files, format } => show(&files.config, *origin, *format),
-        ConfigVerb::Validate { file } => validate(file.as_deref()),
+        ConfigVerb::Validate { file, files } => validate(file.as_deref(), &files.config),
         ConfigVerb::Defaults => output::print(SHIPPED),
         ConfigVerb::Diff { running, files, format } => diff(&files.config, *running, socket, *format),
         ConfigVerb::Reload { format } => reload(socket, *format),
     }
-}
-
-fn unusable(error: &ConfigurationError) -> Failure {
-    let code = ErrorCode::ConfigurationInvalid;
-    Failure::Refused(code.into(), format!("gpool: {error} [{}]", code.text()))
 }
 
 /// A key as it is shown.
@@ -70,11 +65,11 @@ fn show(path: &Path, with_origin: bool, format: Format) -> Result<(), Failure> {
     }
 }
 
-fn validate(file: Option<&Path>) -> Result<(), Failure> {
+fn validate(file: Option<&Path>, path: &Path) -> Result<(), Failure> {
     let Some(file) = file else {
-        let layered = load_strictly(Path::new(DEFAULT_PATH)).map_err(|error| unusable(&error))?;
+        let layered = load_strictly(path).map_err(|error| unusable(&error))?;
         return output::print(&match layered.files.as_slice() {
-            [] => format!("{DEFAULT_PATH} is not there, and every key has its default\n"),
+            [] => format!("{} is not there, and every key has its default\n", path.display()),
             files => files.iter().map(|file| format!("{} can be used\n", file.display())).collect(),
         });
     };

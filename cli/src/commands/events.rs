@@ -1,26 +1,73 @@
 //! `gpool events`
 
-use crate::arguments::Format;
+use crate::arguments::{EventsOptions, Format};
 use crate::exit::Failure;
 use crate::output;
 use gpool_protocol::{Client, Event, EventKind};
 use jiff::Timestamp;
+use std::collections::VecDeque;
 
 const CSV_HEADER: [&str; 8] =
     ["sequence", "unix_ms", "kind", "lease_id", "container_id", "uid", "message", "charged_gpu_ns"];
 
-/// Prints what happened, and with `follow` what happens from now on.
-pub fn run(client: &Client, follow: bool, format: Format) -> Result<(), Failure> {
-    let path = if follow { "/v1/events?after=0&follow=1" } else { "/v1/events?after=0" };
-    if format == Format::Csv {
+/// Prints what happened, as far as it is wanted, and with `follow` what happens from now on.
+pub fn run(client: &Client, options: &EventsOptions) -> Result<(), Failure> {
+    if options.format == Format::Csv {
         output::print(&output::csv(&CSV_HEADER, []))?;
     }
+    let chosen = Chosen::of(options);
+    let Some(tail) = options.tail else { return stream(client, 0, options, &chosen) };
+    // How many there are is only known at their end.
+    let (mut newest, mut last) = (VecDeque::new(), 0);
+    client.stream("/v1/events?after=0", |line| {
+        last = sequence(line).unwrap_or(last);
+        if chosen.has(line) {
+            newest.push_back(line.to_owned());
+            newest.drain(..newest.len().saturating_sub(tail));
+        }
+        true
+    })?;
+    newest.iter().try_for_each(|line| output::print(&(present(line, options.format) + "\n")))?;
+    if options.follow { stream(client, last, options, &chosen) } else { Ok(()) }
+}
+
+/// Prints events as they come, beginning behind the one with the number `after`.
+fn stream(client: &Client, after: u64, options: &EventsOptions, chosen: &Chosen<'_>) -> Result<(), Failure> {
+    let follow = if options.follow { "&follow=1" } else { "" };
     let mut ended = Ok(());
-    client.stream(path, |line| {
-        ended = output::print(&(present(line, format) + "\n"));
+    client.stream(&format!("/v1/events?after={after}{follow}"), |line| {
+        if chosen.has(line) {
+            ended = output::print(&(present(line, options.format) + "\n"));
+        }
         ended.is_ok()
     })?;
     ended
+}
+
+fn sequence(line: &str) -> Option<u64> {
+    serde_json::from_str::<serde_json::Value>(line).ok()?["sequence"].as_u64()
+}
+
+/// Which events are wanted.
+struct Chosen<'a> {
+    id: Option<&'a str>,
+    since_unix_ms: u64,
+}
+
+impl<'a> Chosen<'a> {
+    fn of(options: &'a EventsOptions) -> Self {
+        let now_s = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+        let since_s = options.since.map_or(0, |when| when.unix_s(now_s));
+        Self { id: options.id.as_deref(), since_unix_ms: since_s.saturating_mul(1000) }
+    }
+
+    /// What cannot be read is nobody's and of no time: it is wanted where nothing is chosen.
+    fn has(&self, line: &str) -> bool {
+        let Ok(event) = serde_json::from_str::<Event>(line) else { return self.id.is_none() };
+        let ids = [event.lease_id.as_ref().map(|id| &id.0), event.container_id.as_ref().map(|id| &id.0)];
+        let is_about = |id: &str| ids.into_iter().flatten().any(|whole| whole.starts_with(id));
+        event.unix_ms >= self.since_unix_ms && self.id.is_none_or(is_about)
+    }
 }
 
 /// One event as one line. An event of a newer supervisor that this version cannot read is passed on as it came.
@@ -87,6 +134,26 @@ mod tests {
             r#""charged":[{"gpu_uuid":"GPU-1","charged_gpu_ns":5},{"gpu_uuid":"GPU-2","charged_gpu_ns":6}],"message""#,
         );
         assert_eq!(present(&ended, Format::Csv), "7,1700000000123,lease-granted,,3f9a3f9a3f9a3f9a,,\"30 %, 4GiB\",11");
+    }
+
+    #[test]
+    fn events_are_chosen_by_whom_they_are_about_and_when_they_were() {
+        let chosen = |id, since_unix_ms| Chosen { id, since_unix_ms };
+        let of_lease = LINE.replace("\"container_id\":\"3f9a3f9a3f9a3f9a\"", "\"lease_id\":\"01J7\"");
+        for (chosen, line, is_wanted) in [
+            (chosen(None, 0), LINE, true),
+            (chosen(Some("3f9a"), 0), LINE, true),
+            (chosen(Some("9a"), 0), LINE, false),
+            (chosen(Some("01J7"), 0), of_lease.as_str(), true),
+            (chosen(Some("3f9a"), 0), of_lease.as_str(), false),
+            (chosen(None, 1_700_000_000_123), LINE, true),
+            (chosen(None, 1_700_000_000_124), LINE, false),
+            (chosen(Some("3f9a"), 0), "{}", false),
+            (chosen(None, 5), "{}", true),
+        ] {
+            assert_eq!(chosen.has(line), is_wanted, "{line}");
+        }
+        assert_eq!((sequence(LINE), sequence("{}")), (Some(7), None));
     }
 
     #[test]

@@ -2,20 +2,54 @@
 
 pub mod request;
 
+use super::queue;
 use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::output;
 use crate::table::format_duration;
-use gpool_protocol::{Client, GpuExplanation, LeaseExplanation, Standing, WaitCause, format_permille, lease_path};
+use gpool_protocol::{
+    Client, ErrorCode, GpuExplanation, LeaseExplanation, Standing, WaitCause, WaitingView, format_permille,
+    format_seconds, lease_path,
+};
 
-/// Shows where a lease stands on each of its GPUs, why, and how exact its share is.
+/// Shows where a lease stands on each of its GPUs, why, and how exact its share is. Of a container that waits for room, which
+/// has no lease yet, what it waits for.
 pub fn run(client: &Client, id: &str, format: Format) -> Result<(), Failure> {
-    let explanation: LeaseExplanation = client.get(&(lease_path(id)? + "/explain"))?;
+    let explanation: LeaseExplanation = match client.get(&(lease_path(id)? + "/explain")) {
+        Ok(explanation) => explanation,
+        Err(refusal) if refusal.code == ErrorCode::LeaseUnknown => {
+            let waiting: Vec<WaitingView> = client.get("/v1/queue")?;
+            let waiting = only_one(&waiting, id).ok_or(refusal)?;
+            return match format {
+                Format::Table | Format::Wide => output::print(&render_waiting(waiting)),
+                Format::Json => output::print_json("waiting", waiting),
+                Format::Csv => output::print(&queue::render_csv(std::slice::from_ref(waiting))),
+            };
+        }
+        Err(refusal) => return Err(refusal.into()),
+    };
     match format {
         Format::Table | Format::Wide => output::print(&render(&explanation)),
         Format::Json => output::print_json("explanation", &explanation),
         Format::Csv => output::print(&render_csv(&explanation)),
     }
+}
+
+/// The one of `waiting` that a person means by the beginning of its id.
+fn only_one<'a>(waiting: &'a [WaitingView], id: &str) -> Option<&'a WaitingView> {
+    let mut meant = waiting.iter().filter(|one| one.container_id.0.starts_with(id));
+    meant.next().filter(|_| meant.next().is_none())
+}
+
+fn render_waiting(waiting: &WaitingView) -> String {
+    format!(
+        "container {} waits for room: place {} of the queue, for {} of at most {}\n{}\n",
+        waiting.container_id.short(),
+        waiting.place,
+        format_seconds(waiting.waited_ms / 1000),
+        format_seconds(waiting.request.wait_seconds.unwrap_or(0)),
+        waiting.cause,
+    )
 }
 
 fn render(explanation: &LeaseExplanation) -> String {
@@ -213,6 +247,22 @@ GPU-5ca1ab1e-0000-4000-8000-000000000000
         let mut inside = explanation();
         inside.gpus[0].gpu_uuid = GpuUuid("MIG-1".into());
         assert!(render(&inside).contains("reports:      not compared"));
+    }
+
+    #[test]
+    fn who_waits_for_room_is_told_what_for() {
+        let waiting = |id: &str| -> WaitingView {
+            let text = format!(
+                r#"{{"container_id":"{id}","place":2,"owner_uid":0,"since_unix_ms":1,"waited_ms":90000,
+                "request":{{"fraction_permille":500,"wait_seconds":600}},"cause":"GPU-1 has 10 % free"}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let all = [waiting("3f9a"), waiting("b7c1"), waiting("b7d2")];
+        assert_eq!(only_one(&all, "b7c").map(|one| one.container_id.0.as_str()), Some("b7c1"));
+        assert!(only_one(&all, "b7").is_none() && only_one(&all, "c").is_none());
+        let text = render_waiting(&all[0]);
+        assert!(text.contains("place 2 of the queue, for 1m30s of at most 10m\nGPU-1 has 10 % free"), "{text}");
     }
 
     #[test]

@@ -105,7 +105,11 @@ struct Checked {
 
 fn plan_file(asked: &Plan, path: &Path) -> Result<(), Failure> {
     let wrong = |cause: String| {
-        Failure::from(ErrorBody::new(ErrorCode::RequestInvalid, cause, "see docs/mechanisms.md for the format"))
+        Failure::from(ErrorBody::new(
+            ErrorCode::RequestInvalid,
+            cause,
+            "see docs/mechanisms.md for the format; packages have it in /usr/share/doc/gpool",
+        ))
     };
     let file = layouts::load(path).map_err(wrong)?;
     if let Some(name) = asked.config.as_ref().filter(|name| !file.configs.contains_key(*name)) {

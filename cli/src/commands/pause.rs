@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 /// Pauses, resumes or evicts leases, as `verb` says, and prints the containers' ids. One that is refused does not keep the others
 /// from it.
 pub fn run(client: &Client, ids: &[String], verb: &str) -> Result<(), Failure> {
-    let mut refused = None;
+    let mut refused = Vec::new();
     for id in ids {
         let asked =
             lease_path(id).and_then(|path| client.post::<Value, LeaseView>(&format!("{path}/{verb}"), &json!({})));
         match asked {
             Ok(lease) => output::print(&format!("{}\n", lease.container_id))?,
-            Err(refusal) => refused = refused.or(Some(refusal)),
+            Err(refusal) => refused.push(refusal),
         }
     }
-    refused.map_or(Ok(()), |refusal| Err(refusal.into()))
+    Failure::of_all(&refused)
 }

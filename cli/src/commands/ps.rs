@@ -6,9 +6,14 @@ use crate::output;
 use crate::table::{LeaseRow, render, render_csv, render_wide};
 use gpool_protocol::{Client, LeaseView};
 
-/// Lists the leases.
-pub fn run(client: &Client, format: Format) -> Result<(), Failure> {
-    print(&client.get::<Vec<LeaseView>>("/v1/leases")?, format)
+/// Lists the leases, all or those of one team; `quiet`, their containers' ids.
+pub fn run(client: &Client, team: Option<&str>, quiet: bool, format: Format) -> Result<(), Failure> {
+    let mut leases = client.get::<Vec<LeaseView>>("/v1/leases")?;
+    leases.retain(|lease| team.is_none_or(|team| lease.team.as_deref().unwrap_or_default() == team));
+    if quiet {
+        return output::print(&leases.iter().map(|lease| format!("{}\n", lease.container_id)).collect::<String>());
+    }
+    print(&leases, format)
 }
 
 /// Prints `leases` once.

@@ -57,21 +57,26 @@ fn list(client: &Client, format: Format) -> Result<(), Failure> {
             output::print(&borderless(&columns, waiting.iter().map(wide_cells)))
         }
         Format::Json => output::print_json("queue", &waiting),
-        Format::Csv => output::print(&csv(&HEADER, waiting.iter().map(csv_cells))),
+        Format::Csv => output::print(&render_csv(&waiting)),
     }
+}
+
+/// The figures of those that wait, for programs.
+pub fn render_csv(waiting: &[WaitingView]) -> String {
+    csv(&HEADER, waiting.iter().map(csv_cells))
 }
 
 /// One that is refused does not keep the others from it.
 fn cancel(client: &Client, ids: &[String]) -> Result<(), Failure> {
-    let mut refused = None;
+    let mut refused = Vec::new();
     for id in ids {
         let path = waiting_path(id).map(|path| format!("{path}/cancel"));
         match path.and_then(|path| client.post::<Value, WaitingView>(&path, &json!({}))) {
             Ok(waiting) => output::print(&format!("{}\n", waiting.container_id))?,
-            Err(refusal) => refused = refused.or(Some(refusal)),
+            Err(refusal) => refused.push(refusal),
         }
     }
-    refused.map_or(Ok(()), |refusal| Err(refusal.into()))
+    Failure::of_all(&refused)
 }
 
 fn cells(one: &WaitingView) -> Vec<String> {

@@ -4,7 +4,7 @@ use crate::arguments::{Format, RuntimeVerb};
 use crate::engines::change::{self, Change};
 use crate::engines::checker::{self, Verdict};
 use crate::engines::{Defect, Engine, Entry, file};
-use crate::exit::{ExitStatus, Failure};
+use crate::exit::{ExitStatus, Failure, unusable as unusable_configuration};
 use crate::output::{self, text};
 use gpool_protocol::ErrorCode;
 use serde::Serialize;
@@ -18,7 +18,8 @@ pub fn run(verb: &RuntimeVerb) -> Result<(), Failure> {
             let path = config.as_deref().unwrap_or(engine.default_file());
             require_runtime(runtime_path)?;
             let configuration = gpool_configuration::load(Path::new(gpool_configuration::DEFAULT_PATH));
-            let low_level = low_level(&configuration.map_err(refused_configuration)?.runtime)?;
+            let configuration = configuration.map_err(|error| unusable_configuration(&error))?;
+            let low_level = low_level(&configuration.runtime)?;
             let wanted = Entry { runtime: runtime_path.clone(), is_default: *set_as_default };
             let change = change::configure(*engine, path, &wanted, &low_level);
             let change = change.map_err(|defect| refusal(path, &defect))?;
@@ -68,10 +69,6 @@ fn require_runtime(path: &Path) -> Result<(), Failure> {
             format!("gpool: --runtime-path {} {why}; install gpool-runtime there or name where it is", path.display()),
         )),
     }
-}
-
-fn refused_configuration(error: gpool_configuration::ConfigurationError) -> Failure {
-    Failure::Refused(ExitStatus::Usage, format!("gpool: {error}"))
 }
 
 /// The program that will make the containers; without one every start of this runtime would fail.

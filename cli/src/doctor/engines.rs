@@ -9,10 +9,13 @@ use std::path::Path;
 const PROGRAM_DIRS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 
 pub fn check(host: &Surroundings) -> Outcome {
-    let installed: Vec<Engine> = Engine::ALL.into_iter().filter(|engine| is_installed(host, *engine)).collect();
+    let installed = installed(host);
     if installed.is_empty() {
         let names = Engine::ALL.map(Engine::name).join(", ");
-        return Outcome::warn(format!("none of {names} is installed"), "install a container engine");
+        return Outcome::warn(
+            format!("none of {names} is installed where Debian's packages have them"),
+            "install one, or use gpool run, which needs none; one that brings its own, as k3s does, is told of gpool by hand",
+        );
     }
     let mut knowing = Vec::new();
     for engine in &installed {
@@ -44,6 +47,11 @@ pub fn check(host: &Surroundings) -> Outcome {
         [] => "podman calls gpool's hook".to_owned(),
         _ => format!("{} know{} gpool's runtime", knowing.join(", "), if knowing.len() == 1 { "s" } else { "" }),
     })
+}
+
+/// The engines of this host.
+pub(super) fn installed(host: &Surroundings) -> Vec<Engine> {
+    Engine::ALL.into_iter().filter(|engine| is_installed(host, *engine)).collect()
 }
 
 /// Whether the engine's program is on this host.

@@ -63,7 +63,7 @@ fn healthy(root: &Path) -> Surroundings {
     ] {
         write_text(&root.join(file), text);
     }
-    for program in ["usr/bin/dockerd", "usr/bin/gpool-runtime", "usr/libexec/gpool/gpool-hook"] {
+    for program in ["usr/bin/runc", "usr/bin/dockerd", "usr/bin/gpool-runtime", "usr/libexec/gpool/gpool-hook"] {
         set_mode(&root.join(program), 0o755);
     }
     drop(UnixListener::bind(root.join("run/gpool/gpool.sock")).unwrap());
@@ -163,7 +163,14 @@ fn what_is_wrong_is_said_with_what_to_do() {
         assert!(!text.ends_with("; "), "{name} gives no remedy: {text}");
     };
     let remove = |path: &'static str| move |host: &mut Surroundings| fs::remove_file(host.path(path)).unwrap();
-    wrong("low-level runtime", State::Fail, &["/usr/bin/runc", "install runc"], &remove("/usr/bin/runc"));
+    wrong("low-level runtime", State::Fail, &["/usr/bin/runc is not there", "install runc"], &remove("/usr/bin/runc"));
+    wrong("low-level runtime", State::Fail, &["written by others than root"], &|host: &mut Surroundings| {
+        set_mode(&host.path("/usr/bin/runc"), 0o777);
+    });
+    wrong("low-level runtime", State::Warn, &["gpool run works without"], &|host: &mut Surroundings| {
+        fs::remove_file(host.path("/usr/bin/runc")).unwrap();
+        fs::remove_file(host.path("/usr/bin/dockerd")).unwrap();
+    });
     let cgroups = remove("/sys/fs/cgroup/cgroup.controllers");
     wrong("cgroups", State::Fail, &["devices and freezer", "mount it"], &cgroups);
     wrong("device nodes", State::Fail, &["nvidiactl", "modprobe nvidia", "-c 255"], &remove("/dev/nvidiactl"));

@@ -1,11 +1,11 @@
 //! A request in one line: the keys of a container, and what a plan may know beside them.
 
 use gpool_policy::mechanism::{Ask, Fact, Isolation, Mode, Trust, Workload};
-use gpool_protocol::{Class, GPUS_LIMIT, MemoryCap, parse_bytes, parse_permille, parse_wait};
+use gpool_protocol::{Class, GPUS_LIMIT, MemoryCap, Priority, parse_bytes, parse_permille, parse_wait};
 use std::collections::BTreeSet;
 
 /// The keys, as they are listed to people.
-const KEYS: &str = "fraction, limit, memory, gpus, model, min-memory, class, mode, isolation, mig-profile, team, wait, trust, workload, p99, \
+const KEYS: &str = "fraction, limit, memory, gpus, model, min-memory, class, priority, mode, isolation, mig-profile, team, wait, trust, workload, p99, \
                     production, replicas, burst, duty, layout, plugin-replicas, shared-replicas, memory-share, facts";
 
 /// Reads `fraction=0.3,isolation=hardware,p99=50ms`. Lists are joined by `+`.
@@ -16,8 +16,9 @@ pub fn read(text: &str) -> Result<Ask, String> {
     let mut ask = Ask::of(0);
     let (mut fraction, mut class, mut workload, mut seen) = (None, None, None, BTreeSet::new());
     for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-        let (key, value) =
-            pair.split_once('=').ok_or_else(|| format!("{pair:?} is no KEY=VALUE; the keys are {KEYS}"))?;
+        let (key, value) = pair.split_once('=').ok_or_else(|| {
+            format!("{pair:?} is no KEY=VALUE; join several values by +, as in model=A100+H100; the keys are {KEYS}")
+        })?;
         let (key, value) = (key.trim(), value.trim());
         let wrong = |cause: String| format!("{key}={value:?} is not valid; {cause}");
         if !seen.insert(key.to_owned()) {
@@ -36,6 +37,8 @@ pub fn read(text: &str) -> Result<Ask, String> {
                 ask.suitable.least_memory_bytes = parse_bytes(value).map_err(|error| wrong(error.to_string()))?;
             }
             "class" => class = Some(Class::parse(value).map_err(wrong)?),
+            // Only what is promised has to be free.
+            "priority" => ask.is_best_effort = Priority::parse(value).map_err(wrong)? != Priority::Guaranteed,
             "mode" => ask.mode = Mode::parse(value).map_err(wrong)?,
             "isolation" => ask.isolation = Isolation::parse(value).map_err(wrong)?,
             "mig-profile" => ask.profile = Some(value.to_owned()),
@@ -56,6 +59,9 @@ pub fn read(text: &str) -> Result<Ask, String> {
             "facts" => ask.facts = facts(value).map_err(wrong)?,
             _ => return Err(format!("{key} is no key of a request; the keys are {KEYS}")),
         }
+    }
+    if ask.profile.is_some() && !seen.contains("mode") {
+        ask.mode = Mode::Mig;
     }
     // Schedulers that share by memory alone give no other share.
     let fraction = fraction.or(ask.memory_share_permille);
@@ -142,6 +148,10 @@ mod tests {
         assert_eq!(read(line), Ok(want));
         assert_eq!(read("mode=exclusive").map(|ask| ask.fraction_permille), Ok(1000));
         assert_eq!(read("mode=timeslice").map(|ask| (ask.mode, ask.fraction_permille)), Ok((Mode::TimeSlice, 1)));
+        assert_eq!(read("mig-profile=1g.10gb").map(|ask| (ask.mode, ask.fraction_permille)), Ok((Mode::Mig, 1)));
+        assert_eq!(read("fraction=0.3,mode=slice,mig-profile=1g.10gb").map(|ask| ask.mode), Ok(Mode::Slice));
+        let burst = |priority| read(&format!("fraction=0.3,priority={priority}")).map(|ask| ask.is_best_effort);
+        assert_eq!(["guaranteed", "burst", "scavenger"].map(burst), [Ok(false), Ok(true), Ok(true)]);
         let part = read("fraction=0.3,memory=25%").unwrap();
         assert_eq!((part.memory_bytes, part.memory_permille, part.memory_on(80 << 30)), (None, Some(250), 20 << 30));
         assert_eq!(read("memory-share=0.25").map(|ask| ask.fraction_permille), Ok(250));
@@ -154,6 +164,8 @@ mod tests {
         for (line, part) in [
             ("fraction=2", "fraction=\"2\""),
             ("fraction", "no KEY=VALUE"),
+            ("fraction=0.3,model=A100,H100", "by +, as in model=A100+H100"),
+            ("fraction=0.3,priority=high", "scavenger"),
             ("fraction=0.3,colour=red", "the keys are fraction, limit"),
             ("fraction=0.3,fraction=0.4", "given twice"),
             ("isolation=strong,fraction=0.3", "shared, software, hardware, exclusive"),

@@ -15,7 +15,12 @@ pub struct Goals {
 }
 
 fn wrong(cause: String) -> Failure {
-    ErrorBody::new(ErrorCode::RequestInvalid, cause, "see docs/mechanisms.md for the format").into()
+    ErrorBody::new(
+        ErrorCode::RequestInvalid,
+        cause,
+        "see docs/mechanisms.md for the format; packages have it in /usr/share/doc/gpool",
+    )
+    .into()
 }
 
 /// Reads the layout that `wanted` names for these GPUs.

@@ -22,11 +22,13 @@ const LANDED: [&str; 13] = [
     "wait",
 ];
 /// Keys that the grammar knows and that are refused by name until their feature lands.
-const PLANNED: [&str; 3] = ["project", "cost-center", "profile"];
+const PLANNED: [&str; 2] = ["project", "cost-center"];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
-/// Further apart, two names have nothing to do with each other.
-const NEAR: usize = 3;
+/// Two names with more wrong than one letter of so many have nothing to do with each other.
+const LETTERS_FOR_A_SLIP: usize = 3;
+/// A part of a name that is shorter says too little.
+const TELLING: usize = 3;
 
 /// Every key of the grammar, with those that are refused by name until their feature lands.
 pub fn request_keys() -> impl Iterator<Item = &'static str> {
@@ -198,12 +200,21 @@ fn refuse_unknown(key: &str, written_as: &str) -> Result<(), RequestError> {
     if LANDED.contains(&key) || PLANNED.contains(&key) {
         return Ok(());
     }
-    let nearest = request_keys().min_by_key(|known| strsim::levenshtein(known, key));
-    let remedy = match nearest.filter(|known| strsim::levenshtein(known, key) <= NEAR) {
+    let remedy = match meant(key) {
         Some(known) => format!("did you mean {known}?"),
         None => format!("the keys are {}", LANDED.join(", ")),
     };
     Err(ErrorBody::new(ErrorCode::RequestKeyUnknown, format!("{written_as} is no key of gpool"), remedy))
+}
+
+/// The key that somebody probably meant: one that is cut short, `mem` or `profile`, or else one with a slip or two.
+fn meant(key: &str) -> Option<&'static str> {
+    let begins = |word: &str| word.starts_with(key);
+    let is_cut_short = |known: &&str| key.len() >= TELLING && (begins(known) || known.split('-').any(begins));
+    let distance = |known: &&str| strsim::levenshtein(known, key);
+    let is_near = |known: &&str| distance(known) <= (key.len() / LETTERS_FOR_A_SLIP).max(1);
+    let nearest = || LANDED.into_iter().min_by_key(distance).filter(is_near);
+    LANDED.into_iter().find(is_cut_short).or_else(nearest)
 }
 
 /// Keys that mean nothing yet are refused, so that nothing is silently ignored.

@@ -136,6 +136,29 @@ fn a_service_of_the_same_name_asks_for_nothing() {
 }
 
 #[test]
+fn what_is_suggested_is_what_was_meant_or_the_whole_list() {
+    let remedy = |name: &str| read(&[], &[&format!("GPOOL_{name}=1")], None).unwrap_err().remedy;
+    let meant = [
+        ("MEM", "memory"),
+        ("FRAC", "fraction"),
+        ("MIG", "mig-profile"),
+        ("PROFILE", "mig-profile"),
+        ("PRIO", "priority"),
+        ("GPU", "gpus"),
+        ("MEMROY", "memory"),
+        ("LIMITS", "limit"),
+        ("CLAS", "class"),
+        ("MIN_MEM", "min-memory"),
+    ];
+    for (name, key) in meant {
+        assert_eq!(remedy(name), format!("did you mean {key}?"), "{name}");
+    }
+    for name in ["VRAM", "WEIGHT", "NAME", "CAP", "X", "PROJ"] {
+        assert!(remedy(name).starts_with("the keys are fraction, limit, memory"), "{name}: {}", remedy(name));
+    }
+}
+
+#[test]
 fn refusals_name_the_key_and_the_remedy() {
     let typo = read(&[("gpool.io/fractoin", "0.3")], &[], None).unwrap_err();
     assert_eq!(typo.code, ErrorCode::RequestKeyUnknown);

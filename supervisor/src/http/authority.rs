@@ -118,7 +118,7 @@ impl Peer {
         }
         let what = format!("user {} may not start a leased container", self.uid);
         let remedy = match policy.rootless_group.as_str() {
-            "" => "use an engine that runs as root, or ask root to name a group in [policy] rootless_group".to_owned(),
+            "" => "use an engine that runs as root, or ask root to name a group in [policy] rootless_group and run gpool config reload".to_owned(),
             group => format!("use an engine that runs as root, or ask root to add the user to the group {group}"),
         };
         Err(ErrorBody::new(ErrorCode::NotPermitted, what, remedy))

@@ -28,7 +28,7 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         return Err(ErrorBody::new(
             ErrorCode::RequestNotAllowed,
             "the container is not confined, so no share of it could be enforced",
-            "start it without what undoes its confinement, or ask root for [policy] unenforced = true",
+            "start it without what undoes its confinement, or ask root for [policy] unenforced = true and gpool config reload",
         ));
     }
     Ok(())
@@ -56,7 +56,7 @@ fn check_keys(policy: &Policy, uid: u32, keys: &[(&str, bool)]) -> Result<(), Er
     Err(ErrorBody::new(
         ErrorCode::RequestNotAllowed,
         format!("user {uid} may not ask for {key}: users without root ask for what [policy.env] allow names"),
-        format!("leave {key} out, or ask an administrator"),
+        format!("leave {key} out, or ask root to add it to the list and run gpool config reload"),
     ))
 }
 

@@ -92,7 +92,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         (method, _) => Err(ErrorBody::new(
             ErrorCode::MessageInvalid,
             format!("{method} {} is nothing that the supervisor answers", request.path),
-            "see the messages in the documentation of the socket",
+            "docs/socket.md has the messages; packages have it in /usr/share/doc/gpool",
         )),
     }
 }

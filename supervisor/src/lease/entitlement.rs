@@ -104,8 +104,11 @@ pub fn check_class(configuration: &Configuration, class: Class) -> Result<(), Er
     }
     let others: Vec<&str> = Class::ALL.into_iter().filter(|other| allowed(*other)).map(Class::text).collect();
     let remedy = match others.as_slice() {
-        [] => "let [policy] classes in config.toml name one".to_owned(),
-        _ => format!("ask for one of {}, or add it to [policy] classes in config.toml", others.join(", ")),
+        [] => "let [policy] classes in config.toml name one and run gpool config reload".to_owned(),
+        _ => format!(
+            "ask for one of {}, or add it to [policy] classes in config.toml and run gpool config reload",
+            others.join(", ")
+        ),
     };
     Err(ErrorBody::new(ErrorCode::RequestNotAllowed, format!("class={class} is not allowed on this host"), remedy))
 }

@@ -71,7 +71,7 @@ impl Leases {
             Mode::TimeSlice => Err(ErrorBody::new(
                 ErrorCode::RequestNotAllowed,
                 "mode=timeslice is not allowed on this host: nothing bounds who has it",
-                "ask for mode=slice with a fraction, or let [policy] timeslice in config.toml be true",
+                "ask for mode=slice with a fraction, or let [policy] timeslice in config.toml be true and run gpool config reload",
             )),
             Mode::Mps if self.configuration().policy.mps => Ok(Mechanism::Mps),
             Mode::Mps => Err(ErrorBody::new(

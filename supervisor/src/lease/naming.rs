@@ -46,7 +46,7 @@ fn unknown(text: &str) -> ErrorBody {
     ErrorBody::new(
         ErrorCode::LeaseUnknown,
         format!("no lease or container has the id {text:?}"),
-        "gpool ps shows those that there are",
+        "gpool ps lists those that there are, by id and not by name, and gpool queue ls those that wait for room",
     )
 }
 

@@ -17,7 +17,7 @@ fn gpus_are(gpus: usize) -> String {
 
 /// The message for a request that is refused.
 pub fn worded(refusal: &Refusal) -> ErrorBody {
-    worded_with(refusal, "GPOOL_MEMORY=")
+    worded_with(refusal, "memory=")
 }
 
 /// The message for a change of a lease that is refused, in the words of `gpool update`.
@@ -128,7 +128,7 @@ mod tests {
         }
         let large = Offer { memory_asked_bytes: 12 << 30, ..offer.clone() };
         let memory = Refusal::Memory { asked_permille: 100, gpus: 1, offers: vec![large] };
-        assert!(worded(&memory).remedy.starts_with("ask for GPOOL_MEMORY=9216MiB or less"), "{}", worded(&memory));
+        assert!(worded(&memory).remedy.starts_with("ask for memory=9216MiB or less"), "{}", worded(&memory));
         let change = worded_of_change(&memory);
         assert!(change.remedy.starts_with("ask for --memory 9216MiB or less"), "{change}");
         let offers = vec![offer.clone(), Offer { key: "GPU-2".into(), ..offer }];

@@ -73,14 +73,17 @@ impl Leases {
         if queue.places == 0 {
             return refused(
                 "nobody waits for room on this host".to_owned(),
-                "leave wait out, or let [queue] places in config.toml be more than 0".to_owned(),
+                "leave wait out, or let [queue] places in config.toml be more than 0 and run gpool config reload"
+                    .to_owned(),
             );
         }
         if wait_seconds > queue.longest_wait_seconds {
             let longest = format_seconds(queue.longest_wait_seconds);
             return refused(
                 format!("wait={} is longer than this host allows", format_seconds(wait_seconds)),
-                format!("ask for {longest} or less, or raise [queue] longest_wait_seconds in config.toml"),
+                format!(
+                    "ask for {longest} or less, or raise [queue] longest_wait_seconds in config.toml and run gpool config reload"
+                ),
             );
         }
         Ok(())

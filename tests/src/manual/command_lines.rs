@@ -193,7 +193,7 @@ mod tests {
         for code in [
             "gpool ps",
             "gpool update ID --fraction",
-            "gpool events [-f]",
+            "gpool events [-f] [-n 20] [--since 1h] [ID]",
             "gpool runtime configure|status",
             "gpool",
             "gpool doctor explain GPOOL-E201",

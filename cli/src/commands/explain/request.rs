@@ -28,7 +28,7 @@ pub fn run(
         Failure::from(ErrorBody::new(
             ErrorCode::RequestInvalid,
             cause,
-            "docs/mechanisms.md has the keys and the fields",
+            "docs/mechanisms.md has the keys and the fields; packages have it in /usr/share/doc/gpool",
         ))
     };
     let ask = request::read(text).map_err(invalid)?;
