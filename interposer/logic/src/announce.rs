@@ -1,5 +1,5 @@
 //! What a process writes into its slot about its work, and in which order, so that a reader never sees half of it.
-//! All of it is called with the process's bursts locked.
+//! Whoever calls any of it is the only one: `Place` sees to that.
 
 use gpool_shared_region::atomic::Ordering;
 use gpool_shared_region::{BURST_RING, BurstTag, Demand, Slot};

@@ -238,7 +238,7 @@ impl Bursts {
 
     /// Whether no further burst can be opened until one has ended, or a context has gone or stays.
     pub fn is_full(&self) -> bool {
-        !self.table.iter().any(|burst| matches!(burst.state, State::Free | State::Resting))
+        !self.table.iter().any(|burst| matches!(burst.state, State::Free | State::Resting | State::Away))
     }
 
     /// Work runs that cannot be measured, because the driver gives no event: it is charged at its estimate, so that
@@ -297,7 +297,9 @@ impl Bursts {
         let index = (self.table.iter().position(|burst| free(burst) && burst.context == context))
             .or_else(|| self.table.iter().position(|burst| free(burst) && burst.context.is_null()))
             .or_else(|| self.table.iter().position(free))
-            .or_else(|| self.table.iter().position(|burst| burst.state == State::Resting))?;
+            .or_else(|| self.table.iter().position(|burst| burst.state == State::Resting))
+            // Its thread may never come back to it, and finds another number here if it does.
+            .or_else(|| self.table.iter().position(|burst| burst.state == State::Away))?;
         let burst = &mut self.table[index];
         if burst.context != context && !burst.context.is_null() {
             // Events belong to the context in which they were made.

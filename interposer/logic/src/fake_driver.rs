@@ -10,7 +10,7 @@ use core::cell::RefCell;
 use core::ffi::c_void;
 use gpool_driver_abi::cuda::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, CUuuid};
 use gpool_shared_region::{CONTROL_BYTES, Control, REPORT_BYTES};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// A zeroed region whose bell goes nowhere.
 pub fn region() -> Region {
@@ -44,6 +44,12 @@ pub const CAPTURING: CUstream = 77 as CUstream;
 pub static IS_BLOCKING_CAPTURE: AtomicBool = AtomicBool::new(false);
 /// Whether work has broken its context: every question about an event of it is answered so.
 pub static IS_BROKEN: AtomicBool = AtomicBool::new(false);
+/// The stream whose queue is full: whoever records an event on it waits until it is another one, or null.
+pub static FULL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// Whether somebody waits for that.
+pub static IS_HELD: AtomicBool = AtomicBool::new(false);
+/// What a profiler does whenever an event is recorded, in the thread that records it.
+pub static CALLBACK: Mutex<Option<fn()>> = Mutex::new(None);
 /// What the shim makes for its anchors.
 const OWN_STREAM: CUstream = 9 as CUstream;
 /// Two contexts; the first is on device 0 and every thread's at first, the second is on device 1.
@@ -150,6 +156,12 @@ unsafe extern "C" fn event_destroy(event: CUevent) -> CUresult {
 }
 
 unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult {
+    while !stream.is_null() && FULL.load(Ordering::Acquire) == stream {
+        IS_HELD.store(true, Ordering::Release);
+        std::thread::sleep(std::time::Duration::from_micros(20));
+    }
+    let callback = *CALLBACK.lock();
+    callback.into_iter().for_each(|call| call());
     let mut device = DEVICE.lock();
     assert_ne!(stream, CAPTURING, "an event recorded into a capture becomes part of the graph");
     let is_broken = stream.is_null() && IS_BLOCKING_CAPTURE.load(Ordering::Relaxed);
@@ -309,7 +321,7 @@ pub fn process() -> &'static Process {
     control.depth_ns.store(3_000_000, Ordering::Relaxed);
     // SAFETY: handles are leaked cells or constants made here, and out-pointers are the caller's.
     let process_id = unsafe { libc::getpid() };
-    process.adopt(Place { region, registration: Registration { slot: 0, process_id, number: 1 }, driver: driver() });
+    process.adopt(Place::new(region, Registration { slot: 0, process_id, number: 1 }, driver()));
     PROCESSES.lock().push(process);
     process
 }

@@ -1,5 +1,7 @@
 //! Futex waits, and a mutex on top of them for use inside one process.
 
+#[cfg(not(loom))]
+use crate::clock;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use gpool_shared_region::atomic::{AtomicU32, Ordering};
@@ -80,6 +82,31 @@ impl<T> Mutex<T> {
     }
 }
 
+/// A wait looks at the clock so often.
+#[cfg(not(loom))]
+const LOOK_NS: u64 = 10_000_000;
+
+#[cfg(not(loom))]
+impl<T> Mutex<T> {
+    /// Waits for the mutex for so long at most.
+    #[inline(never)]
+    fn lock_within(&self, patience_ns: u64) -> Option<Guard<'_, T>> {
+        if let Some(guard) = self.try_lock() {
+            return Some(guard);
+        }
+        let until_ns = clock::now_ns().saturating_add(patience_ns);
+        // Whoever gives up leaves it marked as waited for, which costs whoever has it a call of the kernel.
+        while self.word.swap(2, Ordering::Acquire) != 0 {
+            let left_ns = until_ns.saturating_sub(clock::now_ns());
+            if left_ns == 0 {
+                return None;
+            }
+            wait(&self.word, 2, Some(left_ns.min(LOOK_NS)));
+        }
+        Some(Guard { mutex: self })
+    }
+}
+
 /// The right to use a mutex's value.
 pub struct Guard<'a, T> {
     mutex: &'a Mutex<T>,
@@ -153,9 +180,21 @@ impl<T> Turn<T> {
         if self.is_ours() {
             return None;
         }
-        let guard = self.mutex.lock();
+        Some(self.taken(self.mutex.lock()))
+    }
+
+    /// Waits for it for so long at most; none at once for the thread that has it.
+    #[inline(never)]
+    pub fn take_within(&self, patience_ns: u64) -> Option<Taken<'_, T>> {
+        if self.is_ours() {
+            return None;
+        }
+        self.mutex.lock_within(patience_ns).map(|guard| self.taken(guard))
+    }
+
+    fn taken<'a>(&'a self, guard: Guard<'a, T>) -> Taken<'a, T> {
         self.thread.store(this_thread(), Ordering::Relaxed);
-        Some(Taken { thread: &self.thread, guard })
+        Taken { thread: &self.thread, guard }
     }
 }
 
@@ -210,6 +249,18 @@ mod tests {
             counting.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert_eq!(turn.take().map(|count| *count), Some(20_000));
+    }
+
+    #[test]
+    fn who_has_no_patience_left_goes_without() {
+        let turn = Turn::new(1u64);
+        let taken = turn.take();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| turn.take_within(0).is_none());
+            assert!(other.join().unwrap());
+        });
+        drop(taken);
+        assert_eq!(turn.take_within(0).map(|value| *value), Some(1));
     }
 
     #[test]

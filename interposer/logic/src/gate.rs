@@ -10,15 +10,13 @@ use crate::copies::Moved;
 use crate::credit::{Credit, Stripe, is_default, stripe_index};
 use crate::driver::CUDA_SUCCESS;
 use crate::estimates::{Bytes, Work};
-use crate::futex;
 use crate::learning::Expectation;
 use crate::process::{Place, Process};
+use crate::standing::Standing;
 use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{CUresult, CUstream};
-use gpool_shared_region::{Control, Demand, HEARTBEAT_STALE_NS};
+use gpool_shared_region::{Control, Demand};
 
-/// A thread at the gate looks at the heartbeat this often.
-const GATE_TIMEOUT_NS: u64 = 500_000_000;
 /// The longest sleep for depth, so that a wrong estimate cannot stall a tenant.
 const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
 /// The same where bursts are long: it is looked whether one has ended.
@@ -27,7 +25,7 @@ const LONG_LOOK_NS: u64 = 1_000_000;
 const FULL_SLEEP_NS: u64 = 200_000;
 /// ... and in all: what fills it may itself wait for this launch, as a collective on another GPU does. Then it goes
 /// unmeasured, at its estimate.
-const FULL_PATIENCE_NS: u64 = 100_000_000;
+pub(crate) const FULL_PATIENCE_NS: u64 = 100_000_000;
 /// Streams that work at the same time have no shorter bursts than this, if bursts may be so long.
 const PARTED_BURST_NS: u64 = 1_000_000;
 /// The per-thread default stream as a handle (CU_STREAM_PER_THREAD); only its own thread can name it.
@@ -118,11 +116,15 @@ impl Process {
         }
         let spot = Spot { context, tag: self.tag_of(place, context), stream };
         let mut full_from_ns = None;
-        let (mut rung_word, mut rung_ns) = (None, 0);
-        let mut waited_from_ns = None;
+        let mut standing = Standing::default();
         let mut has_arrived = false;
         loop {
-            let mut bursts = self.bursts.lock();
+            let Some(mut bursts) = self.bursts_in_time() else {
+                if self.goes_by(place, (spot, work), &mut standing) {
+                    return Admission::Pass;
+                }
+                continue;
+            };
             // Read under the lock, so that what is said of this process belongs to one word.
             let word = place.region.gate();
             if let Some((burst, spent)) = stripe.revoke() {
@@ -141,9 +143,7 @@ impl Process {
             let unspent_ns = || bursts.unspent_ns(spot.tag.gpu(), |burst| self.credit_of(burst));
             match verdict(place, word.is_open(), (&bursts, &unspent_ns), (spot, work, expectation), full_ns, now_ns) {
                 Verdict::Issue(room_ns) => {
-                    if let Some(from_ns) = waited_from_ns.take() {
-                        self.stop_waiting(place, from_ns, now_ns);
-                    }
+                    standing.end(place, now_ns);
                     let credit_ns = bursts.learning().credit_ns(room_ns);
                     // What is not known is measured alone, and a burst that holds no second launch ends with its
                     // first: by the next launch, or a look, the program may have been silent for long. Of the
@@ -183,28 +183,14 @@ impl Process {
                     self.sleepers.fetch_sub(1, Ordering::Relaxed);
                 }
                 Verdict::Wait => {
-                    if waited_from_ns.is_none() {
-                        waited_from_ns = Some(now_ns);
-                        place.slot().waiters.fetch_add(1, Ordering::AcqRel);
-                    }
+                    standing.begin(place, now_ns);
                     let outstanding_ns = if bursts.live() > 0 { estimated_end_ns } else { 0 };
                     place.say(Demand::Waiting, word.0, outstanding_ns);
                     drop(bursts);
-                    // Once for each word, and again after a whole time-out: a bell may be lost with a supervisor.
-                    if rung_word != Some(word) || now_ns >= rung_ns + GATE_TIMEOUT_NS {
-                        (rung_word, rung_ns) = (Some(word), now_ns);
-                        place.ring();
-                    }
-                    futex::wait(&place.region.control().gate, word.0, Some(patience_ns(place, now_ns)));
+                    standing.wait(place, word, now_ns);
                 }
             }
         }
-    }
-
-    fn stop_waiting(&self, place: &Place, from_ns: u64, now_ns: u64) {
-        let slot = place.slot();
-        slot.waiters.fetch_sub(1, Ordering::AcqRel);
-        slot.gate_wait_ns.fetch_add(now_ns - from_ns, Ordering::Relaxed);
     }
 
     /// Ends the burst of a launch that was admitted alone; called by the launching thread after the launch. Out of line,
@@ -213,7 +199,7 @@ impl Process {
     pub fn launched_alone(&self, number: u64) {
         let Some(place) = self.place() else { return };
         let _relaxed = place.driver.relaxed_capture();
-        let was_away = self.bursts.lock().close_lone(&place.driver, number);
+        let was_away = self.bursts_in_time().is_some_and(|mut bursts| bursts.close_lone(&place.driver, number));
         if was_away {
             self.wake_watcher();
         }
@@ -274,7 +260,7 @@ impl Process {
     /// Ends the bursts that `next` names, and forgets those that rest.
     pub(crate) fn end_bursts(&self, place: &Place, next: impl Fn(&Bursts) -> Option<usize>) {
         let _relaxed = place.driver.relaxed_capture();
-        let mut bursts = self.bursts.lock();
+        let Some(mut bursts) = self.bursts.take() else { return };
         self.end_locked(place, &mut bursts, next);
         bursts.forget_resting();
     }
@@ -299,18 +285,15 @@ impl Process {
     }
 }
 
-/// How long to stand at the gate before looking again: not past the moment at which a supervisor that has died now
-/// counts as away.
-fn patience_ns(place: &Place, now_ns: u64) -> u64 {
-    let heartbeat_ns = place.region.control().heartbeat_ns.load(Ordering::Relaxed);
-    let away_in_ns = (heartbeat_ns + HEARTBEAT_STALE_NS).saturating_sub(now_ns) + 1_000_000;
-    away_in_ns.min(GATE_TIMEOUT_NS)
-}
-
 /// Whether the tenant has its GPU to itself, and nothing bounds what it may have of that: only then bursts are longer than those
 /// of others.
 pub(crate) fn is_sole(control: &Control) -> bool {
     control.burst_ns.load(Ordering::Relaxed) > PARTED_BURST_NS
+}
+
+/// Whether nobody paces the tenant: no supervisor is there, and its class lets it go on.
+pub(crate) fn is_unpaced(place: &Place, now_ns: u64) -> bool {
+    place.region.control().fail_open.load(Ordering::Relaxed) == 1 && place.region.supervisor_is_away(now_ns)
 }
 
 /// Whether work may be issued now, how much, or what to wait for.
@@ -326,7 +309,7 @@ fn verdict(
     // Each GPU works by itself: what another one has to do is no reason to wait.
     let end_ns = bursts.estimated_end_on(spot.tag.gpu(), now_ns);
     let burst_ns = control.burst_ns.load(Ordering::Relaxed).max(1);
-    let unpaced = control.fail_open.load(Ordering::Relaxed) == 1 && place.region.supervisor_is_away(now_ns);
+    let unpaced = is_unpaced(place, now_ns);
     let until_ns = if unpaced { u64::MAX } else { control.until_ns.load(Ordering::Relaxed) };
     let is_overdue = || bursts.is_overdue(spot.tag.gpu(), now_ns);
     if !unpaced && (!open || now_ns >= until_ns || end_ns >= until_ns && !is_overdue()) {

@@ -3,6 +3,7 @@
 use crate::announce;
 use crate::contexts::gpus;
 use crate::driver::Driver;
+use crate::futex::Mutex;
 use crate::region::Region;
 use crate::registration::Registration;
 use gpool_shared_region::atomic::{AtomicU32, Ordering};
@@ -16,9 +17,17 @@ pub struct Place {
     pub registration: Registration,
     /// The real driver.
     pub driver: Driver,
+    /// Held while something is told, which takes no time: bursts are locked over calls of the driver, and one that goes by while
+    /// such a call does not return tells of its work too.
+    telling: Mutex<()>,
 }
 
 impl Place {
+    /// A place that is taken.
+    pub fn new(region: Region, registration: Registration, driver: Driver) -> Self {
+        Self { region, registration, driver, telling: Mutex::new(()) }
+    }
+
     /// This process's slot.
     pub fn slot(&self) -> &'static Slot {
         self.region.slot(self.registration.slot)
@@ -47,31 +56,36 @@ impl Place {
         self.region.ring(self.registration.slot);
     }
 
-    /// States what this process wants; called with the bursts locked.
+    /// States what this process wants.
     pub(crate) fn say(&self, demand: Demand, word: u32, estimated_end_ns: u64) {
+        let _telling = self.telling.lock();
         announce::say(self.slot(), demand, word, estimated_end_ns);
     }
 
-    /// States that this process leaves the device when its work ends; called with the bursts locked.
+    /// States that this process leaves the device when its work ends.
     pub(crate) fn say_leaving(&self, word: u32, estimated_end_ns: u64) {
+        let _telling = self.telling.lock();
         announce::say_leaving(self.slot(), word, estimated_end_ns);
     }
 
-    /// Tells of one burst; called with the bursts locked. Of several GPUs it rings for each half of the ring, so that the
+    /// Tells of one burst. Of several GPUs it rings for each half of the ring, so that the
     /// supervisor reads it before it turns over, however many of them fill it: what is lost goes to one of them. On a single
     /// one nothing goes astray, and the supervisor is left in peace.
     pub(crate) fn publish(&self, tag: BurstTag, start_ns: u64, end_ns: u64, launches: u32) {
+        let telling = self.telling.lock();
         let is_half_full = announce::publish(self.slot(), tag, start_ns, end_ns, launches);
+        drop(telling);
         if is_half_full && gpus(self.region.control()) > 1 {
             self.ring();
         }
     }
 
-    /// A burst has been opened behind the gate word `word`; called with the bursts locked. Whether the supervisor has to be
+    /// A burst has been opened behind the gate word `word`. Whether the supervisor has to be
     /// told: its lease's gate has been left open, and this process has not been heard of since.
     #[must_use]
     pub(crate) fn note_issue(&self, word: u32, now_ns: u64, estimated_end_ns: u64) -> bool {
         let slot = self.slot();
+        let _telling = self.telling.lock();
         let is_first = slot.demand.load(Ordering::Relaxed) == Demand::Idle as u32
             || slot.demand_word.load(Ordering::Relaxed) != word;
         if slot.first_launch_word.load(Ordering::Relaxed) != word {
@@ -109,8 +123,7 @@ mod tests {
             let (mut heard, bell) = pipe().unwrap();
             let region = region_with_bell(bell.as_raw_fd());
             region.control().gpus.store(gpus, Ordering::Relaxed);
-            let place =
-                Place { region, registration: Registration { slot: 3, process_id: 1, number: 1 }, driver: driver() };
+            let place = Place::new(region, Registration { slot: 3, process_id: 1, number: 1 }, driver());
             let (mut table, expectation) = (Bursts::new(), Expectation { cost_ns: 5, is_measured: true });
             (0..bursts).for_each(|number| {
                 table.charge_unmeasured(&place, BurstTag::new((number % 8) as u8, 1), expectation, 10 * number + 10);

@@ -6,7 +6,7 @@ use crate::contexts::Contexts;
 use crate::credit::{STRIPES, Stripe};
 use crate::driver::{self, Driver};
 use crate::estimates::Estimates;
-use crate::futex::Mutex;
+use crate::futex::{Mutex, Turn};
 use crate::handles::{Held, Kind};
 use crate::memory::{self, Charge};
 use crate::parking::Parking;
@@ -42,7 +42,9 @@ pub struct Process {
     pub(crate) estimates: Estimates,
     pub(crate) records: Records,
     /// Locked before `contexts` where both are.
-    pub(crate) bursts: Mutex<Bursts>,
+    pub(crate) bursts: Turn<Bursts>,
+    /// 1 while whoever has the bursts does not get on.
+    pub(crate) is_stuck: AtomicU32,
     contexts: Mutex<Contexts>,
     /// Charged memory that belongs to a GPU and to no context: it outlives them all.
     device_bytes: [AtomicU64; GPUS],
@@ -84,7 +86,8 @@ impl Process {
             stripes: [const { Stripe::new() }; STRIPES],
             estimates: Estimates::new(),
             records: Records::new(),
-            bursts: Mutex::new(Bursts::new()),
+            bursts: Turn::new(Bursts::new()),
+            is_stuck: AtomicU32::new(0),
             contexts: Mutex::new(Contexts::new()),
             device_bytes: [const { AtomicU64::new(0) }; GPUS],
             pieces: Mutex::new(Holds::new()),
@@ -135,7 +138,9 @@ impl Process {
         if self.control().is_none() && start.is_none() {
             let control = Region::page()?;
             self.page.store(core::ptr::from_ref(control).cast_mut(), Ordering::Release);
-            self.bursts.lock().set_blocking(driver::launches_block());
+            if let Some(mut bursts) = self.bursts.take() {
+                bursts.set_blocking(driver::launches_block());
+            }
             *start = Some(Start { control, driver, region: None });
         }
         drop(start);
@@ -169,7 +174,7 @@ impl Process {
         let Some(Start { control, driver, mut region }) = start.take() else { return false };
         region = region.or_else(|| Region::behind(control).ok());
         match (region.as_ref().and_then(|region| registration::register(region).ok()), region) {
-            (Some(registration), Some(region)) => self.adopt(Place { region, registration, driver }),
+            (Some(registration), Some(region)) => self.adopt(Place::new(region, registration, driver)),
             (_, region) => *start = Some(Start { control, driver, region }),
         }
         self.control().is_some()
@@ -317,7 +322,7 @@ impl Process {
             return;
         }
         let limit_ns = clock::now_ns() + STOP_LIMIT_NS;
-        while self.bursts.try_lock().is_none() && clock::now_ns() < limit_ns {
+        while self.bursts.take_within(0).is_none() && clock::now_ns() < limit_ns {
             clock::sleep_until_ns(clock::now_ns() + 100_000);
         }
     }
@@ -348,7 +353,7 @@ mod tests {
         process.note_unknown_version();
         process.note_unknown_version();
         let registration = Registration { slot: 0, process_id: 1, number: 1 };
-        process.adopt(Place { region: region(), registration, driver: driver() });
+        process.adopt(Place::new(region(), registration, driver()));
         let slot = process.place().unwrap().slot();
         assert_eq!(slot.unknown_versions.load(Ordering::Relaxed), 2);
         process.note_unknown_version();

@@ -115,7 +115,7 @@ impl Process {
             return NOTHING;
         }
         let driver = &place.driver;
-        let mut bursts = self.bursts.lock();
+        let Some(mut bursts) = self.bursts_in_time() else { return NOTHING };
         let now_ns = clock::now_ns();
         let context = match what {
             WaitFor::Context(context) if !context.is_null() => context,
@@ -182,7 +182,7 @@ impl Process {
             return false;
         }
         let (driver, stripe) = (&place.driver, &self.stripes[stripe_index()]);
-        let mut bursts = self.bursts.lock();
+        let Some(mut bursts) = self.bursts_in_time() else { return false };
         if is_event && begun.sampled == 0 && bursts.live() == 0 {
             return false;
         }

@@ -79,7 +79,7 @@ impl Process {
     /// One look: ends what nobody adds to, settles, and says when to look again; none when there is nothing to see.
     fn look(&self, place: &Place) -> Option<u64> {
         let driver = &place.driver;
-        let mut bursts = self.bursts.lock();
+        let mut bursts = self.bursts.take()?;
         if self.stopping.load(Ordering::Acquire) != 0 {
             return None;
         }

@@ -5,6 +5,7 @@ use crate::estimates::{LEAST_ANY_BYTES, LEAST_DEVICE_BYTES};
 use crate::fake_driver::{
     CAPTURING, CONTEXTS, DEVICE, IS_BLOCKING_CAPTURE, one_at_a_time, process, set_current, uuid, watchers_rest,
 };
+use crate::futex;
 use crate::handles::{Held, Kind};
 use gpool_driver_abi::cuda::CUevent;
 use gpool_shared_region::{BurstTag, Control, GateWord, Slot};
@@ -14,6 +15,7 @@ use std::time::Duration;
 mod ahead;
 mod alone;
 mod elsewhere;
+mod stuck;
 mod waits;
 
 const STREAM: CUstream = 0x100 as CUstream;

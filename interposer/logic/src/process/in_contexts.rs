@@ -25,7 +25,9 @@ impl Process {
     /// A part of a context has been destroyed. Its memory is the whole one's, and stays.
     pub fn part_gone(&self, part: CUcontext) {
         let Some(place) = self.place() else { return };
-        self.bursts.lock().context_gone(place, part);
+        if let Some(mut bursts) = self.bursts.take() {
+            bursts.context_gone(place, part);
+        }
         let mut contexts = self.contexts.lock();
         contexts.leave(part);
         self.context_count.store(contexts.count() as u32, Ordering::Release);
@@ -86,7 +88,7 @@ impl Process {
     pub fn leave_context(&self, context: CUcontext) {
         let Some(place) = self.place().filter(|_| !context.is_null()) else { return };
         let _relaxed = place.driver.relaxed_capture();
-        let mut bursts = self.bursts.lock();
+        let Some(mut bursts) = self.bursts.take() else { return };
         self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context, None));
         bursts.settle(place, &self.estimates);
         bursts.leave_context(context);
@@ -98,7 +100,7 @@ impl Process {
         if self.place().is_none() {
             return;
         }
-        let has_work = self.bursts.lock().context_stays(context);
+        let has_work = self.bursts.take().is_some_and(|mut bursts| bursts.context_stays(context));
         if has_work {
             self.wake_watcher();
         }
@@ -107,7 +109,9 @@ impl Process {
     /// A context has been destroyed: its memory went with it.
     pub fn context_gone(&self, context: CUcontext) {
         let Some(place) = self.place() else { return };
-        self.bursts.lock().context_gone(place, context);
+        if let Some(mut bursts) = self.bursts.take() {
+            bursts.context_gone(place, context);
+        }
         let mut contexts = self.contexts.lock();
         let gpu = contexts.tag(context).map_or(0, BurstTag::gpu);
         let allocated_bytes = contexts.leave(context).unwrap_or(0);

@@ -45,7 +45,7 @@ fn streams_that_work_at_the_same_time_part_a_long_burst() {
     for stream in 0..40usize {
         launch_on(process, (0x1000 + 0x10 * stream) as CUstream, KERNEL, 50 * US);
     }
-    let reserved_ns = process.bursts.lock().estimated_end_ns(clock::now_ns()) - clock::now_ns();
+    let reserved_ns = process.bursts.take().unwrap().estimated_end_ns(clock::now_ns()) - clock::now_ns();
     assert!(reserved_ns <= (2 * 50 + 40) * MS, "{reserved_ns}");
     assert!(clock::now_ns() - from_ns < MS, "nobody waits for the others' parts");
     // What has been launched counts.
@@ -77,7 +77,7 @@ fn estimates_that_are_far_too_long_leave_the_device_nothing_to_wait_for() {
 fn who_works_behind_a_gate_that_was_left_open_says_so() {
     let (mut heard, bell) = pipe().unwrap();
     let region = region_with_bell(bell.as_raw_fd());
-    let place = Place { region, registration: Registration { slot: 3, process_id: 1, number: 1 }, driver: driver() };
+    let place = Place::new(region, Registration { slot: 3, process_id: 1, number: 1 }, driver());
     let control = place.region.control();
     assert!(!place.note_issue(5, 10, 20), "it has its slice");
     place.say(Demand::Idle, 5, 30);

@@ -8,7 +8,7 @@ const OTHER: CUstream = 0x200 as CUstream;
 const UNKNOWN: Work = Work::numbered(11);
 
 /// A process with a context on each of two GPUs, behind an open gate.
-fn two_gpus() -> (&'static Process, &'static Slot) {
+pub(super) fn two_gpus() -> (&'static Process, &'static Slot) {
     let (process, slot, _) = open_process();
     (0..2).for_each(|gpu| {
         process.enter_context(CONTEXTS[gpu], gpu);
@@ -287,7 +287,7 @@ fn work_that_breaks_its_context_is_charged_until_that_is_seen() {
 fn a_launch_that_returns_with_its_work_done_is_charged() {
     let _order = one_at_a_time();
     let (process, slot) = two_gpus();
-    process.bursts.lock().set_blocking(true);
+    process.bursts.take().unwrap().set_blocking(true);
     let Admission::PassAlone(burst) = process.admit(STREAM, KERNEL) else { panic!("an unknown function goes alone") };
     let records = DEVICE.lock().records;
     DEVICE.lock().launch(5000 * MS);
