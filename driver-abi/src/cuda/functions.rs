@@ -71,6 +71,7 @@ functions! {
     CuMemcpy, "cuMemcpy"(CUdeviceptr, CUdeviceptr, usize);
     CuMemcpyAsync, "cuMemcpyAsync"(CUdeviceptr, CUdeviceptr, usize, CUstream);
     CuMemcpyAtoAV2, "cuMemcpyAtoA_v2"(CUarray, usize, CUarray, usize, usize);
+    CuMemcpyAtoHV2, "cuMemcpyAtoH_v2"(*mut c_void, CUarray, usize, usize);
     CuMemcpyAtoDV2, "cuMemcpyAtoD_v2"(CUdeviceptr, CUarray, usize, usize);
     CuMemcpyDtoAV2, "cuMemcpyDtoA_v2"(CUarray, usize, CUdeviceptr, usize);
     CuMemcpy2DV2, "cuMemcpy2D_v2"(*const CUDA_MEMCPY2D);

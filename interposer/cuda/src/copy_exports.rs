@@ -8,6 +8,7 @@ use core::ffi::{c_uint, c_ulonglong, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::Bytes;
 use gpool_interposer_logic::copies::Moved;
+use gpool_interposer_logic::waits::WaitFor;
 
 macro_rules! linear_copies {
     ($($name:ident: $kind:ident $side:ident ($($stream:ident)?) $meant:expr;)*) => {$(
@@ -27,9 +28,26 @@ macro_rules! linear_copies {
     )*};
 }
 
+macro_rules! unified_copies {
+    ($($name:ident: $meant:expr;)*) => {$(
+        /// Gated if it is long. To the host it returns when it has ended, and so what stood before it.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> CUresult {
+            // SAFETY: as below.
+            let result = issued(PROCESS.admit_bytes($meant, Bytes::CopyAny, bytes as u64), || unsafe {
+                real::<CuMemcpy>(index::$name)(to, from, bytes)
+            });
+            if result == CUDA_SUCCESS {
+                PROCESS.found_ended(WaitFor::Stream($meant));
+            }
+            result
+        }
+    )*};
+}
+
+unified_copies! { cuMemcpy: NO_STREAM; cuMemcpy_ptds: STREAM_PER_THREAD; }
+
 linear_copies! {
-    cuMemcpy: CuMemcpy CopyAny () NO_STREAM;
-    cuMemcpy_ptds: CuMemcpy CopyAny () STREAM_PER_THREAD;
     cuMemcpyAsync: CuMemcpyAsync CopyAny (stream) stream;
     cuMemcpyAsync_ptsz: CuMemcpyAsync CopyAny (stream) per_thread(stream);
     cuMemcpyDtoD_v2: CuMemcpyDtoDV2 Copy () NO_STREAM;

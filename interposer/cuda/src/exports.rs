@@ -4,7 +4,7 @@ use crate::PROCESS;
 use crate::contexts::{context_created, context_destroyed, primary_released, primary_retained};
 use crate::entry::{index, real};
 use crate::procaddress::substitute;
-use crate::work_exports::{legacy, per_thread};
+use crate::work_exports::{NO_STREAM, STREAM_PER_THREAD, legacy, per_thread};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
@@ -228,6 +228,37 @@ waits! {
     cuStreamSynchronize: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(stream);
     cuStreamSynchronize_ptsz: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(per_thread(stream));
     cuEventSynchronize: CuEventSynchronize (event: CUevent) WaitFor::Event(event);
+    // They return when the copy has ended, and so what stood before it on its stream. Source: "API synchronization behavior"
+    // of the CUDA Driver API reference.
+    cuMemcpyDtoH_v2: CuMemcpyDtoHV2 (to: *mut c_void, from: CUdeviceptr, bytes: usize) WaitFor::Stream(NO_STREAM);
+    cuMemcpyDtoH_v2_ptds: CuMemcpyDtoHV2 (to: *mut c_void, from: CUdeviceptr, bytes: usize)
+        WaitFor::Stream(STREAM_PER_THREAD);
+    cuMemcpyAtoH_v2: CuMemcpyAtoHV2 (to: *mut c_void, from: CUarray, from_offset: usize, bytes: usize)
+        WaitFor::Stream(NO_STREAM);
+    cuMemcpyAtoH_v2_ptds: CuMemcpyAtoHV2 (to: *mut c_void, from: CUarray, from_offset: usize, bytes: usize)
+        WaitFor::Stream(STREAM_PER_THREAD);
+}
+
+macro_rules! polls {
+    ($($name:ident: $kind:ident ($argument:ident: $type:ty) $what:expr;)*) => {$(
+        /// A program that asks until its work has ended has waited for it.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($argument: $type) -> CUresult {
+            // SAFETY: see cuInit.
+            let result = unsafe { real::<$kind>(index::$name)($argument) };
+            if result == CUDA_SUCCESS {
+                PROCESS.found_ended($what);
+                crate::pool_accounts::waited();
+            }
+            result
+        }
+    )*};
+}
+
+polls! {
+    cuStreamQuery: CuStreamQuery (stream: CUstream) WaitFor::Stream(stream);
+    cuStreamQuery_ptsz: CuStreamQuery (stream: CUstream) WaitFor::Stream(per_thread(stream));
+    cuEventQuery: CuEventQuery (event: CUevent) WaitFor::Event(event);
 }
 
 macro_rules! records {

@@ -105,6 +105,29 @@ impl Process {
         stripe.map_or(0, |stripe| stripe.launches().wrapping_sub(before).cast_signed().max(0).cast_unsigned())
     }
 
+    /// The program has asked whether what it waits for has ended, and it has: bursts of this thread's context whose work has ended
+    /// do so as well. Not where more was launched behind an event, by a program that goes on.
+    #[inline(always)]
+    pub fn found_ended(&self, what: WaitFor) {
+        let goes_on = || matches!(what, WaitFor::Event(event) if self.launched_since(event) > 0);
+        if self.stripes[stripe_index()].burst().is_some() && !goes_on() {
+            self.end_drained();
+        }
+    }
+
+    #[inline(never)]
+    fn end_drained(&self) {
+        let Some(place) = self.place() else { return };
+        let driver = &place.driver;
+        let _relaxed = driver.relaxed_capture();
+        let Some(mut bursts) = self.bursts_in_time() else { return };
+        let context = self.measured_in(driver.current_context());
+        while let Some(burst) = bursts.drained_in(driver, context) {
+            let spent = self.revoke_credit_of(burst);
+            bursts.close_drained(driver, burst, spent);
+        }
+    }
+
     /// Ends the open bursts of the context that is waited for, but for the calling thread's if the wait is for that and it may
     /// rest.
     #[inline(never)]

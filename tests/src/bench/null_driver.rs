@@ -57,7 +57,7 @@ pub fn process() -> &'static Process {
     // SAFETY: `region` gives REPORT_BYTES zeroed bytes, aligned to 64, that are never freed.
     let region = unsafe { Region::in_memory(control, report.as_ptr(), -1) };
     let process_id = i32::try_from(std::process::id()).unwrap_or(0);
-    process.adopt(Place { region, registration: Registration { slot: 0, process_id, number: 1 }, driver: driver() });
+    process.adopt(Place::new(region, Registration { slot: 0, process_id, number: 1 }, driver()));
     process
 }
 

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 /// From a change until its effect is judged.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long a share is watched.
+/// How long a share is watched, and that of a program that only waits.
 const WATCH: Duration = Duration::from_secs(4);
+const WATCH_WAITING: Duration = Duration::from_secs(2);
 
 /// Runs one container under changing limits, then two.
 pub fn run(inside: &Inside) -> Result<()> {
@@ -90,10 +91,20 @@ fn slips_change_nothing(host: &Host, container: &Container) -> Result<()> {
 /// meter says that a limit lets through what it says, not less.
 fn waits(host: &Host) -> Result<()> {
     let env = [("GPOOL_FRACTION", "0.2"), ("GPOOL_LIMIT", "0.3"), ("GPOOL_MEMORY", "2GiB")];
-    let waiting = Tenant::greedy(50).run_with(host, "waiting", &env, &["--launch-batch", "4"])?;
-    wait_until_running(host, std::slice::from_ref(&waiting))?;
-    share_is(host, &waiting, "waiting after each four launches under a limit of 0.3", 0.2..=0.33)?;
-    host.engine.docker_text(&["rm", "-f", &waiting.id]).map(drop)
+    let single = |way| ["--launch-batch", "1", "--wait-by", way, "--think-us", "60"];
+    for (name, how, what, least) in [
+        ("waiting", &["--launch-batch", "4"][..], "waiting after each four launches", 0.2),
+        // Pauses so short are not told from work where nothing says that the program has waited: they had 0.06 and 0.10 then.
+        // Without a limit the first one has 0.2, for all that it waits.
+        ("copying", &single("copy"), "copying each result to the host", 0.13),
+        ("asking", &single("query"), "asking until each launch has ended", 0.16),
+    ] {
+        let waiting = Tenant::greedy(50).run_with(host, name, &env, how)?;
+        wait_until_running(host, std::slice::from_ref(&waiting))?;
+        share_over(WATCH_WAITING, host, &waiting, &format!("{what} under a limit of 0.3"), least..=0.33)?;
+        host.engine.docker_text(&["rm", "-f", &waiting.id])?;
+    }
+    Ok(())
 }
 
 fn update(host: &Host, container: &Container, change: &[&str]) -> Result<()> {
@@ -102,10 +113,20 @@ fn update(host: &Host, container: &Container, change: &[&str]) -> Result<()> {
 }
 
 fn share_is(host: &Host, container: &Container, when: &str, wanted: std::ops::RangeInclusive<f64>) -> Result<()> {
+    share_over(WATCH, host, container, when, wanted)
+}
+
+fn share_over(
+    watch: Duration,
+    host: &Host,
+    container: &Container,
+    when: &str,
+    wanted: std::ops::RangeInclusive<f64>,
+) -> Result<()> {
     std::thread::sleep(SETTLE);
     let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
     let (from_ns, before) = (now_ns(), ProcessorTime::now());
-    std::thread::sleep(WATCH);
+    std::thread::sleep(watch);
     let share = recorder.stop()?.share(&container.id, from_ns, now_ns());
     // What a hypervisor takes in the middle of a wait counts as work, and nothing is launched meanwhile: a limit may let
     // that much less through, and never more.

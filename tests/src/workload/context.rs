@@ -30,6 +30,8 @@ again:
 
 /// Flag of cuStreamCreate: does not wait for the default stream.
 const NON_BLOCKING: u32 = 1;
+/// CUDA_ERROR_NOT_READY.
+const NOT_READY: i32 = 600;
 /// Mode of cuStreamBeginCapture: other threads may allocate meanwhile.
 const CAPTURE_THREAD_LOCAL: c_int = 1;
 
@@ -91,6 +93,29 @@ impl<'a> Context<'a> {
     pub(super) fn synchronize(&self) {
         // SAFETY: no arguments; a context is current to this thread.
         check("cuCtxSynchronize", unsafe { (self.driver.synchronize)() });
+    }
+
+    /// Waits for all work on the default stream of the current context by copying a byte of device memory to the host.
+    pub(super) fn copy_to_host(&self, from: u64) {
+        let mut byte = 0_u8;
+        // SAFETY: one byte of a live allocation goes to a live local.
+        check("cuMemcpyDtoH", unsafe { (self.driver.to_host)((&raw mut byte).cast(), from, 1) });
+    }
+
+    /// A piece of device memory.
+    pub(super) fn allocate(&self, bytes: usize) -> u64 {
+        let mut address = 0;
+        // SAFETY: the result goes to a live local.
+        check("cuMemAlloc", unsafe { (self.driver.allocate)(&mut address, bytes) });
+        address
+    }
+
+    /// Asks until all work on the default stream of the current context has ended.
+    pub(super) fn query_until_ended(&self) {
+        // SAFETY: the default stream's handle.
+        while unsafe { (self.driver.stream_query)(null_mut()) } == NOT_READY {
+            std::hint::spin_loop();
+        }
     }
 
     /// A new stream in the current context.

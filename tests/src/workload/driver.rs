@@ -35,6 +35,7 @@ functions! {
     context_create c"cuCtxCreate" (*mut *mut c_void, c_uint, c_int);
     context_set c"cuCtxSetCurrent" (*mut c_void);
     synchronize c"cuCtxSynchronize" ();
+    stream_query c"cuStreamQuery" (*mut c_void);
     memory_info c"cuMemGetInfo" (*mut usize, *mut usize);
     allocate c"cuMemAlloc" (*mut u64, usize);
     free c"cuMemFree" (u64);

@@ -3,7 +3,7 @@
 use super::allocator::Allocator;
 use super::programs::Kind;
 use super::sharing::Way;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -48,6 +48,12 @@ pub(super) struct Options {
     /// Synchronise after so many kernels; absent: only to keep at most 1000 outstanding.
     #[arg(long)]
     pub(super) launch_batch: Option<u64>,
+    /// How to synchronise.
+    #[arg(long, value_enum, default_value_t = WaitBy::Context)]
+    pub(super) wait_by: WaitBy,
+    /// Be busy for so long after each synchronisation.
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    pub(super) think_us: u64,
     /// The size of one allocation.
     #[arg(long, default_value_t = 64)]
     pub(super) chunk_mib: u64,
@@ -114,6 +120,17 @@ pub(super) struct Options {
     /// The same, asked by the crate nvml-wrapper.
     #[arg(long, value_name = "TIMES")]
     pub(super) monitor_by_crate: Option<u32>,
+}
+
+/// How a program waits for its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum WaitBy {
+    /// cuCtxSynchronize.
+    Context,
+    /// cuMemcpyDtoH, which returns behind what was launched.
+    Copy,
+    /// cuStreamQuery until that says that all has ended.
+    Query,
 }
 
 /// A part of a file.

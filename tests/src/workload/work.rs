@@ -2,7 +2,7 @@
 
 use super::arrivals::Arrivals;
 use super::context::Context;
-use super::options::Options;
+use super::options::{Options, WaitBy};
 use super::say;
 use serde_json::json;
 use std::ffi::c_void;
@@ -44,13 +44,16 @@ pub(super) struct Worker<'a> {
     stream: *mut c_void,
     /// The graph and how many kernels it holds.
     graph: Option<(*mut c_void, u64)>,
+    /// Device memory, if it waits by copying from there.
+    copied_from: u64,
 }
 
 impl<'a> Worker<'a> {
     /// Prepares the calling thread. The default stream takes single kernels, an own one the graph.
     pub(super) fn prepare(options: &'a Options, context: &'a Context<'a>, shared: &'a Shared) -> Self {
         context.enter();
-        let mut worker = Self { options, context, shared, stream: null_mut(), graph: None };
+        let copied_from = if options.wait_by == WaitBy::Copy { context.allocate(4096) } else { 0 };
+        let mut worker = Self { options, context, shared, stream: null_mut(), graph: None, copied_from };
         if let Some(kernels) = options.graph {
             let stream = context.create_stream();
             let launch = || (0..kernels.get()).for_each(|_| context.launch(stream, options.kernel_us * 1000));
@@ -99,9 +102,22 @@ impl<'a> Worker<'a> {
             }
             since_synchronised += self.launch();
             if since_synchronised >= batch {
-                self.context.synchronize();
+                self.wait();
                 since_synchronised = 0;
             }
+        }
+    }
+
+    /// Waits for all work so far, as it is told to, and thinks for a while.
+    fn wait(&self) {
+        match self.options.wait_by {
+            WaitBy::Context => self.context.synchronize(),
+            WaitBy::Copy => self.context.copy_to_host(self.copied_from),
+            WaitBy::Query => self.context.query_until_ended(),
+        }
+        let until = Instant::now() + Duration::from_micros(self.options.think_us);
+        while Instant::now() < until {
+            std::hint::spin_loop();
         }
     }
 

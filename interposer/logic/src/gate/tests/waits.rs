@@ -116,6 +116,46 @@ fn a_burst_rests_while_the_program_waits_and_what_it_rests_is_not_charged() {
     }
 }
 
+/// A program that asks until its work has ended has waited for it as well: what it does then is no work, however soon it launches
+/// again.
+#[test]
+fn what_follows_an_answer_that_all_has_ended_is_not_charged() {
+    let _order = one_at_a_time();
+    for what in [WaitFor::Stream(STREAM), WaitFor::Event(EVENT)] {
+        let (process, slot, _) = open_process();
+        process.estimates.put(KERNEL, 30 * US);
+        for _ in 0..100 {
+            launch(process, KERNEL, 30 * US);
+            process.note_record(EVENT);
+            clock::turn_ns(30 * US);
+            process.found_ended(what);
+            clock::turn_ns(80 * US);
+        }
+        until_idle(slot);
+        let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+        assert!((3 * MS - 100 * US..=3 * MS + 100 * US).contains(&measured_ns), "{what:?}: {measured_ns} ns of 3 ms");
+    }
+}
+
+/// Programs that keep memory for others ask about events of long ago while they go on: that says nothing of the burst.
+#[test]
+fn nothing_is_asked_where_more_was_launched_behind_the_event() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.estimates.put(KERNEL, 30 * US);
+    launch(process, KERNEL, 30 * US);
+    process.note_record(EVENT);
+    launch(process, KERNEL, 30 * US);
+    let questions = DEVICE.lock().questions;
+    process.found_ended(WaitFor::Event(EVENT));
+    assert_eq!(DEVICE.lock().questions, questions);
+    process.found_ended(WaitFor::Stream(STREAM));
+    assert_eq!(DEVICE.lock().questions, questions + 1, "of a stream it is");
+    until_idle(slot);
+    process.found_ended(WaitFor::Stream(STREAM));
+    assert_eq!(DEVICE.lock().questions, questions + 1, "without a burst there is nothing to end");
+}
+
 /// Launches that the process has told of.
 fn told(slot: &Slot) -> u64 {
     slot.launches.load(Ordering::Relaxed)
