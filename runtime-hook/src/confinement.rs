@@ -29,8 +29,15 @@ pub fn is_unenforced(spec: &Value, configuration: &Configuration) -> Result<bool
 
 /// The user that the container's first process has on the host.
 pub fn host_uid(spec: &Value) -> u32 {
-    let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or(0);
-    let uid = number(&spec["process"]["user"]["uid"]);
+    host_uid_of(spec, number(&spec["process"]["user"]["uid"]))
+}
+
+fn number(value: &Value) -> u32 {
+    value.as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
+}
+
+/// The user that `uid` of the container is on the host.
+fn host_uid_of(spec: &Value, uid: u32) -> u32 {
     let mappings = spec["linux"]["uidMappings"].as_array().into_iter().flatten();
     let mapped = mappings.filter_map(|mapping| {
         let offset = uid.checked_sub(number(&mapping["containerID"]))?;
@@ -76,6 +83,11 @@ fn breaches(spec: &Value, own: &[PathBuf], table: &MountTable) -> Vec<(String, S
         found.push(("is in the host's PID namespace and sees every process".into(), "--pid=host".into()));
     }
     let mounts = spec["mounts"].as_array().into_iter().flatten();
+    if is_hosts_root(spec) && !has_cgroups_of_its_own(spec) && mounts.clone().any(is_writable_cgroups) {
+        // Through them a process leaves the cgroup by which it is known to be the lease's, and which devices it may open.
+        let what = "can write to the host's cgroups".to_owned();
+        found.push((what, "--cgroupns=host with writable cgroups".into()));
+    }
     found.extend(mounts.filter_map(|mount| {
         let (source, place) = writes_to(mount, own, table)?;
         let what = format!("mounts {source} of the host, through which {} can be written", place.display());
@@ -90,11 +102,32 @@ fn has_sys_admin(spec: &Value) -> bool {
 }
 
 fn has_hosts_pids(spec: &Value) -> bool {
+    shares_with_host(spec, "pid", "/proc/self/ns/pid")
+}
+
+fn has_cgroups_of_its_own(spec: &Value) -> bool {
+    !shares_with_host(spec, "cgroup", "/proc/self/ns/cgroup")
+}
+
+/// Whether the container has no namespace of this kind, or joins the host's, which is `ours`.
+fn shares_with_host(spec: &Value, kind: &str, ours: &str) -> bool {
     let mut namespaces = spec["linux"]["namespaces"].as_array().into_iter().flatten();
-    let Some(namespace) = namespaces.find(|namespace| namespace["type"] == "pid") else { return true };
+    let Some(namespace) = namespaces.find(|namespace| namespace["type"] == kind) else { return true };
     let inode = |path: &str| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     let joined = namespace["path"].as_str().filter(|path| !path.is_empty());
-    joined.is_some_and(|path| inode(path).is_some() && inode(path) == inode("/proc/self/ns/pid"))
+    joined.is_some_and(|path| inode(path).is_some() && inode(path) == inode(ours))
+}
+
+/// Whether root of the container is root of the host, to whom the host's cgroups belong.
+fn is_hosts_root(spec: &Value) -> bool {
+    host_uid_of(spec, 0) == 0
+}
+
+/// Whether a mount is of the kernel's cgroups, with the right to change them.
+fn is_writable_cgroups(mount: &Value) -> bool {
+    let mut options = mount["options"].as_array().into_iter().flatten();
+    let is_read_only = options.any(|option| option == "ro" || option == "rro");
+    (mount["type"] == "cgroup" || mount["type"] == "cgroup2") && !is_read_only
 }
 
 /// The source of a bind mount and the place of ours that it makes writable. A source leads there by its path, or because it, or
@@ -172,6 +205,30 @@ mod tests {
     fn an_ordinary_container_is_confined() {
         assert_eq!(found(&confined(), ""), 0);
         assert_eq!(is_unenforced(&confined(), &Configuration::default()), Ok(false));
+    }
+
+    #[test]
+    fn the_hosts_cgroups_are_not_for_writing() {
+        let with = |kind: &str, option: &str, namespace: Value| {
+            let mut spec = confined();
+            let mount =
+                json!({"destination": "/sys/fs/cgroup", "type": kind, "source": kind, "options": ["nosuid", option]});
+            spec["mounts"].as_array_mut().unwrap().push(mount);
+            spec["linux"]["namespaces"].as_array_mut().unwrap().push(namespace);
+            found(&spec, "")
+        };
+        let none = || json!({"type": "uts"});
+        let mut mapped = confined();
+        mapped["mounts"].as_array_mut().unwrap().push(json!({"type": "cgroup", "options": ["rw"]}));
+        assert_eq!(found(&mapped, ""), 1);
+        mapped["linux"]["uidMappings"] = json!([{"containerID": 0, "hostID": 100_000, "size": 65_536}]);
+        assert_eq!(found(&mapped, ""), 0, "they are not its root's");
+        for kind in ["cgroup", "cgroup2"] {
+            assert_eq!(with(kind, "rw", none()), 1, "{kind}");
+            assert_eq!(with(kind, "ro", none()), 0, "{kind}: what Docker mounts without a namespace for them");
+            assert_eq!(with(kind, "rw", json!({"type": "cgroup"})), 0, "{kind}: its own");
+            assert_eq!(with(kind, "rw", json!({"type": "cgroup", "path": "/proc/self/ns/cgroup"})), 1, "{kind}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ pub mod devices;
 use crate::procfs::{self, WatchedProcess};
 use gpool_protocol::HostPid;
 use rustix::process::{Signal, pidfd_send_signal};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,9 @@ const FREEZE_PATIENCE: Duration = Duration::from_secs(2);
 /// Processes that are being started while others are killed are found in the next round.
 const KILL_ROUNDS: usize = 20;
 
-/// The controllers whose line in /proc/PID/cgroup names the container, best first. The unified hierarchy comes
-/// first where it is in use; on a hybrid host its path is `/` and says nothing.
+/// The controllers whose line in /proc/PID/cgroup names the container, best first. Between the first and the others comes the
+/// unified hierarchy: on a hybrid host runc before 1.1 leaves containers in their starter's group there; and where version 2 is
+/// in use alone a process may still be in groups of others that nobody has mounted.
 const V1_CONTROLLERS: [&str; 4] = ["devices", "memory", "freezer", "pids"];
 
 /// Path of the process's cgroup, as the host's /proc shows it. None for the root cgroup: that is no container.
@@ -43,10 +44,12 @@ fn path_in(text: &str) -> Option<String> {
         })
         .collect();
     let unified = entries.iter().find(|(controllers, _)| controllers.is_empty());
-    let v1 = V1_CONTROLLERS.iter().find_map(|wanted| {
-        entries.iter().find(|(controllers, _)| controllers.split(',').any(|controller| controller == *wanted))
-    });
-    unified.or(v1).map(|(_, path)| (*path).to_owned())
+    let of = |wanted: &str| {
+        entries.iter().find(|(controllers, _)| controllers.split(',').any(|controller| controller == wanted))
+    };
+    let [first, others @ ..] = V1_CONTROLLERS;
+    let found = of(first).or(unified).or_else(|| others.into_iter().find_map(of));
+    found.map(|(_, path)| (*path).to_owned())
 }
 
 /// Whether any process is left in the cgroup `path` or below it, in whatever hierarchy holds it.
@@ -149,6 +152,27 @@ pub fn processes_in(path: &str) -> BTreeSet<HostPid> {
     processes
 }
 
+/// The same of the first groups that are found, so many in each hierarchy: whoever may write to its own makes as many as it likes.
+pub fn processes_in_some(path: &str, groups: usize) -> BTreeSet<HostPid> {
+    let mut processes = BTreeSet::new();
+    directories(path).into_iter().for_each(|directory| collect_some(directory, groups, &mut processes));
+    processes
+}
+
+fn collect_some(hierarchy: PathBuf, groups: usize, processes: &mut BTreeSet<HostPid>) {
+    let mut found = VecDeque::from([hierarchy]);
+    for looked_at in 0..groups {
+        let Some(directory) = found.pop_front() else { break };
+        let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+        processes.extend(text.lines().filter_map(|line| line.trim().parse().ok().map(HostPid)));
+        // What will not be looked at need not be kept.
+        let left = (groups - looked_at - 1).saturating_sub(found.len());
+        let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        found.extend(below.take(left).map(|entry| entry.path()));
+    }
+}
+
 fn collect_processes(directory: &Path, processes: &mut BTreeSet<HostPid>) {
     let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
     processes.extend(text.lines().filter_map(|line| line.trim().parse().ok().map(HostPid)));
@@ -202,6 +226,12 @@ mod tests {
         assert_eq!(path_in("0::/system.slice/docker-1.scope\n"), Some("/system.slice/docker-1.scope".into()));
         let hybrid = "5:devices:/docker/1\n4:memory:/docker/1\n0::/\n";
         assert_eq!(path_in(hybrid), Some("/docker/1".into()));
+        let starters = "5:devices:/docker/1\n0::/system.slice/docker.service\n";
+        assert_eq!(path_in(starters), Some("/docker/1".into()));
+        let alone = "5:devices:/\n4:memory:/outside\n0::/docker/1\n";
+        assert_eq!(path_in(alone), Some("/docker/1".into()));
+        let session = "5:devices:/\n0::/user.slice/session-1.scope\n";
+        assert_eq!(path_in(session), Some("/user.slice/session-1.scope".into()));
         assert_eq!(path_in("12:cpu,cpuacct:/x\n11:pids:/docker/2\n"), Some("/docker/2".into()));
         assert_eq!(path_in("5:devices:/\n0::/\n"), None);
     }
@@ -212,6 +242,25 @@ mod tests {
         fs::write(&file, b"0::/docker/1/\xff\xfe\n").unwrap();
         let its = path_in(&procfs::text(file.path()).unwrap()).unwrap();
         assert!(is_at_or_below("/docker/1", &its) && !is_at_or_below("/docker/1/a", &its));
+    }
+
+    #[test]
+    fn of_more_groups_than_are_looked_at_the_upper_ones_are() {
+        let root = tempfile::tempdir().unwrap();
+        let mut pid = 0;
+        let mut group = |path: &str| {
+            pid += 1;
+            fs::create_dir_all(root.path().join(path)).unwrap();
+            fs::write(root.path().join(path).join("cgroup.procs"), format!("{pid}\n")).unwrap();
+        };
+        ["", "a", "b", "a/x", "b/x", "b/x/y"].into_iter().for_each(&mut group);
+        let found = |groups| {
+            let mut processes = BTreeSet::new();
+            collect_some(root.path().to_owned(), groups, &mut processes);
+            processes.iter().map(|pid| pid.0).collect::<Vec<u32>>()
+        };
+        assert_eq!((found(3), found(100)), (vec![1, 2, 3], vec![1, 2, 3, 4, 5, 6]));
+        assert_eq!((found(0).len(), found(4).len()), (0, 4));
     }
 
     #[test]

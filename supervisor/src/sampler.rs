@@ -51,7 +51,8 @@ pub fn sample(
         driver.look(leases);
         let occupancies = note_memory(leases, inventory, &mut costs);
         links.look(leases);
-        let members = members(leases);
+        let with_context = occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
+        let members = members(leases, &with_context);
         guard.look(leases, &members, &occupancies);
         note_seen_memory(leases, &members, &occupancies);
         let statistics = leases.gatekeeper.statistics();

@@ -10,6 +10,7 @@ mod builds;
 mod consequence;
 mod process;
 mod reader;
+mod rounds;
 
 use crate::cgroup;
 use crate::device::Occupancy;
@@ -24,6 +25,7 @@ use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
 use gpool_protocol::{ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, ShimView, format_bytes};
 pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
+use rounds::{Rounds, is_over};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -57,6 +59,9 @@ pub struct Guard {
     /// Processes that came through a shim and registered.
     proven: BTreeMap<HostPid, (Option<ProgramMark>, GuardedProcess)>,
     bypassing: Findings<(TenantId, ProcessName)>,
+    /// Those of the last look, by pid.
+    found: BTreeSet<HostPid>,
+    rounds: Rounds,
     outside: Findings<ProcessName>,
     caps: BTreeMap<(TenantId, usize), CapWatch>,
     /// Containers that were frozen for what they did.
@@ -83,6 +88,8 @@ impl Guard {
             maps: Maps::new("/proc".into())?,
             proven: BTreeMap::new(),
             bypassing: Findings::default(),
+            found: BTreeSet::new(),
+            rounds: Rounds::default(),
             outside: Findings::default(),
             caps: BTreeMap::new(),
             frozen: BTreeSet::new(),
@@ -138,15 +145,29 @@ impl Guard {
         with_context: &BTreeSet<HostPid>,
     ) {
         let (mut seen, mut found) = (Vec::new(), BTreeMap::new());
+        let most = self.rounds.begin(|tenant| charges.contains_key(tenant), charges.len());
         for (tenant, charge) in charges.iter().filter(|(_, charge)| charge.has_shims) {
-            for pid in members.get(tenant).into_iter().flatten() {
-                let Some((process, bypass)) = self.examine(charge, *pid, with_context.contains(pid)) else { continue };
+            let Some(its) = members.get(tenant) else { continue };
+            let has_to_be =
+                |pid| with_context.contains(&pid) || self.found.contains(&pid) || self.proven.contains_key(&pid);
+            let (order, begun) = (self.rounds.order(*tenant, its, has_to_be), Instant::now());
+            let mut stopped_at = None;
+            for (pid, has_to_be) in order {
+                if !has_to_be && is_over(begun, most) {
+                    stopped_at = Some(pid);
+                    break;
+                }
+                let Some((process, bypass)) = self.examine(charge, pid, with_context.contains(&pid)) else { continue };
                 if bypass.is_some()
-                    && let Ok(watched) = WatchedProcess::open(*pid)
+                    && let Ok(watched) = WatchedProcess::open(pid)
                 {
                     found.insert((*tenant, watched.name), process.clone());
                 }
                 seen.push(process);
+            }
+            if self.rounds.end(*tenant, stopped_at) {
+                let short = charge.container_id.short();
+                log!("{short} has more processes, or more open in them, than are looked at in a second: not each is");
             }
         }
         for (tenant, charge) in charges {
@@ -159,6 +180,7 @@ impl Guard {
             }
         }
         self.proven.retain(|pid, _| seen.iter().any(|process| process.pid == *pid && process.finding.is_none()));
+        self.found = found.keys().map(|(_, name)| name.pid).collect();
         let told = self.bypassing.look(found.keys().copied());
         self.note_bypassing(leases, &found);
         leases.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone_from(&seen);

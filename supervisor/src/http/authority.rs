@@ -7,6 +7,7 @@ use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_configuration::Policy;
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
 use rustix::net::sockopt::socket_peercred;
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
@@ -49,9 +50,15 @@ impl Peer {
         refused(what, &self.administrators)
     }
 
-    /// Whose connections its own counts among.
+    /// Whose connections its own counts among. Asks nobody for groups, since everybody would wait for that: as long as nobody
+    /// else had to, members of `[socket] group` count as other users do.
     pub fn side(&self) -> Side {
-        if self.in_lease { Side::Tenants } else { Side::User(self.uid) }
+        let is_member = || known_gid(&self.administrators).is_some_and(|gid| self.groups.contains(&gid));
+        match self.in_lease {
+            true => Side::Tenants,
+            false if self.uid != 0 && is_member() => Side::Administrator(self.uid),
+            false => Side::User(self.uid),
+        }
     }
 
     /// The process itself.
@@ -98,7 +105,9 @@ impl Peer {
     }
 
     fn is_in(&self, group: &str) -> bool {
-        (self.gid_of)(group).is_some_and(|gid| self.groups.contains(&gid))
+        let gid = (self.gid_of)(group);
+        note_gid(group, gid);
+        gid.is_some_and(|gid| self.groups.contains(&gid))
     }
 
     /// # Errors
@@ -156,6 +165,21 @@ impl Peer {
         self.must_own(owner_uid)?;
         Ok(id)
     }
+}
+
+/// Numbers of groups as they were asked for last; there are two that matter.
+static GIDS: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
+
+fn note_gid(group: &str, gid: Option<u32>) {
+    let mut gids = GIDS.lock().unwrap_or_else(PoisonError::into_inner);
+    match gid {
+        Some(gid) => gids.insert(group.to_owned(), gid),
+        None => gids.remove(group),
+    };
+}
+
+fn known_gid(group: &str) -> Option<u32> {
+    GIDS.lock().unwrap_or_else(PoisonError::into_inner).get(group).copied()
 }
 
 fn gid_of(group: &str) -> Option<u32> {

@@ -3,7 +3,7 @@
 use gpool_protocol::{ErrorBody, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 const HEAD_LIMIT: usize = 16 << 10;
 /// A whole request comes within this, however its bytes trickle.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
+/// A whole answer is taken within this, and so is a part of one that has no end: what waits to be taken is kept in memory.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// No request body is longer.
 const BODY_LIMIT: usize = 1 << 20;
 
@@ -141,11 +143,12 @@ fn status_of(code: ErrorCode) -> (u16, &'static str) {
 }
 
 /// Writes an answer or a refusal.
-pub fn answer<T: Serialize>(stream: &mut UnixStream, outcome: &Result<T, ErrorBody>) -> io::Result<()> {
-    let (status, body) = match outcome {
+pub fn answer<T: Serialize>(stream: &mut UnixStream, outcome: Result<T, ErrorBody>) -> io::Result<()> {
+    let (status, body) = match &outcome {
         Ok(message) => ((200, "OK"), serde_json::to_vec(message)?),
         Err(error) => (status_of(error.code), serde_json::to_vec(error)?),
     };
+    drop(outcome);
     write_whole(stream, status, "application/json", &body)
 }
 
@@ -155,16 +158,41 @@ pub fn answer_text(stream: &mut UnixStream, content_type: &str, text: &str) -> i
 }
 
 fn write_whole(stream: &mut UnixStream, status: (u16, &str), content_type: &str, body: &[u8]) -> io::Result<()> {
-    let mut answer = format!(
+    let head = format!(
         "HTTP/1.1 {} {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         status.0,
         status.1,
         body.len()
-    )
-    .into_bytes();
-    // In one piece: a client that waits is woken once.
-    answer.extend_from_slice(body);
-    stream.write_all(&answer)
+    );
+    write_within(stream, [head.as_bytes(), body], ANSWER_PATIENCE)
+}
+
+/// Writes all parts, in one piece where the peer takes them at once: a client that waits is woken once. The limit is set anew for
+/// each write: the kernel's begins anew with each byte that is taken.
+fn write_within<const PARTS: usize>(
+    stream: &mut UnixStream,
+    parts: [&[u8]; PARTS],
+    patience: Duration,
+) -> io::Result<()> {
+    let deadline = Instant::now() + patience;
+    let mut slices = parts.map(IoSlice::new);
+    let mut left = &mut slices[..];
+    // Those that are empty at the beginning are no reason to write.
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(remaining))?;
+        match stream.write_vectored(left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut left, count),
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(())
 }
 
 /// An answer of lines whose number nobody knows when it begins. Its reader knows its end from a connection that broke
@@ -178,7 +206,7 @@ impl<'a> Lines<'a> {
     pub fn begin(stream: &'a mut UnixStream) -> io::Result<Self> {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/jsonl\r\nTransfer-Encoding: chunked\r\n\
                     Connection: close\r\n\r\n";
-        stream.write_all(head.as_bytes())?;
+        write_within(stream, [head.as_bytes()], ANSWER_PATIENCE)?;
         Ok(Self { stream })
     }
 
@@ -188,12 +216,12 @@ impl<'a> Lines<'a> {
             return Ok(());
         }
         let size = format!("{:x}\r\n", lines.len());
-        self.stream.write_all(&[size.as_bytes(), lines, b"\r\n"].concat())
+        write_within(self.stream, [size.as_bytes(), lines, b"\r\n"], ANSWER_PATIENCE)
     }
 
     /// There are no more.
     pub fn end(self) -> io::Result<()> {
-        self.stream.write_all(b"0\r\n\r\n")
+        write_within(self.stream, [b"0\r\n\r\n"], ANSWER_PATIENCE)
     }
 }
 
@@ -230,6 +258,29 @@ mod tests {
         let request = read(b"PATCH /v1/leases/x?a=1&b=2 HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}").unwrap();
         assert_eq!((request.method.as_str(), request.path.as_str()), ("PATCH", "/v1/leases/x"));
         assert_eq!((request.query_value("b"), request.body.as_slice()), (Some("2"), b"{}".as_slice()));
+    }
+
+    #[test]
+    fn an_answer_that_is_taken_bit_by_bit_is_given_up() {
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut few = [0; 512];
+            // Each time before a limit that began anew with it would be over.
+            while there.read(&mut few).is_ok_and(|count| count > 0) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let body = vec![0; 16 << 20];
+        let written = write_within(&mut here, [b"head", &body], Duration::from_millis(300));
+        assert!(matches!(written.unwrap_err().kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock));
+        drop(here);
+        reader.join().unwrap();
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        write_within(&mut here, [b"", b"head ", b"", b"body"], Duration::from_secs(10)).unwrap();
+        drop(here);
+        let mut text = String::new();
+        there.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "head body");
     }
 
     #[test]

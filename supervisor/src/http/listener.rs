@@ -18,7 +18,8 @@ use std::time::Duration;
 const ROOT_CONNECTIONS: usize = 256;
 /// Connections of any other user served at once.
 const USER_CONNECTIONS: usize = 8;
-/// Connections of all other users together, and of all processes in leased containers together.
+/// Connections of all other users together, of all that are members of the socket's group together, and of all processes in
+/// leased containers together.
 const OTHER_CONNECTIONS: usize = 64;
 /// A peer that sends or takes nothing for so long is let go.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -112,7 +113,9 @@ impl Listener {
 pub enum Side {
     /// Processes of leased containers.
     Tenants,
-    /// A user of the host.
+    /// A member of the socket's group: whoever takes all that others have takes nothing from these.
+    Administrator(u32),
+    /// Another user of the host.
     User(u32),
 }
 
@@ -123,12 +126,16 @@ struct Open(Mutex<BTreeMap<Side, usize>>);
 impl Open {
     fn enter(&self, side: Side) -> bool {
         let mut by_side = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_other = |side: &Side| matches!(side, Side::User(uid) if *uid != 0);
-        let others: usize = by_side.iter().filter(|(side, _)| is_other(side)).map(|(_, count)| *count).sum();
+        let is_beside = |its: &Side| match (side, its) {
+            (Side::User(_), Side::User(uid)) => *uid != 0,
+            (Side::Administrator(_), Side::Administrator(_)) => true,
+            _ => false,
+        };
+        let others: usize = by_side.iter().filter(|(side, _)| is_beside(side)).map(|(_, count)| *count).sum();
         let mine = by_side.entry(side).or_default();
         let fits = match side {
             Side::User(0) => *mine < ROOT_CONNECTIONS,
-            Side::User(_) => *mine < USER_CONNECTIONS && others < OTHER_CONNECTIONS,
+            Side::User(_) | Side::Administrator(_) => *mine < USER_CONNECTIONS && others < OTHER_CONNECTIONS,
             Side::Tenants => *mine < OTHER_CONNECTIONS,
         };
         *mine += usize::from(fits);
@@ -158,6 +165,9 @@ mod tests {
         assert_eq!(entered(&mut (1001..1100).map(Side::User)), OTHER_CONNECTIONS - USER_CONNECTIONS);
         assert_eq!(entered(&mut (0..1000).map(|_| Side::Tenants)), OTHER_CONNECTIONS);
         assert!(open.enter(Side::User(0)), "root of the host is served");
+        assert!(open.enter(Side::Administrator(1000)), "a member of the group is served");
+        let members = entered(&mut (1001..1100).map(Side::Administrator));
+        assert_eq!(members, OTHER_CONNECTIONS - 1);
         open.leave(Side::User(1000));
         assert!(open.enter(Side::User(1000)));
         open.leave(Side::Tenants);

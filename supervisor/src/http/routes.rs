@@ -22,26 +22,30 @@ use serde::Serialize;
 use serde_json::Value;
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// A follower hears at least this often that the line is still up.
 const FOLLOW_PERIOD: Duration = Duration::from_secs(5);
 
+/// Followers of users without rights, all together: half of the connections that these have, which whoever follows keeps.
+const FOLLOWERS: usize = 32;
+static FOLLOWING: AtomicUsize = AtomicUsize::new(0);
+
 /// Answers one connection.
 pub fn serve(mut stream: UnixStream, peer: &Peer, leases: &Arc<Leases>, identity: &Identity) -> io::Result<()> {
     let request = match Request::read(&mut stream) {
         Ok(request) => request,
-        Err(error) => return answer(&mut stream, &Err::<Value, _>(error)),
+        Err(error) => return answer(&mut stream, Err::<Value, _>(error)),
     };
     if request.method == "GET" && request.path == "/v1/events" {
-        return events(&mut stream, &request, leases);
+        return events(&mut stream, &request, peer, leases);
     }
     if request.method == "GET" && request.path == "/metrics" {
         return answer_text(&mut stream, metrics::CONTENT_TYPE, &metrics::page(leases, identity));
     }
-    let outcome = route(&request, peer, leases, identity);
-    answer(&mut stream, &outcome)
+    answer(&mut stream, route(&request, peer, leases, identity))
 }
 
 fn value<T: Serialize>(message: T) -> Result<Value, ErrorBody> {
@@ -209,9 +213,30 @@ fn driver(leases: &Leases) -> Result<DriverView, ErrorBody> {
     })
 }
 
-fn events(stream: &mut UnixStream, request: &Request, leases: &Leases) -> io::Result<()> {
-    let mut after = request.query_value("after").and_then(|text| text.parse().ok()).unwrap_or(0);
+fn events(stream: &mut UnixStream, request: &Request, peer: &Peer, leases: &Leases) -> io::Result<()> {
+    let after = request.query_value("after").and_then(|text| text.parse().ok()).unwrap_or(0);
     let follow = request.query_value("follow") == Some("1");
+    if !follow || peer.administers() {
+        return tell_events(stream, after, follow, leases);
+    }
+    let is_one_more = FOLLOWING.fetch_add(1, Ordering::Relaxed) < FOLLOWERS;
+    let told = match is_one_more {
+        true => tell_events(stream, after, follow, leases),
+        false => answer(stream, Err::<Value, _>(too_many_follow())),
+    };
+    FOLLOWING.fetch_sub(1, Ordering::Relaxed);
+    told
+}
+
+fn too_many_follow() -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::NotPermitted,
+        format!("{FOLLOWERS} connections of users without root follow the events already"),
+        "ask again without --follow, or as a member of [socket] group",
+    )
+}
+
+fn tell_events(stream: &mut UnixStream, mut after: u64, follow: bool, leases: &Leases) -> io::Result<()> {
     let mut answer = Lines::begin(stream)?;
     loop {
         let events = leases.events.after(after, follow.then_some(FOLLOW_PERIOD));

@@ -412,23 +412,24 @@ impl Leases {
                 "create the container anew; a bundle that was used before keeps the mark of its old lease",
             ));
         }
-        let is_first = lease.record.init.is_none();
-        if let Some(group) = lease.record.mps_group.as_ref().filter(|_| is_first) {
+        if lease.record.init.is_some() {
+            // By now its starter may be gone, and its state another one.
+            return Ok(lease.view());
+        }
+        if let Some(group) = &lease.record.mps_group {
             // Without its server it would run beside the others, with no limit.
             self.is_served(group)?;
         }
-        lease.record.init = Some(init.name);
-        lease.record.cgroup = cgroup;
+        let bound = Record { init: Some(init.name), cgroup, ..lease.record.clone() };
+        let written = bound.write(&self.configuration().paths.run_dir);
+        written.map_err(|cause| failed("the lease cannot be written down", cause))?;
+        // Behind the record, without which nobody would know what it is.
+        service_manager::keep(&bound.lease_id, init.pidfd.as_fd());
+        lease.record = bound;
         lease.init = Some(init);
         lease.state = LeaseState::Active;
         lease.requester = None;
         lease.abandoned = None;
-        let written = lease.record.write(&self.configuration().paths.run_dir);
-        written.map_err(|cause| failed("the lease cannot be written down", cause))?;
-        // Behind the record, without which nobody would know what it is.
-        if let Some(init) = lease.init.as_ref().filter(|_| is_first) {
-            service_manager::keep(&lease.record.lease_id, init.pidfd.as_fd());
-        }
         let message = format!("bound {} to process {init_pid}", lease.record.container_id.short());
         self.events.note(EventKind::LeaseBound, about(&lease.record, None), message);
         let view = lease.view();

@@ -4,7 +4,7 @@ use super::account::GpuAccount;
 use super::book::{Dead, Process};
 use super::debts::{Debts, KEPT_NS};
 use super::entitlement::fails_open;
-use super::grant::{Entry, Leases, about};
+use super::grant::{BIND_PATIENCE, Entry, Leases, about};
 use super::reading::{Written, read_all};
 use super::record::{ProcessRecord, Record, RecordError, StandingRecord, region_dir_of};
 use super::statement::Statement;
@@ -16,10 +16,11 @@ use crate::procfs::{ProgramMark, WatchedProcess};
 use crate::region::{RegionHost, Report};
 use crate::service_manager;
 use gpool_protocol::{EventKind, GpuUuid, LeaseId, LeaseState};
-use gpool_shared_region::SLOTS;
+use gpool_shared_region::{CONTROL_FILE, SLOTS};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -107,7 +108,8 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
     let is_over = |process: io::Result<Option<WatchedProcess>>| matches!(process, Ok(None));
     let init_lives = !is_over(living_init(leases, record)) || !is_over(living_requester(record));
     let others_live = record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
-    if same_boot && (init_lives || others_live) {
+    let waits = record.init.is_some() || (may_be_known(leases, record) && !is_given_up(record, clock::unix_ms()));
+    if same_boot && (init_lives || others_live) && waits {
         if is_news(&mut leases.book().stranded_for, id, &cause) {
             log!("lease {id} cannot be taken over yet: {cause}");
         }
@@ -124,6 +126,29 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
     drop(book);
     service_manager::forget(id);
     true
+}
+
+/// Whether whoever asked for a lease that is not bound can know of it. The answer is sent once the MPS daemon runs and the region
+/// is ready; without them the supervisor ended in between, and a container that asks anew must not find the place taken. What
+/// cannot be told may be.
+fn may_be_known(leases: &Leases, record: &Record) -> bool {
+    let has_daemon = record.mps_group.as_ref().is_none_or(|id| has_group(leases, id));
+    has_daemon && may_be_ready(&region_dir_of(&leases.configuration().paths.run_dir, &record.lease_id))
+}
+
+/// Whether the region there was ever ready for a container.
+fn may_be_ready(region_dir: &Path) -> bool {
+    let is_there = region_dir.join(CONTROL_FILE).try_exists().unwrap_or(true);
+    is_there && RegionHost::open(region_dir).map_or(true, |region| !region.is_blank())
+}
+
+fn has_group(leases: &Leases, id: &str) -> bool {
+    leases.groups.all().iter().any(|group| group.record.id == id)
+}
+
+/// Whether a lease that nobody has bound is as old as one that is given up: its container did not start in time.
+fn is_given_up(record: &Record, now_unix_ms: u64) -> bool {
+    u128::from(now_unix_ms.saturating_sub(record.created_unix_ms)) >= BIND_PATIENCE.as_millis()
 }
 
 /// Whether a lease is stranded for another reason than was told last: it may be for as long as its container runs.
@@ -156,8 +181,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         (None, None) if lingers => LeaseState::Ending,
         (None, None) => return Err("its container has ended".into()),
     };
-    let is_known = |id: &String| leases.groups.all().iter().any(|group| group.record.id == *id);
-    if state == LeaseState::Pending && !record.mps_group.as_ref().is_none_or(is_known) {
+    if state == LeaseState::Pending && !record.mps_group.as_ref().is_none_or(|id| has_group(leases, id)) {
         return Err("its MPS daemon was being started".into());
     }
     let region = RegionHost::open(&region_dir_of(&leases.configuration().paths.run_dir, &record.lease_id));
@@ -322,6 +346,28 @@ mod tests {
         report.read(&region, SLOTS);
         let held: Vec<u64> = report.taken().map(|(_, slot)| slot.allocated_bytes()).collect();
         assert_eq!(held, [4096]);
+    }
+
+    /// The supervisor was killed between the record of a lease and its answer.
+    #[test]
+    fn a_lease_of_which_nobody_was_told_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!may_be_ready(dir.path()), "there are no files yet");
+        let page = ControlPage {
+            memory_cap_bytes: 1,
+            context_bytes: 2,
+            fraction_permille: 300,
+            fail_open: false,
+            gpu_uuids: &[],
+        };
+        let region = RegionHost::create_unmounted(dir.path(), &page);
+        assert!(may_be_ready(dir.path()));
+        region.control().magic.store(0, Ordering::Relaxed);
+        assert!(!may_be_ready(dir.path()), "nothing is written there yet");
+        std::fs::remove_file(dir.path().join("report")).unwrap();
+        assert!(may_be_ready(dir.path()), "that it cannot be opened does not say that it was never there");
+        let record = Record { created_unix_ms: 1000, ..record_of("pending", None) };
+        assert_eq!([300_999, 301_000, 0].map(|now| is_given_up(&record, now)), [false, true, false]);
     }
 
     #[test]

@@ -161,6 +161,11 @@ impl RegionHost {
         control.magic.load(Ordering::Acquire) == MAGIC && (OLDEST_VERSION..=VERSION).contains(&version)
     }
 
+    /// Whether it was made and nothing has been written into it.
+    pub fn is_blank(&self) -> bool {
+        self.control().magic.load(Ordering::Acquire) == 0
+    }
+
     /// What the container does while no supervisor is there.
     pub fn set_fail_open(&self, fail_open: bool) {
         self.control().fail_open.store(u32::from(fail_open), Ordering::Relaxed);
