@@ -228,15 +228,25 @@ waits! {
     cuStreamSynchronize: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(stream);
     cuStreamSynchronize_ptsz: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(per_thread(stream));
     cuEventSynchronize: CuEventSynchronize (event: CUevent) WaitFor::Event(event);
-    // They return when the copy has ended, and so what stood before it on its stream. Source: "API synchronization behavior"
-    // of the CUDA Driver API reference.
-    cuMemcpyDtoH_v2: CuMemcpyDtoHV2 (to: *mut c_void, from: CUdeviceptr, bytes: usize) WaitFor::Stream(NO_STREAM);
-    cuMemcpyDtoH_v2_ptds: CuMemcpyDtoHV2 (to: *mut c_void, from: CUdeviceptr, bytes: usize)
-        WaitFor::Stream(STREAM_PER_THREAD);
-    cuMemcpyAtoH_v2: CuMemcpyAtoHV2 (to: *mut c_void, from: CUarray, from_offset: usize, bytes: usize)
-        WaitFor::Stream(NO_STREAM);
-    cuMemcpyAtoH_v2_ptds: CuMemcpyAtoHV2 (to: *mut c_void, from: CUarray, from_offset: usize, bytes: usize)
-        WaitFor::Stream(STREAM_PER_THREAD);
+}
+
+macro_rules! copies_to_host {
+    ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*) $stream:expr;)*) => {$(
+        /// A wait: it returns when the copy has ended, and so what stood before it on its stream. Source: "API synchronization
+        /// behavior" of the CUDA Driver API reference.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(to: *mut c_void, $($argument: $type),*) -> CUresult {
+            // SAFETY: see cuInit.
+            PROCESS.copy_to_host($stream, &mut || unsafe { real::<$kind>(index::$name)(to, $($argument),*) })
+        }
+    )*};
+}
+
+copies_to_host! {
+    cuMemcpyDtoH_v2: CuMemcpyDtoHV2 (from: CUdeviceptr, bytes: usize) NO_STREAM;
+    cuMemcpyDtoH_v2_ptds: CuMemcpyDtoHV2 (from: CUdeviceptr, bytes: usize) STREAM_PER_THREAD;
+    cuMemcpyAtoH_v2: CuMemcpyAtoHV2 (from: CUarray, from_offset: usize, bytes: usize) NO_STREAM;
+    cuMemcpyAtoH_v2_ptds: CuMemcpyAtoHV2 (from: CUarray, from_offset: usize, bytes: usize) STREAM_PER_THREAD;
 }
 
 macro_rules! polls {
@@ -248,7 +258,6 @@ macro_rules! polls {
             let result = unsafe { real::<$kind>(index::$name)($argument) };
             if result == CUDA_SUCCESS {
                 PROCESS.found_ended($what);
-                crate::pool_accounts::waited();
             }
             result
         }

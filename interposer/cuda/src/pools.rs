@@ -42,6 +42,28 @@ fn default_pool(device: CUdevice) -> Option<CUmemoryPool> {
     (result == CUDA_SUCCESS).then_some(pool)
 }
 
+/// Before CUDA 13 the host has no pool but those that programs make.
+#[cfg(not(driver_580))]
+fn is_hosts_default(_pool: CUmemoryPool) -> bool {
+    false
+}
+
+/// Whether that is the default pool of the host or of one of its first nodes, which a program need not have made.
+#[cfg(driver_580)]
+fn is_hosts_default(pool: CUmemoryPool) -> bool {
+    type Function = unsafe extern "C" fn(*mut CUmemoryPool, *mut CUmemLocation, core::ffi::c_uint) -> CUresult;
+    let is_of = |kind, id| {
+        let (mut found, mut location) = (null_mut(), CUmemLocation { kind, id });
+        // SAFETY: both live.
+        let result = unsafe {
+            let ask = real::<Function>(index::cuMemGetDefaultMemPool);
+            ask(&mut found, &mut location, CU_MEM_ALLOCATION_TYPE_PINNED)
+        };
+        result == CUDA_SUCCESS && found == pool
+    };
+    is_of(CU_MEM_LOCATION_TYPE_HOST, 0) || (0..16).any(|node| is_of(CU_MEM_LOCATION_TYPE_HOST_NUMA, node))
+}
+
 /// The device that work on `stream` runs on: that of its context, which need not be the current one.
 fn device_of(place: &Place, stream: CUstream) -> Option<CUdevice> {
     let mut context = null_mut();
@@ -53,16 +75,18 @@ fn device_of(place: &Place, stream: CUstream) -> Option<CUdevice> {
     if context.is_null() { current() } else { place.driver.with_context(context, current).flatten() }
 }
 
-/// The pool as it is charged; one that is met first is a default pool of some device, or unknown and taken to be on
-/// the current one. None if there is no room for another.
+/// The pool as it is charged; one that is met first is a default pool of some device or of the host, or unknown and taken to be on
+/// the current device. None if there is no room for another.
 fn known(place: &Place, handle: CUmemoryPool, current: Option<CUdevice>) -> Option<Pool> {
     if let Some(pool) = with(|pools| pools.find(handle as usize).copied())? {
         return Some(pool);
     }
     let is_default_of = |device: &CUdevice| default_pool(*device) == Some(handle);
     let devices = 0..gpool_interposer_logic::contexts::gpus(place.region.control()) as CUdevice;
-    let device = current.filter(is_default_of).or_else(|| devices.into_iter().find(is_default_of)).or(current)?;
-    let pool = Pool::new(handle as usize, device, PROCESS.gpu_of(place, Some(device)), false);
+    let default_of = current.filter(is_default_of).or_else(|| devices.into_iter().find(is_default_of));
+    let is_on_host = default_of.is_none() && is_hosts_default(handle);
+    let device = default_of.or(current)?;
+    let pool = Pool::new(handle as usize, device, PROCESS.gpu_of(place, Some(device)), is_on_host);
     // Another thread may have met it meanwhile and allocated from it.
     with(|pools| match pools.find(handle as usize) {
         Some(known) => Some(*known),
@@ -81,9 +105,12 @@ fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<
     }
     // While it waits they agree; the supervisor could not learn what a context costs from a program that always waits.
     drop(change);
+    // The program has asked for no wait: it must not break a capture of its.
+    let relaxed = place.driver.relaxed_capture();
     // SAFETY: see figure.
     PROCESS
         .wait(WaitFor::Stream(stream), || unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) });
+    drop(relaxed);
     let change = place.change();
     (give_back(place, true) && reserve()).then_some(change)
 }

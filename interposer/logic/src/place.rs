@@ -52,11 +52,13 @@ impl Place {
     }
 
     /// Asks the supervisor to look.
+    #[inline(never)]
     pub fn ring(&self) {
         self.region.ring(self.registration.slot);
     }
 
     /// States what this process wants.
+    #[inline(never)]
     pub(crate) fn say(&self, demand: Demand, word: u32, estimated_end_ns: u64) {
         let _telling = self.telling.lock();
         announce::say(self.slot(), demand, word, estimated_end_ns);
@@ -71,6 +73,7 @@ impl Place {
     /// Tells of one burst. Of several GPUs it rings for each half of the ring, so that the
     /// supervisor reads it before it turns over, however many of them fill it: what is lost goes to one of them. On a single
     /// one nothing goes astray, and the supervisor is left in peace.
+    #[inline(never)]
     pub(crate) fn publish(&self, tag: BurstTag, start_ns: u64, end_ns: u64, launches: u32) {
         let telling = self.telling.lock();
         let is_half_full = announce::publish(self.slot(), tag, start_ns, end_ns, launches);
@@ -83,6 +86,7 @@ impl Place {
     /// A burst has been opened behind the gate word `word`. Whether the supervisor has to be
     /// told: its lease's gate has been left open, and this process has not been heard of since.
     #[must_use]
+    #[inline(never)]
     pub(crate) fn note_issue(&self, word: u32, now_ns: u64, estimated_end_ns: u64) -> bool {
         let slot = self.slot();
         let _telling = self.telling.lock();

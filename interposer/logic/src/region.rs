@@ -30,6 +30,9 @@ pub struct Region {
     roster: Option<&'static Roster>,
     report_fd: i32,
     bell_fd: AtomicI32,
+    /// Which file it is of, none as zeros: with an `Option` in here one of the region would not be zero where there is none, and
+    /// what it is a part of would take room in the shim's file.
+    bell: [u64; 2],
 }
 
 // SAFETY: the report is only touched through atomics in `Slot`; the rest is immutable or atomic.
@@ -115,7 +118,7 @@ impl Region {
             None => (map(report_fd, ROSTER_OFFSET, writable).ok_or(RegionError::Absent)?, None),
         };
         let bell_fd = open(BELL_PATH, libc::O_RDWR | libc::O_NONBLOCK).ok_or(RegionError::Absent)?;
-        Ok(Self { control, report, roster, report_fd, bell_fd: AtomicI32::new(bell_fd) })
+        Ok(Self { control, report, roster, report_fd, bell: identity(bell_fd), bell_fd: AtomicI32::new(bell_fd) })
     }
 
     /// A region in memory, for tests and benchmarks of the gate.
@@ -125,7 +128,7 @@ impl Region {
     pub unsafe fn in_memory(control: &'static Control, report: *const u8, bell_fd: i32) -> Self {
         // SAFETY: inside the report, aligned, for ever; it holds only atomics.
         let roster = Some(unsafe { &*report.add(ROSTER_OFFSET).cast::<Roster>() });
-        Self { control, report, roster, report_fd: -1, bell_fd: AtomicI32::new(bell_fd) }
+        Self { control, report, roster, report_fd: -1, bell: [0; 2], bell_fd: AtomicI32::new(bell_fd) }
     }
 
     /// The supervisor's page.
@@ -177,23 +180,23 @@ impl Region {
 
     /// Asks the supervisor to look at slot `index`. A full bell is as good as a rung one.
     pub fn ring(&self, index: usize) {
-        let byte = index as u8;
-        let fd = self.bell_fd.load(Ordering::Relaxed);
-        // A program may close descriptors that it did not open, and open a file under the same number.
-        if self.report_fd >= 0 && !is_fifo(fd) {
+        let mut fd = self.bell_fd.load(Ordering::Relaxed);
+        // A program may close descriptors that it did not open, and open a file, or a pipe, under the same number.
+        if self.report_fd >= 0 && identity(fd) != self.bell {
             let Some(again) = open(BELL_PATH, libc::O_RDWR | libc::O_NONBLOCK) else { return };
             self.bell_fd.store(again, Ordering::Relaxed);
-            // SAFETY: writes one byte from a live variable.
-            unsafe { libc::write(again, (&raw const byte).cast(), 1) };
-            return;
+            fd = again;
         }
+        let byte = index as u8;
+        // The system call itself: a thread that is cancelled does not go here.
         // SAFETY: writes one byte from a live variable.
-        unsafe { libc::write(fd, (&raw const byte).cast(), 1) };
+        unsafe { libc::syscall(libc::SYS_write, fd, &raw const byte, 1usize) };
     }
 }
 
-fn is_fifo(fd: i32) -> bool {
-    status(fd).is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFIFO)
+/// Which file a descriptor is of: its device and inode, zeros if it is none.
+fn identity(fd: i32) -> [u64; 2] {
+    status(fd).map_or([0; 2], |stat| [stat.st_dev, stat.st_ino])
 }
 
 /// What fstat says. The system call itself: glibc has had a function of this name only since 2.33, and on x86-64 the

@@ -20,6 +20,7 @@ use gpool_shared_region::Demand;
 impl Process {
     /// The bursts; none if whoever has them does not get on, or is this thread. Once somebody has waited for that in vain nobody
     /// does until they can be had again.
+    #[inline(never)]
     pub(crate) fn bursts_in_time(&self) -> Option<Taken<'_, Bursts>> {
         if self.bursts.is_ours() {
             return None;

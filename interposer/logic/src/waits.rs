@@ -64,6 +64,12 @@ impl Process {
         result
     }
 
+    /// Copies to the host by `copy`, the driver's function, which returns when all on `stream` has ended.
+    #[inline(never)] // several entry points call it
+    pub fn copy_to_host(&self, stream: CUstream, copy: &mut dyn FnMut() -> CUresult) -> CUresult {
+        self.wait(WaitFor::Stream(stream), copy)
+    }
+
     /// Waits for an event since whose record so much has been launched.
     fn wait_ahead(&self, event: CUevent, launches: u32, wait: impl FnOnce() -> CUresult) -> CUresult {
         let stripe = &self.stripes[stripe_index()];
@@ -107,7 +113,7 @@ impl Process {
 
     /// The program has asked whether what it waits for has ended, and it has: bursts of this thread's context whose work has ended
     /// do so as well. Not where more was launched behind an event, by a program that goes on.
-    #[inline(always)]
+    #[inline(never)] // what has ended is not asked about in a hurry
     pub fn found_ended(&self, what: WaitFor) {
         let goes_on = || matches!(what, WaitFor::Event(event) if self.launched_since(event) > 0);
         if self.stripes[stripe_index()].burst().is_some() && !goes_on() {
