@@ -289,6 +289,20 @@ def leases():
     return json.loads(gpool("ps", "--format", "json"))["leases"]
 
 
+def handoffs():
+    """How often the supervisor has handed a GPU over so far, how long that took lately, and how long slices are."""
+    its = json.loads(gpool("info", "--format", "json"))["supervisor"]
+    return {key: its.get(key) for key in ("handoff_count", "handoff_p50_ns", "handoff_p99_ns", "slice_ns")}
+
+
+def lost_by_handoffs(before, after, throughput, seconds):
+    """The hand-offs between two moments, for `seconds` of which all that was delivered is known; and the microseconds that each has
+    lost, if all that is missing was lost by them."""
+    count = (after["handoff_count"] or 0) - (before["handoff_count"] or 0)
+    lost_us = (1 - throughput) * seconds * 1e6 / count if count > 0 else None
+    return {"handoffs": {**after, "count": count, "lost_us_each": lost_us}}
+
+
 def lease(name):
     """That of the container whose id begins with `name`."""
     its = next((its for its in leases() if its["container_id"].startswith(name)), None)

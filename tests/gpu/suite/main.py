@@ -41,6 +41,8 @@ LEAST_PART = 0.6
 LEFT_BYTES, LEFT_S = 64 << 20, 3
 # What bringing gpool up, or asking it something, may end with.
 GPOOL_ERRORS = (host.HostError, OSError, subprocess.SubprocessError, ValueError, LookupError)
+# Of so many processors one is kept for what is measured.
+MANY_CORES = 8
 # How much longer stages take that measure HAMi-core beside ours.
 HAMI_TIMES = {"cost": 1.4, "shares": 1.35, "memory": 1.5}
 # The part of the planned time that a brief run takes, and that of a stage, which also starts its tenants.
@@ -88,6 +90,8 @@ class Suite:
         self.around = [], []
         # Who was on the device before the first stage.
         self.before = None
+        # The processor on which costs are measured; everything that the suite starts stays away from it if there are many.
+        self.core = own_core()
         # What looks at the device while a stage runs.
         self.watch = None
         self.has_torch = not chosen.simulated and importlib.util.find_spec("torch") is not None
@@ -112,6 +116,14 @@ class Suite:
     def choose(self, torch, plain, simulated):
         """The work for this machine: with PyTorch, without it, on a simulated GPU."""
         return simulated if self.simulated else torch if self.has_torch else plain
+
+
+def own_core():
+    """The last processor of this machine, taken from this process and all that it starts unless there are few."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= MANY_CORES:
+        os.sched_setaffinity(0, cores[:-1])
+    return cores[-1]
 
 
 def open_nvml():

@@ -92,12 +92,11 @@ class Worker:
                 "cpu_us": spent_s * 1e6 / max(1, len(ends)),
                 "stalls": stalls(gaps, [(end - begin_ns) / 1e6 for end in steady[1:]])}
 
-    def requests(self, work, begin_ns, end_ns, rate, seed=1, steps=1):
-        """Requests that come at random (a Poisson process); answers each one's milliseconds from arrival to end, and
-        from when the one before it had ended."""
-        made, chance, times, served = self.works.get(work), random.Random(seed), [], []
-        arrival = begin_ns
-        while (arrival := arrival + int(chance.expovariate(rate) * 1e9)) < end_ns:
+    def requests(self, work, begin_ns, end_ns, rate, seeds=(1,), steps=1):
+        """Requests that come at random, for each of the `seeds` at this rate (a Poisson process); answers each one's
+        milliseconds from arrival to end, and from when the one before it had ended."""
+        made, times, served = self.works.get(work), [], []
+        for arrival in sorted(arrival for seed in seeds for arrival in arrivals(seed, begin_ns, end_ns, rate)):
             sleep_until(arrival)
             begun = now_ns()
             for _ in range(steps):
@@ -187,13 +186,20 @@ class Worker:
                 "libraries": mapped(), "pid": os.getpid()}
 
 
+def arrivals(seed, begin_ns, end_ns, rate):
+    chance, arrival = random.Random(seed), begin_ns
+    while (arrival := arrival + int(chance.expovariate(rate) * 1e9)) < end_ns:
+        yield arrival
+
+
 def summary(values):
-    """Count, mean, median and 99th percentile, and up to some thousand of the values from small to great, evenly taken."""
+    """Count, mean, median, 99th percentile and the greatest, and up to some thousand of the values from small to great, evenly
+    taken."""
     ordered = sorted(values)
     if not ordered:
         return {"count": 0, "some": []}
     at = lambda part: ordered[min(len(ordered) - 1, int(part * len(ordered)))]
-    return {"count": len(ordered), "mean": sum(ordered) / len(ordered), "p50": at(0.5), "p99": at(0.99),
+    return {"count": len(ordered), "mean": sum(ordered) / len(ordered), "p50": at(0.5), "p99": at(0.99), "most": ordered[-1],
             "some": [round(value, 2) for value in ordered[::len(ordered) // 1000 or 1]]}
 
 

@@ -1,6 +1,6 @@
 """What a share of everything costs a tenant that is alone, beside the same work without gpool."""
 
-import os
+import collections
 
 from .. import hami, libraries
 from ..record import interval, interval_of, median, percentile
@@ -9,18 +9,26 @@ from ..tenant import TenantError, Tenants, prepare, run_together, warm_up
 SECONDS = 137
 # Turns of a plain process before gpool is brought up, and as many afterwards.
 AROUND_TURNS = 6
-# Pairs of turns for each work, and the length of a turn.
-ROUNDS, TURN_S = 8, 0.4
-# Pairs of turns in which who waits for the device sleeps, for what the processors have to do.
-SLEEPING_ROUNDS = 2
+# How a work is measured: in how many rounds, in each of which each process has a turn; how long a turn is; its beginning, which
+# does not count; and how long before it all are told.
+Plan = collections.namedtuple("Plan", "rounds turn_s skip_ns lead_ms")
+# What keeps the device busy differs by a thousandth from turn to turn.
+LONG = Plan(6, 0.4, 80_000_000, 50)
+# What the processor launches one by one has fast turns and slow ones: of many short ones those that are fast come again.
+SHORT = Plan(18, 0.13, 25_000_000, 20)
+LAUNCH_BOUND = {"fused_short", "decode", "launch_bound", "request"}
+# What is measured once more beside a second lease, which does nothing: who is not the only one is measured more often.
+JOINED, JOINED_ROUNDS = {"train", "fused_short", "decode", "request", "spin_300us"}, 3
+# Of which works it is measured what the processors have to do where who waits for the device sleeps, in how many rounds.
+SLEEPING, SLEEPING_ROUNDS = {"train", "decode", "request", "spin_300us"}, 2
 # What percentile is judged of so many events: of fewer it is one of the last few.
 TAILS = [(600, "p99", 0.99), (60, "p90", 0.9)]
 # HAMi-core with its limit of compute off and on; each has every second round.
 HAMI_PERCENTS = {"hami": 100, "hami_limited": 99}
-# Another plain process: two of them differ by where their memory lies, and so may the pair. It has every second round.
-TWIN, TWIN_ROUNDS = "twin", 2
-# The beginning of a turn, which does not count.
-SKIP_NS = 80_000_000
+# Another plain process: two of them differ by where their memory lies, and so may the pair.
+TWIN = "twin"
+# Rates of the fast turns: what is faster than three quarters of them.
+FAST = 0.75
 
 
 def groups(suite):
@@ -33,6 +41,10 @@ def groups(suite):
              "decode": "torch-decode", "decode_graph": "torch-decode-graph", "launch_bound": "torch-launches:1000",
              "request": "torch-infer:8"}
     return {"driver": plain, **({"torch": torch} if suite.has_torch else {})}
+
+
+def plan_of(name):
+    return SHORT if name in LAUNCH_BOUND else LONG
 
 
 def depth_of(name):
@@ -50,7 +62,7 @@ def around(suite, bring_up):
             try:
                 prepare([(plain, work)])
                 warm_up(suite, plain, work)
-                return [one_turn(suite, "around", work, plain, turn)["rate"] for turn in range(AROUND_TURNS)]
+                return [one_turn(suite, "around", work, plain)["rate"] for _ in range(AROUND_TURNS)]
             except TenantError as error:
                 suite.record.note(f"cost.host is left out: {error}")
                 return []
@@ -115,7 +127,28 @@ def one_group(suite, group, works, slower):
                 failed.append(f"{name}: {error}")
                 if any(tenant.process.poll() is not None for tenant in (*pair.values(), twin)):
                     break
+        try:
+            joined(suite, tenants, {name: work for name, work in works.items() if name in JOINED}, pair)
+        except TenantError as error:
+            failed.append(f"{group}, joined: {error}")
         return failed
+
+
+def joined(suite, tenants, of, pair):
+    """The same pair while there is another lease, whose process has a context and does nothing."""
+    if not of or not all(tenant.is_alive for tenant in pair.values()):
+        return
+    # It needs no free share.
+    idle = tenants.start("idle", ["--fraction", "0.1", "--memory", "1GiB", "--priority", "burst"])
+    idle.ask("memory")
+    for name, work in of.items():
+        prepare([(tenant, work) for tenant in pair.values()])
+        rates = {who: [] for who in pair}
+        for round_ in range(JOINED_ROUNDS):
+            for who in list(pair) if round_ % 2 == 0 else list(pair)[::-1]:
+                rates[who].append(one_turn(suite, name, work, pair[who], LONG)["rate"])
+        ratios = [plain / ours for plain, ours in zip(rates["native"], rates["gpool"]) if ours]
+        suite.record.figure(f"cost.{name}.joined", median(ratios), "ratio", 1.0, None, {"ratios": ratios, "rates": rates})
 
 
 def hami_tenants(suite, tenants, group, gib, first):
@@ -138,39 +171,40 @@ def check_build(suite, group, ours, plain):
 
 
 def one_work(suite, name, work, plain_and_ours, others):
-    """Short turns, in pairs on one processor: what disturbs one turn from outside is likely to disturb its neighbour too,
-    and a processor that others keep busy slows both. How much turns of the same tenant differ all the same is told.
+    """Short turns, one after the other on one processor that nobody else of the suite is on: what disturbs one turn from outside
+    is likely to disturb its neighbour too. Each process is first, second and third equally often.
     Answers how much slower the work is under gpool, in each round. Who of the `others` fails is left out from then on, and
     costs the pair nothing."""
     prepare([(tenant, work) for tenant in plain_and_ours.values()])
     pair = {who: tenant for who, tenant in plain_and_ours.items() if who != TWIN}
     for who, tenant in list(others.items()):
         attempt(suite, others, who, lambda: prepare([(tenant, work)]))
-    turns, gaps = {}, {}
-    for round_ in range(ROUNDS):
+    turns, gaps, plan, everybody = {}, {}, plan_of(name), list(plain_and_ours)
+    for round_ in range(plan.rounds):
         beside = [who for at, who in enumerate(HAMI_PERCENTS) if at == round_ % 2 and who in others]
-        # The first one of a pair is the second one of the next.
-        twin = [TWIN] if round_ % TWIN_ROUNDS == 0 else []
-        for who in (list(pair) if round_ % 2 == 0 else list(pair)[::-1]) + twin + beside:
-            measure = lambda tenant: one_turn(suite, name, work, tenant, round_)
+        first = round_ % len(everybody)
+        order = everybody[first:] + everybody[:first]
+        for who in (order if round_ // len(everybody) % 2 == 0 else order[::-1]) + beside:
+            measure = lambda tenant: one_turn(suite, name, work, tenant, plan)
             is_theirs = who not in plain_and_ours
             answer = attempt(suite, others, who, lambda: measure(others[who])) if is_theirs else measure(plain_and_ours[who])
             if answer is None:
                 continue
             turns.setdefault(who, {})[round_] = {
-                **{what: answer[what] for what in ("rate", "stolen_ms", "switches")}, "stalls": answer["stalls"]["count"]}
+                **{what: answer[what] for what in ("rate", "stolen_ms", "switches")}, "stalls": answer["stalls"]["count"],
+                "p50_us": answer["gaps_us"].get("p50")}
             gaps.setdefault(who, []).append(answer["gaps_us"]["some"])
     if not all(turn["rate"] for who in plain_and_ours for turn in turns[who].values()):
         raise TenantError(f"{name}: a turn in which no step ended: {turns}")
     slower = figures(suite.record, name, turns, gaps)
-    processors(suite, name, work, pair)
+    if name in SLEEPING:
+        processors(suite, name, work, pair)
     return slower
 
 
-def one_turn(suite, name, work, tenant, round_, **more):
-    cores, is_brief = sorted(os.sched_getaffinity(0)), suite.simulated or suite.options.brief
-    return run_together([(tenant, work)], 0.3 if is_brief else TURN_S, depth_of(name), skip_ns=SKIP_NS,
-                        core=cores[-1 - round_ % len(cores)], **more)[0]
+def one_turn(suite, name, work, tenant, plan=LONG, **more):
+    turn_s = min(plan.turn_s, 0.3) if suite.simulated or suite.options.brief else plan.turn_s
+    return run_together([(tenant, work)], turn_s, depth_of(name), plan.lead_ms, skip_ns=plan.skip_ns, core=suite.core, **more)[0]
 
 
 def attempt(suite, others, who, action):
@@ -189,11 +223,16 @@ def figures(record, name, turns, gaps):
         """Beside the plain turn of the same round."""
         return [turns["native"][round_]["rate"] / turn["rate"] for round_, turn in turns[who].items() if turn["rate"]]
 
-    ours, plain_rates = slower("gpool"), [turn["rate"] for turn in turns["native"].values()]
+    ours, apart = slower("gpool"), slower(TWIN)
     record.figure(f"cost.{name}", median(ours), "ratio", 1.0, "<= 1.005", {"interval": interval(ours), "turns": turns})
-    record.figure(f"cost.{name}.noise", noise(plain_rates), "ratio", None, None)
-    apart = slower(TWIN)
+    record.figure(f"cost.{name}.noise", noise(apart), "ratio", None, None)
     record.figure(f"cost.{name}.twin", median(apart), "ratio", 1.0, None, {"interval": interval(apart)})
+    if name in LAUNCH_BOUND:
+        rates = {who: [turn["rate"] for turn in its.values()] for who, its in turns.items()}
+        fast = lambda plain, other: percentile(plain, FAST) / percentile(other, FAST)
+        found = {who: fast(rates["native"], rates[who]) for who in ("gpool", TWIN)}
+        detail = {"interval": interval_of(fast, rates["native"], rates["gpool"])}
+        record.figure(f"cost.{name}.fast", found["gpool"], "ratio", found[TWIN], None, detail)
     tail(record, name, gaps)
     for who in HAMI_PERCENTS:
         if who in turns and (beside := slower(who)):
@@ -223,13 +262,12 @@ def processors(suite, name, work, pair):
     spent = {who: [] for who in pair}
     for round_ in range(SLEEPING_ROUNDS):
         for who in list(pair) if round_ % 2 == 0 else list(pair)[::-1]:
-            spent[who].append(one_turn(suite, name, work, pair[who], round_, is_sleeping=True)["cpu_us"])
+            spent[who].append(one_turn(suite, name, work, pair[who], is_sleeping=True)["cpu_us"])
     if all(spent["native"]):
         ratios = [ours / plain for ours, plain in zip(spent["gpool"], spent["native"])]
         suite.record.figure(f"cost.{name}.cpu_asleep", median(ratios), "ratio", 1.0, None, {"us": spent, "ratios": ratios})
 
 
-def noise(rates):
-    """What two turns of the same tenant that follow each other, but for a pair's other half, differ by: a figure that is no
-    further from 1 than this says nothing by itself."""
-    return 1 + median(abs(one / next_ - 1) for one, next_ in zip(rates, rates[1:]))
+def noise(ratios):
+    """What two plain processes differ by in a round, usually: a round that is no further from 1 says nothing by itself."""
+    return 1 + median(abs(ratio - 1) for ratio in ratios)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 
+from ..host import handoffs, lost_by_handoffs
 from ..record import interval_of, median, percentile
 from ..tenant import (TenantError, Tenants, beside_whole, hear_all, now_ns, prepare, rate, run_together, solo_rates,
                       start_plain)
@@ -19,6 +20,9 @@ WHOLE_S = 0.7
 REQUEST_MS, LOAD = 2, 0.6
 # How long the requests come: in that time as many to all tenants together as a 99th percentile needs, with some to spare.
 REQUESTS_S = 3
+
+# How many tenants there are in the end.
+MOST = 10
 
 # How many steps a request has, how many come in a second to all tenants together, and for how long.
 Requests = collections.namedtuple("Requests", "steps rate seconds")
@@ -36,8 +40,8 @@ def run(suite):
         alone = start_plain(suite, tenants, [work])
         requests = requests_for(suite, solo_rates([(alone, work)], 1)[0])
         # One that answers as many as all tenants get together: what they wait for is each other alone.
-        request_times(record, "many.1.", served([(alone, work)], requests), [])
-        for count in (7, 10):
+        request_times(record, "many.1.", served([(alone, work)], requests, MOST), [])
+        for count in (7, MOST):
             share = f"{int(1000 / count) / 1000:.3f}"
             measure = lambda shares, env: together(suite, shares, env, work, seconds, alone, requests)
             shared = measure([["--fraction", share, "--memory", "1GiB"]] * count, None)
@@ -66,35 +70,41 @@ def beside_mps(suite, name, measure, plain):
 
 
 def together(suite, shares, env, work, seconds, alone, requests):
-    """All at once; their rates over that of `alone`, and the 99th percentile of a step of each. Who ended no two steps has
-    waited for ever. Then requests of all, and the milliseconds of each from its arrival to its end."""
+    """All at once; their rates over that of `alone`, and the longest time between two steps of each: of steps that are far
+    shorter than a turn, one in a hundred says nothing of the wait for it. Who ended no two steps has waited for ever. Then requests of all, and the milliseconds of each from its arrival to its end."""
     with Tenants() as tenants:
         all_ = [(tenants.start(f"t{index}", share, env), work) for index, share in enumerate(shares)]
         prepare(all_)
+        before = handoffs() if all(shares) else None
         answers, whole = beside_whole(suite, alone, work, lambda: run_together(all_, seconds), WHOLE_S)
         rates = [rate(answer, 5) for answer in answers]
         value, detail = whole.ratio(sum(rates))
+        detail = {**detail, **(lost_by_handoffs(before, handoffs(), value, seconds) if before else {})}
         return {"sum": value, "detail": {**detail, "rates": [its / whole.rate for its in rates]},
-                "p99": [answer["gaps_us"].get("p99", float("inf")) for answer in answers],
+                "longest_ms": [answer["gaps_us"].get("most", float("inf")) / 1e3 for answer in answers],
                 "requests": served(all_, requests)}
 
 
-def served(tenants_and_works, requests):
-    """What each request took, by tenant; they come to each at other moments, and at the same ones to whoever is compared."""
+def served(tenants_and_works, requests, streams=None):
+    """What each request took, by tenant; they come to each at other moments, and at the same ones to whoever is compared. One
+    tenant that stands for as many as `streams` gets those of all of them."""
+    count = streams or len(tenants_and_works)
     begin = now_ns() + 50_000_000
     end = begin + int(requests.seconds * 1e9)
     for seed, (tenant, work) in enumerate(tenants_and_works):
-        tenant.tell("requests", work=work, begin_ns=begin, end_ns=end, rate=requests.rate / len(tenants_and_works),
-                    seed=seed, steps=requests.steps)
+        seeds = list(range(count)) if streams else [seed]
+        tenant.tell("requests", work=work, begin_ns=begin, end_ns=end, rate=requests.rate / count, seeds=seeds,
+                    steps=requests.steps)
     answers = hear_all([tenant for tenant, _ in tenants_and_works], requests.seconds + 30)
     return [answer["milliseconds"] for answer in answers]
 
 
 def tails(record, beginning, ours, control):
-    """Of steps the median over the tenants, and the worst of them, which the median hides; and of requests, in which there
+    """Of steps the longest wait, in the middle of the tenants, and the longest of all; and of requests, in which there
     is what each has waited since it came."""
-    for name, of_all in (("p99", median), ("p99_worst", max)):
-        record.figure(f"{beginning}{name}", of_all(ours["p99"]), "us", of_all(control["p99"]), None, {"each": ours["p99"]})
+    for name, of_all in (("longest", median), ("longest_of_all", max)):
+        mine, others = ours["longest_ms"], control["longest_ms"]
+        record.figure(f"{beginning}{name}", of_all(mine), "ms", of_all(others), None, {"each": mine})
     request_times(record, beginning, ours["requests"], control["requests"])
 
 

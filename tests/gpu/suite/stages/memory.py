@@ -16,8 +16,9 @@ PIECES = [GIB, 64 << 20, 2 << 20]
 # An allocator of its own above the driver's, and what a tensor of it takes.
 TORCH, TENSOR = "torch", 64 << 20
 # So many leases until the supervisor has learnt what a context costs, how long they stay for it to look twice, and what
-# they hold.
-LEARNING, LEARNING_S, LEARNING_BYTES = 3, 2.5, 64 << 20
+# they hold. The first of them is alone for as long as it looks three times: what the device has for a context that NVML lists
+# for nobody is more for one alone.
+LEARNING, LEARNING_S, LEARNING_BYTES, ALONE_S = 3, 2.5, 64 << 20, 3.5
 ALLOCATORS = ["cuMemAlloc", "cuMemAllocManaged", "cuMemAllocPitch", "cuMemCreate", "cuMemAllocAsync",
               "cuMemAllocFromPoolAsync", "cuGraphAddMemAllocNode", "cuArrayCreate"]
 # What a driver may be without.
@@ -74,6 +75,8 @@ def learn(suite):
         for index in range(LEARNING):
             tenant = tenants.start(f"learning{index}", ["--fraction", "0.1", "--memory", "2GiB"])
             tenant.ask("hold", size=LEARNING_BYTES)
+            if index == 0:
+                time.sleep(ALONE_S)
         time.sleep(LEARNING_S)
 
 

@@ -3,11 +3,11 @@
 import collections
 
 from .. import hami
-from ..host import gpool, lease
+from ..host import gpool, handoffs, lease, lost_by_handoffs
 from ..record import median
 from ..sections import Sections
-from ..tenant import (TenantError, Tenants, at_its_clock, beside_whole, now_ns, prepare, rate, run_together, sleep_until,
-                      solo_rates, start_plain)
+from ..tenant import (TenantError, Tenants, at_its_clock, beside_whole, hear_all, now_ns, prepare, rate, run_together,
+                      sleep_until, solo_rates, start_plain)
 
 SECONDS = 150
 # Tenths of a second at the beginning of a run that do not count.
@@ -111,10 +111,19 @@ def together(suite, name, plain, tenants, seconds, has_windows=True, is_ours=Tru
     """Runs all, and lays what each does, and windows of 1 s where enough ends in one, beside what it is entitled to of what
     `plain` does alone. Answers what each received of that. Aims are for ours."""
     record, pairs = suite.record, [(tenant, work) for tenant, work, _ in tenants]
-    answers, whole = beside_whole(suite, plain, pairs[0][1], lambda: run_together(pairs, seconds))
+    is_charged = is_ours and seconds >= CHARGED_LEAST_S
+    before, charged = handoffs() if is_ours else None, []
+    measure = lambda: run_charged(pairs, seconds, charged) if is_charged else run_together(pairs, seconds)
+    answers, whole = beside_whole(suite, plain, pairs[0][1], measure)
     rates, entitled = [rate(answer, SKIP) for answer in answers], [share for _, _, share in tenants]
     received, aim = [its / whole.rate for its in rates], lambda text: text if is_ours else None
     total, detail = whole.ratio(sum(rates))
+    if before:
+        detail = {**detail, **lost_by_handoffs(before, handoffs(), total, seconds)}
+    if sum(charged) > 0:
+        # What the supervisor takes each to have had beside what it has done.
+        apart = [abs(part / sum(charged) - its / (sum(rates) or float("nan"))) * 100 for part, its in zip(charged, rates)]
+        record.figure(f"share.{name}.charged_error", max(apart), "points", detail={"each": apart, "charged_ns": charged})
     # Of what all received together, so that another whole changes nothing.
     deviations = [abs(its / (sum(rates) or float("nan")) - share) * 100 for its, share in zip(rates, entitled)]
     record.figure(f"share.{name}.error", max(deviations), "points", aim=aim("<= 2"), detail=whole.detail(received=received))
@@ -195,6 +204,22 @@ def ceilings(suite, tenant, work, limits, seconds, depth=4):
     return (before, after), [
         Turn(answer["counts"], answer["rate"] if is_long else rate(answer, SKIP), gpu_time, [first_mhz, mhz, last_mhz])
         for (answer, gpu_time), mhz in turns]
+
+
+def run_charged(tenants_and_works, seconds, charged):
+    """As `run_together`; puts what each was charged meanwhile into `charged`, but for the beginning."""
+    begin = now_ns() + 50_000_000
+    end = begin + int(seconds * 1e9)
+    for tenant, work in tenants_and_works:
+        tenant.tell("run", work=work, begin_ns=begin, end_ns=end)
+    try:
+        first, last = ([charges(tenant, moment)["charged_gpu_ns"] for tenant, _ in tenants_and_works]
+                       for moment in (begin + int(CHARGED_FROM_S * 1e9), end))
+        charged += [after - before for before, after in zip(first, last)]
+    finally:
+        # Else an answer would be taken for that to the next command.
+        answers = hear_all([tenant for tenant, _ in tenants_and_works], seconds + 30)
+    return answers
 
 
 def charged_run(tenant, work, seconds, depth):
