@@ -16,9 +16,10 @@ const FREEZE_PATIENCE: Duration = Duration::from_secs(2);
 /// Processes that are being started while others are killed are found in the next round.
 const KILL_ROUNDS: usize = 20;
 
-/// The controllers whose line in /proc/PID/cgroup names the container, best first. Between the first and the others comes the
-/// unified hierarchy: on a hybrid host runc before 1.1 leaves containers in their starter's group there; and where version 2 is
-/// in use alone a process may still be in groups of others that nobody has mounted.
+/// The controllers whose line in /proc/PID/cgroup names the container, best first. The unified hierarchy comes before all but the
+/// first, and before that too where its group has the same name: it is the whole container's then. On a hybrid host runc before 1.1
+/// leaves containers in their starter's group there; and where version 2 is in use alone a process may still be in groups of
+/// others that nobody has mounted.
 const V1_CONTROLLERS: [&str; 4] = ["devices", "memory", "freezer", "pids"];
 
 /// Path of the process's cgroup, as the host's /proc shows it. None for the root cgroup: that is no container.
@@ -48,7 +49,9 @@ fn path_in(text: &str) -> Option<String> {
         entries.iter().find(|(controllers, _)| controllers.split(',').any(|controller| controller == wanted))
     };
     let [first, others @ ..] = V1_CONTROLLERS;
-    let found = of(first).or(unified).or_else(|| others.into_iter().find_map(of));
+    let name = |(_, path): &(&str, &str)| path.rsplit('/').next().map(str::to_owned);
+    let is_alike = |its: &&(&str, &str)| of(first).is_none_or(|first| name(first) == name(its));
+    let found = unified.filter(is_alike).or(of(first)).or_else(|| others.into_iter().find_map(of));
     found.map(|(_, path)| (*path).to_owned())
 }
 
@@ -230,6 +233,8 @@ mod tests {
         assert_eq!(path_in(starters), Some("/docker/1".into()));
         let alone = "5:devices:/\n4:memory:/outside\n0::/docker/1\n";
         assert_eq!(path_in(alone), Some("/docker/1".into()));
+        let run = "5:devices:/user.slice/gpool-run-7\n0::/user.slice/user-0.slice/session-1.scope/gpool-run-7\n";
+        assert_eq!(path_in(run), Some("/user.slice/user-0.slice/session-1.scope/gpool-run-7".into()));
         let session = "5:devices:/\n0::/user.slice/session-1.scope\n";
         assert_eq!(path_in(session), Some("/user.slice/session-1.scope".into()));
         assert_eq!(path_in("12:cpu,cpuacct:/x\n11:pids:/docker/2\n"), Some("/docker/2".into()));

@@ -83,6 +83,8 @@ impl Events {
     /// The first [`CHUNK`] events after number `after`; waits up to `patience` for one if there is none yet.
     pub fn after(&self, after: u64, patience: Option<Duration>) -> Vec<Arc<Event>> {
         let newer = |kept: &Kept| {
+            // Whoever has a later number has it from the supervisor before this one.
+            let after = if after > kept.next { 0 } else { after };
             let first = kept.events.partition_point(|event| event.sequence <= after);
             kept.events.iter().skip(first).take(CHUNK).cloned().collect::<Vec<_>>()
         };

@@ -12,7 +12,7 @@ use crate::foreign;
 use crate::gatekeeper::Statistics;
 use crate::guard::{Descriptors, Guard, descriptors};
 use crate::late_boards::LateBoards;
-use crate::lease::{Holding, Leases, Members, members};
+use crate::lease::{GROUPS, Holding, Leases, Members, members};
 use crate::mig;
 use crate::procfs;
 use crate::refusals;
@@ -52,7 +52,7 @@ pub fn sample(
         let occupancies = note_memory(leases, inventory, &mut costs);
         links.look(leases);
         let with_context = occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
-        let members = members(leases, &with_context);
+        let members = members(leases, &with_context, GROUPS);
         guard.look(leases, &members, &occupancies);
         note_seen_memory(leases, &members, &occupancies);
         let statistics = leases.gatekeeper.statistics();

@@ -69,7 +69,12 @@ fn validate(file: Option<&Path>, path: &Path) -> Result<(), Failure> {
     let Some(file) = file else {
         let layered = load_strictly(path).map_err(|error| unusable(&error))?;
         return output::print(&match layered.files.as_slice() {
-            [] => format!("{} is not there, and every key has its default\n", path.display()),
+            [] if path != Path::new(DEFAULT_PATH) => {
+                let sentence =
+                    format!("gpool: {} is not there, nor drop-ins beside it; name another file", path.display());
+                return Err(Failure::Refused(ExitStatus::Usage, sentence));
+            }
+            [] => format!("{DEFAULT_PATH} is not there, and every key has its default\n"),
             files => files.iter().map(|file| format!("{} can be used\n", file.display())).collect(),
         });
     };

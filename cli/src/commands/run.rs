@@ -1,4 +1,4 @@
-//! `gpool run -- COMMAND`
+//! `gpool run COMMAND`
 
 use crate::arguments::RunOptions;
 use crate::exit::{ExitStatus, Failure};

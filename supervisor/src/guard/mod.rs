@@ -25,7 +25,7 @@ use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
 use gpool_protocol::{ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, ShimView, format_bytes};
 pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
-use rounds::{Rounds, is_over};
+use rounds::{Budget, Rounds, Turn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -148,13 +148,15 @@ impl Guard {
         let most = self.rounds.begin(|tenant| charges.contains_key(tenant), charges.len());
         for (tenant, charge) in charges.iter().filter(|(_, charge)| charge.has_shims) {
             let Some(its) = members.get(tenant) else { continue };
-            let has_to_be =
-                |pid| with_context.contains(&pid) || self.found.contains(&pid) || self.proven.contains_key(&pid);
-            let (order, begun) = (self.rounds.order(*tenant, its, has_to_be), Instant::now());
-            let mut stopped_at = None;
-            for (pid, has_to_be) in order {
-                if !has_to_be && is_over(begun, most) {
-                    stopped_at = Some(pid);
+            let turn = |pid| match pid {
+                _ if with_context.contains(&pid) || self.proven.contains_key(&pid) => Turn::Always,
+                _ if self.found.contains(&pid) => Turn::Again,
+                _ => Turn::InTurn,
+            };
+            let (order, mut budget, mut stopped_at) = (self.rounds.order(*tenant, its, turn), Budget::new(most), None);
+            for (pid, turn) in order {
+                if budget.is_spent_before(turn) {
+                    stopped_at = Some((pid, turn));
                     break;
                 }
                 let Some((process, bypass)) = self.examine(charge, pid, with_context.contains(&pid)) else { continue };
@@ -165,9 +167,15 @@ impl Guard {
                 }
                 seen.push(process);
             }
-            if self.rounds.end(*tenant, stopped_at) {
-                let short = charge.container_id.short();
-                log!("{short} has more processes, or more open in them, than are looked at in a second: not each is");
+            match stopped_at {
+                None => self.rounds.end(*tenant),
+                Some(at) if self.rounds.stop(*tenant, at) => {
+                    let short = charge.container_id.short();
+                    log!(
+                        "{short} has more processes, or more open in them, than are looked at in a second: not each is"
+                    );
+                }
+                Some(_) => {}
             }
         }
         for (tenant, charge) in charges {
@@ -216,7 +224,8 @@ impl Guard {
         {
             return Some((known.clone(), None));
         }
-        let descriptors = descriptors(pid, &self.devices);
+        // Who has a context uses the device, whatever else it has open.
+        let descriptors = if has_context { Descriptors::NotOpen } else { descriptors(pid, &self.devices) };
         if !has_context && descriptors == Descriptors::NotOpen {
             return None;
         }

@@ -6,54 +6,89 @@ use gpool_protocol::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// A look at all leases takes so long at most, but for what has to be looked at each time ...
+/// Looks at all leases take so long at most, but for those processes that are looked at each time ...
 const LOOK: Duration = Duration::from_millis(400);
 /// ... and at one lease at least so long, if it has so much.
 const LEAST: Duration = Duration::from_millis(20);
+
+/// When a process is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Turn {
+    /// Each time, however long it takes: the device or NVML bounds how many those are, or it costs nothing.
+    Always,
+    /// Before the others: the last look has found something.
+    Again,
+    /// From where the last look has stopped.
+    InTurn,
+}
 
 /// Where looks have stopped.
 #[derive(Debug, Default)]
 pub struct Rounds {
     /// Of each lease that has more than a look takes: who comes first at the next one.
     next: BTreeMap<TenantId, HostPid>,
+    /// Those of which it has been told.
+    told: BTreeSet<TenantId>,
 }
 
 impl Rounds {
     /// A look at these leases begins; how long it may take for one of them.
     pub fn begin(&mut self, is_there: impl Fn(&TenantId) -> bool, leases: usize) -> Duration {
         self.next.retain(|tenant, _| is_there(tenant));
+        self.told.retain(|tenant| is_there(tenant));
         (LOOK / u32::try_from(leases.max(1)).unwrap_or(u32::MAX)).max(LEAST)
     }
 
-    /// The processes of a lease in the order in which they are looked at: first those that have to be each time, then the others
-    /// from where the last look has stopped. Says of each whether it has to be.
+    /// The processes of a lease in the order in which they are looked at.
     pub fn order(
         &self,
         tenant: TenantId,
         all: &BTreeSet<HostPid>,
-        has_to_be: impl Fn(HostPid) -> bool,
-    ) -> Vec<(HostPid, bool)> {
-        let (first, rest): (Vec<HostPid>, Vec<HostPid>) = all.iter().copied().partition(|pid| has_to_be(*pid));
-        let begin = self.next.get(&tenant).map_or(0, |next| rest.partition_point(|pid| pid < next));
-        let rest = rest[begin..].iter().chain(&rest[..begin]);
-        first.iter().map(|pid| (*pid, true)).chain(rest.map(|pid| (*pid, false))).collect()
+        turn: impl Fn(HostPid) -> Turn,
+    ) -> Vec<(HostPid, Turn)> {
+        let next = self.next.get(&tenant).copied().unwrap_or(HostPid(0));
+        let mut order: Vec<(HostPid, Turn)> = all.iter().map(|pid| (*pid, turn(*pid))).collect();
+        order.sort_by_key(|(pid, turn)| (*turn, *turn == Turn::InTurn && *pid < next, *pid));
+        order
     }
 
-    /// The look at a lease has got as far as `next`, or to its end. Whether it is the first of some that has not got to its end.
-    pub fn end(&mut self, tenant: TenantId, next: Option<HostPid>) -> bool {
-        match next {
-            Some(next) => self.next.insert(tenant, next).is_none(),
-            None => {
-                self.next.remove(&tenant);
-                false
-            }
+    /// The look at a lease has stopped before this process. Whether that is to be told.
+    pub fn stop(&mut self, tenant: TenantId, at: (HostPid, Turn)) -> bool {
+        if at.1 == Turn::InTurn {
+            self.next.insert(tenant, at.0);
         }
+        self.told.insert(tenant)
+    }
+
+    /// It has come to its end.
+    pub fn end(&mut self, tenant: TenantId) {
+        self.next.remove(&tenant);
+        self.told.remove(&tenant);
     }
 }
 
-/// Whether a look that began then has taken so long.
-pub fn is_over(begun: Instant, most: Duration) -> bool {
-    begun.elapsed() >= most
+/// How long a look at a lease has taken, but for the processes that are looked at each time.
+pub struct Budget {
+    most: Duration,
+    begun: Option<Instant>,
+}
+
+impl Budget {
+    /// So much.
+    pub fn new(most: Duration) -> Self {
+        Self { most, begun: None }
+    }
+
+    /// Whether it is spent before a process whose turn this is. One of those that are not looked at each time always is, or a lease
+    /// would never be seen whole.
+    pub fn is_spent_before(&mut self, turn: Turn) -> bool {
+        if turn == Turn::Always {
+            return false;
+        }
+        let is_first = self.begun.is_none();
+        let begun = *self.begun.get_or_insert_with(Instant::now);
+        !is_first && begun.elapsed() >= self.most
+    }
 }
 
 #[cfg(test)]
@@ -64,26 +99,40 @@ mod tests {
     fn who_has_more_than_a_look_takes_is_seen_whole_in_several() {
         const TENANT: TenantId = TenantId(1);
         let all: BTreeSet<HostPid> = (1..=9).map(HostPid).collect();
+        let turn = |pid: HostPid| match pid.0 {
+            5 => Turn::Always,
+            8 => Turn::Again,
+            _ => Turn::InTurn,
+        };
         let mut rounds = Rounds::default();
         let mut look = |most: usize| {
-            let order = rounds.order(TENANT, &all, |pid| pid.0 == 5);
-            assert_eq!((order.len(), order[0]), (9, (HostPid(5), true)), "that one comes first each time");
+            let order = rounds.order(TENANT, &all, turn);
             let seen: Vec<u32> = order.iter().take(most).map(|(pid, _)| pid.0).collect();
-            let is_news = rounds.end(TENANT, order.get(most).map(|(pid, _)| *pid));
+            let is_news = match order.get(most) {
+                Some(at) => rounds.stop(TENANT, *at),
+                None => {
+                    rounds.end(TENANT);
+                    false
+                }
+            };
             (seen, is_news)
         };
-        assert_eq!(look(4), (vec![5, 1, 2, 3], true));
-        assert_eq!(look(4), (vec![5, 4, 6, 7], false));
-        assert_eq!(look(4), (vec![5, 8, 9, 1], false));
-        assert_eq!(look(9), (vec![5, 2, 3, 4, 6, 7, 8, 9, 1], false));
-        assert_eq!(look(3), (vec![5, 1, 2], true), "it is told again after one that was whole");
+        assert_eq!(look(4), (vec![5, 8, 1, 2], true));
+        assert_eq!(look(5), (vec![5, 8, 3, 4, 6], false));
+        assert_eq!(look(1), (vec![5], false), "what was found is next in any case");
+        assert_eq!(look(5), (vec![5, 8, 7, 9, 1], false));
+        assert_eq!(look(9), (vec![5, 8, 2, 3, 4, 6, 7, 9, 1], false));
+        assert_eq!(look(3), (vec![5, 8, 1], true), "it is told again after one that was whole");
         rounds.begin(|_| false, 0);
-        assert_eq!(rounds.order(TENANT, &all, |_| false)[0].0, HostPid(1));
+        assert_eq!(rounds.order(TENANT, &all, |_| Turn::InTurn)[0].0, HostPid(1));
     }
 
     #[test]
     fn many_leases_have_less_each_and_none_nothing() {
         let mut rounds = Rounds::default();
         assert_eq!([1, 10, 1000].map(|leases| rounds.begin(|_| true, leases).as_millis()), [400, 40, 20]);
+        let mut none = Budget::new(Duration::ZERO);
+        let spent = [Turn::Always, Turn::Again, Turn::InTurn, Turn::Always].map(|turn| none.is_spent_before(turn));
+        assert_eq!(spent, [false, false, true, false], "one is looked at whatever those before it have taken");
     }
 }

@@ -50,8 +50,8 @@ impl Peer {
         refused(what, &self.administrators)
     }
 
-    /// Whose connections its own counts among. Asks nobody for groups, since everybody would wait for that: as long as nobody
-    /// else had to, members of `[socket] group` count as other users do.
+    /// Whose connections its own counts among. Asks nobody for groups, since everybody would wait for that: their numbers are
+    /// asked for beside.
     pub fn side(&self) -> Side {
         let is_member = || known_gid(&self.administrators).is_some_and(|gid| self.groups.contains(&gid));
         match self.in_lease {
@@ -170,12 +170,16 @@ impl Peer {
 /// Numbers of groups as they were asked for last; there are two that matter.
 static GIDS: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
 
+/// What could not be found out is as it was.
 fn note_gid(group: &str, gid: Option<u32>) {
-    let mut gids = GIDS.lock().unwrap_or_else(PoisonError::into_inner);
-    match gid {
-        Some(gid) => gids.insert(group.to_owned(), gid),
-        None => gids.remove(group),
-    };
+    if let Some(gid) = gid {
+        GIDS.lock().unwrap_or_else(PoisonError::into_inner).insert(group.to_owned(), gid);
+    }
+}
+
+/// Asks for the group whose members have connections of their own.
+pub fn ask_for_group(group: &str) {
+    note_gid(group, gid_of(group));
 }
 
 fn known_gid(group: &str) -> Option<u32> {

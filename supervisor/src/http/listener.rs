@@ -1,6 +1,6 @@
 //! Listening: one supervisor a socket, a thread a connection, so many at most for each user and for all tenants.
 
-use super::authority::Peer;
+use super::authority::{self, Peer};
 use super::routes::serve;
 use crate::lease::Leases;
 use crate::service::Identity;
@@ -21,6 +21,8 @@ const USER_CONNECTIONS: usize = 8;
 /// Connections of all other users together, of all that are members of the socket's group together, and of all processes in
 /// leased containers together.
 const OTHER_CONNECTIONS: usize = 64;
+/// So often the number of the socket's group is asked for, which another configuration may name, or a directory server not say.
+const GROUPS_PERIOD: Duration = Duration::from_secs(60);
 /// A peer that sends or takes nothing for so long is let go.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -81,6 +83,16 @@ impl Listener {
     /// Serves for ever.
     pub fn serve(&self, leases: &Arc<Leases>, identity: Identity) {
         let open = Arc::new(Open::default());
+        let asking = leases.clone();
+        let spawned = std::thread::Builder::new().name("groups".into()).spawn(move || {
+            loop {
+                authority::ask_for_group(&asking.configuration().socket.group);
+                std::thread::sleep(GROUPS_PERIOD);
+            }
+        });
+        if let Err(cause) = spawned {
+            log!("who is in [socket] group is only found out when somebody asks for something ({cause})");
+        }
         for stream in self.listener.incoming() {
             let Ok(stream) = stream else {
                 // Out of descriptors, most likely: a pause lets connections end.

@@ -2,6 +2,7 @@
 
 use super::authority::Peer;
 use super::exchange::{Lines, Request, answer, answer_text};
+use super::listener::Side;
 use super::ordinary;
 use crate::clock;
 use crate::device::DriverFilesError;
@@ -29,9 +30,28 @@ use std::time::Duration;
 /// A follower hears at least this often that the line is still up.
 const FOLLOW_PERIOD: Duration = Duration::from_secs(5);
 
-/// Followers of users without rights, all together: half of the connections that these have, which whoever follows keeps.
+/// Followers among users without rights, all together, and among processes in leased containers: half of the connections that each
+/// side has, which whoever follows keeps.
 const FOLLOWERS: usize = 32;
-static FOLLOWING: AtomicUsize = AtomicUsize::new(0);
+static USERS_FOLLOWING: AtomicUsize = AtomicUsize::new(0);
+static TENANTS_FOLLOWING: AtomicUsize = AtomicUsize::new(0);
+
+/// One of those who follow.
+struct Following(&'static AtomicUsize);
+
+impl Following {
+    /// None if there are enough.
+    fn begin(count: &'static AtomicUsize) -> Option<Self> {
+        let is_one_more = |count| (count < FOLLOWERS).then_some(count + 1);
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_one_more).is_ok().then(|| Self(count))
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Answers one connection.
 pub fn serve(mut stream: UnixStream, peer: &Peer, leases: &Arc<Leases>, identity: &Identity) -> io::Result<()> {
@@ -219,13 +239,11 @@ fn events(stream: &mut UnixStream, request: &Request, peer: &Peer, leases: &Leas
     if !follow || peer.administers() {
         return tell_events(stream, after, follow, leases);
     }
-    let is_one_more = FOLLOWING.fetch_add(1, Ordering::Relaxed) < FOLLOWERS;
-    let told = match is_one_more {
-        true => tell_events(stream, after, follow, leases),
-        false => answer(stream, Err::<Value, _>(too_many_follow())),
+    let count = if peer.side() == Side::Tenants { &TENANTS_FOLLOWING } else { &USERS_FOLLOWING };
+    let Some(_following) = Following::begin(count) else {
+        return answer(stream, Err::<Value, _>(too_many_follow()));
     };
-    FOLLOWING.fetch_sub(1, Ordering::Relaxed);
-    told
+    tell_events(stream, after, follow, leases)
 }
 
 fn too_many_follow() -> ErrorBody {
@@ -260,6 +278,17 @@ fn tell_events(stream: &mut UnixStream, mut after: u64, follow: bool, leases: &L
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn half_of_the_connections_are_left_to_who_does_not_follow() {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let mut following: Vec<Following> = (0..100).filter_map(|_| Following::begin(&COUNT)).collect();
+        assert_eq!(following.len(), FOLLOWERS);
+        following.pop();
+        assert!(Following::begin(&COUNT).is_some(), "one has gone");
+        drop(following);
+        assert_eq!(COUNT.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     fn a_change_names_what_changes_and_nothing_else() {

@@ -38,7 +38,7 @@ pub use entitlement::{class_policy, fails_open, share_of, slice_priority};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, about, failed};
 pub use leftovers::Leftovers;
 pub use living::any_may_live;
-pub use members::{Members, members};
+pub use members::{GROUPS, Members, members};
 pub use ownership::let_search;
 pub use placing::GRANT_PATIENCE;
 #[cfg(test)]

@@ -245,7 +245,7 @@ fn served(leases: &Leases) -> Vec<Served> {
     if in_slices.is_empty() {
         return Vec::new();
     }
-    let members = members(leases, &BTreeSet::new());
+    let members = members(leases, &BTreeSet::new(), usize::MAX);
     let processes = |tenant: &TenantId| -> Vec<WatchedProcess> {
         let pids = members.get(tenant).into_iter().flatten();
         pids.filter_map(|pid: &HostPid| WatchedProcess::open(*pid).ok()).collect()
