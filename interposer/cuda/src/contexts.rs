@@ -94,7 +94,7 @@ impl Begun {
     fn end(self, result: CUresult, context: *const CUcontext) -> CUresult {
         match result {
             // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
-            CUDA_SUCCESS => PROCESS.context_made(self.context, unsafe { *context }, self.gpu),
+            CUDA_SUCCESS => PROCESS.context_made(self.place, self.context, unsafe { *context }, self.gpu),
             _ => PROCESS.context_refused(self.place, self.context, self.gpu),
         }
         result
@@ -182,9 +182,7 @@ fn primary_is_active(device: CUdevice) -> bool {
 #[cold]
 #[inline(never)]
 pub fn primary_retained(context: *mut CUcontext, device: CUdevice) -> CUresult {
-    if PROCESS.place().is_none() {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
+    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
     let retain = || unsafe { real::<CuDevicePrimaryCtxRetain>(index::cuDevicePrimaryCtxRetain)(context, device) };
     let Some(_changing) = Changing::begin(device) else { return retain() };
@@ -193,7 +191,10 @@ pub fn primary_retained(context: *mut CUcontext, device: CUdevice) -> CUresult {
         && let Some(known) = PRIMARIES.get(device as usize)
     {
         // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
-        known.store(unsafe { *context }, Ordering::Relaxed);
+        let primary = unsafe { *context };
+        // One that was there already may have been made past the shim.
+        PROCESS.meet_context(place, primary, PROCESS.gpu_of(place, Some(device)));
+        known.store(primary, Ordering::Relaxed);
     }
     result
 }

@@ -4,7 +4,7 @@ use crate::PROCESS;
 use crate::contexts::{context_created, context_destroyed, primary_released, primary_retained};
 use crate::entry::{index, real};
 use crate::procaddress::substitute;
-use crate::work_exports::{NO_STREAM, STREAM_PER_THREAD, legacy, per_thread};
+use crate::work_exports::{legacy, per_thread};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gpool_driver_abi::cuda::*;
@@ -231,22 +231,22 @@ waits! {
 }
 
 macro_rules! copies_to_host {
-    ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*) $stream:expr;)*) => {$(
+    ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*);)*) => {$(
         /// A wait: it returns when the copy has ended, and so what stood before it on its stream. Source: "API synchronization
         /// behavior" of the CUDA Driver API reference.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(to: *mut c_void, $($argument: $type),*) -> CUresult {
             // SAFETY: see cuInit.
-            PROCESS.copy_to_host($stream, &mut || unsafe { real::<$kind>(index::$name)(to, $($argument),*) })
+            PROCESS.copy_to_host(&mut || unsafe { real::<$kind>(index::$name)(to, $($argument),*) })
         }
     )*};
 }
 
 copies_to_host! {
-    cuMemcpyDtoH_v2: CuMemcpyDtoHV2 (from: CUdeviceptr, bytes: usize) NO_STREAM;
-    cuMemcpyDtoH_v2_ptds: CuMemcpyDtoHV2 (from: CUdeviceptr, bytes: usize) STREAM_PER_THREAD;
-    cuMemcpyAtoH_v2: CuMemcpyAtoHV2 (from: CUarray, from_offset: usize, bytes: usize) NO_STREAM;
-    cuMemcpyAtoH_v2_ptds: CuMemcpyAtoHV2 (from: CUarray, from_offset: usize, bytes: usize) STREAM_PER_THREAD;
+    cuMemcpyDtoH_v2: CuMemcpyDtoHV2 (from: CUdeviceptr, bytes: usize);
+    cuMemcpyDtoH_v2_ptds: CuMemcpyDtoHV2 (from: CUdeviceptr, bytes: usize);
+    cuMemcpyAtoH_v2: CuMemcpyAtoHV2 (from: CUarray, from_offset: usize, bytes: usize);
+    cuMemcpyAtoH_v2_ptds: CuMemcpyAtoHV2 (from: CUarray, from_offset: usize, bytes: usize);
 }
 
 macro_rules! polls {

@@ -238,7 +238,7 @@ impl Bursts {
 
     /// Whether no further burst can be opened until one has ended, or a context has gone or stays.
     pub fn is_full(&self) -> bool {
-        !self.table.iter().any(|burst| matches!(burst.state, State::Free | State::Resting | State::Away))
+        !self.table.iter().any(|burst| matches!(burst.state, State::Free | State::Resting))
     }
 
     /// Work runs that cannot be measured, because the driver gives no event: it is charged at its estimate, so that
@@ -297,9 +297,7 @@ impl Bursts {
         let index = (self.table.iter().position(|burst| free(burst) && burst.context == context))
             .or_else(|| self.table.iter().position(|burst| free(burst) && burst.context.is_null()))
             .or_else(|| self.table.iter().position(free))
-            .or_else(|| self.table.iter().position(|burst| burst.state == State::Resting))
-            // Its thread may never come back to it, and finds another number here if it does.
-            .or_else(|| self.table.iter().position(|burst| burst.state == State::Away))?;
+            .or_else(|| self.table.iter().position(|burst| burst.state == State::Resting))?;
         let burst = &mut self.table[index];
         if burst.context != context && !burst.context.is_null() {
             // Events belong to the context in which they were made.
@@ -361,6 +359,11 @@ impl Bursts {
     /// Any open burst of `context` but `kept`.
     pub fn open_in(&self, context: CUcontext, kept: Option<usize>) -> Option<usize> {
         (0..TABLE).find(|index| self.is_open_in(*index, context, None) && Some(*index) != kept)
+    }
+
+    /// The open burst on `stream` of `context`, if any.
+    pub fn open_on_in(&self, context: CUcontext, stream: CUstream) -> Option<usize> {
+        (0..TABLE).find(|index| self.is_open_in(*index, context, Some(stream)))
     }
 
     /// Whether burst `index` is open, in `context`, and on `stream` if one is given.

@@ -122,15 +122,16 @@ impl Contexts {
         Beginning { name, library_bytes }
     }
 
-    /// It has been made: its tag.
-    pub fn made(&mut self, begun: Beginning, handle: CUcontext, gpu: usize) -> BurstTag {
+    /// It has been made: its tag, and whether another thread has met it meanwhile and charged it, too.
+    pub fn made(&mut self, begun: Beginning, handle: CUcontext, gpu: usize) -> (BurstTag, bool) {
         let allocated_bytes = self.leave(begun.name).unwrap_or(0);
+        let was_met = self.tag(handle).is_some();
         let tag = self.enter(handle, gpu);
         if let Some(context) = self.find(handle) {
             context.has_libraries = true;
             context.allocated_bytes = context.allocated_bytes.saturating_add(allocated_bytes);
         }
-        tag
+        (tag, was_met)
     }
 
     /// It has not: what was allocated in it.
@@ -270,7 +271,7 @@ mod tests {
 
     fn make(contexts: &mut Contexts, handle: CUcontext, gpu: usize) -> BurstTag {
         let begun = contexts.begin(gpu);
-        contexts.made(begun, handle, gpu)
+        contexts.made(begun, handle, gpu).0
     }
 
     #[test]
@@ -319,7 +320,8 @@ mod tests {
         assert!(contexts.add_to_all(5, |_| true, |_| panic!("all have room")));
         assert_eq!((contexts.refused(never), contexts.library_bytes()), (5, 5));
         let handle = 16 as CUcontext;
-        assert_eq!(contexts.made(made, handle, 1).gpu(), 1);
+        let (tag, was_met) = contexts.made(made, handle, 1);
+        assert_eq!((tag.gpu(), was_met), (1, false));
         let next = contexts.begin(0);
         assert_eq!((next.library_bytes, contexts.count()), (5, 1));
         let mut gpus = Vec::new();
@@ -344,7 +346,7 @@ mod tests {
         assert!(contexts.add_to_all(7, &mut charge, |_| panic!("there is room")));
         contexts.subtract_from_all(5, |_| given_back += 1);
         assert_eq!((charged, given_back), (1, 1));
-        contexts.made(begun, handle, 0);
+        assert!(contexts.made(begun, handle, 0).1, "it has been met");
         contexts.subtract_from_all(7, |_| given_back += 1);
         assert_eq!((given_back, contexts.leave(handle)), (2, Some(100)));
     }

@@ -125,6 +125,7 @@ impl Process {
                 }
                 continue;
             };
+            self.catch_up(place, &mut bursts);
             // Read under the lock, so that what is said of this process belongs to one word.
             let word = place.region.gate();
             if let Some((burst, spent)) = stripe.revoke() {
@@ -199,7 +200,12 @@ impl Process {
     pub fn launched_alone(&self, number: u64) {
         let Some(place) = self.place() else { return };
         let _relaxed = place.driver.relaxed_capture();
-        let was_away = self.bursts_in_time().is_some_and(|mut bursts| bursts.close_lone(&place.driver, number));
+        let in_time = self.bursts_in_time();
+        if in_time.is_none() && self.leave_returned(number) {
+            return;
+        }
+        let taken = in_time.or_else(|| self.bursts.take());
+        let was_away = taken.is_some_and(|mut bursts| bursts.close_lone(&place.driver, number));
         if was_away {
             self.wake_watcher();
         }

@@ -15,6 +15,7 @@ pub use crate::place::{Change, Place};
 use crate::records::Records;
 use crate::region::{Region, RegionError};
 use crate::registration;
+use crate::stuck::Left;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -45,6 +46,7 @@ pub struct Process {
     pub(crate) bursts: Turn<Bursts>,
     /// 1 while whoever has the bursts does not get on.
     pub(crate) is_stuck: AtomicU32,
+    pub(crate) left: Left,
     contexts: Mutex<Contexts>,
     /// Charged memory that belongs to a GPU and to no context: it outlives them all.
     device_bytes: [AtomicU64; GPUS],
@@ -88,6 +90,7 @@ impl Process {
             records: Records::new(),
             bursts: Turn::new(Bursts::new()),
             is_stuck: AtomicU32::new(0),
+            left: Left::new(),
             contexts: Mutex::new(Contexts::new()),
             device_bytes: [const { AtomicU64::new(0) }; GPUS],
             pieces: Mutex::new(Holds::new()),
@@ -381,13 +384,37 @@ mod tests {
         assert_eq!(memory::used_bytes(&place.region, 0), 0);
     }
 
+    /// An older runtime makes its contexts by a table of the driver's functions, past the shim.
+    #[test]
+    fn a_context_whose_beginning_was_not_seen_is_charged_once_it_is_met_and_given_back_once() {
+        let process = crate::fake_driver::process();
+        let place = process.place().unwrap();
+        place.region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        let contexts = || place.slot().gpu_contexts[0].load(Ordering::Relaxed);
+        let context = crate::fake_driver::CONTEXTS[0];
+        for _ in 0..2 {
+            process.allocated(place, 100);
+            assert_eq!(contexts(), 1);
+        }
+        process.context_gone(context);
+        assert_eq!(contexts(), 0);
+        let begun = process.begin_context(place, 0).unwrap();
+        process.allocated(place, 100);
+        assert_eq!(contexts(), 2, "met by a callback while it is made");
+        process.context_made(place, begun, context, 0);
+        assert_eq!(contexts(), 1);
+        process.meet_context(place, context, 0);
+        process.context_gone(context);
+        assert_eq!(contexts(), 0);
+    }
+
     #[test]
     fn what_may_be_held_elsewhere_outlives_its_context_and_libraries_are_charged_in_each() {
         let process = crate::fake_driver::process();
         let place = process.place().unwrap();
         place.region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
         let context = crate::fake_driver::CONTEXTS[0];
-        process.context_made(process.begin_context(place, 0).unwrap(), context, 0);
+        process.context_made(place, process.begin_context(place, 0).unwrap(), context, 0);
         let allocate = |bytes| {
             assert!(memory::try_reserve(&place.region, place.slot(), 0, Charge::Bytes(bytes)));
             Held { owner: process.allocated(place, bytes).0, ..Held::new(Kind::Memory, bytes, bytes) }

@@ -2,20 +2,69 @@
 //!
 //! No event can be recorded while the driver's queue is full, and what fills it may wait for work that another thread of this
 //! process has yet to launch: a collective between two GPUs. So nobody who launches or waits stands behind such a call for
-//! longer than for a place in the table of bursts. What goes by then is charged at its estimate.
+//! longer than for a place in the table of bursts. What goes by then counts and is charged at its estimate: behind the gate, one
+//! after the other on its GPU, and no further ahead than ever.
 //!
 //! The same holds for a profiler's callback within such a call, which may launch and wait: its thread has the bursts already.
 
 use crate::bursts::{Bursts, Spot};
 use crate::clock;
 use crate::estimates::Work;
-use crate::futex::Taken;
+use crate::futex::{Mutex, Taken};
 use crate::gate::{FULL_PATIENCE_NS, is_unpaced};
 use crate::place::Place;
 use crate::process::Process;
 use crate::standing::Standing;
-use core::sync::atomic::Ordering;
-use gpool_shared_region::Demand;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gpool_shared_region::{BurstTag, Demand, GPUS};
+
+/// What work is taken to cost of which nothing is known.
+const UNKNOWN_NS: u64 = 1_000_000;
+/// The longest sleep before looking again.
+const SLEEP_LIMIT_NS: u64 = 10_000_000;
+/// Launches that may return while nobody can end their bursts, one for each of so many threads.
+const RETURNED: usize = 16;
+
+/// What has gone by on one GPU and has not been told.
+#[derive(Clone, Copy)]
+struct GoneBy {
+    tag: BurstTag,
+    begin_ns: u64,
+    end_ns: u64,
+    launches: u32,
+}
+
+const NOTHING: GoneBy = GoneBy { tag: BurstTag(0), begin_ns: 0, end_ns: 0, launches: 0 };
+
+impl GoneBy {
+    /// Tells of it if it has ended.
+    fn settle(&mut self, place: &Place, now_ns: u64) {
+        if self.launches > 0 && self.end_ns <= now_ns {
+            place.publish(self.tag, self.begin_ns, self.end_ns, self.launches);
+            *self = NOTHING;
+        }
+    }
+}
+
+/// What has been left to whoever has the bursts next.
+pub struct Left {
+    /// 1 if there may be something.
+    is_some: AtomicU32,
+    /// Numbers of bursts whose one launch has returned; 0 for none.
+    returned: [AtomicU64; RETURNED],
+    gone_by: Mutex<[GoneBy; GPUS]>,
+}
+
+impl Left {
+    /// Nothing. All zero.
+    pub const fn new() -> Self {
+        Self {
+            is_some: AtomicU32::new(0),
+            returned: [const { AtomicU64::new(0) }; RETURNED],
+            gone_by: Mutex::new([NOTHING; GPUS]),
+        }
+    }
+}
 
 impl Process {
     /// The bursts; none if whoever has them does not get on, or is this thread. Once somebody has waited for that in vain nobody
@@ -33,28 +82,86 @@ impl Process {
         taken
     }
 
-    /// Whether a launch may go by without being measured; if not, it has stood at the closed gate for a while.
+    /// Whether a launch may go by without being measured; if not, it has waited for a while.
     #[cold]
     #[inline(never)]
     pub(crate) fn goes_by(&self, place: &Place, (spot, work): (Spot, Work), standing: &mut Standing) -> bool {
-        let (word, now_ns) = (place.region.gate(), clock::now_ns());
-        let until_ns = place.region.control().until_ns.load(Ordering::Relaxed);
-        if word.is_open() && now_ns < until_ns || is_unpaced(place, now_ns) {
-            standing.end(place, now_ns);
-            let cost_ns = self.estimates.get(work).map_or(0, |known| u64::from(known.cost_ns));
-            place.publish(spot.tag, now_ns.saturating_sub(cost_ns), now_ns, 1);
-            let is_news = place.note_issue(word.0, now_ns, now_ns + cost_ns);
-            // It says when nothing is left, once it can.
-            self.wake_watcher();
-            if is_news {
-                place.ring();
-            }
-            return true;
+        let (control, word, now_ns) = (place.region.control(), place.region.gate(), clock::now_ns());
+        let until_ns = match word.is_open() {
+            _ if is_unpaced(place, now_ns) => u64::MAX,
+            true => control.until_ns.load(Ordering::Relaxed),
+            false => 0,
+        };
+        let mut all = self.left.gone_by.lock();
+        let its = &mut all[spot.tag.gpu() % GPUS];
+        its.settle(place, now_ns);
+        let start_ns = its.end_ns.max(now_ns);
+        if start_ns >= until_ns {
+            drop(all);
+            standing.begin(place, now_ns);
+            // How much is outstanding only whoever measures knows; something is.
+            place.say(Demand::Waiting, word.0, start_ns.max(now_ns + FULL_PATIENCE_NS));
+            standing.wait(place, word, now_ns);
+            return false;
         }
-        standing.begin(place, now_ns);
-        // How much is outstanding only whoever measures knows; something is.
-        place.say(Demand::Waiting, word.0, now_ns + FULL_PATIENCE_NS);
-        standing.wait(place, word, now_ns);
-        false
+        let depth_ns = control.depth_ns.load(Ordering::Relaxed);
+        if start_ns > now_ns + depth_ns {
+            drop(all);
+            clock::sleep_until_ns((start_ns - depth_ns).min(now_ns + SLEEP_LIMIT_NS));
+            return false;
+        }
+        let cost_ns = self.estimates.get(work).map_or(UNKNOWN_NS, |known| u64::from(known.cost_ns));
+        let begin_ns = if its.launches == 0 { start_ns } else { its.begin_ns };
+        *its = GoneBy { tag: spot.tag, begin_ns, end_ns: start_ns + cost_ns, launches: its.launches.saturating_add(1) };
+        self.left.is_some.store(1, Ordering::Release);
+        drop(all);
+        standing.end(place, now_ns);
+        let is_news = place.note_issue(word.0, now_ns, start_ns + cost_ns);
+        // It says when nothing is left, once it can.
+        self.wake_watcher();
+        if is_news {
+            place.ring();
+        }
+        true
+    }
+
+    /// The launch of the lone burst with this number has returned, and nobody could end it; false if there is no room to note that.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn leave_returned(&self, number: u64) -> bool {
+        let note = |place: &AtomicU64| place.compare_exchange(0, number, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let is_noted = self.left.returned.iter().any(note);
+        self.left.is_some.store(1, Ordering::Release);
+        self.wake_watcher();
+        is_noted
+    }
+
+    /// Does what was left to whoever has the bursts next. When the last of what has gone by is expected to end, if it has not.
+    #[inline(always)]
+    pub(crate) fn catch_up(&self, place: &Place, bursts: &mut Bursts) -> Option<u64> {
+        if self.left.is_some.load(Ordering::Acquire) == 0 { None } else { self.catch_up_with(place, bursts) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn catch_up_with(&self, place: &Place, bursts: &mut Bursts) -> Option<u64> {
+        // First: what is left from now on is said again.
+        self.left.is_some.store(0, Ordering::SeqCst);
+        for number in
+            self.left.returned.iter().map(|place| place.swap(0, Ordering::AcqRel)).filter(|number| *number != 0)
+        {
+            bursts.give_up(place, number);
+        }
+        bursts.doubt_open();
+        let (mut all, now_ns) = (self.left.gone_by.lock(), clock::now_ns());
+        let mut last_ns = None;
+        for its in all.iter_mut() {
+            its.settle(place, now_ns);
+            last_ns = last_ns.max((its.launches > 0).then_some(its.end_ns));
+        }
+        if last_ns.is_some() {
+            self.left.is_some.store(1, Ordering::Release);
+        }
+        last_ns
     }
 }

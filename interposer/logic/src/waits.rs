@@ -64,10 +64,27 @@ impl Process {
         result
     }
 
-    /// Copies to the host by `copy`, the driver's function, which returns when all on `stream` has ended.
+    /// Copies to the host by `copy`, the driver's function, which returns when all on its stream has ended, and the copy. What was
+    /// launched ends before, by events: the copy is no work of the device's, however long it takes.
     #[inline(never)] // several entry points call it
-    pub fn copy_to_host(&self, stream: CUstream, copy: &mut dyn FnMut() -> CUresult) -> CUresult {
-        self.wait(WaitFor::Stream(stream), copy)
+    pub fn copy_to_host(&self, copy: &mut dyn FnMut() -> CUresult) -> CUresult {
+        self.end_before_copy();
+        copy()
+    }
+
+    fn end_before_copy(&self) {
+        let Some(place) = self.place() else { return };
+        let Some(mut bursts) = self.bursts_in_time() else { return };
+        let driver = &place.driver;
+        let _relaxed = driver.relaxed_capture();
+        let context = self.measured_in(driver.current_context());
+        self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context, None));
+        bursts.note_wait();
+        let is_news = self.say_leaving(place, &bursts, clock::now_ns());
+        drop(bursts);
+        if is_news {
+            place.ring();
+        }
     }
 
     /// Waits for an event since whose record so much has been launched.
@@ -111,24 +128,40 @@ impl Process {
         stripe.map_or(0, |stripe| stripe.launches().wrapping_sub(before).cast_signed().max(0).cast_unsigned())
     }
 
-    /// The program has asked whether what it waits for has ended, and it has: bursts of this thread's context whose work has ended
-    /// do so as well. Not where more was launched behind an event, by a program that goes on.
-    #[inline(never)] // what has ended is not asked about in a hurry
+    /// The program has asked whether what it waits for has ended, and it has: so has the burst on that stream, or that of the calling
+    /// thread if nothing of it is left. Not where it has launched more behind an event, and goes on; where that is not known the
+    /// driver is asked now and then, since its answer takes as long as a launch.
+    #[inline(never)]
     pub fn found_ended(&self, what: WaitFor) {
-        let goes_on = || matches!(what, WaitFor::Event(event) if self.launched_since(event) > 0);
-        if self.stripes[stripe_index()].burst().is_some() && !goes_on() {
-            self.end_drained();
+        let stripe = &self.stripes[stripe_index()];
+        let now_ns = clock::now_ns();
+        match what {
+            _ if stripe.burst().is_none() => {}
+            WaitFor::Event(event) if self.records.find(event).is_none() => {
+                let last = stripe.last_look();
+                if now_ns >= last.at_ns + AHEAD_LOOK_NS {
+                    stripe.note_look(Look { at_ns: now_ns, ..last });
+                    self.end_drained(None);
+                }
+            }
+            WaitFor::Event(event) if self.launched_since(event) > 0 => {}
+            WaitFor::Event(_) | WaitFor::Context(_) => self.end_drained(None),
+            WaitFor::Stream(stream) => self.end_drained(Some(stream)),
         }
     }
 
-    #[inline(never)]
-    fn end_drained(&self) {
+    /// Ends the open burst on `stream`, which has drained; without one that of the calling thread, if the driver says so.
+    fn end_drained(&self, stream: Option<CUstream>) {
         let Some(place) = self.place() else { return };
-        let driver = &place.driver;
-        let _relaxed = driver.relaxed_capture();
+        let (driver, stripe) = (&place.driver, &self.stripes[stripe_index()]);
         let Some(mut bursts) = self.bursts_in_time() else { return };
         let context = self.measured_in(driver.current_context());
-        while let Some(burst) = bursts.drained_in(driver, context) {
+        let ended = match stream {
+            Some(stream) => bursts.open_on_in(context, stream),
+            None => stripe.burst().filter(|burst| bursts.has_drained(driver, context, *burst)),
+        };
+        if let Some(burst) = ended {
+            let _relaxed = driver.relaxed_capture();
             let spent = self.revoke_credit_of(burst);
             bursts.close_drained(driver, burst, spent);
         }

@@ -83,6 +83,7 @@ impl Process {
         if self.stopping.load(Ordering::Acquire) != 0 {
             return None;
         }
+        let gone_by_ns = self.catch_up(place, &mut bursts);
         let now_ns = clock::now_ns();
         bursts.note_added(now_ns, |burst| self.credit_of(burst));
         let silent = |bursts: &Bursts| {
@@ -102,6 +103,9 @@ impl Process {
             let open_ns = bursts.open_ends(|burst| self.credit_of(burst)).map(|(_, end_ns)| end_ns).min();
             let look_ns = open_ns.map_or(expected_ns, |open_ns| open_ns.min(expected_ns));
             return Some(look_ns.clamp(now_ns + LOOK_LEAST_NS, now_ns + LOOK_MOST_NS));
+        }
+        if let Some(end_ns) = gone_by_ns.filter(|end_ns| *end_ns > now_ns) {
+            return Some(end_ns.min(now_ns + LOOK_MOST_NS));
         }
         let slot = place.slot();
         let word = place.region.gate();

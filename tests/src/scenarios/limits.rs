@@ -91,7 +91,8 @@ fn slips_change_nothing(host: &Host, container: &Container) -> Result<()> {
 /// meter says that a limit lets through what it says, not less.
 fn waits(host: &Host) -> Result<()> {
     let env = [("GPOOL_FRACTION", "0.2"), ("GPOOL_LIMIT", "0.3"), ("GPOOL_MEMORY", "2GiB")];
-    let single = |way| ["--launch-batch", "1", "--wait-by", way, "--think-us", "60"];
+    // With room left for what it copies from.
+    let single = |way| ["--launch-batch", "1", "--wait-by", way, "--think-us", "60", "--allocate-mib", "64"];
     for (name, how, what, least) in [
         ("waiting", &["--launch-batch", "4"][..], "waiting after each four launches", 0.2),
         // Pauses so short are not told from work where nothing says that the program has waited: they had 0.06 and 0.10 then.

@@ -3,6 +3,7 @@
 use super::{Burst, Bursts, Spent, State};
 use crate::clock;
 use crate::driver::Driver;
+use crate::place::Place;
 use gpool_driver_abi::cuda::CUcontext;
 
 /// A program that adds nothing to its burst for so long, and not before so long after the burst's expected end, has stopped
@@ -51,11 +52,16 @@ impl Bursts {
         self.is_blocking && burst.work.is_some_and(|work| !work.is_bytes())
     }
 
-    /// Any open burst of `context` on whose stream all work has ended. Nothing is asked about a stream in capture.
+    /// Any open burst of `context` on whose stream all work has ended.
     pub fn drained_in(&self, driver: &Driver, context: CUcontext) -> Option<usize> {
-        let is_open = |burst: &Burst| burst.state == State::Open && burst.context == context;
-        let has_drained = |burst: &Burst| !driver.is_capturing(burst.stream) && driver.has_drained(burst.stream);
-        self.table.iter().position(|burst| is_open(burst) && has_drained(burst))
+        (0..self.table.len()).find(|index| self.has_drained(driver, context, *index))
+    }
+
+    /// Whether burst `index` is open, of `context`, and all work on its stream has ended. Nothing is asked about a stream in capture.
+    pub fn has_drained(&self, driver: &Driver, context: CUcontext, index: usize) -> bool {
+        let burst = &self.table[index];
+        let is_open = burst.state == State::Open && burst.context == context;
+        is_open && !driver.is_capturing(burst.stream) && driver.has_drained(burst.stream)
     }
 
     /// Ends burst `index`, whose work has ended shortly before: of a short one that counts as silence.
@@ -89,6 +95,23 @@ impl Bursts {
             self.live += 1;
         }
         was_away
+    }
+
+    /// The launch of the lone burst with this number has returned, and nobody could end it then: what it did is told as long as was
+    /// expected. A no-op if it has ended.
+    pub fn give_up(&mut self, place: &Place, number: u64) {
+        let is_it = |burst: &&mut Burst| matches!(burst.state, State::Lone | State::Away) && burst.sequence == number;
+        let Some(burst) = self.table.iter_mut().find(is_it) else { return };
+        place.publish(burst.tag, burst.resumed_ns, burst.resumed_ns + burst.estimate_ns, 1);
+        self.live -= usize::from(burst.state == State::Lone);
+        burst.state = State::Free;
+    }
+
+    /// Launches have gone by that may lie within open bursts: the length of these does not say what theirs cost.
+    pub fn doubt_open(&mut self) {
+        for burst in self.table.iter_mut().filter(|burst| burst.state == State::Open) {
+            (burst.is_exact, burst.is_first) = (false, false);
+        }
     }
 
     /// Ends burst `index`, to which the program has stopped adding; its length includes the silence.

@@ -52,8 +52,33 @@ impl Process {
     }
 
     /// It has been made.
-    pub fn context_made(&self, begun: Beginning, context: CUcontext, gpu: usize) {
-        self.entered(|contexts| contexts.made(begun, context, gpu));
+    pub fn context_made(&self, place: &Place, begun: Beginning, context: CUcontext, gpu: usize) {
+        let mut was_met = false;
+        self.entered(|contexts| {
+            let (tag, has_been) = contexts.made(begun, context, gpu);
+            was_met = has_been;
+            tag
+        });
+        if was_met {
+            memory::release(place.slot(), gpu, Charge::Context);
+        }
+    }
+
+    /// Enters a context whose beginning was not seen, as of one that an older runtime has made by the driver's table of functions
+    /// for it (cuGetExportTable), and charges it: the device has it.
+    pub fn meet_context(&self, place: &Place, context: CUcontext, gpu: usize) -> BurstTag {
+        let mut is_new = false;
+        let tag = self.entered(|contexts| {
+            is_new = contexts.tag(context).is_none();
+            let tag = contexts.enter(context, gpu);
+            // Where there is no room it is met again and again.
+            is_new &= contexts.tag(context).is_some();
+            tag
+        });
+        if is_new {
+            memory::add(place.slot(), gpu, Charge::Context);
+        }
+        tag
     }
 
     /// It has not, and takes nothing.
@@ -160,7 +185,7 @@ impl Process {
             return tag;
         }
         let device = place.driver.in_context(context, || place.driver.current_device()).flatten();
-        self.enter_context(context, self.gpu_of(place, device))
+        self.meet_context(place, context, self.gpu_of(place, device))
     }
 
     /// The index in the lease of `device`.

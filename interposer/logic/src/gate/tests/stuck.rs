@@ -56,12 +56,18 @@ fn beside(what: impl FnOnce() + Send) -> u64 {
     clock::now_ns() - from_ns
 }
 
+/// What has been told of work on the second GPU: begins and ends.
+fn told_of_second(process: &Process, slot: &Slot) -> Vec<(u64, u64)> {
+    let tag = process.enter_context(CONTEXTS[1], 1);
+    let its = tags(slot).into_iter().zip(&slot.bursts).filter(|(its, _)| *its == tag);
+    its.map(|(_, burst)| (burst.start_ns.load(Ordering::Relaxed), burst.end_ns.load(Ordering::Relaxed))).collect()
+}
+
 /// The queue is full of work that waits for a peer on the other GPU, which this process has yet to launch.
 #[test]
 fn a_full_queue_keeps_nobody_from_another_gpu() {
     let _order = one_at_a_time();
     let (process, slot) = held_process();
-    let charged_before_ns = slot.burst_total_ns.load(Ordering::Relaxed);
     let first_ns = beside(|| {
         launch_on(process, OTHER, KERNEL, 100 * US);
     });
@@ -73,15 +79,83 @@ fn a_full_queue_keeps_nobody_from_another_gpu() {
         process.wait(WaitFor::Stream(OTHER), || 0);
     });
     assert!(more_ns < 50 * MS, "twenty more and a wait took {more_ns} ns");
-    let charged_ns = slot.burst_total_ns.load(Ordering::Relaxed) - charged_before_ns;
-    assert_eq!(charged_ns, 21 * 100 * US, "they are charged at their estimates");
     release();
     until_idle(slot);
+    let told = told_of_second(process, slot);
+    let charged_ns: u64 = told.iter().map(|(begin_ns, end_ns)| end_ns - begin_ns).sum();
+    assert_eq!(charged_ns, 21 * 100 * US, "they are charged at their estimates: {told:?}");
+    assert!(told.windows(2).all(|two| two[0].1 <= two[1].0), "one after the other: {told:?}");
     let records = DEVICE.lock().records;
     set_current(CONTEXTS[1]);
     launch_on(process, OTHER, KERNEL, 100 * US);
     until_idle(slot);
     assert!(DEVICE.lock().records > records, "it is measured again");
+}
+
+#[test]
+fn what_goes_by_is_no_more_than_the_slice_and_the_depth_allow() {
+    let _order = one_at_a_time();
+    let (process, slot) = held_process();
+    let control = process.place().unwrap().region.control();
+    // Nobody waits for the lock in vain any more.
+    beside(|| {
+        launch_on(process, OTHER, KERNEL, 100 * US);
+    });
+    let (passed, most_ahead_ns) = (AtomicU32::new(0), std::sync::atomic::AtomicU64::new(0));
+    let from_ns = clock::now_ns();
+    open(control, from_ns + 20 * MS);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            set_current(CONTEXTS[1]);
+            for _ in 0..300 {
+                let admission = process.admit(OTHER, KERNEL);
+                assert_eq!(admission, Admission::Pass);
+                let count = u64::from(passed.fetch_add(1, Ordering::SeqCst) + 1);
+                let ahead_ns = (from_ns + count * 100 * US).saturating_sub(clock::now_ns());
+                most_ahead_ns.fetch_max(ahead_ns, Ordering::SeqCst);
+            }
+        });
+        let start = std::time::Instant::now();
+        while slot.waiters.load(Ordering::Relaxed) == 0 && start.elapsed().as_secs() < 100 {
+            clock::turn_ns(100 * US);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let count = passed.load(Ordering::SeqCst);
+        assert!((150..=210).contains(&count), "{count} launches of 0.1 ms in a slice of 20 ms");
+        open(control, clock::now_ns() + 60_000 * MS);
+        while !other.is_finished() {
+            clock::turn_ns(MS);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        other.join().unwrap();
+    });
+    let ahead_ns = most_ahead_ns.into_inner();
+    assert!(ahead_ns <= DEPTH_NS + MS, "{ahead_ns} ns ahead");
+    release();
+    until_idle(slot);
+}
+
+/// The launch returns when nobody can record the end of its burst.
+#[test]
+fn a_lone_launch_that_returns_meanwhile_is_charged_at_its_estimate() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    process.estimates.put(KERNEL, 100 * US);
+    set_current(CONTEXTS[1]);
+    let Admission::PassAlone(burst) = process.admit(OTHER, Work::numbered(99)) else { panic!("it is not known") };
+    set_current(CONTEXTS[0]);
+    launch(process, KERNEL, 100 * US);
+    IS_HELD.store(false, Ordering::Release);
+    FULL.store(STREAM, Ordering::Release);
+    until_held();
+    let returned_ns = beside(|| process.launched_alone(burst));
+    assert!(returned_ns < 150 * MS, "it took {returned_ns} ns to return");
+    release();
+    until_idle(slot);
+    let told = told_of_second(process, slot);
+    assert_eq!(told.len(), 1, "{told:?}");
+    let charged_ns = told[0].1 - told[0].0;
+    assert!((1..=2 * MS).contains(&charged_ns), "{charged_ns} ns, not the time for which nobody could look");
 }
 
 #[test]

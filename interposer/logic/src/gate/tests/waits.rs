@@ -146,14 +146,58 @@ fn nothing_is_asked_where_more_was_launched_behind_the_event() {
     launch(process, KERNEL, 30 * US);
     process.note_record(EVENT);
     launch(process, KERNEL, 30 * US);
-    let questions = DEVICE.lock().questions;
+    let counted = || {
+        let device = DEVICE.lock();
+        (device.questions, device.records)
+    };
+    let before = counted();
     process.found_ended(WaitFor::Event(EVENT));
-    assert_eq!(DEVICE.lock().questions, questions);
+    process.found_ended(WaitFor::Stream(0x700 as CUstream));
+    assert_eq!(counted(), before, "neither says anything of it");
     process.found_ended(WaitFor::Stream(STREAM));
-    assert_eq!(DEVICE.lock().questions, questions + 1, "of a stream it is");
+    assert_eq!(counted(), (before.0, before.1 + 1), "that has been answered");
     until_idle(slot);
+    let records = DEVICE.lock().records;
     process.found_ended(WaitFor::Stream(STREAM));
-    assert_eq!(DEVICE.lock().questions, questions + 1, "without a burst there is nothing to end");
+    assert_eq!(DEVICE.lock().records, records, "without a burst there is nothing to end");
+}
+
+/// One that polls an event of which nothing is known, again and again.
+#[test]
+fn polls_of_what_is_not_known_ask_now_and_then() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.estimates.put(KERNEL, 900 * US);
+    launch(process, KERNEL, 900 * US);
+    clock::turn_ns(MS / 2);
+    let questions = DEVICE.lock().questions;
+    (0..100).for_each(|_| process.found_ended(WaitFor::Event(EVENT)));
+    assert_eq!(DEVICE.lock().questions, questions + 1);
+    until_idle(slot);
+}
+
+/// However long it takes: it is no work of the device's.
+#[test]
+fn a_copy_to_the_host_is_not_charged_and_what_stood_before_it_is() {
+    let _order = one_at_a_time();
+    let (process, slot, _) = open_process();
+    process.estimates.put(KERNEL, 30 * US);
+    for copy_ns in [10 * US, 5 * MS, 200 * US, 200 * US] {
+        launch(process, KERNEL, 30 * US);
+        let mut copy = || {
+            let outstanding_ns = DEVICE.lock().launch(0);
+            clock::turn_ns(outstanding_ns + copy_ns);
+            0
+        };
+        assert_eq!(process.copy_to_host(&mut copy), 0);
+        clock::turn_ns(20 * US);
+        // A wait for the stream, whose lateness a copy must not teach.
+        launch(process, KERNEL, 30 * US);
+        wait_for_all(process, WaitFor::Stream(STREAM), 5 * US);
+    }
+    until_idle(slot);
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    assert!((240 * US - 60 * US..=240 * US + 60 * US).contains(&measured_ns), "{measured_ns} ns of 240 us");
 }
 
 /// Launches that the process has told of.
