@@ -158,6 +158,8 @@ pub struct Bursts {
     estimated_ends_ns: [u64; GPUS],
     /// For each GPU, when the last finished burst ended.
     last_ends_ns: [u64; GPUS],
+    /// For each GPU, when what has gone by unmeasured is expected to end.
+    gone_by_ends_ns: [u64; GPUS],
     /// For each GPU, when something was issued last that was not added to a burst.
     last_issues_ns: [u64; GPUS],
 }
@@ -180,6 +182,7 @@ impl Bursts {
             is_blocking: false,
             estimated_ends_ns: [0; GPUS],
             last_ends_ns: [0; GPUS],
+            gone_by_ends_ns: [0; GPUS],
             last_issues_ns: [0; GPUS],
         }
     }
@@ -458,7 +461,9 @@ impl Bursts {
     /// The end of the outstanding work: each burst starts when it was issued or when the one before it on its GPU
     /// ends, and none of them has ended yet.
     fn estimate_end(&mut self, now_ns: u64) {
-        self.estimated_ends_ns = self.last_ends_ns;
+        for (gpu, end_ns) in self.estimated_ends_ns.iter_mut().enumerate() {
+            *end_ns = self.last_ends_ns[gpu].max(self.gone_by_ends_ns[gpu]);
+        }
         if self.live == 0 {
             return;
         }

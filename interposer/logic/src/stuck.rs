@@ -25,23 +25,42 @@ const SLEEP_LIMIT_NS: u64 = 10_000_000;
 /// Launches that may return while nobody can end their bursts, one for each of so many threads.
 const RETURNED: usize = 16;
 
-/// What has gone by on one GPU and has not been told.
+/// What has gone by on one GPU and has not been told: one launch after the other, as long as each is expected to take.
 #[derive(Clone, Copy)]
 struct GoneBy {
     tag: BurstTag,
     begin_ns: u64,
+    /// 0: there is nothing.
     end_ns: u64,
     launches: u32,
 }
 
 const NOTHING: GoneBy = GoneBy { tag: BurstTag(0), begin_ns: 0, end_ns: 0, launches: 0 };
+/// So much that has passed is told while there is more.
+const PART_NS: u64 = 10_000_000;
 
 impl GoneBy {
-    /// Tells of it if it has ended.
+    fn is_some(&self) -> bool {
+        self.end_ns != 0
+    }
+
+    /// One launch more, which begins at `start_ns` or when the others have ended.
+    fn add(&mut self, tag: BurstTag, start_ns: u64, cost_ns: u64) {
+        let start_ns = self.end_ns.max(start_ns);
+        if !self.is_some() {
+            self.begin_ns = start_ns;
+        }
+        (self.tag, self.end_ns, self.launches) = (tag, start_ns + cost_ns, self.launches.saturating_add(1));
+    }
+
+    /// Tells of what has passed: of all of it, or of a part that is long.
     fn settle(&mut self, place: &Place, now_ns: u64) {
-        if self.launches > 0 && self.end_ns <= now_ns {
+        if self.is_some() && self.end_ns <= now_ns {
             place.publish(self.tag, self.begin_ns, self.end_ns, self.launches);
             *self = NOTHING;
+        } else if self.is_some() && self.begin_ns + PART_NS <= now_ns {
+            place.publish(self.tag, self.begin_ns, now_ns, self.launches);
+            (self.begin_ns, self.launches) = (now_ns, 0);
         }
     }
 }
@@ -111,8 +130,7 @@ impl Process {
             return false;
         }
         let cost_ns = self.estimates.get(work).map_or(UNKNOWN_NS, |known| u64::from(known.cost_ns));
-        let begin_ns = if its.launches == 0 { start_ns } else { its.begin_ns };
-        *its = GoneBy { tag: spot.tag, begin_ns, end_ns: start_ns + cost_ns, launches: its.launches.saturating_add(1) };
+        its.add(spot.tag, start_ns, cost_ns);
         self.left.is_some.store(1, Ordering::Release);
         drop(all);
         standing.end(place, now_ns);
@@ -147,17 +165,19 @@ impl Process {
     fn catch_up_with(&self, place: &Place, bursts: &mut Bursts) -> Option<u64> {
         // First: what is left from now on is said again.
         self.left.is_some.store(0, Ordering::SeqCst);
-        for number in
-            self.left.returned.iter().map(|place| place.swap(0, Ordering::AcqRel)).filter(|number| *number != 0)
-        {
-            bursts.give_up(place, number);
-        }
         bursts.doubt_open();
         let (mut all, now_ns) = (self.left.gone_by.lock(), clock::now_ns());
+        for returned in &self.left.returned {
+            // It may still run.
+            if let Some((tag, from_ns, estimate_ns)) = bursts.give_up(returned.swap(0, Ordering::AcqRel)) {
+                all[tag.gpu() % GPUS].add(tag, from_ns, estimate_ns);
+            }
+        }
         let mut last_ns = None;
-        for its in all.iter_mut() {
+        for (gpu, its) in all.iter_mut().enumerate() {
             its.settle(place, now_ns);
-            last_ns = last_ns.max((its.launches > 0).then_some(its.end_ns));
+            bursts.note_gone_by(gpu, its.end_ns);
+            last_ns = last_ns.max(its.is_some().then_some(its.end_ns));
         }
         if last_ns.is_some() {
             self.left.is_some.store(1, Ordering::Release);

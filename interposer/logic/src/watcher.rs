@@ -104,8 +104,8 @@ impl Process {
             let look_ns = open_ns.map_or(expected_ns, |open_ns| open_ns.min(expected_ns));
             return Some(look_ns.clamp(now_ns + LOOK_LEAST_NS, now_ns + LOOK_MOST_NS));
         }
-        if let Some(end_ns) = gone_by_ns.filter(|end_ns| *end_ns > now_ns) {
-            return Some(end_ns.min(now_ns + LOOK_MOST_NS));
+        if let Some(end_ns) = gone_by_ns {
+            return Some(end_ns.clamp(now_ns + LOOK_LEAST_NS, now_ns + LOOK_MOST_NS));
         }
         let slot = place.slot();
         let word = place.region.gate();

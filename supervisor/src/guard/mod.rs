@@ -156,8 +156,12 @@ impl Guard {
             let (order, mut budget, mut stopped_at) = (self.rounds.order(*tenant, its, turn), Budget::new(most), None);
             for (pid, turn) in order {
                 if budget.is_spent_before(turn) {
+                    // The next one in turn comes in any case.
                     stopped_at = Some((pid, turn));
-                    break;
+                    if turn == Turn::InTurn {
+                        break;
+                    }
+                    continue;
                 }
                 let Some((process, bypass)) = self.examine(charge, pid, with_context.contains(&pid)) else { continue };
                 if bypass.is_some()

@@ -71,22 +71,23 @@ impl Rounds {
 pub struct Budget {
     most: Duration,
     begun: Option<Instant>,
+    has_gone_on: bool,
 }
 
 impl Budget {
     /// So much.
     pub fn new(most: Duration) -> Self {
-        Self { most, begun: None }
+        Self { most, begun: None, has_gone_on: false }
     }
 
-    /// Whether it is spent before a process whose turn this is. One of those that are not looked at each time always is, or a lease
-    /// would never be seen whole.
+    /// Whether it is spent before a process whose turn this is. One in turn is always looked at, or a lease would never be seen
+    /// whole.
     pub fn is_spent_before(&mut self, turn: Turn) -> bool {
         if turn == Turn::Always {
             return false;
         }
-        let is_first = self.begun.is_none();
         let begun = *self.begun.get_or_insert_with(Instant::now);
+        let is_first = turn == Turn::InTurn && !std::mem::replace(&mut self.has_gone_on, true);
         !is_first && begun.elapsed() >= self.most
     }
 }
@@ -132,7 +133,8 @@ mod tests {
         let mut rounds = Rounds::default();
         assert_eq!([1, 10, 1000].map(|leases| rounds.begin(|_| true, leases).as_millis()), [400, 40, 20]);
         let mut none = Budget::new(Duration::ZERO);
-        let spent = [Turn::Always, Turn::Again, Turn::InTurn, Turn::Always].map(|turn| none.is_spent_before(turn));
-        assert_eq!(spent, [false, false, true, false], "one is looked at whatever those before it have taken");
+        let turns = [Turn::Always, Turn::Again, Turn::InTurn, Turn::InTurn, Turn::Always];
+        let spent = turns.map(|turn| none.is_spent_before(turn));
+        assert_eq!(spent, [false, true, false, true, false], "one in turn is looked at whatever those before it take");
     }
 }

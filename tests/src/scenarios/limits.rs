@@ -98,7 +98,7 @@ fn waits(host: &Host) -> Result<()> {
         // Pauses so short are not told from work where nothing says that the program has waited: they had 0.06 and 0.10 then.
         // Without a limit the first one has 0.2, for all that it waits.
         ("copying", &single("copy"), "copying each result to the host", 0.13),
-        ("asking", &single("query"), "asking until each launch has ended", 0.16),
+        ("asking", &single("query"), "asking until each launch has ended", 0.13),
     ] {
         let waiting = Tenant::greedy(50).run_with(host, name, &env, how)?;
         wait_until_running(host, std::slice::from_ref(&waiting))?;

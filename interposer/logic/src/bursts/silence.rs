@@ -3,8 +3,8 @@
 use super::{Burst, Bursts, Spent, State};
 use crate::clock;
 use crate::driver::Driver;
-use crate::place::Place;
 use gpool_driver_abi::cuda::CUcontext;
+use gpool_shared_region::{BurstTag, GPUS};
 
 /// A program that adds nothing to its burst for so long, and not before so long after the burst's expected end, has stopped
 /// adding.
@@ -97,14 +97,21 @@ impl Bursts {
         was_away
     }
 
-    /// The launch of the lone burst with this number has returned, and nobody could end it then: what it did is told as long as was
-    /// expected. A no-op if it has ended.
-    pub fn give_up(&mut self, place: &Place, number: u64) {
+    /// The launch of the lone burst with this number has returned, and nobody could end it then: whose it was, when it began and how
+    /// long it was expected to take. None if it has ended; no burst has the number 0.
+    pub fn give_up(&mut self, number: u64) -> Option<(BurstTag, u64, u64)> {
         let is_it = |burst: &&mut Burst| matches!(burst.state, State::Lone | State::Away) && burst.sequence == number;
-        let Some(burst) = self.table.iter_mut().find(is_it) else { return };
-        place.publish(burst.tag, burst.resumed_ns, burst.resumed_ns + burst.estimate_ns, 1);
+        let burst = self.table.iter_mut().find(is_it)?;
         self.live -= usize::from(burst.state == State::Lone);
         burst.state = State::Free;
+        Some((burst.tag, burst.resumed_ns, burst.estimate_ns))
+    }
+
+    /// What goes by on GPU `gpu` of the lease, unmeasured, is expected to end then; 0 for nothing.
+    pub fn note_gone_by(&mut self, gpu: usize, end_ns: u64) {
+        let gpu = gpu % GPUS;
+        self.gone_by_ends_ns[gpu] = end_ns;
+        self.estimated_ends_ns[gpu] = self.estimated_ends_ns[gpu].max(end_ns);
     }
 
     /// Launches have gone by that may lie within open bursts: the length of these does not say what theirs cost.

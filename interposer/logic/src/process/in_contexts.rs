@@ -185,7 +185,9 @@ impl Process {
             return tag;
         }
         let device = place.driver.in_context(context, || place.driver.current_device()).flatten();
-        self.meet_context(place, context, self.gpu_of(place, device))
+        let gpu = self.gpu_of(place, device);
+        // One that another thread has destroyed stays current here, and takes nothing.
+        if device.is_none() { self.enter_context(context, gpu) } else { self.meet_context(place, context, gpu) }
     }
 
     /// The index in the lease of `device`.

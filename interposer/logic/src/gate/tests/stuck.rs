@@ -131,8 +131,14 @@ fn what_goes_by_is_no_more_than_the_slice_and_the_depth_allow() {
     });
     let ahead_ns = most_ahead_ns.into_inner();
     assert!(ahead_ns <= DEPTH_NS + MS, "{ahead_ns} ns ahead");
+    let (told, total) = (told_of_second(process, slot), 301 * 100 * US);
+    let charged_ns: u64 = told.iter().map(|(begin_ns, end_ns)| end_ns - begin_ns).sum();
+    assert!(charged_ns + 11 * MS >= total, "{charged_ns} ns of {total} have been told while it goes on");
     release();
     until_idle(slot);
+    let told = told_of_second(process, slot);
+    let charged_ns: u64 = told.iter().map(|(begin_ns, end_ns)| end_ns - begin_ns).sum();
+    assert_eq!(charged_ns, total, "{told:?}");
 }
 
 /// The launch returns when nobody can record the end of its burst.
@@ -156,6 +162,7 @@ fn a_lone_launch_that_returns_meanwhile_is_charged_at_its_estimate() {
     assert_eq!(told.len(), 1, "{told:?}");
     let charged_ns = told[0].1 - told[0].0;
     assert!((1..=2 * MS).contains(&charged_ns), "{charged_ns} ns, not the time for which nobody could look");
+    assert!(told[0].1 <= clock::now_ns(), "nothing is told before it has passed");
 }
 
 #[test]
