@@ -23,6 +23,8 @@ struct Context {
     /// What libraries take in it is charged. Not of one whose beginning was not seen, or that a tool's callback uses while
     /// it is being made: that is charged by the name of its beginning.
     has_libraries: bool,
+    /// It was charged when it was met, not before it was made.
+    is_met: bool,
 }
 
 const FREE: Context = Context {
@@ -32,6 +34,7 @@ const FREE: Context = Context {
     attached: 0,
     whole: null_mut(),
     has_libraries: false,
+    is_met: false,
 };
 
 /// The table of one process.
@@ -89,6 +92,16 @@ impl Contexts {
         tag
     }
 
+    /// Enters `handle`, whose beginning was not seen, or finds it; its tag, and whether it is to be charged now. Where there is no room
+    /// it is met again and again, and is not.
+    pub fn meet(&mut self, handle: CUcontext, gpu: usize) -> (BurstTag, bool) {
+        let is_new = self.tag(handle).is_none();
+        let tag = self.enter(handle, gpu);
+        let entered = self.find(handle).filter(|_| is_new);
+        let is_charged = entered.map(|context| context.is_met = true).is_some();
+        (tag, is_charged)
+    }
+
     /// Enters `handle` as a part of `whole`; false if that is not known, or there is no room.
     pub fn enter_part(&mut self, handle: CUcontext, whole: CUcontext) -> bool {
         let known = self.find(whole).map(|whole| whole.tag);
@@ -125,8 +138,8 @@ impl Contexts {
     /// It has been made: its tag, and whether another thread has met it meanwhile and charged it, too.
     pub fn made(&mut self, begun: Beginning, handle: CUcontext, gpu: usize) -> (BurstTag, bool) {
         let allocated_bytes = self.leave(begun.name).unwrap_or(0);
-        let was_met = self.tag(handle).is_some();
         let tag = self.enter(handle, gpu);
+        let was_met = self.find(handle).is_some_and(|context| core::mem::take(&mut context.is_met));
         if let Some(context) = self.find(handle) {
             context.has_libraries = true;
             context.allocated_bytes = context.allocated_bytes.saturating_add(allocated_bytes);
@@ -336,7 +349,7 @@ mod tests {
         let mut contexts = Contexts::new();
         assert!(contexts.add_to_all(5, |_| panic!("there is none"), |_| panic!("there is room")));
         let (begun, handle) = (contexts.begin(0), 16 as CUcontext);
-        contexts.enter(handle, 0);
+        assert!(contexts.meet(handle, 0).1 && !contexts.meet(handle, 0).1);
         contexts.add(handle, 100);
         let (mut charged, mut given_back) = (0, 0);
         let mut charge = |_: usize| {

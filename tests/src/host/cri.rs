@@ -88,17 +88,23 @@ impl Cri<'_> {
         Ok(said(1))
     }
 
-    /// Stops the container, without grace.
+    /// Stops the container, without grace. A plugin that asks the shim of one that has ended while that goes away fails; it is asked
+    /// again, as a kubelet does.
     pub fn stop(self, container: &str) -> Result<()> {
-        self.call("StopContainer", &Message::new().text(1, container)).map(drop)
+        self.until_it_does("StopContainer", container, "ttrpc: closed")
     }
 
     /// Removes the container. A plugin that has not yet seen its end refuses; it is asked again, as a kubelet does.
     pub fn remove(self, container: &str) -> Result<()> {
+        self.until_it_does("RemoveContainer", container, "still running")
+    }
+
+    /// Asks again for a while if the answer is `not_yet`.
+    fn until_it_does(self, method: &str, container: &str, not_yet: &str) -> Result<()> {
         let deadline = Instant::now() + REMOVAL_PATIENCE;
         loop {
-            match self.call("RemoveContainer", &Message::new().text(1, container)) {
-                Err(refusal) if refusal.to_string().contains("still running") && Instant::now() < deadline => {
+            match self.call(method, &Message::new().text(1, container)) {
+                Err(refusal) if refusal.to_string().contains(not_yet) && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 other => return other.map(drop),

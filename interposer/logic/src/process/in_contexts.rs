@@ -67,15 +67,13 @@ impl Process {
     /// Enters a context whose beginning was not seen, as of one that an older runtime has made by the driver's table of functions
     /// for it (cuGetExportTable), and charges it: the device has it.
     pub fn meet_context(&self, place: &Place, context: CUcontext, gpu: usize) -> BurstTag {
-        let mut is_new = false;
+        let mut is_charged = false;
         let tag = self.entered(|contexts| {
-            is_new = contexts.tag(context).is_none();
-            let tag = contexts.enter(context, gpu);
-            // Where there is no room it is met again and again.
-            is_new &= contexts.tag(context).is_some();
+            let (tag, is_new) = contexts.meet(context, gpu);
+            is_charged = is_new;
             tag
         });
-        if is_new {
+        if is_charged {
             memory::add(place.slot(), gpu, Charge::Context);
         }
         tag
