@@ -151,14 +151,14 @@ impl Guard {
             let turn = |pid| match pid {
                 _ if with_context.contains(&pid) || self.proven.contains_key(&pid) => Turn::Always,
                 _ if self.found.contains(&pid) => Turn::Again,
-                _ => Turn::InTurn,
+                _ => Turn::Usual,
             };
             let (order, mut budget, mut stopped_at) = (self.rounds.order(*tenant, its, turn), Budget::new(most), None);
             for (pid, turn) in order {
                 if budget.is_spent_before(turn) {
                     // The next one in turn comes in any case.
                     stopped_at = Some((pid, turn));
-                    if turn == Turn::InTurn {
+                    if turn == Turn::Usual {
                         break;
                     }
                     continue;

@@ -19,7 +19,7 @@ pub enum Turn {
     /// Before the others: the last look has found something.
     Again,
     /// From where the last look has stopped.
-    InTurn,
+    Usual,
 }
 
 /// Where looks have stopped.
@@ -48,13 +48,13 @@ impl Rounds {
     ) -> Vec<(HostPid, Turn)> {
         let next = self.next.get(&tenant).copied().unwrap_or(HostPid(0));
         let mut order: Vec<(HostPid, Turn)> = all.iter().map(|pid| (*pid, turn(*pid))).collect();
-        order.sort_by_key(|(pid, turn)| (*turn, *turn == Turn::InTurn && *pid < next, *pid));
+        order.sort_by_key(|(pid, turn)| (*turn, *turn == Turn::Usual && *pid < next, *pid));
         order
     }
 
     /// The look at a lease has stopped before this process. Whether that is to be told.
     pub fn stop(&mut self, tenant: TenantId, at: (HostPid, Turn)) -> bool {
-        if at.1 == Turn::InTurn {
+        if at.1 == Turn::Usual {
             self.next.insert(tenant, at.0);
         }
         self.told.insert(tenant)
@@ -87,7 +87,7 @@ impl Budget {
             return false;
         }
         let begun = *self.begun.get_or_insert_with(Instant::now);
-        let is_first = turn == Turn::InTurn && !std::mem::replace(&mut self.has_gone_on, true);
+        let is_first = turn == Turn::Usual && !std::mem::replace(&mut self.has_gone_on, true);
         !is_first && begun.elapsed() >= self.most
     }
 }
@@ -103,7 +103,7 @@ mod tests {
         let turn = |pid: HostPid| match pid.0 {
             5 => Turn::Always,
             8 => Turn::Again,
-            _ => Turn::InTurn,
+            _ => Turn::Usual,
         };
         let mut rounds = Rounds::default();
         let mut look = |most: usize| {
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(look(9), (vec![5, 8, 2, 3, 4, 6, 7, 9, 1], false));
         assert_eq!(look(3), (vec![5, 8, 1], true), "it is told again after one that was whole");
         rounds.begin(|_| false, 0);
-        assert_eq!(rounds.order(TENANT, &all, |_| Turn::InTurn)[0].0, HostPid(1));
+        assert_eq!(rounds.order(TENANT, &all, |_| Turn::Usual)[0].0, HostPid(1));
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let mut rounds = Rounds::default();
         assert_eq!([1, 10, 1000].map(|leases| rounds.begin(|_| true, leases).as_millis()), [400, 40, 20]);
         let mut none = Budget::new(Duration::ZERO);
-        let turns = [Turn::Always, Turn::Again, Turn::InTurn, Turn::InTurn, Turn::Always];
+        let turns = [Turn::Always, Turn::Again, Turn::Usual, Turn::Usual, Turn::Always];
         let spent = turns.map(|turn| none.is_spent_before(turn));
         assert_eq!(spent, [false, true, false, true, false], "one in turn is looked at whatever those before it take");
     }
