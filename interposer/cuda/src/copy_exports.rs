@@ -1,5 +1,5 @@
-//! Copies behind the gate. Those from and to the host that are known by their names are not here: the real functions
-//! stand for them.
+//! Copies: those that may stay on a GPU behind the gate, and those to the host that return when they have ended as waits. For
+//! those from the host, and the other ones to it, that are known by their names the real functions stand.
 
 use crate::PROCESS;
 use crate::entry::{index, real};
@@ -28,12 +28,21 @@ macro_rules! linear_copies {
     )*};
 }
 
+linear_copies! {
+    cuMemcpyAsync: CuMemcpyAsync CopyAny (stream) stream;
+    cuMemcpyAsync_ptsz: CuMemcpyAsync CopyAny (stream) per_thread(stream);
+    cuMemcpyDtoD_v2: CuMemcpyDtoDV2 Copy () NO_STREAM;
+    cuMemcpyDtoD_v2_ptds: CuMemcpyDtoDV2 Copy () STREAM_PER_THREAD;
+    cuMemcpyDtoDAsync_v2: CuMemcpyDtoDAsyncV2 Copy (stream) stream;
+    cuMemcpyDtoDAsync_v2_ptsz: CuMemcpyDtoDAsyncV2 Copy (stream) per_thread(stream);
+}
+
 macro_rules! unified_copies {
     ($($name:ident: $meant:expr;)*) => {$(
         /// Gated if it is long. To the host it returns when it has ended, and so what stood before it.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> CUresult {
-            // SAFETY: as below.
+            // SAFETY: as above.
             let result = issued(PROCESS.admit_bytes($meant, Bytes::CopyAny, bytes as u64), || unsafe {
                 real::<CuMemcpy>(index::$name)(to, from, bytes)
             });
@@ -48,13 +57,23 @@ macro_rules! unified_copies {
 
 unified_copies! { cuMemcpy: NO_STREAM; cuMemcpy_ptds: STREAM_PER_THREAD; }
 
-linear_copies! {
-    cuMemcpyAsync: CuMemcpyAsync CopyAny (stream) stream;
-    cuMemcpyAsync_ptsz: CuMemcpyAsync CopyAny (stream) per_thread(stream);
-    cuMemcpyDtoD_v2: CuMemcpyDtoDV2 Copy () NO_STREAM;
-    cuMemcpyDtoD_v2_ptds: CuMemcpyDtoDV2 Copy () STREAM_PER_THREAD;
-    cuMemcpyDtoDAsync_v2: CuMemcpyDtoDAsyncV2 Copy (stream) stream;
-    cuMemcpyDtoDAsync_v2_ptsz: CuMemcpyDtoDAsyncV2 Copy (stream) per_thread(stream);
+macro_rules! copies_to_host {
+    ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*);)*) => {$(
+        /// A wait: it returns when the copy has ended, and so what stood before it on its stream. Source: "API synchronization
+        /// behavior" of the CUDA Driver API reference.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(to: *mut c_void, $($argument: $type),*) -> CUresult {
+            // SAFETY: as above.
+            PROCESS.copy_to_host(&mut || unsafe { real::<$kind>(index::$name)(to, $($argument),*) })
+        }
+    )*};
+}
+
+copies_to_host! {
+    cuMemcpyDtoH_v2: CuMemcpyDtoHV2 (from: CUdeviceptr, bytes: usize);
+    cuMemcpyDtoH_v2_ptds: CuMemcpyDtoHV2 (from: CUdeviceptr, bytes: usize);
+    cuMemcpyAtoH_v2: CuMemcpyAtoHV2 (from: CUarray, from_offset: usize, bytes: usize);
+    cuMemcpyAtoH_v2_ptds: CuMemcpyAtoHV2 (from: CUarray, from_offset: usize, bytes: usize);
 }
 
 /// `count` of the caller's values at `first`; none if it is null.

@@ -230,25 +230,6 @@ waits! {
     cuEventSynchronize: CuEventSynchronize (event: CUevent) WaitFor::Event(event);
 }
 
-macro_rules! copies_to_host {
-    ($($name:ident: $kind:ident ($($argument:ident: $type:ty),*);)*) => {$(
-        /// A wait: it returns when the copy has ended, and so what stood before it on its stream. Source: "API synchronization
-        /// behavior" of the CUDA Driver API reference.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(to: *mut c_void, $($argument: $type),*) -> CUresult {
-            // SAFETY: see cuInit.
-            PROCESS.copy_to_host(&mut || unsafe { real::<$kind>(index::$name)(to, $($argument),*) })
-        }
-    )*};
-}
-
-copies_to_host! {
-    cuMemcpyDtoH_v2: CuMemcpyDtoHV2 (from: CUdeviceptr, bytes: usize);
-    cuMemcpyDtoH_v2_ptds: CuMemcpyDtoHV2 (from: CUdeviceptr, bytes: usize);
-    cuMemcpyAtoH_v2: CuMemcpyAtoHV2 (from: CUarray, from_offset: usize, bytes: usize);
-    cuMemcpyAtoH_v2_ptds: CuMemcpyAtoHV2 (from: CUarray, from_offset: usize, bytes: usize);
-}
-
 macro_rules! polls {
     ($($name:ident: $kind:ident ($argument:ident: $type:ty) $what:expr;)*) => {$(
         /// A program that asks until its work has ended has waited for it.

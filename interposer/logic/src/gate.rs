@@ -18,7 +18,7 @@ use gpool_driver_abi::cuda::{CUresult, CUstream};
 use gpool_shared_region::{Control, Demand};
 
 /// The longest sleep for depth, so that a wrong estimate cannot stall a tenant.
-const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
+pub(crate) const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
 /// The same where bursts are long: it is looked whether one has ended.
 const LONG_LOOK_NS: u64 = 1_000_000;
 /// How long to wait for a place in a full table of bursts before looking again ...

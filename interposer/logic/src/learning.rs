@@ -6,7 +6,7 @@
 use crate::estimates::{Estimates, LEAST_NS, Work};
 
 /// What a first launch is taken to cost before any has been measured.
-const UNKNOWN_NS: u32 = 1_000_000;
+pub(crate) const UNKNOWN_NS: u32 = 1_000_000;
 /// First launches under way at once, at most.
 const FIRST_MOST: u64 = 8;
 /// Real cost over expected cost of a burst, in permille, is believed within these. Less than half would only make

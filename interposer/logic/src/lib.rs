@@ -8,9 +8,9 @@
 //! `limits`, `physical` and `pools` (what is charged for things that the driver tells no size of), `pieces`, `sharing` and
 //! `names` (what several processes hold, and how they know it), `contexts` (whose memory and work it is), `gate` (the hot
 //! path and the slow one behind it), `credit` (what the hot path spends), `estimates` and `learning` (what work is expected
-//! to cost), `standing` and `stuck` (at a closed gate, and where the driver does not return), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `waits` and `records` (of programs for
-//! their work, and for which), `announce` (what is written into the
-//! slot about it), `lookup` (what a look-up by name may hand out), `exported_names` (what the real library has at all),
+//! to cost), `standing` and `stuck` (at a closed gate, and where the driver does not return), `copies` (how much a copy
+//! moves), `bursts` and `anchors` (measuring), `waits` and `records` (of programs for their work, and for which),
+//! `announce` (what is written into the slot about it), `lookup` (what a look-up by name may hand out), `exported_names` (what the real library has at all),
 //! `watcher` and `parking` (the thread that looks when the program is silent).
 //!
 //! Under `cfg(loom)` what models try is built and no more: see `tests/models`.

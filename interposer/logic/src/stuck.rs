@@ -11,17 +11,14 @@ use crate::bursts::{Bursts, Spot};
 use crate::clock;
 use crate::estimates::Work;
 use crate::futex::{Mutex, Taken};
-use crate::gate::{FULL_PATIENCE_NS, is_unpaced};
+use crate::gate::{DEPTH_SLEEP_LIMIT_NS, FULL_PATIENCE_NS, is_unpaced};
+use crate::learning::UNKNOWN_NS;
 use crate::place::Place;
 use crate::process::Process;
 use crate::standing::Standing;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gpool_shared_region::{BurstTag, Demand, GPUS};
 
-/// What work is taken to cost of which nothing is known.
-const UNKNOWN_NS: u64 = 1_000_000;
-/// The longest sleep before looking again.
-const SLEEP_LIMIT_NS: u64 = 10_000_000;
 /// Launches that may return while nobody can end their bursts, one for each of so many threads.
 const RETURNED: usize = 16;
 
@@ -126,10 +123,10 @@ impl Process {
         let depth_ns = control.depth_ns.load(Ordering::Relaxed);
         if start_ns > now_ns + depth_ns {
             drop(all);
-            clock::sleep_until_ns((start_ns - depth_ns).min(now_ns + SLEEP_LIMIT_NS));
+            clock::sleep_until_ns((start_ns - depth_ns).min(now_ns + DEPTH_SLEEP_LIMIT_NS));
             return false;
         }
-        let cost_ns = self.estimates.get(work).map_or(UNKNOWN_NS, |known| u64::from(known.cost_ns));
+        let cost_ns: u64 = self.estimates.get(work).map_or(UNKNOWN_NS, |known| known.cost_ns).into();
         its.add(spot.tag, start_ns, cost_ns);
         self.left.is_some.store(1, Ordering::Release);
         drop(all);

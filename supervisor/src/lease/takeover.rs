@@ -319,18 +319,15 @@ mod tests {
         assert!(is_news(&mut told, &LeaseId("02".into()), "no descriptor"), "another lease");
     }
 
+    fn page_with(context_bytes: u64) -> ControlPage<'static> {
+        ControlPage { memory_cap_bytes: 1, context_bytes, fraction_permille: 300, fail_open: false, gpu_uuids: &[] }
+    }
+
     #[test]
     fn what_a_process_held_that_died_meanwhile_waits_for_a_look_at_the_device() {
         const SLOT: usize = 3;
         let dir = tempfile::tempdir().unwrap();
-        let page = ControlPage {
-            memory_cap_bytes: 1,
-            context_bytes: 2,
-            fraction_permille: 300,
-            fail_open: false,
-            gpu_uuids: &[],
-        };
-        let region = RegionHost::create_unmounted(dir.path(), &page);
+        let region = RegionHost::create_unmounted(dir.path(), &page_with(2));
         // Registered as 9, with 4096 bytes.
         let report = std::fs::OpenOptions::new().write(true).open(dir.path().join("report")).unwrap();
         for (offset, word) in [(0, 9u64), (16, 4096)] {
@@ -353,14 +350,7 @@ mod tests {
     fn a_lease_of_which_nobody_was_told_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!may_be_ready(dir.path()), "there are no files yet");
-        let page = ControlPage {
-            memory_cap_bytes: 1,
-            context_bytes: 2,
-            fraction_permille: 300,
-            fail_open: false,
-            gpu_uuids: &[],
-        };
-        let region = RegionHost::create_unmounted(dir.path(), &page);
+        let region = RegionHost::create_unmounted(dir.path(), &page_with(2));
         assert!(may_be_ready(dir.path()));
         region.control().magic.store(0, Ordering::Relaxed);
         assert!(!may_be_ready(dir.path()), "nothing is written there yet");
@@ -388,14 +378,7 @@ mod tests {
         const DEFAULT: u64 = 512 << 20;
         let charged_after = |page_bytes| {
             let dir = tempfile::tempdir().unwrap();
-            let page = ControlPage {
-                memory_cap_bytes: 1,
-                context_bytes: page_bytes,
-                fraction_permille: 300,
-                fail_open: false,
-                gpu_uuids: &[],
-            };
-            drop(RegionHost::create_unmounted(dir.path(), &page));
+            drop(RegionHost::create_unmounted(dir.path(), &page_with(page_bytes)));
             let region = RegionHost::open(dir.path()).unwrap();
             keep_context_cost(&region, DEFAULT);
             region.control().context_bytes.load(Ordering::Relaxed)
