@@ -2,6 +2,7 @@
 //! of other leases or open every device holds to its share only as long as it wants to.
 
 use crate::mount_table::{Location, MountTable};
+use crate::privilege::is_host_root;
 use gpool_configuration::{Configuration, DEFAULT_PATH};
 use gpool_protocol::{ErrorBody, ErrorCode};
 use serde_json::Value;
@@ -13,7 +14,9 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// It is not confined, and this host does not allow that.
 pub fn is_unenforced(spec: &Value, configuration: &Configuration) -> Result<bool, ErrorBody> {
-    let breaches = breaches(spec, &own_places(configuration), &mount_table());
+    let is_hosts = is_host_root();
+    let breaches =
+        breaches(spec, &own_places(configuration, is_hosts && is_hosts_root(spec)), &mount_table(), is_hosts);
     let Some((what, without)) = breaches.first() else { return Ok(false) };
     if configuration.policy.unenforced {
         return Ok(true);
@@ -50,28 +53,31 @@ fn mount_table() -> MountTable {
     MountTable::parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// gpool's own places on the host, and those of the kernel's that it relies on.
-fn own_places(configuration: &Configuration) -> Vec<PathBuf> {
+/// gpool's own places on the host, and those of the kernel's that it relies on, for a container whose root is the host's or is
+/// not.
+fn own_places(configuration: &Configuration, has_hosts_root: bool) -> Vec<PathBuf> {
     let parent = |path: &Path| path.parent().unwrap_or(path).to_owned();
     // A socket outside the usual place may lie in a directory of everybody's.
     let socket = match parent(&configuration.socket.path) {
         directory if directory.starts_with(&configuration.paths.run_dir) => directory,
         _ => configuration.socket.path.clone(),
     };
-    let places = [
+    let mut places = vec![
         configuration.paths.run_dir.clone(),
         configuration.paths.shim_dir.clone(),
         configuration.paths.hook.clone(),
         socket,
         parent(Path::new(DEFAULT_PATH)),
-        // Through it a process leaves the cgroup by which it is known to be the lease's.
-        PathBuf::from("/sys/fs/cgroup"),
     ];
+    // Through them a process leaves the cgroup by which it is known to be the lease's. They are the host's root's: podman mounts
+    // them itself for others in the host's network, where no sysfs can be mounted.
+    places.extend(has_hosts_root.then(|| PathBuf::from("/sys/fs/cgroup")));
     places.into_iter().map(|place| place.canonicalize().unwrap_or(place)).collect()
 }
 
 /// What the container can do that breaks enforcement, and the option that gives it.
-fn breaches(spec: &Value, own: &[PathBuf], table: &MountTable) -> Vec<(String, String)> {
+/// `is_hosts` says whether its users are the host's where it maps none.
+fn breaches(spec: &Value, own: &[PathBuf], table: &MountTable, is_hosts: bool) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if crate::devices::may_open_all(spec) {
         found.push(("is privileged and may open every device".to_owned(), "--privileged".to_owned()));
@@ -87,6 +93,15 @@ fn breaches(spec: &Value, own: &[PathBuf], table: &MountTable) -> Vec<(String, S
         // Through them a process leaves the cgroup by which it is known to be the lease's, and which devices it may open.
         let what = "can write to the host's cgroups".to_owned();
         found.push((what, "--cgroupns=host with writable cgroups".into()));
+    }
+    if is_hosts && !has_users_of_its_own(spec) {
+        // Also read-only: a process's root there is another mount.
+        found.extend(mounts.clone().filter_map(|mount| {
+            let source = shows_processes(mount, table)?;
+            let what =
+                format!("mounts {source} of the host, through which the files of other processes can be reached");
+            Some((what, format!("the volume {source}")))
+        }));
     }
     found.extend(mounts.filter_map(|mount| {
         let (source, place) = writes_to(mount, own, table)?;
@@ -107,6 +122,11 @@ fn has_hosts_pids(spec: &Value) -> bool {
 
 fn has_cgroups_of_its_own(spec: &Value) -> bool {
     !shares_with_host(spec, "cgroup", "/proc/self/ns/cgroup")
+}
+
+/// Whether the container has users of its own, who are nobody outside.
+fn has_users_of_its_own(spec: &Value) -> bool {
+    !shares_with_host(spec, "user", "/proc/self/ns/user")
 }
 
 /// Whether the container has no namespace of this kind, or joins the host's, which is `ours`.
@@ -130,19 +150,33 @@ fn is_writable_cgroups(mount: &Value) -> bool {
     (mount["type"] == "cgroup" || mount["type"] == "cgroup2") && !is_read_only
 }
 
+/// What a mount brings in from elsewhere on the host, if it is a bind mount, and whether what is mounted below comes along.
+fn bound(mount: &Value) -> Option<(&str, PathBuf, bool)> {
+    let has = |name: &str| mount["options"].as_array().into_iter().flatten().any(|option| option == name);
+    let with_below = has("rbind");
+    if mount["type"] != "bind" && !has("bind") && !with_below {
+        return None;
+    }
+    let source = mount["source"].as_str()?;
+    Some((source, Path::new(source).canonicalize().unwrap_or_else(|_| source.into()), with_below))
+}
+
+/// The source of a bind mount that shows processes which are not the container's.
+fn shows_processes(mount: &Value, table: &MountTable) -> Option<String> {
+    let (source, path, with_below) = bound(mount)?;
+    let is_shown = table.location(&path).is_some_and(|location| location.shows_processes());
+    let below = || table.below(&path).iter().any(|(_, location)| location.shows_processes());
+    (is_shown || with_below && below()).then(|| source.to_owned())
+}
+
 /// The source of a bind mount and the place of ours that it makes writable. A source leads there by its path, or because it, or
 /// what is mounted below it, is a bind mount of the same files, as named volumes can be.
 fn writes_to<'a>(mount: &Value, own: &'a [PathBuf], table: &MountTable) -> Option<(String, &'a Path)> {
     let options: Vec<&str> = mount["options"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let has = |names: &[&str]| options.iter().any(|option| names.contains(option));
-    if mount["type"] != "bind" && !has(&["bind", "rbind"]) {
-        return None;
-    }
-    let source = mount["source"].as_str()?;
-    let path = Path::new(source).canonicalize().unwrap_or_else(|_| source.into());
+    let (source, path, with_below) = bound(mount)?;
     let location = table.location(&path);
-    // What is mounted below the source comes along with it.
-    let below = if has(&["rbind"]) { table.below(&path) } else { Vec::new() };
+    let below = if with_below { table.below(&path) } else { Vec::new() };
     let leads_to = |place: &Path| {
         let its = table.location(place);
         let meets = |one: &Location| its.as_ref().is_some_and(|its| its.meets(one));
@@ -191,7 +225,7 @@ mod tests {
 
     fn found(spec: &Value, table: &str) -> usize {
         let own = ["/run/gpool", "/usr/lib/gpool", "/usr/libexec/gpool/gpool-hook"].map(PathBuf::from);
-        breaches(spec, &own, &MountTable::parse(table.as_bytes())).len()
+        breaches(spec, &own, &MountTable::parse(table.as_bytes()), true).len()
     }
 
     fn with_mount(source: &str, options: &[&str]) -> Value {
@@ -270,11 +304,37 @@ mod tests {
     #[test]
     fn cgroups_may_not_be_written_and_a_socket_among_others_is_guarded_alone() {
         let mut configuration = Configuration::default();
-        assert!(is_unenforced(&with_mount("/sys/fs/cgroup", &["rbind"]), &configuration).is_err());
-        assert!(is_unenforced(&with_mount("/sys", &["rbind"]), &configuration).is_err());
+        let found = |source: &str, has_hosts_root: bool| {
+            let own = own_places(&Configuration::default(), has_hosts_root);
+            breaches(&with_mount(source, &["rbind"]), &own, &MountTable::default(), has_hosts_root).len()
+        };
+        assert_eq!([found("/sys/fs/cgroup", true), found("/sys", true)], [1, 1]);
+        assert_eq!([found("/sys/fs/cgroup", false), found("/sys", false)], [0, 0], "they are another root's");
         configuration.socket.path = "/run/gpool.sock".into();
         assert_eq!(is_unenforced(&with_mount("/run/containers/storage", &["rbind"]), &configuration), Ok(false));
         assert!(is_unenforced(&with_mount("/run/gpool.sock", &["bind"]), &configuration).is_err());
+    }
+
+    #[test]
+    fn other_processes_may_not_be_reached_through_a_procfs_of_the_host() {
+        let table = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 0:5 / /proc rw - proc proc rw\n\
+                     23 21 0:5 / /srv/its/proc rw - proc proc rw\n";
+        for (source, option, breaches) in [
+            ("/proc", "bind", 1),
+            ("/proc", "ro", 1),
+            ("/srv/its/proc", "bind", 1),
+            ("/srv/its", "rbind", 1),
+            ("/srv/its", "bind", 0),
+            ("/proc/sys", "bind", 0),
+        ] {
+            let mut spec = with_mount(source, &[option]);
+            assert_eq!(found(&spec, table), breaches, "{source} {option}");
+            spec["linux"]["namespaces"].as_array_mut().unwrap().push(json!({"type": "user"}));
+            assert_eq!(found(&spec, table), 0, "{source} {option} with users of its own");
+        }
+        assert_eq!(found(&with_mount("/proc", &["rbind", "ro"]), table), 1, "read-only reaches no other mount");
+        let own = MountTable::parse(table.as_bytes());
+        assert!(breaches(&with_mount("/proc", &["bind"]), &[], &own, false).is_empty(), "an ordinary user's podman");
     }
 
     #[test]

@@ -15,6 +15,8 @@ struct Mount {
     /// Which directory of the file system is mounted.
     root: PathBuf,
     point: PathBuf,
+    /// What file system it is, `ext4`.
+    kind: String,
 }
 
 /// A place in a file system, by whatever path it is reached.
@@ -22,9 +24,19 @@ struct Mount {
 pub struct Location {
     device: String,
     path: PathBuf,
+    kind: String,
 }
 
 impl Location {
+    /// Whether it is a procfs in which processes are, or the directory of one of them: through `root` and `cwd` there one comes
+    /// to all files of theirs.
+    pub fn shows_processes(&self) -> bool {
+        let first = self.path.components().nth(1).map(|part| part.as_os_str().to_string_lossy().into_owned());
+        let is_process =
+            |name: &str| name.bytes().all(|byte| byte.is_ascii_digit()) || name == "self" || name == "thread-self";
+        self.kind == "proc" && first.as_deref().is_none_or(is_process)
+    }
+
     /// Whether one of both lies in the other, or they are the same.
     pub fn meets(&self, other: &Self) -> bool {
         self.device == other.device && (self.path.starts_with(&other.path) || other.path.starts_with(&self.path))
@@ -63,21 +75,26 @@ impl MountTable {
             }
         }
         let rest = path.strip_prefix(&own.point).ok()?;
-        Some(Location { device: own.device.clone(), path: own.root.join(rest) })
+        Some(Location { device: own.device.clone(), path: own.root.join(rest), kind: own.kind.clone() })
     }
 
     /// What is mounted below `path`, and where each of that lies.
     pub fn below(&self, path: &Path) -> Vec<(PathBuf, Location)> {
         let inside = self.0.iter().filter(|mount| mount.point != path && mount.point.starts_with(path));
-        let located =
-            |mount: &Mount| (mount.point.clone(), Location { device: mount.device.clone(), path: mount.root.clone() });
+        let located = |mount: &Mount| {
+            let (device, path, kind) = (mount.device.clone(), mount.root.clone(), mount.kind.clone());
+            (mount.point.clone(), Location { device, path, kind })
+        };
         inside.map(located).collect()
     }
 }
 
 fn mount(line: &[u8]) -> Option<Mount> {
-    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').take(5).collect();
-    let [id, parent, device, root, point] = fields[..] else { return None };
+    let mut fields = line.split(|byte| *byte == b' ');
+    let [id, parent, device, root, point] = [(); 5].map(|()| fields.next());
+    // Behind as many optional fields as there are.
+    let kind = fields.skip_while(|field| *field != b"-").nth(1);
+    let (id, parent, device, root, point, kind) = (id?, parent?, device?, root?, point?, kind?);
     let text = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
     let path = |field: &[u8]| PathBuf::from(OsString::from_vec(unescape(field)));
     Some(Mount {
@@ -86,6 +103,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
         device: text(device)?,
         root: path(root),
         point: path(point),
+        kind: text(kind)?,
     })
 }
 
@@ -121,6 +139,19 @@ mod tests {
             assert_eq!(at(path), location, "{path}");
         }
         assert_eq!(MountTable::parse(b"").location(Path::new("/")), None);
+    }
+
+    #[test]
+    fn a_procfs_shows_processes_and_its_other_directories_do_not() {
+        let table = "21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+                     22 21 0:5 / /proc rw shared:13 master:2 - proc proc rw\n\
+                     23 21 0:5 /sys/net /srv/net rw - proc proc rw\n\
+                     24 21 8:1 /proc /srv/proc rw - ext4 /dev/sda1 rw\n";
+        let table = MountTable::parse(table.as_bytes());
+        let shows = |path: &str| table.location(Path::new(path)).unwrap().shows_processes();
+        assert!(["/proc", "/proc/1", "/proc/1/root", "/proc/self/fd"].into_iter().all(shows));
+        let others = ["/", "/srv/net", "/srv/proc", "/srv/proc/1", "/proc/driver/nvidia", "/proc/sys", "/proc/meminfo"];
+        assert!(!others.into_iter().any(shows));
     }
 
     #[test]

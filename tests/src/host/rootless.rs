@@ -102,12 +102,12 @@ impl RootlessPodman {
         Ok(podman)
     }
 
-    /// Runs podman; its containers have no network.
+    /// Runs podman; its containers have no network, unless they are to have the host's.
     pub fn podman(&self, arguments: &[&str]) -> Result<Output> {
         let mut command = USER.command("/usr/bin/podman");
         let until_verb = arguments.iter().position(|argument| *argument == "run").map_or(0, |verb| verb + 1);
         command.args(&arguments[..until_verb]);
-        if until_verb > 0 {
+        if until_verb > 0 && !arguments.contains(&"--network=host") {
             command.arg("--network=none");
         }
         command.args(&arguments[until_verb..]).output().context("podman cannot be started")

@@ -54,9 +54,19 @@ fn with_leave(host: &mut Host, podman: &RootlessPodman) -> Result<()> {
     podman.text(&["system", "migrate"])?;
     shares(host, podman)?;
     wait_for_room(host)?;
+    in_the_hosts_network(podman)?;
+    wait_for_room(host)?;
     with_the_hook(host, podman)?;
     wait_for_room(host)?;
     what_others_may_not(host)
+}
+
+/// No sysfs can be mounted there: podman mounts the host's, cgroups and all, and it is the user's own namespace that keeps it from
+/// being written.
+fn in_the_hosts_network(podman: &RootlessPodman) -> Result<()> {
+    let share = "--annotation=gpool.io/fraction=0.2";
+    let said = client(podman).text(&["run", "--rm", "--network=host", share, image::NAME, "echo", "has", "it"])?;
+    ensure(said == "has it", || format!("in the host's network: {said}"))
 }
 
 /// The user's namespace was made while mounts of the host did not reach it: told before anything is half done.
