@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value, value};
 
 /// Under these names the CRI plugin keeps its runtimes, by the version of the file (containerd's docs/cri/config.md).
-const PLUGINS: [(i64, &str); 2] = [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime")];
+/// 4, of containerd 2.3, is 3 with other sections renamed.
+const PLUGINS: [(i64, &str); 3] =
+    [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime"), (4, "io.containerd.cri.v1.runtime")];
 const DEFAULT: &str = "default_runtime_name";
 
 /// What the text tells containerd.
@@ -19,8 +21,12 @@ pub fn entry(text: &str) -> Result<Option<Entry>, Defect> {
     if document.is_empty() {
         return Ok(None);
     }
-    let containerd =
-        document.get("plugins").and_then(|plugins| plugins.get(plugin(&document).ok()?)?.get("containerd"));
+    // gpool never wrote to one of the first version. Of one that is newer than this, nobody should say that it is not in it.
+    if version(&document) < PLUGINS[0].0 {
+        return Ok(None);
+    }
+    let plugin = plugin(&document)?;
+    let containerd = document.get("plugins").and_then(|plugins| plugins.get(plugin)?.get("containerd"));
     let Some(containerd) = containerd else { return Ok(None) };
     let ours = containerd.get("runtimes").and_then(|runtimes| runtimes.get(RUNTIME_NAME));
     let path = ours.and_then(|ours| ours.get("options")?.get("BinaryName")?.as_str());
@@ -156,12 +162,18 @@ fn read(text: &str) -> Result<DocumentMut, Defect> {
     text.parse().map_err(|error| Defect(format!("is no TOML; containerd cannot read it either: {error}")))
 }
 
+fn version(document: &DocumentMut) -> i64 {
+    document.get("version").and_then(Item::as_integer).unwrap_or(1)
+}
+
 fn plugin(document: &DocumentMut) -> Result<&'static str, Defect> {
-    let version = document.get("version").and_then(Item::as_integer).unwrap_or(1);
+    let version = version(document);
     PLUGINS.iter().find(|(known, _)| *known == version).map(|(_, plugin)| *plugin).ok_or_else(|| {
-        Defect(format!(
-            "has version {version} of containerd's format, and gpool knows 2 and 3; containerd config migrate makes one"
-        ))
+        let remedy = match version < PLUGINS[0].0 {
+            true => "containerd config migrate makes one",
+            false => "use a gpool that knows it, or add gpool by hand",
+        };
+        Defect(format!("has version {version} of containerd's format, and gpool knows 2, 3 and 4; {remedy}"))
     })
 }
 

@@ -50,12 +50,20 @@ fn the_entry_stands_beside_the_runtimes_that_are_there_anyway() {
 }
 
 #[test]
-fn version_three_has_another_section() {
-    let after = with_entry(Some("version = 3\n"), &wanted(true), &facts("io.containerd.cri.v1.runtime")).unwrap();
-    assert!(after.contains("[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.gpool]"), "{after}");
-    assert_eq!(entry(&after).unwrap(), Some(wanted(true)));
-    let plain = with_entry(Some(&after), &wanted(false), &facts("io.containerd.cri.v1.runtime")).unwrap();
-    assert_eq!(entry(&plain).unwrap(), Some(wanted(false)));
+fn version_three_has_another_section_and_four_the_same() {
+    for version in ["version = 3\n", "version = 4\n"] {
+        let after = with_entry(Some(version), &wanted(true), &facts("io.containerd.cri.v1.runtime")).unwrap();
+        assert!(after.contains("[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.gpool]"), "{after}");
+        assert_eq!(entry(&after).unwrap(), Some(wanted(true)));
+        let plain = with_entry(Some(&after), &wanted(false), &facts("io.containerd.cri.v1.runtime")).unwrap();
+        assert_eq!(entry(&plain).unwrap(), Some(wanted(false)));
+    }
+}
+
+#[test]
+fn of_a_version_that_is_not_known_nothing_is_said() {
+    assert_eq!(entry("[plugins]\n").unwrap(), None, "the first one: gpool was never entered there");
+    assert!(entry("version = 5\n").unwrap_err().0.contains("a gpool that knows it"));
 }
 
 #[test]

@@ -105,6 +105,9 @@ fn is_ours(default: &CstObjectProp) -> bool {
 /// Reads strictly: Docker takes no comments.
 fn read(text: &str) -> Result<Map<String, Value>, Defect> {
     match serde_json::from_str(text) {
+        _ if text.starts_with('\u{feff}') => Err(Defect(
+            "begins with a byte order mark, which gpool does not change around: write it without one".into(),
+        )),
         _ if text.trim().is_empty() => Ok(Map::new()),
         Ok(Value::Object(document)) => Ok(document),
         Ok(_) => Err(Defect("is no JSON object; Docker cannot read it either".into())),
