@@ -45,6 +45,8 @@ pub struct DeviceUse {
     window_us: u64,
     last_us: BTreeMap<u32, u64>,
     newest_us: u64,
+    /// What is not newer was counted before this began.
+    counted_until_us: Option<u64>,
     /// By how much wall time was ahead of the other clock at the last look.
     ahead_us: Option<i64>,
     /// Whether wall time was set since the look before: samples of both times come together in this one.
@@ -61,6 +63,15 @@ impl DeviceUse {
         self.newest_us
     }
 
+    /// Goes on from somebody else, who has counted what the device saw until `counted_until_us`, if nothing was counted yet. What
+    /// lies behind `wall_us`, which it is now, is of a time before the clock was set back.
+    pub fn go_on_from(&mut self, counted_until_us: u64, wall_us: u64) {
+        if self.newest_us == 0 && counted_until_us > 0 {
+            self.newest_us = counted_until_us.min(wall_us);
+            self.counted_until_us = Some(self.newest_us);
+        }
+    }
+
     /// A look begins at this wall time, and at this time of a clock that nobody sets.
     pub fn begin(&mut self, wall_us: u64, monotonic_us: u64) {
         let ahead_us = wall_us.cast_signed().saturating_sub(monotonic_us.cast_signed());
@@ -69,6 +80,8 @@ impl DeviceUse {
         if self.was_set {
             self.last_us.clear();
             self.newest_us = self.newest_us.saturating_add_signed(set_by_us.min(0));
+            self.counted_until_us =
+                self.counted_until_us.map(|until_us| until_us.saturating_add_signed(set_by_us.min(0)));
         }
         if monotonic_us.saturating_sub(self.window_us) >= WINDOW_US && self.apart_us[0].is_some() {
             self.apart_us = [None, self.apart_us[0]];
@@ -104,7 +117,8 @@ impl DeviceUse {
     }
 
     fn is_new(&self, sample: &Sample) -> bool {
-        self.last_us.get(&sample.process).is_none_or(|last_us| sample.at_us > *last_us)
+        self.counted_until_us.is_none_or(|until_us| sample.at_us > until_us)
+            && self.last_us.get(&sample.process).is_none_or(|last_us| sample.at_us > *last_us)
             && !self.counted.contains(&(sample.process, sample.at_us))
     }
 
@@ -184,6 +198,27 @@ mod tests {
         let after_a_pause = device.add(&[sample(8, 9_000, 100)]);
         assert_eq!(after_a_pause[&8], 250 * MS, "idle time has no samples and is not counted");
         assert_eq!(device.newest_us(), 9_000_000);
+    }
+
+    #[test]
+    fn what_was_counted_before_a_restart_is_not_counted_again() {
+        let ring = |until_ms: u64| -> Vec<Sample> {
+            (1..=until_ms / 250).rev().take(40).map(|number| sample(7, number * 250, 100)).collect()
+        };
+        let (mut first, mut all_ms, mut until_us) = (DeviceUse::default(), 0, 0);
+        let mut see = |device: &mut DeviceUse, second: u64| {
+            device.begin(second * S / 1000, second * S / 1000);
+            device.go_on_from(until_us, second * S / 1000);
+            all_ms += device.add(&ring(second * 1000)).get(&7).copied().unwrap_or(0) / MS;
+            until_us = device.newest_us();
+        };
+        (1..=20).for_each(|second| see(&mut first, second));
+        let mut second_life = DeviceUse::default();
+        (25..=40).for_each(|second| see(&mut second_life, second));
+        assert_eq!(all_ms, 40_000, "of the five seconds between, too");
+        let mut set_back = DeviceUse::default();
+        set_back.go_on_from(100_000_000, 50_000_000);
+        assert_eq!(set_back.newest_us(), 50_000_000, "nobody waits until the clock shows that again");
     }
 
     #[test]

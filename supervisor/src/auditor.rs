@@ -4,7 +4,7 @@
 use crate::clock;
 use crate::device::Gpu;
 use crate::gatekeeper::{Order, Standing, Statistics};
-use crate::lease::{Leases, Members, about, class_policy};
+use crate::lease::{GpuAccount, Leases, Members, about, class_policy};
 use gpool_configuration::LiarAction;
 use gpool_policy::TenantId;
 use gpool_policy::honesty::{DeviceUse, Honesty, Sample, Shortfall};
@@ -103,15 +103,18 @@ impl Auditor {
     ) {
         for (index, gpu) in leases.gpus().iter().enumerate() {
             let device = &mut self.devices[index];
-            device.begin(clock::unix_us(), clock::now_ns() / 1000);
+            let wall_us = clock::unix_us();
+            device.begin(wall_us, clock::now_ns() / 1000);
+            device.go_on_from(counted_until_us(leases, index), wall_us);
             let answer = process_use((index, gpu), device.newest_us());
             self.is_silent[index] = answer.is_none();
             self.was_silent[index] |= answer.is_none();
             let busy = device.add(&answer.unwrap_or_default());
+            let until_us = device.newest_us();
             for (tenant, pids) in members {
                 let seen_ns = pids.iter().filter_map(|pid| busy.get(&pid.0)).sum();
                 // Who has no shims reports nothing that could fall short: it is metered by this.
-                if !meter(leases, *tenant, index, seen_ns) {
+                if !meter(leases, *tenant, index, (seen_ns, until_us)) {
                     self.see((*tenant, index), seen_ns);
                 }
             }
@@ -194,12 +197,20 @@ impl Audited {
     }
 }
 
+/// Until when what the device saw has been counted for leases that go on from an earlier life of the supervisor: it remembers
+/// samples for longer than a restart takes.
+fn counted_until_us(leases: &Leases, gpu: usize) -> u64 {
+    let book = leases.book();
+    let accounts = book.leases.values().flat_map(|lease| &lease.accounts).filter(|account| account.gpu == gpu);
+    accounts.map(GpuAccount::seen_until_us).max().unwrap_or(0)
+}
+
 /// Adds busy time to the account of a lease without shims; says whether it is one.
-fn meter(leases: &Leases, tenant: TenantId, gpu: usize, seen_ns: u64) -> bool {
+fn meter(leases: &Leases, tenant: TenantId, gpu: usize, (seen_ns, until_us): (u64, u64)) -> bool {
     let mut book = leases.book();
     let Some(lease) = book.of_tenant(tenant).filter(|lease| !lease.record.mechanism.has_shims()) else { return false };
     if let Some(account) = lease.accounts.iter_mut().find(|account| account.gpu == gpu) {
-        account.see(seen_ns);
+        account.see(seen_ns, until_us);
     }
     true
 }

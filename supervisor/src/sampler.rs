@@ -12,7 +12,7 @@ use crate::foreign;
 use crate::gatekeeper::Statistics;
 use crate::guard::{Descriptors, Guard, descriptors};
 use crate::late_boards::LateBoards;
-use crate::lease::{GROUPS, Holding, Leases, Members, members};
+use crate::lease::{GROUPS, Holding, Leases, Members, Record, members};
 use crate::mig;
 use crate::procfs;
 use crate::refusals;
@@ -180,8 +180,9 @@ fn note_charges(leases: &Leases, statistics: &Statistics, unwritten: &mut Faults
     }
     unwritten.retain(|id| book.leases.contains_key(id));
     for (id, lease) in &mut book.leases {
-        if lease.note_standing(statistics.at_ns) {
-            unwritten.note(id.clone(), &lease.record.write(&leases.configuration().paths.run_dir));
+        let write = |record: &Record| record.write(&leases.configuration().paths.run_dir);
+        if let Some(written) = lease.note_standing(statistics.at_ns, write) {
+            unwritten.note(id.clone(), &written);
         }
     }
 }

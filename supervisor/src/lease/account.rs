@@ -73,6 +73,8 @@ pub struct GpuAccount {
     lag_ns: i64,
     /// GPU time that the device saw in this life: all that is known of who has no shims.
     seen_ns: u64,
+    /// Until when, in microseconds of the device's clock; from an earlier life if nothing was seen in this one.
+    seen_until_us: u64,
     /// Memory that the device saw last.
     seen_bytes: u64,
     /// The part of its memory that the device saw last beyond the cap.
@@ -85,6 +87,11 @@ impl GpuAccount {
         Self { gpu, before_ns, ..Self::default() }
     }
 
+    /// An account that goes on from what was written down of it.
+    pub fn going_on(gpu: usize, standing: &GpuStanding) -> Self {
+        Self { seen_until_us: standing.seen_until_us, ..Self::new(gpu, standing.charged_ns) }
+    }
+
     /// Adds the figures of one moment; keeps a window of them. How much more has been charged than at the moment before, or
     /// less: what others are known by now to have had at the same time is taken back.
     pub fn note(&mut self, at_ns: u64, charged_ns: u64, lag_ns: i64) -> i64 {
@@ -94,9 +101,17 @@ impl GpuAccount {
         more_ns
     }
 
-    /// Adds GPU time that the device saw.
-    pub fn see(&mut self, busy_ns: u64) {
-        self.seen_ns = self.seen_ns.saturating_add(busy_ns);
+    /// Adds GPU time that the device saw, until `until_us` of its clock.
+    pub fn see(&mut self, busy_ns: u64, until_us: u64) {
+        if busy_ns > 0 {
+            self.seen_ns = self.seen_ns.saturating_add(busy_ns);
+            self.seen_until_us = until_us;
+        }
+    }
+
+    /// Until when what the device saw is among what was seen: microseconds of its clock, 0 if that is not known.
+    pub fn seen_until_us(&self) -> u64 {
+        self.seen_until_us
     }
 
     /// Notes memory that the device sees now.
@@ -146,7 +161,11 @@ impl GpuAccount {
 
     /// What is written down of it.
     pub fn standing(&self) -> GpuStanding {
-        GpuStanding { charged_ns: self.charged_ns(), debt_ns: self.lag_ns.min(0).unsigned_abs() }
+        GpuStanding {
+            charged_ns: self.charged_ns(),
+            debt_ns: self.lag_ns.min(0).unsigned_abs(),
+            seen_until_us: self.seen_until_us,
+        }
     }
 }
 
@@ -166,7 +185,7 @@ mod tests {
             account.note(second * S, charged_ns, -3);
         }
         assert_eq!((account.received_permille(), account.charged_ns()), (950, 26 * S));
-        assert_eq!(account.standing(), GpuStanding { charged_ns: 26 * S, debt_ns: 3 });
+        assert_eq!(account.standing(), GpuStanding { charged_ns: 26 * S, debt_ns: 3, seen_until_us: 0 });
         account.note(30 * S, 19 * S, 9);
         assert_eq!(account.standing().debt_ns, 0, "what it is owed is no debt");
     }

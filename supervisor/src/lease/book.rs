@@ -266,16 +266,24 @@ impl Lease {
         self.record.gpus().iter().cloned().zip(&self.accounts).map(charge).collect()
     }
 
-    /// Writes what it has had and owes into the record, which the caller writes to disk. False if there is nothing
-    /// new in it.
-    pub fn note_standing(&mut self, at_ns: u64) -> bool {
+    /// Writes what it has had and owes into the record, which `write` writes to disk. None if there is nothing new in it; what
+    /// could not be written is new again the next time.
+    pub fn note_standing<E>(
+        &mut self,
+        at_ns: u64,
+        write: impl FnOnce(&Record) -> Result<(), E>,
+    ) -> Option<Result<(), E>> {
         let gpus: Vec<_> = self.accounts.iter().map(GpuAccount::standing).collect();
         let counted = Some(self.retired.written((self.refusals_told, self.unknown_versions_told)));
         if self.record.standing.as_ref().is_some_and(|known| known.gpus == gpus && known.counted == counted) {
-            return false;
+            return None;
         }
-        self.record.standing = Some(StandingRecord { at_ns, gpus, counted });
-        true
+        let old = self.record.standing.replace(StandingRecord { at_ns, gpus, counted });
+        let written = write(&self.record);
+        if written.is_err() {
+            self.record.standing = old;
+        }
+        Some(written)
     }
 
     /// Goes on from what an earlier life of the supervisor has written down. What it did not write has been told.

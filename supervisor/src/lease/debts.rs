@@ -27,14 +27,14 @@ struct Debt {
 pub struct Debts(Vec<Debt>);
 
 /// Whose debts a lease inherits: its team's, or those of its container where it has no team, which in a pod is known by its
-/// name, because each attempt has another id.
+/// name, because each attempt has another id. Users may give their containers each other's ids.
 fn debtor(record: &Record) -> String {
     match (&record.team, &record.in_pod) {
         (Some(team), _) => format!("team:{team}"),
         (None, Some(PodPlace { sandbox_id, container_name })) => {
             format!("pod:{}:{sandbox_id}/{container_name}", record.owner_uid)
         }
-        (None, None) => format!("container:{}", record.container_id),
+        (None, None) => format!("container:{}:{}", record.owner_uid, record.container_id),
     }
 }
 
@@ -145,6 +145,14 @@ mod tests {
         debts.keep(&attempt("one", "web"), &gpu("GPU-1"), 5, S);
         assert_eq!(debts.owed_ns(&attempt("two", "web"), 2 * S), 5);
         assert_eq!(debts.owed_ns(&attempt("three", "log"), 2 * S), 0);
+    }
+
+    #[test]
+    fn nobody_owes_what_another_user_s_container_of_the_same_id_did() {
+        let of = |owner_uid: u32| Record { owner_uid, ..sample() };
+        let mut debts = Debts::default();
+        debts.keep(&of(1000), &sample().gpu_uuid, 5, S);
+        assert_eq!([debts.owed_ns(&of(0), 2 * S), debts.owed_ns(&of(1000), 2 * S)], [0, 5]);
     }
 
     #[test]

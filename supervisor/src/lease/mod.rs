@@ -31,7 +31,7 @@ mod suitable;
 mod takeover;
 mod view;
 
-pub use account::Charges;
+pub use account::{Charges, GpuAccount};
 pub use book::{Book, Dead, Figures, Holding, Lease, Process};
 pub use capacity::{capacities, mps_groups_used, records_on};
 pub use entitlement::{class_policy, fails_open, share_of, slice_priority};

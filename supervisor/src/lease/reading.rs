@@ -137,8 +137,11 @@ mod tests {
         let mut record = sample();
         record.gpu_uuids = vec![GpuUuid("GPU-1".into()), GpuUuid("GPU-2".into())];
         record.class = Class::Latency;
-        record.standing =
-            Some(StandingRecord { at_ns: 5, gpus: vec![GpuStanding { charged_ns: 6, debt_ns: 7 }; 2], counted: None });
+        record.standing = Some(StandingRecord {
+            at_ns: 5,
+            gpus: vec![GpuStanding { charged_ns: 6, debt_ns: 7, seen_until_us: 8 }; 2],
+            counted: None,
+        });
         let devices = BTreeSet::from([(195, 0)]);
         record.revocation = Some(RevocationRecord { devices, is_denied: true, is_settled: false });
         record.write(run_dir.path()).unwrap();

@@ -52,6 +52,9 @@ pub struct GpuStanding {
     pub charged_ns: u64,
     /// GPU time that it owed.
     pub debt_ns: u64,
+    /// Of who has no shims: until when what the device saw is among the charges, in microseconds of the device's clock.
+    #[serde(default)]
+    pub seen_until_us: u64,
 }
 
 /// The GPUs of a lease were taken from its container, which runs on without them.

@@ -258,9 +258,12 @@ fn keep_context_cost(region: &RegionHost, of_a_new_lease: u64) {
 
 /// The accounts go on from what was written down last.
 fn accounts(gpus: &[usize], standing: Option<&StandingRecord>) -> Vec<GpuAccount> {
-    let before_ns =
-        |place: usize| standing.and_then(|standing| standing.gpus.get(place)).map_or(0, |gpu| gpu.charged_ns);
-    gpus.iter().enumerate().map(|(place, gpu)| GpuAccount::new(*gpu, before_ns(place))).collect()
+    let before = |place: usize| standing.and_then(|standing| standing.gpus.get(place));
+    let account = |(place, gpu): (usize, &usize)| match before(place) {
+        Some(standing) => GpuAccount::going_on(*gpu, standing),
+        None => GpuAccount::new(*gpu, 0),
+    };
+    gpus.iter().enumerate().map(account).collect()
 }
 
 /// What it owed when that was written down, unless it was too long ago: of several GPUs the most, because they are
@@ -362,7 +365,9 @@ mod tests {
 
     #[test]
     fn totals_go_on_and_debts_only_for_ten_seconds() {
-        let gpus = [(7, 1), (9, 3)].map(|(charged_ns, debt_ns)| GpuStanding { charged_ns, debt_ns }).to_vec();
+        let gpus = [(7, 1), (9, 3)]
+            .map(|(charged_ns, debt_ns)| GpuStanding { charged_ns, debt_ns, seen_until_us: 0 })
+            .to_vec();
         let standing = StandingRecord { at_ns: 100, gpus, counted: None };
         let charged: Vec<u64> = accounts(&[2, 5], Some(&standing)).iter().map(GpuAccount::charged_ns).collect();
         assert_eq!(charged, [7, 9]);

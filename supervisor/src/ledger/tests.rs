@@ -199,7 +199,7 @@ fn a_supervisor_that_is_killed_takes_nothing_along_and_counts_nothing_twice() {
     // cannot be taken over yet.
     let mut life = Life::begin(&path, "a", 40);
     let standing = |charged_ns, second: u64| {
-        let gpus = vec![GpuStanding { charged_ns, debt_ns: 0 }];
+        let gpus = vec![GpuStanding { charged_ns, debt_ns: 0, seen_until_us: 0 }];
         Some(StandingRecord { at_ns: (100 + second) * S, gpus, counted: None })
     };
     let first = taken_over(40, 40, lease("01", "red", 0, 12 * S));

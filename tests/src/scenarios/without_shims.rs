@@ -94,9 +94,7 @@ fn whole_gpu(host: &mut Host) -> Result<()> {
         format!("gpool explain --request says {row}\n{said}")
     })?;
     is_metered(host, &alone, gpu)?;
-
-    host.kill_supervisor()?;
-    host.start_supervisor()?;
+    is_metered_once_across_a_restart(host, &alone, gpu)?;
     let taken_over = host.lease_of(&alone)?;
     ensure(taken_over.lease_id == lease.lease_id && taken_over.mechanism == Mechanism::Exclusive, || {
         format!("after a restart of the supervisor: {taken_over:?}")
@@ -221,6 +219,21 @@ fn is_metered(host: &Host, container: &Container, gpu: u32) -> Result<()> {
     ensure((0.5..=1.5).contains(&ratio), || format!("it was metered {ratio:.2} of what the device says"))?;
     let lease: LeaseView = host.lease_of(container)?;
     ensure(lease.memory_used_bytes >= 512 << 20, || format!("it holds {} bytes", lease.memory_used_bytes))
+}
+
+/// The device remembers ten seconds of what it was used for, and a supervisor that has just started asks for all of that.
+fn is_metered_once_across_a_restart(host: &mut Host, container: &Container, gpu: u32) -> Result<()> {
+    let busy_ns = |host: &Host| -> Result<u64> { Ok(usage_of(&host.meter_of(gpu)?.read()?, &container.id).busy_ns) };
+    let before = (host.lease_of(container)?.charged_gpu_ns, busy_ns(host)?);
+    host.kill_supervisor()?;
+    host.start_supervisor()?;
+    std::thread::sleep(WATCH);
+    let after = (host.lease_of(container)?.charged_gpu_ns, busy_ns(host)?);
+    let (metered_ms, had_ms) = ((after.0 - before.0) / 1_000_000, (after.1 - before.1) / 1_000_000);
+    // What it was told late before comes in as well, up to two seconds.
+    ensure((had_ms / 2..=had_ms + 2500).contains(&metered_ms), || {
+        format!("across a restart {metered_ms} ms were metered of {had_ms} ms that the device says")
+    })
 }
 
 fn is_refused(host: &Host, env: &[(&str, &str)], parts: &[&str]) -> Result<()> {
