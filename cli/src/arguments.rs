@@ -3,6 +3,7 @@
 mod config;
 mod doctor;
 mod events;
+mod gpu;
 mod mig;
 mod queue;
 mod usage;
@@ -12,6 +13,7 @@ mod words;
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
 pub use events::EventsOptions;
+pub use gpu::GpuVerb;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use queue::QueueVerb;
 pub use usage::UsageOptions;
@@ -219,17 +221,6 @@ pub struct RunOptions {
     /// The command and its arguments; -- before it is needed only where its name begins with a dash
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
-}
-
-/// Verbs of `gpool gpu`.
-#[derive(Debug, Clone, Copy, Subcommand)]
-pub enum GpuVerb {
-    /// List the GPUs with what is promised of them
-    Ls {
-        /// How to print
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
 }
 
 /// Verbs of `gpool runtime`.

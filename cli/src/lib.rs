@@ -52,7 +52,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
     match arguments.verb {
         Verb::Ps { quiet, team, format } => commands::ps::run(&client, team.as_deref(), quiet, format),
         Verb::Top { once, interval, format } => commands::top::run(&client, once, interval, format),
-        Verb::Gpu { verb } => commands::gpu::run(&client, verb),
+        Verb::Gpu { verb } => commands::gpu::run(&client, &verb),
         Verb::Inspect { ids } => commands::inspect::run(&client, &ids),
         Verb::Update(change) => commands::update::run(&client, &change),
         Verb::Pause { ids } => commands::pause::run(&client, &ids, "pause"),

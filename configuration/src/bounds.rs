@@ -140,6 +140,7 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
         ("paths.run_dir", &configuration.paths.run_dir),
         ("paths.shim_dir", &configuration.paths.shim_dir),
         ("paths.hook", &configuration.paths.hook),
+        ("paths.state_dir", &configuration.paths.state_dir),
         ("socket.path", &configuration.socket.path),
         ("driver.device_dir", &configuration.driver.device_dir),
         ("driver.proc_dir", &configuration.driver.proc_dir),

@@ -70,6 +70,8 @@ pub struct Paths {
     pub shim_dir: PathBuf,
     /// The OCI hook.
     pub hook: PathBuf,
+    /// What outlives a boot: which GPUs are drained.
+    pub state_dir: PathBuf,
 }
 
 impl Default for Paths {
@@ -78,6 +80,7 @@ impl Default for Paths {
             run_dir: "/run/gpool".into(),
             shim_dir: "/usr/lib/gpool".into(),
             hook: "/usr/libexec/gpool/gpool-hook".into(),
+            state_dir: "/var/lib/gpool".into(),
         }
     }
 }

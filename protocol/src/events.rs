@@ -87,6 +87,10 @@ pub enum EventKind {
     GpuSilent,
     /// It answers again.
     GpuAnswers,
+    /// A GPU takes no new leases from now on, because somebody said so.
+    GpuDrained,
+    /// It does again.
+    GpuUndrained,
     /// The driver's libraries were replaced while its kernel module was in use: no container is started.
     DriverReplaced,
     /// They are of one version again.
@@ -117,7 +121,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 36] = [
+    pub const ALL: [EventKind; 38] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -141,6 +145,8 @@ impl EventKind {
         EventKind::Outside,
         EventKind::GpuSilent,
         EventKind::GpuAnswers,
+        EventKind::GpuDrained,
+        EventKind::GpuUndrained,
         EventKind::DriverReplaced,
         EventKind::DriverInOrder,
         EventKind::MigApplied,

@@ -77,6 +77,21 @@ pub fn waiting_path(id: &str) -> Result<String, ErrorBody> {
     ))
 }
 
+/// The path of a GPU, named by its index, its UUID or the beginning of that.
+///
+/// # Errors
+/// What cannot be either is no GPU's: [`ErrorCode::RequestInvalid`].
+pub fn gpu_path(gpu: &str) -> Result<String, ErrorBody> {
+    if is_plain(gpu) {
+        return Ok(format!("/v1/gpus/{gpu}"));
+    }
+    Err(ErrorBody::new(
+        ErrorCode::RequestInvalid,
+        format!("no GPU is called {gpu:?}"),
+        "name it by its index or by its UUID, as gpool gpu ls --format wide shows them",
+    ))
+}
+
 impl ContainerId {
     /// Whether it is an id as low-level runtimes take them: it is kept in records and events, and shown in logs.
     ///

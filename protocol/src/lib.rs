@@ -10,6 +10,7 @@ mod class;
 mod client;
 mod configuration;
 mod connection;
+mod drain;
 mod driver;
 mod error;
 mod events;
@@ -27,12 +28,13 @@ mod usage;
 pub use class::{Class, Priority};
 pub use client::{CallError, Client, ClientError, DEFAULT_SOCKET};
 pub use configuration::{ChangedKey, ConfigurationView, Reloaded};
+pub use drain::{Drain, DrainRequest, DrainedGpu, REASON_CHARACTERS};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
 pub use events::{Event, EventKind, GpuCharge};
 pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};
 pub use guarded::{GuardedProcess, MappedLibrary};
-pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, lease_path, waiting_path};
+pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gpu_path, lease_path, waiting_path};
 pub use mechanism::{Isolation, Mechanism, Mode};
 pub use messages::{
     BindRequest, Edit, GpuView, LeaseFault, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,

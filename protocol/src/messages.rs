@@ -14,6 +14,9 @@
 //! | `POST /v1/queue/ID/cancel` | nothing | [`WaitingView`](crate::WaitingView) |
 //! | `GET /v1/gpus` | | `[GpuView]` |
 //! | `GET /v1/gpus/silent` | | `[SilentGpu]` |
+//! | `GET /v1/gpus/drained` | | `[DrainedGpu]` |
+//! | `POST /v1/gpus/GPU/drain` | [`DrainRequest`](crate::DrainRequest) | [`DrainedGpu`](crate::DrainedGpu) |
+//! | `POST /v1/gpus/GPU/undrain` | nothing | [`DrainedGpu`](crate::DrainedGpu), as it was |
 //! | `GET /v1/driver` | | [`DriverView`](crate::DriverView) |
 //! | `GET /v1/guard` | | `[GuardedProcess]` |
 //! | `GET /v1/events?after=SEQ&follow=1` | | one [`Event`] a line |
@@ -23,6 +26,7 @@
 //! [`ErrorBody`](crate::ErrorBody) with a 4xx or 5xx status.
 
 use crate::class::{Class, Priority};
+use crate::drain::Drain;
 use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId, PodPlace};
 use crate::mechanism::Mechanism;
 use crate::request::Request;
@@ -334,6 +338,13 @@ pub struct GpuView {
     /// supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor: Option<u16>,
+    /// Since when it takes no new leases, and who said so; of an instance, its board. None of one that does, or from an older
+    /// supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained: Option<Drain>,
+    /// NVML does not answer for it, and it takes no new leases; what is said of its memory is what NVML said last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
 }
 
 /// A GPU for which NVML does not answer, as one that has fallen off its bus: it takes no new leases.

@@ -128,6 +128,8 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::LeaseEnded
         | EventKind::AllocationRefused
         | EventKind::GpuAnswers
+        | EventKind::GpuDrained
+        | EventKind::GpuUndrained
         | EventKind::DriverInOrder
         | EventKind::MigApplied
         | EventKind::MigChanged

@@ -14,6 +14,7 @@
 //! | `context_cost` | what a context costs beyond what the shim counts, by what several leases agree on |
 //! | `sites` | which GPUs are linked with each other |
 //! | `silence` | GPUs for which NVML does not answer any more |
+//! | `drains` | GPUs that take no new leases because somebody said so |
 //! | `late_boards` | GPUs that answer for the first time when the supervisor has started |
 //! | `foreign` | memory in use that is within no lease's promise |
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
@@ -53,6 +54,7 @@ mod clock;
 mod compute_modes;
 mod context_cost;
 mod device;
+mod drains;
 mod driver_watch;
 mod elf;
 mod events;

@@ -4,6 +4,7 @@ use crate::attendant::Mailbox;
 use crate::compute_modes::ComputeModes;
 use crate::context_cost::ContextCosts;
 use crate::device::{DriverFiles, Found, NvmlInventory, Roster, StartPatience, with_places};
+use crate::drains::Drains;
 use crate::events::{About, Events};
 use crate::gatekeeper;
 use crate::guard::Guard;
@@ -170,6 +171,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         compute_modes: ComputeModes::new(places),
         sites: Sites::default(),
         silence: Silence::new(places, silent),
+        drains: Drains::open(&configuration.paths.state_dir),
         used_bytes: counters(0),
         guarded: Mutex::default(),
         leftovers: Leftovers::default(),

@@ -133,6 +133,7 @@ mod tests {
             [paths]
             run_dir = "/a"
             shim_dir = "/b"
+            state_dir = "/s"
             hook = "/c"
             [socket]
             path = "/d"

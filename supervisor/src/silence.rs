@@ -71,7 +71,7 @@ impl Silence {
     }
 
     /// Whether the GPU at this place takes nobody in.
-    fn is_silent(&self, gpu: usize) -> bool {
+    pub fn is_silent(&self, gpu: usize) -> bool {
         self.lock().get(gpu).and_then(Option::as_ref).is_some_and(|spell| spell.is_told)
     }
 

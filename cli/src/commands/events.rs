@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_is_passed_on() {
-        let newer = r#"{"sequence":8,"unix_ms":1,"kind":"gpu-drained","message":"x"}"#;
+        let newer = r#"{"sequence":8,"unix_ms":1,"kind":"gpu-melted","message":"x"}"#;
         assert_eq!(present(newer, Format::Table), newer);
     }
 }

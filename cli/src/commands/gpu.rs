@@ -1,12 +1,14 @@
-//! `gpool gpu ls`
+//! `gpool gpu`: the GPUs of this host, and which of them take leases.
+
+mod drain;
 
 use crate::arguments::{Format, GpuVerb};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use crate::table::short_gpu;
-use gpool_protocol::{Client, GpuView, Mechanism, SilentGpu, format_bytes, format_permille};
+use gpool_protocol::{Client, DrainedGpu, GpuUuid, GpuView, Mechanism, SilentGpu, format_bytes, format_permille};
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 9] = [
     figure("INDEX"),
     text("UUID"),
     text("NAME"),
@@ -15,20 +17,63 @@ const COLUMNS: [Column; 8] = [
     figure("MEMORY LEASED / TOTAL"),
     figure("MEMORY USED"),
     figure("LEASES"),
+    text("STATE"),
 ];
 
 /// Runs a verb of `gpool gpu`.
-pub fn run(client: &Client, verb: GpuVerb) -> Result<(), Failure> {
-    let GpuVerb::Ls { format } = verb;
-    let gpus: Vec<GpuView> = client.get("/v1/gpus")?;
-    // An older supervisor does not know the question.
-    let silent: Vec<SilentGpu> = client.get("/v1/gpus/silent").unwrap_or_default();
-    match format {
-        Format::Table => output::print(&(render(&gpus, short_gpu) + &render_silent(&silent))),
-        Format::Wide => output::print(&(render(&gpus, |uuid| uuid) + &render_silent(&silent))),
-        Format::Json => output::print_json_of([("gpus", to_value(&gpus)), ("silent", to_value(&silent))]),
-        Format::Csv => output::print(&render_csv(&gpus)),
+pub fn run(client: &Client, verb: &GpuVerb) -> Result<(), Failure> {
+    match verb {
+        GpuVerb::Ls { format } => list(client, *format),
+        GpuVerb::Drain { gpus, reason, wait } => drain::drain(client, gpus, reason, *wait),
+        GpuVerb::Undrain { gpus } => drain::undrain(client, gpus),
     }
+}
+
+fn list(client: &Client, format: Format) -> Result<(), Failure> {
+    let gpus: Vec<GpuView> = client.get("/v1/gpus")?;
+    // An older supervisor does not know these questions.
+    let silent: Vec<SilentGpu> = client.get("/v1/gpus/silent").unwrap_or_default();
+    let drained: Vec<DrainedGpu> = client.get("/v1/gpus/drained").unwrap_or_default();
+    let below = || render_silent(&silent) + &render_drained(&drained);
+    match format {
+        Format::Table => output::print(&(render(&gpus, &drained, short_gpu) + &below())),
+        Format::Wide => output::print(&(render(&gpus, &drained, |uuid| uuid) + &below())),
+        Format::Json => output::print_json_of([
+            ("gpus", to_value(&gpus)),
+            ("silent", to_value(&silent)),
+            ("drained", to_value(&drained)),
+        ]),
+        Format::Csv => output::print(&render_csv(&gpus, &drained)),
+    }
+}
+
+/// `GPU 0 (GPU-5ca1ab1e)`, or the UUID of one that is not there.
+pub fn called(index: Option<u32>, uuid: &GpuUuid) -> String {
+    match index {
+        Some(index) => format!("GPU {index} ({})", short_gpu(&uuid.0)),
+        None => format!("{uuid}, which is not there,"),
+    }
+}
+
+/// Whether it takes leases: `draining` while some are left on it or, of a divided one, on its instances.
+fn state(gpu: &GpuView, drained: &[DrainedGpu]) -> &'static str {
+    let leases = drained.iter().find(|its| its.uuid == gpu.uuid).map_or(gpu.leases, |its| its.leases);
+    match (gpu.silent, &gpu.drained, leases) {
+        (true, ..) => "silent",
+        (false, None, _) => "ready",
+        (false, Some(_), 0) => "drained",
+        (false, Some(_), _) => "draining",
+    }
+}
+
+/// A sentence for each GPU that is drained.
+fn render_drained(drained: &[DrainedGpu]) -> String {
+    drained.iter().map(|gpu| format!("{}; gpool gpu undrain ends that\n", named_drained(gpu))).collect()
+}
+
+/// Which GPU it is, and who said that it takes no new leases.
+pub fn named_drained(gpu: &DrainedGpu) -> String {
+    format!("{} takes no new leases: drained {}", called(gpu.index, &gpu.uuid), gpu.drain.cause())
 }
 
 /// A sentence for each GPU that does not answer.
@@ -46,7 +91,7 @@ pub fn named(gpu: &SilentGpu) -> String {
 }
 
 /// The table, with UUIDs as `called` shortens them.
-fn render(gpus: &[GpuView], called: fn(&str) -> &str) -> String {
+fn render(gpus: &[GpuView], drained: &[DrainedGpu], called: fn(&str) -> &str) -> String {
     let cells = |gpu: &GpuView| {
         vec![
             gpu.index.to_string(),
@@ -63,13 +108,14 @@ fn render(gpus: &[GpuView], called: fn(&str) -> &str) -> String {
                 Some(mechanism) => format!("{} ({mechanism})", gpu.leases),
                 None => gpu.leases.to_string(),
             },
+            state(gpu, drained).to_owned(),
         ]
     };
     borderless(&COLUMNS, gpus.iter().map(cells))
 }
 
-fn render_csv(gpus: &[GpuView]) -> String {
-    const HEADER: [&str; 10] = [
+fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
+    const HEADER: [&str; 11] = [
         "index",
         "uuid",
         "name",
@@ -80,6 +126,7 @@ fn render_csv(gpus: &[GpuView]) -> String {
         "memory_used_bytes",
         "leases",
         "mechanism",
+        "state",
     ];
     let cells = |gpu: &GpuView| {
         vec![
@@ -93,6 +140,7 @@ fn render_csv(gpus: &[GpuView]) -> String {
             gpu.memory_used_bytes.to_string(),
             gpu.leases.to_string(),
             gpu.mechanism.map(|mechanism| mechanism.to_string()).unwrap_or_default(),
+            state(gpu, drained).to_owned(),
         ]
     };
     csv(&HEADER, gpus.iter().map(cells))
@@ -101,7 +149,7 @@ fn render_csv(gpus: &[GpuView]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_protocol::GpuUuid;
+    use gpool_protocol::Drain;
 
     #[test]
     fn a_gpu_is_one_line() {
@@ -110,6 +158,8 @@ mod tests {
             compute_mode: None,
             nvlink_island: None,
             processor: None,
+            drained: None,
+            silent: false,
             index: 0,
             uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
             name: "Simulated GPU".into(),
@@ -123,15 +173,28 @@ mod tests {
             mechanism: Some(Mechanism::Slice),
         };
         let want = "\
-INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL  MEMORY USED  LEASES
-    0  GPU-5ca1ab1e  Simulated GPU  580.1          100 %          15GiB / 24GiB        12GiB       3
+INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL  MEMORY USED  LEASES  STATE
+    0  GPU-5ca1ab1e  Simulated GPU  580.1          100 %          15GiB / 24GiB        12GiB       3  ready
 ";
-        assert_eq!(render(std::slice::from_ref(&gpu), short_gpu), want);
-        let wide = render(std::slice::from_ref(&gpu), |uuid| uuid);
+        assert_eq!(render(std::slice::from_ref(&gpu), &[], short_gpu), want);
+        let wide = render(std::slice::from_ref(&gpu), &[], |uuid| uuid);
         assert!(wide.contains("GPU-5ca1ab1e-0000-4000-8000-000000000000  Simulated GPU"), "{wide}");
         let mps = GpuView { mechanism: Some(Mechanism::Mps), ..gpu.clone() };
-        assert!(render(&[mps], short_gpu).lines().nth(1).unwrap().ends_with("3 (mps)"));
-        assert_eq!(render_csv(&[gpu]).lines().nth(1).unwrap().split(',').count(), 10);
+        assert!(render(&[mps], &[], short_gpu).lines().nth(1).unwrap().ends_with("3 (mps)  ready"));
+        assert_eq!(render_csv(std::slice::from_ref(&gpu), &[]).lines().nth(1).unwrap().split(',').count(), 11);
+        let drain = Drain { since_unix_ms: 1, uid: Some(7), reason: "new fans".into() };
+        let view = |leases| GpuView { drained: Some(drain.clone()), leases, ..gpu.clone() };
+        let of_board = |leases| DrainedGpu { uuid: gpu.uuid.clone(), index: Some(0), drain: drain.clone(), leases };
+        assert_eq!([state(&view(3), &[]), state(&view(0), &[])], ["draining", "drained"]);
+        assert_eq!(state(&view(0), &[of_board(2)]), "draining", "its instances have leases");
+        assert_eq!(state(&GpuView { silent: true, ..view(3) }, &[]), "silent");
+        let want =
+            "GPU 0 (GPU-5ca1ab1e) takes no new leases: drained by user 7: new fans; gpool gpu undrain ends that\n";
+        assert_eq!(render_drained(&[of_board(2)]), want);
+        let gone = DrainedGpu { index: None, ..of_board(0) };
+        assert!(
+            render_drained(&[gone]).starts_with("GPU-5ca1ab1e-0000-4000-8000-000000000000, which is not there, takes")
+        );
     }
 
     #[test]

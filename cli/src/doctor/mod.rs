@@ -9,6 +9,7 @@ mod clock;
 mod compute_mode;
 mod configuration;
 mod devices;
+mod drained;
 mod driver;
 mod driver_notes;
 mod driver_version;
@@ -111,7 +112,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 23] = [
+const CHECKS: [Check; 24] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -135,6 +136,7 @@ const CHECKS: [Check; 23] = [
     Check { name: "time slices", run: time_slices::check },
     Check { name: "silent GPUs", run: silent::check },
     Check { name: "compute mode", run: compute_mode::check },
+    Check { name: "drained GPUs", run: drained::check },
 ];
 
 /// Their names; the first is number 1.

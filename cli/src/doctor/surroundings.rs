@@ -1,7 +1,9 @@
 //! What the checks look at, asked once.
 
 use gpool_configuration::{Configuration, ConfigurationError};
-use gpool_protocol::{Client, DriverView, ErrorBody, GpuView, GuardedProcess, LeaseView, SilentGpu, SupervisorInfo};
+use gpool_protocol::{
+    Client, DrainedGpu, DriverView, ErrorBody, GpuView, GuardedProcess, LeaseView, SilentGpu, SupervisorInfo,
+};
 use std::path::{Path, PathBuf};
 
 /// The host's files below a root, and the answers of its supervisor.
@@ -24,6 +26,8 @@ pub struct Surroundings {
     pub gpus: Result<Vec<GpuView>, ErrorBody>,
     /// Those for which NVML does not answer.
     pub silent: Result<Vec<SilentGpu>, ErrorBody>,
+    /// GPUs that take no new leases because somebody said so.
+    pub drained: Result<Vec<DrainedGpu>, ErrorBody>,
     /// The leases.
     pub leases: Result<Vec<LeaseView>, ErrorBody>,
     /// Processes that use GPUs in leased containers.
@@ -48,6 +52,7 @@ impl Surroundings {
             driver: client.get("/v1/driver"),
             gpus: client.get("/v1/gpus"),
             silent: client.get("/v1/gpus/silent"),
+            drained: client.get("/v1/gpus/drained"),
             leases: client.get("/v1/leases"),
             guarded: client.get("/v1/guard"),
         }

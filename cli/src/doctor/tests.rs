@@ -1,7 +1,7 @@
 use super::*;
 use gpool_protocol::{
-    BuildId, ContainerId, DriverView, ErrorBody, ErrorCode, GpuUuid, GpuView, GuardedProcess, HostPid, LeaseId,
-    LeaseView, MappedLibrary, ShimView, SilentGpu, SupervisorInfo, TimeSlices,
+    BuildId, ContainerId, Drain, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuUuid, GpuView, GuardedProcess,
+    HostPid, LeaseId, LeaseView, MappedLibrary, ShimView, SilentGpu, SupervisorInfo, TimeSlices,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -94,6 +94,8 @@ fn healthy(root: &Path) -> Surroundings {
         compute_mode: None,
         nvlink_island: None,
         processor: None,
+        drained: None,
+        silent: false,
         index: 0,
         uuid: GpuUuid("GPU-1".into()),
         name: "a GPU".into(),
@@ -130,6 +132,7 @@ fn healthy(root: &Path) -> Surroundings {
         driver: Ok(driver),
         gpus: Ok(vec![gpu]),
         silent: Ok(Vec::new()),
+        drained: Ok(Vec::new()),
         leases: Ok(vec![lease("01A", Some(7))]),
         guarded: Ok(vec![process]),
     }
@@ -304,6 +307,10 @@ fn what_is_wrong_is_said_with_what_to_do() {
         let gpu = SilentGpu { index: 3, uuid: None, cause: "lost".into(), remedy: "restart it".into() };
         host.silent = Ok(vec![gpu]);
     });
+    wrong("drained GPUs", State::Warn, &["GPU 3 (GPU-1) takes no new leases", "by user 7", "undrain"], &|host| {
+        let drain = Drain { since_unix_ms: 1, uid: Some(7), reason: "new fans".into() };
+        host.drained = Ok(vec![DrainedGpu { uuid: GpuUuid("GPU-1".into()), index: Some(3), drain, leases: 0 }]);
+    });
     let root = tempfile::tempdir().unwrap();
     let mut host = healthy(root.path());
     slices(true, "had 943")(&mut host);
@@ -322,11 +329,19 @@ fn without_a_supervisor_that_fails_and_what_it_knows_is_skipped() {
     let mut host = healthy(root.path());
     host.info = Err(gone());
     (host.driver, host.gpus, host.silent) = (Err(gone()), Err(gone()), Err(gone()));
-    (host.leases, host.guarded) = (Err(gone()), Err(gone()));
+    (host.leases, host.guarded, host.drained) = (Err(gone()), Err(gone()), Err(gone()));
     assert_eq!(of(&host, "supervisor"), (State::Fail, "the supervisor does not answer; start it".into()));
-    for name in
-        ["driver", "shims", "uncounted calls", "mapped builds", "leases", "leftovers", "silent GPUs", "compute mode"]
-    {
+    for name in [
+        "driver",
+        "shims",
+        "uncounted calls",
+        "mapped builds",
+        "leases",
+        "leftovers",
+        "silent GPUs",
+        "drained GPUs",
+        "compute mode",
+    ] {
         assert_eq!(of(&host, name).0, State::Skip, "{name}");
     }
     assert_eq!(of(&host, "driver version").0, State::Skip);

@@ -71,6 +71,14 @@ impl Request {
         serde_json::from_slice(&self.body).map_err(|cause| invalid(format!("the body is not understood ({cause})")))
     }
 
+    /// The body, or the message without anything said where there is none, or `null`.
+    ///
+    /// # Errors
+    /// As [`Request::message`].
+    pub fn message_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ErrorBody> {
+        if self.body.is_empty() { Ok(T::default()) } else { self.message::<Option<T>>().map(Option::unwrap_or_default) }
+    }
+
     /// The value of `name` in the query.
     pub fn query_value(&self, name: &str) -> Option<&str> {
         self.query

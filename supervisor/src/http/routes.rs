@@ -6,6 +6,7 @@ use super::listener::Side;
 use super::ordinary;
 use crate::clock;
 use crate::device::DriverFilesError;
+use crate::drains;
 use crate::events::CHUNK;
 use crate::lease::Leases;
 use crate::ledger::{self, Question};
@@ -15,8 +16,8 @@ use crate::revocation;
 use crate::service::Identity;
 use gpool_configuration::Policy;
 use gpool_protocol::{
-    BindRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseAnswer, LeaseRequest, LeaseState, LeaseUpdate,
-    LeaseView, MigApply, PodPlace, SupervisorInfo, WaitingView,
+    BindRequest, DrainRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseAnswer, LeaseRequest, LeaseState,
+    LeaseUpdate, LeaseView, MigApply, PodPlace, SupervisorInfo, WaitingView,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -79,10 +80,20 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
         ("GET", ["v1", "gpus"]) => {
             let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
-            let gpus = leases.book().gpu_views(&leases.gpus(), &leases.used_bytes(), told);
+            let closed = (&leases.silence, &leases.drains);
+            let gpus = leases.book().gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
             value(gpus.into_iter().map(|(_, gpu)| gpu).collect::<Vec<_>>())
         }
         ("GET", ["v1", "gpus", "silent"]) => value(leases.silence.views(&leases.gpus())),
+        ("GET", ["v1", "gpus", "drained"]) => value(drains::views(leases)),
+        ("POST", ["v1", "gpus", gpu, "drain"]) => {
+            peer.must_administer("drain a GPU")?;
+            value(drains::drain(leases, gpu, request.message_or_default::<DrainRequest>()?, peer.uid)?)
+        }
+        ("POST", ["v1", "gpus", gpu, "undrain"]) => {
+            peer.must_administer("end the draining of a GPU")?;
+            value(drains::undrain(leases, gpu, peer.uid)?)
+        }
         ("GET", ["v1", "mig"]) => value(mig::view(leases)?),
         ("POST", ["v1", "mig", "apply"]) => {
             peer.must_be_root("divide GPUs")?;

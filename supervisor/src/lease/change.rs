@@ -73,7 +73,7 @@ impl Leases {
 
     /// Whether what `new` asks for beyond `old` is free on each GPU of the lease; the memory cap.
     fn check_room(&self, book: &Book, old: &Record, new: &Record) -> Result<u64, ErrorBody> {
-        let gpus = self.silence.without_silent(&self.gpus());
+        let gpus = self.gpus_for_new();
         let scene = self.scene(book, None, &gpus);
         let waiting = self.taken_by(&book.queue.before_priority_below(new.priority), &scene);
         let beside = |taken: &[Taken]| self.check_room_among(&scene.capacities_beside(taken), book, old, new);

@@ -16,6 +16,7 @@ use crate::cgroup;
 use crate::clock;
 use crate::compute_modes::ComputeModes;
 use crate::device::{DriverFiles, Gpu, NvmlInventory, Roster};
+use crate::drains::Drains;
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
 use crate::ledger::Ledger;
@@ -81,6 +82,8 @@ pub struct Leases {
     pub sites: Sites,
     /// GPUs for which NVML does not answer.
     pub silence: Silence,
+    /// GPUs that take no new leases because somebody said so.
+    pub drains: Drains,
     /// What stays on the disk of leases that have ended.
     pub leftovers: Leftovers,
     pub next_tenant: AtomicU64,
@@ -139,6 +142,11 @@ impl Leases {
     /// What can be leased: boards and MIG instances. An index means the same thing as long as a lease has it.
     pub fn gpus(&self) -> Arc<Vec<Gpu>> {
         self.roster.now()
+    }
+
+    /// The same as who looks for room may have it: a GPU that does not answer or is drained is as gone.
+    pub fn gpus_for_new(&self) -> Vec<Gpu> {
+        self.drains.without_drained(self.silence.without_silent(&self.gpus()))
     }
 
     /// What NVML last said of the memory in use, by GPU.

@@ -7,6 +7,7 @@ use super::grant::Leases;
 use super::mechanism::Served;
 use super::room::Room;
 use crate::device::{Gpu, Kind};
+use crate::drains;
 use crate::mps::{Domain, GroupRecord};
 use crate::procfs::ProcessName;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
@@ -91,11 +92,17 @@ impl Leases {
         let kept = book.held.iter().position(is_kept);
         // A restarted container comes back to its own GPUs if it still fits there.
         let home = kept.map(|index| book.held[index].gpus.clone());
-        let gpus = self.silence.without_silent(&self.gpus());
+        let gpus = self.gpus_for_new();
         let own = kept.map(|index| &book.held[index].record.lease_id);
         let scene = self.scene(book, own, &gpus);
         let record = kept.map(|index| &book.held[index].record);
-        let Room { served, domain, placed, .. } = self.room_for(asked, uid, &scene, record.zip(home))?;
+        let is_there = |gpu: &Gpu| gpu.kind != Kind::Gone;
+        let drained = || self.drains.sentences(&self.gpus());
+        if !gpus.iter().any(is_there) && !drained().is_empty() {
+            return Err(drains::all_drained(&drained()));
+        }
+        let room = self.room_for(asked, uid, &scene, record.zip(home));
+        let Room { served, domain, placed, .. } = room.map_err(|refusal| drains::with_drained(refusal, &drained()))?;
         Ok(Place { served, domain, placed, kept })
     }
 

@@ -146,7 +146,7 @@ impl Leases {
 
     /// Sees that room is kept for the first in the queue if it does not fit.
     pub fn keep_for_first(&self, book: &Book) {
-        let gpus = self.silence.without_silent(&self.gpus());
+        let gpus = self.gpus_for_new();
         let scene = self.scene(book, None, &gpus);
         let mut ahead = book.queue.in_order();
         ahead.truncate(1);

@@ -6,7 +6,9 @@ use super::record::Record;
 use super::stranded;
 use crate::compute_modes::ComputeModes;
 use crate::device::{Gpu, Kind};
+use crate::drains::Drains;
 use crate::region::Report;
+use crate::silence::Silence;
 use crate::sites::Sites;
 use crate::time_slices::Verdicts;
 use gpool_policy::mechanism::ComputeMode;
@@ -146,6 +148,7 @@ impl Book {
         gpus: &[Gpu],
         used_bytes: &[u64],
         (verdicts, modes, sites): (&Verdicts, &ComputeModes, &Sites),
+        (silence, drains): (&Silence, &Drains),
     ) -> Vec<(usize, GpuView)> {
         let capacities = super::capacity::capacities(gpus, &[], &[], self, None);
         let view = |(index, (gpu, capacity)): (usize, (&Gpu, gpool_policy::admission::GpuCapacity))| GpuView {
@@ -169,6 +172,8 @@ impl Book {
                 .map(|mode| mode.to_string()),
             nvlink_island: sites.links_of(gpu).island,
             processor: sites.links_of(gpu).processor,
+            drained: drains.of(gpu),
+            silent: silence.is_silent(index),
             mechanism: (self.leases.values())
                 .find(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
                 .map(|lease| lease.record.mechanism),
@@ -182,6 +187,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn a_gpu_that_is_gone_moves_none_behind_it() {
@@ -191,6 +197,7 @@ mod tests {
             &gpus,
             &[5, 6, 7],
             (&Verdicts::default(), &ComputeModes::new(3), &Sites::default()),
+            (&Silence::new(3, Vec::new()), &Drains::open(Path::new("/nothing"))),
         );
         let seen: Vec<_> =
             shown.iter().map(|(place, view)| (*place, view.uuid.0.as_str(), view.memory_used_bytes)).collect();

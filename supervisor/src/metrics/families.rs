@@ -76,7 +76,9 @@ families! {
         "When the ledger was written last, in seconds since 1970, every ten seconds if all is well; absent while it was not, or none is kept";
     GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "name", "driver_version", "nvlink_island"] "Always 1: a GPU of this host; GPUs of one island reach each other over NVLink, and of one that reaches none it is empty";
     GpuMemory Gauge "gpool_gpu_memory_capacity_bytes" ["gpu_uuid"] "Memory of the GPU that programs can have";
-    GpuMemoryUsed Gauge "gpool_gpu_memory_used_bytes" ["gpu_uuid"] "Memory held by anybody, as NVML says, at most a second old; of a divided GPU its instances tell";
+    GpuDrained Gauge "gpool_gpu_drained" ["gpu_uuid"] "1 while it takes no new leases because of gpool gpu drain; of an instance, its board";
+    GpuSilent Gauge "gpool_gpu_silent" ["gpu_uuid"] "1 while NVML does not answer for it and it takes no new leases; one that did not answer at the start is in no figure";
+    GpuMemoryUsed Gauge "gpool_gpu_memory_used_bytes" ["gpu_uuid"] "Memory held by anybody, as NVML says, at most a second old; absent of one that is silent; of a divided GPU its instances tell";
     GpuMemoryLeased Gauge "gpool_gpu_memory_committed_bytes" ["gpu_uuid"] "Memory promised to leases and kept places";
     GpuShareLeased Gauge "gpool_gpu_share_committed_ratio" ["gpu_uuid"] "Share promised to guaranteed leases and kept places";
     GpuCharged Gauge "gpool_gpu_charged_ratio" ["gpu_uuid"]

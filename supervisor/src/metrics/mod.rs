@@ -47,7 +47,8 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
     let (views, gpus, queue) = {
         let book = leases.book();
         let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
-        let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told);
+        let closed = (&leases.silence, &leases.drains);
+        let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
         let charged = |place: usize| book.charges.get(&place).cloned().unwrap_or_default();
         let waited_s = book.queue.longest_wait(clock::now_ns()).as_secs_f64();
         let gpus = gpus.into_iter().map(|(place, gpu)| (gpu, charged(place))).collect();
@@ -161,8 +162,10 @@ fn of_a_gpu(page: &mut Page, gpu: &GpuView, charges: &Charges) {
         [("gpu_uuid", uuid), ("name", &gpu.name), ("driver_version", &gpu.driver_version), ("nvlink_island", &island)];
     page.add(Family::GpuInfo, &info, 1.0);
     page.add(Family::GpuMemory, &[("gpu_uuid", uuid)], gpu.memory_total_bytes as f64);
-    // A divided board is not asked: its instances are.
-    if !gpu.divided {
+    page.add(Family::GpuDrained, &[("gpu_uuid", uuid)], f64::from(u8::from(gpu.drained.is_some())));
+    page.add(Family::GpuSilent, &[("gpu_uuid", uuid)], f64::from(u8::from(gpu.silent)));
+    // A divided board is not asked: its instances are. What one said before it fell silent is over.
+    if !gpu.divided && !gpu.silent {
         page.add(Family::GpuMemoryUsed, &[("gpu_uuid", uuid)], gpu.memory_used_bytes as f64);
     }
     page.add(Family::GpuMemoryLeased, &[("gpu_uuid", uuid)], gpu.memory_leased_bytes as f64);

@@ -58,6 +58,8 @@ fn moment() -> Moment {
         compute_mode: None,
         nvlink_island: None,
         processor: None,
+        drained: None,
+        silent: false,
         index: 0,
         uuid: GpuUuid(uuid.into()),
         name: HOSTILE.into(),

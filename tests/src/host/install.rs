@@ -15,6 +15,8 @@ pub const SIMULATED_GPU: &str = "/run/gpool-simgpu";
 
 /// The ledger of a run, in a directory of its own.
 pub const LEDGER: &str = "/run/gpool-ledger/ledger.db";
+/// What the supervisor writes down for after a boot.
+const STATE: &str = "/run/gpool-state";
 
 /// The driver's libraries that gpool stands in for.
 pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
@@ -89,7 +91,7 @@ pub fn replace_nvidia_smi(program: &Path) -> Result<()> {
 
 fn configuration(stage: &Stage) -> String {
     format!(
-        "[paths]\nshim_dir = \"{shims}\"\nhook = \"{hook}\"\n\n\
+        "[paths]\nshim_dir = \"{shims}\"\nhook = \"{hook}\"\nstate_dir = \"{STATE}\"\n\n\
          [ledger]\npath = \"{LEDGER}\"\n\n\
          [lease]\nhold_ms = {hold_ms}\n\n[[driver.mount]]\nsource = \"{SIMULATED_GPU}/state\"\n\n\
          [driver]\nnvml = \"{SIMULATED_GPU}/lib/libnvidia-ml.so.1\"\nlibrary_dirs = [\"{SIMULATED_GPU}/lib\"]\n\

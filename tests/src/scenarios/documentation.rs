@@ -61,6 +61,8 @@ fn wait_for_room(host: &Host) -> Result<()> {
 }
 
 const EVICT: &str = "/v1/leases/{id}/evict";
+const DRAIN: &str = "/v1/gpus/{gpu}/drain";
+const UNDRAIN: &str = "/v1/gpus/{gpu}/undrain";
 const CANCEL: &str = "/v1/queue/{id}/cancel";
 
 /// Every answer is as the document says, with a lease that works.
@@ -98,6 +100,15 @@ fn compare_answers(host: &Host) -> Result<()> {
                 compare("GET", "/v1/queue", &client.get("/v1/queue")?);
                 client.post(&CANCEL.replace("{id}", "waits"), &())?
             }
+            ("POST", DRAIN) => {
+                let drained = client.post(&DRAIN.replace("{gpu}", "0"), &serde_json::json!({"reason": "new fans"}))?;
+                compare("GET", "/v1/gpus/drained", &client.get("/v1/gpus/drained")?);
+                compare("GET", "/v1/gpus", &client.get("/v1/gpus")?);
+                compare("POST", UNDRAIN, &client.post(&UNDRAIN.replace("{gpu}", "0"), &())?);
+                drained
+            }
+            // Only while it is drained.
+            ("POST", UNDRAIN) => continue,
             // Nothing to divide; the scenario mig-instances divides.
             ("POST", "/v1/mig/apply") => client.post(&asked, &serde_json::json!({"goals": []}))?,
             _ => client.post(&asked, &())?,

@@ -12,6 +12,7 @@ mod daemon_reload_vm;
 mod doctor;
 mod documentation;
 mod downloading;
+mod drained;
 mod driver_replaced;
 mod engine_alone;
 mod engines;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 61] = [
+pub const TOGETHER: [&str; 62] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -56,6 +56,7 @@ pub const TOGETHER: [&str; 61] = [
     "host-containerd",
     "mps-engines",
     "lost-gpu",
+    "drained",
     "executed-anew",
     "file-leases",
     "gpus-left-out",

@@ -76,7 +76,7 @@ fn of_views(views: &[GpuView], divided: &[MigGpuView]) -> Host {
         product: view.name.clone(),
         model: Model::of_product(&view.name, view.memory_total_bytes),
         memory_bytes: view.memory_total_bytes,
-        is_healthy: true,
+        is_healthy: !view.silent && view.drained.is_none(),
         compute_mode: view
             .compute_mode
             .as_deref()
@@ -373,6 +373,8 @@ rows that were not taken
             compute_mode: None,
             nvlink_island: None,
             processor: None,
+            drained: None,
+            silent: false,
             index: 0,
             uuid: gpool_protocol::GpuUuid("GPU-1".into()),
             name: "NVIDIA A100-SXM4-80GB".into(),

@@ -209,6 +209,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(lost_gpu::run),
     },
     Scenario {
+        name: "drained",
+        what: "a drained GPU keeps its containers and takes no new ones, also after a restart, until that is ended",
+        limit_s: 90,
+        run: Place::Inside(drained::run),
+    },
+    Scenario {
         name: "supervisor-hung",
         what: "a supervisor that is stopped for seconds: classes that fail open run on, others wait",
         limit_s: 90,

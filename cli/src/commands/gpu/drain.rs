@@ -1,0 +1,124 @@
+//! `gpool gpu drain` and `gpool gpu undrain`
+
+use super::called;
+use crate::exit::{ExitStatus, Failure};
+use crate::output;
+use gpool_protocol::{Client, DrainRequest, DrainedGpu, ErrorBody, GpuUuid, format_seconds, gpu_path};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// Between two looks at the leases that are left.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// Drains GPUs, and waits `wait_seconds` at most until no lease is on them, if it is to wait.
+///
+/// # Errors
+/// GPUs that are refused, which do not keep the others from it; or leases that are left when the time is over.
+pub fn drain(client: &Client, gpus: &[String], reason: &str, wait_seconds: Option<u64>) -> Result<(), Failure> {
+    let asked = DrainRequest { reason: reason.to_owned() };
+    let (mut drained, mut refused) = (Vec::new(), Vec::new());
+    for gpu in gpus {
+        match post::<_, DrainedGpu>(client, gpu, "drain", &asked) {
+            Ok(gpu) => drained.push(gpu),
+            Err(refusal) => refused.push(refusal),
+        }
+    }
+    for gpu in &drained {
+        output::print(&format!("{}\n", told(gpu)))?;
+    }
+    if let Some(seconds) = wait_seconds {
+        wait_until_empty(client, &drained, seconds)?;
+    }
+    Failure::of_all(&refused)
+}
+
+/// Lets GPUs take leases again.
+///
+/// # Errors
+/// GPUs that are refused, which do not keep the others from it.
+pub fn undrain(client: &Client, gpus: &[String]) -> Result<(), Failure> {
+    let mut refused = Vec::new();
+    for gpu in gpus {
+        match post::<Value, DrainedGpu>(client, gpu, "undrain", &json!({})) {
+            Ok(gpu) => output::print(&format!("{} takes leases again\n", called(gpu.index, &gpu.uuid)))?,
+            Err(refusal) => refused.push(refusal),
+        }
+    }
+    Failure::of_all(&refused)
+}
+
+fn post<B: serde::Serialize, A: serde::de::DeserializeOwned>(
+    client: &Client,
+    gpu: &str,
+    verb: &str,
+    body: &B,
+) -> Result<A, ErrorBody> {
+    client.post(&format!("{}/{verb}", gpu_path(gpu)?), body)
+}
+
+/// What is left on a drained GPU.
+fn told(gpu: &DrainedGpu) -> String {
+    let left = match gpu.leases {
+        0 => "no lease is on it".to_owned(),
+        1 => "1 lease is on it, and goes on".to_owned(),
+        leases => format!("{leases} leases are on it, and go on"),
+    };
+    format!("{} takes no new leases; {left}", called(gpu.index, &gpu.uuid))
+}
+
+fn wait_until_empty(client: &Client, drained: &[DrainedGpu], seconds: u64) -> Result<(), Failure> {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        let now: Vec<DrainedGpu> = client.get("/v1/gpus/drained")?;
+        let (left, ended) = left_of(drained, &now);
+        if let Some(uuid) = ended {
+            let sentence = format!("gpool: {} is no longer drained: somebody else has ended that", uuid.0);
+            return Err(Failure::Refused(ExitStatus::Failed, sentence));
+        }
+        let time = deadline.saturating_duration_since(Instant::now());
+        if left.is_empty() {
+            return output::print("no lease is left\n");
+        }
+        if time.is_zero() {
+            let waited = format_seconds(seconds);
+            let sentence = format!("gpool: after {waited} {}; gpool ps lists them", left.join(", "));
+            return Err(Failure::Refused(ExitStatus::Failed, sentence));
+        }
+        std::thread::sleep(LOOK_PERIOD.min(time));
+    }
+}
+
+/// What is left on each of `drained`, and the first that is no longer among them.
+fn left_of<'a>(drained: &'a [DrainedGpu], now: &[DrainedGpu]) -> (Vec<String>, Option<&'a GpuUuid>) {
+    let mut left = Vec::new();
+    for gpu in drained {
+        match now.iter().find(|its| its.uuid == gpu.uuid) {
+            None => return (left, Some(&gpu.uuid)),
+            Some(its) if its.leases > 0 => left.push(told(its)),
+            Some(_) => {}
+        }
+    }
+    (left, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::Drain;
+
+    fn drained(uuid: &str, leases: u32) -> DrainedGpu {
+        let drain = Drain { since_unix_ms: 1, uid: Some(0), reason: String::new() };
+        DrainedGpu { uuid: GpuUuid(uuid.into()), index: Some(3), drain, leases }
+    }
+
+    #[test]
+    fn what_is_left_is_counted_where_it_was_asked_and_nowhere_else() {
+        let asked = [drained("GPU-1", 2), drained("GPU-2", 0)];
+        let others = [drained("GPU-0", 9), drained("GPU-1", 1), drained("GPU-2", 0)];
+        let (left, ended) = left_of(&asked, &others);
+        assert_eq!(left, ["GPU 3 (GPU-1) takes no new leases; 1 lease is on it, and goes on"]);
+        assert_eq!(ended, None);
+        assert!(left_of(&asked[1..], &others).0.is_empty());
+        assert_eq!(left_of(&asked, &others[..2]).1, Some(&GpuUuid("GPU-2".into())));
+    }
+}

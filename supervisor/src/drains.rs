@@ -1,0 +1,323 @@
+//! GPUs that take no new leases because somebody said so: before a repair, or to have one empty. Those that they have go on, and
+//! may be changed. What was said is written down, since it should outlive the supervisor and a boot.
+//!
+//! A drained GPU is a board, with all of its instances.
+
+use crate::clock;
+use crate::device::{Gpu, Kind};
+use crate::events::About;
+use crate::lease::{Leases, failed};
+use gpool_protocol::{Drain, DrainRequest, DrainedGpu, ErrorBody, ErrorCode, EventKind, GpuUuid};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// In `[paths] state_dir`.
+const NAME: &str = "drained.json";
+
+/// Boards by UUID, those included that are not there now.
+type Drained = BTreeMap<GpuUuid, Drain>;
+
+/// What is said of all GPUs. Its lock is taken after the book's.
+#[derive(Debug)]
+pub struct Drains {
+    file: PathBuf,
+    drained: Mutex<Drained>,
+}
+
+impl Drains {
+    /// What was written down in this directory, which need not be there. What cannot be read is told and left as it is, aside:
+    /// a host whose GPUs serve nobody because of it would be worse.
+    pub fn open(state_dir: &Path) -> Self {
+        let file = state_dir.join(NAME);
+        let drained = read(&file).unwrap_or_else(|cause| {
+            let aside = file.with_extension("json.unreadable");
+            let kept =
+                fs::rename(&file, &aside).map_or(String::new(), |()| format!(", and lies in {}", aside.display()));
+            log!("{} cannot be read: {cause}; no GPU is drained{kept}", file.display());
+            Drained::new()
+        });
+        Self { file, drained: Mutex::new(drained) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Drained> {
+        self.drained.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was said of a GPU, or of the board that an instance is of.
+    pub fn of(&self, gpu: &Gpu) -> Option<Drain> {
+        self.lock().get(gpu.board()?).cloned()
+    }
+
+    /// The GPUs as who looks for room may have them: a drained one is as gone.
+    pub fn without_drained(&self, gpus: Vec<Gpu>) -> Vec<Gpu> {
+        let drained = self.lock();
+        let is_drained = |gpu: &Gpu| gpu.board().is_some_and(|board| drained.contains_key(board));
+        gpus.into_iter().map(|gpu| if is_drained(&gpu) { Gpu { kind: Kind::Gone, ..gpu } } else { gpu }).collect()
+    }
+
+    /// Each drained GPU of `gpus` in a sentence, `GPU-1 is drained by user 0: new fans`.
+    pub fn sentences(&self, gpus: &[Gpu]) -> Vec<String> {
+        let drained = self.lock();
+        let boards = gpus.iter().filter(|gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided));
+        boards.filter_map(|gpu| Some(format!("{} is drained {}", gpu.uuid, drained.get(&gpu.uuid)?.cause()))).collect()
+    }
+
+    /// Writes a change down, then makes it. Gives whether it was one.
+    ///
+    /// # Errors
+    /// It cannot be written, and nothing has changed.
+    fn change(&self, make: impl FnOnce(&mut Drained)) -> io::Result<bool> {
+        let mut drained = self.lock();
+        let mut new = drained.clone();
+        make(&mut new);
+        if new == *drained {
+            return Ok(false);
+        }
+        write(&self.file, &new)?;
+        *drained = new;
+        Ok(true)
+    }
+}
+
+fn read(file: &Path) -> io::Result<Drained> {
+    match fs::read(file) {
+        Ok(text) => serde_json::from_slice(&text).map_err(io::Error::from),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(Drained::new()),
+        Err(cause) => Err(cause),
+    }
+}
+
+/// So that the file is either the old one or the new one, also after a power cut.
+fn write(file: &Path, drained: &Drained) -> io::Result<()> {
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)?;
+    let new = file.with_extension("json.new");
+    let mut opened = fs::File::create(&new)?;
+    opened.write_all(&serde_json::to_vec_pretty(drained)?)?;
+    opened.sync_all()?;
+    fs::rename(&new, file)?;
+    fs::File::open(directory)?.sync_all()
+}
+
+/// The one GPU that `text` means: NVML's index of a board, its UUID or the beginning of that, or the UUID of a drained one that
+/// is not there.
+fn named(gpus: &[Gpu], drained: &Drained, text: &str) -> Result<GpuUuid, ErrorBody> {
+    let remedy = "name a GPU by its index or by its UUID, as gpool gpu ls --format wide shows them";
+    let wrong = |message: String| Err(ErrorBody::new(ErrorCode::RequestInvalid, message, remedy));
+    if let Some(instance) = gpus.iter().find(|gpu| gpu.instance().is_some() && gpu.uuid.0 == text) {
+        let board = instance.board().map_or_else(String::new, ToString::to_string);
+        return wrong(format!(
+            "{text} is an instance of {board}: a GPU is drained as a whole, with all of its instances"
+        ));
+    }
+    let boards = gpus.iter().filter(|gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided));
+    let is_meant = |gpu: &&Gpu| text.parse() == Ok(gpu.index) || gpu.uuid.0.starts_with(text);
+    let mut found: Vec<&GpuUuid> = boards.filter(is_meant).map(|gpu| &gpu.uuid).collect();
+    found.extend(drained.keys().filter(|uuid| uuid.0.starts_with(text)));
+    found.sort();
+    found.dedup();
+    match (text, found.as_slice()) {
+        ("", _) | (_, []) => wrong(format!("this host has no GPU {text:?}")),
+        (_, [one]) => Ok((*one).clone()),
+        (_, several) => {
+            let all: Vec<&str> = several.iter().map(|uuid| uuid.0.as_str()).collect();
+            wrong(format!("{text:?} means {}", all.join(" and ")))
+        }
+    }
+}
+
+/// All GPUs that are drained, those included that are not there.
+pub fn views(leases: &Leases) -> Vec<DrainedGpu> {
+    let (gpus, book) = (leases.gpus(), leases.book());
+    let its_leases = |uuid: &GpuUuid| {
+        let is_its = |place: usize| gpus.get(place).is_some_and(|gpu| gpu.board() == Some(uuid));
+        let running = book.leases.values().filter(|lease| lease.gpus().any(is_its) && !lease.record.has_no_share());
+        let stranded = book.stranded.iter().filter(|record| record.gpus().contains(uuid) && !record.has_no_share());
+        (running.count() + stranded.count()) as u32
+    };
+    let index_of = |uuid: &GpuUuid| gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index);
+    let view = |(uuid, drain): (&GpuUuid, &Drain)| DrainedGpu {
+        uuid: uuid.clone(),
+        index: index_of(uuid),
+        drain: drain.clone(),
+        leases: its_leases(uuid),
+    };
+    leases.drains.lock().iter().map(view).collect()
+}
+
+fn view_of(leases: &Leases, uuid: &GpuUuid) -> Result<DrainedGpu, ErrorBody> {
+    let found = views(leases).into_iter().find(|gpu| gpu.uuid == *uuid);
+    found.ok_or_else(|| is_not_drained(uuid))
+}
+
+fn is_not_drained(uuid: &GpuUuid) -> ErrorBody {
+    let message = format!("{uuid} is not drained");
+    ErrorBody::new(ErrorCode::RequestInvalid, message, "gpool gpu ls shows which GPUs are")
+}
+
+/// Lets the GPU that `text` means take no new leases: none is granted there after this has returned. Said again, it may have
+/// another reason.
+///
+/// # Errors
+/// An unknown GPU, a reason that cannot be kept, or a disk that does not take it: nothing has changed then.
+pub fn drain(leases: &Leases, text: &str, asked: DrainRequest, uid: u32) -> Result<DrainedGpu, ErrorBody> {
+    asked.check()?;
+    let uuid = named(&leases.gpus(), &leases.drains.lock(), text)?;
+    // Who looks for room holds the book until the lease is in it.
+    let book = leases.book();
+    let new = Drain { since_unix_ms: clock::unix_ms(), uid: Some(uid), reason: asked.reason };
+    let changed = leases.drains.change(|drained| match drained.get_mut(&uuid) {
+        // Perhaps it is only waited for.
+        Some(_) if new.reason.is_empty() => {}
+        Some(old) => *old = Drain { since_unix_ms: old.since_unix_ms, ..new.clone() },
+        None => drop(drained.insert(uuid.clone(), new.clone())),
+    });
+    drop(book);
+    let changed = changed.map_err(|cause| failed("the GPU is as it was: what is drained cannot be written", cause))?;
+    let view = view_of(leases, &uuid)?;
+    if changed {
+        let left = match view.leases {
+            0 => "no lease is on it".to_owned(),
+            1 => "1 lease is on it, and goes on".to_owned(),
+            count => format!("{count} leases are on it, and go on"),
+        };
+        let message = format!("GPU {} takes no new leases: drained {}; {left}", called(&view), view.drain.cause());
+        let about = About { uid: Some(uid), ..About::default() };
+        leases.events.note(EventKind::GpuDrained, about, message);
+    }
+    Ok(view)
+}
+
+/// Lets it take leases again. Gives how it was drained.
+///
+/// # Errors
+/// A GPU that is unknown or not drained, or a disk that does not take it.
+pub fn undrain(leases: &Leases, text: &str, uid: u32) -> Result<DrainedGpu, ErrorBody> {
+    let uuid = named(&leases.gpus(), &leases.drains.lock(), text)?;
+    let view = view_of(leases, &uuid)?;
+    let changed = leases.drains.change(|drained| drop(drained.remove(&uuid)));
+    match changed.map_err(|cause| failed("the GPU is as it was: what is drained cannot be written", cause))? {
+        false => return Err(is_not_drained(&uuid)),
+        true => {
+            let message = format!("GPU {} takes leases again", called(&view));
+            let about = About { uid: Some(uid), ..About::default() };
+            leases.events.note(EventKind::GpuUndrained, about, message);
+        }
+    }
+    Ok(view)
+}
+
+/// `0 (GPU-5ca1)`, or the UUID alone of one that is not there.
+fn called(gpu: &DrainedGpu) -> String {
+    gpu.index.map_or_else(|| gpu.uuid.to_string(), |index| format!("{index} ({})", gpu.uuid))
+}
+
+/// The refusal of who found no room, with the GPUs that are drained.
+pub fn with_drained(refusal: ErrorBody, sentences: &[String]) -> ErrorBody {
+    let is_about_room = matches!(
+        refusal.code,
+        ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoGpu | ErrorCode::NoMechanism
+    );
+    match is_about_room && !sentences.is_empty() {
+        true => ErrorBody { message: format!("{}; {}", refusal.message, sentences.join(", ")), ..refusal },
+        false => refusal,
+    }
+}
+
+/// Every GPU that there is is drained.
+pub fn all_drained(sentences: &[String]) -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::ShareNotFree,
+        format!("no GPU of this host takes new leases: {}", sentences.join(", ")),
+        "wait until that is over, or end it with gpool gpu undrain",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::MigInstance;
+
+    fn by(uid: u32) -> Drain {
+        Drain { since_unix_ms: 5, uid: Some(uid), reason: "new fans".into() }
+    }
+
+    fn instance(board: &str) -> Gpu {
+        let its = MigInstance {
+            board: GpuUuid(board.into()),
+            profile: "1g.10gb".into(),
+            gpu_instance: 7,
+            compute_instance: 0,
+            start: 0,
+            size: 1,
+        };
+        Gpu { uuid: GpuUuid("MIG-1".into()), kind: Kind::Instance(its), ..Gpu::sample(0) }
+    }
+
+    #[test]
+    fn what_was_said_is_there_after_a_restart_and_a_board_has_its_instances() {
+        let directory = tempfile::tempdir().unwrap();
+        let state_dir = directory.path().join("not/made");
+        let drains = Drains::open(&state_dir);
+        let uuid = Gpu::sample(0).uuid;
+        assert!(drains.change(|drained| drop(drained.insert(uuid.clone(), by(7)))).unwrap());
+        assert!(!drains.change(|drained| drop(drained.insert(uuid.clone(), by(7)))).unwrap(), "no change");
+        let again = Drains::open(&state_dir);
+        let divided = Gpu { kind: Kind::Divided, ..Gpu::sample(0) };
+        let seen = again.without_drained(vec![divided.clone(), instance("GPU-0"), Gpu::sample(1)]);
+        let kinds: Vec<&Kind> = seen.iter().map(|gpu| &gpu.kind).collect();
+        assert_eq!(kinds, [&Kind::Gone, &Kind::Gone, &Kind::Whole]);
+        assert_eq!(again.of(&instance("GPU-0")), Some(by(7)));
+        assert_eq!(again.sentences(&[divided, instance("GPU-0")]), ["GPU-0 is drained by user 7: new fans"]);
+        assert!(again.change(|drained| drop(drained.remove(&uuid))).unwrap());
+        assert_eq!(Drains::open(&state_dir).of(&Gpu::sample(0)), None);
+    }
+
+    #[test]
+    fn what_cannot_be_written_has_not_changed_and_what_cannot_be_read_is_set_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(NAME), "{\"GPU-0\":").unwrap();
+        let drains = Drains::open(directory.path());
+        assert_eq!(drains.of(&Gpu::sample(0)), None);
+        let aside = fs::read_to_string(directory.path().join("drained.json.unreadable")).unwrap();
+        assert_eq!(aside, "{\"GPU-0\":");
+        // Nobody can write below a file.
+        let drains = Drains::open(&directory.path().join("drained.json.unreadable"));
+        assert!(drains.change(|drained| drop(drained.insert(Gpu::sample(0).uuid, by(7)))).is_err());
+        assert_eq!(drains.of(&Gpu::sample(0)), None);
+    }
+
+    #[test]
+    fn a_gpu_is_named_by_index_or_uuid_and_an_instance_is_none() {
+        let second = Gpu { uuid: GpuUuid("GPU-0b".into()), ..Gpu::sample(1) };
+        let gpus = [Gpu { uuid: GpuUuid("GPU-0a".into()), ..Gpu::sample(0) }, second, instance("GPU-0a")];
+        let drained = Drained::from([(GpuUuid("GPU-9".into()), by(1)), (GpuUuid("GPU-0a".into()), by(1))]);
+        let found = |text: &str| named(&gpus, &drained, text).map(|uuid| uuid.0);
+        assert_eq!(found("1").unwrap(), "GPU-0b");
+        assert_eq!(found("GPU-0a").unwrap(), "GPU-0a");
+        assert_eq!(found("GPU-9").unwrap(), "GPU-9", "it is drained and not there");
+        for (text, part) in [
+            ("GPU-0", "\"GPU-0\" means GPU-0a and GPU-0b"),
+            ("7", "no GPU \"7\""),
+            ("", "no GPU \"\""),
+            ("MIG-1", "MIG-1 is an instance of GPU-0a"),
+        ] {
+            let error = found(text).unwrap_err();
+            assert!(error.message.contains(part) && error.remedy.contains("gpool gpu ls"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_for_want_of_room_names_who_is_drained() {
+        let refusal = |code| ErrorBody::new(code, "no room", "wait");
+        let sentences = ["GPU-0 is drained by user 0".to_owned()];
+        let told = with_drained(refusal(ErrorCode::MemoryNotFree), &sentences);
+        assert_eq!(told.message, "no room; GPU-0 is drained by user 0");
+        assert_eq!(with_drained(refusal(ErrorCode::LeaseConflict), &sentences).message, "no room");
+        assert_eq!(with_drained(refusal(ErrorCode::ShareNotFree), &[]).message, "no room");
+        assert_eq!(all_drained(&sentences).code, ErrorCode::ShareNotFree);
+    }
+}

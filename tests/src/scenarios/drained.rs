@@ -1,0 +1,116 @@
+//! A GPU that is drained takes no new containers and keeps those that it has, also across a restart of the supervisor. Who waits
+//! for room has it when that ends.
+
+use super::{finish, is_refused, reload_with, wait_for};
+use crate::failure::{Context, Result, ensure};
+use crate::host::{Container, Host, succeeded, text};
+use crate::namespaces::{Inside, spawn_bound};
+use gpool_protocol::{EventKind, GpuUuid, GpuView, WaitingView};
+use serde_json::Value;
+use std::process::{Output, Stdio};
+
+/// An ended container's place is free at once.
+const CONFIGURATION: &str = "[lease]\nhold_ms = 0\n";
+const REASON: &str = "new fans";
+const ASKED: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "1GiB")];
+/// The number of the check "drained GPUs".
+const CHECK: &str = "24";
+
+/// Drains one of two GPUs, then both.
+pub fn run(inside: &Inside) -> Result<()> {
+    let mut host = Host::start_with(inside, 2, "")?;
+    let outcome = reload_with(&host, CONFIGURATION).and_then(|()| one(&mut host)).and_then(|()| both(&host));
+    finish(host, outcome)
+}
+
+fn one(host: &mut Host) -> Result<()> {
+    let (there, beside) = (start(host, "there", "0.6")?, start(host, "beside", "0.6")?);
+    let (drained, open) = (host.lease_of(&there)?.gpu_uuid, host.lease_of(&beside)?.gpu_uuid);
+    ensure(drained != open, || format!("both containers are on {drained}"))?;
+    let index = index_of(host, &drained)?;
+    may_not(host, &index)?;
+    let said = succeeded("gpool gpu drain", host.gpool(&["gpu", "drain", &index, "--reason", REASON])?)?;
+    ensure(said.contains("1 lease is on it"), || format!("gpool gpu drain says {said}"))?;
+    // It has room for another 0.4, as the other one has.
+    let new = start(host, "new", "0.3")?;
+    ensure(host.lease_of(&new)?.gpu_uuid == open, || format!("a new container is on {drained}, which is drained"))?;
+    let cause = format!("{drained} is drained by user 0: {REASON}");
+    is_refused(host, &ASKED, &["GPOOL-E201", &cause])?;
+    succeeded("gpool update", host.gpool(&["update", &there.id, "--fraction", "0.7"])?)?;
+    is_shown(host, &index, "draining")?;
+
+    host.kill_supervisor()?;
+    host.start_supervisor()?;
+    is_shown(host, &index, "draining")?;
+    is_refused(host, &ASKED, &["GPOOL-E201", &cause])?;
+    let mut wait = host.command("gpool");
+    wait.args(["gpu", "drain", drained.0.as_str(), "--reason", REASON, "--wait", "60s"]);
+    let wait = spawn_bound(wait.stdout(Stdio::piped()).stderr(Stdio::piped())).context("gpool gpu drain --wait")?;
+    there.kill_init()?;
+    let said = succeeded("gpool gpu drain --wait", wait.wait_with_output().context("gpool")?)?;
+    ensure(said.ends_with("no lease is left"), || format!("gpool gpu drain --wait says {said}"))?;
+    is_shown(host, &index, "drained")?;
+    ensure(host.events_of(EventKind::GpuDrained)?.is_empty(), || "what was said again is told again".to_owned())
+}
+
+/// Nobody finds room; who waits for it has it when one GPU is open again.
+fn both(host: &Host) -> Result<()> {
+    succeeded("gpool gpu drain", host.gpool(&["gpu", "drain", "0", "1"])?)?;
+    is_refused(host, &ASKED, &["GPOOL-E201", "no GPU of this host takes new leases", REASON, "gpool gpu undrain"])?;
+    let mut waiting = host.command("gpool");
+    waiting.args(["run", "--fraction", "0.3", "--memory", "1GiB", "--wait", "300s", "--", "/bin/true"]);
+    let waiting = spawn_bound(waiting.stdout(Stdio::piped()).stderr(Stdio::piped())).context("gpool run")?;
+    let waits = || Ok(host.client().get::<Vec<WaitingView>>("/v1/queue")?.len() == 1);
+    wait_for("a command that waits for a GPU that is drained", waits)?;
+    let said = succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0", "1"])?)?;
+    ensure(said.matches("takes leases again").count() == 2, || format!("gpool gpu undrain says {said}"))?;
+    succeeded("gpool run", waiting.wait_with_output().context("gpool run")?)?;
+    let again = host.gpool(&["gpu", "undrain", "0"])?;
+    is_usage(&again, "is not drained")?;
+    is_usage(&host.gpool(&["gpu", "drain", "7"])?, "no GPU \"7\"")?;
+    ensure(host.events_of(EventKind::GpuUndrained)?.len() == 2, || "not two GPUs were opened again".to_owned())
+}
+
+/// Another user than root does not drain.
+fn may_not(host: &Host, index: &str) -> Result<()> {
+    let mut command = host.command_named("setpriv");
+    command.args(["--reuid=1234", "--regid=1234", "--clear-groups", "gpool", "gpu", "drain", index]);
+    let output = command.output().context("setpriv")?;
+    let said = text(&output.stderr);
+    ensure(output.status.code() == Some(77) && said.contains("may not drain a GPU"), || format!("{output:?}"))
+}
+
+/// What people and programs are told of it.
+fn is_shown(host: &Host, index: &str, state: &str) -> Result<()> {
+    let listed = text(&host.gpool(&["gpu", "ls"])?.stdout);
+    let is_it = |line: &&str| line.trim_start().starts_with(&format!("{index} ")) && line.ends_with(state);
+    let is_told = |line: &&str| line.contains("drained by user 0") && line.contains(REASON);
+    let count = (listed.lines().filter(is_it).count(), listed.lines().filter(is_told).count());
+    ensure(count == (1, 1), || format!("gpool gpu ls says {listed}"))?;
+    let document = text(&host.gpool(&["gpu", "ls", "--format", "json"])?.stdout);
+    let document: Value = serde_json::from_str(&document).context("gpool gpu ls --format json")?;
+    let reasons: Vec<&Value> =
+        document["gpus"].as_array().into_iter().flatten().map(|gpu| &gpu["drained"]["reason"]).collect();
+    ensure(reasons.iter().filter(|reason| **reason == REASON).count() == 1, || format!("it says {document}"))?;
+    let metrics = text(&host.gpool(&["metrics"])?.stdout);
+    let drained = metrics.lines().filter(|line| line.starts_with("gpool_gpu_drained{") && line.ends_with(" 1"));
+    ensure(drained.count() == 1, || format!("gpool metrics says {metrics}"))?;
+    let examined = text(&host.gpool(&["doctor"])?.stdout);
+    let is_found = |line: &str| line.contains(CHECK) && line.contains("warn") && line.contains(REASON);
+    ensure(examined.lines().any(is_found), || format!("gpool doctor says {examined}"))
+}
+
+fn is_usage(output: &Output, what: &str) -> Result<()> {
+    let said = text(&output.stderr);
+    ensure(output.status.code() == Some(2) && said.contains(what), || format!("{}: {said}", output.status))
+}
+
+fn start(host: &Host, name: &str, fraction: &str) -> Result<Container> {
+    host.run_container(name, &[("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", "1GiB")], &[], &["sleep", "600"])
+}
+
+fn index_of(host: &Host, uuid: &GpuUuid) -> Result<String> {
+    let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
+    let found = gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index.to_string());
+    found.ok_or_else(|| crate::failure::Failure::new(format!("no GPU {uuid}")))
+}
