@@ -32,8 +32,8 @@ impl Clean {
     }
 }
 
-/// Removes gpool while containers run: they go on and can be stopped, Docker's configuration is as it was, and nothing
-/// calls what is gone.
+/// Removes gpool while containers run, and purges it: they go on and can be stopped, Docker's configuration is as it was, and
+/// nothing calls what is gone. The link by which Docker stops them stays until nobody calls it.
 pub fn removed(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
     let said = booted.sh("apt-get -qq remove -y gpool 2>&1")?;
     for sentence in ["3 container(s) with a share go on", "docker knows the runtime gpool until it is restarted"] {
@@ -45,10 +45,13 @@ pub fn removed(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
     booted.sh("test ! -e /usr/share/gpool/oci-hooks.d/50-gpool.json && test ! -e /usr/sbin/gpool-supervisor")?;
     booted.sh("! systemctl --quiet is-active gpool-supervisor.service && docker run --rm debian:12 true")?;
     tenants.still_run()?;
-    for name in ["small", "large", "newcomer"] {
+    tenants.stop("small")?;
+    let said = booted.sh("apt-get -qq purge -y gpool 2>&1")?;
+    ensure(said.contains("/usr/bin/gpool-runtime stays, a link to"), || format!("apt said {said}"))?;
+    for name in ["large", "newcomer"] {
         tenants.stop(name)?;
     }
-    booted.sh("systemctl restart docker")?;
+    booted.sh("systemctl restart docker && test -L /usr/bin/gpool-runtime && rm /usr/bin/gpool-runtime")?;
     let unknown = booted.run(&["docker", "run", "--rm", "--runtime=gpool", "debian:12", "true"])?;
     ensure(!unknown.status.success(), || "Docker still knows the runtime".to_owned())
 }
