@@ -4,6 +4,7 @@
 //! restarted finds the queue in a file and its people at the door, and who has gone is out by his silence.
 
 mod asking;
+mod departed;
 mod store;
 mod tending;
 mod waiter;
@@ -11,8 +12,10 @@ mod waiter;
 pub use tending::Left;
 pub use waiter::Waiter;
 
+use crate::clock;
 use crate::lease::slice_priority;
 use crate::procfs::WatchedProcess;
+use departed::DepartedPods;
 use gpool_policy::queue::{Claim, Rounds, order};
 use gpool_protocol::{LeaseRequest, Priority, WaitingView};
 use std::time::Duration;
@@ -22,6 +25,7 @@ use std::time::Duration;
 pub struct Queue {
     waiters: Vec<Waiter>,
     rounds: Rounds,
+    departed: DepartedPods,
     /// When it was looked last who is gone, and when it was last written down; CLOCK_MONOTONIC.
     tended_ns: u64,
     written_ns: u64,
@@ -80,14 +84,16 @@ impl Queue {
     fn leave(&mut self, asked: &LeaseRequest, uid: u32, how: Left) -> Option<Waiter> {
         let index = self.waiters.iter().position(|waiter| waiter.is_for(asked, uid))?;
         let waiter = self.waiters.remove(index);
-        self.give_round_back(&waiter, how);
+        self.note_left(&waiter, how);
         Some(waiter)
     }
 
-    /// Who leaves with nothing is not behind for it when it comes again.
-    fn give_round_back(&mut self, waiter: &Waiter, how: Left) {
-        if how == Left::Granted {
-            return;
+    /// Who leaves with nothing is not behind for it when it comes again, and what a pod starts again has its place back.
+    fn note_left(&mut self, waiter: &Waiter, how: Left) {
+        match how {
+            Left::Granted => return,
+            Left::Cancelled => {}
+            Left::Refused | Left::Gone => self.departed.note(waiter, clock::now_ns()),
         }
         let (priority, owner) = (waiter.claim.priority, waiter.owner());
         let is_its = |other: &&Waiter| other.claim.priority == priority && other.owner() == owner;
@@ -95,12 +101,16 @@ impl Queue {
         self.rounds.give_back(priority, &owner, waiter.claim.round, rounds.into_iter());
     }
 
-    /// Puts one in, in the round that it comes to.
+    /// Puts one in, in the round that it comes to, or where its pod stood before.
     fn join(&mut self, asked: &LeaseRequest, uid: u32, requester: WatchedProcess, now_ns: u64) -> &mut Waiter {
         let claims: Vec<Claim> = self.waiters.iter().map(|waiter| waiter.claim).collect();
         let priority = slice_priority(asked.request.priority);
-        let round = self.rounds.join(&claims, priority, &waiter::owner_of(asked, uid));
-        self.waiters.push(Waiter::new(asked, uid, requester, Claim { priority, round, since_ns: now_ns }));
+        let mut waiter = Waiter::new(asked, uid, requester, Claim { priority, round: 0, since_ns: now_ns });
+        match self.departed.give_back(&mut waiter, now_ns) {
+            true => self.rounds.note(priority, &waiter.owner(), waiter.claim.round),
+            false => waiter.claim.round = self.rounds.join(&claims, priority, &waiter.owner()),
+        }
+        self.waiters.push(waiter);
         self.waiters.last_mut().expect("just put in")
     }
 }

@@ -22,6 +22,9 @@ struct WaiterRecord {
     /// CLOCK_MONOTONIC.
     since_ns: u64,
     since_unix_ms: u64,
+    /// CLOCK_MONOTONIC; when the place was taken, where an older supervisor has written.
+    #[serde(default)]
+    attempt_ns: Option<u64>,
     cause: String,
     /// For how long room was kept for it, and where.
     #[serde(default)]
@@ -65,6 +68,7 @@ impl Queue {
             round: waiter.claim.round,
             since_ns: waiter.claim.since_ns,
             since_unix_ms: waiter.since_unix_ms,
+            attempt_ns: Some(waiter.attempt_ns),
             cause: waiter.cause.clone(),
             kept_ns: waiter.kept_ns.get(),
             kept_on: waiter.kept_on.borrow().clone(),
@@ -96,6 +100,7 @@ fn read(run_dir: &Path, boot_id: &str) -> Queue {
         let mut waiter = Waiter::new(&record.asked, record.uid, requester, claim);
         // It could not ask while nobody was there.
         (waiter.since_unix_ms, waiter.cause, waiter.asked_ns) = (record.since_unix_ms, record.cause, now_ns);
+        waiter.attempt_ns = record.attempt_ns.unwrap_or(record.since_ns);
         (waiter.kept_ns, waiter.kept_on) = (record.kept_ns.into(), record.kept_on.into());
         queue.waiters.push(waiter);
     }

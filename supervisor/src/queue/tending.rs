@@ -88,7 +88,7 @@ impl Leases {
         let (gone, left): (Vec<Waiter>, Vec<Waiter>) =
             std::mem::take(&mut book.queue.waiters).into_iter().partition(|waiter| waiter.is_gone(now_ns));
         book.queue.waiters = left;
-        gone.iter().for_each(|waiter| book.queue.give_round_back(waiter, Left::Gone));
+        gone.iter().for_each(|waiter| book.queue.note_left(waiter, Left::Gone));
         // For how long room was kept is in the file as well.
         if !gone.is_empty() || now_ns.saturating_sub(book.queue.written_ns) >= WRITTEN_EVERY_NS {
             self.write_queue(&mut book);

@@ -31,6 +31,8 @@ pub struct Waiter {
     pub claim: Claim,
     /// Since when it waits, for people.
     pub since_unix_ms: u64,
+    /// When this attempt at it began, CLOCK_MONOTONIC: the place may be an earlier one's.
+    pub attempt_ns: u64,
     /// Why it has no room.
     pub cause: String,
     /// When it asked last, CLOCK_MONOTONIC.
@@ -57,6 +59,7 @@ impl Waiter {
             requester,
             claim,
             since_unix_ms: clock::unix_ms(),
+            attempt_ns: claim.since_ns,
             cause: String::new(),
             asked_ns: claim.since_ns,
             retry: RETRY_LONGEST,
@@ -74,14 +77,15 @@ impl Waiter {
         self.uid == uid && (self.asked.container_id == asked.container_id || is_next_attempt)
     }
 
-    /// How long it has waited.
+    /// How long it has waited, earlier attempts included.
     pub fn waited(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(now_ns.saturating_sub(self.claim.since_ns))
     }
 
-    /// Whether it has waited for as long as it wanted.
+    /// Whether it has waited for as long as it wanted, in this attempt.
     pub fn is_over(&self, now_ns: u64) -> bool {
-        self.waited(now_ns) >= Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0))
+        Duration::from_nanos(now_ns.saturating_sub(self.attempt_ns))
+            >= Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0))
     }
 
     /// Whether nobody is there any more who would take the lease.
