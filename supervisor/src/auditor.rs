@@ -1,16 +1,20 @@
 //! Compares what leases report of their GPU time with what the device saw of their processes. `policy` judges; here the
 //! figures are brought together, and what follows is done.
 
+mod past_members;
+
 use crate::clock;
 use crate::device::Gpu;
 use crate::gatekeeper::{Order, Standing, Statistics};
-use crate::lease::{GpuAccount, Leases, Members, about, class_policy};
+use crate::lease::{GpuAccount, Lease, Leases, Members, about, class_policy};
+use crate::procfs;
 use gpool_configuration::LiarAction;
 use gpool_policy::TenantId;
 use gpool_policy::honesty::{DeviceUse, Honesty, Sample, Shortfall};
 use gpool_policy::overlap::{Reported, believed};
 use gpool_policy::repetition::Repetition;
-use gpool_protocol::EventKind;
+use gpool_protocol::{EventKind, Mechanism};
+use past_members::PastMembers;
 use std::collections::BTreeMap;
 
 /// Reports are compared with the device over so long.
@@ -74,6 +78,7 @@ pub struct Auditor {
     was_silent: Vec<bool>,
     /// The same of the newest look.
     is_silent: Vec<bool>,
+    past: PastMembers,
 }
 
 impl Auditor {
@@ -88,6 +93,7 @@ impl Auditor {
             period_start_ns: None,
             was_silent,
             is_silent,
+            past: PastMembers::default(),
         }
     }
 
@@ -118,7 +124,14 @@ impl Auditor {
                     self.see((*tenant, index), seen_ns);
                 }
             }
+            let late =
+                self.past.of_ended(&busy, members, || whole(leases, index), |pid| procfs::start_ticks(pid).is_some());
+            for (tenant, seen_ns) in late {
+                // Who has shims has reported until the end.
+                meter(leases, tenant, index, (seen_ns, until_us));
+            }
         }
+        self.past.note(members, clock::now_ns());
         for finding in self.end_period(statistics) {
             act_on(leases, &finding);
             self.shortfalls.entry((finding.tenant, finding.gpu)).or_default().add(finding.shortfall);
@@ -195,6 +208,13 @@ impl Audited {
         let reported = Reported { seen_ns, reported_ns, charged_ns };
         Some(Period { tenant: standing.tenant, reported, late_ns })
     }
+}
+
+/// The lease that has all of a GPU.
+fn whole(leases: &Leases, gpu: usize) -> Option<TenantId> {
+    let book = leases.book();
+    let is_its = |lease: &&Lease| lease.record.mechanism == Mechanism::Exclusive && lease.gpus().any(|its| its == gpu);
+    book.leases.values().find(is_its).map(|lease| lease.tenant)
 }
 
 /// Until when what the device saw has been counted for leases that go on from an earlier life of the supervisor: it remembers

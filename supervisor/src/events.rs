@@ -10,6 +10,10 @@ use std::time::Duration;
 /// Events kept.
 const KEPT: usize = 10_000;
 
+/// Of one user without root no more are kept than this where others' would go for them: whoever may ask again and again may not
+/// drive out what an audit looks for.
+const KEPT_OF_A_USER: usize = KEPT / 2;
+
 /// Events handed out at once, so that a reader who is slow keeps few of those that have fallen off.
 pub const CHUNK: usize = 256;
 /// No message is longer. What tenants name is bounded where it comes in; this bounds what is kept, whatever it is.
@@ -33,6 +37,28 @@ struct Kept {
     next: u64,
     counts: BTreeMap<EventKind, u64>,
     events: VecDeque<Arc<Event>>,
+    /// How many of those are of each user without root.
+    by_user: BTreeMap<u32, usize>,
+}
+
+impl Kept {
+    fn push(&mut self, event: Event) {
+        let user = event.uid.filter(|uid| *uid != 0);
+        user.into_iter().for_each(|uid| *self.by_user.entry(uid).or_default() += 1);
+        self.events.push_back(Arc::new(event));
+        if self.events.len() <= KEPT {
+            return;
+        }
+        let has_many = |uid: &u32| self.by_user.get(uid).is_some_and(|count| *count > KEPT_OF_A_USER);
+        let oldest = user.filter(has_many).and_then(|uid| self.events.iter().position(|it| it.uid == Some(uid)));
+        let Some(gone) = self.events.remove(oldest.unwrap_or(0)) else { return };
+        if let Some(uid) = gone.uid
+            && let Some(count) = self.by_user.get_mut(&uid)
+        {
+            *count -= 1;
+            self.by_user.retain(|_, count| *count > 0);
+        }
+    }
 }
 
 /// The event log of one life of the supervisor.
@@ -68,10 +94,7 @@ impl Events {
             charged: about.charged,
             message,
         };
-        kept.events.push_back(Arc::new(event));
-        if kept.events.len() > KEPT {
-            kept.events.pop_front();
-        }
+        kept.push(event);
         self.more.notify_all();
     }
 
@@ -175,6 +198,19 @@ mod tests {
         assert_eq!(events.counts(), [(EventKind::LeaseGranted, KEPT as u64 + 5)]);
         assert_eq!(events.after(after - 1, None).len(), 1);
         assert!(events.after(after, Some(Duration::from_millis(1))).is_empty());
+    }
+
+    #[test]
+    fn a_user_who_asks_again_and_again_drives_out_his_own_events_alone() {
+        let events = Events::default();
+        let by = |uid: u32| About { uid: Some(uid), ..About::default() };
+        (0..KEPT).for_each(|_| events.keep(EventKind::LeaseGranted, by(0), "root's".to_owned()));
+        (0..3 * KEPT).for_each(|_| events.keep(EventKind::LeaseRefused, by(1000), "refused".to_owned()));
+        let kept = events.lock();
+        let of = |uid: u32| kept.events.iter().filter(|event| event.uid == Some(uid)).count();
+        assert_eq!((of(0), of(1000), kept.by_user[&1000]), (KEPT / 2, KEPT / 2, KEPT / 2));
+        assert!(kept.events.iter().zip(kept.events.iter().skip(1)).all(|(one, next)| one.sequence < next.sequence));
+        assert_eq!(kept.events.back().unwrap().sequence, 4 * KEPT as u64);
     }
 
     #[test]

@@ -107,7 +107,8 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         }
         ("GET", ["v1", "guard"]) => value(leases.guarded.lock().unwrap_or_else(PoisonError::into_inner).clone()),
         ("GET", ["v1", "usage"]) => {
-            value(ledger::usage(leases, &Question::read(&request.query, clock::unix_ms() / 1000)?)?)
+            let question = Question::read(&request.query, clock::unix_ms() / 1000)?;
+            value(ledger::usage(leases, &question, peer.administers())?)
         }
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
         ("POST", ["v1", "queue", id, "cancel"]) => value(cancel(peer, leases, id)?),

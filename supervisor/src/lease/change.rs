@@ -46,6 +46,9 @@ impl Leases {
         new.memory_cap_bytes = self.check_room(&book, &old, &new)?;
         new.highest_cap_bytes = old.highest_cap_bytes.map(|highest| highest.max(new.memory_cap_bytes));
         let lease = book.leases.get_mut(&id).expect("found above");
+        if new == old {
+            return Ok(lease.view());
+        }
         new.write(&self.configuration().paths.run_dir)
             .map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;
         let Lease { meter, record, .. } = &mut *lease;

@@ -43,6 +43,8 @@ pub struct Ledger {
     inner: Mutex<Inner>,
     /// Held by who adds up: one at a time, since it takes a processor.
     asking: Mutex<()>,
+    /// The same of those who may change everything, whom nobody else keeps waiting.
+    administrator_asking: Mutex<()>,
     /// When it was written last, Unix seconds; 0 while it was not.
     written_unix_s: AtomicU64,
 }
@@ -95,14 +97,14 @@ pub fn keep(leases: &Leases) {
 ///
 /// # Errors
 /// There is no ledger, or it cannot be read.
-pub fn usage(leases: &Leases, question: &Question) -> Result<Usage, ErrorBody> {
+pub fn usage(leases: &Leases, question: &Question, is_administrator: bool) -> Result<Usage, ErrorBody> {
     let configured = &leases.configuration().ledger;
     if !configured.is_kept() {
         let remedy = "name a file in [ledger] path of config.toml and restart the supervisor";
         return Err(ErrorBody::new(ErrorCode::RequestNotAllowed, "this host keeps no ledger", remedy));
     }
     leases.ledger.lock().bring_up_to_date(leases);
-    let _turn = leases.ledger.turn()?;
+    let _turn = leases.ledger.turn(is_administrator)?;
     // One that cannot be written now may be read, as it was written last.
     Reader::open(&configured.path).and_then(|mut reader| reader.usage(question)).map_err(|error| {
         let failed = leases.ledger.lock().failed.as_ref().map(|(_, cause)| cause.clone());
@@ -122,11 +124,12 @@ impl Ledger {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody else adds up.
-    fn turn(&self) -> Result<MutexGuard<'_, ()>, ErrorBody> {
+    /// Waits until nobody else adds up of those who may change everything, or of the others.
+    fn turn(&self, is_administrator: bool) -> Result<MutexGuard<'_, ()>, ErrorBody> {
         let deadline = Instant::now() + TURN;
+        let asking = if is_administrator { &self.administrator_asking } else { &self.asking };
         loop {
-            match self.asking.try_lock() {
+            match asking.try_lock() {
                 Ok(turn) => return Ok(turn),
                 Err(TryLockError::Poisoned(turn)) => return Ok(turn.into_inner()),
                 Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {

@@ -102,7 +102,8 @@ fn whole_gpu(host: &mut Host) -> Result<()> {
     is_refused(host, &[("GPOOL_MODE", "exclusive")], &["GPOOL-E201"])?;
     host.engine.docker_text(&["rm", "-f", "alone"])?;
     wait_for_end(host, &alone)?;
-    is_whole_until_nobody_is_on_it(host)
+    is_whole_until_nobody_is_on_it(host)?;
+    short_programs_are_metered(host)
 }
 
 /// A GPU that is taken from a container is another's once no process of the container is left on it. A frozen one lives on
@@ -207,6 +208,27 @@ fn is_number(text: &str) -> bool {
 
 /// What `gpool ps` says that it has used agrees with the device's own meter.
 fn is_metered(host: &Host, container: &Container, gpu: u32) -> Result<()> {
+    let ratio = metered(host, container, gpu)?;
+    // NVML's samples come late by up to two seconds at both ends.
+    ensure((0.5..=1.5).contains(&ratio), || format!("it was metered {ratio:.2} of what the device says"))?;
+    let lease: LeaseView = host.lease_of(container)?;
+    ensure(lease.memory_used_bytes >= 512 << 20, || format!("it holds {} bytes", lease.memory_used_bytes))
+}
+
+/// Programs that have come and gone between two looks are their lease's as well.
+fn short_programs_are_metered(host: &Host) -> Result<()> {
+    let tenant = Tenant { allocate_mib: Some(16), ..Tenant::greedy(1000) };
+    let program = format!("while :; do {} & p=$!; sleep 0.4; kill -9 $p; done", tenant.command().join(" "));
+    let short = host.run_container("short", &[("GPOOL_MODE", "exclusive")], &[], &["sh", "-c", &program])?;
+    let gpu = wait_for_work(host, &short)?;
+    let ratio = metered(host, &short, gpu)?;
+    ensure((0.5..=1.5).contains(&ratio), || format!("short programs were metered {ratio:.2} of what the device says"))?;
+    host.engine.docker_text(&["rm", "-f", "short"])?;
+    wait_for_end(host, &short)
+}
+
+/// What a lease is said to have used over a while, over what the device says.
+fn metered(host: &Host, container: &Container, gpu: u32) -> Result<f64> {
     let now = || -> Result<(u64, u64)> {
         let seen_ns = host.lease_of(container)?.charged_gpu_ns;
         Ok((seen_ns, usage_of(&host.meter_of(gpu)?.read()?, &container.id).busy_ns))
@@ -214,11 +236,7 @@ fn is_metered(host: &Host, container: &Container, gpu: u32) -> Result<()> {
     let before = now()?;
     std::thread::sleep(WATCH);
     let after = now()?;
-    let ratio = (after.0 - before.0) as f64 / (after.1 - before.1) as f64;
-    // NVML's samples come late by up to two seconds at both ends.
-    ensure((0.5..=1.5).contains(&ratio), || format!("it was metered {ratio:.2} of what the device says"))?;
-    let lease: LeaseView = host.lease_of(container)?;
-    ensure(lease.memory_used_bytes >= 512 << 20, || format!("it holds {} bytes", lease.memory_used_bytes))
+    Ok((after.0 - before.0) as f64 / (after.1 - before.1) as f64)
 }
 
 /// The device remembers ten seconds of what it was used for, and a supervisor that has just started asks for all of that.
