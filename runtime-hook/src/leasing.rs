@@ -7,7 +7,7 @@ use crate::image::Image;
 use crate::loader_cache;
 use crate::spec::{self, Described};
 use crate::waiting;
-use gpool_configuration::{Compat, Configuration};
+use gpool_configuration::{Compat, Configuration, DEFAULT_PATH};
 use gpool_protocol::{
     Client, ContainerId, Edit, ErrorBody, ErrorCode, LeaseId, LeaseRequest, LeaseWaiting, Mechanism, Mode, Request,
 };
@@ -81,7 +81,7 @@ pub fn lease_into(
     let client = Client::new(&configuration.socket.path);
     let mut granted = waiting::ask(&client, &asked, applicant.on_waiting)?;
     let leased = Leased { client, lease: granted.lease_id };
-    require_reach(&granted.edits).inspect_err(|_| leased.give_back())?;
+    require_reach(&granted.edits, is_in_the_hosts_mounts()).inspect_err(|_| leased.give_back())?;
     if configuration.driver.compat == Compat::Image {
         compat::prefer_image(&mut granted.edits, &image);
     }
@@ -93,8 +93,8 @@ pub fn lease_into(
 
 /// Refuses a lease whose files the low-level runtime could not mount. Podman makes a mount namespace of its own for an
 /// ordinary user, and for containers whose ids are mapped; the region, which is mounted later, is in it only if the host's
-/// mounts reach it.
-fn require_reach(edits: &[Edit]) -> Result<(), ErrorBody> {
+/// mounts reach it. What is not there where the host's own mounts are is not there at all.
+fn require_reach(edits: &[Edit], is_in_the_hosts_mounts: bool) -> Result<(), ErrorBody> {
     let sources = edits.iter().filter_map(|edit| match edit {
         Edit::Device { source, .. } | Edit::Mount { source, .. } | Edit::Library { source, .. } => {
             Some(source.as_str())
@@ -104,6 +104,11 @@ fn require_reach(edits: &[Edit]) -> Result<(), ErrorBody> {
     let is_reached = |path: &&str| path.is_empty() || Path::new(path).exists();
     match sources.into_iter().find(|path| !is_reached(path)) {
         None => Ok(()),
+        Some(path) if is_in_the_hosts_mounts => Err(ErrorBody::new(
+            ErrorCode::ConfigurationInvalid,
+            format!("{path}, which a container with a share is to have, is not on this host"),
+            format!("install what it belongs to, or correct [[driver.mount]] in {DEFAULT_PATH}"),
+        )),
         Some(path) => Err(ErrorBody::new(
             ErrorCode::NotPermitted,
             format!("{path} of the host cannot be reached from the mount namespace in which the container is made"),
@@ -111,6 +116,12 @@ fn require_reach(edits: &[Edit]) -> Result<(), ErrorBody> {
              the folders above that path",
         )),
     }
+}
+
+/// Whether this process has the mounts of the host's first one; no if that may not be looked at.
+fn is_in_the_hosts_mounts() -> bool {
+    let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    of("1").is_some_and(|its| of("self") == Some(its))
 }
 
 /// A supervisor that is older than this wrapper takes every request for one of a share.
@@ -141,10 +152,13 @@ mod tests {
     #[test]
     fn what_an_ordinary_user_cannot_reach_is_named() {
         let mount = |source: &str| Edit::Mount { source: source.into(), destination: "/x".into(), options: Vec::new() };
-        assert_eq!(require_reach(&[mount("/etc"), Edit::Env { name: "A".into(), value: "/no".into() }]), Ok(()));
-        let error = require_reach(&[mount("/etc"), mount("/proc/no/such/region")]).unwrap_err();
-        assert_presentable(&error);
-        assert!(error.message.contains("/proc/no/such/region"), "{error}");
+        let env = Edit::Env { name: "A".into(), value: "/no".into() };
+        assert_eq!(require_reach(&[mount("/etc"), env], false), Ok(()));
+        for (is_hosts, what) in [(false, "mount namespace"), (true, "is not on this host")] {
+            let error = require_reach(&[mount("/etc"), mount("/proc/no/such/region")], is_hosts).unwrap_err();
+            assert_presentable(&error);
+            assert!(error.message.contains("/proc/no/such/region") && error.message.contains(what), "{error}");
+        }
     }
 
     #[test]

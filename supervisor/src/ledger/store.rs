@@ -3,7 +3,7 @@
 use super::balance::{Amounts, Batch, Before, LineKey, Moment};
 use crate::lease::Statement;
 use gpool_protocol::{GpuUuid, LeaseId};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, ErrorCode as Code, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -52,11 +52,25 @@ const TABLES: &str = "
     ) STRICT, WITHOUT ROWID;
 ";
 
+/// What to do where SQLite says no.
+fn remedy(cause: &rusqlite::Error) -> &'static str {
+    match cause.sqlite_error_code() {
+        Some(Code::DatabaseCorrupt | Code::NotADatabase) => {
+            "move it and the files beside it away, or name another file in [ledger] path: a new one is begun"
+        }
+        Some(Code::DiskFull) => "make room on that disk",
+        Some(Code::ReadOnly | Code::CannotOpen | Code::PermissionDenied) => {
+            "let root write it, or name another file in [ledger] path"
+        }
+        _ => "it is tried again every ten seconds",
+    }
+}
+
 /// A ledger that cannot be opened, read or written; the text names the file and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// SQLite says no.
-    #[error("{path}: {cause}")]
+    #[error("{path}: {cause}; {}", remedy(cause))]
     Database {
         /// The file.
         path: String,
@@ -64,7 +78,7 @@ pub enum LedgerError {
         cause: rusqlite::Error,
     },
     /// The file or its directory cannot be made.
-    #[error("{path}: {cause}")]
+    #[error("{path}: {cause}; let root make it, or name another file in [ledger] path")]
     Place {
         /// Which.
         path: String,
