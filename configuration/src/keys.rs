@@ -29,6 +29,22 @@ pub struct Configuration {
     pub mig: Mig,
     /// What is written down of who had what.
     pub ledger: Ledger,
+    /// Faults of GPUs.
+    pub health: Health,
+}
+
+/// `[health]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Health {
+    /// Xids after which a GPU takes no new leases until somebody ends that.
+    pub drain_xids: Vec<u64>,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self { drain_xids: vec![46, 48, 62, 63, 64, 74, 79, 92, 95, 119, 120, 140, 158] }
+    }
 }
 
 /// `[ledger]`

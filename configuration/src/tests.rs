@@ -21,7 +21,7 @@ fn an_unknown_key_is_refused_with_its_line_and_the_known_ones() {
         ("\n[leases]\nhold_ms = 3\n", "line 2", "`lease`"),
         ("[lease]\n\nretention = 3\n", "line 3", "here there are `hold_ms`"),
         ("lease.hld_ms = 3\n", "line 1", "`lease.hold_ms`"),
-        ("nothing_like_it = 1\n", "line 1", "`class`, `driver`, `lease`"),
+        ("nothing_like_it = 1\n", "line 1", "`class`, `driver`, `health`, `lease`"),
         ("[[driver.mount]]\nsource = \"/a\"\nread = true\n", "line 3", "`read_only`"),
     ] {
         let error = parsed(text).unwrap_err().to_string();

@@ -12,6 +12,7 @@
 //! * [`overlap`]: how much is believed of what tenants report for the same time;
 //! * [`ledger`]: what a GPU's time went to, in sums that tie out;
 //! * [`repetition`]: how often that is told which goes on happening;
+//! * [`xid`]: what a number says by which the driver tells of a fault;
 //! * [`promise`]: what a share is worth beside the tenants that are there.
 //!
 //! Everything here is a pure function of its inputs: time is passed in, numbers are integers, and the same inputs
@@ -33,5 +34,6 @@ pub mod repetition;
 pub mod slice;
 pub mod time_slices;
 pub mod timeline;
+pub mod xid;
 
 pub use identity::TenantId;

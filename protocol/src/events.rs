@@ -87,7 +87,9 @@ pub enum EventKind {
     GpuSilent,
     /// It answers again.
     GpuAnswers,
-    /// A GPU takes no new leases from now on, because somebody said so.
+    /// The driver has told of an Xid: something went wrong on a GPU.
+    GpuXid,
+    /// A GPU takes no new leases from now on, because somebody said so or of a fault of its own.
     GpuDrained,
     /// It does again.
     GpuUndrained,
@@ -121,7 +123,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 38] = [
+    pub const ALL: [EventKind; 39] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -145,6 +147,7 @@ impl EventKind {
         EventKind::Outside,
         EventKind::GpuSilent,
         EventKind::GpuAnswers,
+        EventKind::GpuXid,
         EventKind::GpuDrained,
         EventKind::GpuUndrained,
         EventKind::DriverReplaced,

@@ -191,6 +191,33 @@ pub fn drain(leases: &Leases, text: &str, asked: DrainRequest, uid: u32) -> Resu
     Ok(view)
 }
 
+/// Lets a GPU take no new leases because of a fault of its own, unless it takes none already. If that cannot be written down it
+/// holds for this life of the supervisor.
+pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, reason: &str) {
+    let new = Drain { since_unix_ms: clock::unix_ms(), uid: None, reason: reason.to_owned() };
+    let book = leases.book();
+    let changed = leases.drains.change(|drained| {
+        drained.entry(uuid.clone()).or_insert_with(|| new.clone());
+    });
+    drop(book);
+    match changed {
+        Ok(false) => return,
+        Ok(true) => {}
+        Err(cause) => {
+            log!("{} cannot be written: {cause}; after a restart of the supervisor {uuid} takes leases again", NAME);
+            leases.drains.lock().entry(uuid.clone()).or_insert(new);
+        }
+    }
+    if let Ok(view) = view_of(leases, uuid) {
+        let message = format!(
+            "GPU {} takes no new leases: drained {}; when it is repaired or reset: gpool gpu undrain",
+            called(&view),
+            view.drain.cause()
+        );
+        leases.events.note(EventKind::GpuDrained, About::default(), message);
+    }
+}
+
 /// Lets it take leases again. Gives how it was drained.
 ///
 /// # Errors

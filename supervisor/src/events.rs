@@ -131,6 +131,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::OverCap
         | EventKind::Outside
         | EventKind::GpuSilent
+        | EventKind::GpuXid
         | EventKind::DriverReplaced
         | EventKind::MpsServerDied
         | EventKind::MpsServerFault

@@ -15,6 +15,7 @@
 //! | `sites` | which GPUs are linked with each other |
 //! | `silence` | GPUs for which NVML does not answer any more |
 //! | `drains` | GPUs that take no new leases because somebody said so |
+//! | `xids` | what goes wrong on GPUs by the driver's own word |
 //! | `late_boards` | GPUs that answer for the first time when the supervisor has started |
 //! | `foreign` | memory in use that is within no lease's promise |
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
@@ -89,6 +90,7 @@ mod time_slices;
 mod uncounted;
 mod unlisted;
 mod watchdog;
+mod xids;
 
 pub use metrics::reference as metrics_reference;
 pub use service::{command, main};

@@ -23,6 +23,7 @@ use crate::sites::{LinkWatch, Sites};
 use crate::sole::Sole;
 use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
+use crate::xids::{self, Xids};
 use crate::{clock, log, mig, mps, privilege, procfs, reload, sampler, service_manager};
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
@@ -172,6 +173,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         sites: Sites::default(),
         silence: Silence::new(places, silent),
         drains: Drains::open(&configuration.paths.state_dir),
+        xids: Xids::default(),
         used_bytes: counters(0),
         guarded: Mutex::default(),
         leftovers: Leftovers::default(),
@@ -216,6 +218,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     std::thread::Builder::new()
         .name("sampler".into())
         .spawn(move || sampler::sample(&sampled, (late_boards, links), costs, guard))?;
+    xids::watch(&leases)?;
     if leases.configuration().policy.mps || !leases.groups.all().is_empty() {
         let watched = leases.clone();
         std::thread::Builder::new().name("mps".into()).spawn(move || mps::watch(&watched))?;

@@ -66,6 +66,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         lease: wanted.lease,
         queue: wanted.queue,
         mig: wanted.mig,
+        health: wanted.health,
         ledger: Ledger { path: old.ledger.path.clone(), ..wanted.ledger },
         ..old.clone()
     };
@@ -164,6 +165,8 @@ mod tests {
             places = 5
             longest_wait_seconds = 6
             keep_seconds = 7
+            [health]
+            drain_xids = [8]
             [ledger]
             path = "/m"
             minute_days = 7

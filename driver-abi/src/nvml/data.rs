@@ -9,6 +9,22 @@ use core::ffi::{c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void};
 pub type nvmlDevice_t = *mut c_void;
 /// A set of events that a program waits for.
 pub type nvmlEventSet_t = *mut c_void;
+/// What has happened to a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct nvmlEventData_t {
+    /// Which.
+    pub device: nvmlDevice_t,
+    /// Of what kind it is, a bit of `nvmlEventType*`.
+    pub eventType: c_ulonglong,
+    /// Of an Xid, its number.
+    pub eventData: c_ulonglong,
+    /// All ones if it is of no instance.
+    pub gpuInstanceId: c_uint,
+    /// The same.
+    pub computeInstanceId: c_uint,
+}
+
 /// Who may use a device; 0 is everybody.
 pub type nvmlComputeMode_t = c_int;
 /// What two devices can do with each other: read, write, NVLink and so on.

@@ -97,6 +97,11 @@ impl Layout {
         self.root.join(format!("state/device{index}-hung"))
     }
 
+    /// The Xids that have happened to the device with this index, a number a line.
+    pub fn xids(&self, index: u32) -> PathBuf {
+        self.root.join(format!("state/device{index}-xids"))
+    }
+
     /// The compute mode of the device with this index, a number of NVML's; not there if that is the default.
     pub fn compute_mode(&self, index: u32) -> PathBuf {
         self.root.join(format!("state/device{index}-compute-mode"))

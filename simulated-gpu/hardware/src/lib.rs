@@ -31,7 +31,7 @@ pub use layout::{DEFAULT_DIRECTORY, Layout, MAX_DEVICES};
 pub use nodes::is_visible;
 pub use pids::visible_pids;
 pub use selection::selected;
-pub use server::{Host, ServeError, note_compute_mode, note_hung, note_lost, note_whole_maps, serve};
+pub use server::{Host, ServeError, note_compute_mode, note_hung, note_lost, note_whole_maps, note_xid, serve};
 pub use site::Site;
 pub use store::{Store, StoreError};
 pub use wall_clock::{samples_after, wall_clock_offset_ns};

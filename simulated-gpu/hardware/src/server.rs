@@ -88,6 +88,15 @@ pub fn note_compute_mode(layout: &Layout, index: u32, mode: u32) -> std::io::Res
     fs::write(layout.compute_mode(index), mode.to_string())
 }
 
+/// Has an Xid happen to a device, of which NVML tells. What runs on it is left as it is.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn note_xid(layout: &Layout, index: u32, number: u64) -> std::io::Result<()> {
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(layout.xids(index))?;
+    file.write_all(format!("{number}\n").as_bytes())
+}
+
 fn note(path: &Path, is_so: bool) -> std::io::Result<()> {
     if is_so {
         return fs::write(path, "");
@@ -108,6 +117,7 @@ pub fn serve(layout: &Layout, host: &Host<'_>, stop: BorrowedFd<'_>, ready: impl
     for index in 0..stores.len() as u32 {
         note_lost(layout, index, false).map_err(failed("say that no device is lost"))?;
         note_hung(layout, index, false).map_err(failed("say that no device hangs"))?;
+        note(&layout.xids(index), false).map_err(failed("say that nothing has happened to the devices"))?;
         note_compute_mode(layout, index, 0).map_err(failed("say which compute mode the devices have"))?;
     }
     for (index, site) in (0..).zip(host.sites) {

@@ -17,6 +17,7 @@ mod occupancy;
 mod questions;
 mod roster;
 mod shims;
+mod xids;
 
 pub use driver_files::{DriverFiles, DriverFilesError};
 pub use first_answers::StartPatience;

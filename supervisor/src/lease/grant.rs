@@ -34,6 +34,7 @@ use crate::silence::Silence;
 use crate::sites::Sites;
 use crate::time_slices::Verdicts;
 use crate::watchdog::Progress;
+use crate::xids::Xids;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::admission::GpuCapacity;
@@ -84,6 +85,8 @@ pub struct Leases {
     pub silence: Silence,
     /// GPUs that take no new leases because somebody said so.
     pub drains: Drains,
+    /// What the driver has told of their faults.
+    pub xids: Xids,
     /// What stays on the disk of leases that have ended.
     pub leftovers: Leftovers,
     pub next_tenant: AtomicU64,

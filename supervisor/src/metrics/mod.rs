@@ -13,7 +13,7 @@ use crate::lease::{Charges, Leases};
 use crate::log;
 use crate::service::Identity;
 use families::{Family, GPU_NS_PER_SECOND};
-use gpool_protocol::{EventKind, GpuView, LeaseState, LeaseView, Mechanism, Priority};
+use gpool_protocol::{EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, Priority};
 use std::collections::BTreeMap;
 use text::Page;
 
@@ -26,6 +26,8 @@ struct Moment {
     leases: Vec<LeaseView>,
     /// Each with what all leases together were charged of it.
     gpus: Vec<(GpuView, Charges)>,
+    /// By GPU and number.
+    xids: Vec<(GpuUuid, u64, u64)>,
     handoff_s: [Option<f64>; 2],
     slice_s: f64,
     gates: [(&'static str, u64); 2],
@@ -59,6 +61,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         started_unix_ms: identity.started_unix_ms,
         leases: views,
         gpus,
+        xids: leases.xids.counts(),
         handoff_s: [handoffs.map(|it| seconds(it.p50_ns)), handoffs.map(|it| seconds(it.p99_ns))],
         slice_s: seconds(statistics.slice_ns),
         gates: [("open", statistics.gate_opens), ("close", statistics.gate_closes)],
@@ -95,6 +98,9 @@ fn render(moment: &Moment) -> String {
     of_the_supervisor(&mut page, moment);
     for (gpu, charges) in &moment.gpus {
         of_a_gpu(&mut page, gpu, charges);
+    }
+    for (uuid, number, count) in &moment.xids {
+        page.add(Family::GpuXids, &[("gpu_uuid", &uuid.0), ("xid", &number.to_string())], *count as f64);
     }
     for lease in &moment.leases {
         of_a_lease(&mut page, lease);

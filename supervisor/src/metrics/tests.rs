@@ -86,6 +86,7 @@ fn moment() -> Moment {
             lease("c3", LeaseState::Held, Mechanism::Slice),
         ],
         gpus: vec![(gpu("GPU-1"), charges(200)), (gpu("GPU-2"), charges(950))],
+        xids: vec![(GpuUuid("GPU-1".into()), 31, 5), (GpuUuid("GPU-1".into()), 79, 1)],
         handoff_s: [Some(0.0001), Some(0.0003)],
         slice_s: 0.01,
         gates: [("open", 5), ("close", 4)],

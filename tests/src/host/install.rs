@@ -73,6 +73,11 @@ pub fn set_hung(gpu: u32, is_hung: bool) -> Result<()> {
     gpool_simulated_hardware::note_hung(&Layout::new(SIMULATED_GPU), gpu, is_hung).context("which GPUs hang")
 }
 
+/// Has an Xid happen to that GPU.
+pub fn note_xid(gpu: u32, number: u64) -> Result<()> {
+    gpool_simulated_hardware::note_xid(&Layout::new(SIMULATED_GPU), gpu, number).context("the Xids of GPUs")
+}
+
 /// The simulated GPU `gpu` has this compute mode from now on, a number of NVML's.
 pub fn set_compute_mode(gpu: u32, mode: u32) -> Result<()> {
     let noted = gpool_simulated_hardware::note_compute_mode(&Layout::new(SIMULATED_GPU), gpu, mode);

@@ -294,6 +294,11 @@ impl Host {
         install::set_hung(gpu, is_hung)
     }
 
+    /// Has the driver tell of an Xid of that GPU.
+    pub fn note_xid(&self, gpu: u32, number: u64) -> Result<()> {
+        install::note_xid(gpu, number)
+    }
+
     /// The GPU with this index has this compute mode from now on, a number of NVML's (`nvmlComputeMode_t`).
     pub fn set_compute_mode(&self, gpu: u32, mode: u32) -> Result<()> {
         install::set_compute_mode(gpu, mode)

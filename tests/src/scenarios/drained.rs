@@ -1,11 +1,13 @@
 //! A GPU that is drained takes no new containers and keeps those that it has, also across a restart of the supervisor. Who waits
-//! for room has it when that ends.
+//! for room has it when that ends. The supervisor does the same by itself where the driver tells of a fault of the GPU's own, and
+//! not for a program's.
 
 use super::{finish, is_refused, reload_with, wait_for};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::namespaces::{Inside, spawn_bound};
-use gpool_protocol::{EventKind, GpuUuid, GpuView, WaitingView};
+use crate::tenant::Tenant;
+use gpool_protocol::{Event, EventKind, GpuUuid, GpuView, WaitingView};
 use serde_json::Value;
 use std::process::{Output, Stdio};
 
@@ -13,13 +15,20 @@ use std::process::{Output, Stdio};
 const CONFIGURATION: &str = "[lease]\nhold_ms = 0\n";
 const REASON: &str = "new fans";
 const ASKED: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "1GiB")];
+/// A program has used an address that is not its.
+const PROGRAM_S_XID: u64 = 31;
+/// The GPU has fallen off its bus.
+const DEVICE_S_XID: u64 = 79;
 /// The number of the check "drained GPUs".
 const CHECK: &str = "24";
 
 /// Drains one of two GPUs, then both.
 pub fn run(inside: &Inside) -> Result<()> {
     let mut host = Host::start_with(inside, 2, "")?;
-    let outcome = reload_with(&host, CONFIGURATION).and_then(|()| one(&mut host)).and_then(|()| both(&host));
+    let outcome = reload_with(&host, CONFIGURATION)
+        .and_then(|()| one(&mut host))
+        .and_then(|()| both(&host))
+        .and_then(|()| by_itself(&host));
     finish(host, outcome)
 }
 
@@ -71,6 +80,39 @@ fn both(host: &Host) -> Result<()> {
     ensure(host.events_of(EventKind::GpuUndrained)?.len() == 2, || "not two GPUs were opened again".to_owned())
 }
 
+/// Of a program's fault is told, with whose it may be; after one of the GPU's own nobody comes there any more.
+fn by_itself(host: &Host) -> Result<()> {
+    let tenant = Tenant::greedy(500).run(host, "tenant", &ASKED)?;
+    let hurt = host.lease_of(&tenant)?.gpu_uuid;
+    let index = index_of(host, &hurt)?;
+    let number: u32 = index.parse().context("the index of a GPU")?;
+    wait_for("its program to be known", || Ok(host.lease_of(&tenant)?.processes > 0))?;
+    let told = |number: u64| -> Result<Vec<Event>> {
+        let is_it = |event: &Event| event.message.contains(&format!("Xid {number}:"));
+        Ok(host.events_of(EventKind::GpuXid)?.into_iter().filter(is_it).collect())
+    };
+    host.note_xid(number, PROGRAM_S_XID)?;
+    wait_for("an event about a program's Xid", || Ok(told(PROGRAM_S_XID)?.len() == 1))?;
+    let event = &told(PROGRAM_S_XID)?[0];
+    let only = event.container_id.as_ref().map(|id| id.0.as_str());
+    ensure(only == Some(tenant.id.as_str()), || format!("the only container there is not named: {event:?}"))?;
+    ensure(state_of(host, &index)? == "ready", || "a program's fault drains a GPU".to_owned())?;
+
+    host.note_xid(number, DEVICE_S_XID)?;
+    wait_for("the GPU to be drained", || Ok(state_of(host, &index)? == "draining"))?;
+    ensure(told(DEVICE_S_XID)?.len() == 1, || "no event tells of the Xid".to_owned())?;
+    let elsewhere = start(host, "elsewhere", "0.1")?;
+    ensure(host.lease_of(&elsewhere)?.gpu_uuid != hurt, || "a new container is on the GPU that failed".to_owned())?;
+    ensure(tenant.is_alive(), || "the container on it has ended".to_owned())?;
+    let listed = text(&host.gpool(&["gpu", "ls"])?.stdout);
+    ensure(listed.contains("by the supervisor: Xid 79, it has fallen off its bus"), || format!("it says {listed}"))?;
+    let metrics = text(&host.gpool(&["metrics"])?.stdout);
+    let counted = format!("gpool_gpu_xids_total{{gpu_uuid=\"{hurt}\",xid=\"{DEVICE_S_XID}\"}} 1");
+    ensure(metrics.contains(&counted), || format!("gpool metrics lacks {counted}"))?;
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", &index])?)?;
+    ensure(state_of(host, &index)? == "ready", || "it is still drained".to_owned())
+}
+
 /// Another user than root does not drain.
 fn may_not(host: &Host, index: &str) -> Result<()> {
     let mut command = host.command_named("setpriv");
@@ -78,6 +120,14 @@ fn may_not(host: &Host, index: &str) -> Result<()> {
     let output = command.output().context("setpriv")?;
     let said = text(&output.stderr);
     ensure(output.status.code() == Some(77) && said.contains("may not drain a GPU"), || format!("{output:?}"))
+}
+
+/// What `gpool gpu ls` says of a GPU.
+fn state_of(host: &Host, index: &str) -> Result<String> {
+    let listed = text(&host.gpool(&["gpu", "ls", "--format", "csv"])?.stdout);
+    let row = listed.lines().find(|line| line.starts_with(&format!("{index},")));
+    let state = row.and_then(|row| row.rsplit(',').next());
+    Ok(state.ok_or_else(|| crate::failure::Failure::new(format!("no GPU {index} in {listed}")))?.to_owned())
 }
 
 /// What people and programs are told of it.

@@ -1,0 +1,84 @@
+//! What an Xid says: the number by which NVIDIA's driver tells that something went wrong on a GPU.
+//!
+//! Sources: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors), the driver's nverror.h, and the numbers that its device
+//! plugin for Kubernetes takes for a program's own fault (13, 31, 43, 45, 68, 109).
+
+/// Whose fault it is, as far as the number says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A program's: its work is ended, and the GPU goes on.
+    Program,
+    /// Memory that has failed, of which only the program that had it is ended.
+    Contained,
+    /// The GPU's: what runs on it has failed or will, until it is reset or repaired.
+    Device,
+    /// It may be either, or none at all.
+    Unknown,
+}
+
+/// What is known of an Xid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meaning {
+    /// Whose fault it is.
+    pub fault: Fault,
+    /// In words, as the end of a sentence.
+    pub words: &'static str,
+}
+
+/// All that have words, by number.
+const KNOWN: &[(u64, Fault, &str)] = &[
+    (13, Fault::Program, "an exception in a program's kernel"),
+    (31, Fault::Program, "a program has used an address that is not its"),
+    (32, Fault::Program, "a program's commands were not valid"),
+    (43, Fault::Program, "a program's work was stopped"),
+    (44, Fault::Program, "a fault while a program's context was exchanged"),
+    (45, Fault::Program, "a program's work was taken away, as a rule after another fault"),
+    (46, Fault::Device, "the GPU has stopped working"),
+    (48, Fault::Device, "memory has failed beyond repair (double bit error)"),
+    (62, Fault::Device, "its microcontroller has stopped"),
+    (63, Fault::Device, "memory is to be replaced by spare memory at the next reset"),
+    (64, Fault::Device, "memory could not be replaced by spare memory"),
+    (68, Fault::Program, "an exception in a program's video work"),
+    (69, Fault::Program, "a program's commands were not valid for the engine"),
+    (74, Fault::Device, "an error of NVLink"),
+    (79, Fault::Device, "it has fallen off its bus"),
+    (92, Fault::Device, "memory has too many errors that were repaired"),
+    (94, Fault::Contained, "memory has failed, and only the program that had it is ended"),
+    (95, Fault::Device, "memory has failed, and any program may have wrong data"),
+    (109, Fault::Program, "a program's context was not exchanged in time"),
+    (119, Fault::Device, "its firmware does not answer"),
+    (120, Fault::Device, "its firmware has failed"),
+    (140, Fault::Device, "an error in memory was not repaired"),
+    (154, Fault::Unknown, "the driver says otherwise than before whether a reset or a repair is needed"),
+    (158, Fault::Device, "a timeout that nothing recovers from"),
+];
+
+/// What the Xid `number` says.
+#[must_use]
+pub fn meaning(number: u64) -> Meaning {
+    let known = KNOWN.iter().find(|(its, ..)| *its == number);
+    let (fault, words) =
+        known.map_or((Fault::Unknown, "NVIDIA's list of Xids says what that is"), |(_, fault, words)| (*fault, *words));
+    Meaning { fault, words }
+}
+
+/// The numbers after which a GPU takes no new leases where nothing else is said: those of the device's own faults.
+pub fn of_the_device() -> impl Iterator<Item = u64> {
+    KNOWN.iter().filter(|(_, fault, _)| *fault == Fault::Device).map(|(number, ..)| *number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_s_fault_is_not_the_device_s_and_each_number_is_there_once() {
+        for number in [13, 31, 43, 45, 68, 109] {
+            assert_eq!(meaning(number).fault, Fault::Program, "{number}");
+        }
+        assert_eq!([48, 79, 95].map(|number| meaning(number).fault), [Fault::Device; 3]);
+        assert_eq!((meaning(94).fault, meaning(4711).fault), (Fault::Contained, Fault::Unknown));
+        assert!(KNOWN.windows(2).all(|pair| pair[0].0 < pair[1].0), "in order, each once");
+        assert!(of_the_device().all(|number| meaning(number).fault == Fault::Device));
+    }
+}

@@ -1,0 +1,223 @@
+//! What goes wrong on GPUs by the driver's own word, the Xid: it is told, counted, and a GPU whose own fault it is takes no new
+//! leases from then on.
+//!
+//! NVML says the number and the GPU, not the process. Who was on the GPU is told with it.
+
+use crate::clock;
+use crate::device::{Gpu, Kind};
+use crate::drains;
+use crate::events::About;
+use crate::lease::{Lease, Leases};
+use gpool_policy::repetition::Repetition;
+use gpool_policy::xid::{Fault, meaning};
+use gpool_protocol::{EventKind, GpuUuid};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// After a failure the driver is asked again.
+const RETRY_PERIOD: Duration = Duration::from_secs(10);
+/// While somebody has boards for himself, how often it is looked whether that is over.
+const PAUSE_PERIOD: Duration = Duration::from_millis(100);
+/// A watcher lets go of its board within the time for which it asks the driver at once, unless the board hangs.
+const PAUSE_PATIENCE: Duration = Duration::from_secs(2);
+/// So many containers are named.
+const NAMED: usize = 4;
+/// Different numbers of one GPU that are counted each for itself.
+const NUMBERS: usize = 64;
+
+/// What has been told, and who watches.
+#[derive(Debug, Default)]
+pub struct Xids {
+    seen: Mutex<BTreeMap<GpuUuid, BTreeMap<u64, Seen>>>,
+    /// Those who want boards for themselves, as who divides them does.
+    pausing: AtomicUsize,
+    /// Watchers that have a board open.
+    watching: AtomicUsize,
+}
+
+/// One number on one GPU.
+#[derive(Debug, Default)]
+struct Seen {
+    count: u64,
+    told: u64,
+    repetition: Repetition,
+}
+
+/// Nobody watches while it is there.
+pub struct Pause<'a>(&'a Xids);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.0.pausing.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Xids {
+    /// Has the watchers let go of their boards, and waits a while for it: whoever has a board open keeps it from being reset.
+    pub fn pause(&self) -> Pause<'_> {
+        self.pausing.fetch_add(1, Ordering::SeqCst);
+        let deadline = Instant::now() + PAUSE_PATIENCE;
+        while self.watching.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Pause(self)
+    }
+
+    fn is_paused(&self) -> bool {
+        self.pausing.load(Ordering::SeqCst) > 0
+    }
+
+    /// How often each number came, by GPU.
+    pub fn counts(&self) -> Vec<(GpuUuid, u64, u64)> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().flat_map(|(uuid, all)| all.iter().map(|(number, its)| (uuid.clone(), *number, its.count))).collect()
+    }
+
+    /// Counts one. How many have not been told, if these are to be told now.
+    fn count(&self, uuid: &GpuUuid, number: u64, now_ns: u64) -> Option<u64> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = seen.entry(uuid.clone()).or_default();
+        if all.len() >= NUMBERS && !all.contains_key(&number) {
+            return None;
+        }
+        let its = all.entry(number).or_default();
+        its.count += 1;
+        let is_told = its.repetition.look(now_ns, its.count, its.told);
+        is_told.then(|| its.count - std::mem::replace(&mut its.told, its.count))
+    }
+}
+
+/// Watches each board on a thread of its own, for ever.
+///
+/// # Errors
+/// No thread can be started.
+pub fn watch(leases: &Arc<Leases>) -> io::Result<()> {
+    for board in leases.gpus().iter().filter(|gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided)) {
+        let (leases, board) = (leases.clone(), board.clone());
+        std::thread::Builder::new().name(format!("xids-{}", board.index)).spawn(move || watch_one(&leases, &board))?;
+    }
+    Ok(())
+}
+
+fn watch_one(leases: &Leases, board: &Gpu) {
+    let xids = &leases.xids;
+    let mut is_failing = false;
+    loop {
+        while xids.is_paused() {
+            std::thread::sleep(PAUSE_PERIOD);
+        }
+        xids.watching.fetch_add(1, Ordering::SeqCst);
+        let outcome = leases.inventory.xids(board.index, |number| note(leases, board, number), || !xids.is_paused());
+        xids.watching.fetch_sub(1, Ordering::SeqCst);
+        match outcome {
+            Ok(true) => is_failing = false,
+            Ok(false) => {
+                log!("NVML tells of no Xid of GPU {} ({}); the kernel's log has them", board.index, board.uuid);
+                return;
+            }
+            Err(cause) => {
+                // One that does not answer is told by who asks it each second.
+                if !std::mem::replace(&mut is_failing, true) && leases.inventory.hangs_since(board.index).is_none() {
+                    log!("Xids of GPU {} ({}) are not watched for now: {cause}", board.index, board.uuid);
+                }
+                std::thread::sleep(RETRY_PERIOD);
+            }
+        }
+    }
+}
+
+/// Takes one that the driver has told.
+fn note(leases: &Leases, board: &Gpu, number: u64) {
+    let on_it = on_it(leases, board);
+    if let Some(count) = leases.xids.count(&board.uuid, number, clock::now_ns()) {
+        let about = match on_it.as_slice() {
+            [only] => only.clone(),
+            _ => About::default(),
+        };
+        leases.events.note(EventKind::GpuXid, about, message(board, number, count, &on_it));
+    }
+    if leases.configuration().health.drain_xids.contains(&number) {
+        drains::drain_for_fault(leases, &board.uuid, &format!("Xid {number}, {}", meaning(number).words));
+    }
+}
+
+/// Containers that use the board or an instance of it.
+fn on_it(leases: &Leases, board: &Gpu) -> Vec<About> {
+    let (gpus, book) = (leases.gpus(), leases.book());
+    let is_its = |place: usize| gpus.get(place).is_some_and(|gpu| gpu.board() == Some(&board.uuid));
+    // Who has no shims registers no processes.
+    let uses = |lease: &&Lease| !lease.processes.is_empty() || !lease.record.mechanism.has_shims();
+    let there = book.leases.values().filter(|lease| lease.gpus().any(is_its) && !lease.record.has_no_share());
+    there.filter(uses).map(|lease| crate::lease::about(&lease.record, None)).collect()
+}
+
+fn message(board: &Gpu, number: u64, count: u64, on_it: &[About]) -> String {
+    let its = meaning(number);
+    let often = if count > 1 { format!(", {count} times since it was told") } else { String::new() };
+    let names: Vec<&str> = on_it.iter().filter_map(|one| Some(one.container_id.as_ref()?.short())).collect();
+    let whose = match (its.fault, names.as_slice()) {
+        (Fault::Device | Fault::Unknown, []) | (_, []) => "no container uses it".to_owned(),
+        (Fault::Program | Fault::Contained, [only]) => format!("the only container on it is {only}"),
+        (Fault::Device | Fault::Unknown, [only]) => format!("{only} is on it"),
+        (_, several) if several.len() <= NAMED => format!("on it are {}", several.join(", ")),
+        (_, several) => format!("on it are {} and {} more", several[..NAMED].join(", "), several.len() - NAMED),
+    };
+    format!("GPU {} ({}) has told of Xid {number}{often}: {}; {whose}", board.index, board.uuid, its.words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::ContainerId;
+
+    #[test]
+    fn without_a_word_in_the_configuration_a_gpu_is_drained_for_its_own_faults() {
+        let drained = gpool_configuration::Configuration::default().health.drain_xids;
+        assert_eq!(drained, gpool_policy::xid::of_the_device().collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn who_was_on_the_gpu_is_named_with_what_went_wrong() {
+        let on_it = |ids: &[&str]| -> Vec<About> {
+            ids.iter().map(|id| About { container_id: Some(ContainerId((*id).into())), ..About::default() }).collect()
+        };
+        let said = |number, count, ids: &[&str]| message(&Gpu::sample(1), number, count, &on_it(ids));
+        let want = "GPU 1 (GPU-1) has told of Xid 31: a program has used an address that is not its; the only container on it is a";
+        assert_eq!(said(31, 1, &["a"]), want);
+        assert!(
+            said(79, 3, &["a", "b"])
+                .ends_with("Xid 79, 3 times since it was told: it has fallen off its bus; on it are a, b")
+        );
+        assert!(said(13, 1, &["a", "b", "c", "d", "e", "f"]).ends_with("on it are a, b, c, d and 2 more"));
+        assert!(said(79, 1, &[]).ends_with("no container uses it") && said(79, 1, &["a"]).ends_with("a is on it"));
+    }
+
+    #[test]
+    fn what_comes_again_and_again_is_told_ever_more_rarely_and_counted_in_full() {
+        const S: u64 = 1_000_000_000;
+        let (xids, uuid) = (Xids::default(), Gpu::sample(0).uuid);
+        let told: Vec<u64> = (0..100).filter_map(|tenth| xids.count(&uuid, 31, tenth * S / 10)).collect();
+        assert!(told.len() < 8 && told[0] == 1, "{told:?}");
+        assert_eq!(xids.count(&uuid, 79, 10 * S), Some(1), "another one is told at once");
+        assert_eq!(xids.counts(), [(uuid.clone(), 31, 100), (uuid.clone(), 79, 1)]);
+        for number in 1000..1100 {
+            xids.count(&uuid, number, 11 * S);
+        }
+        assert_eq!(xids.counts().len(), NUMBERS);
+    }
+
+    #[test]
+    fn nobody_watches_while_somebody_has_the_boards_for_himself() {
+        let xids = Xids::default();
+        let pause = xids.pause();
+        assert!(xids.is_paused());
+        let second = xids.pause();
+        drop(pause);
+        assert!(xids.is_paused(), "there is another one");
+        drop(second);
+        assert!(!xids.is_paused());
+    }
+}
