@@ -18,17 +18,21 @@ pub struct Drain {
     /// In that user's words, which may be none.
     #[serde(default)]
     pub reason: String,
+    /// The fault of its own that the supervisor has found, also on a GPU that was drained already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 impl Drain {
-    /// Who said so and why, in a sentence's end: `by user 0: new power supply`.
+    /// Who said so and why, as a sentence's end: `by user 0: new power supply`.
     #[must_use]
     pub fn cause(&self) -> String {
-        match (self.uid, self.reason.as_str()) {
-            (Some(uid), "") => format!("by user {uid}"),
-            (Some(uid), reason) => format!("by user {uid}: {reason}"),
-            (None, reason) => format!("by the supervisor: {reason}"),
-        }
+        let said = self.uid.map(|uid| match self.reason.as_str() {
+            "" => format!("by user {uid}"),
+            reason => format!("by user {uid}: {reason}"),
+        });
+        let found = self.fault.as_ref().map(|fault| format!("by the supervisor: {fault}"));
+        said.into_iter().chain(found).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -88,10 +92,14 @@ mod tests {
 
     #[test]
     fn who_said_so_is_told_with_the_reason_if_there_is_one() {
-        let drain = Drain { since_unix_ms: 1, uid: Some(1000), reason: "new power supply".into() };
+        let drain = Drain { since_unix_ms: 1, uid: Some(1000), reason: "new power supply".into(), fault: None };
         assert_eq!(drain.cause(), "by user 1000: new power supply");
         assert_eq!(Drain { reason: String::new(), ..drain.clone() }.cause(), "by user 1000");
-        assert_eq!(Drain { uid: None, ..drain.clone() }.cause(), "by the supervisor: new power supply");
+        let fault = Some("Xid 95".to_owned());
+        let both = Drain { fault: fault.clone(), ..drain.clone() };
+        assert_eq!(both.cause(), "by user 1000: new power supply; by the supervisor: Xid 95");
+        let alone = Drain { uid: None, reason: String::new(), fault, ..drain.clone() };
+        assert_eq!(alone.cause(), "by the supervisor: Xid 95");
         let gpu = DrainedGpu { uuid: GpuUuid("GPU-1".into()), index: None, drain, leases: 2 };
         let text = serde_json::to_string(&gpu).unwrap();
         assert_eq!(text, r#"{"uuid":"GPU-1","since_unix_ms":1,"uid":1000,"reason":"new power supply","leases":2}"#);

@@ -164,7 +164,9 @@ fn bound(mount: &Value) -> Option<(&str, PathBuf, bool)> {
 /// The source of a bind mount that shows processes which are not the container's.
 fn shows_processes(mount: &Value, table: &MountTable) -> Option<String> {
     let (source, path, with_below) = bound(mount)?;
-    let is_shown = table.location(&path).is_some_and(|location| location.shows_processes());
+    let is_in_a_process = |path: &Path| table.location(path).is_some_and(|location| location.shows_processes());
+    // `/proc/PID/root/dev` is resolved as if it were `/dev`, and is another's.
+    let is_shown = is_in_a_process(&path) || is_in_a_process(Path::new(source));
     let below = || table.below(&path).iter().any(|(_, location)| location.shows_processes());
     (is_shown || with_below && below()).then(|| source.to_owned())
 }
@@ -326,6 +328,7 @@ mod tests {
             ("/srv/its", "rbind", 1),
             ("/srv/its", "bind", 0),
             ("/proc/sys", "bind", 0),
+            ("/proc/self/root/etc", "bind", 1),
         ] {
             let mut spec = with_mount(source, &[option]);
             assert_eq!(found(&spec, table), breaches, "{source} {option}");

@@ -6,15 +6,15 @@ mod past_members;
 use crate::clock;
 use crate::device::Gpu;
 use crate::gatekeeper::{Order, Standing, Statistics};
-use crate::lease::{GpuAccount, Lease, Leases, Members, about, class_policy};
+use crate::lease::{GpuAccount, Leases, Members, about, class_policy};
 use crate::procfs;
 use gpool_configuration::LiarAction;
 use gpool_policy::TenantId;
 use gpool_policy::honesty::{DeviceUse, Honesty, Sample, Shortfall};
 use gpool_policy::overlap::{Reported, believed};
 use gpool_policy::repetition::Repetition;
-use gpool_protocol::{EventKind, Mechanism};
-use past_members::PastMembers;
+use gpool_protocol::EventKind;
+use past_members::{PastMembers, whole};
 use std::collections::BTreeMap;
 
 /// Reports are compared with the device over so long.
@@ -112,6 +112,8 @@ impl Auditor {
             let wall_us = clock::unix_us();
             device.begin(wall_us, clock::now_ns() / 1000);
             device.go_on_from(counted_until_us(leases, index), wall_us);
+            // Of what was before the first look it is not known whose it was.
+            let is_first_look = device.newest_us() == 0;
             let answer = process_use((index, gpu), device.newest_us());
             self.is_silent[index] = answer.is_none();
             self.was_silent[index] |= answer.is_none();
@@ -124,8 +126,8 @@ impl Auditor {
                     self.see((*tenant, index), seen_ns);
                 }
             }
-            let late =
-                self.past.of_ended(&busy, members, || whole(leases, index), |pid| procfs::start_ticks(pid).is_some());
+            let whole = || if is_first_look { None } else { whole(leases, index) };
+            let late = self.past.of_ended(&busy, members, whole, procfs::is_alive);
             for (tenant, seen_ns) in late {
                 // Who has shims has reported until the end.
                 meter(leases, tenant, index, (seen_ns, until_us));
@@ -208,13 +210,6 @@ impl Audited {
         let reported = Reported { seen_ns, reported_ns, charged_ns };
         Some(Period { tenant: standing.tenant, reported, late_ns })
     }
-}
-
-/// The lease that has all of a GPU.
-fn whole(leases: &Leases, gpu: usize) -> Option<TenantId> {
-    let book = leases.book();
-    let is_its = |lease: &&Lease| lease.record.mechanism == Mechanism::Exclusive && lease.gpus().any(|its| its == gpu);
-    book.leases.values().find(is_its).map(|lease| lease.tenant)
 }
 
 /// Until when what the device saw has been counted for leases that go on from an earlier life of the supervisor: it remembers

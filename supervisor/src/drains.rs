@@ -14,16 +14,20 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// What is told of one GPU's faults becomes no longer than about this.
+const FAULTS_BYTES: usize = 400;
 /// In `[paths] state_dir`.
 const NAME: &str = "drained.json";
 
 /// Boards by UUID, those included that are not there now.
 type Drained = BTreeMap<GpuUuid, Drain>;
 
-/// What is said of all GPUs. Its lock is taken after the book's.
+/// What is said of all GPUs. Its lock is taken after the book's, and nobody holds it while a disk takes its time.
 #[derive(Debug)]
 pub struct Drains {
     file: PathBuf,
+    /// Held by who changes what is said.
+    changing: Mutex<()>,
     drained: Mutex<Drained>,
 }
 
@@ -39,7 +43,7 @@ impl Drains {
             log!("{} cannot be read: {cause}; no GPU is drained{kept}", file.display());
             Drained::new()
         });
-        Self { file, drained: Mutex::new(drained) }
+        Self { file, changing: Mutex::default(), drained: Mutex::new(drained) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Drained> {
@@ -70,15 +74,24 @@ impl Drains {
     /// # Errors
     /// It cannot be written, and nothing has changed.
     fn change(&self, make: impl FnOnce(&mut Drained)) -> io::Result<bool> {
-        let mut drained = self.lock();
-        let mut new = drained.clone();
+        let _turn = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.lock().clone();
+        let mut new = old.clone();
         make(&mut new);
-        if new == *drained {
+        if new == old {
             return Ok(false);
         }
         write(&self.file, &new)?;
-        *drained = new;
+        *self.lock() = new;
         Ok(true)
+    }
+}
+
+impl Drains {
+    /// Makes a change that could not be written down.
+    fn change_in_memory(&self, make: impl FnOnce(&mut Drained)) {
+        let _turn = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        make(&mut self.lock());
     }
 }
 
@@ -135,7 +148,10 @@ pub fn views(leases: &Leases) -> Vec<DrainedGpu> {
     let its_leases = |uuid: &GpuUuid| {
         let is_its = |place: usize| gpus.get(place).is_some_and(|gpu| gpu.board() == Some(uuid));
         let running = book.leases.values().filter(|lease| lease.gpus().any(is_its) && !lease.record.has_no_share());
-        let stranded = book.stranded.iter().filter(|record| record.gpus().contains(uuid) && !record.has_no_share());
+        let is_on_it =
+            |its: &GpuUuid| its == uuid || gpus.iter().any(|gpu| gpu.uuid == *its && gpu.board() == Some(uuid));
+        let stranded =
+            book.stranded.iter().filter(|record| record.gpus().iter().any(is_on_it) && !record.has_no_share());
         (running.count() + stranded.count()) as u32
     };
     let index_of = |uuid: &GpuUuid| gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index);
@@ -166,17 +182,17 @@ fn is_not_drained(uuid: &GpuUuid) -> ErrorBody {
 pub fn drain(leases: &Leases, text: &str, asked: DrainRequest, uid: u32) -> Result<DrainedGpu, ErrorBody> {
     asked.check()?;
     let uuid = named(&leases.gpus(), &leases.drains.lock(), text)?;
-    // Who looks for room holds the book until the lease is in it.
-    let book = leases.book();
-    let new = Drain { since_unix_ms: clock::unix_ms(), uid: Some(uid), reason: asked.reason };
+    let (since_unix_ms, uid) = (clock::unix_ms(), Some(uid));
+    let new = Drain { since_unix_ms, uid, reason: asked.reason, fault: None };
     let changed = leases.drains.change(|drained| match drained.get_mut(&uuid) {
         // Perhaps it is only waited for.
-        Some(_) if new.reason.is_empty() => {}
-        Some(old) => *old = Drain { since_unix_ms: old.since_unix_ms, ..new.clone() },
+        Some(old) if new.reason.is_empty() && old.uid.is_some() => {}
+        // What is wrong with it is not said otherwise by a person.
+        Some(old) => (old.uid, old.reason) = (new.uid, new.reason.clone()),
         None => drop(drained.insert(uuid.clone(), new.clone())),
     });
-    drop(book);
     let changed = changed.map_err(|cause| failed("the GPU is as it was: what is drained cannot be written", cause))?;
+    // Takes the book, which whoever looks for room holds until the lease is in it: who was before this is counted.
     let view = view_of(leases, &uuid)?;
     if changed {
         let left = match view.leases {
@@ -185,27 +201,30 @@ pub fn drain(leases: &Leases, text: &str, asked: DrainRequest, uid: u32) -> Resu
             count => format!("{count} leases are on it, and go on"),
         };
         let message = format!("GPU {} takes no new leases: drained {}; {left}", called(&view), view.drain.cause());
-        let about = About { uid: Some(uid), ..About::default() };
+        let about = About { uid, ..About::default() };
         leases.events.note(EventKind::GpuDrained, about, message);
     }
     Ok(view)
 }
 
-/// Lets a GPU take no new leases because of a fault of its own, unless it takes none already. If that cannot be written down it
-/// holds for this life of the supervisor.
-pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, reason: &str) {
-    let new = Drain { since_unix_ms: clock::unix_ms(), uid: None, reason: reason.to_owned() };
-    let book = leases.book();
-    let changed = leases.drains.change(|drained| {
-        drained.entry(uuid.clone()).or_insert_with(|| new.clone());
-    });
-    drop(book);
-    match changed {
+/// Lets a GPU take no new leases because of a fault of its own, which is told with what was said of it before. If that cannot be
+/// written down it holds for this life of the supervisor.
+pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, fault: &str) {
+    let now = Drain { since_unix_ms: clock::unix_ms(), uid: None, reason: String::new(), fault: None };
+    let add = |drained: &mut Drained| {
+        let faults = &mut drained.entry(uuid.clone()).or_insert_with(|| now.clone()).fault;
+        *faults = match faults.take() {
+            None => Some(fault.to_owned()),
+            Some(faults) if faults.contains(fault) || faults.len() > FAULTS_BYTES => Some(faults),
+            Some(faults) => Some(format!("{faults}; {fault}")),
+        };
+    };
+    match leases.drains.change(add) {
         Ok(false) => return,
         Ok(true) => {}
         Err(cause) => {
-            log!("{} cannot be written: {cause}; after a restart of the supervisor {uuid} takes leases again", NAME);
-            leases.drains.lock().entry(uuid.clone()).or_insert(new);
+            log!("{NAME} cannot be written: {cause}; after a restart of the supervisor {uuid} takes leases again");
+            leases.drains.change_in_memory(add);
         }
     }
     if let Ok(view) = view_of(leases, uuid) {
@@ -254,11 +273,11 @@ pub fn with_drained(refusal: ErrorBody, sentences: &[String]) -> ErrorBody {
     }
 }
 
-/// Every GPU that there is is drained.
-pub fn all_drained(sentences: &[String]) -> ErrorBody {
+/// The refusal of who would have room on GPUs that are drained.
+pub fn is_drained(sentences: &[String]) -> ErrorBody {
     ErrorBody::new(
         ErrorCode::ShareNotFree,
-        format!("no GPU of this host takes new leases: {}", sentences.join(", ")),
+        format!("GPUs that would do take no new leases: {}", sentences.join(", ")),
         "wait until that is over, or end it with gpool gpu undrain",
     )
 }
@@ -269,7 +288,7 @@ mod tests {
     use crate::device::MigInstance;
 
     fn by(uid: u32) -> Drain {
-        Drain { since_unix_ms: 5, uid: Some(uid), reason: "new fans".into() }
+        Drain { since_unix_ms: 5, uid: Some(uid), reason: "new fans".into(), fault: None }
     }
 
     fn instance(board: &str) -> Gpu {
@@ -345,6 +364,6 @@ mod tests {
         assert_eq!(told.message, "no room; GPU-0 is drained by user 0");
         assert_eq!(with_drained(refusal(ErrorCode::LeaseConflict), &sentences).message, "no room");
         assert_eq!(with_drained(refusal(ErrorCode::ShareNotFree), &[]).message, "no room");
-        assert_eq!(all_drained(&sentences).code, ErrorCode::ShareNotFree);
+        assert_eq!(is_drained(&sentences).code, ErrorCode::ShareNotFree);
     }
 }

@@ -174,6 +174,11 @@ pub fn is_dead(name: &ProcessName) -> bool {
     stat_field(name.pid, STATE_FIELD).is_ok_and(is_over) && start_ticks(name.pid) == Some(name.start_ticks)
 }
 
+/// Whether a process that has not ended has `pid` now; one that its parent has not waited for has.
+pub fn is_alive(pid: HostPid) -> bool {
+    stat_field(pid, STATE_FIELD).is_ok_and(|state: String| !matches!(state.as_str(), "Z" | "X"))
+}
+
 /// When the process that has `pid` now was started, in clock ticks since boot; none if there is none.
 pub fn start_ticks(pid: HostPid) -> Option<u64> {
     stat_field(pid, START_FIELD).ok()

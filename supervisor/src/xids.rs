@@ -11,9 +11,11 @@ use crate::lease::{Lease, Leases};
 use gpool_policy::repetition::Repetition;
 use gpool_policy::xid::{Fault, meaning};
 use gpool_protocol::{EventKind, GpuUuid};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -90,37 +92,51 @@ impl Xids {
     }
 }
 
-/// Watches each board on a thread of its own, for ever.
+/// Watches each board on a thread of its own, for ever. What they hear another thread writes down, which may have to wait for a
+/// disk: of several Xids that come before the driver is asked again NVML tells the last one alone.
 ///
 /// # Errors
 /// No thread can be started.
 pub fn watch(leases: &Arc<Leases>) -> io::Result<()> {
+    let (tell, told) = channel::<(Gpu, u64)>();
     for board in leases.gpus().iter().filter(|gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided)) {
-        let (leases, board) = (leases.clone(), board.clone());
-        std::thread::Builder::new().name(format!("xids-{}", board.index)).spawn(move || watch_one(&leases, &board))?;
+        let (leases, board, tell) = (leases.clone(), board.clone(), tell.clone());
+        let watcher = std::thread::Builder::new().name(format!("xids-{}", board.index));
+        watcher.spawn(move || watch_one(&leases, &board, &tell))?;
     }
-    Ok(())
+    let leases = leases.clone();
+    let noting = move || told.into_iter().for_each(|(board, number)| note(&leases, &board, number));
+    std::thread::Builder::new().name("xids".into()).spawn(noting).map(drop)
 }
 
-fn watch_one(leases: &Leases, board: &Gpu) {
+fn watch_one(leases: &Leases, board: &Gpu, tell: &Sender<(Gpu, u64)>) {
     let xids = &leases.xids;
-    let mut is_failing = false;
+    let is_failing = Cell::new(false);
+    let goes_on = || {
+        is_failing.set(false);
+        !xids.is_paused()
+    };
     loop {
-        while xids.is_paused() {
-            std::thread::sleep(PAUSE_PERIOD);
-        }
+        // Counted first: who pauses sees it, or is seen here.
         xids.watching.fetch_add(1, Ordering::SeqCst);
-        let outcome = leases.inventory.xids(board.index, |number| note(leases, board, number), || !xids.is_paused());
+        if xids.is_paused() {
+            xids.watching.fetch_sub(1, Ordering::SeqCst);
+            std::thread::sleep(PAUSE_PERIOD);
+            continue;
+        }
+        // Nobody takes them any more only when this process ends.
+        let hear = |number| drop(tell.send((board.clone(), number)));
+        let outcome = leases.inventory.xids(board.index, hear, goes_on);
         xids.watching.fetch_sub(1, Ordering::SeqCst);
         match outcome {
-            Ok(true) => is_failing = false,
+            Ok(true) => {}
             Ok(false) => {
                 log!("NVML tells of no Xid of GPU {} ({}); the kernel's log has them", board.index, board.uuid);
                 return;
             }
             Err(cause) => {
                 // One that does not answer is told by who asks it each second.
-                if !std::mem::replace(&mut is_failing, true) && leases.inventory.hangs_since(board.index).is_none() {
+                if !is_failing.replace(true) && leases.inventory.hangs_since(board.index).is_none() {
                     log!("Xids of GPU {} ({}) are not watched for now: {cause}", board.index, board.uuid);
                 }
                 std::thread::sleep(RETRY_PERIOD);

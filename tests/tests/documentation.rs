@@ -225,7 +225,7 @@ fn the_socket_s_document_has_every_route_and_every_code() {
     }
     let page = fs::read_to_string(manual::repository().join("docs/socket.md")).unwrap();
     for operation in &answered {
-        let written = operation.replace("{id}", "ID");
+        let written = operation.replace("{id}", "ID").replace("{gpu}", "GPU");
         assert!(page.contains(&written), "docs/socket.md does not have {written}");
     }
     let declared = fs::read_to_string(manual::repository().join("protocol/src/error.rs")).unwrap();

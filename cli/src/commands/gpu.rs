@@ -182,7 +182,7 @@ INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL 
         let mps = GpuView { mechanism: Some(Mechanism::Mps), ..gpu.clone() };
         assert!(render(&[mps], &[], short_gpu).lines().nth(1).unwrap().ends_with("3 (mps)  ready"));
         assert_eq!(render_csv(std::slice::from_ref(&gpu), &[]).lines().nth(1).unwrap().split(',').count(), 11);
-        let drain = Drain { since_unix_ms: 1, uid: Some(7), reason: "new fans".into() };
+        let drain = Drain { since_unix_ms: 1, uid: Some(7), reason: "new fans".into(), fault: None };
         let view = |leases| GpuView { drained: Some(drain.clone()), leases, ..gpu.clone() };
         let of_board = |leases| DrainedGpu { uuid: gpu.uuid.clone(), index: Some(0), drain: drain.clone(), leases };
         assert_eq!([state(&view(3), &[]), state(&view(0), &[])], ["draining", "drained"]);

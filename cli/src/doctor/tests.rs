@@ -308,7 +308,7 @@ fn what_is_wrong_is_said_with_what_to_do() {
         host.silent = Ok(vec![gpu]);
     });
     wrong("drained GPUs", State::Warn, &["GPU 3 (GPU-1) takes no new leases", "by user 7", "undrain"], &|host| {
-        let drain = Drain { since_unix_ms: 1, uid: Some(7), reason: "new fans".into() };
+        let drain = Drain { since_unix_ms: 1, uid: Some(7), reason: "new fans".into(), fault: None };
         host.drained = Ok(vec![DrainedGpu { uuid: GpuUuid("GPU-1".into()), index: Some(3), drain, leases: 0 }]);
     });
     let root = tempfile::tempdir().unwrap();

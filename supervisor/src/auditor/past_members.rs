@@ -1,13 +1,17 @@
 //! Whose processes were that have ended: the device tells late what it saw of a process, and of one that lives for less than the
 //! time between two looks only when nobody can find it any more.
 
-use crate::lease::Members;
+use crate::clock;
+use crate::lease::{Lease, Leases, Members};
 use gpool_policy::TenantId;
-use gpool_protocol::HostPid;
+use gpool_protocol::{HostPid, Mechanism};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// For how long a process is known that has ended. The device tells of it within two seconds; pids come to others much later.
 const KNOWN_NS: u64 = 10_000_000_000;
+
+/// The device tells within this of what a process has done.
+const LATE_MS: u64 = 3000;
 
 /// Who was whose lately.
 #[derive(Debug, Default)]
@@ -46,6 +50,15 @@ impl PastMembers {
         }
         ended
     }
+}
+
+/// The lease that has all of a GPU, and has had it for so long that the device tells late of nobody before.
+pub fn whole(leases: &Leases, gpu: usize) -> Option<TenantId> {
+    let book = leases.book();
+    let now_ms = clock::unix_ms();
+    let is_its = |lease: &&Lease| lease.record.mechanism == Mechanism::Exclusive && lease.gpus().any(|its| its == gpu);
+    let has_had_it = |lease: &&Lease| now_ms.saturating_sub(lease.record.created_unix_ms) >= LATE_MS;
+    book.leases.values().find(is_its).filter(has_had_it).map(|lease| lease.tenant)
 }
 
 #[cfg(test)]

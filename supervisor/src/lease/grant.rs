@@ -147,11 +147,6 @@ impl Leases {
         self.roster.now()
     }
 
-    /// The same as who looks for room may have it: a GPU that does not answer or is drained is as gone.
-    pub fn gpus_for_new(&self) -> Vec<Gpu> {
-        self.drains.without_drained(self.silence.without_silent(&self.gpus()))
-    }
-
     /// What NVML last said of the memory in use, by GPU.
     pub fn used_bytes(&self) -> Vec<u64> {
         loaded(&self.used_bytes)

@@ -74,6 +74,18 @@ impl Leases {
         }
     }
 
+    /// What can be leased as who looks for room may have it: a GPU that does not answer or is drained is as gone.
+    pub fn gpus_for_new(&self) -> Vec<Gpu> {
+        self.drains.without_drained(self.silence.without_silent(&self.gpus()))
+    }
+
+    /// A refusal with the GPUs that are drained. Who would have room on one of them may wait for that, as for the end of a lease.
+    fn with_drained(&self, refusal: ErrorBody, asked: &LeaseRequest, uid: u32) -> ErrorBody {
+        let drained = self.drains.sentences(&self.gpus());
+        let is_for_them = !drained.is_empty() && refusal.code == ErrorCode::NoGpu && self.could_fit(asked, uid).is_ok();
+        if is_for_them { drains::is_drained(&drained) } else { drains::with_drained(refusal, &drained) }
+    }
+
     /// A daemon that nobody uses any more is in the way only until it has ended, and a server of the driver's in a fault until
     /// the programs that it has reached have.
     fn may_servers_give_way(&self, asked: &LeaseRequest, book: &Book) -> bool {
@@ -96,13 +108,8 @@ impl Leases {
         let own = kept.map(|index| &book.held[index].record.lease_id);
         let scene = self.scene(book, own, &gpus);
         let record = kept.map(|index| &book.held[index].record);
-        let is_there = |gpu: &Gpu| gpu.kind != Kind::Gone;
-        let drained = || self.drains.sentences(&self.gpus());
-        if !gpus.iter().any(is_there) && !drained().is_empty() {
-            return Err(drains::all_drained(&drained()));
-        }
         let room = self.room_for(asked, uid, &scene, record.zip(home));
-        let Room { served, domain, placed, .. } = room.map_err(|refusal| drains::with_drained(refusal, &drained()))?;
+        let Room { served, domain, placed, .. } = room.map_err(|refusal| self.with_drained(refusal, asked, uid))?;
         Ok(Place { served, domain, placed, kept })
     }
 

@@ -30,11 +30,8 @@ struct Departed {
 pub struct DepartedPods(VecDeque<Departed>);
 
 impl DepartedPods {
-    /// Remembers one that leaves at `now_ns`, CLOCK_MONOTONIC, if it is of a pod.
+    /// Remembers one of a pod that leaves at `now_ns`, CLOCK_MONOTONIC.
     pub fn note(&mut self, waiter: &Waiter, now_ns: u64) {
-        if waiter.asked.in_pod.is_none() {
-            return;
-        }
         self.0.retain(|it| now_ns.saturating_sub(it.left_ns) < REMEMBERED_NS && !waiter.is_for(&it.asked, it.uid));
         self.0.push_back(Departed {
             asked: waiter.asked.clone(),
@@ -122,6 +119,24 @@ mod tests {
             joins(&mut queue, &after, now_ns + 2 + later_ns);
             assert_eq!(first(&queue), "other", "{how:?} {}", after.container_id);
         }
+    }
+
+    #[test]
+    fn who_comes_back_and_another_of_the_same_team_are_not_in_one_round() {
+        let of = |id: &str, name: &str, team: &str| {
+            let mut asked = attempt(id, Some(name), 300);
+            asked.request.team = Some(team.into());
+            asked
+        };
+        let (mut queue, now_ns) = (Queue::default(), clock::now_ns());
+        joins(&mut queue, &of("b1", "b1", "b"), now_ns);
+        joins(&mut queue, &of("a1", "a1", "a"), now_ns + 1);
+        joins(&mut queue, &of("b2", "b2", "b"), now_ns + 2);
+        queue.leave(&of("a1", "a1", "a"), 0, Left::Refused);
+        joins(&mut queue, &of("a3", "a3", "a"), now_ns + 3);
+        joins(&mut queue, &of("a1-2", "a1", "a"), now_ns + 4);
+        let ids: Vec<&str> = queue.in_order().iter().map(|waiter| waiter.asked.container_id.0.as_str()).collect();
+        assert_eq!(ids, ["b1", "a1-2", "b2", "a3"]);
     }
 
     #[test]

@@ -92,8 +92,12 @@ impl Queue {
     fn note_left(&mut self, waiter: &Waiter, how: Left) {
         match how {
             Left::Granted => return,
-            Left::Cancelled => {}
-            Left::Refused | Left::Gone => self.departed.note(waiter, clock::now_ns()),
+            // It may come back to its round, which nobody else of its owner has meanwhile.
+            Left::Refused | Left::Gone if waiter.asked.in_pod.is_some() => {
+                self.departed.note(waiter, clock::now_ns());
+                return;
+            }
+            Left::Cancelled | Left::Refused | Left::Gone => {}
         }
         let (priority, owner) = (waiter.claim.priority, waiter.owner());
         let is_its = |other: &&Waiter| other.claim.priority == priority && other.owner() == owner;

@@ -100,7 +100,7 @@ impl Leases {
     }
 
     fn note_left(&self, waiter: &Waiter, how: Left, by: Option<u32>) {
-        let waited = waiter.waited(clock::now_ns());
+        let waited = waiter.waited_in_this_attempt(clock::now_ns());
         self.counters.note_left(how.word(), waited);
         let about = About {
             container_id: Some(waiter.asked.container_id.clone()),

@@ -82,10 +82,14 @@ impl Waiter {
         Duration::from_nanos(now_ns.saturating_sub(self.claim.since_ns))
     }
 
+    /// How long this attempt has waited.
+    pub fn waited_in_this_attempt(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(now_ns.saturating_sub(self.attempt_ns))
+    }
+
     /// Whether it has waited for as long as it wanted, in this attempt.
     pub fn is_over(&self, now_ns: u64) -> bool {
-        Duration::from_nanos(now_ns.saturating_sub(self.attempt_ns))
-            >= Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0))
+        self.waited_in_this_attempt(now_ns) >= Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0))
     }
 
     /// Whether nobody is there any more who would take the lease.

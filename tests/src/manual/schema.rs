@@ -67,6 +67,9 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
         ("driver.mount", _) => json!({"type": "array", "items": {"type": "object", "additionalProperties": false,
             "required": ["source"], "properties": {"source": {"type": "string"}, "destination": {"type": "string"},
             "read_only": {"type": "boolean", "default": false}}}}),
+        (_, Some(toml::Value::Array(values))) if values.first().is_some_and(toml::Value::is_integer) => {
+            json!({"type": "array", "items": {"type": "integer", "minimum": 0}})
+        }
         (_, Some(toml::Value::Array(_))) => match choices {
             Some(choices) => json!({"type": "array", "items": {"enum": choices}}),
             None => json!({"type": "array", "items": {"type": "string"}}),

@@ -45,6 +45,8 @@ fn one(host: &mut Host) -> Result<()> {
     ensure(host.lease_of(&new)?.gpu_uuid == open, || format!("a new container is on {drained}, which is drained"))?;
     let cause = format!("{drained} is drained by user 0: {REASON}");
     is_refused(host, &ASKED, &["GPOOL-E201", &cause])?;
+    let two = [("GPOOL_GPUS", "2"), ("GPOOL_FRACTION", "0.05"), ("GPOOL_MEMORY", "1GiB")];
+    is_refused(host, &two, &["GPOOL-E201", "GPUs that would do take no new leases", &cause])?;
     succeeded("gpool update", host.gpool(&["update", &there.id, "--fraction", "0.7"])?)?;
     is_shown(host, &index, "draining")?;
 
@@ -65,7 +67,7 @@ fn one(host: &mut Host) -> Result<()> {
 /// Nobody finds room; who waits for it has it when one GPU is open again.
 fn both(host: &Host) -> Result<()> {
     succeeded("gpool gpu drain", host.gpool(&["gpu", "drain", "0", "1"])?)?;
-    is_refused(host, &ASKED, &["GPOOL-E201", "no GPU of this host takes new leases", REASON, "gpool gpu undrain"])?;
+    is_refused(host, &ASKED, &["GPOOL-E201", "GPUs that would do take no new leases", REASON, "gpool gpu undrain"])?;
     let mut waiting = host.command("gpool");
     waiting.args(["run", "--fraction", "0.3", "--memory", "1GiB", "--wait", "300s", "--", "/bin/true"]);
     let waiting = spawn_bound(waiting.stdout(Stdio::piped()).stderr(Stdio::piped())).context("gpool run")?;

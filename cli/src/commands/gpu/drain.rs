@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at the leases that are left.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// For so long a supervisor may be away, as one that is restarted is, before nobody waits any more.
+const AWAY: Duration = Duration::from_secs(60);
 
 /// Drains GPUs, and waits `wait_seconds` at most until no lease is on them, if it is to wait.
 ///
 /// # Errors
-/// GPUs that are refused, which do not keep the others from it; or leases that are left when the time is over.
+/// GPUs that are refused, which do not keep the others from it, but from waiting; or leases that are left when the time is over.
 pub fn drain(client: &Client, gpus: &[String], reason: &str, wait_seconds: Option<u64>) -> Result<(), Failure> {
     let asked = DrainRequest { reason: reason.to_owned() };
     let (mut drained, mut refused) = (Vec::new(), Vec::new());
@@ -26,10 +28,9 @@ pub fn drain(client: &Client, gpus: &[String], reason: &str, wait_seconds: Optio
     for gpu in &drained {
         output::print(&format!("{}\n", told(gpu)))?;
     }
-    if let Some(seconds) = wait_seconds {
-        wait_until_empty(client, &drained, seconds)?;
-    }
-    Failure::of_all(&refused)
+    // Nobody waits for an hour to hear that a name was wrong.
+    Failure::of_all(&refused)?;
+    wait_seconds.map_or(Ok(()), |seconds| wait_until_empty(client, &drained, seconds))
 }
 
 /// Lets GPUs take leases again.
@@ -68,8 +69,17 @@ fn told(gpu: &DrainedGpu) -> String {
 
 fn wait_until_empty(client: &Client, drained: &[DrainedGpu], seconds: u64) -> Result<(), Failure> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
+    let mut answered = Instant::now();
     loop {
-        let now: Vec<DrainedGpu> = client.get("/v1/gpus/drained")?;
+        let now: Vec<DrainedGpu> = match client.get("/v1/gpus/drained") {
+            Ok(now) => now,
+            Err(refusal) if answered.elapsed() >= AWAY || Instant::now() >= deadline => return Err(refusal.into()),
+            Err(_) => {
+                std::thread::sleep(LOOK_PERIOD);
+                continue;
+            }
+        };
+        answered = Instant::now();
         let (left, ended) = left_of(drained, &now);
         if let Some(uuid) = ended {
             let sentence = format!("gpool: {} is no longer drained: somebody else has ended that", uuid.0);
@@ -107,7 +117,7 @@ mod tests {
     use gpool_protocol::Drain;
 
     fn drained(uuid: &str, leases: u32) -> DrainedGpu {
-        let drain = Drain { since_unix_ms: 1, uid: Some(0), reason: String::new() };
+        let drain = Drain { since_unix_ms: 1, uid: Some(0), reason: String::new(), fault: None };
         DrainedGpu { uuid: GpuUuid(uuid.into()), index: Some(3), drain, leases }
     }
 
