@@ -1,5 +1,5 @@
-//! GPUs that take no new leases because somebody said so: before a repair, or to have one empty. Those that they have go on, and
-//! may be changed. What was said is written down, since it should outlive the supervisor and a boot.
+//! GPUs that take no new leases, because somebody said so, before a repair for example, or because of a fault of their own. Those
+//! that they have go on, and may be changed. What was said is written down, since it should outlive the supervisor and a boot.
 //!
 //! A drained GPU is a board, with all of its instances.
 
@@ -85,9 +85,7 @@ impl Drains {
         *self.lock() = new;
         Ok(true)
     }
-}
 
-impl Drains {
     /// Makes a change that could not be written down.
     fn change_in_memory(&self, make: impl FnOnce(&mut Drained)) {
         let _turn = self.changing.lock().unwrap_or_else(PoisonError::into_inner);

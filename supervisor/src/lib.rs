@@ -14,7 +14,7 @@
 //! | `context_cost` | what a context costs beyond what the shim counts, by what several leases agree on |
 //! | `sites` | which GPUs are linked with each other |
 //! | `silence` | GPUs for which NVML does not answer any more |
-//! | `drains` | GPUs that take no new leases because somebody said so |
+//! | `drains` | GPUs that take no new leases because somebody said so, or of a fault of their own |
 //! | `xids` | what goes wrong on GPUs by the driver's own word |
 //! | `late_boards` | GPUs that answer for the first time when the supervisor has started |
 //! | `foreign` | memory in use that is within no lease's promise |
