@@ -1,7 +1,9 @@
 //! The table of leases, shared by `gpool ps`, `gpool top` and the demo.
 
 use crate::output::{Column, borderless, csv, figure, text};
-use gpool_protocol::{Class, GpuView, LeaseFault, LeaseState, LeaseView, Priority, format_bytes, format_permille};
+use gpool_protocol::{
+    Class, GpuView, LeaseFault, LeaseState, LeaseView, Priority, format_bytes, format_permille, format_seconds,
+};
 
 /// How long a container's threads stood at a closed gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,12 +37,16 @@ pub struct LeaseRow {
     pub received_permille: u64,
     /// Memory held, contexts included.
     pub memory_used_bytes: u64,
+    /// The most that it has held.
+    pub memory_peak_bytes: u64,
     /// Memory cap.
     pub memory_cap_bytes: u64,
     /// Allocations refused because of the cap.
     pub allocations_refused: u64,
     /// Time at a closed gate.
     pub gate_wait: GateWait,
+    /// For how long its GPUs have not been used, in seconds; none where nobody knows.
+    pub idle_seconds: Option<u64>,
     /// Processes that use the GPU.
     pub processes: u32,
     /// Where the lease stands.
@@ -73,9 +79,11 @@ impl From<&LeaseView> for LeaseRow {
             paused: lease.paused,
             received_permille: lease.received_permille.into(),
             memory_used_bytes: lease.memory_used_bytes,
+            memory_peak_bytes: lease.memory_peak_bytes,
             memory_cap_bytes: lease.memory_cap_bytes,
             allocations_refused: lease.allocations_refused,
             gate_wait: GateWait::TotalNs(lease.gate_wait_ns),
+            idle_seconds: lease.idle_seconds,
             processes: lease.processes,
             state: lease.state,
             fault: lease.fault,
@@ -112,8 +120,17 @@ pub fn render(rows: &[LeaseRow]) -> String {
 }
 
 /// What `--format wide` shows beyond the table.
-const WIDE_COLUMNS: [Column; 7] =
-    [text("GPUS"), figure("LIMIT"), text("CLASS"), text("PRIORITY"), text("TEAM"), text("USER"), text("LEASE")];
+const WIDE_COLUMNS: [Column; 9] = [
+    text("GPUS"),
+    figure("LIMIT"),
+    figure("PEAK"),
+    figure("IDLE"),
+    text("CLASS"),
+    text("PRIORITY"),
+    text("TEAM"),
+    text("USER"),
+    text("LEASE"),
+];
 
 /// The table with every column.
 pub fn render_wide(rows: &[LeaseRow]) -> String {
@@ -125,6 +142,9 @@ fn wide_cells(row: &LeaseRow) -> Vec<String> {
     vec![
         row.gpus.join(","),
         row.limit_permille.map_or_else(|| "-".to_owned(), format_permille),
+        format_bytes(row.memory_peak_bytes),
+        // Who is in use was so a moment ago.
+        row.idle_seconds.filter(|seconds| *seconds > 2).map_or_else(|| "-".to_owned(), format_seconds),
         row.class.to_string(),
         row.priority.to_string(),
         row.team.clone().unwrap_or_else(|| "-".to_owned()),
@@ -178,7 +198,7 @@ fn enforcement_cell(row: &LeaseRow) -> String {
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 23] = [
+    const HEADER: [&str; 25] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -202,6 +222,8 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "mechanism",
         "fault",
         "owner_uid",
+        "memory_peak_bytes",
+        "idle_seconds",
     ];
     csv(
         &HEADER,
@@ -230,6 +252,8 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.mechanism.to_string(),
                 lease.fault.map_or("", LeaseFault::text).to_owned(),
                 lease.owner_uid.to_string(),
+                lease.memory_peak_bytes.to_string(),
+                lease.idle_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
             ]
         }),
     )
@@ -300,10 +324,12 @@ mod tests {
             charged_at_ns: 0,
             memory_cap_bytes: 4 << 30,
             memory_used_bytes: (4 << 30) - (100 << 20),
+            memory_peak_bytes: 4 << 30,
             allocations_refused: 1,
             unknown_versions: 0,
             gate_wait_ns: 12_345_678_901,
             launches: 10_000,
+            idle_seconds: None,
             processes: 1,
             init_pid: None,
             cgroup: None,
@@ -356,18 +382,18 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
         let table = render(&rows);
         assert!(table.lines().nth(1).unwrap().contains("3f9a3f9a3f9a  GPU-11111111 +2    30 %"), "{table}");
         assert!(table.contains("  paused  "), "{table}");
-        let wide = render_wide(&rows);
+        let wide = render_wide(&[LeaseRow { idle_seconds: Some(7260), ..rows[0].clone() }, rows[1].clone()]);
         let ends: Vec<&str> = wide.lines().map(|line| line.split("co-operative").last().unwrap().trim()).collect();
         assert!(ends[0].ends_with(
-            "ENFORCED      GPUS                                    LIMIT  CLASS    PRIORITY    TEAM    USER  LEASE"
+            "ENFORCED      GPUS                                    LIMIT  PEAK  IDLE  CLASS    PRIORITY    TEAM    USER  LEASE"
         ));
         assert_eq!(
             ends[1],
-            "GPU-11111111,GPU-22222222,GPU-33333333   50 %  latency  burst       vision  0     01J3f9a"
+            "GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  2h1m  latency  burst       vision  0     01J3f9a"
         );
         assert_eq!(
             ends[2],
-            "GPU-5ca1ab1e                                -  batch    guaranteed  -       0     01Jb7c1"
+            "GPU-5ca1ab1e                                -  4GiB     -  batch    guaranteed  -       0     01Jb7c1"
         );
     }
 

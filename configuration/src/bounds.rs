@@ -1,7 +1,7 @@
 //! What the types of the keys cannot say: paths that must be absolute, lists that must name something, numbers with a range.
 
 use crate::error::ConfigurationError;
-use crate::keys::{Configuration, HANG_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX, REQUEST_KEYS};
+use crate::keys::{Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX, REQUEST_KEYS};
 use crate::layers::{DEFAULT_PATH, Origin};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,8 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
         return Err(Breach { key, cause });
     }
     check_ledger(configuration)?;
-    check_hang_times(configuration)
+    check_hang_times(configuration)?;
+    check_idle_times(configuration)
 }
 
 /// Whether the days of the ledger make sense.
@@ -130,6 +131,21 @@ fn check_hang_times(configuration: &Configuration) -> Result<(), Breach> {
                  or leave it out"
             );
             return Err(Breach { key, cause });
+        }
+    }
+    Ok(())
+}
+
+/// Whether the times after which a container counts as idle make sense.
+fn check_idle_times(configuration: &Configuration) -> Result<(), Breach> {
+    for (class, policy) in configuration.class.all() {
+        let times = [("idle_seconds", policy.idle_seconds, 1), ("idle_grace_seconds", policy.idle_grace_seconds, 0)];
+        for (name, seconds, least) in times {
+            if !(least..=IDLE_SECONDS_MAX).contains(&seconds) {
+                let key = format!("class.{class}.{name}");
+                let cause = format!("{key} = {seconds} is out of range; write {least} to {IDLE_SECONDS_MAX} seconds");
+                return Err(Breach { key, cause });
+            }
         }
     }
     Ok(())

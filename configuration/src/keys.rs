@@ -299,7 +299,16 @@ pub struct ClassPolicy {
     pub hang_seconds: u64,
     /// The same while a latency container waits for the GPU, at most as long; absent: no shorter.
     pub hang_seconds_latency_waits: Option<u64>,
+    /// What follows when a container makes no use of its GPUs.
+    pub idle_action: IdleAction,
+    /// For how long it must not, in seconds: 1 to [`IDLE_SECONDS_MAX`].
+    pub idle_seconds: u64,
+    /// How long after that has been told anything else follows, in seconds: at most [`IDLE_SECONDS_MAX`].
+    pub idle_grace_seconds: u64,
 }
+
+/// The longest time after which a container may count as idle, and the longest grace then, in seconds: a month.
+pub const IDLE_SECONDS_MAX: u64 = 31 * 86_400;
 
 /// The longest time after which a container may count as hung, in seconds.
 pub const HANG_SECONDS_MAX: u64 = 3600;
@@ -321,6 +330,9 @@ impl Default for ClassPolicy {
             hang_action: HangAction::Event,
             hang_seconds: 30,
             hang_seconds_latency_waits: None,
+            idle_action: IdleAction::Event,
+            idle_seconds: 3600,
+            idle_grace_seconds: 600,
         }
     }
 }
@@ -358,6 +370,19 @@ pub enum HangAction {
     Event,
     /// An event, and its processes are killed: nothing else ends a kernel that never does.
     Stop,
+}
+
+/// What follows when a container makes no use of its GPUs for long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IdleAction {
+    /// An event and nothing else.
+    Event,
+    /// An event, and after the grace the GPUs are taken from the container once somebody waits for room that it has.
+    Yield,
+    /// An event, and after the grace the GPUs are taken from the container: its processes that use them are killed, the others
+    /// live on and can open them no more.
+    Revoke,
 }
 
 /// What `[policy.env] allow` may name: the keys of gpool-protocol, which this package does not depend on. A test holds the two

@@ -130,6 +130,8 @@ fn hang_times_lie_within_their_bounds() {
     assert_eq!(class.notebook.hang_seconds_while_latency_waits(), 3600, "no shorter unless it is said");
     assert_eq!((class.batch.hang_action, class.batch.hang_seconds), (HangAction::Event, 30));
     for (text, names) in [
+        ("[class.batch]\nidle_seconds = 0\n", ["class.batch.idle_seconds = 0", "1 to 2678400"]),
+        ("[class.latency]\nidle_grace_seconds = 2678401\n", ["class.latency.idle_grace_seconds", "0 to 2678400"]),
         ("[class.batch]\nhang_seconds = 0\n", ["class.batch.hang_seconds = 0", "1 to 3600"]),
         ("[class.train]\nhang_seconds = 3601\n", ["class.train.hang_seconds = 3601", "1 to 3600"]),
         ("[class.latency]\nhang_seconds_latency_waits = 0\n", ["hang_seconds_latency_waits = 0", "1 to 30"]),

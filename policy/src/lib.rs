@@ -24,6 +24,7 @@ pub mod admission;
 pub mod guard;
 pub mod honesty;
 pub mod identity;
+pub mod idleness;
 pub mod ledger;
 pub mod mechanism;
 pub mod mig;

@@ -63,6 +63,8 @@ pub enum EventKind {
     LeaseResumed,
     /// The GPUs of a lease were taken from its running container.
     LeaseRevoked,
+    /// A lease's container makes no use of its GPUs.
+    LeaseIdle,
     /// A lease ended.
     LeaseEnded,
     /// An allocation was refused because of the cap.
@@ -123,7 +125,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 39] = [
+    pub const ALL: [EventKind; 40] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -135,6 +137,7 @@ impl EventKind {
         EventKind::LeasePaused,
         EventKind::LeaseResumed,
         EventKind::LeaseRevoked,
+        EventKind::LeaseIdle,
         EventKind::LeaseEnded,
         EventKind::AllocationRefused,
         EventKind::UnknownVersion,

@@ -23,6 +23,12 @@ pub struct LeaseExplanation {
     /// What its processes cannot recover from, if that has happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<LeaseFault>,
+    /// Its memory cap on each GPU, contexts included.
+    #[serde(default)]
+    pub memory_cap_bytes: u64,
+    /// The most that it has held on one GPU so far. 0 from an older supervisor.
+    #[serde(default)]
+    pub memory_peak_bytes: u64,
     /// One GPU after the other.
     pub gpus: Vec<GpuExplanation>,
 }

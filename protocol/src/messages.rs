@@ -252,6 +252,9 @@ pub struct LeaseView {
     /// Memory held now, contexts included, as the interposer accounts for it; of several GPUs, on the one where it is
     /// most.
     pub memory_used_bytes: u64,
+    /// The most that it has held so, since it was granted. 0 from an older supervisor.
+    #[serde(default)]
+    pub memory_peak_bytes: u64,
     /// Allocations refused because of the cap.
     pub allocations_refused: u64,
     /// Look-ups by name refused because the container's shim does not know that version of a function.
@@ -261,6 +264,10 @@ pub struct LeaseView {
     pub gate_wait_ns: u64,
     /// Kernel launches and the like.
     pub launches: u64,
+    /// For how long it has made no use of its GPUs, in whole seconds: 0 or 1 while it does. None where nobody knows, as with
+    /// mode=mig, of one without a running container, or from an older supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_seconds: Option<u64>,
     /// Registered processes, alive.
     pub processes: u32,
     /// The container's init, once bound.

@@ -93,6 +93,13 @@ pub struct UsageRow {
     pub memory_cap_mib_s: u64,
     /// Memory in use, looked at every ten seconds, times those, MiB seconds.
     pub memory_used_mib_s: u64,
+    /// What the memory caps would have come to if each had been no higher than the most that its lease ever held at once, MiB
+    /// seconds; the cap itself where that is not known. 0 from an older supervisor.
+    #[serde(default)]
+    pub memory_needed_mib_s: u64,
+    /// The most that any of the leases has held at once on one GPU, at whatever time, bytes; 0 where that is not known.
+    #[serde(default)]
+    pub memory_peak_bytes: u64,
 }
 
 impl UsageRow {
@@ -109,10 +116,12 @@ impl UsageRow {
             (&mut self.unwatched_gpu_ns, other.unwatched_gpu_ns),
             (&mut self.memory_cap_mib_s, other.memory_cap_mib_s),
             (&mut self.memory_used_mib_s, other.memory_used_mib_s),
+            (&mut self.memory_needed_mib_s, other.memory_needed_mib_s),
         ];
         for (sum, more) in pairs {
             *sum = sum.saturating_add(more);
         }
+        self.memory_peak_bytes = self.memory_peak_bytes.max(other.memory_peak_bytes);
     }
 }
 

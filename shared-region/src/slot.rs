@@ -144,9 +144,11 @@ pub struct Slot {
     /// Calls under way that change what is held: until they are over, account and device may differ. It stays so in the
     /// slot of a process that was killed in one.
     pub changing: AtomicU32,
-    /// The [`Piece`](crate::Piece)s that the process holds, one bit each. They are in no other account of it. What follows
-    /// in the slot is reserved and zero.
+    /// The [`Piece`](crate::Piece)s that the process holds, one bit each. They are in no other account of it.
     pub pieces: [AtomicU64; PIECE_WORDS],
+    /// The most that the lease was within its cap with on any of its GPUs when this process asked for memory, contexts
+    /// included. A shim that does not say it leaves zero. What follows in the slot is reserved and zero.
+    pub peak_bytes: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -183,6 +185,7 @@ const _: () = {
     assert!(offset_of!(Slot, refused_gpu) == 1944);
     assert!(offset_of!(Slot, changing) == 1948);
     assert!(offset_of!(Slot, pieces) == 1952);
+    assert!(offset_of!(Slot, peak_bytes) == 1976);
 };
 
 /// A copy of one slot, as read by the supervisor with pread. Every value is a claim of the tenant.
@@ -292,6 +295,11 @@ impl<'a> SlotSnapshot<'a> {
         core::array::from_fn(|word| self.u64_at(1952 + 8 * word))
     }
 
+    /// See [`Slot::peak_bytes`].
+    pub fn peak_bytes(&self) -> u64 {
+        self.u64_at(1976)
+    }
+
     /// Whether the process claims to hold nothing of any GPU, by itself or with others, and to be changing nothing of that.
     pub fn holds_nothing(&self) -> bool {
         let is_nothing_here = |gpu| self.gpu_bytes(gpu) == 0 && self.gpu_contexts(gpu) == 0;
@@ -398,9 +406,11 @@ mod tests {
         bytes[192 + 16..192 + 24].copy_from_slice(&11u64.to_le_bytes());
         assert!(!SlotSnapshot::new(&bytes).unwrap().is_inexact());
         bytes[1920] = 1;
+        bytes[1976..1984].copy_from_slice(&13u64.to_le_bytes());
         let slot = SlotSnapshot::new(&bytes).unwrap();
         assert_eq!((slot.allocated_bytes(), slot.demand(), slot.burst(65)), (7, Demand::Waiting, (11, 0)));
         assert!(slot.is_inexact());
+        assert_eq!(slot.peak_bytes(), 13);
     }
 
     #[test]

@@ -146,6 +146,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::LeasePaused
         | EventKind::LeaseResumed
         | EventKind::LeaseRevoked
+        | EventKind::LeaseIdle
         | EventKind::LeaseEnded
         | EventKind::AllocationRefused
         | EventKind::GpuAnswers

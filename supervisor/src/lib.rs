@@ -65,6 +65,7 @@ mod gatekeeper;
 mod guard;
 mod hang;
 mod http;
+mod idle_leases;
 mod late_boards;
 mod lease;
 mod ledger;

@@ -11,6 +11,7 @@ use crate::faults::Faults;
 use crate::foreign;
 use crate::gatekeeper::Statistics;
 use crate::guard::{Descriptors, Guard, descriptors};
+use crate::idle_leases;
 use crate::late_boards::LateBoards;
 use crate::lease::{GROUPS, Holding, Leases, Members, Record, members};
 use crate::mig;
@@ -59,6 +60,7 @@ pub fn sample(
         note_charges(leases, &statistics, &mut unwritten);
         auditor.look(leases, &members, |gpu, since_us| process_use(leases, &occupancies, gpu, since_us), &statistics);
         refusals::tell(leases);
+        idle_leases::look(leases);
         let next = Instant::now() + PERIOD;
         while leases.occupants.wait(next) {
             note_memory(leases, inventory, &mut costs);
@@ -156,10 +158,14 @@ fn note_seen_memory(leases: &Leases, members: &Members, occupancies: &[Option<Oc
     let mut book = leases.book();
     for lease in book.leases.values_mut().filter(|lease| !lease.record.mechanism.has_shims()) {
         let Some(pids) = members.get(&lease.tenant) else { continue };
+        let mut most_bytes = 0;
         for account in &mut lease.accounts {
             let Some(Some(occupancy)) = occupancies.get(account.gpu) else { continue };
-            account.see_memory(pids.iter().filter_map(|pid| occupancy.bytes_of(*pid)).sum());
+            let bytes = pids.iter().filter_map(|pid| occupancy.bytes_of(*pid)).sum();
+            account.see_memory(bytes);
+            most_bytes = most_bytes.max(bytes);
         }
+        lease.note_peak(most_bytes);
     }
 }
 

@@ -176,7 +176,8 @@ mod tests {
             config = "other"
             windows = ["Sun 02:00-04:00"]"#;
         let class = "fail_open = false\nliar_action = \"event\"\nbypass_action = \"kill\"\nhang_action = \"stop\"\n\
-                     hang_seconds = 9\nhang_seconds_latency_waits = 3\n";
+                     hang_seconds = 9\nhang_seconds_latency_waits = 3\nidle_action = \"yield\"\nidle_seconds = 5\n\
+                     idle_grace_seconds = 6\n";
         let classes: String =
             ["latency", "batch", "notebook", "train"].map(|name| format!("\n[class.{name}]\n{class}")).concat();
         let (_directory, settings) = settings(&(text.to_owned() + &classes));

@@ -8,8 +8,8 @@ use crate::exit::Failure;
 use crate::output;
 use crate::table::format_duration;
 use gpool_protocol::{
-    Client, ErrorCode, GpuExplanation, LeaseExplanation, Standing, WaitCause, WaitingView, format_permille,
-    format_seconds, lease_path,
+    Client, ErrorCode, GpuExplanation, LeaseExplanation, Standing, WaitCause, WaitingView, format_bytes,
+    format_permille, format_seconds, lease_path,
 };
 
 /// Shows where a lease stands on each of its GPUs, why, and how exact its share is. Of a container that waits for room, which
@@ -65,6 +65,7 @@ fn render(explanation: &LeaseExplanation) -> String {
     if let Some(fault) = explanation.fault {
         text += &format!("{}: its programs have lost the GPU; start the container anew\n", fault.text());
     }
+    text += &memory(explanation.memory_peak_bytes, explanation.memory_cap_bytes);
     for gpu in &explanation.gpus {
         text += &format!("\n{}\n", gpu.gpu_uuid);
         for (name, value) in facts(explanation, gpu) {
@@ -76,6 +77,18 @@ fn render(explanation: &LeaseExplanation) -> String {
         }
     }
     text
+}
+
+/// What it holds at most beside what it may hold; nothing of an older supervisor, or before anything is held.
+fn memory(peak_bytes: u64, cap_bytes: u64) -> String {
+    match peak_bytes {
+        0 => String::new(),
+        _ => format!(
+            "memory: it has held {} at most, of {} that it may hold\n",
+            format_bytes(peak_bytes),
+            format_bytes(cap_bytes)
+        ),
+    }
 }
 
 fn facts(explanation: &LeaseExplanation, gpu: &GpuExplanation) -> [(&'static str, String); 5] {
@@ -212,6 +225,8 @@ mod tests {
             class: Class::Batch,
             priority: Priority::Guaranteed,
             fault: None,
+            memory_cap_bytes: 4 << 30,
+            memory_peak_bytes: 3 << 29,
             gpus: vec![GpuExplanation {
                 gpu_uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
                 standing: Standing::Waiting {
@@ -234,6 +249,7 @@ mod tests {
         let want = "\
 container 3f9a3f9a3f9a, lease 01J
 share 30 %, limit 50 %, class batch, priority guaranteed
+memory: it has held 1.5GiB at most, of 4GiB that it may hold
 
 GPU-5ca1ab1e-0000-4000-8000-000000000000
   state:        waiting for 3.1ms behind b7c1b7c1b7c1: it is at its limit, for 2.0ms more

@@ -3,7 +3,7 @@
 use crate::arguments::{Format, UsageOptions};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
-use gpool_protocol::{Client, Usage, UsageBy, UsagePool, UsageRow};
+use gpool_protocol::{Client, Usage, UsageBy, UsagePool, UsageRow, format_bytes};
 use jiff::Timestamp;
 
 /// Prints who was promised what and had it.
@@ -63,7 +63,8 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
         columns.push(figure("UNMETERED h"));
     }
     if is_wide {
-        columns.extend([figure("MEMORY GiB h"), figure("UNWATCHED h")]);
+        let memory = [figure("MEMORY GiB h"), figure("NEEDED GiB h"), figure("PEAK")];
+        columns.extend(memory.into_iter().chain([figure("UNWATCHED h")]));
     }
     let cells = |key: &str, row: &UsageRow| {
         let mut cells = vec![key.to_owned(), row.leases.to_string()];
@@ -74,7 +75,12 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
             cells.push(hours(row.unmetered_gpu_ns));
         }
         if is_wide {
-            cells.extend([gib_hours(row.memory_used_mib_s), hours(row.unwatched_gpu_ns)]);
+            cells.extend([row.memory_used_mib_s, row.memory_needed_mib_s].map(gib_hours));
+            cells.push(match row.memory_peak_bytes {
+                0 => "-".to_owned(),
+                bytes => format_bytes(bytes),
+            });
+            cells.push(hours(row.unwatched_gpu_ns));
         }
         cells
     };
@@ -109,7 +115,7 @@ fn moment(unix_s: u64) -> String {
 }
 
 fn render_csv(usage: &Usage, by: UsageBy) -> String {
-    const FIGURES: [&str; 10] = [
+    const FIGURES: [&str; 12] = [
         "leases",
         "reserved_gpu_ns",
         "used_gpu_ns",
@@ -120,6 +126,8 @@ fn render_csv(usage: &Usage, by: UsageBy) -> String {
         "unwatched_gpu_ns",
         "memory_cap_mib_s",
         "memory_used_mib_s",
+        "memory_needed_mib_s",
+        "memory_peak_bytes",
     ];
     let header: Vec<&str> = ["since", "until", by.word()].into_iter().chain(FIGURES).collect();
     let row = |row: &UsageRow| {
@@ -134,6 +142,8 @@ fn render_csv(usage: &Usage, by: UsageBy) -> String {
             row.unwatched_gpu_ns,
             row.memory_cap_mib_s,
             row.memory_used_mib_s,
+            row.memory_needed_mib_s,
+            row.memory_peak_bytes,
         ];
         let first = [moment(usage.since_unix_s), moment(usage.until_unix_s), row.key.clone()];
         first.into_iter().chain(figures.map(|figure| figure.to_string())).collect()

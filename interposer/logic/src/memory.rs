@@ -123,13 +123,28 @@ pub fn try_reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> 
         // Loom knows no sequential consistency but that of fences; on x86 one would cost as much as two locks.
         #[cfg(loom)]
         fence(Ordering::SeqCst);
-        if used_bytes(region, gpu) <= cap_bytes(region) {
+        let used = used_bytes(region, gpu);
+        if used <= cap_bytes(region) {
+            note_peak(slot, used);
             return true;
         }
         release(slot, gpu, charge);
         core::hint::spin_loop();
     }
     false
+}
+
+/// Remembers in the report that the lease held so much on one of its GPUs, if that is the most so far. It is a figure for
+/// people: a passing charge of another process that is refused in the same moment may be in it.
+#[inline(always)]
+pub fn note_peak(slot: &Slot, used_bytes: u64) {
+    // It takes no part in the protocol, and models would try all orders of it.
+    #[cfg(not(loom))]
+    if used_bytes > slot.peak_bytes.load(Ordering::Relaxed) {
+        slot.peak_bytes.fetch_max(used_bytes, Ordering::Relaxed);
+    }
+    #[cfg(loom)]
+    let _ = (slot, used_bytes);
 }
 
 /// Says in the report that `charge` was refused to `call`, and what was left then.
@@ -254,6 +269,21 @@ mod tests {
         });
         assert!((40..=80).contains(&most.into_inner()), "two fit, three do not");
         assert_eq!(used_bytes(&region, 0), 0, "nothing leaks");
+    }
+
+    #[test]
+    fn the_most_that_was_held_is_remembered_and_what_was_refused_is_no_part_of_it() {
+        let region = region();
+        region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        let (one, two) = (region.slot(0), region.slot(1));
+        assert!(reserve(&region, one, 0, Charge::Bytes(400)) && reserve(&region, two, 0, Charge::Bytes(500)));
+        assert!(!reserve(&region, one, 0, Charge::Bytes(200)) && reserve(&region, one, 1, Charge::Bytes(300)));
+        let peaks = || [one, two].map(|slot| slot.peak_bytes.load(Ordering::Relaxed));
+        assert_eq!(peaks(), [400, 900], "each says what the lease held when it asked itself");
+        release(one, 0, Charge::Bytes(400));
+        release(two, 0, Charge::Bytes(500));
+        assert!(reserve(&region, one, 0, Charge::Bytes(600)));
+        assert_eq!(peaks(), [600, 900], "what was given back stays in it");
     }
 
     #[test]

@@ -60,7 +60,9 @@ impl Holds {
                 return Taken::Unknown;
             }
             let gpu = PieceSize(piece.size.load(Ordering::SeqCst)).gpu().min(gpool_shared_region::GPUS - 1);
-            if memory::used_bytes(region, gpu) <= memory::cap_bytes(region) {
+            let used = memory::used_bytes(region, gpu);
+            if used <= memory::cap_bytes(region) {
+                memory::note_peak(slot, used);
                 self.0[index] = 1;
                 return Taken::Held(index);
             }

@@ -7,18 +7,23 @@ use super::record::{Counted, ProcessRecord, Record, StandingRecord};
 use super::statement::Statement;
 use crate::context_cost::ContextCost;
 use crate::hang::Excuse;
+use crate::idle_leases::Signs;
 use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
 use crate::queue::Queue;
 use crate::region::{RegionHost, Report};
 use crate::revocation::Clearance;
 use crate::uncounted::Uncounted;
 use gpool_policy::TenantId;
+use gpool_policy::idleness::Idleness;
 use gpool_policy::repetition::Repetition;
 use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseId, LeaseState, Mechanism};
 use gpool_shared_region::{GPUS, PIECE_WORDS, PiecesSnapshot, SLOTS, SlotSnapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// That a lease is in use and nothing is charged for it is written down so often.
+const USE_STEP_NS: u64 = 60_000_000_000;
 
 /// A registered process.
 #[derive(Debug)]
@@ -91,6 +96,8 @@ pub struct Figures {
     pub gate_wait_ns: u64,
     /// Launches.
     pub launches: u64,
+    /// The most memory that was held on one GPU, by all processes of the lease together.
+    pub peak_bytes: u64,
 }
 
 impl Figures {
@@ -116,13 +123,14 @@ impl Figures {
     /// What is written down of what processes have counted that have ended, and of how many refusals have been told, of
     /// allocations and of look-ups.
     fn written(&self, (refusals_told, unknown_versions_told): (u64, u64)) -> Counted {
-        let Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, .. } = *self;
+        let Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, .. } = *self;
         Counted {
             refused,
             refused_bytes,
             unknown_versions,
             gate_wait_ns,
             launches,
+            peak_bytes,
             refusals_told,
             unknown_versions_told,
         }
@@ -130,8 +138,8 @@ impl Figures {
 
     /// What was written down. Memory is not.
     fn read(counted: &Counted) -> Self {
-        let Counted { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, .. } = *counted;
-        Self { held: Default::default(), refused, refused_bytes, unknown_versions, gate_wait_ns, launches }
+        let Counted { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, .. } = *counted;
+        Self { held: Default::default(), refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes }
     }
 
     /// Adds what a process has counted. Memory comes back with the process; what it counted stays.
@@ -140,6 +148,7 @@ impl Figures {
         self.unknown_versions = self.unknown_versions.saturating_add(slot.unknown_versions().into());
         self.gate_wait_ns = self.gate_wait_ns.saturating_add(slot.gate_wait_ns());
         self.launches = self.launches.saturating_add(slot.launches());
+        self.peak_bytes = self.peak_bytes.max(slot.peak_bytes());
         if slot.refused() > 0 {
             self.refused_bytes = slot.refused_bytes();
         }
@@ -200,6 +209,10 @@ pub struct Lease {
     pub excuse: Option<Excuse>,
     /// Who of it was found on the GPUs that were taken from it.
     pub clearance: Clearance,
+    /// How long it has made no use of its GPUs.
+    pub idleness: Idleness,
+    /// What that was seen by last; none before the first look.
+    pub signs: Option<Signs>,
 }
 
 impl Lease {
@@ -224,6 +237,18 @@ impl Lease {
             sum.add(&slot, gpus)
         });
         alone.add_pieces(&report.pieces(), held, gpus)
+    }
+
+    /// The most memory that it has held on one GPU, contexts included, where `figures` are its own and it holds `used_bytes`
+    /// where it holds most now. A process may claim what it likes: no more is believed than it was ever allowed.
+    pub fn peak_bytes(&self, figures: &Figures, used_bytes: u64) -> u64 {
+        let most_allowed = self.record.highest_cap_bytes.unwrap_or(0).max(self.record.memory_cap_bytes);
+        figures.peak_bytes.min(most_allowed).max(used_bytes)
+    }
+
+    /// Remembers that it held so much at some moment.
+    pub fn note_peak(&mut self, used_bytes: u64) {
+        self.retired.peak_bytes = self.retired.peak_bytes.max(used_bytes);
     }
 
     /// Whether its container runs, or is still being made.
@@ -275,10 +300,15 @@ impl Lease {
     ) -> Option<Result<(), E>> {
         let gpus: Vec<_> = self.accounts.iter().map(GpuAccount::standing).collect();
         let counted = Some(self.retired.written((self.refusals_told, self.unknown_versions_told)));
-        if self.record.standing.as_ref().is_some_and(|known| known.gpus == gpus && known.counted == counted) {
+        let used_ns = Some(self.idleness.used_ns());
+        let is_known = |known: &StandingRecord| {
+            let is_used_since = used_ns.unwrap_or(0).saturating_sub(known.used_ns.unwrap_or(0)) >= USE_STEP_NS;
+            known.gpus == gpus && known.counted == counted && !is_used_since
+        };
+        if self.record.standing.as_ref().is_some_and(is_known) {
             return None;
         }
-        let old = self.record.standing.replace(StandingRecord { at_ns, gpus, counted });
+        let old = self.record.standing.replace(StandingRecord { at_ns, gpus, counted, used_ns });
         let written = write(&self.record);
         if written.is_err() {
             self.record.standing = old;

@@ -31,6 +31,7 @@ impl Leases {
             explained_on(uuid, explanation, explained.at_ns, charged_ns, |tenant| container_of(&book, tenant))
         };
         let gpus = gpus.zip(charged).map(of_gpu).collect();
+        let memory = book.find(&record.lease_id.0)?.view();
         Ok(LeaseExplanation {
             lease_id: record.lease_id,
             container_id: record.container_id,
@@ -39,6 +40,8 @@ impl Leases {
             class: record.class,
             priority: record.priority,
             fault: record.fault,
+            memory_cap_bytes: memory.memory_cap_bytes,
+            memory_peak_bytes: memory.memory_peak_bytes,
             gpus,
         })
     }

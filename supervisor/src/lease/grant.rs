@@ -361,12 +361,15 @@ impl Leases {
         if record.paused || record.revocation.is_some() {
             self.gatekeeper.order(Order::Pause { tenant });
         }
+        let now_ns = clock::now_ns();
         let lease = Lease {
+            idleness: record.idleness(now_ns),
+            signs: None,
             state,
             tenant,
             uncounted: vec![BTreeMap::new(); accounts.len()],
             accounts,
-            meter: Meter::begin(clock::now_ns(), is_taken_over),
+            meter: Meter::begin(now_ns, is_taken_over),
             region,
             requester,
             context_cost: None,

@@ -10,6 +10,7 @@ mod described;
 mod edits;
 mod entitlement;
 mod explain;
+mod giving_way;
 mod grant;
 mod keeping;
 mod leftovers;

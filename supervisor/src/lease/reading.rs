@@ -141,6 +141,7 @@ mod tests {
             at_ns: 5,
             gpus: vec![GpuStanding { charged_ns: 6, debt_ns: 7, seen_until_us: 8 }; 2],
             counted: None,
+            used_ns: Some(4),
         });
         let devices = BTreeSet::from([(195, 0)]);
         record.revocation = Some(RevocationRecord { devices, is_denied: true, is_settled: false });

@@ -3,6 +3,7 @@
 
 use crate::mps::Domain;
 use crate::procfs::ProcessName;
+use gpool_policy::idleness::Idleness;
 use gpool_protocol::{
     Class, ContainerId, GpuUuid, LeaseFault, LeaseId, LeaseRequest, Mechanism, PodPlace, Priority, ShimView,
 };
@@ -78,6 +79,9 @@ pub struct StandingRecord {
     /// What was counted, if it is written down.
     #[serde(default)]
     pub counted: Option<Counted>,
+    /// When the lease was last in use, up to a minute before it was, CLOCK_MONOTONIC of the record's boot.
+    #[serde(default)]
+    pub used_ns: Option<u64>,
 }
 
 /// What processes have counted that have ended since, and what events have told of all that was counted.
@@ -93,6 +97,9 @@ pub struct Counted {
     pub gate_wait_ns: u64,
     /// Launches.
     pub launches: u64,
+    /// The most memory that the lease was known to hold on one GPU, live processes left out that say so themselves.
+    #[serde(default)]
+    pub peak_bytes: u64,
     /// Refused allocations, of all processes, that have been told.
     pub refusals_told: u64,
     /// Refused look-ups, of all processes, that have been told.
@@ -193,6 +200,12 @@ pub struct Record {
 }
 
 impl Record {
+    /// For how long it has not been in use, as far as that was written down, at `now_ns` of CLOCK_MONOTONIC.
+    pub fn idleness(&self, now_ns: u64) -> Idleness {
+        let used_ns = self.standing.as_ref().and_then(|standing| standing.used_ns);
+        Idleness::since(used_ns.unwrap_or(now_ns).min(now_ns))
+    }
+
     /// Whether the hardware keeps its share by time slices.
     pub fn is_kept_by_hardware(&self) -> bool {
         self.mechanism == Mechanism::TimeSlice && self.fraction_permille > 0

@@ -215,7 +215,10 @@ impl Leases {
     }
 
     /// Finds room for a request beside what is `taken`, on the `preferred` GPUs if it fits there.
-    fn room_beside(
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn room_beside(
         &self,
         asked: &LeaseRequest,
         uid: u32,

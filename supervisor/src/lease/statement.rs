@@ -4,6 +4,7 @@ use super::account::GpuAccount;
 use super::book::{Book, Lease};
 use super::meter::promised_permille;
 use super::record::Record;
+use crate::region::Report;
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism};
 
 /// What a lease is. Its promise, class and priority as they are now.
@@ -33,6 +34,8 @@ pub struct Facts {
     promised_permille: u16,
     /// The memory of each that nobody else can be promised.
     promised_bytes: u64,
+    /// Its memory cap on each.
+    pub cap_bytes: u64,
 }
 
 impl Facts {
@@ -50,6 +53,7 @@ impl Facts {
             created_unix_ms: record.created_unix_ms,
             promised_permille: promised_permille(record),
             promised_bytes: record.promised_bytes(),
+            cap_bytes: record.memory_cap_bytes,
         }
     }
 
@@ -86,6 +90,8 @@ pub struct Statement {
     pub reserved_ns: u64,
     /// Memory caps times time on each since then, KiB seconds.
     pub cap_kib_s: u64,
+    /// The most memory that it has held on one GPU since it was granted, bytes.
+    pub peak_bytes: u64,
     /// In the order of its GPUs.
     pub gpus: Vec<GpuStatement>,
     /// Its end, if it is over.
@@ -115,17 +121,21 @@ pub struct GpuStatement {
 impl Statement {
     /// That of a lease in the book, now.
     pub fn of(lease: &mut Lease, now_ns: u64) -> Self {
-        let used_bytes = lease.view().gpus.iter().map(|gpu| gpu.memory_used_bytes).collect();
-        Self::with(lease, now_ns, used_bytes)
+        let view = lease.view();
+        // What is held beside what processes say of themselves would be forgotten with it.
+        lease.note_peak(view.memory_used_bytes);
+        let used_bytes = view.gpus.iter().map(|gpu| gpu.memory_used_bytes).collect();
+        Self::with(lease, now_ns, used_bytes, view.memory_peak_bytes)
     }
 
     /// That of a lease that is taken out of the book.
     pub fn of_ended(lease: &mut Lease, now_ns: u64, unix_ms: u64) -> Self {
         let end = Some(End { unix_ms, is_seen: true });
-        Self { end, ..Self::with(lease, now_ns, Vec::new()) }
+        let peak_bytes = lease.peak_bytes(&lease.figures(&mut Report::new()), 0);
+        Self { end, ..Self::with(lease, now_ns, Vec::new(), peak_bytes) }
     }
 
-    fn with(lease: &mut Lease, now_ns: u64, used_bytes: Vec<u64>) -> Self {
+    fn with(lease: &mut Lease, now_ns: u64, used_bytes: Vec<u64>, peak_bytes: u64) -> Self {
         let Lease { meter, record, accounts, .. } = lease;
         meter.run(now_ns, record);
         let of_gpu = |(place, (uuid, account)): (usize, (&GpuUuid, &GpuAccount))| GpuStatement {
@@ -140,6 +150,7 @@ impl Statement {
             is_taken_over: meter.is_taken_over(),
             reserved_ns: meter.reserved_ns(),
             cap_kib_s: meter.cap_kib_s(),
+            peak_bytes,
             gpus: record.gpus().iter().zip(accounts.iter()).enumerate().map(of_gpu).collect(),
             end: None,
         }
@@ -171,6 +182,7 @@ impl Statement {
             is_taken_over: true,
             reserved_ns: 0,
             cap_kib_s: 0,
+            peak_bytes: standing.and_then(|its| its.counted).map_or(0, |its| its.peak_bytes),
             gpus: record.gpus().iter().enumerate().map(of_gpu).collect(),
             end: None,
         }

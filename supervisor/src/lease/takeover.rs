@@ -368,7 +368,7 @@ mod tests {
         let gpus = [(7, 1), (9, 3)]
             .map(|(charged_ns, debt_ns)| GpuStanding { charged_ns, debt_ns, seen_until_us: 0 })
             .to_vec();
-        let standing = StandingRecord { at_ns: 100, gpus, counted: None };
+        let standing = StandingRecord { at_ns: 100, gpus, counted: None, used_ns: None };
         let charged: Vec<u64> = accounts(&[2, 5], Some(&standing)).iter().map(GpuAccount::charged_ns).collect();
         assert_eq!(charged, [7, 9]);
         assert_eq!(accounts(&[2], None)[0].charged_ns(), 0);

@@ -4,6 +4,7 @@ use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
 use super::record::Record;
 use super::stranded;
+use crate::clock;
 use crate::compute_modes::ComputeModes;
 use crate::device::{Gpu, Kind};
 use crate::drains::Drains;
@@ -32,6 +33,12 @@ fn level_of(record: &Record, bypassing: u32, is_kept: bool) -> &'static str {
 }
 
 impl Lease {
+    /// For how long it has made no use of its GPUs; none where nobody knows.
+    fn idle_seconds(&self) -> Option<u64> {
+        let is_known = self.state == LeaseState::Active && self.record.mechanism != Mechanism::Mig;
+        is_known.then(|| self.idleness.idle_ns(clock::now_ns()) / 1_000_000_000)
+    }
+
     /// The lease now.
     pub fn view(&self) -> LeaseView {
         let figures = self.figures(&mut Report::new());
@@ -55,18 +62,21 @@ impl Lease {
         };
         let gpus: Vec<LeaseGpuView> =
             self.record.gpus().iter().cloned().zip(&self.accounts).enumerate().map(of_gpu).collect();
+        let memory_used_bytes = gpus.iter().map(|gpu| gpu.memory_used_bytes).max().unwrap_or(0);
         let received: u64 = gpus.iter().map(|gpu| u64::from(gpu.received_permille)).sum();
         LeaseView {
             state: self.state,
             received_permille: (received / gpus.len().max(1) as u64) as u16,
             charged_gpu_ns: gpus.iter().fold(0, |sum, gpu| sum.saturating_add(gpu.charged_gpu_ns)),
             charged_at_ns: self.accounts.first().map_or(0, GpuAccount::charged_at_ns),
-            memory_used_bytes: gpus.iter().map(|gpu| gpu.memory_used_bytes).max().unwrap_or(0),
+            memory_used_bytes,
+            memory_peak_bytes: self.peak_bytes(&figures, memory_used_bytes),
             gpus,
             allocations_refused: figures.refused,
             unknown_versions: figures.unknown_versions,
             gate_wait_ns: figures.gate_wait_ns,
             launches: figures.launches,
+            idle_seconds: self.idle_seconds(),
             processes: self.processes.len() as u32,
             init_pid: self.record.init.map(|init| init.pid),
             cgroup: self.record.cgroup.clone(),
@@ -107,10 +117,12 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         charged_at_ns: 0,
         memory_cap_bytes: record.memory_cap_bytes,
         memory_used_bytes: 0,
+        memory_peak_bytes: record.standing.as_ref().and_then(|its| its.counted).map_or(0, |its| its.peak_bytes),
         allocations_refused: 0,
         unknown_versions: 0,
         gate_wait_ns: 0,
         launches: 0,
+        idle_seconds: None,
         processes: 0,
         init_pid: None,
         cgroup: None,

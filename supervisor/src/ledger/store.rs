@@ -12,7 +12,7 @@ use std::time::Duration;
 /// "gplg": that the file is a ledger of gpool.
 const APPLICATION_ID: i32 = 0x6770_6c67;
 /// Version of the tables.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 /// What the file of changes beside the ledger is cut to.
 const JOURNAL_BYTES: i64 = 16 << 20;
 /// How long somebody else may hold the file, such as a person with `sqlite3`.
@@ -32,7 +32,8 @@ const TABLES: &str = "
     CREATE TABLE lease (
         id INTEGER PRIMARY KEY, lease_id TEXT NOT NULL UNIQUE, container_id TEXT NOT NULL, pod TEXT, team TEXT,
         uid INTEGER NOT NULL, class TEXT NOT NULL, priority TEXT NOT NULL, mechanism TEXT NOT NULL,
-        created_unix_ms INTEGER NOT NULL, ended_unix_ms INTEGER, is_end_seen INTEGER NOT NULL
+        created_unix_ms INTEGER NOT NULL, ended_unix_ms INTEGER, is_end_seen INTEGER NOT NULL,
+        cap_bytes INTEGER, peak_bytes INTEGER
     ) STRICT;
     CREATE TABLE charged (
         lease INTEGER NOT NULL REFERENCES lease ON DELETE CASCADE, gpu INTEGER NOT NULL REFERENCES gpu, ns INTEGER NOT NULL,
@@ -50,6 +51,12 @@ const TABLES: &str = "
         slot INTEGER NOT NULL, seconds INTEGER NOT NULL, gpu INTEGER NOT NULL REFERENCES gpu, ns INTEGER NOT NULL,
         PRIMARY KEY (slot, seconds, gpu)
     ) STRICT, WITHOUT ROWID;
+";
+
+/// From version 1: of leases that were written down before it is not known what they held at most.
+const SINCE_1: &str = "
+    ALTER TABLE lease ADD COLUMN cap_bytes INTEGER;
+    ALTER TABLE lease ADD COLUMN peak_bytes INTEGER;
 ";
 
 /// What to do where SQLite says no.
@@ -218,11 +225,15 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "foreign_keys", true)?;
     let transaction = connection.transaction()?;
     let version: i32 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if version == 0 {
-        transaction.execute_batch(TABLES)?;
-        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-        transaction.pragma_update(None, "user_version", VERSION)?;
+    match version {
+        0 => {
+            transaction.execute_batch(TABLES)?;
+            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        }
+        1 => transaction.execute_batch(SINCE_1)?,
+        _ => {}
     }
+    transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }
 
@@ -356,9 +367,11 @@ fn write_lease(transaction: &Transaction<'_>, statement: &Statement) -> rusqlite
     let facts = &statement.facts;
     let mut insert = transaction.prepare_cached(
         "INSERT INTO lease
-         (lease_id, container_id, pod, team, uid, class, priority, mechanism, created_unix_ms, ended_unix_ms, is_end_seen)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
-         ON CONFLICT (lease_id) DO UPDATE SET class = ?6, priority = ?7, ended_unix_ms = ?10, is_end_seen = ?11 RETURNING id",
+         (lease_id, container_id, pod, team, uid, class, priority, mechanism, created_unix_ms, ended_unix_ms, is_end_seen,
+          cap_bytes, peak_bytes)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+         ON CONFLICT (lease_id) DO UPDATE SET class = ?6, priority = ?7, ended_unix_ms = ?10, is_end_seen = ?11,
+         cap_bytes = ?12, peak_bytes = max(coalesce(peak_bytes, 0), ?13) RETURNING id",
     )?;
     let values = params![
         facts.lease_id.0,
@@ -372,6 +385,8 @@ fn write_lease(transaction: &Transaction<'_>, statement: &Statement) -> rusqlite
         signed(facts.created_unix_ms),
         statement.end.map(|end| signed(end.unix_ms)),
         statement.end.is_none_or(|end| end.is_seen),
+        signed(facts.cap_bytes),
+        signed(statement.peak_bytes),
     ];
     insert.query_row(values, |row| row.get(0))
 }

@@ -166,7 +166,9 @@ fn sums(connection: &Connection, question: &Question) -> rusqlite::Result<Usage>
         let (slot, of): (i64, (i64, i64)) = (line.get(0)?, (line.get(1)?, line.get(2)?));
         if let Entry::Vacant(place) = leases.entry(of.0) {
             let values = params![of.0, question.team, question.uid];
-            place.insert(lease.query_row(values, |row| row.get(0)).optional()?);
+            let its =
+                |row: &rusqlite::Row<'_>| Ok(Named { name: row.get(0)?, memory: Memory::of(row.get(1)?, row.get(2)?) });
+            place.insert(lease.query_row(values, its).optional()?);
         }
         if leases[&of.0].is_none() || !gpus.contains_key(&of.1) {
             continue;
@@ -181,7 +183,7 @@ fn sums(connection: &Connection, question: &Question) -> rusqlite::Result<Usage>
             *amount += i128::from(line.get::<_, i64>(3 + place)?);
         }
         if total_leases.insert(of.0) {
-            names.extend(leases[&of.0].clone());
+            names.extend(leases[&of.0].as_ref().map(|its| its.name.clone()));
         }
         if rows.len().max(names.len()) > ROWS {
             rows.extend(names.into_iter().map(|name| (name, UsageRow::default())));
@@ -209,8 +211,36 @@ fn sums(connection: &Connection, question: &Question) -> rusqlite::Result<Usage>
 /// Within, burst, lent, idle, unmetered and unwatched, then memory caps and memory in use.
 type Amounts = [i128; 8];
 
-/// What each lease is called in the answer; none where it is not asked for.
-type Leases = HashMap<i64, Option<String>>;
+/// What each lease is called in the answer, and its memory; none where it is not asked for.
+type Leases = HashMap<i64, Option<Named>>;
+
+/// A lease as the answer has it.
+struct Named {
+    name: String,
+    memory: Option<Memory>,
+}
+
+/// What a lease may hold of each of its GPUs, and what it has held at most, in bytes.
+#[derive(Clone, Copy)]
+struct Memory {
+    cap_bytes: u64,
+    peak_bytes: u64,
+}
+
+impl Memory {
+    /// None where that was not written down, or nothing may be held.
+    fn of(cap_bytes: Option<i64>, peak_bytes: Option<i64>) -> Option<Self> {
+        let (cap_bytes, peak_bytes) = (u64::try_from(cap_bytes?).ok()?, u64::try_from(peak_bytes?).ok()?);
+        (cap_bytes > 0).then_some(Self { cap_bytes, peak_bytes })
+    }
+
+    /// What is left of a cap times its time if the cap is no higher than it had to be.
+    fn needed(self, cap_kib_s: u64) -> u64 {
+        let needed =
+            u128::from(cap_kib_s) * u128::from(self.peak_bytes.min(self.cap_bytes)) / u128::from(self.cap_bytes);
+        u64::try_from(needed).unwrap_or(cap_kib_s)
+    }
+}
 
 /// A GPU's UUID, and which part of a whole one it is.
 type Gpus = HashMap<i64, (String, u8, u8)>;
@@ -228,7 +258,7 @@ fn name_of_lease(by: UsageBy) -> String {
         UsageBy::Gpu | UsageBy::Hour | UsageBy::Day => "''",
     };
     format!(
-        "SELECT {name} FROM lease WHERE id = ?1 AND (?2 IS NULL OR coalesce(team, '') = ?2) AND (?3 IS NULL OR uid = ?3)"
+        "SELECT {name}, cap_bytes, peak_bytes FROM lease WHERE id = ?1 AND (?2 IS NULL OR coalesce(team, '') = ?2) AND (?3 IS NULL OR uid = ?3)"
     )
 }
 
@@ -249,18 +279,19 @@ fn flush(
 ) {
     let mut counted = BTreeSet::new();
     for ((lease, gpu), amounts) in sums {
-        let (Some(Some(name)), Some((uuid, slices, of_slices))) = (leases.get(&lease), gpus.get(&gpu)) else {
+        let (Some(Some(its)), Some((uuid, slices, of_slices))) = (leases.get(&lease), gpus.get(&gpu)) else {
             continue;
         };
         let key = match by {
             UsageBy::Gpu => uuid.clone(),
             UsageBy::Hour => moment(stretch.cast_unsigned()).strftime("%Y-%m-%dT%H:00Z").to_string(),
             UsageBy::Day => moment(stretch.cast_unsigned()).strftime("%Y-%m-%d").to_string(),
-            _ => name.clone(),
+            _ => its.name.clone(),
         };
         let figure = |amount: i128| u64::try_from(amount).unwrap_or(0);
         let [within, burst, lent, idle, unmetered, unwatched] =
             [0, 1, 2, 3, 4, 5].map(|place| part_of(figure(amounts[place]), *slices, *of_slices));
+        let cap_kib_s = figure(amounts[6]);
         let is_new = counted.insert((key.clone(), lease));
         let row = UsageRow {
             key: key.clone(),
@@ -272,8 +303,10 @@ fn flush(
             idle_gpu_ns: idle,
             unmetered_gpu_ns: unmetered,
             unwatched_gpu_ns: unwatched,
-            memory_cap_mib_s: figure(amounts[6] / 1024),
+            memory_cap_mib_s: cap_kib_s / 1024,
             memory_used_mib_s: figure(amounts[7] / 1024),
+            memory_needed_mib_s: its.memory.map_or(cap_kib_s, |memory| memory.needed(cap_kib_s)) / 1024,
+            memory_peak_bytes: its.memory.map_or(0, |memory| memory.peak_bytes),
         };
         rows.entry(key.clone()).or_insert_with(|| UsageRow { key, ..UsageRow::default() }).add(&row);
     }

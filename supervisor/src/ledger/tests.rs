@@ -200,7 +200,7 @@ fn a_supervisor_that_is_killed_takes_nothing_along_and_counts_nothing_twice() {
     let mut life = Life::begin(&path, "a", 40);
     let standing = |charged_ns, second: u64| {
         let gpus = vec![GpuStanding { charged_ns, debt_ns: 0, seen_until_us: 0 }];
-        Some(StandingRecord { at_ns: (100 + second) * S, gpus, counted: None })
+        Some(StandingRecord { at_ns: (100 + second) * S, gpus, counted: None, used_ns: None })
     };
     let first = taken_over(40, 40, lease("01", "red", 0, 12 * S));
     let second = Record { standing: standing(2 * S, 14), ..record("02", "red") };
@@ -362,4 +362,37 @@ fn nothing_new_is_nothing_written() {
         10 * S as i64,
         "a GPU that is gone was there until now"
     );
+}
+
+#[test]
+fn memory_that_was_asked_for_in_vain_is_told() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    let with_peak = |statement: Statement, mib: u64| Statement { peak_bytes: mib << 20, ..statement };
+    life.enter(0, &[]);
+    life.enter(10, &[with_peak(lease("01", "red", 10, 0), 1024), with_peak(lease("02", "red", 10, 0), 4096)]);
+    // What a supervisor has forgotten the ledger has not.
+    life.enter(20, &[with_peak(lease("01", "red", 20, 0), 512), with_peak(lease("02", "red", 20, 0), 4096)]);
+    let all = life.usage(UsageBy::Lease);
+    let figures = |row: &UsageRow| (row.memory_cap_mib_s, row.memory_needed_mib_s, row.memory_peak_bytes >> 20);
+    assert_eq!(all.rows.iter().map(figures).collect::<Vec<_>>(), [(81_920, 20_480, 1024), (81_920, 81_920, 4096)]);
+    assert_eq!(figures(&all.total), (163_840, 102_400, 4096), "times add up, and of peaks there is the highest");
+}
+
+#[test]
+fn a_ledger_of_the_first_version_goes_on_and_what_it_does_not_say_counts_as_needed() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    life.enter(10, &[lease("01", "red", 10, S)]);
+    drop(life);
+    let older =
+        "ALTER TABLE lease DROP COLUMN cap_bytes; ALTER TABLE lease DROP COLUMN peak_bytes; PRAGMA user_version = 1";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(older).unwrap();
+    let life = Life::begin(&path, "b", 20);
+    let row = &life.usage(UsageBy::Lease).rows[0];
+    assert_eq!((row.used_gpu_ns, row.memory_cap_mib_s), (S, 40_960));
+    assert_eq!((row.memory_needed_mib_s, row.memory_peak_bytes), (40_960, 0));
+    drop(life);
+    Life::begin(&path, "b", 30);
 }

@@ -10,6 +10,9 @@ use std::time::Duration;
 pub(super) const GUARD_ACTIONS: [&str; 7] =
     ["told", "frozen", "not_frozen", "revoked", "not_revoked", "killed", "not_killed"];
 
+/// What was done about leases that nobody uses.
+pub(super) const IDLE_ACTIONS: [&str; 3] = ["told", "revoked", "not_revoked"];
+
 /// What requests for leases are refused with. Others may come up and are counted from then on.
 const REFUSALS: [ErrorCode; 9] = [
     ErrorCode::SupervisorFailed,
@@ -28,6 +31,7 @@ const REFUSALS: [ErrorCode; 9] = [
 pub struct Counters {
     refusals: Mutex<BTreeMap<&'static str, u64>>,
     guard_actions: Mutex<BTreeMap<&'static str, u64>>,
+    idle: Mutex<BTreeMap<&'static str, u64>>,
     queue: Mutex<BTreeMap<&'static str, Waits>>,
 }
 
@@ -47,6 +51,7 @@ impl Default for Counters {
         Self {
             refusals: zeroes(&mut REFUSALS.iter().map(|code| code.text())),
             guard_actions: zeroes(&mut GUARD_ACTIONS.into_iter()),
+            idle: zeroes(&mut IDLE_ACTIONS.into_iter()),
             queue: Mutex::new(Left::ALL.map(|how| (how.word(), Waits::default())).into()),
         }
     }
@@ -67,6 +72,11 @@ impl Counters {
         *lock(&self.guard_actions).entry(action).or_default() += 1;
     }
 
+    /// This was done about a lease that nobody uses.
+    pub fn note_idle(&self, action: &'static str) {
+        *lock(&self.idle).entry(action).or_default() += 1;
+    }
+
     /// A request has left the queue in this way, after so long.
     pub fn note_left(&self, how: &'static str, waited: Duration) {
         let mut queue = lock(&self.queue);
@@ -83,6 +93,11 @@ impl Counters {
     /// Refused requests by code.
     pub fn refusals(&self) -> Vec<(&'static str, u64)> {
         lock(&self.refusals).iter().map(|(code, count)| (*code, *count)).collect()
+    }
+
+    /// What was done about leases that nobody uses, by action.
+    pub fn idle_actions(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.idle).iter().map(|(action, count)| (*action, *count)).collect()
     }
 
     /// What the guard has done, by action.

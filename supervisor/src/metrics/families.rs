@@ -66,6 +66,8 @@ families! {
     QueueLeft Counter "gpool_queue_left_total" ["how"]
         "Waits for room that have ended: with a lease (granted), when their time was over or something else was refused (refused), by gpool queue cancel (cancelled), or because nobody asked any more (gone)";
     QueueWaited Counter "gpool_queue_wait_seconds_total" ["how"] "How long those waits were, all together";
+    IdleActions Counter "gpool_idle_actions_total" ["action"]
+        "What was done about containers that make no use of their GPUs: told, revoked, not_revoked";
     GuardActions Counter "gpool_guard_actions_total" ["action"]
         "What was done about containers found past the shims or above their cap: told, frozen, not_frozen, revoked, not_revoked, killed, not_killed";
     Events Counter "gpool_events_total" ["kind"] "Events by kind";
@@ -99,12 +101,16 @@ families! {
         "GPU time charged since the lease was made; absent with mode=mig, as NVML has no figures of it";
     LeaseMemoryCap Gauge "gpool_lease_memory_cap_bytes" ["container_id", "lease_id"] "Memory cap on each GPU, contexts included";
     LeaseMemoryUsed Gauge "gpool_lease_memory_used_bytes" ["container_id", "lease_id", "gpu_uuid"] "Memory charged to the lease, contexts included";
+    LeaseMemoryPeak Gauge "gpool_lease_memory_peak_bytes" ["container_id", "lease_id"]
+        "The most memory that the lease has held on one GPU since it was made, contexts included";
     LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id", "lease_id"] "Allocations refused because of the cap";
     LeaseUnknownVersions Counter "gpool_lease_unknown_versions_total" ["container_id", "lease_id"]
         "Look-ups refused because the shim does not know the version of a function";
     LeaseGateWait Counter "gpool_lease_gate_wait_seconds_total" ["container_id", "lease_id"] "Time that all threads together stood at a closed gate";
     LeaseLaunches Counter "gpool_lease_launches_total" ["container_id", "lease_id"] "Launches, counted when their burst ends";
     LeaseProcesses Gauge "gpool_lease_processes" ["container_id", "lease_id"] "Registered processes that are alive";
+    LeaseIdle Gauge "gpool_lease_idle_seconds" ["container_id", "lease_id"]
+        "For how long it has made no use of its GPUs, 0 or 1 while it does; absent with mode=mig, as nobody knows, and without a running container";
     LeaseLag Gauge "gpool_lease_lag_seconds" ["container_id", "lease_id", "gpu_uuid"]
         "GPU time that the scheduler owes the lease, or below 0 what it has had too much. Of slices alone";
     LeasePaused Gauge "gpool_lease_paused" ["container_id", "lease_id"] "1 while the gate is kept closed by gpool pause";

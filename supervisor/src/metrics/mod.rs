@@ -37,6 +37,7 @@ struct Moment {
     queue: (usize, f64),
     waits: Vec<(&'static str, Waits)>,
     guard_actions: Vec<(&'static str, u64)>,
+    idle_actions: Vec<(&'static str, u64)>,
     rounds: [(&'static str, u64); 2],
     complaints: u64,
     log_lines_lost: u64,
@@ -70,6 +71,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         queue,
         waits: leases.counters.waits(),
         guard_actions: leases.counters.guard_actions(),
+        idle_actions: leases.counters.idle_actions(),
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
         complaints: leases.progress.complaints.count(),
         log_lines_lost: log::lost(),
@@ -145,6 +147,9 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
         page.add(Family::QueueLeft, &[("how", how)], waits.count as f64);
         page.add(Family::QueueWaited, &[("how", how)], seconds(waits.total_ns));
     }
+    for (action, count) in &moment.idle_actions {
+        page.add(Family::IdleActions, &[("action", action)], *count as f64);
+    }
     for (action, count) in &moment.guard_actions {
         page.add(Family::GuardActions, &[("action", action)], *count as f64);
     }
@@ -203,11 +208,15 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     if matches!(lease.state, LeaseState::Held | LeaseState::Stranded) {
         return;
     }
+    page.add(Family::LeaseMemoryPeak, &[container, id], lease.memory_peak_bytes as f64);
     page.add(Family::LeaseRefused, &[container, id], lease.allocations_refused as f64);
     page.add(Family::LeaseUnknownVersions, &[container, id], lease.unknown_versions as f64);
     page.add(Family::LeaseGateWait, &[container, id], seconds(lease.gate_wait_ns));
     page.add(Family::LeaseLaunches, &[container, id], lease.launches as f64);
     page.add(Family::LeaseProcesses, &[container, id], f64::from(lease.processes));
+    if let Some(idle_seconds) = lease.idle_seconds {
+        page.add(Family::LeaseIdle, &[container, id], idle_seconds as f64);
+    }
     let entitled_permille = entitled_permille(lease);
     // Nobody else has what is left of a whole GPU, of an instance, or of the threads that an MPS server grants.
     let is_lent = entitled_permille > 0 && matches!(lease.mechanism, Mechanism::Slice | Mechanism::TimeSlice);

@@ -38,10 +38,12 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         charged_at_ns: 0,
         memory_cap_bytes: 7,
         memory_used_bytes: 5,
+        memory_peak_bytes: 7,
         allocations_refused: 2,
         unknown_versions: 3,
         gate_wait_ns: 500_000_000,
         launches: 11,
+        idle_seconds: Some(3),
         processes: 1,
         init_pid: None,
         cgroup: None,
@@ -95,6 +97,7 @@ fn moment() -> Moment {
         queue: (2, 1.5),
         waits: vec![("granted", Waits { count: 3, total_ns: 2_500_000_000 })],
         guard_actions: vec![("frozen", 1)],
+        idle_actions: vec![("told", 3)],
         rounds: [("sampler", 9), ("attendant", 8)],
         complaints: 0,
         log_lines_lost: 0,
@@ -209,6 +212,8 @@ fn figures_are_in_prometheus_units() {
         "a first time is seen beside zero"
     );
     let told = FAMILIES.iter().find(|(family, _)| *family == Family::GuardActions).map(|(_, family)| family.help);
+    let idle = FAMILIES.iter().find(|(family, _)| *family == Family::IdleActions).map(|(_, family)| family.help);
+    assert!(counters::IDLE_ACTIONS.iter().all(|action| idle.is_some_and(|help| help.contains(action))));
     assert!(counters::GUARD_ACTIONS.iter().all(|action| told.is_some_and(|help| help.contains(action))));
     assert_eq!(value(&figures, "gpool_requests_refused_total", ("code", "GPOOL-E201")), Some(2.0));
 }

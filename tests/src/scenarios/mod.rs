@@ -13,6 +13,7 @@ mod doctor;
 mod documentation;
 mod downloading;
 mod drained;
+
 mod driver_replaced;
 mod engine_alone;
 mod engines;
@@ -30,6 +31,7 @@ mod graph_memory;
 mod host_containerd;
 mod hostile;
 mod hung_container;
+mod idle;
 mod isolation_matrix;
 mod kill_matrix;
 mod kill_storm;

@@ -14,6 +14,8 @@ const FLOOD: (&str, &str) = ("/run/registers_without_end.py", include_str!("../.
 const FIRST: (&str, &str) = ("/run/first_memory.py", include_str!("../../programs/first_memory.py"));
 /// Record locks of the flood, through all of which the kernel goes to find one.
 const LOCKS: &str = "30000";
+/// Room for all of the neighbour's contexts: what those hold that have ended is charged until that is seen, and this judges times.
+const NEIGHBOUR_MEMORY: &str = "14GiB";
 /// Processes of the neighbour, before and meanwhile.
 const PROCESSES: usize = 25;
 /// So many of them are faster than the one that is judged by.
@@ -34,9 +36,9 @@ fn flood(host: &Host) -> Result<()> {
     for (place, program) in [FLOOD, FIRST] {
         fs::write(place, program).context(place)?;
     }
-    let mut neighbour = Program::start(host, &[FIRST.0])?;
+    let mut neighbour = Program::start(host, NEIGHBOUR_MEMORY, &[FIRST.0])?;
     let mut quiet = neighbour.first_memory_ns(PROCESSES)?;
-    let mut vandal = Program::start(host, &[FLOOD.0, LOCKS])?;
+    let mut vandal = Program::start(host, "4GiB", &[FLOOD.0, LOCKS])?;
     let said = vandal.says()?;
     ensure(said == "registers", || format!("the flood says {said}"))?;
     std::thread::sleep(FLOODED);
@@ -57,9 +59,9 @@ fn flood(host: &Host) -> Result<()> {
 struct Program(Child, Lines<BufReader<ChildStdout>>);
 
 impl Program {
-    fn start(host: &Host, arguments: &[&str]) -> Result<Self> {
+    fn start(host: &Host, memory: &str, arguments: &[&str]) -> Result<Self> {
         let mut command = host.command_named(host.stage.program("gpool"));
-        command.args(["run", "--fraction", "0.3", "--memory", "4GiB", "--", "/usr/bin/python3"]).args(arguments);
+        command.args(["run", "--fraction", "0.3", "--memory", memory, "--", "/usr/bin/python3"]).args(arguments);
         let mut child = spawn_bound(command.stdin(Stdio::piped()).stdout(Stdio::piped())).context("gpool run")?;
         let said = child.stdout.take().ok_or_else(|| Failure::new("its output is not to be had"))?;
         Ok(Self(child, BufReader::new(said).lines()))

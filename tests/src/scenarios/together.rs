@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 62] = [
+pub const TOGETHER: [&str; 63] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -39,6 +39,7 @@ pub const TOGETHER: [&str; 62] = [
     "loader-matrix",
     "documentation",
     "doctor",
+    "idle",
     "places-taken",
     "conmon-killed",
     "evicted",

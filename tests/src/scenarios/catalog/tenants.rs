@@ -215,6 +215,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(drained::run),
     },
     Scenario {
+        name: "idle",
+        what: "containers that make no use of their GPU are told, and by their class lose it, at once or to who waits",
+        limit_s: 120,
+        run: Place::Inside(idle::run),
+    },
+    Scenario {
         name: "supervisor-hung",
         what: "a supervisor that is stopped for seconds: classes that fail open run on, others wait",
         limit_s: 90,

@@ -1,0 +1,180 @@
+//! When a lease counts as idle, what follows, and which idle leases make room for somebody who waits.
+//!
+//! A lease is in use as long as anything of it changes: what it was charged, what it launched, what it holds, who is there. So a
+//! look that is missed makes nobody idle, and one that comes late makes somebody idle late.
+
+/// What follows for an idle lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// That it is told.
+    Nothing,
+    /// Its GPUs are taken from it.
+    Taken,
+    /// They are taken from it once somebody waits for them.
+    TakenIfWanted,
+}
+
+/// When a lease is idle, and what follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// Nanoseconds without use after which it is told.
+    pub idle_ns: u64,
+    /// Nanoseconds from then on before anything else follows.
+    pub grace_ns: u64,
+    /// What follows.
+    pub after: After,
+}
+
+/// What is to be done now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Rest,
+    /// It is told, once for each time that it is idle.
+    Tell,
+    /// Its GPUs are taken.
+    Take,
+    /// They are taken if somebody waits for them.
+    TakeIfWanted,
+}
+
+/// How long one lease has been without use. Times are nanoseconds of any one clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Idleness {
+    used_ns: u64,
+    told_ns: Option<u64>,
+    /// That its GPUs be taken was tried in vain.
+    is_given_up: bool,
+}
+
+impl Idleness {
+    /// Of a lease that was last in use at `used_ns`.
+    #[must_use]
+    pub fn since(used_ns: u64) -> Self {
+        Self { used_ns, told_ns: None, is_given_up: false }
+    }
+
+    /// It is in use. Whether it was told that it is not.
+    pub fn note_use(&mut self, now_ns: u64) -> bool {
+        let before = std::mem::replace(self, Self::since(now_ns));
+        before.told_ns.is_some()
+    }
+
+    /// Its GPUs cannot be taken from it: that is not tried again while it stays idle.
+    pub fn give_up(&mut self) {
+        self.is_given_up = true;
+    }
+
+    /// When it was last in use.
+    #[must_use]
+    pub fn used_ns(&self) -> u64 {
+        self.used_ns
+    }
+
+    /// For how long it has not been used, nanoseconds.
+    #[must_use]
+    pub fn idle_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.used_ns)
+    }
+
+    /// What is to be done at `now_ns`. Nothing follows before it was told for as long as the rule says, also if that has just
+    /// become stricter.
+    pub fn step(&mut self, now_ns: u64, rule: Rule) -> Step {
+        if self.idle_ns(now_ns) < rule.idle_ns {
+            return Step::Rest;
+        }
+        let Some(told_ns) = self.told_ns else {
+            self.told_ns = Some(now_ns);
+            return Step::Tell;
+        };
+        let is_due = now_ns.saturating_sub(told_ns) >= rule.grace_ns && !self.is_given_up;
+        match rule.after {
+            After::Taken if is_due => Step::Take,
+            After::TakenIfWanted if is_due => Step::TakeIfWanted,
+            After::Nothing | After::Taken | After::TakenIfWanted => Step::Rest,
+        }
+    }
+}
+
+/// Which of `idle`, those first who have been idle for longest, have to go so that somebody fits, where `fits` says whether he
+/// does without some of them. None if he does not without all of them either. Nobody is in it who need not go: having found
+/// enough, those are spared again without whom it is still enough, the one that was idle for least first (as Kueue does with
+/// those that it preempts).
+pub fn needed<T: Clone>(idle: &[T], mut fits: impl FnMut(&[T]) -> bool) -> Option<Vec<T>> {
+    let enough = (1..=idle.len()).find(|count| fits(&idle[..*count]))?;
+    let mut chosen = idle[..enough].to_vec();
+    for place in (0..chosen.len()).rev() {
+        let mut fewer = chosen.clone();
+        fewer.remove(place);
+        if !fewer.is_empty() && fits(&fewer) {
+            chosen = fewer;
+        }
+    }
+    Some(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RULE: Rule = Rule { idle_ns: 100, grace_ns: 10, after: After::Taken };
+
+    #[test]
+    fn it_is_told_once_and_taken_after_the_grace() {
+        let mut idleness = Idleness::since(5);
+        let steps: Vec<Step> = [50, 104, 105, 106, 114, 115].map(|now| idleness.step(now, RULE)).to_vec();
+        assert_eq!(steps, [Step::Rest, Step::Rest, Step::Tell, Step::Rest, Step::Rest, Step::Take]);
+        assert_eq!(idleness.step(116, RULE), Step::Take, "until it is done");
+        idleness.give_up();
+        assert_eq!(idleness.step(117, RULE), Step::Rest);
+        assert!(idleness.note_use(118), "that it was idle was told");
+        assert!(!idleness.note_use(119));
+        assert_eq!([218, 219, 229].map(|now| idleness.step(now, RULE)), [Step::Rest, Step::Tell, Step::Take]);
+        assert_eq!((idleness.used_ns(), idleness.idle_ns(229)), (119, 110));
+    }
+
+    #[test]
+    fn a_rule_that_becomes_stricter_leaves_the_grace_and_one_that_becomes_milder_takes_nothing() {
+        let mut idleness = Idleness::since(0);
+        assert_eq!(idleness.step(5000, Rule { idle_ns: 9000, ..RULE }), Step::Rest);
+        assert_eq!([5001, 5010, 5011].map(|now| idleness.step(now, RULE)), [Step::Tell, Step::Rest, Step::Take]);
+        assert_eq!(idleness.step(5012, Rule { idle_ns: 9000, ..RULE }), Step::Rest);
+        assert_eq!(idleness.step(5013, Rule { after: After::Nothing, ..RULE }), Step::Rest);
+        assert_eq!(idleness.step(5014, Rule { after: After::TakenIfWanted, ..RULE }), Step::TakeIfWanted);
+        let at_once = Rule { grace_ns: 0, ..RULE };
+        assert_eq!([100, 100].map(|now| Idleness::since(0).step(now, at_once)), [Step::Tell; 2], "told first, always");
+    }
+
+    #[test]
+    fn those_go_who_were_idle_for_longest_and_none_too_many() {
+        let fits = |wanted: u32| move |gone: &[u32]| gone.iter().sum::<u32>() >= wanted;
+        assert_eq!(needed(&[3, 2, 9], fits(3)), Some(vec![3]));
+        assert_eq!(needed(&[3, 2, 9], fits(5)), Some(vec![3, 2]));
+        assert_eq!(needed(&[3, 2, 9], fits(9)), Some(vec![9]), "whoever need not go is spared");
+        assert_eq!(needed(&[3, 2, 9], fits(15)), None);
+        assert_eq!(needed(&[], fits(1)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_needed_is_enough_and_each_of_it_is_needed(
+            idle in prop::collection::vec(1u32..100, 0..12),
+            wanted in 1u32..400,
+        ) {
+            let numbered: Vec<(usize, u32)> = idle.iter().copied().enumerate().collect();
+            let sum = |gone: &[(usize, u32)]| gone.iter().map(|(_, size)| size).sum::<u32>();
+            match needed(&numbered, |gone| sum(gone) >= wanted) {
+                None => prop_assert!(sum(&numbered) < wanted),
+                Some(gone) => {
+                    prop_assert!(sum(&gone) >= wanted);
+                    for place in 0..gone.len() {
+                        let mut fewer = gone.clone();
+                        fewer.remove(place);
+                        prop_assert!(sum(&fewer) < wanted, "{gone:?} without {place} is enough");
+                    }
+                }
+            }
+        }
+    }
+}

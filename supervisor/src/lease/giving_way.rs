@@ -1,0 +1,113 @@
+//! Which idle leases would make room for somebody who waits.
+
+use super::book::Book;
+use super::entitlement::{held_demand, slice_priority};
+use super::grant::Leases;
+use super::record::Record;
+use super::room::Scene;
+use gpool_policy::idleness::needed;
+use gpool_policy::slice::Priority;
+use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism};
+
+/// Leases that have to go so that somebody who waits has room.
+#[derive(Debug, PartialEq, Eq)]
+pub struct GivingWay {
+    /// Those leases.
+    pub leases: Vec<LeaseId>,
+    /// For whom.
+    pub waits: ContainerId,
+}
+
+impl Leases {
+    /// Which of the `idle` leases, those first that have been idle for longest, have to go so that the first in the queue
+    /// fits who does not now and would then. A lease gives way to no lower priority than its own. None if there is nobody.
+    pub fn giving_way(&self, idle: &[LeaseId]) -> Option<GivingWay> {
+        let book = self.book();
+        let (gpus, in_order) = (self.gpus_for_new(), book.queue.in_order());
+        let mut scene = self.scene(&book, None, &gpus);
+        // Room that is about to be free: of kept places, and of whom the device has yet to give back what it held.
+        scene.free(|record, state| state == LeaseState::Held || record.revocation.is_some());
+        in_order.iter().enumerate().find_map(|(place, waiter)| {
+            let taken = self.taken_by(&in_order[..place], &scene);
+            let fits = |scene: &Scene<'_>| self.room_beside(&waiter.asked, waiter.uid, scene, &taken, &[]).is_ok();
+            if fits(&scene) {
+                return None;
+            }
+            let may_go = |id: &&LeaseId| priority_of(&book, id).is_some_and(|its| waiter.claim.priority <= its);
+            let candidates: Vec<LeaseId> = idle.iter().filter(may_go).cloned().collect();
+            let without = |gone: &[LeaseId]| {
+                let mut emptier = Scene { capacities: scene.capacities.clone(), ..scene };
+                emptier.free(|record, _| record.revocation.is_none() && gone.contains(&record.lease_id));
+                fits(&emptier)
+            };
+            let leases = needed(&candidates, without)?;
+            Some(GivingWay { leases, waits: waiter.asked.container_id.clone() })
+        })
+    }
+}
+
+fn priority_of(book: &Book, id: &LeaseId) -> Option<Priority> {
+    book.leases.get(id).map(|lease| slice_priority(lease.record.priority))
+}
+
+impl Scene<'_> {
+    /// Counts what leases and kept places have as free where `is_gone` says so.
+    fn free(&mut self, is_gone: impl Fn(&Record, LeaseState) -> bool) {
+        let running = self.book.leases.values().map(|lease| (&lease.record, lease.state, lease.gpus().collect()));
+        let kept = self.book.held.iter().map(|held| (&held.record, LeaseState::Held, held.gpus.clone()));
+        let all: Vec<(&Record, LeaseState, Vec<usize>)> = running.chain(kept).collect();
+        for (record, _, gpus) in all.into_iter().filter(|(record, state, _)| is_gone(record, *state)) {
+            if record.has_no_share() {
+                continue;
+            }
+            for gpu in gpus {
+                let Some(capacity) = self.capacities.get_mut(gpu) else { continue };
+                let permille = held_demand(record).guaranteed_permille();
+                capacity.fraction_leased_permille = capacity.fraction_leased_permille.saturating_sub(permille);
+                capacity.memory_leased_bytes = capacity.memory_leased_bytes.saturating_sub(record.promised_bytes());
+                let users = match record.mechanism {
+                    Mechanism::Slice => &mut capacity.users.sliced,
+                    Mechanism::Exclusive | Mechanism::Mig => &mut capacity.users.whole,
+                    Mechanism::TimeSlice => &mut capacity.users.time_sliced,
+                    Mechanism::Mps => &mut capacity.users.mps,
+                };
+                *users = users.saturating_sub(1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::book::Held;
+    use super::super::capacity::capacities;
+    use super::super::record::sample;
+    use super::*;
+    use crate::device::Gpu;
+    use gpool_protocol::GpuUuid;
+    use std::time::Instant;
+
+    #[test]
+    fn what_is_gone_is_free_on_each_of_its_gpus_and_the_rest_is_not() {
+        let gpus = [Gpu::sample(0), Gpu::sample(1)];
+        let place = |id: &str, on: &[usize], mechanism| {
+            let mut record = sample();
+            (record.lease_id, record.mechanism) = (LeaseId(id.into()), mechanism);
+            record.gpu_uuids = on.iter().map(|gpu| GpuUuid(gpus[*gpu].uuid.0.clone())).collect();
+            Held { record, gpus: on.to_vec(), until: Instant::now() }
+        };
+        let held = vec![place("01", &[0, 1], Mechanism::Slice), place("02", &[1], Mechanism::Slice)];
+        let book = Book { held, ..Book::default() };
+        let capacities = capacities(&gpus, &[], &[], &book, None);
+        let mut scene = Scene { book: &book, own: None, gpus: &gpus, capacities, is_emptied: false };
+        let left = |scene: &Scene<'_>| -> Vec<(u16, u64, u32)> {
+            let of = |its: &gpool_policy::admission::GpuCapacity| {
+                (its.fraction_leased_permille, its.memory_leased_bytes >> 30, its.users.sliced)
+            };
+            scene.capacities.iter().map(of).collect()
+        };
+        assert_eq!(left(&scene), [(300, 4, 1), (600, 8, 2)]);
+        scene.free(|record, _| record.lease_id.0 == "01");
+        assert_eq!(left(&scene), [(0, 0, 0), (300, 4, 1)]);
+    }
+}
