@@ -218,6 +218,8 @@ pub struct Policy {
     /// Whether containers may ask for `mode=mps`: side by side under an MPS server with others of their team, whose faults
     /// they share.
     pub mps: bool,
+    /// Whether the team of a container in a pod of Kubernetes is the pod's namespace, by its engine's word.
+    pub namespace_teams: bool,
     /// What a container's environment may ask for.
     pub env: EnvPolicy,
 }
@@ -231,6 +233,7 @@ impl Default for Policy {
             timeslice: false,
             timeslice_shares: false,
             mps: false,
+            namespace_teams: false,
             rootless_group: String::new(),
             env: EnvPolicy::default(),
         }

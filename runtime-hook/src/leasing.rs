@@ -61,7 +61,8 @@ pub fn lease_into(
     if let Some(lease) = described.injected() {
         return spec::verify_injected(spec, &lease).map(|()| None);
     }
-    let source = described.source(&configuration.policy.env.allow);
+    let of_namespace = configuration.policy.namespace_teams.then(|| described.with_namespace_as_team()).transpose()?;
+    let source = of_namespace.as_ref().unwrap_or(described).source(&configuration.policy.env.allow);
     let Some(request) = Request::read(source)? else { return Ok(None) };
     waiting::check_patience(request.wait_seconds, &applicant.maker)?;
     edits::check(spec)?;

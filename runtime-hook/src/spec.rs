@@ -14,11 +14,31 @@ pub const INJECTED: &str = "gpool.io/injected";
 const SANDBOX_MARKS: [&str; 2] = ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"];
 const NAMES_IN_POD: [&str; 3] =
     ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "io.kubernetes.cri-o.ContainerName"];
-/// The annotations in which the engines of Kubernetes say which container of which pod one is: containerd's, CRI-O's.
-const PLACES_IN_POD: [(&str, &str); 2] = [
-    ("io.kubernetes.cri.sandbox-id", "io.kubernetes.cri.container-name"),
-    ("io.kubernetes.cri-o.SandboxID", "io.kubernetes.container.name"),
+/// The annotations in which an engine of Kubernetes says which container of which pod one is.
+#[derive(Clone, Copy)]
+struct PodKeys {
+    sandbox: &'static str,
+    container: &'static str,
+    namespace: &'static str,
+}
+
+/// containerd's (pkg/cri/annotations; the namespace since 1.5) and CRI-O's, the last two of which are labels of the kubelet's
+/// that it writes over all annotations of the pod's own.
+const PLACES_IN_POD: [PodKeys; 2] = [
+    PodKeys {
+        sandbox: "io.kubernetes.cri.sandbox-id",
+        container: "io.kubernetes.cri.container-name",
+        namespace: "io.kubernetes.cri.sandbox-namespace",
+    },
+    PodKeys {
+        sandbox: "io.kubernetes.cri-o.SandboxID",
+        container: "io.kubernetes.container.name",
+        namespace: "io.kubernetes.pod.namespace",
+    },
 ];
+
+/// The annotation by which a container says its team.
+const TEAM: &str = "gpool.io/team";
 
 /// Whether config.json can hold a request at all, told without parsing it. Most containers end here.
 ///
@@ -72,11 +92,56 @@ impl Described {
     /// Which container of a pod it is, if the engine says so. An engine overwrites its own annotations and passes others of
     /// the pod's on: where both engines seem to have spoken, or the image might have, nobody is believed.
     pub fn in_pod(&self) -> Option<PodPlace> {
-        let mut said = PLACES_IN_POD.iter().filter(|(sandbox, _)| self.annotations.contains_key(*sandbox));
-        let (sandbox, name) = said.next().filter(|_| !copies_annotations_of_images(&self.annotations))?;
+        let keys = self.pod_keys()?;
         let text = |key: &str| self.annotations.get(key).cloned();
-        let place = PodPlace { sandbox_id: text(sandbox)?, container_name: text(name)? };
-        (said.next().is_none() && place.check().is_ok()).then_some(place)
+        let place = PodPlace { sandbox_id: text(keys.sandbox)?, container_name: text(keys.container)? };
+        place.check().is_ok().then_some(place)
+    }
+
+    /// The keys of the engine that has made the container's pod; none if it is in none, or nobody is believed.
+    fn pod_keys(&self) -> Option<PodKeys> {
+        let mut said = PLACES_IN_POD.iter().filter(|keys| self.annotations.contains_key(keys.sandbox));
+        let keys = said.next().filter(|_| !copies_annotations_of_images(&self.annotations))?;
+        said.next().is_none().then_some(*keys)
+    }
+
+    /// The same container with the namespace of its pod as its team; one that is in no pod is as it was.
+    ///
+    /// # Errors
+    /// It asks for another team, or its engine does not say of which namespace it is.
+    pub fn with_namespace_as_team(&self) -> Result<Self, ErrorBody> {
+        const RULE: &str = "[policy] namespace_teams of this host makes the namespace of a pod its team";
+        // podman writes CRI-O's key of a sandbox for pods of its own, which are in no namespace.
+        let is_podman = copies_annotations_of_images(&self.annotations);
+        if is_podman || !PLACES_IN_POD.iter().any(|keys| self.annotations.contains_key(keys.sandbox)) {
+            return Ok(self.clone());
+        }
+        let refused = |message: String, remedy: &str| {
+            Err(ErrorBody::new(ErrorCode::RequestNotAllowed, format!("{message}, and {RULE}"), remedy))
+        };
+        let namespace = self.pod_keys().and_then(|keys| self.annotations.get(keys.namespace)).cloned();
+        let Some(namespace) = namespace.filter(|namespace| !namespace.is_empty()) else {
+            return refused(
+                "the container is in a pod, of which the engine does not say the namespace in a way that can be believed".into(),
+                "use containerd 1.5 or newer, or CRI-O, and let no annotation io.kubernetes.* of pods through to the handler; or \
+                 set the key to false",
+            );
+        };
+        let mut annotations = self.annotations.clone();
+        let own = NAMES_IN_POD.iter().find_map(|key| self.annotations.get(*key)).map(|name| format!("{TEAM}.{name}"));
+        for key in own.iter().map(String::as_str).chain([TEAM]) {
+            match annotations.remove(key) {
+                Some(other) if !other.trim().is_empty() && other != namespace => {
+                    return refused(
+                        format!("{key} is {other:?} in a pod of the namespace {namespace:?}"),
+                        "leave the annotation out",
+                    );
+                }
+                _ => {}
+            }
+        }
+        annotations.insert(TEAM.to_owned(), namespace);
+        Ok(Self { annotations, env: self.env.clone() })
     }
 
     /// Whether the engine says that the container is removed when it ends.
@@ -151,7 +216,7 @@ mod tests {
     fn a_container_of_a_pod_is_told_by_its_engine_alone() {
         let [containerd, crio] = PLACES_IN_POD;
         let in_pod = |annotations: &Value| Described::read(&json!({"annotations": annotations})).in_pod();
-        for (sandbox, name) in [containerd, crio] {
+        for PodKeys { sandbox, container: name, .. } in [containerd, crio] {
             let place = PodPlace { sandbox_id: "5a".into(), container_name: "web".into() };
             assert_eq!(in_pod(&json!({sandbox: "5a", name: "web"})), Some(place));
             assert_eq!(in_pod(&json!({sandbox: "5a"})), None);
@@ -159,9 +224,48 @@ mod tests {
             let image = json!({sandbox: "5a", name: "web", "io.podman.annotations.privileged": "FALSE"});
             assert_eq!(in_pod(&image), None);
         }
-        let both = json!({containerd.0: "5a", containerd.1: "web", crio.0: "other"});
+        let both = json!({containerd.sandbox: "5a", containerd.container: "web", crio.sandbox: "other"});
         assert_eq!(in_pod(&both), None, "one of them is not the engine's");
         assert_eq!(in_pod(&json!({})), None);
+    }
+
+    #[test]
+    fn the_namespace_of_a_pod_is_its_team_by_its_engine_s_word_alone() {
+        let read = |annotations: Value| Described::read(&json!({"annotations": annotations}));
+        let team = |annotations: Value| {
+            let described = read(annotations).with_namespace_as_team()?;
+            let request = gpool_protocol::Request::read(described.source(&["fraction".to_owned()]))?;
+            Ok::<_, ErrorBody>(request.and_then(|request| request.team))
+        };
+        let [containerd, crio] = PLACES_IN_POD;
+        for keys in [containerd, crio] {
+            let pod = |more: Value| {
+                let mut all = json!({keys.sandbox: "5a", keys.container: "web", keys.namespace: "vision", "gpool.io/fraction": "0.3"});
+                let more = more.as_object().cloned().unwrap_or_default();
+                all.as_object_mut().unwrap().extend(more);
+                all
+            };
+            assert_eq!(team(pod(json!({}))).unwrap().as_deref(), Some("vision"));
+            for same in ["gpool.io/team", "gpool.io/team.web"] {
+                assert_eq!(team(pod(json!({same: "vision"}))).unwrap().as_deref(), Some("vision"));
+                let error = team(pod(json!({same: "speech"}))).unwrap_err();
+                assert_eq!(error.code, ErrorCode::RequestNotAllowed);
+                assert_presentable(&error);
+                assert!(error.message.contains("\"speech\"") && error.message.contains("\"vision\""), "{error:?}");
+            }
+            let mut unnamed = pod(json!({}));
+            unnamed.as_object_mut().unwrap().remove(keys.namespace);
+            assert_presentable(&team(unnamed).unwrap_err());
+        }
+        let both = json!({
+            containerd.sandbox: "5a", containerd.namespace: "vision", crio.sandbox: "x", "gpool.io/fraction": "0.3"
+        });
+        assert!(team(both).is_err(), "one of them is not the engine's");
+        let alone = json!({"gpool.io/fraction": "0.3", "gpool.io/team": "speech", crio.namespace: "vision"});
+        assert_eq!(team(alone).unwrap().as_deref(), Some("speech"), "in no pod its word counts");
+        let podman =
+            json!({"gpool.io/fraction": "0.3", "io.podman.annotations.privileged": "FALSE", crio.sandbox: "5a"});
+        assert_eq!(team(podman).unwrap(), None);
     }
 
     #[test]

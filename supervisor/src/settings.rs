@@ -158,6 +158,7 @@ mod tests {
             timeslice = true
             timeslice_shares = true
             mps = true
+            namespace_teams = true
             env.allow = []
             [lease]
             hold_ms = 1

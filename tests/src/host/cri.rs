@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// `NamespaceMode.NODE`: the host's, so that a pod needs no network plugin.
 const OF_THE_NODE: u64 = 2;
+/// The namespace of all pods.
+pub const NAMESPACE: &str = "default";
 /// Bytes in front of a gRPC message: one for compression, four for the length.
 const FRAME_HEAD: usize = 5;
 /// How long the plugin may take to see that a container has ended.
@@ -35,7 +37,7 @@ pub struct Pod {
 impl Cri<'_> {
     /// Makes a pod with these annotations whose containers get the runtime `handler`.
     pub fn run_pod(self, name: &str, handler: &str, annotations: &[(&str, &str)]) -> Result<Pod> {
-        let metadata = Message::new().text(1, name).text(2, &format!("uid-of-{name}")).text(3, "default");
+        let metadata = Message::new().text(1, name).text(2, &format!("uid-of-{name}")).text(3, NAMESPACE);
         let context = Message::new().message(1, &Message::new().number(1, OF_THE_NODE));
         let linux = Message::new().text(1, &format!("/{}", self.cgroup_parent)).message(2, &context);
         let settings = Message::new().message(1, &metadata).map(7, annotations).message(8, &linux);

@@ -4,10 +4,10 @@
 use super::life::{CAP, COMMAND};
 use super::{check_shares, wait_for_end, wait_for_lease, wait_for_room};
 use crate::failure::{Failure, Result, ensure};
-use crate::host::{Container, Cri, Host, Pod};
+use crate::host::{Container, Cri, Host, NAMESPACE, Pod};
 use crate::image;
 use crate::namespaces::Inside;
-use crate::scenarios::finish;
+use crate::scenarios::{finish, reload_with};
 use crate::tenant::report;
 use gpool_protocol::Mechanism;
 
@@ -29,7 +29,8 @@ pub fn run(inside: &Inside) -> Result<()> {
         .and_then(|()| restarted(&host, containerd.cri()))
         .and_then(|()| for_one_only(&host, containerd.cri()))
         .and_then(|()| refused(&host, containerd.cri()))
-        .and_then(|()| without_request(&host, containerd.cri()));
+        .and_then(|()| without_request(&host, containerd.cri()))
+        .and_then(|()| of_its_namespace(&host, containerd.cri()));
     if outcome.is_err() {
         eprint!("{}", containerd.log_end());
     }
@@ -152,4 +153,22 @@ fn without_request(host: &Host, cri: Cri<'_>) -> Result<()> {
         cri.remove_pod(&pod)?;
     }
     Ok(())
+}
+
+/// Where the host says so the pod's namespace is its team, and no other is.
+fn of_its_namespace(host: &Host, cri: Cri<'_>) -> Result<()> {
+    reload_with(host, "[policy]\nnamespace_teams = true\n")?;
+    let pod = cri.run_pod("named", HANDLER, &[("gpool.io/fraction", "0.3")])?;
+    let web = start(host, cri, &pod, "web")?;
+    let team = host.lease_of(&web)?.team;
+    ensure(team.as_deref() == Some(NAMESPACE), || format!("a pod of {NAMESPACE} is of the team {team:?}"))?;
+    let other = cri.run_pod("other", HANDLER, &[("gpool.io/fraction", "0.3"), ("gpool.io/team", "vision")])?;
+    let said = match cri.start(&other, "web", &image_name(), &COMMAND) {
+        Ok(_) => return Err(Failure::new("a pod has another team than its namespace".to_owned())),
+        Err(failure) => failure.to_string(),
+    };
+    let is_told = ["[GPOOL-E105]", "vision", NAMESPACE].iter().all(|part| said.contains(part));
+    ensure(is_told, || format!("a pod of another team: {said}"))?;
+    [&pod, &other].into_iter().try_for_each(|pod| cri.remove_pod(pod))?;
+    wait_for_end(host, &web)
 }
