@@ -5,6 +5,7 @@
 //! * [`timeline`]: what a measured burst costs, also when bursts overlap;
 //! * [`admission`]: whether a share fits, and on which GPUs;
 //! * [`queue`]: who is next of those for whom there is no room, and what is kept for whom;
+//! * [`quota`]: how much the leases of a team or of a user may reserve altogether;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
 //! * [`mechanism`]: how a GPU is shared, or not;
 //! * [`mig`]: what a GPU can be divided into, and where;
@@ -31,6 +32,7 @@ pub mod mig;
 pub mod overlap;
 pub mod promise;
 pub mod queue;
+pub mod quota;
 pub mod repetition;
 pub mod slice;
 pub mod time_slices;
