@@ -6,6 +6,7 @@ mod events;
 mod gpu;
 mod mig;
 mod queue;
+mod quota;
 mod usage;
 mod when;
 mod words;
@@ -16,6 +17,7 @@ pub use events::EventsOptions;
 pub use gpu::GpuVerb;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use queue::QueueVerb;
+pub use quota::QuotaVerb;
 pub use usage::UsageOptions;
 #[cfg(test)]
 pub use when::When;
@@ -31,7 +33,7 @@ use std::time::Duration;
 
 /// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
 /// for the cause.
-pub const PLANNED: [&str; 3] = ["stats", "quota", "wait"];
+pub const PLANNED: [&str; 2] = ["stats", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -139,6 +141,12 @@ pub enum Verb {
         /// What to do with them.
         #[command(subcommand)]
         verb: QueueVerb,
+    },
+    /// How much teams and users may reserve
+    Quota {
+        /// What to do with it.
+        #[command(subcommand)]
+        verb: QuotaVerb,
     },
     /// Show what happened: grants, refusals, changes, ends
     Events(EventsOptions),

@@ -71,7 +71,8 @@ impl From<ErrorCode> for ExitStatus {
             | ErrorCode::MemoryNotFree
             | ErrorCode::NoGpu
             | ErrorCode::NoMechanism
-            | ErrorCode::TakenOutOfQueue => ExitStatus::NoCapacity,
+            | ErrorCode::TakenOutOfQueue
+            | ErrorCode::QuotaReached => ExitStatus::NoCapacity,
             ErrorCode::LeaseUnknown => ExitStatus::NotFound,
             ErrorCode::LeaseConflict | ErrorCode::LayoutFixed => ExitStatus::Conflict,
             ErrorCode::NotPermitted => ExitStatus::NotPermitted,

@@ -60,6 +60,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Resume { ids } => commands::pause::run(&client, &ids, "resume"),
         Verb::Explain { id, format, .. } => commands::explain::run(&client, &id.unwrap_or_default(), format),
         Verb::Queue { verb } => commands::queue::run(&client, &verb),
+        Verb::Quota { verb } => commands::quota::run(&client, &verb),
         Verb::Events(options) => commands::events::run(&client, &options),
         Verb::Usage(options) => commands::usage::run(&client, &options),
         Verb::Metrics => commands::metrics::run(&client),

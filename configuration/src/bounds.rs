@@ -70,7 +70,18 @@ fn check_ledger(configuration: &Configuration) -> Result<(), Breach> {
 /// of it and nobody else: an upgrade must not end at it.
 pub fn check_strictly(configuration: &Configuration) -> Result<(), Breach> {
     check_absolute(configuration.driver.program_dirs.iter().map(|path| ("driver.program_dirs", path)))?;
-    check_request_keys(configuration)
+    check_request_keys(configuration)?;
+    check_teams(configuration)
+}
+
+/// Whether a container can be of each team that has a quota.
+fn check_teams(configuration: &Configuration) -> Result<(), Breach> {
+    let Some((name, key)) = configuration.quota.impossible_team() else { return Ok(()) };
+    let cause = format!(
+        "quota.team has {name:?}, which no container can name; write letters, digits, dots, dashes and underscores, a letter or \
+         digit first"
+    );
+    Err(Breach { key, cause })
 }
 
 fn check_absolute<'a>(paths: impl IntoIterator<Item = (&'static str, &'a PathBuf)>) -> Result<(), Breach> {

@@ -69,7 +69,9 @@ impl Effect {
             | "ledger.hour_days" => Effect::Reload,
             _ if is_in("policy.env.") => Effect::NextContainerOrReload,
             _ if is_in("runtime.") => Effect::NextContainer,
-            _ if is_in("class.") || is_in("mig.") || is_in("queue.") || is_in("health.") => Effect::Reload,
+            _ if is_in("class.") || is_in("mig.") || is_in("queue.") || is_in("quota.") || is_in("health.") => {
+                Effect::Reload
+            }
             _ => Effect::Restart,
         }
     }
@@ -105,11 +107,16 @@ pub fn catalogue() -> Vec<Key> {
     keys
 }
 
-/// A key without a default: named by the example's first line, which is `key = value` or the header of an array.
+/// A key without a default: named by the example's first line, which is `key = value`, the header of an array, or that of one of
+/// several tables whose names are for whoever writes them.
 fn key_of_example(table: &str, about: Vec<String>, example: Vec<String>) -> Key {
     let first = example.first().map(String::as_str).unwrap_or_default();
-    let name = match first.strip_prefix("[[").and_then(|line| line.strip_suffix("]]")) {
-        Some(array) => array.to_owned(),
+    let header = first.strip_prefix('[').and_then(|line| line.strip_suffix(']'));
+    let name = match header {
+        Some(header) => match header.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            Some(array) => array.to_owned(),
+            None => header.rsplit_once('.').map_or(header, |(tables, _)| tables).to_owned(),
+        },
         None => format!("{table}.{}", first.split(' ').next().unwrap_or_default()),
     };
     let effect = Effect::of(&name);

@@ -1,6 +1,7 @@
 //! The keys of the configuration file.
 
 use crate::gpus::Gpus;
+use crate::quota::Quota;
 use crate::windows::Window;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ pub struct Configuration {
     pub lease: Lease,
     /// Waiting for room.
     pub queue: Queue,
+    /// How much teams and users may reserve.
+    pub quota: Quota,
     /// Dividing GPUs with MIG.
     pub mig: Mig,
     /// What is written down of who had what.

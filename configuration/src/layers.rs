@@ -189,7 +189,9 @@ fn key_at(prefix: &str, table: &DeTable<'_>, offset: usize) -> Option<String> {
     })
 }
 
-/// `prefix.key`, or `key` at the top.
+/// `prefix.key`, or `key` at the top. A key that TOML takes in quotes alone, as a team may be called, has them.
 pub(crate) fn dotted(prefix: &str, key: &str) -> String {
-    if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") }
+    let is_bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    let key = if is_bare { key.to_owned() } else { toml::Value::from(key).to_string() };
+    if prefix.is_empty() { key } else { format!("{prefix}.{key}") }
 }

@@ -12,6 +12,8 @@ mod keys;
 mod layers;
 #[cfg(feature = "layouts")]
 pub mod layouts;
+mod quantity;
+mod quota;
 mod unknown;
 mod windows;
 
@@ -25,6 +27,8 @@ pub use keys::{
     REQUEST_KEYS, Runtime, Socket,
 };
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
+pub use quantity::{GpuAmount, MemoryAmount};
+pub use quota::{Ceiling, Quota, Uid};
 pub use windows::{Window, open_for};
 
 #[cfg(test)]

@@ -171,6 +171,7 @@ fn the_shipped_file_states_the_defaults() {
     let examples: Vec<&str> = active.iter().map(|line| line.strip_prefix("#+ ").unwrap_or(line)).collect();
     let shown = parsed(&examples.join("\n")).unwrap();
     assert!(shown.class.latency.hang_seconds_latency_waits.is_some() && !shown.driver.mounts.is_empty());
+    assert!(shown.quota.no_team.leases.is_some() && shown.quota.team.len() == 1 && shown.quota.user.len() == 1);
 }
 
 #[test]
@@ -192,8 +193,7 @@ fn every_key_is_explained_where_its_default_stands() {
         };
         assert!(!explained.about.is_empty(), "{} is not explained", key.name);
         let text = key.default.clone().map_or(key.example.join("\n"), |default| format!("{} = {default}", key.name));
-        let text =
-            if text.starts_with("[[") || key.default.is_some() { text } else { dotted_example(&key.name, &text) };
+        let text = if text.starts_with('[') || key.default.is_some() { text } else { dotted_example(&key.name, &text) };
         assert!(parsed(&text).is_ok(), "{}: {text}", key.name);
     }
 }

@@ -42,6 +42,8 @@ pub enum ErrorCode {
     NoMechanism,
     #[serde(rename = "GPOOL-E205")]
     TakenOutOfQueue,
+    #[serde(rename = "GPOOL-E206")]
+    QuotaReached,
     #[serde(rename = "GPOOL-E301")]
     LeaseUnknown,
     #[serde(rename = "GPOOL-E302")]
@@ -62,7 +64,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All of them.
-    pub const ALL: [ErrorCode; 24] = [
+    pub const ALL: [ErrorCode; 25] = [
         ErrorCode::SupervisorAbsent,
         ErrorCode::SupervisorFailed,
         ErrorCode::MessageInvalid,
@@ -79,6 +81,7 @@ impl ErrorCode {
         ErrorCode::NoGpu,
         ErrorCode::NoMechanism,
         ErrorCode::TakenOutOfQueue,
+        ErrorCode::QuotaReached,
         ErrorCode::LeaseUnknown,
         ErrorCode::LeaseConflict,
         ErrorCode::ShimNotOnTop,
@@ -108,6 +111,7 @@ impl ErrorCode {
             ErrorCode::NoGpu => "GPOOL-E203",
             ErrorCode::NoMechanism => "GPOOL-E204",
             ErrorCode::TakenOutOfQueue => "GPOOL-E205",
+            ErrorCode::QuotaReached => "GPOOL-E206",
             ErrorCode::LeaseUnknown => "GPOOL-E301",
             ErrorCode::LeaseConflict => "GPOOL-E302",
             ErrorCode::ShimNotOnTop => "GPOOL-E303",

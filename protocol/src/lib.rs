@@ -22,6 +22,7 @@ mod messages;
 mod mig;
 mod quantity;
 mod queue;
+mod quota;
 mod request;
 mod usage;
 
@@ -42,10 +43,11 @@ pub use messages::{
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
 pub use quantity::{
-    LEAST_BYTES, LONGEST_WAIT_SECONDS, MemoryCap, QuantityError, format_bytes, format_permille, format_seconds,
-    parse_bytes, parse_permille, parse_wait,
+    LEAST_BYTES, LONGEST_WAIT_SECONDS, MemoryCap, QuantityError, format_bytes, format_gpus, format_permille,
+    format_seconds, parse_bytes, parse_permille, parse_wait,
 };
 pub use queue::{LeaseAnswer, LeaseWaiting, WaitingView};
+pub use quota::{QuotaAllowed, QuotaHeld, QuotaOf, QuotaView};
 pub use request::{
     ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, request_keys,
 };

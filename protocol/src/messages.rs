@@ -12,6 +12,7 @@
 //! | `GET /v1/leases/ID/explain` | | [`LeaseExplanation`](crate::LeaseExplanation) |
 //! | `GET /v1/queue` | | `[WaitingView]` |
 //! | `POST /v1/queue/ID/cancel` | nothing | [`WaitingView`](crate::WaitingView) |
+//! | `GET /v1/quota` | | [`QuotaView`](crate::QuotaView), one for each |
 //! | `GET /v1/gpus` | | `[GpuView]` |
 //! | `GET /v1/gpus/silent` | | `[SilentGpu]` |
 //! | `GET /v1/gpus/drained` | | `[DrainedGpu]` |

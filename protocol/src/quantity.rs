@@ -180,6 +180,12 @@ pub fn format_permille(permille: u64) -> String {
     }
 }
 
+/// Thousandths of a GPU as GPUs, for people: `2.5`, `0.75`, `4`.
+pub fn format_gpus(permille: u64) -> String {
+    let text = format!("{}.{:03}", permille / 1000, permille % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,6 +221,12 @@ mod tests {
         assert_eq!(MemoryCap::Permille(250).bytes_of(24 << 30), 6 << 30);
         assert!(MemoryCap::parse("0%").is_err());
         assert!(MemoryCap::parse("101%").is_err());
+    }
+
+    #[test]
+    fn gpus_are_written_as_short_as_they_are() {
+        let written = [0, 1, 500, 1000, 2500, 10_250, 100_000].map(format_gpus);
+        assert_eq!(written, ["0", "0.001", "0.5", "1", "2.5", "10.25", "100"]);
     }
 
     #[test]

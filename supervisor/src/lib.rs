@@ -76,6 +76,7 @@ mod occupants;
 mod privilege;
 mod procfs;
 mod queue;
+mod quotas;
 mod refusals;
 mod region;
 mod reload;

@@ -117,7 +117,7 @@ fn every_shipped_scenario_is_named_where_one_looks_for_it() {
 
 #[test]
 fn planned_verbs_are_refused_by_name_whatever_follows() {
-    for line in ["gpool quota set --team x 5", "gpool stats --now", "gpool wait --help"] {
+    for line in ["gpool stats set --team x 5", "gpool stats --now", "gpool wait --help"] {
         let Err(Failure::Refused(ExitStatus::Usage, sentence)) = parsed(line) else { panic!("{line} was not refused") };
         assert!(sentence.contains(line.split(' ').nth(1).unwrap()), "{sentence}");
     }

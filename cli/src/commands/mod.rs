@@ -14,6 +14,7 @@ pub mod mig_host;
 pub mod pause;
 pub mod ps;
 pub mod queue;
+pub mod quota;
 pub mod run;
 pub mod runtime;
 pub mod simulate;

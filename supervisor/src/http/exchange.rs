@@ -145,7 +145,8 @@ fn status_of(code: ErrorCode) -> (u16, &'static str) {
         | ErrorCode::MemoryNotFree
         | ErrorCode::NoGpu
         | ErrorCode::NoMechanism
-        | ErrorCode::TakenOutOfQueue => (409, "Conflict"),
+        | ErrorCode::TakenOutOfQueue
+        | ErrorCode::QuotaReached => (409, "Conflict"),
         _ => (500, "Internal Server Error"),
     }
 }

@@ -12,6 +12,7 @@ use crate::lease::Leases;
 use crate::ledger::{self, Question};
 use crate::metrics;
 use crate::mig;
+use crate::quotas;
 use crate::revocation;
 use crate::service::Identity;
 use gpool_configuration::Policy;
@@ -111,6 +112,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(ledger::usage(leases, &question, peer.administers())?)
         }
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
+        ("GET", ["v1", "quota"]) => value(quotas::views(&leases.configuration().quota, &leases.book(), &leases.gpus())),
         ("POST", ["v1", "queue", id, "cancel"]) => value(cancel(peer, leases, id)?),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),

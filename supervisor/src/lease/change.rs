@@ -5,8 +5,10 @@ use super::described::{described, without_room};
 use super::entitlement::{check_class, class_policy, fails_open, held_demand, share_of};
 use super::grant::{Leases, about, failed};
 use super::placing::LOOK_PATIENCE;
+use super::quota::Reservation;
 use super::record::Record;
 use super::refusal::{kept_for_waiting, worded_of_change};
+use super::room::Ahead;
 use crate::clock;
 use crate::gatekeeper::Order;
 use gpool_policy::admission::{Demand, GpuCapacity, Held, MemoryDemand, check_update};
@@ -74,18 +76,25 @@ impl Leases {
         Ok(lease.view())
     }
 
-    /// Whether what `new` asks for beyond `old` is free on each GPU of the lease; the memory cap.
+    /// Whether what `new` asks for beyond `old` goes with the quotas and is free on each GPU of the lease; the memory cap.
     fn check_room(&self, book: &Book, old: &Record, new: &Record) -> Result<u64, ErrorBody> {
         let gpus = self.gpus_for_new();
         let scene = self.scene(book, None, &gpus);
-        let waiting = self.taken_by(&book.queue.before_priority_below(new.priority), &scene);
+        let (own, wanted) = (Reservation::of(old, &gpus), Reservation::of(new, &gpus));
+        let goes = |ahead: &[Reservation]| self.check_quota(&scene, Some(&own), &wanted, ahead);
+        goes(&[])?;
+        let waiting = book.queue.before_priority_below(new.priority);
+        let Ahead { taken, reserved } = self.taken_by(&waiting, &scene);
         let beside = |taken: &[Taken]| self.check_room_among(&scene.capacities_beside(taken), book, old, new);
-        let outcome = beside(&waiting);
-        if outcome.is_ok() || waiting.is_empty() {
+        let outcome = beside(&taken);
+        // Nobody gets past the queue by starting small.
+        if outcome.is_ok() && goes(&reserved).is_err() {
+            return Err(kept_for_waiting(taken.len()));
+        }
+        if outcome.is_ok() || taken.is_empty() {
             return outcome;
         }
-        // Nobody gets past the queue by starting small.
-        beside(&[]).and(Err(kept_for_waiting(waiting.len())))
+        beside(&[]).and(Err(kept_for_waiting(taken.len())))
     }
 
     fn check_room_among(

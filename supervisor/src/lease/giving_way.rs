@@ -3,6 +3,7 @@
 use super::book::Book;
 use super::entitlement::{held_demand, slice_priority};
 use super::grant::Leases;
+use super::quota::Reservation;
 use super::record::Record;
 use super::room::Scene;
 use gpool_policy::idleness::needed;
@@ -28,15 +29,15 @@ impl Leases {
         // Room that is about to be free: of kept places, and of whom the device has yet to give back what it held.
         scene.free(|record, state| state == LeaseState::Held || record.revocation.is_some());
         in_order.iter().enumerate().find_map(|(place, waiter)| {
-            let taken = self.taken_by(&in_order[..place], &scene);
-            let fits = |scene: &Scene<'_>| self.room_beside(&waiter.asked, waiter.uid, scene, &taken, &[]).is_ok();
+            let ahead = self.taken_by(&in_order[..place], &scene);
+            let fits = |scene: &Scene<'_>| self.fits_beside(waiter, scene, &ahead);
             if fits(&scene) {
                 return None;
             }
             let may_go = |id: &&LeaseId| priority_of(&book, id).is_some_and(|its| waiter.claim.priority <= its);
             let candidates: Vec<LeaseId> = idle.iter().filter(may_go).cloned().collect();
             let without = |gone: &[LeaseId]| {
-                let mut emptier = Scene { capacities: scene.capacities.clone(), ..scene };
+                let mut emptier = scene.clone();
                 emptier.free(|record, _| record.revocation.is_none() && gone.contains(&record.lease_id));
                 fits(&emptier)
             };
@@ -60,6 +61,8 @@ impl Scene<'_> {
             if record.has_no_share() {
                 continue;
             }
+            let reserved = Reservation::of(record, self.gpus);
+            self.standing.iter_mut().for_each(|standing| standing.take_out(&reserved));
             for gpu in gpus {
                 let Some(capacity) = self.capacities.get_mut(gpu) else { continue };
                 let permille = held_demand(record).guaranteed_permille();
@@ -81,6 +84,7 @@ impl Scene<'_> {
 mod tests {
     use super::super::book::Held;
     use super::super::capacity::capacities;
+    use super::super::quota::{Holder, Standing};
     use super::super::record::sample;
     use super::*;
     use crate::device::Gpu;
@@ -99,7 +103,8 @@ mod tests {
         let held = vec![place("01", &[0, 1], Mechanism::Slice), place("02", &[1], Mechanism::Slice)];
         let book = Book { held, ..Book::default() };
         let capacities = capacities(&gpus, &[], &[], &book, None);
-        let mut scene = Scene { book: &book, own: None, gpus: &gpus, capacities, is_emptied: false };
+        let standing = Some(Standing::of(&book, &gpus));
+        let mut scene = Scene { book: &book, own: None, gpus: &gpus, capacities, standing, is_emptied: false };
         let left = |scene: &Scene<'_>| -> Vec<(u16, u64, u32)> {
             let of = |its: &gpool_policy::admission::GpuCapacity| {
                 (its.fraction_leased_permille, its.memory_leased_bytes >> 30, its.users.sliced)
@@ -109,5 +114,7 @@ mod tests {
         assert_eq!(left(&scene), [(300, 4, 1), (600, 8, 2)]);
         scene.free(|record, _| record.lease_id.0 == "01");
         assert_eq!(left(&scene), [(0, 0, 0), (300, 4, 1)]);
+        let reserved = scene.standing.as_ref().unwrap().held(&Holder::NoTeam);
+        assert_eq!((reserved.share_permille, reserved.leases), (300, 1), "nor counts it against a quota");
     }
 }

@@ -21,6 +21,7 @@ mod meter;
 mod naming;
 mod ownership;
 mod placing;
+mod quota;
 mod reading;
 mod record;
 mod refusal;
@@ -42,6 +43,7 @@ pub use living::any_may_live;
 pub use members::{GROUPS, Members, members};
 pub use ownership::let_search;
 pub use placing::GRANT_PATIENCE;
+pub use quota::{Holder, Standing};
 #[cfg(test)]
 pub use record::{GpuStanding, StandingRecord, sample};
 pub use record::{Record, RevocationRecord, prepare, write_whole};

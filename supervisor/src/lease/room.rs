@@ -6,6 +6,7 @@ use super::entitlement::{demand_of, held_demand};
 use super::grant::Leases;
 use super::mechanism::Served;
 use super::placing::{open_for, place_among};
+use super::quota::{Counted, Reservation, Standing};
 use super::record::Record;
 use super::refusal::{kept_for_others, worded};
 use super::suitable::{check_suitable, only_suitable};
@@ -19,12 +20,15 @@ use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism};
 use std::time::Duration;
 
 /// What requests are placed in.
+#[derive(Clone)]
 pub struct Scene<'a> {
     pub book: &'a Book,
     /// The kept place that counts as free: its container is the one that asks.
     pub own: Option<&'a LeaseId>,
     pub gpus: &'a [Gpu],
     pub capacities: Vec<GpuCapacity>,
+    /// What has been reserved by whom; none on a host without quotas.
+    pub standing: Option<Standing>,
     /// Whether it is this host as it would be with nobody on the GPUs.
     pub is_emptied: bool,
 }
@@ -64,6 +68,15 @@ pub struct Room {
     demand: Demand,
 }
 
+/// What those who stand before somebody leave to nobody behind them.
+#[derive(Default)]
+pub struct Ahead {
+    /// On the GPUs.
+    pub taken: Vec<Taken>,
+    /// Of their quotas.
+    pub reserved: Vec<Reservation>,
+}
+
 impl Room {
     /// Whether it is no more than what this record had, in the same place.
     fn is_within(&self, record: &Record, places: &[usize]) -> bool {
@@ -75,16 +88,37 @@ impl Room {
     }
 }
 
+/// What a request would count of the quotas of who makes it, served and placed so.
+fn reservation(
+    (asked, uid): (&LeaseRequest, u32),
+    (served, demand, placed): (&Served, &Demand, &Placement),
+    gpus: &[Gpu],
+) -> Reservation {
+    let first = placed.indices.first().map(|place| &gpus[*place]);
+    let counted = Counted {
+        team: asked.request.team.as_deref(),
+        uid,
+        mechanism: served.mechanism,
+        guaranteed_permille: demand.guaranteed_permille(),
+        cap_bytes: placed.memory_bytes,
+        gpus: placed.indices.len(),
+        product: first.map_or("", |gpu| gpu.name.as_str()),
+        profile: first.and_then(|gpu| Some(gpu.instance()?.profile.as_str())),
+    };
+    counted.reservation()
+}
+
 impl Leases {
     /// These GPUs as they are now; the kept place `own` counts as free.
     pub fn scene<'a>(&self, book: &'a Book, own: Option<&'a LeaseId>, gpus: &'a [Gpu]) -> Scene<'a> {
-        Scene { book, own, gpus, capacities: self.capacities(gpus, book, own), is_emptied: false }
+        let standing = (!self.configuration().quota.is_empty()).then(|| Standing::of(book, gpus));
+        Scene { book, own, gpus, capacities: self.capacities(gpus, book, own), standing, is_emptied: false }
     }
 
     /// Finds room for a request beside all that stand before it; `home` is what it had where, if it comes back.
     ///
     /// # Errors
-    /// No room, or room that is kept for others.
+    /// A quota that does not let it in, no room, or room that is kept for others.
     pub fn room_for(
         &self,
         asked: &LeaseRequest,
@@ -92,19 +126,34 @@ impl Leases {
         scene: &Scene<'_>,
         home: Option<(&Record, Vec<usize>)>,
     ) -> Result<Room, ErrorBody> {
+        let own = home.as_ref().map(|(record, _)| Reservation::of(record, scene.gpus));
+        let goes = |wanted: &Reservation, ahead: &[Reservation]| self.check_quota(scene, own.as_ref(), wanted, ahead);
+        let counted = |room: &Room| reservation((asked, uid), (&room.served, &room.demand, &room.placed), scene.gpus);
         // Who comes back to a place that is kept for it was there before those who wait. For more than that it is one of them.
         if let Some((record, places)) = &home
             && let Ok(room) = self.room_beside(asked, uid, scene, &[], places)
             && room.is_within(record, places)
+            && goes(&counted(&room), &[]).is_ok()
         {
             return Ok(room);
         }
         let home = home.map(|(_, places)| places);
-        let ahead = scene.book.queue.ahead_of(asked, uid);
-        let taken = self.taken_by(&ahead, scene);
+        let waiting = scene.book.queue.ahead_of(asked, uid);
+        let Ahead { taken, reserved } = self.taken_by(&waiting, scene);
         let planned = scene.book.queue.waiter_of(asked, uid).map(|waiter| scene.places_of(&waiter.planned.borrow()));
         let preferred = home.or(planned).unwrap_or_default();
         let room = self.room_beside(asked, uid, scene, &taken, &preferred);
+        // Room is no help beyond a quota, so that is told first, also where there is none.
+        let wanted = match &room {
+            Ok(room) => Some(counted(room)),
+            Err(_) if scene.standing.is_none() => None,
+            Err(_) => self.alone(asked, uid, scene).map(|(_, wanted)| wanted),
+        };
+        wanted.as_ref().map_or(Ok(()), |wanted| goes(wanted, &[]))?;
+        let is_kept = room.is_ok() && wanted.is_some_and(|wanted| goes(&wanted, &reserved).is_err());
+        if is_kept {
+            return Err(kept_for_others(taken.len()));
+        }
         if room.is_ok() || taken.is_empty() {
             return room;
         }
@@ -112,25 +161,59 @@ impl Leases {
         self.room_beside(asked, uid, scene, &[], &preferred).and(Err(kept_for_others(taken.len())))
     }
 
-    /// What those in the queue leave to nobody behind them.
-    pub fn taken_by(&self, ahead: &[&Waiter], scene: &Scene<'_>) -> Vec<Taken> {
+    /// Whether quotas let a lease in, beside what those `ahead` are about to have; `own` is what it has itself.
+    ///
+    /// # Errors
+    /// One does not.
+    pub fn check_quota(
+        &self,
+        scene: &Scene<'_>,
+        own: Option<&Reservation>,
+        wanted: &Reservation,
+        ahead: &[Reservation],
+    ) -> Result<(), ErrorBody> {
+        let Some(standing) = &scene.standing else { return Ok(()) };
+        standing.check(&self.configuration().quota, own, wanted, ahead).map_err(|over| over.worded())
+    }
+
+    /// What those in the queue leave to nobody behind them. Who waits for the end of others of its own team, because of their
+    /// quota, is in nobody's way.
+    pub fn taken_by(&self, ahead: &[&Waiter], scene: &Scene<'_>) -> Ahead {
         if ahead.is_empty() {
-            return Vec::new();
+            return Ahead::default();
         }
         let keep = Duration::from_secs(self.configuration().queue.keep_seconds);
         let now_ns = clock::now_ns();
-        taken_ahead(ahead.iter().copied(), |waiter: &Waiter, before, may_keep| {
+        let mut reserved = Vec::new();
+        let taken = taken_ahead(ahead.iter().copied(), |waiter: &Waiter, before, may_keep| {
             let planned = scene.places_of(&waiter.planned.borrow());
+            let goes = |wanted: &Reservation, reserved: &[Reservation]| {
+                self.check_quota(scene, None, wanted, reserved).is_ok()
+            };
             match self.room_beside(&waiter.asked, waiter.uid, scene, before, &planned) {
                 Ok(room) => {
+                    let wanted = reservation(
+                        (&waiter.asked, waiter.uid),
+                        (&room.served, &room.demand, &room.placed),
+                        scene.gpus,
+                    );
+                    if !goes(&wanted, &reserved) {
+                        waiter.keep_nothing();
+                        return Prospect::Waits;
+                    }
+                    reserved.push(wanted);
                     *waiter.planned.borrow_mut() = scene.uuids_of(&room.placed.indices);
                     Prospect::Fits(Taken { indices: room.placed.indices, demand: room.demand })
                 }
                 Err(_) => {
                     let may_keep = may_keep && waiter.may_keep(keep);
-                    let kept = may_keep.then(|| self.kept(waiter, scene, before)).flatten();
+                    let alone = may_keep.then(|| self.alone(&waiter.asked, waiter.uid, scene)).flatten();
+                    let alone = alone.filter(|(_, wanted)| goes(wanted, &reserved));
+                    let kept =
+                        alone.and_then(|(choice, wanted)| Some((self.kept(waiter, scene, before, choice)?, wanted)));
                     match kept {
-                        Some(kept) => {
+                        Some((kept, wanted)) => {
+                            reserved.push(wanted);
                             waiter.keep_on(scene.uuids_of(&kept.indices), now_ns);
                             Prospect::Keeps(kept)
                         }
@@ -141,7 +224,16 @@ impl Leases {
                     }
                 }
             }
-        })
+        });
+        Ahead { taken, reserved }
+    }
+
+    /// Whether one that waits has room beside what those before it take, and its quotas let it in.
+    pub fn fits_beside(&self, waiter: &Waiter, scene: &Scene<'_>, ahead: &Ahead) -> bool {
+        let Ok(room) = self.room_beside(&waiter.asked, waiter.uid, scene, &ahead.taken, &[]) else { return false };
+        let placed = (&room.served, &room.demand, &room.placed);
+        let wanted = reservation((&waiter.asked, waiter.uid), placed, scene.gpus);
+        self.check_quota(scene, None, &wanted, &ahead.reserved).is_ok()
     }
 
     /// Sees that room is kept for the first in the queue if it does not fit.
@@ -155,8 +247,8 @@ impl Leases {
 
     /// What is kept for one that does not fit: what it would have of this host if nobody were there, on GPUs that stay the same.
     /// Of a whole instance nothing.
-    fn kept(&self, waiter: &Waiter, scene: &Scene<'_>, before: &[Taken]) -> Option<Taken> {
-        let Choice { served, domain, mut demand, open, .. } = self.alone(&waiter.asked, waiter.uid, scene)?;
+    fn kept(&self, waiter: &Waiter, scene: &Scene<'_>, before: &[Taken], alone: Choice) -> Option<Taken> {
+        let Choice { served, domain, mut demand, open, .. } = alone;
         if served.mechanism == Mechanism::Mig {
             return None;
         }
@@ -195,15 +287,18 @@ impl Leases {
         capacities
     }
 
-    /// How a request would be served if nobody were on the GPUs; none if not even then.
-    fn alone(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> Option<Choice> {
+    /// How a request would be served if nobody were on the GPUs, and what that would count of quotas; none if not even then.
+    fn alone(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> Option<(Choice, Reservation)> {
         let book = Book::default();
         let emptied = emptied(scene, &book);
         let choice = self.choose(asked, uid, &emptied, &[]).ok()?;
-        place_among(&choice.capacities, &choice.open, &choice.demand).is_ok().then_some(choice)
+        let placed = place_among(&choice.capacities, &choice.open, &choice.demand).ok()?;
+        let wanted = reservation((asked, uid), (&choice.served, &choice.demand, &placed), scene.gpus);
+        Some((choice, wanted))
     }
 
-    /// Whether a request would have room if nobody were on the GPUs.
+    /// Whether a request would have room if nobody were on the GPUs, and goes with the quotas of its team and its user if they have
+    /// nothing else.
     ///
     /// # Errors
     /// Why not.
@@ -211,14 +306,13 @@ impl Leases {
         let (gpus, book) = (self.silence.without_silent(&self.gpus()), Book::default());
         let scene = self.scene(&book, None, &gpus);
         let room = self.room_beside(asked, uid, &emptied(&scene, &book), &[], &[])?;
+        let wanted = reservation((asked, uid), (&room.served, &room.demand, &room.placed), &gpus);
+        self.check_quota(&scene, None, &wanted, &[])?;
         if room.served.mechanism == Mechanism::Mps { self.check_serves_mps() } else { Ok(()) }
     }
 
     /// Finds room for a request beside what is `taken`, on the `preferred` GPUs if it fits there.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn room_beside(
+    fn room_beside(
         &self,
         asked: &LeaseRequest,
         uid: u32,
@@ -267,5 +361,6 @@ fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
         ..gpu.clone()
     };
     let capacities = scene.capacities.iter().map(without).collect();
-    Scene { book, own: None, gpus: scene.gpus, capacities, is_emptied: true }
+    let standing = scene.standing.as_ref().map(|_| Standing::default());
+    Scene { book, own: None, gpus: scene.gpus, capacities, standing, is_emptied: true }
 }

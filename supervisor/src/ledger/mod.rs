@@ -242,7 +242,7 @@ fn facts(gpu: &Gpu) -> GpuFacts {
 
 /// Compute slices of an instance, whose profile begins with their number (`3g.40gb`, or `1c.3g.40gb` of a part of one), and how
 /// many its board has: seven but for those that the table of models says otherwise of.
-fn parts(product: &str, profile: Option<&str>) -> (u8, u8) {
+pub fn parts(product: &str, profile: Option<&str>) -> (u8, u8) {
     let whole = Model::compute_slices_of(product).unwrap_or(7);
     let digits: String = profile.into_iter().flat_map(str::chars).take_while(char::is_ascii_digit).collect();
     (digits.parse().unwrap_or(whole).clamp(1, whole), whole)

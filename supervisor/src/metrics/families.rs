@@ -68,6 +68,14 @@ families! {
     QueueWaited Counter "gpool_queue_wait_seconds_total" ["how"] "How long those waits were, all together";
     IdleActions Counter "gpool_idle_actions_total" ["action"]
         "What was done about containers that make no use of their GPUs: told, revoked, not_revoked";
+    QuotaHeldGpus Gauge "gpool_quota_held_gpus" ["of", "name"]
+        "Guaranteed share that a team's or a user's leases and kept places have of all GPUs together: of is team, with the team as name, no-team, of all without one, or user, with its number";
+    QuotaAllowedGpus Gauge "gpool_quota_allowed_gpus" ["of", "name"] "The most that it may be; absent where [quota] bounds none";
+    QuotaHeldMemory Gauge "gpool_quota_held_bytes" ["of", "name"] "Their memory caps on all GPUs together";
+    QuotaAllowedMemory Gauge "gpool_quota_allowed_bytes" ["of", "name"] "The most that it may be; absent where [quota] bounds none";
+    QuotaHeldLeases Gauge "gpool_quota_held_leases" ["of", "name"] "How many they are";
+    QuotaAllowedLeases Gauge "gpool_quota_allowed_leases" ["of", "name"] "The most that it may be; absent where [quota] bounds none";
+    QuotaWaiting Gauge "gpool_quota_waiting" ["of", "name"] "Containers of theirs that wait in the queue, for whatever reason";
     GuardActions Counter "gpool_guard_actions_total" ["action"]
         "What was done about containers found past the shims or above their cap: told, frozen, not_frozen, revoked, not_revoked, killed, not_killed";
     Events Counter "gpool_events_total" ["kind"] "Events by kind";
@@ -135,7 +143,8 @@ pub fn reference() -> String {
          has both.\n\n\
          Shares are parts of one GPU, or of the MIG instance that `gpu_uuid` names, 0.3 for 30 %. `container_id` is the whole id, `gpu_uuid` that of DCGM's exporter, to join by. There are as many\n\
          figures as leases and kept places on this host times their GPUs; no label comes from what a container does, and\n\
-         `team` alone from what a person asks for. Counters of a lease end with it, those of the supervisor with the process.\n\
+         the team alone, in `team` and `name`, from what a person asks for. Figures of quotas are of whoever is listed, has leases or\n\
+         waits. Counters of a lease end with it, those of the supervisor with the process.\n\
          A container that is started again has another lease. What a lease had in all is in its `lease-ended` event.\n\
          Those by `kind`, `action` and `code` begin with 0 for what is known to come up, so that `increase()` sees the first time.\n\n\
          | name | kind | labels | |\n|---|---|---|---|\n",

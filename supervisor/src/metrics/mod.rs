@@ -11,9 +11,10 @@ pub use families::reference;
 use crate::clock;
 use crate::lease::{Charges, Leases};
 use crate::log;
+use crate::quotas;
 use crate::service::Identity;
 use families::{Family, GPU_NS_PER_SECOND};
-use gpool_protocol::{EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, Priority};
+use gpool_protocol::{EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, Priority, QuotaView};
 use std::collections::BTreeMap;
 use text::Page;
 
@@ -36,6 +37,7 @@ struct Moment {
     /// How many wait for room, and how long the first to come has.
     queue: (usize, f64),
     waits: Vec<(&'static str, Waits)>,
+    quotas: Vec<QuotaView>,
     guard_actions: Vec<(&'static str, u64)>,
     idle_actions: Vec<(&'static str, u64)>,
     rounds: [(&'static str, u64); 2],
@@ -47,7 +49,7 @@ struct Moment {
 /// The page of this moment.
 pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.statistics();
-    let (views, gpus, queue) = {
+    let (views, gpus, queue, quotas) = {
         let book = leases.book();
         let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
         let closed = (&leases.silence, &leases.drains);
@@ -55,7 +57,8 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         let charged = |place: usize| book.charges.get(&place).cloned().unwrap_or_default();
         let waited_s = book.queue.longest_wait(clock::now_ns()).as_secs_f64();
         let gpus = gpus.into_iter().map(|(place, gpu)| (gpu, charged(place))).collect();
-        (book.views(), gpus, (book.queue.len(), waited_s))
+        let quotas = quotas::views(&leases.configuration().quota, &book, &leases.gpus());
+        (book.views(), gpus, (book.queue.len(), waited_s), quotas)
     };
     let handoffs = statistics.handoffs;
     render(&Moment {
@@ -70,6 +73,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         refusals: leases.counters.refusals(),
         queue,
         waits: leases.counters.waits(),
+        quotas,
         guard_actions: leases.counters.guard_actions(),
         idle_actions: leases.counters.idle_actions(),
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
@@ -103,6 +107,9 @@ fn render(moment: &Moment) -> String {
     }
     for (uuid, number, count) in &moment.xids {
         page.add(Family::GpuXids, &[("gpu_uuid", &uuid.0), ("xid", &number.to_string())], *count as f64);
+    }
+    for quota in &moment.quotas {
+        of_a_quota(&mut page, quota);
     }
     for lease in &moment.leases {
         of_a_lease(&mut page, lease);
@@ -183,6 +190,28 @@ fn of_a_gpu(page: &mut Page, gpu: &GpuView, charges: &Charges) {
     page.add(Family::GpuShareLeased, &[("gpu_uuid", uuid)], ratio(gpu.fraction_leased_permille));
     page.add(Family::GpuCharged, &[("gpu_uuid", uuid)], ratio(charges.permille()));
     page.add(Family::GpuTime, &[("gpu_uuid", uuid)], seconds(charges.total_ns()));
+}
+
+fn of_a_quota(page: &mut Page, quota: &QuotaView) {
+    let uid = quota.uid.map(|uid| uid.to_string());
+    let name = quota.team.as_deref().or(uid.as_deref()).unwrap_or_default();
+    let labels = [("of", quota.of.text()), ("name", name)];
+    let (held, allowed) = (&quota.held, &quota.allowed);
+    let gpus = |permille: u64| permille as f64 / 1000.0;
+    page.add(Family::QuotaHeldGpus, &labels, gpus(held.share_permille));
+    page.add(Family::QuotaHeldMemory, &labels, held.memory_bytes as f64);
+    page.add(Family::QuotaHeldLeases, &labels, held.leases as f64);
+    page.add(Family::QuotaWaiting, &labels, f64::from(quota.waiting));
+    let most = [
+        (Family::QuotaAllowedGpus, allowed.share_permille.map(gpus)),
+        (Family::QuotaAllowedMemory, allowed.memory_bytes.map(|bytes| bytes as f64)),
+        (Family::QuotaAllowedLeases, allowed.leases.map(|leases| leases as f64)),
+    ];
+    for (family, value) in most {
+        if let Some(value) = value {
+            page.add(family, &labels, value);
+        }
+    }
 }
 
 fn of_a_lease(page: &mut Page, lease: &LeaseView) {

@@ -2,7 +2,7 @@
 
 use super::families::{FAMILIES, Kind};
 use super::*;
-use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseGpuView, LeaseId, Priority};
+use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseGpuView, LeaseId, Priority, QuotaAllowed, QuotaHeld, QuotaOf};
 use std::collections::BTreeSet;
 
 /// A figure that was read back: name, labels, value.
@@ -54,6 +54,21 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
     }
 }
 
+fn quota(of: QuotaOf, team: Option<&str>, uid: Option<u32>) -> QuotaView {
+    QuotaView {
+        of,
+        team: team.map(str::to_owned),
+        uid,
+        table: None,
+        held: QuotaHeld { share_permille: 1250, memory_bytes: 3, leases: 2 },
+        allowed: match of {
+            QuotaOf::Team => QuotaAllowed { share_permille: Some(2500), memory_bytes: Some(9), leases: Some(4) },
+            QuotaOf::NoTeam | QuotaOf::User => QuotaAllowed::default(),
+        },
+        waiting: 1,
+    }
+}
+
 fn moment() -> Moment {
     let gpu = |uuid: &str| GpuView {
         time_slices: None,
@@ -96,6 +111,11 @@ fn moment() -> Moment {
         refusals: vec![("GPOOL-E201", 2)],
         queue: (2, 1.5),
         waits: vec![("granted", Waits { count: 3, total_ns: 2_500_000_000 })],
+        quotas: vec![
+            quota(QuotaOf::Team, Some(HOSTILE), None),
+            quota(QuotaOf::NoTeam, None, None),
+            quota(QuotaOf::User, None, Some(7)),
+        ],
         guard_actions: vec![("frozen", 1)],
         idle_actions: vec![("told", 3)],
         rounds: [("sampler", 9), ("attendant", 8)],
@@ -211,6 +231,13 @@ fn figures_are_in_prometheus_units() {
         Some(0.0),
         "a first time is seen beside zero"
     );
+    let of_team = |name: &str| value(&figures, &format!("gpool_quota_{name}"), ("of", "team"));
+    assert_eq!(
+        (of_team("allowed_gpus"), of_team("held_bytes"), of_team("allowed_leases")),
+        (Some(2.5), Some(3.0), Some(4.0))
+    );
+    assert_eq!(value(&figures, "gpool_quota_held_leases", ("name", "7")), Some(2.0));
+    assert_eq!(value(&figures, "gpool_quota_allowed_gpus", ("of", "user")), None, "what is not bounded is absent");
     let told = FAMILIES.iter().find(|(family, _)| *family == Family::GuardActions).map(|(_, family)| family.help);
     let idle = FAMILIES.iter().find(|(family, _)| *family == Family::IdleActions).map(|(_, family)| family.help);
     assert!(counters::IDLE_ACTIONS.iter().all(|action| idle.is_some_and(|help| help.contains(action))));
@@ -265,6 +292,7 @@ fn what_people_write_stays_within_its_label() {
     let figures = read(&render(&moment()));
     let info = figures.iter().find(|(name, ..)| name == "gpool_lease_info").unwrap();
     assert_eq!(info.1["team"], HOSTILE);
+    assert_eq!(value(&figures, "gpool_quota_held_gpus", ("name", HOSTILE)), Some(1.25));
     assert!(figures.iter().all(|(name, ..)| name != "evil"));
 }
 

@@ -119,6 +119,11 @@ impl Leases {
             self.leave_queue_of(&mut book, asked, uid, Left::Refused);
             return Err(if is_over { after_a_wait(refusal) } else { refusal });
         }
+        if is_known && refusal.code == ErrorCode::QuotaReached {
+            // It may have been lowered since, and what is larger than all of it fits at no time.
+            let could = self.could_fit(asked, uid);
+            could.inspect_err(|_| self.leave_queue_of(&mut book, asked, uid, Left::Refused))?;
+        }
         let is_new = match book.queue.waiter_of_mut(asked, uid) {
             Some(waiter) => waiter.note_asker(asked, requester),
             None => {
@@ -188,7 +193,7 @@ fn after_a_wait(refusal: ErrorBody) -> ErrorBody {
 /// Whether the end of a lease could make room for it. For one that waits GPUs that do not answer for a moment are no end.
 fn is_for_want_of_room(refusal: &ErrorBody, is_known: bool) -> bool {
     match refusal.code {
-        ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoMechanism => true,
+        ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoMechanism | ErrorCode::QuotaReached => true,
         ErrorCode::NoGpu => is_known,
         _ => false,
     }
@@ -202,6 +207,7 @@ mod tests {
     fn only_want_of_room_is_waited_for() {
         let refused = |code| is_for_want_of_room(&ErrorBody::new(code, "x", "y"), false);
         assert!(refused(ErrorCode::ShareNotFree) && refused(ErrorCode::MemoryNotFree));
+        assert!(refused(ErrorCode::QuotaReached), "its own team's leases end as well");
         assert!(
             !refused(ErrorCode::LeaseConflict) && !refused(ErrorCode::NoGpu) && !refused(ErrorCode::RequestInvalid)
         );

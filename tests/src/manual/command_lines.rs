@@ -197,7 +197,8 @@ mod tests {
             "gpool runtime configure|status",
             "gpool",
             "gpool doctor explain GPOOL-E201",
-            "gpool quota",
+            "gpool stats",
+            "gpool quota ls --format wide",
             "gpoolish",
             "gpool-supervisor --check-config",
         ] {

@@ -62,12 +62,27 @@ fn insert(table: &mut Map<String, Value>, name: &str, described: Map<String, Val
     }
 }
 
+/// GPUs with three decimals: in quotes, or as a whole number.
+fn gpus_schema() -> Value {
+    json!({"type": ["string", "integer"], "pattern": "^[0-9]+([.][0-9]{1,3})?$", "minimum": 0})
+}
+
+/// A size with its unit in quotes, or bytes.
+fn memory_schema() -> Value {
+    json!({"type": ["string", "integer"], "minimum": 1_048_576})
+}
+
 fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value> {
     let choices = CHOICES.iter().find(|(end, _)| name.ends_with(end)).map(|(_, values)| json!(values));
     let schema = match (name, default) {
         ("driver.mount", _) => json!({"type": "array", "items": {"type": "object", "additionalProperties": false,
             "required": ["source"], "properties": {"source": {"type": "string"}, "destination": {"type": "string"},
             "read_only": {"type": "boolean", "default": false}}}}),
+        ("quota.team" | "quota.user", _) => json!({"type": "object", "additionalProperties": {"type": "object",
+            "additionalProperties": false, "properties": {"gpus": gpus_schema(), "memory": memory_schema(),
+            "leases": {"type": "integer", "minimum": 0}}}}),
+        (name, _) if name.starts_with("quota.") && name.ends_with(".gpus") => gpus_schema(),
+        (name, _) if name.starts_with("quota.") && name.ends_with(".memory") => memory_schema(),
         (_, Some(toml::Value::Array(values))) if values.first().is_some_and(toml::Value::is_integer) => {
             json!({"type": "array", "items": {"type": "integer", "minimum": 0}})
         }

@@ -1,0 +1,112 @@
+//! `gpool quota ls`
+
+use crate::arguments::{Format, QuotaVerb};
+use crate::exit::Failure;
+use crate::output::{self, Column, borderless, csv, figure, text};
+use gpool_protocol::{Client, QuotaOf, QuotaView, format_bytes, format_gpus};
+
+const COLUMNS: [Column; 5] = [text("WHO"), figure("GPUS"), figure("MEMORY"), figure("CONTAINERS"), figure("WAITING")];
+const WIDE: Column = text("BOUNDED BY");
+const HEADER: [&str; 11] = [
+    "of",
+    "team",
+    "uid",
+    "held_share_permille",
+    "allowed_share_permille",
+    "held_memory_bytes",
+    "allowed_memory_bytes",
+    "held_leases",
+    "allowed_leases",
+    "waiting",
+    "table",
+];
+
+/// Runs a verb of `gpool quota`.
+pub fn run(client: &Client, QuotaVerb::Ls { format }: &QuotaVerb) -> Result<(), Failure> {
+    let quotas: Vec<QuotaView> = client.get("/v1/quota")?;
+    match format {
+        Format::Table => output::print(&borderless(&COLUMNS, quotas.iter().map(cells))),
+        Format::Wide => {
+            let columns: Vec<Column> = COLUMNS.into_iter().chain([WIDE]).collect();
+            output::print(&borderless(&columns, quotas.iter().map(wide_cells)))
+        }
+        Format::Json => output::print_json("quotas", &quotas),
+        Format::Csv => output::print(&csv(&HEADER, quotas.iter().map(csv_cells))),
+    }
+}
+
+fn cells(quota: &QuotaView) -> Vec<String> {
+    let (held, allowed) = (&quota.held, &quota.allowed);
+    vec![
+        who(quota),
+        of_most(format_gpus(held.share_permille), allowed.share_permille.map(format_gpus)),
+        of_most(format_bytes(held.memory_bytes), allowed.memory_bytes.map(format_bytes)),
+        of_most(held.leases.to_string(), allowed.leases.map(|leases| leases.to_string())),
+        quota.waiting.to_string(),
+    ]
+}
+
+fn wide_cells(quota: &QuotaView) -> Vec<String> {
+    cells(quota).into_iter().chain([quota.table.clone().unwrap_or_else(|| "-".to_owned())]).collect()
+}
+
+fn who(quota: &QuotaView) -> String {
+    let uid = quota.uid.map(|uid| uid.to_string());
+    match quota.of {
+        QuotaOf::Team => format!("team {}", quota.team.as_deref().unwrap_or("-")),
+        QuotaOf::NoTeam => "without a team".to_owned(),
+        QuotaOf::User => format!("user {}", uid.as_deref().unwrap_or("-")),
+    }
+}
+
+/// `1.5/2`; `1.5/-` where it is not bounded.
+fn of_most(held: String, allowed: Option<String>) -> String {
+    format!("{held}/{}", allowed.as_deref().unwrap_or("-"))
+}
+
+fn csv_cells(quota: &QuotaView) -> Vec<String> {
+    let number = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
+    let (held, allowed) = (&quota.held, &quota.allowed);
+    vec![
+        quota.of.text().to_owned(),
+        quota.team.clone().unwrap_or_default(),
+        number(quota.uid.map(u64::from)),
+        held.share_permille.to_string(),
+        number(allowed.share_permille),
+        held.memory_bytes.to_string(),
+        number(allowed.memory_bytes),
+        held.leases.to_string(),
+        number(allowed.leases),
+        quota.waiting.to_string(),
+        quota.table.clone().unwrap_or_default(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(text: &str) -> QuotaView {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_line_says_who_has_how_much_of_what() {
+        let vision = quota(
+            r#"{"of":"team","team":"vision","table":"quota.team.vision","waiting":1,
+                "held":{"share_permille":1500,"memory_bytes":4294967296,"leases":2},
+                "allowed":{"share_permille":2000,"memory_bytes":42949672960}}"#,
+        );
+        let root = quota(
+            r#"{"of":"user","uid":0,"held":{"share_permille":0,"memory_bytes":0,"leases":1},"allowed":{},"waiting":0}"#,
+        );
+        let drawn = borderless(&COLUMNS, [cells(&vision), cells(&root)]);
+        let fields = |line: usize| drawn.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(fields(1), ["team", "vision", "1.5/2", "4GiB/40GiB", "2/-", "1"]);
+        assert_eq!(fields(2), ["user", "0", "0/-", "0B/-", "1/-", "0"]);
+        assert_eq!(wide_cells(&vision).last().unwrap(), "quota.team.vision");
+        assert_eq!(wide_cells(&root).last().unwrap(), "-");
+        assert_eq!(csv_cells(&vision).len(), HEADER.len());
+        assert_eq!(csv_cells(&vision)[3..9], ["1500", "2000", "4294967296", "42949672960", "2", ""]);
+    }
+}
