@@ -59,6 +59,7 @@ mod paused;
 mod places_taken;
 mod playground;
 mod queue;
+mod quota;
 mod random_kills;
 mod rare_calls;
 mod real_bundles;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 63] = [
+pub const TOGETHER: [&str; 64] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -58,6 +58,7 @@ pub const TOGETHER: [&str; 63] = [
     "mps-engines",
     "lost-gpu",
     "drained",
+    "quota",
     "executed-anew",
     "file-leases",
     "gpus-left-out",

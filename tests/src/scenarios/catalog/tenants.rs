@@ -383,6 +383,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(queue::run),
     },
     Scenario {
+        name: "quota",
+        what: "beyond its team's quota a container is refused or waits in nobody's way, and with priority=burst it starts",
+        limit_s: 90,
+        run: Place::Inside(quota::run),
+    },
+    Scenario {
         name: "ledger",
         what: "what teams had is known after containers and supervisors have ended, and ties out",
         limit_s: 90,
