@@ -3,15 +3,15 @@
 //! A lease is in use as long as anything of it changes: what it was charged, what it launched, what it holds, who is there. So a
 //! look that is missed makes nobody idle, and one that comes late makes somebody idle late.
 
-/// What follows for an idle lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What follows for an idle lease, the mildest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum After {
     /// That it is told.
     Nothing,
-    /// Its GPUs are taken from it.
-    Taken,
-    /// They are taken from it once somebody waits for them.
+    /// Its GPUs are taken from it once somebody waits for them.
     TakenIfWanted,
+    /// They are taken from it.
+    Taken,
 }
 
 /// When a lease is idle, and what follows.
@@ -23,6 +23,14 @@ pub struct Rule {
     pub grace_ns: u64,
     /// What follows.
     pub after: After,
+}
+
+impl Rule {
+    /// Whether something follows sooner than by the other one, or something worse.
+    fn is_stricter_than(&self, other: &Self) -> bool {
+        let follows = self.after != After::Nothing;
+        follows && (self.after > other.after || self.grace_ns < other.grace_ns)
+    }
 }
 
 /// What is to be done now.
@@ -42,7 +50,8 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Idleness {
     used_ns: u64,
-    told_ns: Option<u64>,
+    /// When it was told, and what.
+    told: Option<(u64, Rule)>,
     /// That its GPUs be taken was tried in vain.
     is_given_up: bool,
 }
@@ -51,13 +60,13 @@ impl Idleness {
     /// Of a lease that was last in use at `used_ns`.
     #[must_use]
     pub fn since(used_ns: u64) -> Self {
-        Self { used_ns, told_ns: None, is_given_up: false }
+        Self { used_ns, told: None, is_given_up: false }
     }
 
     /// It is in use. Whether it was told that it is not.
     pub fn note_use(&mut self, now_ns: u64) -> bool {
         let before = std::mem::replace(self, Self::since(now_ns));
-        before.told_ns.is_some()
+        before.told.is_some()
     }
 
     /// Its GPUs cannot be taken from it: that is not tried again while it stays idle.
@@ -77,14 +86,15 @@ impl Idleness {
         now_ns.saturating_sub(self.used_ns)
     }
 
-    /// What is to be done at `now_ns`. Nothing follows before it was told for as long as the rule says, also if that has just
-    /// become stricter.
+    /// What is to be done at `now_ns`. Nothing follows that was not told for as long as the rule says: a rule that has become
+    /// stricter is told again.
     pub fn step(&mut self, now_ns: u64, rule: Rule) -> Step {
         if self.idle_ns(now_ns) < rule.idle_ns {
             return Step::Rest;
         }
-        let Some(told_ns) = self.told_ns else {
-            self.told_ns = Some(now_ns);
+        let told = self.told.filter(|(_, told)| !rule.is_stricter_than(told));
+        let Some((told_ns, _)) = told else {
+            self.told = Some((now_ns, rule));
             return Step::Tell;
         };
         let is_due = now_ns.saturating_sub(told_ns) >= rule.grace_ns && !self.is_given_up;
@@ -142,6 +152,15 @@ mod tests {
         assert_eq!(idleness.step(5012, Rule { idle_ns: 9000, ..RULE }), Step::Rest);
         assert_eq!(idleness.step(5013, Rule { after: After::Nothing, ..RULE }), Step::Rest);
         assert_eq!(idleness.step(5014, Rule { after: After::TakenIfWanted, ..RULE }), Step::TakeIfWanted);
+        assert_eq!(idleness.step(5015, RULE), Step::Take, "that was told");
+        let mut idleness = Idleness::since(0);
+        let event = Rule { after: After::Nothing, ..RULE };
+        assert_eq!([100, 900].map(|now| idleness.step(now, event)), [Step::Tell, Step::Rest]);
+        let wanted = Rule { after: After::TakenIfWanted, ..RULE };
+        assert_eq!([901, 910, 911].map(|now| idleness.step(now, wanted)), [Step::Tell, Step::Rest, Step::TakeIfWanted]);
+        assert_eq!([912, 921, 922].map(|now| idleness.step(now, RULE)), [Step::Tell, Step::Rest, Step::Take]);
+        let sooner = Rule { grace_ns: 5, ..RULE };
+        assert_eq!([923, 927, 928].map(|now| idleness.step(now, sooner)), [Step::Tell, Step::Rest, Step::Take]);
         let at_once = Rule { grace_ns: 0, ..RULE };
         assert_eq!([100, 100].map(|now| Idleness::since(0).step(now, at_once)), [Step::Tell; 2], "told first, always");
     }

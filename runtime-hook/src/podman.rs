@@ -7,6 +7,8 @@ use std::path::Path;
 
 /// Podman's own marks, as `TRUE` or `FALSE`. Newer releases write them only where they are true.
 const OWN_MARK: &str = "io.podman.annotations.privileged";
+/// By whom a container is made. podman and CRI-O write it over what anybody else has said (annotations.ContainerManager).
+const MANAGER: &str = "io.container.manager";
 /// Podman's mark of a container that is removed when it ends (`--rm`), as `TRUE`.
 const REMOVED_MARK: &str = "io.podman.annotations.autoremove";
 /// What every container of podman has mounted, from a folder that its id names: `.../ID/userdata/.containerenv`.
@@ -19,6 +21,11 @@ const CONTAINER_ENV: &str = "/run/.containerenv";
 /// image can take it away or change it. For the releases in between this is stricter than it need be.
 pub fn copies_annotations_of_images(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(OWN_MARK).is_some_and(|mark| mark == "FALSE")
+}
+
+/// Whether podman says that it makes the container. Under an engine that says nothing of it anybody may say so.
+pub fn is_podmans(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(MANAGER).is_some_and(|manager| manager == "libpod")
 }
 
 /// Whether the container is removed when it ends: nothing starts again under its id.

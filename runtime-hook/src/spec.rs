@@ -3,7 +3,7 @@
 //! Fields are looked up one by one in the JSON value, so that one which gpool does not know, or an enum value
 //! that is newer than this build, disturbs nothing.
 
-use crate::podman::{copies_annotations_of_images, removes_itself};
+use crate::podman::{copies_annotations_of_images, is_podmans, removes_itself};
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, PodPlace, RequestSource};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -111,8 +111,10 @@ impl Described {
     /// It asks for another team, or its engine does not say of which namespace it is.
     pub fn with_namespace_as_team(&self) -> Result<Self, ErrorBody> {
         const RULE: &str = "[policy] namespace_teams of this host makes the namespace of a pod its team";
-        // podman writes CRI-O's key of a sandbox for pods of its own, which are in no namespace.
-        let is_podman = copies_annotations_of_images(&self.annotations);
+        // podman writes CRI-O's key of a sandbox for pods of its own, which are in no namespace. containerd does not say that it is
+        // not podman, but which sandbox it is.
+        let [containerd, _] = PLACES_IN_POD;
+        let is_podman = is_podmans(&self.annotations) && !self.annotations.contains_key(containerd.sandbox);
         if is_podman || !PLACES_IN_POD.iter().any(|keys| self.annotations.contains_key(keys.sandbox)) {
             return Ok(self.clone());
         }
@@ -264,8 +266,12 @@ mod tests {
         let alone = json!({"gpool.io/fraction": "0.3", "gpool.io/team": "speech", crio.namespace: "vision"});
         assert_eq!(team(alone).unwrap().as_deref(), Some("speech"), "in no pod its word counts");
         let podman =
+            |keys: PodKeys| json!({"gpool.io/fraction": "0.3", "io.container.manager": "libpod", keys.sandbox: "5a"});
+        assert_eq!(team(podman(crio)).unwrap(), None);
+        assert!(team(podman(containerd)).is_err(), "anybody can say that under containerd");
+        let image =
             json!({"gpool.io/fraction": "0.3", "io.podman.annotations.privileged": "FALSE", crio.sandbox: "5a"});
-        assert_eq!(team(podman).unwrap(), None);
+        assert!(team(image).is_err(), "and that under CRI-O");
     }
 
     #[test]

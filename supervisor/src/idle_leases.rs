@@ -3,14 +3,16 @@
 //!
 //! The GPUs are taken as by `gpool evict`: the container goes on without them and can have them again by a new start.
 
+use crate::cgroup;
 use crate::clock;
 use crate::lease::{Lease, Leases, about, class_policy};
 use crate::region::Report;
 use crate::revocation;
 use gpool_configuration::{ClassPolicy, IdleAction};
 use gpool_policy::idleness::{After, Rule, Step};
-use gpool_protocol::{Class, ContainerId, EventKind, LeaseId, LeaseState, Mechanism, format_bytes, format_seconds};
+use gpool_protocol::{Class, ContainerId, EventKind, LeaseId, LeaseState, format_bytes, format_seconds};
 use gpool_shared_region::Demand;
+use std::time::{Duration, Instant};
 
 /// What of a lease changes while it is in use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,60 +24,98 @@ pub struct Signs {
     processes: Vec<usize>,
 }
 
+/// After a look that helped nobody who waits, the next one has time.
+const REST: Duration = Duration::from_secs(5);
+
+/// Looks again and again.
+#[derive(Debug, Default)]
+pub struct IdleLeases {
+    /// Before this nobody is looked for whom the end of an idle lease would help.
+    rests_until: Option<Instant>,
+}
+
 /// An idle lease whose time is over.
 struct Due {
     id: LeaseId,
-    class: Class,
     idle_ns: u64,
 }
 
-/// Looks at all leases; to be called once a second or so, after what they were charged has been noted.
-pub fn look(leases: &Leases) {
-    let (taken, mut if_wanted) = note_all(leases, clock::now_ns());
-    for due in taken {
-        take(leases, &due, None);
-    }
-    // Those go first that have been idle for longest.
-    if_wanted.sort_by_key(|due| std::cmp::Reverse(due.idle_ns));
-    let ids: Vec<LeaseId> = if_wanted.iter().map(|due| due.id.clone()).collect();
-    let Some(giving_way) = (!ids.is_empty()).then(|| leases.giving_way(&ids)).flatten() else { return };
-    for due in if_wanted.iter().filter(|due| giving_way.leases.contains(&due.id)) {
-        take(leases, due, Some(&giving_way.waits));
+/// Those whose time is over: whoever waits, and once somebody does.
+#[derive(Default)]
+struct AllDue {
+    taken: Vec<Due>,
+    if_wanted: Vec<Due>,
+}
+
+impl IdleLeases {
+    /// Looks at all leases; to be called once a second or so, after what they were charged has been noted. `has_figures` says
+    /// whether NVML has just said how busy processes keep a GPU.
+    pub fn look(&mut self, leases: &Leases, has_figures: impl Fn(usize) -> bool) {
+        let AllDue { mut taken, mut if_wanted } = note_all(leases, clock::now_ns(), has_figures);
+        // Those go first that have been idle for longest.
+        let longest_first = |due: &Due| std::cmp::Reverse(due.idle_ns);
+        taken.sort_by_key(longest_first);
+        if_wanted.sort_by_key(longest_first);
+        // One at a time: that takes a while, in which nobody else looks at the GPUs.
+        if let Some(due) = taken.first() {
+            take(leases, &due.id, None);
+        }
+        let is_resting = self.rests_until.is_some_and(|until| Instant::now() < until);
+        if if_wanted.is_empty() || is_resting {
+            return;
+        }
+        let ids: Vec<LeaseId> = if_wanted.into_iter().map(|due| due.id).collect();
+        let giving_way = leases.giving_way(&ids);
+        self.rests_until = giving_way.is_none().then(|| Instant::now() + REST);
+        for (id, waits) in giving_way.iter().flat_map(|its| its.leases.iter().map(|id| (id, &its.waits))) {
+            take(leases, id, Some(waits));
+        }
     }
 }
 
-/// Notes who is in use, tells who is not, and says whose time is over: whoever waits, and once somebody does.
-fn note_all(leases: &Leases, now_ns: u64) -> (Vec<Due>, Vec<Due>) {
+/// Notes who is in use, tells who is not, and says whose time is over.
+fn note_all(leases: &Leases, now_ns: u64, has_figures: impl Fn(usize) -> bool) -> AllDue {
     let configuration = leases.configuration();
-    let (mut taken, mut if_wanted, mut report) = (Vec::new(), Vec::new(), Report::new());
+    let (mut all, mut report) = (AllDue::default(), Report::new());
     let mut book = leases.book();
     for lease in book.leases.values_mut() {
-        if is_in_use(lease, &mut report) {
+        if is_in_use(lease, &has_figures, &mut report) {
             lease.idleness.note_use(now_ns);
             continue;
         }
-        let class = lease.record.class;
-        let policy = class_policy(&configuration, class);
-        let due =
-            |lease: &Lease| Due { id: lease.record.lease_id.clone(), class, idle_ns: lease.idleness.idle_ns(now_ns) };
-        match lease.idleness.step(now_ns, rule(policy)) {
+        let policy = class_policy(&configuration, lease.record.class);
+        let before = lease.idleness;
+        let step = lease.idleness.step(now_ns, rule(policy));
+        // What is frozen cannot show that it is wanted; whoever froze it knows of it.
+        if step != Step::Rest && lease.record.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
+            lease.idleness = before;
+            continue;
+        }
+        let due = || Due { id: lease.record.lease_id.clone(), idle_ns: before.idle_ns(now_ns) };
+        match step {
             Step::Rest => {}
             Step::Tell => {
-                let message = told(lease, lease.idleness.idle_ns(now_ns), class, policy);
+                let message = told(lease, before.idle_ns(now_ns), policy);
                 leases.counters.note_idle("told");
                 leases.events.note(EventKind::LeaseIdle, about(&lease.record, None), message);
             }
-            Step::Take => taken.push(due(lease)),
-            Step::TakeIfWanted => if_wanted.push(due(lease)),
+            Step::Take => all.taken.push(due()),
+            Step::TakeIfWanted => all.if_wanted.push(due()),
         }
     }
-    (taken, if_wanted)
+    all
 }
 
 /// Whether the lease is in use, or nobody can tell, or what it lacks is not its doing.
-fn is_in_use(lease: &mut Lease, report: &mut Report) -> bool {
-    let cannot_be_told = lease.record.mechanism == Mechanism::Mig;
-    if cannot_be_told || lease.state != LeaseState::Active || lease.record.paused || lease.record.revocation.is_some() {
+fn is_in_use(lease: &mut Lease, has_figures: impl Fn(usize) -> bool, report: &mut Report) -> bool {
+    let was_seen = std::mem::take(&mut lease.was_seen);
+    let has_shims = lease.record.mechanism.has_shims();
+    // Without shims the device's figures are all that it could be seen by. Of whole MIG instances there are none.
+    if !has_shims && !lease.gpus().all(has_figures) {
+        lease.signs = None;
+        return true;
+    }
+    if lease.state != LeaseState::Active || lease.record.paused || lease.record.revocation.is_some() {
         return true;
     }
     let charged_ns = lease.accounts.iter().fold(0, |sum: u64, account| sum.saturating_add(account.charged_ns()));
@@ -85,7 +125,7 @@ fn is_in_use(lease: &mut Lease, report: &mut Report) -> bool {
         return true;
     }
     let figures = lease.figures(report);
-    let memory_bytes = match lease.record.mechanism.has_shims() {
+    let memory_bytes = match has_shims {
         true => figures.held[..lease.accounts.len()].iter().map(|held| held.bytes(0)).collect(),
         false => lease.accounts.iter().map(|account| account.seen_bytes()).collect(),
     };
@@ -103,7 +143,8 @@ fn is_in_use(lease: &mut Lease, report: &mut Report) -> bool {
     // The first look, as after a restart of the supervisor, has nothing to compare with.
     let has_changed = lease.signs.as_ref().is_some_and(|known| *known != signs);
     lease.signs = Some(signs);
-    is_at_work || has_changed
+    // Past the shims, too: whatever follows from that, it is use.
+    was_seen || lease.bypassing > 0 || is_at_work || has_changed
 }
 
 fn rule(policy: &ClassPolicy) -> Rule {
@@ -119,30 +160,47 @@ fn rule(policy: &ClassPolicy) -> Rule {
     }
 }
 
-/// Takes the GPUs from the container; for that one, if somebody waits for them.
-fn take(leases: &Leases, due: &Due, waits: Option<&ContainerId>) {
+/// Takes the GPUs from the container; for that one, if somebody waits for them. What has begun to work, has been paused or has
+/// another class since it was looked at keeps them.
+fn take(leases: &Leases, id: &LeaseId, waits: Option<&ContainerId>) {
+    let Some((class, idle)) = still_due(leases, id, waits.is_some()) else { return };
     let action = if waits.is_some() { "yield" } else { "revoke" };
     let for_whom = waits.map_or_else(String::new, |waits| format!(", and {} waits for the room", waits.short()));
-    let idle = format_seconds(due.idle_ns / 1_000_000_000);
-    let why = format!(
-        "it made no use of them for {idle}, as [class.{}] idle_action = \"{action}\" asks{for_whom}",
-        due.class
-    );
-    let taken = revocation::take(leases, &due.id.0, &why, None);
+    let why =
+        format!("it made no use of them for {idle}, as [class.{class}] idle_action = \"{action}\" asks{for_whom}");
+    let taken = revocation::take(leases, &id.0, &why, None);
+    let mut book = leases.book();
+    // Its container may have ended meanwhile.
+    let lease = book.leases.get_mut(id).filter(|lease| taken.is_ok() || lease.state == LeaseState::Active);
+    let Some(lease) = lease else { return };
     leases.counters.note_idle(if taken.is_ok() { "revoked" } else { "not_revoked" });
     let Err(error) = taken else { return };
-    let mut book = leases.book();
-    let Some(lease) = book.leases.get_mut(&due.id) else { return };
     lease.idleness.give_up();
     let short = lease.record.container_id.short();
     let message = format!("{short} has made no use of its GPUs for {idle}, and they cannot be taken from it: {error}");
     leases.events.note(EventKind::LeaseIdle, about(&lease.record, None), message);
 }
 
+/// Its class, and for how long it has made no use of its GPUs, if they are to be taken from it still.
+fn still_due(leases: &Leases, id: &LeaseId, is_wanted: bool) -> Option<(Class, String)> {
+    let (configuration, now_ns) = (leases.configuration(), clock::now_ns());
+    let mut book = leases.book();
+    let lease = book.leases.get_mut(id)?;
+    // What NVML says was asked a moment ago, and is not asked anew.
+    if is_in_use(lease, |_| true, &mut Report::new()) {
+        lease.idleness.note_use(now_ns);
+        return None;
+    }
+    let class = lease.record.class;
+    let step = lease.idleness.step(now_ns, rule(class_policy(&configuration, class)));
+    let is_due = step == if is_wanted { Step::TakeIfWanted } else { Step::Take };
+    is_due.then(|| (class, format_seconds(lease.idleness.idle_ns(now_ns) / 1_000_000_000)))
+}
+
 /// Who is idle, since when, what it keeps from others, and what follows or helps.
-fn told(lease: &Lease, idle_ns: u64, class: Class, policy: &ClassPolicy) -> String {
+fn told(lease: &Lease, idle_ns: u64, policy: &ClassPolicy) -> String {
     let record = &lease.record;
-    let (short, gpus) = (record.container_id.short(), record.gpus());
+    let (short, class, gpus) = (record.container_id.short(), record.class, record.gpus());
     let gpus = gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     format!(
         "{short} has made no use of {gpus} for {} ([class.{class}] idle_seconds = {}), and keeps {} of its memory: {}",

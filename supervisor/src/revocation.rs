@@ -124,6 +124,7 @@ fn begin(leases: &Leases, lease: &str) -> Result<Begun, ErrorBody> {
         return Err(error);
     }
     lease.state = LeaseState::Revoked;
+    lease.revoked_at = Some(Instant::now());
     Ok(Begun::Now(Box::new(lease.record.clone()), Box::new(lease.view())))
 }
 
@@ -155,6 +156,7 @@ fn take_back(leases: &Leases, id: &LeaseId, cause: io::Error) -> ErrorBody {
     if let Some(lease) = leases.book().leases.get_mut(id) {
         lease.record.revocation = None;
         lease.state = LeaseState::Active;
+        lease.revoked_at = None;
         tell(write_down(leases, lease));
     }
     if cause.kind() == io::ErrorKind::PermissionDenied {

@@ -5,13 +5,13 @@
 
 use crate::auditor::Auditor;
 use crate::context_cost::{Claim, Claims, ContextCosts};
-use crate::device::{Gpu, Kind, NvmlInventory, Occupancy};
+use crate::device::{Gpu, Kind, NvmlInventory, Occupancy, ProcessUse};
 use crate::driver_watch::DriverWatch;
 use crate::faults::Faults;
 use crate::foreign;
 use crate::gatekeeper::Statistics;
 use crate::guard::{Descriptors, Guard, descriptors};
-use crate::idle_leases;
+use crate::idle_leases::IdleLeases;
 use crate::late_boards::LateBoards;
 use crate::lease::{GROUPS, Holding, Leases, Members, Record, members};
 use crate::mig;
@@ -21,7 +21,6 @@ use crate::region::Report;
 use crate::silence;
 use crate::sites::LinkWatch;
 use crate::uncounted;
-use gpool_policy::honesty::Sample;
 use gpool_policy::mechanism::ComputeMode;
 use gpool_protocol::{HostPid, LeaseId};
 use gpool_shared_region::SLOTS;
@@ -41,7 +40,7 @@ pub fn sample(
 ) {
     let inventory = &leases.inventory;
     let mut auditor = Auditor::new(leases.roster.limit());
-    let mut driver = DriverWatch::default();
+    let (mut driver, mut idle) = (DriverWatch::default(), IdleLeases::default());
     let (mut unseen, mut unwritten) = (Faults::default(), Faults::default());
     loop {
         leases.progress.sampler.note();
@@ -60,7 +59,7 @@ pub fn sample(
         note_charges(leases, &statistics, &mut unwritten);
         auditor.look(leases, &members, |gpu, since_us| process_use(leases, &occupancies, gpu, since_us), &statistics);
         refusals::tell(leases);
-        idle_leases::look(leases);
+        idle.look(leases, |gpu| auditor.has_figures(gpu));
         let next = Instant::now() + PERIOD;
         while leases.occupants.wait(next) {
             note_memory(leases, inventory, &mut costs);
@@ -124,7 +123,7 @@ fn process_use(
     occupancies: &[Option<Occupancy>],
     (index, gpu): (usize, &Gpu),
     since_us: u64,
-) -> Option<Vec<Sample>> {
+) -> Option<ProcessUse> {
     if !occupancies.get(index).is_some_and(Option::is_some) {
         return None;
     }

@@ -13,7 +13,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::GpuVirtualizationMode;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -224,6 +224,17 @@ fn loaded<T: Send + 'static>(
     })?
 }
 
+/// How busy processes kept a GPU.
+#[derive(Debug, Clone, Default)]
+pub struct ProcessUse {
+    /// By its multiprocessors.
+    pub samples: Vec<Sample>,
+    /// Processes that used anything of it, those that only move or code video included.
+    pub users: BTreeSet<u32>,
+    /// Whether NVML has such figures of it at all.
+    pub is_known: bool,
+}
+
 impl NvmlInventory {
     /// Loads and starts NVML, to show of it what is in `served`, and waits so long for boards to say what they are. Where the
     /// driver was replaced while it was in use, that is NVML as it was before, if it is `kept`.
@@ -413,25 +424,32 @@ impl NvmlInventory {
 
     /// How busy each process kept a GPU in the sampling periods that ended after `since_us` of NVML's clock.
     /// Nothing where NVML has no such figures: on MIG instances, on old GPUs, and while nobody works.
-    pub fn process_use(&self, gpu: &Gpu, since_us: u64) -> Vec<Sample> {
+    pub fn process_use(&self, gpu: &Gpu, since_us: u64) -> ProcessUse {
         if gpu.kind != Kind::Whole {
-            return Vec::new();
+            return ProcessUse::default();
         }
         let device = self.nvml().device_by_index(gpu.index);
-        let samples = device.and_then(|device| device.process_utilization_stats(since_us)).unwrap_or_default();
-        let sample = |sample: ProcessUtilizationSample| Sample {
+        let answer = device.and_then(|device| device.process_utilization_stats(since_us));
+        // So it says that there is none, too.
+        let is_known = matches!(answer, Ok(_) | Err(NvmlError::NotFound));
+        let told = answer.unwrap_or_default();
+        let sample = |sample: &ProcessUtilizationSample| Sample {
             process: sample.pid,
             at_us: sample.timestamp,
             busy_percent: sample.sm_util,
         };
-        samples.into_iter().map(sample).collect()
+        let is_used = |its: &&ProcessUtilizationSample| its.sm_util + its.mem_util + its.enc_util + its.dec_util > 0;
+        ProcessUse {
+            samples: told.iter().map(sample).collect(),
+            users: told.iter().filter(is_used).map(|its| its.pid).collect(),
+            is_known,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvml_wrapper::error::NvmlError;
 
     #[test]
     fn a_board_that_is_lost_takes_no_other_away() {

@@ -24,7 +24,7 @@ pub use first_answers::StartPatience;
 pub use gpu_instances::{Compute, GpuInstance};
 #[cfg(test)]
 pub use inventory::MigInstance;
-pub use inventory::{Found, Gpu, Kind, NvmlInventory, PATIENCE, SilentBoard, answering};
+pub use inventory::{Found, Gpu, Kind, NvmlInventory, PATIENCE, ProcessUse, SilentBoard, answering};
 pub use inventory_error::InventoryError;
 pub use links::Links;
 pub use mig::{Board, MigMode};

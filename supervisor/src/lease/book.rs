@@ -211,8 +211,12 @@ pub struct Lease {
     pub clearance: Clearance,
     /// How long it has made no use of its GPUs.
     pub idleness: Idleness,
-    /// What that was seen by last; none before the first look.
+    /// What that was seen by last; none before the first look, and where nobody can tell.
     pub signs: Option<Signs>,
+    /// Whether the device saw it at work since that look.
+    pub was_seen: bool,
+    /// When its GPUs were taken from it, if this supervisor has done that.
+    pub revoked_at: Option<Instant>,
 }
 
 impl Lease {
@@ -240,10 +244,9 @@ impl Lease {
     }
 
     /// The most memory that it has held on one GPU, contexts included, where `figures` are its own and it holds `used_bytes`
-    /// where it holds most now. A process may claim what it likes: no more is believed than it was ever allowed.
+    /// where it holds most now.
     pub fn peak_bytes(&self, figures: &Figures, used_bytes: u64) -> u64 {
-        let most_allowed = self.record.highest_cap_bytes.unwrap_or(0).max(self.record.memory_cap_bytes);
-        figures.peak_bytes.min(most_allowed).max(used_bytes)
+        self.record.believed_peak(figures.peak_bytes.max(used_bytes))
     }
 
     /// Remembers that it held so much at some moment.

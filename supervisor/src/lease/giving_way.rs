@@ -9,6 +9,11 @@ use super::room::Scene;
 use gpool_policy::idleness::needed;
 use gpool_policy::slice::Priority;
 use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism};
+use std::time::Duration;
+
+/// For so long what was taken counts as about to be free. A device that does not give it back keeps nobody from being helped
+/// otherwise.
+const CLEARANCE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Leases that have to go so that somebody who waits has room.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,9 +30,17 @@ impl Leases {
     pub fn giving_way(&self, idle: &[LeaseId]) -> Option<GivingWay> {
         let book = self.book();
         let (gpus, in_order) = (self.gpus_for_new(), book.queue.in_order());
+        if in_order.is_empty() {
+            return None;
+        }
+        let outside = self.left_without_leases(&gpus, &book);
         let mut scene = self.scene(&book, None, &gpus);
-        // Room that is about to be free: of kept places, and of whom the device has yet to give back what it held.
-        scene.free(|record, state| state == LeaseState::Held || record.revocation.is_some());
+        // Room that is about to be free: of kept places, and of whom the device has just to give back what it held.
+        let is_about_to_end = |id: &LeaseId| {
+            let revoked_at = book.leases.get(id).and_then(|lease| lease.revoked_at);
+            revoked_at.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE)
+        };
+        scene.free(&outside, |record, state| state == LeaseState::Held || is_about_to_end(&record.lease_id));
         in_order.iter().enumerate().find_map(|(place, waiter)| {
             let ahead = self.taken_by(&in_order[..place], &scene);
             let fits = |scene: &Scene<'_>| self.fits_beside(waiter, scene, &ahead);
@@ -38,10 +51,11 @@ impl Leases {
             let candidates: Vec<LeaseId> = idle.iter().filter(may_go).cloned().collect();
             let without = |gone: &[LeaseId]| {
                 let mut emptier = scene.clone();
-                emptier.free(|record, _| record.revocation.is_none() && gone.contains(&record.lease_id));
+                emptier.free(&outside, |record, _| record.revocation.is_none() && gone.contains(&record.lease_id));
                 fits(&emptier)
             };
-            let leases = needed(&candidates, without)?;
+            // Most often nobody helps, which is known at once.
+            let leases = if without(&candidates) { needed(&candidates, without)? } else { return None };
             Some(GivingWay { leases, waits: waiter.asked.container_id.clone() })
         })
     }
@@ -52,8 +66,9 @@ fn priority_of(book: &Book, id: &LeaseId) -> Option<Priority> {
 }
 
 impl Scene<'_> {
-    /// Counts what leases and kept places have as free where `is_gone` says so.
-    fn free(&mut self, is_gone: impl Fn(&Record, LeaseState) -> bool) {
+    /// Counts what leases and kept places have as free where `is_gone` says so. On a GPU that nobody has then, as many processes
+    /// as `outside` says are in the way of who wants all of it.
+    fn free(&mut self, outside: &[u32], is_gone: impl Fn(&Record, LeaseState) -> bool) {
         let running = self.book.leases.values().map(|lease| (&lease.record, lease.state, lease.gpus().collect()));
         let kept = self.book.held.iter().map(|held| (&held.record, LeaseState::Held, held.gpus.clone()));
         let all: Vec<(&Record, LeaseState, Vec<usize>)> = running.chain(kept).collect();
@@ -75,6 +90,10 @@ impl Scene<'_> {
                     Mechanism::Mps => &mut capacity.users.mps,
                 };
                 *users = users.saturating_sub(1);
+                let users = &mut capacity.users;
+                if users.sliced + users.whole + users.time_sliced + users.mps == 0 {
+                    users.outside = outside.get(gpu).copied().unwrap_or(0);
+                }
             }
         }
     }
@@ -112,8 +131,10 @@ mod tests {
             scene.capacities.iter().map(of).collect()
         };
         assert_eq!(left(&scene), [(300, 4, 1), (600, 8, 2)]);
-        scene.free(|record, _| record.lease_id.0 == "01");
+        scene.free(&[7, 9], |record, _| record.lease_id.0 == "01");
         assert_eq!(left(&scene), [(0, 0, 0), (300, 4, 1)]);
+        let outside: Vec<u32> = scene.capacities.iter().map(|its| its.users.outside).collect();
+        assert_eq!(outside, [7, 0], "who is on a GPU without a lease is in the way where nobody has one");
         let reserved = scene.standing.as_ref().unwrap().held(&Holder::NoTeam);
         assert_eq!((reserved.share_permille, reserved.leases), (300, 1), "nor counts it against a quota");
     }

@@ -2,7 +2,7 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Lease};
-use super::capacity::{capacities, mps_groups_used};
+use super::capacity::capacities;
 use super::described::{described, without_room};
 use super::edits::{edits, edits_without_shims};
 use super::entitlement::{fails_open, share_of};
@@ -23,7 +23,7 @@ use crate::ledger::Ledger;
 use crate::metrics::Counters;
 use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
-use crate::procfs::{self, WatchedProcess};
+use crate::procfs::WatchedProcess;
 use crate::queue::Left;
 use crate::refusals;
 use crate::region::{ControlPage, Mounts, RegionHost};
@@ -156,19 +156,6 @@ impl Leases {
     pub fn capacities(&self, gpus: &[Gpu], book: &Book, kept: Option<&LeaseId>) -> Vec<GpuCapacity> {
         let seen = capacities(gpus, &loaded(&self.foreign_bytes), &self.outside(gpus, book), book, kept);
         gpus.iter().zip(seen).map(|(gpu, seen)| GpuCapacity { site: self.sites.of(gpu), ..seen }).collect()
-    }
-
-    /// Processes on GPUs of which nobody has a lease: of the others it is known who is there.
-    fn outside(&self, gpus: &[Gpu], book: &Book) -> Vec<u32> {
-        let holds = |lease: &&Lease| !lease.record.has_no_share();
-        let is_leased = |gpu: usize| book.leases.values().filter(holds).any(|lease| lease.gpus().any(|its| its == gpu));
-        // MPS daemons and servers are there for leases, until they are being stopped after the last of them.
-        // So are those that time slices are tried on.
-        let used = mps_groups_used(book);
-        let is_gpools = |pid: HostPid| self.groups.are_served_by(pid, &used) || procfs::is_own_child(pid);
-        let is_alive = |pid: HostPid| std::path::Path::new(&format!("/proc/{pid}")).exists() && !is_gpools(pid);
-        let count = |gpu: usize| if is_leased(gpu) { 0 } else { self.occupants.living(gpu, is_alive) };
-        (0..gpus.len()).map(count).collect()
     }
 
     /// Counts and tells a request that was refused.
@@ -363,8 +350,10 @@ impl Leases {
         }
         let now_ns = clock::now_ns();
         let lease = Lease {
-            idleness: record.idleness(now_ns),
+            idleness: record.idleness(now_ns, 0),
             signs: None,
+            was_seen: false,
+            revoked_at: None,
             state,
             tenant,
             uncounted: vec![BTreeMap::new(); accounts.len()],

@@ -19,6 +19,7 @@ mod mechanism;
 mod members;
 mod meter;
 mod naming;
+mod outside;
 mod ownership;
 mod placing;
 mod quota;

@@ -200,10 +200,24 @@ pub struct Record {
 }
 
 impl Record {
-    /// For how long it has not been in use, as far as that was written down, at `now_ns` of CLOCK_MONOTONIC.
-    pub fn idleness(&self, now_ns: u64) -> Idleness {
+    /// For how long it has not been in use, as far as that was written down, at `now_ns` of CLOCK_MONOTONIC. Nobody knows what
+    /// was in the last `away_ns`, in which there was no supervisor: they count for nothing.
+    pub fn idleness(&self, now_ns: u64, away_ns: u64) -> Idleness {
         let used_ns = self.standing.as_ref().and_then(|standing| standing.used_ns);
-        Idleness::since(used_ns.unwrap_or(now_ns).min(now_ns))
+        Idleness::since(used_ns.map_or(now_ns, |used_ns| used_ns.saturating_add(away_ns)).min(now_ns))
+    }
+
+    /// The most memory that it may have held where so much is said. A process behind the shims may claim what it likes: no more is
+    /// believed than it was ever allowed.
+    pub fn believed_peak(&self, said_bytes: u64) -> u64 {
+        let most_allowed = self.highest_cap_bytes.unwrap_or(0).max(self.memory_cap_bytes);
+        if self.mechanism.has_shims() { said_bytes.min(most_allowed) } else { said_bytes }
+    }
+
+    /// The most that was written down so.
+    pub fn written_peak(&self) -> u64 {
+        let counted = self.standing.as_ref().and_then(|standing| standing.counted);
+        self.believed_peak(counted.map_or(0, |counted| counted.peak_bytes))
     }
 
     /// Whether the hardware keeps its share by time slices.
@@ -367,5 +381,26 @@ mod tests {
         assert!(!comes_back(&record, "next", place("log"), 0) && !comes_back(&record, "next", None, 0));
         assert!(!comes_back(&record, "next", place("web"), 1000), "of another user");
         assert!(!comes_back(&sample(), "next", None, 0), "two that are in no pod are not the same");
+    }
+
+    #[test]
+    fn what_was_not_watched_is_no_idle_time() {
+        let mut record = sample();
+        assert_eq!(record.idleness(900, 40).idle_ns(900), 0, "of an older supervisor's nothing is known");
+        record.standing = Some(StandingRecord { at_ns: 0, gpus: Vec::new(), counted: None, used_ns: Some(100) });
+        assert_eq!((record.idleness(900, 0).idle_ns(900), record.idleness(900, 300).idle_ns(900)), (800, 500));
+        assert_eq!(record.idleness(900, u64::MAX).idle_ns(900), 0);
+    }
+
+    #[test]
+    fn no_more_is_believed_than_was_ever_allowed() {
+        let mut record = sample();
+        (record.memory_cap_bytes, record.highest_cap_bytes) = (4, Some(9));
+        assert_eq!([3, 8, u64::MAX].map(|said| record.believed_peak(said)), [3, 8, 9]);
+        let counted = Some(Counted { peak_bytes: u64::MAX, ..Counted::default() });
+        record.standing = Some(StandingRecord { at_ns: 0, gpus: Vec::new(), counted, used_ns: None });
+        assert_eq!(record.written_peak(), 9, "nor of what was written down");
+        record.mechanism = Mechanism::Exclusive;
+        assert_eq!(record.believed_peak(10), 10, "that is the device's own figure");
     }
 }

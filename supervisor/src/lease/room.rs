@@ -228,9 +228,13 @@ impl Leases {
         Ahead { taken, reserved }
     }
 
-    /// Whether one that waits has room beside what those before it take, and its quotas let it in.
+    /// Whether one that waits has room beside what those before it take, and its quotas let it in. Of whom nobody could tell
+    /// whether the end of others helps it, it is no: under MPS servers and in MIG instances, who may join goes by the others.
     pub fn fits_beside(&self, waiter: &Waiter, scene: &Scene<'_>, ahead: &Ahead) -> bool {
         let Ok(room) = self.room_beside(&waiter.asked, waiter.uid, scene, &ahead.taken, &[]) else { return false };
+        if room.served.mechanism == Mechanism::Mps || room.served.instance.is_some() {
+            return false;
+        }
         let placed = (&room.served, &room.demand, &room.placed);
         let wanted = reservation((&waiter.asked, waiter.uid), placed, scene.gpus);
         self.check_quota(scene, None, &wanted, &ahead.reserved).is_ok()

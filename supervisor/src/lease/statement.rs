@@ -182,7 +182,7 @@ impl Statement {
             is_taken_over: true,
             reserved_ns: 0,
             cap_kib_s: 0,
-            peak_bytes: standing.and_then(|its| its.counted).map_or(0, |its| its.peak_bytes),
+            peak_bytes: record.written_peak(),
             gpus: record.gpus().iter().enumerate().map(of_gpu).collect(),
             end: None,
         }

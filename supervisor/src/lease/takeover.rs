@@ -190,6 +190,8 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         return Err("its region is of another layout".into());
     }
     let region = Arc::new(region);
+    // Before it beats again.
+    let away_ns = clock::now_ns().saturating_sub(region.control().heartbeat_ns.load(Ordering::Relaxed));
     // A supervisor that died within an update may have written one and not the other; the record is the promise.
     region.control().memory_cap_bytes.store(record.memory_cap_bytes, Ordering::Relaxed);
     keep_context_cost(&region, leases.context_bytes_of(&gpus));
@@ -218,6 +220,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         service_manager::keep(&id, init.pidfd.as_fd());
     }
     lease.count_on(counted);
+    lease.idleness = lease.record.idleness(clock::now_ns(), away_ns);
     let now = Instant::now();
     for (known, watched) in known {
         match watched {

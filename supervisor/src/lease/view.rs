@@ -35,7 +35,7 @@ fn level_of(record: &Record, bypassing: u32, is_kept: bool) -> &'static str {
 impl Lease {
     /// For how long it has made no use of its GPUs; none where nobody knows.
     fn idle_seconds(&self) -> Option<u64> {
-        let is_known = self.state == LeaseState::Active && self.record.mechanism != Mechanism::Mig;
+        let is_known = self.state == LeaseState::Active && self.signs.is_some();
         is_known.then(|| self.idleness.idle_ns(clock::now_ns()) / 1_000_000_000)
     }
 
@@ -117,7 +117,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         charged_at_ns: 0,
         memory_cap_bytes: record.memory_cap_bytes,
         memory_used_bytes: 0,
-        memory_peak_bytes: record.standing.as_ref().and_then(|its| its.counted).map_or(0, |its| its.peak_bytes),
+        memory_peak_bytes: record.written_peak(),
         allocations_refused: 0,
         unknown_versions: 0,
         gate_wait_ns: 0,

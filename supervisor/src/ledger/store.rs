@@ -371,7 +371,7 @@ fn write_lease(transaction: &Transaction<'_>, statement: &Statement) -> rusqlite
           cap_bytes, peak_bytes)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          ON CONFLICT (lease_id) DO UPDATE SET class = ?6, priority = ?7, ended_unix_ms = ?10, is_end_seen = ?11,
-         cap_bytes = ?12, peak_bytes = max(coalesce(peak_bytes, 0), ?13) RETURNING id",
+         cap_bytes = CASE WHEN ?12 > 0 THEN ?12 ELSE cap_bytes END, peak_bytes = max(coalesce(peak_bytes, 0), ?13) RETURNING id",
     )?;
     let values = params![
         facts.lease_id.0,

@@ -377,6 +377,11 @@ fn memory_that_was_asked_for_in_vain_is_told() {
     let figures = |row: &UsageRow| (row.memory_cap_mib_s, row.memory_needed_mib_s, row.memory_peak_bytes >> 20);
     assert_eq!(all.rows.iter().map(figures).collect::<Vec<_>>(), [(81_920, 20_480, 1024), (81_920, 81_920, 4096)]);
     assert_eq!(figures(&all.total), (163_840, 102_400, 4096), "times add up, and of peaks there is the highest");
+    // Whose GPUs were taken from it has no cap any more.
+    let mut taken = with_peak(lease("01", "red", 20, 0), 1024);
+    taken.facts.cap_bytes = 0;
+    life.enter(21, &[taken, with_peak(lease("02", "red", 20, 0), 4096)]);
+    assert_eq!(figures(&life.usage(UsageBy::Lease).rows[0]), (81_920, 20_480, 1024));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 /// An ended container's place is free at once; who is idle is so after two seconds, and may lose its GPU a second later.
 const CONFIGURATION: &str = "[lease]\nhold_ms = 0\n\
+    [policy.env]\nallow = [\"fraction\", \"memory\", \"class\", \"mode\"]\n\
     [class.notebook]\nidle_seconds = 2\nidle_grace_seconds = 1\nidle_action = \"revoke\"\n\
     [class.batch]\nidle_seconds = 2\nidle_grace_seconds = 1\nidle_action = \"yield\"\n\
     [class.train]\nidle_seconds = 2\n";
@@ -22,7 +23,7 @@ const LONG_ENOUGH: Duration = Duration::from_secs(5);
 
 /// Has one of each class idle beside one that works.
 pub fn run(inside: &Inside) -> Result<()> {
-    let mut host = Host::start(inside)?;
+    let mut host = Host::start_with(inside, 2, "")?;
     let outcome = reload_with(&host, CONFIGURATION).and_then(|()| all(&mut host));
     finish(host, outcome)
 }
@@ -30,6 +31,10 @@ pub fn run(inside: &Inside) -> Result<()> {
 fn all(host: &mut Host) -> Result<()> {
     let (left_pause, kept_pause) = (PauseFile::new("/run/gpool-left")?, PauseFile::new("/run/gpool-kept")?);
     [&left_pause, &kept_pause].into_iter().try_for_each(PauseFile::pause)?;
+    // All of one GPU, where the device's figures are all that use is seen by.
+    let whole_pause = PauseFile::new("/run/gpool-whole")?;
+    let whole = Tenant { pause: Some(&whole_pause), ..Tenant::greedy(500) };
+    let whole = whole.run(host, "whole", &[("GPOOL_MODE", "exclusive"), ("GPOOL_CLASS", "train")])?;
     let busy = Tenant { allocate_mib: Some(MIB), ..Tenant::greedy(500) };
     let busy = busy.run(host, "busy", &[("GPOOL_FRACTION", "0.2"), ("GPOOL_MEMORY", "5%")])?;
     let left = started(host, ("left", "notebook"), ("0.2", "5%"), &left_pause)?;
@@ -51,6 +56,10 @@ fn all(host: &mut Host) -> Result<()> {
 
     let of_busy = about(host, EventKind::LeaseIdle, &busy)?;
     ensure(of_busy.is_empty() && busy.is_alive(), || format!("of one that works was said {of_busy:?}"))?;
+    let of_whole = about(host, EventKind::LeaseIdle, &whole)?;
+    ensure(of_whole.is_empty(), || format!("of one that works on a whole GPU was said {of_whole:?}"))?;
+    whole_pause.pause()?;
+    wait_for("an idle whole GPU to be told", || Ok(!about(host, EventKind::LeaseIdle, &whole)?.is_empty()))?;
     let state = host.lease_of(&told)?.state;
     ensure(state == LeaseState::Active, || format!("one whose class asks for an event alone is {state:?}"))?;
     let metrics = text(&host.gpool(&["metrics"])?.stdout);
