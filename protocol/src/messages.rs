@@ -266,7 +266,7 @@ pub struct LeaseView {
     /// Kernel launches and the like.
     pub launches: u64,
     /// For how long it has made no use of its GPUs, in whole seconds: 0 or 1 while it does. None where nobody knows, as with
-    /// mode=mig, of one without a running container, or from an older supervisor.
+    /// mode=mig and mps, of one without a running container, or from an older supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_seconds: Option<u64>,
     /// Registered processes, alive.

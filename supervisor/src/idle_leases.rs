@@ -10,7 +10,7 @@ use crate::region::Report;
 use crate::revocation;
 use gpool_configuration::{ClassPolicy, IdleAction};
 use gpool_policy::idleness::{After, Rule, Step};
-use gpool_protocol::{Class, ContainerId, EventKind, LeaseId, LeaseState, format_bytes, format_seconds};
+use gpool_protocol::{Class, ContainerId, EventKind, LeaseId, LeaseState, Mechanism, format_bytes, format_seconds};
 use gpool_shared_region::Demand;
 use std::time::{Duration, Instant};
 
@@ -110,8 +110,10 @@ fn note_all(leases: &Leases, now_ns: u64, has_figures: impl Fn(usize) -> bool) -
 fn is_in_use(lease: &mut Lease, has_figures: impl Fn(usize) -> bool, report: &mut Report) -> bool {
     let was_seen = std::mem::take(&mut lease.was_seen);
     let has_shims = lease.record.mechanism.has_shims();
-    // Without shims the device's figures are all that it could be seen by. Of whole MIG instances there are none.
-    if !has_shims && !lease.gpus().all(has_figures) {
+    // Without shims the device's figures are all that it could be seen by. Of whole MIG instances there are none, and whether the
+    // driver counts what is done under an MPS server as its client's has not been seen on a real GPU.
+    let is_mps = lease.record.mechanism == Mechanism::Mps;
+    if is_mps || !has_shims && !lease.gpus().all(has_figures) {
         lease.signs = None;
         return true;
     }

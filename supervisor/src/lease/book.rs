@@ -249,6 +249,15 @@ impl Lease {
         self.record.believed_peak(figures.peak_bytes.max(used_bytes))
     }
 
+    /// Notes what is held beyond a cap that has just been lowered, until the device says so itself.
+    pub fn note_lowered_cap(&mut self) {
+        let highest = self.record.highest_cap_bytes.unwrap_or(0).max(self.record.memory_cap_bytes);
+        let held: Vec<u64> = self.view().gpus.iter().map(|gpu| gpu.memory_used_bytes.min(highest)).collect();
+        for (account, held_bytes) in self.accounts.iter_mut().zip(held) {
+            account.see_excess(account.excess_bytes().max(held_bytes.saturating_sub(self.record.memory_cap_bytes)));
+        }
+    }
+
     /// Remembers that it held so much at some moment.
     pub fn note_peak(&mut self, used_bytes: u64) {
         self.retired.peak_bytes = self.retired.peak_bytes.max(used_bytes);

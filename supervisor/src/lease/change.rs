@@ -56,6 +56,7 @@ impl Leases {
         let Lease { meter, record, .. } = &mut *lease;
         meter.run(clock::now_ns(), record);
         lease.record = new;
+        lease.note_lowered_cap();
         lease.region.control().memory_cap_bytes.store(lease.record.memory_cap_bytes, Ordering::Relaxed);
         let configuration = self.configuration();
         lease.region.set_fail_open(fails_open(&configuration, &lease.record));
@@ -80,7 +81,8 @@ impl Leases {
     fn check_room(&self, book: &Book, old: &Record, new: &Record) -> Result<u64, ErrorBody> {
         let gpus = self.gpus_for_new();
         let scene = self.scene(book, None, &gpus);
-        let (own, wanted) = (Reservation::of(old, &gpus), Reservation::of(new, &gpus));
+        let own = book.leases.get(&old.lease_id).map(|lease| Reservation::of_lease(lease, &gpus));
+        let (own, wanted) = (own.unwrap_or_else(|| Reservation::of(old, &gpus)), Reservation::of(new, &gpus));
         let goes = |ahead: &[Reservation]| self.check_quota(&scene, Some(&own), &wanted, ahead);
         goes(&[])?;
         let waiting = book.queue.before_priority_below(new.priority);

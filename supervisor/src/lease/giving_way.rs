@@ -15,6 +15,9 @@ use std::time::Duration;
 /// otherwise.
 const CLEARANCE_PATIENCE: Duration = Duration::from_secs(30);
 
+/// So many in the queue are looked at, each beside all before it.
+const LOOKED_AT: usize = 16;
+
 /// Leases that have to go so that somebody who waits has room.
 #[derive(Debug, PartialEq, Eq)]
 pub struct GivingWay {
@@ -34,14 +37,14 @@ impl Leases {
             return None;
         }
         let outside = self.left_without_leases(&gpus, &book);
-        let mut scene = self.scene(&book, None, &gpus);
+        let mut scene = Scene { is_imagined: true, ..self.scene(&book, None, &gpus) };
         // Room that is about to be free: of kept places, and of whom the device has just to give back what it held.
         let is_about_to_end = |id: &LeaseId| {
             let revoked_at = book.leases.get(id).and_then(|lease| lease.revoked_at);
             revoked_at.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE)
         };
         scene.free(&outside, |record, state| state == LeaseState::Held || is_about_to_end(&record.lease_id));
-        in_order.iter().enumerate().find_map(|(place, waiter)| {
+        in_order.iter().take(LOOKED_AT).enumerate().find_map(|(place, waiter)| {
             let ahead = self.taken_by(&in_order[..place], &scene);
             let fits = |scene: &Scene<'_>| self.fits_beside(waiter, scene, &ahead);
             if fits(&scene) {
@@ -123,7 +126,8 @@ mod tests {
         let book = Book { held, ..Book::default() };
         let capacities = capacities(&gpus, &[], &[], &book, None);
         let standing = Some(Standing::of(&book, &gpus));
-        let mut scene = Scene { book: &book, own: None, gpus: &gpus, capacities, standing, is_emptied: false };
+        let mut scene =
+            Scene { book: &book, own: None, gpus: &gpus, capacities, standing, is_imagined: true, is_emptied: false };
         let left = |scene: &Scene<'_>| -> Vec<(u16, u64, u32)> {
             let of = |its: &gpool_policy::admission::GpuCapacity| {
                 (its.fraction_leased_permille, its.memory_leased_bytes >> 30, its.users.sliced)

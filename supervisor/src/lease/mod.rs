@@ -20,6 +20,7 @@ mod members;
 mod meter;
 mod naming;
 mod outside;
+mod over_quota;
 mod ownership;
 mod placing;
 mod quota;

@@ -1,13 +1,14 @@
 //! What leases have reserved of the quotas of their teams and users, and whether one more goes with these.
 
-use super::book::Book;
+use super::book::{Book, Lease};
 use super::entitlement::held_demand;
+use super::over_quota::Over;
 use super::record::Record;
 use crate::device::Gpu;
 use crate::ledger;
 use gpool_configuration::{Ceiling as Configured, Quota};
-use gpool_policy::quota::{Amounts, Ceiling, Dimension, Excess, check};
-use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, format_bytes, format_gpus};
+use gpool_policy::quota::{Amounts, Ceiling, check};
+use gpool_protocol::Mechanism;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -63,6 +64,8 @@ fn ceiling(configured: &Configured) -> Ceiling {
 pub struct Reservation {
     holders: [Holder; 2],
     amounts: Amounts,
+    mechanism: Mechanism,
+    gpus: u64,
 }
 
 /// A lease, made or not, as far as quotas count it.
@@ -101,7 +104,7 @@ impl Counted<'_> {
             memory_bytes: cap_bytes.saturating_mul(gpus),
             leases: 1,
         };
-        Reservation { holders: Holder::both(self.team, self.uid), amounts }
+        Reservation { holders: Holder::both(self.team, self.uid), amounts, mechanism: self.mechanism, gpus }
     }
 }
 
@@ -112,6 +115,8 @@ impl Reservation {
             return Self {
                 holders: Holder::both(record.team.as_deref(), record.owner_uid),
                 amounts: Amounts::default(),
+                mechanism: record.mechanism,
+                gpus: record.gpus().len() as u64,
             };
         }
         let counted = Counted {
@@ -127,6 +132,18 @@ impl Reservation {
         counted.reservation()
     }
 
+    /// That of a lease in the book. What it holds beyond a cap that was lowered is still its own: whoever lowers one that is full
+    /// has not given anything back.
+    pub fn of_lease(lease: &Lease, gpus: &[Gpu]) -> Self {
+        let mut its = Self::of(&lease.record, gpus);
+        let lowered_bytes = lease.record.highest_cap_bytes.unwrap_or(0).saturating_sub(lease.record.memory_cap_bytes);
+        if its.amounts.memory_bytes > 0 {
+            let beyond = lease.accounts.iter().map(|account| account.excess_bytes().min(lowered_bytes));
+            its.amounts.memory_bytes = beyond.fold(its.amounts.memory_bytes, u64::saturating_add);
+        }
+        its
+    }
+
     fn for_whom(&self, holder: &Holder) -> Amounts {
         if self.holders.contains(holder) { self.amounts } else { Amounts::default() }
     }
@@ -140,10 +157,10 @@ impl Standing {
     /// What the book says: leases, kept places, and leases that are not taken over yet.
     pub fn of(book: &Book, gpus: &[Gpu]) -> Self {
         let stranded = book.stranded.iter().filter(|record| !book.leases.contains_key(&record.lease_id));
-        let leases = book.leases.values().map(|lease| &lease.record);
+        let leases = book.leases.values().map(|lease| Reservation::of_lease(lease, gpus));
+        let others = book.held.iter().map(|held| &held.record).chain(stranded);
         let mut standing = Self::default();
-        for record in leases.chain(book.held.iter().map(|held| &held.record)).chain(stranded) {
-            let Reservation { holders, amounts } = Reservation::of(record, gpus);
+        for Reservation { holders, amounts, .. } in leases.chain(others.map(|record| Reservation::of(record, gpus))) {
             for holder in holders {
                 let held = standing.0.entry(holder).or_default();
                 *held = held.plus(amounts);
@@ -192,101 +209,11 @@ impl Standing {
                 table,
                 excess,
                 is_change: had.leases > 0,
+                mechanism: wanted.mechanism,
+                gpus: wanted.gpus,
             })?;
         }
         Ok(())
-    }
-}
-
-/// A quota that does not let somebody in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Over {
-    holder: Holder,
-    table: String,
-    excess: Excess,
-    /// Whether it has something already and wants more.
-    is_change: bool,
-}
-
-impl Over {
-    /// The refusal, in the words of who starts a container or changes one.
-    pub fn worded(&self) -> ErrorBody {
-        ErrorBody::new(ErrorCode::QuotaReached, self.message(), self.remedy())
-    }
-
-    fn message(&self) -> String {
-        let Self { holder, table, excess, is_change } = self;
-        let (key, of_what) = match excess.what {
-            Dimension::Share => ("gpus", " of guaranteed share"),
-            Dimension::Memory => ("memory", " of memory"),
-            Dimension::Leases => ("leases", ""),
-        };
-        if (excess.what, excess.allowed) == (Dimension::Leases, 0) {
-            let whose = if *holder == Holder::NoTeam { holder.to_string() } else { format!("containers of {holder}") };
-            return format!("[{table}] {key} allows no {whose}");
-        }
-        let bound = format!("[{table}] {key} allows {holder} {}{of_what}", amount(excess.what, excess.allowed));
-        let asked = match excess.what {
-            Dimension::Leases => "another one".to_owned(),
-            what => bare(what, excess.asked),
-        };
-        if excess.is_for_ever() {
-            return format!("{bound} altogether, and {asked} is asked for");
-        }
-        let whose = if *is_change { " by others of its containers" } else { "" };
-        format!("{bound}: {} is reserved{whose}, and {asked} is asked for", bare(excess.what, excess.held))
-    }
-
-    fn remedy(&self) -> String {
-        let Self { holder, excess, is_change, .. } = self;
-        let is_for_ever = excess.is_for_ever();
-        let mut ways = Vec::new();
-        if *holder == Holder::NoTeam {
-            ways.push("name a team with the annotation gpool.io/team".to_owned());
-        }
-        let left = if is_for_ever { excess.allowed } else { excess.left() };
-        match excess.what {
-            Dimension::Share if left > 0 => ways.push(format!("ask for {} or less in all", bare(excess.what, left))),
-            // In whole MiB, so that it can be typed as it stands.
-            Dimension::Memory if left >> 20 > 0 => ways.push(format!("ask for {}MiB or less in all", left >> 20)),
-            Dimension::Share | Dimension::Memory | Dimension::Leases => {}
-        }
-        if excess.what == Dimension::Share {
-            ways.push("ask for priority=burst, which reserves no share and has what is idle".to_owned());
-        }
-        if is_for_ever {
-            ways.push("have the quota raised and run gpool config reload".to_owned());
-        } else {
-            ways.push("end a container (gpool quota ls shows who has how much)".to_owned());
-        }
-        if !is_for_ever && !is_change {
-            ways.push("add wait, for example GPOOL_WAIT=10m".to_owned());
-        }
-        match ways.split_last() {
-            Some((last, others)) if !others.is_empty() => format!("{}, or {last}", others.join(", ")),
-            _ => ways.concat(),
-        }
-    }
-}
-
-/// An amount with what it is of.
-fn amount(what: Dimension, amount: u64) -> String {
-    match (what, amount) {
-        (Dimension::Share, 1000) => "1 GPU".to_owned(),
-        (Dimension::Share, permille) => format!("{} GPUs", format_gpus(permille)),
-        (Dimension::Memory, bytes) => format_bytes(bytes),
-        (Dimension::Leases, 1) => "1 container".to_owned(),
-        (Dimension::Leases, 0) => "no container".to_owned(),
-        (Dimension::Leases, leases) => format!("{leases} containers"),
-    }
-}
-
-/// An amount of which it has been said what it is of.
-fn bare(what: Dimension, amount: u64) -> String {
-    match what {
-        Dimension::Share => format_gpus(amount),
-        Dimension::Memory => format_bytes(amount),
-        Dimension::Leases => amount.to_string(),
     }
 }
 

@@ -97,6 +97,13 @@ pub fn kept_for_others(count: usize) -> ErrorBody {
     ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for(count), remedy)
 }
 
+/// There is room, and what the quota leaves is about to be had by some of `count` that wait.
+pub fn quota_kept_for_others(count: usize) -> ErrorBody {
+    let whose = if count == 1 { "1 container that waits" } else { &format!("{count} containers that wait") };
+    let message = format!("what its quota leaves is kept for {whose} (gpool queue ls)");
+    ErrorBody::new(ErrorCode::QuotaReached, message, "add wait, for example GPOOL_WAIT=10m, to wait as well")
+}
+
 /// A lease would grow into what is kept for `count` that wait.
 pub fn kept_for_waiting(count: usize) -> ErrorBody {
     let remedy = "try again when they have begun, or take them out with gpool queue cancel";

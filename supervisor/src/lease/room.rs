@@ -8,7 +8,7 @@ use super::mechanism::Served;
 use super::placing::{open_for, place_among};
 use super::quota::{Counted, Reservation, Standing};
 use super::record::Record;
-use super::refusal::{kept_for_others, worded};
+use super::refusal::{kept_for_others, quota_kept_for_others, worded};
 use super::suitable::{check_suitable, only_suitable};
 use crate::clock;
 use crate::device::Gpu;
@@ -29,6 +29,8 @@ pub struct Scene<'a> {
     pub capacities: Vec<GpuCapacity>,
     /// What has been reserved by whom; none on a host without quotas.
     pub standing: Option<Standing>,
+    /// Whether some of it is only thought of, so that nothing of it is noted with those who wait.
+    pub is_imagined: bool,
     /// Whether it is this host as it would be with nobody on the GPUs.
     pub is_emptied: bool,
 }
@@ -112,7 +114,15 @@ impl Leases {
     /// These GPUs as they are now; the kept place `own` counts as free.
     pub fn scene<'a>(&self, book: &'a Book, own: Option<&'a LeaseId>, gpus: &'a [Gpu]) -> Scene<'a> {
         let standing = (!self.configuration().quota.is_empty()).then(|| Standing::of(book, gpus));
-        Scene { book, own, gpus, capacities: self.capacities(gpus, book, own), standing, is_emptied: false }
+        Scene {
+            book,
+            own,
+            gpus,
+            capacities: self.capacities(gpus, book, own),
+            standing,
+            is_imagined: false,
+            is_emptied: false,
+        }
     }
 
     /// Finds room for a request beside all that stand before it; `home` is what it had where, if it comes back.
@@ -152,7 +162,7 @@ impl Leases {
         wanted.as_ref().map_or(Ok(()), |wanted| goes(wanted, &[]))?;
         let is_kept = room.is_ok() && wanted.is_some_and(|wanted| goes(&wanted, &reserved).is_err());
         if is_kept {
-            return Err(kept_for_others(taken.len()));
+            return Err(quota_kept_for_others(reserved.len()));
         }
         if room.is_ok() || taken.is_empty() {
             return room;
@@ -184,6 +194,11 @@ impl Leases {
         }
         let keep = Duration::from_secs(self.configuration().queue.keep_seconds);
         let now_ns = clock::now_ns();
+        let note = |what: &dyn Fn()| {
+            if !scene.is_imagined {
+                what();
+            }
+        };
         let mut reserved = Vec::new();
         let taken = taken_ahead(ahead.iter().copied(), |waiter: &Waiter, before, may_keep| {
             let planned = scene.places_of(&waiter.planned.borrow());
@@ -198,11 +213,11 @@ impl Leases {
                         scene.gpus,
                     );
                     if !goes(&wanted, &reserved) {
-                        waiter.keep_nothing();
+                        note(&|| waiter.keep_nothing());
                         return Prospect::Waits;
                     }
                     reserved.push(wanted);
-                    *waiter.planned.borrow_mut() = scene.uuids_of(&room.placed.indices);
+                    note(&|| *waiter.planned.borrow_mut() = scene.uuids_of(&room.placed.indices));
                     Prospect::Fits(Taken { indices: room.placed.indices, demand: room.demand })
                 }
                 Err(_) => {
@@ -214,11 +229,11 @@ impl Leases {
                     match kept {
                         Some((kept, wanted)) => {
                             reserved.push(wanted);
-                            waiter.keep_on(scene.uuids_of(&kept.indices), now_ns);
+                            note(&|| waiter.keep_on(scene.uuids_of(&kept.indices), now_ns));
                             Prospect::Keeps(kept)
                         }
                         None => {
-                            waiter.keep_nothing();
+                            note(&|| waiter.keep_nothing());
                             Prospect::Waits
                         }
                     }
@@ -245,6 +260,7 @@ impl Leases {
         let gpus = self.gpus_for_new();
         let scene = self.scene(book, None, &gpus);
         let mut ahead = book.queue.in_order();
+        ahead.retain(|waiter| !waiter.is_over_quota);
         ahead.truncate(1);
         self.taken_by(&ahead, &scene);
     }
@@ -366,5 +382,5 @@ fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
     };
     let capacities = scene.capacities.iter().map(without).collect();
     let standing = scene.standing.as_ref().map(|_| Standing::default());
-    Scene { book, own: None, gpus: scene.gpus, capacities, standing, is_emptied: true }
+    Scene { book, own: None, gpus: scene.gpus, capacities, standing, is_imagined: true, is_emptied: true }
 }

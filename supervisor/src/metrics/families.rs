@@ -118,7 +118,7 @@ families! {
     LeaseLaunches Counter "gpool_lease_launches_total" ["container_id", "lease_id"] "Launches, counted when their burst ends";
     LeaseProcesses Gauge "gpool_lease_processes" ["container_id", "lease_id"] "Registered processes that are alive";
     LeaseIdle Gauge "gpool_lease_idle_seconds" ["container_id", "lease_id"]
-        "For how long it has made no use of its GPUs, 0 or 1 while it does; absent with mode=mig, as nobody knows, and without a running container";
+        "For how long it has made no use of its GPUs, 0 or 1 while it does; absent where nobody knows, as with mode=mig and mps, and without a running container";
     LeaseLag Gauge "gpool_lease_lag_seconds" ["container_id", "lease_id", "gpu_uuid"]
         "GPU time that the scheduler owes the lease, or below 0 what it has had too much. Of slices alone";
     LeasePaused Gauge "gpool_lease_paused" ["container_id", "lease_id"] "1 while the gate is kept closed by gpool pause";

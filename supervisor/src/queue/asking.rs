@@ -1,6 +1,7 @@
 //! Asking for a lease, and for one that may have to wait.
 
 use super::tending::Left;
+use super::waiter::owner_of;
 use super::{Queue, Waiter};
 use crate::clock;
 use crate::events::About;
@@ -129,16 +130,20 @@ impl Leases {
             None => {
                 // What no end of a lease makes room for is refused now and not when the time is over.
                 self.could_fit(asked, uid)?;
-                self.check_places(&book.queue, uid, &refusal)?;
+                self.check_places(&book.queue, (asked, uid), &refusal)?;
                 book.queue.join(asked, uid, requester, now_ns);
                 true
             }
         };
-        let place = 1 + book.queue.ahead_of(asked, uid).len() as u32;
+        let ahead = book.queue.ahead_of(asked, uid);
+        let place = 1 + ahead.len() as u32;
+        // Who waits for a quota of its own holds nobody up.
+        let place_for_room = 1 + ahead.iter().filter(|waiter| !waiter.is_over_quota).count() as u32;
         if let Some(waiter) = book.queue.waiter_of_mut(asked, uid) {
-            waiter.note_asked(refusal.message.clone(), place, now_ns);
+            waiter.is_over_quota = refusal.code == ErrorCode::QuotaReached;
+            waiter.note_asked(refusal.message.clone(), place_for_room, now_ns);
         }
-        if place == 1 {
+        if place_for_room == 1 {
             // Also while nobody stands behind it: from now on.
             self.keep_for_first(&book);
         }
@@ -155,17 +160,26 @@ impl Leases {
     }
 
     /// Whether there is a place in the queue.
-    fn check_places(&self, queue: &Queue, uid: u32, refusal: &ErrorBody) -> Result<(), ErrorBody> {
+    fn check_places(
+        &self,
+        queue: &Queue,
+        (asked, uid): (&LeaseRequest, u32),
+        refusal: &ErrorBody,
+    ) -> Result<(), ErrorBody> {
         let places = self.configuration().queue.places;
         let waiting = || queue.in_order().into_iter();
         let (own, others) = (waiting().filter(|it| it.uid == uid).count(), waiting().filter(|it| it.uid != 0).count());
         let is_beyond = uid != 0 && (own >= (places / USER_PART).max(1) || others >= (places / USERS_PART).max(1));
-        let is_full = waiting().count() >= places || is_beyond;
+        // All of the queue is not for one team's own quota.
+        let owner = owner_of(asked, uid);
+        let over_quota = waiting().filter(|it| it.is_over_quota && it.owner() == owner).count();
+        let is_crowd = refusal.code == ErrorCode::QuotaReached && over_quota >= (places / USER_PART).max(1);
+        let is_full = waiting().count() >= places || is_beyond || is_crowd;
         if !is_full {
             return Ok(());
         }
         Err(ErrorBody {
-            message: format!("{}; and the queue has no place for user {uid}: {} wait", refusal.message, queue.len()),
+            message: format!("{}; and the queue has no place for {owner}: {} wait", refusal.message, queue.len()),
             remedy: "try again later; gpool queue ls shows who waits, [queue] places says how many may".to_owned(),
             ..refusal.clone()
         })

@@ -107,7 +107,9 @@ impl Queue {
 
     /// Puts one in, in the round that it comes to, or where its pod stood before.
     fn join(&mut self, asked: &LeaseRequest, uid: u32, requester: WatchedProcess, now_ns: u64) -> &mut Waiter {
-        let claims: Vec<Claim> = self.waiters.iter().map(|waiter| waiter.claim).collect();
+        // Who waits for a quota of its own stands still, and time goes on without it.
+        let waiting = self.waiters.iter().filter(|waiter| !waiter.is_over_quota);
+        let claims: Vec<Claim> = waiting.map(|waiter| waiter.claim).collect();
         let priority = slice_priority(asked.request.priority);
         let mut waiter = Waiter::new(asked, uid, requester, Claim { priority, round: 0, since_ns: now_ns });
         match self.departed.give_back(&mut waiter, now_ns) {
@@ -198,5 +200,24 @@ mod tests {
         assert!(queue.waiter_of(&next, 0).is_some());
         let other = LeaseRequest { in_pod: place("log"), ..asked("try-2", None, Priority::Guaranteed) };
         assert!(queue.waiter_of(&other, 0).is_none());
+    }
+
+    #[test]
+    fn who_waits_for_a_quota_of_its_own_holds_no_round_up() {
+        let order = |is_over_quota| {
+            let mut queue = Queue::default();
+            joins(&mut queue, "blocked", Some("vision"), Priority::Guaranteed);
+            queue.waiters[0].is_over_quota = is_over_quota;
+            for id in ["s1", "s2", "s3"] {
+                joins(&mut queue, id, Some("speech"), Priority::Guaranteed);
+                queue.leave(&asked(id, Some("speech"), Priority::Guaranteed), 0, Left::Granted);
+            }
+            for (id, team) in [("s4", "speech"), ("o1", "other"), ("o2", "other")] {
+                joins(&mut queue, id, Some(team), Priority::Guaranteed);
+            }
+            ids(queue.in_order()).join(" ")
+        };
+        assert_eq!(order(true), "blocked s4 o1 o2", "what was had while it stood still puts nobody behind");
+        assert_eq!(order(false), "blocked o1 o2 s4", "who waits for room does");
     }
 }

@@ -35,6 +35,8 @@ pub struct Waiter {
     pub attempt_ns: u64,
     /// Why it has no room.
     pub cause: String,
+    /// Whether that is a quota of its own: then it is in nobody's way.
+    pub is_over_quota: bool,
     /// When it asked last, CLOCK_MONOTONIC.
     pub asked_ns: u64,
     /// When it was told to ask again.
@@ -61,6 +63,7 @@ impl Waiter {
             since_unix_ms: clock::unix_ms(),
             attempt_ns: claim.since_ns,
             cause: String::new(),
+            is_over_quota: false,
             asked_ns: claim.since_ns,
             retry: RETRY_LONGEST,
             cancelled_by: None,

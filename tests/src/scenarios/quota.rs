@@ -7,15 +7,18 @@ use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::image;
 use crate::namespaces::{Inside, spawn_bound};
+use crate::tenant::Tenant;
 use gpool_protocol::{QuotaHeld, QuotaView, WaitingView};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 /// Teams come by the environment.
 const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"team\", \"priority\", \"wait\"]\n";
 /// An ended container's place is free at once.
 const AT_ONCE: &str = "[lease]\nhold_ms = 0\n";
-const BOUNDED: &str = "[quota.team.vision]\ngpus = \"0.5\"\nmemory = \"3GiB\"\n[quota.default_team]\nleases = 1\n";
+const BOUNDED: &str = "[quota.team.vision]\ngpus = \"0.5\"\nmemory = \"3GiB\"\n[quota.default_team]\nleases = 1\n\
+    [quota.team.full]\nmemory = \"1GiB\"\n";
 const RAISED: &str = "[quota.team.vision]\ngpus = \"0.8\"\n";
 const LOWERED: &str = "[quota.team.vision]\ngpus = \"0.1\"\n[quota.user.0]\nleases = 2\n";
 /// Nobody here waits for so long.
@@ -64,7 +67,24 @@ fn beyond_it(host: &Host) -> Result<Container> {
     let grown = host.gpool(&["update", &first.id, "--fraction", "0.6"])?;
     said(&grown, 75, &["GPOOL-E206", "[quota.team.vision] gpus"])?;
     all_at_once(host)?;
+    a_lower_cap_gives_nothing_back(host)?;
     Ok(first)
+}
+
+/// What is held beyond a cap that was lowered counts on, at once and later, and can be had back.
+fn a_lower_cap_gives_nothing_back(host: &Host) -> Result<()> {
+    let tenant = Tenant { allocate_mib: Some(600), ..Tenant::greedy(500) };
+    let full = tenant.run(host, "full", &of_team("full", "0.05"))?;
+    wait_for("it to have allocated", || Ok(host.lease_of(&full)?.memory_used_bytes >= 600 << 20))?;
+    succeeded("gpool update", host.gpool(&["update", &full.id, "--memory", "256MiB"])?)?;
+    let more = [("GPOOL_TEAM", "full"), ("GPOOL_FRACTION", "0.01"), ("GPOOL_MEMORY", "512MiB")];
+    for pause in [Duration::ZERO, Duration::from_millis(2500)] {
+        std::thread::sleep(pause);
+        is_refused(host, &more, &["GPOOL-E206", "[quota.team.full] memory allows team full 1GiB"])?;
+    }
+    succeeded("gpool update back", host.gpool(&["update", &full.id, "--memory", "1GiB"])?)?;
+    full.kill_init()?;
+    wait_for("its place to be free", || Ok(quota_of(host, "full")?.held.leases == 0))
 }
 
 /// Of several that start at the same time no more are let in than the quota has places.
@@ -128,15 +148,23 @@ fn raised_and_lowered(host: &Host, second: &Container) -> Result<()> {
     let waiting = waiting_container(host, "third", &of_team("vision", "0.6"))?;
     // It is larger than the quota, so that it is refused and does not wait.
     let ended = waiting.wait_with_output().context("docker run")?;
-    ensure(!ended.status.success(), || "more than the whole quota was granted".to_owned())?;
+    let told = text(&ended.stderr);
+    let has_not_waited = told.contains("altogether") && !told.contains("the time to wait");
+    ensure(!ended.status.success() && has_not_waited, || format!("more than the whole quota: {told}"))?;
     host.engine.docker_text(&["rm", "-f", "third"])?;
     let waiting = waiting_container(host, "third", &of_team("vision", "0.4"))?;
     waits(host, 1)?;
     bound_by(host, RAISED)?;
     succeeded("docker run of the container that waited", waiting.wait_with_output().context("docker run")?)?;
     let third = Container::inspect(&host.engine, "third")?;
+    let fourth = waiting_container(host, "fourth", &of_team("vision", "0.5"))?;
+    waits(host, 1)?;
     // From now on a place is kept for a restart again.
     reload_with(host, LOWERED)?;
+    let told = text(&fourth.wait_with_output().context("docker run")?.stderr);
+    ensure(told.contains("0.5 is asked for") && told.contains("altogether"), || {
+        format!("one that waits for what the quota will never be again: {told}")
+    })?;
     ensure(second.is_alive() && third.is_alive(), || "a lower quota has ended a container".to_owned())?;
     succeeded("gpool update", host.gpool(&["update", &third.id, "--fraction", "0.3"])?)?;
     said(&host.gpool(&["update", &third.id, "--fraction", "0.4"])?, 75, &["GPOOL-E206"])?;

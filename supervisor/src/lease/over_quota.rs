@@ -1,0 +1,147 @@
+//! A request beyond a quota, in the words of who starts a container or changes one.
+
+use super::quota::Holder;
+use gpool_policy::quota::{Dimension, Excess};
+use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, format_bytes, format_gpus};
+
+/// The least share of one GPU that can be asked for, in thousandths of it.
+const LEAST_PERMILLE: u64 = 10;
+
+/// A quota that does not let somebody in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Over {
+    /// Whose it is.
+    pub holder: Holder,
+    /// The table of the configuration that says so.
+    pub table: String,
+    /// Of what it is too much.
+    pub excess: Excess,
+    /// Whether it has something already and wants more.
+    pub is_change: bool,
+    /// How it would have its share.
+    pub mechanism: Mechanism,
+    /// On how many GPUs.
+    pub gpus: u64,
+}
+
+impl Over {
+    /// The refusal.
+    pub fn worded(&self) -> ErrorBody {
+        ErrorBody::new(ErrorCode::QuotaReached, self.message(), self.remedy())
+    }
+
+    fn message(&self) -> String {
+        let Self { holder, table, excess, is_change, .. } = self;
+        let (key, of_what) = match excess.what {
+            Dimension::Share => ("gpus", " of guaranteed share"),
+            Dimension::Memory => ("memory", " of memory"),
+            Dimension::Leases => ("leases", ""),
+        };
+        if (excess.what, excess.allowed) == (Dimension::Leases, 0) {
+            let whose = if *holder == Holder::NoTeam { holder.to_string() } else { format!("containers of {holder}") };
+            return format!("[{table}] {key} allows no {whose}");
+        }
+        let bound = format!("[{table}] {key} allows {holder} {}{of_what}", amount(excess.what, excess.allowed));
+        let asked = match excess.what {
+            Dimension::Leases => "another one".to_owned(),
+            what => bare(what, excess.asked),
+        };
+        if excess.is_for_ever() {
+            return format!("{bound} altogether, and {asked} is asked for");
+        }
+        let whose = if *is_change { " by others of its containers" } else { "" };
+        format!("{bound}: {} is reserved{whose}, and {asked} is asked for", bare(excess.what, excess.held))
+    }
+
+    fn remedy(&self) -> String {
+        let Self { holder, excess, is_change, mechanism, gpus, .. } = self;
+        let is_for_ever = excess.is_for_ever();
+        let mut ways = Vec::new();
+        if *holder == Holder::NoTeam && !is_change {
+            ways.push("name a team with the annotation gpool.io/team".to_owned());
+        }
+        let left = excess.left();
+        // Other mechanisms take no other share, no lower priority or no cap.
+        match (excess.what, mechanism) {
+            (Dimension::Share, Mechanism::Slice) => {
+                if left >= LEAST_PERMILLE * gpus {
+                    ways.push(format!("ask for {} or less in all", bare(excess.what, left)));
+                }
+                ways.push("ask for priority=burst, which reserves no share and has what is idle".to_owned());
+            }
+            (Dimension::Share, Mechanism::Exclusive) if *gpus > 1 && left >= 1000 => {
+                ways.push(format!("ask for {} GPUs", left / 1000));
+            }
+            // In whole MiB, so that it can be typed as it stands.
+            (Dimension::Memory, Mechanism::Slice | Mechanism::Mps) if left >> 20 >= *gpus => {
+                ways.push(format!("ask for {}MiB or less in all", left >> 20));
+            }
+            _ => {}
+        }
+        if is_for_ever {
+            ways.push("have the quota raised and run gpool config reload".to_owned());
+        } else {
+            ways.push("end a container (gpool quota ls shows who has how much)".to_owned());
+        }
+        if !is_for_ever && !is_change {
+            ways.push("add wait, for example GPOOL_WAIT=10m".to_owned());
+        }
+        match ways.split_last() {
+            Some((last, others)) if !others.is_empty() => format!("{}, or {last}", others.join(", ")),
+            _ => ways.concat(),
+        }
+    }
+}
+
+/// An amount with what it is of.
+fn amount(what: Dimension, amount: u64) -> String {
+    match (what, amount) {
+        (Dimension::Share, 1000) => "1 GPU".to_owned(),
+        (Dimension::Share, permille) => format!("{} GPUs", format_gpus(permille)),
+        (Dimension::Memory, bytes) => format_bytes(bytes),
+        (Dimension::Leases, 1) => "1 container".to_owned(),
+        (Dimension::Leases, 0) => "no container".to_owned(),
+        (Dimension::Leases, leases) => format!("{leases} containers"),
+    }
+}
+
+/// An amount of which it has been said what it is of.
+fn bare(what: Dimension, amount: u64) -> String {
+    match what {
+        Dimension::Share => format_gpus(amount),
+        Dimension::Memory => format_bytes(amount),
+        Dimension::Leases => amount.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_asked_for_is_advised() {
+        let of = |mechanism, what, (held, asked, allowed): (u64, u64, u64), gpus, is_change| {
+            let excess = Excess { what, held, asked, allowed };
+            let over = Over { holder: Holder::NoTeam, table: "t".into(), excess, is_change, mechanism, gpus };
+            over.worded().remedy
+        };
+        let slice = of(Mechanism::Slice, Dimension::Share, (985, 200, 1000), 1, false);
+        assert!(slice.contains("ask for 0.015 or less") && slice.contains("name a team"), "{slice}");
+        let two = of(Mechanism::Slice, Dimension::Share, (985, 200, 1000), 2, true);
+        assert!(!two.contains("0.015") && two.contains("burst"), "of each of two that is too little: {two}");
+        assert!(!two.contains("name a team"), "who runs cannot change his: {two}");
+        for mechanism in [Mechanism::Mig, Mechanism::Mps, Mechanism::TimeSlice] {
+            let said = of(mechanism, Dimension::Share, (500, 1000, 1200), 1, false);
+            assert!(!said.contains("burst") && !said.contains("or less"), "{mechanism}: {said}");
+        }
+        let whole = of(Mechanism::Exclusive, Dimension::Share, (500, 3000, 2600), 3, false);
+        assert!(whole.contains("ask for 2 GPUs") && !whole.contains("burst"), "{whole}");
+        let memory = of(Mechanism::Exclusive, Dimension::Memory, (0, 80 << 30, 40 << 30), 1, false);
+        assert!(
+            memory.starts_with("name a team with the annotation gpool.io/team, or have the quota raised"),
+            "{memory}"
+        );
+        let never = of(Mechanism::Slice, Dimension::Memory, (30 << 30, 80 << 30, 40 << 30), 1, false);
+        assert!(never.contains("ask for 10240MiB or less in all"), "what is reserved counts: {never}");
+    }
+}
