@@ -312,15 +312,15 @@ impl Lease {
     ) -> Option<Result<(), E>> {
         let gpus: Vec<_> = self.accounts.iter().map(GpuAccount::standing).collect();
         let counted = Some(self.retired.written((self.refusals_told, self.unknown_versions_told)));
-        let used_ns = Some(self.idleness.used_ns());
+        let used_ns = self.idleness.used_ns();
         let is_known = |known: &StandingRecord| {
-            let is_used_since = used_ns.unwrap_or(0).saturating_sub(known.used_ns.unwrap_or(0)) >= USE_STEP_NS;
+            let is_used_since = used_ns.saturating_sub(known.used_ns.unwrap_or(0)) >= USE_STEP_NS;
             known.gpus == gpus && known.counted == counted && !is_used_since
         };
         if self.record.standing.as_ref().is_some_and(is_known) {
             return None;
         }
-        let old = self.record.standing.replace(StandingRecord { at_ns, gpus, counted, used_ns });
+        let old = self.record.standing.replace(StandingRecord { at_ns, gpus, counted, used_ns: Some(used_ns) });
         let written = write(&self.record);
         if written.is_err() {
             self.record.standing = old;
