@@ -111,6 +111,10 @@ impl Idleness {
 /// enough, those are spared again without whom it is still enough, the one that was idle for least first (as Kueue does with
 /// those that it preempts).
 pub fn needed<T: Clone>(idle: &[T], mut fits: impl FnMut(&[T]) -> bool) -> Option<Vec<T>> {
+    // Most often nobody helps, which is known at once.
+    if !fits(idle) {
+        return None;
+    }
     let enough = (1..=idle.len()).find(|count| fits(&idle[..*count]))?;
     let mut chosen = idle[..enough].to_vec();
     for place in (0..chosen.len()).rev() {

@@ -84,18 +84,18 @@ fn note_all(leases: &Leases, now_ns: u64, has_figures: impl Fn(usize) -> bool) -
             continue;
         }
         let policy = class_policy(&configuration, lease.record.class);
-        let before = lease.idleness;
         let step = lease.idleness.step(now_ns, rule(policy));
-        // What is frozen cannot show that it is wanted; whoever froze it knows of it.
+        // What is frozen cannot show that it is wanted, and has all its time again when it is thawed.
         if step != Step::Rest && lease.record.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
-            lease.idleness = before;
+            lease.idleness.note_use(now_ns);
             continue;
         }
-        let due = || Due { id: lease.record.lease_id.clone(), idle_ns: before.idle_ns(now_ns) };
+        let idle_ns = lease.idleness.idle_ns(now_ns);
+        let due = || Due { id: lease.record.lease_id.clone(), idle_ns };
         match step {
             Step::Rest => {}
             Step::Tell => {
-                let message = told(lease, before.idle_ns(now_ns), policy);
+                let message = told(lease, idle_ns, policy);
                 leases.counters.note_idle("told");
                 leases.events.note(EventKind::LeaseIdle, about(&lease.record, None), message);
             }

@@ -7,7 +7,7 @@ use super::grant::{Leases, about, failed};
 use super::placing::LOOK_PATIENCE;
 use super::quota::Reservation;
 use super::record::Record;
-use super::refusal::{kept_for_waiting, worded_of_change};
+use super::refusal::{kept_for_waiting, quota_kept_for_waiting, worded_of_change};
 use super::room::Ahead;
 use crate::clock;
 use crate::gatekeeper::Order;
@@ -91,7 +91,7 @@ impl Leases {
         let outcome = beside(&taken);
         // Nobody gets past the queue by starting small.
         if outcome.is_ok() && goes(&reserved).is_err() {
-            return Err(kept_for_waiting(taken.len()));
+            return Err(quota_kept_for_waiting(reserved.len()));
         }
         if outcome.is_ok() || taken.is_empty() {
             return outcome;

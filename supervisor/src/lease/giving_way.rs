@@ -57,8 +57,7 @@ impl Leases {
                 emptier.free(&outside, |record, _| record.revocation.is_none() && gone.contains(&record.lease_id));
                 fits(&emptier)
             };
-            // Most often nobody helps, which is known at once.
-            let leases = if without(&candidates) { needed(&candidates, without)? } else { return None };
+            let leases = needed(&candidates, without)?;
             Some(GivingWay { leases, waits: waiter.asked.container_id.clone() })
         })
     }

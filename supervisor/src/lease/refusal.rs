@@ -94,26 +94,32 @@ fn worded_with(refusal: &Refusal, memory: &str) -> ErrorBody {
 /// There is room, and it is kept for `count` that wait before this one.
 pub fn kept_for_others(count: usize) -> ErrorBody {
     let remedy = "add wait, for example GPOOL_WAIT=10m, to wait as well, or ask for less";
-    ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for(count), remedy)
+    ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for("what is free", count), remedy)
 }
 
 /// There is room, and what the quota leaves is about to be had by some of `count` that wait.
 pub fn quota_kept_for_others(count: usize) -> ErrorBody {
-    let whose = if count == 1 { "1 container that waits" } else { &format!("{count} containers that wait") };
-    let message = format!("what its quota leaves is kept for {whose} (gpool queue ls)");
-    ErrorBody::new(ErrorCode::QuotaReached, message, "add wait, for example GPOOL_WAIT=10m, to wait as well")
+    let remedy = "add wait, for example GPOOL_WAIT=10m, to wait as well";
+    ErrorBody::new(ErrorCode::QuotaReached, is_kept_for("what its quota leaves", count), remedy)
+}
+
+/// A lease would grow into that.
+pub fn quota_kept_for_waiting(count: usize) -> ErrorBody {
+    ErrorBody::new(ErrorCode::QuotaReached, is_kept_for("what its quota leaves", count), AFTER_THOSE)
 }
 
 /// A lease would grow into what is kept for `count` that wait.
 pub fn kept_for_waiting(count: usize) -> ErrorBody {
-    let remedy = "try again when they have begun, or take them out with gpool queue cancel";
-    ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for(count), remedy)
+    ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for("what is free", count), AFTER_THOSE)
 }
 
-fn is_kept_for(count: usize) -> String {
+/// What helps a lease that runs.
+const AFTER_THOSE: &str = "try again when they have begun, or take them out with gpool queue cancel";
+
+fn is_kept_for(what: &str, count: usize) -> String {
     match count {
-        1 => "what is free is kept for 1 container that waits (gpool queue ls)".to_owned(),
-        several => format!("what is free is kept for {several} containers that wait (gpool queue ls)"),
+        1 => format!("{what} is kept for 1 container that waits (gpool queue ls)"),
+        several => format!("{what} is kept for {several} containers that wait (gpool queue ls)"),
     }
 }
 
