@@ -12,6 +12,7 @@
 //! * [`honesty`]: whether a tenant reports all that the device has given it;
 //! * [`overlap`]: how much is believed of what tenants report for the same time;
 //! * [`ledger`]: what a GPU's time went to, in sums that tie out;
+//! * [`rates`]: what GPU time costs;
 //! * [`repetition`]: how often that is told which goes on happening;
 //! * [`xid`]: what a number says by which the driver tells of a fault;
 //! * [`promise`]: what a share is worth beside the tenants that are there.
@@ -33,6 +34,7 @@ pub mod overlap;
 pub mod promise;
 pub mod queue;
 pub mod quota;
+pub mod rates;
 pub mod repetition;
 pub mod slice;
 pub mod time_slices;
