@@ -1,5 +1,6 @@
 //! The command line.
 
+mod charges;
 mod config;
 mod doctor;
 mod events;
@@ -7,10 +8,12 @@ mod gpu;
 mod mig;
 mod queue;
 mod quota;
+mod scope;
 mod usage;
 mod when;
 mod words;
 
+pub use charges::{ChargesFormat, ChargesOptions};
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
 pub use events::EventsOptions;
@@ -18,6 +21,8 @@ pub use gpu::GpuVerb;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
+#[cfg(test)]
+pub use scope::ScopeOptions;
 pub use usage::UsageOptions;
 #[cfg(test)]
 pub use when::When;
@@ -152,6 +157,8 @@ pub enum Verb {
     Events(EventsOptions),
     /// Show who was promised what of the GPUs and had it, over hours, days or months
     Usage(UsageOptions),
+    /// Show what each container is charged, by the prices of the configuration: the rows of a bill, also for programs of finance
+    Charges(ChargesOptions),
     /// Print the figures of this moment for Prometheus
     Metrics,
     /// Run a command of this host with a share, without a container engine: in a cgroup below the caller's, and with a
@@ -214,6 +221,12 @@ pub struct RunOptions {
     /// Who pays
     #[arg(long, value_name = "NAME")]
     pub team: Option<String>,
+    /// For which project
+    #[arg(long, value_name = "NAME")]
+    pub project: Option<String>,
+    /// On whose bill
+    #[arg(long, value_name = "NAME")]
+    pub cost_center: Option<String>,
     /// Wait for room for so long if there is none, 90s, 5m, 1h30m or 2d [default: it is refused]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub wait: Option<String>,

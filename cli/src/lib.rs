@@ -9,6 +9,7 @@ mod doctor;
 mod engines;
 mod exit;
 pub mod live;
+mod money;
 mod output;
 mod planning;
 pub mod table;
@@ -63,6 +64,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Quota { verb } => commands::quota::run(&client, &verb),
         Verb::Events(options) => commands::events::run(&client, &options),
         Verb::Usage(options) => commands::usage::run(&client, &options),
+        Verb::Charges(options) => commands::charges::run(&client, &options),
         Verb::Metrics => commands::metrics::run(&client),
         Verb::Info { format } => commands::info::run(&client, format),
         Verb::Completion { .. }

@@ -31,6 +31,10 @@ pub struct LeaseRow {
     pub priority: Priority,
     /// Who pays.
     pub team: Option<String>,
+    /// For which project.
+    pub project: Option<String>,
+    /// On whose bill.
+    pub cost_center: Option<String>,
     /// Whether its gate is kept closed.
     pub paused: bool,
     /// Share received lately. Whoever has a better meter than the supervisor's charges may put its figure here.
@@ -76,6 +80,8 @@ impl From<&LeaseView> for LeaseRow {
             class: lease.class,
             priority: lease.priority,
             team: lease.team.clone(),
+            project: lease.project.clone(),
+            cost_center: lease.cost_center.clone(),
             paused: lease.paused,
             received_permille: lease.received_permille.into(),
             memory_used_bytes: lease.memory_used_bytes,
@@ -120,7 +126,7 @@ pub fn render(rows: &[LeaseRow]) -> String {
 }
 
 /// What `--format wide` shows beyond the table.
-const WIDE_COLUMNS: [Column; 9] = [
+const WIDE_COLUMNS: [Column; 11] = [
     text("GPUS"),
     figure("LIMIT"),
     figure("PEAK"),
@@ -128,6 +134,8 @@ const WIDE_COLUMNS: [Column; 9] = [
     text("CLASS"),
     text("PRIORITY"),
     text("TEAM"),
+    text("PROJECT"),
+    text("COST CENTER"),
     text("USER"),
     text("LEASE"),
 ];
@@ -148,6 +156,8 @@ fn wide_cells(row: &LeaseRow) -> Vec<String> {
         row.class.to_string(),
         row.priority.to_string(),
         row.team.clone().unwrap_or_else(|| "-".to_owned()),
+        row.project.clone().unwrap_or_else(|| "-".to_owned()),
+        row.cost_center.clone().unwrap_or_else(|| "-".to_owned()),
         row.owner_uid.to_string(),
         row.lease.clone(),
     ]
@@ -198,7 +208,7 @@ fn enforcement_cell(row: &LeaseRow) -> String {
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 25] = [
+    const HEADER: [&str; 27] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -224,6 +234,8 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "owner_uid",
         "memory_peak_bytes",
         "idle_seconds",
+        "project",
+        "cost_center",
     ];
     csv(
         &HEADER,
@@ -254,6 +266,8 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.owner_uid.to_string(),
                 lease.memory_peak_bytes.to_string(),
                 lease.idle_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
+                lease.project.clone().unwrap_or_default(),
+                lease.cost_center.clone().unwrap_or_default(),
             ]
         }),
     )
@@ -318,6 +332,8 @@ mod tests {
             class: Class::Batch,
             priority: Priority::Guaranteed,
             team: None,
+            project: None,
+            cost_center: None,
             paused: false,
             received_permille: 299,
             charged_gpu_ns: 3_000_000_000,
@@ -371,6 +387,8 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
             class: Class::Latency,
             priority: Priority::Burst,
             team: Some("vision".into()),
+            project: Some("mars".into()),
+            cost_center: None,
             paused: true,
             ..lease(id, 300)
         }
@@ -385,15 +403,15 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
         let wide = render_wide(&[LeaseRow { idle_seconds: Some(7260), ..rows[0].clone() }, rows[1].clone()]);
         let ends: Vec<&str> = wide.lines().map(|line| line.split("co-operative").last().unwrap().trim()).collect();
         assert!(ends[0].ends_with(
-            "ENFORCED      GPUS                                    LIMIT  PEAK  IDLE  CLASS    PRIORITY    TEAM    USER  LEASE"
+            "ENFORCED      GPUS                                    LIMIT  PEAK  IDLE  CLASS    PRIORITY    TEAM    PROJECT  COST CENTER  USER  LEASE"
         ));
         assert_eq!(
             ends[1],
-            "GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  2h1m  latency  burst       vision  0     01J3f9a"
+            "GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  2h1m  latency  burst       vision  mars     -            0     01J3f9a"
         );
         assert_eq!(
             ends[2],
-            "GPU-5ca1ab1e                                -  4GiB     -  batch    guaranteed  -       0     01Jb7c1"
+            "GPU-5ca1ab1e                                -  4GiB     -  batch    guaranteed  -       -        -            0     01Jb7c1"
         );
     }
 

@@ -2,10 +2,13 @@
 
 use crate::error::ConfigurationError;
 use crate::keys::{Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX, REQUEST_KEYS};
-use crate::layers::{DEFAULT_PATH, Origin};
+use crate::layers::{DEFAULT_PATH, Origin, dotted};
+use crate::quota::is_name;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// How teams and cost centers are named.
+const NAME_FORM: &str = "write up to 63 letters, digits, dots, dashes and underscores, a letter or digit first";
 /// Further apart, two names have nothing to do with each other.
 const NEAR: usize = 3;
 
@@ -45,7 +48,23 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
     }
     check_ledger(configuration)?;
     check_hang_times(configuration)?;
-    check_idle_times(configuration)
+    check_idle_times(configuration)?;
+    check_payers(configuration)
+}
+
+/// Whether a cost center has a name that a container could give, and prices do not contradict each other.
+fn check_payers(configuration: &Configuration) -> Result<(), Breach> {
+    for (team, its) in &configuration.team {
+        if let Some(name) = its.cost_center.as_ref().filter(|name| !is_name(name)) {
+            let key = format!("{}.cost_center", dotted("team", team));
+            let cause = format!("{key} = {name:?} is no name; {NAME_FORM}");
+            return Err(Breach { key, cause });
+        }
+    }
+    match configuration.rates.contradiction() {
+        Some(cause) => Err(Breach { key: "rates.price".to_owned(), cause }),
+        None => Ok(()),
+    }
 }
 
 /// Whether the days of the ledger make sense.
@@ -74,14 +93,23 @@ pub fn check_strictly(configuration: &Configuration) -> Result<(), Breach> {
     check_teams(configuration)
 }
 
-/// Whether a container can be of each team that has a quota.
+/// Whether a container can be of each team that something is said of.
 fn check_teams(configuration: &Configuration) -> Result<(), Breach> {
-    let Some((name, key)) = configuration.quota.impossible_team() else { return Ok(()) };
-    let cause = format!(
-        "quota.team has {name:?}, which no container can name; write letters, digits, dots, dashes and underscores, a letter or \
-         digit first"
-    );
-    Err(Breach { key, cause })
+    let impossible = |name: &str, table: &str, key: String| {
+        let cause = format!("{table} has {name:?}, which no container can name; {NAME_FORM}");
+        Err(Breach { key, cause })
+    };
+    if let Some((name, key)) = configuration.quota.impossible_team() {
+        return impossible(name, "quota.team", key);
+    }
+    if let Some(name) = configuration.team.keys().find(|name| !is_name(name)) {
+        return impossible(name, "team", format!("{}.cost_center", dotted("team", name)));
+    }
+    let priced = configuration.rates.price.iter().filter_map(|price| price.team.as_ref());
+    match priced.into_iter().find(|name| !is_name(name)) {
+        Some(name) => impossible(name, "rates.price", "rates.price".to_owned()),
+        None => Ok(()),
+    }
 }
 
 fn check_absolute<'a>(paths: impl IntoIterator<Item = (&'static str, &'a PathBuf)>) -> Result<(), Breach> {

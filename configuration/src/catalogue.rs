@@ -69,7 +69,14 @@ impl Effect {
             | "ledger.hour_days" => Effect::Reload,
             _ if is_in("policy.env.") => Effect::NextContainerOrReload,
             _ if is_in("runtime.") => Effect::NextContainer,
-            _ if is_in("class.") || is_in("mig.") || is_in("queue.") || is_in("quota.") || is_in("health.") => {
+            _ if is_in("class.")
+                || is_in("mig.")
+                || is_in("queue.")
+                || is_in("quota.")
+                || is_in("team")
+                || is_in("rates.")
+                || is_in("health.") =>
+            {
                 Effect::Reload
             }
             _ => Effect::Restart,

@@ -2,8 +2,10 @@
 
 use crate::gpus::Gpus;
 use crate::quota::Quota;
+use crate::rates::{Rates, Team};
 use crate::windows::Window;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The whole file.
@@ -34,6 +36,10 @@ pub struct Configuration {
     pub ledger: Ledger,
     /// Faults of GPUs.
     pub health: Health,
+    /// What is known of teams, by name.
+    pub team: BTreeMap<String, Team>,
+    /// What GPU time costs.
+    pub rates: Rates,
 }
 
 /// `[health]`
@@ -406,9 +412,9 @@ pub const REQUEST_KEYS: [&str; 15] = [
     "class",
     "priority",
     "team",
-    "wait",
     "project",
     "cost-center",
+    "wait",
 ];
 
 /// `[policy.env]`

@@ -14,6 +14,7 @@ mod layers;
 pub mod layouts;
 mod quantity;
 mod quota;
+mod rates;
 mod unknown;
 mod windows;
 
@@ -29,6 +30,7 @@ pub use keys::{
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
 pub use quantity::{GpuAmount, MemoryAmount};
 pub use quota::{Ceiling, Quota, Uid};
+pub use rates::{Currency, Day, Part, Price, PricePerHour, Rates, Team};
 pub use windows::{Window, open_for};
 
 #[cfg(test)]

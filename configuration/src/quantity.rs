@@ -29,7 +29,7 @@ const LEAST_BYTES: u64 = 1 << 20;
 const UNITS: [(&str, u32); 5] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
 
 /// An amount that is read from its text.
-trait Amount: Sized {
+pub trait Amount: Sized {
     /// What to write.
     const FORM: &'static str;
 
@@ -93,18 +93,24 @@ impl fmt::Display for GpuAmount {
 
 impl<'de> Deserialize<'de> for GpuAmount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader(PhantomData))
+        deserializer.deserialize_any(Reader::default())
     }
 }
 
 impl<'de> Deserialize<'de> for MemoryAmount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader(PhantomData))
+        deserializer.deserialize_any(Reader::default())
     }
 }
 
 /// Takes a text or a whole number. A number with decimals would have to be read as a float.
-struct Reader<A>(PhantomData<A>);
+pub struct Reader<A>(PhantomData<A>);
+
+impl<A> Default for Reader<A> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
 
 impl<A: Amount> Reader<A> {
     fn read<E: Error>(text: &str) -> Result<A, E> {

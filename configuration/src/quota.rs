@@ -87,7 +87,7 @@ impl Quota {
 
     /// The first listed team that no container can name, with one of the keys that it has.
     pub(crate) fn impossible_team(&self) -> Option<(&str, String)> {
-        let (name, its) = self.team.iter().find(|(name, _)| !is_team(name))?;
+        let (name, its) = self.team.iter().find(|(name, _)| !is_name(name))?;
         let key = match its {
             Ceiling { gpus: Some(_), .. } => "gpus",
             Ceiling { memory: Some(_), .. } => "memory",
@@ -101,8 +101,8 @@ fn team_table(team: &str) -> String {
     crate::layers::dotted("quota.team", team)
 }
 
-/// Whether a request can name this team.
-fn is_team(name: &str) -> bool {
+/// Whether a request can name this team, or a cost center be called so.
+pub(crate) fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let starts_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     starts_well && name.len() <= TEAM_LENGTH && name.bytes().all(plain)

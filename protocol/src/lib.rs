@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod charges;
 mod class;
 mod client;
 mod configuration;
@@ -26,6 +27,7 @@ mod quota;
 mod request;
 mod usage;
 
+pub use charges::{Charge, Charges};
 pub use class::{Class, Priority};
 pub use client::{CallError, Client, ClientError, DEFAULT_SOCKET};
 pub use configuration::{ChangedKey, ConfigurationView, Reloaded};

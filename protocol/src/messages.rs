@@ -13,6 +13,8 @@
 //! | `GET /v1/queue` | | `[WaitingView]` |
 //! | `POST /v1/queue/ID/cancel` | nothing | [`WaitingView`](crate::WaitingView) |
 //! | `GET /v1/quota` | | [`QuotaView`](crate::QuotaView), one for each |
+//! | `GET /v1/usage?by=WHAT&since=..` | | [`Usage`](crate::Usage) |
+//! | `GET /v1/charges?since=..` | | [`Charges`](crate::Charges) |
 //! | `GET /v1/gpus` | | `[GpuView]` |
 //! | `GET /v1/gpus/silent` | | `[SilentGpu]` |
 //! | `GET /v1/gpus/drained` | | `[DrainedGpu]` |
@@ -237,6 +239,12 @@ pub struct LeaseView {
     /// Who pays.
     #[serde(default)]
     pub team: Option<String>,
+    /// For which project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// On whose bill.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_center: Option<String>,
     /// Whether its gate is kept closed until it is resumed.
     #[serde(default)]
     pub paused: bool,

@@ -9,8 +9,9 @@ use crate::class::{Class, Priority};
 use crate::error::{ErrorBody, ErrorCode};
 use crate::mechanism::{Isolation, Mode};
 use crate::quantity::{LONGEST_WAIT_SECONDS, MemoryCap, format_permille, parse_bytes, parse_permille, parse_wait};
-use keys::{Entry, collect, explain_replacing, refuse_what_has_not_landed};
+use keys::{Entry, collect, explain_replacing};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Annotations that gpool reads start with this.
 pub const ANNOTATION_PREFIX: &str = "gpool.io/";
@@ -26,7 +27,7 @@ const MODELS_LIMIT: usize = 8;
 /// The name of one is no longer, in bytes.
 const MODEL_LENGTH: usize = 64;
 /// A team's name is no longer, in bytes.
-const TEAM_LENGTH: usize = 63;
+const NAME_LENGTH: usize = 63;
 
 /// A refused request; its text names the key, the value and the remedy.
 pub type RequestError = ErrorBody;
@@ -71,6 +72,12 @@ pub struct Request {
     /// Who pays, and whose debts count as its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub team: Option<String>,
+    /// For which project, which the ledger keeps apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// On whose bill; absent: that of the team, where the host knows one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_center: Option<String>,
     /// How long it waits for room if there is none, in seconds; absent: it is refused at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<u64>,
@@ -98,9 +105,6 @@ impl Request {
         let entries = collect(source)?;
         if entries.is_empty() {
             return Ok(None);
-        }
-        for (key, entry) in &entries {
-            refuse_what_has_not_landed(key, entry)?;
         }
         let isolation =
             entries.get("isolation").map(|entry| told(entry, Isolation::parse(&entry.value))).transpose()?;
@@ -154,7 +158,9 @@ impl Request {
             priority: entries
                 .get("priority")
                 .map_or(Ok(Priority::default()), |entry| told(entry, Priority::parse(&entry.value)))?,
-            team: entries.get("team").map(|entry| told(entry, parse_team(&entry.value))).transpose()?,
+            team: payer(&entries, "team", "a team")?,
+            project: payer(&entries, "project", "a project")?,
+            cost_center: payer(&entries, "cost-center", "a cost center")?,
             wait_seconds: entries
                 .get("wait")
                 .map(|entry| told(entry, parse_wait(&entry.value)))
@@ -207,10 +213,13 @@ impl Request {
                 return wrong("the MIG profile's name is not valid".into(), &cause);
             }
         }
-        match self.team.as_deref().map(parse_team) {
-            Some(Err(cause)) => wrong("the team's name is not valid".into(), &cause),
-            _ => Ok(()),
+        for (what, name) in [("a team", &self.team), ("a project", &self.project), ("a cost center", &self.cost_center)]
+        {
+            if let Some(Err(cause)) = name.as_deref().map(|name| parse_payer(name, what)) {
+                return wrong(format!("the name of {what} is not valid"), &cause);
+            }
         }
+        Ok(())
     }
 }
 
@@ -347,16 +356,21 @@ fn is_model(name: &str) -> bool {
         && name.contains(|letter: char| letter.is_ascii_alphanumeric())
 }
 
-/// A plain identifier, so that it can stand in file names, labels and tables as it is.
-fn parse_team(text: &str) -> Result<String, String> {
+/// Who pays, by one of the keys that say so.
+fn payer(entries: &BTreeMap<String, Entry>, key: &str, what: &str) -> Result<Option<String>, RequestError> {
+    entries.get(key).map(|entry| told(entry, parse_payer(&entry.value, what))).transpose()
+}
+
+/// A plain identifier, so that it can stand in file names, labels and tables as it is; the error says `what` it is of.
+fn parse_payer(text: &str, what: &str) -> Result<String, String> {
     let text = text.trim();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let starts_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-    if starts_well && text.len() <= TEAM_LENGTH && text.bytes().all(plain) {
+    if starts_well && text.len() <= NAME_LENGTH && text.bytes().all(plain) {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "a team is at most {TEAM_LENGTH} letters, digits, dots, dashes and underscores, a letter or digit first"
+        "{what} is at most {NAME_LENGTH} letters, digits, dots, dashes and underscores, a letter or digit first"
     ))
 }
 

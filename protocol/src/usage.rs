@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 pub enum UsageBy {
     /// Who pays.
     Team,
+    /// For which project.
+    Project,
+    /// On whose bill.
+    CostCenter,
     /// The user who started the container, by number.
     User,
     /// The class that the lease had last.
@@ -30,8 +34,10 @@ pub enum UsageBy {
 
 impl UsageBy {
     /// Every one, in the order of the help.
-    pub const ALL: [UsageBy; 10] = [
+    pub const ALL: [UsageBy; 12] = [
         UsageBy::Team,
+        UsageBy::Project,
+        UsageBy::CostCenter,
         UsageBy::User,
         UsageBy::Class,
         UsageBy::Priority,
@@ -48,6 +54,8 @@ impl UsageBy {
     pub fn word(self) -> &'static str {
         match self {
             UsageBy::Team => "team",
+            UsageBy::Project => "project",
+            UsageBy::CostCenter => "cost-center",
             UsageBy::User => "user",
             UsageBy::Class => "class",
             UsageBy::Priority => "priority",
@@ -100,6 +108,13 @@ pub struct UsageRow {
     /// The most that any of the leases has held at once on one GPU, at whatever time, bytes; 0 where that is not known.
     #[serde(default)]
     pub memory_peak_bytes: u64,
+    /// What it costs, billionths of the currency; 0 where this host has no prices. Each minute or hour of the ledger is rounded for
+    /// itself, so that all sums of the same time are the same.
+    #[serde(default)]
+    pub cost_nanos: u64,
+    /// GPU time that was promised or had beyond that and has no price, where others have.
+    #[serde(default)]
+    pub unpriced_gpu_ns: u64,
 }
 
 impl UsageRow {
@@ -117,6 +132,8 @@ impl UsageRow {
             (&mut self.memory_cap_mib_s, other.memory_cap_mib_s),
             (&mut self.memory_used_mib_s, other.memory_used_mib_s),
             (&mut self.memory_needed_mib_s, other.memory_needed_mib_s),
+            (&mut self.cost_nanos, other.cost_nanos),
+            (&mut self.unpriced_gpu_ns, other.unpriced_gpu_ns),
         ];
         for (sum, more) in pairs {
             *sum = sum.saturating_add(more);
@@ -134,6 +151,12 @@ pub struct UsagePool {
     pub unreserved_gpu_ns: i64,
     /// Had by nobody, as far as that is metered. Below zero where work was charged that had begun earlier.
     pub unused_gpu_ns: i64,
+    /// What all their time costs, billionths of the currency, by the prices of those with whom nothing else is agreed.
+    #[serde(default)]
+    pub cost_nanos: u64,
+    /// What of that no lease is charged. Below zero where lent time is paid by both who promised it away and who had it.
+    #[serde(default)]
+    pub unpaid_cost_nanos: i64,
 }
 
 /// The answer to `GET /v1/usage`.
@@ -146,6 +169,9 @@ pub struct Usage {
     /// From when on anything is written down at all; none while nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins_unix_s: Option<u64>,
+    /// What costs are in; none where this host has no prices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
     /// The rows, in the order of their keys.
     pub rows: Vec<UsageRow>,
     /// The sum of them.

@@ -68,6 +68,8 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         quota: wanted.quota,
         mig: wanted.mig,
         health: wanted.health,
+        team: wanted.team,
+        rates: wanted.rates,
         ledger: Ledger { path: old.ledger.path.clone(), ..wanted.ledger },
         ..old.clone()
     };
@@ -175,6 +177,14 @@ mod tests {
             user.1000.leases = 1
             [health]
             drain_xids = [8]
+            [team.vision]
+            cost_center = "4711"
+            [rates]
+            currency = "EUR"
+            beyond_share = "0.5"
+            low_priority = "0.5"
+            lent_credit = "0.5"
+            price = [{ per_gpu_hour = "1" }]
             [ledger]
             path = "/m"
             minute_days = 7
@@ -193,8 +203,9 @@ mod tests {
         let old = Configuration::default();
         let all = differences(&old, &wanted);
         // Of teams and users there are as many tables as the file has.
-        let named =
-            |key: &str| ["quota.team", "quota.user"].into_iter().find(|all| key.starts_with(&format!("{all}.")));
+        let named = |key: &str| {
+            ["quota.team", "quota.user", "team"].into_iter().find(|all| key.starts_with(&format!("{all}.")))
+        };
         let changed: BTreeSet<&str> = all.iter().map(|it| named(&it.key).unwrap_or(&it.key)).collect();
         let known = catalogue();
         assert_eq!(changed, known.iter().map(|key| key.name.as_str()).collect(), "a key is missing here");

@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod charges;
 pub mod completion;
 pub mod config;
 pub mod doctor;

@@ -65,6 +65,8 @@ fn asked(options: &RunOptions) -> impl Iterator<Item = (&str, &str)> {
         ("class", &options.class),
         ("priority", &options.priority),
         ("team", &options.team),
+        ("project", &options.project),
+        ("cost-center", &options.cost_center),
         ("wait", &options.wait),
     ];
     let named = named.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));

@@ -2,6 +2,7 @@
 
 use crate::arguments::{Format, UsageOptions};
 use crate::exit::Failure;
+use crate::money::{exact, rounded};
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use gpool_protocol::{Client, Usage, UsageBy, UsagePool, UsageRow, format_bytes};
 use jiff::Timestamp;
@@ -19,19 +20,13 @@ pub fn run(client: &Client, options: &UsageOptions) -> Result<(), Failure> {
 }
 
 fn path(options: &UsageOptions, now_s: u64) -> String {
-    let mut path = format!("/v1/usage?by={}&since={}", options.by.word(), options.since.unix_s(now_s));
-    let until = options.until.map(|until| until.unix_s(now_s).to_string());
-    let user = options.user.map(|user| user.to_string());
-    for (name, value) in [("until", &until), ("team", &options.team), ("user", &user), ("gpu", &options.gpu)] {
-        if let Some(value) = value {
-            path += &format!("&{name}={value}");
-        }
-    }
-    path
+    let (since, until) = options.scope.span(now_s);
+    let until = until.map(|until| format!("&until={until}")).unwrap_or_default();
+    format!("/v1/usage?by={}&since={since}{until}{}", options.by.word(), options.scope.filters())
 }
 
 /// Hours of GPU time.
-fn hours(ns: impl Into<i128>) -> String {
+pub fn hours<N: Into<i128>>(ns: N) -> String {
     let thousandths = (ns.into() * 1000 + 1_800_000_000_000) / 3_600_000_000_000;
     let (sign, thousandths) = (if thousandths < 0 { "-" } else { "" }, thousandths.abs());
     format!("{sign}{}.{:03}", thousandths / 1000, thousandths % 1000)
@@ -46,6 +41,8 @@ fn gib_hours(mib_s: u64) -> String {
 fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
     let name = match by {
         UsageBy::Team => "TEAM",
+        UsageBy::Project => "PROJECT",
+        UsageBy::CostCenter => "COST CENTER",
         UsageBy::User => "USER",
         UsageBy::Class => "CLASS",
         UsageBy::Priority => "PRIORITY",
@@ -58,6 +55,10 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
     };
     let mut columns: Vec<Column> = vec![text(name), figure("LEASES"), figure("RESERVED h"), figure("USED h")];
     columns.extend([figure("BURST h"), figure("LENT h"), figure("IDLE h"), figure("CAP GiB h")]);
+    let has_costs = usage.currency.is_some();
+    if has_costs {
+        columns.push(figure("COST"));
+    }
     let has_unmetered = is_wide || usage.total.unmetered_gpu_ns > 0;
     if has_unmetered {
         columns.push(figure("UNMETERED h"));
@@ -71,6 +72,9 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
         let times = [row.reserved_gpu_ns, row.used_gpu_ns, row.burst_gpu_ns, row.lent_gpu_ns, row.idle_gpu_ns];
         cells.extend(times.map(hours));
         cells.push(gib_hours(row.memory_cap_mib_s));
+        if has_costs {
+            cells.push(rounded(row.cost_nanos));
+        }
         if has_unmetered {
             cells.push(hours(row.unmetered_gpu_ns));
         }
@@ -91,25 +95,40 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
     let called = |row: &UsageRow| if row.key.is_empty() { "-".to_owned() } else { row.key.clone() };
     let mut rows: Vec<Vec<String>> = usage.rows.iter().map(|row| cells(&called(row), row)).collect();
     rows.push(cells("(all leases)", &usage.total));
-    if let Some(UsagePool { gpu_ns, unreserved_gpu_ns, unused_gpu_ns }) = &usage.pool {
-        let line = |name: &str, times: [i128; 2]| {
-            dashes(vec![name.to_owned(), "-".to_owned(), hours(times[0]), hours(times[1])])
+    if let Some(UsagePool { gpu_ns, unreserved_gpu_ns, unused_gpu_ns, cost_nanos, unpaid_cost_nanos }) = &usage.pool {
+        let line = |name: &str, times: [i128; 2], nanos: i128| {
+            let mut cells = vec![name.to_owned(), "-".to_owned(), hours(times[0]), hours(times[1])];
+            if has_costs {
+                cells.extend(std::iter::repeat_n("-".to_owned(), 4).chain([rounded(nanos)]));
+            }
+            dashes(cells)
         };
-        rows.push(line("(nobody)", [(*unreserved_gpu_ns).into(), (*unused_gpu_ns).into()]));
-        rows.push(line("(all GPUs)", [(*gpu_ns).into(), (*gpu_ns).into()]));
+        let left = [(*unreserved_gpu_ns).into(), (*unused_gpu_ns).into()];
+        rows.push(line("(nobody)", left, (*unpaid_cost_nanos).into()));
+        rows.push(line("(all GPUs)", [(*gpu_ns).into(), (*gpu_ns).into()], (*cost_nanos).into()));
     }
     borderless(&columns, rows) + &note(usage)
 }
 
-/// What was asked for begins before anything is known.
+/// What costs are in, what has none, and what is not known.
 fn note(usage: &Usage) -> String {
-    match usage.begins_unix_s.filter(|begins| *begins > usage.since_unix_s) {
+    let costs = usage.currency.as_ref().map(|currency| match usage.total.unpriced_gpu_ns {
+        0 => format!("Costs are in {currency}.\n"),
+        ns => format!("Costs are in {currency}. {} h have no price in [rates] of the configuration.\n", hours(ns)),
+    });
+    costs.unwrap_or_default() + &begins_later(usage.begins_unix_s, usage.since_unix_s)
+}
+
+/// That what was asked for begins before anything is known.
+pub fn begins_later(begins_unix_s: Option<u64>, since_unix_s: u64) -> String {
+    match begins_unix_s.filter(|begins| *begins > since_unix_s) {
         Some(begins_s) => format!("The ledger begins {}.\n", moment(begins_s)),
         None => String::new(),
     }
 }
 
-fn moment(unix_s: u64) -> String {
+/// In RFC 3339, as UTC.
+pub fn moment(unix_s: u64) -> String {
     let at = i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok()).unwrap_or(Timestamp::MAX);
     at.to_string()
 }
@@ -129,7 +148,8 @@ fn render_csv(usage: &Usage, by: UsageBy) -> String {
         "memory_needed_mib_s",
         "memory_peak_bytes",
     ];
-    let header: Vec<&str> = ["since", "until", by.word()].into_iter().chain(FIGURES).collect();
+    const COSTS: [&str; 3] = ["currency", "cost", "unpriced_gpu_ns"];
+    let header: Vec<&str> = ["since", "until", by.word()].into_iter().chain(FIGURES).chain(COSTS).collect();
     let row = |row: &UsageRow| {
         let figures = [
             row.leases,
@@ -146,7 +166,9 @@ fn render_csv(usage: &Usage, by: UsageBy) -> String {
             row.memory_peak_bytes,
         ];
         let first = [moment(usage.since_unix_s), moment(usage.until_unix_s), row.key.clone()];
-        first.into_iter().chain(figures.map(|figure| figure.to_string())).collect()
+        let costs =
+            [usage.currency.clone().unwrap_or_default(), exact(row.cost_nanos), row.unpriced_gpu_ns.to_string()];
+        first.into_iter().chain(figures.map(|figure| figure.to_string())).chain(costs).collect()
     };
     csv(&header, usage.rows.iter().map(row))
 }
@@ -154,7 +176,7 @@ fn render_csv(usage: &Usage, by: UsageBy) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::When;
+    use crate::arguments::{ScopeOptions, When};
 
     const H: u64 = 3_600_000_000_000;
 
@@ -170,11 +192,17 @@ mod tests {
         };
         let other = UsageRow { leases: 1, reserved_gpu_ns: H / 2, idle_gpu_ns: H / 2, ..UsageRow::default() };
         let total = UsageRow { leases: 3, reserved_gpu_ns: 7 * H / 2, used_gpu_ns: 4 * H, ..UsageRow::default() };
-        let pool = UsagePool { gpu_ns: 10 * H, unreserved_gpu_ns: 13 * (H / 2) as i64, unused_gpu_ns: 6 * H as i64 };
+        let pool = UsagePool {
+            gpu_ns: 10 * H,
+            unreserved_gpu_ns: 13 * (H / 2) as i64,
+            unused_gpu_ns: 6 * H as i64,
+            ..UsagePool::default()
+        };
         Usage {
             since_unix_s: 1_793_491_200,
             until_unix_s: 1_793_527_200,
             begins_unix_s: Some(1_793_494_800),
+            currency: None,
             rows: vec![other, red],
             total,
             pool: Some(pool),
@@ -199,6 +227,22 @@ mod tests {
     }
 
     #[test]
+    fn where_there_are_prices_costs_tie_out_too() {
+        let mut usage = sample();
+        usage.currency = Some("EUR".into());
+        (usage.rows[1].cost_nanos, usage.total.cost_nanos) = (10_000_000_000, 11_250_000_000);
+        let pool = usage.pool.as_mut().unwrap();
+        (pool.cost_nanos, pool.unpaid_cost_nanos) = (25_000_000_000, 13_750_000_000);
+        let drawn = render(&usage, UsageBy::Team, false);
+        let last = |line: usize| drawn.lines().nth(line).unwrap().split_whitespace().last().unwrap().to_owned();
+        assert_eq!([0, 2, 3, 4, 5].map(last), ["COST", "10.00", "11.25", "13.75", "25.00"]);
+        assert!(drawn.contains("Costs are in EUR.\n"), "{drawn}");
+        usage.total.unpriced_gpu_ns = H;
+        assert!(render(&usage, UsageBy::Team, true).contains("1.000 h have no price in [rates]"));
+        assert!(render_csv(&usage, UsageBy::Team).lines().nth(2).unwrap().ends_with(",EUR,10,0"));
+    }
+
+    #[test]
     fn csv_has_whole_nanoseconds_and_the_time_in_each_row() {
         let drawn = render_csv(&sample(), UsageBy::Team);
         let lines: Vec<&str> = drawn.lines().collect();
@@ -211,13 +255,17 @@ mod tests {
     fn what_is_asked_for_stands_in_the_path() {
         let options = UsageOptions {
             by: UsageBy::Day,
-            since: When::Ago(60),
-            until: Some(When::At(990)),
-            team: Some("red".into()),
-            user: Some(1000),
-            gpu: None,
+            scope: ScopeOptions {
+                since: When::Ago(60),
+                until: Some(When::At(990)),
+                team: Some("red".into()),
+                project: None,
+                cost_center: Some(String::new()),
+                user: Some(1000),
+                gpu: None,
+            },
             format: Format::Table,
         };
-        assert_eq!(path(&options, 1000), "/v1/usage?by=day&since=940&until=990&team=red&user=1000");
+        assert_eq!(path(&options, 1000), "/v1/usage?by=day&since=940&until=990&team=red&cost-center=&user=1000");
     }
 }

@@ -5,8 +5,9 @@ use gpool_protocol::{Class, GPUS_LIMIT, MemoryCap, Priority, parse_bytes, parse_
 use std::collections::BTreeSet;
 
 /// The keys, as they are listed to people.
-const KEYS: &str = "fraction, limit, memory, gpus, model, min-memory, class, priority, mode, isolation, mig-profile, team, wait, trust, workload, p99, \
-                    production, replicas, burst, duty, layout, plugin-replicas, shared-replicas, memory-share, facts";
+const KEYS: &str = "fraction, limit, memory, gpus, model, min-memory, class, priority, mode, isolation, mig-profile, team, \
+                    project, cost-center, wait, trust, workload, p99, production, replicas, burst, duty, layout, \
+                    plugin-replicas, shared-replicas, memory-share, facts";
 
 /// Reads `fraction=0.3,isolation=hardware,p99=50ms`. Lists are joined by `+`.
 ///
@@ -43,7 +44,8 @@ pub fn read(text: &str) -> Result<Ask, String> {
             "isolation" => ask.isolation = Isolation::parse(value).map_err(wrong)?,
             "mig-profile" => ask.profile = Some(value.to_owned()),
             "team" => ask.team = Some(value.to_owned()),
-            // How it is served does not depend on when.
+            // How it is served does not depend on who pays, or on when.
+            "project" | "cost-center" => {}
             "wait" => drop(parse_wait(value).map_err(|error| wrong(error.to_string()))?),
             "trust" => ask.trust = Trust::parse(value).map_err(wrong)?,
             "workload" => workload = Some(Workload::parse(value).map_err(wrong)?),
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_line_is_read_whole() {
-        let line = "fraction=0.3, isolation=software,class=latency,p99=50ms,burst=400us,memory=4GiB,team=vision,\
+        let line = "fraction=0.3, isolation=software,class=latency,p99=50ms,burst=400us,memory=4GiB,team=vision,project=mars,\
                     facts=uvm+graphs,layout=3g.40gb+3g.40gb";
         let want = Ask {
             isolation: Isolation::Software,

@@ -5,8 +5,8 @@ use crate::error::{ErrorBody, ErrorCode};
 use crate::request::{ANNOTATION_PREFIX, ENV_PREFIX, RequestError};
 use std::collections::BTreeMap;
 
-/// Keys whose feature works today, in the order of the documentation.
-const LANDED: [&str; 13] = [
+/// Every key of the grammar, in the order of the documentation.
+const KEYS: [&str; 15] = [
     "fraction",
     "limit",
     "memory",
@@ -19,10 +19,10 @@ const LANDED: [&str; 13] = [
     "class",
     "priority",
     "team",
+    "project",
+    "cost-center",
     "wait",
 ];
-/// Keys that the grammar knows and that are refused by name until their feature lands.
-const PLANNED: [&str; 2] = ["project", "cost-center"];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
 /// Two names with more wrong than one letter of so many have nothing to do with each other.
@@ -30,9 +30,9 @@ const LETTERS_FOR_A_SLIP: usize = 3;
 /// A part of a name that is shorter says too little.
 const TELLING: usize = 3;
 
-/// Every key of the grammar, with those that are refused by name until their feature lands.
+/// Every key of the grammar.
 pub fn request_keys() -> impl Iterator<Item = &'static str> {
-    LANDED.into_iter().chain(PLANNED)
+    KEYS.into_iter()
 }
 
 /// Where the keys of a container are read from.
@@ -100,8 +100,7 @@ pub fn collect(source: RequestSource<'_>) -> Result<BTreeMap<String, Entry>, Req
         return Ok(entries);
     }
     for (key, written_as) in source.env.iter().filter_map(|raw| Some((env_key(raw)?.0, raw.split('=').next()?))) {
-        // A key that would be refused as an annotation too says so at once.
-        if !source.env_allow.contains(&key) && !PLANNED.contains(&key.as_str()) {
+        if !source.env_allow.contains(&key) {
             return Err(ErrorBody::new(
                 ErrorCode::RequestNotAllowedFromEnv,
                 format!("{written_as} may not be set from the environment, because an image can carry it"),
@@ -186,7 +185,7 @@ pub fn explain_replacing(
 
 /// The engine does not tell an image's annotation from a person's.
 fn refuse_what_an_image_may_not_ask(key: &str, written_as: &str, allow: &[String]) -> Result<(), RequestError> {
-    if PLANNED.contains(&key) || allow.iter().any(|allowed| allowed == key) {
+    if allow.iter().any(|allowed| allowed == key) {
         return Ok(());
     }
     Err(ErrorBody::new(
@@ -197,12 +196,12 @@ fn refuse_what_an_image_may_not_ask(key: &str, written_as: &str, allow: &[String
 }
 
 fn refuse_unknown(key: &str, written_as: &str) -> Result<(), RequestError> {
-    if LANDED.contains(&key) || PLANNED.contains(&key) {
+    if KEYS.contains(&key) {
         return Ok(());
     }
     let remedy = match meant(key) {
         Some(known) => format!("did you mean {known}?"),
-        None => format!("the keys are {}", LANDED.join(", ")),
+        None => format!("the keys are {}", KEYS.join(", ")),
     };
     Err(ErrorBody::new(ErrorCode::RequestKeyUnknown, format!("{written_as} is no key of gpool"), remedy))
 }
@@ -213,16 +212,6 @@ fn meant(key: &str) -> Option<&'static str> {
     let is_cut_short = |known: &&str| key.len() >= TELLING && (begins(known) || known.split('-').any(begins));
     let distance = |known: &&str| strsim::levenshtein(known, key);
     let is_near = |known: &&str| distance(known) <= (key.len() / LETTERS_FOR_A_SLIP).max(1);
-    let nearest = || LANDED.into_iter().min_by_key(distance).filter(is_near);
-    LANDED.into_iter().find(is_cut_short).or_else(nearest)
-}
-
-/// Keys that mean nothing yet are refused, so that nothing is silently ignored.
-pub fn refuse_what_has_not_landed(key: &str, entry: &Entry) -> Result<(), RequestError> {
-    if !PLANNED.contains(&key) {
-        return Ok(());
-    }
-    let remedy = format!("remove {}", entry.written_as);
-    let what = format!("{}={:?} asks for a feature that this version does not have", entry.written_as, entry.value);
-    Err(ErrorBody::new(ErrorCode::RequestFeatureMissing, what, remedy))
+    let nearest = || KEYS.into_iter().min_by_key(distance).filter(is_near);
+    KEYS.into_iter().find(is_cut_short).or_else(nearest)
 }

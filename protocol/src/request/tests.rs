@@ -29,6 +29,8 @@ fn share(fraction_permille: u16) -> Request {
         class: Class::Batch,
         priority: Priority::Guaranteed,
         team: None,
+        project: None,
+        cost_center: None,
         wait_seconds: None,
     }
 }
@@ -110,13 +112,11 @@ fn annotations_that_an_image_may_carry_are_bounded_like_env() {
         Request::read(source)
     };
     assert_eq!(read(&[("gpool.io/fraction", "0.3")]).unwrap().unwrap(), share(300));
-    for key in ["gpool.io/priority", "gpool.io/team", "gpool.io/memory", "gpool.io/priority.web"] {
+    for key in ["gpool.io/priority", "gpool.io/team", "gpool.io/project", "gpool.io/memory", "gpool.io/priority.web"] {
         let error = read(&[("gpool.io/fraction", "0.3"), (key, "burst")]).unwrap_err();
         assert_eq!(error.code, ErrorCode::RequestNotAllowedFromEnv, "{error}");
         assert!(error.message.contains(key), "{error}");
     }
-    let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/project", "x")]).unwrap_err();
-    assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
 }
 
 #[test]
@@ -149,11 +149,13 @@ fn what_is_suggested_is_what_was_meant_or_the_whole_list() {
         ("LIMITS", "limit"),
         ("CLAS", "class"),
         ("MIN_MEM", "min-memory"),
+        ("PROJ", "project"),
+        ("COST", "cost-center"),
     ];
     for (name, key) in meant {
         assert_eq!(remedy(name), format!("did you mean {key}?"), "{name}");
     }
-    for name in ["VRAM", "WEIGHT", "NAME", "CAP", "X", "PROJ"] {
+    for name in ["VRAM", "WEIGHT", "NAME", "CAP", "X"] {
         assert!(remedy(name).starts_with("the keys are fraction, limit, memory"), "{name}: {}", remedy(name));
     }
 }
@@ -165,8 +167,6 @@ fn refusals_name_the_key_and_the_remedy() {
     assert!(typo.to_string().contains("did you mean fraction?"), "{typo}");
     let value = read(&[], &["GPOOL_FRACTION=1.5"], None).unwrap_err();
     assert!(value.to_string().contains("GPOOL_FRACTION=\"1.5\""), "{value}");
-    let planned = read(&[("gpool.io/fraction", "0.3"), ("gpool.io/project", "x")], &[], None).unwrap_err();
-    assert_eq!(planned.code, ErrorCode::RequestFeatureMissing);
     let env = read(&[], &["GPOOL_FRACTION=0.3", "GPOOL_PRIORITY=guaranteed"], None).unwrap_err();
     assert_eq!(env.code, ErrorCode::RequestNotAllowedFromEnv);
     let memory_only = read(&[], &["GPOOL_MEMORY=4GiB"], None).unwrap_err();
@@ -178,6 +178,8 @@ fn every_key_that_works_is_read() {
     let annotations = [
         ("gpool.io/priority", "burst"),
         ("gpool.io/team", "vision-2"),
+        ("gpool.io/project", "mars"),
+        ("gpool.io/cost-center", "4711.a"),
         ("gpool.io/mode", "slice"),
         ("gpool.io/model", "H100, A100-80GB"),
         ("gpool.io/min-memory", "40GiB"),
@@ -189,6 +191,8 @@ fn every_key_that_works_is_read() {
         class: Class::Latency,
         priority: Priority::Burst,
         team: Some("vision-2".into()),
+        project: Some("mars".into()),
+        cost_center: Some("4711.a".into()),
         wait_seconds: Some(5400),
         models: vec!["H100".into(), "A100-80GB".into()],
         min_memory_bytes: Some(40 << 30),
@@ -212,13 +216,15 @@ fn values_out_of_range_are_refused_with_the_key_and_the_range() {
         ("team", "", "a letter or digit first"),
         ("team", "../etc", "a letter or digit first"),
         ("team", "a b", "letters, digits"),
+        ("project", "", "a project is"),
+        ("cost-center", "47 11", "a cost center is"),
     ] {
         let key = format!("gpool.io/{key}");
         let error = read(&[("gpool.io/fraction", "0.3"), (&key, value)], &[], None).unwrap_err();
         assert_eq!(error.code, ErrorCode::RequestInvalid, "{error}");
         assert!(error.to_string().contains(want), "{error}");
     }
-    assert!(parse_team(&"a".repeat(63)).is_ok() && parse_team(&"a".repeat(64)).is_err());
+    assert!(parse_payer(&"a".repeat(63), "a team").is_ok() && parse_payer(&"a".repeat(64), "a team").is_err());
 }
 
 #[test]
@@ -240,6 +246,8 @@ fn what_came_over_the_socket_is_checked_again() {
         Request { models: vec!["a".into(); 9], ..share(300) },
         Request { wait_seconds: Some(366 * 86_400), ..share(300) },
         Request { team: Some("a/b".into()), ..share(300) },
+        Request { project: Some("-".into()), ..share(300) },
+        Request { cost_center: Some(String::new()), ..share(300) },
     ];
     assert!(share(300).check().is_ok());
     for request in wrong {

@@ -16,6 +16,8 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ("class", request.class != Class::default()),
         ("priority", request.priority != Priority::default()),
         ("team", request.team.is_some()),
+        ("project", request.project.is_some()),
+        ("cost-center", request.cost_center.is_some()),
         ("model", !request.models.is_empty()),
         ("min-memory", request.min_memory_bytes.is_some()),
         ("wait", request.wait_seconds.is_some()),
@@ -83,6 +85,8 @@ mod tests {
         assert_eq!(check_request(&policy, 7, &asked), Ok(()));
         for (fields, key) in [
             (r#""team":"x""#, "team"),
+            (r#""project":"x""#, "project"),
+            (r#""cost_center":"x""#, "cost-center"),
             (r#""priority":"burst""#, "priority"),
             (r#""priority":"scavenger""#, "priority"),
             (r#""mode":"exclusive""#, "mode"),

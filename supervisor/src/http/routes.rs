@@ -9,7 +9,7 @@ use crate::device::DriverFilesError;
 use crate::drains;
 use crate::events::CHUNK;
 use crate::lease::Leases;
-use crate::ledger::{self, Question};
+use crate::ledger::{self, Question, Scope};
 use crate::metrics;
 use crate::mig;
 use crate::quotas;
@@ -110,6 +110,10 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "usage"]) => {
             let question = Question::read(&request.query, clock::unix_ms() / 1000)?;
             value(ledger::usage(leases, &question, peer.administers())?)
+        }
+        ("GET", ["v1", "charges"]) => {
+            let scope = Scope::read(&request.query, clock::unix_ms() / 1000, |_, _| None)?;
+            value(ledger::charges(leases, &scope, peer.administers())?)
         }
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
         ("GET", ["v1", "quota"]) => value(quotas::views(&leases.configuration().quota, &leases.book(), &leases.gpus())),

@@ -149,6 +149,12 @@ pub struct Record {
     /// Who pays.
     #[serde(default)]
     pub team: Option<String>,
+    /// For which project.
+    #[serde(default)]
+    pub project: Option<String>,
+    /// On whose bill: by its own word, or else by the host's of its team when it was granted.
+    #[serde(default)]
+    pub cost_center: Option<String>,
     /// Whether its container is not confined, so that the share cannot be enforced.
     #[serde(default)]
     pub unenforced: bool,

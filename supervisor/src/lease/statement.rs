@@ -18,6 +18,10 @@ pub struct Facts {
     pub pod: Option<String>,
     /// Who pays.
     pub team: Option<String>,
+    /// For which project.
+    pub project: Option<String>,
+    /// On whose bill.
+    pub cost_center: Option<String>,
     /// Who started it.
     pub uid: u32,
     /// How it uses the GPU.
@@ -45,6 +49,8 @@ impl Facts {
             container_id: record.container_id.0.clone(),
             pod: record.in_pod.as_ref().map(|pod| format!("{}/{}", pod.sandbox_id, pod.container_name)),
             team: record.team.clone(),
+            project: record.project.clone(),
+            cost_center: record.cost_center.clone(),
             uid: record.owner_uid,
             class: record.class.text(),
             priority: record.priority.text(),

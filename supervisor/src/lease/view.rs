@@ -111,6 +111,8 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         class: record.class,
         priority: record.priority,
         team: record.team.clone(),
+        project: record.project.clone(),
+        cost_center: record.cost_center.clone(),
         paused: record.paused,
         received_permille: 0,
         charged_gpu_ns: 0,

@@ -3,13 +3,18 @@
 //! cannot be written, on a full disk, stays in memory and is written later.
 
 mod balance;
+mod charges;
+mod lines;
+mod pricing;
+mod question;
+mod reader;
 mod retention;
 mod store;
 mod sums;
 #[cfg(test)]
 mod tests;
 
-pub use sums::Question;
+pub use question::{Question, Scope};
 
 use crate::clock;
 use crate::device::{Gpu, Kind};
@@ -17,13 +22,13 @@ use crate::faults::Faults;
 use crate::lease::{Leases, Statement, statements};
 use balance::{Balance, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
-use gpool_protocol::{ErrorBody, ErrorCode, GpuUuid, Usage};
+use gpool_protocol::{Charges, ErrorBody, ErrorCode, GpuUuid, Usage};
+use reader::Reader;
 use retention::DAY_S;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use store::{FileName, GpuFacts, LedgerError, Store};
-use sums::Reader;
 
 /// Not more often than this, however often leases end or somebody asks.
 const LEAST_PERIOD: Duration = Duration::from_secs(1);
@@ -98,7 +103,24 @@ pub fn keep(leases: &Leases) {
 /// # Errors
 /// There is no ledger, or it cannot be read.
 pub fn usage(leases: &Leases, question: &Question, is_administrator: bool) -> Result<Usage, ErrorBody> {
-    let configured = &leases.configuration().ledger;
+    ask(leases, is_administrator, |reader| reader.usage(question))
+}
+
+/// What each lease is charged, up to this moment.
+///
+/// # Errors
+/// As [`usage`].
+pub fn charges(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result<Charges, ErrorBody> {
+    ask(leases, is_administrator, |reader| reader.charges(scope))
+}
+
+fn ask<A>(
+    leases: &Leases,
+    is_administrator: bool,
+    question: impl FnOnce(&mut Reader<'_>) -> Result<A, ErrorBody>,
+) -> Result<A, ErrorBody> {
+    let configuration = leases.configuration();
+    let configured = &configuration.ledger;
     if !configured.is_kept() {
         let remedy = "name a file in [ledger] path of config.toml and restart the supervisor";
         return Err(ErrorBody::new(ErrorCode::RequestNotAllowed, "this host keeps no ledger", remedy));
@@ -106,7 +128,8 @@ pub fn usage(leases: &Leases, question: &Question, is_administrator: bool) -> Re
     leases.ledger.lock().bring_up_to_date(leases);
     let _turn = leases.ledger.turn(is_administrator)?;
     // One that cannot be written now may be read, as it was written last.
-    Reader::open(&configured.path).and_then(|mut reader| reader.usage(question)).map_err(|error| {
+    let opened = Reader::open(&configured.path, &configuration.rates);
+    opened.and_then(|mut reader| question(&mut reader)).map_err(|error| {
         let failed = leases.ledger.lock().failed.as_ref().map(|(_, cause)| cause.clone());
         match failed.filter(|_| error.code == ErrorCode::SupervisorFailed) {
             Some(cause) => {

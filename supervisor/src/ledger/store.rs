@@ -12,7 +12,7 @@ use std::time::Duration;
 /// "gplg": that the file is a ledger of gpool.
 const APPLICATION_ID: i32 = 0x6770_6c67;
 /// Version of the tables.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 /// What the file of changes beside the ledger is cut to.
 const JOURNAL_BYTES: i64 = 16 << 20;
 /// How long somebody else may hold the file, such as a person with `sqlite3`.
@@ -33,7 +33,7 @@ const TABLES: &str = "
         id INTEGER PRIMARY KEY, lease_id TEXT NOT NULL UNIQUE, container_id TEXT NOT NULL, pod TEXT, team TEXT,
         uid INTEGER NOT NULL, class TEXT NOT NULL, priority TEXT NOT NULL, mechanism TEXT NOT NULL,
         created_unix_ms INTEGER NOT NULL, ended_unix_ms INTEGER, is_end_seen INTEGER NOT NULL,
-        cap_bytes INTEGER, peak_bytes INTEGER
+        cap_bytes INTEGER, peak_bytes INTEGER, project TEXT, cost_center TEXT
     ) STRICT;
     CREATE TABLE charged (
         lease INTEGER NOT NULL REFERENCES lease ON DELETE CASCADE, gpu INTEGER NOT NULL REFERENCES gpu, ns INTEGER NOT NULL,
@@ -57,6 +57,12 @@ const TABLES: &str = "
 const SINCE_1: &str = "
     ALTER TABLE lease ADD COLUMN cap_bytes INTEGER;
     ALTER TABLE lease ADD COLUMN peak_bytes INTEGER;
+";
+
+/// From version 2, which knew neither.
+const SINCE_2: &str = "
+    ALTER TABLE lease ADD COLUMN project TEXT;
+    ALTER TABLE lease ADD COLUMN cost_center TEXT;
 ";
 
 /// What to do where SQLite says no.
@@ -230,7 +236,8 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
             transaction.execute_batch(TABLES)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         }
-        1 => transaction.execute_batch(SINCE_1)?,
+        1 => [SINCE_1, SINCE_2].into_iter().try_for_each(|step| transaction.execute_batch(step))?,
+        2 => transaction.execute_batch(SINCE_2)?,
         _ => {}
     }
     transaction.pragma_update(None, "user_version", VERSION)?;
@@ -368,8 +375,8 @@ fn write_lease(transaction: &Transaction<'_>, statement: &Statement) -> rusqlite
     let mut insert = transaction.prepare_cached(
         "INSERT INTO lease
          (lease_id, container_id, pod, team, uid, class, priority, mechanism, created_unix_ms, ended_unix_ms, is_end_seen,
-          cap_bytes, peak_bytes)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+          cap_bytes, peak_bytes, project, cost_center)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
          ON CONFLICT (lease_id) DO UPDATE SET class = ?6, priority = ?7, ended_unix_ms = ?10, is_end_seen = ?11,
          cap_bytes = CASE WHEN ?12 > 0 THEN ?12 ELSE cap_bytes END, peak_bytes = max(coalesce(peak_bytes, 0), ?13) RETURNING id",
     )?;
@@ -387,6 +394,8 @@ fn write_lease(transaction: &Transaction<'_>, statement: &Statement) -> rusqlite
         statement.end.is_none_or(|end| end.is_seen),
         signed(facts.cap_bytes),
         signed(statement.peak_bytes),
+        facts.project,
+        facts.cost_center,
     ];
     insert.query_row(values, |row| row.get(0))
 }

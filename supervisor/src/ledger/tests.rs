@@ -1,8 +1,11 @@
+mod bill;
+
 use super::balance::{Balance, Batch, Before, Moment};
+use super::question::Question;
+use super::reader::Reader;
 use super::store::{GpuFacts, LedgerError, Store};
-use super::sums::{Question, Reader};
 use crate::lease::{End, GpuStanding, Record, StandingRecord, Statement, sample};
-use gpool_configuration::Ledger as Configured;
+use gpool_configuration::{Ledger as Configured, Rates};
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism, Usage, UsageBy, UsageRow};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -82,7 +85,7 @@ impl Life {
 }
 
 fn usage(path: &Path, question: &str) -> Usage {
-    Reader::open(path).unwrap().usage(&Question::read(question, BEGUN_S).unwrap()).unwrap()
+    Reader::open(path, &Rates::default()).unwrap().usage(&Question::read(question, BEGUN_S).unwrap()).unwrap()
 }
 
 fn in_folder() -> (tempfile::TempDir, PathBuf) {
@@ -337,14 +340,17 @@ fn a_file_of_something_else_is_left_as_it_is() {
 fn a_question_names_what_is_wrong_with_it() {
     let read = |query: &str| Question::read(query, 10 * 86_400 + 30);
     let asked = read("").unwrap();
-    assert_eq!((asked.by, asked.since_unix_s, asked.until_unix_s), (UsageBy::Team, 9 * 86_400 + 60, 10 * 86_400 + 60));
-    assert_eq!(read("user=1000&gpu=GPU-1&by=day").unwrap().uid, Some(1000));
+    assert_eq!(
+        (asked.by, asked.scope.since_unix_s, asked.scope.until_unix_s),
+        (UsageBy::Team, 9 * 86_400 + 60, 10 * 86_400 + 60)
+    );
+    assert_eq!(read("user=1000&gpu=GPU-1&by=day").unwrap().scope.uid, Some(1000));
     for (query, part) in [
-        ("by=year", "team, user, class"),
+        ("by=year", "team, project, cost-center, user, class"),
         ("since=yesterday", "seconds since 1970"),
         ("until=99999999999999", "seconds since 1970"),
         ("user=alice", "number of a user"),
-        ("colour=red", "by, since, until, team, user or gpu"),
+        ("colour=red", "since, until, team, project, cost-center, user or gpu"),
         ("since=61&until=70", "1970-01-01T00:01:00Z"),
     ] {
         assert!(read(query).unwrap_err().to_string().contains(part), "{query}: {}", read(query).unwrap_err());
@@ -391,9 +397,10 @@ fn a_ledger_of_the_first_version_goes_on_and_what_it_does_not_say_counts_as_need
     life.enter(0, &[]);
     life.enter(10, &[lease("01", "red", 10, S)]);
     drop(life);
-    let older =
-        "ALTER TABLE lease DROP COLUMN cap_bytes; ALTER TABLE lease DROP COLUMN peak_bytes; PRAGMA user_version = 1";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(older).unwrap();
+    let older = ["cap_bytes", "peak_bytes", "project", "cost_center"]
+        .map(|name| format!("ALTER TABLE lease DROP COLUMN {name};"));
+    let older = format!("{} PRAGMA user_version = 1", older.concat());
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&older).unwrap();
     let life = Life::begin(&path, "b", 20);
     let row = &life.usage(UsageBy::Lease).rows[0];
     assert_eq!((row.used_gpu_ns, row.memory_cap_mib_s), (S, 40_960));

@@ -96,7 +96,7 @@ families! {
         "Utilisation: GPU time charged to all leases, ended ones included, over about the last ten seconds, as a part of that time";
     GpuTime Counter "gpool_gpu_used_seconds_total" ["gpu_uuid"]
         "GPU time charged to all leases since the supervisor started, those included that no look at the figures has met";
-    LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "owner_uid", "class", "priority", "mechanism", "enforcement", "team"]
+    LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "owner_uid", "class", "priority", "mechanism", "enforcement", "team", "project", "cost_center"]
         "Always 1: a lease or kept place";
     LeaseEntitled Gauge "gpool_lease_share_entitled_ratio" ["container_id", "lease_id", "gpu_uuid"]
         "Share that the lease is promised of the GPU: 0 of a priority below guaranteed, in time slices without a fraction and once its GPUs were taken from it";

@@ -226,6 +226,8 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
         ("mechanism", &word(&lease.mechanism)),
         ("enforcement", &lease.enforcement),
         ("team", lease.team.as_deref().unwrap_or_default()),
+        ("project", lease.project.as_deref().unwrap_or_default()),
+        ("cost_center", lease.cost_center.as_deref().unwrap_or_default()),
     ];
     page.add(Family::LeaseInfo, &about, 1.0);
     page.add(Family::LeaseMemoryCap, &[container, id], lease.memory_cap_bytes as f64);

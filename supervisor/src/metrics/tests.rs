@@ -32,6 +32,8 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         class: Class::Batch,
         priority: Priority::Guaranteed,
         team: Some(HOSTILE.into()),
+        project: Some(HOSTILE.into()),
+        cost_center: Some(HOSTILE.into()),
         paused: true,
         received_permille: 325,
         charged_gpu_ns: 3_000_000_000,
@@ -291,7 +293,7 @@ fn only_what_was_promised_is_a_promise_and_only_what_others_may_have_is_lent() {
 fn what_people_write_stays_within_its_label() {
     let figures = read(&render(&moment()));
     let info = figures.iter().find(|(name, ..)| name == "gpool_lease_info").unwrap();
-    assert_eq!(info.1["team"], HOSTILE);
+    assert!(["team", "project", "cost_center"].iter().all(|name| info.1[*name] == HOSTILE));
     assert_eq!(value(&figures, "gpool_quota_held_gpus", ("name", HOSTILE)), Some(1.25));
     assert!(figures.iter().all(|(name, ..)| name != "evil"));
 }

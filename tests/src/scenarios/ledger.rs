@@ -1,23 +1,36 @@
 //! The ledger: what teams had stays known when containers have ended and the supervisor was killed, ties out to what there was,
 //! and agrees with the device's own meter. And a file that cannot be used keeps nobody from the GPU.
 
-use super::{finish, wait_for};
+use super::{finish, reload_with, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, LEDGER, succeeded, text};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
-use gpool_protocol::{Usage, UsageRow};
+use gpool_protocol::{Charge, Charges, Usage, UsageRow};
 use serde_json::Value;
 use std::fs;
 use std::time::Duration;
 
-const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"team\"]\n";
+const CONFIGURATION: &str = r#"
+[policy.env]
+allow = ["fraction", "memory", "team", "project", "cost-center"]
+[team.red]
+cost_center = "4711"
+[rates]
+currency = "EUR"
+[[rates.price]]
+per_gpu_hour = "3600"
+[[rates.price]]
+per_gpu_hour = "1800"
+team = "red"
+"#;
 
 /// Runs it.
 pub fn run(inside: &Inside) -> Result<()> {
     let mut host = Host::start_with(inside, 1, CONFIGURATION)?;
     let outcome = teams_are_told(&host)
+        .and_then(|red| who_pays_is_billed(&host).map(|()| red))
         .and_then(|red| a_killed_supervisor_takes_nothing_along(&mut host, &red))
         .and_then(|()| a_file_that_cannot_be_used_stops_nobody(&mut host));
     finish(host, outcome)
@@ -43,13 +56,16 @@ fn ties_out(usage: &Usage) -> Result<()> {
         (sum(|row| row.lent_gpu_ns), total.lent_gpu_ns),
         (total.used_gpu_ns - total.burst_gpu_ns + total.lent_gpu_ns + total.idle_gpu_ns, total.reserved_gpu_ns),
     ];
-    ensure(parts.iter().all(|(one, other)| one == other), || format!("it does not tie out: {usage:#?}"))?;
+    let costs = sum(|row| row.cost_nanos) == total.cost_nanos && total.unpriced_gpu_ns == 0;
+    ensure(costs && parts.iter().all(|(one, other)| one == other), || format!("it does not tie out: {usage:#?}"))?;
     let Some(pool) = &usage.pool else { return Ok(()) };
     let all = [
         total.used_gpu_ns.cast_signed() + pool.unused_gpu_ns,
         total.reserved_gpu_ns.cast_signed() + pool.unreserved_gpu_ns,
     ];
-    ensure(all.iter().all(|ns| *ns == pool.gpu_ns.cast_signed()), || format!("it does not tie out: {usage:#?}"))
+    let paid = total.cost_nanos.cast_signed() + pool.unpaid_cost_nanos == pool.cost_nanos.cast_signed();
+    let ties_out = paid && all.iter().all(|ns| *ns == pool.gpu_ns.cast_signed());
+    ensure(ties_out, || format!("it does not tie out: {usage:#?}"))
 }
 
 fn row<'a>(usage: &'a Usage, key: &str) -> Result<&'a UsageRow> {
@@ -59,18 +75,19 @@ fn row<'a>(usage: &'a Usage, key: &str) -> Result<&'a UsageRow> {
 
 /// Two containers of a team and one of none, of which one ends. The first is returned, running.
 fn teams_are_told(host: &Host) -> Result<Container> {
-    let start = |name: &str, fraction: &str, team: Option<&str>| {
-        let mut env = vec![("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", "1GiB")];
-        env.extend(team.map(|team| ("GPOOL_TEAM", team)));
+    let start = |name: &str, fraction: &str, payer: &[(&'static str, &'static str)]| {
+        let env = [&[("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", "1GiB")][..], payer].concat();
         Tenant::greedy(1000).run(host, name, &env)
     };
-    let (red, other) = (start("red", "0.3", Some("red"))?, start("other", "0.6", None)?);
+    let of_red = ("GPOOL_TEAM", "red");
+    let red = start("red", "0.3", &[of_red])?;
+    let other = start("other", "0.6", &[("GPOOL_COST_CENTER", "99")])?;
     let reader = host.meter()?;
     let busy_ns = |container: &Container| Ok::<u64, Failure>(usage_of(&reader.read()?, &container.id).busy_ns);
     wait_for("three seconds of work", || Ok(busy_ns(&other)? > 3_000_000_000))?;
     other.kill_init()?;
     wait_for("its lease to end", || Ok(host.leases()?.iter().all(|lease| lease.container_id.0 != other.id)))?;
-    let short = start("short", "0.1", Some("red"))?;
+    let short = start("short", "0.1", &[of_red, ("GPOOL_PROJECT", "mars")])?;
     wait_for("a little work", || Ok(busy_ns(&short)? > 200_000_000))?;
     short.kill_init()?;
     wait_for("its lease to end", || Ok(host.leases()?.iter().all(|lease| lease.container_id.0 != short.id)))?;
@@ -103,6 +120,55 @@ fn teams_are_told(host: &Host) -> Result<Container> {
         ensure(refused.status.code() == Some(2) && said.contains(part), || format!("{arguments:?}: {said}"))?;
     }
     Ok(red)
+}
+
+/// What `gpool charges` says with these arguments.
+fn charges(host: &Host, arguments: &[&str]) -> Result<String> {
+    succeeded("gpool charges", host.gpool(&[&["charges"][..], arguments].concat())?)
+}
+
+/// Of the three containers, on whose bill each is, and the same sums in every form of it. Of those that have ended nothing changes.
+fn who_pays_is_billed(host: &Host) -> Result<()> {
+    let by_center = usage(host, &["--by", "cost-center"])?;
+    ensure((row(&by_center, "4711")?.leases, row(&by_center, "99")?.leases) == (2, 1), || format!("{by_center:#?}"))?;
+    let listed = succeeded("gpool ps", host.gpool(&["ps", "--format", "csv"])?)?;
+    ensure(listed.lines().nth(1).is_some_and(|line| line.ends_with(",,4711")), || listed.clone())?;
+    let said: Value =
+        serde_json::from_str(&charges(host, &["--format", "json", "--cost-center", "99"])?).context("JSON")?;
+    let bill: Charges = serde_json::from_value(said["charges"].clone()).context("the charges")?;
+    // A container that runs across midnight is in two rows.
+    let of_other = |row: &Charge| row.cost_center.as_deref() == Some("99") && row.price_micros == Some(3_600_000_000);
+    ensure(!bill.rows.is_empty() && bill.rows.iter().all(of_other), || format!("{bill:#?}"))?;
+    let billed_ns: u64 = bill.rows.iter().map(|row| row.billed_gpu_ns).sum();
+    let asked_ns: u64 = bill.rows.iter().map(|row| row.reserved_gpu_ns + row.burst_gpu_ns).sum();
+    // At a unit for each second a billionth is a nanosecond.
+    ensure(billed_ns == asked_ns && billed_ns.abs_diff(bill.total_cost_nanos) <= 100, || format!("{bill:#?}"))?;
+    let sums = usage(host, &["--by", "lease", "--cost-center", "99"])?;
+    ensure(sums.total.cost_nanos == bill.total_cost_nanos && sums.pool.is_none(), || format!("{sums:#?}\n{bill:#?}"))?;
+    let of_project = usage(host, &["--by", "team", "--project", "mars"])?;
+    let had = row(&of_project, "red")?;
+    let half = (had.reserved_gpu_ns + had.burst_gpu_ns) / 2;
+    ensure(had.leases == 1 && half.abs_diff(had.cost_nanos) <= 100, || format!("{of_project:#?}"))?;
+    let focus = charges(host, &["--format", "focus", "--project", "mars", "--site", "here"])?;
+    let lines: Vec<Vec<&str>> = focus.lines().map(|line| line.split(',').collect()).collect();
+    let column = |name: &str| {
+        let place = lines[0].iter().position(|column| *column == name);
+        place.ok_or_else(|| Failure::new(format!("no column {name}: {focus}")))
+    };
+    // What is quoted has commas, and stands behind these.
+    for (name, value) in [("BillingCurrency", "EUR"), ("BillingAccountId", "here"), ("ContractedUnitPrice", "1800")] {
+        let place = column(name)?;
+        ensure(lines.len() > 1 && lines[1..].iter().all(|line| line.get(place) == Some(&value)), || focus.clone())?;
+    }
+    let table = charges(host, &[])?;
+    let has = |part: &str| table.contains(part);
+    ensure(has(" mars ") && has(" 99 ") && has("Prices and costs are in EUR."), || table.clone())?;
+    // What is written down is priced as the configuration has it now.
+    reload_with(host, "[[rates.price]]\nper_gpu_hour = \"7200\"\n")?;
+    let dearer = usage(host, &["--by", "lease", "--cost-center", "99"])?.total.cost_nanos;
+    ensure(dearer.abs_diff(2 * bill.total_cost_nanos) <= 100, || format!("{dearer} after {bill:#?}"))?;
+    let refused = host.gpool(&["charges", "--month", "11-2026"])?;
+    ensure(refused.status.code() == Some(2) && text(&refused.stderr).contains("2026-11"), || text(&refused.stderr))
 }
 
 /// The supervisor is killed, and one of two containers ends while it is away.

@@ -1,0 +1,88 @@
+//! Of which time, leases and GPUs the ledger is asked.
+
+use super::when::{When, parse_when};
+use clap::Args;
+use std::process::Command;
+
+/// Of what.
+#[derive(Debug, Clone, Args)]
+pub struct ScopeOptions {
+    /// From when on: 90m, 24h, 7d or 4w ago, or a moment of UTC, 2026-11-01 or 2026-11-01T08:30
+    #[arg(long, value_name = "WHEN", default_value = "24h", value_parser = parse_when)]
+    pub since: When,
+    /// Until when [default: now]
+    #[arg(long, value_name = "WHEN", value_parser = parse_when)]
+    pub until: Option<When>,
+    /// Of one team alone; of containers without one if it is empty
+    #[arg(long, value_name = "NAME", value_parser = parse_plain)]
+    pub team: Option<String>,
+    /// For one project alone; of containers without one if it is empty
+    #[arg(long, value_name = "NAME", value_parser = parse_plain)]
+    pub project: Option<String>,
+    /// On one cost center's bill alone; on nobody's if it is empty
+    #[arg(long, value_name = "NAME", value_parser = parse_plain)]
+    pub cost_center: Option<String>,
+    /// Of containers that one user started, by name or number
+    #[arg(long, value_name = "NAME", value_parser = parse_user)]
+    pub user: Option<u32>,
+    /// On one GPU or MIG instance, by the beginning of its UUID
+    #[arg(long, value_name = "UUID", value_parser = parse_plain)]
+    pub gpu: Option<String>,
+}
+
+impl ScopeOptions {
+    /// From when until when, in seconds since 1970; until nothing where that is not said.
+    pub fn span(&self, now_unix_s: u64) -> (u64, Option<u64>) {
+        (self.since.unix_s(now_unix_s), self.until.map(|until| until.unix_s(now_unix_s)))
+    }
+
+    /// The rest of it as a query has it, each with the sign between two parts of one in front.
+    pub fn filters(&self) -> String {
+        let user = self.user.map(|user| user.to_string());
+        let named = [
+            ("team", &self.team),
+            ("project", &self.project),
+            ("cost-center", &self.cost_center),
+            ("user", &user),
+            ("gpu", &self.gpu),
+        ];
+        named.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", value.as_ref()?))).collect()
+    }
+}
+
+/// A user's number, or that of a name that this host knows.
+fn parse_user(text: &str) -> Result<u32, String> {
+    if let Ok(uid) = text.parse() {
+        return Ok(uid);
+    }
+    let passwd = Command::new("getent").args(["passwd", "--", text]).output();
+    let line = passwd.ok().and_then(|output| String::from_utf8(output.stdout).ok());
+    let uid = line.and_then(|line| line.split(':').nth(2)?.parse().ok());
+    uid.ok_or_else(|| "no user of this host has that name; give the number, which id -u NAME prints".to_owned())
+}
+
+/// What stands in the path of a request as it is.
+fn parse_plain(text: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'/');
+    match text.bytes().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("letters, digits, '.', '_' and '-' are what such a name is made of".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_a_number_or_a_name_of_this_host() {
+        assert_eq!((parse_user("1234567"), parse_user("root")), (Ok(1_234_567), Ok(0)));
+        assert!(parse_user("nobody-of-that-name").unwrap_err().contains("id -u"));
+    }
+
+    #[test]
+    fn a_name_cannot_be_more_of_a_path() {
+        assert_eq!(parse_plain("MIG-1/2"), Ok("MIG-1/2".to_owned()));
+        assert!(parse_plain("a&team=b").is_err() && parse_plain("a b").is_err());
+    }
+}

@@ -1,0 +1,304 @@
+//! `gpool charges`: the rows of a bill.
+
+mod focus;
+
+use crate::arguments::{ChargesFormat, ChargesOptions};
+use crate::exit::Failure;
+use crate::money::{exact, exact_micros, rounded};
+use crate::output::{self, Column, borderless, csv, figure, text, to_value};
+use gpool_protocol::{Charge, Charges, Client};
+use jiff::Timestamp;
+
+const DAY_S: u64 = 86_400;
+
+/// Prints what each lease is charged for each day on each of its GPUs.
+pub fn run(client: &Client, options: &ChargesOptions) -> Result<(), Failure> {
+    let now_s = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+    let charges = ask(client, options, now_s)?;
+    match options.format {
+        ChargesFormat::Table => output::print(&render(&charges, false)),
+        ChargesFormat::Wide => output::print(&render(&charges, true)),
+        ChargesFormat::Json => output::print_json_of([("charges", to_value(&charges))]),
+        ChargesFormat::Csv => output::print(&render_csv(&charges)),
+        ChargesFormat::Focus => output::print(&focus::render(&charges, &site(options))),
+    }
+}
+
+/// A day at a time, so that an answer is never longer than a day's: rows are of days in any case.
+fn ask(client: &Client, options: &ChargesOptions, now_s: u64) -> Result<Charges, Failure> {
+    let (since, until) = span(options, now_s);
+    let mut all: Option<Charges> = None;
+    for query in queries(since, until, now_s) {
+        let part: Charges = client.get(&format!("/v1/charges?{query}{}", options.scope.filters()))?;
+        match &mut all {
+            None => all = Some(part),
+            Some(all) => {
+                all.until_unix_s = part.until_unix_s;
+                all.begins_unix_s = part.begins_unix_s.or(all.begins_unix_s);
+                all.total_cost_nanos = all.total_cost_nanos.saturating_add(part.total_cost_nanos);
+                all.rows.extend(part.rows);
+            }
+        }
+    }
+    Ok(all.unwrap_or_default())
+}
+
+fn span(options: &ChargesOptions, now_s: u64) -> (u64, Option<u64>) {
+    match options.month {
+        // A month that is not over is asked for until now.
+        Some(month) => (month.begins_unix_s, (month.ends_unix_s <= now_s).then_some(month.ends_unix_s)),
+        None => options.scope.span(now_s),
+    }
+}
+
+/// The days from `since` until `until`, or else until now; one question as it stands where that is no time at all, which the
+/// supervisor says.
+fn queries(since: u64, until: Option<u64>, now_s: u64) -> Vec<String> {
+    let end = until.unwrap_or(now_s.saturating_add(1));
+    let (mut begin, mut queries) = (since, Vec::new());
+    loop {
+        let next = begin - begin % DAY_S + DAY_S;
+        if next >= end {
+            let until = until.map(|until| format!("&until={until}")).unwrap_or_default();
+            queries.push(format!("since={begin}{until}"));
+            return queries;
+        }
+        queries.push(format!("since={begin}&until={next}"));
+        begin = next;
+    }
+}
+
+/// Who bills.
+fn site(options: &ChargesOptions) -> String {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned());
+    options.site.clone().or_else(|| host().ok()).unwrap_or_else(|| "gpool".to_owned())
+}
+
+fn or_dash(name: Option<&String>) -> String {
+    name.cloned().unwrap_or_else(|| "-".to_owned())
+}
+
+fn price(micros: Option<u64>) -> String {
+    micros.map_or_else(|| "-".to_owned(), |micros| rounded(i128::from(micros) * 1000))
+}
+
+/// A table for people, with the sum below.
+fn render(charges: &Charges, is_wide: bool) -> String {
+    let mut columns: Vec<Column> = ["DAY", "CONTAINER", "TEAM", "PROJECT", "COST CENTER", "GPU"].map(text).to_vec();
+    columns.extend(["RESERVED h", "USED h", "BILLED h", "PRICE", "COST"].map(figure));
+    if is_wide {
+        columns.extend(["BURST h", "LENT h", "IDLE h", "LIST COST"].map(figure));
+        columns.extend(["MODEL", "PROFILE", "CLASS", "PRIORITY", "MECHANISM", "USER", "LEASE", "ESTIMATED"].map(text));
+    }
+    let hours = super::usage::hours::<u64>;
+    let cells = |row: &Charge| {
+        let mut cells = vec![
+            super::usage::moment(row.begins_unix_s).get(..10).unwrap_or_default().to_owned(),
+            row.container_id.short().to_owned(),
+            or_dash(row.team.as_ref()),
+            or_dash(row.project.as_ref()),
+            or_dash(row.cost_center.as_ref()),
+            crate::table::short_gpu(&row.gpu_uuid.0).to_owned(),
+        ];
+        cells.extend([row.reserved_gpu_ns, row.used_gpu_ns, row.billed_gpu_ns].map(hours));
+        cells.extend([price(row.price_micros), rounded(row.cost_nanos)]);
+        if is_wide {
+            cells.extend([row.burst_gpu_ns, row.lent_gpu_ns, row.idle_gpu_ns].map(hours));
+            cells.extend([rounded(row.list_cost_nanos), row.product.clone(), or_dash(row.mig_profile.as_ref())]);
+            cells.extend([row.class.clone(), row.priority.clone(), row.mechanism.clone(), row.uid.to_string()]);
+            cells.extend([row.lease_id.to_string(), if row.is_estimated { "yes" } else { "no" }.to_owned()]);
+        }
+        cells
+    };
+    let mut rows: Vec<Vec<String>> = charges.rows.iter().map(cells).collect();
+    let sum = |of: fn(&Charge) -> u64| charges.rows.iter().map(of).fold(0, u64::saturating_add);
+    let mut total = vec!["(all)".to_owned()];
+    total.extend(std::iter::repeat_n("-".to_owned(), 5));
+    total.extend([sum(|row| row.reserved_gpu_ns), sum(|row| row.used_gpu_ns), sum(|row| row.billed_gpu_ns)].map(hours));
+    total.extend(["-".to_owned(), rounded(charges.total_cost_nanos)]);
+    total.extend(std::iter::repeat_n("-".to_owned(), columns.len() - total.len()));
+    rows.push(total);
+    borderless(&columns, rows) + &note(charges)
+}
+
+/// What the prices are in, or that there are none.
+fn note(charges: &Charges) -> String {
+    let begins = super::usage::begins_later(charges.begins_unix_s, charges.since_unix_s);
+    match &charges.currency {
+        Some(currency) => {
+            let unpriced = charges.rows.iter().filter(|row| row.price_micros.is_none()).count();
+            let unpriced = match unpriced {
+                0 => String::new(),
+                rows => format!("{rows} of these rows have no price: [rates] has none for their GPU and day.\n"),
+            };
+            format!("Prices and costs are in {currency}.\n{unpriced}{begins}")
+        }
+        None => format!("This host has no prices: [rates] of its config.toml is where they stand.\n{begins}"),
+    }
+}
+
+/// The figures for programs and spreadsheets.
+fn render_csv(charges: &Charges) -> String {
+    const HEADER: [&str; 29] = [
+        "begins",
+        "ends",
+        "lease_id",
+        "container_id",
+        "pod",
+        "team",
+        "project",
+        "cost_center",
+        "uid",
+        "class",
+        "priority",
+        "mechanism",
+        "gpu_uuid",
+        "model",
+        "mig_profile",
+        "reserved_gpu_ns",
+        "used_gpu_ns",
+        "burst_gpu_ns",
+        "lent_gpu_ns",
+        "idle_gpu_ns",
+        "memory_cap_mib_s",
+        "memory_used_mib_s",
+        "is_estimated",
+        "billed_gpu_ns",
+        "currency",
+        "price",
+        "list_price",
+        "cost",
+        "list_cost",
+    ];
+    let or_none = |name: &Option<String>| name.clone().unwrap_or_default();
+    let micros = |micros: Option<u64>| micros.map(exact_micros).unwrap_or_default();
+    let row = |row: &Charge| {
+        vec![
+            super::usage::moment(row.begins_unix_s),
+            super::usage::moment(row.ends_unix_s),
+            row.lease_id.to_string(),
+            row.container_id.to_string(),
+            or_none(&row.pod),
+            or_none(&row.team),
+            or_none(&row.project),
+            or_none(&row.cost_center),
+            row.uid.to_string(),
+            row.class.clone(),
+            row.priority.clone(),
+            row.mechanism.clone(),
+            row.gpu_uuid.to_string(),
+            row.product.clone(),
+            or_none(&row.mig_profile),
+            row.reserved_gpu_ns.to_string(),
+            row.used_gpu_ns.to_string(),
+            row.burst_gpu_ns.to_string(),
+            row.lent_gpu_ns.to_string(),
+            row.idle_gpu_ns.to_string(),
+            row.memory_cap_mib_s.to_string(),
+            row.memory_used_mib_s.to_string(),
+            row.is_estimated.to_string(),
+            row.billed_gpu_ns.to_string(),
+            or_none(&charges.currency),
+            micros(row.price_micros),
+            micros(row.list_price_micros),
+            exact(row.cost_nanos),
+            exact(row.list_cost_nanos),
+        ]
+    };
+    csv(&HEADER, charges.rows.iter().map(row))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use gpool_protocol::{ContainerId, GpuUuid, LeaseId};
+
+    const H: u64 = 3_600_000_000_000;
+
+    pub fn sample() -> Charges {
+        let row = Charge {
+            begins_unix_s: 1_793_491_200,
+            ends_unix_s: 1_793_577_600,
+            lease_id: LeaseId("01K".into()),
+            container_id: ContainerId("abcdef0123456789".into()),
+            pod: None,
+            team: Some("vision".into()),
+            project: Some("mars".into()),
+            cost_center: Some("4711".into()),
+            uid: 0,
+            class: "batch".into(),
+            priority: "guaranteed".into(),
+            mechanism: "slice".into(),
+            created_unix_ms: 1_793_491_200_000,
+            ended_unix_ms: None,
+            gpu_uuid: GpuUuid("GPU-51313131-0000-4000-8000-000000000000".into()),
+            product: "NVIDIA H100 80GB HBM3".into(),
+            mig_profile: None,
+            compute_slices: 7,
+            of_compute_slices: 7,
+            reserved_gpu_ns: 3 * H,
+            used_gpu_ns: 2 * H,
+            burst_gpu_ns: H / 2,
+            lent_gpu_ns: H,
+            idle_gpu_ns: H / 2,
+            memory_cap_mib_s: 3600 * 4096,
+            memory_used_mib_s: 3600 * 1024,
+            is_estimated: false,
+            billed_gpu_ns: 7 * H / 2,
+            price_micros: Some(2_000_000),
+            list_price_micros: Some(2_500_000),
+            cost_nanos: 7_000_000_000,
+            list_cost_nanos: 8_750_000_000,
+        };
+        let other =
+            Charge { team: None, project: None, cost_center: None, price_micros: None, cost_nanos: 0, ..row.clone() };
+        Charges {
+            since_unix_s: 1_793_491_200,
+            until_unix_s: 1_793_577_600,
+            begins_unix_s: Some(1_793_491_200),
+            currency: Some("EUR".into()),
+            rows: vec![row, other],
+            total_cost_nanos: 7_000_000_000,
+        }
+    }
+
+    #[test]
+    fn a_table_ends_with_the_sum_and_says_what_has_no_price() {
+        let drawn = render(&sample(), false);
+        let lines: Vec<Vec<&str>> = drawn.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1][..5], ["2026-11-01", "abcdef012345", "vision", "mars", "4711"]);
+        assert_eq!(lines[1][6..], ["3.000", "2.000", "3.500", "2.00", "7.00"]);
+        assert_eq!(lines[2][2..5], ["-", "-", "-"]);
+        assert_eq!(lines[3], ["(all)", "-", "-", "-", "-", "-", "6.000", "4.000", "7.000", "-", "7.00"]);
+        assert!(drawn.contains("in EUR.\n1 of these rows have no price"), "{drawn}");
+        let none = Charges { currency: None, ..sample() };
+        assert!(
+            render(&none, true).ends_with("This host has no prices: [rates] of its config.toml is where they stand.\n")
+        );
+    }
+
+    #[test]
+    fn csv_has_costs_that_a_spreadsheet_adds_up() {
+        let drawn = render_csv(&sample());
+        let (header, row) = drawn.split_once('\n').unwrap();
+        assert_eq!(header.split(',').count(), row.lines().next().unwrap().split(',').count());
+        assert!(row.contains(",EUR,2,2.5,7,8.75\n"), "{row}");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_asked_for_day_by_day() {
+        let day = |number: u64| number * DAY_S;
+        assert_eq!(
+            queries(day(3) + 60, Some(day(4) + 60), day(9)),
+            ["since=259260&until=345600", "since=345600&until=345660"]
+        );
+        assert_eq!(queries(day(3), Some(day(4)), day(9)), ["since=259200&until=345600"]);
+        assert_eq!(queries(day(9), None, day(9) + 5), ["since=777600"]);
+        assert_eq!(queries(day(8) + 60, None, day(9)), ["since=691260&until=777600", "since=777600"]);
+        assert_eq!(
+            queries(day(9), Some(day(3)), day(9)),
+            ["since=777600&until=259200"],
+            "the supervisor says what is wrong"
+        );
+    }
+}

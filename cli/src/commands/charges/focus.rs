@@ -1,0 +1,237 @@
+//! A bill in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification (focus.finops.org): column ids of its chapter
+//! "Columns", numbers and times as its attributes "Numeric Format" and "Date/Time Format" have them.
+
+use crate::money::{exact, exact_hours, exact_micros};
+use crate::output::csv;
+use gpool_protocol::{Charge, Charges};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+use serde_json::json;
+
+/// Columns that are mandatory, those that are recommended or conditional and known here, and at the end gpool's own.
+const COLUMNS: [&str; 53] = [
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargeFrequency",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedCost",
+    "ContractedUnitPrice",
+    "EffectiveCost",
+    "InvoiceIssuerName",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingCategory",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "ServiceSubcategory",
+    "SkuId",
+    "SkuMeter",
+    "SkuPriceId",
+    "SubAccountId",
+    "SubAccountName",
+    "Tags",
+    "x_BurstGpuHours",
+    "x_Class",
+    "x_ContainerId",
+    "x_CostCenter",
+    "x_Estimated",
+    "x_IdleReservedGpuHours",
+    "x_LeaseId",
+    "x_LentGpuHours",
+    "x_Mechanism",
+    "x_MemoryGibHours",
+    "x_Pod",
+    "x_Priority",
+    "x_Project",
+    "x_ReservedGpuHours",
+    "x_UsedGpuHours",
+    "x_UserId",
+];
+
+/// What a quantity is measured in.
+const UNIT: &str = "GPU-Hours";
+
+/// Writes it, with `site` as who bills.
+pub fn render(charges: &Charges, site: &str) -> String {
+    let currency = charges.currency.as_deref().unwrap_or_default();
+    csv(&COLUMNS, charges.rows.iter().map(|row| fields(row, currency, site)))
+}
+
+fn fields(row: &Charge, currency: &str, site: &str) -> Vec<String> {
+    let or_null = |name: &Option<String>| name.clone().unwrap_or_default();
+    let (month_begins, month_ends) = month(row.begins_unix_s);
+    // What is sold: a model, or an instance of one, by how it is shared and how urgent it is.
+    let part = row.mig_profile.as_deref().unwrap_or("gpu");
+    let sku = format!("{}/{part}/{}/{}", row.product, row.mechanism, row.priority);
+    let price_id = match row.price_micros {
+        Some(micros) => format!("{sku}/{}", exact_micros(micros)),
+        None => String::new(),
+    };
+    let price = |micros: Option<u64>| micros.map(exact_micros).unwrap_or_default();
+    let cost = exact(row.cost_nanos);
+    let value = |name: &str| match name {
+        "BilledCost" | "ContractedCost" | "EffectiveCost" => cost.clone(),
+        "BillingAccountId" | "BillingAccountName" | "InvoiceIssuerName" | "ProviderName" => site.to_owned(),
+        "BillingCurrency" => currency.to_owned(),
+        "BillingPeriodEnd" => month_ends.clone(),
+        "BillingPeriodStart" => month_begins.clone(),
+        "ChargeCategory" => "Usage".to_owned(),
+        // Null: nothing here corrects an earlier period.
+        "ChargeClass" => String::new(),
+        "ChargeDescription" => description(row),
+        "ChargeFrequency" => "Usage-Based".to_owned(),
+        "ChargePeriodEnd" => time(row.ends_unix_s),
+        "ChargePeriodStart" => time(row.begins_unix_s),
+        "ConsumedQuantity" => exact_hours(row.used_gpu_ns),
+        "ConsumedUnit" | "PricingUnit" => UNIT.to_owned(),
+        "ContractedUnitPrice" => price(row.price_micros),
+        "ListCost" => exact(row.list_cost_nanos),
+        "ListUnitPrice" => price(row.list_price_micros),
+        "PricingCategory" => "Standard".to_owned(),
+        "PricingQuantity" => exact_hours(row.billed_gpu_ns),
+        "PublisherName" | "ServiceName" => "gpool".to_owned(),
+        "ResourceId" => row.gpu_uuid.to_string(),
+        "ResourceName" => row.product.clone(),
+        "ResourceType" => if row.mig_profile.is_some() { "MIG instance" } else { "GPU fraction" }.to_owned(),
+        "ServiceCategory" => "Compute".to_owned(),
+        "ServiceSubcategory" => "Containers".to_owned(),
+        "SkuId" => sku.clone(),
+        "SkuMeter" => "GPU time reserved or used beyond that".to_owned(),
+        "SkuPriceId" => price_id.clone(),
+        "SubAccountId" | "SubAccountName" => or_null(&row.team),
+        "Tags" => tags(row),
+        "x_BurstGpuHours" => exact_hours(row.burst_gpu_ns),
+        "x_Class" => row.class.clone(),
+        "x_ContainerId" => row.container_id.to_string(),
+        "x_CostCenter" => or_null(&row.cost_center),
+        "x_Estimated" => row.is_estimated.to_string(),
+        "x_IdleReservedGpuHours" => exact_hours(row.idle_gpu_ns),
+        "x_LeaseId" => row.lease_id.to_string(),
+        "x_LentGpuHours" => exact_hours(row.lent_gpu_ns),
+        "x_Mechanism" => row.mechanism.clone(),
+        // A MiB second is 1e9 / 1024 of a GiB's nanosecond.
+        "x_MemoryGibHours" => exact_hours(mib_seconds_as_gib_ns(row.memory_cap_mib_s)),
+        "x_Pod" => or_null(&row.pod),
+        "x_Priority" => row.priority.clone(),
+        "x_Project" => or_null(&row.project),
+        "x_ReservedGpuHours" => exact_hours(row.reserved_gpu_ns),
+        "x_UsedGpuHours" => exact_hours(row.used_gpu_ns),
+        "x_UserId" => row.uid.to_string(),
+        _ => String::new(),
+    };
+    COLUMNS.map(value).into()
+}
+
+fn mib_seconds_as_gib_ns(mib_s: u64) -> u64 {
+    u64::try_from(u128::from(mib_s) * 1_000_000_000 / 1024).unwrap_or(u64::MAX)
+}
+
+/// In words, so that nobody has to look anything up.
+fn description(row: &Charge) -> String {
+    let what = match &row.mig_profile {
+        Some(profile) => format!("instance {profile} of {}", row.product),
+        None => row.product.clone(),
+    };
+    format!("GPU time of {what} by {} for container {}", row.mechanism, row.container_id.short())
+}
+
+/// Keys and values as JSON, null where there are none.
+fn tags(row: &Charge) -> String {
+    let named = [("project", &row.project), ("cost_center", &row.cost_center)];
+    let named = named.into_iter().filter_map(|(name, value)| Some((name, json!(value.as_ref()?))));
+    let always = [("workload_type", json!(row.class)), ("user", json!(row.uid.to_string()))];
+    let all: serde_json::Map<String, serde_json::Value> =
+        named.chain(always).map(|(name, value)| (name.to_owned(), value)).collect();
+    serde_json::Value::Object(all).to_string()
+}
+
+fn timestamp(unix_s: u64) -> Timestamp {
+    i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok()).unwrap_or(Timestamp::MAX)
+}
+
+fn time(unix_s: u64) -> String {
+    timestamp(unix_s).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// When the month of a moment begins and ends.
+fn month(unix_s: u64) -> (String, String) {
+    let first = timestamp(unix_s).to_zoned(TimeZone::UTC).date().first_of_month();
+    let next = first.checked_add(1.month()).unwrap_or(first);
+    (format!("{first}T00:00:00Z"), format!("{next}T00:00:00Z"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn every_column_is_filled_as_the_specification_has_it() {
+        let drawn = render(&sample(), "gpu-host-1");
+        let rows = drawn.lines().map(fields_of).collect::<Vec<_>>();
+        let by_name: BTreeMap<&str, &str> =
+            rows[0].iter().map(String::as_str).zip(rows[1].iter().map(String::as_str)).collect();
+        let want = [
+            ("BilledCost", "7"),
+            ("BillingPeriodStart", "2026-11-01T00:00:00Z"),
+            ("BillingPeriodEnd", "2026-12-01T00:00:00Z"),
+            ("ChargePeriodEnd", "2026-11-02T00:00:00Z"),
+            ("ChargeClass", ""),
+            ("ConsumedQuantity", "2"),
+            ("ContractedUnitPrice", "2"),
+            ("ListCost", "8.75"),
+            ("PricingQuantity", "3.5"),
+            ("ProviderName", "gpu-host-1"),
+            ("ServiceSubcategory", "Containers"),
+            ("SkuId", "NVIDIA H100 80GB HBM3/gpu/slice/guaranteed"),
+            ("SubAccountId", "vision"),
+            ("x_MemoryGibHours", "4"),
+        ];
+        for (name, value) in want {
+            assert_eq!(by_name.get(name), Some(&value), "{name}");
+        }
+        let tags: serde_json::Value = serde_json::from_str(by_name["Tags"]).unwrap();
+        assert_eq!(tags["cost_center"], "4711");
+        assert!(rows.iter().all(|row| row.len() == COLUMNS.len()));
+        // What may not be null is not, whoever pays.
+        let nullable = ["ChargeClass", "ContractedUnitPrice", "SkuPriceId", "SubAccountId", "SubAccountName"];
+        for (name, value) in rows[0].iter().zip(&rows[2]) {
+            assert!(!value.is_empty() || nullable.contains(&name.as_str()) || name.starts_with("x_"), "{name}");
+        }
+        assert!(COLUMNS.is_sorted(), "each is there once");
+    }
+
+    /// Reads a line of CSV back.
+    fn fields_of(line: &str) -> Vec<String> {
+        let (mut fields, mut quoted, mut letters) = (vec![String::new()], false, line.chars().peekable());
+        while let Some(letter) = letters.next() {
+            match letter {
+                '"' if quoted && letters.peek() == Some(&'"') => {
+                    fields.last_mut().unwrap().push(letters.next().unwrap())
+                }
+                '"' => quoted = !quoted,
+                ',' if !quoted => fields.push(String::new()),
+                other => fields.last_mut().unwrap().push(other),
+            }
+        }
+        fields
+    }
+}

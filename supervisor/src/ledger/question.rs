@@ -1,0 +1,121 @@
+//! What the ledger is asked for.
+
+use super::balance::MINUTE_S;
+use super::retention::DAY_S;
+use gpool_protocol::{ErrorBody, ErrorCode, UsageBy};
+use jiff::Timestamp;
+
+/// The end of what SQLite can count, in seconds of the year 9999.
+const LAST_S: u64 = 253_402_300_799;
+
+/// Of which time, leases and GPUs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// From when on, Unix seconds, where a minute begins.
+    pub since_unix_s: u64,
+    /// Until when, where one ends.
+    pub until_unix_s: u64,
+    /// Of this team alone; of those without one if it is empty.
+    pub team: Option<String>,
+    /// For this project alone, likewise.
+    pub project: Option<String>,
+    /// On this cost center's bill alone, likewise.
+    pub cost_center: Option<String>,
+    /// Of containers that this user started.
+    pub uid: Option<u32>,
+    /// On GPUs and MIG instances whose UUIDs begin so.
+    pub gpu: Option<String>,
+}
+
+impl Scope {
+    /// From when until when, for SQLite.
+    pub fn span(&self) -> [i64; 2] {
+        [self.since_unix_s, self.until_unix_s].map(u64::cast_signed)
+    }
+
+    /// Whether it is about some leases only, beside which the rest is not what nobody had.
+    pub fn is_of_some(&self) -> bool {
+        self.team.is_some() || self.project.is_some() || self.cost_center.is_some() || self.uid.is_some()
+    }
+}
+
+/// Sums of that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// By what they are kept apart.
+    pub by: UsageBy,
+    /// Of what.
+    pub scope: Scope,
+}
+
+impl Question {
+    /// Reads `name=value` pairs, as they stand behind the question mark of a path; by team and over the last day if they say
+    /// nothing else.
+    ///
+    /// # Errors
+    /// Names the parameter and what it may be.
+    pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
+        let mut by = UsageBy::Team;
+        let scope = Scope::read(query, now_unix_s, |name, value| match name {
+            "by" => UsageBy::of(value).map(|word| by = word),
+            _ => None,
+        })?;
+        Ok(Self { by, scope })
+    }
+}
+
+impl Scope {
+    /// Reads pairs as [`Question::read`] does; `other` takes those that say something else, or says no.
+    ///
+    /// # Errors
+    /// Names the parameter and what it may be.
+    pub fn read(
+        query: &str,
+        now_unix_s: u64,
+        mut other: impl FnMut(&str, &str) -> Option<()>,
+    ) -> Result<Self, ErrorBody> {
+        let mut scope = Self::default();
+        let (mut since_unix_s, mut until_unix_s) = (None, None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let seconds = || value.parse::<u64>().ok().filter(|seconds| *seconds <= LAST_S);
+            let wrong = || wrong(name, value);
+            match name {
+                "since" => since_unix_s = Some(seconds().ok_or_else(wrong)?),
+                "until" => until_unix_s = Some(seconds().ok_or_else(wrong)?),
+                "team" => scope.team = Some(value.to_owned()),
+                "project" => scope.project = Some(value.to_owned()),
+                "cost-center" => scope.cost_center = Some(value.to_owned()),
+                "user" => scope.uid = Some(value.parse().map_err(|_| wrong())?),
+                "gpu" => scope.gpu = Some(value.to_owned()),
+                _ => other(name, value).ok_or_else(wrong)?,
+            }
+        }
+        let minute = |unix_s: u64| unix_s - unix_s % MINUTE_S;
+        // This minute is in it, and where a bill ends the next one begins.
+        scope.until_unix_s = until_unix_s.map_or(minute(now_unix_s) + MINUTE_S, minute);
+        scope.since_unix_s = minute(since_unix_s.unwrap_or(scope.until_unix_s.saturating_sub(DAY_S)));
+        if scope.since_unix_s >= scope.until_unix_s {
+            let (since, until) = (moment(scope.since_unix_s), moment(scope.until_unix_s));
+            let message = format!("there is no whole minute between {since} and {until}");
+            return Err(ErrorBody::new(ErrorCode::MessageInvalid, message, "give an earlier since or a later until"));
+        }
+        Ok(scope)
+    }
+}
+
+/// A moment of Unix time.
+pub fn moment(unix_s: u64) -> Timestamp {
+    i64::try_from(unix_s).ok().and_then(|unix_s| Timestamp::from_second(unix_s).ok()).unwrap_or(Timestamp::MAX)
+}
+
+fn wrong(name: &str, value: &str) -> ErrorBody {
+    let words: Vec<&str> = UsageBy::ALL.into_iter().map(UsageBy::word).collect();
+    let remedy = match name {
+        "by" => format!("write one of {}", words.join(", ")),
+        "since" | "until" => "write seconds since 1970".to_owned(),
+        "user" => "write the number of a user".to_owned(),
+        _ => "write since, until, team, project, cost-center, user or gpu, and by for sums".to_owned(),
+    };
+    ErrorBody::new(ErrorCode::MessageInvalid, format!("{name}={value} is nothing that the ledger is asked by"), remedy)
+}

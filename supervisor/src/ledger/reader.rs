@@ -1,0 +1,95 @@
+//! A ledger that is read, beside who writes it.
+
+use super::charges;
+use super::pricing::Pricing;
+use super::question::{Question, Scope};
+use super::sums;
+use gpool_configuration::Rates;
+use gpool_protocol::{Charges, ErrorBody, ErrorCode, Usage};
+use rusqlite::{Connection, OpenFlags};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// An answer has no more rows.
+pub const ROWS: usize = 10_000;
+/// How long it may take: whoever asks waits for ten seconds.
+const PATIENCE: Duration = Duration::from_secs(7);
+/// After so many steps of SQLite's machine it is looked at the clock.
+const STEPS: i32 = 100_000;
+
+/// A ledger that is only read, and what it is priced by.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    connection: Connection,
+    rates: &'a Rates,
+}
+
+impl<'a> Reader<'a> {
+    /// Opens it, for one question.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(path: &Path, rates: &'a Rates) -> Result<Self, ErrorBody> {
+        let opened =
+            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX);
+        let connection = opened.map_err(|cause| unreadable(&cause))?;
+        Ok(Self { connection, rates })
+    }
+
+    /// Adds up.
+    ///
+    /// # Errors
+    /// SQLite cannot read, or the answer would be too long, or take too long.
+    pub fn usage(&mut self, question: &Question) -> Result<Usage, ErrorBody> {
+        let mut usage = self.answer(|all, pricing| sums::sums(all, question, pricing), |usage| usage.rows.len())?;
+        usage.currency = self.currency();
+        Ok(usage)
+    }
+
+    /// What each lease is charged, day by day.
+    ///
+    /// # Errors
+    /// As [`Reader::usage`].
+    pub fn charges(&mut self, scope: &Scope) -> Result<Charges, ErrorBody> {
+        let mut charges = self.answer(|all, pricing| charges::charges(all, scope, pricing), |all| all.rows.len())?;
+        charges.currency = self.currency();
+        Ok(charges)
+    }
+
+    fn currency(&self) -> Option<String> {
+        (!self.rates.is_empty()).then(|| self.rates.currency.0.clone())
+    }
+
+    /// In one transaction: what is written meanwhile is in none of the sums.
+    fn answer<A>(
+        &mut self,
+        add_up: impl FnOnce(&Connection, Option<Pricing>) -> rusqlite::Result<A>,
+        rows: impl FnOnce(&A) -> usize,
+    ) -> Result<A, ErrorBody> {
+        let deadline = Instant::now() + PATIENCE;
+        let watched = self.connection.progress_handler(STEPS, Some(move || Instant::now() > deadline));
+        let narrower = |message: String| {
+            ErrorBody::new(ErrorCode::MessageInvalid, message, "ask for less time, for one team, or by something else")
+        };
+        let pricing = Pricing::new(self.rates);
+        let summed = watched.and_then(|()| self.connection.transaction()).and_then(|all| add_up(&all, pricing));
+        match summed {
+            Ok(answer) if rows(&answer) > ROWS => Err(narrower(format!("that is more than {ROWS} rows"))),
+            Ok(answer) => Ok(answer),
+            Err(rusqlite::Error::SqliteFailure(error, _))
+                if error.code == rusqlite::ErrorCode::OperationInterrupted =>
+            {
+                Err(narrower(format!("adding that up takes longer than {} s", PATIENCE.as_secs())))
+            }
+            Err(cause) => Err(unreadable(&cause)),
+        }
+    }
+}
+
+fn unreadable(cause: &rusqlite::Error) -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::SupervisorFailed,
+        format!("the ledger cannot be read: {cause}"),
+        "look at the supervisor's log",
+    )
+}
