@@ -279,6 +279,8 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         class: Class::Latency,
         priority: Priority::Scavenger,
         team: Some(text("a")),
+        project: Some(text("b")),
+        cost_center: Some(text("c")),
         wait_seconds: Some(60),
         models: vec![text("H100")],
         min_memory_bytes: Some(1),

@@ -72,6 +72,15 @@ fn memory_schema() -> Value {
     json!({"type": ["string", "integer"], "minimum": 1_048_576})
 }
 
+/// What an hour costs, of what, for whom and from when on.
+fn price_schema() -> Value {
+    json!({"type": "array", "items": {"type": "object", "additionalProperties": false, "required": ["per_gpu_hour"],
+        "properties": {
+            "per_gpu_hour": {"type": ["string", "integer"], "pattern": "^[0-9]+([.][0-9]{1,6})?$", "minimum": 0},
+            "model": {"type": "string"}, "team": {"type": "string"},
+            "from": {"type": "string", "format": "date"}}}})
+}
+
 fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value> {
     let choices = CHOICES.iter().find(|(end, _)| name.ends_with(end)).map(|(_, values)| json!(values));
     let schema = match (name, default) {
@@ -81,6 +90,12 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
         ("quota.team" | "quota.user", _) => json!({"type": "object", "additionalProperties": {"type": "object",
             "additionalProperties": false, "properties": {"gpus": gpus_schema(), "memory": memory_schema(),
             "leases": {"type": "integer", "minimum": 0}}}}),
+        ("team", _) => json!({"type": "object", "additionalProperties": {"type": "object",
+            "additionalProperties": false, "properties": {"cost_center": {"type": "string"}}}}),
+        ("rates.price", _) => price_schema(),
+        ("rates.beyond_share" | "rates.low_priority" | "rates.lent_credit", _) => {
+            json!({"type": ["string", "integer"], "pattern": "^(0([.][0-9]{1,3})?|1([.]0{1,3})?)$", "minimum": 0, "maximum": 1})
+        }
         (name, _) if name.starts_with("quota.") && name.ends_with(".gpus") => gpus_schema(),
         (name, _) if name.starts_with("quota.") && name.ends_with(".memory") => memory_schema(),
         (_, Some(toml::Value::Array(values))) if values.first().is_some_and(toml::Value::is_integer) => {

@@ -160,6 +160,14 @@ fn who_pays_is_billed(host: &Host) -> Result<()> {
         let place = column(name)?;
         ensure(lines.len() > 1 && lines[1..].iter().all(|line| line.get(place) == Some(&value)), || focus.clone())?;
     }
+    let number = |line: &[&str], name: &str| {
+        let field = line.get(column(name)?).copied().unwrap_or_default();
+        field.parse::<f64>().context(format!("{name} of {focus}"))
+    };
+    for line in &lines[1..] {
+        let product = number(line, "PricingQuantity")? * number(line, "ContractedUnitPrice")?;
+        ensure((product - number(line, "BilledCost")?).abs() < 1e-6, || focus.clone())?;
+    }
     let table = charges(host, &[])?;
     let has = |part: &str| table.contains(part);
     ensure(has(" mars ") && has(" 99 ") && has("Prices and costs are in EUR."), || table.clone())?;
