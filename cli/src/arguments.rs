@@ -1,5 +1,6 @@
 //! The command line.
 
+mod audit;
 mod charges;
 mod config;
 mod doctor;
@@ -13,6 +14,7 @@ mod usage;
 mod when;
 mod words;
 
+pub use audit::{AuditPlace, AuditVerb, ShowOptions, VerifyOptions};
 pub use charges::{ChargesFormat, ChargesOptions};
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
@@ -155,6 +157,12 @@ pub enum Verb {
     },
     /// Show what happened: grants, refusals, changes, ends
     Events(EventsOptions),
+    /// What happened, written down for good: shown, and checked for changes
+    Audit {
+        /// What to do with it.
+        #[command(subcommand)]
+        verb: AuditVerb,
+    },
     /// Show who was promised what of the GPUs and had it, over hours, days or months
     Usage(UsageOptions),
     /// Show what each container is charged, by the prices of the configuration: the rows of a bill, also for programs of finance

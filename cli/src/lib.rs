@@ -42,6 +42,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Config { verb } => return commands::config::run(verb, arguments.socket.as_deref()),
         Verb::Simulate(simulation) => return commands::simulate::run(simulation),
         Verb::Runtime { verb } => return commands::runtime::run(verb),
+        Verb::Audit { verb } => return commands::audit::run(verb),
         Verb::Run(options) => return commands::run::run(options),
         Verb::Mig { verb } => return commands::mig::run(verb, || arguments.client()),
         Verb::Explain { request: Some(request), host, format, .. } => {
@@ -67,7 +68,8 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Charges(options) => commands::charges::run(&client, &options),
         Verb::Metrics => commands::metrics::run(&client),
         Verb::Info { format } => commands::info::run(&client, format),
-        Verb::Completion { .. }
+        Verb::Audit { .. }
+        | Verb::Completion { .. }
         | Verb::Config { .. }
         | Verb::Doctor(_)
         | Verb::Simulate(_)

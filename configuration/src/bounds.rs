@@ -47,6 +47,9 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
         return Err(Breach { key, cause });
     }
     check_ledger(configuration)?;
+    if let Some((key, cause)) = configuration.audit.out_of_range() {
+        return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
+    }
     check_hang_times(configuration)?;
     check_idle_times(configuration)?;
     check_payers(configuration)
@@ -202,6 +205,8 @@ fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)
     ];
     let ledger = &configuration.ledger;
     all.extend(ledger.is_kept().then_some(("ledger.path", &ledger.path)));
+    let audit = &configuration.audit;
+    all.extend(audit.is_kept().then_some(("audit.directory", &audit.directory)));
     all.extend(configuration.mig.layout.iter().map(|path| ("mig.layout", path)));
     for mount in &configuration.driver.mounts {
         all.push(("driver.mount.source", &mount.source));

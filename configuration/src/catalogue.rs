@@ -66,7 +66,9 @@ impl Effect {
             | "policy.timeslice"
             | "lease.hold_ms"
             | "ledger.minute_days"
-            | "ledger.hour_days" => Effect::Reload,
+            | "ledger.hour_days"
+            | "audit.keep_days"
+            | "audit.most_mib" => Effect::Reload,
             _ if is_in("policy.env.") => Effect::NextContainerOrReload,
             _ if is_in("runtime.") => Effect::NextContainer,
             _ if is_in("class.")

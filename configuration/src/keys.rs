@@ -1,5 +1,6 @@
 //! The keys of the configuration file.
 
+use crate::audit::Audit;
 use crate::gpus::Gpus;
 use crate::quota::Quota;
 use crate::rates::{Rates, Team};
@@ -34,6 +35,8 @@ pub struct Configuration {
     pub mig: Mig,
     /// What is written down of who had what.
     pub ledger: Ledger,
+    /// What happened, written down for good.
+    pub audit: Audit,
     /// Faults of GPUs.
     pub health: Health,
     /// What is known of teams, by name.

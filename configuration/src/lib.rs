@@ -3,6 +3,7 @@
 //! An absent or empty file works. Unknown keys are refused with the nearest known one.
 #![forbid(unsafe_code)]
 
+mod audit;
 mod bounds;
 mod catalogue;
 mod error;
@@ -18,6 +19,7 @@ mod rates;
 mod unknown;
 mod windows;
 
+pub use audit::Audit;
 pub use catalogue::{Effect, Key, SHIPPED, catalogue};
 pub use error::ConfigurationError;
 pub use flat::{Difference, differences, flat};

@@ -11,6 +11,7 @@
 //! * [`mig`]: what a GPU can be divided into, and where;
 //! * [`honesty`]: whether a tenant reports all that the device has given it;
 //! * [`overlap`]: how much is believed of what tenants report for the same time;
+//! * [`chain`]: what makes a trail of which nothing can be changed or taken out unseen;
 //! * [`ledger`]: what a GPU's time went to, in sums that tie out;
 //! * [`rates`]: what GPU time costs;
 //! * [`repetition`]: how often that is told which goes on happening;
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod chain;
 pub mod guard;
 pub mod honesty;
 pub mod identity;

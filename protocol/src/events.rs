@@ -121,11 +121,13 @@ pub enum EventKind {
     ConfigurationReloaded,
     /// A changed configuration cannot be used, and the old one stays in force.
     ConfigurationRefused,
+    /// What the audit says of itself: what it cut off, left out or took out.
+    Audit,
 }
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 40] = [
+    pub const ALL: [EventKind; 41] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -166,6 +168,7 @@ impl EventKind {
         EventKind::MigNotApplied,
         EventKind::ConfigurationReloaded,
         EventKind::ConfigurationRefused,
+        EventKind::Audit,
     ];
 
     /// The word on the wire, `lease-granted`.

@@ -39,6 +39,12 @@ struct Kept {
     events: VecDeque<Arc<Event>>,
     /// How many of those are of users without root.
     of_users: usize,
+    /// Whether the audit takes them.
+    is_written: bool,
+    /// Those that it has not taken yet.
+    unwritten: VecDeque<Arc<Event>>,
+    /// How many it will never take: there was no room for them.
+    lost: u64,
 }
 
 impl Kept {
@@ -46,7 +52,14 @@ impl Kept {
         let is_a_users = |event: &Event| event.uid.is_some_and(|uid| uid != 0);
         let is_one_more = is_a_users(&event);
         self.of_users += usize::from(is_one_more);
-        self.events.push_back(Arc::new(event));
+        let event = Arc::new(event);
+        if self.is_written {
+            match self.unwritten.len() < Events::UNWRITTEN {
+                true => self.unwritten.push_back(event.clone()),
+                false => self.lost += 1,
+            }
+        }
+        self.events.push_back(event);
         if self.events.len() <= KEPT {
             return;
         }
@@ -66,6 +79,25 @@ pub struct Events {
 }
 
 impl Events {
+    /// So many wait for the audit, when the disk is full.
+    pub const UNWRITTEN: usize = 20_000;
+
+    /// Those that the audit takes, too.
+    pub fn for_the_audit() -> Self {
+        let events = Self::default();
+        events.lock().is_written = true;
+        events
+    }
+
+    /// What the audit has not taken yet, and how many were lost before: waits up to `patience` if there is nothing.
+    pub fn unwritten(&self, patience: Duration) -> (Vec<Arc<Event>>, u64) {
+        let kept = self.lock();
+        let has_none = |kept: &mut Kept| kept.unwritten.is_empty() && kept.lost == 0;
+        let waited = self.more.wait_timeout_while(kept, patience, has_none);
+        let (mut kept, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        (kept.unwritten.drain(..).collect(), std::mem::take(&mut kept.lost))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -158,7 +190,8 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::MpsStarted
         | EventKind::MpsStopped
         | EventKind::TimeSlicesTried
-        | EventKind::ConfigurationReloaded => Priority::Information,
+        | EventKind::ConfigurationReloaded
+        | EventKind::Audit => Priority::Information,
     }
 }
 
@@ -197,6 +230,22 @@ mod tests {
         assert_eq!(events.counts(), [(EventKind::LeaseGranted, KEPT as u64 + 5)]);
         assert_eq!(events.after(after - 1, None).len(), 1);
         assert!(events.after(after, Some(Duration::from_millis(1))).is_empty());
+    }
+
+    #[test]
+    fn the_audit_takes_each_once_and_knows_how_many_had_no_room() {
+        let events = Events::for_the_audit();
+        let note = |number: usize| events.keep(EventKind::LeaseGranted, About::default(), number.to_string());
+        (0..Events::UNWRITTEN + 3).for_each(note);
+        let (all, lost) = events.unwritten(Duration::ZERO);
+        assert_eq!((all.len(), lost), (Events::UNWRITTEN, 3));
+        assert_eq!((all[0].sequence, all[1].sequence), (1, 2));
+        note(7);
+        assert_eq!(events.unwritten(Duration::ZERO).0.len(), 1);
+        assert_eq!(events.unwritten(Duration::from_millis(1)), (Vec::new(), 0));
+        let none = Events::default();
+        none.keep(EventKind::LeaseGranted, About::default(), String::new());
+        assert!(none.unwritten(Duration::ZERO).0.is_empty(), "without an audit nothing is kept for it");
     }
 
     #[test]

@@ -21,6 +21,7 @@
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
 //! | `queue` | requests that wait for room |
 //! | `refusals` | which allocations were refused, and who has what they wanted |
+//! | `audit` | every event, written down for good in chained lines |
 //! | `ledger` | who was promised what and had it, written down for months |
 //! | `auditor` | what leases report, against what the device saw |
 //! | `settings`, `reload` | the configuration in force, and taking over a changed one |
@@ -49,6 +50,7 @@
 mod log;
 
 mod attendant;
+mod audit;
 mod auditor;
 mod cgroup;
 mod clock;

@@ -1,6 +1,7 @@
 //! Starting up in order: configuration, one instance, GPUs, privileges given up, gates, leases that were, and the socket last.
 
 use crate::attendant::Mailbox;
+use crate::audit;
 use crate::compute_modes::ComputeModes;
 use crate::context_cost::ContextCosts;
 use crate::device::{DriverFiles, Found, NvmlInventory, Roster, StartPatience, with_places};
@@ -187,7 +188,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         book: Mutex::default(),
         ended: Condvar::new(),
         watch_changed: Box::new(move || waker.wake()),
-        events: Arc::new(Events::default()),
+        events: Arc::new(if configuration.audit.is_kept() { Events::for_the_audit() } else { Events::default() }),
+        audit: audit::Figures::default(),
         boot_id,
         settings,
         roster: Roster::new(gpus, places),
@@ -196,6 +198,10 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         files,
         gatekeeper,
     });
+    if leases.configuration().audit.is_kept() {
+        let written = leases.clone();
+        std::thread::Builder::new().name("audit".into()).spawn(move || audit::keep(&written))?;
+    }
     let message = format!("started with {} GPU(s)", leases.gpus().len());
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
     silence::tell_left_out(&leases);

@@ -2,7 +2,8 @@
 //! runs keeps its old value until it is started again.
 
 use gpool_configuration::{
-    Configuration, ConfigurationError, Difference, Driver, Effect, Ledger, Policy, Socket, differences, flat, load,
+    Audit, Configuration, ConfigurationError, Difference, Driver, Effect, Ledger, Policy, Socket, differences, flat,
+    load,
 };
 use gpool_protocol::{ChangedKey, ConfigurationView, Reloaded};
 use std::path::{Path, PathBuf};
@@ -71,6 +72,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         team: wanted.team,
         rates: wanted.rates,
         ledger: Ledger { path: old.ledger.path.clone(), ..wanted.ledger },
+        audit: Audit { directory: old.audit.directory.clone(), ..wanted.audit },
         ..old.clone()
     };
     debug_assert!(differences(old, &new).iter().all(|change| Effect::of(&change.key) != Effect::Restart));
@@ -185,6 +187,10 @@ mod tests {
             low_priority = "0.5"
             lent_credit = "0.5"
             price = [{ per_gpu_hour = "1" }]
+            [audit]
+            directory = "/n"
+            keep_days = 5
+            most_mib = 65
             [ledger]
             path = "/m"
             minute_days = 7

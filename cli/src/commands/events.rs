@@ -7,7 +7,8 @@ use gpool_protocol::{Client, Event, EventKind};
 use jiff::Timestamp;
 use std::collections::VecDeque;
 
-const CSV_HEADER: [&str; 8] =
+/// What each of the fields of [`present`] is, as CSV.
+pub const CSV_HEADER: [&str; 8] =
     ["sequence", "unix_ms", "kind", "lease_id", "container_id", "uid", "message", "charged_gpu_ns"];
 
 /// Prints what happened, as far as it is wanted, and with `follow` what happens from now on.
@@ -71,7 +72,7 @@ impl<'a> Chosen<'a> {
 }
 
 /// One event as one line. An event of a newer supervisor that this version cannot read is passed on as it came.
-fn present(line: &str, format: Format) -> String {
+pub fn present(line: &str, format: Format) -> String {
     let Ok(event) = serde_json::from_str::<Event>(line) else { return line.to_owned() };
     let kind = event.kind.word();
     match format {

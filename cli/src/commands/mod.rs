@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod audit;
 pub mod charges;
 pub mod completion;
 pub mod config;

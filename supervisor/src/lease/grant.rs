@@ -12,6 +12,7 @@ use super::ownership;
 use super::placing::{GRANT_PATIENCE, Place};
 use super::record::{Record, dir_of, region_dir_of};
 use super::statement::Statement;
+use crate::audit;
 use crate::cgroup;
 use crate::clock;
 use crate::compute_modes::ComputeModes;
@@ -66,6 +67,8 @@ pub struct Leases {
     pub files: DriverFiles,
     pub gatekeeper: Gatekeeper,
     pub events: Arc<Events>,
+    /// How much of that is written down for good.
+    pub audit: audit::Figures,
     pub boot_id: String,
     /// Measured cost of a context by GPU, in bytes.
     pub context_bytes: Vec<AtomicU64>,

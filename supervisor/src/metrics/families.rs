@@ -84,6 +84,8 @@ families! {
     LogLinesLost Counter "gpool_log_lines_lost_total" [] "Lines of the log that were lost because nobody took those before them";
     LedgerWritten Gauge "gpool_ledger_written_timestamp_seconds" []
         "When the ledger was written last, in seconds since 1970, every ten seconds if all is well; absent while it was not, or none is kept";
+    AuditWritten Counter "gpool_audit_events_total" [] "Events written down for good since the supervisor started";
+    AuditLost Counter "gpool_audit_lost_total" [] "Events that could not be, because the disk was full for too long";
     GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "name", "driver_version", "nvlink_island"] "Always 1: a GPU of this host; GPUs of one island reach each other over NVLink, and of one that reaches none it is empty";
     GpuMemory Gauge "gpool_gpu_memory_capacity_bytes" ["gpu_uuid"] "Memory of the GPU that programs can have";
     GpuDrained Gauge "gpool_gpu_drained" ["gpu_uuid"] "1 while it takes no new leases because of gpool gpu drain; of an instance, its board";

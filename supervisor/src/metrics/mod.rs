@@ -44,6 +44,8 @@ struct Moment {
     complaints: u64,
     log_lines_lost: u64,
     ledger_written_unix_s: Option<u64>,
+    /// Written down and lost; none where no audit is kept.
+    audit: Option<[u64; 2]>,
 }
 
 /// The page of this moment.
@@ -80,6 +82,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         complaints: leases.progress.complaints.count(),
         log_lines_lost: log::lost(),
         ledger_written_unix_s: leases.ledger.written_unix_s(),
+        audit: leases.configuration().audit.is_kept().then(|| leases.audit.figures()),
     })
 }
 
@@ -168,6 +171,10 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     }
     page.add(Family::Complaints, &[], moment.complaints as f64);
     page.add(Family::LogLinesLost, &[], moment.log_lines_lost as f64);
+    if let Some([written, lost]) = moment.audit {
+        page.add(Family::AuditWritten, &[], written as f64);
+        page.add(Family::AuditLost, &[], lost as f64);
+    }
     if let Some(unix_s) = moment.ledger_written_unix_s {
         page.add(Family::LedgerWritten, &[], unix_s as f64);
     }

@@ -124,6 +124,7 @@ fn moment() -> Moment {
         complaints: 0,
         log_lines_lost: 0,
         ledger_written_unix_s: Some(1_700_000_000),
+        audit: Some([17, 2]),
     }
 }
 

@@ -13,6 +13,8 @@ pub const STAGE: &str = "/run/gpool-stage";
 /// Where the simulated GPU keeps its state, its device nodes and its libraries.
 pub const SIMULATED_GPU: &str = "/run/gpool-simgpu";
 
+/// The audit of a run.
+pub const AUDIT: &str = "/run/gpool-audit";
 /// The ledger of a run, in a directory of its own.
 pub const LEDGER: &str = "/run/gpool-ledger/ledger.db";
 /// What the supervisor writes down for after a boot.
@@ -97,7 +99,7 @@ pub fn replace_nvidia_smi(program: &Path) -> Result<()> {
 fn configuration(stage: &Stage) -> String {
     format!(
         "[paths]\nshim_dir = \"{shims}\"\nhook = \"{hook}\"\nstate_dir = \"{STATE}\"\n\n\
-         [ledger]\npath = \"{LEDGER}\"\n\n\
+         [ledger]\npath = \"{LEDGER}\"\n\n[audit]\ndirectory = \"{AUDIT}\"\n\n\
          [lease]\nhold_ms = {hold_ms}\n\n[[driver.mount]]\nsource = \"{SIMULATED_GPU}/state\"\n\n\
          [driver]\nnvml = \"{SIMULATED_GPU}/lib/libnvidia-ml.so.1\"\nlibrary_dirs = [\"{SIMULATED_GPU}/lib\"]\n\
          program_dirs = [\"{SIMULATED_GPU}/bin\"]\n\
