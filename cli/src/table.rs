@@ -347,6 +347,7 @@ mod tests {
             launches: 10_000,
             idle_seconds: None,
             processes: 1,
+            read_at_ns: 0,
             init_pid: None,
             cgroup: None,
             enforcement: "co-operative".into(),

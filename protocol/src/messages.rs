@@ -283,6 +283,10 @@ pub struct LeaseView {
     pub init_pid: Option<HostPid>,
     /// Its cgroup on the host, once bound.
     pub cgroup: Option<String>,
+    /// When these figures were read, in nanoseconds of this host's CLOCK_MONOTONIC: whoever wants a rate divides by the time
+    /// between two of these. 0 where there are none to read, or from an older supervisor.
+    #[serde(default)]
+    pub read_at_ns: u64,
     /// How strongly the share is enforced: `hardware` for whole GPUs and MIG instances; `none` for the driver's time slices; `co-operative`, under an MPS server too; `bypassed` while a process of it uses a GPU past the shims;
     /// `unenforced` for a container that is not confined.
     pub enforcement: String,

@@ -42,6 +42,7 @@ impl Lease {
     /// The lease now.
     pub fn view(&self) -> LeaseView {
         let figures = self.figures(&mut Report::new());
+        let read_at_ns = clock::now_ns();
         let is_kept = self.kept_until.is_some_and(|until| Instant::now() < until);
         let control = self.region.control();
         let context_bytes = control.context_bytes.load(Ordering::Relaxed);
@@ -78,6 +79,7 @@ impl Lease {
             launches: figures.launches,
             idle_seconds: self.idle_seconds(),
             processes: self.processes.len() as u32,
+            read_at_ns,
             init_pid: self.record.init.map(|init| init.pid),
             cgroup: self.record.cgroup.clone(),
             enforcement: level_of(&self.record, self.bypassing, is_kept).into(),
@@ -126,6 +128,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         launches: 0,
         idle_seconds: None,
         processes: 0,
+        read_at_ns: 0,
         init_pid: None,
         cgroup: None,
         enforcement: level_of(record, 0, false).into(),

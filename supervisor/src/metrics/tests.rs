@@ -47,6 +47,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         launches: 11,
         idle_seconds: Some(3),
         processes: 1,
+        read_at_ns: 0,
         init_pid: None,
         cgroup: None,
         enforcement: "co-operative".into(),
