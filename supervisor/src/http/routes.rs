@@ -268,7 +268,7 @@ fn too_many_follow() -> ErrorBody {
     ErrorBody::new(
         ErrorCode::NotPermitted,
         format!("{FOLLOWERS} connections of users without root follow the events already"),
-        "ask again without --follow, or as a member of [socket] group",
+        "ask again later or as a member of [socket] group; gpool events without --follow is answered at once",
     )
 }
 
