@@ -10,7 +10,9 @@ mod mig;
 mod queue;
 mod quota;
 mod scope;
+mod stats;
 mod usage;
+mod wait;
 mod when;
 mod words;
 
@@ -25,22 +27,20 @@ pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
 #[cfg(test)]
 pub use scope::ScopeOptions;
+pub use stats::StatsOptions;
 pub use usage::UsageOptions;
+pub use wait::{Awaited, WaitOptions};
 #[cfg(test)]
 pub use when::When;
 
 use crate::engines::Engine;
-use crate::exit::{EXIT_CODES_HELP, ExitStatus, Failure, unusable};
+use crate::exit::{EXIT_CODES_HELP, Failure, unusable};
 use clap::builder::TypedValueParser;
-use clap::{Arg, ArgGroup, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use gpool_protocol::{Class, Client, MemoryCap, Priority, parse_permille};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// Verbs of the documented tree whose feature is not in this version: refused by name, so that nobody takes a typo
-/// for the cause.
-pub const PLANNED: [&str; 2] = ["stats", "wait"];
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -88,6 +88,8 @@ pub enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Stream what each lease did in the last interval: share received, memory, time at the gate, launches, refusals
+    Stats(StatsOptions),
     /// GPUs of this host
     Gpu {
         /// What to do with them.
@@ -163,6 +165,9 @@ pub enum Verb {
         #[command(subcommand)]
         verb: AuditVerb,
     },
+    /// Come back when leases have ended, or when containers that wait for room have one; a supervisor that goes away meanwhile is
+    /// waited for
+    Wait(WaitOptions),
     /// Show who was promised what of the GPUs and had it, over hours, days or months
     Usage(UsageOptions),
     /// Show what each container is charged, by the prices of the configuration: the rows of a bill, also for programs of finance
@@ -396,20 +401,7 @@ pub fn command() -> Command {
 
 /// Reads a command line.
 pub fn parse(command_line: impl IntoIterator<Item = OsString>) -> Result<Arguments, Failure> {
-    let clap_failure = |error| Failure::Clap(Box::new(error));
-    let matches = with_planned_verbs(Arguments::command()).try_get_matches_from(command_line).map_err(clap_failure)?;
-    if let Some(verb) = matches.subcommand_name().filter(|verb| PLANNED.contains(verb)) {
-        let sentence = format!("gpool: {verb} is planned but not part of version {}", env!("CARGO_PKG_VERSION"));
-        return Err(Failure::Refused(ExitStatus::Usage, sentence));
-    }
-    Arguments::from_arg_matches(&matches).map_err(clap_failure)
-}
-
-fn with_planned_verbs(command: Command) -> Command {
-    PLANNED.iter().fold(command, |command, verb| {
-        let rest = Arg::new("rest").num_args(0..).allow_hyphen_values(true).trailing_var_arg(true);
-        command.subcommand(Command::new(*verb).hide(true).disable_help_flag(true).arg(rest))
-    })
+    Arguments::try_parse_from(command_line).map_err(|error| Failure::Clap(Box::new(error)))
 }
 
 /// `KEY=VALUE`

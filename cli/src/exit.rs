@@ -23,7 +23,7 @@ pub enum ExitStatus {
     Warned = 10,
     /// The supervisor does not answer.
     SupervisorUnreachable = 69,
-    /// No share or memory is free; try later.
+    /// No share or memory is free, or what was waited for has not come in time; try later.
     NoCapacity = 75,
     /// The user may not do this.
     NotPermitted = 77,
@@ -43,7 +43,7 @@ Exit codes:
   4   conflict (GPOOL-E302), or a GPU may not be divided now (GPOOL-E107)
   10  gpool doctor found nothing worse than warnings; gpool mig drift found a difference
   69  the supervisor is not reachable (GPOOL-E001)
-  75  no capacity, try later (GPOOL-E2xx)
+  75  no capacity, try later (GPOOL-E2xx); gpool wait --timeout: the time is over
   77  not permitted (GPOOL-E401)
   78  the configuration is not valid (GPOOL-E004)
   125 gpool run did not start its command; otherwise its code is the command's

@@ -14,7 +14,7 @@ mod output;
 mod planning;
 pub mod table;
 
-pub use arguments::{PLANNED, command};
+pub use arguments::command;
 pub use exit::ExitStatus;
 
 use arguments::{Arguments, Verb};
@@ -54,6 +54,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
     match arguments.verb {
         Verb::Ps { quiet, team, format } => commands::ps::run(&client, team.as_deref(), quiet, format),
         Verb::Top { once, interval, format } => commands::top::run(&client, once, interval, format),
+        Verb::Stats(options) => commands::stats::run(&client, &options),
         Verb::Gpu { verb } => commands::gpu::run(&client, &verb),
         Verb::Inspect { ids } => commands::inspect::run(&client, &ids),
         Verb::Update(change) => commands::update::run(&client, &change),
@@ -64,6 +65,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Queue { verb } => commands::queue::run(&client, &verb),
         Verb::Quota { verb } => commands::quota::run(&client, &verb),
         Verb::Events(options) => commands::events::run(&client, &options),
+        Verb::Wait(options) => commands::wait::run(&client, &options),
         Verb::Usage(options) => commands::usage::run(&client, &options),
         Verb::Charges(options) => commands::charges::run(&client, &options),
         Verb::Metrics => commands::metrics::run(&client),

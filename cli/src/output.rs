@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use std::io::Write;
 
 /// Version of the JSON that commands print. Fields are added within a version, never changed.
-const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 1;
 
 /// Prints `text` as it is.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -36,7 +36,12 @@ pub fn to_value(value: &impl Serialize) -> Value {
 
 /// Lines of CSV (RFC 4180, but with plain newlines), the header first.
 pub fn csv(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut text = header.join(",") + "\n";
+    header.join(",") + "\n" + &csv_rows(rows)
+}
+
+/// The same without a header, for what follows one that is printed already.
+pub fn csv_rows(rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut text = String::new();
     for row in rows {
         let fields: Vec<String> = row.iter().map(|field| csv_field(field)).collect();
         text += &(fields.join(",") + "\n");

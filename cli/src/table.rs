@@ -102,7 +102,7 @@ impl From<&LeaseView> for LeaseRow {
 }
 
 /// The GPUs of a lease, also of one that an older supervisor shows.
-fn all_gpus(lease: &LeaseView) -> impl Iterator<Item = &str> {
+pub fn all_gpus(lease: &LeaseView) -> impl Iterator<Item = &str> {
     let first = lease.gpus.is_empty().then_some(&lease.gpu_uuid);
     first.into_iter().chain(lease.gpus.iter().map(|gpu| &gpu.gpu_uuid)).map(|uuid| uuid.0.as_str())
 }
@@ -173,7 +173,7 @@ fn gpu_cell(gpus: &[String]) -> String {
 }
 
 /// Where a lease stands, or that it is paused or has failed: then it goes nowhere.
-fn state_cell(row: &LeaseRow) -> &'static str {
+pub fn state_cell(row: &LeaseRow) -> &'static str {
     if let Some(fault) = row.fault {
         return fault.text();
     }
@@ -296,7 +296,7 @@ pub fn state_name(state: LeaseState) -> &'static str {
 }
 
 /// A measured share keeps its tenth, so that the figures of a column stand under one another.
-fn format_tenths(permille: u64) -> String {
+pub fn format_tenths(permille: u64) -> String {
     format!("{}.{} %", permille / 10, permille % 10)
 }
 

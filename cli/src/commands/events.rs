@@ -95,8 +95,7 @@ pub fn present(line: &str, format: Format) -> String {
                     gpus => gpus.iter().fold(0_u64, |sum, gpu| sum.saturating_add(gpu.charged_gpu_ns)).to_string(),
                 },
             ];
-            // The header has been printed already.
-            output::csv(&[], [row]).trim().to_owned()
+            output::csv_rows([row]).trim_end().to_owned()
         }
     }
 }
@@ -107,7 +106,7 @@ fn kind_width() -> usize {
 }
 
 /// RFC 3339 in UTC with milliseconds.
-fn time(unix_ms: u64) -> String {
+pub fn time(unix_ms: u64) -> String {
     let at = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(Timestamp::MAX);
     format!("{at:.3}")
 }

@@ -20,6 +20,8 @@ pub mod quota;
 pub mod run;
 pub mod runtime;
 pub mod simulate;
+pub mod stats;
 pub mod top;
 pub mod update;
 pub mod usage;
+pub mod wait;

@@ -142,7 +142,7 @@ pub fn mention_defect(code: &str) -> Option<String> {
             }
         } else if let Some(inner) = command.find_subcommand(word).cloned() {
             command = inner;
-        } else if is_first && command.has_subcommands() && !is_open(word) && !gpool_cli::PLANNED.contains(&word) {
+        } else if is_first && command.has_subcommands() && !is_open(word) {
             return Some(format!("{name} has no verb {word}"));
         }
         is_first = false;
