@@ -81,6 +81,7 @@ mod simulated_gpu;
 mod simulated_gpus;
 mod slurm;
 mod static_data;
+mod stats_and_wait;
 mod steps;
 mod supervisor_hung;
 mod supervisor_restart;

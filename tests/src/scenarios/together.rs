@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 64] = [
+pub const TOGETHER: [&str; 65] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -43,6 +43,7 @@ pub const TOGETHER: [&str; 64] = [
     "places-taken",
     "conmon-killed",
     "evicted",
+    "stats-and-wait",
     "toolkit-stand-in",
     "cgroup-v2-evicted",
     "cgroup-v2-guard",

@@ -221,6 +221,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(idle::run),
     },
     Scenario {
+        name: "stats-and-wait",
+        what: "figures of an interval beside the shares, and waits for ends and grants, also over a restart of the supervisor",
+        limit_s: 90,
+        run: Place::Inside(stats_and_wait::run),
+    },
+    Scenario {
         name: "supervisor-hung",
         what: "a supervisor that is stopped for seconds: classes that fail open run on, others wait",
         limit_s: 90,
