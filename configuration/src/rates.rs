@@ -209,6 +209,14 @@ impl Rates {
 
     /// What is wrong with the prices as a whole, and what to do.
     pub(crate) fn contradiction(&self) -> Option<String> {
+        let says_something = |model: &String| model.contains(|letter: char| letter.is_ascii_alphanumeric());
+        if let Some(model) =
+            self.price.iter().filter_map(|price| price.model.as_ref()).find(|model| !says_something(model))
+        {
+            return Some(format!(
+                "rates.price has the model {model:?}; write words of a GPU's name, for example \"H100\", or leave it out"
+            ));
+        }
         let twice = self.price.iter().enumerate().find(|(at, price)| {
             let same =
                 |other: &Price| (&other.model, &other.team, other.from) == (&price.model, &price.team, price.from);
@@ -296,6 +304,7 @@ mod tests {
             ("[rates]\nlow_priority = \"1.5\"\n".to_owned(), ["line 2", "\"1.5\" is not understood", "from 0 to 1"]),
             ("[rates]\ncurrency = \"\"\n".to_owned(), ["line 2", "is not understood", "\"EUR\""]),
             (price("per_gpu_hour = 1\n[[rates.price]]\nper_gpu_hour = 2"), ["two prices", "no model", "leave one"]),
+            (price("per_gpu_hour = 1\nmodel = \" \""), ["the model \" \"", "\"H100\"", "leave it out"]),
             ("[team.vision]\ncost_centre = \"1\"\n".to_owned(), ["line 2", "cost_centre", "cost_center"]),
         ] {
             let error = parsed(&text).unwrap_err().to_string();

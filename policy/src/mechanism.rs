@@ -27,7 +27,7 @@ pub use gates::{GATES, Gate, Phase};
 pub use host::{Gpu, Host, MigInstance, MigState, Pool};
 pub use mps::{MpsLimits, active_thread_percent};
 pub use serve::Place;
-pub use suitable::Suitable;
+pub use suitable::{Suitable, words};
 pub use table::{Row, RowId, TABLE};
 pub use traps::{Finding, Severity, Trap};
 

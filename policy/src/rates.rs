@@ -1,6 +1,6 @@
 //! What GPU time costs: which price holds when, and what a lease owes by it.
 
-use crate::mechanism::Suitable;
+use crate::mechanism::{Suitable, words};
 
 /// Nanoseconds of an hour.
 const HOUR_NS: u128 = 3_600_000_000_000;
@@ -40,10 +40,10 @@ pub struct Billed {
     pub reserved_ns: u64,
     /// Had beyond that.
     pub burst_ns: u64,
+    /// Of that, while its priority was one that is promised nothing.
+    pub low_ns: u64,
     /// Of what was promised, had by others.
     pub lent_ns: u64,
-    /// Whether it is of a priority that is promised nothing.
-    pub is_low_priority: bool,
 }
 
 /// The price that holds at a moment, and until when it does at least.
@@ -57,7 +57,7 @@ pub struct Holding {
 
 impl RateCard {
     /// What an hour of a GPU of this product name costs a team at a moment. A price of the team goes before one of every team,
-    /// then one of the model, then the later one. Without a team it is what is asked for where nothing else is agreed.
+    /// then the one that says most of the model, by words, then the later one. Without a team it is what is asked for where nothing else is agreed.
     #[must_use]
     pub fn holding(&self, team: Option<&str>, product: &str, at_unix_s: u64) -> Holding {
         let is_meant = |price: &&Price| {
@@ -69,7 +69,9 @@ impl RateCard {
         };
         let meant = || self.prices.iter().filter(is_meant);
         let begun = meant().filter(|price| price.from_unix_s <= at_unix_s);
-        let holds = begun.max_by_key(|price| (price.team.is_some(), price.model.is_some(), price.from_unix_s));
+        let holds = begun.max_by_key(|price| {
+            (price.team.is_some(), price.model.as_deref().map_or(0, |model| words(model).count()), price.from_unix_s)
+        });
         let later = meant().map(|price| price.from_unix_s).filter(|from| *from > at_unix_s);
         Holding {
             micros_per_gpu_hour: holds.map(|price| price.micros_per_gpu_hour),
@@ -95,8 +97,9 @@ impl RateCard {
     /// The same in thousandths of a nanosecond of the GPU or instance. What is given back is part of what was promised.
     fn billed_permille_ns(&self, billed: Billed) -> u128 {
         let part = |ns: u64, permille: u16| u128::from(ns) * u128::from(permille);
-        let beyond = if billed.is_low_priority { self.low_priority_permille } else { self.beyond_share_permille };
-        let asked = part(billed.reserved_ns, 1000) + part(billed.burst_ns, beyond);
+        let low_ns = billed.low_ns.min(billed.burst_ns);
+        let beyond = part(billed.burst_ns - low_ns, self.beyond_share_permille);
+        let asked = part(billed.reserved_ns, 1000) + beyond + part(low_ns, self.low_priority_permille);
         asked.saturating_sub(part(billed.lent_ns, self.lent_credit_permille))
     }
 }
@@ -138,6 +141,7 @@ mod tests {
             price(3, Some("H100"), None, 50),
             price(4, None, Some("vision"), 200),
             price(5, Some("H100"), Some("vision"), 300),
+            price(6, Some("H100 NVL"), None, 0),
         ]);
         let holding = |team, product, at| {
             let holding = card.holding(team, product, at);
@@ -147,6 +151,7 @@ mod tests {
         assert_eq!(holding(None, "NVIDIA L4", 100), (2, u64::MAX));
         assert_eq!(holding(None, "NVIDIA H100 80GB HBM3", 49), (1, 50));
         assert_eq!(holding(None, "NVIDIA H100 80GB HBM3", 400), (3, u64::MAX), "the model's, though another is later");
+        assert_eq!(holding(None, "NVIDIA H100 NVL", 400), (6, u64::MAX), "what says more, though another is later");
         assert_eq!(holding(Some("speech"), "NVIDIA H100 80GB HBM3", 400).0, 3);
         assert_eq!(holding(Some("vision"), "NVIDIA H100 80GB HBM3", 199), (3, 200));
         assert_eq!(holding(Some("vision"), "NVIDIA H100 80GB HBM3", 250), (4, 300), "the team's before the model's");
@@ -166,13 +171,13 @@ mod tests {
         let idle = Billed { reserved_ns: 2 * H, ..Billed::default() };
         assert_eq!(cost(idle), 5 * euro);
         assert_eq!(cost(Billed { burst_ns: H, ..idle }), 15 * euro / 2);
-        assert_eq!(cost(Billed { burst_ns: H, is_low_priority: true, ..Billed::default() }), euro);
+        assert_eq!(cost(Billed { burst_ns: H, low_ns: H, ..Billed::default() }), euro);
         let lent = Billed { lent_ns: H, ..idle };
         assert_eq!(cost(lent), 5 * euro, "without a credit, who reserves pays");
         let credit = RateCard { lent_credit_permille: 1000, ..card.clone() };
         assert_eq!(credit.cost_nanos(lent, 2_500_000, (1, 1)), 5 * euro / 2);
         assert_eq!(card.cost_nanos(idle, 7_000_000, (3, 7)), 6 * euro, "an instance by its slices");
-        let billed = Billed { reserved_ns: 7 * H, burst_ns: 7 * H, lent_ns: 7 * H, is_low_priority: true };
+        let billed = Billed { reserved_ns: 7 * H, burst_ns: 7 * H, low_ns: 7 * H, lent_ns: 7 * H };
         assert_eq!(card.billed_ns(billed, (3, 7)), 42 * H / 10, "1.4 times three hours");
         assert_eq!(credit.billed_ns(billed, (3, 7)), 12 * H / 10);
         assert_eq!(whole_cost_nanos(H, 2_500_000, (1, 1)), 5 * euro / 2);
@@ -187,7 +192,7 @@ mod tests {
         ) {
             let card = RateCard { lent_credit_permille: credit, ..card(Vec::new()) };
             let lent_ns = (u128::from(reserved_ns) * u128::from(lent) / 1000) as u64;
-            let billed = Billed { reserved_ns, burst_ns, lent_ns, is_low_priority: false };
+            let billed = Billed { reserved_ns, burst_ns, low_ns: burst_ns / 2, lent_ns };
             let cost = card.cost_nanos(billed, price, (slices, 7));
             let without = card.cost_nanos(Billed { lent_ns: 0, ..billed }, price, (slices, 7));
             prop_assert!(cost <= without);
@@ -209,7 +214,7 @@ mod tests {
             let card = RateCard { lent_credit_permille: 1000, ..card(Vec::new()) };
             let owed: u64 = settle(wall_ns, &held).iter().map(|its| {
                 let billed = Billed {
-                    reserved_ns: its.reserved_ns(), burst_ns: its.burst_ns, lent_ns: its.lent_ns, is_low_priority: false,
+                    reserved_ns: its.reserved_ns(), burst_ns: its.burst_ns, low_ns: 0, lent_ns: its.lent_ns,
                 };
                 card.cost_nanos(billed, 3_600_000, (1, 1))
             }).sum();

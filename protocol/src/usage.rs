@@ -157,6 +157,9 @@ pub struct UsagePool {
     /// What of that no lease is charged. Below zero where lent time is paid by both who promised it away and who had it.
     #[serde(default)]
     pub unpaid_cost_nanos: i64,
+    /// Time of GPUs that have no such price, where others have: it costs nothing here.
+    #[serde(default)]
+    pub unpriced_gpu_ns: u64,
 }
 
 /// The answer to `GET /v1/usage`.

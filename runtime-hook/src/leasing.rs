@@ -61,7 +61,9 @@ pub fn lease_into(
     if let Some(lease) = described.injected() {
         return spec::verify_injected(spec, &lease).map(|()| None);
     }
-    let of_namespace = configuration.policy.namespace_teams.then(|| described.with_namespace_as_team()).transpose()?;
+    let bill_of = |team: &str| configuration.cost_center_of(Some(team));
+    let of_namespace =
+        configuration.policy.namespace_teams.then(|| described.with_namespace_as_team(bill_of)).transpose()?;
     let source = of_namespace.as_ref().unwrap_or(described).source(&configuration.policy.env.allow);
     let Some(request) = Request::read(source)? else { return Ok(None) };
     waiting::check_patience(request.wait_seconds, &applicant.maker)?;

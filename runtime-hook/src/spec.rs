@@ -39,6 +39,8 @@ const PLACES_IN_POD: [PodKeys; 2] = [
 
 /// The annotation by which a container says its team.
 const TEAM: &str = "gpool.io/team";
+/// On whose bill it is.
+const COST_CENTER: &str = "gpool.io/cost-center";
 
 /// Whether config.json can hold a request at all, told without parsing it. Most containers end here.
 ///
@@ -105,11 +107,12 @@ impl Described {
         said.next().is_none().then_some(*keys)
     }
 
-    /// The same container with the namespace of its pod as its team; one that is in no pod is as it was.
+    /// The same container with the namespace of its pod as its team, and on that team's bill where the host says on which it is; one
+    /// that is in no pod is as it was.
     ///
     /// # Errors
-    /// It asks for another team, or its engine does not say of which namespace it is.
-    pub fn with_namespace_as_team(&self) -> Result<Self, ErrorBody> {
+    /// It asks for another team or bill, or its engine does not say of which namespace it is.
+    pub fn with_namespace_as_team(&self, bill_of: impl Fn(&str) -> Option<String>) -> Result<Self, ErrorBody> {
         const RULE: &str = "[policy] namespace_teams of this host makes the namespace of a pod its team";
         // podman writes CRI-O's key of a sandbox for pods of its own, which are in no namespace. containerd does not say that it is
         // not podman, but which sandbox it is.
@@ -130,19 +133,23 @@ impl Described {
             );
         };
         let mut annotations = self.annotations.clone();
-        let own = NAMES_IN_POD.iter().find_map(|key| self.annotations.get(*key)).map(|name| format!("{TEAM}.{name}"));
-        for key in own.iter().map(String::as_str).chain([TEAM]) {
-            match annotations.remove(key) {
-                Some(other) if !other.trim().is_empty() && other != namespace => {
-                    return refused(
-                        format!("{key} is {other:?} in a pod of the namespace {namespace:?}"),
-                        "leave the annotation out",
-                    );
+        let own = NAMES_IN_POD.iter().find_map(|key| self.annotations.get(*key));
+        let bill = bill_of(&namespace).map(|bill| (COST_CENTER, bill));
+        for (key, value) in [(TEAM, namespace.clone())].into_iter().chain(bill) {
+            let of_container = own.map(|name| format!("{key}.{name}"));
+            for written in of_container.into_iter().chain([key.to_owned()]) {
+                match annotations.remove(&written) {
+                    Some(other) if !other.trim().is_empty() && other != value => {
+                        return refused(
+                            format!("{written} is {other:?} in a pod of the namespace {namespace:?}"),
+                            "leave the annotation out",
+                        );
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
+            annotations.insert(key.to_owned(), value);
         }
-        annotations.insert(TEAM.to_owned(), namespace);
         Ok(Self { annotations, env: self.env.clone() })
     }
 
@@ -235,7 +242,7 @@ mod tests {
     fn the_namespace_of_a_pod_is_its_team_by_its_engine_s_word_alone() {
         let read = |annotations: Value| Described::read(&json!({"annotations": annotations}));
         let team = |annotations: Value| {
-            let described = read(annotations).with_namespace_as_team()?;
+            let described = read(annotations).with_namespace_as_team(|_| None)?;
             let request = gpool_protocol::Request::read(described.source(&["fraction".to_owned()]))?;
             Ok::<_, ErrorBody>(request.and_then(|request| request.team))
         };
@@ -272,6 +279,30 @@ mod tests {
         let image =
             json!({"gpool.io/fraction": "0.3", "io.podman.annotations.privileged": "FALSE", crio.sandbox: "5a"});
         assert!(team(image).is_err(), "and that under CRI-O");
+    }
+
+    #[test]
+    fn where_the_host_knows_a_namespace_s_bill_no_pod_names_another() {
+        let [keys, _] = PLACES_IN_POD;
+        let bill = |more: Value| {
+            let mut all = json!({keys.sandbox: "5a", keys.container: "web", keys.namespace: "vision", "gpool.io/fraction": "0.3"});
+            all.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+            let described = Described::read(&json!({"annotations": all}));
+            let bill_of = |team: &str| (team == "vision").then(|| "4711".to_owned());
+            let described = described.with_namespace_as_team(bill_of)?;
+            let request = gpool_protocol::Request::read(described.source(&["fraction".to_owned()]))?;
+            Ok::<_, ErrorBody>(request.and_then(|request| request.cost_center))
+        };
+        for same in [json!({}), json!({COST_CENTER: "4711"}), json!({"gpool.io/cost-center.web": "4711"})] {
+            assert_eq!(bill(same).unwrap().as_deref(), Some("4711"));
+        }
+        for other in [json!({COST_CENTER: "99"}), json!({"gpool.io/cost-center.web": "99"})] {
+            let error = bill(other).unwrap_err();
+            assert!(error.code == ErrorCode::RequestNotAllowed && error.message.contains("\"99\""), "{error:?}");
+            assert_presentable(&error);
+        }
+        let elsewhere = json!({keys.namespace: "speech", COST_CENTER: "99"});
+        assert_eq!(bill(elsewhere).unwrap().as_deref(), Some("99"), "of other namespaces the host says nothing");
     }
 
     #[test]

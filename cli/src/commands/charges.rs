@@ -10,11 +10,19 @@ use gpool_protocol::{Charge, Charges, Client};
 use jiff::Timestamp;
 
 const DAY_S: u64 = 86_400;
+const MINUTE_S: u64 = 60;
 
 /// Prints what each lease is charged for each day on each of its GPUs.
 pub fn run(client: &Client, options: &ChargesOptions) -> Result<(), Failure> {
     let now_s = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
     let charges = ask(client, options, now_s)?;
+    if options.format == ChargesFormat::Focus {
+        focus::check(&charges)?;
+    }
+    let unpriced = unpriced(&charges);
+    if unpriced > 0 && options.format == ChargesFormat::Csv {
+        eprintln!("gpool: {}", unpriced_words(unpriced));
+    }
     match options.format {
         ChargesFormat::Table => output::print(&render(&charges, false)),
         ChargesFormat::Wide => output::print(&render(&charges, true)),
@@ -27,20 +35,22 @@ pub fn run(client: &Client, options: &ChargesOptions) -> Result<(), Failure> {
 /// A day at a time, so that an answer is never longer than a day's: rows are of days in any case.
 fn ask(client: &Client, options: &ChargesOptions, now_s: u64) -> Result<Charges, Failure> {
     let (since, until) = span(options, now_s);
-    let mut all: Option<Charges> = None;
-    for query in queries(since, until, now_s) {
-        let part: Charges = client.get(&format!("/v1/charges?{query}{}", options.scope.filters()))?;
-        match &mut all {
-            None => all = Some(part),
-            Some(all) => {
-                all.until_unix_s = part.until_unix_s;
-                all.begins_unix_s = part.begins_unix_s.or(all.begins_unix_s);
-                all.total_cost_nanos = all.total_cost_nanos.saturating_add(part.total_cost_nanos);
-                all.rows.extend(part.rows);
-            }
-        }
+    let asked = |query: &str| client.get::<Charges>(&format!("/v1/charges?{query}{}", options.scope.filters()));
+    let mut queries = queries(since, until, now_s).into_iter();
+    let mut all = asked(&queries.next().unwrap_or_default())?;
+    // Before the ledger there is nothing.
+    let begins = all.begins_unix_s.unwrap_or(0);
+    for query in queries.skip_while(|query| until_of(query).is_some_and(|until| until <= begins)) {
+        let part = asked(&query)?;
+        all.until_unix_s = part.until_unix_s;
+        all.total_cost_nanos = all.total_cost_nanos.saturating_add(part.total_cost_nanos);
+        all.rows.extend(part.rows);
     }
-    Ok(all.unwrap_or_default())
+    Ok(all)
+}
+
+fn until_of(query: &str) -> Option<u64> {
+    query.split_once("&until=")?.1.parse().ok()
 }
 
 fn span(options: &ChargesOptions, now_s: u64) -> (u64, Option<u64>) {
@@ -54,6 +64,8 @@ fn span(options: &ChargesOptions, now_s: u64) -> (u64, Option<u64>) {
 /// The days from `since` until `until`, or else until now; one question as it stands where that is no time at all, which the
 /// supervisor says.
 fn queries(since: u64, until: Option<u64>, now_s: u64) -> Vec<String> {
+    // In whole minutes, as they are answered, and not beyond this one: there is nothing yet.
+    let until = until.map(|until| until - until % MINUTE_S).filter(|until| *until <= now_s);
     let end = until.unwrap_or(now_s.saturating_add(1));
     let (mut begin, mut queries) = (since, Vec::new());
     loop {
@@ -126,15 +138,24 @@ fn note(charges: &Charges) -> String {
     let begins = super::usage::begins_later(charges.begins_unix_s, charges.since_unix_s);
     match &charges.currency {
         Some(currency) => {
-            let unpriced = charges.rows.iter().filter(|row| row.price_micros.is_none()).count();
-            let unpriced = match unpriced {
+            let unpriced = match unpriced(charges) {
                 0 => String::new(),
-                rows => format!("{rows} of these rows have no price: [rates] has none for their GPU and day.\n"),
+                rows => unpriced_words(rows) + "\n",
             };
             format!("Prices and costs are in {currency}.\n{unpriced}{begins}")
         }
         None => format!("This host has no prices: [rates] of its config.toml is where they stand.\n{begins}"),
     }
+}
+
+/// Rows that cost nothing because nobody has said what they cost.
+fn unpriced(charges: &Charges) -> usize {
+    let has_none = |row: &&Charge| row.price_micros.is_none();
+    if charges.currency.is_some() { charges.rows.iter().filter(has_none).count() } else { 0 }
+}
+
+fn unpriced_words(rows: usize) -> String {
+    format!("{rows} of these rows have no price: [rates] has none for their GPU and day.")
 }
 
 /// The figures for programs and spreadsheets.
@@ -300,5 +321,13 @@ pub(super) mod tests {
             ["since=777600&until=259200"],
             "the supervisor says what is wrong"
         );
+        let into_a_day = queries(day(3), Some(day(4) + 30), day(9));
+        assert_eq!(into_a_day, ["since=259200&until=345600"], "a part of a minute is none");
+        assert_eq!(
+            queries(day(9), Some(day(9999)), day(9) + 5),
+            ["since=777600"],
+            "of what is to come there is nothing"
+        );
+        assert_eq!(until_of("since=1&until=2"), Some(2));
     }
 }

@@ -95,7 +95,8 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
     let called = |row: &UsageRow| if row.key.is_empty() { "-".to_owned() } else { row.key.clone() };
     let mut rows: Vec<Vec<String>> = usage.rows.iter().map(|row| cells(&called(row), row)).collect();
     rows.push(cells("(all leases)", &usage.total));
-    if let Some(UsagePool { gpu_ns, unreserved_gpu_ns, unused_gpu_ns, cost_nanos, unpaid_cost_nanos }) = &usage.pool {
+    if let Some(UsagePool { gpu_ns, unreserved_gpu_ns, unused_gpu_ns, cost_nanos, unpaid_cost_nanos, .. }) = &usage.pool
+    {
         let line = |name: &str, times: [i128; 2], nanos: i128| {
             let mut cells = vec![name.to_owned(), "-".to_owned(), hours(times[0]), hours(times[1])];
             if has_costs {
@@ -112,9 +113,15 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
 
 /// What costs are in, what has none, and what is not known.
 fn note(usage: &Usage) -> String {
-    let costs = usage.currency.as_ref().map(|currency| match usage.total.unpriced_gpu_ns {
-        0 => format!("Costs are in {currency}.\n"),
-        ns => format!("Costs are in {currency}. {} h have no price in [rates] of the configuration.\n", hours(ns)),
+    let of_gpus = usage.pool.as_ref().map_or(0, |pool| pool.unpriced_gpu_ns);
+    let costs = usage.currency.as_ref().map(|currency| match (usage.total.unpriced_gpu_ns, of_gpus) {
+        (0, 0) => format!("Costs are in {currency}.\n"),
+        (leases, gpus) => format!(
+            "Costs are in {currency}. [rates] of the configuration has no price for {} h of leases and none without a team for {} h \
+             of GPUs.\n",
+            hours(leases),
+            hours(gpus)
+        ),
     });
     costs.unwrap_or_default() + &begins_later(usage.begins_unix_s, usage.since_unix_s)
 }
@@ -238,7 +245,7 @@ mod tests {
         assert_eq!([0, 2, 3, 4, 5].map(last), ["COST", "10.00", "11.25", "13.75", "25.00"]);
         assert!(drawn.contains("Costs are in EUR.\n"), "{drawn}");
         usage.total.unpriced_gpu_ns = H;
-        assert!(render(&usage, UsageBy::Team, true).contains("1.000 h have no price in [rates]"));
+        assert!(render(&usage, UsageBy::Team, true).contains("no price for 1.000 h of leases"));
         assert!(render_csv(&usage, UsageBy::Team).lines().nth(2).unwrap().ends_with(",EUR,10,0"));
     }
 

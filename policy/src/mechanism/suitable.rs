@@ -28,7 +28,8 @@ impl Suitable {
     }
 }
 
-fn words(name: &str) -> impl Iterator<Item = &str> {
+/// Words of a product's name.
+pub fn words(name: &str) -> impl Iterator<Item = &str> {
     name.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty())
 }
 

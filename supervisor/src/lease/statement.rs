@@ -5,7 +5,7 @@ use super::book::{Book, Lease};
 use super::meter::promised_permille;
 use super::record::Record;
 use crate::region::Report;
-use gpool_protocol::{GpuUuid, LeaseId, Mechanism};
+use gpool_protocol::{GpuUuid, LeaseId, Mechanism, Priority};
 
 /// What a lease is. Its promise, class and priority as they are now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +61,11 @@ impl Facts {
             promised_bytes: record.promised_bytes(),
             cap_bytes: record.memory_cap_bytes,
         }
+    }
+
+    /// Whether its priority is one that is promised a share.
+    pub fn has_promise(&self) -> bool {
+        self.priority == Priority::Guaranteed.text()
     }
 
     /// GPU time that is promised of each of its GPUs for `elapsed_ns`.

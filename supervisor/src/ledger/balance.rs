@@ -63,6 +63,8 @@ pub struct Amounts {
     pub within_ns: i64,
     /// Used beyond its share.
     pub burst_ns: i64,
+    /// Of that, while it was of a priority that is promised nothing.
+    pub low_ns: i64,
     /// Of its share, had by others.
     pub lent_ns: i64,
     /// Of its share, had by nobody.
@@ -83,6 +85,7 @@ impl Amounts {
         Self {
             within_ns: self.within_ns - other.within_ns,
             burst_ns: self.burst_ns - other.burst_ns,
+            low_ns: self.low_ns - other.low_ns,
             lent_ns: self.lent_ns - other.lent_ns,
             idle_ns: self.idle_ns - other.idle_ns,
             unmetered_ns: self.unmetered_ns - other.unmetered_ns,
@@ -292,6 +295,7 @@ impl Sheet {
                 let amounts = Amounts {
                     within_ns: signed(within_ns),
                     burst_ns: signed(entry.burst_ns),
+                    low_ns: if statement.facts.has_promise() { 0 } else { signed(entry.burst_ns) },
                     lent_ns: signed(entry.lent_ns),
                     idle_ns: signed(entry.idle_ns),
                     unmetered_ns: signed(unmetered_ns),

@@ -1,11 +1,11 @@
 //! What each lease is charged for each day on each of its GPUs: the rows of a bill.
 
 use super::lines::{Amounts, GpuPart, gpus, walk};
-use super::pricing::{Cost, Payer, Prices, Pricing};
+use super::pricing::{Cost, Prices, Pricing};
 use super::question::Scope;
 use super::reader::ROWS;
 use super::retention::DAY_S;
-use super::sums::{OF_SCOPE, begins, payer};
+use super::sums::{OF_SCOPE, begins};
 use gpool_protocol::{Charge, Charges, ContainerId, GpuUuid, LeaseId};
 use rusqlite::{Connection, OptionalExtension, Statement, params};
 use std::collections::hash_map::Entry;
@@ -35,7 +35,7 @@ struct Leased {
     created_unix_ms: u64,
     ended_unix_ms: Option<u64>,
     is_end_seen: bool,
-    payer: Payer,
+    team: Option<String>,
 }
 
 /// Makes the rows of a bill: by day, then by lease, then by GPU, each in the order in which they came.
@@ -58,11 +58,11 @@ pub fn charges(connection: &Connection, scope: &Scope, mut pricing: Option<Prici
         let sum = sums.entry((day_unix_s, line.of.0, line.of.1)).or_default();
         sum.amounts.add(&line.amounts);
         if let Some(pricing) = pricing.as_mut() {
-            sum.cost.add(&pricing.cost_of(&line, &its.payer, gpu));
-            sum.billed_ns = sum.billed_ns.saturating_add(pricing.billed_ns(&line, &its.payer, gpu));
+            sum.cost.add(&pricing.cost_of(&line, its.team.as_deref(), gpu));
+            sum.billed_ns = sum.billed_ns.saturating_add(pricing.billed_ns(&line, gpu));
             // They change with the day.
             let at_unix_s = line.slot_unix_s;
-            sum.prices.get_or_insert_with(|| pricing.holding(line.of, &its.payer, gpu, at_unix_s));
+            sum.prices.get_or_insert_with(|| pricing.holding(line.of, its.team.as_deref(), gpu, at_unix_s));
         }
         Ok(if sums.len() > ROWS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
@@ -87,17 +87,16 @@ fn leased(query: &mut Statement<'_>, lease: i64, scope: &Scope) -> rusqlite::Res
     let values = params![lease, scope.team, scope.uid, scope.project, scope.cost_center];
     let its = |row: &rusqlite::Row<'_>| {
         let moment = |ms: i64| u64::try_from(ms).unwrap_or(0);
-        let priority: String = row.get(8)?;
         Ok(Leased {
             lease_id: LeaseId(row.get(0)?),
             container_id: ContainerId(row.get(1)?),
             pod: row.get(2)?,
-            payer: payer(row.get(3)?, &priority),
+            team: row.get(3)?,
             project: row.get(4)?,
             cost_center: row.get(5)?,
             uid: row.get(6)?,
             class: row.get(7)?,
-            priority,
+            priority: row.get(8)?,
             mechanism: row.get(9)?,
             created_unix_ms: row.get(10).map(moment)?,
             ended_unix_ms: row.get::<_, Option<i64>>(11)?.map(moment),
@@ -116,7 +115,7 @@ fn row((begins_unix_s, ends_unix_s): (u64, u64), its: &Leased, gpu: &GpuPart, su
         lease_id: its.lease_id.clone(),
         container_id: its.container_id.clone(),
         pod: its.pod.clone(),
-        team: its.payer.team.clone(),
+        team: its.team.clone(),
         project: its.project.clone(),
         cost_center: its.cost_center.clone(),
         uid: its.uid,

@@ -37,6 +37,8 @@ pub struct Amounts {
     pub within_ns: u64,
     /// Used beyond it.
     pub burst_ns: u64,
+    /// Of that, while its priority was one that is promised nothing.
+    pub low_ns: u64,
     /// Left, and had by others.
     pub lent_ns: u64,
     /// Left, and had by nobody.
@@ -62,6 +64,7 @@ impl Amounts {
         let pairs = [
             (&mut self.within_ns, other.within_ns),
             (&mut self.burst_ns, other.burst_ns),
+            (&mut self.low_ns, other.low_ns),
             (&mut self.lent_ns, other.lent_ns),
             (&mut self.idle_ns, other.idle_ns),
             (&mut self.unmetered_ns, other.unmetered_ns),
@@ -86,6 +89,7 @@ impl Amounts {
             unwatched_ns: column(5)?,
             cap_kib_s: column(6)?,
             used_kib_s: column(7)?,
+            low_ns: column(8)?,
         })
     }
 }
@@ -126,8 +130,8 @@ pub fn walk(
     mut take: impl FnMut(Line) -> rusqlite::Result<ControlFlow<()>>,
 ) -> rusqlite::Result<()> {
     let mut lines = connection.prepare(
-        "SELECT slot, lease, gpu, within_ns, burst_ns, lent_ns, idle_ns, unmetered_ns, unwatched_ns, cap_kib_s, used_kib_s
-         FROM line WHERE slot >= ?1 AND slot < ?2 ORDER BY slot",
+        "SELECT slot, lease, gpu, within_ns, burst_ns, lent_ns, idle_ns, unmetered_ns, unwatched_ns, cap_kib_s, used_kib_s,
+         low_ns FROM line WHERE slot >= ?1 AND slot < ?2 ORDER BY slot",
     )?;
     let mut lines = lines.query(scope.span())?;
     while let Some(row) = lines.next()? {

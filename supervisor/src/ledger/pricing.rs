@@ -5,15 +5,6 @@ use gpool_configuration::Rates;
 use gpool_policy::rates::{Billed, Holding, Price, RateCard};
 use std::collections::HashMap;
 
-/// Whose a lease is, as far as prices go.
-#[derive(Debug, Clone, Default)]
-pub struct Payer {
-    /// Its team.
-    pub team: Option<String>,
-    /// Whether its priority is promised nothing.
-    pub is_low_priority: bool,
-}
-
 /// What something costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -69,9 +60,9 @@ impl Pricing {
     }
 
     /// Which prices hold for a lease on a GPU at a moment not before the last one that was asked for them.
-    pub fn holding(&mut self, of: (i64, i64), payer: &Payer, gpu: &GpuPart, at_unix_s: u64) -> Prices {
-        let asked = |team: Option<&str>| self.card.holding(team, &gpu.product, at_unix_s);
-        let new = || Prices { contracted: asked(payer.team.as_deref()), list: asked(None) };
+    pub fn holding(&mut self, of: (i64, i64), team: Option<&str>, gpu: &GpuPart, at_unix_s: u64) -> Prices {
+        let asked = |whose: Option<&str>| self.card.holding(whose, &gpu.product, at_unix_s);
+        let new = || Prices { contracted: asked(team), list: asked(None) };
         let known = self.holding.get(&of).copied();
         let is_over = |prices: &Prices| at_unix_s >= prices.contracted.until_unix_s.min(prices.list.until_unix_s);
         let prices = known.filter(|prices| !is_over(prices)).unwrap_or_else(new);
@@ -80,9 +71,9 @@ impl Pricing {
     }
 
     /// What a line costs.
-    pub fn cost_of(&mut self, line: &Line, payer: &Payer, gpu: &GpuPart) -> Cost {
-        let prices = self.holding(line.of, payer, gpu, line.slot_unix_s);
-        let billed = billed(line, payer);
+    pub fn cost_of(&mut self, line: &Line, team: Option<&str>, gpu: &GpuPart) -> Cost {
+        let prices = self.holding(line.of, team, gpu, line.slot_unix_s);
+        let billed = billed(line);
         let cost = |holding: Holding| {
             holding.micros_per_gpu_hour.map(|micros| self.card.cost_nanos(billed, micros, gpu.slices))
         };
@@ -98,8 +89,8 @@ impl Pricing {
     }
 
     /// GPU time that a line is billed as: what it costs at a price of one for each nanosecond.
-    pub fn billed_ns(&self, line: &Line, payer: &Payer, gpu: &GpuPart) -> u64 {
-        self.card.billed_ns(billed(line, payer), gpu.slices)
+    pub fn billed_ns(&self, line: &Line, gpu: &GpuPart) -> u64 {
+        self.card.billed_ns(billed(line), gpu.slices)
     }
 
     /// What a GPU costs for a while as a whole, billionths of the currency; none without a price.
@@ -109,11 +100,11 @@ impl Pricing {
     }
 }
 
-fn billed(line: &Line, payer: &Payer) -> Billed {
+fn billed(line: &Line) -> Billed {
     Billed {
         reserved_ns: line.amounts.reserved_ns(),
         burst_ns: line.amounts.burst_ns,
+        low_ns: line.amounts.low_ns,
         lent_ns: line.amounts.lent_ns,
-        is_low_priority: payer.is_low_priority,
     }
 }

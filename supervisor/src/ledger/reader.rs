@@ -41,7 +41,9 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// SQLite cannot read, or the answer would be too long, or take too long.
     pub fn usage(&mut self, question: &Question) -> Result<Usage, ErrorBody> {
-        let mut usage = self.answer(|all, pricing| sums::sums(all, question, pricing), |usage| usage.rows.len())?;
+        let remedy = "ask for less time, for one team, or by something else";
+        let sums = |all: &Connection, pricing: Option<Pricing>| sums::sums(all, question, pricing);
+        let mut usage = self.answer(sums, |usage| usage.rows.len(), remedy)?;
         usage.currency = self.currency();
         Ok(usage)
     }
@@ -51,7 +53,10 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// As [`Reader::usage`].
     pub fn charges(&mut self, scope: &Scope) -> Result<Charges, ErrorBody> {
-        let mut charges = self.answer(|all, pricing| charges::charges(all, scope, pricing), |all| all.rows.len())?;
+        let begins = super::question::moment(scope.since_unix_s);
+        let remedy = format!("from {begins} on ask for less of the day, with since and until, or for one team");
+        let rows = |all: &Connection, pricing: Option<Pricing>| charges::charges(all, scope, pricing);
+        let mut charges = self.answer(rows, |all| all.rows.len(), &remedy)?;
         charges.currency = self.currency();
         Ok(charges)
     }
@@ -65,12 +70,11 @@ impl<'a> Reader<'a> {
         &mut self,
         add_up: impl FnOnce(&Connection, Option<Pricing>) -> rusqlite::Result<A>,
         rows: impl FnOnce(&A) -> usize,
+        remedy: &str,
     ) -> Result<A, ErrorBody> {
         let deadline = Instant::now() + PATIENCE;
         let watched = self.connection.progress_handler(STEPS, Some(move || Instant::now() > deadline));
-        let narrower = |message: String| {
-            ErrorBody::new(ErrorCode::MessageInvalid, message, "ask for less time, for one team, or by something else")
-        };
+        let narrower = |message: String| ErrorBody::new(ErrorCode::MessageInvalid, message, remedy);
         let pricing = Pricing::new(self.rates);
         let summed = watched.and_then(|()| self.connection.transaction()).and_then(|all| add_up(&all, pricing));
         match summed {

@@ -43,7 +43,7 @@ const TABLES: &str = "
         slot INTEGER NOT NULL, seconds INTEGER NOT NULL, lease INTEGER NOT NULL REFERENCES lease,
         gpu INTEGER NOT NULL REFERENCES gpu, within_ns INTEGER NOT NULL, burst_ns INTEGER NOT NULL, lent_ns INTEGER NOT NULL,
         idle_ns INTEGER NOT NULL, unmetered_ns INTEGER NOT NULL, unwatched_ns INTEGER NOT NULL, cap_kib_s INTEGER NOT NULL,
-        used_kib_s INTEGER NOT NULL,
+        used_kib_s INTEGER NOT NULL, low_ns INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (slot, seconds, lease, gpu)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX line_of_lease ON line (lease);
@@ -59,10 +59,13 @@ const SINCE_1: &str = "
     ALTER TABLE lease ADD COLUMN peak_bytes INTEGER;
 ";
 
-/// From version 2, which knew neither.
+/// From version 2, which did not know who pays, nor of which priority a lease was when it had something: that is taken to have been
+/// the last one.
 const SINCE_2: &str = "
     ALTER TABLE lease ADD COLUMN project TEXT;
     ALTER TABLE lease ADD COLUMN cost_center TEXT;
+    ALTER TABLE line ADD COLUMN low_ns INTEGER NOT NULL DEFAULT 0;
+    UPDATE line SET low_ns = burst_ns WHERE lease IN (SELECT id FROM lease WHERE priority <> 'guaranteed');
 ";
 
 /// What to do where SQLite says no.
@@ -349,9 +352,9 @@ fn gone(
     let profile = &statement.facts.mig_profile;
     let (slices, of_slices) = super::parts(product, profile.as_deref());
     let mut insert = transaction.prepare_cached(
-        "INSERT INTO gpu (uuid, name, profile, slices, of_slices) VALUES (?1, '', ?2, ?3, ?4) RETURNING id",
+        "INSERT INTO gpu (uuid, name, profile, slices, of_slices) VALUES (?1, ?5, ?2, ?3, ?4) RETURNING id",
     )?;
-    insert.query_row(params![gpu.0, profile, slices, of_slices], |row| row.get(0))
+    insert.query_row(params![gpu.0, profile, slices, of_slices, product], |row| row.get(0))
 }
 
 /// What was charged to a lease on a GPU until now, for the next life of the supervisor; of one that is over nothing.
@@ -409,10 +412,10 @@ fn write_line(
 ) -> rusqlite::Result<()> {
     let mut insert = transaction.prepare_cached(
         "INSERT INTO line (slot, seconds, lease, gpu, within_ns, burst_ns, lent_ns, idle_ns, unmetered_ns, unwatched_ns,
-         cap_kib_s, used_kib_s) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+         cap_kib_s, used_kib_s, low_ns) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          ON CONFLICT DO UPDATE SET within_ns = within_ns + ?5, burst_ns = burst_ns + ?6, lent_ns = lent_ns + ?7,
          idle_ns = idle_ns + ?8, unmetered_ns = unmetered_ns + ?9, unwatched_ns = unwatched_ns + ?10,
-         cap_kib_s = cap_kib_s + ?11, used_kib_s = used_kib_s + ?12",
+         cap_kib_s = cap_kib_s + ?11, used_kib_s = used_kib_s + ?12, low_ns = low_ns + ?13",
     )?;
     let values = params![
         signed(key.when.slot.0),
@@ -427,6 +430,7 @@ fn write_line(
         amounts.unwatched_ns,
         amounts.cap_kib_s,
         amounts.used_kib_s,
+        amounts.low_ns,
     ];
     insert.execute(values).map(drop)
 }

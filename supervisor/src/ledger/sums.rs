@@ -2,7 +2,7 @@
 
 use super::balance::HOUR_S;
 use super::lines::{Amounts, GpuPart, Gpus, Line, gpus, walk};
-use super::pricing::{Cost, Payer, Pricing};
+use super::pricing::{Cost, Pricing};
 use super::question::{Question, Scope, moment};
 use super::reader::ROWS;
 use super::retention::DAY_S;
@@ -37,7 +37,7 @@ pub fn sums(connection: &Connection, question: &Question, mut pricing: Option<Pr
         }
         let sum: &mut (Amounts, Cost) = sums.entry(line.of).or_default();
         sum.0.add(&line.amounts);
-        sum.1.add(&cost_of(pricing.as_mut(), &line, &its.payer, &gpus));
+        sum.1.add(&cost_of(pricing.as_mut(), &line, its.team.as_deref(), &gpus));
         if total_leases.insert(line.of.0) {
             names.insert(its.name.clone());
         }
@@ -71,9 +71,9 @@ pub fn begins(connection: &Connection) -> rusqlite::Result<Option<u64>> {
     Ok(begins.map(i64::cast_unsigned))
 }
 
-fn cost_of(pricing: Option<&mut Pricing>, line: &Line, payer: &Payer, gpus: &Gpus) -> Cost {
+fn cost_of(pricing: Option<&mut Pricing>, line: &Line, team: Option<&str>, gpus: &Gpus) -> Cost {
     match (pricing, gpus.get(&line.of.1)) {
-        (Some(pricing), Some(gpu)) => pricing.cost_of(line, payer, gpu),
+        (Some(pricing), Some(gpu)) => pricing.cost_of(line, team, gpu),
         _ => Cost::default(),
     }
 }
@@ -88,7 +88,7 @@ type Leases = HashMap<i64, Option<Named>>;
 struct Named {
     name: String,
     memory: Option<Memory>,
-    payer: Payer,
+    team: Option<String>,
 }
 
 /// What a lease may hold of each of its GPUs, and what it has held at most, in bytes.
@@ -131,24 +131,15 @@ fn name_of_lease(by: UsageBy) -> String {
         UsageBy::Lease => "lease_id",
         UsageBy::Gpu | UsageBy::Hour | UsageBy::Day => "''",
     };
-    format!("SELECT {name}, cap_bytes, peak_bytes, team, priority FROM lease WHERE {OF_SCOPE}")
+    format!("SELECT {name}, cap_bytes, peak_bytes, team FROM lease WHERE {OF_SCOPE}")
 }
 
 fn named(query: &mut Statement<'_>, lease: i64, scope: &Scope) -> rusqlite::Result<Option<Named>> {
     let values = params![lease, scope.team, scope.uid, scope.project, scope.cost_center];
     let its = |row: &rusqlite::Row<'_>| {
-        Ok(Named {
-            name: row.get(0)?,
-            memory: Memory::of(row.get(1)?, row.get(2)?),
-            payer: payer(row.get(3)?, &row.get::<_, String>(4)?),
-        })
+        Ok(Named { name: row.get(0)?, memory: Memory::of(row.get(1)?, row.get(2)?), team: row.get(3)? })
     };
     query.query_row(values, its).optional()
-}
-
-/// Who pays by which prices.
-pub fn payer(team: Option<String>, priority: &str) -> Payer {
-    Payer { team, is_low_priority: priority != gpool_protocol::Priority::Guaranteed.text() }
 }
 
 /// Puts the sums of a stretch of time into the rows that they belong to.
@@ -236,11 +227,17 @@ fn pool(
         *its = its.saturating_add(ns);
         let cost = pricing.and_then(|pricing| pricing.whole_cost_nanos(gpu, day_unix_s, ns));
         pool.cost_nanos = pool.cost_nanos.saturating_add(cost.unwrap_or(0));
+        if pricing.is_some() && cost.is_none() {
+            pool.unpriced_gpu_ns = pool.unpriced_gpu_ns.saturating_add(gpu.part_of(ns));
+        }
     }
     for (number, ns) in whole {
         pool.gpu_ns = pool.gpu_ns.saturating_add(gpus.get(&number).map_or(0, |gpu| gpu.part_of(ns)));
     }
-    let left = |of: u64, part: u64| of.cast_signed().saturating_sub(part.cast_signed());
+    let left = |of: u64, part: u64| {
+        let left = i128::from(of) - i128::from(part);
+        i64::try_from(left).unwrap_or(if left < 0 { i64::MIN } else { i64::MAX })
+    };
     pool.unreserved_gpu_ns = left(pool.gpu_ns, total.reserved_gpu_ns);
     pool.unused_gpu_ns = left(pool.gpu_ns, total.used_gpu_ns.saturating_add(total.unmetered_gpu_ns));
     pool.unpaid_cost_nanos = left(pool.cost_nanos, total.cost_nanos);

@@ -399,7 +399,7 @@ fn a_ledger_of_the_first_version_goes_on_and_what_it_does_not_say_counts_as_need
     drop(life);
     let older = ["cap_bytes", "peak_bytes", "project", "cost_center"]
         .map(|name| format!("ALTER TABLE lease DROP COLUMN {name};"));
-    let older = format!("{} PRAGMA user_version = 1", older.concat());
+    let older = format!("{} ALTER TABLE line DROP COLUMN low_ns; PRAGMA user_version = 1", older.concat());
     rusqlite::Connection::open(&path).unwrap().execute_batch(&older).unwrap();
     let life = Life::begin(&path, "b", 20);
     let row = &life.usage(UsageBy::Lease).rows[0];

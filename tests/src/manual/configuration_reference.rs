@@ -36,7 +36,8 @@ pub fn page() -> String {
         let (of, last) = name.rsplit_once('.').unwrap_or(("", &name));
         if of != table {
             table = of.to_owned();
-            let _ = writeln!(text, "\n## {table}\n");
+            let heading = if table.is_empty() { key.name.as_str() } else { &table };
+            let _ = writeln!(text, "\n## {heading}\n");
             if table == "class.NAME" {
                 text.push_str(
                     "NAME is `latency`, `batch`, `notebook` or `train`; each has the same keys and defaults.\n\n",

@@ -1,6 +1,7 @@
 //! A bill in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification (focus.finops.org): column ids of its chapter
 //! "Columns", numbers and times as its attributes "Numeric Format" and "Date/Time Format" have them.
 
+use crate::exit::{ExitStatus, Failure};
 use crate::money::{exact, exact_hours, exact_micros};
 use crate::output::csv;
 use gpool_protocol::{Charge, Charges};
@@ -68,6 +69,29 @@ const COLUMNS: [&str; 53] = [
 /// What a quantity is measured in.
 const UNIT: &str = "GPU-Hours";
 
+/// Whether all can be written that the form demands: a currency of ISO 4217, and a price in every row.
+///
+/// # Errors
+/// Says what is missing, and what to write where.
+pub fn check(charges: &Charges) -> Result<(), Failure> {
+    let is_code = |code: &String| code.len() == 3 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    let refused = |sentence: String| Err(Failure::Refused(ExitStatus::Failed, format!("gpool: {sentence}")));
+    if !charges.currency.as_ref().is_some_and(is_code) {
+        let now = charges.currency.as_deref().unwrap_or("none, as there are no prices");
+        return refused(format!(
+            "FOCUS has costs in a currency of ISO 4217, and [rates] currency is {now}; write its three letters, for example EUR, \
+             beside the prices"
+        ));
+    }
+    match super::unpriced(charges) {
+        0 => Ok(()),
+        rows => refused(format!(
+            "{} FOCUS has a price in each row; add a [[rates.price]], with per_gpu_hour = \"0\" where nothing is asked",
+            super::unpriced_words(rows)
+        )),
+    }
+}
+
 /// Writes it, with `site` as who bills.
 pub fn render(charges: &Charges, site: &str) -> String {
     let currency = charges.currency.as_deref().unwrap_or_default();
@@ -80,10 +104,6 @@ fn fields(row: &Charge, currency: &str, site: &str) -> Vec<String> {
     // What is sold: a model, or an instance of one, by how it is shared and how urgent it is.
     let part = row.mig_profile.as_deref().unwrap_or("gpu");
     let sku = format!("{}/{part}/{}/{}", row.product, row.mechanism, row.priority);
-    let price_id = match row.price_micros {
-        Some(micros) => format!("{sku}/{}", exact_micros(micros)),
-        None => String::new(),
-    };
     let price = |micros: Option<u64>| micros.map(exact_micros).unwrap_or_default();
     let cost = exact(row.cost_nanos);
     let value = |name: &str| match name {
@@ -112,9 +132,9 @@ fn fields(row: &Charge, currency: &str, site: &str) -> Vec<String> {
         "ResourceType" => if row.mig_profile.is_some() { "MIG instance" } else { "GPU fraction" }.to_owned(),
         "ServiceCategory" => "Compute".to_owned(),
         "ServiceSubcategory" => "Containers".to_owned(),
-        "SkuId" => sku.clone(),
+        // The same price, whatever it is now and for whom: neither may be in it.
+        "SkuId" | "SkuPriceId" => sku.clone(),
         "SkuMeter" => "GPU time reserved or used beyond that".to_owned(),
-        "SkuPriceId" => price_id.clone(),
         "SubAccountId" | "SubAccountName" => or_null(&row.team),
         "Tags" => tags(row),
         "x_BurstGpuHours" => exact_hours(row.burst_gpu_ns),
@@ -156,7 +176,8 @@ fn description(row: &Charge) -> String {
 fn tags(row: &Charge) -> String {
     let named = [("project", &row.project), ("cost_center", &row.cost_center)];
     let named = named.into_iter().filter_map(|(name, value)| Some((name, json!(value.as_ref()?))));
-    let always = [("workload_type", json!(row.class)), ("user", json!(row.uid.to_string()))];
+    // Those that gpool says by itself have its name in front.
+    let always = [("gpool/workload_type", json!(row.class)), ("gpool/user", json!(row.uid.to_string()))];
     let all: serde_json::Map<String, serde_json::Value> =
         named.chain(always).map(|(name, value)| (name.to_owned(), value)).collect();
     serde_json::Value::Object(all).to_string()
@@ -185,7 +206,17 @@ mod tests {
 
     #[test]
     fn every_column_is_filled_as_the_specification_has_it() {
-        let drawn = render(&sample(), "gpu-host-1");
+        let mut sample = sample();
+        assert!(
+            refusal(&sample).contains("1 of these rows have no price") && refusal(&sample).contains("per_gpu_hour")
+        );
+        sample.rows[1].price_micros = Some(0);
+        assert!(check(&sample).is_ok());
+        for currency in [None, Some("credits".to_owned()), Some("eur".to_owned())] {
+            let other = Charges { currency, ..sample.clone() };
+            assert!(refusal(&other).contains("[rates] currency"), "{}", refusal(&other));
+        }
+        let drawn = render(&sample, "gpu-host-1");
         let rows = drawn.lines().map(fields_of).collect::<Vec<_>>();
         let by_name: BTreeMap<&str, &str> =
             rows[0].iter().map(String::as_str).zip(rows[1].iter().map(String::as_str)).collect();
@@ -212,11 +243,18 @@ mod tests {
         assert_eq!(tags["cost_center"], "4711");
         assert!(rows.iter().all(|row| row.len() == COLUMNS.len()));
         // What may not be null is not, whoever pays.
-        let nullable = ["ChargeClass", "ContractedUnitPrice", "SkuPriceId", "SubAccountId", "SubAccountName"];
+        let nullable = ["ChargeClass", "SubAccountId", "SubAccountName"];
         for (name, value) in rows[0].iter().zip(&rows[2]) {
             assert!(!value.is_empty() || nullable.contains(&name.as_str()) || name.starts_with("x_"), "{name}");
         }
         assert!(COLUMNS.is_sorted(), "each is there once");
+    }
+
+    fn refusal(charges: &Charges) -> String {
+        match check(charges) {
+            Err(Failure::Refused(ExitStatus::Failed, sentence)) => sentence,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Reads a line of CSV back.

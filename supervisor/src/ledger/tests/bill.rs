@@ -76,6 +76,25 @@ fn a_bill_is_the_same_sum_by_whatever_it_is_kept_apart() {
 }
 
 #[test]
+fn what_was_had_is_priced_by_the_priority_of_that_time() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    life.enter(10, &[lease("01", "red", 10, 10 * S)]);
+    let euro = rates("[[rates.price]]\nper_gpu_hour = \"3.60\"\n");
+    let cost = || priced(&path, &euro, "by=team").total.cost_nanos / SECOND;
+    assert_eq!(cost(), 10, "three seconds promised and seven beyond");
+    let mut changed = lease("01", "red", 20, 20 * S);
+    changed.facts.priority = gpool_protocol::Priority::Burst.text();
+    life.enter(20, &[changed]);
+    assert_eq!(
+        cost(),
+        10 + 3 + 2,
+        "three more promised, as the test has it, and seven beyond at 0.4, not those before"
+    );
+}
+
+#[test]
 fn a_row_of_a_bill_says_who_and_what_and_by_which_price() {
     let (_folder, path) = in_folder();
     let mut life = three(&path);
@@ -133,10 +152,13 @@ fn what_has_no_price_is_told() {
 fn a_ledger_that_knows_no_projects_goes_on() {
     let (_folder, path) = in_folder();
     drop(three(&path));
-    let older =
-        "ALTER TABLE lease DROP COLUMN project; ALTER TABLE lease DROP COLUMN cost_center; PRAGMA user_version = 2";
+    let older = "ALTER TABLE lease DROP COLUMN project; ALTER TABLE lease DROP COLUMN cost_center;
+                 ALTER TABLE line DROP COLUMN low_ns; PRAGMA user_version = 2";
     rusqlite::Connection::open(&path).unwrap().execute_batch(older).unwrap();
     let life = Life::begin(&path, "b", 20);
     let row = &life.usage(UsageBy::CostCenter).rows[0];
     assert_eq!((row.key.as_str(), row.leases), ("", 3));
+    let euro = rates("[[rates.price]]\nper_gpu_hour = \"3.60\"\n");
+    let costs = priced(&path, &euro, "by=team").rows.into_iter().map(|row| row.cost_nanos / SECOND);
+    assert_eq!(costs.collect::<Vec<_>>(), [6, 1, 12], "what it does not say is taken to have been so all the time");
 }
