@@ -1,5 +1,6 @@
 //! The integration scenarios. Each starts what it needs and must leave nothing.
 
+mod audit;
 mod bare_machine;
 mod booted_systemd;
 mod bypass;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 65] = [
+pub const TOGETHER: [&str; 66] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -25,6 +25,7 @@ pub const TOGETHER: [&str; 65] = [
     "static-data",
     "docker",
     "ledger",
+    "audit",
     "queue",
     "mig-instances",
     "nvidia-smi",

@@ -401,6 +401,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(ledger::run),
     },
     Scenario {
+        name: "audit",
+        what: "what happened is known after a killed supervisor, and what is changed in it is seen",
+        limit_s: 60,
+        run: Place::Inside(audit::run),
+    },
+    Scenario {
         name: "registration-flood",
         what: "a container that registers processes without end delays no other's first memory",
         limit_s: 60,
