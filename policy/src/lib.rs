@@ -7,6 +7,7 @@
 //! * [`queue`]: who is next of those for whom there is no room, and what is kept for whom;
 //! * [`quota`]: how much the leases of a team or of a user may reserve altogether;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
+//! * [`health`]: what a GPU's own figures say of its faults, and whether they are known to whoever opened it again;
 //! * [`mechanism`]: how a GPU is shared, or not;
 //! * [`mig`]: what a GPU can be divided into, and where;
 //! * [`honesty`]: whether a tenant reports all that the device has given it;
@@ -26,6 +27,7 @@
 pub mod admission;
 pub mod chain;
 pub mod guard;
+pub mod health;
 pub mod honesty;
 pub mod identity;
 pub mod idleness;

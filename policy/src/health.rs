@@ -1,0 +1,311 @@
+//! The health of a GPU beyond Xids: what successive readings of its own figures come to.
+//!
+//! A figure that could not be read says nothing: what was found before stays, and nothing is found of it.
+//!
+//! Sources: nvml.h (`nvmlDeviceGetRemappedRows`, `nvmlDeviceGetTotalEccErrors`, `nvmlClocksEventReasons`), and NVIDIA's "GPU
+//! memory error management" (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt), by which a pending remapping is made by a reset,
+//! and a GPU on which one has failed is to be replaced.
+
+use crate::repetition::Repetition;
+
+/// `nvmlClocksEventReasonSwThermalSlowdown`: the driver lowers the clocks, so that neither the GPU nor its memory is too hot.
+pub const SOFTWARE_THERMAL: u64 = 0x20;
+/// `nvmlClocksEventReasonHwThermalSlowdown`: the hardware lowers them to a half or less, because it is too hot.
+pub const HARDWARE_THERMAL: u64 = 0x40;
+/// `nvmlClocksEventReasonHwPowerBrakeSlowdown`: the same, because the board's power supply says so.
+pub const POWER_BRAKE: u64 = 0x80;
+
+/// What can be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Memory that has failed could not be replaced by spare memory, now or ever before.
+    RemapFailure,
+    /// Memory that has failed is to be replaced by spare memory, which the next reset does.
+    RemapPending,
+    /// Memory has had errors that could not be corrected.
+    EccUncorrected,
+    /// Its clocks are held down by heat or by its power supply.
+    Thermal,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::RemapFailure, Self::RemapPending, Self::EccUncorrected, Self::Thermal];
+
+    /// As the configuration, the metrics and people call it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::RemapFailure => "remap-failure",
+            Self::RemapPending => "remap-pending",
+            Self::EccUncorrected => "ecc-uncorrected",
+            Self::Thermal => "thermal",
+        }
+    }
+
+    /// The one that is called so.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    }
+
+    /// What it means, as the end of a sentence.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::RemapFailure => "memory that has failed could not be replaced by spare memory",
+            Self::RemapPending => "memory that has failed is to be replaced by spare memory at the next reset",
+            Self::EccUncorrected => "memory has had errors that could not be corrected",
+            Self::Thermal => "its clocks are held down by heat or by its power supply",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::RemapFailure => "have the GPU replaced",
+            Self::RemapPending => "reset the GPU or boot the host when nobody is on it",
+            Self::EccUncorrected => {
+                "look for Xids in the kernel's log, which name the programs that had this memory, and reset the GPU if it \
+                 goes on"
+            }
+            Self::Thermal => "look at fans, air and power supply of the host",
+        }
+    }
+
+    fn place(self) -> usize {
+        self as usize
+    }
+}
+
+/// What NVML says of a GPU's spare memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// Rows that were replaced because of errors that could be corrected.
+    pub correctable: u32,
+    /// Those that were because of others.
+    pub uncorrectable: u32,
+    /// More are to be replaced at the next reset.
+    pub is_pending: bool,
+    /// One could not be replaced, once.
+    pub has_failed: bool,
+}
+
+impl Rows {
+    fn all(self) -> u64 {
+        u64::from(self.correctable) + u64::from(self.uncorrectable)
+    }
+}
+
+/// One look at a GPU; none of a figure that was not told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Its spare memory.
+    pub rows: Option<Rows>,
+    /// Errors of its memory that could not be corrected, since the driver was loaded or the GPU was reset.
+    pub uncorrected_errors: Option<u64>,
+    /// Why its clocks are lower than they could be: bits of `nvmlClocksEventReasons`.
+    pub clock_reasons: Option<u64>,
+    /// In degrees Celsius.
+    pub temperature_celsius: Option<u32>,
+}
+
+impl Reading {
+    /// What it has to say of a finding, as a part of a sentence; empty where it has nothing.
+    #[must_use]
+    pub fn figures(&self, kind: Kind) -> String {
+        match kind {
+            Kind::RemapFailure | Kind::RemapPending => self.rows.map_or_else(String::new, |rows| {
+                format!(
+                    "rows replaced so far: {} for correctable errors, {} for others",
+                    rows.correctable, rows.uncorrectable
+                )
+            }),
+            Kind::EccUncorrected => self
+                .uncorrected_errors
+                .map_or_else(String::new, |errors| format!("{errors} since its driver was loaded or it was reset")),
+            Kind::Thermal => {
+                let names = [
+                    (HARDWARE_THERMAL, "hardware slowdown by heat"),
+                    (SOFTWARE_THERMAL, "software slowdown by heat"),
+                    (POWER_BRAKE, "power brake"),
+                ];
+                let reasons = self.clock_reasons.unwrap_or(0);
+                let named = names.into_iter().filter(|(bit, _)| reasons & bit != 0).map(|(_, name)| name.to_owned());
+                let warm = self.temperature_celsius.map(|celsius| format!("{celsius} C"));
+                named.chain(warm).collect::<Vec<_>>().join(", ")
+            }
+        }
+    }
+}
+
+/// Something to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// It was found, or has become more, so many times since it was last told.
+    Found(Kind, u64),
+    /// What was told is over.
+    Over(Kind),
+}
+
+/// What there is of one kind now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Which.
+    pub kind: Kind,
+    /// Since when it is found, in nanoseconds of the caller's clock; none while it is not.
+    pub since_ns: Option<u64>,
+    /// How often it was found or became more.
+    pub count: u64,
+    /// Somebody has opened the GPU again in spite of it.
+    pub is_accepted: bool,
+}
+
+/// One kind of finding on one GPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spell {
+    /// Its figure has been told at least once.
+    is_known: bool,
+    since_ns: Option<u64>,
+    /// By what it is seen to become more: rows, errors, or 0.
+    amount: u64,
+    count: u64,
+    told: u64,
+    /// This time it was told.
+    is_told: bool,
+    repetition: Repetition,
+    /// The amount at which somebody has opened the GPU again.
+    accepted: Option<u64>,
+    /// Somebody has, before anything was read.
+    accepts_first: bool,
+}
+
+impl Spell {
+    /// Takes that it is there with an amount, or is not. What is to be told of it.
+    fn step(&mut self, kind: Kind, now_ns: u64, there: Option<u64>) -> Option<News> {
+        self.is_known = true;
+        let accepts_first = std::mem::take(&mut self.accepts_first);
+        let Some(amount) = there else {
+            self.accepted = None;
+            let was_told = std::mem::take(&mut self.is_told);
+            return self.since_ns.take().filter(|_| was_told).map(|_| News::Over(kind));
+        };
+        if accepts_first {
+            self.accepted = Some(amount);
+        }
+        let is_more = self.since_ns.is_some() && amount > self.amount;
+        // A counter that went back began anew, as after a reset: this is not what it was.
+        let is_another = self.since_ns.is_some() && amount < self.amount;
+        self.count += u64::from(self.since_ns.is_none() || is_more || is_another);
+        // Also where it did so while nobody looked, as during a boot.
+        self.accepted = self.accepted.filter(|accepted| amount >= *accepted);
+        self.since_ns.get_or_insert(now_ns);
+        self.amount = amount;
+        if !self.repetition.look(now_ns, self.count, self.told) {
+            return None;
+        }
+        self.is_told = true;
+        Some(News::Found(kind, self.count - std::mem::replace(&mut self.told, self.count)))
+    }
+
+    /// It is there, and nobody has accepted so much of it.
+    fn is_open(&self) -> bool {
+        self.since_ns.is_some() && self.accepted.is_none_or(|accepted| self.amount > accepted)
+    }
+}
+
+/// What is known of the health of one GPU.
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    spells: [Spell; Kind::ALL.len()],
+    /// Whether its clocks are held down, and since when all readings have said so.
+    held: Option<(bool, u64)>,
+}
+
+impl Health {
+    /// One of which somebody had accepted these findings, each with its amount then, before this process began.
+    pub fn with_accepted(accepted: impl IntoIterator<Item = (Kind, u64)>) -> Self {
+        let mut health = Self::default();
+        for (kind, amount) in accepted {
+            health.spells[kind.place()].accepted = Some(amount);
+        }
+        health
+    }
+
+    /// Takes a reading, and says what is to be told. Clocks count as held down, and as free again, when all readings of
+    /// `thermal_ns` have said so.
+    pub fn look(&mut self, now_ns: u64, reading: &Reading, thermal_ns: u64) -> Vec<News> {
+        let is_held = reading.clock_reasons.map(|bits| bits & (SOFTWARE_THERMAL | HARDWARE_THERMAL | POWER_BRAKE) != 0);
+        self.held = match (self.held, is_held) {
+            (_, None) => None,
+            (Some((before, since_ns)), Some(now)) if before == now => Some((before, since_ns)),
+            (_, Some(now)) => Some((now, now_ns)),
+        };
+        let settled = self.held.filter(|(_, since_ns)| now_ns.saturating_sub(*since_ns) >= thermal_ns);
+        let there = |is_there: bool, amount: u64| is_there.then_some(amount);
+        let seen = [
+            (Kind::RemapFailure, reading.rows.map(|rows| there(rows.has_failed, rows.all()))),
+            (Kind::RemapPending, reading.rows.map(|rows| there(rows.is_pending, rows.all()))),
+            (Kind::EccUncorrected, reading.uncorrected_errors.map(|errors| there(errors > 0, errors))),
+            (Kind::Thermal, settled.map(|(is_held, _)| there(is_held, 0))),
+        ];
+        self.spells[Kind::Thermal.place()].is_known |= is_held.is_some();
+        let step = |(kind, seen): (Kind, Option<Option<u64>>)| self.spells[kind.place()].step(kind, now_ns, seen?);
+        let news = seen.into_iter().filter_map(step).collect();
+        if *reading != Reading::default() {
+            self.spells.iter_mut().for_each(|spell| spell.accepts_first = false);
+        }
+        news
+    }
+
+    /// What there is of each kind whose figure was told at least once.
+    pub fn standings(&self) -> impl Iterator<Item = Standing> {
+        Kind::ALL.into_iter().filter(|kind| self.spells[kind.place()].is_known).map(|kind| {
+            let spell = &self.spells[kind.place()];
+            Standing {
+                kind,
+                since_ns: spell.since_ns,
+                count: spell.count,
+                is_accepted: spell.since_ns.is_some() && !spell.is_open(),
+            }
+        })
+    }
+
+    /// What is found and not accepted, or has become more since it was.
+    pub fn open(&self) -> impl Iterator<Item = Kind> {
+        Kind::ALL.into_iter().filter(|kind| self.spells[kind.place()].is_open())
+    }
+
+    /// Accepts what is found now, until it is over or becomes more: somebody has opened the GPU knowing of it. Where nothing has
+    /// been read yet, what the first reading finds. Gives what it knows.
+    pub fn accept(&mut self) -> Vec<Kind> {
+        let is_unread = self.spells.iter().all(|spell| !spell.is_known);
+        for spell in &mut self.spells {
+            spell.accepts_first = is_unread;
+            if spell.since_ns.is_some() {
+                spell.accepted = Some(spell.amount);
+            }
+        }
+        Kind::ALL.into_iter().filter(|kind| self.spells[kind.place()].since_ns.is_some()).collect()
+    }
+
+    /// All that is accepted, for who writes it down.
+    pub fn accepted(&self) -> impl Iterator<Item = (Kind, u64)> {
+        Kind::ALL.into_iter().filter_map(|kind| Some((kind, self.spells[kind.place()].accepted?)))
+    }
+
+    /// Nobody reads it any more: nothing is known, but what was counted and accepted.
+    pub fn forget(&mut self) {
+        self.held = None;
+        for spell in &mut self.spells {
+            *spell = Spell {
+                count: spell.count,
+                told: spell.told,
+                repetition: spell.repetition,
+                accepted: spell.accepted,
+                ..Spell::default()
+            };
+        }
+    }
+}
