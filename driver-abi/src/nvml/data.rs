@@ -36,6 +36,23 @@ pub type nvmlGpuTopologyLevel_t = c_int;
 /// Off (0) or on (1).
 pub type nvmlEnableState_t = c_int;
 
+/// Whether errors of memory could be corrected.
+pub type nvmlMemoryErrorType_t = c_int;
+/// Since when they are counted.
+pub type nvmlEccCounterType_t = c_int;
+/// What has a temperature.
+pub type nvmlTemperatureSensors_t = c_int;
+
+/// Errors that could be corrected.
+pub const NVML_MEMORY_ERROR_TYPE_CORRECTED: nvmlMemoryErrorType_t = 0;
+/// Errors that could not.
+pub const NVML_MEMORY_ERROR_TYPE_UNCORRECTED: nvmlMemoryErrorType_t = 1;
+/// Since the driver was loaded or the device was reset.
+pub const NVML_VOLATILE_ECC: nvmlEccCounterType_t = 0;
+/// For as long as the device exists.
+pub const NVML_AGGREGATE_ECC: nvmlEccCounterType_t = 1;
+/// The die.
+pub const NVML_TEMPERATURE_GPU: nvmlTemperatureSensors_t = 0;
 /// Everybody may use the device.
 pub const NVML_COMPUTEMODE_DEFAULT: nvmlComputeMode_t = 0;
 /// They reach each other's memory over NVLink.

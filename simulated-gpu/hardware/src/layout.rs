@@ -102,6 +102,11 @@ impl Layout {
         self.root.join(format!("state/device{index}-xids"))
     }
 
+    /// What the device with this index says of its health; not there if nobody has said.
+    pub fn health(&self, index: u32) -> PathBuf {
+        self.root.join(format!("state/device{index}-health"))
+    }
+
     /// The compute mode of the device with this index, a number of NVML's; not there if that is the default.
     pub fn compute_mode(&self, index: u32) -> PathBuf {
         self.root.join(format!("state/device{index}-compute-mode"))

@@ -1,6 +1,7 @@
 //! The command line of gpool-simgpu.
 
 use crate::driver_version::DriverVersion;
+use crate::health::Health;
 use crate::layout::{DEFAULT_DIRECTORY, Layout, MAX_DEVICES};
 use crate::server::{Host, ServeError, serve};
 use crate::site::Site;
@@ -82,6 +83,14 @@ enum Verb {
         #[arg(long, value_name = "PID")]
         process: Option<u32>,
     },
+    /// Let a device say this of its health from now on. What is not named is as on a healthy one.
+    Health {
+        /// Which device.
+        #[arg(long, value_name = "INDEX", default_value_t = 0)]
+        gpu: u32,
+        #[command(flatten)]
+        health: Health,
+    },
 }
 
 /// The command line, for the manual and its tests.
@@ -96,6 +105,7 @@ pub fn run() -> ExitCode {
     let result = match arguments.verb {
         Some(Verb::Meter { gpu }) => meter(&arguments.dir, gpu),
         Some(Verb::Fault { gpu, instance, process }) => fault(&arguments.dir, gpu, instance, process),
+        Some(Verb::Health { gpu, health }) => say(&arguments.dir, gpu, health),
         None => play(&arguments),
     };
     match result {
@@ -143,6 +153,13 @@ fn fault(directory: &Path, gpu: u32, instance: Option<u32>, process: Option<u32>
         strike(Store::open_instance(directory, instance)?)?;
     }
     Ok(())
+}
+
+fn say(directory: &Path, gpu: u32, health: Health) -> Result<(), ServeError> {
+    // That it is not there is told here.
+    Store::open_device(directory, gpu)?;
+    let noted = health.note(&Layout::new(directory), gpu);
+    noted.map_err(|cause| ServeError::System { doing: "say what is wrong with the device", cause })
 }
 
 fn seen(index: u32, instance: Option<u32>, device: &Device) -> serde_json::Value {

@@ -118,6 +118,7 @@ pub fn serve(layout: &Layout, host: &Host<'_>, stop: BorrowedFd<'_>, ready: impl
         note_lost(layout, index, false).map_err(failed("say that no device is lost"))?;
         note_hung(layout, index, false).map_err(failed("say that no device hangs"))?;
         note(&layout.xids(index), false).map_err(failed("say that nothing has happened to the devices"))?;
+        note(&layout.health(index), false).map_err(failed("say that the devices are healthy"))?;
         note_compute_mode(layout, index, 0).map_err(failed("say which compute mode the devices have"))?;
     }
     for (index, site) in (0..).zip(host.sites) {

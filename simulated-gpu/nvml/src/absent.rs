@@ -1,4 +1,4 @@
-//! What a simulated device does not have: sensors, clocks, codecs, ECC. Asked for it, NVML says that the device
+//! What a simulated device does not have: clocks, codecs, sensors but one. Asked for it, NVML says that the device
 //! does not support it, and monitoring programs show nothing there.
 
 use crate::library::code;
@@ -32,7 +32,6 @@ absent! {
     nvmlDeviceGetCpuAffinity
     nvmlDeviceGetCurrPcieLinkGeneration
     nvmlDeviceGetCurrPcieLinkWidth
-    nvmlDeviceGetCurrentClocksThrottleReasons
     nvmlDeviceGetDecoderUtilization
     nvmlDeviceGetDefaultApplicationsClock
     nvmlDeviceGetDisplayActive
@@ -66,15 +65,12 @@ absent! {
     nvmlDeviceGetPerformanceState
     nvmlDeviceGetPowerManagementLimit
     nvmlDeviceGetPowerUsage
-    nvmlDeviceGetRemappedRows
     nvmlDeviceGetRetiredPages
     nvmlDeviceGetRetiredPagesPendingStatus
     nvmlDeviceGetSerial
     nvmlDeviceGetSramEccErrorStatus
     nvmlDeviceGetSupportedClocksThrottleReasons
-    nvmlDeviceGetTemperature
     nvmlDeviceGetTemperatureThreshold
-    nvmlDeviceGetTotalEccErrors
     nvmlDeviceGetVbiosVersion
     nvmlDeviceGetVirtualizationMode
     nvmlDeviceValidateInforom

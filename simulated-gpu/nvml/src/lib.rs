@@ -11,6 +11,7 @@ mod divide;
 mod events;
 mod export_table;
 mod field_values;
+mod health;
 mod library;
 mod links;
 mod memory;
