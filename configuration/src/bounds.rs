@@ -1,7 +1,10 @@
 //! What the types of the keys cannot say: paths that must be absolute, lists that must name something, numbers with a range.
 
 use crate::error::ConfigurationError;
-use crate::keys::{Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX, REQUEST_KEYS};
+use crate::keys::{
+    Configuration, HANG_SECONDS_MAX, HEALTH_FINDINGS, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, POLL_SECONDS_MAX,
+    QUEUE_PLACES_MAX, REQUEST_KEYS, THERMAL_SECONDS_MAX,
+};
 use crate::layers::{DEFAULT_PATH, Origin, dotted};
 use crate::quota::is_name;
 use std::collections::BTreeMap;
@@ -50,6 +53,7 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
     if let Some((key, cause)) = configuration.audit.out_of_range() {
         return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
     }
+    check_health(configuration)?;
     check_hang_times(configuration)?;
     check_idle_times(configuration)?;
     check_payers(configuration)
@@ -86,6 +90,41 @@ fn check_ledger(configuration: &Configuration) -> Result<(), Breach> {
         return out_of_range("hour_days", ledger.hour_days, least);
     }
     Ok(())
+}
+
+/// Whether GPUs are watched in a way that makes sense. A finding that is not known would drain nothing.
+fn check_health(configuration: &Configuration) -> Result<(), Breach> {
+    let health = &configuration.health;
+    let times = [
+        ("poll_seconds", health.poll_seconds, 0, POLL_SECONDS_MAX),
+        ("thermal_seconds", health.thermal_seconds, 1, THERMAL_SECONDS_MAX),
+    ];
+    for (name, seconds, least, most) in times {
+        if !(least..=most).contains(&seconds) {
+            let key = format!("health.{name}");
+            let off = if least == 0 { ", 0 for never" } else { "" };
+            let cause = format!("{key} = {seconds} is out of range; write {least} to {most} seconds{off}");
+            return Err(Breach { key, cause });
+        }
+    }
+    match health.drain_on.iter().find(|name| !HEALTH_FINDINGS.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            let key = "health.drain_on".to_owned();
+            let cause =
+                format!("{key} has {name:?}, which is nothing that is found; {}", meant(&HEALTH_FINDINGS, name));
+            Err(Breach { key, cause })
+        }
+    }
+}
+
+/// Which of `known` was probably meant, or all of them.
+fn meant(known: &[&str], name: &str) -> String {
+    let nearest = known.iter().min_by_key(|known| strsim::levenshtein(known, name));
+    match nearest.filter(|known| strsim::levenshtein(known, name) <= NEAR) {
+        Some(known) => format!("did you mean {known:?}?"),
+        None => format!("there are {}", known.join(", ")),
+    }
 }
 
 /// The first key whose value does nothing, with what to write. A host works with it, so that whoever checks the files is told
@@ -144,11 +183,7 @@ fn check_request_keys(configuration: &Configuration) -> Result<(), Breach> {
         if REQUEST_KEYS.contains(&name.as_str()) {
             continue;
         }
-        let nearest = REQUEST_KEYS.into_iter().min_by_key(|known| strsim::levenshtein(known, name));
-        let remedy = match nearest.filter(|known| strsim::levenshtein(known, name) <= NEAR) {
-            Some(known) => format!("did you mean {known:?}?"),
-            None => format!("there are {}", REQUEST_KEYS.join(", ")),
-        };
+        let remedy = meant(&REQUEST_KEYS, name);
         let key = "policy.env.allow".to_owned();
         let cause = format!("{key} has {name:?}, which no container can ask for; {remedy}");
         return Err(Breach { key, cause });

@@ -26,8 +26,8 @@ pub use flat::{Difference, differences, flat};
 pub use gpus::Gpus;
 pub use keys::{
     BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, EnvPolicy,
-    HANG_SECONDS_MAX, HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths, Policy,
-    REQUEST_KEYS, Runtime, Socket,
+    HANG_SECONDS_MAX, HEALTH_FINDINGS, HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths,
+    Policy, REQUEST_KEYS, Runtime, Socket,
 };
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
 pub use quantity::{GpuAmount, MemoryAmount};

@@ -91,6 +91,8 @@ pub enum EventKind {
     GpuAnswers,
     /// The driver has told of an Xid: something went wrong on a GPU.
     GpuXid,
+    /// A GPU's own figures show that something is wrong with it, or that this is over.
+    GpuHealth,
     /// A GPU takes no new leases from now on, because somebody said so or of a fault of its own.
     GpuDrained,
     /// It does again.
@@ -153,6 +155,7 @@ impl EventKind {
         EventKind::GpuSilent,
         EventKind::GpuAnswers,
         EventKind::GpuXid,
+        EventKind::GpuHealth,
         EventKind::GpuDrained,
         EventKind::GpuUndrained,
         EventKind::DriverReplaced,

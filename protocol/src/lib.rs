@@ -17,6 +17,7 @@ mod error;
 mod events;
 mod explanation;
 mod guarded;
+mod health;
 mod identity;
 mod mechanism;
 mod messages;
@@ -37,6 +38,7 @@ pub use error::{ErrorBody, ErrorCode};
 pub use events::{Event, EventKind, GpuCharge};
 pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};
 pub use guarded::{GuardedProcess, MappedLibrary};
+pub use health::{HealthFinding, health_words};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gpu_path, lease_path, waiting_path};
 pub use mechanism::{Isolation, Mechanism, Mode};
 pub use messages::{

@@ -30,6 +30,7 @@
 
 use crate::class::{Class, Priority};
 use crate::drain::Drain;
+use crate::health::HealthFinding;
 use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId, PodPlace};
 use crate::mechanism::Mechanism;
 use crate::request::Request;
@@ -365,6 +366,10 @@ pub struct GpuView {
     /// NVML does not answer for it, and it takes no new leases; what is said of its memory is what NVML said last.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
+    /// What its own figures show to be wrong with it, of an instance its board's; none where they are not read or NVML has none, or
+    /// from an older supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Vec<HealthFinding>>,
 }
 
 /// A GPU for which NVML does not answer, as one that has fallen off its bus: it takes no new leases.

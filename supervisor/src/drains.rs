@@ -8,6 +8,7 @@ use crate::device::{Gpu, Kind};
 use crate::events::About;
 use crate::lease::{Leases, failed};
 use gpool_protocol::{Drain, DrainRequest, DrainedGpu, ErrorBody, ErrorCode, EventKind, GpuUuid};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -102,12 +103,12 @@ fn read(file: &Path) -> io::Result<Drained> {
 }
 
 /// So that the file is either the old one or the new one, also after a power cut.
-fn write(file: &Path, drained: &Drained) -> io::Result<()> {
+pub fn write(file: &Path, said: &impl Serialize) -> io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory)?;
     let new = file.with_extension("json.new");
     let mut opened = fs::File::create(&new)?;
-    opened.write_all(&serde_json::to_vec_pretty(drained)?)?;
+    opened.write_all(&serde_json::to_vec_pretty(said)?)?;
     opened.sync_all()?;
     fs::rename(&new, file)?;
     fs::File::open(directory)?.sync_all()
@@ -235,18 +236,24 @@ pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, fault: &str) {
     }
 }
 
-/// Lets it take leases again. Gives how it was drained.
+/// Lets it take leases again. Gives how it was drained. For what its own figures show now it is not drained again until that becomes
+/// more or comes back: who says so knows of it.
 ///
 /// # Errors
 /// A GPU that is unknown or not drained, or a disk that does not take it.
 pub fn undrain(leases: &Leases, text: &str, uid: u32) -> Result<DrainedGpu, ErrorBody> {
     let uuid = named(&leases.gpus(), &leases.drains.lock(), text)?;
+    let _turn = leases.healths.decide();
     let view = view_of(leases, &uuid)?;
     let changed = leases.drains.change(|drained| drop(drained.remove(&uuid)));
     match changed.map_err(|cause| failed("the GPU is as it was: what is drained cannot be written", cause))? {
         false => return Err(is_not_drained(&uuid)),
         true => {
-            let message = format!("GPU {} takes leases again", called(&view));
+            let accepted = match leases.healths.accept(&uuid) {
+                found if found.is_empty() => String::new(),
+                found => format!(", although it shows {}", found.join(", ")),
+            };
+            let message = format!("GPU {} takes leases again{accepted}", called(&view));
             let about = About { uid: Some(uid), ..About::default() };
             leases.events.note(EventKind::GpuUndrained, about, message);
         }

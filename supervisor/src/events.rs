@@ -161,6 +161,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::Outside
         | EventKind::GpuSilent
         | EventKind::GpuXid
+        | EventKind::GpuHealth
         | EventKind::DriverReplaced
         | EventKind::MpsServerDied
         | EventKind::MpsServerFault

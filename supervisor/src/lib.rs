@@ -15,6 +15,8 @@
 //! | `sites` | which GPUs are linked with each other |
 //! | `silence` | GPUs for which NVML does not answer any more |
 //! | `drains` | GPUs that take no new leases because somebody said so, or of a fault of their own |
+//! | `health` | what their own figures show to be wrong with GPUs |
+//! | `watchers` | those who ask boards beside the sampler, and let go of them for who wants one to himself |
 //! | `xids` | what goes wrong on GPUs by the driver's own word |
 //! | `late_boards` | GPUs that answer for the first time when the supervisor has started |
 //! | `foreign` | memory in use that is within no lease's promise |
@@ -66,6 +68,7 @@ mod foreign;
 mod gatekeeper;
 mod guard;
 mod hang;
+mod health;
 mod http;
 mod idle_leases;
 mod late_boards;
@@ -94,6 +97,7 @@ mod time_slices;
 mod uncounted;
 mod unlisted;
 mod watchdog;
+mod watchers;
 mod xids;
 
 pub use metrics::reference as metrics_reference;

@@ -9,6 +9,7 @@ use crate::drains::Drains;
 use crate::events::{About, Events};
 use crate::gatekeeper;
 use crate::guard::Guard;
+use crate::health::{self, Healths};
 use crate::http::Listener;
 use crate::late_boards::{self, LateBoards};
 use crate::lease::{self, Leases, Leftovers};
@@ -24,6 +25,7 @@ use crate::sites::{LinkWatch, Sites};
 use crate::sole::Sole;
 use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
+use crate::watchers::Watchers;
 use crate::xids::{self, Xids};
 use crate::{clock, log, mig, mps, privilege, procfs, reload, sampler, service_manager};
 use clap::{CommandFactory, Parser};
@@ -175,6 +177,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         silence: Silence::new(places, silent),
         drains: Drains::open(&configuration.paths.state_dir),
         xids: Xids::default(),
+        healths: Healths::open(&configuration.paths.state_dir),
+        watchers: Watchers::default(),
         used_bytes: counters(0),
         guarded: Mutex::default(),
         leftovers: Leftovers::default(),
@@ -225,6 +229,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         .name("sampler".into())
         .spawn(move || sampler::sample(&sampled, (late_boards, links), costs, guard))?;
     xids::watch(&leases)?;
+    health::watch(&leases)?;
     if leases.configuration().policy.mps || !leases.groups.all().is_empty() {
         let watched = leases.clone();
         std::thread::Builder::new().name("mps".into()).spawn(move || mps::watch(&watched))?;

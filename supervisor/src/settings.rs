@@ -179,6 +179,9 @@ mod tests {
             user.1000.leases = 1
             [health]
             drain_xids = [8]
+            poll_seconds = 9
+            drain_on = ["thermal"]
+            thermal_seconds = 10
             [team.vision]
             cost_center = "4711"
             [rates]

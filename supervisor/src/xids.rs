@@ -8,36 +8,28 @@ use crate::device::{Gpu, Kind};
 use crate::drains;
 use crate::events::About;
 use crate::lease::{Lease, Leases};
+use crate::watchers::PAUSE_PERIOD;
 use gpool_policy::repetition::Repetition;
 use gpool_policy::xid::{Fault, meaning};
 use gpool_protocol::{EventKind, GpuUuid};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// After a failure the driver is asked again.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
-/// While somebody has boards for himself, how often it is looked whether that is over.
-const PAUSE_PERIOD: Duration = Duration::from_millis(100);
-/// A watcher lets go of its board within the time for which it asks the driver at once, unless the board hangs.
-const PAUSE_PATIENCE: Duration = Duration::from_secs(2);
 /// So many containers are named.
 const NAMED: usize = 4;
 /// Different numbers of one GPU that are counted each for itself.
 const NUMBERS: usize = 64;
 
-/// What has been told, and who watches.
+/// What has been told.
 #[derive(Debug, Default)]
 pub struct Xids {
     seen: Mutex<BTreeMap<GpuUuid, BTreeMap<u64, Seen>>>,
-    /// Those who want boards for themselves, as who divides them does.
-    pausing: AtomicUsize,
-    /// Watchers that have a board open.
-    watching: AtomicUsize,
 }
 
 /// One number on one GPU.
@@ -48,30 +40,7 @@ struct Seen {
     repetition: Repetition,
 }
 
-/// Nobody watches while it is there.
-pub struct Pause<'a>(&'a Xids);
-
-impl Drop for Pause<'_> {
-    fn drop(&mut self) {
-        self.0.pausing.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 impl Xids {
-    /// Has the watchers let go of their boards, and waits a while for it: whoever has a board open keeps it from being reset.
-    pub fn pause(&self) -> Pause<'_> {
-        self.pausing.fetch_add(1, Ordering::SeqCst);
-        let deadline = Instant::now() + PAUSE_PATIENCE;
-        while self.watching.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Pause(self)
-    }
-
-    fn is_paused(&self) -> bool {
-        self.pausing.load(Ordering::SeqCst) > 0
-    }
-
     /// How often each number came, by GPU.
     pub fn counts(&self) -> Vec<(GpuUuid, u64, u64)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,24 +79,20 @@ pub fn watch(leases: &Arc<Leases>) -> io::Result<()> {
 }
 
 fn watch_one(leases: &Leases, board: &Gpu, tell: &Sender<(Gpu, u64)>) {
-    let xids = &leases.xids;
     let is_failing = Cell::new(false);
     let goes_on = || {
         is_failing.set(false);
-        !xids.is_paused()
+        !leases.watchers.is_paused()
     };
     loop {
-        // Counted first: who pauses sees it, or is seen here.
-        xids.watching.fetch_add(1, Ordering::SeqCst);
-        if xids.is_paused() {
-            xids.watching.fetch_sub(1, Ordering::SeqCst);
+        let Some(watching) = leases.watchers.begin() else {
             std::thread::sleep(PAUSE_PERIOD);
             continue;
-        }
+        };
         // Nobody takes them any more only when this process ends.
         let hear = |number| drop(tell.send((board.clone(), number)));
         let outcome = leases.inventory.xids(board.index, hear, goes_on);
-        xids.watching.fetch_sub(1, Ordering::SeqCst);
+        drop(watching);
         match outcome {
             Ok(true) => {}
             Ok(false) => {
@@ -149,19 +114,23 @@ fn watch_one(leases: &Leases, board: &Gpu, tell: &Sender<(Gpu, u64)>) {
 fn note(leases: &Leases, board: &Gpu, number: u64) {
     let on_it = on_it(leases, board);
     if let Some(count) = leases.xids.count(&board.uuid, number, clock::now_ns()) {
-        let about = match on_it.as_slice() {
-            [only] => only.clone(),
-            _ => About::default(),
-        };
-        leases.events.note(EventKind::GpuXid, about, message(board, number, count, &on_it));
+        leases.events.note(EventKind::GpuXid, about(&on_it), message(board, number, count, &on_it));
     }
     if leases.configuration().health.drain_xids.contains(&number) {
         drains::drain_for_fault(leases, &board.uuid, &format!("Xid {number}, {}", meaning(number).words));
     }
 }
 
+/// The only one of those, for an event that may be about it.
+pub fn about(on_it: &[About]) -> About {
+    match on_it {
+        [only] => only.clone(),
+        _ => About::default(),
+    }
+}
+
 /// Containers that use the board or an instance of it.
-fn on_it(leases: &Leases, board: &Gpu) -> Vec<About> {
+pub fn on_it(leases: &Leases, board: &Gpu) -> Vec<About> {
     let (gpus, book) = (leases.gpus(), leases.book());
     let is_its = |place: usize| gpus.get(place).is_some_and(|gpu| gpu.board() == Some(&board.uuid));
     // Who has no shims registers no processes.
@@ -173,15 +142,20 @@ fn on_it(leases: &Leases, board: &Gpu) -> Vec<About> {
 fn message(board: &Gpu, number: u64, count: u64, on_it: &[About]) -> String {
     let its = meaning(number);
     let often = if count > 1 { format!(", {count} times since it was told") } else { String::new() };
+    let whose = whose(its.fault, on_it);
+    format!("GPU {} ({}) has told of Xid {number}{often}: {}; {whose}", board.index, board.uuid, its.words)
+}
+
+/// Who was on a GPU on which there was such a fault, as the end of a sentence.
+pub fn whose(fault: Fault, on_it: &[About]) -> String {
     let names: Vec<&str> = on_it.iter().filter_map(|one| Some(one.container_id.as_ref()?.short())).collect();
-    let whose = match (its.fault, names.as_slice()) {
+    match (fault, names.as_slice()) {
         (Fault::Device | Fault::Unknown, []) | (_, []) => "no container uses it".to_owned(),
         (Fault::Program | Fault::Contained, [only]) => format!("the only container on it is {only}"),
         (Fault::Device | Fault::Unknown, [only]) => format!("{only} is on it"),
         (_, several) if several.len() <= NAMED => format!("on it are {}", several.join(", ")),
         (_, several) => format!("on it are {} and {} more", several[..NAMED].join(", "), several.len() - NAMED),
-    };
-    format!("GPU {} ({}) has told of Xid {number}{often}: {}; {whose}", board.index, board.uuid, its.words)
+    }
 }
 
 #[cfg(test)]
@@ -223,17 +197,5 @@ mod tests {
             xids.count(&uuid, number, 11 * S);
         }
         assert_eq!(xids.counts().len(), NUMBERS);
-    }
-
-    #[test]
-    fn nobody_watches_while_somebody_has_the_boards_for_himself() {
-        let xids = Xids::default();
-        let pause = xids.pause();
-        assert!(xids.is_paused());
-        let second = xids.pause();
-        drop(pause);
-        assert!(xids.is_paused(), "there is another one");
-        drop(second);
-        assert!(!xids.is_paused());
     }
 }

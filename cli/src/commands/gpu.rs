@@ -6,7 +6,10 @@ use crate::arguments::{Format, GpuVerb};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use crate::table::short_gpu;
-use gpool_protocol::{Client, DrainedGpu, GpuUuid, GpuView, Mechanism, SilentGpu, format_bytes, format_permille};
+use gpool_protocol::{
+    Client, DrainedGpu, GpuUuid, GpuView, HealthFinding, Mechanism, SilentGpu, format_bytes, format_permille,
+    health_words,
+};
 
 const COLUMNS: [Column; 9] = [
     figure("INDEX"),
@@ -19,6 +22,12 @@ const COLUMNS: [Column; 9] = [
     figure("LEASES"),
     text("STATE"),
 ];
+
+/// With what its own figures show.
+const WIDE: [Column; 10] = {
+    let [index, uuid, name, driver, share, memory, used, leases, state] = COLUMNS;
+    [index, uuid, name, driver, share, memory, used, leases, state, text("HEALTH")]
+};
 
 /// Runs a verb of `gpool gpu`.
 pub fn run(client: &Client, verb: &GpuVerb) -> Result<(), Failure> {
@@ -34,10 +43,10 @@ fn list(client: &Client, format: Format) -> Result<(), Failure> {
     // An older supervisor does not know these questions.
     let silent: Vec<SilentGpu> = client.get("/v1/gpus/silent").unwrap_or_default();
     let drained: Vec<DrainedGpu> = client.get("/v1/gpus/drained").unwrap_or_default();
-    let below = || render_silent(&silent) + &render_drained(&drained);
+    let below = || render_silent(&silent) + &render_drained(&drained) + &render_unhealthy(&gpus);
     match format {
-        Format::Table => output::print(&(render(&gpus, &drained, short_gpu) + &below())),
-        Format::Wide => output::print(&(render(&gpus, &drained, |uuid| uuid) + &below())),
+        Format::Table => output::print(&(render(&gpus, &drained) + &below())),
+        Format::Wide => output::print(&(render_wide(&gpus, &drained) + &below())),
         Format::Json => output::print_json_of([
             ("gpus", to_value(&gpus)),
             ("silent", to_value(&silent)),
@@ -90,32 +99,60 @@ pub fn named(gpu: &SilentGpu) -> String {
     }
 }
 
-/// The table, with UUIDs as `called` shortens them.
-fn render(gpus: &[GpuView], drained: &[DrainedGpu], called: fn(&str) -> &str) -> String {
+/// Each thing that is wrong with a GPU by its own figures, in a sentence without what to do. What an instance shows is its board's,
+/// and told of that alone.
+pub fn unhealthy(gpu: &GpuView) -> impl Iterator<Item = (String, &HealthFinding)> {
+    let is_board = !gpu.uuid.0.starts_with("MIG-");
+    gpu.health.iter().flatten().filter(move |_| is_board).map(|finding| {
+        let known = if finding.accepted { ", with which it was opened again" } else { "" };
+        let gpu = called(Some(gpu.index), &gpu.uuid);
+        (format!("{gpu} shows {}{known}: {}", finding.kind, finding.cause), finding)
+    })
+}
+
+/// A sentence for each such thing, with what to do.
+fn render_unhealthy(gpus: &[GpuView]) -> String {
+    gpus.iter().flat_map(unhealthy).map(|(sentence, finding)| format!("{sentence}; {}\n", finding.remedy)).collect()
+}
+
+/// The table, with short UUIDs.
+fn render(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
+    borderless(&COLUMNS, gpus.iter().map(|gpu| cells(gpu, drained, short_gpu(&gpu.uuid.0))))
+}
+
+/// The table with all columns.
+fn render_wide(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
     let cells = |gpu: &GpuView| {
-        vec![
-            gpu.index.to_string(),
-            called(&gpu.uuid.0).to_owned(),
-            gpu.name.clone(),
-            gpu.driver_version.clone(),
-            match gpu.divided {
-                true => "divided".to_owned(),
-                false => format_permille(gpu.fraction_leased_permille.into()),
-            },
-            format!("{} / {}", format_bytes(gpu.memory_leased_bytes), format_bytes(gpu.memory_total_bytes)),
-            format_bytes(gpu.memory_used_bytes),
-            match gpu.mechanism.filter(|mechanism| *mechanism != Mechanism::Slice) {
-                Some(mechanism) => format!("{} ({mechanism})", gpu.leases),
-                None => gpu.leases.to_string(),
-            },
-            state(gpu, drained).to_owned(),
-        ]
+        let mut cells = cells(gpu, drained, &gpu.uuid.0);
+        cells.push(health_words(gpu.health.as_deref()));
+        cells
     };
-    borderless(&COLUMNS, gpus.iter().map(cells))
+    borderless(&WIDE, gpus.iter().map(cells))
+}
+
+/// What stands of a GPU below [`COLUMNS`].
+fn cells(gpu: &GpuView, drained: &[DrainedGpu], uuid: &str) -> Vec<String> {
+    vec![
+        gpu.index.to_string(),
+        uuid.to_owned(),
+        gpu.name.clone(),
+        gpu.driver_version.clone(),
+        match gpu.divided {
+            true => "divided".to_owned(),
+            false => format_permille(gpu.fraction_leased_permille.into()),
+        },
+        format!("{} / {}", format_bytes(gpu.memory_leased_bytes), format_bytes(gpu.memory_total_bytes)),
+        format_bytes(gpu.memory_used_bytes),
+        match gpu.mechanism.filter(|mechanism| *mechanism != Mechanism::Slice) {
+            Some(mechanism) => format!("{} ({mechanism})", gpu.leases),
+            None => gpu.leases.to_string(),
+        },
+        state(gpu, drained).to_owned(),
+    ]
 }
 
 fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
-    const HEADER: [&str; 11] = [
+    const HEADER: [&str; 12] = [
         "index",
         "uuid",
         "name",
@@ -127,6 +164,7 @@ fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
         "leases",
         "mechanism",
         "state",
+        "health",
     ];
     let cells = |gpu: &GpuView| {
         vec![
@@ -141,6 +179,7 @@ fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
             gpu.leases.to_string(),
             gpu.mechanism.map(|mechanism| mechanism.to_string()).unwrap_or_default(),
             state(gpu, drained).to_owned(),
+            health_words(gpu.health.as_deref()),
         ]
     };
     csv(&HEADER, gpus.iter().map(cells))
@@ -160,6 +199,7 @@ mod tests {
             processor: None,
             drained: None,
             silent: false,
+            health: Some(Vec::new()),
             index: 0,
             uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
             name: "Simulated GPU".into(),
@@ -176,12 +216,14 @@ mod tests {
 INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL  MEMORY USED  LEASES  STATE
     0  GPU-5ca1ab1e  Simulated GPU  580.1          100 %          15GiB / 24GiB        12GiB       3  ready
 ";
-        assert_eq!(render(std::slice::from_ref(&gpu), &[], short_gpu), want);
-        let wide = render(std::slice::from_ref(&gpu), &[], |uuid| uuid);
+        assert_eq!(render(std::slice::from_ref(&gpu), &[]), want);
+        let wide = render_wide(std::slice::from_ref(&gpu), &[]);
         assert!(wide.contains("GPU-5ca1ab1e-0000-4000-8000-000000000000  Simulated GPU"), "{wide}");
+        let ends: Vec<&str> = wide.lines().map(|line| line.rsplit("  ").next().unwrap_or_default()).collect();
+        assert_eq!(ends, ["HEALTH", "ok"]);
         let mps = GpuView { mechanism: Some(Mechanism::Mps), ..gpu.clone() };
-        assert!(render(&[mps], &[], short_gpu).lines().nth(1).unwrap().ends_with("3 (mps)  ready"));
-        assert_eq!(render_csv(std::slice::from_ref(&gpu), &[]).lines().nth(1).unwrap().split(',').count(), 11);
+        assert!(render(&[mps], &[]).lines().nth(1).unwrap().ends_with("3 (mps)  ready"));
+        assert_eq!(render_csv(std::slice::from_ref(&gpu), &[]).lines().nth(1).unwrap().split(',').count(), 12);
         let drain = Drain { since_unix_ms: 1, uid: Some(7), reason: "new fans".into(), fault: None };
         let view = |leases| GpuView { drained: Some(drain.clone()), leases, ..gpu.clone() };
         let of_board = |leases| DrainedGpu { uuid: gpu.uuid.clone(), index: Some(0), drain: drain.clone(), leases };
@@ -210,5 +252,28 @@ GPU 1 is left out: NVML does not answer a GPU by its index: lost; reset it
 GPU 1 (GPU-5ca1ab1e) takes no new leases: NVML does not answer a GPU by its index: lost; reset it
 ";
         assert_eq!(render_silent(&[gpu(None), gpu(Some("GPU-5ca1ab1e-0000-4000-8000-000000000000"))]), want);
+    }
+
+    #[test]
+    fn what_a_gpu_shows_is_told_once_and_not_of_its_instances() {
+        let finding = HealthFinding {
+            kind: "remap-pending".into(),
+            since_unix_ms: 1,
+            cause: "memory is to be replaced".into(),
+            remedy: "reset it".into(),
+            accepted: false,
+        };
+        let gpu: GpuView = serde_json::from_value(serde_json::json!({
+            "index": 1, "uuid": "GPU-5ca1ab1e-0000", "name": "a GPU", "driver_version": "1", "memory_total_bytes": 1,
+            "memory_used_bytes": 0, "memory_leased_bytes": 0, "fraction_leased_permille": 0, "leases": 0,
+            "health": [finding],
+        }))
+        .unwrap();
+        let instance = GpuView { uuid: GpuUuid("MIG-1".into()), ..gpu.clone() };
+        let want = "GPU 1 (GPU-5ca1ab1e) shows remap-pending: memory is to be replaced; reset it\n";
+        assert_eq!(render_unhealthy(&[gpu.clone(), instance]), want);
+        let accepted = HealthFinding { accepted: true, ..finding };
+        let known = GpuView { health: Some(vec![accepted]), ..gpu };
+        assert!(render_unhealthy(&[known]).contains("shows remap-pending, with which it was opened again: memory"));
     }
 }

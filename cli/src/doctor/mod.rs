@@ -15,6 +15,7 @@ mod driver_notes;
 mod driver_version;
 mod engines;
 mod fix;
+mod health;
 mod hook;
 mod kernel;
 mod leases;
@@ -112,7 +113,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 24] = [
+const CHECKS: [Check; 25] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -137,6 +138,7 @@ const CHECKS: [Check; 24] = [
     Check { name: "silent GPUs", run: silent::check },
     Check { name: "compute mode", run: compute_mode::check },
     Check { name: "drained GPUs", run: drained::check },
+    Check { name: "GPU health", run: health::check },
 ];
 
 /// Their names; the first is number 1.

@@ -1,7 +1,7 @@
 use super::*;
 use gpool_protocol::{
     BuildId, ContainerId, Drain, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuUuid, GpuView, GuardedProcess,
-    HostPid, LeaseId, LeaseView, MappedLibrary, ShimView, SilentGpu, SupervisorInfo, TimeSlices,
+    HealthFinding, HostPid, LeaseId, LeaseView, MappedLibrary, ShimView, SilentGpu, SupervisorInfo, TimeSlices,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -96,6 +96,7 @@ fn healthy(root: &Path) -> Surroundings {
         processor: None,
         drained: None,
         silent: false,
+        health: Some(Vec::new()),
         index: 0,
         uuid: GpuUuid("GPU-1".into()),
         name: "a GPU".into(),
@@ -400,4 +401,26 @@ fn planted_secrets_are_in_no_archive() {
     assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().count(), files.len());
     assert_eq!(fs::metadata(&archive).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(write_bundle(&archive, &files, 0).unwrap_err().contains("name another file"));
+}
+
+#[test]
+fn a_gpu_that_shows_something_is_named_with_what_to_do_and_fails_where_no_reset_mends_it() {
+    let root = tempfile::tempdir().unwrap();
+    let mut host = healthy(root.path());
+    let mut shows = |found: Option<&[&str]>| {
+        let finding = |kind: &&str| HealthFinding {
+            kind: (*kind).into(),
+            since_unix_ms: 1,
+            cause: "memory has failed".into(),
+            remedy: "reset it".into(),
+            accepted: false,
+        };
+        host.gpus.as_mut().unwrap()[0].health = found.map(|found| found.iter().map(finding).collect());
+        of(&host, "GPU health")
+    };
+    assert_eq!((shows(None).0, shows(Some(&[])).0), (State::Skip, State::Ok));
+    let (state, said) = shows(Some(&["remap-pending", "thermal"]));
+    let want = "GPU 0 (GPU-1) shows remap-pending: memory has failed, GPU 0 (GPU-1) shows thermal: memory has failed; reset it";
+    assert_eq!((state, said.as_str()), (State::Warn, want));
+    assert_eq!(shows(Some(&["remap-failure"])).0, State::Fail);
 }

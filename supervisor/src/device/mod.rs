@@ -7,6 +7,7 @@ mod driver_files;
 mod first_answers;
 mod generation;
 mod gpu_instances;
+mod health;
 mod inventory;
 mod inventory_error;
 mod kept_nvml;

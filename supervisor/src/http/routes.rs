@@ -81,7 +81,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
         ("GET", ["v1", "gpus"]) => {
             let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
-            let closed = (&leases.silence, &leases.drains);
+            let closed = (&leases.silence, &leases.drains, &leases.healths);
             let gpus = leases.book().gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
             value(gpus.into_iter().map(|(_, gpu)| gpu).collect::<Vec<_>>())
         }

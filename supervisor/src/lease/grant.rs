@@ -20,6 +20,7 @@ use crate::device::{DriverFiles, Gpu, NvmlInventory, Roster};
 use crate::drains::Drains;
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
+use crate::health::Healths;
 use crate::ledger::Ledger;
 use crate::metrics::Counters;
 use crate::mps::{self, Groups};
@@ -35,6 +36,7 @@ use crate::silence::Silence;
 use crate::sites::Sites;
 use crate::time_slices::Verdicts;
 use crate::watchdog::Progress;
+use crate::watchers::Watchers;
 use crate::xids::Xids;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
@@ -90,6 +92,10 @@ pub struct Leases {
     pub drains: Drains,
     /// What the driver has told of their faults.
     pub xids: Xids,
+    /// What their own figures show of their health.
+    pub healths: Healths,
+    /// Those who ask boards beside the sampler.
+    pub watchers: Watchers,
     /// What stays on the disk of leases that have ended.
     pub leftovers: Leftovers,
     pub next_tenant: AtomicU64,

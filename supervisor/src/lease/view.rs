@@ -8,6 +8,7 @@ use crate::clock;
 use crate::compute_modes::ComputeModes;
 use crate::device::{Gpu, Kind};
 use crate::drains::Drains;
+use crate::health::Healths;
 use crate::region::Report;
 use crate::silence::Silence;
 use crate::sites::Sites;
@@ -165,7 +166,7 @@ impl Book {
         gpus: &[Gpu],
         used_bytes: &[u64],
         (verdicts, modes, sites): (&Verdicts, &ComputeModes, &Sites),
-        (silence, drains): (&Silence, &Drains),
+        (silence, drains, healths): (&Silence, &Drains, &Healths),
     ) -> Vec<(usize, GpuView)> {
         let capacities = super::capacity::capacities(gpus, &[], &[], self, None);
         let view = |(index, (gpu, capacity)): (usize, (&Gpu, gpool_policy::admission::GpuCapacity))| GpuView {
@@ -191,6 +192,7 @@ impl Book {
             processor: sites.links_of(gpu).processor,
             drained: drains.of(gpu),
             silent: silence.is_silent(index),
+            health: healths.of(gpu),
             mechanism: (self.leases.values())
                 .find(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
                 .map(|lease| lease.record.mechanism),
@@ -214,7 +216,7 @@ mod tests {
             &gpus,
             &[5, 6, 7],
             (&Verdicts::default(), &ComputeModes::new(3), &Sites::default()),
-            (&Silence::new(3, Vec::new()), &Drains::open(Path::new("/nothing"))),
+            (&Silence::new(3, Vec::new()), &Drains::open(Path::new("/nothing")), &Healths::open(Path::new("/nothing"))),
         );
         let seen: Vec<_> =
             shown.iter().map(|(place, view)| (*place, view.uuid.0.as_str(), view.memory_used_bytes)).collect();

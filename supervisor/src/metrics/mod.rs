@@ -9,6 +9,7 @@ use counters::Waits;
 pub use families::reference;
 
 use crate::clock;
+use crate::health;
 use crate::lease::{Charges, Leases};
 use crate::log;
 use crate::quotas;
@@ -29,6 +30,7 @@ struct Moment {
     gpus: Vec<(GpuView, Charges)>,
     /// By GPU and number.
     xids: Vec<(GpuUuid, u64, u64)>,
+    healths: Vec<health::Count>,
     handoff_s: [Option<f64>; 2],
     slice_s: f64,
     gates: [(&'static str, u64); 2],
@@ -54,7 +56,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
     let (views, gpus, queue, quotas) = {
         let book = leases.book();
         let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
-        let closed = (&leases.silence, &leases.drains);
+        let closed = (&leases.silence, &leases.drains, &leases.healths);
         let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
         let charged = |place: usize| book.charges.get(&place).cloned().unwrap_or_default();
         let waited_s = book.queue.longest_wait(clock::now_ns()).as_secs_f64();
@@ -68,6 +70,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         leases: views,
         gpus,
         xids: leases.xids.counts(),
+        healths: leases.healths.counts(),
         handoff_s: [handoffs.map(|it| seconds(it.p50_ns)), handoffs.map(|it| seconds(it.p99_ns))],
         slice_s: seconds(statistics.slice_ns),
         gates: [("open", statistics.gate_opens), ("close", statistics.gate_closes)],
@@ -110,6 +113,11 @@ fn render(moment: &Moment) -> String {
     }
     for (uuid, number, count) in &moment.xids {
         page.add(Family::GpuXids, &[("gpu_uuid", &uuid.0), ("xid", &number.to_string())], *count as f64);
+    }
+    for its in &moment.healths {
+        let labels = [("gpu_uuid", its.uuid.0.as_str()), ("kind", its.kind)];
+        page.add(Family::GpuHealth, &labels, f64::from(u8::from(its.is_found)));
+        page.add(Family::GpuHealthEvents, &labels, its.count as f64);
     }
     for quota in &moment.quotas {
         of_a_quota(&mut page, quota);

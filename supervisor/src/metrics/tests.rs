@@ -80,6 +80,7 @@ fn moment() -> Moment {
         processor: None,
         drained: None,
         silent: false,
+        health: None,
         index: 0,
         uuid: GpuUuid(uuid.into()),
         name: HOSTILE.into(),
@@ -107,6 +108,7 @@ fn moment() -> Moment {
         ],
         gpus: vec![(gpu("GPU-1"), charges(200)), (gpu("GPU-2"), charges(950))],
         xids: vec![(GpuUuid("GPU-1".into()), 31, 5), (GpuUuid("GPU-1".into()), 79, 1)],
+        healths: vec![health::Count { uuid: GpuUuid("GPU-1".into()), kind: "thermal", is_found: true, count: 3 }],
         handoff_s: [Some(0.0001), Some(0.0003)],
         slice_s: 0.01,
         gates: [("open", 5), ("close", 4)],
@@ -242,6 +244,8 @@ fn figures_are_in_prometheus_units() {
     );
     assert_eq!(value(&figures, "gpool_quota_held_leases", ("name", "7")), Some(2.0));
     assert_eq!(value(&figures, "gpool_quota_allowed_gpus", ("of", "user")), None, "what is not bounded is absent");
+    let of_health = |name: &str| value(&figures, name, ("kind", "thermal"));
+    assert_eq!((of_health("gpool_gpu_health"), of_health("gpool_gpu_health_events_total")), (Some(1.0), Some(3.0)));
     let told = FAMILIES.iter().find(|(family, _)| *family == Family::GuardActions).map(|(_, family)| family.help);
     let idle = FAMILIES.iter().find(|(family, _)| *family == Family::IdleActions).map(|(_, family)| family.help);
     assert!(counters::IDLE_ACTIONS.iter().all(|action| idle.is_some_and(|help| help.contains(action))));

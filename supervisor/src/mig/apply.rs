@@ -103,7 +103,7 @@ pub fn apply(leases: &Leases, asked: &MigApply, by: By) -> Result<Vec<MigGpuView
     }
     close(leases, &changes, asked.drain)?;
     // MIG is turned on by a reset, which who has the board open would be in the way of.
-    let _pause = (!changes.is_empty()).then(|| leases.xids.pause());
+    let _pause = (!changes.is_empty()).then(|| leases.watchers.pause());
     let done = changes.iter().try_for_each(|change| make(leases, change, by));
     // In any case, as far as it came.
     let seen = refresh(leases, &leases.inventory);

@@ -375,6 +375,7 @@ rows that were not taken
             processor: None,
             drained: None,
             silent: false,
+            health: None,
             index: 0,
             uuid: gpool_protocol::GpuUuid("GPU-1".into()),
             name: "NVIDIA A100-SXM4-80GB".into(),

@@ -3,7 +3,10 @@
 use super::called;
 use crate::exit::{ExitStatus, Failure};
 use crate::output;
-use gpool_protocol::{Client, DrainRequest, DrainedGpu, ErrorBody, GpuUuid, format_seconds, gpu_path};
+use gpool_protocol::{
+    Client, DrainRequest, DrainedGpu, ErrorBody, GpuUuid, GpuView, HealthFinding, format_seconds, gpu_path,
+    health_words,
+};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -41,11 +44,32 @@ pub fn undrain(client: &Client, gpus: &[String]) -> Result<(), Failure> {
     let mut refused = Vec::new();
     for gpu in gpus {
         match post::<Value, DrainedGpu>(client, gpu, "undrain", &json!({})) {
-            Ok(gpu) => output::print(&format!("{} takes leases again\n", called(gpu.index, &gpu.uuid)))?,
+            Ok(gpu) => output::print(&format!("{}{}\n", opened(&gpu), spite(client, &gpu.uuid)))?,
             Err(refusal) => refused.push(refusal),
         }
     }
     Failure::of_all(&refused)
+}
+
+fn opened(gpu: &DrainedGpu) -> String {
+    format!("{} takes leases again", called(gpu.index, &gpu.uuid))
+}
+
+/// In spite of what it does, as the end of a sentence; an older supervisor does not say.
+fn spite(client: &Client, uuid: &GpuUuid) -> String {
+    let gpus: Vec<GpuView> = client.get("/v1/gpus").unwrap_or_default();
+    let health = gpus.into_iter().find(|gpu| gpu.uuid == *uuid).and_then(|gpu| gpu.health).unwrap_or_default();
+    in_spite(&health)
+}
+
+fn in_spite(health: &[HealthFinding]) -> String {
+    match health {
+        [] => String::new(),
+        found => format!(
+            ", although it shows {}: it is not drained for that again until it becomes more or comes back",
+            health_words(Some(found))
+        ),
+    }
 }
 
 fn post<B: serde::Serialize, A: serde::de::DeserializeOwned>(
@@ -119,6 +143,21 @@ mod tests {
     fn drained(uuid: &str, leases: u32) -> DrainedGpu {
         let drain = Drain { since_unix_ms: 1, uid: Some(0), reason: String::new(), fault: None };
         DrainedGpu { uuid: GpuUuid(uuid.into()), index: Some(3), drain, leases }
+    }
+
+    #[test]
+    fn who_opens_a_gpu_hears_what_is_still_wrong_with_it() {
+        let finding = HealthFinding {
+            kind: "remap-pending".into(),
+            since_unix_ms: 1,
+            cause: "memory is to be replaced".into(),
+            remedy: "reset it".into(),
+            accepted: true,
+        };
+        assert!(
+            in_spite(&[]).is_empty()
+                && in_spite(&[finding]).starts_with(", although it shows remap-pending: it is not")
+        );
     }
 
     #[test]
