@@ -128,7 +128,7 @@ fn may_not(host: &Host, index: &str) -> Result<()> {
 fn state_of(host: &Host, index: &str) -> Result<String> {
     let listed = text(&host.gpool(&["gpu", "ls", "--format", "csv"])?.stdout);
     let row = listed.lines().find(|line| line.starts_with(&format!("{index},")));
-    let state = row.and_then(|row| row.rsplit(',').next());
+    let state = row.and_then(|row| row.rsplit(',').nth(1));
     Ok(state.ok_or_else(|| crate::failure::Failure::new(format!("no GPU {index} in {listed}")))?.to_owned())
 }
 

@@ -29,6 +29,7 @@ mod garbage_report;
 mod gpu_suite;
 mod gpus_left_out;
 mod graph_memory;
+mod health;
 mod host_containerd;
 mod hostile;
 mod hung_container;

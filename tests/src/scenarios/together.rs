@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 66] = [
+pub const TOGETHER: [&str; 67] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -60,6 +60,7 @@ pub const TOGETHER: [&str; 66] = [
     "mps-engines",
     "lost-gpu",
     "drained",
+    "health",
     "quota",
     "executed-anew",
     "file-leases",

@@ -215,6 +215,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(drained::run),
     },
     Scenario {
+        name: "health",
+        what: "what a GPU's own figures show is told, and drains it where that is said, until somebody opens it knowing of it",
+        limit_s: 90,
+        run: Place::Inside(health::run),
+    },
+    Scenario {
         name: "idle",
         what: "containers that make no use of their GPU are told, and by their class lose it, at once or to who waits",
         limit_s: 120,
