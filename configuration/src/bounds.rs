@@ -1,10 +1,8 @@
 //! What the types of the keys cannot say: paths that must be absolute, lists that must name something, numbers with a range.
 
 use crate::error::ConfigurationError;
-use crate::keys::{
-    Configuration, HANG_SECONDS_MAX, HEALTH_FINDINGS, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, POLL_SECONDS_MAX,
-    QUEUE_PLACES_MAX, REQUEST_KEYS, THERMAL_SECONDS_MAX,
-};
+use crate::health::{HEALTH_FINDINGS, POLL_SECONDS_MAX, THERMAL_SECONDS_MAX};
+use crate::keys::{Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX, REQUEST_KEYS};
 use crate::layers::{DEFAULT_PATH, Origin, dotted};
 use crate::quota::is_name;
 use std::collections::BTreeMap;

@@ -9,6 +9,7 @@ mod catalogue;
 mod error;
 mod flat;
 mod gpus;
+mod health;
 mod keys;
 mod layers;
 #[cfg(feature = "layouts")]
@@ -24,10 +25,11 @@ pub use catalogue::{Effect, Key, SHIPPED, catalogue};
 pub use error::ConfigurationError;
 pub use flat::{Difference, differences, flat};
 pub use gpus::Gpus;
+pub use health::{HEALTH_FINDINGS, Health};
 pub use keys::{
     BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, EnvPolicy,
-    HANG_SECONDS_MAX, HEALTH_FINDINGS, HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths,
-    Policy, REQUEST_KEYS, Runtime, Socket,
+    HANG_SECONDS_MAX, HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths, Policy,
+    REQUEST_KEYS, Runtime, Socket,
 };
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
 pub use quantity::{GpuAmount, MemoryAmount};

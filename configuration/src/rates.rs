@@ -193,6 +193,12 @@ impl fmt::Display for Currency {
 }
 
 impl Configuration {
+    /// On whose bill a container is: by its own word, or else by its team's.
+    #[must_use]
+    pub fn bill_of(&self, own: &Option<String>, team: &Option<String>) -> Option<String> {
+        own.clone().or_else(|| self.cost_center_of(team.as_deref()))
+    }
+
     /// On whose bill the containers of a team are that name no cost center.
     #[must_use]
     pub fn cost_center_of(&self, team: Option<&str>) -> Option<String> {

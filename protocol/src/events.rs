@@ -129,7 +129,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 41] = [
+    pub const ALL: [EventKind; 42] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,

@@ -223,10 +223,7 @@ impl Leases {
             priority: asked.request.priority,
             team: asked.request.team.clone(),
             project: asked.request.project.clone(),
-            cost_center: {
-                let of_team = || self.configuration().cost_center_of(asked.request.team.as_deref());
-                asked.request.cost_center.clone().or_else(of_team)
-            },
+            cost_center: self.configuration().bill_of(&asked.request.cost_center, &asked.request.team),
             unenforced: asked.unenforced,
             starts_once: asked.starts_once,
             in_pod: asked.in_pod.clone(),

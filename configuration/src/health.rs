@@ -1,0 +1,35 @@
+//! `[health]`: faults of GPUs.
+
+use serde::{Deserialize, Serialize};
+
+/// `[health]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Health {
+    /// Xids after which a GPU takes no new leases until somebody ends that.
+    pub drain_xids: Vec<u64>,
+    /// Between two readings of a GPU's own figures, in seconds; 0: they are not read.
+    pub poll_seconds: u32,
+    /// Findings after which a GPU takes no new leases until somebody ends that.
+    pub drain_on: Vec<String>,
+    /// For how long all readings must say that a GPU's clocks are held down, in seconds.
+    pub thermal_seconds: u32,
+}
+
+/// What can be found of a GPU by its own figures, as `[health] drain_on` names it.
+pub const HEALTH_FINDINGS: [&str; 4] = ["remap-failure", "remap-pending", "ecc-uncorrected", "thermal"];
+/// The longest time between two readings of a GPU's own figures, in seconds.
+pub const POLL_SECONDS_MAX: u32 = 3600;
+/// The longest time for which clocks must be held down, in seconds.
+pub const THERMAL_SECONDS_MAX: u32 = 86_400;
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            drain_xids: vec![46, 48, 62, 63, 64, 74, 79, 92, 95, 119, 120, 140, 158],
+            poll_seconds: 10,
+            drain_on: vec!["remap-failure".into(), "remap-pending".into()],
+            thermal_seconds: 60,
+        }
+    }
+}
