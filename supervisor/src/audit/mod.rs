@@ -107,6 +107,7 @@ impl Keeper {
             ));
             leases.audit.lost.fetch_add(std::mem::take(&mut self.lost), Ordering::Relaxed);
         }
+        own.iter().for_each(|message| log!("the audit: {message}"));
         let own = own.into_iter().map(|message| Arc::new(remark(message)));
         let batch: Vec<Arc<Event>> = own.chain(self.pending.drain(..)).collect();
         if let Err(error) = trail.write(&batch) {

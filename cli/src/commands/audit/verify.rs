@@ -227,7 +227,8 @@ mod tests {
 
     #[test]
     fn what_is_changed_taken_out_or_written_anew_is_told_with_its_line() {
-        let attempt = |change: &dyn Fn(&Path), known: &dyn Fn(&[Link]) -> Vec<(u64, Link)>| {
+        type Known<'a> = &'a dyn Fn(&[Link]) -> Vec<(u64, Link)>;
+        let attempt = |change: &dyn Fn(&Path), known: Known<'_>| {
             let folder = tempfile::tempdir().unwrap();
             let links = written(folder.path());
             change(folder.path());
