@@ -104,6 +104,21 @@ impl Client {
         Ok(())
     }
 
+    /// The same of an answer that ends: the client's patience is for all of it.
+    ///
+    /// # Errors
+    /// As [`Client::stream`], and where it does not come in time.
+    pub fn lines(&self, path: &str, mut each: impl FnMut(&str)) -> Result<(), ClientError> {
+        let body = self.begin("GET", path, None).map_err(CallError::into_body)?;
+        for line in BufReader::new(body).lines() {
+            let line = line.map_err(|cause| self.broken(&cause))?;
+            if !line.is_empty() {
+                each(&line);
+            }
+        }
+        Ok(())
+    }
+
     fn call<Answer: DeserializeOwned>(
         &self,
         method: &str,

@@ -228,7 +228,7 @@ pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, fault: &str) {
     }
     if let Ok(view) = view_of(leases, uuid) {
         let message = format!(
-            "GPU {} takes no new leases: drained {}; when it is repaired or reset: gpool gpu undrain",
+            "GPU {} takes no new leases: drained {}; when it is repaired or reset, or may serve as it is: gpool gpu undrain",
             called(&view),
             view.drain.cause()
         );

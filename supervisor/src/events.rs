@@ -1,5 +1,6 @@
 //! What happened, for people and audits: the newest events in memory, and followers that wait for more.
 
+use crate::audit::Floods;
 use crate::clock;
 use crate::log::{self, Priority};
 use gpool_protocol::{ContainerId, Event, EventKind, GpuCharge, LeaseId};
@@ -45,6 +46,23 @@ struct Kept {
     unwritten: VecDeque<Arc<Event>>,
     /// How many it will never take: there was no room for them.
     lost: u64,
+    /// Those that it takes, those that had no room among them.
+    offered: u64,
+    /// Which of users' events it takes.
+    floods: Floods,
+    /// What it is to say of those that it does not.
+    remarks: Vec<String>,
+}
+
+/// What the audit takes at once.
+#[derive(Debug, Default)]
+pub struct Unwritten {
+    /// Events in their order.
+    pub events: Vec<Arc<Event>>,
+    /// How many had no room behind those.
+    pub lost: u64,
+    /// What is to be said of others that are left out.
+    pub remarks: Vec<String>,
 }
 
 impl Kept {
@@ -54,7 +72,11 @@ impl Kept {
         self.of_users += usize::from(is_one_more);
         let event = Arc::new(event);
         if self.is_written {
+            let (is_taken, remark) = self.floods.lets_through(event.uid, clock::now_ns());
+            self.remarks.extend(remark);
+            self.offered += u64::from(is_taken);
             match self.unwritten.len() < Events::UNWRITTEN {
+                _ if !is_taken => {}
                 true => self.unwritten.push_back(event.clone()),
                 false => self.lost += 1,
             }
@@ -79,8 +101,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// So many wait for the audit, when the disk is full.
-    pub const UNWRITTEN: usize = 20_000;
+    /// So many wait for the audit here, and as many again in it when the disk is full.
+    pub const UNWRITTEN: usize = 10_000;
 
     /// Those that the audit takes, too.
     pub fn for_the_audit() -> Self {
@@ -89,13 +111,24 @@ impl Events {
         events
     }
 
-    /// What the audit has not taken yet, and how many were lost before: waits up to `patience` if there is nothing.
-    pub fn unwritten(&self, patience: Duration) -> (Vec<Arc<Event>>, u64) {
+    /// What the audit has not taken yet: waits up to `patience` if there is nothing.
+    pub fn unwritten(&self, patience: Duration) -> Unwritten {
         let kept = self.lock();
         let has_none = |kept: &mut Kept| kept.unwritten.is_empty() && kept.lost == 0;
         let waited = self.more.wait_timeout_while(kept, patience, has_none);
         let (mut kept, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        (kept.unwritten.drain(..).collect(), std::mem::take(&mut kept.lost))
+        let remark = kept.floods.turn(clock::now_ns());
+        kept.remarks.extend(remark);
+        Unwritten {
+            events: kept.unwritten.drain(..).collect(),
+            lost: std::mem::take(&mut kept.lost),
+            remarks: std::mem::take(&mut kept.remarks),
+        }
+    }
+
+    /// How many events the audit takes, those included that had no room.
+    pub fn offered(&self) -> u64 {
+        self.lock().offered
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -238,15 +271,18 @@ mod tests {
         let events = Events::for_the_audit();
         let note = |number: usize| events.keep(EventKind::LeaseGranted, About::default(), number.to_string());
         (0..Events::UNWRITTEN + 3).for_each(note);
-        let (all, lost) = events.unwritten(Duration::ZERO);
-        assert_eq!((all.len(), lost), (Events::UNWRITTEN, 3));
-        assert_eq!((all[0].sequence, all[1].sequence), (1, 2));
+        let all = events.unwritten(Duration::ZERO);
+        assert_eq!(
+            (all.events.len(), all.lost, events.offered()),
+            (Events::UNWRITTEN, 3, Events::UNWRITTEN as u64 + 3)
+        );
+        assert_eq!((all.events[0].sequence, all.events[1].sequence), (1, 2));
         note(7);
-        assert_eq!(events.unwritten(Duration::ZERO).0.len(), 1);
-        assert_eq!(events.unwritten(Duration::from_millis(1)), (Vec::new(), 0));
+        assert_eq!(events.unwritten(Duration::ZERO).events.len(), 1);
+        assert!(events.unwritten(Duration::from_millis(1)).events.is_empty());
         let none = Events::default();
         none.keep(EventKind::LeaseGranted, About::default(), String::new());
-        assert!(none.unwritten(Duration::ZERO).0.is_empty(), "without an audit nothing is kept for it");
+        assert!(none.unwritten(Duration::ZERO).events.is_empty(), "without an audit nothing is kept for it");
     }
 
     #[test]

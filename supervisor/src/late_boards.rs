@@ -66,6 +66,7 @@ impl LateBoards {
             Some(Deed::Restart) => match std::fs::write(run_dir.join(MARK), "") {
                 Ok(()) => {
                     tell("the supervisor restarts to serve it");
+                    leases.audit.finish(&leases.events);
                     log::finish();
                     std::process::exit(0);
                 }

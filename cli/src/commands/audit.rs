@@ -13,6 +13,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// How often it is begun anew where files are taken out meanwhile.
+const TRIES: u32 = 3;
+
 /// Shows or checks it.
 pub fn run(verb: &AuditVerb) -> Result<(), Failure> {
     match verb {
@@ -47,7 +50,7 @@ fn unread(path: &Path, cause: &io::Error) -> Failure {
             Failure::Refused(ExitStatus::NotPermitted, format!("gpool: {path} is for root to read; ask as root"))
         }
         io::ErrorKind::NotFound => {
-            failed(&format!("there is no {path}; the supervisor makes it when it starts, where [audit] directory says"))
+            failed(&format!("there is no {path}; the supervisor makes the directory that [audit] names when it starts"))
         }
         _ => failed(&format!("{path} cannot be read: {cause}")),
     }
@@ -65,12 +68,12 @@ fn files(directory: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
     Ok(found)
 }
 
-/// The whole lines of a file, and whether there is another that is not whole behind them. What is no text any more is shown as such.
-fn lines(path: &Path) -> Result<(Vec<String>, bool), Failure> {
+/// The whole lines of a file, and whether there is another that is not whole behind them.
+fn lines(path: &Path) -> Result<(Vec<Vec<u8>>, bool), Failure> {
     let bytes = fs::read(path).map_err(|cause| unread(path, &cause))?;
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-    let text = String::from_utf8_lossy(&bytes[..whole]);
-    Ok((text.lines().map(str::to_owned).collect(), whole < bytes.len()))
+    let Some(whole) = bytes.iter().rposition(|byte| *byte == b'\n') else { return Ok((Vec::new(), !bytes.is_empty())) };
+    let lines = bytes[..whole].split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+    Ok((lines, whole + 1 < bytes.len()))
 }
 
 fn show(options: &ShowOptions) -> Result<(), Failure> {
@@ -82,22 +85,27 @@ fn show(options: &ShowOptions) -> Result<(), Failure> {
     }
     let mut unreadable = 0_u64;
     for (_, path) in files(&directory)? {
+        // What is old goes, also while it is read.
+        if !path.exists() {
+            continue;
+        }
         for line in lines(&path)?.0.iter().skip(1) {
-            let object = opened(line).map(|(object, _)| object);
-            let event = object.as_ref().and_then(|object| serde_json::from_str::<Event>(object).ok());
-            let (Some(object), Some(event)) = (object, event) else {
-                unreadable += 1;
-                continue;
-            };
-            if chosen.has(&event) {
-                output::print(&(events::present(&object, options.format) + "\n"))?;
+            let object = std::str::from_utf8(line).ok().and_then(opened).map(|(object, _)| object);
+            match object.as_deref().map(|object| (object, serde_json::from_str::<Event>(object))) {
+                Some((object, Ok(event))) if chosen.has(&event) => {
+                    output::print(&(events::present(object, options.format) + "\n"))?;
+                }
+                Some((_, Ok(_))) => {}
+                // One of a newer version is passed on as it is where nothing is chosen.
+                Some((object, Err(_))) if chosen.is_all() => output::print(&format!("{object}\n"))?,
+                _ => unreadable += 1,
             }
         }
     }
     match unreadable {
         0 => Ok(()),
         count => Err(failed(&format!(
-            "{count} lines are no events that this version can read; gpool audit verify says more"
+            "{count} lines are no events that this version can read; gpool audit verify says whether they were changed"
         ))),
     }
 }
@@ -117,6 +125,13 @@ impl<'a> Chosen<'a> {
             since_unix_ms: options.since.map_or(0, |since| ms(since.unix_s(now_s))),
             until_unix_ms: options.until.map_or(u64::MAX, |until| ms(until.unix_s(now_s))),
         }
+    }
+
+    /// Whether nothing is left out.
+    fn is_all(&self) -> bool {
+        let options = self.options;
+        let is_of_all = options.id.is_none() && options.user.is_none() && options.kinds.is_empty();
+        is_of_all && options.since.is_none() && options.until.is_none()
     }
 
     fn has(&self, event: &Event) -> bool {

@@ -128,6 +128,10 @@ fn render(charges: &Charges, is_wide: bool) -> String {
     total.extend(std::iter::repeat_n("-".to_owned(), 5));
     total.extend([sum(|row| row.reserved_gpu_ns), sum(|row| row.used_gpu_ns), sum(|row| row.billed_gpu_ns)].map(hours));
     total.extend(["-".to_owned(), rounded(charges.total_cost_nanos)]);
+    if is_wide {
+        total.extend([sum(|row| row.burst_gpu_ns), sum(|row| row.lent_gpu_ns), sum(|row| row.idle_gpu_ns)].map(hours));
+        total.push(rounded(sum(|row| row.list_cost_nanos)));
+    }
     total.extend(std::iter::repeat_n("-".to_owned(), columns.len() - total.len()));
     rows.push(total);
     borderless(&columns, rows) + &note(charges)

@@ -1,64 +1,66 @@
-//! Users without root who ask again and again: what they fill of the disk is bounded.
+//! Users without root who ask again and again: what they fill of the disk is bounded, for each of them and together.
 
 use std::collections::BTreeMap;
 
-/// Events of all users without root together that are written down of each hour; of the rest their number is.
-const OF_USERS: u64 = 2000;
-const HOUR_MS: u64 = 3_600_000;
+/// Events of one user without root that are written down of each hour; of the rest their number is.
+const OF_ONE: u64 = 1000;
+/// The same of all of them together.
+const OF_ALL: u64 = 10_000;
+const HOUR_NS: u64 = 3_600_000_000_000;
 /// So many users are named.
 const NAMED: usize = 4;
 
-/// What came in this hour, and what of that was left out.
+/// What came in this hour of CLOCK_MONOTONIC, by user, and what of that was left out.
 #[derive(Debug, Default)]
 pub struct Floods {
     hour: u64,
     let_through: u64,
-    left_out: BTreeMap<u32, u64>,
-    /// Of an hour that is over.
-    remark: Option<String>,
+    users: BTreeMap<u32, Counts>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    let_through: u64,
+    left_out: u64,
 }
 
 impl Floods {
-    /// Whether an event of that user is written down, or of nobody.
-    pub fn lets_through(&mut self, uid: Option<u32>, unix_ms: u64) -> bool {
-        self.turn(unix_ms);
-        let Some(uid) = uid.filter(|uid| *uid != 0) else { return true };
-        if self.let_through < OF_USERS {
+    /// Whether an event of that user is written down, or of nobody; with what is to be said of an hour that is over.
+    pub fn lets_through(&mut self, uid: Option<u32>, now_ns: u64) -> (bool, Option<String>) {
+        let remark = self.turn(now_ns);
+        let Some(uid) = uid.filter(|uid| *uid != 0) else { return (true, remark) };
+        let its = self.users.entry(uid).or_default();
+        let has_room = its.let_through < OF_ONE && self.let_through < OF_ALL;
+        if has_room {
+            its.let_through += 1;
             self.let_through += 1;
-            return true;
+        } else {
+            its.left_out += 1;
         }
-        *self.left_out.entry(uid).or_default() += 1;
-        false
+        (has_room, remark)
     }
 
-    /// What is to be said of an hour that is over.
-    pub fn take_remark(&mut self, unix_ms: u64) -> Option<String> {
-        self.turn(unix_ms);
-        self.remark.take()
-    }
-
-    /// Begins the hour of this moment, if it is a later one.
-    fn turn(&mut self, unix_ms: u64) {
-        let hour = unix_ms / HOUR_MS;
-        // A clock that was set back does not give anybody another hour.
+    /// Begins the hour of this moment, if it is a later one. What is to be said of the one before.
+    pub fn turn(&mut self, now_ns: u64) -> Option<String> {
+        let hour = now_ns / HOUR_NS;
         if hour <= self.hour {
-            return;
+            return None;
         }
         self.hour = hour;
         self.let_through = 0;
-        let left_out = std::mem::take(&mut self.left_out);
-        if left_out.is_empty() {
-            return;
+        let left_out = std::mem::take(&mut self.users).into_iter().map(|(uid, its)| (uid, its.left_out));
+        let mut most: Vec<(u32, u64)> = left_out.filter(|(_, count)| *count > 0).collect();
+        if most.is_empty() {
+            return None;
         }
-        let all: u64 = left_out.values().sum();
-        let mut most: Vec<(u32, u64)> = left_out.into_iter().collect();
+        let all: u64 = most.iter().map(|(_, count)| count).sum();
         most.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         let named: Vec<String> = most.iter().take(NAMED).map(|(uid, count)| format!("{count} of user {uid}")).collect();
         let more = if most.len() > NAMED { " and others" } else { "" };
-        self.remark = Some(format!(
-            "{all} events were left out in an hour, beyond {OF_USERS} of all users without root: {}{more}",
+        Some(format!(
+            "{all} events were left out in an hour, beyond {OF_ONE} of a user without root and {OF_ALL} of all: {}{more}",
             named.join(", ")
-        ));
+        ))
     }
 }
 
@@ -67,25 +69,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_again_and_again_fills_no_disk_and_is_told() {
+    fn who_asks_again_and_again_fills_no_disk_keeps_nobody_else_out_and_is_told() {
         let mut floods = Floods::default();
-        let hour = 5 * HOUR_MS;
-        let let_through =
-            (0..OF_USERS + 100).filter(|n| floods.lets_through(Some(1000 + (*n % 2) as u32), hour)).count();
-        assert_eq!(let_through as u64, OF_USERS);
+        let hour = 5 * HOUR_NS;
+        let mut many =
+            |uid: u32, count: u64| (0..count).filter(|_| floods.lets_through(Some(uid), hour).0).count() as u64;
+        assert_eq!((many(1000, OF_ONE + 100), many(1001, OF_ONE + 7)), (OF_ONE, OF_ONE));
+        assert_eq!(many(1002, 5), 5, "others' are written as ever");
+        let rest: u64 = (2000..2020).map(|uid| many(uid, OF_ONE)).sum();
+        assert_eq!(rest, OF_ALL - 2 * OF_ONE - 5);
         assert!(
-            floods.lets_through(Some(0), hour) && floods.lets_through(None, hour),
-            "root's and the host's are not bounded"
+            floods.lets_through(Some(0), hour).0 && floods.lets_through(None, hour).0,
+            "root's and the host's always are"
         );
-        assert_eq!(floods.take_remark(hour), None, "the hour is not over");
-        assert!(!floods.lets_through(Some(7), hour - HOUR_MS), "nor is it when the clock is set back");
-        let told = floods.take_remark(hour + HOUR_MS).unwrap();
-        assert!(
-            told.starts_with("101 events were left out")
-                && told.contains("50 of user 1000, 50 of user 1001, 1 of user 7"),
-            "{told}"
-        );
-        assert_eq!(floods.take_remark(hour + HOUR_MS), None);
-        assert!(floods.lets_through(Some(1000), hour + HOUR_MS));
+        assert_eq!(floods.turn(hour), None, "the hour is not over");
+        let (is_written, told) = floods.lets_through(Some(1000), hour + HOUR_NS);
+        let told = told.unwrap();
+        assert!(is_written && told.contains(" of user 2008, ") && told.ends_with(" and others"), "{told}");
+        assert_eq!(floods.turn(hour + 2 * HOUR_NS), None, "nobody was left out");
     }
 }

@@ -2,15 +2,22 @@
 //! outlive the supervisor and the boot. A thread of its own writes them, for which nothing waits: what cannot be written, on a full
 //! disk, is kept in memory for a while, and how much was lost is written down as well.
 
+mod files;
 mod floods;
 mod trail;
 
+pub use floods::Floods;
+
 use crate::clock;
-use crate::events::Events;
+use crate::events::{Events, Unwritten};
 use crate::faults::Faults;
 use crate::lease::Leases;
-use floods::Floods;
+use crate::log::{self, Priority};
+use files::{DAY_MS, forget_beyond, forget_old};
+use gpool_configuration::Audit as Configured;
 use gpool_protocol::{Event, EventKind};
+use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,18 +25,25 @@ use trail::Trail;
 
 /// After a failure it is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// It wakes up as often as this without anything new: hours end, and days.
+/// It wakes up as often as this without anything new: what there is may have become too much.
 const PERIOD: Duration = Duration::from_secs(60);
-/// How often the end of the trail is said to the journal, and old files are taken out.
+/// How often what is old is taken out, for the first time when the supervisor has run for so long: its clock may be wrong when a
+/// host has just booted.
+const FORGET_PERIOD: Duration = Duration::from_secs(3600);
+/// How often the end of the trail is said to the journal.
 const DAY: Duration = Duration::from_secs(86_400);
+/// How long the end of the supervisor waits for what is not written yet.
+const FINISH_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the metrics say of it.
+/// What has become of events, since the supervisor started.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Events written down since the supervisor started.
-    pub written: AtomicU64,
-    /// Events that were not and will not be.
-    pub lost: AtomicU64,
+    /// Written down.
+    written: AtomicU64,
+    /// Had no room, and never will be.
+    lost: AtomicU64,
+    /// Taken from [`Events`], and written or lost.
+    settled: AtomicU64,
 }
 
 impl Figures {
@@ -37,94 +51,145 @@ impl Figures {
     pub fn figures(&self) -> [u64; 2] {
         [&self.written, &self.lost].map(|figure| figure.load(Ordering::Relaxed))
     }
+
+    /// Waits a moment until all that has happened is written.
+    pub fn finish(&self, events: &Events) {
+        let deadline = Instant::now() + FINISH_PATIENCE;
+        while self.settled.load(Ordering::SeqCst) < events.offered() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// Writes for ever; runs on its own thread.
 pub fn keep(leases: &Leases) {
-    let mut keeper = Keeper::default();
+    let mut keeper = Keeper::new();
     loop {
-        keeper.note(leases.events.unwritten(PERIOD));
-        keeper.write(leases);
-        if keeper.has_failed() {
-            std::thread::sleep(AFTER_FAILURE);
+        let patience = if keeper.failed.is_some() { AFTER_FAILURE } else { PERIOD };
+        keeper.note(leases.events.unwritten(patience), &leases.audit);
+        if keeper.failed.is_none_or(|failed| failed.elapsed() >= AFTER_FAILURE) {
+            let outcome = keeper.write(&leases.configuration().audit, &leases.audit);
+            keeper.failed = outcome.is_err().then(Instant::now);
+            let told =
+                outcome.map_err(|error| format!("the audit is not written, and kept in memory meanwhile: {error}"));
+            keeper.faults.note("not written", &told);
         }
     }
 }
 
-#[derive(Default)]
 struct Keeper {
     trail: Option<Trail>,
     faults: Faults<&'static str>,
-    floods: Floods,
+    failed: Option<Instant>,
+    /// What it says of itself, in front of what has happened since.
+    remarks: VecDeque<String>,
     /// What is to be written next, in order.
-    pending: Vec<Arc<Event>>,
-    /// Events that were lost since the last that was written.
+    pending: VecDeque<Arc<Event>>,
+    /// Events behind those that had no room.
     lost: u64,
+    /// When the end was said.
     told: Option<Instant>,
+    /// When what is old was taken out, and what the time was as far as that goes, Unix milliseconds: at most a day further each
+    /// time, whatever the clock says.
+    forgotten: (Instant, Option<u64>),
 }
 
 impl Keeper {
-    fn has_failed(&self) -> bool {
-        !self.pending.is_empty()
+    fn new() -> Self {
+        Self {
+            trail: None,
+            faults: Faults::default(),
+            failed: None,
+            remarks: VecDeque::new(),
+            pending: VecDeque::new(),
+            lost: 0,
+            told: None,
+            forgotten: (Instant::now(), None),
+        }
     }
 
-    /// Takes events over, with how many had no room before them.
-    fn note(&mut self, (events, lost): (Vec<Arc<Event>>, u64)) {
-        self.lost += lost;
-        for event in events {
-            if self.floods.lets_through(event.uid, event.unix_ms) {
-                self.pending.push(event);
+    /// Takes events over. While the disk is full memory is not: the newest go, as the log has them.
+    fn note(&mut self, unwritten: Unwritten, figures: &Figures) {
+        self.remarks.extend(unwritten.remarks);
+        let mut lost = unwritten.lost;
+        for event in unwritten.events {
+            match self.pending.len() < Events::UNWRITTEN && self.lost == 0 {
+                true => self.pending.push_back(event),
+                false => lost += 1,
             }
         }
-        // While the disk is full memory is not: the newest go, as the log has them.
-        let over = self.pending.len().saturating_sub(Events::UNWRITTEN);
-        self.lost += over as u64;
-        self.pending.truncate(Events::UNWRITTEN);
+        self.lost += lost;
+        figures.lost.fetch_add(lost, Ordering::Relaxed);
+        figures.settled.fetch_add(lost, Ordering::SeqCst);
     }
 
-    fn write(&mut self, leases: &Leases) {
-        let outcome = self.write_all(leases);
-        if let Ok(count) = &outcome {
-            leases.audit.written.fetch_add(*count, Ordering::Relaxed);
-        }
-        let told = outcome.map_err(|error| format!("the audit is not written, and kept in memory meanwhile: {error}"));
-        self.faults.note("not written", &told);
-    }
-
-    /// How many were written.
-    fn write_all(&mut self, leases: &Leases) -> std::io::Result<u64> {
-        let configured = &leases.configuration().audit;
+    fn write(&mut self, configured: &Configured, figures: &Figures) -> io::Result<()> {
         let mut trail = match self.trail.take().filter(Trail::is_in_place) {
             Some(trail) => trail,
             None => Trail::open(&configured.directory)?,
         };
-        let mut own: Vec<String> = trail.take_remarks();
-        own.extend(self.floods.take_remark(clock::unix_ms()));
+        self.remarks.extend(trail.take_remarks());
+        self.write_remarks(&mut trail, figures)?;
+        let batch: Vec<Arc<Event>> = self.pending.iter().cloned().collect();
+        let (count, outcome) = trail.write(&batch);
+        self.pending.drain(..count);
+        figures.written.fetch_add(count as u64, Ordering::Relaxed);
+        figures.settled.fetch_add(count as u64, Ordering::SeqCst);
+        outcome?;
         if self.lost > 0 {
-            own.push(format!(
-                "{} events were lost here, which could not be written in time; the journal may have them",
-                self.lost
+            let lost = std::mem::take(&mut self.lost);
+            self.remarks.push_back(format!(
+                "{lost} events were lost here, for which there was no room; the journal may have them"
             ));
-            leases.audit.lost.fetch_add(std::mem::take(&mut self.lost), Ordering::Relaxed);
         }
-        own.iter().for_each(|message| log!("the audit: {message}"));
-        let own = own.into_iter().map(|message| Arc::new(remark(message)));
-        let batch: Vec<Arc<Event>> = own.chain(self.pending.drain(..)).collect();
-        if let Err(error) = trail.write(&batch) {
-            // A file that cannot be written is opened anew the next time. What of these is in it by then is seen there.
-            self.pending = batch;
-            return Err(error);
-        }
-        if self.told.is_none_or(|told| told.elapsed() >= DAY) {
-            self.told = Some(Instant::now());
-            if let Some((number, link)) = trail.end() {
-                log!("the audit in {} ends with number {number}, chain {link}", configured.directory.display());
-            }
-            let forgotten = trail.forget(configured.keep_days, u64::from(configured.most_mib) << 20, clock::unix_ms());
-            self.faults.note("old files of the audit cannot be taken out", &forgotten);
-        }
+        self.forget(&trail, configured);
+        self.write_remarks(&mut trail, figures)?;
+        self.tell_end(&trail, configured);
         self.trail = Some(trail);
-        Ok(batch.len() as u64)
+        Ok(())
+    }
+
+    fn write_remarks(&mut self, trail: &mut Trail, figures: &Figures) -> io::Result<()> {
+        while let Some(message) = self.remarks.front() {
+            trail.write(&[Arc::new(remark(message.clone()))]).1?;
+            log!("the audit: {message}");
+            figures.written.fetch_add(1, Ordering::Relaxed);
+            self.remarks.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Takes out what is too much and, once an hour, what is old.
+    fn forget(&mut self, trail: &Trail, configured: &Configured) {
+        let known_ms = *self.forgotten.1.get_or_insert_with(|| trail.last_unix_ms().unwrap_or_else(clock::unix_ms));
+        let mut outcome = forget_beyond(trail.directory(), u64::from(configured.most_mib) << 20);
+        let mut why = "is beyond [audit] most_mib";
+        if outcome.as_ref().is_ok_and(Vec::is_empty) && self.forgotten.0.elapsed() >= FORGET_PERIOD {
+            let now_ms = clock::unix_ms().min(known_ms + DAY_MS).max(known_ms);
+            self.forgotten = (Instant::now(), Some(now_ms));
+            outcome = forget_old(trail.directory(), configured.keep_days, now_ms);
+            why = "is older than [audit] keep_days";
+        }
+        for path in outcome.iter().flatten() {
+            self.remarks.push_back(format!("took out {}, which {why}", path.display()));
+        }
+        let told = outcome.map_err(|error| format!("old files of the audit cannot be taken out: {error}"));
+        self.faults.note("not forgotten", &told);
+    }
+
+    /// Says once a day what it ends with, so that it stands elsewhere too.
+    fn tell_end(&mut self, trail: &Trail, configured: &Configured) {
+        if self.told.is_some_and(|told| told.elapsed() < DAY) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        if let Some((number, link)) = trail.end() {
+            let directory = configured.directory.display();
+            log::line(
+                Priority::Information,
+                format_args!("the audit in {directory} ends with number {number}, chain {link}"),
+            );
+        }
     }
 }
 
@@ -139,5 +204,45 @@ fn remark(message: String) -> Event {
         uid: None,
         charged: Vec::new(),
         message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn event(number: usize) -> Arc<Event> {
+        Arc::new(remark(format!("event {number}")))
+    }
+
+    fn unwritten(numbers: std::ops::Range<usize>, lost: u64) -> Unwritten {
+        Unwritten { events: numbers.map(event).collect(), lost, remarks: Vec::new() }
+    }
+
+    #[test]
+    fn a_full_disk_costs_what_has_no_room_and_no_more_however_often_it_is_tried() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("audit");
+        fs::write(&directory, "in its place").unwrap();
+        let configured = Configured { directory: directory.clone(), ..Configured::default() };
+        let (mut keeper, figures) = (Keeper::new(), Figures::default());
+        keeper.note(unwritten(0..Events::UNWRITTEN + 5, 2), &figures);
+        for _ in 0..3 {
+            assert!(keeper.write(&configured, &figures).is_err());
+            keeper.note(unwritten(0..0, 0), &figures);
+        }
+        assert_eq!((keeper.pending.len(), keeper.lost, figures.figures()), (Events::UNWRITTEN, 7, [0, 7]));
+        fs::remove_file(&directory).unwrap();
+        keeper.write(&configured, &figures).unwrap();
+        assert_eq!((keeper.pending.len(), keeper.lost), (0, 0));
+        assert_eq!(figures.figures(), [Events::UNWRITTEN as u64 + 1, 7], "and the line that says what was lost");
+        let files = files::files(&directory).unwrap();
+        let text = fs::read_to_string(&files[0].1).unwrap();
+        let last = text.lines().last().unwrap();
+        assert!(last.contains("7 events were lost here") && text.lines().count() == Events::UNWRITTEN + 2, "{last}");
+        keeper.note(unwritten(0..1, 0), &figures);
+        keeper.write(&configured, &figures).unwrap();
+        assert_eq!(figures.settled.load(Ordering::SeqCst), Events::UNWRITTEN as u64 + 8);
     }
 }

@@ -1,31 +1,21 @@
-//! The files of the audit: one is written until it is large, then the next one begins.
+//! The trail that is written: one file until it is large, then the next one.
 
-use gpool_policy::chain::{Link, file_name, first_of, opened, sealed};
+use super::files::{Beginning, Numbered, files, named};
+use gpool_policy::chain::{Link, file_name, follows, opened, sealed};
 use gpool_protocol::Event;
-use serde::{Deserialize, Serialize};
+use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A file is not made longer than about this.
 const FILE_BYTES: u64 = 16 << 20;
-/// A day, in milliseconds.
-const DAY_MS: u64 = 86_400_000;
-
-/// The first line of a file.
-#[derive(Debug, Serialize, Deserialize)]
-struct Beginning {
-    /// Of this form.
-    audit: u32,
-    /// The number of the first event in it.
-    begins: u64,
-    /// When it was begun, Unix milliseconds.
-    unix_ms: u64,
-    /// The link before it, of the last line of the file before.
-    previous: String,
-}
+/// So much is written at once, or one event.
+const PIECE_BYTES: usize = 1 << 20;
+/// A file that was begun in the moment of a loss of power has no more in it.
+const UNBEGUN_BYTES: usize = 4096;
 
 /// The open trail.
 #[derive(Debug)]
@@ -37,21 +27,24 @@ pub struct Trail {
     link: Link,
     /// The number of the last event; 0 before the first.
     number: u64,
+    /// When that was; none where it is not known.
+    last_unix_ms: Option<u64>,
     remarks: Vec<String>,
 }
 
 impl Trail {
-    /// Opens the trail in a directory, made where it is not, and goes on behind its last whole line. What it had to put right is
-    /// among its remarks.
+    /// Opens the trail in a directory, made where it is not, and goes on behind its last whole line. What it found to be wrong is
+    /// among its remarks, and a new file is begun then, so that what is wrong stays as it is.
     ///
     /// # Errors
     /// It cannot be made, read or written, or its last file is something else. All is left as it is then.
     pub fn open(directory: &Path) -> io::Result<Self> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .map_err(|cause| named(directory, &cause))?;
+        // Who was asked for what is for root to read; what lies beside it may be for others.
+        let beside = directory
+            .parent()
+            .map_or(Ok(()), |beside| fs::DirBuilder::new().recursive(true).mode(0o755).create(beside));
+        let made = beside.and_then(|()| fs::DirBuilder::new().recursive(true).mode(0o700).create(directory));
+        made.map_err(|cause| named(directory, &cause))?;
         match files(directory)?.last() {
             Some((_, path)) => Self::go_on(directory, path),
             None => Self::begin(directory, 1, Link::FIRST, 0),
@@ -71,10 +64,13 @@ impl Trail {
             let _ = fs::remove_file(&path);
             return Err(named(&path, &cause));
         }
+        // Who finds it held begins another one.
+        let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
         // That it is there outlives a loss of power, too.
         File::open(directory)?.sync_all()?;
         let bytes = whole.len() as u64;
-        Ok(Self { directory: directory.to_owned(), file, path, bytes, link, number: number - 1, remarks: Vec::new() })
+        let (directory, number) = (directory.to_owned(), number - 1);
+        Ok(Self { directory, file, path, bytes, link, number, last_unix_ms: None, remarks: Vec::new() })
     }
 
     fn go_on(directory: &Path, path: &Path) -> io::Result<Self> {
@@ -83,39 +79,43 @@ impl Trail {
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(|cause| named(path, &cause))?;
         let newline = |text: &[u8]| text.iter().rposition(|byte| *byte == b'\n');
-        let Some(end) = newline(&text).filter(|_| text.len() as u64 <= 2 * FILE_BYTES) else {
-            return Self::open_without(directory, path, &text);
-        };
+        let Some(end) = newline(&text) else { return Self::open_without(directory, path, &text) };
         let start = newline(&text[..end]).map_or(0, |before| before + 1);
-        let Some((object, link)) = std::str::from_utf8(&text[start..end]).ok().and_then(opened) else {
-            return Err(not_ours(path));
-        };
-        let whole = end + 1;
-        let mut remarks = Vec::new();
-        if whole < text.len() {
-            let cut = text.len() - whole;
-            file.set_len(whole as u64).map_err(|cause| named(path, &cause))?;
-            file.seek(SeekFrom::End(0))?;
-            remarks
-                .push(format!("cut off {cut} bytes of a line that was never written whole, as after a loss of power"));
-        }
+        let last = std::str::from_utf8(&text[start..end]).ok().and_then(opened);
+        let Some((object, link)) = last else { return Err(not_ours(path)) };
         // A file in which there is nothing but its beginning follows the one before.
+        let event = serde_json::from_str::<Numbered>(&object).ok();
         let begins = || serde_json::from_str::<Beginning>(&object).ok().map(|it| it.begins.saturating_sub(1));
-        let number = number_of(&object).or_else(begins).ok_or_else(|| not_ours(path))?;
-        Ok(Self {
-            directory: directory.to_owned(),
-            file,
-            path: path.to_owned(),
-            bytes: whole as u64,
-            link,
-            number,
-            remarks,
-        })
+        let number = event.as_ref().map(|it| it.sequence).or_else(begins).ok_or_else(|| not_ours(path))?;
+        let last_unix_ms = event.map(|it| it.unix_ms);
+        let (whole, mut remarks) = (end + 1, Vec::new());
+        let broken = first_break(&text[..whole]);
+        let is_held = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+        if broken.is_none() && !is_held {
+            if whole < text.len() {
+                let cut = text.len() - whole;
+                file.set_len(whole as u64).map_err(|cause| named(path, &cause))?;
+                remarks.push(format!(
+                    "cut off {cut} bytes of a line that was never written whole, as after a loss of power"
+                ));
+            }
+            let (directory, path, bytes) = (directory.to_owned(), path.to_owned(), whole as u64);
+            return Ok(Self { directory, file, path, bytes, link, number, last_unix_ms, remarks });
+        }
+        let next = Self::begin(directory, number + 1, link, last_unix_ms.unwrap_or(0))?;
+        remarks.push(match broken {
+            Some(line) => format!(
+                "line {line} of {} does not follow the one before it; gpool audit verify says more",
+                path.display()
+            ),
+            None => format!("{} is held by another supervisor; two may not write one audit", path.display()),
+        });
+        Ok(Self { last_unix_ms, remarks, ..next })
     }
 
     /// Goes on without the last file, which has no whole line: it was begun in the moment of a loss of power.
     fn open_without(directory: &Path, path: &Path, text: &[u8]) -> io::Result<Self> {
-        if text.len() > 4096 {
+        if text.len() > UNBEGUN_BYTES {
             return Err(not_ours(path));
         }
         fs::remove_file(path).map_err(|cause| named(path, &cause))?;
@@ -142,83 +142,90 @@ impl Trail {
         (self.number > 0).then_some((self.number, self.link))
     }
 
-    /// Writes events behind each other with numbers of the trail's own, and has them on the disk.
-    ///
-    /// # Errors
-    /// They cannot all be written; none of them counts as written then, and the trail must be opened anew.
-    pub fn write(&mut self, events: &[Arc<Event>]) -> io::Result<()> {
-        let Some(first) = events.first() else { return Ok(()) };
-        if self.bytes >= FILE_BYTES {
-            let next = Self::begin(&self.directory, self.number + 1, self.link, first.unix_ms)?;
-            *self = Self { remarks: std::mem::take(&mut self.remarks), ..next };
+    /// When the last event was that was there when it was opened, or has been written since.
+    pub fn last_unix_ms(&self) -> Option<u64> {
+        self.last_unix_ms
+    }
+
+    /// Where its files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Writes events behind each other with numbers of the trail's own, and has them on the disk. How many: all but those from the
+    /// first that could not be written on, after which the trail must be opened anew.
+    pub fn write(&mut self, events: &[Arc<Event>]) -> (usize, io::Result<()>) {
+        let mut done = 0;
+        while let Some(first) = events.get(done) {
+            if self.bytes >= FILE_BYTES {
+                match Self::begin(&self.directory, self.number + 1, self.link, first.unix_ms) {
+                    Ok(next) => *self = Self { remarks: std::mem::take(&mut self.remarks), ..next },
+                    Err(cause) => return (done, Err(cause)),
+                }
+            }
+            let (more, outcome) = self.write_piece(&events[done..]);
+            done += more;
+            if let Err(cause) = outcome {
+                return (done, Err(named(&self.path, &cause)));
+            }
         }
-        let (mut text, mut link, mut number) = (String::new(), self.link, self.number);
+        (done, Ok(()))
+    }
+
+    /// The first of them, as many as a piece has room for.
+    fn write_piece(&mut self, events: &[Arc<Event>]) -> (usize, io::Result<()>) {
+        let (mut text, mut link, mut count) = (String::new(), self.link, 0);
         for event in events {
-            number += 1;
-            let numbered = Event { sequence: number, ..Event::clone(event) };
-            let (line, its) = sealed(link, &serde_json::to_string(&numbered)?);
+            let numbered = Event { sequence: self.number + count as u64 + 1, ..Event::clone(event) };
+            let object = match serde_json::to_string(&numbered) {
+                Ok(object) => object,
+                Err(cause) => return (0, Err(cause.into())),
+            };
+            let (line, its) = sealed(link, &object);
             text += &line;
             text.push('\n');
-            link = its;
+            (link, count) = (its, count + 1);
+            if text.len() >= PIECE_BYTES {
+                break;
+            }
         }
         let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(cause) = written {
             // What of it is there would be there twice.
-            let _ = self.file.set_len(self.bytes);
-            return Err(named(&self.path, &cause));
+            let there = self.file.set_len(self.bytes).err().map(|_| self.whole_lines_behind());
+            return (there.unwrap_or(0), Err(cause));
         }
         self.bytes += text.len() as u64;
-        (self.link, self.number) = (link, number);
-        Ok(())
+        (self.link, self.number) = (link, self.number + count as u64);
+        self.last_unix_ms = events.get(count - 1).map(|event| event.unix_ms);
+        (count, Ok(()))
     }
 
-    /// Takes out whole files, the oldest first, whose events are all older than so many days, and those that are beyond so many bytes;
-    /// never the one that is written.
-    ///
-    /// # Errors
-    /// One cannot be taken out.
-    pub fn forget(&mut self, keep_days: u32, most_bytes: u64, now_unix_ms: u64) -> io::Result<()> {
-        let all = files(&self.directory)?;
-        let sizes = all.iter().map(|(_, path)| fs::metadata(path).map(|found| found.len()));
-        let mut bytes: u64 = sizes.collect::<io::Result<Vec<u64>>>()?.into_iter().sum();
-        let edge_ms = now_unix_ms.saturating_sub(u64::from(keep_days) * DAY_MS);
-        for pair in all.windows(2) {
-            let (path, next) = (&pair[0].1, &pair[1].1);
-            // The next one begins when this one ends.
-            let is_old = beginning_of(next)?.is_some_and(|next| next.unix_ms < edge_ms);
-            if !is_old && bytes <= most_bytes {
-                break;
-            }
-            let size = fs::metadata(path)?.len();
-            fs::remove_file(path).map_err(|cause| named(path, &cause))?;
-            bytes -= size.min(bytes);
-            let why = if is_old { "is older than [audit] keep_days" } else { "is beyond [audit] most_mib" };
-            self.remarks.push(format!("took out {}, which {why}", path.display()));
+    /// Lines that are whole behind what is known to be written, on a disk that takes nothing back.
+    fn whole_lines_behind(&self) -> usize {
+        let length = self.file.metadata().map_or(self.bytes, |found| found.len());
+        let mut text = vec![0; usize::try_from(length.saturating_sub(self.bytes)).unwrap_or(0)];
+        match self.file.read_exact_at(&mut text, self.bytes) {
+            Ok(()) => text.iter().filter(|byte| **byte == b'\n').count(),
+            Err(_) => 0,
         }
-        Ok(())
     }
 }
 
-/// The files of the trail, in their order, with the number that each begins with.
-fn files(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).map_err(|cause| named(directory, &cause))? {
-        let entry = entry?;
-        found.extend(entry.file_name().to_str().and_then(first_of).map(|first| (first, entry.path())));
+/// The first line of a file, from 1 on, that is not the one that was written behind those before it.
+fn first_break(text: &[u8]) -> Option<usize> {
+    let lines = text.strip_suffix(b"\n").unwrap_or(text).split(|byte| *byte == b'\n');
+    let mut at: Option<Link> = None;
+    for (place, line) in lines.enumerate() {
+        let line = std::str::from_utf8(line).ok();
+        let beginning = || serde_json::from_str::<Beginning>(&opened(line?)?.0).ok();
+        let previous = at.or_else(|| Link::parse(&beginning()?.previous));
+        match previous.zip(line).and_then(|(previous, line)| follows(previous, line)) {
+            Some((_, link)) => at = Some(link),
+            None => return Some(place + 1),
+        }
     }
-    found.sort();
-    Ok(found)
-}
-
-fn beginning_of(path: &Path) -> io::Result<Option<Beginning>> {
-    let mut start = String::new();
-    File::open(path)?.take(1024).read_to_string(&mut start).map_err(|cause| named(path, &cause))?;
-    let object = start.lines().next().and_then(opened).map(|(object, _)| object);
-    Ok(object.and_then(|object| serde_json::from_str(&object).ok()))
-}
-
-fn number_of(object: &str) -> Option<u64> {
-    serde_json::from_str::<Event>(object).ok().map(|event| event.sequence)
+    None
 }
 
 fn not_ours(path: &Path) -> io::Error {
@@ -226,14 +233,10 @@ fn not_ours(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{} {cause}", path.display()))
 }
 
-fn named(path: &Path, cause: &io::Error) -> io::Error {
-    io::Error::new(cause.kind(), format!("{}: {cause}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_policy::chain::follows;
+    use crate::audit::files::{DAY_MS, beginning_of, forget_beyond, forget_old};
     use gpool_protocol::EventKind;
     use std::os::unix::fs::PermissionsExt;
 
@@ -250,6 +253,11 @@ mod tests {
             charged: Vec::new(),
             message,
         })
+    }
+
+    fn write(trail: &mut Trail, events: &[Arc<Event>]) {
+        let (count, outcome) = trail.write(events);
+        assert!(outcome.is_ok() && count == events.len(), "{count}: {outcome:?}");
     }
 
     /// All messages with their numbers, if the chain is whole.
@@ -281,16 +289,17 @@ mod tests {
         let directory = folder.path().join("lib/audit");
         let mut trail = Trail::open(&directory).unwrap();
         assert!(trail.end().is_none());
-        trail.write(&[event("a", 1), event("b", 2)]).unwrap();
-        trail.write(&[]).unwrap();
+        write(&mut trail, &[event("a", 1), event("b", 2)]);
+        write(&mut trail, &[]);
         drop(trail);
         let mut trail = Trail::open(&directory).unwrap();
         assert!(trail.take_remarks().is_empty() && trail.is_in_place());
-        trail.write(&[event("c", 3)]).unwrap();
+        write(&mut trail, &[event("c", 3)]);
         assert_eq!(read(&directory), [(1, "a".into()), (2, "b".into()), (3, "c".into())]);
         assert_eq!(trail.end().map(|(number, _)| number), Some(3));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&directory), mode(&trail.path)), (0o700, 0o600));
+        let beside = mode(directory.parent().unwrap()) & 0o755;
+        assert_eq!((mode(&directory), mode(&trail.path), beside & 0o700), (0o700, 0o600, 0o700));
         fs::rename(&trail.path, directory.join("elsewhere")).unwrap();
         assert!(!trail.is_in_place());
     }
@@ -300,23 +309,25 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path();
         let mut trail = Trail::open(directory).unwrap();
-        trail.write(&[event("a", 1), event("b", 2)]).unwrap();
+        write(&mut trail, &[event("a", 1), event("b", 2)]);
         let path = trail.path.clone();
         let whole = fs::metadata(&path).unwrap().len();
-        trail.write(&[event("c", 3)]).unwrap();
+        write(&mut trail, &[event("c", 3)]);
         drop(trail);
         OpenOptions::new().write(true).open(&path).unwrap().set_len(whole + 20).unwrap();
         let mut trail = Trail::open(directory).unwrap();
         assert!(trail.take_remarks()[0].starts_with("cut off 20 bytes"));
-        trail.write(&[event("d", 4)]).unwrap();
+        write(&mut trail, &[event("d", 4)]);
         assert_eq!(read(directory), [(1, "a".into()), (2, "b".into()), (3, "d".into())]);
         // The next file had just been begun.
+        drop(trail);
         fs::write(directory.join(file_name(4)), "{\"audit\":1,").unwrap();
         let mut trail = Trail::open(directory).unwrap();
         assert!(trail.take_remarks()[0].contains("no line was ever written whole"));
-        trail.write(&[event("e", 5)]).unwrap();
+        write(&mut trail, &[event("e", 5)]);
         assert_eq!(numbers(directory), [1, 2, 3, 4]);
         // What somebody else has written is not gone on from.
+        drop(trail);
         let other = "something else\n".repeat(10);
         fs::write(&path, &other).unwrap();
         let refused = Trail::open(directory).unwrap_err().to_string();
@@ -330,23 +341,76 @@ mod tests {
         let mut trail = Trail::open(directory).unwrap();
         let long = "x".repeat(4 << 20);
         for day in 1..=12 {
-            trail.write(&[event(&long, day * DAY_MS)]).unwrap();
+            write(&mut trail, &[event(&long, day * DAY_MS)]);
         }
         let firsts = || files(directory).unwrap().into_iter().map(|(first, _)| first).collect::<Vec<_>>();
         assert_eq!((firsts(), numbers(directory)), (vec![1, 5, 9], (1..=12).collect::<Vec<_>>()));
         // A file that was begun and has nothing yet is gone on with.
         drop(trail);
         let mut trail = Trail::open(directory).unwrap();
-        trail.write(&[event("new", 13 * DAY_MS)]).unwrap();
+        write(&mut trail, &[event("new", 13 * DAY_MS)]);
         assert_eq!(firsts(), [1, 5, 9, 13]);
-        trail.forget(7, u64::MAX, 13 * DAY_MS).unwrap();
+        forget_old(directory, 7, 13 * DAY_MS).unwrap();
         assert_eq!(firsts(), [5, 9, 13], "the next one begins before the edge, on the fifth day");
-        assert!(trail.take_remarks()[0].contains("keep_days"));
-        trail.forget(7000, 20 << 20, 13 * DAY_MS).unwrap();
+        forget_old(directory, 7000, 13 * DAY_MS).unwrap();
+        forget_beyond(directory, 64 << 20).unwrap();
+        assert_eq!(firsts(), [5, 9, 13]);
+        forget_beyond(directory, 20 << 20).unwrap();
         assert_eq!((firsts(), numbers(directory)), (vec![9, 13], (9..=13).collect::<Vec<_>>()));
-        trail.forget(1, 1, 99 * DAY_MS).unwrap();
+        assert_eq!(forget_beyond(directory, 1).unwrap(), [directory.join(file_name(9))]);
+        forget_old(directory, 1, 99 * DAY_MS).unwrap();
         assert_eq!(firsts(), [13], "never the one that is written");
-        trail.write(&[event("more", 99 * DAY_MS)]).unwrap();
+        write(&mut trail, &[event("more", 99 * DAY_MS)]);
         assert_eq!(numbers(directory), [13, 14]);
+    }
+
+    #[test]
+    fn a_large_batch_is_several_files_and_the_next_supervisor_goes_on_behind_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path();
+        let mut trail = Trail::open(directory).unwrap();
+        // Of umlauts: where a file's beginning is read no letter is cut in two.
+        let long: Vec<Arc<Event>> = (0..20).map(|_| event(&"\u{e9}".repeat(1 << 20), DAY_MS)).collect();
+        write(&mut trail, &long);
+        let all = files(directory).unwrap();
+        assert!(
+            all.len() == 3 && all.iter().all(|(_, path)| fs::metadata(path).unwrap().len() < FILE_BYTES + (3 << 20))
+        );
+        drop(trail);
+        let mut trail = Trail::open(directory).unwrap();
+        write(&mut trail, &[event("last", DAY_MS)]);
+        assert_eq!((numbers(directory), trail.last_unix_ms()), ((1..=21).collect::<Vec<_>>(), Some(DAY_MS)));
+        forget_old(directory, 1, 99 * DAY_MS).unwrap();
+        assert_eq!(files(directory).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_broken_stays_as_it_is_and_a_new_file_follows() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path();
+        let mut trail = Trail::open(directory).unwrap();
+        write(&mut trail, &[event("a", 1), event("b", 2), event("c", 3)]);
+        let path = trail.path.clone();
+        // Another supervisor, which has another run directory, does not write into the same file.
+        let mut other = Trail::open(directory).unwrap();
+        assert!(other.path != path && other.take_remarks()[0].contains("another supervisor"));
+        drop((trail, other));
+        fs::remove_file(directory.join(file_name(4))).unwrap();
+        let changed = fs::read_to_string(&path).unwrap().replace("\"b\"", "\"B\"");
+        fs::write(&path, &changed).unwrap();
+        let mut trail = Trail::open(directory).unwrap();
+        assert!(trail.take_remarks()[0].starts_with("line 3 of "));
+        write(&mut trail, &[event("d", 4)]);
+        assert_eq!((fs::read_to_string(&path).unwrap(), files(directory).unwrap().len()), (changed, 2));
+        // An event of a newer version is gone on from, whatever it is.
+        fs::remove_file(&path).unwrap();
+        let newer = r#"{"sequence":5,"unix_ms":9,"kind":"of-tomorrow","message":"m","more":1}"#;
+        let (line, _) = sealed(trail.link, newer);
+        fs::write(&trail.path, fs::read_to_string(&trail.path).unwrap() + &line + "\n").unwrap();
+        drop(trail);
+        let mut trail = Trail::open(directory).unwrap();
+        assert!(trail.take_remarks().is_empty() && trail.end().unwrap().0 == 5);
+        write(&mut trail, &[event("e", 6)]);
+        assert_eq!(numbers(directory), [4, 6]);
     }
 }

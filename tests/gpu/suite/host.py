@@ -158,7 +158,7 @@ class Host:
         # Nobody starts a container again here, and who waits for an empty GPU would wait for its place.
         text += "[lease]\nhold_ms = 0\n"
         # Nor does anybody pay, and nothing is to be left.
-        text += '[ledger]\npath = ""\n'
+        text += '[ledger]\npath = ""\n[audit]\ndirectory = ""\n'
         text += f"[driver]\nlibrary_dirs = {json.dumps(directories)}\n"
         if self.gpu:
             text += f"gpus = {json.dumps([self.gpu])}\n"

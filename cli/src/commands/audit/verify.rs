@@ -1,17 +1,21 @@
 //! `gpool audit verify`
 
-use super::{directory, failed, files, lines};
+use super::{TRIES, directory, failed, files, lines};
 use crate::arguments::{Format, VerifyOptions};
 use crate::exit::Failure;
 use crate::output;
 use gpool_policy::chain::{Link, follows, opened};
-use gpool_protocol::Event;
+use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What was read and found to be whole.
+/// So many places that are not as they were written are told one by one.
+const BREAKS_SHOWN: usize = 20;
+
+/// What was read.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Whole {
+struct Found {
     files: u64,
     events: u64,
     /// Number and time of the first event.
@@ -20,158 +24,235 @@ struct Whole {
     last: Option<(u64, u64, Link)>,
     /// Whether the last line is being written, or was when the power went.
     is_open: bool,
+    /// What is not as it was written, by file and line.
+    breaks: Vec<String>,
+    /// Which of the known numbers were compared.
+    compared: BTreeSet<u64>,
+}
+
+/// What is read of an event here, whatever else a newer version has written into it.
+#[derive(Deserialize)]
+struct Numbered {
+    sequence: u64,
+    unix_ms: u64,
+}
+
+/// The first line of a file.
+#[derive(Deserialize)]
+struct Beginning {
+    audit: u32,
+    begins: u64,
+    previous: String,
 }
 
 /// Checks it and says what it ends with.
 pub fn run(options: &VerifyOptions) -> Result<(), Failure> {
     let directory = directory(&options.place)?;
-    let whole = read(&files(&directory)?, &options.known)?;
+    let found = read_all(&directory, &options.known)?;
     match options.format {
-        Format::Table | Format::Wide => output::print(&render(&whole, &directory)),
-        Format::Json => output::print_json_of([("audit", to_json(&whole))]),
+        Format::Table | Format::Wide => output::print(&render(&found, &directory))?,
+        Format::Json => output::print_json_of([("audit", to_json(&found))])?,
         Format::Csv => {
-            let header = ["files", "events", "first_number", "last_number", "chain"];
-            output::print(&output::csv(&header, [cells(&whole)]))
+            let header = ["files", "events", "first_number", "last_number", "chain", "breaks"];
+            output::print(&output::csv(&header, [cells(&found)]))?;
+        }
+    }
+    judge(&found, &options.known)
+}
+
+/// Files that are taken out while they are read, because they are old, are looked for anew.
+fn read_all(directory: &Path, known: &[(u64, Link)]) -> Result<Found, Failure> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let files = files(directory)?;
+        match read(&files, known) {
+            Err(_) if tries < TRIES && files.iter().any(|(_, path)| !path.exists()) => {}
+            outcome => return outcome,
         }
     }
 }
 
-/// Reads all files in order. What is known is compared as it comes by.
-fn read(files: &[(u64, PathBuf)], known: &[(u64, Link)]) -> Result<Whole, Failure> {
-    let mut whole = Whole::default();
-    // Before the first file that is there nothing is known; the number and the link that the next line follows.
+/// Reads all files in order, behind what is broken too. What is known is compared as it comes by.
+fn read(files: &[(u64, PathBuf)], known: &[(u64, Link)]) -> Result<Found, Failure> {
+    let mut found = Found::default();
+    // The number and the link that the next line follows; before the first file that is there nothing is known.
     let mut at: Option<(u64, Link)> = None;
     for (place, (first, path)) in files.iter().enumerate() {
         let (lines, has_more) = lines(path)?;
-        let broken = |line: usize, what: &str| broken(path, line + 1, what);
-        let Some(beginning) = lines.first() else {
-            return Err(broken(0, "the file has no beginning"));
+        found.files += 1;
+        let Some(begun) = lines.first().and_then(|line| beginning(line)) else {
+            found.note(path, 0, "the file does not begin as the audit's do");
+            continue;
         };
-        let begun = opened(beginning).and_then(|(object, _)| serde_json::from_str::<Value>(&object).ok());
-        let previous = begun.as_ref().and_then(|begun| Link::parse(begun["previous"].as_str()?));
-        let begins = begun.as_ref().and_then(|begun| begun["begins"].as_u64());
-        let (Some(previous), Some(begins)) = (previous, begins) else {
-            return Err(broken(0, "the file does not begin as the audit's do"));
-        };
+        let (begins, previous) = begun;
         match at {
-            Some((number, link)) if (number + 1, link) != (begins, previous) => {
-                let missing = format!(
-                    "the file before it ends with number {number}, and this one follows number {}",
-                    begins.saturating_sub(1)
-                );
-                return Err(broken(
+            Some((number, _)) if number + 1 != begins => {
+                let before = begins.saturating_sub(1);
+                found.note(
+                    path,
                     0,
-                    if number + 1 == begins { "it does not follow the file before it" } else { &missing },
-                ));
+                    &format!("the file before it ends with number {number}, and this one follows number {before}"),
+                );
             }
+            Some((_, link)) if link != previous => found.note(path, 0, "it does not follow the file before it"),
             None if begins == 1 && previous != Link::FIRST => {
-                return Err(broken(0, "the first file of all follows another"));
+                found.note(path, 0, "the first file of all follows another")
             }
             _ => {}
         }
         if begins != *first {
-            return Err(broken(0, "the file has another one's name"));
+            found.note(path, 0, "the file has another one's name");
         }
-        let Some((_, mut link)) = follows(previous, beginning) else {
-            return Err(broken(0, "the line was changed"));
-        };
-        let mut number = begins.saturating_sub(1);
-        for (line, text) in lines.iter().enumerate().skip(1) {
-            let Some((object, its)) = follows(link, text) else {
-                return Err(broken(line, "this line or what was before it was changed, taken out or put in"));
+        found.compare(path, 0, (begins.saturating_sub(1), previous), known);
+        let (mut number, mut link) = (begins.saturating_sub(1), previous);
+        for (line, bytes) in lines.iter().enumerate() {
+            let text = std::str::from_utf8(bytes).ok();
+            let Some((object, its)) = text.and_then(opened) else {
+                found.note(path, line, "this is no line of the audit");
+                continue;
             };
-            let event: Event = serde_json::from_str(&object)
-                .map_err(|_| broken(line, "an event that this version cannot read; a newer gpool can"))?;
+            if text.and_then(|text| follows(link, text)).is_none() {
+                found.note(path, line, "this line or what was before it was changed, taken out or put in");
+            }
+            link = its;
+            if line == 0 {
+                continue;
+            }
+            let Ok(event) = serde_json::from_str::<Numbered>(&object) else {
+                found.note(path, line, "this is no event");
+                continue;
+            };
             if event.sequence != number + 1 {
-                return Err(broken(line, &format!("number {} follows number {number}", event.sequence)));
+                found.note(path, line, &format!("number {} follows number {number}", event.sequence));
             }
-            (number, link) = (event.sequence, its);
-            whole.events += 1;
-            whole.first.get_or_insert((number, event.unix_ms));
-            whole.last = Some((number, event.unix_ms, link));
-            if let Some((_, other)) = known.iter().find(|(known, other)| *known == number && *other != link) {
-                return Err(broken(
-                    line,
-                    &format!("number {number} has another chain than {other}: the audit was written anew"),
-                ));
-            }
+            number = event.sequence;
+            found.events += 1;
+            found.first.get_or_insert((number, event.unix_ms));
+            found.last = Some((number, event.unix_ms, link));
+            found.compare(path, line, (number, link), known);
         }
         let is_last = place + 1 == files.len();
         if has_more && !is_last {
-            return Err(broken(lines.len(), "the line is not whole, and files follow"));
+            found.note(path, lines.len(), "the line is not whole, and files follow");
         }
-        whole.is_open = has_more;
-        whole.files += 1;
+        found.is_open = has_more;
         at = Some((number, link));
     }
-    check_there(&whole, known)?;
-    Ok(whole)
+    Ok(found)
 }
 
-/// What is known must still be there, but for what was taken out at the beginning because it is old.
-fn check_there(whole: &Whole, known: &[(u64, Link)]) -> Result<(), Failure> {
-    let last = whole.last.map_or(0, |(number, ..)| number);
-    match known.iter().find(|(number, _)| *number > last) {
-        Some((number, _)) => Err(failed(&format!(
-            "the audit ends with number {last}, and number {number} is known: its end was taken out; look for copies of it"
-        ))),
-        None => Ok(()),
+impl Found {
+    fn note(&mut self, path: &Path, line: usize, what: &str) {
+        self.breaks.push(format!("{}, line {}: {what}", path.display(), line + 1));
+    }
+
+    fn compare(&mut self, path: &Path, line: usize, (number, link): (u64, Link), known: &[(u64, Link)]) {
+        for (_, other) in known.iter().filter(|(known, _)| *known == number) {
+            self.compared.insert(number);
+            if *other != link {
+                self.note(
+                    path,
+                    line,
+                    &format!("number {number} has another chain than {other}: the audit was written anew"),
+                );
+            }
+        }
     }
 }
 
-fn broken(path: &Path, line: usize, what: &str) -> Failure {
-    failed(&format!(
-        "{}, line {line}: {what}; what is before that is as it was written, and the journal has events too",
-        path.display()
-    ))
+/// The number that a file begins with, and the link before it.
+fn beginning(line: &[u8]) -> Option<(u64, Link)> {
+    let (object, _) = opened(std::str::from_utf8(line).ok()?)?;
+    let begun: Beginning = serde_json::from_str(&object).ok()?;
+    Some((begun.begins, Link::parse(&begun.previous).filter(|_| begun.audit == 1)?))
+}
+
+/// Whether anything is wrong: what was found to be, or that what is known is not there.
+fn judge(found: &Found, known: &[(u64, Link)]) -> Result<(), Failure> {
+    let last = found.last.map_or(0, |(number, ..)| number);
+    let missing: Vec<u64> = known.iter().map(|(number, _)| *number).filter(|it| !found.compared.contains(it)).collect();
+    if let Some(number) = missing.iter().find(|number| **number > last) {
+        return Err(failed(&format!(
+            "the audit ends with number {last}, and number {number} is known: its end was taken out; look for copies of it"
+        )));
+    }
+    if !found.breaks.is_empty() {
+        let shown: Vec<&str> = found.breaks.iter().take(BREAKS_SHOWN).map(String::as_str).collect();
+        let more = match found.breaks.len().saturating_sub(BREAKS_SHOWN) {
+            0 => String::new(),
+            more => format!("\ngpool: and {more} more places"),
+        };
+        let text = shown.join("\ngpool: ");
+        return Err(failed(&format!(
+            "{text}{more}\ngpool: what stands there is not what was written; the journal has events too"
+        )));
+    }
+    // Those that are older than what is kept prove nothing any more.
+    match missing.as_slice() {
+        [] => Ok(()),
+        all if all.len() == known.len() => Err(failed(&format!(
+            "number {} is no longer there, so that nothing that is known could be compared; give one that is newer",
+            all.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+        ))),
+        some => {
+            some.iter().for_each(|number| eprintln!("gpool: number {number} is no longer there and was not compared"));
+            Ok(())
+        }
+    }
 }
 
 fn moment(unix_ms: u64) -> String {
     crate::commands::usage::moment(unix_ms / 1000)
 }
 
-fn render(whole: &Whole, directory: &Path) -> String {
-    let (Some((first, from)), Some((last, until, link))) = (whole.first, whole.last) else {
+fn render(found: &Found, directory: &Path) -> String {
+    let (Some((first, from)), Some((last, until, link))) = (found.first, found.last) else {
         return format!("{} has no event yet.\n", directory.display());
     };
-    let open = if whole.is_open { " Its last line is being written." } else { "" };
+    let of = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let verdict = match found.breaks.len() {
+        0 => "none was changed, taken out or put in",
+        _ => "not all are as they were written",
+    };
+    let open = if found.is_open { " Its last line is being written." } else { "" };
     format!(
-        "{} events in {} files, numbers {first} to {last}, from {} to {}: none was changed, taken out or put in.{open}\n\
-         It ends with {last}:{link}\n",
-        whole.events,
-        whole.files,
+        "{} in {}, numbers {first} to {last}, from {} to {}: {verdict}.{open}\nIt ends with {last}:{link}\n",
+        of(found.events, "event"),
+        of(found.files, "file"),
         moment(from),
         moment(until),
     )
 }
 
-fn to_json(whole: &Whole) -> Value {
+fn to_json(found: &Found) -> Value {
     json!({
-        "files": whole.files,
-        "events": whole.events,
-        "first_number": whole.first.map(|(number, _)| number),
-        "first_unix_ms": whole.first.map(|(_, unix_ms)| unix_ms),
-        "last_number": whole.last.map(|(number, ..)| number),
-        "last_unix_ms": whole.last.map(|(_, unix_ms, _)| unix_ms),
-        "chain": whole.last.map(|(.., link)| link.to_string()),
+        "files": found.files,
+        "events": found.events,
+        "first_number": found.first.map(|(number, _)| number),
+        "first_unix_ms": found.first.map(|(_, unix_ms)| unix_ms),
+        "last_number": found.last.map(|(number, ..)| number),
+        "last_unix_ms": found.last.map(|(_, unix_ms, _)| unix_ms),
+        "chain": found.last.map(|(.., link)| link.to_string()),
+        "breaks": found.breaks,
     })
 }
 
-fn cells(whole: &Whole) -> Vec<String> {
+fn cells(found: &Found) -> Vec<String> {
     let or_none = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
     vec![
-        whole.files.to_string(),
-        whole.events.to_string(),
-        or_none(whole.first.map(|(number, _)| number)),
-        or_none(whole.last.map(|(number, ..)| number)),
-        whole.last.map(|(.., link)| link.to_string()).unwrap_or_default(),
+        found.files.to_string(),
+        found.events.to_string(),
+        or_none(found.first.map(|(number, _)| number)),
+        or_none(found.last.map(|(number, ..)| number)),
+        found.last.map(|(.., link)| link.to_string()).unwrap_or_default(),
+        found.breaks.len().to_string(),
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::audit::files;
     use gpool_policy::chain::{file_name, sealed};
     use std::fs;
 
@@ -200,11 +281,13 @@ mod tests {
         links
     }
 
-    fn outcome(directory: &Path, known: &[(u64, Link)]) -> Result<Whole, String> {
-        read(&files(directory).unwrap(), known).map_err(|failure| match failure {
+    fn outcome(directory: &Path, known: &[(u64, Link)]) -> Result<Found, String> {
+        let refused = |failure| match failure {
             Failure::Refused(_, sentence) => sentence,
             other => panic!("{other:?}"),
-        })
+        };
+        let found = read_all(directory, known).map_err(refused)?;
+        judge(&found, known).map_err(refused).map(|()| found)
     }
 
     #[test]
@@ -220,8 +303,10 @@ mod tests {
         let path = folder.path().join(file_name(4));
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text + "{\"seq").unwrap();
-        let whole = outcome(folder.path(), &[(2, links[0])]).unwrap();
+        let whole = outcome(folder.path(), &[(2, links[1]), (3, links[2])]).unwrap();
         assert!(whole.is_open && whole.first.unwrap().0 == 4);
+        assert_eq!(whole.compared, BTreeSet::from([3]), "what a file begins behind is known of it");
+        assert!(outcome(folder.path(), &[(2, links[1])]).unwrap_err().contains("number 2 is no longer there"));
         assert_eq!(outcome(&folder.path().join(".."), &[]).unwrap().last, None);
     }
 
@@ -265,6 +350,29 @@ mod tests {
             |directory: &Path| fs::rename(directory.join(file_name(4)), directory.join(file_name(5))).unwrap();
         assert!(attempt(&renamed, &nothing).contains("another one's name"));
         let empty = |directory: &Path| fs::write(directory.join(file_name(4)), "").unwrap();
-        assert!(attempt(&empty, &nothing).contains("no beginning"));
+        assert!(attempt(&empty, &nothing).contains("does not begin as the audit's do"));
+        // Who writes it anew from a later number on does not know what was before.
+        let anew = |directory: &Path| {
+            [1, 4].iter().for_each(|first| fs::remove_file(directory.join(file_name(*first))).unwrap());
+            let begun = format!(r#"{{"audit":1,"begins":7,"unix_ms":5,"previous":"{}"}}"#, Link::FIRST);
+            let (begun, link) = sealed(Link::FIRST, &begun);
+            let (event, _) = sealed(link, r#"{"sequence":7,"unix_ms":1,"kind":"lease-granted","message":"m"}"#);
+            fs::write(directory.join(file_name(7)), format!("{begun}\n{event}\n")).unwrap();
+        };
+        assert!(attempt(&anew, &|links| vec![(6, links[5])]).contains("number 6 has another chain"));
+        assert!(attempt(&anew, &|links| vec![(3, links[2])]).contains("nothing that is known could be compared"));
+        let returns = edit(1, |lines| lines.iter().map(|line| format!("{line}\r")).collect());
+        assert!(attempt(&returns, &nothing).contains("line 1"), "what is added is not overlooked");
+        let blank = edit(1, |lines| lines.iter().flat_map(|line| [(*line).to_owned(), String::new()]).collect());
+        assert!(attempt(&blank, &nothing).contains("line 2: this is no line of the audit"));
+        // What is behind a break is checked, too.
+        let twice = |directory: &Path| {
+            [1, 4].iter().for_each(|first| {
+                let path = directory.join(file_name(*first));
+                let text = fs::read_to_string(&path).unwrap();
+                fs::write(&path, text.replacen("\"message\":\"m\"", "\"message\":\"x\"", 1)).unwrap();
+            })
+        };
+        assert_eq!(attempt(&twice, &nothing).matches("line 2: this line or what was before it").count(), 2);
     }
 }

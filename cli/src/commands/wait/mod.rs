@@ -32,7 +32,11 @@ pub fn run(client: &Client, options: &WaitOptions) -> Result<(), Failure> {
     let deadline = options.timeout.map(|seconds| begun + Duration::from_secs(seconds));
     let heard = follow(client);
     // Who cannot be reached at first is not there; who goes away later may come back.
-    if let Ok(Heard::Lost(error)) = heard.recv() {
+    let first = deadline.map_or_else(
+        || heard.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        |deadline| heard.recv_timeout(deadline.saturating_duration_since(Instant::now())),
+    );
+    if let Ok(Heard::Lost(error)) = first {
         return Err(error.into());
     }
     let mut left = targets_of(client, options)?;
@@ -106,10 +110,8 @@ fn look(client: &Client, awaited: Awaited) -> Result<Snapshot, ErrorBody> {
     let waiting = if awaited == Awaited::Grant { client.get("/v1/queue")? } else { Vec::new() };
     let leases = client.get("/v1/leases")?;
     let mut events = Vec::new();
-    client.stream("/v1/events?after=0", |line| {
-        events.extend(serde_json::from_str(line));
-        true
-    })?;
+    // A supervisor that stands still in its answer is one that is away.
+    client.lines("/v1/events?after=0", |line| events.extend(serde_json::from_str(line)))?;
     Ok(Snapshot { waiting, leases, events })
 }
 

@@ -1,0 +1,94 @@
+//! The files of the audit on the disk: which there are, and which go.
+
+use gpool_policy::chain::{first_of, opened};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// A day, in milliseconds.
+pub const DAY_MS: u64 = 86_400_000;
+/// No beginning of a file is longer.
+const BEGINNING_BYTES: u64 = 4096;
+
+/// The first line of a file.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Beginning {
+    /// Of this form.
+    pub audit: u32,
+    /// The number of the first event in it.
+    pub begins: u64,
+    /// When it was begun, Unix milliseconds.
+    pub unix_ms: u64,
+    /// The link before it, of the last line of the file before.
+    pub previous: String,
+}
+
+/// What is read of an event to go on behind it, whatever else a newer version has written into it.
+#[derive(Debug, Deserialize)]
+pub struct Numbered {
+    /// Its number in the trail.
+    pub sequence: u64,
+    /// When it was, Unix milliseconds.
+    pub unix_ms: u64,
+}
+
+/// All of them in a directory, in their order, with the number that each begins with.
+pub fn files(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(|cause| named(directory, &cause))? {
+        let entry = entry?;
+        found.extend(entry.file_name().to_str().and_then(first_of).map(|first| (first, entry.path())));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// How a file begins; none if not as those of the audit do.
+pub fn beginning_of(path: &Path) -> io::Result<Option<Beginning>> {
+    let mut line = Vec::new();
+    let file = File::open(path).map_err(|cause| named(path, &cause))?;
+    BufReader::new(file.take(BEGINNING_BYTES)).read_until(b'\n', &mut line).map_err(|cause| named(path, &cause))?;
+    let object = std::str::from_utf8(&line).ok().and_then(|line| opened(line.trim_end_matches('\n')));
+    Ok(object.and_then(|(object, _)| serde_json::from_str(&object).ok()))
+}
+
+/// Takes out whole files, the oldest first, as long as `is_gone` says of one with when the next one begins and how many bytes there
+/// are of all; never the last, which is written. Gives those that went.
+fn take_out(directory: &Path, is_gone: impl Fn(u64, u64) -> bool) -> io::Result<Vec<PathBuf>> {
+    let all = files(directory)?;
+    let size = |path: &Path| fs::metadata(path).map(|found| found.len()).map_err(|cause| named(path, &cause));
+    let mut bytes: u64 = 0;
+    for (_, path) in &all {
+        bytes += size(path)?;
+    }
+    let mut gone = Vec::new();
+    for pair in all.windows(2) {
+        let (path, next) = (&pair[0].1, &pair[1].1);
+        // The next one begins when this one ends.
+        let ends_ms = beginning_of(next)?.map_or(u64::MAX, |next| next.unix_ms);
+        if !is_gone(ends_ms, bytes) {
+            break;
+        }
+        bytes -= size(path)?.min(bytes);
+        fs::remove_file(path).map_err(|cause| named(path, &cause))?;
+        gone.push(path.clone());
+    }
+    Ok(gone)
+}
+
+/// Takes out files whose events are all older than so many days.
+pub fn forget_old(directory: &Path, keep_days: u32, now_unix_ms: u64) -> io::Result<Vec<PathBuf>> {
+    let edge_ms = now_unix_ms.saturating_sub(u64::from(keep_days) * DAY_MS);
+    take_out(directory, |ends_ms, _| ends_ms < edge_ms)
+}
+
+/// Takes out the oldest files as long as all of them have more than so many bytes.
+pub fn forget_beyond(directory: &Path, most_bytes: u64) -> io::Result<Vec<PathBuf>> {
+    take_out(directory, |_, bytes| bytes > most_bytes)
+}
+
+/// Puts the path before the cause.
+pub fn named(path: &Path, cause: &io::Error) -> io::Error {
+    io::Error::new(cause.kind(), format!("{}: {cause}", path.display()))
+}
