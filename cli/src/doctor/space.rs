@@ -17,11 +17,18 @@ const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 pub fn check(host: &Surroundings) -> Outcome {
     let configuration = host.configuration();
     let run_dir = configuration.paths.run_dir;
-    let ledger =
-        configuration.ledger.is_kept().then(|| configuration.ledger.path.parent().map(Path::to_owned)).flatten();
-    let ledger = ledger.filter(|place| place != Path::new(STATE_DIR));
+    let (ledger, audit) = (&configuration.ledger, &configuration.audit);
+    let ledger = ledger.is_kept().then(|| ledger.path.parent()).flatten();
+    let audit = audit.is_kept().then_some(audit.directory.as_path());
+    let elsewhere = |place: &&Path| !place.starts_with(STATE_DIR);
+    let places = [
+        (Some(run_dir.as_path()), "leases"),
+        (Some(Path::new(STATE_DIR)), "the ledger"),
+        (ledger.filter(elsewhere), "the ledger"),
+        (audit.filter(elsewhere), "the audit"),
+    ];
     let mut least: Option<(u64, PathBuf)> = None;
-    for place in [Some(run_dir.as_path()), Some(Path::new(STATE_DIR)), ledger.as_deref()].into_iter().flatten() {
+    for (place, lies) in places.into_iter().filter_map(|(place, lies)| Some((place?, lies))) {
         let path = existing(host, place);
         let Ok(found) = rustix::fs::statvfs(&path) else { continue };
         let free = found.f_bavail.saturating_mul(found.f_frsize);
@@ -30,7 +37,7 @@ pub fn check(host: &Surroundings) -> Outcome {
         if free < NEEDED_BYTES || few_inodes {
             let what = if few_inodes { format!("{} inodes", found.f_favail) } else { format!("{} KiB", free >> 10) };
             return Outcome::fail(
-                format!("{what} left where {} lies: {} cannot be written", place.display(), what_lies(place, &run_dir)),
+                format!("{what} left where {} lies: {lies} cannot be written", place.display()),
                 "make room there, or mount a larger file system",
             );
         }
@@ -55,10 +62,6 @@ pub fn check(host: &Surroundings) -> Outcome {
         ),
         Some((free, place)) => Outcome::ok(format!("at least {} MiB left ({})", free >> 20, place.display())),
     }
-}
-
-fn what_lies(place: &Path, run_dir: &Path) -> &'static str {
-    if place == run_dir { "leases" } else { "the ledger" }
 }
 
 /// The place, or the nearest directory above it that is there.

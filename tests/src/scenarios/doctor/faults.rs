@@ -94,6 +94,9 @@ fn kernel<'a>() -> Vec<Fault<'a>> {
         fail(19, &["0 KiB left where /proc/gpool lies", "the ledger cannot be written"], || {
             written(DROP_IN, "[ledger]\npath = \"/proc/gpool/ledger.db\"\n")
         }),
+        fail(19, &["0 KiB left where /proc/gpool lies", "the audit cannot be written"], || {
+            written(DROP_IN, "[audit]\ndirectory = \"/proc/gpool\"\n")
+        }),
         warn(20, &["MPS daemon", "quit"], || process("nvidia-cuda-mps-control")),
         warn(20, &["libvgpu.so of HAMi-core", "take the line out"], || {
             written("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n")
