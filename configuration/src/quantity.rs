@@ -37,18 +37,27 @@ pub trait Amount: Sized {
     fn read(text: &str) -> Option<Self>;
 }
 
+/// A decimal number without sign, with at most so many decimals, in units of its last one.
+pub fn decimal(text: &str, decimals: usize) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(part) || part.len() > decimals {
+        return None;
+    }
+    format!("{whole}{part:0<decimals$}").parse().ok()
+}
+
+/// So many thousandths, as short as they are.
+pub fn thousandths(permille: u64) -> String {
+    let text = format!("{}.{:03}", permille / 1000, permille % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 impl Amount for GpuAmount {
     const FORM: &'static str = "write GPUs with at most three decimals, in quotes, for example \"2.5\"";
 
     fn read(text: &str) -> Option<Self> {
-        let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if !is_number(whole) || !is_number(part) || part.len() > 3 {
-            return None;
-        }
-        let whole: u64 = whole.parse().ok().filter(|whole| *whole <= GPUS_MOST)?;
-        let part: u64 = format!("{part:0<3}").parse().ok()?;
-        Some(Self { permille: whole * 1000 + part })
+        decimal(text, 3).filter(|permille| permille / 1000 <= GPUS_MOST).map(|permille| Self { permille })
     }
 }
 
@@ -71,9 +80,7 @@ impl Amount for MemoryAmount {
 
 impl From<GpuAmount> for String {
     fn from(amount: GpuAmount) -> Self {
-        let (whole, part) = (amount.permille / 1000, amount.permille % 1000);
-        let text = format!("{whole}.{part:03}");
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        thousandths(amount.permille)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `[rates]` and `[team]`: what GPU time costs, and on whose bill a team's is.
 
 use crate::keys::Configuration;
-use crate::quantity::{Amount, Reader};
+use crate::quantity::{Amount, Reader, decimal, thousandths};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -103,16 +103,6 @@ impl Day {
     }
 }
 
-/// A decimal number without sign, with at most so many decimals, in units of its last one.
-fn decimal(text: &str, decimals: usize) -> Option<u64> {
-    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_number(whole) || !is_number(part) || part.len() > decimals {
-        return None;
-    }
-    format!("{whole}{part:0<decimals$}").parse().ok()
-}
-
 impl Amount for PricePerHour {
     const FORM: &'static str =
         "write what an hour of a GPU costs with at most six decimals, in quotes, for example \"2.50\"";
@@ -175,8 +165,7 @@ impl From<PricePerHour> for String {
 
 impl From<Part> for String {
     fn from(part: Part) -> Self {
-        let text = format!("{}.{:03}", part.permille / 1000, part.permille % 1000);
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        thousandths(part.permille.into())
     }
 }
 

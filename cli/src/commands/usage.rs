@@ -136,8 +136,12 @@ pub fn begins_later(begins_unix_s: Option<u64>, since_unix_s: u64) -> String {
 
 /// In RFC 3339, as UTC.
 pub fn moment(unix_s: u64) -> String {
-    let at = i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok()).unwrap_or(Timestamp::MAX);
-    at.to_string()
+    at(unix_s).to_string()
+}
+
+/// A moment of Unix time.
+pub fn at(unix_s: u64) -> Timestamp {
+    i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok()).unwrap_or(Timestamp::MAX)
 }
 
 fn render_csv(usage: &Usage, by: UsageBy) -> String {

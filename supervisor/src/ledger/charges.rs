@@ -1,13 +1,12 @@
 //! What each lease is charged for each day on each of its GPUs: the rows of a bill.
 
-use super::lines::{Amounts, GpuPart, gpus, walk};
+use super::lines::{Amounts, GpuPart, OF_SCOPE, begins, gpus, in_scope, walk};
 use super::pricing::{Cost, Prices, Pricing};
 use super::question::Scope;
 use super::reader::ROWS;
 use super::retention::DAY_S;
-use super::sums::{OF_SCOPE, begins};
 use gpool_protocol::{Charge, Charges, ContainerId, GpuUuid, LeaseId};
-use rusqlite::{Connection, OptionalExtension, Statement, params};
+use rusqlite::{Connection, Row};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -49,7 +48,7 @@ pub fn charges(connection: &Connection, scope: &Scope, mut pricing: Option<Prici
     let mut sums: BTreeMap<(u64, i64, i64), Sum> = BTreeMap::new();
     walk(connection, scope, &gpus, |line| {
         if let Entry::Vacant(place) = leases.entry(line.of.0) {
-            place.insert(leased(&mut query, line.of.0, scope)?);
+            place.insert(in_scope(&mut query, line.of.0, scope, leased)?);
         }
         let (Some(Some(its)), Some(gpu)) = (leases.get(&line.of.0), gpus.get(&line.of.1)) else {
             return Ok(ControlFlow::Continue(()));
@@ -83,27 +82,23 @@ pub fn charges(connection: &Connection, scope: &Scope, mut pricing: Option<Prici
     Ok(charges)
 }
 
-fn leased(query: &mut Statement<'_>, lease: i64, scope: &Scope) -> rusqlite::Result<Option<Leased>> {
-    let values = params![lease, scope.team, scope.uid, scope.project, scope.cost_center];
-    let its = |row: &rusqlite::Row<'_>| {
-        let moment = |ms: i64| u64::try_from(ms).unwrap_or(0);
-        Ok(Leased {
-            lease_id: LeaseId(row.get(0)?),
-            container_id: ContainerId(row.get(1)?),
-            pod: row.get(2)?,
-            team: row.get(3)?,
-            project: row.get(4)?,
-            cost_center: row.get(5)?,
-            uid: row.get(6)?,
-            class: row.get(7)?,
-            priority: row.get(8)?,
-            mechanism: row.get(9)?,
-            created_unix_ms: row.get(10).map(moment)?,
-            ended_unix_ms: row.get::<_, Option<i64>>(11)?.map(moment),
-            is_end_seen: row.get(12)?,
-        })
-    };
-    query.query_row(values, its).optional()
+fn leased(row: &Row<'_>) -> rusqlite::Result<Leased> {
+    let moment = |ms: i64| u64::try_from(ms).unwrap_or(0);
+    Ok(Leased {
+        lease_id: LeaseId(row.get(0)?),
+        container_id: ContainerId(row.get(1)?),
+        pod: row.get(2)?,
+        team: row.get(3)?,
+        project: row.get(4)?,
+        cost_center: row.get(5)?,
+        uid: row.get(6)?,
+        class: row.get(7)?,
+        priority: row.get(8)?,
+        mechanism: row.get(9)?,
+        created_unix_ms: row.get(10).map(moment)?,
+        ended_unix_ms: row.get::<_, Option<i64>>(11)?.map(moment),
+        is_end_seen: row.get(12)?,
+    })
 }
 
 fn row((begins_unix_s, ends_unix_s): (u64, u64), its: &Leased, gpu: &GpuPart, sum: &Sum) -> Charge {

@@ -2,7 +2,7 @@
 //! its numbers end at 2^63.
 
 use super::question::Scope;
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
@@ -103,6 +103,26 @@ pub struct Line {
     pub of: (i64, i64),
     /// What is in it.
     pub amounts: Amounts,
+}
+
+/// Which leases a question is about, in SQL, as [`in_scope`] asks it.
+pub const OF_SCOPE: &str = "id = ?1 AND (?2 IS NULL OR coalesce(team, '') = ?2) AND (?3 IS NULL OR uid = ?3)
+     AND (?4 IS NULL OR coalesce(project, '') = ?4) AND (?5 IS NULL OR coalesce(cost_center, '') = ?5)";
+
+/// Asks for a lease by its number with a statement that ends with [`OF_SCOPE`]: none where `scope` is not about it.
+pub fn in_scope<T>(
+    query: &mut Statement<'_>,
+    lease: i64,
+    scope: &Scope,
+    read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Option<T>> {
+    query.query_row(params![lease, scope.team, scope.uid, scope.project, scope.cost_center], read).optional()
+}
+
+/// From when on anything is written down.
+pub fn begins(connection: &Connection) -> rusqlite::Result<Option<u64>> {
+    let begins: Option<i64> = connection.query_row("SELECT max(begins_unix_s) FROM entered", [], |row| row.get(0))?;
+    Ok(begins.map(i64::cast_unsigned))
 }
 
 /// GPUs that `scope` is about.

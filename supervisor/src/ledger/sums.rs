@@ -1,13 +1,13 @@
 //! Sums over the ledger.
 
 use super::balance::HOUR_S;
-use super::lines::{Amounts, GpuPart, Gpus, Line, gpus, walk};
+use super::lines::{Amounts, GpuPart, Gpus, Line, OF_SCOPE, begins, gpus, in_scope, walk};
 use super::pricing::{Cost, Pricing};
 use super::question::{Question, Scope, moment};
 use super::reader::ROWS;
 use super::retention::DAY_S;
 use gpool_protocol::{Usage, UsageBy, UsagePool, UsageRow};
-use rusqlite::{Connection, OptionalExtension, Statement, params};
+use rusqlite::{Connection, Row};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -27,7 +27,7 @@ pub fn sums(connection: &Connection, question: &Question, mut pricing: Option<Pr
     let (mut stretch, mut sums) = (0, Sums::new());
     walk(connection, scope, &gpus, |line| {
         if let Entry::Vacant(place) = leases.entry(line.of.0) {
-            place.insert(named(&mut lease, line.of.0, scope)?);
+            place.insert(in_scope(&mut lease, line.of.0, scope, named)?);
         }
         let Some(Some(its)) = leases.get(&line.of.0) else { return Ok(ControlFlow::Continue(())) };
         let of_line = stretch_s.map_or(0, |seconds| line.slot_unix_s - line.slot_unix_s % seconds);
@@ -63,12 +63,6 @@ pub fn sums(connection: &Connection, question: &Question, mut pricing: Option<Pr
         total,
         pool: (!scope.is_of_some()).then_some(pool),
     })
-}
-
-/// From when on anything is written down.
-pub fn begins(connection: &Connection) -> rusqlite::Result<Option<u64>> {
-    let begins: Option<i64> = connection.query_row("SELECT max(begins_unix_s) FROM entered", [], |row| row.get(0))?;
-    Ok(begins.map(i64::cast_unsigned))
 }
 
 fn cost_of(pricing: Option<&mut Pricing>, line: &Line, team: Option<&str>, gpus: &Gpus) -> Cost {
@@ -113,10 +107,6 @@ impl Memory {
     }
 }
 
-/// Which leases a question is about, in SQL, with [`parameters`] behind the lease's number.
-pub const OF_SCOPE: &str = "id = ?1 AND (?2 IS NULL OR coalesce(team, '') = ?2) AND (?3 IS NULL OR uid = ?3)
-     AND (?4 IS NULL OR coalesce(project, '') = ?4) AND (?5 IS NULL OR coalesce(cost_center, '') = ?5)";
-
 /// Asks for a lease by its number; there is no answer where a team or a user is asked for that it is not of.
 fn name_of_lease(by: UsageBy) -> String {
     let name = match by {
@@ -134,12 +124,8 @@ fn name_of_lease(by: UsageBy) -> String {
     format!("SELECT {name}, cap_bytes, peak_bytes, team FROM lease WHERE {OF_SCOPE}")
 }
 
-fn named(query: &mut Statement<'_>, lease: i64, scope: &Scope) -> rusqlite::Result<Option<Named>> {
-    let values = params![lease, scope.team, scope.uid, scope.project, scope.cost_center];
-    let its = |row: &rusqlite::Row<'_>| {
-        Ok(Named { name: row.get(0)?, memory: Memory::of(row.get(1)?, row.get(2)?), team: row.get(3)? })
-    };
-    query.query_row(values, its).optional()
+fn named(row: &Row<'_>) -> rusqlite::Result<Named> {
+    Ok(Named { name: row.get(0)?, memory: Memory::of(row.get(1)?, row.get(2)?), team: row.get(3)? })
 }
 
 /// Puts the sums of a stretch of time into the rows that they belong to.

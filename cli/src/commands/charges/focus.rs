@@ -1,12 +1,13 @@
 //! A bill in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification (focus.finops.org): column ids of its chapter
 //! "Columns", numbers and times as its attributes "Numeric Format" and "Date/Time Format" have them.
 
+use crate::commands::usage::{at, moment};
 use crate::exit::{ExitStatus, Failure};
 use crate::money::{exact, exact_hours, exact_micros};
 use crate::output::csv;
 use gpool_protocol::{Charge, Charges};
+use jiff::ToSpan;
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, ToSpan};
 use serde_json::json;
 
 /// Columns that are mandatory, those that are recommended or conditional and known here, and at the end gpool's own.
@@ -117,8 +118,8 @@ fn fields(row: &Charge, currency: &str, site: &str) -> Vec<String> {
         "ChargeClass" => String::new(),
         "ChargeDescription" => description(row),
         "ChargeFrequency" => "Usage-Based".to_owned(),
-        "ChargePeriodEnd" => time(row.ends_unix_s),
-        "ChargePeriodStart" => time(row.begins_unix_s),
+        "ChargePeriodEnd" => moment(row.ends_unix_s),
+        "ChargePeriodStart" => moment(row.begins_unix_s),
         "ConsumedQuantity" => exact_hours(row.used_gpu_ns),
         "ConsumedUnit" | "PricingUnit" => UNIT.to_owned(),
         "ContractedUnitPrice" => price(row.price_micros),
@@ -183,17 +184,9 @@ fn tags(row: &Charge) -> String {
     serde_json::Value::Object(all).to_string()
 }
 
-fn timestamp(unix_s: u64) -> Timestamp {
-    i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok()).unwrap_or(Timestamp::MAX)
-}
-
-fn time(unix_s: u64) -> String {
-    timestamp(unix_s).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
 /// When the month of a moment begins and ends.
 fn month(unix_s: u64) -> (String, String) {
-    let first = timestamp(unix_s).to_zoned(TimeZone::UTC).date().first_of_month();
+    let first = at(unix_s).to_zoned(TimeZone::UTC).date().first_of_month();
     let next = first.checked_add(1.month()).unwrap_or(first);
     (format!("{first}T00:00:00Z"), format!("{next}T00:00:00Z"))
 }
