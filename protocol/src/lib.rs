@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod audit;
 mod charges;
 mod class;
 mod client;
@@ -28,6 +29,7 @@ mod quota;
 mod request;
 mod usage;
 
+pub use audit::{AUDIT_FORM, Beginning, Numbered};
 pub use charges::{Charge, Charges};
 pub use class::{Class, Priority};
 pub use client::{CallError, Client, ClientError, DEFAULT_SOCKET};

@@ -1,7 +1,7 @@
 //! The files of the audit on the disk: which there are, and which go.
 
 use gpool_policy::chain::{first_of, opened};
-use serde::{Deserialize, Serialize};
+use gpool_protocol::Beginning;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -10,28 +10,6 @@ use std::path::{Path, PathBuf};
 pub const DAY_MS: u64 = 86_400_000;
 /// No beginning of a file is longer.
 const BEGINNING_BYTES: u64 = 4096;
-
-/// The first line of a file.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Beginning {
-    /// Of this form.
-    pub audit: u32,
-    /// The number of the first event in it.
-    pub begins: u64,
-    /// When it was begun, Unix milliseconds.
-    pub unix_ms: u64,
-    /// The link before it, of the last line of the file before.
-    pub previous: String,
-}
-
-/// What is read of an event to go on behind it, whatever else a newer version has written into it.
-#[derive(Debug, Deserialize)]
-pub struct Numbered {
-    /// Its number in the trail.
-    pub sequence: u64,
-    /// When it was, Unix milliseconds.
-    pub unix_ms: u64,
-}
 
 /// All of them in a directory, in their order, with the number that each begins with.
 pub fn files(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {

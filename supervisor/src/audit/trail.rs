@@ -1,8 +1,8 @@
 //! The trail that is written: one file until it is large, then the next one.
 
-use super::files::{Beginning, Numbered, files, named};
+use super::files::{files, named};
 use gpool_policy::chain::{Link, file_name, follows, opened, sealed};
-use gpool_protocol::Event;
+use gpool_protocol::{AUDIT_FORM, Beginning, Event, Numbered};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -55,7 +55,7 @@ impl Trail {
         let path = directory.join(file_name(number));
         let opened = OpenOptions::new().append(true).read(true).create_new(true).mode(0o600).open(&path);
         let mut file = opened.map_err(|cause| named(&path, &cause))?;
-        let beginning = Beginning { audit: 1, begins: number, unix_ms, previous: previous.to_string() };
+        let beginning = Beginning { audit: AUDIT_FORM, begins: number, unix_ms, previous: previous.to_string() };
         let (line, link) = sealed(previous, &serde_json::to_string(&beginning)?);
         let whole = line + "\n";
         let written = file.write_all(whole.as_bytes()).and_then(|()| file.sync_all());

@@ -5,7 +5,7 @@ use crate::arguments::{Format, VerifyOptions};
 use crate::exit::Failure;
 use crate::output;
 use gpool_policy::chain::{Link, follows, opened};
-use serde::Deserialize;
+use gpool_protocol::{AUDIT_FORM, Beginning, Numbered};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,21 +28,6 @@ struct Found {
     breaks: Vec<String>,
     /// Which of the known numbers were compared.
     compared: BTreeSet<u64>,
-}
-
-/// What is read of an event here, whatever else a newer version has written into it.
-#[derive(Deserialize)]
-struct Numbered {
-    sequence: u64,
-    unix_ms: u64,
-}
-
-/// The first line of a file.
-#[derive(Deserialize)]
-struct Beginning {
-    audit: u32,
-    begins: u64,
-    previous: String,
 }
 
 /// Checks it and says what it ends with.
@@ -165,7 +150,7 @@ impl Found {
 fn beginning(line: &[u8]) -> Option<(u64, Link)> {
     let (object, _) = opened(std::str::from_utf8(line).ok()?)?;
     let begun: Beginning = serde_json::from_str(&object).ok()?;
-    Some((begun.begins, Link::parse(&begun.previous).filter(|_| begun.audit == 1)?))
+    Some((begun.begins, Link::parse(&begun.previous).filter(|_| begun.audit == AUDIT_FORM)?))
 }
 
 /// Whether anything is wrong: what was found to be, or that what is known is not there.
