@@ -128,6 +128,8 @@ impl Keeper {
             Some(trail) => trail,
             None => Trail::open(&configured.directory)?,
         };
+        // Before anything is written: what this host's clock says now may be wrong.
+        self.forgotten.1.get_or_insert_with(|| trail.found_unix_ms().unwrap_or_else(clock::unix_ms));
         self.remarks.extend(trail.take_remarks());
         self.write_remarks(&mut trail, figures)?;
         let batch: Vec<Arc<Event>> = self.pending.iter().cloned().collect();
@@ -161,7 +163,7 @@ impl Keeper {
 
     /// Takes out what is too much and, once an hour, what is old.
     fn forget(&mut self, trail: &Trail, configured: &Configured) {
-        let known_ms = *self.forgotten.1.get_or_insert_with(|| trail.last_unix_ms().unwrap_or_else(clock::unix_ms));
+        let known_ms = self.forgotten.1.unwrap_or_else(clock::unix_ms);
         let mut outcome = forget_beyond(trail.directory(), u64::from(configured.most_mib) << 20);
         let mut why = "is beyond [audit] most_mib";
         if outcome.as_ref().is_ok_and(Vec::is_empty) && self.forgotten.0.elapsed() >= FORGET_PERIOD {
@@ -218,6 +220,18 @@ mod tests {
 
     fn unwritten(numbers: std::ops::Range<usize>, lost: u64) -> Unwritten {
         Unwritten { events: numbers.map(event).collect(), lost, remarks: Vec::new() }
+    }
+
+    #[test]
+    fn the_time_of_the_last_supervisor_is_what_old_is_measured_by() {
+        let folder = tempfile::tempdir().unwrap();
+        let configured = Configured { directory: folder.path().to_owned(), ..Configured::default() };
+        let old = Event { unix_ms: 1000, ..remark("long ago".to_owned()) };
+        assert!(Trail::open(folder.path()).unwrap().write(&[Arc::new(old)]).1.is_ok());
+        let (mut keeper, figures) = (Keeper::new(), Figures::default());
+        keeper.note(unwritten(0..1, 0), &figures);
+        keeper.write(&configured, &figures).unwrap();
+        assert_eq!(keeper.forgotten.1, Some(1000), "whatever the clock has been said to be since");
     }
 
     #[test]

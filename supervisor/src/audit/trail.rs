@@ -27,8 +27,8 @@ pub struct Trail {
     link: Link,
     /// The number of the last event; 0 before the first.
     number: u64,
-    /// When that was; none where it is not known.
-    last_unix_ms: Option<u64>,
+    /// When the last one was that was there when it was opened; none where there was none.
+    found_unix_ms: Option<u64>,
     remarks: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl Trail {
         File::open(directory)?.sync_all()?;
         let bytes = whole.len() as u64;
         let (directory, number) = (directory.to_owned(), number - 1);
-        Ok(Self { directory, file, path, bytes, link, number, last_unix_ms: None, remarks: Vec::new() })
+        Ok(Self { directory, file, path, bytes, link, number, found_unix_ms: None, remarks: Vec::new() })
     }
 
     fn go_on(directory: &Path, path: &Path) -> io::Result<Self> {
@@ -87,7 +87,7 @@ impl Trail {
         let event = serde_json::from_str::<Numbered>(&object).ok();
         let begins = || serde_json::from_str::<Beginning>(&object).ok().map(|it| it.begins.saturating_sub(1));
         let number = event.as_ref().map(|it| it.sequence).or_else(begins).ok_or_else(|| not_ours(path))?;
-        let last_unix_ms = event.map(|it| it.unix_ms);
+        let found_unix_ms = event.map(|it| it.unix_ms);
         let (whole, mut remarks) = (end + 1, Vec::new());
         let broken = first_break(&text[..whole]);
         let is_held = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
@@ -100,9 +100,9 @@ impl Trail {
                 ));
             }
             let (directory, path, bytes) = (directory.to_owned(), path.to_owned(), whole as u64);
-            return Ok(Self { directory, file, path, bytes, link, number, last_unix_ms, remarks });
+            return Ok(Self { directory, file, path, bytes, link, number, found_unix_ms, remarks });
         }
-        let next = Self::begin(directory, number + 1, link, last_unix_ms.unwrap_or(0))?;
+        let next = Self::begin(directory, number + 1, link, found_unix_ms.unwrap_or(0))?;
         remarks.push(match broken {
             Some(line) => format!(
                 "line {line} of {} does not follow the one before it; gpool audit verify says more",
@@ -110,7 +110,7 @@ impl Trail {
             ),
             None => format!("{} is held by another supervisor; two may not write one audit", path.display()),
         });
-        Ok(Self { last_unix_ms, remarks, ..next })
+        Ok(Self { found_unix_ms, remarks, ..next })
     }
 
     /// Goes on without the last file, which has no whole line: it was begun in the moment of a loss of power.
@@ -142,9 +142,9 @@ impl Trail {
         (self.number > 0).then_some((self.number, self.link))
     }
 
-    /// When the last event was that was there when it was opened, or has been written since.
-    pub fn last_unix_ms(&self) -> Option<u64> {
-        self.last_unix_ms
+    /// When the last event was that was there when it was opened.
+    pub fn found_unix_ms(&self) -> Option<u64> {
+        self.found_unix_ms
     }
 
     /// Where its files are.
@@ -197,7 +197,6 @@ impl Trail {
         }
         self.bytes += text.len() as u64;
         (self.link, self.number) = (link, self.number + count as u64);
-        self.last_unix_ms = events.get(count - 1).map(|event| event.unix_ms);
         (count, Ok(()))
     }
 
@@ -379,7 +378,7 @@ mod tests {
         drop(trail);
         let mut trail = Trail::open(directory).unwrap();
         write(&mut trail, &[event("last", DAY_MS)]);
-        assert_eq!((numbers(directory), trail.last_unix_ms()), ((1..=21).collect::<Vec<_>>(), Some(DAY_MS)));
+        assert_eq!((numbers(directory), trail.found_unix_ms()), ((1..=21).collect::<Vec<_>>(), Some(DAY_MS)));
         forget_old(directory, 1, 99 * DAY_MS).unwrap();
         assert_eq!(files(directory).unwrap().len(), 1);
     }
