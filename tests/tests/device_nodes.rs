@@ -4,11 +4,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/gpool-devices");
 
+/// Held while a program is written and run: a process that another test forks meanwhile has the file open for writing until
+/// it executes its own program, and the kernel runs no such file (ETXTBSY).
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 /// The calls, for a driver that says this of itself below `/proc/driver`.
 fn calls(proc_dir: &Path, nodes: &str) -> Vec<String> {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let bin = tempfile::tempdir().unwrap();
     let (program, calls) = (bin.path().join("nvidia-modprobe"), bin.path().join("calls"));
     fs::write(&program, format!("#!/bin/sh\necho \"$*\" >> {}\n", calls.display())).unwrap();
