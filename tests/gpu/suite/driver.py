@@ -174,6 +174,9 @@ class Context:
         self.driver.call("cuMemAlloc_v2", byref(address), c_size_t(size))
         return address.value
 
+    def free(self, address):
+        self.driver.call("cuMemFree_v2", c_uint64(address))
+
     def memory(self):
         """Free and total bytes, as the program is shown them."""
         free, total = c_size_t(), c_size_t()

@@ -24,6 +24,17 @@ class _Utilization(ctypes.Structure):
     _fields_ = [("gpu", c_uint), ("memory", c_uint)]
 
 
+class _ProcessSample(ctypes.Structure):
+    _fields_ = [("pid", c_uint), ("at_us", c_ulonglong), ("multiprocessors", c_uint), ("memory", c_uint), ("encoder", c_uint),
+                ("decoder", c_uint)]
+
+
+# What NVML answers where it has no samples (NVML_ERROR_NOT_FOUND).
+NOT_FOUND = 6
+# nvmlMemoryErrorType_t and nvmlEccCounterType_t: what was not corrected, since the driver was loaded and for good.
+UNCORRECTED, SINCE_LOADED, FOR_GOOD = 1, 0, 1
+
+
 class Nvml:
     """The first GPU."""
 
@@ -121,6 +132,31 @@ class Nvml:
         """Why the clocks are not higher, a bit for each reason."""
         found = self._number("nvmlDeviceGetCurrentClocksEventReasons", c_ulonglong())
         return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", c_ulonglong()) if found is None else found
+
+    def process_samples(self, since_us):
+        """How busy each process kept the device in the samples taken after that moment, in microseconds of Unix time; None
+        where there are no such figures."""
+        count, ask = c_uint(256), getattr(self.library, "nvmlDeviceGetProcessUtilization", None)
+        if ask is None:
+            return None
+        list_ = (_ProcessSample * count.value)()
+        code = ask(self.device, list_, byref(count), c_ulonglong(since_us))
+        if code not in (0, NOT_FOUND):
+            return None
+        return [{"pid": its.pid, "at_us": its.at_us, "percents": [its.multiprocessors, its.memory, its.encoder, its.decoder]}
+                for its in list_[:count.value if code == 0 else 0]]
+
+    def health(self):
+        """What is asked to tell whether the device is well; a code of NVML's in place of what has no answer."""
+        def answered(name, numbers, *arguments):
+            code = getattr(self.library, name)(self.device, *arguments, *map(byref, numbers))
+            return [number.value for number in numbers] if code == 0 else f"code {code}"
+
+        uncorrected = lambda counter: answered("nvmlDeviceGetTotalEccErrors", [c_ulonglong()], c_uint(UNCORRECTED), c_uint(counter))
+        rows = answered("nvmlDeviceGetRemappedRows", [c_uint() for _ in range(4)])
+        return {"corrected, uncorrected, pending, failed rows": rows,
+                "uncorrected since loaded": uncorrected(SINCE_LOADED), "uncorrected for good": uncorrected(FOR_GOOD),
+                "clock reasons": self.clock_reasons(), "celsius": self.celsius()}
 
     def _number(self, name, number, *arguments):
         try:

@@ -159,6 +159,12 @@ class Worker:
         self.kept.append((address, size))
         return {"address": address, "libraries": mapped()}
 
+    def hold_and_free(self, size):
+        """Takes one piece and gives it back at once."""
+        context = self.works.driver_context()
+        context.free(context.allocate(size))
+        return {}
+
     def residue(self, piece, most, part, step, byte):
         """Takes fresh pieces until one is refused, at most `most`, and reads `part` bytes of each `step`: how many of them
         are `byte`, and how many are not zero."""

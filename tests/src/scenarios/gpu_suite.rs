@@ -27,7 +27,21 @@ const MOST_FREE_BYTES: i64 = 320 << 20;
 /// The stages that judge no share, for every change.
 pub fn run(inside: &Inside) -> Result<()> {
     each_part_fits()?;
-    dry(inside, "environment,memory,graphs,checkpoint,power", |figures| {
+    dry(inside, "environment,memory,graphs,checkpoint,power,told", |figures| {
+        same(figures, "told.health", &"ok".into())?;
+        same(figures, "told.driver_names_idle", &0.into())?;
+        for (name, least, most) in [
+            ("told.idle_seconds", 3, 6),
+            ("told.busy_idle_seconds", 0, 1),
+            ("told.driver_names_busy", 1, 1000),
+            // A GiB and a context.
+            ("told.peak", 1 << 30, 2 << 30),
+        ] {
+            let value = figures[name]["value"].as_i64();
+            ensure(value.is_some_and(|value| (least..=most).contains(&value)), || {
+                format!("{name} is {value:?}, not {least} to {most}")
+            })?;
+        }
         for name in ["nodes_in_order", "uploads_told_at_once", "kept_by_the_stream"] {
             same(figures, &format!("graphs.{name}"), &1.into())?;
         }

@@ -9,7 +9,7 @@ from ..host import leases, wait_until_free
 from ..sections import Sections
 from ..tenant import TenantError, Tenants
 
-SECONDS = 56
+SECONDS = 40
 GIB = 1 << 30
 # Pieces of each size are taken until one is refused: what is above a cap may be less than a GiB.
 PIECES = [GIB, 64 << 20, 2 << 20]

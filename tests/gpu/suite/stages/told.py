@@ -1,0 +1,82 @@
+"""What gpool tells of this GPU and of who uses it, beside the driver's own figures."""
+
+import json
+import time
+
+from ..host import gpool, lease
+from ..sections import Sections
+from ..tenant import Tenants, now_ns, prepare
+
+SECONDS = 16
+# How long a program does nothing, and how long it computes: several of NVML's sampling periods, which are up to a second.
+IDLE_S, BUSY_S = 4, 2.5
+# What a lease takes and gives back, so that its most is not what it has, and until gpool has counted that.
+HELD_BYTES, COUNTED_S = 1 << 30, 1.5
+SHARE = ["--fraction", "0.5", "--memory", "4GiB"]
+
+
+def run(suite):
+    sections = Sections(suite.record)
+    with sections.one("health"):
+        health(suite)
+    with sections.one("use"):
+        use(suite)
+    with sections.one("peak"):
+        peak(suite)
+    sections.end()
+
+
+def health(suite):
+    """What is wrong with the GPU, and what the driver answers to each question that this is made from."""
+    its = json.loads(gpool("gpu", "ls", "--format", "json"))["gpus"][0]
+    found = its.get("health")
+    words = "unknown" if found is None else " ".join(finding["kind"] for finding in found) or "ok"
+    suite.record.figure("told.health", words, "", detail={"found": found, "driver": suite.nvml.health()})
+
+
+def use(suite):
+    """Of a program with a share and of a plain one: for how long gpool says that it has done nothing, and how often the driver
+    names it among those who keep the GPU busy, while it has a context and nothing else and while it computes."""
+    record, work = suite.record, suite.choose("torch-matmul:2048", "fused:264:400", "spin:300000")
+    with Tenants() as tenants:
+        pair = {"share": tenants.start("share", SHARE), "plain": tenants.start("plain")}
+        prepare([(tenant, work) for tenant in pair.values()])
+        # What was loaded is in no sample after this.
+        time.sleep(1.5)
+        begun = time.time()
+        time.sleep(IDLE_S)
+        idle = lambda: lease(pair["share"].lease).get("idle_seconds")
+        record.figure("told.idle_seconds", idle(), "s", aim=f">= {IDLE_S - 1}")
+        plain = pair["plain"].process.pid
+        record.figure("told.driver_names_idle", named(suite, plain, begun), "samples")
+        for name, tenant in pair.items():
+            begun, begin = time.time(), now_ns()
+            tenant.tell("run", work=work, begin_ns=begin, end_ns=begin + int(BUSY_S * 1e9), depth=4)
+            time.sleep(BUSY_S - 0.5)
+            if name == "share":
+                record.figure("told.busy_idle_seconds", idle(), "s", aim="<= 1")
+            else:
+                record.figure("told.driver_names_busy", named(suite, plain, begun), "samples")
+            tenant.hear(30)
+
+
+def named(suite, pid, begun):
+    """In how many samples of NVML's that were taken after `begun`, in seconds of Unix time, the process does something; None
+    where NVML has no such figures."""
+    samples = suite.nvml.process_samples(int(begun * 1e6))
+    return None if samples is None else sum(its["pid"] == pid and any(its["percents"]) for its in samples)
+
+
+def peak(suite):
+    """The most that a lease has held by gpool's account, after it has given something back, and by the device's own figure."""
+    with Tenants() as tenants:
+        before = suite.nvml.used_bytes()
+        tenant = tenants.start("peak", SHARE)
+        tenant.ask("memory")
+        time.sleep(0.3)
+        context = suite.nvml.used_bytes() - before
+        tenant.ask("hold_and_free", size=HELD_BYTES)
+        time.sleep(COUNTED_S)
+        its = lease(tenant.lease)
+        suite.record.figure("told.peak", its["memory_peak_bytes"], "bytes", context + HELD_BYTES,
+                            detail={"held_now": its["memory_used_bytes"], "context": context})
