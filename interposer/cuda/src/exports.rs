@@ -225,7 +225,7 @@ macro_rules! waits {
 
 waits! {
     cuCtxSynchronize: CuCtxSynchronize () WaitFor::Context(core::ptr::null_mut());
-    cuStreamSynchronize: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(stream);
+    cuStreamSynchronize: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(legacy(stream));
     cuStreamSynchronize_ptsz: CuStreamSynchronize (stream: CUstream) WaitFor::Stream(per_thread(stream));
     cuEventSynchronize: CuEventSynchronize (event: CUevent) WaitFor::Event(event);
 }
@@ -246,7 +246,7 @@ macro_rules! polls {
 }
 
 polls! {
-    cuStreamQuery: CuStreamQuery (stream: CUstream) WaitFor::Stream(stream);
+    cuStreamQuery: CuStreamQuery (stream: CUstream) WaitFor::Stream(legacy(stream));
     cuStreamQuery_ptsz: CuStreamQuery (stream: CUstream) WaitFor::Stream(per_thread(stream));
     cuEventQuery: CuEventQuery (event: CUevent) WaitFor::Event(event);
 }

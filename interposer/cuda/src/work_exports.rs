@@ -10,19 +10,22 @@ use gpool_interposer_logic::{Admission, Work};
 
 /// The per-thread default stream as a handle; `_ptsz` and `_ptds` entry points mean it when they are given none.
 pub const STREAM_PER_THREAD: CUstream = 2 as CUstream;
+/// The legacy default stream as a handle (CU_STREAM_LEGACY), which no stream is to entry points without a suffix.
+const STREAM_LEGACY: CUstream = 1 as CUstream;
 /// What entry points without a stream mean.
 pub const NO_STREAM: CUstream = core::ptr::null_mut();
 
 /// The stream that a `_ptsz` or `_ptds` entry point means.
 #[inline(always)]
 pub fn per_thread(stream: CUstream) -> CUstream {
-    if stream.is_null() { STREAM_PER_THREAD } else { stream }
+    if stream.is_null() { STREAM_PER_THREAD } else { legacy(stream) }
 }
 
-/// The stream that all other entry points mean.
+/// The stream that all other entry points mean: a program that calls the default stream now by the one and now by the other of its
+/// two names goes on with one burst.
 #[inline(always)]
 pub fn legacy(stream: CUstream) -> CUstream {
-    stream
+    if stream == STREAM_LEGACY { NO_STREAM } else { stream }
 }
 
 /// Issues work as it was admitted.

@@ -6,9 +6,9 @@
 use crate::anchors::Anchors;
 use crate::clock;
 use crate::credit::is_default;
-use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, Driver};
-use crate::estimates::{Estimates, Work};
-use crate::learning::{Expectation, Learning, Outcome};
+use crate::driver::{CUDA_SUCCESS, Driver};
+use crate::estimates::Work;
+use crate::learning::{Expectation, Learning};
 use crate::pause::Pause;
 use crate::place::Place;
 use core::ptr::null_mut;
@@ -16,8 +16,10 @@ use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
 use gpool_shared_region::{BurstTag, GPUS};
 
 mod leaving;
+mod parked;
 mod patience;
 pub mod resting;
+mod settling;
 mod silence;
 
 /// Bursts that may be open or unfinished at once.
@@ -78,6 +80,8 @@ struct Burst {
     /// Its credit as a look last found it, and when that had changed last.
     seen_left_ns: u32,
     seen_ns: u64,
+    /// What is left of its credit while its thread works on another stream.
+    parked: Option<parked::Parked>,
 }
 
 const FREE_BURST: Burst = Burst {
@@ -100,6 +104,7 @@ const FREE_BURST: Burst = Burst {
     estimate_ns: 0,
     seen_left_ns: 0,
     seen_ns: 0,
+    parked: None,
 };
 
 /// Where a burst runs.
@@ -147,6 +152,8 @@ pub struct Bursts {
     learning: Learning,
     pause: Pause,
     last_sequence: u64,
+    /// How often a thread has left a burst for another stream.
+    turns: u32,
     /// Bursts that are open or unfinished.
     live: usize,
     waits: resting::Waits,
@@ -176,6 +183,7 @@ impl Bursts {
             learning: Learning::new(),
             pause: Pause::new(),
             last_sequence: 0,
+            turns: 0,
             live: 0,
             waits: resting::Waits::new(),
             has_waited: false,
@@ -195,7 +203,7 @@ impl Bursts {
     /// Work that the open bursts of GPU `gpu` of the lease may still get; `left_ns` says how much of a burst's credit is left.
     pub fn unspent_ns(&self, gpu: usize, left_ns: impl Fn(usize) -> u32) -> u64 {
         let open = self.table.iter().enumerate().filter(|(_, its)| its.state == State::Open && its.tag.gpu() == gpu);
-        open.map(|(index, its)| self.learning.real_ns(left_ns(index).into()).min(its.estimate_ns)).sum()
+        open.map(|(index, its)| self.learning.real_ns(its.left_ns(|| left_ns(index)).into()).min(its.estimate_ns)).sum()
     }
 
     /// When the work issued to all GPUs is expected to end, at least `now_ns`.
@@ -285,6 +293,7 @@ impl Bursts {
             estimate_ns: grant.credit_ns.map_or(cost_ns, |credit_ns| self.learning.real_ns(credit_ns.into())),
             seen_left_ns: grant.credit_ns.map_or(0, |credit_ns| credit_ns.saturating_sub(grant.expectation.cost_ns)),
             seen_ns: now_ns,
+            parked: None,
             ..*burst
         };
         self.live += 1;
@@ -324,6 +333,7 @@ impl Bursts {
         if !matches!(burst.state, State::Open | State::Lone) {
             return;
         }
+        let spent = burst.take_spent(spent);
         burst.launches += spent.launches;
         burst.is_mixed |= spent.is_mixed;
         if burst.state == State::Open {
@@ -384,98 +394,6 @@ impl Bursts {
     /// The open burst on `stream`, if any.
     pub fn open_on(&self, stream: CUstream) -> Option<usize> {
         self.table.iter().position(|burst| burst.state == State::Open && burst.stream == stream)
-    }
-
-    /// Looks which closed bursts have ended, tells the supervisor of them, learns from them, and renews the estimate of
-    /// the end.
-    pub fn settle(&mut self, place: &Place, estimates: &Estimates) {
-        if self.live == 0 {
-            return;
-        }
-        let (mut ended, mut count, mut broken) = ([0; TABLE], 0, None);
-        for index in 0..TABLE {
-            if self.table[index].state != State::Closed {
-                continue;
-            }
-            let Burst { context, end, .. } = self.table[index];
-            match place.driver.in_context(context, || place.driver.query(end)) {
-                Some(CUDA_ERROR_NOT_READY) => continue,
-                Some(CUDA_SUCCESS) => {
-                    // In the order in which they were issued, because each begins where the one before it ended.
-                    let sequence = self.table[index].sequence;
-                    let mut at = count;
-                    while at > 0 && self.table[ended[at - 1]].sequence > sequence {
-                        ended[at] = ended[at - 1];
-                        at -= 1;
-                    }
-                    ended[at] = index;
-                    count += 1;
-                }
-                // The context is gone or broken: nothing more can be known of what it had.
-                _ => broken = Some(context),
-            }
-        }
-        for &index in &ended[..count] {
-            self.finish(place, index, estimates);
-        }
-        if let Some(context) = broken {
-            self.end_unknown(place, context, |state| state == State::Closed);
-        }
-        self.estimate_end(clock::now_ns());
-    }
-
-    fn finish(&mut self, place: &Place, index: usize, estimates: &Estimates) {
-        let driver = &place.driver;
-        let burst = self.table[index];
-        self.table[index].state = State::Free;
-        self.live -= 1;
-        let now_ns = clock::now_ns();
-        let measured = || {
-            let length_ns = driver.elapsed_ns(burst.start, burst.end);
-            (length_ns, self.anchors.place_ns(driver, burst.context, burst.end))
-        };
-        let (length_ns, placed_ns) = driver.in_context(burst.context, measured).unwrap_or_default();
-        let told_ns = burst.resumed_ns - burst.opened_ns;
-        let measured_ns = length_ns.map(|length_ns| (length_ns.max(0) as u64).saturating_sub(told_ns));
-        let length_ns = measured_ns.unwrap_or(0);
-        let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
-        // While another process is on the device, the start event waits for its turn like a kernel; but the context
-        // has work, and competes, from the moment on at which it was issued or what was before it ended.
-        let competing_ns = burst.resumed_ns.max(*last_end_ns);
-        // Without an anchor it is taken to have begun then.
-        let placed_ns =
-            placed_ns.or(measured_ns.map(|length_ns| competing_ns + length_ns)).unwrap_or(now_ns).min(now_ns);
-        let start_ns = placed_ns.saturating_sub(length_ns).min(competing_ns);
-        self.waits.note_length(burst.sequence, competing_ns, length_ns);
-        place.publish(burst.tag, start_ns, placed_ns, burst.launches);
-        *last_end_ns = placed_ns.max(*last_end_ns);
-        if burst.launches > 0
-            && let Some(work) = burst.work
-            && (burst.is_exact || burst.is_first)
-        {
-            let (is_mixed, launches, expected_ns) = (burst.is_mixed, burst.launches, burst.expected_ns);
-            self.learning.learn(estimates, &Outcome { work, is_mixed, launches, expected_ns, length_ns }, now_ns);
-        }
-    }
-
-    /// The end of the outstanding work: each burst starts when it was issued or when the one before it on its GPU
-    /// ends, and none of them has ended yet.
-    fn estimate_end(&mut self, now_ns: u64) {
-        for (gpu, end_ns) in self.estimated_ends_ns.iter_mut().enumerate() {
-            *end_ns = self.last_ends_ns[gpu].max(self.gone_by_ends_ns[gpu]);
-        }
-        if self.live == 0 {
-            return;
-        }
-        let mut after = 0;
-        while let Some(burst) = (self.table.iter())
-            .filter(|burst| burst.state.is_live() && burst.sequence > after)
-            .min_by_key(|burst| burst.sequence)
-        {
-            after = burst.sequence;
-            let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
-            *end_ns = (burst.resumed_ns.max(*end_ns) + burst.estimate_ns).max(now_ns);
-        }
     }
 }
 

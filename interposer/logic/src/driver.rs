@@ -11,8 +11,9 @@ use gpool_driver_abi::cuda::{
 pub const CUDA_SUCCESS: CUresult = 0;
 /// An event has not happened yet.
 pub const CUDA_ERROR_NOT_READY: CUresult = 600;
-/// Creation flags of our events: timing on, waiting threads sleep.
-const EVENT_FLAGS: u32 = 1;
+/// Creation flags of our events: with timing. Nobody waits for them; for one whose waiters sleep (CU_EVENT_BLOCKING_SYNC) the device
+/// interrupts the host each time, and a thread of the driver's wakes up.
+const EVENT_FLAGS: u32 = 0;
 /// A stream that does not synchronise with the legacy default stream.
 const STREAM_NON_BLOCKING: u32 = 1;
 /// CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL (cuda.h, CUpointer_attribute).

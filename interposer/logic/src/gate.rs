@@ -14,7 +14,7 @@ use crate::learning::Expectation;
 use crate::process::{Place, Process};
 use crate::standing::Standing;
 use core::sync::atomic::Ordering;
-use gpool_driver_abi::cuda::{CUresult, CUstream};
+use gpool_driver_abi::cuda::{CUcontext, CUresult, CUstream};
 use gpool_shared_region::{Control, Demand};
 
 /// The longest sleep for depth, so that a wrong estimate cannot stall a tenant.
@@ -29,7 +29,7 @@ pub(crate) const FULL_PATIENCE_NS: u64 = 100_000_000;
 /// Streams that work at the same time have no shorter bursts than this, if bursts may be so long.
 const PARTED_BURST_NS: u64 = 1_000_000;
 /// The per-thread default stream as a handle (CU_STREAM_PER_THREAD); only its own thread can name it.
-const STREAM_PER_THREAD: usize = 2;
+pub(crate) const STREAM_PER_THREAD: usize = 2;
 /// What a launch may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
@@ -128,8 +128,20 @@ impl Process {
             self.catch_up(place, &mut bursts);
             // Read under the lock, so that what is said of this process belongs to one word.
             let word = place.region.gate();
-            if let Some((burst, spent)) = stripe.revoke() {
+            let is_sole = is_sole(place.region.control()) && word.is_open();
+            if let Some((burst, spent)) = stripe.revoke()
+                && !(is_sole && bursts.park(burst, spent, spot, word.0))
+            {
                 bursts.close(driver, burst, spent);
+            }
+            let cost_ns = self.estimates.cost_ns(work);
+            if is_sole && let Some(credit) = bursts.unpark(spot, cost_ns, word.0) {
+                stripe.grant(word.0, stream, self.named_context(stream, context), credit);
+                standing.end(place, clock::now_ns());
+                return Admission::Pass;
+            }
+            if let Some(left) = bursts.left_at(spot) {
+                bursts.close(driver, left, Spent::LONE);
             }
             bursts.settle(place, &self.estimates);
             let now_ns = clock::now_ns();
@@ -161,8 +173,8 @@ impl Process {
                     let admission = match burst {
                         Some(burst) if is_lone => Admission::PassAlone(bursts.number(burst)),
                         Some(burst) => {
-                            let context = (is_default(stream) && self.has_several_contexts()).then_some(context);
                             let left_ns = credit_ns - expectation.cost_ns;
+                            let context = self.named_context(stream, context);
                             stripe.grant(word.0, stream, context, Credit { burst, work, left_ns });
                             Admission::Pass
                         }
@@ -192,6 +204,11 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// The context by which a thread's credit for `stream` is known besides: a default stream's handle means one in each.
+    fn named_context(&self, stream: CUstream, context: CUcontext) -> Option<CUcontext> {
+        (is_default(stream) && self.has_several_contexts()).then_some(context)
     }
 
     /// Ends the burst of a launch that was admitted alone; called by the launching thread after the launch. Out of line,

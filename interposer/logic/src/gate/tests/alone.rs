@@ -1,7 +1,8 @@
 //! A program that has its GPU to itself: long bursts, and a gate that stays open while it is idle.
 
 use super::*;
-use crate::fake_driver::{driver, region_with_bell};
+use crate::bursts::Spot;
+use crate::fake_driver::{CONTEXTS, driver, region_with_bell};
 use crate::place::Place;
 use crate::registration::Registration;
 use std::io::{Read, pipe};
@@ -92,4 +93,86 @@ fn who_works_behind_a_gate_that_was_left_open_says_so() {
     let mut rings = Vec::new();
     heard.read_to_end(&mut rings).unwrap();
     assert_eq!(rings, [], "that is the gate's to do, when the bursts are not locked");
+}
+
+const SIDE: [CUstream; 2] = [0x1000 as CUstream, 0x2000 as CUstream];
+
+/// One that computes on two streams in turn, as a training step does, which launches ahead of its device. How many events are
+/// recorded for it.
+fn records_of_turns(burst_ns: u64) -> u64 {
+    let (process, slot, control) = open_process();
+    control.burst_ns.store(burst_ns, Ordering::Relaxed);
+    control.depth_ns.store(50 * MS, Ordering::Relaxed);
+    let before = DEVICE.lock().records;
+    for turn in 0..2000usize {
+        launch_on(process, SIDE[turn % 2], KERNEL, 50 * US);
+        clock::turn_ns(50 * US);
+    }
+    until_idle(slot);
+    assert_eq!(slot.launches.load(Ordering::Relaxed), 2000);
+    assert!(slot.burst_total_ns.load(Ordering::Relaxed) >= 2000 * 50 * US);
+    DEVICE.lock().records - before
+}
+
+#[test]
+fn who_goes_to_and_fro_between_streams_goes_on_with_its_bursts() {
+    let _order = one_at_a_time();
+    let (each, few) = (records_of_turns(MS), records_of_turns(50 * MS));
+    assert!(each > 3800, "two events at each turn: {each}");
+    assert!(few < each / 4, "{few} of {each}");
+}
+
+/// Launches on both streams in turn until both bursts are left open by who goes to the other one.
+fn leave_both(process: &Process) {
+    for turn in 0..40usize {
+        launch_on(process, SIDE[turn % 2], KERNEL, 50 * US);
+    }
+}
+
+#[test]
+fn what_was_left_open_ends_when_nobody_adds_to_it() {
+    let _order = one_at_a_time();
+    let (process, slot, control) = open_process();
+    control.burst_ns.store(50 * MS, Ordering::Relaxed);
+    leave_both(process);
+    assert!(process.bursts.take().unwrap().left_at(spot(SIDE[0])).is_some());
+    // The other one goes on.
+    for _ in 0..400 {
+        launch_on(process, SIDE[1], KERNEL, 50 * US);
+        clock::turn_ns(50 * US);
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    assert!(process.bursts.take().unwrap().left_at(spot(SIDE[0])).is_none());
+    until_idle(slot);
+    assert_eq!(slot.launches.load(Ordering::Relaxed), 440);
+}
+
+#[test]
+fn credit_that_was_left_is_of_its_gate_word_and_of_who_is_alone() {
+    let _order = one_at_a_time();
+    let (process, slot, control) = open_process();
+    control.burst_ns.store(50 * MS, Ordering::Relaxed);
+    leave_both(process);
+    let number = |process: &Process| {
+        let bursts = process.bursts.take().unwrap();
+        bursts.open_on(SIDE[0]).map(|burst| bursts.number(burst))
+    };
+    let first = number(process);
+    launch_on(process, SIDE[0], KERNEL, 50 * US);
+    assert_eq!(number(process), first, "it goes on");
+    launch_on(process, SIDE[1], KERNEL, 50 * US);
+    open(control, clock::now_ns() + 60_000 * MS);
+    launch_on(process, SIDE[0], KERNEL, 50 * US);
+    let second = number(process);
+    assert!(second > first, "the gate was closed meanwhile: {second:?}");
+    launch_on(process, SIDE[1], KERNEL, 50 * US);
+    control.burst_ns.store(MS, Ordering::Relaxed);
+    launch_on(process, SIDE[0], KERNEL, 50 * US);
+    assert!(number(process) > second, "somebody has joined");
+    until_idle(slot);
+    assert_eq!(slot.launches.load(Ordering::Relaxed), 45);
+}
+
+fn spot(stream: CUstream) -> Spot {
+    Spot { context: CONTEXTS[0], tag: BurstTag(0), stream }
 }

@@ -1,0 +1,141 @@
+//! Bursts that end on the device: what they cost is told, and learnt.
+
+use super::{Burst, Bursts, State, TABLE};
+use crate::clock;
+use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS};
+use crate::estimates::Estimates;
+use crate::gate::STREAM_PER_THREAD;
+use crate::learning::Outcome;
+use crate::place::Place;
+use core::ptr::null_mut;
+use gpool_shared_region::GPUS;
+
+/// So many streams are remembered as having work that has not ended; most programs use fewer at a time.
+const STREAMS: usize = 8;
+
+/// Places in the table, one after the other.
+struct Order {
+    places: [u8; TABLE],
+    count: usize,
+}
+
+const _: () = assert!(TABLE <= 1 << 8);
+
+impl Order {
+    const NONE: Self = Self { places: [0; TABLE], count: 0 };
+
+    fn push(&mut self, index: usize) {
+        self.places[self.count] = index as u8;
+        self.count += 1;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        self.places[..self.count].iter().map(|index| usize::from(*index))
+    }
+}
+
+impl Bursts {
+    /// Looks which closed bursts have ended, tells the supervisor of them, learns from them, and renews the estimate of
+    /// the end.
+    pub fn settle(&mut self, place: &Place, estimates: &Estimates) {
+        if self.live == 0 {
+            return;
+        }
+        let closed = self.in_order(|state| state == State::Closed);
+        let (mut ended, mut broken) = (Order::NONE, None);
+        // Streams whose oldest burst has not ended: none that came after it has. Of a program that turns to and fro between some,
+        // dozens may wait, and each answer of the driver's takes a third of a launch.
+        let (mut behind, mut streams) = ([(null_mut(), null_mut()); STREAMS], 0);
+        for index in closed.iter() {
+            let Burst { context, stream, end, .. } = self.table[index];
+            if behind[..streams].contains(&(context, stream)) {
+                continue;
+            }
+            match place.driver.in_context(context, || place.driver.query(end)) {
+                Some(CUDA_ERROR_NOT_READY) => {
+                    // Its own for each thread, by the same handle.
+                    if stream as usize != STREAM_PER_THREAD && streams < STREAMS {
+                        behind[streams] = (context, stream);
+                        streams += 1;
+                    }
+                }
+                Some(CUDA_SUCCESS) => ended.push(index),
+                // The context is gone or broken: nothing more can be known of what it had.
+                _ => broken = Some(context),
+            }
+        }
+        // In the order in which they were issued, because each begins where the one before it ended.
+        for index in ended.iter() {
+            self.finish(place, index, estimates);
+        }
+        if let Some(context) = broken {
+            self.end_unknown(place, context, |state| state == State::Closed);
+        }
+        self.estimate_end(clock::now_ns());
+    }
+
+    /// Bursts of such a state, in the order in which they were issued.
+    #[inline(never)]
+    fn in_order(&self, is_it: fn(State) -> bool) -> Order {
+        let mut order = Order::NONE;
+        for (index, burst) in self.table.iter().enumerate().filter(|(_, burst)| is_it(burst.state)) {
+            order.push(index);
+            let mut at = order.count - 1;
+            while at > 0 && self.table[usize::from(order.places[at - 1])].sequence > burst.sequence {
+                order.places.swap(at - 1, at);
+                at -= 1;
+            }
+        }
+        order
+    }
+
+    fn finish(&mut self, place: &Place, index: usize, estimates: &Estimates) {
+        let driver = &place.driver;
+        let burst = self.table[index];
+        self.table[index].state = State::Free;
+        self.live -= 1;
+        let now_ns = clock::now_ns();
+        let measured = || {
+            let length_ns = driver.elapsed_ns(burst.start, burst.end);
+            (length_ns, self.anchors.place_ns(driver, burst.context, burst.end))
+        };
+        let (length_ns, placed_ns) = driver.in_context(burst.context, measured).unwrap_or_default();
+        let told_ns = burst.resumed_ns - burst.opened_ns;
+        let measured_ns = length_ns.map(|length_ns| (length_ns.max(0) as u64).saturating_sub(told_ns));
+        let length_ns = measured_ns.unwrap_or(0);
+        let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
+        // While another process is on the device, the start event waits for its turn like a kernel; but the context
+        // has work, and competes, from the moment on at which it was issued or what was before it ended.
+        let competing_ns = burst.resumed_ns.max(*last_end_ns);
+        // Without an anchor it is taken to have begun then.
+        let placed_ns =
+            placed_ns.or(measured_ns.map(|length_ns| competing_ns + length_ns)).unwrap_or(now_ns).min(now_ns);
+        let start_ns = placed_ns.saturating_sub(length_ns).min(competing_ns);
+        self.waits.note_length(burst.sequence, competing_ns, length_ns);
+        place.publish(burst.tag, start_ns, placed_ns, burst.launches);
+        *last_end_ns = placed_ns.max(*last_end_ns);
+        if burst.launches > 0
+            && let Some(work) = burst.work
+            && (burst.is_exact || burst.is_first)
+        {
+            let (is_mixed, launches, expected_ns) = (burst.is_mixed, burst.launches, burst.expected_ns);
+            self.learning.learn(estimates, &Outcome { work, is_mixed, launches, expected_ns, length_ns }, now_ns);
+        }
+    }
+
+    /// The end of the outstanding work: each burst starts when it was issued or when the one before it on its GPU
+    /// ends, and none of them has ended yet.
+    pub(super) fn estimate_end(&mut self, now_ns: u64) {
+        for (gpu, end_ns) in self.estimated_ends_ns.iter_mut().enumerate() {
+            *end_ns = self.last_ends_ns[gpu].max(self.gone_by_ends_ns[gpu]);
+        }
+        if self.live == 0 {
+            return;
+        }
+        for index in self.in_order(State::is_live).iter() {
+            let burst = &self.table[index];
+            let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
+            *end_ns = (burst.resumed_ns.max(*end_ns) + burst.estimate_ns).max(now_ns);
+        }
+    }
+}
