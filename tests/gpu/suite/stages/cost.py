@@ -18,7 +18,9 @@ LONG = Plan(6, 0.4, 80_000_000, 50)
 SHORT = Plan(18, 0.13, 25_000_000, 20)
 LAUNCH_BOUND = {"fused_short", "decode", "launch_bound", "request"}
 # What is measured once more beside a second lease, which does nothing: who is not the only one is measured more often.
-JOINED, JOINED_ROUNDS = {"train", "fused_short", "decode", "request", "spin_300us"}, 3
+JOINED = {"train", "fused_short", "decode", "request", "spin_300us"}
+# In how many rounds: of short turns a few say nothing.
+JOINED_ROUNDS = {LONG: 3, SHORT: 9}
 # Of which works it is measured what the processors have to do where who waits for the device sleeps, in how many rounds.
 SLEEPING, SLEEPING_ROUNDS = {"train", "decode", "request", "spin_300us"}, 2
 # What percentile is judged of so many events: of fewer it is one of the last few.
@@ -144,11 +146,12 @@ def joined(suite, tenants, of, pair):
     for name, work in of.items():
         prepare([(tenant, work) for tenant in pair.values()])
         rates = {who: [] for who in pair}
-        for round_ in range(JOINED_ROUNDS):
+        for round_ in range(JOINED_ROUNDS[plan_of(name)]):
             for who in list(pair) if round_ % 2 == 0 else list(pair)[::-1]:
-                rates[who].append(one_turn(suite, name, work, pair[who], LONG)["rate"])
+                rates[who].append(one_turn(suite, name, work, pair[who], plan_of(name))["rate"])
         ratios = [plain / ours for plain, ours in zip(rates["native"], rates["gpool"]) if ours]
-        suite.record.figure(f"cost.{name}.joined", median(ratios), "ratio", 1.0, None, {"ratios": ratios, "rates": rates})
+        detail = {"interval": interval(ratios), "ratios": ratios, "rates": rates}
+        suite.record.figure(f"cost.{name}.joined", median(ratios), "ratio", 1.0, None, detail)
 
 
 def hami_tenants(suite, tenants, group, gib, first):
