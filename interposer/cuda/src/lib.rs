@@ -26,6 +26,7 @@ mod graph_nodes;
 mod images;
 #[allow(non_snake_case)] // the names are the driver's
 mod limits;
+mod managed;
 mod memory_exports;
 mod pool_accounts;
 #[allow(non_snake_case)] // the names are the driver's

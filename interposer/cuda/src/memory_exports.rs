@@ -2,6 +2,7 @@
 
 use crate::accounts::{freed, held, inexact};
 use crate::entry::{index, real};
+use crate::managed;
 use crate::pool_accounts;
 use core::ffi::{c_int, c_uint};
 use gpool_driver_abi::cuda::{
@@ -14,10 +15,6 @@ use gpool_interposer_logic::memory::Call;
 
 /// Rows of a pitched allocation are padded to this on every GPU so far.
 const PITCH_ALIGNMENT: u64 = 512;
-
-/// The driver has tables of its own for the pages of managed memory, on the device and listed for nobody: an entry of eight
-/// bytes for 4 KiB. On an H200 (driver 580.159.04) 10 MiB for 7.5 GiB that were written to.
-const MANAGED_BYTES_FOR_A_BYTE_OF_TABLES: u64 = 512;
 
 /// Answers `value`, if that is wanted.
 ///
@@ -155,14 +152,15 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
     })
 }
 
-/// Charged in full to the device that is current, page tables included: managed memory may all be there.
+/// Charged in full to the device that is current: managed memory may all be there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocManaged(pointer: *mut CUdeviceptr, size: usize, flags: c_uint) -> CUresult {
     inexact();
-    let tables = size as u64 / MANAGED_BYTES_FOR_A_BYTE_OF_TABLES;
-    // SAFETY: see cuMemGetInfo_v2.
-    held(Kind::Memory, Call::MemAllocManaged, pointer, (size as u64).saturating_add(tables), || unsafe {
-        real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags)
+    managed::with_piece(|| {
+        // SAFETY: see cuMemGetInfo_v2.
+        held(Kind::Memory, Call::MemAllocManaged, pointer, size as u64, || unsafe {
+            real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags)
+        })
     })
 }
 

@@ -174,6 +174,11 @@ impl Process {
         whole.unwrap_or(context)
     }
 
+    /// What the region calls the current context; the tag of none without one, or without a place.
+    pub fn current_tag(&self) -> BurstTag {
+        self.place().map_or(BurstTag::default(), |place| self.tag_of(place, place.driver.current_context()))
+    }
+
     /// What the region calls the current context, `context`.
     pub(crate) fn tag_of(&self, place: &Place, context: CUcontext) -> BurstTag {
         if context.is_null() {
