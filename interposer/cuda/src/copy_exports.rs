@@ -29,11 +29,11 @@ macro_rules! linear_copies {
 }
 
 linear_copies! {
-    cuMemcpyAsync: CuMemcpyAsync CopyAny (stream) stream;
+    cuMemcpyAsync: CuMemcpyAsync CopyAny (stream) legacy(stream);
     cuMemcpyAsync_ptsz: CuMemcpyAsync CopyAny (stream) per_thread(stream);
     cuMemcpyDtoD_v2: CuMemcpyDtoDV2 Copy () NO_STREAM;
     cuMemcpyDtoD_v2_ptds: CuMemcpyDtoDV2 Copy () STREAM_PER_THREAD;
-    cuMemcpyDtoDAsync_v2: CuMemcpyDtoDAsyncV2 Copy (stream) stream;
+    cuMemcpyDtoDAsync_v2: CuMemcpyDtoDAsyncV2 Copy (stream) legacy(stream);
     cuMemcpyDtoDAsync_v2_ptsz: CuMemcpyDtoDAsyncV2 Copy (stream) per_thread(stream);
 }
 

@@ -156,12 +156,11 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocManaged(pointer: *mut CUdeviceptr, size: usize, flags: c_uint) -> CUresult {
     inexact();
-    managed::with_piece(|| {
-        // SAFETY: see cuMemGetInfo_v2.
-        held(Kind::Memory, Call::MemAllocManaged, pointer, size as u64, || unsafe {
-            real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags)
-        })
-    })
+    // SAFETY: see cuMemGetInfo_v2.
+    let make = || unsafe { real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags) };
+    let held = || held(Kind::Memory, Call::MemAllocManaged, pointer, size as u64, make);
+    // The driver refuses it.
+    if size == 0 { held() } else { managed::with_piece(held) }
 }
 
 /// Takes the charge back.

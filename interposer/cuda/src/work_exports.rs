@@ -139,7 +139,7 @@ macro_rules! old_launches {
 old_launches! {
     cuLaunch: CuLaunch (function), NO_STREAM;
     cuLaunchGrid: CuLaunchGrid (function, width: c_int, height: c_int), NO_STREAM;
-    cuLaunchGridAsync: CuLaunchGridAsync (function, width: c_int, height: c_int, stream: CUstream), stream;
+    cuLaunchGridAsync: CuLaunchGridAsync (function, width: c_int, height: c_int, stream: CUstream), legacy(stream);
 }
 
 /// Launches on streams of several contexts at once, each of which would have to be admitted before the first goes:
@@ -173,17 +173,17 @@ memsets! {
     c_uchar:
         cuMemsetD8_v2: CuMemsetD8V2 () NO_STREAM,
         cuMemsetD8_v2_ptds: CuMemsetD8V2 () STREAM_PER_THREAD,
-        cuMemsetD8Async: CuMemsetD8Async (stream) stream,
+        cuMemsetD8Async: CuMemsetD8Async (stream) legacy(stream),
         cuMemsetD8Async_ptsz: CuMemsetD8Async (stream) per_thread(stream);
     c_ushort:
         cuMemsetD16_v2: CuMemsetD16V2 () NO_STREAM,
         cuMemsetD16_v2_ptds: CuMemsetD16V2 () STREAM_PER_THREAD,
-        cuMemsetD16Async: CuMemsetD16Async (stream) stream,
+        cuMemsetD16Async: CuMemsetD16Async (stream) legacy(stream),
         cuMemsetD16Async_ptsz: CuMemsetD16Async (stream) per_thread(stream);
     c_uint:
         cuMemsetD32_v2: CuMemsetD32V2 () NO_STREAM,
         cuMemsetD32_v2_ptds: CuMemsetD32V2 () STREAM_PER_THREAD,
-        cuMemsetD32Async: CuMemsetD32Async (stream) stream,
+        cuMemsetD32Async: CuMemsetD32Async (stream) legacy(stream),
         cuMemsetD32Async_ptsz: CuMemsetD32Async (stream) per_thread(stream);
 }
 
@@ -207,16 +207,16 @@ memsets_2d! {
     c_uchar:
         cuMemsetD2D8_v2: CuMemsetD2D8V2 () NO_STREAM,
         cuMemsetD2D8_v2_ptds: CuMemsetD2D8V2 () STREAM_PER_THREAD,
-        cuMemsetD2D8Async: CuMemsetD2D8Async (stream) stream,
+        cuMemsetD2D8Async: CuMemsetD2D8Async (stream) legacy(stream),
         cuMemsetD2D8Async_ptsz: CuMemsetD2D8Async (stream) per_thread(stream);
     c_ushort:
         cuMemsetD2D16_v2: CuMemsetD2D16V2 () NO_STREAM,
         cuMemsetD2D16_v2_ptds: CuMemsetD2D16V2 () STREAM_PER_THREAD,
-        cuMemsetD2D16Async: CuMemsetD2D16Async (stream) stream,
+        cuMemsetD2D16Async: CuMemsetD2D16Async (stream) legacy(stream),
         cuMemsetD2D16Async_ptsz: CuMemsetD2D16Async (stream) per_thread(stream);
     c_uint:
         cuMemsetD2D32_v2: CuMemsetD2D32V2 () NO_STREAM,
         cuMemsetD2D32_v2_ptds: CuMemsetD2D32V2 () STREAM_PER_THREAD,
-        cuMemsetD2D32Async: CuMemsetD2D32Async (stream) stream,
+        cuMemsetD2D32Async: CuMemsetD2D32Async (stream) legacy(stream),
         cuMemsetD2D32Async_ptsz: CuMemsetD2D32Async (stream) per_thread(stream);
 }

@@ -82,6 +82,10 @@ struct Burst {
     seen_ns: u64,
     /// What is left of its credit while its thread works on another stream.
     parked: Option<parked::Parked>,
+    /// Whether it ever was so.
+    was_left: bool,
+    /// How many had been ended when its end was recorded.
+    closed: u64,
 }
 
 const FREE_BURST: Burst = Burst {
@@ -105,6 +109,8 @@ const FREE_BURST: Burst = Burst {
     seen_left_ns: 0,
     seen_ns: 0,
     parked: None,
+    was_left: false,
+    closed: 0,
 };
 
 /// Where a burst runs.
@@ -152,6 +158,8 @@ pub struct Bursts {
     learning: Learning,
     pause: Pause,
     last_sequence: u64,
+    /// How many bursts have been ended.
+    last_closed: u64,
     /// How often a thread has left a burst for another stream.
     turns: u32,
     /// Bursts that are open or unfinished.
@@ -183,6 +191,7 @@ impl Bursts {
             learning: Learning::new(),
             pause: Pause::new(),
             last_sequence: 0,
+            last_closed: 0,
             turns: 0,
             live: 0,
             waits: resting::Waits::new(),
@@ -294,6 +303,7 @@ impl Bursts {
             seen_left_ns: grant.credit_ns.map_or(0, |credit_ns| credit_ns.saturating_sub(grant.expectation.cost_ns)),
             seen_ns: now_ns,
             parked: None,
+            was_left: false,
             ..*burst
         };
         self.live += 1;
@@ -350,6 +360,8 @@ impl Bursts {
         // The default stream's handle means the current context's.
         let lost = driver.in_context(burst.context, record).unwrap_or(true);
         burst.state = if lost { State::Free } else { State::Closed };
+        self.last_closed += 1;
+        burst.closed = self.last_closed;
         self.live -= usize::from(lost);
     }
 

@@ -25,6 +25,8 @@ struct Context {
     has_libraries: bool,
     /// It was charged when it was met, not before it was made.
     is_met: bool,
+    /// What the driver takes for managed memory beside what is asked for is charged in it.
+    has_managed: bool,
 }
 
 const FREE: Context = Context {
@@ -35,6 +37,7 @@ const FREE: Context = Context {
     whole: null_mut(),
     has_libraries: false,
     is_met: false,
+    has_managed: false,
 };
 
 /// The table of one process.
@@ -116,6 +119,20 @@ impl Contexts {
     pub fn whole(&self, handle: CUcontext) -> Option<CUcontext> {
         let context = self.table[self.place_of(handle).filter(|_| !handle.is_null())?];
         Some(if context.is_whole() { handle } else { context.whole })
+    }
+
+    /// Whether what goes along with managed memory is charged in the context that has the memory of `handle`; none if that is not
+    /// known.
+    pub fn has_managed(&mut self, handle: CUcontext) -> Option<bool> {
+        let whole = self.whole(handle)?;
+        self.find(whole).map(|context| context.has_managed)
+    }
+
+    /// It is charged there; false if it was before, or the context is not known.
+    pub fn note_managed(&mut self, handle: CUcontext) -> bool {
+        let whole = self.whole(handle);
+        let context = whole.and_then(|whole| self.find(whole));
+        context.is_some_and(|context| !core::mem::replace(&mut context.has_managed, true))
     }
 
     /// What the libraries that there are take in each context.

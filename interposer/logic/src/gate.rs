@@ -128,21 +128,25 @@ impl Process {
             self.catch_up(place, &mut bursts);
             // Read under the lock, so that what is said of this process belongs to one word.
             let word = place.region.gate();
-            let is_sole = is_sole(place.region.control()) && word.is_open();
+            let is_parking = is_sole(place.region.control()) && word.is_open();
+            let given_word = stripe.word();
             if let Some((burst, spent)) = stripe.revoke()
-                && !(is_sole && bursts.park(burst, spent, spot, word.0))
+                && !(is_parking && given_word == word.0 && bursts.park(burst, spent, spot, given_word))
             {
                 bursts.close(driver, burst, spent);
             }
-            let cost_ns = self.estimates.cost_ns(work);
-            if is_sole && let Some(credit) = bursts.unpark(spot, cost_ns, word.0) {
+            if is_parking
+                && !has_arrived
+                && let Some(credit) = bursts.unpark(spot, self.estimates.cost_ns(work), word.0)
+            {
+                bursts.note_arrival(clock::now_ns());
                 stripe.grant(word.0, stream, self.named_context(stream, context), credit);
-                standing.end(place, clock::now_ns());
                 return Admission::Pass;
             }
-            if let Some(left) = bursts.left_at(spot) {
-                bursts.close(driver, left, Spent::LONE);
-            }
+            // What is left of their credit counts as outstanding, and must not bring the end of the slice nearer.
+            let until_ns = place.region.control().until_ns.load(Ordering::Relaxed);
+            let is_kept = is_parking && bursts.estimated_end_on(spot.tag.gpu(), 0) < until_ns;
+            bursts.end_parked(driver, spot, is_kept.then_some(word.0));
             bursts.settle(place, &self.estimates);
             let now_ns = clock::now_ns();
             if !has_arrived {

@@ -6,6 +6,8 @@
 
 use super::{Burst, Bursts, Spent, Spot, State};
 use crate::credit::Credit;
+use crate::driver::Driver;
+use gpool_driver_abi::cuda::CUcontext;
 
 /// Of so many turns ...
 const TURNS: u32 = 64;
@@ -43,14 +45,15 @@ impl Bursts {
         if burst.state != State::Open || !is_elsewhere || spent.left_ns == 0 {
             return false;
         }
+        let turn = self.turns % TURNS;
         self.turns = self.turns.wrapping_add(1);
-        if self.turns % TURNS <= MEASURED_TURNS {
+        if turn < MEASURED_TURNS {
             return false;
         }
         burst.parked = Some(Parked { word, left_ns: spent.left_ns });
         burst.launches += spent.launches;
         burst.is_mixed |= spent.is_mixed;
-        burst.is_exact = false;
+        (burst.is_exact, burst.was_left) = (false, true);
         true
     }
 
@@ -65,15 +68,26 @@ impl Bursts {
         Some(Credit { burst: index, work, left_ns })
     }
 
-    /// The burst that was left at `spot`.
-    pub fn left_at(&self, spot: Spot) -> Option<usize> {
-        self.parked_at(spot).map(|(index, _)| index)
+    /// Ends what was left: at `spot`, where nobody can go on with it, and all that was left behind another gate word than `kept_word`.
+    pub fn end_parked(&mut self, driver: &Driver, spot: Spot, kept_word: Option<u32>) {
+        for index in 0..self.table.len() {
+            let burst = &self.table[index];
+            let is_here = burst.stream == spot.stream && burst.context == spot.context;
+            if burst.parked.is_some_and(|parked| is_here || Some(parked.word) != kept_word) {
+                self.close(driver, index, Spent::LONE);
+            }
+        }
+    }
+
+    /// Any burst of `context` that was left and whose work has ended.
+    pub fn parked_and_drained(&self, driver: &Driver, context: CUcontext) -> Option<usize> {
+        let is_left = |index: &usize| self.table[*index].parked.is_some();
+        (0..self.table.len()).filter(is_left).find(|index| self.has_drained(driver, context, *index))
     }
 
     fn parked_at(&self, spot: Spot) -> Option<(usize, Parked)> {
-        let is_there =
-            |burst: &Burst| burst.state == State::Open && burst.stream == spot.stream && burst.context == spot.context;
-        let open = self.table.iter().enumerate().filter(|(_, burst)| is_there(burst));
-        open.filter_map(|(index, burst)| burst.parked.map(|parked| (index, parked))).next()
+        let is_there = |burst: &Burst| burst.stream == spot.stream && burst.context == spot.context;
+        let there = self.table.iter().enumerate().filter(|(_, burst)| is_there(burst));
+        there.filter_map(|(index, burst)| burst.parked.map(|parked| (index, parked))).next()
     }
 }

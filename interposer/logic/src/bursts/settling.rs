@@ -24,13 +24,27 @@ const _: () = assert!(TABLE <= 1 << 8);
 impl Order {
     const NONE: Self = Self { places: [0; TABLE], count: 0 };
 
-    fn push(&mut self, index: usize) {
-        self.places[self.count] = index as u8;
+    /// Puts burst `index` of `table` behind those with a lesser `number`.
+    #[inline(never)]
+    fn insert(&mut self, table: &[Burst; TABLE], index: usize, number: fn(&Burst) -> u64) {
+        let mut at = self.count;
         self.count += 1;
+        while at > 0 && number(&table[usize::from(self.places[at - 1])]) > number(&table[index]) {
+            self.places[at] = self.places[at - 1];
+            at -= 1;
+        }
+        self.places[at] = index as u8;
     }
 
     fn iter(&self) -> impl Iterator<Item = usize> {
         self.places[..self.count].iter().map(|index| usize::from(*index))
+    }
+}
+
+impl Burst {
+    /// Its place in the order of issue.
+    fn issued(&self) -> u64 {
+        self.sequence
     }
 }
 
@@ -41,9 +55,9 @@ impl Bursts {
         if self.live == 0 {
             return;
         }
-        let closed = self.in_order(|state| state == State::Closed);
+        let closed = self.in_order(|state| state == State::Closed, |burst| burst.closed);
         let (mut ended, mut broken) = (Order::NONE, None);
-        // Streams whose oldest burst has not ended: none that came after it has. Of a program that turns to and fro between some,
+        // Streams on which an end has not come: none that was recorded after it has. Of a program that goes to and fro between some,
         // dozens may wait, and each answer of the driver's takes a third of a launch.
         let (mut behind, mut streams) = ([(null_mut(), null_mut()); STREAMS], 0);
         for index in closed.iter() {
@@ -59,7 +73,7 @@ impl Bursts {
                         streams += 1;
                     }
                 }
-                Some(CUDA_SUCCESS) => ended.push(index),
+                Some(CUDA_SUCCESS) => ended.insert(&self.table, index, Burst::issued),
                 // The context is gone or broken: nothing more can be known of what it had.
                 _ => broken = Some(context),
             }
@@ -74,17 +88,12 @@ impl Bursts {
         self.estimate_end(clock::now_ns());
     }
 
-    /// Bursts of such a state, in the order in which they were issued.
+    /// Bursts of such a state, in the order of `number`.
     #[inline(never)]
-    fn in_order(&self, is_it: fn(State) -> bool) -> Order {
+    fn in_order(&self, is_it: fn(State) -> bool, number: fn(&Burst) -> u64) -> Order {
         let mut order = Order::NONE;
-        for (index, burst) in self.table.iter().enumerate().filter(|(_, burst)| is_it(burst.state)) {
-            order.push(index);
-            let mut at = order.count - 1;
-            while at > 0 && self.table[usize::from(order.places[at - 1])].sequence > burst.sequence {
-                order.places.swap(at - 1, at);
-                at -= 1;
-            }
+        for (index, _) in self.table.iter().enumerate().filter(|(_, burst)| is_it(burst.state)) {
+            order.insert(&self.table, index, number);
         }
         order
     }
@@ -132,7 +141,7 @@ impl Bursts {
         if self.live == 0 {
             return;
         }
-        for index in self.in_order(State::is_live).iter() {
+        for index in self.in_order(State::is_live, Burst::issued).iter() {
             let burst = &self.table[index];
             let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];
             *end_ns = (burst.resumed_ns.max(*end_ns) + burst.estimate_ns).max(now_ns);

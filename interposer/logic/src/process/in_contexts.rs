@@ -174,9 +174,18 @@ impl Process {
         whole.unwrap_or(context)
     }
 
-    /// What the region calls the current context; the tag of none without one, or without a place.
-    pub fn current_tag(&self) -> BurstTag {
-        self.place().map_or(BurstTag::default(), |place| self.tag_of(place, place.driver.current_context()))
+    /// Whether the current context lacks the charge of what goes along with managed memory. One that there is no room to tell apart
+    /// does not.
+    pub fn lacks_managed(&self) -> bool {
+        let Some(place) = self.place() else { return false };
+        let context = place.driver.current_context();
+        self.tag_of(place, context);
+        self.contexts.lock().has_managed(context) == Some(false)
+    }
+
+    /// It has been charged; false if another thread has done that meanwhile.
+    pub fn note_managed(&self) -> bool {
+        self.place().is_some_and(|place| self.contexts.lock().note_managed(place.driver.current_context()))
     }
 
     /// What the region calls the current context, `context`.

@@ -1,8 +1,7 @@
 //! A program that has its GPU to itself: long bursts, and a gate that stays open while it is idle.
 
 use super::*;
-use crate::bursts::Spot;
-use crate::fake_driver::{CONTEXTS, driver, region_with_bell};
+use crate::fake_driver::{driver, region_with_bell};
 use crate::place::Place;
 use crate::registration::Registration;
 use std::io::{Read, pipe};
@@ -135,14 +134,14 @@ fn what_was_left_open_ends_when_nobody_adds_to_it() {
     let (process, slot, control) = open_process();
     control.burst_ns.store(50 * MS, Ordering::Relaxed);
     leave_both(process);
-    assert!(process.bursts.take().unwrap().left_at(spot(SIDE[0])).is_some());
+    assert!(number_on(process, SIDE[0]).is_some());
     // The other one goes on.
     for _ in 0..400 {
         launch_on(process, SIDE[1], KERNEL, 50 * US);
         clock::turn_ns(50 * US);
         std::thread::sleep(Duration::from_micros(50));
     }
-    assert!(process.bursts.take().unwrap().left_at(spot(SIDE[0])).is_none());
+    assert!(number_on(process, SIDE[0]).is_none());
     until_idle(slot);
     assert_eq!(slot.launches.load(Ordering::Relaxed), 440);
 }
@@ -153,26 +152,56 @@ fn credit_that_was_left_is_of_its_gate_word_and_of_who_is_alone() {
     let (process, slot, control) = open_process();
     control.burst_ns.store(50 * MS, Ordering::Relaxed);
     leave_both(process);
-    let number = |process: &Process| {
-        let bursts = process.bursts.take().unwrap();
-        bursts.open_on(SIDE[0]).map(|burst| bursts.number(burst))
-    };
-    let first = number(process);
+    let first = number_on(process, SIDE[0]);
     launch_on(process, SIDE[0], KERNEL, 50 * US);
-    assert_eq!(number(process), first, "it goes on");
-    launch_on(process, SIDE[1], KERNEL, 50 * US);
+    assert_eq!(number_on(process, SIDE[0]), first, "it goes on");
     open(control, clock::now_ns() + 60_000 * MS);
-    launch_on(process, SIDE[0], KERNEL, 50 * US);
-    let second = number(process);
-    assert!(second > first, "the gate was closed meanwhile: {second:?}");
+    // It held that credit when the gate was closed, and leaves only now.
     launch_on(process, SIDE[1], KERNEL, 50 * US);
+    assert_eq!(number_on(process, SIDE[0]), None);
+    leave_both(process);
+    let second = number_on(process, SIDE[0]);
+    open(control, clock::now_ns() + 60_000 * MS);
+    launch_on(process, SIDE[1], KERNEL, 50 * US);
+    assert!(second > first && number_on(process, SIDE[0]).is_none(), "it had been left when the gate was closed");
+    leave_both(process);
     control.burst_ns.store(MS, Ordering::Relaxed);
-    launch_on(process, SIDE[0], KERNEL, 50 * US);
-    assert!(number(process) > second, "somebody has joined");
+    launch(process, KERNEL, 50 * US);
+    assert_eq!(number_on(process, SIDE[0]), None, "somebody has joined");
     until_idle(slot);
-    assert_eq!(slot.launches.load(Ordering::Relaxed), 45);
+    assert_eq!(slot.launches.load(Ordering::Relaxed), 3 * 40 + 4);
 }
 
-fn spot(stream: CUstream) -> Spot {
-    Spot { context: CONTEXTS[0], tag: BurstTag(0), stream }
+/// What one thread opens later may end earlier on the device than what another one has open on the same stream.
+#[test]
+fn a_short_burst_behind_an_open_one_is_seen_when_it_ends() {
+    let _order = one_at_a_time();
+    let (process, slot, control) = open_process();
+    control.burst_ns.store(50 * MS, Ordering::Relaxed);
+    control.depth_ns.store(50 * MS, Ordering::Relaxed);
+    let short = Work::numbered(5);
+    for work in [KERNEL, KERNEL, short] {
+        launch(process, work, MS);
+        until_idle(slot);
+    }
+    process.forget(short);
+    let from_ns = clock::now_ns();
+    (0..10).for_each(|_| {
+        launch(process, KERNEL, MS);
+    });
+    std::thread::scope(|scope| scope.spawn(|| launch(process, short, MS)).join().unwrap());
+    (0..38).for_each(|_| {
+        launch(process, KERNEL, MS);
+    });
+    launch_on(process, SIDE[0], KERNEL, MS);
+    let is_measured = || process.bursts.take().unwrap().learning().expect(&process.estimates, short).is_measured;
+    until(is_measured);
+    let took_ns = clock::now_ns() - from_ns;
+    assert!((11 * MS..20 * MS).contains(&took_ns), "{took_ns}");
+}
+
+/// The open burst on a stream.
+fn number_on(process: &Process, stream: CUstream) -> Option<u64> {
+    let bursts = process.bursts.take().unwrap();
+    bursts.open_on(stream).map(|burst| bursts.number(burst))
 }
