@@ -16,7 +16,6 @@ use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
 use gpool_shared_region::{BurstTag, GPUS};
 
 mod leaving;
-mod parked;
 mod patience;
 pub mod resting;
 mod settling;
@@ -80,10 +79,6 @@ struct Burst {
     /// Its credit as a look last found it, and when that had changed last.
     seen_left_ns: u32,
     seen_ns: u64,
-    /// What is left of its credit while its thread works on another stream.
-    parked: Option<parked::Parked>,
-    /// Whether it ever was so.
-    was_left: bool,
     /// How many had been ended when its end was recorded.
     closed: u64,
 }
@@ -108,8 +103,6 @@ const FREE_BURST: Burst = Burst {
     estimate_ns: 0,
     seen_left_ns: 0,
     seen_ns: 0,
-    parked: None,
-    was_left: false,
     closed: 0,
 };
 
@@ -160,8 +153,6 @@ pub struct Bursts {
     last_sequence: u64,
     /// How many bursts have been ended.
     last_closed: u64,
-    /// How often a thread has left a burst for another stream.
-    turns: u32,
     /// Bursts that are open or unfinished.
     live: usize,
     waits: resting::Waits,
@@ -192,7 +183,6 @@ impl Bursts {
             pause: Pause::new(),
             last_sequence: 0,
             last_closed: 0,
-            turns: 0,
             live: 0,
             waits: resting::Waits::new(),
             has_waited: false,
@@ -212,7 +202,7 @@ impl Bursts {
     /// Work that the open bursts of GPU `gpu` of the lease may still get; `left_ns` says how much of a burst's credit is left.
     pub fn unspent_ns(&self, gpu: usize, left_ns: impl Fn(usize) -> u32) -> u64 {
         let open = self.table.iter().enumerate().filter(|(_, its)| its.state == State::Open && its.tag.gpu() == gpu);
-        open.map(|(index, its)| self.learning.real_ns(its.left_ns(|| left_ns(index)).into()).min(its.estimate_ns)).sum()
+        open.map(|(index, its)| self.learning.real_ns(left_ns(index).into()).min(its.estimate_ns)).sum()
     }
 
     /// When the work issued to all GPUs is expected to end, at least `now_ns`.
@@ -302,8 +292,6 @@ impl Bursts {
             estimate_ns: grant.credit_ns.map_or(cost_ns, |credit_ns| self.learning.real_ns(credit_ns.into())),
             seen_left_ns: grant.credit_ns.map_or(0, |credit_ns| credit_ns.saturating_sub(grant.expectation.cost_ns)),
             seen_ns: now_ns,
-            parked: None,
-            was_left: false,
             ..*burst
         };
         self.live += 1;
@@ -343,7 +331,6 @@ impl Bursts {
         if !matches!(burst.state, State::Open | State::Lone) {
             return;
         }
-        let spent = burst.take_spent(spent);
         burst.launches += spent.launches;
         burst.is_mixed |= spent.is_mixed;
         if burst.state == State::Open {

@@ -134,11 +134,6 @@ impl Stripe {
         Some((burst, Spent { left_ns: account as u32, launches, is_mixed }))
     }
 
-    /// The gate word behind which the credit was given.
-    pub(crate) fn word(&self) -> u32 {
-        self.word.load(Ordering::Relaxed)
-    }
-
     /// Whether the credit belongs to `burst`.
     pub fn holds(&self, burst: usize) -> bool {
         self.burst() == Some(burst)

@@ -14,7 +14,7 @@ use crate::learning::Expectation;
 use crate::process::{Place, Process};
 use crate::standing::Standing;
 use core::sync::atomic::Ordering;
-use gpool_driver_abi::cuda::{CUcontext, CUresult, CUstream};
+use gpool_driver_abi::cuda::{CUresult, CUstream};
 use gpool_shared_region::{Control, Demand};
 
 /// The longest sleep for depth, so that a wrong estimate cannot stall a tenant.
@@ -128,25 +128,9 @@ impl Process {
             self.catch_up(place, &mut bursts);
             // Read under the lock, so that what is said of this process belongs to one word.
             let word = place.region.gate();
-            let is_parking = is_sole(place.region.control()) && word.is_open();
-            let given_word = stripe.word();
-            if let Some((burst, spent)) = stripe.revoke()
-                && !(is_parking && given_word == word.0 && bursts.park(burst, spent, spot, given_word))
-            {
+            if let Some((burst, spent)) = stripe.revoke() {
                 bursts.close(driver, burst, spent);
             }
-            if is_parking
-                && !has_arrived
-                && let Some(credit) = bursts.unpark(spot, self.estimates.cost_ns(work), word.0)
-            {
-                bursts.note_arrival(clock::now_ns());
-                stripe.grant(word.0, stream, self.named_context(stream, context), credit);
-                return Admission::Pass;
-            }
-            // What is left of their credit counts as outstanding, and must not bring the end of the slice nearer.
-            let until_ns = place.region.control().until_ns.load(Ordering::Relaxed);
-            let is_kept = is_parking && bursts.estimated_end_on(spot.tag.gpu(), 0) < until_ns;
-            bursts.end_parked(driver, spot, is_kept.then_some(word.0));
             bursts.settle(place, &self.estimates);
             let now_ns = clock::now_ns();
             if !has_arrived {
@@ -177,8 +161,8 @@ impl Process {
                     let admission = match burst {
                         Some(burst) if is_lone => Admission::PassAlone(bursts.number(burst)),
                         Some(burst) => {
+                            let context = (is_default(stream) && self.has_several_contexts()).then_some(context);
                             let left_ns = credit_ns - expectation.cost_ns;
-                            let context = self.named_context(stream, context);
                             stripe.grant(word.0, stream, context, Credit { burst, work, left_ns });
                             Admission::Pass
                         }
@@ -208,11 +192,6 @@ impl Process {
                 }
             }
         }
-    }
-
-    /// The context by which a thread's credit for `stream` is known besides: a default stream's handle means one in each.
-    fn named_context(&self, stream: CUstream, context: CUcontext) -> Option<CUcontext> {
-        (is_default(stream) && self.has_several_contexts()).then_some(context)
     }
 
     /// Ends the burst of a launch that was admitted alone; called by the launching thread after the launch. Out of line,

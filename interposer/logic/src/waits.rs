@@ -1,7 +1,7 @@
 //! Programs that wait for their work: the time in which the device has none of it must not count as work.
 
+use crate::bursts::Bursts;
 use crate::bursts::resting::Kind;
-use crate::bursts::{Bursts, Spent};
 use crate::clock;
 use crate::contexts::gpus;
 use crate::credit::{Look, stripe_index};
@@ -164,10 +164,6 @@ impl Process {
             let _relaxed = driver.relaxed_capture();
             let spent = self.revoke_credit_of(burst);
             bursts.close_drained(driver, burst, spent);
-            // So may those have which this thread left before.
-            while let Some(left) = bursts.parked_and_drained(driver, context) {
-                bursts.close_drained(driver, left, Spent::LONE);
-            }
         }
     }
 

@@ -144,7 +144,7 @@ impl Bursts {
     /// Open burst `index` is ended before a wait for it, to show how late that returns; its number, 0 where it shows nothing.
     pub fn begin_sample(&mut self, index: usize) -> u64 {
         let burst = &self.table[index];
-        let is_fresh = burst.state == State::Open && !burst.has_rested() && !burst.is_behind && !burst.was_left;
+        let is_fresh = burst.state == State::Open && !burst.has_rested() && !burst.is_behind;
         (self.waits.sampled, self.waits.sample_end_ns) = (if is_fresh { burst.sequence } else { 0 }, 0);
         self.waits.sampled
     }

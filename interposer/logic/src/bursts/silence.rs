@@ -20,7 +20,7 @@ impl Bursts {
     /// has waited for it, and their length does not say what launches cost.
     pub fn note_added(&mut self, now_ns: u64, left_ns: impl Fn(usize) -> u32) {
         for (index, burst) in self.table.iter_mut().enumerate().filter(|(_, burst)| burst.state == State::Open) {
-            let left_ns = burst.left_ns(|| left_ns(index));
+            let left_ns = left_ns(index);
             if left_ns != burst.seen_left_ns {
                 (burst.seen_left_ns, burst.seen_ns) = (left_ns, now_ns);
                 let used_ns = self.learning.real_ns(burst.expected_ns.saturating_sub(left_ns.into()));
@@ -33,8 +33,7 @@ impl Bursts {
     /// how much of its credit is left.
     pub fn open_ends(&self, left_ns: impl Fn(usize) -> u32) -> impl Iterator<Item = (usize, u64)> {
         self.table.iter().enumerate().filter_map(move |(index, burst)| {
-            let left_ns = || burst.left_ns(|| left_ns(index));
-            let used_ns = |expected_ns: u64| self.learning.real_ns(expected_ns.saturating_sub(left_ns().into()));
+            let used_ns = |expected_ns: u64| self.learning.real_ns(expected_ns.saturating_sub(left_ns(index).into()));
             let end_ns = match burst.state {
                 State::Open => burst.seen_ns.max(burst.resumed_ns + used_ns(burst.expected_ns)) + ADD_PATIENCE_NS,
                 State::Lone if self.lasts(burst) => return None,

@@ -94,83 +94,7 @@ fn who_works_behind_a_gate_that_was_left_open_says_so() {
     assert_eq!(rings, [], "that is the gate's to do, when the bursts are not locked");
 }
 
-const SIDE: [CUstream; 2] = [0x1000 as CUstream, 0x2000 as CUstream];
-
-/// One that computes on two streams in turn, as a training step does, which launches ahead of its device. How many events are
-/// recorded for it.
-fn records_of_turns(burst_ns: u64) -> u64 {
-    let (process, slot, control) = open_process();
-    control.burst_ns.store(burst_ns, Ordering::Relaxed);
-    control.depth_ns.store(50 * MS, Ordering::Relaxed);
-    let before = DEVICE.lock().records;
-    for turn in 0..2000usize {
-        launch_on(process, SIDE[turn % 2], KERNEL, 50 * US);
-        clock::turn_ns(50 * US);
-    }
-    until_idle(slot);
-    assert_eq!(slot.launches.load(Ordering::Relaxed), 2000);
-    assert!(slot.burst_total_ns.load(Ordering::Relaxed) >= 2000 * 50 * US);
-    DEVICE.lock().records - before
-}
-
-#[test]
-fn who_goes_to_and_fro_between_streams_goes_on_with_its_bursts() {
-    let _order = one_at_a_time();
-    let (each, few) = (records_of_turns(MS), records_of_turns(50 * MS));
-    assert!(each > 3800, "two events at each turn: {each}");
-    assert!(few < each / 4, "{few} of {each}");
-}
-
-/// Launches on both streams in turn until both bursts are left open by who goes to the other one.
-fn leave_both(process: &Process) {
-    for turn in 0..40usize {
-        launch_on(process, SIDE[turn % 2], KERNEL, 50 * US);
-    }
-}
-
-#[test]
-fn what_was_left_open_ends_when_nobody_adds_to_it() {
-    let _order = one_at_a_time();
-    let (process, slot, control) = open_process();
-    control.burst_ns.store(50 * MS, Ordering::Relaxed);
-    leave_both(process);
-    assert!(number_on(process, SIDE[0]).is_some());
-    // The other one goes on.
-    for _ in 0..400 {
-        launch_on(process, SIDE[1], KERNEL, 50 * US);
-        clock::turn_ns(50 * US);
-        std::thread::sleep(Duration::from_micros(50));
-    }
-    assert!(number_on(process, SIDE[0]).is_none());
-    until_idle(slot);
-    assert_eq!(slot.launches.load(Ordering::Relaxed), 440);
-}
-
-#[test]
-fn credit_that_was_left_is_of_its_gate_word_and_of_who_is_alone() {
-    let _order = one_at_a_time();
-    let (process, slot, control) = open_process();
-    control.burst_ns.store(50 * MS, Ordering::Relaxed);
-    leave_both(process);
-    let first = number_on(process, SIDE[0]);
-    launch_on(process, SIDE[0], KERNEL, 50 * US);
-    assert_eq!(number_on(process, SIDE[0]), first, "it goes on");
-    open(control, clock::now_ns() + 60_000 * MS);
-    // It held that credit when the gate was closed, and leaves only now.
-    launch_on(process, SIDE[1], KERNEL, 50 * US);
-    assert_eq!(number_on(process, SIDE[0]), None);
-    leave_both(process);
-    let second = number_on(process, SIDE[0]);
-    open(control, clock::now_ns() + 60_000 * MS);
-    launch_on(process, SIDE[1], KERNEL, 50 * US);
-    assert!(second > first && number_on(process, SIDE[0]).is_none(), "it had been left when the gate was closed");
-    leave_both(process);
-    control.burst_ns.store(MS, Ordering::Relaxed);
-    launch(process, KERNEL, 50 * US);
-    assert_eq!(number_on(process, SIDE[0]), None, "somebody has joined");
-    until_idle(slot);
-    assert_eq!(slot.launches.load(Ordering::Relaxed), 3 * 40 + 4);
-}
+const SIDE: CUstream = 0x1000 as CUstream;
 
 /// What one thread opens later may end earlier on the device than what another one has open on the same stream.
 #[test]
@@ -193,15 +117,9 @@ fn a_short_burst_behind_an_open_one_is_seen_when_it_ends() {
     (0..38).for_each(|_| {
         launch(process, KERNEL, MS);
     });
-    launch_on(process, SIDE[0], KERNEL, MS);
+    launch_on(process, SIDE, KERNEL, MS);
     let is_measured = || process.bursts.take().unwrap().learning().expect(&process.estimates, short).is_measured;
     until(is_measured);
     let took_ns = clock::now_ns() - from_ns;
     assert!((11 * MS..20 * MS).contains(&took_ns), "{took_ns}");
-}
-
-/// The open burst on a stream.
-fn number_on(process: &Process, stream: CUstream) -> Option<u64> {
-    let bursts = process.bursts.take().unwrap();
-    bursts.open_on(stream).map(|burst| bursts.number(burst))
 }
