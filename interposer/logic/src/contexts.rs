@@ -320,6 +320,22 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_along_with_managed_memory_is_charged_once_for_each_whole_context() {
+        let mut contexts = Contexts::new();
+        let [a, part, b, unknown] = [16, 32, 48, 64].map(|handle: usize| handle as CUcontext);
+        contexts.enter(a, 0);
+        contexts.enter(b, 0);
+        assert!(contexts.enter_part(part, a));
+        assert_eq!([part, b, unknown].map(|handle| contexts.has_managed(handle)), [Some(false), Some(false), None]);
+        assert!(contexts.note_managed(part) && !contexts.note_managed(a), "a part has its memory in the whole");
+        assert!(contexts.note_managed(b) && !contexts.note_managed(unknown));
+        assert_eq!([a, part].map(|handle| contexts.has_managed(handle)), [Some(true); 2]);
+        contexts.leave(a);
+        contexts.enter(a, 0);
+        assert_eq!(contexts.has_managed(a), Some(false), "a handle that comes back is another context");
+    }
+
+    #[test]
     fn what_each_context_takes_is_charged_in_all_or_none() {
         let mut contexts = Contexts::new();
         let handles = [16 as CUcontext, 32 as CUcontext, 48 as CUcontext];

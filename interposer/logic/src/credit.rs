@@ -20,6 +20,14 @@ pub(crate) fn is_default(stream: CUstream) -> bool {
     stream as usize <= 1
 }
 
+/// The per-thread default stream as a handle (CU_STREAM_PER_THREAD); only its own thread can name it.
+pub(crate) const STREAM_PER_THREAD: usize = 2;
+
+/// Whether `stream` is that.
+pub(crate) fn is_per_thread(stream: CUstream) -> bool {
+    stream as usize == STREAM_PER_THREAD
+}
+
 /// Launch credit of the threads that map to it, alone on its cache line.
 #[repr(align(64))]
 #[cfg_attr(loom, derive(Default))]

@@ -7,7 +7,7 @@
 use crate::bursts::{Bursts, Grant, Spent, Spot};
 use crate::clock;
 use crate::copies::Moved;
-use crate::credit::{Credit, Stripe, is_default, stripe_index};
+use crate::credit::{Credit, Stripe, is_default, is_per_thread, stripe_index};
 use crate::driver::CUDA_SUCCESS;
 use crate::estimates::{Bytes, Work};
 use crate::learning::Expectation;
@@ -28,8 +28,6 @@ const FULL_SLEEP_NS: u64 = 200_000;
 pub(crate) const FULL_PATIENCE_NS: u64 = 100_000_000;
 /// Streams that work at the same time have no shorter bursts than this, if bursts may be so long.
 const PARTED_BURST_NS: u64 = 1_000_000;
-/// The per-thread default stream as a handle (CU_STREAM_PER_THREAD); only its own thread can name it.
-pub(crate) const STREAM_PER_THREAD: usize = 2;
 /// What a launch may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
@@ -107,7 +105,7 @@ impl Process {
         }
         let _relaxed = driver.relaxed_capture();
         // A kernel of a library runs in the context of its stream, whichever is current (cuLaunchKernel).
-        let is_named = !is_default(stream) && stream as usize != STREAM_PER_THREAD;
+        let is_named = !is_default(stream) && !is_per_thread(stream);
         if is_named && (context.is_null() || self.has_several_contexts()) {
             // Of one whose beginning was not seen the end will not be either. A green context is measured in the primary one
             // that it is a part of: it can be current to one thread only, which is the program's (cuGreenCtxCreate).
@@ -149,9 +147,7 @@ impl Process {
                     // What is not known is measured alone, and a burst that holds no second launch ends with its
                     // first: by the next launch, or a look, the program may have been silent for long. Of the
                     // per-thread stream only this thread can record the end.
-                    let is_lone = !expectation.is_measured
-                        || expectation.cost_ns >= credit_ns
-                        || stream as usize == STREAM_PER_THREAD;
+                    let is_lone = !expectation.is_measured || expectation.cost_ns >= credit_ns || is_per_thread(stream);
                     let grant = Grant { work, expectation, credit_ns: (!is_lone).then_some(credit_ns) };
                     let resumed = bursts.resume(spot, grant, now_ns);
                     let burst =

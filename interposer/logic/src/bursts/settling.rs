@@ -2,9 +2,9 @@
 
 use super::{Burst, Bursts, State, TABLE};
 use crate::clock;
+use crate::credit::is_per_thread;
 use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS};
 use crate::estimates::Estimates;
-use crate::gate::STREAM_PER_THREAD;
 use crate::learning::Outcome;
 use crate::place::Place;
 use core::ptr::null_mut;
@@ -68,7 +68,7 @@ impl Bursts {
             match place.driver.in_context(context, || place.driver.query(end)) {
                 Some(CUDA_ERROR_NOT_READY) => {
                     // Its own for each thread, by the same handle.
-                    if stream as usize != STREAM_PER_THREAD && streams < STREAMS {
+                    if !is_per_thread(stream) && streams < STREAMS {
                         behind[streams] = (context, stream);
                         streams += 1;
                     }

@@ -1,6 +1,7 @@
 //! Of work on several GPUs and in several contexts, of contexts that go, and of streams that join a capture.
 
 use super::*;
+use crate::credit::STREAM_PER_THREAD;
 use crate::fake_driver::{ELSEWHERE, IS_BROKEN};
 use gpool_driver_abi::cuda::CUcontext;
 
