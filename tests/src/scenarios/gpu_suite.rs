@@ -24,6 +24,9 @@ const PARTS: [&str; 2] = ["1", "2"];
 /// that it does here, until that is known, the least piece, and what an allocator takes at once.
 const MOST_FREE_BYTES: i64 = 320 << 20;
 
+/// The last piece of what the driver takes for managed memory, charged in full.
+const MANAGED_PIECE_BYTES: i64 = 128 << 20;
+
 /// The stages that judge no share, for every change.
 pub fn run(inside: &Inside) -> Result<()> {
     each_part_fits()?;
@@ -68,6 +71,13 @@ pub fn run(inside: &Inside) -> Result<()> {
                 format!("{name} is {over:?}, not {} to 0", -MOST_FREE_BYTES)
             })?;
         }
+        // What the driver may take for managed memory beside what is asked for, which the simulated one does not.
+        let over =
+            |allocator: &str| figures[format!("memory.{allocator}.over_cap")]["value"].as_i64().unwrap_or(i64::MAX);
+        let (managed, plain) = (over("cuMemAllocManaged"), over("cuMemAlloc"));
+        ensure((plain - managed - MANAGED_PIECE_BYTES).abs() <= 4 << 20, || {
+            format!("managed memory ends {managed} bytes above the cap and plain one {plain}, not a piece apart")
+        })?;
         // The stand-in knows one allocator, by which the worker has a small buffer already.
         same(figures, "memory.cuMemAlloc.hami_pieces", &3.into())?;
         let above = figures["memory.cuMemCreate.hami_over_cap"]["value"].as_u64();
