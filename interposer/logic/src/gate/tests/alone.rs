@@ -7,6 +7,12 @@ use crate::registration::Registration;
 use std::io::{Read, pipe};
 use std::os::fd::AsRawFd;
 
+/// As the supervisor does with a tenant that has its GPU to itself and has worked for a while.
+fn leave_alone(control: &Control) {
+    control.burst_ns.store(50 * MS, Ordering::Relaxed);
+    control.depth_ns.store(50 * MS, Ordering::Relaxed);
+}
+
 #[test]
 fn long_bursts_are_few_events() {
     let _order = one_at_a_time();
@@ -35,8 +41,7 @@ fn long_bursts_are_few_events() {
 fn streams_that_work_at_the_same_time_part_a_long_burst() {
     let _order = one_at_a_time();
     let (process, _, control) = open_process();
-    control.burst_ns.store(50 * MS, Ordering::Relaxed);
-    control.depth_ns.store(50 * MS, Ordering::Relaxed);
+    leave_alone(control);
     open(control, clock::now_ns() + 400 * MS);
     (0..20).for_each(|_| {
         launch(process, KERNEL, 50 * US);
@@ -64,8 +69,7 @@ fn estimates_that_are_far_too_long_leave_the_device_nothing_to_wait_for() {
         launch(process, *work, 1000 * US);
         until_idle(slot);
     }
-    control.burst_ns.store(50 * MS, Ordering::Relaxed);
-    control.depth_ns.store(50 * MS, Ordering::Relaxed);
+    leave_alone(control);
     open(control, clock::now_ns() + 400 * MS);
     let from_ns = clock::now_ns();
     let left_ns = works.iter().cycle().take(600).map(|work| launch(process, *work, 100 * US)).last().unwrap();
@@ -101,8 +105,7 @@ const SIDE: CUstream = 0x1000 as CUstream;
 fn a_short_burst_behind_an_open_one_is_seen_when_it_ends() {
     let _order = one_at_a_time();
     let (process, slot, control) = open_process();
-    control.burst_ns.store(50 * MS, Ordering::Relaxed);
-    control.depth_ns.store(50 * MS, Ordering::Relaxed);
+    leave_alone(control);
     let short = Work::numbered(5);
     for work in [KERNEL, KERNEL, short] {
         launch(process, work, MS);
