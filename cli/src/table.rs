@@ -37,6 +37,8 @@ pub struct LeaseRow {
     pub cost_center: Option<String>,
     /// Whether its gate is kept closed.
     pub paused: bool,
+    /// Whether it has to make room for a container of a higher priority.
+    pub is_leaving: bool,
     /// Share received lately. Whoever has a better meter than the supervisor's charges may put its figure here.
     pub received_permille: u64,
     /// Memory held, contexts included.
@@ -83,6 +85,7 @@ impl From<&LeaseView> for LeaseRow {
             project: lease.project.clone(),
             cost_center: lease.cost_center.clone(),
             paused: lease.paused,
+            is_leaving: lease.leaves_unix_ms.is_some(),
             received_permille: lease.received_permille.into(),
             memory_used_bytes: lease.memory_used_bytes,
             memory_peak_bytes: lease.memory_peak_bytes,
@@ -172,12 +175,16 @@ fn gpu_cell(gpus: &[String]) -> String {
     }
 }
 
-/// Where a lease stands, or that it is paused or has failed: then it goes nowhere.
+/// Where a lease stands, or what else there is to know of one that runs: that it has failed, has to make room, or is paused.
 pub fn state_cell(row: &LeaseRow) -> &'static str {
     if let Some(fault) = row.fault {
         return fault.text();
     }
-    if row.paused && row.state == LeaseState::Active { "paused" } else { state_name(row.state) }
+    match row.state {
+        LeaseState::Active if row.is_leaving => "leaving",
+        LeaseState::Active if row.paused => "paused",
+        state => state_name(state),
+    }
 }
 
 fn cells(row: &LeaseRow) -> Vec<String> {
@@ -346,6 +353,7 @@ mod tests {
             gate_wait_ns: 12_345_678_901,
             launches: 10_000,
             idle_seconds: None,
+            leaves_unix_ms: None,
             processes: 1,
             read_at_ns: 0,
             init_pid: None,
@@ -370,6 +378,8 @@ CONTAINER     GPU            SHARE  RECEIVED  MEMORY USED / CAP  REFUSED  GATE W
 b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.5 %      1  held    co-operative (3 uncounted)
 ";
         assert_eq!(render(&rows), want);
+        rows[0].is_leaving = true;
+        assert!(render(&rows).contains("  leaving  "));
         rows[0].fault = Some(LeaseFault::MpsServerDied);
         assert!(render(&rows).contains("  mps-server-died  "));
     }

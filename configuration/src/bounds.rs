@@ -51,6 +51,9 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
     if let Some((key, cause)) = configuration.audit.out_of_range() {
         return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
     }
+    if let Some((key, cause)) = configuration.preemption.out_of_range() {
+        return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
+    }
     check_health(configuration)?;
     check_hang_times(configuration)?;
     check_idle_times(configuration)?;

@@ -74,6 +74,7 @@ impl Effect {
             _ if is_in("class.")
                 || is_in("mig.")
                 || is_in("queue.")
+                || is_in("preemption.")
                 || is_in("quota.")
                 || is_in("team")
                 || is_in("rates.")

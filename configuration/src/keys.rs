@@ -3,6 +3,7 @@
 use crate::audit::Audit;
 use crate::gpus::Gpus;
 use crate::health::Health;
+use crate::preemption::Preemption;
 use crate::quota::Quota;
 use crate::rates::{Rates, Team};
 use crate::windows::Window;
@@ -30,6 +31,8 @@ pub struct Configuration {
     pub lease: Lease,
     /// Waiting for room.
     pub queue: Queue,
+    /// Making room by taking GPUs from lower priorities.
+    pub preemption: Preemption,
     /// How much teams and users may reserve.
     pub quota: Quota,
     /// Dividing GPUs with MIG.

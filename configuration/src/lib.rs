@@ -14,6 +14,7 @@ mod keys;
 mod layers;
 #[cfg(feature = "layouts")]
 pub mod layouts;
+mod preemption;
 mod quantity;
 mod quota;
 mod rates;
@@ -32,6 +33,7 @@ pub use keys::{
     REQUEST_KEYS, Runtime, Socket,
 };
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
+pub use preemption::{NoticeSignal, PREEMPTION_SECONDS_MAX, Preemption};
 pub use quantity::{GpuAmount, MemoryAmount};
 pub use quota::{Ceiling, Quota, Uid};
 pub use rates::{Currency, Day, Part, Price, PricePerHour, Rates, Team};

@@ -42,6 +42,10 @@ fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
         ("[driver]\nlibrary_dirs = []\n", ["line 2", "driver.library_dirs = []", "name its directory"]),
         ("[driver]\ncontext_bytes = 0\n", ["line 2", "driver.context_bytes = 0", "in bytes"]),
         ("[queue]\nplaces = 257\n", ["line 2", "queue.places = 257", "write 256 or less"]),
+        (
+            "[preemption]\ngrace_seconds = 2592001\n",
+            ["line 2", "preemption.grace_seconds = 2592001", "write 0 to 2592000 seconds"],
+        ),
         ("[ledger]\nminute_days = 0\n", ["line 2", "ledger.minute_days = 0", "write 1 to 3650 days"]),
         (
             "[ledger]\nhour_days = 30\n",

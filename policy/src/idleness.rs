@@ -1,4 +1,4 @@
-//! When a lease counts as idle, what follows, and which idle leases make room for somebody who waits.
+//! When a lease counts as idle, and what follows.
 //!
 //! A lease is in use as long as anything of it changes: what it was charged, what it launched, what it holds, who is there. So a
 //! look that is missed makes nobody idle, and one that comes late makes somebody idle late.
@@ -106,31 +106,9 @@ impl Idleness {
     }
 }
 
-/// Which of `idle`, those first who have been idle for longest, have to go so that somebody fits, where `fits` says whether he
-/// does without some of them. None if he does not without all of them either. Nobody is in it who need not go: having found
-/// enough, those are spared again without whom it is still enough, the one that was idle for least first (as Kueue does with
-/// those that it preempts).
-pub fn needed<T: Clone>(idle: &[T], mut fits: impl FnMut(&[T]) -> bool) -> Option<Vec<T>> {
-    // Most often nobody helps, which is known at once.
-    if !fits(idle) {
-        return None;
-    }
-    let enough = (1..=idle.len()).find(|count| fits(&idle[..*count]))?;
-    let mut chosen = idle[..enough].to_vec();
-    for place in (0..chosen.len()).rev() {
-        let mut fewer = chosen.clone();
-        fewer.remove(place);
-        if !fewer.is_empty() && fits(&fewer) {
-            chosen = fewer;
-        }
-    }
-    Some(chosen)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     const RULE: Rule = Rule { idle_ns: 100, grace_ns: 10, after: After::Taken };
 
@@ -167,37 +145,5 @@ mod tests {
         assert_eq!([923, 927, 928].map(|now| idleness.step(now, sooner)), [Step::Tell, Step::Rest, Step::Take]);
         let at_once = Rule { grace_ns: 0, ..RULE };
         assert_eq!([100, 100].map(|now| Idleness::since(0).step(now, at_once)), [Step::Tell; 2], "told first, always");
-    }
-
-    #[test]
-    fn those_go_who_were_idle_for_longest_and_none_too_many() {
-        let fits = |wanted: u32| move |gone: &[u32]| gone.iter().sum::<u32>() >= wanted;
-        assert_eq!(needed(&[3, 2, 9], fits(3)), Some(vec![3]));
-        assert_eq!(needed(&[3, 2, 9], fits(5)), Some(vec![3, 2]));
-        assert_eq!(needed(&[3, 2, 9], fits(9)), Some(vec![9]), "whoever need not go is spared");
-        assert_eq!(needed(&[3, 2, 9], fits(15)), None);
-        assert_eq!(needed(&[], fits(1)), None);
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_needed_is_enough_and_each_of_it_is_needed(
-            idle in prop::collection::vec(1u32..100, 0..12),
-            wanted in 1u32..400,
-        ) {
-            let numbered: Vec<(usize, u32)> = idle.iter().copied().enumerate().collect();
-            let sum = |gone: &[(usize, u32)]| gone.iter().map(|(_, size)| size).sum::<u32>();
-            match needed(&numbered, |gone| sum(gone) >= wanted) {
-                None => prop_assert!(sum(&numbered) < wanted),
-                Some(gone) => {
-                    prop_assert!(sum(&gone) >= wanted);
-                    for place in 0..gone.len() {
-                        let mut fewer = gone.clone();
-                        fewer.remove(place);
-                        prop_assert!(sum(&fewer) < wanted, "{gone:?} without {place} is enough");
-                    }
-                }
-            }
-        }
     }
 }

@@ -5,6 +5,9 @@
 //! * [`timeline`]: what a measured burst costs, also when bursts overlap;
 //! * [`admission`]: whether a share fits, and on which GPUs;
 //! * [`queue`]: who is next of those for whom there is no room, and what is kept for whom;
+//! * [`giving_way`]: which leases have to go so that somebody who waits has room;
+//! * [`idleness`]: when a lease counts as idle, and what follows;
+//! * [`preemption`]: which leases give way to one of a higher priority, and when;
 //! * [`quota`]: how much the leases of a team or of a user may reserve altogether;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
 //! * [`health`]: what a GPU's own figures say of its faults, and whether they are known to whoever opened it again;
@@ -26,6 +29,7 @@
 
 pub mod admission;
 pub mod chain;
+pub mod giving_way;
 pub mod guard;
 pub mod health;
 pub mod honesty;
@@ -35,6 +39,7 @@ pub mod ledger;
 pub mod mechanism;
 pub mod mig;
 pub mod overlap;
+pub mod preemption;
 pub mod promise;
 pub mod queue;
 pub mod quota;

@@ -65,6 +65,8 @@ pub enum EventKind {
     LeaseRevoked,
     /// A lease's container makes no use of its GPUs.
     LeaseIdle,
+    /// A lease's GPUs are about to be taken for one of a higher priority that waits, or are not any more.
+    LeasePreempted,
     /// A lease ended.
     LeaseEnded,
     /// An allocation was refused because of the cap.
@@ -129,7 +131,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 42] = [
+    pub const ALL: [EventKind; 43] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -142,6 +144,7 @@ impl EventKind {
         EventKind::LeaseResumed,
         EventKind::LeaseRevoked,
         EventKind::LeaseIdle,
+        EventKind::LeasePreempted,
         EventKind::LeaseEnded,
         EventKind::AllocationRefused,
         EventKind::UnknownVersion,

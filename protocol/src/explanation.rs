@@ -29,8 +29,20 @@ pub struct LeaseExplanation {
     /// The most that it has held on one GPU so far. 0 from an older supervisor.
     #[serde(default)]
     pub memory_peak_bytes: u64,
+    /// That its GPUs are about to be taken from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<Leaving>,
     /// One GPU after the other.
     pub gpus: Vec<GpuExplanation>,
+}
+
+/// That a lease has to make room for a container of a higher priority that waits, if that still does then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    /// For whom.
+    pub waits: ContainerId,
+    /// In how many nanoseconds.
+    pub left_ns: u64,
 }
 
 /// What the scheduler of one GPU knows of a lease.

@@ -38,7 +38,7 @@ pub use drain::{Drain, DrainRequest, DrainedGpu, REASON_CHARACTERS};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
 pub use events::{Event, EventKind, GpuCharge};
-pub use explanation::{GpuExplanation, LeaseExplanation, ShareErrorBound, Standing, WaitCause};
+pub use explanation::{GpuExplanation, LeaseExplanation, Leaving, ShareErrorBound, Standing, WaitCause};
 pub use guarded::{GuardedProcess, MappedLibrary};
 pub use health::{HealthFinding, health_words};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gpu_path, lease_path, waiting_path};

@@ -278,6 +278,10 @@ pub struct LeaseView {
     /// mode=mig and mps, of one without a running container, or from an older supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_seconds: Option<u64>,
+    /// When its GPUs are taken for a container of a higher priority that waits, if that still does then: Unix time, milliseconds.
+    /// None while none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaves_unix_ms: Option<u64>,
     /// Registered processes, alive.
     pub processes: u32,
     /// The container's init, once bound.

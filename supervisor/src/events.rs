@@ -213,6 +213,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::LeaseResumed
         | EventKind::LeaseRevoked
         | EventKind::LeaseIdle
+        | EventKind::LeasePreempted
         | EventKind::LeaseEnded
         | EventKind::AllocationRefused
         | EventKind::GpuAnswers

@@ -78,6 +78,7 @@ mod metrics;
 mod mig;
 mod mps;
 mod occupants;
+mod preemptions;
 mod privilege;
 mod procfs;
 mod queue;

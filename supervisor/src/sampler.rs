@@ -15,6 +15,7 @@ use crate::idle_leases::IdleLeases;
 use crate::late_boards::LateBoards;
 use crate::lease::{GROUPS, Holding, Leases, Members, Record, members};
 use crate::mig;
+use crate::preemptions::Preemptions;
 use crate::procfs;
 use crate::refusals;
 use crate::region::Report;
@@ -41,6 +42,7 @@ pub fn sample(
     let inventory = &leases.inventory;
     let mut auditor = Auditor::new(leases.roster.limit());
     let (mut driver, mut idle) = (DriverWatch::default(), IdleLeases::default());
+    let mut preemptions = Preemptions::default();
     let (mut unseen, mut unwritten) = (Faults::default(), Faults::default());
     loop {
         leases.progress.sampler.note();
@@ -60,6 +62,7 @@ pub fn sample(
         auditor.look(leases, &members, |gpu, since_us| process_use(leases, &occupancies, gpu, since_us), &statistics);
         refusals::tell(leases);
         idle.look(leases, |gpu| auditor.has_figures(gpu));
+        preemptions.look(leases);
         let next = Instant::now() + PERIOD;
         while leases.occupants.wait(next) {
             note_memory(leases, inventory, &mut costs);

@@ -66,6 +66,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         class: wanted.class,
         lease: wanted.lease,
         queue: wanted.queue,
+        preemption: wanted.preemption,
         quota: wanted.quota,
         mig: wanted.mig,
         health: wanted.health,
@@ -171,6 +172,11 @@ mod tests {
             places = 5
             longest_wait_seconds = 6
             keep_seconds = 7
+            [preemption]
+            enabled = true
+            grace_seconds = 5
+            least_run_seconds = 6
+            signal = "SIGUSR1"
             [quota]
             default_team = { gpus = "1", memory = "1GiB", leases = 1 }
             no_team = { gpus = "1", memory = "1GiB", leases = 1 }

@@ -8,6 +8,7 @@ use super::statement::Statement;
 use crate::context_cost::ContextCost;
 use crate::hang::Excuse;
 use crate::idle_leases::Signs;
+use crate::preemptions::MakesRoom;
 use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
 use crate::queue::Queue;
 use crate::region::{RegionHost, Report};
@@ -215,6 +216,8 @@ pub struct Lease {
     pub signs: Option<Signs>,
     /// Whether the device saw it at work since that look.
     pub was_seen: bool,
+    /// For whom it has to make room, and what it was told.
+    pub makes_room: MakesRoom,
     /// When its GPUs were taken from it, if this supervisor has done that.
     pub revoked_at: Option<Instant>,
 }

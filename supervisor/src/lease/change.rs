@@ -1,9 +1,9 @@
 //! Changing leases while their containers run.
 
 use super::book::{Book, Lease};
-use super::described::{described, without_room};
+use super::described::{about, described, without_room};
 use super::entitlement::{check_class, class_policy, fails_open, held_demand, share_of};
-use super::grant::{Leases, about, failed};
+use super::grant::{Leases, failed};
 use super::placing::LOOK_PATIENCE;
 use super::quota::Reservation;
 use super::record::Record;

@@ -31,7 +31,8 @@ impl Leases {
             explained_on(uuid, explanation, explained.at_ns, charged_ns, |tenant| container_of(&book, tenant))
         };
         let gpus = gpus.zip(charged).map(of_gpu).collect();
-        let memory = book.find(&record.lease_id.0)?.view();
+        let lease = book.find(&record.lease_id.0)?;
+        let (memory, leaving) = (lease.view(), lease.makes_room.leaving());
         Ok(LeaseExplanation {
             lease_id: record.lease_id,
             container_id: record.container_id,
@@ -42,6 +43,7 @@ impl Leases {
             fault: record.fault,
             memory_cap_bytes: memory.memory_cap_bytes,
             memory_peak_bytes: memory.memory_peak_bytes,
+            leaving,
             gpus,
         })
     }

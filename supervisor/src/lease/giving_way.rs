@@ -1,4 +1,4 @@
-//! Which idle leases would make room for somebody who waits.
+//! Which leases would make room for somebody who waits: idle ones, and those of a lower priority.
 
 use super::book::Book;
 use super::entitlement::{held_demand, slice_priority};
@@ -6,9 +6,12 @@ use super::grant::Leases;
 use super::quota::Reservation;
 use super::record::Record;
 use super::room::Scene;
-use gpool_policy::idleness::needed;
+use crate::clock;
+use crate::device::Gpu;
+use gpool_policy::giving_way::needed;
+use gpool_policy::preemption::{Candidate, Rule};
 use gpool_policy::slice::Priority;
-use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism};
+use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism, format_seconds};
 use std::time::Duration;
 
 /// For so long what was taken counts as about to be free. A device that does not give it back keeps nobody from being helped
@@ -37,13 +40,7 @@ impl Leases {
             return None;
         }
         let outside = self.left_without_leases(&gpus, &book);
-        let mut scene = Scene { is_imagined: true, ..self.scene(&book, None, &gpus) };
-        // Room that is about to be free: of kept places, and of whom the device has just to give back what it held.
-        let is_about_to_end = |id: &LeaseId| {
-            let revoked_at = book.leases.get(id).and_then(|lease| lease.revoked_at);
-            revoked_at.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE)
-        };
-        scene.free(&outside, |record, state| state == LeaseState::Held || is_about_to_end(&record.lease_id));
+        let scene = self.scene_to_come(&book, &gpus, &outside);
         in_order.iter().take(LOOKED_AT).enumerate().find_map(|(place, waiter)| {
             let ahead = self.taken_by(&in_order[..place], &scene);
             let fits = |scene: &Scene<'_>| self.fits_beside(waiter, scene, &ahead);
@@ -52,14 +49,69 @@ impl Leases {
             }
             let may_go = |id: &&LeaseId| priority_of(&book, id).is_some_and(|its| waiter.claim.priority <= its);
             let candidates: Vec<LeaseId> = idle.iter().filter(may_go).cloned().collect();
-            let without = |gone: &[LeaseId]| {
-                let mut emptier = scene.clone();
-                emptier.free(&outside, |record, _| record.revocation.is_none() && gone.contains(&record.lease_id));
-                fits(&emptier)
-            };
-            let leases = needed(&candidates, without)?;
+            let leases = needed(&candidates, |gone: &[LeaseId]| fits(&scene.without(gone, &outside)))?;
             Some(GivingWay { leases, waits: waiter.asked.container_id.clone() })
         })
+    }
+
+    /// Which of the `candidates`, those first that stand first, have to go for whom of the queue: each that does not fit has as
+    /// many of a lower priority go as it needs, beside all that go for those before it.
+    pub fn making_room(
+        &self,
+        book: &Book,
+        candidates: &[(LeaseId, Candidate)],
+        (rule, now_ns): (Rule, u64),
+    ) -> Vec<GivingWay> {
+        let (gpus, in_order) = (self.gpus_for_new(), book.queue.in_order());
+        if in_order.is_empty() || candidates.is_empty() {
+            return Vec::new();
+        }
+        let outside = self.left_without_leases(&gpus, book);
+        let mut scene = self.scene_to_come(book, &gpus, &outside);
+        let mut found: Vec<GivingWay> = Vec::new();
+        for (place, waiter) in in_order.iter().take(LOOKED_AT).enumerate() {
+            let ahead = self.taken_by(&in_order[..place], &scene);
+            let fits = |scene: &Scene<'_>| self.fits_beside(waiter, scene, &ahead);
+            if fits(&scene) {
+                continue;
+            }
+            let left_ns = u64::try_from(waiter.left(now_ns).as_nanos()).unwrap_or(u64::MAX);
+            let is_taken = |id: &LeaseId| found.iter().any(|its| its.leases.contains(id));
+            let may_go = candidates
+                .iter()
+                .filter(|(id, its)| its.gives_way_to(waiter.claim.priority, left_ns, rule) && !is_taken(id));
+            let may_go: Vec<LeaseId> = may_go.map(|(id, _)| id.clone()).collect();
+            if let Some(leases) = needed(&may_go, |gone: &[LeaseId]| fits(&scene.without(gone, &outside))) {
+                scene = scene.without(&leases, &outside);
+                found.push(GivingWay { leases, waits: waiter.asked.container_id.clone() });
+            }
+        }
+        found
+    }
+
+    /// These GPUs with what is about to be free: kept places, and of whom the device has just to give back what it held.
+    fn scene_to_come<'a>(&self, book: &'a Book, gpus: &'a [Gpu], outside: &[u32]) -> Scene<'a> {
+        let mut scene = Scene { is_imagined: true, ..self.scene(book, None, gpus) };
+        let is_about_to_end = |id: &LeaseId| {
+            let revoked_at = book.leases.get(id).and_then(|lease| lease.revoked_at);
+            revoked_at.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE)
+        };
+        scene.free(outside, |record, state| state == LeaseState::Held || is_about_to_end(&record.lease_id));
+        scene
+    }
+}
+
+impl Book {
+    /// What is said to who waits if others make room for it.
+    pub fn room_in_the_making(&self, waits: &ContainerId) -> Option<String> {
+        let all = self.leases.values().filter(|lease| lease.makes_room.waits.as_ref() == Some(waits));
+        let until: Vec<u64> = all.filter_map(|lease| lease.makes_room.notice.until_ns()).collect();
+        let left_ns = until.iter().max()?.saturating_sub(clock::now_ns());
+        let who = match until.len() {
+            1 => "a container of a lower priority makes".to_owned(),
+            several => format!("{several} containers of a lower priority make"),
+        };
+        Some(format!("{who} room for it, in {} at the latest", format_seconds(left_ns.div_ceil(1_000_000_000))))
     }
 }
 
@@ -67,7 +119,14 @@ fn priority_of(book: &Book, id: &LeaseId) -> Option<Priority> {
     book.leases.get(id).map(|lease| slice_priority(lease.record.priority))
 }
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
+    /// The same without these leases.
+    fn without(&self, gone: &[LeaseId], outside: &[u32]) -> Scene<'a> {
+        let mut emptier = self.clone();
+        emptier.free(outside, |record, _| record.revocation.is_none() && gone.contains(&record.lease_id));
+        emptier
+    }
+
     /// Counts what leases and kept places have as free where `is_gone` says so. On a GPU that nobody has then, as many processes
     /// as `outside` says are in the way of who wants all of it.
     fn free(&mut self, outside: &[u32], is_gone: impl Fn(&Record, LeaseState) -> bool) {
@@ -108,7 +167,6 @@ mod tests {
     use super::super::quota::{Holder, Standing};
     use super::super::record::sample;
     use super::*;
-    use crate::device::Gpu;
     use gpool_protocol::GpuUuid;
     use std::time::Instant;
 

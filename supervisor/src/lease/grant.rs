@@ -3,7 +3,7 @@
 use super::account::GpuAccount;
 use super::book::{Book, Lease};
 use super::capacity::capacities;
-use super::described::{described, without_room};
+use super::described::{about, described, without_room};
 use super::edits::{edits, edits_without_shims};
 use super::entitlement::{fails_open, share_of};
 use super::leftovers::Leftovers;
@@ -25,6 +25,7 @@ use crate::ledger::Ledger;
 use crate::metrics::Counters;
 use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
+use crate::preemptions::MakesRoom;
 use crate::procfs::WatchedProcess;
 use crate::queue::Left;
 use crate::refusals;
@@ -364,6 +365,7 @@ impl Leases {
             idleness: record.idleness(now_ns, 0),
             signs: None,
             was_seen: false,
+            makes_room: MakesRoom::default(),
             revoked_at: None,
             state,
             tenant,
@@ -491,10 +493,4 @@ impl Leases {
         }
         Some(lease)
     }
-}
-
-/// What an event about `record` is about.
-pub fn about(record: &Record, uid: Option<u32>) -> About {
-    let (lease_id, container_id) = (Some(record.lease_id.clone()), Some(record.container_id.clone()));
-    About { lease_id, container_id, uid, ..About::default() }
 }

@@ -8,10 +8,20 @@ use std::time::{Duration, Instant};
 impl Leases {
     /// Keeps the place of a lease that was taken out of the book, if anybody may come back to it.
     pub fn keep_place(&self, book: &mut Book, lease: Lease) {
+        // Who was told to make room would have it back before the one that it was made for.
+        if lease.makes_room.notice.until_ns().is_some() {
+            return self.note_made_room(&lease);
+        }
         let hold = Duration::from_millis(self.configuration().lease.hold_ms);
         if let Some(until) = kept_until(&lease.record, lease.back_until, hold, Instant::now()) {
             let gpus = lease.gpus().collect();
             book.held.push(Held { record: lease.record, gpus, until });
+        }
+    }
+
+    fn note_made_room(&self, lease: &Lease) {
+        if lease.record.revocation.is_none() {
+            self.counters.note_preemption("left");
         }
     }
 }

@@ -3,8 +3,9 @@
 use super::account::GpuAccount;
 use super::book::{Dead, Process};
 use super::debts::{Debts, KEPT_NS};
+use super::described::about;
 use super::entitlement::fails_open;
-use super::grant::{BIND_PATIENCE, Entry, Leases, about};
+use super::grant::{BIND_PATIENCE, Entry, Leases};
 use super::reading::{Written, read_all};
 use super::record::{ProcessRecord, Record, RecordError, StandingRecord, region_dir_of};
 use super::statement::Statement;

@@ -40,6 +40,12 @@ impl Lease {
         is_known.then(|| self.idleness.idle_ns(clock::now_ns()) / 1_000_000_000)
     }
 
+    /// Until when it may stay, if it was told to make room.
+    fn leaves_unix_ms(&self) -> Option<u64> {
+        let until_ns = self.makes_room.notice.until_ns()?;
+        Some(clock::unix_ms().saturating_add(until_ns.saturating_sub(clock::now_ns()) / 1_000_000))
+    }
+
     /// The lease now.
     pub fn view(&self) -> LeaseView {
         let figures = self.figures(&mut Report::new());
@@ -79,6 +85,7 @@ impl Lease {
             gate_wait_ns: figures.gate_wait_ns,
             launches: figures.launches,
             idle_seconds: self.idle_seconds(),
+            leaves_unix_ms: self.leaves_unix_ms(),
             processes: self.processes.len() as u32,
             read_at_ns,
             init_pid: self.record.init.map(|init| init.pid),
@@ -128,6 +135,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         gate_wait_ns: 0,
         launches: 0,
         idle_seconds: None,
+        leaves_unix_ms: None,
         processes: 0,
         read_at_ns: 0,
         init_pid: None,

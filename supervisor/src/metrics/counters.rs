@@ -13,6 +13,9 @@ pub(super) const GUARD_ACTIONS: [&str; 7] =
 /// What was done about leases that nobody uses.
 pub(super) const IDLE_ACTIONS: [&str; 3] = ["told", "revoked", "not_revoked"];
 
+/// What was done about leases that make room for a higher priority.
+pub(super) const PREEMPTIONS: [&str; 5] = ["told", "withdrawn", "left", "revoked", "not_revoked"];
+
 /// What requests for leases are refused with. Others may come up and are counted from then on.
 const REFUSALS: [ErrorCode; 9] = [
     ErrorCode::SupervisorFailed,
@@ -32,6 +35,7 @@ pub struct Counters {
     refusals: Mutex<BTreeMap<&'static str, u64>>,
     guard_actions: Mutex<BTreeMap<&'static str, u64>>,
     idle: Mutex<BTreeMap<&'static str, u64>>,
+    preemptions: Mutex<BTreeMap<&'static str, u64>>,
     queue: Mutex<BTreeMap<&'static str, Waits>>,
 }
 
@@ -52,6 +56,7 @@ impl Default for Counters {
             refusals: zeroes(&mut REFUSALS.iter().map(|code| code.text())),
             guard_actions: zeroes(&mut GUARD_ACTIONS.into_iter()),
             idle: zeroes(&mut IDLE_ACTIONS.into_iter()),
+            preemptions: zeroes(&mut PREEMPTIONS.into_iter()),
             queue: Mutex::new(Left::ALL.map(|how| (how.word(), Waits::default())).into()),
         }
     }
@@ -77,6 +82,11 @@ impl Counters {
         *lock(&self.idle).entry(action).or_default() += 1;
     }
 
+    /// This came of a lease that makes room for a higher priority.
+    pub fn note_preemption(&self, outcome: &'static str) {
+        *lock(&self.preemptions).entry(outcome).or_default() += 1;
+    }
+
     /// A request has left the queue in this way, after so long.
     pub fn note_left(&self, how: &'static str, waited: Duration) {
         let mut queue = lock(&self.queue);
@@ -98,6 +108,11 @@ impl Counters {
     /// What was done about leases that nobody uses, by action.
     pub fn idle_actions(&self) -> Vec<(&'static str, u64)> {
         lock(&self.idle).iter().map(|(action, count)| (*action, *count)).collect()
+    }
+
+    /// What came of leases that make room for a higher priority, by outcome.
+    pub fn preemptions(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.preemptions).iter().map(|(outcome, count)| (*outcome, *count)).collect()
     }
 
     /// What the guard has done, by action.

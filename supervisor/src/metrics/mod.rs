@@ -42,6 +42,7 @@ struct Moment {
     quotas: Vec<QuotaView>,
     guard_actions: Vec<(&'static str, u64)>,
     idle_actions: Vec<(&'static str, u64)>,
+    preemptions: Vec<(&'static str, u64)>,
     rounds: [(&'static str, u64); 2],
     complaints: u64,
     log_lines_lost: u64,
@@ -81,6 +82,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         quotas,
         guard_actions: leases.counters.guard_actions(),
         idle_actions: leases.counters.idle_actions(),
+        preemptions: leases.counters.preemptions(),
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
         complaints: leases.progress.complaints.count(),
         log_lines_lost: log::lost(),
@@ -167,6 +169,9 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     }
     for (action, count) in &moment.idle_actions {
         page.add(Family::IdleActions, &[("action", action)], *count as f64);
+    }
+    for (outcome, count) in &moment.preemptions {
+        page.add(Family::Preemptions, &[("outcome", outcome)], *count as f64);
     }
     for (action, count) in &moment.guard_actions {
         page.add(Family::GuardActions, &[("action", action)], *count as f64);

@@ -46,6 +46,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         gate_wait_ns: 500_000_000,
         launches: 11,
         idle_seconds: Some(3),
+        leaves_unix_ms: None,
         processes: 1,
         read_at_ns: 0,
         init_pid: None,
@@ -123,6 +124,7 @@ fn moment() -> Moment {
         ],
         guard_actions: vec![("frozen", 1)],
         idle_actions: vec![("told", 3)],
+        preemptions: vec![("left", 2)],
         rounds: [("sampler", 9), ("attendant", 8)],
         complaints: 0,
         log_lines_lost: 0,
@@ -249,6 +251,8 @@ fn figures_are_in_prometheus_units() {
     let told = FAMILIES.iter().find(|(family, _)| *family == Family::GuardActions).map(|(_, family)| family.help);
     let idle = FAMILIES.iter().find(|(family, _)| *family == Family::IdleActions).map(|(_, family)| family.help);
     assert!(counters::IDLE_ACTIONS.iter().all(|action| idle.is_some_and(|help| help.contains(action))));
+    let preemptions = FAMILIES.iter().find(|(family, _)| *family == Family::Preemptions).map(|(_, family)| family.help);
+    assert!(counters::PREEMPTIONS.iter().all(|outcome| preemptions.is_some_and(|help| help.contains(outcome))));
     assert!(counters::GUARD_ACTIONS.iter().all(|action| told.is_some_and(|help| help.contains(action))));
     assert_eq!(value(&figures, "gpool_requests_refused_total", ("code", "GPOOL-E201")), Some(2.0));
 }

@@ -139,9 +139,11 @@ impl Leases {
         let place = 1 + ahead.len() as u32;
         // Who waits for a quota of its own holds nobody up.
         let place_for_room = 1 + ahead.iter().filter(|waiter| !waiter.is_over_quota).count() as u32;
+        let making = book.room_in_the_making(&asked.container_id);
+        let cause = making.map_or_else(|| refusal.message.clone(), |making| format!("{}; {making}", refusal.message));
         if let Some(waiter) = book.queue.waiter_of_mut(asked, uid) {
             waiter.is_over_quota = refusal.code == ErrorCode::QuotaReached;
-            waiter.note_asked(refusal.message.clone(), place_for_room, now_ns);
+            waiter.note_asked(cause, place_for_room, now_ns);
         }
         if place_for_room == 1 {
             // Also while nobody stands behind it: from now on.

@@ -95,6 +95,12 @@ impl Waiter {
         self.waited_in_this_attempt(now_ns) >= Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0))
     }
 
+    /// For how long it will wait still, in this attempt.
+    pub fn left(&self, now_ns: u64) -> Duration {
+        let wait = Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0));
+        wait.saturating_sub(self.waited_in_this_attempt(now_ns))
+    }
+
     /// Whether nobody is there any more who would take the lease.
     pub fn is_gone(&self, now_ns: u64) -> bool {
         let silent = Duration::from_nanos(now_ns.saturating_sub(self.asked_ns));

@@ -60,6 +60,7 @@ mod pass_through;
 mod paused;
 mod places_taken;
 mod playground;
+mod preemption;
 mod queue;
 mod quota;
 mod random_kills;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 67] = [
+pub const TOGETHER: [&str; 68] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -41,6 +41,7 @@ pub const TOGETHER: [&str; 67] = [
     "documentation",
     "doctor",
     "idle",
+    "preemption",
     "places-taken",
     "conmon-killed",
     "evicted",

@@ -227,6 +227,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(idle::run),
     },
     Scenario {
+        name: "preemption",
+        what: "containers of a lower priority are told, and make room for one of a higher priority that waits, and for no other",
+        limit_s: 120,
+        run: Place::Inside(preemption::run),
+    },
+    Scenario {
         name: "stats-and-wait",
         what: "figures of an interval beside the shares, and waits for ends and grants, also over a restart of the supervisor",
         limit_s: 90,
