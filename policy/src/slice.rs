@@ -11,6 +11,7 @@
 
 mod account;
 mod arrears;
+mod at_work;
 mod ceiling;
 mod decide;
 mod explain;

@@ -287,18 +287,21 @@ impl SliceScheduler {
             .then(|| self.open_until(tenant, self.now_ns.saturating_add(self.parameters.left_open_ns)))
     }
 
-    /// Who runs, if it works as one does that is the only one.
-    pub(super) fn sole_runner(&self) -> Option<TenantId> {
-        self.running().filter(|tenant| self.is_sole(*tenant))
+    /// Who runs, if its bursts are long.
+    pub(super) fn long_runner(&self) -> Option<TenantId> {
+        self.running().filter(|tenant| self.has_long_bursts(*tenant))
     }
 
-    /// Who runs was the only one until now, or without a ceiling: it may not work as far ahead any longer.
-    pub(super) fn end_sole_turn(&mut self, commands: &mut Vec<Command>) {
+    /// Who runs was the only one at work until now, or without a ceiling: it is measured as often as others from now on, and may
+    /// not work as far ahead.
+    pub(super) fn end_long_turn(&mut self, commands: &mut Vec<Command>) {
         let latest_ns = self.now_ns.saturating_add(self.slice_ns());
         self.shared_from_ns = self.now_ns;
         let Some(turn) = self.turn.as_mut() else { return };
         turn.cut(latest_ns, 0);
         let (tenant, until_ns) = (turn.tenant, turn.until_ns.max(self.now_ns));
+        // Who has come may have shortened its slice already.
+        commands.pop_if(|command| matches!(command, Command::Open { tenant: its, .. } if *its == tenant));
         commands.push(self.open_until(tenant, until_ns));
     }
 
@@ -385,15 +388,39 @@ impl SliceScheduler {
 
     /// How much of its work a tenant should measure at a time.
     pub(super) fn burst_ns(&self, tenant: TenantId) -> u64 {
-        let Parameters { burst_ns, sole_burst_ns, bursts_had, .. } = self.parameters;
-        let had_ns = self.charged_ns(tenant).filter(|_| self.is_sole(tenant)).unwrap_or(0);
-        (had_ns / bursts_had.max(1)).clamp(burst_ns, sole_burst_ns.max(burst_ns))
+        let Parameters { burst_ns, sole_burst_ns, quiet_burst_ns, bursts_had, .. } = self.parameters;
+        let most_ns = match () {
+            () if self.is_sole(tenant) => sole_burst_ns,
+            () if self.is_quiet(tenant) => quiet_burst_ns,
+            () => burst_ns,
+        };
+        let had_ns = self.charged_ns(tenant).unwrap_or(0);
+        (had_ns / bursts_had.max(1)).clamp(burst_ns, most_ns.max(burst_ns))
     }
 
     /// Whether nobody else has joined, and nothing else bounds its slices: what it does in one go delays nobody, and its long
     /// bursts fit into them.
     pub(super) fn is_sole(&self, tenant: TenantId) -> bool {
         self.queue.count() == 1 && self.queue.get(tenant).is_some_and(|place| self.is_unbound(tenant, place))
+    }
+
+    /// Whether others have joined and none of them has been at work for long, and nothing else bounds its slices: it is measured
+    /// less often, and works no further ahead. Not beside the latency class: nothing more may stand before its requests, however
+    /// seldom they come.
+    pub(super) fn is_quiet(&self, tenant: TenantId) -> bool {
+        let (queue, now_ns) = (&self.queue, self.now_ns);
+        let Some(place) = queue.get(tenant).filter(|_| queue.count() > 1 && queue.latency_tenants.is_empty()) else {
+            return false;
+        };
+        let last_ns = self.at_work.last_beside(tenant);
+        let is_over = last_ns.is_none_or(|last_ns| now_ns.saturating_sub(last_ns) >= self.parameters.quiet_ns);
+        let is_alone = queue.active_count() == usize::from(place.account.is_active());
+        is_over && is_alone && self.is_unbound(tenant, place) && !place.habits.is_cautious(now_ns)
+    }
+
+    /// Whether its bursts are longer than those of one beside whom others work.
+    pub(super) fn has_long_bursts(&self, tenant: TenantId) -> bool {
+        self.is_sole(tenant) || self.is_quiet(tenant)
     }
 
     /// Whether a tenant has whole slices while nobody else is active.

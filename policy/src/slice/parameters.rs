@@ -47,6 +47,12 @@ pub struct Parameters {
     /// and what one more burst holds, for each process; two if it uses several streams. Each burst costs its tenant two events
     /// among its kernels: 6 to 12 us on an H200 (driver 580), 0.6 to 1.2 % of bursts of 1 ms.
     pub sole_burst_ns: u64,
+    /// The same while others have joined and none of them has been at work for [`quiet_ns`](Self::quiet_ns). No longer than the
+    /// depth, so that whoever comes back finds no more of it than that and one such burst before him. An H200 loses 0.9 % of a
+    /// training step beside somebody idle to bursts of 1 ms.
+    pub quiet_burst_ns: u64,
+    /// For how long nobody else may have been at work.
+    pub quiet_ns: u64,
     /// Such a burst is as long as its tenant has had GPU time for so many of them: what is under way when a program is killed
     /// nobody reports, and that must be little beside the rest.
     pub bursts_had: u64,
@@ -84,6 +90,8 @@ impl Parameters {
         latency_depth_ns: 1_000_000,
         burst_ns: 1_000_000,
         sole_burst_ns: 50_000_000,
+        quiet_burst_ns: 5_000_000,
+        quiet_ns: 1_000_000_000,
         bursts_had: 16,
         latency_about_ns: 10_000_000_000,
         slack_initial_ns: 25_000_000,
@@ -115,6 +123,8 @@ impl Parameters {
             latency_depth_ns: times(self.latency_depth_ns),
             burst_ns: times(self.burst_ns),
             sole_burst_ns: times(self.sole_burst_ns),
+            quiet_burst_ns: times(self.quiet_burst_ns),
+            quiet_ns: times(self.quiet_ns),
             bursts_had: self.bursts_had,
             latency_about_ns: times(self.latency_about_ns),
             slack_initial_ns: times(self.slack_initial_ns),

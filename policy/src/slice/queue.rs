@@ -64,7 +64,7 @@ pub(super) struct Queue {
     lingering: BTreeSet<(u64, TenantId)>,
     /// Those that want and are above their ceilings, by when they are not.
     blocked: BTreeSet<(u64, TenantId)>,
-    latency_tenants: BTreeSet<TenantId>,
+    pub(super) latency_tenants: BTreeSet<TenantId>,
     active_count: usize,
     /// What a batch tenant asks for.
     pub(super) slice_ns: u64,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::account::Charge;
+use super::at_work::AtWork;
 use super::handoff::Handoff;
 use super::queue::Queue;
 use super::turn::Turn;
@@ -35,8 +36,10 @@ pub struct SliceScheduler {
     pub(super) next_silence_check_ns: Option<u64>,
     /// Whether anybody counts as hung earlier while a latency tenant waits.
     heeds_latency: bool,
-    /// When somebody who ran was the only one last.
+    /// When the bursts of somebody who ran were long last.
     pub(super) shared_from_ns: u64,
+    /// Who was at work last.
+    pub(super) at_work: AtWork,
 }
 
 impl SliceScheduler {
@@ -61,6 +64,7 @@ impl SliceScheduler {
             next_silence_check_ns: None,
             heeds_latency: false,
             shared_from_ns: 0,
+            at_work: AtWork::default(),
         }
     }
 
@@ -165,7 +169,7 @@ impl SliceScheduler {
     }
 
     pub(super) fn take(&mut self, input: Input, commands: &mut Vec<Command>) {
-        let (now_ns, sole) = (self.now_ns, self.sole_runner());
+        let (now_ns, alone) = (self.now_ns, self.long_runner());
         match input {
             Input::Join { tenant, share, debt_ns } => {
                 self.heeds_latency |= share.hang.heeds_latency();
@@ -173,6 +177,7 @@ impl SliceScheduler {
                     self.change(tenant, share, commands);
                 } else {
                     self.queue.join(tenant, share, debt_ns, now_ns);
+                    self.at_work.note(tenant, now_ns);
                 }
             }
             Input::Leave { tenant } => {
@@ -189,6 +194,7 @@ impl SliceScheduler {
             Input::Pause { tenant } => {
                 self.end_turn_of(tenant, commands);
                 self.queue.pause(tenant, now_ns);
+                self.at_work.note(tenant, now_ns);
             }
             Input::Resume { tenant } => {
                 if self.queue.resume(tenant) {
@@ -224,6 +230,9 @@ impl SliceScheduler {
             Input::Idle { tenant } => {
                 self.end_turn_of(tenant, commands);
                 self.nothing_is_left(tenant);
+                if self.queue.get(tenant).is_some_and(|place| place.account.is_active()) {
+                    self.at_work.note(tenant, now_ns);
+                }
                 self.queue.idle(tenant, now_ns);
             }
             Input::Excuse { tenant } => {
@@ -247,8 +256,8 @@ impl SliceScheduler {
             }
             Input::Pass => {}
         }
-        if sole.is_some() && sole == self.running() && self.sole_runner().is_none() {
-            self.end_sole_turn(commands);
+        if alone.is_some() && alone == self.running() && self.long_runner().is_none() {
+            self.end_long_turn(commands);
         }
     }
 
@@ -263,6 +272,7 @@ impl SliceScheduler {
 
     fn want(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
         let now_ns = self.now_ns;
+        self.at_work.note(tenant, now_ns);
         if self.queue.want(tenant, now_ns) {
             let at_work = self.turn.is_some_and(|turn| turn.tenant == tenant);
             let error_ns = self.slice_ns();
@@ -296,7 +306,7 @@ impl SliceScheduler {
     #[must_use]
     pub fn heeds_leaving(&self, tenant: TenantId) -> bool {
         let is_batch = self.queue.get(tenant).is_some_and(|place| place.share.class == Class::Batch);
-        is_batch && self.queue.count() > 1 && !self.gangs.contains(&tenant)
+        is_batch && self.queue.count() > 1 && !self.is_quiet(tenant) && !self.gangs.contains(&tenant)
     }
 
     fn leave(&mut self, tenant: TenantId, estimated_end_ns: u64) {
@@ -357,11 +367,11 @@ impl SliceScheduler {
         let (now_ns, parameters, slice_ns) = (self.now_ns, self.parameters, self.slice_ns());
         let length_ns = burst.end_ns.min(now_ns).saturating_sub(burst.start_ns);
         let ended_ns = self.turn.filter(|turn| turn.tenant == burst.tenant).map(|turn| turn.until_ns);
-        // As long as its bursts are while it is the only one it launches nothing at once later.
-        let is_sole = self.is_sole(burst.tenant) || burst.start_ns < self.shared_from_ns;
+        // As long as its bursts are while nobody else is at work it launches nothing at once later.
+        let is_long = self.has_long_bursts(burst.tenant) || burst.start_ns < self.shared_from_ns;
         self.queue.book(burst.tenant, |place, _| {
             if length_ns > 0 {
-                if !is_sole {
+                if !is_long {
                     place.habits.burst(now_ns, length_ns);
                 }
                 place.unmeasured.measured(burst.end_ns.min(now_ns));

@@ -48,6 +48,50 @@ fn the_only_one_measures_long_bursts_until_somebody_joins() {
     assert_eq!(ahead(&table.after(latest, Input::Announced { tenant: A, estimated_end_ns: latest })), Some(SOLE));
 }
 
+/// A works, and B has been idle for this long.
+fn quiet(idle_ms: u64, shares: [Share; 2]) -> Table {
+    let mut table = Table::of(&[(A, shares[0]), (B, shares[1])]);
+    table.tell(Input::Wants { tenant: A });
+    for _ in 0..100 {
+        table.now += MS;
+        table.burst(A, MS);
+    }
+    table.tell(Input::Wants { tenant: B });
+    table.after(MS, Input::Idle { tenant: B });
+    // It counts as at work for as long as it lingers.
+    table.after(USUAL.linger_ns, Input::Pass);
+    table.after(MS, Input::Idle { tenant: A });
+    table.after(idle_ms * MS, Input::Pass);
+    table
+}
+
+#[test]
+fn beside_one_that_has_been_idle_for_a_second_bursts_are_longer_and_no_further_ahead() {
+    const QUIET: (u64, u64) = (USUAL.depth_ns, USUAL.quiet_burst_ns);
+    let mut table = quiet(990, [Share::of(300); 2]);
+    assert_eq!(ahead(&table.tell(Input::Wants { tenant: A })), Some(SHARED));
+    assert!(table.scheduler.heeds_leaving(A));
+    let mut table = quiet(1000, [Share::of(300); 2]);
+    let opened = table.tell(Input::Wants { tenant: A });
+    assert_eq!(ahead(&opened), Some(QUIET));
+    assert!(!table.scheduler.heeds_leaving(A), "nobody would have the device");
+    let comes = table.after(10 * MS, Input::Wants { tenant: B });
+    let latest = table.now + table.scheduler.slice_ns();
+    assert_eq!((comes.len(), ahead(&comes)), (1, Some(SHARED)), "at once");
+    assert!(until(&comes).is_some_and(|until| until <= latest));
+    assert!(table.scheduler.heeds_leaving(A));
+}
+
+#[test]
+fn who_has_a_ceiling_or_somebody_of_the_latency_class_beside_it_has_usual_bursts_whoever_is_idle() {
+    let limited = Share { limit_permille: Some(900), ..Share::of(300) };
+    let latency = Share { class: Class::Latency, ..Share::of(300) };
+    for shares in [[limited, Share::of(300)], [latency, Share::of(300)], [Share::of(300), latency]] {
+        let mut table = quiet(20_000, shares);
+        assert_eq!(ahead(&table.tell(Input::Wants { tenant: A })).map(|(_, burst_ns)| burst_ns), Some(USUAL.burst_ns));
+    }
+}
+
 #[test]
 fn who_has_a_ceiling_is_never_taken_for_the_only_one() {
     let limited = Share { limit_permille: Some(500), ..Share::of(300) };
