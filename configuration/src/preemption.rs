@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Preemption {
     /// Whether the GPUs are taken from a container of a lower priority for one of a higher priority that waits.
     pub enabled: bool,
+    /// For how long that one has waited before, in seconds.
+    pub after_seconds: u64,
     /// From the notice until then, in seconds.
     pub grace_seconds: u64,
     /// For how long a container has its GPUs at least before it has to go, in seconds.
@@ -55,7 +57,13 @@ impl NoticeSignal {
 
 impl Default for Preemption {
     fn default() -> Self {
-        Self { enabled: false, grace_seconds: 30, least_run_seconds: 600, signal: NoticeSignal::Term }
+        Self {
+            enabled: false,
+            after_seconds: 10,
+            grace_seconds: 30,
+            least_run_seconds: 600,
+            signal: NoticeSignal::Term,
+        }
     }
 }
 
@@ -63,6 +71,7 @@ impl Preemption {
     /// The first key that is out of range, and what to write.
     pub(crate) fn out_of_range(&self) -> Option<(&'static str, String)> {
         let times = [
+            ("preemption.after_seconds", self.after_seconds),
             ("preemption.grace_seconds", self.grace_seconds),
             ("preemption.least_run_seconds", self.least_run_seconds),
         ];

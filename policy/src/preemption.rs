@@ -10,10 +10,29 @@ use std::cmp::Reverse;
 /// Who may have to go, and after what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
+    /// Nanoseconds that somebody has waited before anybody has to go for him.
+    pub after_ns: u64,
     /// Nanoseconds from the notice until the GPUs are taken.
     pub grace_ns: u64,
     /// Nanoseconds after its begin in which nobody has to go.
     pub least_run_ns: u64,
+}
+
+/// What it takes beyond the grace until the device has everything back and who waits has asked again, nanoseconds.
+const CLEARANCE_NS: u64 = 10_000_000_000;
+/// So many looks in a row must say the same before somebody is told, or told otherwise: while leases end, others' memory comes and
+/// goes for a moment.
+const LOOKS: u8 = 3;
+
+/// One that waits for room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// Before whom it is served.
+    pub priority: Priority,
+    /// For how long it has waited, nanoseconds.
+    pub waited_ns: u64,
+    /// For how long it will wait still.
+    pub left_ns: u64,
 }
 
 /// One that may have to go.
@@ -23,17 +42,21 @@ pub struct Candidate {
     pub priority: Priority,
     /// For how long it has had its GPUs, nanoseconds.
     pub ran_ns: u64,
+    /// Whether it came back to a place that was kept for it: who restarts again and again would be spared for ever.
+    pub came_back: bool,
     /// What it was told.
     pub notice: Notice,
 }
 
 impl Candidate {
-    /// Whether it may have to go for one of this priority that waits for `left_ns` more at most: a lower one alone gives way,
-    /// and nobody is told whose grace is over when nobody waits any more.
+    /// Whether it may have to go for one that waits: a lower priority alone gives way, and nobody is told whose GPUs nobody would
+    /// wait for any more.
     #[must_use]
-    pub fn gives_way_to(&self, waits: Priority, left_ns: u64, rule: Rule) -> bool {
-        let has_time = left_ns > rule.grace_ns && self.ran_ns >= rule.least_run_ns;
-        waits < self.priority && !self.notice.is_given_up && (has_time || self.notice.until_ns.is_some())
+    pub fn gives_way_to(&self, wait: Wait, rule: Rule) -> bool {
+        let is_in_time = wait.left_ns > rule.grace_ns.saturating_add(CLEARANCE_NS) && wait.waited_ns >= rule.after_ns;
+        let has_run = self.came_back || self.ran_ns >= rule.least_run_ns;
+        let is_told = self.notice.until_ns.is_some();
+        wait.priority < self.priority && !self.notice.is_given_up && (is_told || is_in_time && has_run)
     }
 
     /// By this those are sorted that may have to go, the first first: who was told already, so that the others are left in peace;
@@ -42,6 +65,17 @@ impl Candidate {
     pub fn order(&self) -> impl Ord + use<> {
         (self.notice.until_ns.is_none(), Reverse(self.priority), self.ran_ns)
     }
+}
+
+/// Whether somebody waits for the room of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Nobody does.
+    No,
+    /// That shows when a place that is kept for another one has been taken or given up.
+    Unsure,
+    /// Somebody does.
+    Yes,
 }
 
 /// What is to be done now.
@@ -53,7 +87,7 @@ pub enum Step {
     Tell,
     /// It is told that it may stay.
     Withdraw,
-    /// Its GPUs are taken.
+    /// Its GPUs may be taken.
     Take,
 }
 
@@ -61,6 +95,8 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Notice {
     until_ns: Option<u64>,
+    /// How many looks in a row spoke against what it was told last.
+    contrary: u8,
     is_given_up: bool,
 }
 
@@ -73,22 +109,27 @@ impl Notice {
 
     /// Its GPUs cannot be taken from it: nobody is helped by asking it again.
     pub fn give_up(&mut self) {
-        *self = Self { until_ns: None, is_given_up: true };
+        *self = Self { is_given_up: true, ..Self::default() };
     }
 
-    /// What is to be done at `now_ns`, where `is_needed` says whether somebody waits for its room. It has all of the grace that
-    /// it was told of, whatever the rule says since.
-    pub fn step(&mut self, is_needed: bool, now_ns: u64, rule: Rule) -> Step {
+    /// What is to be done at `now_ns`. It has all of the grace that it was told of, whatever the rule says since.
+    pub fn step(&mut self, need: Need, now_ns: u64, rule: Rule) -> Step {
+        let is_contrary = match need {
+            Need::No => self.until_ns.is_some(),
+            Need::Yes => self.until_ns.is_none(),
+            Need::Unsure => return Step::Rest,
+        };
+        self.contrary = if is_contrary { self.contrary.saturating_add(1) } else { 0 };
         match self.until_ns {
-            None if is_needed => {
-                self.until_ns = Some(now_ns.saturating_add(rule.grace_ns));
+            None if self.contrary >= LOOKS => {
+                *self = Self { until_ns: Some(now_ns.saturating_add(rule.grace_ns)), ..Self::default() };
                 Step::Tell
             }
-            Some(_) if !is_needed => {
-                self.until_ns = None;
+            Some(_) if self.contrary >= LOOKS => {
+                *self = Self::default();
                 Step::Withdraw
             }
-            Some(until_ns) if now_ns >= until_ns => Step::Take,
+            Some(until_ns) if now_ns >= until_ns && need == Need::Yes => Step::Take,
             None | Some(_) => Step::Rest,
         }
     }
@@ -98,37 +139,45 @@ impl Notice {
 mod tests {
     use super::*;
 
-    const RULE: Rule = Rule { grace_ns: 30, least_run_ns: 600 };
+    const RULE: Rule = Rule { after_ns: 5, grace_ns: 30, least_run_ns: 600 };
+    /// One that waits for long enough.
+    const WAIT: Wait = Wait { priority: Priority::Guaranteed, waited_ns: 5, left_ns: CLEARANCE_NS + 31 };
 
     fn candidate(priority: Priority, ran_ns: u64) -> Candidate {
-        Candidate { priority, ran_ns, notice: Notice::default() }
+        Candidate { priority, ran_ns, came_back: false, notice: Notice::default() }
     }
 
     fn told(candidate: Candidate) -> Candidate {
         let mut told = candidate;
-        assert_eq!(told.notice.step(true, 100, RULE), Step::Tell);
+        let steps: Vec<Step> = (0..3).map(|_| told.notice.step(Need::Yes, 100, RULE)).collect();
+        assert_eq!(steps, [Step::Rest, Step::Rest, Step::Tell]);
         told
     }
 
     #[test]
     fn a_lower_priority_alone_gives_way() {
         let all = [Priority::Guaranteed, Priority::Burst, Priority::Scavenger];
-        let gives = |its, waits| candidate(its, 600).gives_way_to(waits, 31, RULE);
+        let gives = |its, priority| candidate(its, 600).gives_way_to(Wait { priority, ..WAIT }, RULE);
         let found: Vec<Vec<bool>> =
             all.iter().map(|its| all.iter().map(|waits| gives(*its, *waits)).collect()).collect();
         assert_eq!(found, [[false, false, false], [true, false, false], [true, true, false]]);
     }
 
     #[test]
-    fn nobody_goes_soon_after_its_begin_nor_for_one_that_will_not_wait_for_it() {
-        let of = |ran_ns, left_ns| candidate(Priority::Burst, ran_ns).gives_way_to(Priority::Guaranteed, left_ns, RULE);
-        assert_eq!([of(599, 99), of(600, 99), of(600, 31), of(600, 30)], [false, true, true, false]);
+    fn nobody_goes_soon_after_its_begin_nor_for_one_that_has_just_come_or_will_not_wait_for_it() {
+        let of = |ran_ns, wait| candidate(Priority::Burst, ran_ns).gives_way_to(wait, RULE);
+        assert_eq!([of(599, WAIT), of(600, WAIT)], [false, true]);
+        assert!(!of(600, Wait { left_ns: WAIT.left_ns - 1, ..WAIT }) && !of(600, Wait { waited_ns: 4, ..WAIT }));
+        let restarted = Candidate { came_back: true, ..candidate(Priority::Burst, 1) };
+        assert!(restarted.gives_way_to(WAIT, RULE), "a place that is kept is no new begin");
         // Who was told goes on being the one.
         let told = told(candidate(Priority::Burst, 0));
-        assert!(told.gives_way_to(Priority::Guaranteed, 1, RULE) && !told.gives_way_to(Priority::Burst, 99, RULE));
+        let at_the_end = Wait { left_ns: 1, ..WAIT };
+        assert!(told.gives_way_to(at_the_end, RULE));
+        assert!(!told.gives_way_to(Wait { priority: Priority::Burst, ..at_the_end }, RULE));
         let mut given_up = candidate(Priority::Burst, 600);
         given_up.notice.give_up();
-        assert!(!given_up.gives_way_to(Priority::Guaranteed, 99, RULE));
+        assert!(!given_up.gives_way_to(WAIT, RULE));
     }
 
     #[test]
@@ -145,12 +194,20 @@ mod tests {
 
     #[test]
     fn it_is_told_once_and_goes_after_the_grace_if_it_is_needed_still() {
+        let mut notice = told(candidate(Priority::Burst, 0)).notice;
+        let mut step = |need, now_ns, grace_ns| notice.step(need, now_ns, Rule { grace_ns, ..RULE });
+        assert_eq!([step(Need::Yes, 129, 5), step(Need::Unsure, 131, 5)], [Step::Rest; 2], "as it was told");
+        assert_eq!([step(Need::Yes, 130, 30), step(Need::Yes, 131, 30)], [Step::Take; 2], "until it is done");
+        assert_eq!(notice.until_ns(), Some(130));
+    }
+
+    #[test]
+    fn what_one_look_says_is_not_told() {
         let mut notice = Notice::default();
-        let mut step = |is_needed, now_ns, grace_ns| notice.step(is_needed, now_ns, Rule { grace_ns, ..RULE });
-        assert_eq!([step(false, 1, 30), step(true, 2, 30), step(true, 31, 5)], [Step::Rest, Step::Tell, Step::Rest]);
-        assert_eq!([step(true, 32, 30), step(true, 33, 30)], [Step::Take; 2], "until it is done");
-        assert_eq!([step(false, 34, 30), step(false, 35, 30)], [Step::Withdraw, Step::Rest]);
-        assert_eq!([step(true, 40, 0), step(true, 40, 0)], [Step::Tell, Step::Take], "told first, always");
-        assert_eq!(notice.until_ns(), Some(40));
+        let mut steps = |needs: &[Need]| needs.iter().map(|need| notice.step(*need, 1, RULE)).collect::<Vec<_>>();
+        let (no, yes, unsure) = (Need::No, Need::Yes, Need::Unsure);
+        assert_eq!(steps(&[yes, yes, no, yes, yes, unsure, yes]), [[Step::Rest; 6].as_slice(), &[Step::Tell]].concat());
+        assert_eq!(steps(&[no, no, yes, no, no, no]), [[Step::Rest; 5].as_slice(), &[Step::Withdraw]].concat());
+        assert_eq!(steps(&[no, yes, yes, yes]), [Step::Rest, Step::Rest, Step::Rest, Step::Tell]);
     }
 }

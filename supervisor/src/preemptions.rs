@@ -1,14 +1,15 @@
 //! Leases of a lower priority that make room for a request of a higher one that waits: they are told, their programs are sent a
 //! signal, and after the grace their GPUs are taken from them, as by `gpool evict`. `policy` says who, and when.
 
+use crate::cgroup;
 use crate::clock;
-use crate::lease::{Lease, Leases, about, slice_priority};
+use crate::lease::{Lease, Leases, MakingRoom, about, slice_priority};
 use crate::revocation;
 use gpool_configuration::{NoticeSignal, Preemption};
-use gpool_policy::preemption::{Candidate, Notice, Rule, Step};
-use gpool_protocol::{ContainerId, EventKind, LeaseId, LeaseState, Leaving, Priority, format_seconds};
+use gpool_policy::preemption::{Candidate, Need, Notice, Rule, Step};
+use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, Priority, format_seconds};
 use rustix::process::{Signal, pidfd_send_signal};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// After a look that helped nobody who waits, the next one has time.
@@ -23,25 +24,18 @@ pub struct MakesRoom {
     pub waits: Option<ContainerId>,
 }
 
-impl MakesRoom {
-    /// That it has to go, if it was told so.
-    pub fn leaving(&self) -> Option<Leaving> {
-        let (waits, until_ns) = (self.waits.clone()?, self.notice.until_ns()?);
-        Some(Leaving { waits, left_ns: until_ns.saturating_sub(clock::now_ns()) })
-    }
-}
-
 /// Looks again and again.
 #[derive(Debug, Default)]
 pub struct Preemptions {
     /// Before this nobody is looked for who would make room.
     rests_until: Option<Instant>,
+    /// This supervisor may take GPUs from nobody, as was found when it tried.
+    may_not: bool,
 }
 
-/// A lease whose time is over.
+/// Leases whose time is over, all that go for one.
 struct Due {
-    id: LeaseId,
-    priority: Priority,
+    leases: Vec<LeaseId>,
     waits: ContainerId,
 }
 
@@ -49,76 +43,95 @@ impl Preemptions {
     /// Looks at all leases; to be called once a second or so, after idle ones have made room.
     pub fn look(&mut self, leases: &Leases) {
         for due in self.note_all(leases) {
-            take(leases, &due);
+            self.may_not |= take(leases, &due).is_err_and(|error| error.code == ErrorCode::NotPermitted);
         }
     }
 
     /// Tells those that have to go and those that may stay, and says whose time is over.
     fn note_all(&mut self, leases: &Leases) -> Vec<Due> {
         let (rules, now_ns) = (leases.configuration().preemption.clone(), clock::now_ns());
-        let rule = rule(&rules);
+        let (rule, is_on) = (rule(&rules), rules.enabled && !self.may_not);
         let mut book = leases.book();
-        let candidates = candidates(book.leases.values());
-        let is_anybody_told = candidates.iter().any(|(_, its)| its.notice.until_ns().is_some());
+        let is_anybody_told = book.leases.values().any(|lease| lease.leaves_ns().is_some());
         let is_resting = self.rests_until.is_some_and(|until| Instant::now() < until);
-        if !is_anybody_told && (!rules.enabled || is_resting || book.queue.len() == 0) {
+        if !is_on {
+            book.queue.in_order().iter().for_each(|waiter| waiter.making_on.borrow_mut().clear());
+        }
+        if !is_anybody_told && (!is_on || is_resting || book.queue.len() == 0) {
             return Vec::new();
         }
-        let making = match rules.enabled {
+        let candidates = candidates(book.leases.values());
+        let making = match is_on {
             true => leases.making_room(&book, &candidates, (rule, now_ns)),
             false => Vec::new(),
         };
         self.rests_until = making.is_empty().then(|| Instant::now() + REST);
-        let for_whom: BTreeMap<&LeaseId, &ContainerId> =
-            making.iter().flat_map(|its| its.leases.iter().map(|id| (id, &its.waits))).collect();
-        let mut due = Vec::new();
+        let for_whom: BTreeMap<&LeaseId, &MakingRoom> =
+            making.iter().flat_map(|its| its.leases.iter().map(move |id| (id, its))).collect();
+        let mut over: BTreeSet<&LeaseId> = BTreeSet::new();
         for (id, _) in &candidates {
             let Some(lease) = book.leases.get_mut(id) else { continue };
-            let waits = for_whom.get(id).copied();
-            match lease.makes_room.notice.step(waits.is_some(), now_ns, rule) {
-                Step::Rest => {}
-                Step::Tell => {
-                    let sent = signal(lease, rules.signal);
-                    leases.counters.note_preemption("told");
-                    let message = told(lease, waits, &rules, sent);
-                    leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), message);
-                }
-                Step::Withdraw => {
-                    leases.counters.note_preemption("withdrawn");
-                    let short = lease.record.container_id.short();
-                    let message =
-                        format!("{short} keeps its GPUs: nobody of a higher priority waits for its room any more");
-                    leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), message);
-                }
-                Step::Take => due.extend(waits.map(|waits| Due {
-                    id: id.clone(),
-                    priority: lease.record.priority,
-                    waits: waits.clone(),
-                })),
+            let its = for_whom.get(id);
+            let step = lease.makes_room.notice.step(its.map_or(Need::No, |its| its.need), now_ns, rule);
+            match its {
+                Some(its) => lease.makes_room.waits = Some(its.waits.clone()),
+                None if lease.leaves_ns().is_none() => lease.makes_room.waits = None,
+                None => {}
             }
-            lease.makes_room.waits = waits.cloned();
+            match step {
+                Step::Rest => {}
+                Step::Tell => tell(leases, lease, &rules),
+                Step::Withdraw => withdraw(leases, lease),
+                Step::Take => drop(over.insert(id)),
+            }
         }
-        due
+        // Nobody goes for one that could not begin yet.
+        let are_all_over = |its: &&MakingRoom| !its.leases.is_empty() && its.leases.iter().all(|id| over.contains(id));
+        let due = making.iter().filter(are_all_over);
+        due.map(|its| Due { leases: its.leases.clone(), waits: its.waits.clone() }).collect()
     }
+}
+
+/// Tells a lease that it has to go.
+fn tell(leases: &Leases, lease: &Lease, rules: &Preemption) {
+    let sent = signal(lease, rules.signal);
+    leases.counters.note_preemption("told");
+    leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), told(lease, rules, sent));
+}
+
+/// Tells it that it may stay.
+fn withdraw(leases: &Leases, lease: &mut Lease) {
+    lease.makes_room.waits = None;
+    leases.counters.note_preemption("withdrawn");
+    let short = lease.record.container_id.short();
+    let message = format!("{short} keeps its GPUs: nobody of a higher priority needs its room any more");
+    leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), message);
 }
 
 fn rule(rules: &Preemption) -> Rule {
     let ns = |seconds: u64| seconds.saturating_mul(1_000_000_000);
-    Rule { grace_ns: ns(rules.grace_seconds), least_run_ns: ns(rules.least_run_seconds) }
+    Rule {
+        after_ns: ns(rules.after_seconds),
+        grace_ns: ns(rules.grace_seconds),
+        least_run_ns: ns(rules.least_run_seconds),
+    }
 }
 
-/// Those that may have to go, the first first.
+/// Those that may have to go, the first first. From one without a cgroup of its own nothing can be taken; one that is frozen would
+/// hear of it when it is over.
 fn candidates<'a>(leases: impl Iterator<Item = &'a Lease>) -> Vec<(LeaseId, Candidate)> {
     let unix_ms = clock::unix_ms();
     let of = |lease: &Lease| Candidate {
         priority: slice_priority(lease.record.priority),
         ran_ns: unix_ms.saturating_sub(lease.record.created_unix_ms).saturating_mul(1_000_000),
+        came_back: lease.back_until.is_some(),
         notice: lease.makes_room.notice,
     };
     let may = |lease: &&Lease| {
-        let is_told = lease.makes_room.notice.until_ns().is_some();
         let runs = lease.state == LeaseState::Active && lease.record.revocation.is_none();
-        runs && (is_told || lease.record.priority != Priority::Guaranteed)
+        let is_lower = || lease.record.priority != Priority::Guaranteed;
+        let can = || lease.record.cgroup.as_deref().is_some_and(|cgroup| !cgroup::is_frozen(cgroup));
+        runs && (lease.leaves_ns().is_some() || is_lower() && can())
     };
     let mut all: Vec<(LeaseId, Candidate)> =
         leases.filter(may).map(|lease| (lease.record.lease_id.clone(), of(lease))).collect();
@@ -140,10 +153,10 @@ fn signal(lease: &Lease, which: NoticeSignal) -> usize {
 }
 
 /// Who makes room for whom, when, and what was sent.
-fn told(lease: &Lease, waits: Option<&ContainerId>, rules: &Preemption, sent: usize) -> String {
+fn told(lease: &Lease, rules: &Preemption, sent: usize) -> String {
     let record = &lease.record;
     let (short, priority, grace) = (record.container_id.short(), record.priority, format_seconds(rules.grace_seconds));
-    let waits = waits.map_or("one", ContainerId::short);
+    let waits = lease.makes_room.waits.as_ref().map_or("one", ContainerId::short);
     let sent = match (rules.signal, sent) {
         (NoticeSignal::None, _) => String::new(),
         (signal, 1) => format!("; its program there was sent {}", signal.text()),
@@ -155,23 +168,37 @@ fn told(lease: &Lease, waits: Option<&ContainerId>, rules: &Preemption, sent: us
     )
 }
 
-/// Takes the GPUs from the container.
-fn take(leases: &Leases, due: &Due) {
-    let why = format!(
-        "{} waits for the room and comes before {}, as [preemption] enabled = true asks",
-        due.waits.short(),
-        due.priority
-    );
-    let taken = revocation::take(leases, &due.id.0, &why, None);
-    let mut book = leases.book();
-    // Its container may have ended meanwhile.
-    let lease = book.leases.get_mut(&due.id).filter(|lease| taken.is_ok() || lease.state == LeaseState::Active);
-    let Some(lease) = lease else { return };
-    leases.counters.note_preemption(if taken.is_ok() { "revoked" } else { "not_revoked" });
-    let Err(error) = taken else { return };
-    lease.makes_room = MakesRoom::default();
-    lease.makes_room.notice.give_up();
-    let short = lease.record.container_id.short();
-    let message = format!("{short} has to make room, and its GPUs cannot be taken from it: {error}");
-    leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), message);
+/// Takes the GPUs from those that go for one, who begins when the last has lost them: at the first from whom they cannot be taken
+/// the others keep theirs.
+fn take(leases: &Leases, due: &Due) -> Result<(), ErrorBody> {
+    for id in &due.leases {
+        let Some(priority) = still_due(leases, id, &due.waits) else { return Ok(()) };
+        let waits = due.waits.short();
+        let why =
+            format!("{waits} waits for the room and comes before {priority}, as [preemption] enabled = true asks");
+        let taken = revocation::take(leases, &id.0, &why, None);
+        let mut book = leases.book();
+        // Its container may have ended meanwhile.
+        let lease = book.leases.get_mut(id).filter(|lease| taken.is_ok() || lease.state == LeaseState::Active);
+        let Some(lease) = lease else { continue };
+        leases.counters.note_preemption(if taken.is_ok() { "revoked" } else { "not_revoked" });
+        lease.makes_room = MakesRoom::default();
+        let Err(error) = taken else { continue };
+        lease.makes_room.notice.give_up();
+        let short = lease.record.container_id.short();
+        let message = format!("{short} has to make room, and its GPUs cannot be taken from it: {error}");
+        leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), message);
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Its priority, if the lease has to go for this one still, and that waits.
+fn still_due(leases: &Leases, id: &LeaseId, waits: &ContainerId) -> Option<Priority> {
+    let book = leases.book();
+    let lease = book.leases.get(id).filter(|lease| lease.leaves_ns().is_some())?;
+    let is_awaited = book.queue.in_order().iter().any(|waiter| waiter.asked.container_id == *waits);
+    let priority = lease.record.priority;
+    (is_awaited && lease.makes_room.waits.as_ref() == Some(waits) && priority != Priority::Guaranteed)
+        .then_some(priority)
 }

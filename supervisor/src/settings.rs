@@ -174,6 +174,7 @@ mod tests {
             keep_seconds = 7
             [preemption]
             enabled = true
+            after_seconds = 4
             grace_seconds = 5
             least_run_seconds = 6
             signal = "SIGUSR1"

@@ -266,6 +266,12 @@ impl Lease {
         self.retired.peak_bytes = self.retired.peak_bytes.max(used_bytes);
     }
 
+    /// Until when it has its GPUs, if it was told to make room; CLOCK_MONOTONIC. Not of one that has lost them or has ended.
+    pub fn leaves_ns(&self) -> Option<u64> {
+        let runs = self.state == LeaseState::Active && self.record.revocation.is_none();
+        self.makes_room.notice.until_ns().filter(|_| runs)
+    }
+
     /// Whether its container runs, or is still being made.
     pub fn is_alive(&self) -> bool {
         self.init.as_ref().or(self.requester.as_ref()).is_some_and(|process| !process.has_ended())

@@ -1,12 +1,13 @@
 //! Why a lease runs or waits, in the words of the socket.
 
-use super::book::Book;
+use super::book::{Book, Lease};
 use super::grant::Leases;
+use crate::clock;
 use gpool_policy::TenantId;
 use gpool_policy::promise::share_error_ppm;
 use gpool_policy::slice::{Explanation, State, WaitCause as SliceCause};
 use gpool_protocol::{
-    ContainerId, ErrorBody, GpuExplanation, GpuUuid, LeaseExplanation, ShareErrorBound, Standing, WaitCause,
+    ContainerId, ErrorBody, GpuExplanation, GpuUuid, LeaseExplanation, Leaving, ShareErrorBound, Standing, WaitCause,
 };
 
 /// Windows for which the bound on the share error is told: 1 s, 10 s, 60 s.
@@ -32,7 +33,7 @@ impl Leases {
         };
         let gpus = gpus.zip(charged).map(of_gpu).collect();
         let lease = book.find(&record.lease_id.0)?;
-        let (memory, leaving) = (lease.view(), lease.makes_room.leaving());
+        let (memory, leaving) = (lease.view(), leaving(lease));
         Ok(LeaseExplanation {
             lease_id: record.lease_id,
             container_id: record.container_id,
@@ -47,6 +48,12 @@ impl Leases {
             gpus,
         })
     }
+}
+
+/// That its GPUs are about to be taken from it.
+fn leaving(lease: &Lease) -> Option<Leaving> {
+    let (waits, until_ns) = (lease.makes_room.waits.clone()?, lease.leaves_ns()?);
+    Some(Leaving { waits, left_ns: until_ns.saturating_sub(clock::now_ns()) })
 }
 
 fn container_of(book: &Book, tenant: TenantId) -> Option<ContainerId> {

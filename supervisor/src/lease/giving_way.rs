@@ -1,6 +1,6 @@
 //! Which leases would make room for somebody who waits: idle ones, and those of a lower priority.
 
-use super::book::Book;
+use super::book::{Book, Lease};
 use super::entitlement::{held_demand, slice_priority};
 use super::grant::Leases;
 use super::quota::Reservation;
@@ -9,7 +9,7 @@ use super::room::Scene;
 use crate::clock;
 use crate::device::Gpu;
 use gpool_policy::giving_way::needed;
-use gpool_policy::preemption::{Candidate, Rule};
+use gpool_policy::preemption::{Candidate, Need, Rule};
 use gpool_policy::slice::Priority;
 use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism, format_seconds};
 use std::time::Duration;
@@ -28,6 +28,17 @@ pub struct GivingWay {
     pub leases: Vec<LeaseId>,
     /// For whom.
     pub waits: ContainerId,
+}
+
+/// Leases of a lower priority that go for somebody who waits.
+#[derive(Debug, PartialEq, Eq)]
+pub struct MakingRoom {
+    /// Those leases.
+    pub leases: Vec<LeaseId>,
+    /// For whom.
+    pub waits: ContainerId,
+    /// Whether they have to.
+    pub need: Need,
 }
 
 impl Leases {
@@ -55,62 +66,95 @@ impl Leases {
     }
 
     /// Which of the `candidates`, those first that stand first, have to go for whom of the queue: each that does not fit has as
-    /// many of a lower priority go as it needs, beside all that go for those before it.
+    /// many of a lower priority go as it needs, beside all that go for those before it. What they make room on is kept for it
+    /// from now on, until nobody makes room for it any more.
     pub fn making_room(
         &self,
         book: &Book,
         candidates: &[(LeaseId, Candidate)],
         (rule, now_ns): (Rule, u64),
-    ) -> Vec<GivingWay> {
+    ) -> Vec<MakingRoom> {
         let (gpus, in_order) = (self.gpus_for_new(), book.queue.in_order());
-        if in_order.is_empty() || candidates.is_empty() {
-            return Vec::new();
-        }
         let outside = self.left_without_leases(&gpus, book);
-        let mut scene = self.scene_to_come(book, &gpus, &outside);
-        let mut found: Vec<GivingWay> = Vec::new();
+        let mut coming = self.scene_to_come(book, &gpus, &outside);
+        // As it is if whoever has a place that is kept comes back to it.
+        let mut full = self.scene_beside_kept(book, &gpus, &outside);
+        let mut found: Vec<MakingRoom> = Vec::new();
+        in_order.iter().skip(LOOKED_AT).for_each(|waiter| waiter.making_on.borrow_mut().clear());
         for (place, waiter) in in_order.iter().take(LOOKED_AT).enumerate() {
-            let ahead = self.taken_by(&in_order[..place], &scene);
-            let fits = |scene: &Scene<'_>| self.fits_beside(waiter, scene, &ahead);
-            if fits(&scene) {
+            let waits = &waiter.asked.container_id;
+            let ahead = self.taken_by(&in_order[..place], &coming);
+            let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, &ahead);
+            let told =
+                || candidates.iter().map(|(id, _)| id).filter(|id| book.makes_room_for(id, waits)).cloned().collect();
+            let unsure = || MakingRoom { leases: told(), waits: waits.clone(), need: Need::Unsure };
+            if fits(&coming).is_some() {
+                if fits(&full).is_none() {
+                    found.push(unsure());
+                }
                 continue;
             }
-            let left_ns = u64::try_from(waiter.left(now_ns).as_nanos()).unwrap_or(u64::MAX);
+            let wait = waiter.wait_for_room(now_ns);
             let is_taken = |id: &LeaseId| found.iter().any(|its| its.leases.contains(id));
-            let may_go = candidates
-                .iter()
-                .filter(|(id, its)| its.gives_way_to(waiter.claim.priority, left_ns, rule) && !is_taken(id));
+            let may_go = candidates.iter().filter(|(id, its)| its.gives_way_to(wait, rule) && !is_taken(id));
             let may_go: Vec<LeaseId> = may_go.map(|(id, _)| id.clone()).collect();
-            if let Some(leases) = needed(&may_go, |gone: &[LeaseId]| fits(&scene.without(gone, &outside))) {
-                scene = scene.without(&leases, &outside);
-                found.push(GivingWay { leases, waits: waiter.asked.container_id.clone() });
+            let without = |gone: &[LeaseId]| fits(&coming.without(gone, &outside));
+            let Some(leases) = needed(&may_go, |gone| without(gone).is_some()) else {
+                waiter.making_on.borrow_mut().clear();
+                continue;
+            };
+            if fits(&full.without(&leases, &outside)).is_none() {
+                found.push(unsure());
+                continue;
             }
+            *waiter.making_on.borrow_mut() = coming.uuids_of(&without(&leases).unwrap_or_default());
+            (coming, full) = (coming.without(&leases, &outside), full.without(&leases, &outside));
+            found.push(MakingRoom { leases, waits: waits.clone(), need: Need::Yes });
         }
         found
     }
 
-    /// These GPUs with what is about to be free: kept places, and of whom the device has just to give back what it held.
+    /// These GPUs with what is about to be free, kept places included.
     fn scene_to_come<'a>(&self, book: &'a Book, gpus: &'a [Gpu], outside: &[u32]) -> Scene<'a> {
+        let mut scene = self.scene_beside_kept(book, gpus, outside);
+        scene.free(outside, |_, state| state == LeaseState::Held);
+        scene
+    }
+
+    /// The same without those: what the device has just to give back, and what those have who were told to make room and have
+    /// ended.
+    fn scene_beside_kept<'a>(&self, book: &'a Book, gpus: &'a [Gpu], outside: &[u32]) -> Scene<'a> {
         let mut scene = Scene { is_imagined: true, ..self.scene(book, None, gpus) };
+        let now_ns = clock::now_ns();
         let is_about_to_end = |id: &LeaseId| {
-            let revoked_at = book.leases.get(id).and_then(|lease| lease.revoked_at);
-            revoked_at.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE)
+            let lease = book.leases.get(id)?;
+            let is_leaving = lease.makes_room.notice.until_ns().is_some_and(|until_ns| now_ns < until_ns);
+            let is_cleared = lease.revoked_at.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE);
+            Some(is_cleared || is_leaving && lease.state == LeaseState::Ending)
         };
-        scene.free(outside, |record, state| state == LeaseState::Held || is_about_to_end(&record.lease_id));
+        scene.free(outside, |record, _| is_about_to_end(&record.lease_id) == Some(true));
         scene
     }
 }
 
 impl Book {
+    /// Whether this lease was told to make room for that container.
+    fn makes_room_for(&self, id: &LeaseId, waits: &ContainerId) -> bool {
+        self.leases
+            .get(id)
+            .is_some_and(|lease| lease.leaves_ns().is_some() && lease.makes_room.waits.as_ref() == Some(waits))
+    }
+
     /// What is said to who waits if others make room for it.
     pub fn room_in_the_making(&self, waits: &ContainerId) -> Option<String> {
         let all = self.leases.values().filter(|lease| lease.makes_room.waits.as_ref() == Some(waits));
-        let until: Vec<u64> = all.filter_map(|lease| lease.makes_room.notice.until_ns()).collect();
+        let until: Vec<u64> = all.filter_map(Lease::leaves_ns).collect();
         let left_ns = until.iter().max()?.saturating_sub(clock::now_ns());
         let who = match until.len() {
             1 => "a container of a lower priority makes".to_owned(),
             several => format!("{several} containers of a lower priority make"),
         };
+        // Of whom all are needed nobody goes before the last.
         Some(format!("{who} room for it, in {} at the latest", format_seconds(left_ns.div_ceil(1_000_000_000))))
     }
 }

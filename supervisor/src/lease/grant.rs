@@ -366,7 +366,8 @@ impl Leases {
             signs: None,
             was_seen: false,
             makes_room: MakesRoom::default(),
-            revoked_at: None,
+            // One that a supervisor before has begun counts from now on.
+            revoked_at: record.revocation.as_ref().filter(|its| !its.is_settled).map(|_| Instant::now()),
             state,
             tenant,
             uncounted: vec![BTreeMap::new(); accounts.len()],

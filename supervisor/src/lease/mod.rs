@@ -40,6 +40,7 @@ pub use book::{Book, Dead, Figures, Holding, Lease, Process};
 pub use capacity::{capacities, mps_groups_used, records_on};
 pub use described::about;
 pub use entitlement::{class_policy, fails_open, share_of, slice_priority};
+pub use giving_way::MakingRoom;
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, failed};
 pub use leftovers::Leftovers;
 pub use living::any_may_live;

@@ -48,7 +48,7 @@ impl Scene<'_> {
         uuids.iter().filter_map(|uuid| self.gpus.iter().position(|gpu| gpu.uuid == *uuid)).collect()
     }
 
-    fn uuids_of(&self, places: &[usize]) -> Vec<GpuUuid> {
+    pub fn uuids_of(&self, places: &[usize]) -> Vec<GpuUuid> {
         places.iter().map(|place| self.gpus[*place].uuid.clone()).collect()
     }
 }
@@ -150,7 +150,7 @@ impl Leases {
         let home = home.map(|(_, places)| places);
         let waiting = scene.book.queue.ahead_of(asked, uid);
         let Ahead { taken, reserved } = self.taken_by(&waiting, scene);
-        let planned = scene.book.queue.waiter_of(asked, uid).map(|waiter| scene.places_of(&waiter.planned.borrow()));
+        let planned = scene.book.queue.waiter_of(asked, uid).map(|waiter| scene.places_of(&waiter.preferred()));
         let preferred = home.or(planned).unwrap_or_default();
         let room = self.room_beside(asked, uid, scene, &taken, &preferred);
         // Room is no help beyond a quota, so that is told first, also where there is none.
@@ -201,7 +201,7 @@ impl Leases {
         };
         let mut reserved = Vec::new();
         let taken = taken_ahead(ahead.iter().copied(), |waiter: &Waiter, before, may_keep| {
-            let planned = scene.places_of(&waiter.planned.borrow());
+            let planned = scene.places_of(&waiter.preferred());
             let goes = |wanted: &Reservation, reserved: &[Reservation]| {
                 self.check_quota(scene, None, wanted, reserved).is_ok()
             };
@@ -221,6 +221,12 @@ impl Leases {
                     Prospect::Fits(Taken { indices: room.placed.indices, demand: room.demand })
                 }
                 Err(_) => {
+                    if let Some((made, wanted)) =
+                        self.room_made_for(waiter, scene).filter(|(_, its)| goes(its, &reserved))
+                    {
+                        reserved.push(wanted);
+                        return Prospect::Fits(made);
+                    }
                     let may_keep = may_keep && waiter.may_keep(keep);
                     let alone = may_keep.then(|| self.alone(&waiter.asked, waiter.uid, scene)).flatten();
                     let alone = alone.filter(|(_, wanted)| goes(wanted, &reserved));
@@ -246,13 +252,31 @@ impl Leases {
     /// Whether one that waits has room beside what those before it take, and its quotas let it in. Of whom nobody could tell
     /// whether the end of others helps it, it is no: under MPS servers and in MIG instances, who may join goes by the others.
     pub fn fits_beside(&self, waiter: &Waiter, scene: &Scene<'_>, ahead: &Ahead) -> bool {
-        let Ok(room) = self.room_beside(&waiter.asked, waiter.uid, scene, &ahead.taken, &[]) else { return false };
+        self.place_beside(waiter, scene, ahead).is_some()
+    }
+
+    /// The same, and on which GPUs.
+    pub fn place_beside(&self, waiter: &Waiter, scene: &Scene<'_>, ahead: &Ahead) -> Option<Vec<usize>> {
+        let preferred = scene.places_of(&waiter.making_on.borrow());
+        let room = self.room_beside(&waiter.asked, waiter.uid, scene, &ahead.taken, &preferred).ok()?;
         if room.served.mechanism == Mechanism::Mps || room.served.instance.is_some() {
-            return false;
+            return None;
         }
         let placed = (&room.served, &room.demand, &room.placed);
         let wanted = reservation((&waiter.asked, waiter.uid), placed, scene.gpus);
-        self.check_quota(scene, None, &wanted, &ahead.reserved).is_ok()
+        self.check_quota(scene, None, &wanted, &ahead.reserved).is_ok().then_some(room.placed.indices)
+    }
+
+    /// What others make room for by going: nobody behind it has that, however many stand before it and for however long.
+    fn room_made_for(&self, waiter: &Waiter, scene: &Scene<'_>) -> Option<(Taken, Reservation)> {
+        let indices = scene.places_of(&waiter.making_on.borrow());
+        if indices.is_empty() {
+            return None;
+        }
+        let (choice, wanted) = self.alone(&waiter.asked, waiter.uid, scene)?;
+        let is_whole =
+            indices.len() == choice.demand.gpus.max(1) && indices.iter().all(|place| choice.open.contains(place));
+        is_whole.then_some((Taken { indices, demand: choice.demand }, wanted))
     }
 
     /// Sees that room is kept for the first in the queue if it does not fit.

@@ -42,7 +42,7 @@ impl Lease {
 
     /// Until when it may stay, if it was told to make room.
     fn leaves_unix_ms(&self) -> Option<u64> {
-        let until_ns = self.makes_room.notice.until_ns()?;
+        let until_ns = self.leaves_ns()?;
         Some(clock::unix_ms().saturating_add(until_ns.saturating_sub(clock::now_ns()) / 1_000_000))
     }
 

@@ -2,6 +2,7 @@
 
 use crate::clock;
 use crate::procfs::WatchedProcess;
+use gpool_policy::preemption::Wait;
 use gpool_policy::queue::Claim;
 use gpool_protocol::{GpuUuid, LeaseRequest, Request, WaitingView};
 use std::cell::{Cell, RefCell};
@@ -45,6 +46,8 @@ pub struct Waiter {
     pub cancelled_by: Option<u32>,
     /// Where it goes, once there was room for it: what those behind it are given must not change that.
     pub planned: RefCell<Vec<GpuUuid>>,
+    /// Where others make room for it by going, as long as they do.
+    pub making_on: RefCell<Vec<GpuUuid>>,
     /// What is kept for it, once it was the first without room.
     pub kept_on: RefCell<Vec<GpuUuid>>,
     /// For how long in all, in nanoseconds, and when that was looked at last, CLOCK_MONOTONIC.
@@ -68,6 +71,7 @@ impl Waiter {
             retry: RETRY_LONGEST,
             cancelled_by: None,
             planned: RefCell::default(),
+            making_on: RefCell::default(),
             kept_on: RefCell::default(),
             kept_ns: Cell::default(),
             kept_at_ns: Cell::default(),
@@ -78,6 +82,12 @@ impl Waiter {
     pub fn is_for(&self, asked: &LeaseRequest, uid: u32) -> bool {
         let is_next_attempt = asked.in_pod.is_some() && self.asked.in_pod == asked.in_pod;
         self.uid == uid && (self.asked.container_id == asked.container_id || is_next_attempt)
+    }
+
+    /// Where it goes if it can: where others make room for it, or where there was room for it.
+    pub fn preferred(&self) -> Vec<GpuUuid> {
+        let making_on = self.making_on.borrow();
+        if making_on.is_empty() { self.planned.borrow().clone() } else { making_on.clone() }
     }
 
     /// How long it has waited, earlier attempts included.
@@ -95,10 +105,15 @@ impl Waiter {
         self.waited_in_this_attempt(now_ns) >= Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0))
     }
 
-    /// For how long it will wait still, in this attempt.
-    pub fn left(&self, now_ns: u64) -> Duration {
-        let wait = Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0));
-        wait.saturating_sub(self.waited_in_this_attempt(now_ns))
+    /// How it stands for whoever might make room for it: what is left is of this attempt.
+    pub fn wait_for_room(&self, now_ns: u64) -> Wait {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let longest = Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0));
+        Wait {
+            priority: self.claim.priority,
+            waited_ns: ns(self.waited(now_ns)),
+            left_ns: ns(longest.saturating_sub(self.waited_in_this_attempt(now_ns))),
+        }
     }
 
     /// Whether nobody is there any more who would take the lease.

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 /// From the notice until the GPU is taken, seconds, where that is waited for.
 const GRACE: u64 = 2;
-/// Longer than looks are apart.
-const LONG_ENOUGH: Duration = Duration::from_secs(4);
+/// Longer than it takes to look a few times.
+const LONG_ENOUGH: Duration = Duration::from_secs(6);
 
 fn configuration(grace_seconds: u64) -> String {
     format!(
         "[policy.env]\nallow = [\"fraction\", \"memory\", \"priority\"]\n\
          [lease]\nhold_ms = 600000\n\
-         [preemption]\nenabled = true\nleast_run_seconds = 0\ngrace_seconds = {grace_seconds}\n"
+         [preemption]\nenabled = true\nafter_seconds = 0\nleast_run_seconds = 0\ngrace_seconds = {grace_seconds}\n"
     )
 }
 
@@ -43,7 +43,7 @@ fn all(host: &Host) -> Result<()> {
     })?;
 
     let equal = waiting(host, &["--priority", "scavenger", "--fraction", "0.1", "--memory", "30%", "--wait", "1h"])?;
-    let short = ["--fraction", "0.1", "--memory", "30%", "--wait", "290s"];
+    let short = ["--fraction", "0.1", "--memory", "30%", "--wait", "305s"];
     let hasty = waiting(host, &short)?;
     std::thread::sleep(LONG_ENOUGH);
     let told = host.events_of(EventKind::LeasePreempted)?;
@@ -115,6 +115,40 @@ fn leaves_by_itself(host: &Host, burst: &Container) -> Result<()> {
     let revoked = of(host, EventKind::LeaseRevoked, burst)?;
     let held = host.leases()?.into_iter().filter(|lease| lease.container_id.0 == burst.id).count();
     ensure(about(host, burst)?.len() == 1 && revoked.is_empty() && held == 0, || format!("{revoked:?}, {held} held"))
+}
+
+/// On two GPUs, one goes within the grace and would have its place back, and the other one does not: what the first has left is
+/// nobody else's, though room is kept for who waits on the other GPU, where less is missing.
+pub fn run_beside_others(inside: &Inside) -> Result<()> {
+    let host = Host::start_with(inside, 2, "")?;
+    let outcome = reload_with(&host, &configuration(8)).and_then(|()| room_is_kept(&host));
+    let outcome = outcome.and_then(|()| reload_with(&host, "[lease]\nhold_ms = 0\n"));
+    finish(host, outcome)
+}
+
+fn room_is_kept(host: &Host) -> Result<()> {
+    started(host, ("guaranteed", "guaranteed", "58%"), "exec sleep 600")?;
+    let first = started(host, ("first", "burst", "45%"), "gpool-tenant --kernel-us 500 --allocate-mib 256; exit 0")?;
+    let stubborn = "trap '' TERM; gpool-tenant --kernel-us 500 --allocate-mib 256; exec sleep 600";
+    let second = started(host, ("second", "burst", "45%"), stubborn)?;
+    wait_for("both programs to be there", || {
+        Ok(host.lease_of(&first)?.processes == 1 && host.lease_of(&second)?.processes == 1)
+    })?;
+    let (of_first, of_second) = (host.lease_of(&first)?.gpu_uuid, host.lease_of(&second)?.gpu_uuid);
+    ensure(of_first == of_second, || "two that fit on the free GPU only are on one".to_owned())?;
+
+    let waits = waiting(host, &["--fraction", "0.1", "--memory", "60%", "--wait", "1h"])?;
+    wait_for("the first to be gone", || Ok(!host.leases()?.iter().any(|lease| lease.container_id.0 == first.id)))?;
+    ensure(host.lease_of(&second)?.leaves_unix_ms.is_some(), || "the second does not leave".to_owned())?;
+    let again = host.docker(&["start", "first"])?;
+    let said = text(&again.stderr);
+    ensure(!again.status.success() && said.contains("kept for"), || {
+        format!("the first, started anew, was told {said}")
+    })?;
+    succeeded("gpool run of who waited", waits.wait_with_output().context("gpool run")?)?;
+    let events =
+        [of(host, EventKind::LeaseRevoked, &second)?.len(), about(host, &first)?.len(), about(host, &second)?.len()];
+    ensure(events == [1, 1, 1], || format!("taken from the second, and told once: {events:?}"))
 }
 
 /// A container of this priority and memory.

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 68] = [
+pub const TOGETHER: [&str; 69] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -42,6 +42,7 @@ pub const TOGETHER: [&str; 68] = [
     "doctor",
     "idle",
     "preemption",
+    "preemption-beside-others",
     "places-taken",
     "conmon-killed",
     "evicted",

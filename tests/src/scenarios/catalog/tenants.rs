@@ -233,6 +233,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(preemption::run),
     },
     Scenario {
+        name: "preemption-beside-others",
+        what: "what one of several that make room has left is kept for who waits, on whatever GPU, until the last has gone",
+        limit_s: 90,
+        run: Place::Inside(preemption::run_beside_others),
+    },
+    Scenario {
         name: "stats-and-wait",
         what: "figures of an interval beside the shares, and waits for ends and grants, also over a restart of the supervisor",
         limit_s: 90,
