@@ -287,8 +287,8 @@ impl Process {
     }
 }
 
-/// Whether the tenant has its GPU to itself, and nothing bounds what it may have of that: only then bursts are longer than those
-/// of others.
+/// Whether the tenant has its GPU to itself, or others have been idle for long, and nothing bounds what it may have: only then bursts
+/// are longer than those of others.
 pub(crate) fn is_sole(control: &Control) -> bool {
     control.burst_ns.load(Ordering::Relaxed) > PARTED_BURST_NS
 }
@@ -321,8 +321,8 @@ fn verdict(
     if full_ns.is_some_and(|full_ns| full_ns < FULL_PATIENCE_NS) {
         return Verdict::SleepUntil(now_ns + FULL_SLEEP_NS);
     }
-    // What a burst may hold counts as outstanding before it has been launched. Of long ones, which somebody has who is alone,
-    // that would keep other streams waiting for nothing.
+    // What a burst may hold counts as outstanding before it has been launched. Of long ones, which somebody has beside whom nobody
+    // works, that would keep other streams waiting for nothing.
     let is_long = is_sole(control);
     let launched_ns = if is_long && end_ns > now_ns + depth_ns { end_ns.saturating_sub(unspent_ns()) } else { end_ns };
     if bursts.live() > 0 && launched_ns > now_ns + depth_ns && !is_overdue() {

@@ -433,6 +433,7 @@ impl SliceScheduler {
 
     pub(super) fn end_turn_of(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
         if let Some(turn) = self.turn.take_if(|turn| turn.tenant == tenant) {
+            self.at_work.note(tenant, self.now_ns);
             self.expect_the_rest(&turn);
             self.book_pauses(&turn);
             commands.push(Command::Close { tenant });

@@ -48,7 +48,8 @@ pub struct Parameters {
     /// among its kernels: 6 to 12 us on an H200 (driver 580), 0.6 to 1.2 % of bursts of 1 ms.
     pub sole_burst_ns: u64,
     /// The same while others have joined and none of them has been at work for [`quiet_ns`](Self::quiet_ns). No longer than the
-    /// depth, so that whoever comes back finds no more of it than that and one such burst before him. An H200 loses 0.9 % of a
+    /// depth: whoever comes back finds that and one such burst before him at most, and half a burst and a little for each further
+    /// stream of each process. An H200 loses 0.9 % of a
     /// training step beside somebody idle to bursts of 1 ms.
     pub quiet_burst_ns: u64,
     /// For how long nobody else may have been at work.

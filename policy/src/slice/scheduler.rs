@@ -318,6 +318,7 @@ impl SliceScheduler {
 
     fn charge(&mut self, mut burst: Burst) {
         let Some(joined_ns) = self.queue.get(burst.tenant).map(|place| place.account.joined_ns()) else { return };
+        self.at_work.note(burst.tenant, self.now_ns);
         if burst.start_ns < joined_ns {
             self.doubtful_bursts += 1;
             burst.start_ns = joined_ns;
@@ -367,8 +368,10 @@ impl SliceScheduler {
         let (now_ns, parameters, slice_ns) = (self.now_ns, self.parameters, self.slice_ns());
         let length_ns = burst.end_ns.min(now_ns).saturating_sub(burst.start_ns);
         let ended_ns = self.turn.filter(|turn| turn.tenant == burst.tenant).map(|turn| turn.until_ns);
-        // As long as its bursts are while nobody else is at work it launches nothing at once later.
-        let is_long = self.has_long_bursts(burst.tenant) || burst.start_ns < self.shared_from_ns;
+        // As long as its bursts are while nobody else is at work it launches nothing at once later. Beside others that are idle one
+        // that is longer than a slice is a long kernel, or as good as one.
+        let is_kernel = length_ns > slice_ns && !self.is_sole(burst.tenant) && burst.start_ns >= self.shared_from_ns;
+        let is_long = !is_kernel && (self.has_long_bursts(burst.tenant) || burst.start_ns < self.shared_from_ns);
         self.queue.book(burst.tenant, |place, _| {
             if length_ns > 0 {
                 if !is_long {
