@@ -49,14 +49,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Whether it may have to go for one that waits: a lower priority alone gives way, and nobody is told whose GPUs nobody would
-    /// wait for any more.
+    /// Whether it may have to go for one that waits: a lower priority alone gives way, and nobody goes whose GPUs nobody would
+    /// wait for any more. `is_told` says that it was told to go for this one.
     #[must_use]
-    pub fn gives_way_to(&self, wait: Wait, rule: Rule) -> bool {
+    pub fn gives_way_to(&self, wait: Wait, is_told: bool, rule: Rule) -> bool {
         let is_in_time = wait.left_ns > rule.grace_ns.saturating_add(CLEARANCE_NS) && wait.waited_ns >= rule.after_ns;
-        let has_run = self.came_back || self.ran_ns >= rule.least_run_ns;
-        let is_told = self.notice.until_ns.is_some();
-        wait.priority < self.priority && !self.notice.is_given_up && (is_told || is_in_time && has_run)
+        let goes_on = is_told && wait.left_ns > CLEARANCE_NS;
+        let has_run = self.came_back || self.ran_ns >= rule.least_run_ns || self.notice.until_ns.is_some();
+        wait.priority < self.priority && !self.notice.is_given_up && (goes_on || is_in_time && has_run)
     }
 
     /// By this those are sorted that may have to go, the first first: who was told already, so that the others are left in peace;
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_lower_priority_alone_gives_way() {
         let all = [Priority::Guaranteed, Priority::Burst, Priority::Scavenger];
-        let gives = |its, priority| candidate(its, 600).gives_way_to(Wait { priority, ..WAIT }, RULE);
+        let gives = |its, priority| candidate(its, 600).gives_way_to(Wait { priority, ..WAIT }, false, RULE);
         let found: Vec<Vec<bool>> =
             all.iter().map(|its| all.iter().map(|waits| gives(*its, *waits)).collect()).collect();
         assert_eq!(found, [[false, false, false], [true, false, false], [true, true, false]]);
@@ -165,19 +165,21 @@ mod tests {
 
     #[test]
     fn nobody_goes_soon_after_its_begin_nor_for_one_that_has_just_come_or_will_not_wait_for_it() {
-        let of = |ran_ns, wait| candidate(Priority::Burst, ran_ns).gives_way_to(wait, RULE);
+        let of = |ran_ns, wait| candidate(Priority::Burst, ran_ns).gives_way_to(wait, false, RULE);
         assert_eq!([of(599, WAIT), of(600, WAIT)], [false, true]);
         assert!(!of(600, Wait { left_ns: WAIT.left_ns - 1, ..WAIT }) && !of(600, Wait { waited_ns: 4, ..WAIT }));
         let restarted = Candidate { came_back: true, ..candidate(Priority::Burst, 1) };
-        assert!(restarted.gives_way_to(WAIT, RULE), "a place that is kept is no new begin");
+        assert!(restarted.gives_way_to(WAIT, false, RULE), "a place that is kept is no new begin");
         // Who was told goes on being the one.
         let told = told(candidate(Priority::Burst, 0));
-        let at_the_end = Wait { left_ns: 1, ..WAIT };
-        assert!(told.gives_way_to(at_the_end, RULE));
-        assert!(!told.gives_way_to(Wait { priority: Priority::Burst, ..at_the_end }, RULE));
+        let late = Wait { left_ns: CLEARANCE_NS + 1, ..WAIT };
+        assert!(told.gives_way_to(late, true, RULE) && told.gives_way_to(WAIT, false, RULE));
+        assert!(!told.gives_way_to(late, false, RULE), "it was told of another one");
+        assert!(!told.gives_way_to(Wait { left_ns: CLEARANCE_NS, ..WAIT }, true, RULE), "it would come too late");
+        assert!(!told.gives_way_to(Wait { priority: Priority::Burst, ..WAIT }, true, RULE));
         let mut given_up = candidate(Priority::Burst, 600);
         given_up.notice.give_up();
-        assert!(!given_up.gives_way_to(WAIT, RULE));
+        assert!(!given_up.gives_way_to(WAIT, false, RULE));
     }
 
     #[test]

@@ -88,7 +88,11 @@ impl Leases {
             let told =
                 || candidates.iter().map(|(id, _)| id).filter(|id| book.makes_room_for(id, waits)).cloned().collect();
             let unsure = || MakingRoom { leases: told(), waits: waits.clone(), need: Need::Unsure };
-            if fits(&coming).is_some() {
+            if let Some(place) = fits(&coming) {
+                // Also while the device has to give back what was taken, but nowhere else than where it will go.
+                if !waiter.making_on.borrow().is_empty() {
+                    *waiter.making_on.borrow_mut() = coming.uuids_of(&place);
+                }
                 if fits(&full).is_none() {
                     found.push(unsure());
                 }
@@ -96,7 +100,9 @@ impl Leases {
             }
             let wait = waiter.wait_for_room(now_ns);
             let is_taken = |id: &LeaseId| found.iter().any(|its| its.leases.contains(id));
-            let may_go = candidates.iter().filter(|(id, its)| its.gives_way_to(wait, rule) && !is_taken(id));
+            let gives_way =
+                |id: &LeaseId, its: &Candidate| its.gives_way_to(wait, book.makes_room_for(id, waits), rule);
+            let may_go = candidates.iter().filter(|(id, its)| gives_way(id, its) && !is_taken(id));
             let may_go: Vec<LeaseId> = may_go.map(|(id, _)| id.clone()).collect();
             let without = |gone: &[LeaseId]| fits(&coming.without(gone, &outside));
             let Some(leases) = needed(&may_go, |gone| without(gone).is_some()) else {
@@ -128,7 +134,9 @@ impl Leases {
         let now_ns = clock::now_ns();
         let is_about_to_end = |id: &LeaseId| {
             let lease = book.leases.get(id)?;
-            let is_leaving = lease.makes_room.notice.until_ns().is_some_and(|until_ns| now_ns < until_ns);
+            let patience_ns = CLEARANCE_PATIENCE.as_nanos() as u64;
+            let until_ns = lease.makes_room.notice.until_ns().map(|until_ns| until_ns.saturating_add(patience_ns));
+            let is_leaving = until_ns.is_some_and(|until_ns| now_ns < until_ns);
             let is_cleared = lease.revoked_at.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE);
             Some(is_cleared || is_leaving && lease.state == LeaseState::Ending)
         };

@@ -225,6 +225,7 @@ impl Leases {
                         self.room_made_for(waiter, scene).filter(|(_, its)| goes(its, &reserved))
                     {
                         reserved.push(wanted);
+                        note(&|| waiter.keep_nothing());
                         return Prospect::Fits(made);
                     }
                     let may_keep = may_keep && waiter.may_keep(keep);

@@ -182,7 +182,10 @@ impl Waiter {
             since_unix_ms: self.since_unix_ms,
             waited_ms: self.waited(clock::now_ns()).as_millis() as u64,
             cause: self.cause.clone(),
-            kept_on: self.kept_on.borrow().clone(),
+            kept_on: match self.making_on.borrow().as_slice() {
+                [] => self.kept_on.borrow().clone(),
+                making_on => making_on.to_vec(),
+            },
         }
     }
 }
