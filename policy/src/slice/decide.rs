@@ -389,10 +389,12 @@ impl SliceScheduler {
     /// How much of its work a tenant should measure at a time.
     pub(super) fn burst_ns(&self, tenant: TenantId) -> u64 {
         let Parameters { burst_ns, sole_burst_ns, quiet_burst_ns, bursts_had, .. } = self.parameters;
-        let most_ns = match () {
-            () if self.is_sole(tenant) => sole_burst_ns,
-            () if self.is_quiet(tenant) => quiet_burst_ns,
-            () => burst_ns,
+        let most_ns = if self.is_sole(tenant) {
+            sole_burst_ns
+        } else if self.is_quiet(tenant) {
+            quiet_burst_ns
+        } else {
+            return burst_ns;
         };
         let had_ns = self.charged_ns(tenant).unwrap_or(0);
         (had_ns / bursts_had.max(1)).clamp(burst_ns, most_ns.max(burst_ns))
@@ -405,7 +407,7 @@ impl SliceScheduler {
     }
 
     /// Whether others have joined and none of them has been at work for long, and nothing else bounds its slices: it is measured
-    /// less often, and works no further ahead. Not beside the latency class: nothing more may stand before its requests, however
+    /// less often. Not beside the latency class: nothing more may stand before its requests, however
     /// seldom they come.
     pub(super) fn is_quiet(&self, tenant: TenantId) -> bool {
         let (queue, now_ns) = (&self.queue, self.now_ns);

@@ -49,8 +49,7 @@ pub struct Parameters {
     pub sole_burst_ns: u64,
     /// The same while others have joined and none of them has been at work for [`quiet_ns`](Self::quiet_ns). No longer than the
     /// depth: whoever comes back finds that and one such burst before him at most, and half a burst and a little for each further
-    /// stream of each process. An H200 loses 0.9 % of a
-    /// training step beside somebody idle to bursts of 1 ms.
+    /// stream of each process. A training step on an H200 took 0.9 % longer beside somebody idle, with bursts of 1 ms.
     pub quiet_burst_ns: u64,
     /// For how long nobody else may have been at work.
     pub quiet_ns: u64,

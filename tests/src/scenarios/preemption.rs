@@ -14,6 +14,11 @@ const GRACE: u64 = 2;
 /// Longer than it takes to look a few times.
 const LONG_ENOUGH: Duration = Duration::from_secs(6);
 
+/// What does not handle the signal, and ends with its program.
+const ENDS_AT_ONCE: &str = "gpool-tenant --kernel-us 500 --allocate-mib 256; exit 0";
+/// What ignores the signal, and goes on without its program.
+const STUBBORN: &str = "trap '' TERM; gpool-tenant --kernel-us 500 --allocate-mib 256; exec sleep 600";
+
 fn configuration(grace_seconds: u64) -> String {
     format!(
         "[policy.env]\nallow = [\"fraction\", \"memory\", \"priority\"]\n\
@@ -33,14 +38,9 @@ pub fn run(inside: &Inside) -> Result<()> {
 
 fn all(host: &Host) -> Result<()> {
     let guaranteed = started(host, ("guaranteed", "guaranteed", "5%"), "exec sleep 600")?;
-    // It does not handle the signal, and ends with its program.
-    let burst = started(host, ("burst", "burst", "40%"), "gpool-tenant --kernel-us 500 --allocate-mib 256; exit 0")?;
-    // It ignores the signal, and goes on without its program.
-    let stubborn = "trap '' TERM; gpool-tenant --kernel-us 500 --allocate-mib 256; exec sleep 600";
-    let scavenger = started(host, ("scavenger", "scavenger", "40%"), stubborn)?;
-    wait_for("both programs to be there", || {
-        Ok(host.lease_of(&burst)?.processes == 1 && host.lease_of(&scavenger)?.processes == 1)
-    })?;
+    let burst = started(host, ("burst", "burst", "40%"), ENDS_AT_ONCE)?;
+    let scavenger = started(host, ("scavenger", "scavenger", "40%"), STUBBORN)?;
+    are_there(host, [&burst, &scavenger])?;
 
     let equal = waiting(host, &["--priority", "scavenger", "--fraction", "0.1", "--memory", "30%", "--wait", "1h"])?;
     let short = ["--fraction", "0.1", "--memory", "30%", "--wait", "305s"];
@@ -128,12 +128,9 @@ pub fn run_beside_others(inside: &Inside) -> Result<()> {
 
 fn room_is_kept(host: &Host) -> Result<()> {
     started(host, ("guaranteed", "guaranteed", "58%"), "exec sleep 600")?;
-    let first = started(host, ("first", "burst", "45%"), "gpool-tenant --kernel-us 500 --allocate-mib 256; exit 0")?;
-    let stubborn = "trap '' TERM; gpool-tenant --kernel-us 500 --allocate-mib 256; exec sleep 600";
-    let second = started(host, ("second", "burst", "45%"), stubborn)?;
-    wait_for("both programs to be there", || {
-        Ok(host.lease_of(&first)?.processes == 1 && host.lease_of(&second)?.processes == 1)
-    })?;
+    let first = started(host, ("first", "burst", "45%"), ENDS_AT_ONCE)?;
+    let second = started(host, ("second", "burst", "45%"), STUBBORN)?;
+    are_there(host, [&first, &second])?;
     let (of_first, of_second) = (host.lease_of(&first)?.gpu_uuid, host.lease_of(&second)?.gpu_uuid);
     ensure(of_first == of_second, || "two that fit on the free GPU only are on one".to_owned())?;
 
@@ -155,6 +152,14 @@ fn room_is_kept(host: &Host) -> Result<()> {
 fn started(host: &Host, (name, priority, memory): (&str, &str, &str), program: &str) -> Result<Container> {
     let env = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", memory), ("GPOOL_PRIORITY", priority)];
     host.run_container(name, &env, &[], &["sh", "-c", program])
+}
+
+/// Their programs use the GPU.
+fn are_there(host: &Host, containers: [&Container; 2]) -> Result<()> {
+    wait_for("both programs to be there", || {
+        let [one, other] = containers.map(|container| host.lease_of(container));
+        Ok(one?.processes == 1 && other?.processes == 1)
+    })
 }
 
 /// A command that waits for room.
