@@ -3,6 +3,9 @@
 //! Time on a GPU needs none of this: the gate gives it to the higher priority within a slice, and nobody ends. Memory stays with
 //! who has it until he goes, so a lease of a lower priority is told that it has to, is left a grace in which its programs can
 //! write down what they have, and loses its GPUs then if the room is still wanted.
+//!
+//! To write that down they need the device, which those of a higher priority may never leave. So in the grace they are served in
+//! the place of who waits: by his priority, and by his share, which nobody else has while it is kept for him.
 
 use crate::slice::Priority;
 use std::cmp::Reverse;
@@ -64,6 +67,39 @@ impl Candidate {
     #[must_use]
     pub fn order(&self) -> impl Ord + use<> {
         (self.notice.until_ns.is_none(), Reverse(self.priority), self.ran_ns)
+    }
+}
+
+/// How a lease is served in its grace, in the place of who waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// Before whom.
+    pub priority: Priority,
+    /// By which share of each of its GPUs, permille; from 1.
+    pub weight_permille: u16,
+}
+
+/// What is to be had on one GPU of a lease that leaves, for all that leave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaving {
+    /// Permille of it that are promised to nobody.
+    pub free_permille: u16,
+    /// How many leases leave it, this one included.
+    pub leases: u16,
+}
+
+impl Turn {
+    /// In the place of one of this priority who asks for `wanted_permille` of a GPU, beside what is promised: all that leave a GPU
+    /// have together no more than nobody else was promised. A priority that promises nothing takes nothing from anybody. None if
+    /// there is nothing to have.
+    #[must_use]
+    pub fn in_place_of(priority: Priority, wanted_permille: u16, gpus: impl Iterator<Item = Leaving>) -> Option<Self> {
+        let on = |its: Leaving| {
+            let most = if priority == Priority::Guaranteed { its.free_permille } else { wanted_permille };
+            wanted_permille.min(most) / its.leases.max(1)
+        };
+        let weight_permille = gpus.map(on).min().filter(|permille| *permille > 0)?;
+        Some(Self { priority, weight_permille })
     }
 }
 
@@ -201,6 +237,25 @@ mod tests {
         assert_eq!([step(Need::Yes, 129, 5), step(Need::Unsure, 131, 5)], [Step::Rest; 2], "as it was told");
         assert_eq!([step(Need::Yes, 130, 30), step(Need::Yes, 131, 30)], [Step::Take; 2], "until it is done");
         assert_eq!(notice.until_ns(), Some(130));
+    }
+
+    #[test]
+    fn in_the_grace_nobody_has_what_was_promised_to_others() {
+        let of = |priority, gpus: &[(u16, u16)]| {
+            let gpus =
+                gpus.iter().map(|(free_permille, leases)| Leaving { free_permille: *free_permille, leases: *leases });
+            Turn::in_place_of(priority, 300, gpus).map(|turn| turn.weight_permille)
+        };
+        let guaranteed = |gpus: &[(u16, u16)]| of(Priority::Guaranteed, gpus);
+        assert_eq!(guaranteed(&[(1000, 1)]), Some(300), "as much as who waits would have");
+        assert_eq!(guaranteed(&[(200, 1)]), Some(200));
+        assert_eq!(guaranteed(&[(1000, 2)]), Some(150), "for all together");
+        assert_eq!([guaranteed(&[(1000, 1), (0, 1)]), guaranteed(&[])], [None; 2], "on each of its GPUs");
+        assert_eq!(of(Priority::Burst, &[(0, 2)]), Some(150), "what promises nothing takes nothing");
+        for (free, leases) in [(7, 3), (1000, 7), (299, 2), (2, 5)] {
+            let all = guaranteed(&[(free, leases)]).unwrap_or(0) * leases;
+            assert!(all <= free.min(300), "{leases} of {free}: {all}");
+        }
     }
 
     #[test]

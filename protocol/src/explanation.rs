@@ -43,6 +43,12 @@ pub struct Leaving {
     pub waits: ContainerId,
     /// In how many nanoseconds.
     pub left_ns: u64,
+    /// By which share of each GPU it is served until then, permille, if not by its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served_permille: Option<u16>,
+    /// And before whom, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served_as: Option<Priority>,
 }
 
 /// What the scheduler of one GPU knows of a lease.

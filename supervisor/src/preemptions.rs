@@ -3,11 +3,14 @@
 
 use crate::cgroup;
 use crate::clock;
-use crate::lease::{Lease, Leases, MakingRoom, about, slice_priority};
+use crate::gatekeeper::Order;
+use crate::lease::{Lease, Leases, MakingRoom, about, shown_priority, slice_priority};
 use crate::revocation;
 use gpool_configuration::{NoticeSignal, Preemption};
-use gpool_policy::preemption::{Candidate, Need, Notice, Rule, Step};
-use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, Priority, format_seconds};
+use gpool_policy::preemption::{Candidate, Need, Notice, Rule, Step, Turn};
+use gpool_protocol::{
+    ContainerId, ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, Priority, format_permille, format_seconds,
+};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,6 +25,8 @@ pub struct MakesRoom {
     pub notice: Notice,
     /// Who waits for it.
     pub waits: Option<ContainerId>,
+    /// How it is served meanwhile.
+    pub turn: Option<Turn>,
 }
 
 /// Looks again and again.
@@ -66,6 +71,7 @@ impl Preemptions {
             false => Vec::new(),
         };
         self.rests_until = making.is_empty().then(|| Instant::now() + REST);
+        let turns = leases.turns(&book, &making);
         let for_whom: BTreeMap<&LeaseId, &MakingRoom> =
             making.iter().flat_map(|its| its.leases.iter().map(move |id| (id, its))).collect();
         let mut over: BTreeSet<&LeaseId> = BTreeSet::new();
@@ -78,6 +84,7 @@ impl Preemptions {
                 None if lease.leaves_ns().is_none() => lease.makes_room.waits = None,
                 None => {}
             }
+            serve(leases, lease, turns.get(id).copied());
             match step {
                 Step::Rest => {}
                 Step::Tell => tell(leases, lease, &rules),
@@ -89,6 +96,15 @@ impl Preemptions {
         let are_all_over = |its: &&MakingRoom| !its.leases.is_empty() && its.leases.iter().all(|id| over.contains(id));
         let due = making.iter().filter(are_all_over);
         due.map(|its| Due { leases: its.leases.clone(), waits: its.waits.clone() }).collect()
+    }
+}
+
+/// Has the scheduler serve it so from now on, if it leaves.
+fn serve(leases: &Leases, lease: &mut Lease, turn: Option<Turn>) {
+    let turn = turn.filter(|_| lease.leaves_ns().is_some());
+    if std::mem::replace(&mut lease.makes_room.turn, turn) != turn {
+        let (tenant, share) = (lease.tenant, lease.share(&leases.configuration()));
+        leases.gatekeeper.order(Order::Change { tenant, share });
     }
 }
 
@@ -162,9 +178,13 @@ fn told(lease: &Lease, rules: &Preemption, sent: usize) -> String {
         (signal, 1) => format!("; its program there was sent {}", signal.text()),
         (signal, sent) => format!("; its {sent} programs there were sent {}", signal.text()),
     };
+    let served = lease.makes_room.turn.map_or_else(String::new, |turn| {
+        let (share, priority) = (format_permille(turn.weight_permille.into()), shown_priority(turn.priority));
+        format!("; until then it is served with {share} as {priority}")
+    });
     format!(
         "{short} makes room for {waits}, which waits and comes before {priority}: its GPUs are taken from it in {grace}, as \
-         [preemption] grace_seconds says, if that still waits then{sent}"
+         [preemption] grace_seconds says, if that still waits then{sent}{served}"
     )
 }
 
@@ -182,6 +202,7 @@ fn take(leases: &Leases, due: &Due) -> Result<(), ErrorBody> {
         let lease = book.leases.get_mut(id).filter(|lease| taken.is_ok() || lease.state == LeaseState::Active);
         let Some(lease) = lease else { continue };
         leases.counters.note_preemption(if taken.is_ok() { "revoked" } else { "not_revoked" });
+        serve(leases, lease, None);
         lease.makes_room = MakesRoom::default();
         let Err(error) = taken else { continue };
         lease.makes_room.notice.give_up();

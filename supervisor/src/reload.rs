@@ -2,7 +2,7 @@
 
 use crate::events::About;
 use crate::gatekeeper::Order;
-use crate::lease::{Leases, class_policy, fails_open, share_of};
+use crate::lease::{Leases, class_policy, fails_open};
 use gpool_protocol::{ChangedKey, ErrorBody, ErrorCode, EventKind, Reloaded};
 use nix::sys::signal::{SigSet, Signal};
 
@@ -46,7 +46,7 @@ impl Leases {
             let (before, after) = (class_policy(&old, class), class_policy(&new, class));
             if before != after {
                 lease.region.set_fail_open(fails_open(&new, &lease.record));
-                self.gatekeeper.order(Order::Change { tenant, share: share_of(&new, &lease.record) });
+                self.gatekeeper.order(Order::Change { tenant, share: lease.share(&new) });
             }
             // The one that hangs now may be the reason for the change.
             if before.hang_action != after.hang_action {

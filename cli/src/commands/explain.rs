@@ -66,12 +66,15 @@ fn render(explanation: &LeaseExplanation) -> String {
         text += &format!("{}: its programs have lost the GPU; start the container anew\n", fault.text());
     }
     text += &memory(explanation.memory_peak_bytes, explanation.memory_cap_bytes);
-    if let Some(Leaving { waits, left_ns }) = &explanation.leaving {
+    if let Some(Leaving { waits, left_ns, served_permille, served_as }) = &explanation.leaving {
         text += &format!(
             "leaving: its GPUs are taken from it in {} for {}, which waits and has a higher priority, if that still waits then\n",
             format_whole_seconds(*left_ns),
             waits.short()
         );
+        if let (Some(share), Some(priority)) = (served_permille, served_as) {
+            text += &format!("until then it is served with {} as {priority}\n", format_permille((*share).into()));
+        }
     }
     for gpu in &explanation.gpus {
         text += &format!("\n{}\n", gpu.gpu_uuid);
@@ -234,7 +237,12 @@ mod tests {
             fault: None,
             memory_cap_bytes: 4 << 30,
             memory_peak_bytes: 3 << 29,
-            leaving: Some(Leaving { waits: ContainerId("77aa".repeat(16)), left_ns: 25_000_000_000 }),
+            leaving: Some(Leaving {
+                waits: ContainerId("77aa".repeat(16)),
+                left_ns: 25_000_000_000,
+                served_permille: Some(100),
+                served_as: Some(Priority::Guaranteed),
+            }),
             gpus: vec![GpuExplanation {
                 gpu_uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
                 standing: Standing::Waiting {
@@ -259,6 +267,7 @@ container 3f9a3f9a3f9a, lease 01J
 share 30 %, limit 50 %, class batch, priority guaranteed
 memory: it has held 1.5GiB at most, of 4GiB that it may hold
 leaving: its GPUs are taken from it in 25 s for 77aa77aa77aa, which waits and has a higher priority, if that still waits then
+until then it is served with 10 % as guaranteed
 
 GPU-5ca1ab1e-0000-4000-8000-000000000000
   state:        waiting for 3.1ms behind b7c1b7c1b7c1: it is at its limit, for 2.0ms more

@@ -2,6 +2,7 @@
 
 use super::account::{Charges, GpuAccount};
 use super::debts::Debts;
+use super::entitlement::share_of;
 use super::meter::Meter;
 use super::record::{Counted, ProcessRecord, Record, StandingRecord};
 use super::statement::Statement;
@@ -14,9 +15,11 @@ use crate::queue::Queue;
 use crate::region::{RegionHost, Report};
 use crate::revocation::Clearance;
 use crate::uncounted::Uncounted;
+use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::idleness::Idleness;
 use gpool_policy::repetition::Repetition;
+use gpool_policy::slice::Share;
 use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseId, LeaseState, Mechanism};
 use gpool_shared_region::{GPUS, PIECE_WORDS, PiecesSnapshot, SLOTS, SlotSnapshot};
 use std::collections::BTreeMap;
@@ -270,6 +273,15 @@ impl Lease {
     pub fn leaves_ns(&self) -> Option<u64> {
         let runs = self.state == LeaseState::Active && self.record.revocation.is_none();
         self.makes_room.notice.until_ns().filter(|_| runs)
+    }
+
+    /// What the scheduler is told now: in the grace it is served in the place of who waits.
+    pub fn share(&self, configuration: &Configuration) -> Share {
+        let own = share_of(configuration, &self.record);
+        match self.makes_room.turn.filter(|_| self.leaves_ns().is_some()) {
+            Some(turn) => Share { weight_permille: turn.weight_permille, priority: turn.priority, ..own },
+            None => own,
+        }
     }
 
     /// Whether its container runs, or is still being made.

@@ -2,7 +2,7 @@
 
 use super::book::{Book, Lease};
 use super::described::{about, described, without_room};
-use super::entitlement::{check_class, class_policy, fails_open, held_demand, share_of};
+use super::entitlement::{check_class, class_policy, fails_open, held_demand};
 use super::grant::{Leases, failed};
 use super::placing::LOOK_PATIENCE;
 use super::quota::Reservation;
@@ -61,7 +61,7 @@ impl Leases {
         let configuration = self.configuration();
         lease.region.set_fail_open(fails_open(&configuration, &lease.record));
         lease.region.set_fraction(lease.record.fraction_permille);
-        let (tenant, share) = (lease.tenant, share_of(&configuration, &lease.record));
+        let (tenant, share) = (lease.tenant, lease.share(&configuration));
         self.gatekeeper.order(Order::Change { tenant, share });
         let hang_action = |record: &Record| class_policy(&configuration, record.class).hang_action;
         if hang_action(&old) != hang_action(&lease.record) {

@@ -73,6 +73,15 @@ pub fn slice_priority(priority: Priority) -> SlicePriority {
     }
 }
 
+/// A priority as people read it.
+pub fn shown_priority(priority: SlicePriority) -> Priority {
+    match priority {
+        SlicePriority::Guaranteed => Priority::Guaranteed,
+        SlicePriority::Burst => Priority::Burst,
+        SlicePriority::Scavenger => Priority::Scavenger,
+    }
+}
+
 fn class_name(class: Class) -> ClassName {
     match class {
         Class::Latency => ClassName::Latency,

@@ -1,6 +1,7 @@
 //! Why a lease runs or waits, in the words of the socket.
 
 use super::book::{Book, Lease};
+use super::entitlement::shown_priority;
 use super::grant::Leases;
 use crate::clock;
 use gpool_policy::TenantId;
@@ -53,7 +54,13 @@ impl Leases {
 /// That its GPUs are about to be taken from it.
 fn leaving(lease: &Lease) -> Option<Leaving> {
     let (waits, until_ns) = (lease.makes_room.waits.clone()?, lease.leaves_ns()?);
-    Some(Leaving { waits, left_ns: until_ns.saturating_sub(clock::now_ns()) })
+    let turn = lease.makes_room.turn;
+    Some(Leaving {
+        waits,
+        left_ns: until_ns.saturating_sub(clock::now_ns()),
+        served_permille: turn.map(|turn| turn.weight_permille),
+        served_as: turn.map(|turn| shown_priority(turn.priority)),
+    })
 }
 
 fn container_of(book: &Book, tenant: TenantId) -> Option<ContainerId> {

@@ -8,10 +8,12 @@ use super::record::Record;
 use super::room::Scene;
 use crate::clock;
 use crate::device::Gpu;
+use crate::queue::Waiter;
 use gpool_policy::giving_way::needed;
-use gpool_policy::preemption::{Candidate, Need, Rule};
+use gpool_policy::preemption::{Candidate, Leaving, Need, Rule, Turn};
 use gpool_policy::slice::Priority;
 use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism, format_seconds};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// For so long what was taken counts as about to be free. A device that does not give it back keeps nobody from being helped
@@ -39,6 +41,24 @@ pub struct MakingRoom {
     pub waits: ContainerId,
     /// Whether they have to.
     pub need: Need,
+    /// Before whom that one is served.
+    priority: Priority,
+    /// Which share of each of its GPUs it asks for, permille.
+    wanted_permille: u16,
+}
+
+impl MakingRoom {
+    fn of(waiter: &Waiter, leases: Vec<LeaseId>, need: Need) -> Self {
+        // Who asks for no share wants all of a GPU.
+        let wanted_permille = Some(waiter.asked.request.fraction_permille).filter(|permille| *permille > 0);
+        Self {
+            leases,
+            waits: waiter.asked.container_id.clone(),
+            need,
+            priority: waiter.claim.priority,
+            wanted_permille: wanted_permille.unwrap_or(1000),
+        }
+    }
 }
 
 impl Leases {
@@ -87,7 +107,7 @@ impl Leases {
             let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, &ahead);
             let told =
                 || candidates.iter().map(|(id, _)| id).filter(|id| book.makes_room_for(id, waits)).cloned().collect();
-            let unsure = || MakingRoom { leases: told(), waits: waits.clone(), need: Need::Unsure };
+            let unsure = || MakingRoom::of(waiter, told(), Need::Unsure);
             if let Some(place) = fits(&coming) {
                 // Also while the device has to give back what was taken, but nowhere else than where it will go.
                 if !waiter.making_on.borrow().is_empty() {
@@ -115,9 +135,26 @@ impl Leases {
             }
             *waiter.making_on.borrow_mut() = coming.uuids_of(&without(&leases).unwrap_or_default());
             (coming, full) = (coming.without(&leases, &outside), full.without(&leases, &outside));
-            found.push(MakingRoom { leases, waits: waits.clone(), need: Need::Yes });
+            found.push(MakingRoom::of(waiter, leases, Need::Yes));
         }
         found
+    }
+
+    /// How those that make room are served meanwhile; of none that has no slices.
+    pub fn turns(&self, book: &Book, making: &[MakingRoom]) -> BTreeMap<LeaseId, Turn> {
+        let gpus = self.gpus_for_new();
+        let capacities = self.capacities(&gpus, book, None);
+        let sliced = |id: &LeaseId| book.leases.get(id).filter(|lease| lease.record.mechanism == Mechanism::Slice);
+        let all: Vec<&Lease> = making.iter().flat_map(|its| &its.leases).filter_map(sliced).collect();
+        let leaving_on = |gpu: usize| Leaving {
+            free_permille: capacities.get(gpu).map_or(0, |its| 1000u16.saturating_sub(its.fraction_leased_permille)),
+            leases: all.iter().filter(|lease| lease.place_of(gpu).is_some()).count().try_into().unwrap_or(u16::MAX),
+        };
+        let of = |its: &MakingRoom, lease: &Lease| {
+            Turn::in_place_of(its.priority, its.wanted_permille, lease.gpus().map(leaving_on))
+        };
+        let both = making.iter().flat_map(|its| its.leases.iter().map(move |id| (its, id)));
+        both.filter_map(|(its, id)| Some((id.clone(), of(its, sliced(id)?)?))).collect()
     }
 
     /// These GPUs with what is about to be free, kept places included.

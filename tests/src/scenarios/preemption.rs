@@ -4,13 +4,17 @@
 use super::{finish, reload_with, wait_for};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
+use crate::meter::now_ns;
 use crate::namespaces::{Inside, spawn_bound};
+use crate::trace::Recorder;
 use gpool_protocol::{Event, EventKind, LeaseState, WaitingView};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// From the notice until the GPU is taken, seconds, where that is waited for.
 const GRACE: u64 = 2;
+/// Over which time shares are compared.
+const WATCH: Duration = Duration::from_secs(4);
 /// Longer than it takes to look a few times.
 const LONG_ENOUGH: Duration = Duration::from_secs(6);
 
@@ -146,6 +150,57 @@ fn room_is_kept(host: &Host) -> Result<()> {
     let events =
         [of(host, EventKind::LeaseRevoked, &second)?.len(), about(host, &first)?.len(), about(host, &second)?.len()];
     ensure(events == [1, 1, 1], || format!("taken from the second, and told once: {events:?}"))
+}
+
+/// Beside work that is promised its share and never rests, one of a lower priority has nothing; in its grace it has what is kept for
+/// who waits, and the other one what it was promised; and afterwards nothing again.
+pub fn run_in_the_grace(inside: &Inside) -> Result<()> {
+    let host = Host::start_with(inside, 1, "")?;
+    let silent = format!("{}signal = \"none\"\n", configuration(300));
+    let outcome = reload_with(&host, &silent).and_then(|()| is_served_in_the_grace(&host));
+    let outcome = outcome.and_then(|()| reload_with(&host, "[lease]\nhold_ms = 0\n"));
+    finish(host, outcome)
+}
+
+fn is_served_in_the_grace(host: &Host) -> Result<()> {
+    let guaranteed = started(host, ("guaranteed", "guaranteed", "20%"), ENDS_AT_ONCE)?;
+    let burst = started(host, ("burst", "burst", "40%"), ENDS_AT_ONCE)?;
+    are_there(host, [&guaranteed, &burst])?;
+    let shares = |when: &str, (least, most): (f64, f64)| {
+        let [of_guaranteed, of_burst] = shares_of(host, [&guaranteed, &burst])?;
+        let as_promised = of_guaranteed >= 0.27 && of_guaranteed + of_burst >= 0.6;
+        ensure(as_promised && (least..=most).contains(&of_burst), || {
+            format!("{when}: 30 % guaranteed have {of_guaranteed:.3} of the GPU, and the other one {of_burst:.3}")
+        })
+    };
+    shares("nobody waits", (0.0, 0.02))?;
+
+    let waits = waiting(host, &["--fraction", "0.2", "--memory", "60%", "--wait", "1h"])?;
+    wait_for("the lower priority to be told", || Ok(!about(host, &burst)?.is_empty()))?;
+    let said = about(host, &burst)?[0].message.clone();
+    ensure(said.ends_with("; until then it is served with 20 % as guaranteed"), || format!("it was said {said:?}"))?;
+    // By weights of 20 and 30.
+    shares("in the grace", (0.3, 0.5))?;
+    // What somebody changes meanwhile does not take it away.
+    succeeded("gpool update", host.gpool(&["update", &burst.id, "--memory", "39%"])?)?;
+    shares("in the grace, changed", (0.3, 0.5))?;
+    let explained = text(&host.gpool(&["explain", &burst.id])?.stdout);
+    ensure(explained.contains("\nuntil then it is served with 20 % as guaranteed\n"), || explained)?;
+
+    given_up(host, waits, 0)?;
+    wait_for("it to be told that it may stay", || Ok(about(host, &burst)?.len() == 2))?;
+    shares("after it", (0.0, 0.02))
+}
+
+/// Which part of the GPU they have over some seconds from now on.
+fn shares_of(host: &Host, containers: [&Container; 2]) -> Result<[f64; 2]> {
+    std::thread::sleep(Duration::from_millis(500));
+    let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
+    let from_ns = now_ns();
+    std::thread::sleep(WATCH);
+    let to_ns = now_ns();
+    let trace = recorder.stop()?;
+    Ok(containers.map(|its| trace.share(&its.id, from_ns, to_ns)))
 }
 
 /// A container of this priority and memory.

@@ -239,6 +239,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(preemption::run_beside_others),
     },
     Scenario {
+        name: "preemption-grace",
+        what: "one that makes room has the GPU in its grace as who waits will, and others what they were promised",
+        limit_s: 90,
+        run: Place::Inside(preemption::run_in_the_grace),
+    },
+    Scenario {
         name: "stats-and-wait",
         what: "figures of an interval beside the shares, and waits for ends and grants, also over a restart of the supervisor",
         limit_s: 90,
