@@ -9,6 +9,7 @@ mod gpu;
 mod mig;
 mod queue;
 mod quota;
+mod savings;
 mod scope;
 mod stats;
 mod usage;
@@ -25,6 +26,7 @@ pub use gpu::GpuVerb;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
+pub use savings::SavingsOptions;
 #[cfg(test)]
 pub use scope::ScopeOptions;
 pub use stats::StatsOptions;
@@ -172,6 +174,9 @@ pub enum Verb {
     Usage(UsageOptions),
     /// Show what each container is charged, by the prices of the configuration: the rows of a bill, also for programs of finance
     Charges(ChargesOptions),
+    /// Show how many GPUs would have been enough if each container had whole ones, if each team had its own, and shared by all
+    #[command(mut_arg("since", |since| since.default_value("4w")))]
+    Savings(SavingsOptions),
     /// Print the figures of this moment for Prometheus
     Metrics,
     /// Run a command of this host with a share, without a container engine: in a cgroup below the caller's, and with a

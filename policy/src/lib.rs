@@ -18,6 +18,7 @@
 //! * [`chain`]: what makes a trail of which nothing can be changed or taken out unseen;
 //! * [`ledger`]: what a GPU's time went to, in sums that tie out;
 //! * [`rates`]: what GPU time costs;
+//! * [`savings`]: how many GPUs sharing saves;
 //! * [`repetition`]: how often that is told which goes on happening;
 //! * [`xid`]: what a number says by which the driver tells of a fault;
 //! * [`promise`]: what a share is worth beside the tenants that are there.
@@ -45,6 +46,7 @@ pub mod queue;
 pub mod quota;
 pub mod rates;
 pub mod repetition;
+pub mod savings;
 pub mod slice;
 pub mod time_slices;
 pub mod timeline;

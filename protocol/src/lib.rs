@@ -27,6 +27,7 @@ mod quantity;
 mod queue;
 mod quota;
 mod request;
+mod savings;
 mod usage;
 
 pub use audit::{AUDIT_FORM, Beginning, Numbered};
@@ -57,4 +58,5 @@ pub use quota::{QuotaAllowed, QuotaHeld, QuotaOf, QuotaView};
 pub use request::{
     ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, request_keys,
 };
+pub use savings::{OwnerDemand, Savings};
 pub use usage::{Usage, UsageBy, UsagePool, UsageRow};

@@ -49,6 +49,9 @@ impl UsageBy {
         UsageBy::Day,
     ];
 
+    /// Those of whom a lease is.
+    pub const OWNERS: [UsageBy; 4] = [UsageBy::Team, UsageBy::Project, UsageBy::CostCenter, UsageBy::User];
+
     /// The word on the wire.
     #[must_use]
     pub fn word(self) -> &'static str {

@@ -20,6 +20,11 @@ pub fn usage_by() -> PossibleValuesParser {
     PossibleValuesParser::new(UsageBy::ALL.map(UsageBy::word))
 }
 
+/// Who may have GPUs of his own.
+pub fn owners() -> PossibleValuesParser {
+    PossibleValuesParser::new(UsageBy::OWNERS.map(UsageBy::word))
+}
+
 /// Offers the words and takes whatever comes: `gpool run` hands it on, to be judged as a container's request is.
 #[derive(Debug, Clone)]
 pub struct Hinted(pub PossibleValuesParser);

@@ -19,6 +19,7 @@ pub mod queue;
 pub mod quota;
 pub mod run;
 pub mod runtime;
+pub mod savings;
 pub mod simulate;
 pub mod stats;
 pub mod top;

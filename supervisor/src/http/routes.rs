@@ -9,7 +9,7 @@ use crate::device::DriverFilesError;
 use crate::drains;
 use crate::events::CHUNK;
 use crate::lease::Leases;
-use crate::ledger::{self, Question, Scope};
+use crate::ledger::{self, Question, SavingsQuestion, Scope, ScopeWords};
 use crate::metrics;
 use crate::mig;
 use crate::quotas;
@@ -112,8 +112,12 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(ledger::usage(leases, &question, peer.administers())?)
         }
         ("GET", ["v1", "charges"]) => {
-            let scope = Scope::read(&request.query, clock::unix_ms() / 1000, |_, _| None)?;
+            let scope = Scope::read(&request.query, clock::unix_ms() / 1000, ScopeWords::NONE, |_, _| None)?;
             value(ledger::charges(leases, &scope, peer.administers())?)
+        }
+        ("GET", ["v1", "savings"]) => {
+            let question = SavingsQuestion::read(&request.query, clock::unix_ms() / 1000)?;
+            value(ledger::savings(leases, &question, peer.administers())?)
         }
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
         ("GET", ["v1", "quota"]) => value(quotas::views(&leases.configuration().quota, &leases.book(), &leases.gpus())),

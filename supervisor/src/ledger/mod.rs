@@ -9,12 +9,14 @@ mod pricing;
 mod question;
 mod reader;
 mod retention;
+mod savings;
 mod store;
 mod sums;
 #[cfg(test)]
 mod tests;
 
-pub use question::{Question, Scope};
+pub use question::{Question, Scope, ScopeWords};
+pub use savings::SavingsQuestion;
 
 use crate::clock;
 use crate::device::{Gpu, Kind};
@@ -22,7 +24,7 @@ use crate::faults::Faults;
 use crate::lease::{Leases, Statement, statements};
 use balance::{Balance, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
-use gpool_protocol::{Charges, ErrorBody, ErrorCode, GpuUuid, Usage};
+use gpool_protocol::{Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Usage};
 use reader::Reader;
 use retention::DAY_S;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,6 +114,15 @@ pub fn usage(leases: &Leases, question: &Question, is_administrator: bool) -> Re
 /// As [`usage`].
 pub fn charges(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result<Charges, ErrorBody> {
     ask(leases, is_administrator, |reader| reader.charges(scope))
+}
+
+/// How many GPUs would have been enough without sharing and with it, up to this moment.
+///
+/// # Errors
+/// As [`usage`].
+pub fn savings(leases: &Leases, question: &SavingsQuestion, is_administrator: bool) -> Result<Savings, ErrorBody> {
+    let memories = leases.gpus().iter().map(|gpu| (gpu.uuid.0.clone(), gpu.memory_total_bytes)).collect();
+    ask(leases, is_administrator, |reader| reader.savings(question, &memories))
 }
 
 fn ask<A>(

@@ -56,12 +56,27 @@ impl Question {
     /// Names the parameter and what it may be.
     pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
         let mut by = UsageBy::Team;
-        let scope = Scope::read(query, now_unix_s, |name, value| match name {
+        let words = ScopeWords { by: &UsageBy::ALL, others: "by" };
+        let scope = Scope::read(query, now_unix_s, words, |name, value| match name {
             "by" => UsageBy::of(value).map(|word| by = word),
             _ => None,
         })?;
         Ok(Self { by, scope })
     }
+}
+
+/// What a question may be asked with besides, for who asks it with something else.
+#[derive(Debug, Clone, Copy)]
+pub struct ScopeWords {
+    /// By what it may be kept apart.
+    pub by: &'static [UsageBy],
+    /// Names of parameters of its own, as they stand behind an "and".
+    pub others: &'static str,
+}
+
+impl ScopeWords {
+    /// Those of a question that has none of its own.
+    pub const NONE: Self = Self { by: &[], others: "" };
 }
 
 impl Scope {
@@ -72,6 +87,7 @@ impl Scope {
     pub fn read(
         query: &str,
         now_unix_s: u64,
+        words: ScopeWords,
         mut other: impl FnMut(&str, &str) -> Option<()>,
     ) -> Result<Self, ErrorBody> {
         let mut scope = Self::default();
@@ -79,7 +95,7 @@ impl Scope {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let seconds = || value.parse::<u64>().ok().filter(|seconds| *seconds <= LAST_S);
-            let wrong = || wrong(name, value);
+            let wrong = || wrong(words, name, value);
             match name {
                 "since" => since_unix_s = Some(seconds().ok_or_else(wrong)?),
                 "until" => until_unix_s = Some(seconds().ok_or_else(wrong)?),
@@ -109,13 +125,17 @@ pub fn moment(unix_s: u64) -> Timestamp {
     i64::try_from(unix_s).ok().and_then(|unix_s| Timestamp::from_second(unix_s).ok()).unwrap_or(Timestamp::MAX)
 }
 
-fn wrong(name: &str, value: &str) -> ErrorBody {
-    let words: Vec<&str> = UsageBy::ALL.into_iter().map(UsageBy::word).collect();
+fn wrong(words: ScopeWords, name: &str, value: &str) -> ErrorBody {
+    let by: Vec<&str> = words.by.iter().map(|by| by.word()).collect();
     let remedy = match name {
-        "by" => format!("write one of {}", words.join(", ")),
+        "by" if !by.is_empty() => format!("write one of {}", by.join(", ")),
+        "percent" if words.others.contains("percent") => "write a whole number from 1 to 100".to_owned(),
         "since" | "until" => "write seconds since 1970".to_owned(),
         "user" => "write the number of a user".to_owned(),
-        _ => "write since, until, team, project, cost-center, user or gpu, and by for sums".to_owned(),
+        _ => {
+            let others = if words.others.is_empty() { String::new() } else { format!(", and {}", words.others) };
+            format!("write since, until, team, project, cost-center, user or gpu{others}")
+        }
     };
     ErrorBody::new(ErrorCode::MessageInvalid, format!("{name}={value} is nothing that the ledger is asked by"), remedy)
 }

@@ -3,9 +3,10 @@
 use super::charges;
 use super::pricing::Pricing;
 use super::question::{Question, Scope};
+use super::savings::{self, Memories, SavingsQuestion};
 use super::sums;
 use gpool_configuration::Rates;
-use gpool_protocol::{Charges, ErrorBody, ErrorCode, Usage};
+use gpool_protocol::{Charges, ErrorBody, ErrorCode, Savings, Usage};
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -59,6 +60,16 @@ impl<'a> Reader<'a> {
         let mut charges = self.answer(rows, |all| all.rows.len(), &remedy)?;
         charges.currency = self.currency();
         Ok(charges)
+    }
+
+    /// How many GPUs would have been enough; `memories` is what those have that are there.
+    ///
+    /// # Errors
+    /// As [`Reader::usage`].
+    pub fn savings(&mut self, question: &SavingsQuestion, memories: &Memories) -> Result<Savings, ErrorBody> {
+        let remedy = "ask for less time, for one team, or by something else";
+        let add_up = |all: &Connection, _: Option<Pricing>| savings::savings(all, question, memories);
+        self.answer(add_up, |savings| savings.owners.len(), remedy)
     }
 
     fn currency(&self) -> Option<String> {

@@ -107,9 +107,9 @@ impl Memory {
     }
 }
 
-/// Asks for a lease by its number; there is no answer where a team or a user is asked for that it is not of.
-fn name_of_lease(by: UsageBy) -> String {
-    let name = match by {
+/// Whose a lease is by what sums are kept apart, in SQL.
+pub fn owner_of_lease(by: UsageBy) -> &'static str {
+    match by {
         UsageBy::Team => "coalesce(team, '')",
         UsageBy::Project => "coalesce(project, '')",
         UsageBy::CostCenter => "coalesce(cost_center, '')",
@@ -120,7 +120,12 @@ fn name_of_lease(by: UsageBy) -> String {
         UsageBy::Container => "container_id",
         UsageBy::Lease => "lease_id",
         UsageBy::Gpu | UsageBy::Hour | UsageBy::Day => "''",
-    };
+    }
+}
+
+/// Asks for a lease by its number; there is no answer where a team or a user is asked for that it is not of.
+fn name_of_lease(by: UsageBy) -> String {
+    let name = owner_of_lease(by);
     format!("SELECT {name}, cap_bytes, peak_bytes, team FROM lease WHERE {OF_SCOPE}")
 }
 

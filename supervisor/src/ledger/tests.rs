@@ -1,4 +1,5 @@
 mod bill;
+mod savings;
 
 use super::balance::{Balance, Batch, Before, Moment};
 use super::question::Question;

@@ -7,7 +7,7 @@ use crate::host::{Container, Host, LEDGER, succeeded, text};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
-use gpool_protocol::{Charge, Charges, Usage, UsageRow};
+use gpool_protocol::{Charge, Charges, Savings, Usage, UsageRow};
 use serde_json::Value;
 use std::fs;
 use std::time::Duration;
@@ -30,6 +30,7 @@ team = "red"
 pub fn run(inside: &Inside) -> Result<()> {
     let mut host = Host::start_with(inside, 1, CONFIGURATION)?;
     let outcome = teams_are_told(&host)
+        .and_then(|red| sharing_saves_a_gpu(&host).map(|()| red))
         .and_then(|red| who_pays_is_billed(&host).map(|()| red))
         .and_then(|red| a_killed_supervisor_takes_nothing_along(&mut host, &red))
         .and_then(|()| a_file_that_cannot_be_used_stops_nobody(&mut host));
@@ -121,6 +122,26 @@ fn teams_are_told(host: &Host) -> Result<Container> {
         ensure(refused.status.code() == Some(2) && said.contains(part), || format!("{arguments:?}: {said}"))?;
     }
     Ok(red)
+}
+
+/// Three containers, of which two were there at once, are one GPU's work, and two GPUs where each has a whole one.
+fn sharing_saves_a_gpu(host: &Host) -> Result<()> {
+    let command = ["savings", "--percent", "100", "--format", "json"];
+    let said = succeeded("gpool savings", host.gpool(&command)?)?;
+    let document: Value = serde_json::from_str(&said).context("the JSON of gpool savings")?;
+    let savings: Savings = serde_json::from_value(document["savings"].clone()).context(&said)?;
+    let owners: Vec<(&str, u64, u64)> =
+        savings.owners.iter().map(|owner| (owner.key.as_str(), owner.leases, owner.gpus)).collect();
+    let ways = [savings.gpus_for_each_container, savings.gpus_for_each_owner, savings.gpus_shared];
+    // In a minute in which all three came and went, or in one that was watched for a part of it only, they are fewer at once.
+    let places = savings.together.places_permille;
+    let is_right = owners == [("", 1, 1), ("red", 2, 1)] && ways == [places.div_ceil(1000), 2, 1];
+    let used = savings.together.share_permille;
+    ensure(is_right && (1006..=2000).contains(&places) && (300..=1005).contains(&used), || format!("{savings:#?}"))?;
+    let table = succeeded("gpool savings", host.gpool(&["savings", "--percent", "100"])?)?;
+    ensure(table.contains("  shared by all: saves 1 of 2, 50 %\nThere were 1.00.\n"), || table.clone())?;
+    let refused = host.gpool(&["savings", "--by", "hour"])?;
+    ensure(refused.status.code() == Some(2), || text(&refused.stderr))
 }
 
 /// What `gpool charges` says with these arguments.

@@ -1,0 +1,252 @@
+//! How many GPUs would have been enough without sharing, and with it, by what the ledger has of each minute.
+
+use super::lines::{GpuPart, Gpus, Line, OF_SCOPE, begins, gpus, in_scope, walk};
+use super::question::{Scope, ScopeWords};
+use super::reader::ROWS;
+use super::sums::owner_of_lease;
+use gpool_policy::savings::{Course, Demand, GPU_PERMILLE, whole_gpus};
+use gpool_protocol::{ErrorBody, OwnerDemand, Savings, UsageBy};
+use rusqlite::Connection;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::ControlFlow;
+
+/// For which part of the time they have to be enough, if nothing else is said.
+const PERCENT: u8 = 95;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavingsQuestion {
+    /// Who would have GPUs of his own.
+    pub by: UsageBy,
+    /// For which part of the time they have to be enough.
+    pub percent: u8,
+    /// Of what.
+    pub scope: Scope,
+}
+
+impl SavingsQuestion {
+    /// Reads `name=value` pairs, as they stand behind the question mark of a path.
+    ///
+    /// # Errors
+    /// Names the parameter and what it may be.
+    pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
+        let (mut by, mut percent) = (UsageBy::Team, PERCENT);
+        let words = ScopeWords { by: &UsageBy::OWNERS, others: "by, and percent" };
+        let scope = Scope::read(query, now_unix_s, words, |name, value| match name {
+            "by" => UsageBy::of(value).filter(|word| UsageBy::OWNERS.contains(word)).map(|word| by = word),
+            "percent" => value.parse().ok().filter(|its| (1..=100).contains(its)).map(|its| percent = its),
+            _ => None,
+        })?;
+        Ok(Self { by, percent, scope })
+    }
+}
+
+/// How much memory GPUs and instances have that are there now, by UUID.
+pub type Memories = HashMap<String, u64>;
+
+/// The memory of each GPU by the ledger's number: its own, or what others of its model have. None of one that is gone, with all
+/// of its kind.
+fn memories(gpus: &Gpus, known: &Memories) -> HashMap<i64, u64> {
+    let kind = |gpu: &GpuPart| (gpu.product.clone(), gpu.profile.clone());
+    let of_kind: HashMap<_, u64> = gpus.values().filter_map(|gpu| Some((kind(gpu), *known.get(&gpu.uuid)?))).collect();
+    let of =
+        |gpu: &GpuPart| known.get(&gpu.uuid).or_else(|| of_kind.get(&kind(gpu))).copied().filter(|bytes| *bytes > 0);
+    gpus.iter().filter_map(|(number, gpu)| Some((*number, of(gpu)?))).collect()
+}
+
+/// A minute or an hour.
+#[derive(Clone, Copy, Default)]
+struct Stretch {
+    seconds: u64,
+    /// For how long of it GPUs were watched.
+    watched_ns: u64,
+    /// All their time together.
+    gpu_ns: u64,
+}
+
+/// A lease as the answer has it.
+struct Leased {
+    owner: String,
+    created_unix_ms: u64,
+    ended_unix_ms: u64,
+}
+
+impl Leased {
+    /// For how long it had its places in a stretch that begins then.
+    fn held_ns(&self, slot_unix_s: u64, stretch: Stretch) -> u64 {
+        let begins_ms = slot_unix_s.saturating_mul(1000).max(self.created_unix_ms);
+        let ends_ms = slot_unix_s.saturating_add(stretch.seconds).saturating_mul(1000).min(self.ended_unix_ms);
+        ends_ms.saturating_sub(begins_ms).saturating_mul(1_000_000).min(stretch.watched_ns)
+    }
+}
+
+/// What somebody asked for in one stretch; shares in nanoseconds of a GPU, memory in GPU nanoseconds of all of it.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    places_ns: u64,
+    reserved_ns: u64,
+    used_ns: u64,
+    memory_ns: u64,
+}
+
+impl Asked {
+    fn add(&mut self, line: &Line, gpu: &GpuPart, memory_bytes: Option<u64>, held_ns: u64) {
+        let amounts = &line.amounts;
+        let used_ns = amounts.within_ns.saturating_add(amounts.burst_ns);
+        // Nobody's work is known there, so what was promised was had.
+        let used_ns = used_ns.saturating_add(amounts.unmetered_ns);
+        let memory_ns = memory_bytes.map_or(0, |bytes| {
+            let kib_s = u128::from(amounts.cap_kib_s);
+            u64::try_from(kib_s * 1024 * 1_000_000_000 / u128::from(bytes)).unwrap_or(u64::MAX)
+        });
+        let pairs = [
+            (&mut self.places_ns, held_ns),
+            (&mut self.reserved_ns, gpu.part_of(amounts.reserved_ns())),
+            (&mut self.used_ns, gpu.part_of(used_ns)),
+            (&mut self.memory_ns, gpu.part_of(memory_ns)),
+        ];
+        pairs.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
+    }
+
+    /// As a mean over the time that was watched.
+    fn over(&self, watched_ns: u64) -> Demand {
+        let permille = |ns: u64| {
+            let rounded =
+                (u128::from(ns) * u128::from(GPU_PERMILLE) + u128::from(watched_ns) / 2) / u128::from(watched_ns);
+            u64::try_from(rounded).unwrap_or(u64::MAX)
+        };
+        Demand {
+            places: permille(self.places_ns),
+            reserved: permille(self.reserved_ns),
+            used: permille(self.used_ns),
+            memory: permille(self.memory_ns),
+        }
+    }
+}
+
+/// Courses of all owners, and of all together.
+#[derive(Default)]
+struct Courses {
+    owners: BTreeMap<String, (Course, u64)>,
+    together: Course,
+}
+
+impl Courses {
+    fn note(&mut self, asked: BTreeMap<String, Asked>, stretch: Stretch) {
+        if stretch.watched_ns == 0 {
+            return;
+        }
+        let mut sum = Demand::default();
+        for (owner, asked) in asked {
+            let demand = asked.over(stretch.watched_ns);
+            sum.add(demand);
+            self.owners.entry(owner).or_default().0.note(demand, stretch.watched_ns);
+        }
+        self.together.note(sum, stretch.watched_ns);
+    }
+}
+
+/// Adds up what was asked for in each stretch, and says how many GPUs would have been enough.
+pub fn savings(connection: &Connection, question: &SavingsQuestion, known: &Memories) -> rusqlite::Result<Savings> {
+    let scope = &question.scope;
+    let gpus = gpus(connection, scope)?;
+    let memories = memories(&gpus, known);
+    let stretches = stretches(connection, scope, &gpus)?;
+    let entered_ms = entered_unix_ms(connection)?;
+    let name = owner_of_lease(question.by);
+    let columns = format!("SELECT {name}, created_unix_ms, ended_unix_ms FROM lease WHERE {OF_SCOPE}");
+    let (mut query, mut leases) = (connection.prepare(&columns)?, HashMap::new());
+    let (mut courses, mut asked, mut slot) = (Courses::default(), BTreeMap::new(), 0);
+    let (mut counted, mut unknown) = (HashSet::new(), BTreeSet::new());
+    walk(connection, scope, &gpus, |line| {
+        if let Entry::Vacant(place) = leases.entry(line.of.0) {
+            place.insert(in_scope(&mut query, line.of.0, scope, |row| {
+                let ms = |ms: i64| u64::try_from(ms).unwrap_or(0);
+                let ended: Option<i64> = row.get(2)?;
+                Ok(Leased {
+                    owner: row.get(0)?,
+                    created_unix_ms: ms(row.get(1)?),
+                    ended_unix_ms: ended.map_or(entered_ms, ms),
+                })
+            })?);
+        }
+        let (Some(Some(its)), Some(gpu)) = (leases.get(&line.of.0), gpus.get(&line.of.1)) else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        if line.slot_unix_s != slot {
+            courses.note(std::mem::take(&mut asked), stretches.get(&slot).copied().unwrap_or_default());
+            slot = line.slot_unix_s;
+        }
+        let stretch = stretches.get(&slot).copied().unwrap_or_default();
+        let memory_bytes = memories.get(&line.of.1).copied();
+        if memory_bytes.is_none() && line.amounts.cap_kib_s > 0 {
+            unknown.insert(line.of.1);
+        }
+        let held_ns = its.held_ns(slot, stretch);
+        asked.entry(its.owner.clone()).or_insert_with(Asked::default).add(&line, gpu, memory_bytes, held_ns);
+        if counted.insert(line.of.0) {
+            courses.owners.entry(its.owner.clone()).or_default().1 += 1;
+        }
+        let is_too_long = courses.owners.len() > ROWS;
+        Ok(if is_too_long { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    courses.note(asked, stretches.get(&slot).copied().unwrap_or_default());
+    let watched_ns = stretches.values().map(|stretch| stretch.watched_ns).fold(0, u64::saturating_add);
+    let demand =
+        |key: &str, leases: u64, course: &Course| of_owner(key, leases, course, (watched_ns, question.percent));
+    let owners: Vec<OwnerDemand> =
+        courses.owners.iter().map(|(key, (course, leases))| demand(key, *leases, course)).collect();
+    let together = demand("", counted.len() as u64, &courses.together);
+    let there = |stretch: &Stretch| Asked { used_ns: stretch.gpu_ns, ..Asked::default() }.over(stretch.watched_ns).used;
+    Ok(Savings {
+        since_unix_s: scope.since_unix_s,
+        until_unix_s: scope.until_unix_s,
+        begins_unix_s: begins(connection)?,
+        percent: question.percent,
+        watched_ns,
+        gpus_for_each_container: if counted.is_empty() { 0 } else { whole_gpus(together.places_permille) },
+        gpus_for_each_owner: owners.iter().map(|owner| owner.gpus).sum(),
+        gpus_shared: together.gpus,
+        owners,
+        together,
+        there_permille: stretches.values().filter(|its| its.watched_ns > 0).map(there).max().unwrap_or(0),
+        unknown_gpus: unknown.len() as u64,
+    })
+}
+
+fn of_owner(key: &str, leases: u64, course: &Course, (watched_ns, percent): (u64, u8)) -> OwnerDemand {
+    let needed_permille = course.needed.enough(watched_ns, percent);
+    OwnerDemand {
+        key: key.to_owned(),
+        leases,
+        places_permille: course.places.enough(watched_ns, percent),
+        share_permille: course.share.enough(watched_ns, percent),
+        memory_permille: course.memory.enough(watched_ns, percent),
+        needed_permille,
+        gpus: if leases == 0 { 0 } else { whole_gpus(needed_permille) },
+    }
+}
+
+/// The minutes and hours of that time, by where they begin.
+fn stretches(connection: &Connection, scope: &Scope, gpus: &Gpus) -> rusqlite::Result<BTreeMap<u64, Stretch>> {
+    let mut query = connection.prepare("SELECT slot, seconds, gpu, ns FROM pool WHERE slot >= ?1 AND slot < ?2")?;
+    let mut found = query.query(scope.span())?;
+    let mut stretches: BTreeMap<u64, Stretch> = BTreeMap::new();
+    while let Some(row) = found.next()? {
+        let number = |place| row.get::<_, i64>(place).map(|value| u64::try_from(value).unwrap_or(0));
+        let (slot, seconds, ns) = (number(0)?, number(1)?, number(3)?);
+        let Some(gpu) = gpus.get(&row.get(2)?) else { continue };
+        let stretch = stretches.entry(slot).or_default();
+        stretch.seconds = stretch.seconds.max(seconds);
+        stretch.watched_ns = stretch.watched_ns.max(ns);
+        stretch.gpu_ns = stretch.gpu_ns.saturating_add(gpu.part_of(ns));
+    }
+    Ok(stretches)
+}
+
+/// Until when the ledger is written.
+fn entered_unix_ms(connection: &Connection) -> rusqlite::Result<u64> {
+    let entered: Option<i64> = connection.query_row("SELECT max(unix_ms) FROM entered", [], |row| row.get(0))?;
+    Ok(entered.map_or(0, |ms| u64::try_from(ms).unwrap_or(0)))
+}
