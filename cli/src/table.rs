@@ -391,6 +391,7 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
             charged_gpu_ns: 0,
             lag_ns: 0,
             memory_used_bytes: 0,
+            energy_millijoules: 0,
         };
         LeaseView {
             gpus: ['1', '2', '3'].map(gpu).to_vec(),

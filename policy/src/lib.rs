@@ -16,6 +16,7 @@
 //! * [`honesty`]: whether a tenant reports all that the device has given it;
 //! * [`overlap`]: how much is believed of what tenants report for the same time;
 //! * [`chain`]: what makes a trail of which nothing can be changed or taken out unseen;
+//! * [`energy`]: whose the energy is that a GPU draws;
 //! * [`ledger`]: what a GPU's time went to, in sums that tie out;
 //! * [`rates`]: what GPU time costs;
 //! * [`savings`]: how many GPUs sharing saves;
@@ -30,6 +31,7 @@
 
 pub mod admission;
 pub mod chain;
+pub mod energy;
 pub mod giving_way;
 pub mod guard;
 pub mod health;

@@ -64,6 +64,9 @@ pub struct Charge {
     pub memory_cap_mib_s: u64,
     /// Memory in use times that, MiB seconds.
     pub memory_used_mib_s: u64,
+    /// Its part of what the GPU drew, millijoules. 0 from an older supervisor, and where that is not counted.
+    #[serde(default)]
+    pub energy_millijoules: u64,
     /// Whether some of it is known by less than a supervisor that watched: how it ended, or what it did for a while.
     pub is_estimated: bool,
     /// What is billed, nanoseconds of a whole GPU: promised, and the part of what was had beyond that for which it is asked, less

@@ -319,6 +319,10 @@ pub struct LeaseGpuView {
     pub lag_ns: i64,
     /// Memory held now, contexts included.
     pub memory_used_bytes: u64,
+    /// Its part of what the GPU has drawn since this supervisor looks, millijoules. 0 from an older supervisor, and of a GPU that
+    /// does not count it.
+    #[serde(default)]
+    pub energy_millijoules: u64,
 }
 
 /// A GPU as `gpool gpu ls` shows it.

@@ -111,6 +111,9 @@ pub struct UsageRow {
     /// The most that any of the leases has held at once on one GPU, at whatever time, bytes; 0 where that is not known.
     #[serde(default)]
     pub memory_peak_bytes: u64,
+    /// Their part of what the GPUs drew, millijoules. 0 from an older supervisor, and of GPUs that do not count it.
+    #[serde(default)]
+    pub energy_millijoules: u64,
     /// What it costs, billionths of the currency; 0 where this host has no prices. Each minute or hour of the ledger is rounded for
     /// itself, so that all sums of the same time are the same.
     #[serde(default)]
@@ -135,6 +138,7 @@ impl UsageRow {
             (&mut self.memory_cap_mib_s, other.memory_cap_mib_s),
             (&mut self.memory_used_mib_s, other.memory_used_mib_s),
             (&mut self.memory_needed_mib_s, other.memory_needed_mib_s),
+            (&mut self.energy_millijoules, other.energy_millijoules),
             (&mut self.cost_nanos, other.cost_nanos),
             (&mut self.unpriced_gpu_ns, other.unpriced_gpu_ns),
         ];
@@ -154,6 +158,13 @@ pub struct UsagePool {
     pub unreserved_gpu_ns: i64,
     /// Had by nobody, as far as that is metered. Below zero where work was charged that had begun earlier.
     pub unused_gpu_ns: i64,
+    /// What they drew, as far as they count it, millijoules.
+    #[serde(default)]
+    pub energy_millijoules: u64,
+    /// What of that is no lease's: of shares that were promised to nobody, and of others' work. Below zero by what is entered a
+    /// moment later.
+    #[serde(default)]
+    pub nobodys_energy_millijoules: i64,
     /// What all their time costs, billionths of the currency, by the prices of those with whom nothing else is agreed.
     #[serde(default)]
     pub cost_nanos: u64,

@@ -62,6 +62,7 @@ mod device;
 mod drains;
 mod driver_watch;
 mod elf;
+mod energy;
 mod events;
 mod faults;
 mod foreign;

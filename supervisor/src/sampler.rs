@@ -7,6 +7,7 @@ use crate::auditor::Auditor;
 use crate::context_cost::{Claim, Claims, ContextCosts};
 use crate::device::{Gpu, Kind, NvmlInventory, Occupancy, ProcessUse};
 use crate::driver_watch::DriverWatch;
+use crate::energy::Energy;
 use crate::faults::Faults;
 use crate::foreign;
 use crate::gatekeeper::Statistics;
@@ -42,7 +43,7 @@ pub fn sample(
     let inventory = &leases.inventory;
     let mut auditor = Auditor::new(leases.roster.limit());
     let (mut driver, mut idle) = (DriverWatch::default(), IdleLeases::default());
-    let mut preemptions = Preemptions::default();
+    let (mut preemptions, mut energy) = (Preemptions::default(), Energy::default());
     let (mut unseen, mut unwritten) = (Faults::default(), Faults::default());
     loop {
         leases.progress.sampler.note();
@@ -59,6 +60,7 @@ pub fn sample(
         note_seen_memory(leases, &members, &occupancies);
         let statistics = leases.gatekeeper.statistics();
         note_charges(leases, &statistics, &mut unwritten);
+        energy.look(leases, &members, &occupancies);
         auditor.look(leases, &members, |gpu, since_us| process_use(leases, &occupancies, gpu, since_us), &statistics);
         refusals::tell(leases);
         idle.look(leases, |gpu| auditor.has_figures(gpu));

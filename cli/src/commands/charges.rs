@@ -164,7 +164,7 @@ fn unpriced_words(rows: usize) -> String {
 
 /// The figures for programs and spreadsheets.
 fn render_csv(charges: &Charges) -> String {
-    const HEADER: [&str; 29] = [
+    const HEADER: [&str; 30] = [
         "begins",
         "ends",
         "lease_id",
@@ -187,6 +187,7 @@ fn render_csv(charges: &Charges) -> String {
         "idle_gpu_ns",
         "memory_cap_mib_s",
         "memory_used_mib_s",
+        "energy_millijoules",
         "is_estimated",
         "billed_gpu_ns",
         "currency",
@@ -221,6 +222,7 @@ fn render_csv(charges: &Charges) -> String {
             row.idle_gpu_ns.to_string(),
             row.memory_cap_mib_s.to_string(),
             row.memory_used_mib_s.to_string(),
+            row.energy_millijoules.to_string(),
             row.is_estimated.to_string(),
             row.billed_gpu_ns.to_string(),
             or_none(&charges.currency),
@@ -268,6 +270,7 @@ pub(super) mod tests {
             idle_gpu_ns: H / 2,
             memory_cap_mib_s: 3600 * 4096,
             memory_used_mib_s: 3600 * 1024,
+            energy_millijoules: 900_000_000,
             is_estimated: false,
             billed_gpu_ns: 7 * H / 2,
             price_micros: Some(2_000_000),

@@ -32,6 +32,11 @@ pub fn hours<N: Into<i128>>(ns: N) -> String {
     format!("{sign}{}.{:03}", thousandths / 1000, thousandths % 1000)
 }
 
+/// Energy: a kilowatt hour is 3.6 million joules.
+fn kilowatt_hours(millijoules: i128) -> String {
+    hours(millijoules * 1000)
+}
+
 /// GiB hours.
 fn gib_hours(mib_s: u64) -> String {
     hours(i128::from(mib_s) * 1_000_000_000 / 1024)
@@ -65,7 +70,7 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
     }
     if is_wide {
         let memory = [figure("MEMORY GiB h"), figure("NEEDED GiB h"), figure("PEAK")];
-        columns.extend(memory.into_iter().chain([figure("UNWATCHED h")]));
+        columns.extend(memory.into_iter().chain([figure("UNWATCHED h"), figure("ENERGY kWh")]));
     }
     let cells = |key: &str, row: &UsageRow| {
         let mut cells = vec![key.to_owned(), row.leases.to_string()];
@@ -85,6 +90,7 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
                 bytes => format_bytes(bytes),
             });
             cells.push(hours(row.unwatched_gpu_ns));
+            cells.push(kilowatt_hours(row.energy_millijoules.into()));
         }
         cells
     };
@@ -95,18 +101,24 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
     let called = |row: &UsageRow| if row.key.is_empty() { "-".to_owned() } else { row.key.clone() };
     let mut rows: Vec<Vec<String>> = usage.rows.iter().map(|row| cells(&called(row), row)).collect();
     rows.push(cells("(all leases)", &usage.total));
-    if let Some(UsagePool { gpu_ns, unreserved_gpu_ns, unused_gpu_ns, cost_nanos, unpaid_cost_nanos, .. }) = &usage.pool
-    {
-        let line = |name: &str, times: [i128; 2], nanos: i128| {
+    if let Some(pool) = &usage.pool {
+        let UsagePool { gpu_ns, unreserved_gpu_ns, unused_gpu_ns, cost_nanos, unpaid_cost_nanos, .. } = pool;
+        let line = |name: &str, times: [i128; 2], nanos: i128, millijoules: i128| {
             let mut cells = vec![name.to_owned(), "-".to_owned(), hours(times[0]), hours(times[1])];
             if has_costs {
                 cells.extend(std::iter::repeat_n("-".to_owned(), 4).chain([rounded(nanos)]));
             }
-            dashes(cells)
+            let mut cells = dashes(cells);
+            // The last column.
+            if let Some(last) = cells.last_mut().filter(|_| is_wide) {
+                *last = kilowatt_hours(millijoules);
+            }
+            cells
         };
         let left = [(*unreserved_gpu_ns).into(), (*unused_gpu_ns).into()];
-        rows.push(line("(nobody)", left, (*unpaid_cost_nanos).into()));
-        rows.push(line("(all GPUs)", [(*gpu_ns).into(), (*gpu_ns).into()], (*cost_nanos).into()));
+        rows.push(line("(nobody)", left, (*unpaid_cost_nanos).into(), pool.nobodys_energy_millijoules.into()));
+        let all = [(*gpu_ns).into(), (*gpu_ns).into()];
+        rows.push(line("(all GPUs)", all, (*cost_nanos).into(), pool.energy_millijoules.into()));
     }
     borderless(&columns, rows) + &note(usage)
 }
@@ -145,7 +157,7 @@ pub fn at(unix_s: u64) -> Timestamp {
 }
 
 fn render_csv(usage: &Usage, by: UsageBy) -> String {
-    const FIGURES: [&str; 12] = [
+    const FIGURES: [&str; 13] = [
         "leases",
         "reserved_gpu_ns",
         "used_gpu_ns",
@@ -158,6 +170,7 @@ fn render_csv(usage: &Usage, by: UsageBy) -> String {
         "memory_used_mib_s",
         "memory_needed_mib_s",
         "memory_peak_bytes",
+        "energy_millijoules",
     ];
     const COSTS: [&str; 3] = ["currency", "cost", "unpriced_gpu_ns"];
     let header: Vec<&str> = ["since", "until", by.word()].into_iter().chain(FIGURES).chain(COSTS).collect();
@@ -175,6 +188,7 @@ fn render_csv(usage: &Usage, by: UsageBy) -> String {
             row.memory_used_mib_s,
             row.memory_needed_mib_s,
             row.memory_peak_bytes,
+            row.energy_millijoules,
         ];
         let first = [moment(usage.since_unix_s), moment(usage.until_unix_s), row.key.clone()];
         let costs =

@@ -80,6 +80,7 @@ impl Device {
     /// Computes what happened up to `now_ns`. A time before the last one changes nothing.
     pub fn advance(&mut self, now_ns: u64) {
         let mut executed = Vec::new();
+        let begun_ns = self.engine.clock_ns;
         while let Some(segment) = self.engine.step(now_ns, &mut executed) {
             match segment.activity {
                 Activity::Idle => {}
@@ -92,6 +93,9 @@ impl Device {
             }
         }
         self.meter.now_ns = self.engine.clock_ns;
+        if !self.engine.contexts().is_empty() {
+            self.meter.context_ns += self.meter.now_ns - begun_ns;
+        }
     }
 
     /// Makes a context for the process with this host pid, which belongs to `owner`, its cgroup path.

@@ -3,7 +3,7 @@
 //!
 //! Source of each signature and of what is supported: nvml.h, at the function of this name.
 
-use crate::library::{Outcome, code, on_the_bus, put};
+use crate::library::{Outcome, code, look, on_the_bus, put};
 use crate::target::{mig, minor};
 use gpool_driver_abi::nvml::*;
 use gpool_simulated_hardware::{Health, Layout};
@@ -96,5 +96,20 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(
         }
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(celsius, health.celsius) }
+    })
+}
+
+/// What the board has drawn since it was made, millijoules.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTotalEnergyConsumption(
+    device: nvmlDevice_t,
+    millijoules: *mut c_ulonglong,
+) -> nvmlReturn_t {
+    code(|| {
+        let minor = minor(device)?;
+        said(device)?;
+        let drawn = look(minor, |device| device.meter().energy_millijoules())?;
+        // SAFETY: NULL or valid, as the API demands of its caller.
+        unsafe { put(millijoules, drawn) }
     })
 }

@@ -24,6 +24,8 @@ pub struct Occupancy {
     pub inherited: BTreeSet<HostPid>,
     /// How many may have one.
     pub compute_mode: ComputeMode,
+    /// What it has drawn since its driver was loaded; none of an instance, or of a board that does not count it.
+    pub energy_millijoules: Option<u64>,
 }
 
 impl Occupancy {
@@ -70,8 +72,11 @@ impl NvmlInventory {
             UsedGpuMemory::Unavailable => None,
         });
         let compute_mode = compute_mode(&device);
+        let is_whole = matches!(gpu.kind, Kind::Whole);
+        let energy_millijoules = is_whole.then(|| device.total_energy_consumption().ok()).flatten();
         let (is_still, by_process) = (used_bytes == before_bytes, known.collect());
-        Ok(Occupancy { used_bytes, is_still, by_process, present, inherited: BTreeSet::new(), compute_mode })
+        let inherited = BTreeSet::new();
+        Ok(Occupancy { used_bytes, is_still, by_process, present, inherited, compute_mode, energy_millijoules })
     }
 }
 
@@ -89,6 +94,7 @@ mod tests {
             present: BTreeSet::from([shell, worker, other]),
             inherited: BTreeSet::new(),
             compute_mode: ComputeMode::Default,
+            energy_millijoules: None,
         };
         assert_eq!(occupancy.bytes_of(shell), Some(10));
         occupancy.note_inherited(BTreeSet::from([shell, worker]), |pid| pid == worker);

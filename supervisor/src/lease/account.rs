@@ -79,6 +79,10 @@ pub struct GpuAccount {
     seen_bytes: u64,
     /// The part of its memory that the device saw last beyond the cap.
     excess_bytes: u64,
+    /// Its part of what the device has drawn in this life of the supervisor.
+    energy_millijoules: u64,
+    /// What had been charged in this life when that was divided last.
+    divided_ns: u64,
 }
 
 impl GpuAccount {
@@ -112,6 +116,22 @@ impl GpuAccount {
     /// Until when what the device saw is among what was seen: microseconds of its clock, 0 if that is not known.
     pub fn seen_until_us(&self) -> u64 {
         self.seen_until_us
+    }
+
+    /// What was charged since this was asked last.
+    pub fn take_used(&mut self) -> u64 {
+        let charged_ns = self.charges.total_ns();
+        charged_ns.saturating_sub(std::mem::replace(&mut self.divided_ns, charged_ns))
+    }
+
+    /// Adds its part of what the device has drawn.
+    pub fn note_energy(&mut self, millijoules: u64) {
+        self.energy_millijoules = self.energy_millijoules.saturating_add(millijoules);
+    }
+
+    /// Its part of what the device has drawn in this life of the supervisor.
+    pub fn energy_millijoules(&self) -> u64 {
+        self.energy_millijoules
     }
 
     /// Notes memory that the device sees now.

@@ -385,6 +385,8 @@ pub struct Book {
     pub ended: Vec<Statement>,
     /// What all leases together were charged of each GPU, by its index; of those that have ended, too.
     pub charges: BTreeMap<usize, Charges>,
+    /// What each GPU has drawn since this supervisor began to look, by its index.
+    pub energy_millijoules: BTreeMap<usize, u64>,
     /// Leases of running containers that could not be taken over yet.
     pub stranded: Vec<Record>,
     /// Why each of them could not be, as was told last; those that were not looked at yet are not in it.

@@ -45,6 +45,7 @@ pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, failed};
 pub use leftovers::Leftovers;
 pub use living::any_may_live;
 pub use members::{GROUPS, Members, members};
+pub use meter::promised_permille;
 pub use ownership::let_search;
 pub use placing::GRANT_PATIENCE;
 pub use quota::{Holder, Standing};

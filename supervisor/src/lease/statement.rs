@@ -127,6 +127,8 @@ pub struct GpuStatement {
     pub charged_ns: u64,
     /// Memory in use now.
     pub used_bytes: u64,
+    /// Its part of what the GPU has drawn in this life of the supervisor.
+    pub energy_millijoules: u64,
 }
 
 impl Statement {
@@ -153,6 +155,7 @@ impl Statement {
             uuid: uuid.clone(),
             charged_ns: account.charged_ns(),
             used_bytes: used_bytes.get(place).copied().unwrap_or(0),
+            energy_millijoules: account.energy_millijoules(),
         };
         Self {
             facts: Facts::of(record),
@@ -185,6 +188,7 @@ impl Statement {
             uuid: uuid.clone(),
             charged_ns: charged_ns(place),
             used_bytes: 0,
+            energy_millijoules: 0,
         };
         Self {
             facts: Facts::of(record),

@@ -67,6 +67,7 @@ impl Lease {
                 true => held_bytes(place),
                 false => account.seen_bytes(),
             },
+            energy_millijoules: account.energy_millijoules(),
         };
         let gpus: Vec<LeaseGpuView> =
             self.record.gpus().iter().cloned().zip(&self.accounts).enumerate().map(of_gpu).collect();
@@ -105,8 +106,14 @@ impl Held {
 
 /// What a record says of a lease: its share, and nothing used.
 pub fn view_of_record(record: &Record) -> LeaseView {
-    let of_gpu =
-        |gpu_uuid| LeaseGpuView { gpu_uuid, received_permille: 0, charged_gpu_ns: 0, lag_ns: 0, memory_used_bytes: 0 };
+    let of_gpu = |gpu_uuid| LeaseGpuView {
+        gpu_uuid,
+        received_permille: 0,
+        charged_gpu_ns: 0,
+        lag_ns: 0,
+        memory_used_bytes: 0,
+        energy_millijoules: 0,
+    };
     LeaseView {
         lease_id: record.lease_id.clone(),
         container_id: record.container_id.clone(),

@@ -77,6 +77,8 @@ pub struct Amounts {
     pub cap_kib_s: i64,
     /// Memory in use.
     pub used_kib_s: i64,
+    /// Its part of what the GPU drew.
+    pub energy_millijoules: i64,
 }
 
 impl Amounts {
@@ -92,7 +94,33 @@ impl Amounts {
             unwatched_ns: self.unwatched_ns - other.unwatched_ns,
             cap_kib_s: self.cap_kib_s - other.cap_kib_s,
             used_kib_s: self.used_kib_s - other.used_kib_s,
+            energy_millijoules: self.energy_millijoules - other.energy_millijoules,
         }
+    }
+}
+
+/// A GPU that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Present {
+    /// Which.
+    pub uuid: GpuUuid,
+    /// What it has drawn in this life of the supervisor.
+    pub energy_millijoules: u64,
+}
+
+/// What there was of a GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolAmounts {
+    /// Its time.
+    pub ns: i64,
+    /// What it drew.
+    pub energy_millijoules: i64,
+}
+
+impl PoolAmounts {
+    /// What is to be added to `other` to come to this.
+    fn beyond(self, other: Self) -> Self {
+        Self { ns: self.ns - other.ns, energy_millijoules: self.energy_millijoules - other.energy_millijoules }
     }
 }
 
@@ -101,8 +129,8 @@ impl Amounts {
 pub struct Batch<'a> {
     /// What leases had.
     pub lines: Vec<(LineKey, Amounts)>,
-    /// What there was of each GPU, nanoseconds.
-    pub pool: Vec<(When, GpuUuid, i64)>,
+    /// What there was of each GPU.
+    pub pool: Vec<(When, GpuUuid, PoolAmounts)>,
     /// The leases, with what has been charged on each GPU until now.
     pub leases: Vec<&'a Statement>,
     /// Leases whose ends nobody has seen, because no supervisor was there.
@@ -113,7 +141,7 @@ pub struct Batch<'a> {
 #[derive(Debug, Clone, Default)]
 struct Sheet {
     lines: BTreeMap<LineKey, Amounts>,
-    pool: BTreeMap<(When, GpuUuid), i64>,
+    pool: BTreeMap<(When, GpuUuid), PoolAmounts>,
 }
 
 /// What had been entered of a lease when the span began.
@@ -125,6 +153,7 @@ struct Known {
     cap_kib_s: u64,
     charged_ns: BTreeMap<GpuUuid, u64>,
     used_bytes: BTreeMap<GpuUuid, u64>,
+    energy_millijoules: BTreeMap<GpuUuid, u64>,
 }
 
 /// What has been entered so far.
@@ -135,8 +164,8 @@ pub struct Balance {
     begun_ns: u64,
     /// When the span began that is not over; none before the first.
     span_ns: Option<u64>,
-    /// Up to when each GPU's time had been entered then.
-    gpus: BTreeMap<GpuUuid, u64>,
+    /// Up to when each GPU's time had been entered then, and what it had drawn by then.
+    gpus: BTreeMap<GpuUuid, (u64, u64)>,
     known: BTreeMap<LeaseId, Known>,
     /// What is written of the span by now.
     written: Sheet,
@@ -165,9 +194,9 @@ impl Balance {
 
     /// What is new at `moment`, where `present` are the GPUs that are there and `all` the leases: those that run or are
     /// stranded, and those that have ended since the span began. What becomes of the balance when that is written.
-    pub fn next<'a>(&self, moment: Moment, present: &[GpuUuid], all: &[&'a Statement]) -> (Batch<'a>, Self) {
+    pub fn next<'a>(&self, moment: Moment, present: &[Present], all: &[&'a Statement]) -> (Batch<'a>, Self) {
         let mut on: BTreeMap<&GpuUuid, Vec<(&Statement, Draft)>> = BTreeMap::new();
-        for gpu in self.gpus.keys().chain(present) {
+        for gpu in self.gpus.keys().chain(present.iter().map(|gpu| &gpu.uuid)) {
             on.entry(gpu).or_default();
         }
         let mut known = BTreeMap::new();
@@ -180,8 +209,12 @@ impl Balance {
         }
         let mut sheet = Sheet::default();
         for (gpu, drafts) in &on {
-            sheet.settle(moment, gpu, moment.now_ns - self.since(gpu, moment), drafts);
+            let now = present.iter().find(|its| its.uuid == **gpu).map(|its| its.energy_millijoules);
+            let (since_ns, before) = self.since(gpu, moment, now);
+            let drawn = now.unwrap_or(before).saturating_sub(before);
+            sheet.settle(moment, gpu, (moment.now_ns - since_ns, drawn), drafts);
         }
+        let entered = |gpu: &Present| (moment.now_ns, gpu.energy_millijoules);
         let there: BTreeSet<&LeaseId> = all.iter().map(|statement| &statement.facts.lease_id).collect();
         let lost = self.before.open.keys().filter(|id| !there.contains(id)).cloned().collect();
         let batch = Batch { lost, leases: all.to_vec(), ..sheet.beyond(&self.written) };
@@ -189,7 +222,7 @@ impl Balance {
         let next = match is_over {
             true => Self {
                 span_ns: Some(moment.now_ns),
-                gpus: present.iter().map(|gpu| (gpu.clone(), moment.now_ns)).collect(),
+                gpus: present.iter().map(|gpu| (gpu.uuid.clone(), entered(gpu))).collect(),
                 known,
                 begun_ns: self.begun_ns,
                 ..Self::default()
@@ -198,7 +231,7 @@ impl Balance {
             false => {
                 let mut next = Self { written: sheet, ..self.clone() };
                 for gpu in present {
-                    next.gpus.entry(gpu.clone()).or_insert(moment.now_ns);
+                    next.gpus.entry(gpu.uuid.clone()).or_insert(entered(gpu));
                 }
                 next
             }
@@ -206,10 +239,13 @@ impl Balance {
         (batch, next)
     }
 
-    /// Since when a GPU's time is not entered: of one that was not there before, from now on.
-    fn since(&self, gpu: &GpuUuid, moment: Moment) -> u64 {
-        let first_ns = (!self.has_begun()).then(|| self.before.entered_ns.unwrap_or(self.begun_ns));
-        self.gpus.get(gpu).copied().or(first_ns).unwrap_or(moment.now_ns).min(moment.now_ns)
+    /// Since when a GPU's time is not entered, and what it had drawn by then: of one that was not there before, from now on, with
+    /// `drawn` by now.
+    fn since(&self, gpu: &GpuUuid, moment: Moment, drawn: Option<u64>) -> (u64, u64) {
+        let first = (!self.has_begun()).then(|| (self.before.entered_ns.unwrap_or(self.begun_ns), 0));
+        let new = || (moment.now_ns, drawn.unwrap_or(0));
+        let (since_ns, before) = self.gpus.get(gpu).copied().or(first).unwrap_or_else(new);
+        (since_ns.min(moment.now_ns), before)
     }
 
     /// What is new of a lease on each of its GPUs, and what is known of it then.
@@ -239,6 +275,10 @@ impl Balance {
                 unwatched_ns: gap_reserved_ns,
                 cap_kib_s,
                 used_kib_s: kib_s(used_bytes, elapsed_ns),
+                // It is counted anew in each life.
+                energy_millijoules: gpu
+                    .energy_millijoules
+                    .saturating_sub(known.energy_millijoules.get(&gpu.uuid).copied().unwrap_or(0)),
             };
             (&gpu.uuid, draft)
         };
@@ -251,6 +291,7 @@ impl Balance {
             cap_kib_s: statement.cap_kib_s,
             charged_ns: by_gpu(|gpu| gpu.charged_ns),
             used_bytes: by_gpu(|gpu| gpu.used_bytes),
+            energy_millijoules: by_gpu(|gpu| gpu.energy_millijoules),
         };
         (statement.gpus.iter().map(draft).collect(), its)
     }
@@ -281,15 +322,17 @@ impl Balance {
 }
 
 impl Sheet {
-    /// Settles `wall_ns` of a GPU until `moment`.
-    fn settle(&mut self, moment: Moment, gpu: &GpuUuid, wall_ns: u64, drafts: &[(&Statement, Draft)]) {
+    /// Settles `wall_ns` of a GPU until `moment`, in which it drew so much.
+    fn settle(&mut self, moment: Moment, gpu: &GpuUuid, (wall_ns, drawn): (u64, u64), drafts: &[(&Statement, Draft)]) {
         let seconds = if wall_ns > LONG_NS { HOUR_S } else { MINUTE_S };
         let slots = slots(moment.unix_ms.saturating_sub(wall_ns / 1_000_000), moment.unix_ms, seconds * 1000);
         let held: Vec<Held> = drafts.iter().map(|(_, draft)| draft.held).collect();
         for ((statement, draft), entry) in drafts.iter().zip(settle(wall_ns, &held)) {
             let parts = spread_entry(entry, &slots).into_iter().zip(spread(draft.unwatched_ns, &slots));
             let memory = spread(draft.cap_kib_s, &slots).into_iter().zip(spread(draft.used_kib_s, &slots));
-            for (((slot, entry), (_, unwatched_ns)), ((_, cap_kib_s), (_, used_kib_s))) in parts.zip(memory) {
+            let energy = spread(draft.energy_millijoules, &slots);
+            let all = parts.zip(memory).zip(energy);
+            for ((((slot, entry), (_, unwatched_ns)), ((_, cap_kib_s), (_, used_kib_s))), (_, drawn)) in all {
                 let (within_ns, unmetered_ns) =
                     if draft.is_unmetered { (0, entry.within_ns) } else { (entry.within_ns, 0) };
                 let amounts = Amounts {
@@ -302,14 +345,18 @@ impl Sheet {
                     unwatched_ns: signed(unwatched_ns),
                     cap_kib_s: signed(cap_kib_s),
                     used_kib_s: signed(used_kib_s),
+                    energy_millijoules: signed(drawn),
                 };
                 let (lease, gpu) = (statement.facts.lease_id.clone(), gpu.clone());
                 self.lines.insert(LineKey { when: When { slot, seconds }, lease, gpu }, amounts);
             }
         }
         if wall_ns > 0 {
-            let parts = spread(wall_ns, &slots).into_iter();
-            self.pool.extend(parts.map(|(slot, ns)| ((When { slot, seconds }, gpu.clone()), signed(ns))));
+            let parts = spread(wall_ns, &slots).into_iter().zip(spread(drawn, &slots));
+            self.pool.extend(parts.map(|((slot, ns), (_, drawn))| {
+                let amounts = PoolAmounts { ns: signed(ns), energy_millijoules: signed(drawn) };
+                ((When { slot, seconds }, gpu.clone()), amounts)
+            }));
         }
     }
 
@@ -319,11 +366,11 @@ impl Sheet {
         let of = |sheet: &Self, key: &LineKey| sheet.lines.get(key).copied().unwrap_or_default();
         let line = |key: &LineKey| (key.clone(), of(self, key).beyond(of(written, key)));
         let pools: BTreeSet<&(When, GpuUuid)> = self.pool.keys().chain(written.pool.keys()).collect();
-        let of = |sheet: &Self, key: &(When, GpuUuid)| sheet.pool.get(key).copied().unwrap_or(0);
-        let pool = |key: &(When, GpuUuid)| (key.0, key.1.clone(), of(self, key) - of(written, key));
+        let of = |sheet: &Self, key: &(When, GpuUuid)| sheet.pool.get(key).copied().unwrap_or_default();
+        let pool = |key: &(When, GpuUuid)| (key.0, key.1.clone(), of(self, key).beyond(of(written, key)));
         Batch {
             lines: keys.into_iter().map(line).filter(|(_, amounts)| *amounts != Amounts::default()).collect(),
-            pool: pools.into_iter().map(pool).filter(|(.., ns)| *ns != 0).collect(),
+            pool: pools.into_iter().map(pool).filter(|(.., amounts)| *amounts != PoolAmounts::default()).collect(),
             ..Batch::default()
         }
     }
@@ -343,4 +390,5 @@ struct Draft {
     unwatched_ns: u64,
     cap_kib_s: u64,
     used_kib_s: u64,
+    energy_millijoules: u64,
 }

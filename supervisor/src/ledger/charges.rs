@@ -131,6 +131,7 @@ fn row((begins_unix_s, ends_unix_s): (u64, u64), its: &Leased, gpu: &GpuPart, su
         idle_gpu_ns: gpu.part_of(amounts.idle_ns),
         memory_cap_mib_s: amounts.cap_kib_s / 1024,
         memory_used_mib_s: amounts.used_kib_s / 1024,
+        energy_millijoules: amounts.energy_millijoules,
         is_estimated: !its.is_end_seen || amounts.unwatched_ns > 0,
         billed_gpu_ns: sum.billed_ns,
         price_micros: price(|prices| prices.contracted.micros_per_gpu_hour),

@@ -51,6 +51,8 @@ pub struct Amounts {
     pub cap_kib_s: u64,
     /// Memory in use, KiB seconds.
     pub used_kib_s: u64,
+    /// Its part of what the GPU drew.
+    pub energy_millijoules: u64,
 }
 
 impl Amounts {
@@ -71,6 +73,7 @@ impl Amounts {
             (&mut self.unwatched_ns, other.unwatched_ns),
             (&mut self.cap_kib_s, other.cap_kib_s),
             (&mut self.used_kib_s, other.used_kib_s),
+            (&mut self.energy_millijoules, other.energy_millijoules),
         ];
         for (sum, more) in pairs {
             *sum = sum.saturating_add(more);
@@ -90,6 +93,7 @@ impl Amounts {
             cap_kib_s: column(6)?,
             used_kib_s: column(7)?,
             low_ns: column(8)?,
+            energy_millijoules: column(9)?,
         })
     }
 }
@@ -151,7 +155,7 @@ pub fn walk(
 ) -> rusqlite::Result<()> {
     let mut lines = connection.prepare(
         "SELECT slot, lease, gpu, within_ns, burst_ns, lent_ns, idle_ns, unmetered_ns, unwatched_ns, cap_kib_s, used_kib_s,
-         low_ns FROM line WHERE slot >= ?1 AND slot < ?2 ORDER BY slot",
+         low_ns, energy_millijoules FROM line WHERE slot >= ?1 AND slot < ?2 ORDER BY slot",
     )?;
     let mut lines = lines.query(scope.span())?;
     while let Some(row) = lines.next()? {

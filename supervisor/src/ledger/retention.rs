@@ -50,19 +50,20 @@ fn merge(transaction: &Transaction<'_>, edge: i64) -> rusqlite::Result<()> {
     transaction.execute(
         "INSERT INTO line
          SELECT slot - slot % ?2, ?2, lease, gpu, sum(within_ns), sum(burst_ns), sum(lent_ns), sum(idle_ns), sum(unmetered_ns),
-                sum(unwatched_ns), sum(cap_kib_s), sum(used_kib_s), sum(low_ns)
+                sum(unwatched_ns), sum(cap_kib_s), sum(used_kib_s), sum(low_ns), sum(energy_millijoules)
          FROM line WHERE seconds = ?3 AND slot < ?1 GROUP BY slot - slot % ?2, lease, gpu
          ON CONFLICT DO UPDATE SET within_ns = within_ns + excluded.within_ns, burst_ns = burst_ns + excluded.burst_ns,
          lent_ns = lent_ns + excluded.lent_ns, idle_ns = idle_ns + excluded.idle_ns,
          unmetered_ns = unmetered_ns + excluded.unmetered_ns, unwatched_ns = unwatched_ns + excluded.unwatched_ns,
          cap_kib_s = cap_kib_s + excluded.cap_kib_s, used_kib_s = used_kib_s + excluded.used_kib_s,
-         low_ns = low_ns + excluded.low_ns",
+         low_ns = low_ns + excluded.low_ns, energy_millijoules = energy_millijoules + excluded.energy_millijoules",
         params![edge, hour, minute],
     )?;
     transaction.execute("DELETE FROM line WHERE seconds = ?2 AND slot < ?1", params![edge, minute])?;
     transaction.execute(
-        "INSERT INTO pool SELECT slot - slot % ?2, ?2, gpu, sum(ns) FROM pool WHERE seconds = ?3 AND slot < ?1
-         GROUP BY slot - slot % ?2, gpu ON CONFLICT DO UPDATE SET ns = ns + excluded.ns",
+        "INSERT INTO pool SELECT slot - slot % ?2, ?2, gpu, sum(ns), sum(energy_millijoules) FROM pool
+         WHERE seconds = ?3 AND slot < ?1 GROUP BY slot - slot % ?2, gpu
+         ON CONFLICT DO UPDATE SET ns = ns + excluded.ns, energy_millijoules = energy_millijoules + excluded.energy_millijoules",
         params![edge, hour, minute],
     )?;
     transaction.execute("DELETE FROM pool WHERE seconds = ?2 AND slot < ?1", params![edge, minute]).map(drop)

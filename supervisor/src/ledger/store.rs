@@ -12,7 +12,7 @@ use std::time::Duration;
 /// "gplg": that the file is a ledger of gpool.
 const APPLICATION_ID: i32 = 0x6770_6c67;
 /// Version of the tables.
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 /// What the file of changes beside the ledger is cut to.
 const JOURNAL_BYTES: i64 = 16 << 20;
 /// How long somebody else may hold the file, such as a person with `sqlite3`.
@@ -44,12 +44,12 @@ const TABLES: &str = "
         gpu INTEGER NOT NULL REFERENCES gpu, within_ns INTEGER NOT NULL, burst_ns INTEGER NOT NULL, lent_ns INTEGER NOT NULL,
         idle_ns INTEGER NOT NULL, unmetered_ns INTEGER NOT NULL, unwatched_ns INTEGER NOT NULL, cap_kib_s INTEGER NOT NULL,
         used_kib_s INTEGER NOT NULL, low_ns INTEGER NOT NULL DEFAULT 0,
-        PRIMARY KEY (slot, seconds, lease, gpu)
+        energy_millijoules INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (slot, seconds, lease, gpu)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX line_of_lease ON line (lease);
     CREATE TABLE pool (
         slot INTEGER NOT NULL, seconds INTEGER NOT NULL, gpu INTEGER NOT NULL REFERENCES gpu, ns INTEGER NOT NULL,
-        PRIMARY KEY (slot, seconds, gpu)
+        energy_millijoules INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (slot, seconds, gpu)
     ) STRICT, WITHOUT ROWID;
 ";
 
@@ -66,6 +66,12 @@ const SINCE_2: &str = "
     ALTER TABLE lease ADD COLUMN cost_center TEXT;
     ALTER TABLE line ADD COLUMN low_ns INTEGER NOT NULL DEFAULT 0;
     UPDATE line SET low_ns = burst_ns WHERE lease IN (SELECT id FROM lease WHERE priority <> 'guaranteed');
+";
+
+/// From version 3, which knew nothing of energy.
+const SINCE_3: &str = "
+    ALTER TABLE line ADD COLUMN energy_millijoules INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE pool ADD COLUMN energy_millijoules INTEGER NOT NULL DEFAULT 0;
 ";
 
 /// What to do where SQLite says no.
@@ -239,9 +245,11 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
             transaction.execute_batch(TABLES)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         }
-        1 => [SINCE_1, SINCE_2].into_iter().try_for_each(|step| transaction.execute_batch(step))?,
-        2 => transaction.execute_batch(SINCE_2)?,
-        _ => {}
+        older => {
+            let steps = [(1, SINCE_1), (2, SINCE_2), (3, SINCE_3)];
+            let missing = steps.into_iter().filter(|(from, _)| *from >= older);
+            missing.map(|(_, step)| step).try_for_each(|step| transaction.execute_batch(step))?;
+        }
     }
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
@@ -312,16 +320,18 @@ fn write_all(
             write_line(transaction, key, amounts, *lease, *gpu)?;
         }
     }
-    for (when, uuid, ns) in &batch.pool {
+    for (when, uuid, amounts) in &batch.pool {
         let gpu = match numbers.get(uuid) {
             Some(number) => Some(*number),
             None => number_of(transaction, uuid)?,
         };
         let mut pool = transaction.prepare_cached(
-            "INSERT INTO pool (slot, seconds, gpu, ns) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET ns = ns + ?4",
+            "INSERT INTO pool (slot, seconds, gpu, ns, energy_millijoules) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT DO UPDATE SET ns = ns + ?4, energy_millijoules = energy_millijoules + ?5",
         )?;
         if let Some(gpu) = gpu {
-            pool.execute(params![signed(when.slot.0), signed(when.seconds), gpu, ns])?;
+            let slot = (signed(when.slot.0), signed(when.seconds));
+            pool.execute(params![slot.0, slot.1, gpu, amounts.ns, amounts.energy_millijoules])?;
         }
     }
     for lost in &batch.lost {
@@ -412,10 +422,12 @@ fn write_line(
 ) -> rusqlite::Result<()> {
     let mut insert = transaction.prepare_cached(
         "INSERT INTO line (slot, seconds, lease, gpu, within_ns, burst_ns, lent_ns, idle_ns, unmetered_ns, unwatched_ns,
-         cap_kib_s, used_kib_s, low_ns) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+         cap_kib_s, used_kib_s, low_ns, energy_millijoules)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
          ON CONFLICT DO UPDATE SET within_ns = within_ns + ?5, burst_ns = burst_ns + ?6, lent_ns = lent_ns + ?7,
          idle_ns = idle_ns + ?8, unmetered_ns = unmetered_ns + ?9, unwatched_ns = unwatched_ns + ?10,
-         cap_kib_s = cap_kib_s + ?11, used_kib_s = used_kib_s + ?12, low_ns = low_ns + ?13",
+         cap_kib_s = cap_kib_s + ?11, used_kib_s = used_kib_s + ?12, low_ns = low_ns + ?13,
+         energy_millijoules = energy_millijoules + ?14",
     )?;
     let values = params![
         signed(key.when.slot.0),
@@ -431,6 +443,7 @@ fn write_line(
         amounts.cap_kib_s,
         amounts.used_kib_s,
         amounts.low_ns,
+        amounts.energy_millijoules,
     ];
     insert.execute(values).map(drop)
 }

@@ -187,6 +187,7 @@ fn row_of(
         memory_used_mib_s: amounts.used_kib_s / 1024,
         memory_needed_mib_s: memory.map_or(amounts.cap_kib_s, |memory| memory.needed(amounts.cap_kib_s)) / 1024,
         memory_peak_bytes: memory.map_or(0, |memory| memory.peak_bytes),
+        energy_millijoules: amounts.energy_millijoules,
         cost_nanos: cost.nanos,
         unpriced_gpu_ns: cost.unpriced_ns,
     }
@@ -200,17 +201,22 @@ fn pool(
     total: &UsageRow,
     pricing: Option<&Pricing>,
 ) -> rusqlite::Result<UsagePool> {
-    let mut query = connection.prepare("SELECT gpu, slot, ns FROM pool WHERE slot >= ?1 AND slot < ?2")?;
+    let mut query =
+        connection.prepare("SELECT gpu, slot, ns, energy_millijoules FROM pool WHERE slot >= ?1 AND slot < ?2")?;
     let mut found = query.query(scope.span())?;
     // By GPU and day, within which a price does not change.
     let mut days: BTreeMap<(i64, u64), u64> = BTreeMap::new();
+    let mut drawn = 0u64;
     while let Some(row) = found.next()? {
         let (gpu, slot): (i64, i64) = (row.get(0)?, row.get(1)?);
         let slot_unix_s = u64::try_from(slot).unwrap_or(0);
         let day = days.entry((gpu, slot_unix_s - slot_unix_s % DAY_S)).or_default();
         *day = day.saturating_add(u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0));
+        if gpus.contains_key(&gpu) {
+            drawn = drawn.saturating_add(u64::try_from(row.get::<_, i64>(3)?).unwrap_or(0));
+        }
     }
-    let mut pool = UsagePool::default();
+    let mut pool = UsagePool { energy_millijoules: drawn, ..UsagePool::default() };
     let mut whole: BTreeMap<i64, u64> = BTreeMap::new();
     for ((number, day_unix_s), ns) in days {
         let Some(gpu) = gpus.get(&number) else { continue };
@@ -231,6 +237,7 @@ fn pool(
     };
     pool.unreserved_gpu_ns = left(pool.gpu_ns, total.reserved_gpu_ns);
     pool.unused_gpu_ns = left(pool.gpu_ns, total.used_gpu_ns.saturating_add(total.unmetered_gpu_ns));
+    pool.nobodys_energy_millijoules = left(drawn, total.energy_millijoules);
     pool.unpaid_cost_nanos = left(pool.cost_nanos, total.cost_nanos);
     Ok(pool)
 }

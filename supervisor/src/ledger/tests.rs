@@ -1,7 +1,8 @@
 mod bill;
+mod energy;
 mod savings;
 
-use super::balance::{Balance, Batch, Before, Moment};
+use super::balance::{Balance, Batch, Before, Moment, Present};
 use super::question::Question;
 use super::reader::Reader;
 use super::store::{GpuFacts, LedgerError, Store};
@@ -17,6 +18,11 @@ const BEGUN_S: u64 = 1_795_550_420;
 
 fn gpu() -> GpuUuid {
     sample().gpu_uuid
+}
+
+/// The GPU, which has drawn so much.
+fn present(energy_millijoules: u64) -> [Present; 1] {
+    [Present { uuid: gpu(), energy_millijoules }]
 }
 
 fn facts(slices: u8) -> [GpuFacts; 1] {
@@ -65,17 +71,25 @@ struct Life {
     balance: Balance,
     boot: &'static str,
     path: PathBuf,
+    /// What the GPU has drawn in it.
+    drawn_millijoules: u64,
 }
 
 impl Life {
     fn begin(path: &Path, boot: &'static str, second: u64) -> Self {
         let (store, before) = Store::open(path, boot).unwrap();
-        Self { store, balance: Balance::new(before, at(second).now_ns), boot, path: path.to_owned() }
+        Self {
+            store,
+            balance: Balance::new(before, at(second).now_ns),
+            boot,
+            path: path.to_owned(),
+            drawn_millijoules: 0,
+        }
     }
 
     fn enter(&mut self, second: u64, all: &[Statement]) {
         let all: Vec<&Statement> = all.iter().collect();
-        let (batch, next) = self.balance.next(at(second), &[gpu()], &all);
+        let (batch, next) = self.balance.next(at(second), &present(self.drawn_millijoules), &all);
         self.store.write(&batch, (&facts(7), ""), at(second), self.boot).unwrap();
         self.balance = next;
     }
@@ -247,7 +261,7 @@ fn what_cannot_be_written_is_written_later() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     life.store.connection.busy_timeout(std::time::Duration::ZERO).unwrap();
     let over = ended(8, lease("01", "red", 8, 5 * S));
-    let (batch, _) = life.balance.next(at(10), &[gpu()], &[&over]);
+    let (batch, _) = life.balance.next(at(10), &present(0), &[&over]);
     assert!(matches!(life.store.write(&batch, (&facts(7), ""), at(10), "a"), Err(LedgerError::Database { .. })));
     assert_eq!(life.usage(UsageBy::Team).total.used_gpu_ns, 0);
     other.execute_batch("ROLLBACK").unwrap();
@@ -295,7 +309,7 @@ fn a_part_of_a_gpu_counts_as_that_and_nobody_says_that_it_was_idle() {
     let balance = Balance::new(before, at(0).now_ns);
     let mut of_mig = lease("01", "red", 70, 0);
     of_mig.facts.mechanism = Mechanism::Mig;
-    let (batch, _) = balance.next(at(70), &[gpu()], &[&of_mig]);
+    let (batch, _) = balance.next(at(70), &present(0), &[&of_mig]);
     store.write(&batch, (&facts(2), ""), at(70), "a").unwrap();
     let all = usage(&path, &format!("since=0&until={}", BEGUN_S + 100));
     let (total, pool) = (all.total, all.pool.unwrap());
@@ -361,11 +375,11 @@ fn a_question_names_what_is_wrong_with_it() {
 #[test]
 fn nothing_new_is_nothing_written() {
     let balance = Balance::new(Before::default(), at(0).now_ns);
-    let (Batch { lines, pool, .. }, next) = balance.next(at(0), &[gpu()], &[]);
+    let (Batch { lines, pool, .. }, next) = balance.next(at(0), &present(0), &[]);
     assert!(lines.is_empty() && pool.is_empty());
     let (batch, _) = next.next(at(10), &[], &[]);
     assert_eq!(
-        batch.pool.iter().map(|(_, _, ns)| ns).sum::<i64>(),
+        batch.pool.iter().map(|(_, _, amounts)| amounts.ns).sum::<i64>(),
         10 * S as i64,
         "a GPU that is gone was there until now"
     );
@@ -400,7 +414,10 @@ fn a_ledger_of_the_first_version_goes_on_and_what_it_does_not_say_counts_as_need
     drop(life);
     let older = ["cap_bytes", "peak_bytes", "project", "cost_center"]
         .map(|name| format!("ALTER TABLE lease DROP COLUMN {name};"));
-    let older = format!("{} ALTER TABLE line DROP COLUMN low_ns; PRAGMA user_version = 1", older.concat());
+    let older = format!(
+        "{} ALTER TABLE line DROP COLUMN low_ns; ALTER TABLE line DROP COLUMN energy_millijoules; ALTER TABLE pool DROP COLUMN energy_millijoules; PRAGMA user_version = 1",
+        older.concat()
+    );
     rusqlite::Connection::open(&path).unwrap().execute_batch(&older).unwrap();
     let life = Life::begin(&path, "b", 20);
     let row = &life.usage(UsageBy::Lease).rows[0];

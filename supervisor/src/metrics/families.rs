@@ -104,6 +104,8 @@ families! {
         "Utilisation: GPU time charged to all leases, ended ones included, over about the last ten seconds, as a part of that time";
     GpuTime Counter "gpool_gpu_used_seconds_total" ["gpu_uuid"]
         "GPU time charged to all leases since the supervisor started, those included that no look at the figures has met";
+    GpuEnergy Counter "gpool_gpu_energy_joules_total" ["gpu_uuid"]
+        "What the GPU has drawn since the supervisor started; absent where it does not count that, and while it is divided";
     LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "owner_uid", "class", "priority", "mechanism", "enforcement", "team", "project", "cost_center"]
         "Always 1: a lease or kept place";
     LeaseEntitled Gauge "gpool_lease_share_entitled_ratio" ["container_id", "lease_id", "gpu_uuid"]
@@ -115,6 +117,8 @@ families! {
     LeaseLimit Gauge "gpool_lease_share_limit_ratio" ["container_id", "lease_id"] "The most that it may have of each GPU; absent without a limit";
     LeaseGpuTime Counter "gpool_lease_used_seconds_total" ["container_id", "lease_id", "gpu_uuid"]
         "GPU time charged since the lease was made; absent with mode=mig, as NVML has no figures of it";
+    LeaseEnergy Counter "gpool_lease_energy_joules_total" ["container_id", "lease_id", "gpu_uuid"]
+        "The lease's part of what the GPU has drawn, since the supervisor started; 0 of a GPU that does not count it; absent with mode=mig";
     LeaseMemoryCap Gauge "gpool_lease_memory_cap_bytes" ["container_id", "lease_id"] "Memory cap on each GPU, contexts included";
     LeaseMemoryUsed Gauge "gpool_lease_memory_used_bytes" ["container_id", "lease_id", "gpu_uuid"] "Memory charged to the lease, contexts included";
     LeaseMemoryPeak Gauge "gpool_lease_memory_peak_bytes" ["container_id", "lease_id"]

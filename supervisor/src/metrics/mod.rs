@@ -26,8 +26,8 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 struct Moment {
     started_unix_ms: u64,
     leases: Vec<LeaseView>,
-    /// Each with what all leases together were charged of it.
-    gpus: Vec<(GpuView, Charges)>,
+    /// Each with what all leases together were charged of it, and what it has drawn, in millijoules, if it counts that.
+    gpus: Vec<(GpuView, Charges, Option<u64>)>,
     /// By GPU and number.
     xids: Vec<(GpuUuid, u64, u64)>,
     healths: Vec<health::Count>,
@@ -61,7 +61,8 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
         let charged = |place: usize| book.charges.get(&place).cloned().unwrap_or_default();
         let waited_s = book.queue.longest_wait(clock::now_ns()).as_secs_f64();
-        let gpus = gpus.into_iter().map(|(place, gpu)| (gpu, charged(place))).collect();
+        let drawn = |place: usize| book.energy_millijoules.get(&place).copied();
+        let gpus = gpus.into_iter().map(|(place, gpu)| (gpu, charged(place), drawn(place))).collect();
         let quotas = quotas::views(&leases.configuration().quota, &book, &leases.gpus());
         (book.views(), gpus, (book.queue.len(), waited_s), quotas)
     };
@@ -103,6 +104,10 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / GPU_NS_PER_SECOND
 }
 
+fn joules(millijoules: u64) -> f64 {
+    millijoules as f64 / 1000.0
+}
+
 fn ratio(permille: impl Into<f64>) -> f64 {
     permille.into() / 1000.0
 }
@@ -110,9 +115,7 @@ fn ratio(permille: impl Into<f64>) -> f64 {
 fn render(moment: &Moment) -> String {
     let mut page = Page::default();
     of_the_supervisor(&mut page, moment);
-    for (gpu, charges) in &moment.gpus {
-        of_a_gpu(&mut page, gpu, charges);
-    }
+    moment.gpus.iter().for_each(|gpu| of_a_gpu(&mut page, gpu));
     for (uuid, number, count) in &moment.xids {
         page.add(Family::GpuXids, &[("gpu_uuid", &uuid.0), ("xid", &number.to_string())], *count as f64);
     }
@@ -193,7 +196,7 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     }
 }
 
-fn of_a_gpu(page: &mut Page, gpu: &GpuView, charges: &Charges) {
+fn of_a_gpu(page: &mut Page, (gpu, charges, drawn): &(GpuView, Charges, Option<u64>)) {
     let uuid = gpu.uuid.0.as_str();
     let island = gpu.nvlink_island.map(|island| island.to_string()).unwrap_or_default();
     let info =
@@ -210,6 +213,9 @@ fn of_a_gpu(page: &mut Page, gpu: &GpuView, charges: &Charges) {
     page.add(Family::GpuShareLeased, &[("gpu_uuid", uuid)], ratio(gpu.fraction_leased_permille));
     page.add(Family::GpuCharged, &[("gpu_uuid", uuid)], ratio(charges.permille()));
     page.add(Family::GpuTime, &[("gpu_uuid", uuid)], seconds(charges.total_ns()));
+    if let Some(millijoules) = drawn {
+        page.add(Family::GpuEnergy, &[("gpu_uuid", uuid)], joules(*millijoules));
+    }
 }
 
 fn of_a_quota(page: &mut Page, quota: &QuotaView) {
@@ -279,6 +285,7 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
         if lease.mechanism != Mechanism::Mig {
             page.add(Family::LeaseGpuTime, &labels, seconds(gpu.charged_gpu_ns));
             page.add(Family::LeaseUsed, &labels, ratio(gpu.received_permille));
+            page.add(Family::LeaseEnergy, &labels, joules(gpu.energy_millijoules));
         }
         if lease.mechanism == Mechanism::Slice {
             page.add(Family::LeaseLag, &labels, gpu.lag_ns as f64 / GPU_NS_PER_SECOND);

@@ -17,6 +17,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         charged_gpu_ns: 1_500_000_000,
         lag_ns: -250_000_000,
         memory_used_bytes: 5,
+        energy_millijoules: 1_500,
     };
     LeaseView {
         lease_id: LeaseId("01".into()),
@@ -107,7 +108,7 @@ fn moment() -> Moment {
             LeaseView { fraction_permille: 0, ..lease("c2", LeaseState::Active, Mechanism::TimeSlice) },
             lease("c3", LeaseState::Held, Mechanism::Slice),
         ],
-        gpus: vec![(gpu("GPU-1"), charges(200)), (gpu("GPU-2"), charges(950))],
+        gpus: vec![(gpu("GPU-1"), charges(200), Some(7_250)), (gpu("GPU-2"), charges(950), None)],
         xids: vec![(GpuUuid("GPU-1".into()), 31, 5), (GpuUuid("GPU-1".into()), 79, 1)],
         healths: vec![health::Count { uuid: GpuUuid("GPU-1".into()), kind: "thermal", is_found: true, count: 3 }],
         handoff_s: [Some(0.0001), Some(0.0003)],
@@ -216,6 +217,13 @@ fn figures_are_in_prometheus_units() {
     let of = |name: &str, container: &str| value(&figures, name, ("container_id", container));
     assert_eq!(of("gpool_lease_used_seconds_total", "c1"), Some(1.5));
     assert_eq!(of("gpool_lease_gate_wait_seconds_total", "c1"), Some(0.5));
+    assert_eq!(of("gpool_lease_energy_joules_total", "c1"), Some(1.5));
+    let drawn = |uuid: &str| value(&figures, "gpool_gpu_energy_joules_total", ("gpu_uuid", uuid));
+    assert_eq!(
+        (drawn("GPU-1"), drawn("GPU-2")),
+        (Some(7.25), None),
+        "of a board that does not count it nothing is said"
+    );
     assert_eq!(of("gpool_lease_share_entitled_ratio", "c1"), Some(0.3));
     assert_eq!(of("gpool_lease_share_limit_ratio", "c1"), Some(0.5));
     let lent: Vec<f64> = (figures.iter())

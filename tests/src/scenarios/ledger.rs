@@ -64,6 +64,10 @@ fn ties_out(usage: &Usage) -> Result<()> {
         total.used_gpu_ns.cast_signed() + pool.unused_gpu_ns,
         total.reserved_gpu_ns.cast_signed() + pool.unreserved_gpu_ns,
     ];
+    let drawn = total.energy_millijoules.cast_signed() + pool.nobodys_energy_millijoules;
+    ensure(drawn == pool.energy_millijoules.cast_signed() && pool.nobodys_energy_millijoules >= 0, || {
+        format!("what was drawn does not tie out: {usage:#?}")
+    })?;
     let paid = total.cost_nanos.cast_signed() + pool.unpaid_cost_nanos == pool.cost_nanos.cast_signed();
     let ties_out = paid && all.iter().all(|ns| *ns == pool.gpu_ns.cast_signed());
     ensure(ties_out, || format!("it does not tie out: {usage:#?}"))
@@ -111,6 +115,14 @@ fn teams_are_told(host: &Host) -> Result<Container> {
     ensure(memory > 0 && memory <= of_red.memory_cap_mib_s, || format!("{by_team:#?}"))?;
     let of_team = usage(host, &["--by", "lease", "--team", "red"])?;
     ensure(of_team.rows.len() == 2 && of_team.pool.is_none(), || format!("{of_team:#?}"))?;
+    // Both worked all the time, so that what they drew is by their GPU time but for what it draws with nobody on it.
+    let watts = |row: &UsageRow| row.energy_millijoules as f64 * 1e6 / row.used_gpu_ns as f64;
+    let drawn = by_team.pool.as_ref().map_or(0, |pool| pool.energy_millijoules);
+    let ratio = drawn as f64 / reader.read()?.energy_millijoules() as f64;
+    let (of_one, of_other) = (watts(of_red), watts(of_none));
+    ensure((0.5..=1.0).contains(&ratio) && (0.6..1.6).contains(&(of_one / of_other)), || {
+        format!("{ratio} of what the device drew; {of_one} and {of_other} W: {by_team:#?}")
+    })?;
     let table = succeeded("gpool usage", host.gpool(&["usage", "--by", "gpu"])?)?;
     let has = |start: &str| table.lines().any(|line| line.starts_with(start));
     ensure(has("GPU ") && has("GPU-") && has("(nobody) ") && has("(all GPUs) "), || table.clone())?;

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use serde_json::json;
 
 /// Columns that are mandatory, those that are recommended or conditional and known here, and at the end gpool's own.
-const COLUMNS: [&str; 53] = [
+const COLUMNS: [&str; 54] = [
     "BilledCost",
     "BillingAccountId",
     "BillingAccountName",
@@ -53,6 +53,7 @@ const COLUMNS: [&str; 53] = [
     "x_Class",
     "x_ContainerId",
     "x_CostCenter",
+    "x_EnergyKwh",
     "x_Estimated",
     "x_IdleReservedGpuHours",
     "x_LeaseId",
@@ -142,6 +143,8 @@ fn fields(row: &Charge, currency: &str, site: &str) -> Vec<String> {
         "x_Class" => row.class.clone(),
         "x_ContainerId" => row.container_id.to_string(),
         "x_CostCenter" => or_null(&row.cost_center),
+        // A kilowatt hour is 3.6 million joules.
+        "x_EnergyKwh" => exact_hours(row.energy_millijoules.saturating_mul(1000)),
         "x_Estimated" => row.is_estimated.to_string(),
         "x_IdleReservedGpuHours" => exact_hours(row.idle_gpu_ns),
         "x_LeaseId" => row.lease_id.to_string(),

@@ -153,7 +153,8 @@ fn a_ledger_that_knows_no_projects_goes_on() {
     let (_folder, path) = in_folder();
     drop(three(&path));
     let older = "ALTER TABLE lease DROP COLUMN project; ALTER TABLE lease DROP COLUMN cost_center;
-                 ALTER TABLE line DROP COLUMN low_ns; PRAGMA user_version = 2";
+                 ALTER TABLE line DROP COLUMN low_ns; ALTER TABLE line DROP COLUMN energy_millijoules;
+                 ALTER TABLE pool DROP COLUMN energy_millijoules; PRAGMA user_version = 2";
     rusqlite::Connection::open(&path).unwrap().execute_batch(older).unwrap();
     let life = Life::begin(&path, "b", 20);
     let row = &life.usage(UsageBy::CostCenter).rows[0];
