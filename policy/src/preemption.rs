@@ -7,7 +7,7 @@
 //! To write that down they need the device, which those of a higher priority may never leave. So in the grace they are served in
 //! the place of who waits: by his priority, and by his share, which nobody else has while it is kept for him.
 
-use crate::slice::Priority;
+use crate::slice::{Priority, Share};
 use std::cmp::Reverse;
 
 /// Who may have to go, and after what.
@@ -89,6 +89,16 @@ pub struct Leaving {
 }
 
 impl Turn {
+    /// What one with this share of its own is served by meanwhile: its limit holds, and none is served worse for having to go.
+    #[must_use]
+    pub fn instead_of(self, own: Share) -> Share {
+        let weight_permille = self.weight_permille.min(own.limit_permille.unwrap_or(u16::MAX));
+        match self.priority < own.priority {
+            true => Share { weight_permille, priority: self.priority, ..own },
+            false => own,
+        }
+    }
+
     /// In the place of one of this priority who asks for `wanted_permille` of a GPU, beside what is promised: all that leave a GPU
     /// have together no more than nobody else was promised. A priority that promises nothing takes nothing from anybody. None if
     /// there is nothing to have.
@@ -256,6 +266,20 @@ mod tests {
             let all = guaranteed(&[(free, leases)]).unwrap_or(0) * leases;
             assert!(all <= free.min(300), "{leases} of {free}: {all}");
         }
+    }
+
+    #[test]
+    fn nobody_is_served_worse_for_having_to_go_nor_beyond_its_limit() {
+        let turn = Turn { priority: Priority::Guaranteed, weight_permille: 200 };
+        let own = Share { priority: Priority::Burst, ..Share::of(300) };
+        assert_eq!(turn.instead_of(own), Share { weight_permille: 200, priority: Priority::Guaranteed, ..own });
+        let limited = Share { limit_permille: Some(100), ..own };
+        assert_eq!(turn.instead_of(limited).weight_permille, 100);
+        // It was promised a share since it was told, or waits for its own like.
+        for own in [Share::of(400), Share::of(100)] {
+            assert_eq!(turn.instead_of(own), own);
+        }
+        assert_eq!(Turn { priority: Priority::Burst, ..turn }.instead_of(own), own);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use crate::cgroup;
 use crate::clock;
 use crate::gatekeeper::Order;
-use crate::lease::{Lease, Leases, MakingRoom, about, shown_priority, slice_priority};
+use crate::lease::{Lease, Leases, MakingRoom, about, slice_priority};
 use crate::revocation;
 use gpool_configuration::{NoticeSignal, Preemption};
 use gpool_policy::preemption::{Candidate, Need, Notice, Rule, Step, Turn};
@@ -178,9 +178,8 @@ fn told(lease: &Lease, rules: &Preemption, sent: usize) -> String {
         (signal, 1) => format!("; its program there was sent {}", signal.text()),
         (signal, sent) => format!("; its {sent} programs there were sent {}", signal.text()),
     };
-    let served = lease.makes_room.turn.map_or_else(String::new, |turn| {
-        let (share, priority) = (format_permille(turn.weight_permille.into()), shown_priority(turn.priority));
-        format!("; until then it is served with {share} as {priority}")
+    let served = lease.served_meanwhile().map_or_else(String::new, |(permille, priority)| {
+        format!("; until then it is served with {} as {priority}", format_permille(permille.into()))
     });
     format!(
         "{short} makes room for {waits}, which waits and comes before {priority}: its GPUs are taken from it in {grace}, as \

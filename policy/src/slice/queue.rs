@@ -142,7 +142,8 @@ impl Queue {
         self.places.remove(&tenant);
     }
 
-    /// Takes a new share; what the tenant is owed or owes stays. Whether it was above its ceiling: it is no longer, until
+    /// Takes a new share; what the tenant owes stays, and what it is owed with its priority: those of another one owe it nothing, who
+    /// may have kept it waiting for hours as they are promised. Whether it was above its ceiling: it is no longer, until
     /// that is found out again.
     pub(super) fn change(&mut self, tenant: TenantId, share: Share, now_ns: u64) -> bool {
         let Some(place) = self.places.get_mut(&tenant) else { return false };
@@ -150,6 +151,7 @@ impl Queue {
         place.share = share;
         if old.weight_permille != new.weight_permille || old.priority != new.priority {
             let lag = place.account.depart(&mut self.clocks[old.priority as usize]);
+            let lag = if old.priority == new.priority { lag } else { lag.min(0) };
             place.account.arrive(&mut self.clocks[new.priority as usize], new.weight_permille, lag);
         }
         match (old.limit_permille, new.limit_permille) {

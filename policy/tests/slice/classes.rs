@@ -343,6 +343,26 @@ fn a_change_of_priority_keeps_the_debt() {
 }
 
 #[test]
+fn those_of_another_priority_owe_nothing() {
+    let burst = Share { priority: Priority::Burst, ..Share::of(500) };
+    let mut table = Table::of(&[(A, burst), (B, burst), (C, Share::of(500))]);
+    [A, B].into_iter().for_each(|tenant| drop(table.tell(Input::Wants { tenant })));
+    table.now += 3000 * MS;
+    table.burst(A, 3000 * MS);
+    assert_eq!(table.scheduler.lag_ns(B), Some(1_500_000_000), "one long kernel");
+    table.tell(Input::Wants { tenant: C });
+    table.tell(Input::Change { tenant: B, share: Share::of(500) });
+    assert_eq!([B, C].map(|tenant| table.scheduler.lag_ns(tenant)), [Some(0); 2], "it was not C's");
+    // Within its priority nothing is lost by a change.
+    let mut table = Table::of(&[(A, burst), (B, burst)]);
+    [A, B].into_iter().for_each(|tenant| drop(table.tell(Input::Wants { tenant })));
+    table.now += 10 * MS;
+    table.burst(A, 10 * MS);
+    table.tell(Input::Change { tenant: B, share: Share { weight_permille: 200, ..burst } });
+    assert_eq!(table.scheduler.lag_ns(B), Some(5_000_000));
+}
+
+#[test]
 fn who_outruns_its_slices_again_and_again_may_not_work_ahead_for_a_second() {
     // With a limit its slices are not renewed before they end, though nobody competes.
     let mut table = Table::of(&[(A, Share { limit_permille: Some(1000), ..Share::of(500) })]);

@@ -278,10 +278,8 @@ impl Lease {
     /// What the scheduler is told now: in the grace it is served in the place of who waits.
     pub fn share(&self, configuration: &Configuration) -> Share {
         let own = share_of(configuration, &self.record);
-        match self.makes_room.turn.filter(|_| self.leaves_ns().is_some()) {
-            Some(turn) => Share { weight_permille: turn.weight_permille, priority: turn.priority, ..own },
-            None => own,
-        }
+        let turn = self.makes_room.turn.filter(|_| self.leaves_ns().is_some());
+        turn.map_or(own, |turn| turn.instead_of(own))
     }
 
     /// Whether its container runs, or is still being made.

@@ -1,7 +1,6 @@
 //! Why a lease runs or waits, in the words of the socket.
 
 use super::book::{Book, Lease};
-use super::entitlement::shown_priority;
 use super::grant::Leases;
 use crate::clock;
 use gpool_policy::TenantId;
@@ -54,12 +53,12 @@ impl Leases {
 /// That its GPUs are about to be taken from it.
 fn leaving(lease: &Lease) -> Option<Leaving> {
     let (waits, until_ns) = (lease.makes_room.waits.clone()?, lease.leaves_ns()?);
-    let turn = lease.makes_room.turn;
+    let served = lease.served_meanwhile();
     Some(Leaving {
         waits,
         left_ns: until_ns.saturating_sub(clock::now_ns()),
-        served_permille: turn.map(|turn| turn.weight_permille),
-        served_as: turn.map(|turn| shown_priority(turn.priority)),
+        served_permille: served.map(|(permille, _)| permille),
+        served_as: served.map(|(_, priority)| priority),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Which leases would make room for somebody who waits: idle ones, and those of a lower priority.
 
 use super::book::{Book, Lease};
-use super::entitlement::{held_demand, slice_priority};
+use super::entitlement::{held_demand, shown_priority, slice_priority};
 use super::grant::Leases;
 use super::quota::Reservation;
 use super::record::Record;
@@ -11,8 +11,8 @@ use crate::device::Gpu;
 use crate::queue::Waiter;
 use gpool_policy::giving_way::needed;
 use gpool_policy::preemption::{Candidate, Leaving, Need, Rule, Turn};
-use gpool_policy::slice::Priority;
-use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism, format_seconds};
+use gpool_policy::slice::{Priority as SlicePriority, Share};
+use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism, Priority, format_seconds};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub struct MakingRoom {
     /// Whether they have to.
     pub need: Need,
     /// Before whom that one is served.
-    priority: Priority,
+    priority: SlicePriority,
     /// Which share of each of its GPUs it asks for, permille.
     wanted_permille: u16,
 }
@@ -105,8 +105,11 @@ impl Leases {
             let waits = &waiter.asked.container_id;
             let ahead = self.taken_by(&in_order[..place], &coming);
             let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, &ahead);
-            let told =
-                || candidates.iter().map(|(id, _)| id).filter(|id| book.makes_room_for(id, waits)).cloned().collect();
+            let is_taken = |id: &LeaseId| found.iter().any(|its| its.leases.contains(id));
+            let is_lower = |its: &Candidate| waiter.claim.priority < its.priority;
+            let is_told =
+                |(id, its): &&(LeaseId, Candidate)| is_lower(its) && book.makes_room_for(id, waits) && !is_taken(id);
+            let told = || candidates.iter().filter(is_told).map(|(id, _)| id.clone()).collect();
             let unsure = || MakingRoom::of(waiter, told(), Need::Unsure);
             if let Some(place) = fits(&coming) {
                 // Also while the device has to give back what was taken, but nowhere else than where it will go.
@@ -119,7 +122,6 @@ impl Leases {
                 continue;
             }
             let wait = waiter.wait_for_room(now_ns);
-            let is_taken = |id: &LeaseId| found.iter().any(|its| its.leases.contains(id));
             let gives_way =
                 |id: &LeaseId, its: &Candidate| its.gives_way_to(wait, book.makes_room_for(id, waits), rule);
             let may_go = candidates.iter().filter(|(id, its)| gives_way(id, its) && !is_taken(id));
@@ -142,6 +144,9 @@ impl Leases {
 
     /// How those that make room are served meanwhile; of none that has no slices.
     pub fn turns(&self, book: &Book, making: &[MakingRoom]) -> BTreeMap<LeaseId, Turn> {
+        if making.is_empty() {
+            return BTreeMap::new();
+        }
         let gpus = self.gpus_for_new();
         let capacities = self.capacities(&gpus, book, None);
         let sliced = |id: &LeaseId| book.leases.get(id).filter(|lease| lease.record.mechanism == Mechanism::Slice);
@@ -204,8 +209,20 @@ impl Book {
     }
 }
 
-fn priority_of(book: &Book, id: &LeaseId) -> Option<Priority> {
+fn priority_of(book: &Book, id: &LeaseId) -> Option<SlicePriority> {
     book.leases.get(id).map(|lease| slice_priority(lease.record.priority))
+}
+
+impl Lease {
+    /// With which share of each GPU and as which priority it is served while it leaves, if not as its own. To be shown: the limit
+    /// that it has is in it.
+    pub fn served_meanwhile(&self) -> Option<(u16, Priority)> {
+        let own = Share { priority: slice_priority(self.record.priority), ..Share::of(self.record.fraction_permille) };
+        let own = Share { limit_permille: self.record.limit_permille, ..own };
+        let turn = self.makes_room.turn.filter(|_| self.leaves_ns().is_some())?;
+        let served = turn.instead_of(own);
+        (served != own).then(|| (served.weight_permille, shown_priority(served.priority)))
+    }
 }
 
 impl<'a> Scene<'a> {

@@ -39,7 +39,7 @@ pub use account::{Charges, GpuAccount};
 pub use book::{Book, Dead, Figures, Holding, Lease, Process};
 pub use capacity::{capacities, mps_groups_used, records_on};
 pub use described::about;
-pub use entitlement::{class_policy, fails_open, shown_priority, slice_priority};
+pub use entitlement::{class_policy, fails_open, slice_priority};
 pub use giving_way::MakingRoom;
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, failed};
 pub use leftovers::Leftovers;
