@@ -34,8 +34,8 @@ pub struct Savings {
     pub begins_unix_s: Option<u64>,
     /// For which part of the time it is enough, percent.
     pub percent: u8,
-    /// For how long of it the GPUs were watched, nanoseconds.
-    pub watched_ns: u64,
+    /// How much of it is in the ledger, nanoseconds.
+    pub known_ns: u64,
     /// Who would have GPUs of its own.
     pub owners: Vec<OwnerDemand>,
     /// All of them together.

@@ -73,13 +73,13 @@ fn summary(savings: &Savings, owner: &str) -> String {
         saved => format!("saves {saved} of {each}, {} %", (saved * 100 + each / 2) / each),
     };
     format!(
-        "\nFor {} % of {} h that were watched so many GPUs would have been enough:\n\
+        "\nFor {} % of {} h that are written down so many GPUs would have been enough:\n\
          {each:>width$}  a whole one for each container\n\
          {own:>width$}  own ones for each {owner}, shared by its containers\n\
          {shared:>width$}  shared by all: {saved}\n\
          There were {}.\n",
         savings.percent,
-        hours(savings.watched_ns),
+        hours(savings.known_ns),
         gpus(savings.there_permille),
     )
 }
@@ -130,7 +130,7 @@ mod tests {
             until_unix_s: 1_793_527_200,
             begins_unix_s: Some(1_793_494_800),
             percent: 95,
-            watched_ns: 9 * 3_600_000_000_000,
+            known_ns: 9 * 3_600_000_000_000,
             owners: vec![demand("", 3, [1000, 300, 170], 1), demand("red", 12, [6000, 2396, 1904], 3)],
             together: demand("", 15, [6204, 2550, 2020], 3),
             gpus_for_each_container: 7,
@@ -149,7 +149,7 @@ TEAM        LEASES  PLACES  SHARE  MEMORY  OWN GPUS
 red             12    6.00   2.40    1.90         3
 (together)      15    6.20   2.55    2.02         4
 
-For 95 % of 9.000 h that were watched so many GPUs would have been enough:
+For 95 % of 9.000 h that are written down so many GPUs would have been enough:
 7  a whole one for each container
 4  own ones for each team, shared by its containers
 3  shared by all: saves 4 of 7, 57 %

@@ -103,6 +103,8 @@ impl Amounts {
 pub struct Line {
     /// Where its minute or hour begins, Unix seconds.
     pub slot_unix_s: u64,
+    /// Which of them it is, in seconds: where nothing was written for a while there are both from one moment on.
+    pub seconds: u64,
     /// The lease's and the GPU's number.
     pub of: (i64, i64),
     /// What is in it.
@@ -155,7 +157,7 @@ pub fn walk(
 ) -> rusqlite::Result<()> {
     let mut lines = connection.prepare(
         "SELECT slot, lease, gpu, within_ns, burst_ns, lent_ns, idle_ns, unmetered_ns, unwatched_ns, cap_kib_s, used_kib_s,
-         low_ns, energy_millijoules FROM line WHERE slot >= ?1 AND slot < ?2 ORDER BY slot",
+         low_ns, energy_millijoules, seconds FROM line WHERE slot >= ?1 AND slot < ?2 ORDER BY slot, seconds",
     )?;
     let mut lines = lines.query(scope.span())?;
     while let Some(row) = lines.next()? {
@@ -163,8 +165,9 @@ pub fn walk(
         if !gpus.contains_key(&of.1) {
             continue;
         }
-        let slot_unix_s = u64::try_from(row.get::<_, i64>(0)?).unwrap_or(0);
-        if take(Line { slot_unix_s, of, amounts: Amounts::read(row)? })?.is_break() {
+        let number = |place| row.get::<_, i64>(place).map(|value| u64::try_from(value).unwrap_or(0));
+        let (slot_unix_s, seconds) = (number(0)?, number(13)?);
+        if take(Line { slot_unix_s, seconds, of, amounts: Amounts::read(row)? })?.is_break() {
             break;
         }
     }

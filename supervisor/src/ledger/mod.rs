@@ -121,7 +121,13 @@ pub fn charges(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result
 /// # Errors
 /// As [`usage`].
 pub fn savings(leases: &Leases, question: &SavingsQuestion, is_administrator: bool) -> Result<Savings, ErrorBody> {
-    let memories = leases.gpus().iter().map(|gpu| (gpu.uuid.0.clone(), gpu.memory_total_bytes)).collect();
+    let gpus = leases.gpus();
+    let board_of = |instance: &Gpu| gpus.iter().find(|its| its.kind == Kind::Divided && its.index == instance.index);
+    let memory_of = |gpu: &Gpu| match gpu.kind {
+        Kind::Instance(_) => board_of(gpu).map_or(0, |board| board.memory_total_bytes),
+        _ => gpu.memory_total_bytes,
+    };
+    let memories = gpus.iter().map(|gpu| (gpu.uuid.0.clone(), memory_of(gpu))).collect();
     ask(leases, is_administrator, |reader| reader.savings(question, &memories))
 }
 

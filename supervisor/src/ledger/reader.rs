@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// As [`Reader::usage`].
     pub fn savings(&mut self, question: &SavingsQuestion, memories: &Memories) -> Result<Savings, ErrorBody> {
-        let remedy = "ask for less time, for one team, or by something else";
+        let remedy = "ask for less time, or for one team";
         let add_up = |all: &Connection, _: Option<Pricing>| savings::savings(all, question, memories);
         self.answer(add_up, |savings| savings.owners.len(), remedy)
     }

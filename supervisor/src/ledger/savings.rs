@@ -42,26 +42,29 @@ impl SavingsQuestion {
     }
 }
 
-/// How much memory GPUs and instances have that are there now, by UUID.
+/// How much memory there is of the boards on which GPUs and instances are that are there now, by their UUIDs.
 pub type Memories = HashMap<String, u64>;
 
-/// The memory of each GPU by the ledger's number: its own, or what others of its model have. None of one that is gone, with all
-/// of its kind.
-fn memories(gpus: &Gpus, known: &Memories) -> HashMap<i64, u64> {
-    let kind = |gpu: &GpuPart| (gpu.product.clone(), gpu.profile.clone());
-    let of_kind: HashMap<_, u64> = gpus.values().filter_map(|gpu| Some((kind(gpu), *known.get(&gpu.uuid)?))).collect();
-    let of =
-        |gpu: &GpuPart| known.get(&gpu.uuid).or_else(|| of_kind.get(&kind(gpu))).copied().filter(|bytes| *bytes > 0);
-    gpus.iter().filter_map(|(number, gpu)| Some((*number, of(gpu)?))).collect()
+/// The memory of each board by the ledger's number of the GPU or instance: its own, or what others of its model have that `known`
+/// tells. None of one that is gone, with all of its kind.
+fn memories(connection: &Connection, gpus: &Gpus, known: &Memories) -> rusqlite::Result<HashMap<i64, u64>> {
+    let all = super::lines::gpus(connection, &Scope::default())?;
+    let of_model: HashMap<&str, u64> =
+        all.values().filter_map(|gpu| Some((gpu.product.as_str(), *known.get(&gpu.uuid)?))).collect();
+    let of = |gpu: &GpuPart| known.get(&gpu.uuid).or_else(|| of_model.get(gpu.product.as_str())).copied();
+    let there = |bytes: &u64| *bytes > 0;
+    Ok(gpus.iter().filter_map(|(number, gpu)| Some((*number, of(gpu).filter(there)?))).collect())
 }
+
+/// Where a minute or an hour begins, and how long it is, in seconds.
+type Place = (u64, u64);
 
 /// A minute or an hour.
 #[derive(Clone, Copy, Default)]
 struct Stretch {
-    seconds: u64,
-    /// For how long of it GPUs were watched.
-    watched_ns: u64,
-    /// All their time together.
+    /// How much of it is in the ledger.
+    known_ns: u64,
+    /// All time of the GPUs in it.
     gpu_ns: u64,
 }
 
@@ -73,11 +76,11 @@ struct Leased {
 }
 
 impl Leased {
-    /// For how long it had its places in a stretch that begins then.
-    fn held_ns(&self, slot_unix_s: u64, stretch: Stretch) -> u64 {
+    /// For how long it had its places in a stretch of which so much is known.
+    fn held_ns(&self, (slot_unix_s, seconds): Place, known_ns: u64) -> u64 {
         let begins_ms = slot_unix_s.saturating_mul(1000).max(self.created_unix_ms);
-        let ends_ms = slot_unix_s.saturating_add(stretch.seconds).saturating_mul(1000).min(self.ended_unix_ms);
-        ends_ms.saturating_sub(begins_ms).saturating_mul(1_000_000).min(stretch.watched_ns)
+        let ends_ms = slot_unix_s.saturating_add(seconds).saturating_mul(1000).min(self.ended_unix_ms);
+        ends_ms.saturating_sub(begins_ms).saturating_mul(1_000_000).min(known_ns)
     }
 }
 
@@ -91,35 +94,46 @@ struct Asked {
 }
 
 impl Asked {
-    fn add(&mut self, line: &Line, gpu: &GpuPart, memory_bytes: Option<u64>, held_ns: u64) {
+    /// What one lease asked for of a GPU for `held_ns`, in a stretch of which `known_ns` are known.
+    fn of(line: &Line, gpu: &GpuPart, memory_bytes: Option<u64>, (held_ns, known_ns): (u64, u64)) -> Self {
         let amounts = &line.amounts;
-        let used_ns = amounts.within_ns.saturating_add(amounts.burst_ns);
-        // Nobody's work is known there, so what was promised was had.
-        let used_ns = used_ns.saturating_add(amounts.unmetered_ns);
+        // Nobody's work is known in an instance, so what was promised was had. Long work is charged when it has ended, and nobody
+        // has more of a GPU than all of it.
+        let used_ns =
+            [amounts.within_ns, amounts.burst_ns, amounts.unmetered_ns].into_iter().fold(0, u64::saturating_add);
         let memory_ns = memory_bytes.map_or(0, |bytes| {
             let kib_s = u128::from(amounts.cap_kib_s);
             u64::try_from(kib_s * 1024 * 1_000_000_000 / u128::from(bytes)).unwrap_or(u64::MAX)
         });
+        Self {
+            places_ns: held_ns,
+            reserved_ns: gpu.part_of(amounts.reserved_ns()),
+            used_ns: gpu.part_of(used_ns.min(known_ns)),
+            memory_ns,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
         let pairs = [
-            (&mut self.places_ns, held_ns),
-            (&mut self.reserved_ns, gpu.part_of(amounts.reserved_ns())),
-            (&mut self.used_ns, gpu.part_of(used_ns)),
-            (&mut self.memory_ns, gpu.part_of(memory_ns)),
+            (&mut self.places_ns, other.places_ns),
+            (&mut self.reserved_ns, other.reserved_ns),
+            (&mut self.used_ns, other.used_ns),
+            (&mut self.memory_ns, other.memory_ns),
         ];
         pairs.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
 
-    /// As a mean over the time that was watched.
-    fn over(&self, watched_ns: u64) -> Demand {
+    /// As a mean over what is known of the stretch.
+    fn over(&self, stretch: Stretch) -> Demand {
         let permille = |ns: u64| {
-            let rounded =
-                (u128::from(ns) * u128::from(GPU_PERMILLE) + u128::from(watched_ns) / 2) / u128::from(watched_ns);
+            let known_ns = u128::from(stretch.known_ns.max(1));
+            let rounded = (u128::from(ns) * u128::from(GPU_PERMILLE) + known_ns / 2) / known_ns;
             u64::try_from(rounded).unwrap_or(u64::MAX)
         };
         Demand {
             places: permille(self.places_ns),
             reserved: permille(self.reserved_ns),
-            used: permille(self.used_ns),
+            used: permille(self.used_ns.min(stretch.gpu_ns)),
             memory: permille(self.memory_ns),
         }
     }
@@ -134,16 +148,15 @@ struct Courses {
 
 impl Courses {
     fn note(&mut self, asked: BTreeMap<String, Asked>, stretch: Stretch) {
-        if stretch.watched_ns == 0 {
+        if stretch.known_ns == 0 {
             return;
         }
-        let mut sum = Demand::default();
+        let mut sum = Asked::default();
         for (owner, asked) in asked {
-            let demand = asked.over(stretch.watched_ns);
-            sum.add(demand);
-            self.owners.entry(owner).or_default().0.note(demand, stretch.watched_ns);
+            sum.add(&asked);
+            self.owners.entry(owner).or_default().0.note(asked.over(stretch), stretch.known_ns);
         }
-        self.together.note(sum, stretch.watched_ns);
+        self.together.note(sum.over(stretch), stretch.known_ns);
     }
 }
 
@@ -151,13 +164,14 @@ impl Courses {
 pub fn savings(connection: &Connection, question: &SavingsQuestion, known: &Memories) -> rusqlite::Result<Savings> {
     let scope = &question.scope;
     let gpus = gpus(connection, scope)?;
-    let memories = memories(&gpus, known);
+    let memories = memories(connection, &gpus, known)?;
     let stretches = stretches(connection, scope, &gpus)?;
     let entered_ms = entered_unix_ms(connection)?;
     let name = owner_of_lease(question.by);
     let columns = format!("SELECT {name}, created_unix_ms, ended_unix_ms FROM lease WHERE {OF_SCOPE}");
     let (mut query, mut leases) = (connection.prepare(&columns)?, HashMap::new());
-    let (mut courses, mut asked, mut slot) = (Courses::default(), BTreeMap::new(), 0);
+    let (mut courses, mut asked) = (Courses::default(), BTreeMap::<String, Asked>::new());
+    let (mut place, mut stretch) = ((0, 0), Stretch::default());
     let (mut counted, mut unknown) = (HashSet::new(), BTreeSet::new());
     walk(connection, scope, &gpus, |line| {
         if let Entry::Vacant(place) = leases.entry(line.of.0) {
@@ -174,72 +188,74 @@ pub fn savings(connection: &Connection, question: &SavingsQuestion, known: &Memo
         let (Some(Some(its)), Some(gpu)) = (leases.get(&line.of.0), gpus.get(&line.of.1)) else {
             return Ok(ControlFlow::Continue(()));
         };
-        if line.slot_unix_s != slot {
-            courses.note(std::mem::take(&mut asked), stretches.get(&slot).copied().unwrap_or_default());
-            slot = line.slot_unix_s;
+        if (line.slot_unix_s, line.seconds) != place {
+            courses.note(std::mem::take(&mut asked), stretch);
+            place = (line.slot_unix_s, line.seconds);
+            stretch = stretches.get(&place).copied().unwrap_or_default();
         }
-        let stretch = stretches.get(&slot).copied().unwrap_or_default();
         let memory_bytes = memories.get(&line.of.1).copied();
         if memory_bytes.is_none() && line.amounts.cap_kib_s > 0 {
             unknown.insert(line.of.1);
         }
-        let held_ns = its.held_ns(slot, stretch);
-        asked.entry(its.owner.clone()).or_insert_with(Asked::default).add(&line, gpu, memory_bytes, held_ns);
+        let held_ns = its.held_ns(place, stretch.known_ns);
+        let its_own = Asked::of(&line, gpu, memory_bytes, (held_ns, stretch.known_ns));
+        match asked.get_mut(&its.owner) {
+            Some(sum) => sum.add(&its_own),
+            None => drop(asked.insert(its.owner.clone(), its_own)),
+        }
         if counted.insert(line.of.0) {
             courses.owners.entry(its.owner.clone()).or_default().1 += 1;
         }
         let is_too_long = courses.owners.len() > ROWS;
         Ok(if is_too_long { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
-    courses.note(asked, stretches.get(&slot).copied().unwrap_or_default());
-    let watched_ns = stretches.values().map(|stretch| stretch.watched_ns).fold(0, u64::saturating_add);
-    let demand =
-        |key: &str, leases: u64, course: &Course| of_owner(key, leases, course, (watched_ns, question.percent));
+    courses.note(asked, stretch);
+    let known_ns = stretches.values().map(|stretch| stretch.known_ns).fold(0, u64::saturating_add);
+    let demand = |key: &str, leases: u64, course: &Course| of_owner(key, leases, course, (known_ns, question.percent));
     let owners: Vec<OwnerDemand> =
         courses.owners.iter().map(|(key, (course, leases))| demand(key, *leases, course)).collect();
     let together = demand("", counted.len() as u64, &courses.together);
-    let there = |stretch: &Stretch| Asked { used_ns: stretch.gpu_ns, ..Asked::default() }.over(stretch.watched_ns).used;
+    let there = |stretch: &Stretch| Asked { used_ns: stretch.gpu_ns, ..Asked::default() }.over(*stretch).used;
     Ok(Savings {
         since_unix_s: scope.since_unix_s,
         until_unix_s: scope.until_unix_s,
         begins_unix_s: begins(connection)?,
         percent: question.percent,
-        watched_ns,
+        known_ns,
         gpus_for_each_container: if counted.is_empty() { 0 } else { whole_gpus(together.places_permille) },
         gpus_for_each_owner: owners.iter().map(|owner| owner.gpus).sum(),
         gpus_shared: together.gpus,
         owners,
         together,
-        there_permille: stretches.values().filter(|its| its.watched_ns > 0).map(there).max().unwrap_or(0),
+        there_permille: stretches.values().filter(|its| its.known_ns > 0).map(there).max().unwrap_or(0),
         unknown_gpus: unknown.len() as u64,
     })
 }
 
-fn of_owner(key: &str, leases: u64, course: &Course, (watched_ns, percent): (u64, u8)) -> OwnerDemand {
-    let needed_permille = course.needed.enough(watched_ns, percent);
+fn of_owner(key: &str, leases: u64, course: &Course, (known_ns, percent): (u64, u8)) -> OwnerDemand {
+    let needed_permille = course.needed.enough(known_ns, percent);
     OwnerDemand {
         key: key.to_owned(),
         leases,
-        places_permille: course.places.enough(watched_ns, percent),
-        share_permille: course.share.enough(watched_ns, percent),
-        memory_permille: course.memory.enough(watched_ns, percent),
+        places_permille: course.places.enough(known_ns, percent),
+        share_permille: course.share.enough(known_ns, percent),
+        memory_permille: course.memory.enough(known_ns, percent),
         needed_permille,
         gpus: if leases == 0 { 0 } else { whole_gpus(needed_permille) },
     }
 }
 
-/// The minutes and hours of that time, by where they begin.
-fn stretches(connection: &Connection, scope: &Scope, gpus: &Gpus) -> rusqlite::Result<BTreeMap<u64, Stretch>> {
+/// The minutes and hours of that time.
+fn stretches(connection: &Connection, scope: &Scope, gpus: &Gpus) -> rusqlite::Result<BTreeMap<Place, Stretch>> {
     let mut query = connection.prepare("SELECT slot, seconds, gpu, ns FROM pool WHERE slot >= ?1 AND slot < ?2")?;
     let mut found = query.query(scope.span())?;
-    let mut stretches: BTreeMap<u64, Stretch> = BTreeMap::new();
+    let mut stretches: BTreeMap<Place, Stretch> = BTreeMap::new();
     while let Some(row) = found.next()? {
         let number = |place| row.get::<_, i64>(place).map(|value| u64::try_from(value).unwrap_or(0));
-        let (slot, seconds, ns) = (number(0)?, number(1)?, number(3)?);
+        let (place, ns) = ((number(0)?, number(1)?), number(3)?);
         let Some(gpu) = gpus.get(&row.get(2)?) else { continue };
-        let stretch = stretches.entry(slot).or_default();
-        stretch.seconds = stretch.seconds.max(seconds);
-        stretch.watched_ns = stretch.watched_ns.max(ns);
+        let stretch = stretches.entry(place).or_default();
+        stretch.known_ns = stretch.known_ns.max(ns);
         stretch.gpu_ns = stretch.gpu_ns.saturating_add(gpu.part_of(ns));
     }
     Ok(stretches)

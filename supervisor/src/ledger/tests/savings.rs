@@ -51,7 +51,7 @@ fn a_gpu_for_each_container_is_more_than_one_for_all() {
     assert_eq!((at_most.together.leases, figures(&at_most.together)), (3, [3000, 900, 750, 1]));
     let ways = |its: &Savings| [its.gpus_for_each_container, its.gpus_for_each_owner, its.gpus_shared];
     assert_eq!((ways(&at_most), at_most.there_permille, at_most.unknown_gpus), ([3, 2, 1], 1000, 0));
-    assert_eq!(at_most.watched_ns, 620 * S);
+    assert_eq!(at_most.known_ns, 620 * S);
     // For 85 % of the time two were enough: the third was there for one minute of ten; for 60 % one.
     assert_eq!(ways(&savings(&path, "percent=85")), [2, 2, 1]);
     let mostly = savings(&path, "percent=60");
@@ -76,15 +76,69 @@ fn what_a_lease_held_for_a_part_of_a_minute_counts_for_that_part() {
     assert_eq!(all.together.memory_permille, 125);
 }
 
-#[test]
-fn memory_of_a_gpu_that_is_gone_is_that_of_its_kind_or_not_known() {
-    let (_folder, path) = in_folder();
-    let _life = by_turns(&path);
+/// The answer to that question where so much is known of memory.
+fn with_memories(path: &Path, known: &[(&str, u64)]) -> Savings {
     let question = format!("since={}&until={}&percent=100", BEGUN_S - 20, BEGUN_S + 10_000_000);
     let question = SavingsQuestion::read(&question, BEGUN_S).unwrap();
+    let known: Memories = known.iter().map(|(uuid, bytes)| ((*uuid).to_owned(), *bytes)).collect();
     let rates = Rates::default();
-    let gone = Reader::open(&path, &rates).unwrap().savings(&question, &Memories::new()).unwrap();
+    Reader::open(path, &rates).unwrap().savings(&question, &known).unwrap()
+}
+
+#[test]
+fn memory_of_a_gpu_that_is_gone_is_that_of_its_model_or_not_known() {
+    let (_folder, path) = in_folder();
+    let _life = by_turns(&path);
+    let gone = with_memories(&path, &[]);
     assert_eq!((gone.together.memory_permille, gone.unknown_gpus, gone.gpus_for_each_container), (0, 1, 3));
+    let other = "INSERT INTO gpu (uuid, name, slices, of_slices) VALUES ('GPU-other', 'a GPU', 7, 7), ('GPU-third', 'one', 7, 7)";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(other).unwrap();
+    let known = with_memories(&path, &[("GPU-other", 2 * MEMORY), ("GPU-third", MEMORY)]);
+    assert_eq!((known.together.memory_permille, known.unknown_gpus), (375, 0));
+    // An instance with three sevenths of the time may have half of the memory.
+    let instance = "UPDATE gpu SET profile = '3g.8gb', slices = 3 WHERE uuid NOT LIKE 'GPU-%r%'";
+    assert_eq!(rusqlite::Connection::open(&path).unwrap().execute(instance, []).unwrap(), 1);
+    let all = with_memories(&path, &[(&gpu().0, MEMORY)]);
+    assert_eq!((all.together.memory_permille, all.together.share_permille, all.there_permille), (750, 386, 429));
+}
+
+#[test]
+fn an_hour_that_begins_with_a_minute_is_not_that_minute() {
+    let (_folder, path) = in_folder();
+    // From the beginning of an hour for two minutes, and after a pause of twenty for three more.
+    let hour_s = 3600 - BEGUN_S % 3600;
+    let mut life = Life::begin(&path, "a", hour_s);
+    life.enter(hour_s, &[]);
+    let begun = |now| {
+        let mut record = record("01", "red");
+        record.created_unix_ms = (BEGUN_S + hour_s) * 1000;
+        let statement = Statement::of_stranded(&record, (100 + hour_s) * S);
+        run(&Statement { is_taken_over: false, ..statement }, now)
+    };
+    for second in [60, 120, 1320, 1380, 1440, 1500] {
+        life.enter(hour_s + second, &[begun(hour_s + second)]);
+    }
+    let slots = "SELECT count(*) FROM pool WHERE slot = ?1";
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    let begins = i64::try_from(BEGUN_S + hour_s).unwrap();
+    assert_eq!(connection.query_row(slots, [begins], |row| row.get::<_, i64>(0)).unwrap(), 2, "a minute and an hour");
+    let all = savings(&path, "percent=100");
+    assert_eq!((all.known_ns, all.there_permille), (1500 * S, 1000));
+    assert_eq!((all.together.places_permille, all.together.share_permille), (1000, 300));
+    assert_eq!(savings(&path, "percent=1").together.places_permille, 1000, "it was there all the time");
+}
+
+#[test]
+fn nobody_has_more_of_a_gpu_than_all_of_it() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    // Three minutes of work are charged when it ends.
+    for (second, charged_ns) in [(40, 0), (100, 0), (160, 180 * S)] {
+        life.enter(second, &[lease("01", "red", second, charged_ns)]);
+    }
+    let all = savings(&path, "percent=100");
+    assert_eq!((all.together.share_permille, all.gpus_shared), (1000, 1));
 }
 
 #[test]
@@ -95,7 +149,7 @@ fn an_empty_ledger_needs_nothing_and_a_wrong_word_is_named() {
     life.enter(70, &[]);
     let none = savings(&path, "");
     assert_eq!((none.gpus_for_each_container, none.gpus_shared, none.percent), (0, 0, 95));
-    assert_eq!((none.owners, none.watched_ns, none.there_permille), (Vec::new(), 70 * S, 1000));
+    assert_eq!((none.owners, none.known_ns, none.there_permille), (Vec::new(), 70 * S, 1000));
     for (query, part) in [
         ("percent=0", "from 1 to 100"),
         ("percent=half", "from 1 to 100"),
