@@ -128,6 +128,10 @@ class Nvml:
     def milliwatts(self):
         return self._number("nvmlDeviceGetPowerUsage", c_uint())
 
+    def energy_millijoules(self):
+        """All that the board has drawn since its driver was loaded."""
+        return self._number("nvmlDeviceGetTotalEnergyConsumption", c_ulonglong())
+
     def clock_reasons(self):
         """Why the clocks are not higher, a bit for each reason."""
         found = self._number("nvmlDeviceGetCurrentClocksEventReasons", c_ulonglong())

@@ -45,6 +45,9 @@ pub fn run(inside: &Inside) -> Result<()> {
                 format!("{name} is {value:?}, not {least} to {most}")
             })?;
         }
+        // All but the half of what it draws with nobody on it, which is promised to nobody.
+        let energy = figures["told.energy"]["value"].as_f64();
+        ensure(energy.is_some_and(|part| (0.6..=1.1).contains(&part)), || format!("told.energy is {energy:?}"))?;
         for name in ["nodes_in_order", "uploads_told_at_once", "kept_by_the_stream"] {
             same(figures, &format!("graphs.{name}"), &1.into())?;
         }

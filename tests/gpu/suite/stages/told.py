@@ -50,6 +50,7 @@ def use(suite):
         plain = pair["plain"].process.pid
         record.figure("told.driver_names_idle", named(suite, plain, begun), "samples")
         for name, tenant in pair.items():
+            before = drawn(suite, pair["share"])
             begun, begin = time.time(), now_ns()
             tenant.tell("run", work=work, begin_ns=begin, end_ns=begin + int(BUSY_S * 1e9), depth=4)
             time.sleep(BUSY_S - 0.5)
@@ -58,6 +59,25 @@ def use(suite):
             else:
                 record.figure("told.driver_names_busy", named(suite, plain, begun), "samples")
             tenant.hear(30)
+            if name == "share":
+                time.sleep(COUNTED_S)
+                energy(record, before, drawn(suite, tenant))
+
+
+def drawn(suite, tenant):
+    """By the board's counter and by gpool's account of the lease, millijoules; None where the board has no counter."""
+    board = suite.nvml.energy_millijoules()
+    return None if board is None else (board, lease(tenant.lease)["gpus"][0]["energy_millijoules"])
+
+
+def energy(record, before, after):
+    """While one lease works, it is it that the GPU draws for: but for what it draws with nobody on it, of the half that is promised
+    to nobody, and for a second at each end."""
+    if before is None or after is None:
+        record.figure("told.energy", None, "", aim="0.6 to 1.1")
+        return
+    board, own = after[0] - before[0], after[1] - before[1]
+    record.figure("told.energy", own / board, "", aim="0.6 to 1.1", detail={"board_millijoules": board, "lease": own})
 
 
 def named(suite, pid, begun):
