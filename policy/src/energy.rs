@@ -11,6 +11,8 @@ pub struct Part {
     pub reserved_permille: u16,
     /// GPU time that it was charged in the moment, nanoseconds.
     pub used_ns: u64,
+    /// Whether it has work on the GPU: a long kernel is charged when it has ended.
+    pub is_at_work: bool,
     /// Whether it has a context on the GPU.
     pub has_context: bool,
 }
@@ -18,7 +20,7 @@ pub struct Part {
 /// Over so much time the power is taken as a mean, nanoseconds.
 const SPAN_NS: u64 = 10_000_000_000;
 
-/// What a GPU draws when nobody uses it: the lowest mean over ten seconds that was ever seen.
+/// What a GPU draws with nobody on it: the lowest mean over ten seconds without a context that was ever seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Floor {
     lowest_milliwatts: Option<u64>,
@@ -27,8 +29,12 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// Notes what was drawn in a moment.
-    pub fn note(&mut self, millijoules: u64, elapsed_ns: u64) {
+    /// Notes what was drawn in a moment, and whether anybody had a context.
+    pub fn note(&mut self, millijoules: u64, elapsed_ns: u64, is_anybody_there: bool) {
+        if is_anybody_there {
+            (self.span_ns, self.span_millijoules) = (0, 0);
+            return;
+        }
         self.span_ns = self.span_ns.saturating_add(elapsed_ns);
         self.span_millijoules = self.span_millijoules.saturating_add(millijoules);
         if self.span_ns < SPAN_NS {
@@ -48,25 +54,46 @@ impl Floor {
     }
 }
 
-/// What each of them has of `millijoules`, of which `floor` is what the GPU draws with nobody on it; together no more than all.
-#[must_use]
-pub fn divide(millijoules: u64, floor: u64, parts: &[Part]) -> Vec<u64> {
-    let floor = floor.min(millijoules);
-    let rest = millijoules - floor;
-    let sum = |of: fn(&Part) -> u64| parts.iter().map(of).fold(0, u64::saturating_add);
-    let (used_ns, contexts) = (sum(|part| part.used_ns), sum(|part| part.has_context.into()));
-    // More than all of a GPU is never promised, but for a moment in which one goes and another one comes.
-    let reserved = sum(|part| part.reserved_permille.into()).max(1000);
-    let share =
-        |all: u64, part: u64, whole: u64| (u128::from(all) * u128::from(part) / u128::from(whole.max(1))) as u64;
-    let of = |part: &Part| {
-        let dynamic = match used_ns {
-            0 => share(rest, part.has_context.into(), contexts),
-            _ => share(rest, part.used_ns, used_ns),
+/// What was drawn in a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drawn {
+    /// All of it.
+    pub millijoules: u64,
+    /// How much the GPU draws in that time with nobody on it.
+    pub floor_millijoules: u64,
+    /// How long the moment was.
+    pub elapsed_ns: u64,
+}
+
+impl Drawn {
+    /// What each of them has of it; together no more than all.
+    #[must_use]
+    pub fn divide(self, parts: &[Part]) -> Vec<u64> {
+        let floor = self.floor_millijoules.min(self.millijoules);
+        let rest = self.millijoules - floor;
+        let sum = |of: &dyn Fn(&Part) -> u64| parts.iter().map(of).fold(0, u64::saturating_add);
+        // More than all of a GPU is never promised, but for a moment in which one goes and another one comes.
+        let reserved = sum(&|part| part.reserved_permille.into()).max(1000);
+        // Those of whose work nothing was charged yet have had the time of which nothing is known.
+        let is_uncharged = |part: &Part| part.used_ns == 0 && part.is_at_work;
+        let unknown_ns = self.elapsed_ns.saturating_sub(sum(&|part| part.used_ns));
+        let each_ns = unknown_ns.checked_div(sum(&|part| is_uncharged(part).into())).unwrap_or(0);
+        let worked_ns = |part: &Part| if is_uncharged(part) { each_ns } else { part.used_ns };
+        let (all_ns, contexts) = (sum(&worked_ns), sum(&|part| part.has_context.into()));
+        let of = |part: &Part| {
+            let dynamic = match all_ns {
+                0 => share(rest, part.has_context.into(), contexts),
+                _ => share(rest, worked_ns(part), all_ns),
+            };
+            share(floor, part.reserved_permille.into(), reserved) + dynamic
         };
-        share(floor, part.reserved_permille.into(), reserved) + dynamic
-    };
-    parts.iter().map(of).collect()
+        parts.iter().map(of).collect()
+    }
+}
+
+/// What of `all` belongs to `part` of `whole`.
+fn share(all: u64, part: u64, whole: u64) -> u64 {
+    (u128::from(all) * u128::from(part) / u128::from(whole.max(1))) as u64
 }
 
 #[cfg(test)]
@@ -77,7 +104,11 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     fn part(reserved_permille: u16, used_ns: u64, has_context: bool) -> Part {
-        Part { reserved_permille, used_ns, has_context }
+        Part { reserved_permille, used_ns, is_at_work: false, has_context }
+    }
+
+    fn divide(millijoules: u64, floor_millijoules: u64, parts: &[Part]) -> Vec<u64> {
+        Drawn { millijoules, floor_millijoules, elapsed_ns: S }.divide(parts)
     }
 
     #[test]
@@ -96,16 +127,29 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_the_lowest_mean_that_was_seen() {
+    fn who_is_in_the_middle_of_long_work_has_the_time_that_nobody_was_charged() {
+        let long = Part { is_at_work: true, ..part(0, 0, true) };
+        let (short, idle) = (part(0, S / 10, true), part(0, 0, true));
+        assert_eq!(divide(100_000, 0, &[long, short, idle]), [90_000, 10_000, 0]);
+        assert_eq!(divide(100_000, 0, &[long, long, idle]), [50_000, 50_000, 0]);
+        assert_eq!(divide(100_000, 0, &[long, part(0, S, true)]), [0, 100_000], "there was no time left");
+        let ended = Part { is_at_work: true, ..part(0, 9 * S, true) };
+        assert_eq!(divide(100_000, 0, &[ended, part(0, S, true)]), [90_000, 10_000]);
+    }
+
+    #[test]
+    fn the_floor_is_the_lowest_mean_that_was_seen_with_nobody_there() {
         let mut floor = Floor::default();
-        (0..9).for_each(|_| floor.note(500_000, S));
+        (0..20).for_each(|_| floor.note(60_000, S, true));
+        (0..9).for_each(|_| floor.note(80_000, S, false));
+        floor.note(90_000, S, true);
         assert_eq!(floor.over(S), 0, "nothing is known yet");
-        floor.note(500_000, S);
-        assert_eq!(floor.over(2 * S), 1_000_000);
-        (0..9).for_each(|_| floor.note(70_000, S));
-        floor.note(170_000, S);
+        (0..10).for_each(|_| floor.note(100_000, S, false));
+        assert_eq!(floor.over(2 * S), 200_000);
+        (0..9).for_each(|_| floor.note(70_000, S, false));
+        floor.note(170_000, S, false);
         assert_eq!(floor.over(S), 80_000);
-        (0..20).for_each(|_| floor.note(300_000, S));
+        (0..20).for_each(|_| floor.note(300_000, S, false));
         assert_eq!(floor.over(S), 80_000);
     }
 
@@ -114,9 +158,10 @@ mod tests {
         fn no_energy_is_given_out_twice(
             millijoules in 0..2_000_000u64,
             floor in 0..2_000_000u64,
-            parts in prop::collection::vec((0..=1000u16, 0..2 * S, any::<bool>()), 0..12),
+            parts in prop::collection::vec((0..=1000u16, prop_oneof![Just(0), 0..2 * S], any::<[bool; 2]>()), 0..12),
         ) {
-            let parts: Vec<Part> = parts.into_iter().map(|(reserved, used, on)| part(reserved, used, on)).collect();
+            let of = |(reserved, used, [is_at_work, on]): (u16, u64, [bool; 2])| Part { is_at_work, ..part(reserved, used, on) };
+            let parts: Vec<Part> = parts.into_iter().map(of).collect();
             let given = divide(millijoules, floor, &parts);
             let sum: u64 = given.iter().sum();
             prop_assert!(sum <= millijoules);

@@ -4,11 +4,15 @@
 //! A board that is divided counts for all its instances together, and nobody has figures of their work: its energy is nobody's
 //! here.
 
-use crate::clock;
-use crate::device::Occupancy;
-use crate::lease::{Leases, Members, promised_permille};
-use gpool_policy::energy::{Floor, Part, divide};
+use crate::device::{Gpu, Kind, Occupancy};
+use crate::lease::{Book, Lease, Leases, Members, promised_permille};
+use crate::region::Report;
+use gpool_policy::energy::{Drawn, Floor, Part};
+use gpool_shared_region::{Demand, SLOTS};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// What was drawn over longer than this was drawn while nobody could see for whom: the board was silent.
+const LONGEST_NS: u64 = 3_000_000_000;
 
 /// What each GPU had drawn when it was looked at last.
 #[derive(Debug, Default)]
@@ -25,14 +29,14 @@ struct Meter {
 }
 
 impl Meter {
-    /// What was drawn since the last look, of which so much is what the GPU draws with nobody on it. None for the first time, and
-    /// when the counter began anew, as when a driver was loaded again.
-    fn drawn(&mut self, said_millijoules: u64, now_ns: u64) -> Option<(u64, u64)> {
+    /// What was drawn since the last look. None for the first time, and when the counter began anew, as when a driver was loaded
+    /// again.
+    fn drawn(&mut self, (said_millijoules, now_ns): (u64, u64), is_anybody_there: bool) -> Option<Drawn> {
         let (last_millijoules, last_ns) = self.said.replace((said_millijoules, now_ns))?;
         let millijoules = said_millijoules.checked_sub(last_millijoules)?;
         let elapsed_ns = now_ns.saturating_sub(last_ns);
-        self.floor.note(millijoules, elapsed_ns);
-        Some((millijoules, self.floor.over(elapsed_ns)))
+        self.floor.note(millijoules, elapsed_ns, is_anybody_there);
+        Some(Drawn { millijoules, floor_millijoules: self.floor.over(elapsed_ns), elapsed_ns })
     }
 }
 
@@ -40,29 +44,58 @@ impl Energy {
     /// Divides what was drawn since the last look; to be called after what leases were charged has been noted. `occupancies` are
     /// NVML's answers of this second.
     pub fn look(&mut self, leases: &Leases, members: &Members, occupancies: &[Option<Occupancy>]) {
-        let now_ns = clock::now_ns();
-        let mut book = leases.book();
-        for (gpu, occupancy) in occupancies.iter().enumerate() {
-            let said = occupancy.as_ref().and_then(|its| Some((its, its.energy_millijoules?)));
-            let drawn =
-                said.and_then(|(its, said)| Some((its, self.gpus.entry(gpu).or_default().drawn(said, now_ns)?)));
-            let Some((occupancy, (millijoules, floor))) = drawn else { continue };
-            let drawn = book.energy_millijoules.entry(gpu).or_default();
-            *drawn = drawn.saturating_add(millijoules);
-            let mut on_it = Vec::new();
-            let mut parts = Vec::new();
-            for lease in book.leases.values_mut() {
-                let is_on_it = |pids: &BTreeSet<_>| pids.iter().any(|pid| occupancy.present.contains(pid));
-                let has_context = members.get(&lease.tenant).is_some_and(is_on_it);
-                let reserved_permille = promised_permille(&lease.record);
-                let Some(account) = lease.account_on(gpu) else { continue };
-                parts.push(Part { reserved_permille, used_ns: account.take_used(), has_context });
-                on_it.push(account);
-            }
-            for (account, millijoules) in on_it.into_iter().zip(divide(millijoules, floor, &parts)) {
-                account.note_energy(millijoules);
-            }
+        let gpus = leases.gpus();
+        for (place, (gpu, occupancy)) in gpus.iter().zip(occupancies).enumerate() {
+            self.look_at(leases, members, (place, gpu), occupancy.as_ref());
         }
+    }
+
+    fn look_at(
+        &mut self,
+        leases: &Leases,
+        members: &Members,
+        (place, gpu): (usize, &Gpu),
+        occupancy: Option<&Occupancy>,
+    ) {
+        // What it draws while it is divided is nobody's.
+        if gpu.kind != Kind::Whole {
+            self.gpus.remove(&place);
+            return;
+        }
+        let Some((occupancy, said)) = occupancy.and_then(|its| Some((its, its.energy?))) else { return };
+        let meter = self.gpus.entry(place).or_default();
+        let Some(drawn) = meter.drawn(said, !occupancy.present.is_empty()) else { return };
+        let mut book = leases.book();
+        let all = book.energy_millijoules.entry(place).or_default();
+        *all = all.saturating_add(drawn.millijoules);
+        // What those had that have ended since is nobody's, and not their neighbours'.
+        let departed_ns = book.departed_ns.remove(&place).unwrap_or(0);
+        let mut parts = vec![Part { used_ns: departed_ns, ..Part::default() }];
+        let (mut on_it, mut report) = (Vec::new(), Report::new());
+        for lease in book.leases.values_mut().filter(|lease| lease.place_of(place).is_some()) {
+            let is_on_it = |pids: &BTreeSet<_>| pids.iter().any(|pid| occupancy.present.contains(pid));
+            let has_context = members.get(&lease.tenant).is_some_and(is_on_it);
+            report.read(&lease.region, SLOTS);
+            let is_at_work = report.taken().any(|(_, slot)| slot.demand() == Demand::Running);
+            let reserved_permille = promised_permille(&lease.record);
+            let Some(account) = lease.account_on(place) else { continue };
+            parts.push(Part { reserved_permille, used_ns: account.take_used(), is_at_work, has_context });
+            on_it.push(account);
+        }
+        if drawn.elapsed_ns > LONGEST_NS {
+            return;
+        }
+        for (account, millijoules) in on_it.into_iter().zip(drawn.divide(&parts).into_iter().skip(1)) {
+            account.note_energy(millijoules);
+        }
+    }
+}
+
+/// Keeps apart what a lease that ends has had since the last look.
+pub fn note_departed(book: &mut Book, lease: &mut Lease) {
+    for account in &mut lease.accounts {
+        let departed = book.departed_ns.entry(account.gpu).or_default();
+        *departed = departed.saturating_add(account.take_used());
     }
 }
 
@@ -75,14 +108,16 @@ mod tests {
     #[test]
     fn a_counter_that_begins_anew_gives_nothing_twice() {
         let mut meter = Meter::default();
-        assert_eq!(meter.drawn(5_000_000, S), None, "what was drawn before is not known to be anybody's");
-        assert_eq!(meter.drawn(5_000_300, 2 * S), Some((300, 0)));
-        assert_eq!(meter.drawn(40, 3 * S), None);
-        assert_eq!(meter.drawn(90, 4 * S), Some((50, 0)));
-        // Of the ten seconds in which something was counted the mean is 35 milliwatts.
+        let mut drawn = |said, second| meter.drawn((said, second * S), false);
+        let of = |millijoules, floor_millijoules| Some(Drawn { millijoules, floor_millijoules, elapsed_ns: S });
+        assert_eq!(drawn(5_000_000, 1), None, "what was drawn before is not known to be anybody's");
+        assert_eq!(drawn(5_000_300, 2), of(300, 0));
+        assert_eq!(drawn(40, 3), None);
+        assert_eq!(drawn(90, 4), of(50, 0));
         for second in 5..=12 {
-            assert!(meter.drawn(90, second * S).is_some_and(|(millijoules, _)| millijoules == 0));
+            assert_eq!(drawn(90, second).map(|its| its.millijoules), Some(0));
         }
-        assert_eq!(meter.drawn(190, 13 * S), Some((100, 35)));
+        // Of the ten seconds in which something was counted the mean is 35 milliwatts.
+        assert_eq!(drawn(190, 13), of(100, 35));
     }
 }

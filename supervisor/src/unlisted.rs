@@ -136,7 +136,7 @@ mod tests {
             present: processes.iter().map(|(pid, _)| HostPid(*pid)).collect(),
             inherited: BTreeSet::new(),
             compute_mode: ComputeMode::Default,
-            energy_millijoules: None,
+            energy: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::inventory::{Gpu, Kind, NvmlInventory, unanswered};
 use super::inventory_error::InventoryError;
+use crate::clock;
 use gpool_policy::mechanism::ComputeMode;
 use gpool_protocol::HostPid;
 use nvml_wrapper::Device;
@@ -24,8 +25,9 @@ pub struct Occupancy {
     pub inherited: BTreeSet<HostPid>,
     /// How many may have one.
     pub compute_mode: ComputeMode,
-    /// What it has drawn since its driver was loaded; none of an instance, or of a board that does not count it.
-    pub energy_millijoules: Option<u64>,
+    /// What it has drawn since its driver was loaded, in millijoules, and when that was said, CLOCK_MONOTONIC; none of an instance,
+    /// or of a board that does not count it.
+    pub energy: Option<(u64, u64)>,
 }
 
 impl Occupancy {
@@ -73,10 +75,11 @@ impl NvmlInventory {
         });
         let compute_mode = compute_mode(&device);
         let is_whole = matches!(gpu.kind, Kind::Whole);
-        let energy_millijoules = is_whole.then(|| device.total_energy_consumption().ok()).flatten();
+        let energy =
+            is_whole.then(|| device.total_energy_consumption().ok()).flatten().map(|its| (its, clock::now_ns()));
         let (is_still, by_process) = (used_bytes == before_bytes, known.collect());
         let inherited = BTreeSet::new();
-        Ok(Occupancy { used_bytes, is_still, by_process, present, inherited, compute_mode, energy_millijoules })
+        Ok(Occupancy { used_bytes, is_still, by_process, present, inherited, compute_mode, energy })
     }
 }
 
@@ -94,7 +97,7 @@ mod tests {
             present: BTreeSet::from([shell, worker, other]),
             inherited: BTreeSet::new(),
             compute_mode: ComputeMode::Default,
-            energy_millijoules: None,
+            energy: None,
         };
         assert_eq!(occupancy.bytes_of(shell), Some(10));
         occupancy.note_inherited(BTreeSet::from([shell, worker]), |pid| pid == worker);

@@ -385,6 +385,8 @@ pub struct Book {
     pub charges: BTreeMap<usize, Charges>,
     /// What each GPU has drawn since this supervisor began to look, by its index.
     pub energy_millijoules: BTreeMap<usize, u64>,
+    /// GPU time of those that have ended since that was divided, by its index.
+    pub departed_ns: BTreeMap<usize, u64>,
     /// Leases of running containers that could not be taken over yet.
     pub stranded: Vec<Record>,
     /// Why each of them could not be, as was told last; those that were not looked at yet are not in it.

@@ -18,6 +18,7 @@ use crate::clock;
 use crate::compute_modes::ComputeModes;
 use crate::device::{DriverFiles, Gpu, NvmlInventory, Roster};
 use crate::drains::Drains;
+use crate::energy;
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
 use crate::health::Healths;
@@ -482,6 +483,7 @@ impl Leases {
                 lease.note_charges(its.gpu, now_ns, its.charged_ns, -(its.debt_ns.min(i64::MAX as u64) as i64));
             book.charges.entry(its.gpu).or_default().add_late(now_ns, more_ns);
         }
+        energy::note_departed(book, &mut lease);
         if left.iter().any(|its| its.debt_ns > 0) {
             self.write_debts(book);
         }

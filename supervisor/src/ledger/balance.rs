@@ -99,14 +99,8 @@ impl Amounts {
     }
 }
 
-/// A GPU that is there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Present {
-    /// Which.
-    pub uuid: GpuUuid,
-    /// What it has drawn in this life of the supervisor.
-    pub energy_millijoules: u64,
-}
+/// What each GPU has drawn in this life of the supervisor, in millijoules, those included that are divided now.
+pub type Energies = BTreeMap<GpuUuid, u64>;
 
 /// What there was of a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -164,8 +158,10 @@ pub struct Balance {
     begun_ns: u64,
     /// When the span began that is not over; none before the first.
     span_ns: Option<u64>,
-    /// Up to when each GPU's time had been entered then, and what it had drawn by then.
-    gpus: BTreeMap<GpuUuid, (u64, u64)>,
+    /// Up to when each GPU's time had been entered then.
+    gpus: BTreeMap<GpuUuid, u64>,
+    /// What each had drawn by then.
+    drawn: Energies,
     known: BTreeMap<LeaseId, Known>,
     /// What is written of the span by now.
     written: Sheet,
@@ -194,9 +190,14 @@ impl Balance {
 
     /// What is new at `moment`, where `present` are the GPUs that are there and `all` the leases: those that run or are
     /// stranded, and those that have ended since the span began. What becomes of the balance when that is written.
-    pub fn next<'a>(&self, moment: Moment, present: &[Present], all: &[&'a Statement]) -> (Batch<'a>, Self) {
+    pub fn next<'a>(
+        &self,
+        moment: Moment,
+        (present, drawn): (&[GpuUuid], &Energies),
+        all: &[&'a Statement],
+    ) -> (Batch<'a>, Self) {
         let mut on: BTreeMap<&GpuUuid, Vec<(&Statement, Draft)>> = BTreeMap::new();
-        for gpu in self.gpus.keys().chain(present.iter().map(|gpu| &gpu.uuid)) {
+        for gpu in self.gpus.keys().chain(present) {
             on.entry(gpu).or_default();
         }
         let mut known = BTreeMap::new();
@@ -209,12 +210,11 @@ impl Balance {
         }
         let mut sheet = Sheet::default();
         for (gpu, drafts) in &on {
-            let now = present.iter().find(|its| its.uuid == **gpu).map(|its| its.energy_millijoules);
-            let (since_ns, before) = self.since(gpu, moment, now);
-            let drawn = now.unwrap_or(before).saturating_sub(before);
-            sheet.settle(moment, gpu, (moment.now_ns - since_ns, drawn), drafts);
+            // It is counted anew in each life.
+            let of = |drawn: &Energies| drawn.get(*gpu).copied().unwrap_or(0);
+            let new = of(drawn).saturating_sub(of(&self.drawn));
+            sheet.settle(moment, gpu, (moment.now_ns - self.since(gpu, moment), new), drafts);
         }
-        let entered = |gpu: &Present| (moment.now_ns, gpu.energy_millijoules);
         let there: BTreeSet<&LeaseId> = all.iter().map(|statement| &statement.facts.lease_id).collect();
         let lost = self.before.open.keys().filter(|id| !there.contains(id)).cloned().collect();
         let batch = Batch { lost, leases: all.to_vec(), ..sheet.beyond(&self.written) };
@@ -222,7 +222,8 @@ impl Balance {
         let next = match is_over {
             true => Self {
                 span_ns: Some(moment.now_ns),
-                gpus: present.iter().map(|gpu| (gpu.uuid.clone(), entered(gpu))).collect(),
+                gpus: present.iter().map(|gpu| (gpu.clone(), moment.now_ns)).collect(),
+                drawn: drawn.clone(),
                 known,
                 begun_ns: self.begun_ns,
                 ..Self::default()
@@ -231,7 +232,7 @@ impl Balance {
             false => {
                 let mut next = Self { written: sheet, ..self.clone() };
                 for gpu in present {
-                    next.gpus.entry(gpu.uuid.clone()).or_insert(entered(gpu));
+                    next.gpus.entry(gpu.clone()).or_insert(moment.now_ns);
                 }
                 next
             }
@@ -239,13 +240,10 @@ impl Balance {
         (batch, next)
     }
 
-    /// Since when a GPU's time is not entered, and what it had drawn by then: of one that was not there before, from now on, with
-    /// `drawn` by now.
-    fn since(&self, gpu: &GpuUuid, moment: Moment, drawn: Option<u64>) -> (u64, u64) {
-        let first = (!self.has_begun()).then(|| (self.before.entered_ns.unwrap_or(self.begun_ns), 0));
-        let new = || (moment.now_ns, drawn.unwrap_or(0));
-        let (since_ns, before) = self.gpus.get(gpu).copied().or(first).unwrap_or_else(new);
-        (since_ns.min(moment.now_ns), before)
+    /// Since when a GPU's time is not entered: of one that was not there before, from now on.
+    fn since(&self, gpu: &GpuUuid, moment: Moment) -> u64 {
+        let first_ns = (!self.has_begun()).then(|| self.before.entered_ns.unwrap_or(self.begun_ns));
+        self.gpus.get(gpu).copied().or(first_ns).unwrap_or(moment.now_ns).min(moment.now_ns)
     }
 
     /// What is new of a lease on each of its GPUs, and what is known of it then.
@@ -351,7 +349,7 @@ impl Sheet {
                 self.lines.insert(LineKey { when: When { slot, seconds }, lease, gpu }, amounts);
             }
         }
-        if wall_ns > 0 {
+        if wall_ns > 0 || drawn > 0 {
             let parts = spread(wall_ns, &slots).into_iter().zip(spread(drawn, &slots));
             self.pool.extend(parts.map(|((slot, ns), (_, drawn))| {
                 let amounts = PoolAmounts { ns: signed(ns), energy_millijoules: signed(drawn) };

@@ -22,9 +22,9 @@ use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::faults::Faults;
 use crate::lease::{Leases, Statement, statements};
-use balance::{Balance, Moment, Present, SPAN_NS};
+use balance::{Balance, Energies, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
-use gpool_protocol::{Charges, ErrorBody, ErrorCode, Savings, Usage};
+use gpool_protocol::{Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Usage};
 use reader::Reader;
 use retention::DAY_S;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -210,24 +210,22 @@ impl Inner {
     /// Writes what is new.
     fn enter(&mut self, leases: &Leases) -> Result<(), LedgerError> {
         let gpus = leases.gpus();
-        let (moment, running, present) = {
+        let (moment, running, drawn) = {
             let mut book = leases.book();
             let moment = Moment { now_ns: clock::now_ns(), unix_ms: clock::unix_ms() };
             let (running, ended) = statements(&mut book, moment.now_ns);
             self.ended.extend(ended);
-            let of = |(place, gpu): (usize, &Gpu)| Present {
-                uuid: gpu.uuid.clone(),
-                energy_millijoules: book.energy_millijoules.get(&place).copied().unwrap_or(0),
-            };
-            let present: Vec<Present> = gpus.iter().enumerate().filter(|(_, gpu)| is_there(gpu)).map(of).collect();
-            (moment, running, present)
+            let of = |(place, gpu): (usize, &Gpu)| Some((gpu.uuid.clone(), *book.energy_millijoules.get(&place)?));
+            let drawn: Energies = gpus.iter().enumerate().filter_map(of).collect();
+            (moment, running, drawn)
         };
         let begun_ns = *self.begun_ns.get_or_insert(moment.now_ns);
         let over = self.ended.len().saturating_sub(ENDED);
         self.ended.drain(..over);
         let mut store = self.opened(leases, begun_ns)?;
         let all: Vec<&Statement> = running.iter().chain(&self.ended).collect();
-        let (batch, next) = self.balance.next(moment, &present, &all);
+        let present: Vec<GpuUuid> = gpus.iter().filter(|gpu| is_there(gpu)).map(|gpu| gpu.uuid.clone()).collect();
+        let (batch, next) = self.balance.next(moment, (&present, &drawn), &all);
         let facts: Vec<GpuFacts> = gpus.iter().filter(|gpu| gpu.kind != Kind::Gone).map(facts).collect();
         // The board of an instance that came and went says how many slices it has.
         let product = gpus.first().map_or("", |gpu| gpu.name.as_str());

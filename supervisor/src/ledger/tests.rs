@@ -2,7 +2,7 @@ mod bill;
 mod energy;
 mod savings;
 
-use super::balance::{Balance, Batch, Before, Moment, Present};
+use super::balance::{Balance, Batch, Before, Energies, Moment};
 use super::question::Question;
 use super::reader::Reader;
 use super::store::{GpuFacts, LedgerError, Store};
@@ -21,8 +21,8 @@ fn gpu() -> GpuUuid {
 }
 
 /// The GPU, which has drawn so much.
-fn present(energy_millijoules: u64) -> [Present; 1] {
-    [Present { uuid: gpu(), energy_millijoules }]
+fn drawn(millijoules: u64) -> Energies {
+    [(gpu(), millijoules)].into_iter().collect()
 }
 
 fn facts(slices: u8) -> [GpuFacts; 1] {
@@ -89,7 +89,7 @@ impl Life {
 
     fn enter(&mut self, second: u64, all: &[Statement]) {
         let all: Vec<&Statement> = all.iter().collect();
-        let (batch, next) = self.balance.next(at(second), &present(self.drawn_millijoules), &all);
+        let (batch, next) = self.balance.next(at(second), (&[gpu()], &drawn(self.drawn_millijoules)), &all);
         self.store.write(&batch, (&facts(7), ""), at(second), self.boot).unwrap();
         self.balance = next;
     }
@@ -261,7 +261,7 @@ fn what_cannot_be_written_is_written_later() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     life.store.connection.busy_timeout(std::time::Duration::ZERO).unwrap();
     let over = ended(8, lease("01", "red", 8, 5 * S));
-    let (batch, _) = life.balance.next(at(10), &present(0), &[&over]);
+    let (batch, _) = life.balance.next(at(10), (&[gpu()], &drawn(0)), &[&over]);
     assert!(matches!(life.store.write(&batch, (&facts(7), ""), at(10), "a"), Err(LedgerError::Database { .. })));
     assert_eq!(life.usage(UsageBy::Team).total.used_gpu_ns, 0);
     other.execute_batch("ROLLBACK").unwrap();
@@ -309,7 +309,7 @@ fn a_part_of_a_gpu_counts_as_that_and_nobody_says_that_it_was_idle() {
     let balance = Balance::new(before, at(0).now_ns);
     let mut of_mig = lease("01", "red", 70, 0);
     of_mig.facts.mechanism = Mechanism::Mig;
-    let (batch, _) = balance.next(at(70), &present(0), &[&of_mig]);
+    let (batch, _) = balance.next(at(70), (&[gpu()], &drawn(0)), &[&of_mig]);
     store.write(&batch, (&facts(2), ""), at(70), "a").unwrap();
     let all = usage(&path, &format!("since=0&until={}", BEGUN_S + 100));
     let (total, pool) = (all.total, all.pool.unwrap());
@@ -375,9 +375,9 @@ fn a_question_names_what_is_wrong_with_it() {
 #[test]
 fn nothing_new_is_nothing_written() {
     let balance = Balance::new(Before::default(), at(0).now_ns);
-    let (Batch { lines, pool, .. }, next) = balance.next(at(0), &present(0), &[]);
+    let (Batch { lines, pool, .. }, next) = balance.next(at(0), (&[gpu()], &drawn(0)), &[]);
     assert!(lines.is_empty() && pool.is_empty());
-    let (batch, _) = next.next(at(10), &[], &[]);
+    let (batch, _) = next.next(at(10), (&[], &drawn(0)), &[]);
     assert_eq!(
         batch.pool.iter().map(|(_, _, amounts)| amounts.ns).sum::<i64>(),
         10 * S as i64,

@@ -213,8 +213,8 @@ fn of_a_gpu(page: &mut Page, (gpu, charges, drawn): &(GpuView, Charges, Option<u
     page.add(Family::GpuShareLeased, &[("gpu_uuid", uuid)], ratio(gpu.fraction_leased_permille));
     page.add(Family::GpuCharged, &[("gpu_uuid", uuid)], ratio(charges.permille()));
     page.add(Family::GpuTime, &[("gpu_uuid", uuid)], seconds(charges.total_ns()));
-    if let Some(millijoules) = drawn {
-        page.add(Family::GpuEnergy, &[("gpu_uuid", uuid)], joules(*millijoules));
+    if let Some(millijoules) = drawn.filter(|_| !gpu.divided) {
+        page.add(Family::GpuEnergy, &[("gpu_uuid", uuid)], joules(millijoules));
     }
 }
 

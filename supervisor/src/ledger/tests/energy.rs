@@ -34,6 +34,31 @@ fn what_leases_and_nobody_drew_is_all_that_was_drawn() {
 }
 
 #[test]
+fn what_a_board_drew_until_it_was_divided_is_entered() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    life.drawn_millijoules = 1000;
+    life.enter(5, &[with_energy(400, lease("01", "red", 5, 0))]);
+    // It is none of those that are there any more, in the middle of a span, and back in the next one.
+    let over = ended(8, with_energy(900, lease("01", "red", 8, 0)));
+    for (second, millijoules, is_there, all) in [
+        (8, 1500, false, vec![&over]),
+        (12, 1500, false, vec![&over]),
+        (30, 1500, false, vec![]),
+        (50, 1700, true, vec![]),
+    ] {
+        let present = if is_there { vec![gpu()] } else { Vec::new() };
+        let (batch, next) = life.balance.next(at(second), (&present, &drawn(millijoules)), &all);
+        life.store.write(&batch, (&facts(7), ""), at(second), "a").unwrap();
+        life.balance = next;
+        let pool = life.usage(UsageBy::Team).pool.unwrap();
+        let left = millijoules as i64 - 900;
+        assert_eq!((pool.energy_millijoules, pool.nobodys_energy_millijoules), (millijoules, left), "at {second}");
+    }
+}
+
+#[test]
 fn a_supervisor_that_begins_anew_counts_anew_and_nothing_twice() {
     let (_folder, path) = in_folder();
     let mut life = Life::begin(&path, "a", 0);
