@@ -35,7 +35,8 @@ impl Meter {
         let (last_millijoules, last_ns) = self.said.replace((said_millijoules, now_ns))?;
         let millijoules = said_millijoules.checked_sub(last_millijoules)?;
         let elapsed_ns = now_ns.saturating_sub(last_ns);
-        self.floor.note(millijoules, elapsed_ns, is_anybody_there);
+        // Who was there while it was silent nobody knows.
+        self.floor.note(millijoules, elapsed_ns, is_anybody_there || elapsed_ns > LONGEST_NS);
         Some(Drawn { millijoules, floor_millijoules: self.floor.over(elapsed_ns), elapsed_ns })
     }
 }
@@ -119,5 +120,9 @@ mod tests {
         }
         // Of the ten seconds in which something was counted the mean is 35 milliwatts.
         assert_eq!(drawn(190, 13), of(100, 35));
+        let mut silent = Meter::default();
+        silent.drawn((50, S), false);
+        assert!(silent.drawn((90_050, 1801 * S), false).is_some());
+        assert_eq!(silent.floor, Floor::default(), "what was drawn while nobody looked says nothing");
     }
 }
