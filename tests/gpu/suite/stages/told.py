@@ -7,7 +7,7 @@ from ..host import gpool, lease
 from ..sections import Sections
 from ..tenant import Tenants, now_ns, prepare
 
-SECONDS = 16
+SECONDS = 18
 # How long a program does nothing, and how long it computes: several of NVML's sampling periods, which are up to a second.
 IDLE_S, BUSY_S = 4, 2.5
 # What a lease takes and gives back, so that its most is not what it has, and until gpool has counted that.
