@@ -1,7 +1,7 @@
 //! The meter read every few milliseconds, in the background, so that how fast something took effect can be seen.
 
 use crate::failure::{Failure, Result};
-use crate::meter::{MeterReader, usage_of};
+use crate::meter::{MeterReader, now_ns, usage_of};
 use gpool_device_model::Meter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,6 +47,15 @@ impl Recorder {
         std::thread::sleep(after);
         self.every_ns.store(before_ns, Ordering::Relaxed);
         result
+    }
+
+    /// Records for `length` from now on: the trace, and when that began and ended.
+    pub fn watch(reader: MeterReader, every: Duration, length: Duration) -> Result<(Trace, u64, u64)> {
+        let recorder = Self::start(reader, every);
+        let from_ns = now_ns();
+        std::thread::sleep(length);
+        let to_ns = now_ns();
+        Ok((recorder.stop()?, from_ns, to_ns))
     }
 
     /// Ends the recording.

@@ -4,7 +4,6 @@
 use super::{finish, start_tenants, wait_until_running};
 use crate::failure::{Result, ensure};
 use crate::host::{Container, Host, succeeded};
-use crate::meter::now_ns;
 use crate::namespaces::Inside;
 use crate::trace::Recorder;
 use gpool_shared_region::HEARTBEAT_STALE_NS;
@@ -42,11 +41,7 @@ fn pause_and_resume(host: &mut Host) -> Result<()> {
 /// Watches who gets what: `entitled` of it is for the container that is or was paused.
 fn watch(host: &Host, paused: &Container, other: &Container, when: &str, entitled: f64) -> Result<()> {
     std::thread::sleep(Duration::from_millis(500));
-    let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
-    let from_ns = now_ns();
-    std::thread::sleep(WATCH);
-    let to_ns = now_ns();
-    let trace = recorder.stop()?;
+    let (trace, from_ns, to_ns) = Recorder::watch(host.meter()?, Duration::from_millis(5), WATCH)?;
     let busy = trace.busy(from_ns, to_ns);
     let share = trace.share(&paused.id, from_ns, to_ns);
     let off = (share / busy - entitled).abs();

@@ -4,7 +4,6 @@
 use super::{finish, reload_with, wait_for};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
-use crate::meter::now_ns;
 use crate::namespaces::{Inside, spawn_bound};
 use crate::trace::Recorder;
 use gpool_protocol::{Event, EventKind, LeaseState, WaitingView};
@@ -196,11 +195,7 @@ fn is_served_in_the_grace(host: &Host) -> Result<()> {
 /// Which part of the GPU they have over some seconds from now on.
 fn shares_of(host: &Host, containers: [&Container; 2]) -> Result<[f64; 2]> {
     std::thread::sleep(Duration::from_millis(500));
-    let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
-    let from_ns = now_ns();
-    std::thread::sleep(WATCH);
-    let to_ns = now_ns();
-    let trace = recorder.stop()?;
+    let (trace, from_ns, to_ns) = Recorder::watch(host.meter()?, Duration::from_millis(5), WATCH)?;
     Ok(containers.map(|its| trace.share(&its.id, from_ns, to_ns)))
 }
 
