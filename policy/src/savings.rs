@@ -7,44 +7,63 @@
 
 use std::collections::BTreeMap;
 
-/// A whole GPU, in the unit of all figures here.
-pub const GPU_PERMILLE: u64 = 1000;
+/// A whole GPU, in the unit of levels.
+const GPU_PERMILLE: u64 = 1000;
 /// What a demand may be above whole GPUs without being one more: it comes from sums that were rounded.
 const TOLERANCE_PERMILLE: u64 = 5;
 
-/// What an owner, or all of them together, asked for in one stretch of time, in thousandths of a GPU, as means over it.
+/// A stretch of time, such as a minute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stretch {
+    /// How much of it is known, nanoseconds.
+    pub known_ns: u64,
+    /// All time of the GPUs in it.
+    pub gpu_ns: u64,
+}
+
+impl Stretch {
+    /// So much GPU time in thousandths of a GPU, as a mean over what is known; 0 where nothing is.
+    #[must_use]
+    pub fn permille_of(self, ns: u64) -> u64 {
+        let known_ns = u128::from(self.known_ns);
+        let permille = (u128::from(ns) * u128::from(GPU_PERMILLE) + known_ns / 2).checked_div(known_ns);
+        permille.map_or(0, |permille| u64::try_from(permille).unwrap_or(u64::MAX))
+    }
+}
+
+/// What an owner, or all of them together, asked for in one stretch of time, in nanoseconds of whole GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Places on GPUs that containers had: as many whole GPUs, if each had them.
-    pub places: u64,
+    pub places_ns: u64,
     /// GPU time promised.
-    pub reserved: u64,
+    pub reserved_ns: u64,
     /// GPU time had.
-    pub used: u64,
+    pub used_ns: u64,
     /// Memory that may be held, of a GPU's.
-    pub memory: u64,
+    pub memory_ns: u64,
 }
 
 impl Demand {
     /// GPU time: what was promised, or had where that is more.
     #[must_use]
-    pub fn share(self) -> u64 {
-        self.reserved.max(self.used)
+    pub fn share_ns(self) -> u64 {
+        self.reserved_ns.max(self.used_ns)
     }
 
     /// GPUs that have to be there for it: neither time nor memory can be had twice.
     #[must_use]
-    pub fn needed(self) -> u64 {
-        self.share().max(self.memory)
+    pub fn needed_ns(self) -> u64 {
+        self.share_ns().max(self.memory_ns)
     }
 
-    /// Adds another owner's.
+    /// Adds another one's.
     pub fn add(&mut self, other: Self) {
         let pairs = [
-            (&mut self.places, other.places),
-            (&mut self.reserved, other.reserved),
-            (&mut self.used, other.used),
-            (&mut self.memory, other.memory),
+            (&mut self.places_ns, other.places_ns),
+            (&mut self.reserved_ns, other.reserved_ns),
+            (&mut self.used_ns, other.used_ns),
+            (&mut self.memory_ns, other.memory_ns),
         ];
         pairs.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
@@ -78,23 +97,31 @@ impl Levels {
 /// All that somebody asked for, over time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Course {
-    /// [`Demand::places`].
+    /// Of [`Demand::places_ns`].
     pub places: Levels,
-    /// [`Demand::share`].
+    /// Of [`Demand::share_ns`].
     pub share: Levels,
-    /// [`Demand::memory`].
+    /// Of [`Demand::memory_ns`].
     pub memory: Levels,
-    /// [`Demand::needed`].
+    /// Of [`Demand::needed_ns`].
     pub needed: Levels,
 }
 
 impl Course {
-    /// Notes what was asked for in a stretch of time.
-    pub fn note(&mut self, demand: Demand, for_ns: u64) {
-        self.places.note(demand.places, for_ns);
-        self.share.note(demand.share(), for_ns);
-        self.memory.note(demand.memory, for_ns);
-        self.needed.note(demand.needed(), for_ns);
+    /// Notes what was asked for in a stretch of time; nothing where nothing of it is known. Nobody had more than all of the GPUs,
+    /// also where work of before was charged in it.
+    pub fn note(&mut self, demand: Demand, stretch: Stretch) {
+        if stretch.known_ns == 0 {
+            return;
+        }
+        let demand = Demand { used_ns: demand.used_ns.min(stretch.gpu_ns), ..demand };
+        let levels = [
+            (&mut self.places, demand.places_ns),
+            (&mut self.share, demand.share_ns()),
+            (&mut self.memory, demand.memory_ns),
+            (&mut self.needed, demand.needed_ns()),
+        ];
+        levels.into_iter().for_each(|(levels, ns)| levels.note(stretch.permille_of(ns), stretch.known_ns));
     }
 }
 
@@ -129,13 +156,20 @@ mod tests {
 
     #[test]
     fn what_is_needed_is_time_or_memory_and_whole_gpus_are_not_more_for_a_rounding() {
-        let demand = Demand { places: 3000, reserved: 300, used: 450, memory: 400 };
-        assert_eq!((demand.share(), demand.needed()), (450, 450));
-        assert_eq!(Demand { memory: 700, ..demand }.needed(), 700);
+        let demand = Demand { places_ns: 3000, reserved_ns: 300, used_ns: 450, memory_ns: 400 };
+        assert_eq!((demand.share_ns(), demand.needed_ns()), (450, 450));
+        assert_eq!(Demand { memory_ns: 700, ..demand }.needed_ns(), 700);
         assert_eq!([0, 1, 1000, 1005, 1006, 2000, 7100].map(whole_gpus), [1, 1, 1, 1, 2, 2, 8]);
         let mut sum = demand;
-        sum.add(Demand { places: 1000, reserved: 700, used: 0, memory: 1 });
-        assert_eq!(sum, Demand { places: 4000, reserved: 1000, used: 450, memory: 401 });
+        sum.add(Demand { places_ns: 1000, reserved_ns: 700, used_ns: 0, memory_ns: 1 });
+        assert_eq!(sum, Demand { places_ns: 4000, reserved_ns: 1000, used_ns: 450, memory_ns: 401 });
+        let stretch = Stretch { known_ns: 60, gpu_ns: 60 };
+        assert_eq!([18, 60, 61].map(|ns| stretch.permille_of(ns)), [300, 1000, 1017]);
+        let mut course = Course::default();
+        course.note(demand, Stretch::default());
+        assert_eq!(course, Course::default(), "of which nothing is known");
+        course.note(Demand { used_ns: 180, ..Demand::default() }, stretch);
+        assert_eq!(course.share.enough(60, 100), 1000, "nobody had more than there was");
     }
 
     #[test]
@@ -143,13 +177,13 @@ mod tests {
         // Two owners that need a GPU by turns need one together, and two of their own.
         let (mut red, mut blue, mut both) = (Course::default(), Course::default(), Course::default());
         for minute in 0..10u64 {
-            let demand = |on| Demand { places: on * 1000, reserved: on * 800, used: 0, memory: 0 };
+            let demand = |on| Demand { places_ns: on * 60, reserved_ns: on * 48, ..Demand::default() };
             let [of_red, of_blue] = [minute % 2, 1 - minute % 2].map(demand);
             let mut sum = of_red;
             sum.add(of_blue);
             [(&mut red, of_red), (&mut blue, of_blue), (&mut both, sum)]
                 .into_iter()
-                .for_each(|(course, its)| course.note(its, 60));
+                .for_each(|(course, its)| course.note(its, Stretch { known_ns: 60, gpu_ns: 60 }));
         }
         let gpus = |course: &Course| whole_gpus(course.needed.enough(600, 100));
         assert_eq!((gpus(&red) + gpus(&blue), gpus(&both)), (2, 1));

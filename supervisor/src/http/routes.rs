@@ -9,7 +9,7 @@ use crate::device::DriverFilesError;
 use crate::drains;
 use crate::events::CHUNK;
 use crate::lease::Leases;
-use crate::ledger::{self, Question, SavingsQuestion, Scope, ScopeWords};
+use crate::ledger::{self, Question, SavingsQuestion, Scope};
 use crate::metrics;
 use crate::mig;
 use crate::quotas;
@@ -112,7 +112,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(ledger::usage(leases, &question, peer.administers())?)
         }
         ("GET", ["v1", "charges"]) => {
-            let scope = Scope::read(&request.query, clock::unix_ms() / 1000, ScopeWords::NONE, |_, _| None)?;
+            let scope = Scope::read(&request.query, clock::unix_ms() / 1000)?;
             value(ledger::charges(leases, &scope, peer.administers())?)
         }
         ("GET", ["v1", "savings"]) => {

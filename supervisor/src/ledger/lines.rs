@@ -2,6 +2,7 @@
 //! its numbers end at 2^63.
 
 use super::question::Scope;
+use gpool_protocol::UsageBy;
 use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -114,6 +115,22 @@ pub struct Line {
 /// Which leases a question is about, in SQL, as [`in_scope`] asks it.
 pub const OF_SCOPE: &str = "id = ?1 AND (?2 IS NULL OR coalesce(team, '') = ?2) AND (?3 IS NULL OR uid = ?3)
      AND (?4 IS NULL OR coalesce(project, '') = ?4) AND (?5 IS NULL OR coalesce(cost_center, '') = ?5)";
+
+/// What keeps a lease apart from others, in SQL; nothing where that is a GPU or a time.
+pub fn key_of_lease(by: UsageBy) -> &'static str {
+    match by {
+        UsageBy::Team => "coalesce(team, '')",
+        UsageBy::Project => "coalesce(project, '')",
+        UsageBy::CostCenter => "coalesce(cost_center, '')",
+        UsageBy::User => "CAST(uid AS TEXT)",
+        UsageBy::Class => "class",
+        UsageBy::Priority => "priority",
+        UsageBy::Mechanism => "mechanism",
+        UsageBy::Container => "container_id",
+        UsageBy::Lease => "lease_id",
+        UsageBy::Gpu | UsageBy::Hour | UsageBy::Day => "''",
+    }
+}
 
 /// Asks for a lease by its number with a statement that ends with [`OF_SCOPE`]: none where `scope` is not about it.
 pub fn in_scope<T>(

@@ -15,8 +15,7 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
-pub use question::{Question, Scope, ScopeWords};
-pub use savings::SavingsQuestion;
+pub use question::{Question, SavingsQuestion, Scope};
 
 use crate::clock;
 use crate::device::{Gpu, Kind};

@@ -7,6 +7,8 @@ use jiff::Timestamp;
 
 /// The end of what SQLite can count, in seconds of the year 9999.
 const LAST_S: u64 = 253_402_300_799;
+/// For which part of the time GPUs have to be enough, if nothing else is said.
+const PERCENT: u8 = 95;
 
 /// Of which time, leases and GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,8 +58,8 @@ impl Question {
     /// Names the parameter and what it may be.
     pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
         let mut by = UsageBy::Team;
-        let words = ScopeWords { by: &UsageBy::ALL, others: "by" };
-        let scope = Scope::read(query, now_unix_s, words, |name, value| match name {
+        let words = Words { by: &UsageBy::ALL, others: ", and by" };
+        let scope = Scope::read_with(query, now_unix_s, words, |name, value| match name {
             "by" => UsageBy::of(value).map(|word| by = word),
             _ => None,
         })?;
@@ -65,29 +67,57 @@ impl Question {
     }
 }
 
-/// What a question may be asked with besides, for who asks it with something else.
-#[derive(Debug, Clone, Copy)]
-pub struct ScopeWords {
-    /// By what it may be kept apart.
-    pub by: &'static [UsageBy],
-    /// Names of parameters of its own, as they stand behind an "and".
-    pub others: &'static str,
+/// How many GPUs would have been enough for that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavingsQuestion {
+    /// Who would have GPUs of his own.
+    pub by: UsageBy,
+    /// For which part of the time they have to be enough.
+    pub percent: u8,
+    /// Of what.
+    pub scope: Scope,
 }
 
-impl ScopeWords {
-    /// Those of a question that has none of its own.
-    pub const NONE: Self = Self { by: &[], others: "" };
-}
-
-impl Scope {
-    /// Reads pairs as [`Question::read`] does; `other` takes those that say something else, or says no.
+impl SavingsQuestion {
+    /// Reads pairs as [`Question::read`] does.
     ///
     /// # Errors
     /// Names the parameter and what it may be.
-    pub fn read(
+    pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
+        let (mut by, mut percent) = (UsageBy::Team, PERCENT);
+        let words = Words { by: &UsageBy::OWNERS, others: ", and by, and percent" };
+        let scope = Scope::read_with(query, now_unix_s, words, |name, value| match name {
+            "by" => UsageBy::of(value).filter(|word| UsageBy::OWNERS.contains(word)).map(|word| by = word),
+            "percent" => value.parse().ok().filter(|its| (1..=100).contains(its)).map(|its| percent = its),
+            _ => None,
+        })?;
+        Ok(Self { by, percent, scope })
+    }
+}
+
+/// What a question may be asked with besides, for who asks it with something else.
+#[derive(Debug, Clone, Copy)]
+struct Words {
+    /// By what it may be kept apart.
+    by: &'static [UsageBy],
+    /// Names of parameters of its own, as they stand behind the others.
+    others: &'static str,
+}
+
+impl Scope {
+    /// Reads pairs as [`Question::read`] does, with no others among them.
+    ///
+    /// # Errors
+    /// Names the parameter and what it may be.
+    pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
+        Self::read_with(query, now_unix_s, Words { by: &[], others: "" }, |_, _| None)
+    }
+
+    /// The same, where `other` takes those that say something else, or says no.
+    fn read_with(
         query: &str,
         now_unix_s: u64,
-        words: ScopeWords,
+        words: Words,
         mut other: impl FnMut(&str, &str) -> Option<()>,
     ) -> Result<Self, ErrorBody> {
         let mut scope = Self::default();
@@ -125,17 +155,14 @@ pub fn moment(unix_s: u64) -> Timestamp {
     i64::try_from(unix_s).ok().and_then(|unix_s| Timestamp::from_second(unix_s).ok()).unwrap_or(Timestamp::MAX)
 }
 
-fn wrong(words: ScopeWords, name: &str, value: &str) -> ErrorBody {
+fn wrong(words: Words, name: &str, value: &str) -> ErrorBody {
     let by: Vec<&str> = words.by.iter().map(|by| by.word()).collect();
     let remedy = match name {
         "by" if !by.is_empty() => format!("write one of {}", by.join(", ")),
         "percent" if words.others.contains("percent") => "write a whole number from 1 to 100".to_owned(),
         "since" | "until" => "write seconds since 1970".to_owned(),
         "user" => "write the number of a user".to_owned(),
-        _ => {
-            let others = if words.others.is_empty() { String::new() } else { format!(", and {}", words.others) };
-            format!("write since, until, team, project, cost-center, user or gpu{others}")
-        }
+        _ => format!("write since, until, team, project, cost-center, user or gpu{}", words.others),
     };
     ErrorBody::new(ErrorCode::MessageInvalid, format!("{name}={value} is nothing that the ledger is asked by"), remedy)
 }

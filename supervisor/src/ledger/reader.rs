@@ -2,8 +2,8 @@
 
 use super::charges;
 use super::pricing::Pricing;
-use super::question::{Question, Scope};
-use super::savings::{self, Memories, SavingsQuestion};
+use super::question::{Question, SavingsQuestion, Scope};
+use super::savings::{self, Memories};
 use super::sums;
 use gpool_configuration::Rates;
 use gpool_protocol::{Charges, ErrorBody, ErrorCode, Savings, Usage};

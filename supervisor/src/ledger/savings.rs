@@ -1,46 +1,14 @@
 //! How many GPUs would have been enough without sharing, and with it, by what the ledger has of each minute.
 
-use super::lines::{GpuPart, Gpus, Line, OF_SCOPE, begins, gpus, in_scope, walk};
-use super::question::{Scope, ScopeWords};
+use super::lines::{GpuPart, Gpus, Line, OF_SCOPE, begins, gpus, in_scope, key_of_lease, walk};
+use super::question::{SavingsQuestion, Scope};
 use super::reader::ROWS;
-use super::sums::owner_of_lease;
-use gpool_policy::savings::{Course, Demand, GPU_PERMILLE, whole_gpus};
-use gpool_protocol::{ErrorBody, OwnerDemand, Savings, UsageBy};
+use gpool_policy::savings::{Course, Demand, Stretch, whole_gpus};
+use gpool_protocol::{OwnerDemand, Savings};
 use rusqlite::Connection;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
-
-/// For which part of the time they have to be enough, if nothing else is said.
-const PERCENT: u8 = 95;
-
-/// What is asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SavingsQuestion {
-    /// Who would have GPUs of his own.
-    pub by: UsageBy,
-    /// For which part of the time they have to be enough.
-    pub percent: u8,
-    /// Of what.
-    pub scope: Scope,
-}
-
-impl SavingsQuestion {
-    /// Reads `name=value` pairs, as they stand behind the question mark of a path.
-    ///
-    /// # Errors
-    /// Names the parameter and what it may be.
-    pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
-        let (mut by, mut percent) = (UsageBy::Team, PERCENT);
-        let words = ScopeWords { by: &UsageBy::OWNERS, others: "by, and percent" };
-        let scope = Scope::read(query, now_unix_s, words, |name, value| match name {
-            "by" => UsageBy::of(value).filter(|word| UsageBy::OWNERS.contains(word)).map(|word| by = word),
-            "percent" => value.parse().ok().filter(|its| (1..=100).contains(its)).map(|its| percent = its),
-            _ => None,
-        })?;
-        Ok(Self { by, percent, scope })
-    }
-}
 
 /// How much memory there is of the boards on which GPUs and instances are that are there now, by their UUIDs.
 pub type Memories = HashMap<String, u64>;
@@ -59,15 +27,6 @@ fn memories(connection: &Connection, gpus: &Gpus, known: &Memories) -> rusqlite:
 /// Where a minute or an hour begins, and how long it is, in seconds.
 type Place = (u64, u64);
 
-/// A minute or an hour.
-#[derive(Clone, Copy, Default)]
-struct Stretch {
-    /// How much of it is in the ledger.
-    known_ns: u64,
-    /// All time of the GPUs in it.
-    gpu_ns: u64,
-}
-
 /// A lease as the answer has it.
 struct Leased {
     owner: String,
@@ -84,58 +43,21 @@ impl Leased {
     }
 }
 
-/// What somebody asked for in one stretch; shares in nanoseconds of a GPU, memory in GPU nanoseconds of all of it.
-#[derive(Clone, Copy, Default)]
-struct Asked {
-    places_ns: u64,
-    reserved_ns: u64,
-    used_ns: u64,
-    memory_ns: u64,
-}
-
-impl Asked {
-    /// What one lease asked for of a GPU for `held_ns`, in a stretch of which `known_ns` are known.
-    fn of(line: &Line, gpu: &GpuPart, memory_bytes: Option<u64>, (held_ns, known_ns): (u64, u64)) -> Self {
-        let amounts = &line.amounts;
-        // Nobody's work is known in an instance, so what was promised was had. Long work is charged when it has ended, and nobody
-        // has more of a GPU than all of it.
-        let used_ns =
-            [amounts.within_ns, amounts.burst_ns, amounts.unmetered_ns].into_iter().fold(0, u64::saturating_add);
-        let memory_ns = memory_bytes.map_or(0, |bytes| {
-            let kib_s = u128::from(amounts.cap_kib_s);
-            u64::try_from(kib_s * 1024 * 1_000_000_000 / u128::from(bytes)).unwrap_or(u64::MAX)
-        });
-        Self {
-            places_ns: held_ns,
-            reserved_ns: gpu.part_of(amounts.reserved_ns()),
-            used_ns: gpu.part_of(used_ns.min(known_ns)),
-            memory_ns,
-        }
-    }
-
-    fn add(&mut self, other: &Self) {
-        let pairs = [
-            (&mut self.places_ns, other.places_ns),
-            (&mut self.reserved_ns, other.reserved_ns),
-            (&mut self.used_ns, other.used_ns),
-            (&mut self.memory_ns, other.memory_ns),
-        ];
-        pairs.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
-    }
-
-    /// As a mean over what is known of the stretch.
-    fn over(&self, stretch: Stretch) -> Demand {
-        let permille = |ns: u64| {
-            let known_ns = u128::from(stretch.known_ns.max(1));
-            let rounded = (u128::from(ns) * u128::from(GPU_PERMILLE) + known_ns / 2) / known_ns;
-            u64::try_from(rounded).unwrap_or(u64::MAX)
-        };
-        Demand {
-            places: permille(self.places_ns),
-            reserved: permille(self.reserved_ns),
-            used: permille(self.used_ns.min(stretch.gpu_ns)),
-            memory: permille(self.memory_ns),
-        }
+/// What one lease asked for of a GPU for `held_ns`, in a stretch of which `known_ns` are known.
+fn demand_of(line: &Line, gpu: &GpuPart, memory_bytes: Option<u64>, (held_ns, known_ns): (u64, u64)) -> Demand {
+    let amounts = &line.amounts;
+    // Nobody's work is known in an instance, so what was promised was had. Long work is charged when it has ended, and nobody has
+    // more of a GPU than all of it.
+    let used_ns = [amounts.within_ns, amounts.burst_ns, amounts.unmetered_ns].into_iter().fold(0, u64::saturating_add);
+    let memory_ns = memory_bytes.map_or(0, |bytes| {
+        let kib_s = u128::from(amounts.cap_kib_s);
+        u64::try_from(kib_s * 1024 * 1_000_000_000 / u128::from(bytes)).unwrap_or(u64::MAX)
+    });
+    Demand {
+        places_ns: held_ns,
+        reserved_ns: gpu.part_of(amounts.reserved_ns()),
+        used_ns: gpu.part_of(used_ns.min(known_ns)),
+        memory_ns,
     }
 }
 
@@ -147,16 +69,13 @@ struct Courses {
 }
 
 impl Courses {
-    fn note(&mut self, asked: BTreeMap<String, Asked>, stretch: Stretch) {
-        if stretch.known_ns == 0 {
-            return;
+    fn note(&mut self, asked: BTreeMap<String, Demand>, stretch: Stretch) {
+        let mut sum = Demand::default();
+        for (owner, demand) in asked {
+            sum.add(demand);
+            self.owners.entry(owner).or_default().0.note(demand, stretch);
         }
-        let mut sum = Asked::default();
-        for (owner, asked) in asked {
-            sum.add(&asked);
-            self.owners.entry(owner).or_default().0.note(asked.over(stretch), stretch.known_ns);
-        }
-        self.together.note(sum.over(stretch), stretch.known_ns);
+        self.together.note(sum, stretch);
     }
 }
 
@@ -167,10 +86,10 @@ pub fn savings(connection: &Connection, question: &SavingsQuestion, known: &Memo
     let memories = memories(connection, &gpus, known)?;
     let stretches = stretches(connection, scope, &gpus)?;
     let entered_ms = entered_unix_ms(connection)?;
-    let name = owner_of_lease(question.by);
+    let name = key_of_lease(question.by);
     let columns = format!("SELECT {name}, created_unix_ms, ended_unix_ms FROM lease WHERE {OF_SCOPE}");
     let (mut query, mut leases) = (connection.prepare(&columns)?, HashMap::new());
-    let (mut courses, mut asked) = (Courses::default(), BTreeMap::<String, Asked>::new());
+    let (mut courses, mut asked) = (Courses::default(), BTreeMap::<String, Demand>::new());
     let (mut place, mut stretch) = ((0, 0), Stretch::default());
     let (mut counted, mut unknown) = (HashSet::new(), BTreeSet::new());
     walk(connection, scope, &gpus, |line| {
@@ -198,10 +117,10 @@ pub fn savings(connection: &Connection, question: &SavingsQuestion, known: &Memo
             unknown.insert(line.of.1);
         }
         let held_ns = its.held_ns(place, stretch.known_ns);
-        let its_own = Asked::of(&line, gpu, memory_bytes, (held_ns, stretch.known_ns));
+        let demand = demand_of(&line, gpu, memory_bytes, (held_ns, stretch.known_ns));
         match asked.get_mut(&its.owner) {
-            Some(sum) => sum.add(&its_own),
-            None => drop(asked.insert(its.owner.clone(), its_own)),
+            Some(sum) => sum.add(demand),
+            None => drop(asked.insert(its.owner.clone(), demand)),
         }
         if counted.insert(line.of.0) {
             courses.owners.entry(its.owner.clone()).or_default().1 += 1;
@@ -215,7 +134,6 @@ pub fn savings(connection: &Connection, question: &SavingsQuestion, known: &Memo
     let owners: Vec<OwnerDemand> =
         courses.owners.iter().map(|(key, (course, leases))| demand(key, *leases, course)).collect();
     let together = demand("", counted.len() as u64, &courses.together);
-    let there = |stretch: &Stretch| Asked { used_ns: stretch.gpu_ns, ..Asked::default() }.over(*stretch).used;
     Ok(Savings {
         since_unix_s: scope.since_unix_s,
         until_unix_s: scope.until_unix_s,
@@ -227,7 +145,7 @@ pub fn savings(connection: &Connection, question: &SavingsQuestion, known: &Memo
         gpus_shared: together.gpus,
         owners,
         together,
-        there_permille: stretches.values().filter(|its| its.known_ns > 0).map(there).max().unwrap_or(0),
+        there_permille: stretches.values().map(|stretch| stretch.permille_of(stretch.gpu_ns)).max().unwrap_or(0),
         unknown_gpus: unknown.len() as u64,
     })
 }

@@ -1,7 +1,7 @@
 //! Sums over the ledger.
 
 use super::balance::HOUR_S;
-use super::lines::{Amounts, GpuPart, Gpus, Line, OF_SCOPE, begins, gpus, in_scope, walk};
+use super::lines::{Amounts, GpuPart, Gpus, Line, OF_SCOPE, begins, gpus, in_scope, key_of_lease, walk};
 use super::pricing::{Cost, Pricing};
 use super::question::{Question, Scope, moment};
 use super::reader::ROWS;
@@ -107,25 +107,9 @@ impl Memory {
     }
 }
 
-/// Whose a lease is by what sums are kept apart, in SQL.
-pub fn owner_of_lease(by: UsageBy) -> &'static str {
-    match by {
-        UsageBy::Team => "coalesce(team, '')",
-        UsageBy::Project => "coalesce(project, '')",
-        UsageBy::CostCenter => "coalesce(cost_center, '')",
-        UsageBy::User => "CAST(uid AS TEXT)",
-        UsageBy::Class => "class",
-        UsageBy::Priority => "priority",
-        UsageBy::Mechanism => "mechanism",
-        UsageBy::Container => "container_id",
-        UsageBy::Lease => "lease_id",
-        UsageBy::Gpu | UsageBy::Hour | UsageBy::Day => "''",
-    }
-}
-
 /// Asks for a lease by its number; there is no answer where a team or a user is asked for that it is not of.
 fn name_of_lease(by: UsageBy) -> String {
-    let name = owner_of_lease(by);
+    let name = key_of_lease(by);
     format!("SELECT {name}, cap_bytes, peak_bytes, team FROM lease WHERE {OF_SCOPE}")
 }
 

@@ -1,7 +1,7 @@
 //! What the ledger's lines cost, and on whose bill.
 
 use super::*;
-use crate::ledger::question::{Scope, ScopeWords};
+use crate::ledger::question::Scope;
 use gpool_protocol::{Charge, Charges};
 
 /// Of a second at 3.60 for an hour, in billionths.
@@ -19,7 +19,7 @@ fn priced(path: &Path, rates: &Rates, question: &str) -> Usage {
 
 fn bill(path: &Path, rates: &Rates, question: &str) -> Charges {
     let question = format!("since={}&until={}&{question}", BEGUN_S - 20, BEGUN_S + 10_000_000);
-    let scope = Scope::read(&question, BEGUN_S, ScopeWords::NONE, |_, _| None).unwrap();
+    let scope = Scope::read(&question, BEGUN_S).unwrap();
     Reader::open(path, rates).unwrap().charges(&scope).unwrap()
 }
 

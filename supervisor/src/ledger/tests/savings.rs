@@ -1,7 +1,8 @@
 //! How many GPUs sharing saves, by what the ledger has.
 
 use super::*;
-use crate::ledger::savings::{Memories, SavingsQuestion};
+use crate::ledger::question::SavingsQuestion;
+use crate::ledger::savings::Memories;
 use gpool_protocol::{OwnerDemand, Savings};
 
 /// The sample's GPU has as much.
