@@ -6,7 +6,7 @@ use crate::clock;
 use crate::gatekeeper::Order;
 use crate::lease::{Lease, Leases, MakingRoom, about, slice_priority};
 use crate::revocation;
-use gpool_configuration::{NoticeSignal, Preemption};
+use gpool_configuration::{Configuration, NoticeSignal, Preemption};
 use gpool_policy::preemption::{Candidate, Need, Notice, Rule, Step, Turn};
 use gpool_protocol::{
     ContainerId, ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, Priority, format_permille, format_seconds,
@@ -112,7 +112,11 @@ fn serve(leases: &Leases, lease: &mut Lease, turn: Option<Turn>) {
 fn tell(leases: &Leases, lease: &Lease, rules: &Preemption) {
     let sent = signal(lease, rules.signal);
     leases.counters.note_preemption("told");
-    leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), told(lease, rules, sent));
+    leases.events.note(
+        EventKind::LeasePreempted,
+        about(&lease.record, None),
+        told(lease, &leases.configuration(), sent),
+    );
 }
 
 /// Tells it that it may stay.
@@ -169,8 +173,8 @@ fn signal(lease: &Lease, which: NoticeSignal) -> usize {
 }
 
 /// Who makes room for whom, when, and what was sent.
-fn told(lease: &Lease, rules: &Preemption, sent: usize) -> String {
-    let record = &lease.record;
+fn told(lease: &Lease, configuration: &Configuration, sent: usize) -> String {
+    let (record, rules) = (&lease.record, &configuration.preemption);
     let (short, priority, grace) = (record.container_id.short(), record.priority, format_seconds(rules.grace_seconds));
     let waits = lease.makes_room.waits.as_ref().map_or("one", ContainerId::short);
     let sent = match (rules.signal, sent) {
@@ -178,7 +182,7 @@ fn told(lease: &Lease, rules: &Preemption, sent: usize) -> String {
         (signal, 1) => format!("; its program there was sent {}", signal.text()),
         (signal, sent) => format!("; its {sent} programs there were sent {}", signal.text()),
     };
-    let served = lease.served_meanwhile().map_or_else(String::new, |(permille, priority)| {
+    let served = lease.served_meanwhile(configuration).map_or_else(String::new, |(permille, priority)| {
         format!("; until then it is served with {} as {priority}", format_permille(permille.into()))
     });
     format!(

@@ -3,6 +3,7 @@
 use super::book::{Book, Lease};
 use super::grant::Leases;
 use crate::clock;
+use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::promise::share_error_ppm;
 use gpool_policy::slice::{Explanation, State, WaitCause as SliceCause};
@@ -33,7 +34,7 @@ impl Leases {
         };
         let gpus = gpus.zip(charged).map(of_gpu).collect();
         let lease = book.find(&record.lease_id.0)?;
-        let (memory, leaving) = (lease.view(), leaving(lease));
+        let (memory, leaving) = (lease.view(), leaving(lease, &self.configuration()));
         Ok(LeaseExplanation {
             lease_id: record.lease_id,
             container_id: record.container_id,
@@ -51,9 +52,9 @@ impl Leases {
 }
 
 /// That its GPUs are about to be taken from it.
-fn leaving(lease: &Lease) -> Option<Leaving> {
+fn leaving(lease: &Lease, configuration: &Configuration) -> Option<Leaving> {
     let (waits, until_ns) = (lease.makes_room.waits.clone()?, lease.leaves_ns()?);
-    let served = lease.served_meanwhile();
+    let served = lease.served_meanwhile(configuration);
     Some(Leaving {
         waits,
         left_ns: until_ns.saturating_sub(clock::now_ns()),

@@ -1,7 +1,7 @@
 //! Which leases would make room for somebody who waits: idle ones, and those of a lower priority.
 
 use super::book::{Book, Lease};
-use super::entitlement::{held_demand, shown_priority, slice_priority};
+use super::entitlement::{held_demand, share_of, shown_priority, slice_priority};
 use super::grant::Leases;
 use super::quota::Reservation;
 use super::record::Record;
@@ -9,9 +9,10 @@ use super::room::Scene;
 use crate::clock;
 use crate::device::Gpu;
 use crate::queue::Waiter;
+use gpool_configuration::Configuration;
 use gpool_policy::giving_way::needed;
 use gpool_policy::preemption::{Candidate, Leaving, Need, Rule, Turn};
-use gpool_policy::slice::{Priority as SlicePriority, Share};
+use gpool_policy::slice::Priority as SlicePriority;
 use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism, Priority, format_seconds};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -214,14 +215,11 @@ fn priority_of(book: &Book, id: &LeaseId) -> Option<SlicePriority> {
 }
 
 impl Lease {
-    /// With which share of each GPU and as which priority it is served while it leaves, if not as its own. To be shown: the limit
-    /// that it has is in it.
-    pub fn served_meanwhile(&self) -> Option<(u16, Priority)> {
-        let own = Share { priority: slice_priority(self.record.priority), ..Share::of(self.record.fraction_permille) };
-        let own = Share { limit_permille: self.record.limit_permille, ..own };
-        let turn = self.makes_room.turn.filter(|_| self.leaves_ns().is_some())?;
-        let served = turn.instead_of(own);
-        (served != own).then(|| (served.weight_permille, shown_priority(served.priority)))
+    /// With which share of each GPU and as which priority it is served while it leaves, if not as its own.
+    pub fn served_meanwhile(&self, configuration: &Configuration) -> Option<(u16, Priority)> {
+        let served = self.share(configuration);
+        let is_own = served == share_of(configuration, &self.record);
+        (!is_own).then(|| (served.weight_permille, shown_priority(served.priority)))
     }
 }
 
