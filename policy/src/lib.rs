@@ -20,6 +20,8 @@
 //! * [`ledger`]: what a GPU's time went to, in sums that tie out;
 //! * [`rates`]: what GPU time costs;
 //! * [`savings`]: how many GPUs sharing saves;
+//! * [`levels`]: how much of something was enough for how much of the time;
+//! * [`sizing`]: which request would have been enough for somebody who asked for none;
 //! * [`repetition`]: how often that is told which goes on happening;
 //! * [`xid`]: what a number says by which the driver tells of a fault;
 //! * [`promise`]: what a share is worth beside the tenants that are there.
@@ -39,6 +41,7 @@ pub mod honesty;
 pub mod identity;
 pub mod idleness;
 pub mod ledger;
+pub mod levels;
 pub mod mechanism;
 pub mod mig;
 pub mod overlap;
@@ -49,6 +52,7 @@ pub mod quota;
 pub mod rates;
 pub mod repetition;
 pub mod savings;
+pub mod sizing;
 pub mod slice;
 pub mod time_slices;
 pub mod timeline;

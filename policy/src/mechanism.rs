@@ -28,6 +28,7 @@ pub use host::{Gpu, Host, MigInstance, MigState, Pool};
 pub use mps::{MpsLimits, active_thread_percent};
 pub use serve::Place;
 pub use suitable::{Suitable, words};
+pub(crate) use table::{BUSY_PERMILLE, NEARLY_WHOLE_PERMILLE};
 pub use table::{Row, RowId, TABLE};
 pub use traps::{Finding, Severity, Trap};
 

@@ -64,9 +64,9 @@ impl Row {
 /// Promises of at most this many milliseconds are kept by hardware alone.
 const HARDWARE_P99_MS: u32 = 10;
 /// Shares from here on are whole GPUs with a rest that nobody can use, in permille.
-const NEARLY_WHOLE_PERMILLE: u16 = 900;
+pub(crate) const NEARLY_WHOLE_PERMILLE: u16 = 900;
 /// Who keeps a GPU as busy as this gains nothing from neighbours, in permille.
-const BUSY_PERMILLE: u16 = 800;
+pub(crate) const BUSY_PERMILLE: u16 = 800;
 /// Kernels shorter than this, in microseconds, do not fill a GPU.
 const SMALL_BURST_US: u64 = 1000;
 /// Fewer alike are not worth a server of their own.
