@@ -7,6 +7,7 @@
 
 mod answer;
 mod audit;
+mod baseline;
 mod charges;
 mod class;
 mod client;
@@ -31,6 +32,7 @@ mod savings;
 mod usage;
 
 pub use audit::{AUDIT_FORM, Beginning, Numbered};
+pub use baseline::{Baseline, EnoughRequest, Unleased, UnleasedKind, UnleasedUse};
 pub use charges::{Charge, Charges};
 pub use class::{Class, Priority};
 pub use client::{CallError, Client, ClientError, DEFAULT_SOCKET};

@@ -15,7 +15,7 @@ use gpool_policy::TenantId;
 use gpool_policy::honesty::{DeviceUse, Honesty, Shortfall};
 use gpool_policy::overlap::{Reported, believed};
 use gpool_policy::repetition::Repetition;
-use gpool_protocol::EventKind;
+use gpool_protocol::{EventKind, HostPid};
 use past_members::{PastMembers, whole};
 use std::collections::BTreeMap;
 
@@ -82,6 +82,8 @@ pub struct Auditor {
     is_silent: Vec<bool>,
     /// By index of the GPU: NVML had figures of it in the newest look.
     has_figures: Vec<bool>,
+    /// By index of the GPU: for how long each process kept it busy, nanoseconds, by what was new in the newest look.
+    busy: Vec<BTreeMap<u32, u64>>,
     past: PastMembers,
 }
 
@@ -98,6 +100,7 @@ impl Auditor {
             was_silent,
             is_silent,
             has_figures: vec![false; gpus],
+            busy: vec![BTreeMap::new(); gpus],
             past: PastMembers::default(),
         }
     }
@@ -140,6 +143,7 @@ impl Auditor {
                 // Who has shims has reported until the end.
                 meter(leases, tenant, index, (seen_ns, until_us), true);
             }
+            self.busy[index] = if is_first_look { BTreeMap::new() } else { busy };
         }
         self.past.note(members, clock::now_ns());
         for finding in self.end_period(statistics) {
@@ -160,6 +164,11 @@ impl Auditor {
     /// Whether NVML has just said how busy processes keep this GPU.
     pub fn has_figures(&self, gpu: usize) -> bool {
         self.has_figures.get(gpu).copied().unwrap_or(false)
+    }
+
+    /// For how long each process kept this GPU busy, nanoseconds, by what NVML has just told that it had not told before.
+    pub fn busy(&self, gpu: usize) -> impl Iterator<Item = (HostPid, u64)> + '_ {
+        self.busy.get(gpu).into_iter().flatten().map(|(pid, ns)| (HostPid(*pid), *ns))
     }
 
     fn see(&mut self, of: (TenantId, usize), seen_ns: u64) {

@@ -25,6 +25,7 @@
 //! | `refusals` | which allocations were refused, and who has what they wanted |
 //! | `audit` | every event, written down for good in chained lines |
 //! | `ledger` | who was promised what and had it, written down for months |
+//! | `baseline` | what containers and programs without a lease use |
 //! | `auditor` | what leases report, against what the device saw |
 //! | `settings`, `reload` | the configuration in force, and taking over a changed one |
 //! | `privilege` | what root is given up once everything is set up |
@@ -54,6 +55,7 @@ mod log;
 mod attendant;
 mod audit;
 mod auditor;
+mod baseline;
 mod cgroup;
 mod clock;
 mod compute_modes;

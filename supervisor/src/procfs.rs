@@ -218,6 +218,13 @@ pub fn comm(pid: HostPid) -> String {
     name.trim_end_matches('\n').chars().take(16).map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
+/// The real user of the process, as this host numbers users; none if it has ended.
+pub fn uid_of(pid: HostPid) -> Option<u32> {
+    // Uid: real, effective, saved and file system's, proc_pid_status(5).
+    let status = text(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+}
+
 /// This boot's id; state of another boot is void.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
@@ -240,6 +247,8 @@ mod tests {
         assert_eq!(start, Some(me.name.start_ticks));
         assert!(is_same(&me.name, start) && is_same(&me.name, None) && !is_same(&impostor, start));
         assert_eq!(start_ticks(HostPid(u32::MAX)), None);
+        let uid = rustix::process::getuid().as_raw();
+        assert_eq!((uid_of(me.name.pid), uid_of(HostPid(u32::MAX))), (Some(uid), None));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! waited for a while, and not again before it has answered.
 
 use crate::auditor::Auditor;
+use crate::baseline::BaselineWatch;
 use crate::context_cost::{Claim, Claims, ContextCosts};
 use crate::device::{Gpu, Kind, NvmlInventory, Occupancy, ProcessUse};
 use crate::driver_watch::DriverWatch;
@@ -44,6 +45,7 @@ pub fn sample(
     let mut auditor = Auditor::new(leases.roster.limit());
     let (mut driver, mut idle) = (DriverWatch::default(), IdleLeases::default());
     let (mut preemptions, mut energy) = (Preemptions::default(), Energy::default());
+    let mut baseline = BaselineWatch::default();
     let (mut unseen, mut unwritten) = (Faults::default(), Faults::default());
     loop {
         leases.progress.sampler.note();
@@ -62,6 +64,7 @@ pub fn sample(
         note_charges(leases, &statistics, &mut unwritten);
         energy.look(leases, &members, &occupancies);
         auditor.look(leases, &members, |gpu, since_us| process_use(leases, &occupancies, gpu, since_us), &statistics);
+        baseline.look(leases, &members, &occupancies, &auditor);
         refusals::tell(leases);
         idle.look(leases, |gpu| auditor.has_figures(gpu));
         preemptions.look(leases);

@@ -9,7 +9,7 @@ use crate::device::DriverFilesError;
 use crate::drains;
 use crate::events::CHUNK;
 use crate::lease::Leases;
-use crate::ledger::{self, Question, SavingsQuestion, Scope};
+use crate::ledger::{self, BaselineQuestion, Question, SavingsQuestion, Scope};
 use crate::metrics;
 use crate::mig;
 use crate::quotas;
@@ -118,6 +118,10 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "savings"]) => {
             let question = SavingsQuestion::read(&request.query, clock::unix_ms() / 1000)?;
             value(ledger::savings(leases, &question, peer.administers())?)
+        }
+        ("GET", ["v1", "baseline"]) => {
+            let question = BaselineQuestion::read(&request.query, clock::unix_ms() / 1000)?;
+            value(ledger::baseline(leases, &question, peer.administers())?)
         }
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
         ("GET", ["v1", "quota"]) => value(quotas::views(&leases.configuration().quota, &leases.book(), &leases.gpus())),

@@ -3,6 +3,7 @@
 //! cannot be written, on a full disk, stays in memory and is written later.
 
 mod balance;
+mod baseline;
 mod charges;
 mod lines;
 mod pricing;
@@ -14,8 +15,10 @@ mod store;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod unleased;
 
-pub use question::{Question, SavingsQuestion, Scope};
+pub use question::{BaselineQuestion, Question, SavingsQuestion, Scope};
+pub use unleased::Sighting;
 
 use crate::clock;
 use crate::device::{Gpu, Kind};
@@ -23,13 +26,15 @@ use crate::faults::Faults;
 use crate::lease::{Leases, Statement, statements};
 use balance::{Balance, Energies, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
-use gpool_protocol::{Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Usage};
+use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Unleased, Usage};
 use reader::Reader;
 use retention::DAY_S;
+use savings::Memories;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use store::{FileName, GpuFacts, LedgerError, Store};
+use unleased::Unwritten;
 
 /// Not more often than this, however often leases end or somebody asks.
 const LEAST_PERIOD: Duration = Duration::from_secs(1);
@@ -53,6 +58,8 @@ pub struct Ledger {
     administrator_asking: Mutex<()>,
     /// When it was written last, Unix seconds; 0 while it was not.
     written_unix_s: AtomicU64,
+    /// What was seen of those who have no lease, and is not written. Held by nobody who waits.
+    unwritten: Mutex<Unwritten>,
 }
 
 #[derive(Debug, Default)]
@@ -120,14 +127,28 @@ pub fn charges(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result
 /// # Errors
 /// As [`usage`].
 pub fn savings(leases: &Leases, question: &SavingsQuestion, is_administrator: bool) -> Result<Savings, ErrorBody> {
+    let memories = memories(leases);
+    ask(leases, is_administrator, |reader| reader.savings(question, &memories))
+}
+
+/// What those used who have no lease, and what would have been enough for each, up to this moment.
+///
+/// # Errors
+/// As [`usage`].
+pub fn baseline(leases: &Leases, question: &BaselineQuestion, is_administrator: bool) -> Result<Baseline, ErrorBody> {
+    let memories = memories(leases);
+    ask(leases, is_administrator, |reader| reader.baseline(question, &memories))
+}
+
+/// What the GPUs have that are there, instances as much as their boards.
+fn memories(leases: &Leases) -> Memories {
     let gpus = leases.gpus();
     let board_of = |instance: &Gpu| gpus.iter().find(|its| its.kind == Kind::Divided && its.index == instance.index);
     let memory_of = |gpu: &Gpu| match gpu.kind {
         Kind::Instance(_) => board_of(gpu).map_or(0, |board| board.memory_total_bytes),
         _ => gpu.memory_total_bytes,
     };
-    let memories = gpus.iter().map(|gpu| (gpu.uuid.0.clone(), memory_of(gpu))).collect();
-    ask(leases, is_administrator, |reader| reader.savings(question, &memories))
+    gpus.iter().map(|gpu| (gpu.uuid.0.clone(), memory_of(gpu))).collect()
 }
 
 fn ask<A>(
@@ -161,6 +182,19 @@ fn ask<A>(
 impl Ledger {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, Unwritten> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_unwritten(&self) -> Unwritten {
+        std::mem::take(&mut *self.unwritten())
+    }
+
+    /// Somebody without a lease was seen on a GPU.
+    pub fn note_unleased(&self, gpu: &GpuUuid, user: Unleased, sighting: Sighting) {
+        self.unwritten().note(gpu, user, sighting);
     }
 
     /// Waits until nobody else adds up of those who may change everything, or of the others.
@@ -229,7 +263,12 @@ impl Inner {
         // The board of an instance that came and went says how many slices it has.
         let product = gpus.first().map_or("", |gpu| gpu.name.as_str());
         // A file that cannot be written is opened anew the next time: it may be another one by then.
-        store.write(&batch, (&facts, product), moment, &leases.boot_id)?;
+        let unwritten = leases.ledger.take_unwritten();
+        let written = store.write((&batch, &unwritten), (&facts, product), moment, &leases.boot_id);
+        if let Err(error) = written {
+            leases.ledger.unwritten().take_back(unwritten);
+            return Err(error);
+        }
         if next.closes_ns() != self.balance.closes_ns() {
             self.ended.clear();
         }

@@ -9,6 +9,8 @@ use jiff::Timestamp;
 const LAST_S: u64 = 253_402_300_799;
 /// For which part of the time GPUs have to be enough, if nothing else is said.
 const PERCENT: u8 = 95;
+/// What leases have, and others have not, as it stands in a list.
+const OF_LEASES: &str = " team, project, cost-center,";
 
 /// Of which time, leases and GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,7 +60,7 @@ impl Question {
     /// Names the parameter and what it may be.
     pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
         let mut by = UsageBy::Team;
-        let words = Words { by: &UsageBy::ALL, others: ", and by" };
+        let words = Words { by: &UsageBy::ALL, leases: OF_LEASES, others: ", and by" };
         let scope = Scope::read_with(query, now_unix_s, words, |name, value| match name {
             "by" => UsageBy::of(value).map(|word| by = word),
             _ => None,
@@ -85,14 +87,43 @@ impl SavingsQuestion {
     /// Names the parameter and what it may be.
     pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
         let (mut by, mut percent) = (UsageBy::Team, PERCENT);
-        let words = Words { by: &UsageBy::OWNERS, others: ", and by, and percent" };
+        let words = Words { by: &UsageBy::OWNERS, leases: OF_LEASES, others: ", and by, and percent" };
         let scope = Scope::read_with(query, now_unix_s, words, |name, value| match name {
             "by" => UsageBy::of(value).filter(|word| UsageBy::OWNERS.contains(word)).map(|word| by = word),
-            "percent" => value.parse().ok().filter(|its| (1..=100).contains(its)).map(|its| percent = its),
+            "percent" => percent_of(value).map(|its| percent = its),
             _ => None,
         })?;
         Ok(Self { by, percent, scope })
     }
+}
+
+/// What those used who have no lease, and what would have been enough for them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaselineQuestion {
+    /// For which part of the time in which each worked it has to be enough.
+    pub percent: u8,
+    /// Of what: of teams, projects and cost centers nothing is known.
+    pub scope: Scope,
+}
+
+impl BaselineQuestion {
+    /// Reads pairs as [`Question::read`] does.
+    ///
+    /// # Errors
+    /// Names the parameter and what it may be.
+    pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
+        let mut percent = PERCENT;
+        let words = Words { by: &[], leases: "", others: ", and percent" };
+        let scope = Scope::read_with(query, now_unix_s, words, |name, value| match name {
+            "percent" => percent_of(value).map(|its| percent = its),
+            _ => None,
+        })?;
+        Ok(Self { percent, scope })
+    }
+}
+
+fn percent_of(value: &str) -> Option<u8> {
+    value.parse().ok().filter(|percent| (1..=100).contains(percent))
 }
 
 /// What a question may be asked with besides, for who asks it with something else.
@@ -100,6 +131,8 @@ impl SavingsQuestion {
 struct Words {
     /// By what it may be kept apart.
     by: &'static [UsageBy],
+    /// What of leases it may be about, as it stands between the others; empty where it is not about leases.
+    leases: &'static str,
     /// Names of parameters of its own, as they stand behind the others.
     others: &'static str,
 }
@@ -110,7 +143,7 @@ impl Scope {
     /// # Errors
     /// Names the parameter and what it may be.
     pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
-        Self::read_with(query, now_unix_s, Words { by: &[], others: "" }, |_, _| None)
+        Self::read_with(query, now_unix_s, Words { by: &[], leases: OF_LEASES, others: "" }, |_, _| None)
     }
 
     /// The same, where `other` takes those that say something else, or says no.
@@ -129,6 +162,7 @@ impl Scope {
             match name {
                 "since" => since_unix_s = Some(seconds().ok_or_else(wrong)?),
                 "until" => until_unix_s = Some(seconds().ok_or_else(wrong)?),
+                "team" | "project" | "cost-center" if words.leases.is_empty() => return Err(wrong()),
                 "team" => scope.team = Some(value.to_owned()),
                 "project" => scope.project = Some(value.to_owned()),
                 "cost-center" => scope.cost_center = Some(value.to_owned()),
@@ -162,7 +196,7 @@ fn wrong(words: Words, name: &str, value: &str) -> ErrorBody {
         "percent" if words.others.contains("percent") => "write a whole number from 1 to 100".to_owned(),
         "since" | "until" => "write seconds since 1970".to_owned(),
         "user" => "write the number of a user".to_owned(),
-        _ => format!("write since, until, team, project, cost-center, user or gpu{}", words.others),
+        _ => format!("write since, until,{} user or gpu{}", words.leases, words.others),
     };
     ErrorBody::new(ErrorCode::MessageInvalid, format!("{name}={value} is nothing that the ledger is asked by"), remedy)
 }

@@ -1,12 +1,13 @@
 //! A ledger that is read, beside who writes it.
 
+use super::baseline;
 use super::charges;
 use super::pricing::Pricing;
-use super::question::{Question, SavingsQuestion, Scope};
+use super::question::{BaselineQuestion, Question, SavingsQuestion, Scope};
 use super::savings::{self, Memories};
 use super::sums;
 use gpool_configuration::Rates;
-use gpool_protocol::{Charges, ErrorBody, ErrorCode, Savings, Usage};
+use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, Savings, Usage};
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -70,6 +71,15 @@ impl<'a> Reader<'a> {
         let remedy = "ask for less time, or for one team";
         let add_up = |all: &Connection, _: Option<Pricing>| savings::savings(all, question, memories);
         self.answer(add_up, |savings| savings.owners.len(), remedy)
+    }
+
+    /// What those used who have no lease; `memories` is what the GPUs have that are there.
+    ///
+    /// # Errors
+    /// As [`Reader::usage`].
+    pub fn baseline(&mut self, question: &BaselineQuestion, memories: &Memories) -> Result<Baseline, ErrorBody> {
+        let add_up = |all: &Connection, _: Option<Pricing>| baseline::baseline(all, question, memories);
+        self.answer(add_up, |baseline| baseline.users.len(), "ask for less time, for one user or for one GPU")
     }
 
     fn currency(&self) -> Option<String> {

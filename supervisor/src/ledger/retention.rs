@@ -2,6 +2,7 @@
 
 use super::balance::{HOUR_S, MINUTE_S};
 use super::store::{LedgerError, Store};
+use super::unleased;
 use gpool_configuration::Ledger as Configured;
 use rusqlite::{Connection, Transaction, params};
 
@@ -66,13 +67,15 @@ fn merge(transaction: &Transaction<'_>, edge: i64) -> rusqlite::Result<()> {
          ON CONFLICT DO UPDATE SET ns = ns + excluded.ns, energy_millijoules = energy_millijoules + excluded.energy_millijoules",
         params![edge, hour, minute],
     )?;
-    transaction.execute("DELETE FROM pool WHERE seconds = ?2 AND slot < ?1", params![edge, minute]).map(drop)
+    transaction.execute("DELETE FROM pool WHERE seconds = ?2 AND slot < ?1", params![edge, minute])?;
+    unleased::merge(transaction, edge)
 }
 
 /// Takes out what lies before `edge`, and leases of which nothing is left.
 fn take_out(transaction: &Transaction<'_>, edge: i64) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM line WHERE slot < ?1", [edge])?;
     transaction.execute("DELETE FROM pool WHERE slot < ?1", [edge])?;
+    unleased::take_out(transaction, edge)?;
     transaction.execute(
         "DELETE FROM lease WHERE ended_unix_ms < ?1 * 1000 AND NOT EXISTS (SELECT 1 FROM line WHERE line.lease = lease.id)",
         [edge],

@@ -15,7 +15,7 @@ pub type Memories = HashMap<String, u64>;
 
 /// The memory of each board by the ledger's number of the GPU or instance: its own, or what others of its model have that `known`
 /// tells. None of one that is gone, with all of its kind.
-fn memories(connection: &Connection, gpus: &Gpus, known: &Memories) -> rusqlite::Result<HashMap<i64, u64>> {
+pub fn memories(connection: &Connection, gpus: &Gpus, known: &Memories) -> rusqlite::Result<HashMap<i64, u64>> {
     let all = super::lines::gpus(connection, &Scope::default())?;
     let of_model: HashMap<&str, u64> =
         all.values().filter_map(|gpu| Some((gpu.product.as_str(), *known.get(&gpu.uuid)?))).collect();
@@ -25,7 +25,7 @@ fn memories(connection: &Connection, gpus: &Gpus, known: &Memories) -> rusqlite:
 }
 
 /// Where a minute or an hour begins, and how long it is, in seconds.
-type Place = (u64, u64);
+pub type Place = (u64, u64);
 
 /// A lease as the answer has it.
 struct Leased {
@@ -164,7 +164,7 @@ fn of_owner(key: &str, leases: u64, course: &Course, (known_ns, percent): (u64, 
 }
 
 /// The minutes and hours of that time.
-fn stretches(connection: &Connection, scope: &Scope, gpus: &Gpus) -> rusqlite::Result<BTreeMap<Place, Stretch>> {
+pub fn stretches(connection: &Connection, scope: &Scope, gpus: &Gpus) -> rusqlite::Result<BTreeMap<Place, Stretch>> {
     let mut query = connection.prepare("SELECT slot, seconds, gpu, ns FROM pool WHERE slot >= ?1 AND slot < ?2")?;
     let mut found = query.query(scope.span())?;
     let mut stretches: BTreeMap<Place, Stretch> = BTreeMap::new();

@@ -1,6 +1,7 @@
 //! The ledger's file: SQLite, in WAL mode, so that a supervisor which is killed leaves a whole ledger, up to ten seconds old.
 
 use super::balance::{Amounts, Batch, Before, LineKey, Moment};
+use super::unleased::{self, Unwritten};
 use crate::lease::Statement;
 use gpool_protocol::{GpuUuid, LeaseId};
 use rusqlite::{Connection, ErrorCode as Code, OptionalExtension, Transaction, params};
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// "gplg": that the file is a ledger of gpool.
 const APPLICATION_ID: i32 = 0x6770_6c67;
 /// Version of the tables.
-const VERSION: i32 = 4;
+const VERSION: i32 = 5;
 /// What the file of changes beside the ledger is cut to.
 const JOURNAL_BYTES: i64 = 16 << 20;
 /// How long somebody else may hold the file, such as a person with `sqlite3`.
@@ -185,19 +186,20 @@ impl Store {
         LedgerError::Database { path: self.path.display().to_string(), cause }
     }
 
-    /// Writes all of `batch`, or nothing. Instances that are gone by now are taken to have been on boards like `product`.
+    /// Writes all of `batch` and `unwritten`, or nothing. Instances that are gone by now are taken to have been on boards like `product`.
     ///
     /// # Errors
     /// SQLite cannot write, on a full disk for example.
     pub fn write(
         &mut self,
-        batch: &Batch<'_>,
+        (batch, unwritten): (&Batch<'_>, &Unwritten),
         (gpus, product): (&[GpuFacts], &str),
         moment: Moment,
         boot_id: &str,
     ) -> Result<(), LedgerError> {
         let written = self.connection.transaction().and_then(|transaction| {
             write_all(&transaction, batch, (gpus, product))?;
+            unwritten.write(&transaction)?;
             note_entered(&transaction, moment, boot_id)?;
             transaction.commit()
         });
@@ -243,10 +245,11 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     match version {
         0 => {
             transaction.execute_batch(TABLES)?;
+            transaction.execute_batch(unleased::TABLES)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         }
         older => {
-            let steps = [(1, SINCE_1), (2, SINCE_2), (3, SINCE_3)];
+            let steps = [(1, SINCE_1), (2, SINCE_2), (3, SINCE_3), (4, unleased::TABLES)];
             let missing = steps.into_iter().filter(|(from, _)| *from >= older);
             missing.map(|(_, step)| step).try_for_each(|step| transaction.execute_batch(step))?;
         }
@@ -345,7 +348,8 @@ fn write_all(
     Ok(())
 }
 
-fn number_of(transaction: &Transaction<'_>, gpu: &GpuUuid) -> rusqlite::Result<Option<i64>> {
+/// The ledger's number of a GPU or instance; none of one that has never been written down.
+pub fn number_of(transaction: &Transaction<'_>, gpu: &GpuUuid) -> rusqlite::Result<Option<i64>> {
     let mut statement = transaction.prepare_cached("SELECT id FROM gpu WHERE uuid = ?1")?;
     statement.query_row([&gpu.0], |row| row.get(0)).optional()
 }

@@ -1,3 +1,4 @@
+mod baseline;
 mod bill;
 mod energy;
 mod savings;
@@ -6,6 +7,7 @@ use super::balance::{Balance, Batch, Before, Energies, Moment};
 use super::question::Question;
 use super::reader::Reader;
 use super::store::{GpuFacts, LedgerError, Store};
+use super::unleased::Unwritten;
 use crate::lease::{End, GpuStanding, Record, StandingRecord, Statement, sample};
 use gpool_configuration::{Ledger as Configured, Rates};
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism, Usage, UsageBy, UsageRow};
@@ -90,7 +92,7 @@ impl Life {
     fn enter(&mut self, second: u64, all: &[Statement]) {
         let all: Vec<&Statement> = all.iter().collect();
         let (batch, next) = self.balance.next(at(second), (&[gpu()], &drawn(self.drawn_millijoules)), &all);
-        self.store.write(&batch, (&facts(7), ""), at(second), self.boot).unwrap();
+        self.store.write((&batch, &Unwritten::default()), (&facts(7), ""), at(second), self.boot).unwrap();
         self.balance = next;
     }
 
@@ -101,6 +103,23 @@ impl Life {
 
 fn usage(path: &Path, question: &str) -> Usage {
     Reader::open(path, &Rates::default()).unwrap().usage(&Question::read(question, BEGUN_S).unwrap()).unwrap()
+}
+
+/// Makes the tables those of an older version, without what came after it.
+fn make_older(path: &Path, version: i32) {
+    let later = [
+        (5, "DROP TABLE unleased_line; DROP TABLE unleased;"),
+        (4, "ALTER TABLE line DROP COLUMN energy_millijoules; ALTER TABLE pool DROP COLUMN energy_millijoules;"),
+        (
+            3,
+            "ALTER TABLE lease DROP COLUMN project; ALTER TABLE lease DROP COLUMN cost_center;
+             ALTER TABLE line DROP COLUMN low_ns;",
+        ),
+        (2, "ALTER TABLE lease DROP COLUMN cap_bytes; ALTER TABLE lease DROP COLUMN peak_bytes;"),
+    ];
+    let steps: String = later.into_iter().filter(|(since, _)| *since > version).map(|(_, step)| step).collect();
+    let older = format!("{steps} PRAGMA user_version = {version}");
+    rusqlite::Connection::open(path).unwrap().execute_batch(&older).unwrap();
 }
 
 fn in_folder() -> (tempfile::TempDir, PathBuf) {
@@ -262,7 +281,10 @@ fn what_cannot_be_written_is_written_later() {
     life.store.connection.busy_timeout(std::time::Duration::ZERO).unwrap();
     let over = ended(8, lease("01", "red", 8, 5 * S));
     let (batch, _) = life.balance.next(at(10), (&[gpu()], &drawn(0)), &[&over]);
-    assert!(matches!(life.store.write(&batch, (&facts(7), ""), at(10), "a"), Err(LedgerError::Database { .. })));
+    assert!(matches!(
+        life.store.write((&batch, &Unwritten::default()), (&facts(7), ""), at(10), "a"),
+        Err(LedgerError::Database { .. })
+    ));
     assert_eq!(life.usage(UsageBy::Team).total.used_gpu_ns, 0);
     other.execute_batch("ROLLBACK").unwrap();
     // Two days later: in hours, since there are too many minutes.
@@ -310,7 +332,7 @@ fn a_part_of_a_gpu_counts_as_that_and_nobody_says_that_it_was_idle() {
     let mut of_mig = lease("01", "red", 70, 0);
     of_mig.facts.mechanism = Mechanism::Mig;
     let (batch, _) = balance.next(at(70), (&[gpu()], &drawn(0)), &[&of_mig]);
-    store.write(&batch, (&facts(2), ""), at(70), "a").unwrap();
+    store.write((&batch, &Unwritten::default()), (&facts(2), ""), at(70), "a").unwrap();
     let all = usage(&path, &format!("since=0&until={}", BEGUN_S + 100));
     let (total, pool) = (all.total, all.pool.unwrap());
     assert_eq!((total.used_gpu_ns, total.unmetered_gpu_ns, total.idle_gpu_ns), (0, 6 * S, 0));
@@ -412,13 +434,7 @@ fn a_ledger_of_the_first_version_goes_on_and_what_it_does_not_say_counts_as_need
     life.enter(0, &[]);
     life.enter(10, &[lease("01", "red", 10, S)]);
     drop(life);
-    let older = ["cap_bytes", "peak_bytes", "project", "cost_center"]
-        .map(|name| format!("ALTER TABLE lease DROP COLUMN {name};"));
-    let older = format!(
-        "{} ALTER TABLE line DROP COLUMN low_ns; ALTER TABLE line DROP COLUMN energy_millijoules; ALTER TABLE pool DROP COLUMN energy_millijoules; PRAGMA user_version = 1",
-        older.concat()
-    );
-    rusqlite::Connection::open(&path).unwrap().execute_batch(&older).unwrap();
+    make_older(&path, 1);
     let life = Life::begin(&path, "b", 20);
     let row = &life.usage(UsageBy::Lease).rows[0];
     assert_eq!((row.used_gpu_ns, row.memory_cap_mib_s), (S, 40_960));

@@ -152,10 +152,7 @@ fn what_has_no_price_is_told() {
 fn a_ledger_that_knows_no_projects_goes_on() {
     let (_folder, path) = in_folder();
     drop(three(&path));
-    let older = "ALTER TABLE lease DROP COLUMN project; ALTER TABLE lease DROP COLUMN cost_center;
-                 ALTER TABLE line DROP COLUMN low_ns; ALTER TABLE line DROP COLUMN energy_millijoules;
-                 ALTER TABLE pool DROP COLUMN energy_millijoules; PRAGMA user_version = 2";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(older).unwrap();
+    make_older(&path, 2);
     let life = Life::begin(&path, "b", 20);
     let row = &life.usage(UsageBy::CostCenter).rows[0];
     assert_eq!((row.key.as_str(), row.leases), ("", 3));

@@ -50,7 +50,7 @@ fn what_a_board_drew_until_it_was_divided_is_entered() {
     ] {
         let present = if is_there { vec![gpu()] } else { Vec::new() };
         let (batch, next) = life.balance.next(at(second), (&present, &drawn(millijoules)), &all);
-        life.store.write(&batch, (&facts(7), ""), at(second), "a").unwrap();
+        life.store.write((&batch, &Unwritten::default()), (&facts(7), ""), at(second), "a").unwrap();
         life.balance = next;
         let pool = life.usage(UsageBy::Team).pool.unwrap();
         let left = millijoules as i64 - 900;
@@ -82,9 +82,7 @@ fn a_ledger_that_knows_no_energy_goes_on() {
     life.enter(0, &[]);
     life.enter(10, &[lease("01", "red", 10, S)]);
     drop(life);
-    let older = "ALTER TABLE line DROP COLUMN energy_millijoules; ALTER TABLE pool DROP COLUMN energy_millijoules;
-                 PRAGMA user_version = 3";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(older).unwrap();
+    make_older(&path, 3);
     let mut life = Life::begin(&path, "b", 20);
     life.drawn_millijoules = 900;
     life.enter(30, &[with_energy(600, taken_over(20, 30, lease("01", "red", 10, S)))]);

@@ -1,0 +1,158 @@
+//! What those used who have no lease.
+
+use super::*;
+use crate::ledger::question::BaselineQuestion;
+use crate::ledger::savings::Memories;
+use crate::ledger::unleased::Sighting;
+use gpool_policy::sizing::Seen;
+use gpool_protocol::{Baseline, Unleased, UnleasedKind, UnleasedUse};
+
+/// The sample's GPU has as much.
+const MEMORY: u64 = 16 << 30;
+const GIB: u64 = 1 << 30;
+const DAY_S: u64 = 86_400;
+
+fn container(name: &str) -> Unleased {
+    Unleased { kind: UnleasedKind::Container, name: name.into(), uid: None }
+}
+
+fn program(name: &str, uid: u32) -> Unleased {
+    Unleased { kind: UnleasedKind::Program, name: name.into(), uid: Some(uid) }
+}
+
+/// A second with so many milliseconds of work.
+fn second(at_s: u64, busy_ms: u64, peak_bytes: u64) -> Sighting {
+    let seen = Seen { held_ns: S, busy_ns: busy_ms * 1_000_000, peak_bytes, ..Seen::default() };
+    Sighting { unix_s: BEGUN_S + at_s, seen, command: "train".into() }
+}
+
+fn baseline(path: &Path, question: &str) -> Baseline {
+    let question = format!("since={}&until={}&{question}", BEGUN_S - 20, BEGUN_S + 10_000_000);
+    let question = BaselineQuestion::read(&question, BEGUN_S).unwrap();
+    let known: Memories = [(gpu().0, MEMORY)].into_iter().collect();
+    Reader::open(path, &Rates::default()).unwrap().baseline(&question, &known).unwrap()
+}
+
+impl Life {
+    /// Enters what was seen beside leases until that second.
+    fn enter_seen(&mut self, second: u64, unwritten: &Unwritten) {
+        let (batch, next) = self.balance.next(at(second), (&[gpu()], &drawn(0)), &[]);
+        self.store.write((&batch, unwritten), (&facts(7), ""), at(second), self.boot).unwrap();
+        self.balance = next;
+    }
+}
+
+/// Ten minutes from twenty seconds past one. In all of them a container works a tenth of the time with 3 GiB, and in the minute
+/// that begins after 220 s for nine tenths; a program of user 1000 is there from 220 s to 280 s, with 10 GiB.
+fn beside_each_other(path: &Path) -> Life {
+    let mut life = Life::begin(path, "a", 0);
+    life.enter_seen(0, &Unwritten::default());
+    let mut unwritten = Unwritten::default();
+    for at_s in 0..600 {
+        let busy_ms = if (220..280).contains(&at_s) { 900 } else { 100 };
+        unwritten.note(&gpu(), container("a"), second(at_s, busy_ms, 3 * GIB));
+        if (220..280).contains(&at_s) {
+            unwritten.note(&gpu(), program("python3", 1000), second(at_s, 50, 10 * GIB));
+        }
+        if at_s % 10 == 9 {
+            life.enter_seen(at_s + 1, &unwritten);
+            unwritten = Unwritten::default();
+        }
+    }
+    life
+}
+
+fn figures(row: &UnleasedUse) -> (u64, u64, u64, u64, Option<u64>, u64) {
+    let seconds = [row.held_gpu_ns, row.busy_gpu_ns].map(|ns| ns / S);
+    let enough = (row.enough.fraction_permille, row.enough.memory_bytes / (256 << 20));
+    (seconds[0], seconds[1], row.work_permille, row.memory_peak_bytes / GIB, enough.0, enough.1)
+}
+
+#[test]
+fn each_is_told_with_what_would_have_been_enough_and_how_many_gpus_for_all() {
+    let (_folder, path) = in_folder();
+    let _life = beside_each_other(&path);
+    let all = baseline(&path, "percent=100");
+    let [first, other] = all.users.as_slice() else { panic!("{all:?}") };
+    assert_eq!((&first.user, first.command.as_str()), (&container("a"), "train"));
+    // 3 GiB and a tenth are 13.2 steps of 256 MiB.
+    assert_eq!(figures(first), (600, 108, 900, 3, Some(900), 14));
+    assert_eq!((first.first_unix_s, first.last_unix_s), (BEGUN_S - 20, BEGUN_S + 640));
+    assert_eq!((&other.user, figures(other)), (&program("python3", 1000), (60, 3, 50, 10, Some(50), 44)));
+    assert!(first.enough.is_whole && !other.enough.is_whole);
+    // At once they were two; their work and 13 of 16 GiB are one GPU's.
+    assert_eq!((all.gpus_for_each, all.gpus_shared, all.there_permille, all.known_ns), (2, 1, 1000, 600 * S));
+    // The busy minute is a tenth of the time in which it worked.
+    let mostly = baseline(&path, "percent=89");
+    assert_eq!((figures(&mostly.users[0]).2, mostly.users[0].enough.is_whole, mostly.gpus_for_each), (100, false, 1));
+    let of_user = baseline(&path, "percent=100&user=1000");
+    assert_eq!((of_user.users.len(), of_user.gpus_for_each, of_user.gpus_shared), (1, 1, 1));
+    assert_eq!(baseline(&path, "gpu=GPU-none").users, []);
+}
+
+#[test]
+fn hours_go_on_with_the_sums_of_their_minutes_and_are_taken_out_in_the_end() {
+    let (_folder, path) = in_folder();
+    let mut life = beside_each_other(&path);
+    let before = baseline(&path, "percent=100");
+    let configured = Configured { minute_days: 1, hour_days: 3, ..Configured::default() };
+    life.store.forget(&configured, BEGUN_S + 5 * DAY_S / 2).unwrap();
+    let merged = baseline(&path, &format!("percent=100&since={}", BEGUN_S - 4000));
+    let of = |row: &UnleasedUse| (row.held_gpu_ns, row.busy_gpu_ns, row.memory_peak_bytes, row.user.clone());
+    assert_eq!(merged.users.iter().map(of).collect::<Vec<_>>(), before.users.iter().map(of).collect::<Vec<_>>());
+    assert_eq!(figures(&merged.users[0]).2, 180, "of the hour: 108 s of 600");
+    for _ in 0..4 {
+        life.store.forget(&configured, BEGUN_S + 9 * DAY_S).unwrap();
+    }
+    let left = |table: &str| -> i64 {
+        life.store.connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(["unleased_line", "unleased"].map(left), [0; 2]);
+}
+
+#[test]
+fn too_many_are_others_and_what_was_not_written_is_written_later() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter_seen(0, &Unwritten::default());
+    let note = |unwritten: &mut Unwritten, at_s: u64, count: u32| {
+        (0..count).for_each(|uid| unwritten.note(&gpu(), program("x", uid), second(at_s, 1, GIB)));
+    };
+    let (mut older, mut newer) = (Unwritten::default(), Unwritten::default());
+    note(&mut older, 5, 200);
+    note(&mut newer, 6, 1);
+    newer.take_back(older);
+    note(&mut newer, 7, 2);
+    life.enter_seen(10, &newer);
+    let all = baseline(&path, "percent=100");
+    // Of 200 that came in one minute 128 are kept apart.
+    assert_eq!(all.users.len(), 129);
+    let of = |user: &Unleased| all.users.iter().find(|row| row.user == *user).map(|row| row.held_gpu_ns / S);
+    let others = Unleased { kind: UnleasedKind::Others, ..Unleased::default() };
+    assert_eq!(
+        [&program("x", 0), &program("x", 1), &program("x", 2), &others].map(of),
+        [Some(3), Some(2), Some(1), Some(72)]
+    );
+}
+
+#[test]
+fn a_ledger_of_version_4_goes_on_and_a_question_names_what_is_wrong_with_it() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    drop(life);
+    make_older(&path, 4);
+    let mut life = Life::begin(&path, "b", 20);
+    let mut unwritten = Unwritten::default();
+    unwritten.note(&gpu(), container("a"), second(21, 100, GIB));
+    life.enter_seen(30, &unwritten);
+    assert_eq!(baseline(&path, "percent=100").users.len(), 1);
+    for (query, part) in [
+        ("percent=0", "from 1 to 100"),
+        ("team=red", "write since, until, user or gpu, and percent"),
+        ("by=team", "write since, until, user or gpu, and percent"),
+    ] {
+        let error = BaselineQuestion::read(query, BEGUN_S).unwrap_err().to_string();
+        assert!(error.contains(part), "{query}: {error}");
+    }
+}
