@@ -1,6 +1,7 @@
 //! The command line.
 
 mod audit;
+mod baseline;
 mod charges;
 mod config;
 mod doctor;
@@ -18,6 +19,7 @@ mod when;
 mod words;
 
 pub use audit::{AuditPlace, AuditVerb, ShowOptions, VerifyOptions};
+pub use baseline::BaselineOptions;
 pub use charges::{ChargesFormat, ChargesOptions};
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
@@ -28,7 +30,7 @@ pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
 pub use savings::SavingsOptions;
 #[cfg(test)]
-pub use scope::ScopeOptions;
+pub use scope::{ScopeOptions, SpanOptions};
 pub use stats::StatsOptions;
 pub use usage::UsageOptions;
 pub use wait::{Awaited, WaitOptions};
@@ -177,6 +179,10 @@ pub enum Verb {
     /// Show how many GPUs would have been enough if each container had whole ones, if each team had its own, and shared by all
     #[command(mut_arg("since", |since| since.default_value("4w")))]
     Savings(SavingsOptions),
+    /// Show what containers and programs without a lease used of the GPUs, which request would have been enough for each, and how
+    /// many GPUs for all
+    #[command(mut_arg("since", |since| since.default_value("4w")))]
+    Baseline(BaselineOptions),
     /// Print the figures of this moment for Prometheus
     Metrics,
     /// Run a command of this host with a share, without a container engine: in a cgroup below the caller's, and with a

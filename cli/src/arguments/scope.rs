@@ -4,15 +4,30 @@ use super::when::{When, parse_when};
 use clap::Args;
 use std::process::Command;
 
-/// Of what.
+/// Of which time.
 #[derive(Debug, Clone, Args)]
-pub struct ScopeOptions {
+pub struct SpanOptions {
     /// From when on: 90m, 24h, 7d or 4w ago, or a moment of UTC, 2026-11-01 or 2026-11-01T08:30
     #[arg(long, value_name = "WHEN", default_value = "24h", value_parser = parse_when)]
     pub since: When,
     /// Until when [default: now]
     #[arg(long, value_name = "WHEN", value_parser = parse_when)]
     pub until: Option<When>,
+}
+
+impl SpanOptions {
+    /// From when until when, in seconds since 1970; until nothing where that is not said.
+    pub fn unix_s(&self, now_unix_s: u64) -> (u64, Option<u64>) {
+        (self.since.unix_s(now_unix_s), self.until.map(|until| until.unix_s(now_unix_s)))
+    }
+}
+
+/// Of what.
+#[derive(Debug, Clone, Args)]
+pub struct ScopeOptions {
+    /// Of which time.
+    #[command(flatten)]
+    pub time: SpanOptions,
     /// Of one team alone; of containers without one if it is empty
     #[arg(long, value_name = "NAME", value_parser = parse_plain)]
     pub team: Option<String>,
@@ -31,11 +46,6 @@ pub struct ScopeOptions {
 }
 
 impl ScopeOptions {
-    /// From when until when, in seconds since 1970; until nothing where that is not said.
-    pub fn span(&self, now_unix_s: u64) -> (u64, Option<u64>) {
-        (self.since.unix_s(now_unix_s), self.until.map(|until| until.unix_s(now_unix_s)))
-    }
-
     /// The rest of it as a query has it, each with the sign between two parts of one in front.
     pub fn filters(&self) -> String {
         let user = self.user.map(|user| user.to_string());
@@ -51,7 +61,7 @@ impl ScopeOptions {
 }
 
 /// A user's number, or that of a name that this host knows.
-fn parse_user(text: &str) -> Result<u32, String> {
+pub fn parse_user(text: &str) -> Result<u32, String> {
     if let Ok(uid) = text.parse() {
         return Ok(uid);
     }
@@ -62,7 +72,7 @@ fn parse_user(text: &str) -> Result<u32, String> {
 }
 
 /// What stands in the path of a request as it is.
-fn parse_plain(text: &str) -> Result<String, String> {
+pub fn parse_plain(text: &str) -> Result<String, String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'/');
     match text.bytes().all(is_plain) {
         true => Ok(text.to_owned()),

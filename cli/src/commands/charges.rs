@@ -57,7 +57,7 @@ fn span(options: &ChargesOptions, now_s: u64) -> (u64, Option<u64>) {
     match options.month {
         // A month that is not over is asked for until now.
         Some(month) => (month.begins_unix_s, (month.ends_unix_s <= now_s).then_some(month.ends_unix_s)),
-        None => options.scope.span(now_s),
+        None => options.scope.time.unix_s(now_s),
     }
 }
 

@@ -1,6 +1,7 @@
 //! One file a command.
 
 pub mod audit;
+pub mod baseline;
 pub mod charges;
 pub mod completion;
 pub mod config;

@@ -20,14 +20,14 @@ pub fn run(client: &Client, options: &SavingsOptions) -> Result<(), Failure> {
 }
 
 fn path(options: &SavingsOptions, now_s: u64) -> String {
-    let (since, until) = options.scope.span(now_s);
+    let (since, until) = options.scope.time.unix_s(now_s);
     let until = until.map(|until| format!("&until={until}")).unwrap_or_default();
     let (by, percent) = (options.by.word(), options.percent);
     format!("/v1/savings?by={by}&percent={percent}&since={since}{until}{}", options.scope.filters())
 }
 
 /// Thousandths as GPUs.
-fn gpus(permille: u64) -> String {
+pub fn gpus(permille: u64) -> String {
     let hundredths = permille.saturating_add(5) / 10;
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
@@ -68,10 +68,7 @@ fn summary(savings: &Savings, owner: &str) -> String {
     }
     let [each, own, shared] = [savings.gpus_for_each_container, savings.gpus_for_each_owner, savings.gpus_shared];
     let width = [each, own, shared].map(|count| count.to_string().len()).into_iter().max().unwrap_or(1);
-    let saved = match each.saturating_sub(shared) {
-        0 => "saves none".to_owned(),
-        saved => format!("saves {saved} of {each}, {} %", (saved * 100 + each / 2) / each),
-    };
+    let saved = saved(each, shared);
     format!(
         "\nFor {} % of {} h that are written down so many GPUs would have been enough:\n\
          {each:>width$}  a whole one for each container\n\
@@ -84,16 +81,28 @@ fn summary(savings: &Savings, owner: &str) -> String {
     )
 }
 
+/// What sharing saves of so many GPUs.
+pub fn saved(each: u64, shared: u64) -> String {
+    match each.saturating_sub(shared) {
+        0 => "saves none".to_owned(),
+        saved => format!("saves {saved} of {each}, {} %", (saved * 100 + each / 2) / each),
+    }
+}
+
 /// What is not known.
 fn note(savings: &Savings) -> String {
-    let gone = match savings.unknown_gpus {
+    unknown(savings.unknown_gpus) + &begins_later(savings.begins_unix_s, savings.since_unix_s)
+}
+
+/// That the memory of so many GPUs is not known.
+pub fn unknown(gpus: u64) -> String {
+    match gpus {
         0 => String::new(),
         1 => "The memory of a GPU that is gone is not known, and what was held of it not counted.\n".to_owned(),
         count => {
             format!("The memory of {count} GPUs that are gone is not known, and what was held of it not counted.\n")
         }
-    };
-    gone + &begins_later(savings.begins_unix_s, savings.since_unix_s)
+    }
 }
 
 fn render_csv(savings: &Savings, by: UsageBy) -> String {

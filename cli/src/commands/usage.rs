@@ -20,7 +20,7 @@ pub fn run(client: &Client, options: &UsageOptions) -> Result<(), Failure> {
 }
 
 fn path(options: &UsageOptions, now_s: u64) -> String {
-    let (since, until) = options.scope.span(now_s);
+    let (since, until) = options.scope.time.unix_s(now_s);
     let until = until.map(|until| format!("&until={until}")).unwrap_or_default();
     format!("/v1/usage?by={}&since={since}{until}{}", options.by.word(), options.scope.filters())
 }
@@ -201,7 +201,7 @@ fn render_csv(usage: &Usage, by: UsageBy) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::{ScopeOptions, When};
+    use crate::arguments::{ScopeOptions, SpanOptions, When};
 
     const H: u64 = 3_600_000_000_000;
 
@@ -281,8 +281,7 @@ mod tests {
         let options = UsageOptions {
             by: UsageBy::Day,
             scope: ScopeOptions {
-                since: When::Ago(60),
-                until: Some(When::At(990)),
+                time: SpanOptions { since: When::Ago(60), until: Some(When::At(990)) },
                 team: Some("red".into()),
                 project: None,
                 cost_center: Some(String::new()),

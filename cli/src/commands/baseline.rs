@@ -1,0 +1,244 @@
+//! `gpool baseline`
+
+use super::savings::{gpus, saved, unknown};
+use super::usage::{begins_later, hours, moment};
+use crate::arguments::{BaselineOptions, Format};
+use crate::exit::Failure;
+use crate::output::{self, borderless, csv, figure, text, to_value};
+use gpool_protocol::{Baseline, Client, EnoughRequest, Unleased, UnleasedKind, UnleasedUse, format_bytes};
+use jiff::Timestamp;
+
+/// Who had a context for more than a twentieth of its time beside others that left nothing may have wanted more than it had.
+const CROWDED_PART: u64 = 20;
+/// Characters of a container's id, as engines show it.
+const SHORT_ID: usize = 12;
+
+/// Prints who used GPUs without a lease, and what would have been enough.
+pub fn run(client: &Client, options: &BaselineOptions) -> Result<(), Failure> {
+    let now_s = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+    let baseline: Baseline = client.get(&path(options, now_s))?;
+    match options.format {
+        Format::Table => output::print(&render(&baseline, false)),
+        Format::Wide => output::print(&render(&baseline, true)),
+        Format::Json => output::print_json("baseline", &to_value(&baseline)),
+        Format::Csv => output::print(&render_csv(&baseline)),
+    }
+}
+
+fn path(options: &BaselineOptions, now_s: u64) -> String {
+    let (since, until) = options.time.unix_s(now_s);
+    let (until, user) = (until.map(|until| until.to_string()), options.user.map(|user| user.to_string()));
+    let named = [("until", &until), ("user", &user), ("gpu", &options.gpu)];
+    let filters: String =
+        named.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", value.as_ref()?))).collect();
+    format!("/v1/baseline?percent={}&since={since}{filters}", options.percent)
+}
+
+/// As people call it.
+fn called(user: &Unleased) -> String {
+    match user.kind {
+        UnleasedKind::Container => format!("container {}", user.name.get(..SHORT_ID).unwrap_or(&user.name)),
+        UnleasedKind::Others => "(others)".to_owned(),
+        kind => format!("{} {}", kind.word(), user.name),
+    }
+}
+
+/// The words of a request, as an environment has them.
+fn request(enough: &EnoughRequest) -> String {
+    let share = match (enough.is_whole, enough.fraction_permille) {
+        (true, _) => Some("GPOOL_FRACTION=1".to_owned()),
+        (false, Some(permille)) => Some(format!("GPOOL_FRACTION={}", gpus(permille))),
+        (false, None) => None,
+    };
+    // Whole GPUs are had with all of their memory.
+    let memory = (!enough.is_whole).then(|| format!("GPOOL_MEMORY={}", exactly(enough.memory_bytes)));
+    let count = (enough.gpus > 1).then(|| format!("GPOOL_GPUS={}", enough.gpus));
+    [count, share, memory].into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// As a request has it, without fractions.
+fn exactly(bytes: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    if bytes.is_multiple_of(GIB) { format!("{}GiB", bytes / GIB) } else { format!("{}MiB", bytes.div_ceil(1 << 20)) }
+}
+
+fn is_crowded(row: &UnleasedUse) -> bool {
+    row.crowded_gpu_ns.saturating_mul(CROWDED_PART) > row.held_gpu_ns
+}
+
+fn render(baseline: &Baseline, is_wide: bool) -> String {
+    let mut columns = vec![text("WHO"), text("PROGRAM"), figure("USER"), figure("HERE"), figure("WORKED")];
+    columns.extend([figure("SHARE"), figure("MEMORY"), text("WOULD BE ENOUGH")]);
+    if is_wide {
+        columns.extend([figure("CROWDED"), figure("UNSEEN"), text("FROM"), text("UNTIL")]);
+    }
+    let rows = baseline.users.iter().map(|row| {
+        let share = match row.enough.fraction_permille {
+            Some(_) => gpus(row.work_permille) + if is_crowded(row) { "+" } else { "" },
+            None => "-".to_owned(),
+        };
+        let user = row.user.uid.map_or_else(|| "-".to_owned(), |uid| uid.to_string());
+        let mut cells = vec![called(&row.user), row.command.clone(), user];
+        cells.extend([row.held_gpu_ns, row.busy_gpu_ns].map(hours));
+        cells.extend([share, format_bytes(row.memory_peak_bytes), request(&row.enough)]);
+        if is_wide {
+            cells.extend([row.crowded_gpu_ns, row.unmetered_gpu_ns].map(hours));
+            cells.extend([row.first_unix_s, row.last_unix_s].map(moment));
+        }
+        cells
+    });
+    borderless(&columns, rows) + &summary(baseline) + &note(baseline)
+}
+
+/// How many GPUs would have been enough for all of them.
+fn summary(baseline: &Baseline) -> String {
+    if baseline.users.is_empty() {
+        return "Nobody used a GPU without a lease.\n".to_owned();
+    }
+    let [each, shared] = [baseline.gpus_for_each, baseline.gpus_shared];
+    let width = [each, shared].map(|count| count.to_string().len()).into_iter().max().unwrap_or(1);
+    format!(
+        "\nFor {} % of {} h that are written down so many GPUs would have been enough for them:\n\
+         {each:>width$}  whole ones for each\n\
+         {shared:>width$}  shared by all: {}\n\
+         There were {}.\n",
+        baseline.percent,
+        hours(baseline.known_ns),
+        saved(each, shared),
+        gpus(baseline.there_permille),
+    )
+}
+
+/// What the figures do not say.
+fn note(baseline: &Baseline) -> String {
+    let crowded = match baseline.users.iter().any(is_crowded) {
+        true => "+ Others kept the GPU from it at times: with a GPU to itself it may use more.\n",
+        false => "",
+    };
+    crowded.to_owned() + &unknown(baseline.unknown_gpus) + &begins_later(baseline.begins_unix_s, baseline.since_unix_s)
+}
+
+fn render_csv(baseline: &Baseline) -> String {
+    const HEADER: [&str; 17] = [
+        "since",
+        "until",
+        "percent",
+        "kind",
+        "name",
+        "uid",
+        "program",
+        "held_gpu_ns",
+        "busy_gpu_ns",
+        "unmetered_gpu_ns",
+        "crowded_gpu_ns",
+        "work_permille",
+        "memory_peak_bytes",
+        "enough_gpus",
+        "enough_fraction_permille",
+        "enough_memory_bytes",
+        "is_whole",
+    ];
+    let row = |row: &UnleasedUse| {
+        let [since, until] = [row.first_unix_s, row.last_unix_s].map(moment);
+        let or_none = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
+        let who = [row.user.kind.word().to_owned(), row.user.name.clone(), or_none(row.user.uid.map(u64::from))];
+        let figures = [
+            row.held_gpu_ns,
+            row.busy_gpu_ns,
+            row.unmetered_gpu_ns,
+            row.crowded_gpu_ns,
+            row.work_permille,
+            row.memory_peak_bytes,
+            row.enough.gpus,
+        ];
+        let first = [since, until, baseline.percent.to_string()].into_iter().chain(who).chain([row.command.clone()]);
+        let enough = [or_none(row.enough.fraction_permille), row.enough.memory_bytes.to_string()];
+        let last = enough.into_iter().chain([row.enough.is_whole.to_string()]);
+        first.chain(figures.map(|figure| figure.to_string())).chain(last).collect()
+    };
+    csv(&HEADER, baseline.users.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_NS: u64 = 3_600_000_000_000;
+
+    fn used(kind: UnleasedKind, name: &str, uid: Option<u32>, enough: EnoughRequest) -> UnleasedUse {
+        UnleasedUse {
+            user: Unleased { kind, name: name.into(), uid },
+            command: "python3".into(),
+            first_unix_s: 1_793_491_200,
+            last_unix_s: 1_793_527_200,
+            held_gpu_ns: 10 * HOUR_NS,
+            unmetered_gpu_ns: 0,
+            busy_gpu_ns: 2 * HOUR_NS,
+            crowded_gpu_ns: HOUR_NS / 2,
+            work_permille: 334,
+            memory_peak_bytes: 3 << 30,
+            enough,
+        }
+    }
+
+    fn sample() -> Baseline {
+        let enough =
+            EnoughRequest { gpus: 1, fraction_permille: Some(340), memory_bytes: 13 * (256 << 20), is_whole: false };
+        let id = "3f9a2117a1dc85".repeat(5)[..64].to_owned();
+        let several = EnoughRequest { gpus: 2, fraction_permille: Some(910), is_whole: true, ..enough };
+        let hidden = EnoughRequest { fraction_permille: None, memory_bytes: 4 << 30, ..enough };
+        let mut crowded = used(UnleasedKind::Job, "4711", Some(1000), several);
+        crowded.crowded_gpu_ns = HOUR_NS;
+        Baseline {
+            since_unix_s: 1_793_491_200,
+            until_unix_s: 1_793_527_200,
+            begins_unix_s: Some(1_793_494_800),
+            percent: 95,
+            known_ns: 9 * HOUR_NS,
+            users: vec![
+                used(UnleasedKind::Container, &id, None, enough),
+                crowded,
+                used(UnleasedKind::Others, "", None, hidden),
+            ],
+            gpus_for_each: 4,
+            gpus_shared: 2,
+            there_permille: 8000,
+            unknown_gpus: 0,
+        }
+    }
+
+    #[test]
+    fn each_has_its_request_and_below_them_is_what_sharing_saves() {
+        let want = "\
+WHO                     PROGRAM  USER    HERE  WORKED  SHARE  MEMORY  WOULD BE ENOUGH
+container 3f9a2117a1dc  python3     -  10.000   2.000   0.33    3GiB  GPOOL_FRACTION=0.34 GPOOL_MEMORY=3328MiB
+job 4711                python3  1000  10.000   2.000  0.33+    3GiB  GPOOL_GPUS=2 GPOOL_FRACTION=1
+(others)                python3     -  10.000   2.000      -    3GiB  GPOOL_MEMORY=4GiB
+
+For 95 % of 9.000 h that are written down so many GPUs would have been enough for them:
+4  whole ones for each
+2  shared by all: saves 2 of 4, 50 %
+There were 8.00.
++ Others kept the GPU from it at times: with a GPU to itself it may use more.
+The ledger begins 2026-11-01T01:00:00Z.
+";
+        assert_eq!(render(&sample(), false), want);
+        let wide = render(&sample(), true);
+        assert!(
+            wide.lines()
+                .nth(2)
+                .is_some_and(|line| line.ends_with("1.000   0.000  2026-11-01T00:00:00Z  2026-11-01T10:00:00Z")),
+            "{wide}"
+        );
+        assert!(render(&Baseline::default(), false).ends_with("Nobody used a GPU without a lease.\n"));
+    }
+
+    #[test]
+    fn csv_has_all_figures_of_each() {
+        let drawn = render_csv(&sample());
+        let lines: Vec<&str> = drawn.lines().collect();
+        assert_eq!(lines[0].split(',').count(), lines[2].split(',').count());
+        assert!(lines[2].contains(",95,job,4711,1000,python3,36000000000000,"));
+        assert!(lines[2].ends_with(",2,910,3489660928,true") && lines[3].ends_with(",1,,4294967296,false"));
+    }
+}
