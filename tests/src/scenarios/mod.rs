@@ -2,6 +2,7 @@
 
 mod audit;
 mod bare_machine;
+mod baseline;
 mod booted_systemd;
 mod bypass;
 mod call_steps;

@@ -47,6 +47,11 @@ pub fn start(host: &Host, name: &str) -> Result<Container> {
 
 /// The same with so much memory.
 pub fn start_with(host: &Host, name: &str, mib: u64) -> Result<Container> {
+    start_running(host, name, &Tenant { allocate_mib: Some(mib), ..Tenant::greedy(500) }, &[])
+}
+
+/// The same of any tenant, with further options of `gpool-tenant`.
+pub fn start_running(host: &Host, name: &str, tenant: &Tenant, more: &[&str]) -> Result<Container> {
     let libraries = ["libcuda.so.1", "libnvidia-ml.so.1"]
         .map(|library| format!("{GPU}/lib/{library}:{}/{library}:ro", image::LIBRARIES));
     let devices = ["nvidia0", "nvidiactl", "nvidia-uvm"].map(|node| format!("{GPU}/dev/{node}:/dev/{node}:rw"));
@@ -55,8 +60,8 @@ pub fn start_with(host: &Host, name: &str, mib: u64) -> Result<Container> {
     options.extend(libraries.iter().flat_map(|mount| ["-v", mount]));
     options.extend(devices.iter().flat_map(|device| ["--device", device]));
     options.push(image::NAME);
-    let command = Tenant { allocate_mib: Some(mib), ..Tenant::greedy(500) }.command();
-    options.extend(command.iter().map(String::as_str));
+    let command = tenant.command();
+    options.extend(command.iter().map(String::as_str).chain(more.iter().copied()));
     host.engine.docker_text(&options)?;
     Container::inspect(&host.engine, name)
 }

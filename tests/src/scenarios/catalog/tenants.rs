@@ -425,6 +425,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(ledger::run),
     },
     Scenario {
+        name: "baseline",
+        what: "what plain containers and programs use is told, and the request that is told to be enough for one is",
+        limit_s: 90,
+        run: Place::Inside(baseline::run),
+    },
+    Scenario {
         name: "audit",
         what: "what happened is known after a killed supervisor, and what is changed in it is seen",
         limit_s: 60,
