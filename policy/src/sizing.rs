@@ -16,6 +16,8 @@ const STEP_PERMILLE: u64 = 10;
 const HEADROOM_PERCENT: u64 = 10;
 /// Memory is given in steps of this, in bytes.
 const STEP_BYTES: u64 = 256 << 20;
+/// The least that a request can name.
+const MIB_BYTES: u64 = 1 << 20;
 /// A GPU that was at work for so much of the time had none left for who wanted more.
 const FULL_PERMILLE: u64 = 900;
 /// Of that others had at least so much, or it was nobody's doing but one's own.
@@ -34,6 +36,8 @@ pub struct Seen {
     pub others_ns: u64,
     /// The most that he held of its memory.
     pub peak_bytes: u64,
+    /// On how many GPUs he was at work at the same time, this one included, at most.
+    pub at_once: u64,
 }
 
 impl Seen {
@@ -47,6 +51,7 @@ impl Seen {
         ];
         pairs.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
         self.peak_bytes = self.peak_bytes.max(other.peak_bytes);
+        self.at_once = self.at_once.max(other.at_once);
     }
 
     /// How long his work was looked at.
@@ -80,7 +85,7 @@ pub struct Enough {
     pub fraction_permille: Option<u64>,
     /// Memory of each.
     pub memory_bytes: u64,
-    /// Whether whole GPUs serve him better.
+    /// Whether whole GPUs serve him better: he works nearly all the time, or needs all of the memory.
     pub is_whole: bool,
 }
 
@@ -93,7 +98,9 @@ pub struct Sizing {
     busy_ns: u64,
     crowded_ns: u64,
     peak_bytes: u64,
-    gpus: u64,
+    /// GPUs at once, in thousandths.
+    at_once: Levels,
+    at_once_ns: u64,
 }
 
 impl Sizing {
@@ -105,8 +112,11 @@ impl Sizing {
         self.metered_ns = self.metered_ns.saturating_add(sum(Seen::metered_ns));
         self.crowded_ns = self.crowded_ns.saturating_add(sum(|seen| if seen.is_crowded() { seen.held_ns } else { 0 }));
         self.peak_bytes = self.peak_bytes.max(most(|seen| seen.peak_bytes));
-        let at_work = minute.iter().filter(|seen| seen.busy_ns > 0).count() as u64;
-        self.gpus = self.gpus.max(at_work);
+        let (at_once, held_ns) = (most(|seen| seen.at_once), most(|seen| seen.held_ns));
+        if at_once > 0 {
+            self.at_once.note(at_once.saturating_mul(GPU_PERMILLE), held_ns);
+            self.at_once_ns = self.at_once_ns.saturating_add(held_ns);
+        }
         // One GPU's share is asked for, and the same of each.
         let for_ns = most(|seen| if seen.busy_ns > 0 { seen.metered_ns() } else { 0 });
         if for_ns > 0 {
@@ -148,13 +158,15 @@ impl Sizing {
         let duty_permille = permille(self.busy_ns, self.metered_ns);
         let with_headroom = self.peak_bytes.saturating_add(self.peak_bytes / 100 * HEADROOM_PERCENT);
         let steps = with_headroom.div_ceil(STEP_BYTES).max(1).saturating_mul(STEP_BYTES);
+        // With all of a GPU's memory nobody is beside him, and what is left of the last MiB cannot be asked for.
+        let has_no_room = memory_bytes.is_some_and(|all| steps > all);
         let has_worked = self.worked_ns > 0;
+        let is_busy = work_permille >= u64::from(NEARLY_WHOLE_PERMILLE) || duty_permille >= u64::from(BUSY_PERMILLE);
         Enough {
-            gpus: self.gpus.max(1),
+            gpus: (self.at_once.enough(self.at_once_ns, percent) / GPU_PERMILLE).max(1),
             fraction_permille: has_worked.then(|| share(work_permille)),
-            memory_bytes: memory_bytes.map_or(steps, |all| steps.min(all.max(self.peak_bytes))),
-            is_whole: has_worked
-                && (work_permille >= u64::from(NEARLY_WHOLE_PERMILLE) || duty_permille >= u64::from(BUSY_PERMILLE)),
+            memory_bytes: memory_bytes.map_or(steps, |all| steps.min(all - all % MIB_BYTES)),
+            is_whole: has_no_room || (has_worked && is_busy),
         }
     }
 }
@@ -168,7 +180,8 @@ mod tests {
 
     /// A minute with so many seconds of work, and so much memory in MiB.
     fn minute(busy_s: u64, memory_mib: u64) -> Seen {
-        Seen { held_ns: 60 * S, busy_ns: busy_s * S, peak_bytes: memory_mib * MIB, ..Seen::default() }
+        let at_once = u64::from(busy_s > 0);
+        Seen { held_ns: 60 * S, busy_ns: busy_s * S, peak_bytes: memory_mib * MIB, at_once, ..Seen::default() }
     }
 
     fn sizing(minutes: &[&[Seen]]) -> Sizing {
@@ -187,8 +200,9 @@ mod tests {
         // 3300 MiB, in steps of 256.
         let want = Enough { gpus: 1, fraction_permille: Some(340), memory_bytes: 13 * 256 * MIB, is_whole: false };
         assert_eq!(its.enough(95, None), want);
-        assert_eq!(its.enough(95, Some(3200 * MIB)).memory_bytes, 3200 * MIB, "there is no more");
-        assert_eq!(its.enough(95, Some(1000 * MIB)).memory_bytes, 3000 * MIB, "it had that");
+        let full = its.enough(95, Some(3200 * MIB + 7));
+        assert_eq!((full.memory_bytes, full.is_whole), (3200 * MIB, true), "there is no more");
+        assert_eq!(its.enough(95, Some(13 * 256 * MIB)), want);
         assert_eq!((its.busy_ns(), its.peak_bytes(), its.crowded_ns()), (430 * S, 3000 * MIB, 0));
     }
 
@@ -202,10 +216,18 @@ mod tests {
 
     #[test]
     fn several_gpus_are_those_at_work_at_once_and_the_share_is_the_most_of_one() {
-        let its = sizing(&[&[minute(6, 10), minute(30, 700), minute(0, 5)], &[minute(6, 10)]]);
+        let both = |busy_s, memory_mib| Seen { at_once: 2, ..minute(busy_s, memory_mib) };
+        let its = sizing(&[&[both(6, 10), both(30, 700), minute(0, 5)], &[minute(6, 10)]]);
         let want = Enough { gpus: 2, fraction_permille: Some(500), memory_bytes: 1024 * MIB, is_whole: false };
         assert_eq!(its.enough(95, None), want);
         assert_eq!(its.enough(50, None).fraction_permille, Some(100));
+        // First on one, then on another, in the same minute.
+        assert_eq!(sizing(&[&[minute(20, 1), minute(20, 1)]]).enough(95, None).gpus, 1);
+        // One minute of forty.
+        let mut mostly: Vec<[Seen; 1]> = vec![[minute(6, 10)]; 39];
+        mostly.push([both(6, 10)]);
+        let mostly = sizing(&mostly.iter().map(<[Seen; 1]>::as_slice).collect::<Vec<_>>());
+        assert_eq!([95, 100].map(|percent| mostly.enough(percent, None).gpus), [1, 2]);
     }
 
     #[test]
