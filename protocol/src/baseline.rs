@@ -14,7 +14,7 @@ pub enum UnleasedKind {
     Service,
     /// Programs of one name and user.
     Program,
-    /// All that were too many to be kept apart.
+    /// All that were too many to be kept apart, as one.
     #[default]
     Others,
 }
@@ -49,7 +49,7 @@ pub struct Unleased {
     pub kind: UnleasedKind,
     /// A container's id, a job's number, a service's unit, or the name of programs as the kernel has it; empty for others.
     pub name: String,
-    /// Whose job, service or programs; none of a container, whose users say little on the host.
+    /// Whose job, service or programs, and whose container where that is known: of an engine of a user's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }
@@ -91,8 +91,9 @@ pub struct UnleasedUse {
     pub work_permille: u64,
     /// The most memory of one GPU that it was seen to hold.
     pub memory_peak_bytes: u64,
-    /// What would have been enough.
-    pub enough: EnoughRequest,
+    /// What would have been enough; none for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enough: Option<EnoughRequest>,
 }
 
 /// The answer to `GET /v1/baseline`.
@@ -102,18 +103,23 @@ pub struct Baseline {
     pub since_unix_s: u64,
     /// Until when, where one ends.
     pub until_unix_s: u64,
-    /// From when on anything is written down at all; none while nothing is.
+    /// From when on anybody has looked at all, where a minute or hour begins; none while nobody has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins_unix_s: Option<u64>,
+    /// Until when hours alone are known, over which shares are means; none where all minutes are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hours_until_unix_s: Option<u64>,
     /// For which part of the time it is enough, percent.
     pub percent: u8,
-    /// How much of it is in the ledger, nanoseconds.
+    /// For how much of it somebody looked, nanoseconds.
     pub known_ns: u64,
     /// Who used GPUs without a lease; who kept them at work for longest comes first.
     pub users: Vec<UnleasedUse>,
     /// GPUs that would have been enough if each of them had whole ones.
     pub gpus_for_each: u64,
-    /// Shared by all of them.
+    /// If each had the request that would have been enough for it, beside each other.
+    pub gpus_with_requests: u64,
+    /// Shared by all of them, so that work and memory are all that counts.
     pub gpus_shared: u64,
     /// How many there were, at most at once, in thousandths: MIG instances count by their compute slices.
     pub there_permille: u64,

@@ -5,18 +5,22 @@
 mod whose;
 
 use crate::auditor::Auditor;
+use crate::cgroup;
 use crate::clock;
 use crate::device::{Gpu, Kind, Occupancy};
 use crate::lease::{Leases, Members};
-use crate::ledger::Sighting;
+use crate::ledger::{GpuSighting, Sighting};
 use crate::procfs;
-use gpool_protocol::{HostPid, Unleased};
+use gpool_protocol::{GpuUuid, HostPid, Unleased, UnleasedKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The device tells late of what a process has done: one that has ended is known for so long.
 const KNOWN_NS: u64 = 10_000_000_000;
-/// Who was there for longer than this between two looks nobody knows.
+/// Of a longer time between two answers of a GPU no more is counted: who was there in it nobody knows.
 const LONGEST_NS: u64 = 3_000_000_000;
+/// So many are kept apart in an hour; those that come later in it are others.
+const USERS: usize = 512;
+const HOUR_S: u64 = 3600;
 
 /// A process that has, or had, a context.
 #[derive(Debug)]
@@ -24,15 +28,46 @@ struct Known {
     start_ticks: Option<u64>,
     /// Whose it is; none of one that was a lease's, or gpool's own.
     user: Option<Unleased>,
+    /// Its name, as long as it lived.
+    command: String,
     seen_ns: u64,
+}
+
+/// Who is kept apart in this hour.
+#[derive(Debug, Default)]
+struct KeptApart {
+    hour: u64,
+    users: BTreeSet<Unleased>,
+}
+
+impl KeptApart {
+    fn admits(&mut self, user: &Unleased, unix_s: u64) -> bool {
+        let hour = unix_s / HOUR_S;
+        if hour != self.hour {
+            *self = Self { hour, users: BTreeSet::new() };
+        }
+        self.users.contains(user) || (self.users.len() < USERS && self.users.insert(user.clone()))
+    }
+}
+
+/// What was new in one answer of a GPU.
+struct Answer<'a> {
+    occupancy: &'a Occupancy,
+    /// How long each process kept it busy.
+    busy: BTreeMap<HostPid, u64>,
+    /// Since the answer before.
+    elapsed_ns: u64,
+    /// Whether it told how busy processes keep it.
+    has_figures: bool,
 }
 
 /// Remembers from one look to the next.
 #[derive(Debug, Default)]
 pub struct BaselineWatch {
     known: BTreeMap<HostPid, Known>,
-    /// When it looked last, CLOCK_MONOTONIC.
-    looked_ns: Option<u64>,
+    /// When each GPU answered last, CLOCK_MONOTONIC.
+    answered_ns: BTreeMap<GpuUuid, u64>,
+    apart: KeptApart,
 }
 
 impl BaselineWatch {
@@ -42,72 +77,129 @@ impl BaselineWatch {
             return;
         }
         let (now_ns, unix_s) = (clock::now_ns(), clock::unix_ms() / 1000);
-        let elapsed_ns = now_ns.saturating_sub(self.looked_ns.replace(now_ns).unwrap_or(now_ns));
         let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
-        let present = occupancies.iter().flatten().flat_map(|its| its.present.iter().copied()).collect();
+        let stranded: Vec<String> = leases.book().stranded.iter().filter_map(|record| record.cgroup.clone()).collect();
+        let is_stranded = |pid| {
+            let path = if stranded.is_empty() { None } else { cgroup::path_of(pid) };
+            path.is_some_and(|path| stranded.iter().any(|its| cgroup::is_at_or_below(its, &path)))
+        };
         let is_gpools = |pid| leases.groups.has_process(pid) || procfs::is_own_child(pid);
-        self.learn(&present, now_ns, |pid| leased.contains(&pid) || is_gpools(pid));
-        if elapsed_ns > LONGEST_NS {
-            return;
-        }
-        for (place, (gpu, occupancy)) in leases.gpus().iter().zip(occupancies).enumerate() {
+        let present = occupancies.iter().flatten().flat_map(|its| its.present.iter().copied()).collect();
+        self.learn(&present, now_ns, |pid| leased.contains(&pid) || is_gpools(pid) || is_stranded(pid));
+        let (mut seen, gpus) = (Vec::new(), leases.gpus());
+        for (place, (gpu, occupancy)) in gpus.iter().zip(occupancies).enumerate() {
             let is_asked = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Instance(_));
             let Some(occupancy) = occupancy.as_ref().filter(|_| is_asked(gpu)) else { continue };
-            let busy: BTreeMap<HostPid, u64> = auditor.busy(place).collect();
-            let metered_ns = if auditor.has_figures(place) { elapsed_ns } else { 0 };
-            for (user, mut sighting) in self.on(occupancy, &busy, (elapsed_ns, metered_ns)) {
-                sighting.unix_s = unix_s;
-                leases.ledger.note_unleased(&gpu.uuid, user, sighting);
-            }
+            // Of the first answer it is not known since when it holds.
+            let Some(last_ns) = self.answered_ns.insert(gpu.uuid.clone(), now_ns) else { continue };
+            let answer = Answer {
+                occupancy,
+                busy: auditor.busy(place).collect(),
+                elapsed_ns: now_ns.saturating_sub(last_ns),
+                has_figures: auditor.has_figures(place),
+            };
+            let users = self.kept_apart(self.on(&answer), unix_s);
+            seen.push(GpuSighting { gpu: gpu.uuid.clone(), watched_ns: answer.counted_ns(), users });
         }
+        self.answered_ns.retain(|uuid, _| gpus.iter().any(|gpu| gpu.uuid == *uuid));
+        note_at_once(&mut seen);
+        leases.ledger.note_unleased(unix_s, seen);
     }
 
-    /// Whose the processes are that have a context now. One that was a lease's stays that until it ends, also when the lease has.
+    /// Whose the processes are that have a context now. One that was a lease's stays that until it ends, also when the lease has;
+    /// one that has ended stays whose it was while the device lists it.
     fn learn(&mut self, present: &BTreeSet<HostPid>, now_ns: u64, is_no_stranger: impl Fn(HostPid) -> bool) {
         for pid in present {
             let start_ticks = procfs::start_ticks(*pid);
-            if self.known.get(pid).is_some_and(|its| its.start_ticks != start_ticks) {
+            if self.known.get(pid).is_some_and(|its| start_ticks.is_some() && its.start_ticks != start_ticks) {
                 self.known.remove(pid);
             }
             let is_no_stranger = is_no_stranger(*pid);
             let whose = || if is_no_stranger { None } else { whose::whose(*pid) };
-            let known = self.known.entry(*pid).or_insert_with(|| Known { start_ticks, user: whose(), seen_ns: now_ns });
+            let known = self.known.entry(*pid).or_insert_with(|| Known {
+                start_ticks,
+                user: whose(),
+                command: String::new(),
+                seen_ns: now_ns,
+            });
             known.seen_ns = now_ns;
             if is_no_stranger {
                 known.user = None;
+            }
+            // Under the same pid and start time it may be another program by now.
+            if known.user.is_some() && start_ticks.is_some() {
+                known.command = procfs::comm(*pid);
             }
         }
         self.known.retain(|_, its| now_ns.saturating_sub(its.seen_ns) < KNOWN_NS);
     }
 
-    /// What each of them did on one GPU since the last look, in which its figures were had for `metered_ns`.
-    fn on(
-        &self,
-        occupancy: &Occupancy,
-        busy: &BTreeMap<HostPid, u64>,
-        (elapsed_ns, metered_ns): (u64, u64),
-    ) -> BTreeMap<Unleased, Sighting> {
-        let stranger = |pid: &HostPid| self.known.get(pid).and_then(|its| its.user.clone());
-        let mut all: BTreeMap<Unleased, Sighting> = BTreeMap::new();
-        for pid in &occupancy.present {
-            let Some(user) = stranger(pid) else { continue };
+    /// What each of them did on one GPU since the answer before.
+    fn on(&self, answer: &Answer<'_>) -> BTreeMap<Unleased, Sighting> {
+        let stranger = |pid: &HostPid| self.known.get(pid).and_then(|its| Some((its.user.clone()?, &its.command)));
+        let (counted_ns, mut all) = (answer.counted_ns(), BTreeMap::<Unleased, Sighting>::new());
+        for pid in &answer.occupancy.present {
+            let Some((user, command)) = stranger(pid) else { continue };
             let its = all.entry(user).or_default();
-            its.seen.held_ns = elapsed_ns;
-            its.seen.unmetered_ns = elapsed_ns.saturating_sub(metered_ns);
-            its.seen.peak_bytes = its.seen.peak_bytes.saturating_add(occupancy.bytes_of(*pid).unwrap_or(0));
+            its.seen.held_ns = counted_ns;
+            its.seen.unmetered_ns = if answer.has_figures { 0 } else { counted_ns };
+            its.seen.peak_bytes = its.seen.peak_bytes.saturating_add(answer.occupancy.bytes_of(*pid).unwrap_or(0));
             if its.command.is_empty() {
-                its.command = procfs::comm(*pid);
+                its.command.clone_from(command);
             }
         }
-        let all_ns: u64 = busy.values().fold(0, |sum, ns| sum.saturating_add(*ns));
-        for (pid, ns) in busy {
-            if let Some(user) = stranger(pid) {
+        let busy = || answer.busy.iter().map(|(pid, ns)| (pid, answer.counted_of(*ns)));
+        let all_ns: u64 = busy().fold(0, |sum, (_, ns)| sum.saturating_add(ns));
+        for (pid, ns) in busy() {
+            if let Some((user, _)) = stranger(pid) {
                 let its = all.entry(user).or_default();
-                its.seen.busy_ns = its.seen.busy_ns.saturating_add(*ns);
+                its.seen.busy_ns = its.seen.busy_ns.saturating_add(ns);
             }
         }
         all.values_mut().for_each(|its| its.seen.others_ns = all_ns.saturating_sub(its.seen.busy_ns));
         all
+    }
+
+    /// Those that are kept apart, and all others as one, who has all that they hold together.
+    fn kept_apart(&mut self, all: BTreeMap<Unleased, Sighting>, unix_s: u64) -> BTreeMap<Unleased, Sighting> {
+        let (apart, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            all.into_iter().partition(|(user, _)| self.apart.admits(user, unix_s));
+        let mut users = apart;
+        if !others.is_empty() {
+            let mut sum = Sighting::default();
+            for its in others.values() {
+                let peak_bytes = sum.seen.peak_bytes.saturating_add(its.seen.peak_bytes);
+                sum.seen.add(&its.seen);
+                (sum.seen.peak_bytes, sum.seen.others_ns) = (peak_bytes, 0);
+            }
+            users.insert(Unleased { kind: UnleasedKind::Others, ..Unleased::default() }, sum);
+        }
+        users
+    }
+}
+
+impl Answer<'_> {
+    /// How much of the time since the answer before is counted.
+    fn counted_ns(&self) -> u64 {
+        self.elapsed_ns.min(LONGEST_NS)
+    }
+
+    /// The same part of what was done in it.
+    fn counted_of(&self, ns: u64) -> u64 {
+        let part = u128::from(ns) * u128::from(self.counted_ns()) / u128::from(self.elapsed_ns.max(1));
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+}
+
+/// On how many GPUs each is at work in this look, or may be, where nobody sees it.
+fn note_at_once(seen: &mut [GpuSighting]) {
+    let is_at_work = |its: &Sighting| its.seen.held_ns > 0 && its.seen.busy_ns + its.seen.unmetered_ns > 0;
+    let mut at_once: BTreeMap<Unleased, u64> = BTreeMap::new();
+    for (user, _) in seen.iter().flat_map(|gpu| &gpu.users).filter(|(_, its)| is_at_work(its)) {
+        *at_once.entry(user.clone()).or_insert(0) += 1;
+    }
+    for (user, its) in seen.iter_mut().flat_map(|gpu| &mut gpu.users).filter(|(_, its)| is_at_work(its)) {
+        its.seen.at_once = at_once.get(user).copied().unwrap_or(0);
     }
 }
 
@@ -116,7 +208,6 @@ mod tests {
     use super::*;
     use gpool_policy::mechanism::ComputeMode;
     use gpool_policy::sizing::Seen;
-    use gpool_protocol::UnleasedKind;
 
     const S: u64 = 1_000_000_000;
 
@@ -126,9 +217,10 @@ mod tests {
 
     /// Processes 1 and 2 are one container's, 3 is another one's, 4 is a lease's.
     fn watch() -> BaselineWatch {
-        let known = |name: Option<&str>| Known { start_ticks: None, user: name.map(user), seen_ns: 0 };
+        let known =
+            |name: Option<&str>| Known { start_ticks: None, user: name.map(user), command: "train".into(), seen_ns: 0 };
         let all = [(1, Some("a")), (2, Some("a")), (3, Some("b")), (4, None)];
-        BaselineWatch { known: all.map(|(pid, name)| (HostPid(pid), known(name))).into(), looked_ns: None }
+        BaselineWatch { known: all.map(|(pid, name)| (HostPid(pid), known(name))).into(), ..BaselineWatch::default() }
     }
 
     fn occupancy(pids: &[u32]) -> Occupancy {
@@ -143,43 +235,103 @@ mod tests {
         }
     }
 
+    fn answer<'a>(occupancy: &'a Occupancy, busy: &[(u32, u64)], elapsed_ns: u64) -> Answer<'a> {
+        let busy = busy.iter().map(|(pid, ns)| (HostPid(*pid), *ns)).collect();
+        Answer { occupancy, busy, elapsed_ns, has_figures: true }
+    }
+
     #[test]
     fn what_processes_of_one_container_did_is_one_sum_and_leases_are_left_out() {
-        let busy = BTreeMap::from([(1, S / 4), (3, S / 10), (4, S / 2), (9, S / 20)]);
-        let busy = busy.into_iter().map(|(pid, ns)| (HostPid(pid), ns)).collect();
-        let seen = watch().on(&occupancy(&[1, 2, 4]), &busy, (S, S));
+        let there = occupancy(&[1, 2, 4]);
+        let seen = watch().on(&answer(&there, &[(1, S / 4), (3, S / 10), (4, S / 2), (9, S / 20)], S));
         let [(a, first), (b, other)] = seen.iter().collect::<Vec<_>>()[..] else { panic!("{seen:?}") };
         let all_ns = S / 4 + S / 10 + S / 2 + S / 20;
         let want = |held_ns, busy_ns, peak_bytes| Seen {
             held_ns,
-            unmetered_ns: 0,
             busy_ns,
             others_ns: all_ns - busy_ns,
             peak_bytes,
+            ..Seen::default()
         };
-        assert_eq!((a, first.seen), (&user("a"), want(S, S / 4, 300)));
+        assert_eq!((a, first.seen, first.command.as_str()), (&user("a"), want(S, S / 4, 300), "train"));
         // It has ended, and what it did was told after that.
-        assert_eq!((b, other.seen, other.command.as_str()), (&user("b"), want(0, S / 10, 0), ""));
-        let hidden = watch().on(&occupancy(&[3]), &BTreeMap::new(), (S, 0));
+        assert_eq!((b, other.seen), (&user("b"), want(0, S / 10, 0)));
+        let there = occupancy(&[3]);
+        let hidden = watch().on(&Answer { has_figures: false, ..answer(&there, &[], S) });
         assert_eq!(hidden[&user("b")].seen.unmetered_ns, S, "an instance tells of nobody's work");
     }
 
     #[test]
+    fn of_a_gpu_that_was_silent_for_long_as_much_work_is_counted_as_time() {
+        let there = occupancy(&[3]);
+        let seen = watch().on(&answer(&there, &[(3, 5 * S)], 10 * S));
+        let its = seen[&user("b")].seen;
+        assert_eq!((its.held_ns, its.busy_ns), (3 * S, 3 * S / 2));
+    }
+
+    #[test]
+    fn beyond_those_that_are_kept_apart_all_are_one_for_the_rest_of_the_hour() {
+        let many = |count: u32| -> BTreeMap<Unleased, Sighting> {
+            let its = Sighting { seen: Seen { held_ns: S, peak_bytes: 7, ..Seen::default() }, ..Sighting::default() };
+            (0..count).map(|number| (user(&format!("{number:04}")), its.clone())).collect()
+        };
+        let mut watch = BaselineWatch::default();
+        let most = u32::try_from(USERS).unwrap();
+        assert_eq!(watch.kept_apart(many(most - 1), HOUR_S).len(), USERS - 1);
+        let all = watch.kept_apart(many(most + 3), HOUR_S + 60);
+        let others = &all[&Unleased { kind: UnleasedKind::Others, ..Unleased::default() }];
+        assert_eq!((all.len(), others.seen.held_ns, others.seen.peak_bytes), (USERS + 1, 3 * S, 21));
+        assert_eq!(watch.kept_apart(many(most), 2 * HOUR_S).len(), USERS);
+    }
+
+    #[test]
+    fn gpus_at_once_are_those_on_which_it_works_in_one_look() {
+        let its = |busy_ns, unmetered_ns, held_ns| Sighting {
+            seen: Seen { held_ns, busy_ns, unmetered_ns, ..Seen::default() },
+            ..Sighting::default()
+        };
+        let gpu = |uuid: &str, a: Sighting, b: Option<Sighting>| GpuSighting {
+            gpu: GpuUuid(uuid.into()),
+            watched_ns: S,
+            users: [(user("a"), a)].into_iter().chain(b.map(|b| (user("b"), b))).collect(),
+        };
+        let mut seen = [
+            gpu("0", its(1, 0, S), Some(its(0, S, S))),
+            gpu("1", its(1, 0, S), None),
+            gpu("2", its(0, 0, S), Some(its(9, 0, 0))),
+        ];
+        note_at_once(&mut seen);
+        let at_once = |gpu: usize, name: &str| seen[gpu].users.get(&user(name)).map(|its| its.seen.at_once);
+        assert_eq!([0, 1, 2].map(|gpu| at_once(gpu, "a")), [Some(2), Some(2), Some(0)]);
+        assert_eq!([0, 2].map(|gpu| at_once(gpu, "b")), [Some(1), Some(0)], "told late, of where it was before");
+    }
+
+    #[test]
     fn who_was_a_lease_s_stays_that_and_who_has_ended_is_known_for_a_while() {
-        let me = HostPid(std::process::id());
-        let (present, mut watch) = (BTreeSet::from([me]), BaselineWatch::default());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = HostPid(child.id());
+        let (present, mut watch) = (BTreeSet::from([pid]), BaselineWatch::default());
         watch.learn(&present, S, |_| false);
-        assert!(watch.known[&me].user.is_some());
-        watch.learn(&present, 2 * S, |_| true);
-        watch.learn(&present, 3 * S, |_| false);
+        let user = watch.known[&pid].user.clone();
+        assert!(user.is_some());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        watch.learn(&present, 2 * S, |_| false);
+        let its = &watch.known[&pid];
+        assert!(its.user == user && its.command != "?", "the device lists it still: {its:?}");
+        let me = HostPid(std::process::id());
+        let present = BTreeSet::from([me]);
+        watch.learn(&present, 3 * S, |_| true);
+        watch.learn(&present, 4 * S, |_| false);
         assert!(watch.known[&me].user.is_none(), "its lease has ended, and it not yet");
-        watch.learn(&BTreeSet::new(), 12 * S, |_| false);
-        assert!(watch.known.contains_key(&me));
-        watch.learn(&BTreeSet::new(), 13 * S, |_| false);
+        watch.learn(&BTreeSet::new(), 11 * S, |_| false);
+        assert!(watch.known.contains_key(&pid) && watch.known.contains_key(&me));
+        watch.learn(&BTreeSet::new(), 14 * S, |_| false);
         assert!(watch.known.is_empty());
         // Another process that has its pid.
-        watch.known.insert(me, Known { start_ticks: Some(1), user: None, seen_ns: 13 * S });
-        watch.learn(&present, 14 * S, |_| false);
+        let before = Known { start_ticks: Some(1), user: None, command: String::new(), seen_ns: 14 * S };
+        watch.known.insert(me, before);
+        watch.learn(&present, 15 * S, |_| false);
         assert!(watch.known[&me].user.is_some());
     }
 }

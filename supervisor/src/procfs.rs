@@ -215,7 +215,14 @@ fn stat_field<T: std::str::FromStr>(pid: HostPid, number: usize) -> io::Result<T
 pub fn comm(pid: HostPid) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_else(|_| b"?".to_vec());
     let name = String::from_utf8_lossy(&name);
-    name.trim_end_matches('\n').chars().take(16).map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    let shown = |letter: char| if letter.is_control() || is_format(letter) { '?' } else { letter };
+    name.trim_end_matches('\n').chars().take(16).map(shown).collect()
+}
+
+/// Letters that show nothing, or turn what is shown around (general category Cf of Unicode, as far as it is of scripts).
+fn is_format(letter: char) -> bool {
+    matches!(letter, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{e0000}'..='\u{e007f}')
 }
 
 /// The real user of the process, as this host numbers users; none if it has ended.
@@ -238,6 +245,7 @@ mod tests {
     fn a_process_is_known_by_more_than_its_pid() {
         let me = WatchedProcess::open(HostPid(std::process::id())).unwrap();
         assert!(!me.has_ended() && me.name.start_ticks > 0);
+        assert!(is_format('\u{202e}') && !is_format('é'));
         assert!(!comm(me.name.pid).is_empty() && comm(HostPid(u32::MAX)) == "?");
         assert!(WatchedProcess::reopen(me.name).is_ok());
         let impostor = ProcessName { start_ticks: me.name.start_ticks + 1, ..me.name };

@@ -1,4 +1,5 @@
-//! What a process without a lease belongs to, by its cgroup: what it says itself goes no further than its name.
+//! What a process without a lease belongs to, by its cgroup. Of what it says itself its name alone goes in; of what its user can make,
+//! which are groups below the user's own, nothing counts as anybody else's.
 
 use crate::cgroup;
 use crate::procfs;
@@ -8,6 +9,8 @@ use gpool_protocol::{HostPid, Unleased, UnleasedKind};
 const ID_CHARACTERS: usize = 64;
 /// A unit's name has no more (systemd.unit(5)).
 const UNIT_CHARACTERS: usize = 255;
+/// Services below which there are containers and jobs of others.
+const ENGINES: [&str; 7] = ["containerd", "crio", "docker", "k3s", "kubelet", "podman", "slurmd"];
 
 /// To whom the process belongs; none if it has ended.
 pub fn whose(pid: HostPid) -> Option<Unleased> {
@@ -20,24 +23,30 @@ fn program(name: String, uid: u32) -> Unleased {
     Unleased { kind: UnleasedKind::Program, name, uid: Some(uid) }
 }
 
-/// By the cgroup's path: the container, or the job, or the service that it is of, the innermost of each.
+/// By the cgroup's path: the outermost container, job or service. What lies in one is made by it, whatever it is called.
 fn in_cgroup(path: &str, uid: u32) -> Option<Unleased> {
-    let parts = || path.split('/').rev();
-    let container = || parts().find_map(container_id);
-    let job = || parts().find_map(job_number);
-    let service = || parts().find_map(service_unit);
+    let its_users = path.split('/').find_map(user_slice);
     let of = |kind, name: &str, uid| Unleased { kind, name: name.to_owned(), uid };
-    container()
-        .map(|id| of(UnleasedKind::Container, id, None))
-        .or_else(|| job().map(|number| of(UnleasedKind::Job, number, Some(uid))))
-        .or_else(|| service().map(|unit| of(UnleasedKind::Service, unit, Some(uid))))
+    let known = |part: &str| {
+        // Whose containers they are only an engine of a user's own tells.
+        let container = container_id(part).map(|id| of(UnleasedKind::Container, id, its_users));
+        let job = || job_number(part).map(|number| of(UnleasedKind::Job, number, Some(its_users.unwrap_or(uid))));
+        let service = || service_unit(part).map(|unit| of(UnleasedKind::Service, unit, Some(its_users.unwrap_or(uid))));
+        container.or_else(job).or_else(service)
+    };
+    path.split('/').find_map(known)
+}
+
+/// The user whose sessions and services are below `user-UID.slice`.
+fn user_slice(part: &str) -> Option<u32> {
+    part.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()
 }
 
 /// docker-ID.scope, libpod-ID.scope, cri-containerd-ID.scope and crio-ID.scope where systemd makes cgroups, ID where the engine
-/// does.
+/// does, and SLICE:cri-containerd:ID where the engine means the one and does the other.
 fn container_id(part: &str) -> Option<&str> {
     let name = part.strip_suffix(".scope").unwrap_or(part);
-    let id = name.rsplit('-').next()?;
+    let id = name.rsplit(['-', ':']).next()?;
     let is_id = id.len() == ID_CHARACTERS && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     is_id.then_some(id)
 }
@@ -49,11 +58,12 @@ fn job_number(part: &str) -> Option<&str> {
     is_number.then_some(number)
 }
 
-/// A service, but for the one that is a user's session manager: what is below it is the user's.
+/// A service, but for a user's session manager and for engines: what is below them is others'.
 fn service_unit(part: &str) -> Option<&str> {
     let is_named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'-' | b'_' | b'.' | b'\\' | b'@');
-    let is_unit = part.ends_with(".service") && part.len() <= UNIT_CHARACTERS && part.bytes().all(is_named);
-    (is_unit && !part.starts_with("user@")).then_some(part)
+    let unit = part.strip_suffix(".service")?;
+    let is_unit = part.len() <= UNIT_CHARACTERS && part.bytes().all(is_named);
+    (is_unit && !unit.starts_with("user@") && !ENGINES.contains(&unit)).then_some(part)
 }
 
 #[cfg(test)]
@@ -69,23 +79,29 @@ mod tests {
             format!("/docker/{id}"),
             format!("/docker/{id}/init"),
             format!("/machine.slice/libpod-{id}.scope/container"),
-            format!("/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{id}.scope"),
             format!(
                 "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/cri-containerd-{id}.scope"
             ),
             format!("/kubepods/burstable/pod1-2/{id}"),
-            format!("/system.slice/slurmstepd.scope/job_7/step_0/docker-{id}.scope"),
+            format!("/system.slice/containerd.service/kubepods-burstable-pod1_2.slice:cri-containerd:{id}"),
+            format!("/system.slice/docker-{id}.scope/docker-{}.scope/job_7/x.service", "aa".repeat(32)),
         ] {
             assert_eq!(in_cgroup(&path, 1000), container, "{path}");
         }
+        // A user's own engine, or who poses as one, is that user's.
+        let own = format!("/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{id}.scope");
+        assert_eq!(in_cgroup(&own, 100_999), container.map(|its| Unleased { uid: Some(1000), ..its }));
         let named = |kind, name: &str| Some(Unleased { kind, name: name.to_owned(), uid: Some(1000) });
         let job = named(UnleasedKind::Job, "4711");
         assert_eq!(in_cgroup("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0", 1000), job);
         assert_eq!(in_cgroup("/slurm/uid_1000/job_4711/step_batch", 1000), job);
+        assert_eq!(in_cgroup(&format!("/system.slice/slurmstepd.scope/job_4711/step_0/docker-{id}.scope"), 1000), job);
         let service = |path: &str| in_cgroup(path, 1000);
         assert_eq!(service("/system.slice/jupyter.service"), named(UnleasedKind::Service, "jupyter.service"));
         let own = "/user.slice/user-1000.slice/user@1000.service/app.slice/train.service";
         assert_eq!(service(own), named(UnleasedKind::Service, "train.service"));
+        let posing = format!("/system.slice/lab.service/docker-{id}.scope");
+        assert_eq!(service(&posing), named(UnleasedKind::Service, "lab.service"), "what it has made itself");
         for none in [
             "",
             "/user.slice/user-1000.slice/session-3.scope",

@@ -1,17 +1,20 @@
 //! What those used who have no lease, and which request would have been enough for each, by what the ledger has of each minute.
 
-use super::lines::{GpuPart, begins, gpus};
-use super::question::BaselineQuestion;
-use super::reader::ROWS;
-use super::savings::{Memories, Place, memories, stretches};
+use super::balance::MINUTE_S;
+use super::lines::{GpuPart, Gpus, gpus};
+use super::question::{BaselineQuestion, Scope};
+use super::savings::{Memories, Place, There, memories, stretches};
 use super::unleased::user_of;
 use gpool_policy::levels::Levels;
 use gpool_policy::savings::{Course, Demand, Stretch, whole_gpus};
 use gpool_policy::sizing::{Seen, Sizing};
-use gpool_protocol::{Baseline, EnoughRequest, Unleased, UnleasedUse};
+use gpool_protocol::{Baseline, EnoughRequest, Unleased, UnleasedKind, UnleasedUse};
 use rusqlite::{Connection, Row};
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// So many have rows of their own, those that came first; the rest of them are one.
+const ROWS: usize = 2000;
 
 /// A line: a minute or an hour of somebody on a GPU.
 struct Line {
@@ -31,21 +34,45 @@ impl Line {
             busy_ns: number(6)?,
             others_ns: number(7)?,
             peak_bytes: number(8)?,
+            at_once: number(9)?,
         };
         Ok(Self { place: (number(0)?, number(1)?), user: row.get(2)?, gpu: row.get(3)?, seen })
     }
 
-    /// What it took of the GPUs in a stretch of which so much is known: a place for as long as it was there, its work, or in an
-    /// instance, where nobody sees it, all of that, and the most of its memory all the time that it was there.
-    fn demand(&self, gpu: &GpuPart, memory_bytes: Option<u64>, known_ns: u64) -> Demand {
+    /// What it took of the GPUs in a stretch of which so much is known: a place for as long as it was there, of `others` as many as
+    /// they were; its work, or in an instance, where nobody sees it, all of that; and the most of its memory all the time.
+    fn seen_as(&self, is_others: bool, (gpu, memory_bytes): (&GpuPart, Option<u64>), known_ns: u64) -> Demand {
         let held_ns = self.seen.held_ns.min(known_ns);
         let used_ns = self.seen.busy_ns.saturating_add(self.seen.unmetered_ns).min(known_ns);
-        let memory_ns = memory_bytes.map_or(0, |bytes| {
-            let held = u128::from(self.seen.peak_bytes) * u128::from(held_ns) / u128::from(bytes);
-            u64::try_from(held).unwrap_or(u64::MAX)
-        });
-        Demand { places_ns: held_ns, reserved_ns: 0, used_ns: gpu.part_of(used_ns), memory_ns }
+        let memory_ns = memory_for(held_ns, self.seen.peak_bytes, memory_bytes);
+        let places_ns = if is_others { self.seen.held_ns } else { held_ns };
+        Demand { places_ns, reserved_ns: 0, used_ns: gpu.part_of(used_ns), memory_ns }
     }
+
+    /// The same, had it asked for that.
+    fn with_request(
+        &self,
+        asked: &EnoughRequest,
+        (gpu, memory_bytes): (&GpuPart, Option<u64>),
+        known_ns: u64,
+    ) -> Demand {
+        let held_ns = self.seen.held_ns.min(known_ns);
+        let (permille, bytes) = match (asked.is_whole, asked.fraction_permille) {
+            (true, _) => (1000, memory_bytes.unwrap_or(0)),
+            (false, Some(permille)) => (permille, asked.memory_bytes),
+            // In an instance it has all of that.
+            (false, None) => (1000, asked.memory_bytes),
+        };
+        let reserved_ns = u128::from(held_ns) * u128::from(permille) / 1000;
+        let reserved_ns = gpu.part_of(u64::try_from(reserved_ns).unwrap_or(u64::MAX));
+        Demand { places_ns: held_ns, reserved_ns, used_ns: 0, memory_ns: memory_for(held_ns, bytes, memory_bytes) }
+    }
+}
+
+/// So much memory for so long, as time of a GPU that has `of_bytes`; nothing where that is not known.
+fn memory_for(held_ns: u64, bytes: u64, of_bytes: Option<u64>) -> u64 {
+    let part = of_bytes.map_or(0, |of_bytes| u128::from(bytes) * u128::from(held_ns) / u128::from(of_bytes.max(1)));
+    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 /// What comes together of one of them.
@@ -88,6 +115,15 @@ impl Used {
 
     fn told(self, percent: u8) -> UnleasedUse {
         let enough = self.sizing.enough(percent, self.memory_bytes);
+        let enough = EnoughRequest {
+            gpus: enough.gpus,
+            fraction_permille: enough.fraction_permille,
+            memory_bytes: enough.memory_bytes,
+            is_whole: enough.is_whole,
+        };
+        // Nothing is enough for nobody knows whom.
+        let is_one = self.user.kind != UnleasedKind::Others;
+        let for_one = |figure: u64| if is_one { figure } else { 0 };
         UnleasedUse {
             user: self.user,
             command: self.command,
@@ -96,103 +132,214 @@ impl Used {
             held_gpu_ns: self.held_ns,
             unmetered_gpu_ns: self.unmetered_ns,
             busy_gpu_ns: self.sizing.busy_ns(),
-            crowded_gpu_ns: self.sizing.crowded_ns(),
-            work_permille: self.sizing.work_permille(percent),
+            crowded_gpu_ns: for_one(self.sizing.crowded_ns()),
+            work_permille: for_one(self.sizing.work_permille(percent)),
             memory_peak_bytes: self.sizing.peak_bytes(),
-            enough: EnoughRequest {
-                gpus: enough.gpus,
-                fraction_permille: enough.fraction_permille,
-                memory_bytes: enough.memory_bytes,
-                is_whole: enough.is_whole,
-            },
+            enough: is_one.then_some(enough),
         }
     }
 }
 
-/// All of them, and what they took of the GPUs together.
-#[derive(Default)]
-struct Minutes {
-    /// By the ledger's number; none where the question is not about that one.
-    users: HashMap<i64, Option<Used>>,
-    together: Course,
-    /// The minute or hour that is not over, who was there in it, and what they took.
+/// What was asked for together in each minute or hour.
+struct Together<'a> {
+    stretches: &'a BTreeMap<Place, Stretch>,
+    course: Course,
+    /// The one that is not over, and what was asked for in it.
     place: Place,
-    there: BTreeSet<i64>,
     asked: Demand,
 }
 
-impl Minutes {
-    /// The minute is over, of which so much is known.
-    fn end(&mut self, stretch: Stretch) {
+impl<'a> Together<'a> {
+    fn new(stretches: &'a BTreeMap<Place, Stretch>) -> Self {
+        Self { stretches, course: Course::default(), place: Place::default(), asked: Demand::default() }
+    }
+
+    /// How much is known of this one.
+    fn known_ns(&self, place: Place) -> u64 {
+        self.stretches.get(&place).map_or(0, |stretch| stretch.known_ns)
+    }
+
+    /// Adds what somebody asked for there; places come in their order. True where another one began with it.
+    fn add(&mut self, place: Place, demand: Demand) -> bool {
+        let is_next = place != self.place;
+        if is_next {
+            self.end();
+            self.place = place;
+        }
+        self.asked.add(demand);
+        is_next
+    }
+
+    fn end(&mut self) {
+        let stretch = self.stretches.get(&self.place).copied().unwrap_or_default();
+        self.course.note(std::mem::take(&mut self.asked), stretch);
+    }
+}
+
+/// Whose a line is.
+enum Whose {
+    /// One that has a row of its own.
+    One(Box<Used>),
+    /// One of those for whom there was none left.
+    Other,
+    /// One that the question is not about.
+    NotAsked,
+}
+
+/// All of them by the ledger's number, and the rest of them as one.
+#[derive(Default)]
+struct Users {
+    all: HashMap<i64, Whose>,
+    rows: usize,
+    others: Option<Box<Used>>,
+    /// Those with a line in the minute that is not over.
+    there: BTreeSet<i64>,
+}
+
+impl Users {
+    /// Whether the question is about the one of this line, and if so whether that is one of those without a row.
+    fn is_other(
+        &mut self,
+        line: &Line,
+        find: impl FnOnce() -> rusqlite::Result<Option<(Unleased, String)>>,
+    ) -> rusqlite::Result<Option<bool>> {
+        let whose = match self.all.entry(line.user) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(match find()? {
+                None => Whose::NotAsked,
+                Some((user, _)) if user.kind == UnleasedKind::Others || self.rows == ROWS => Whose::Other,
+                Some(known) => {
+                    self.rows += 1;
+                    Whose::One(Box::new(Used::new(known, line)))
+                }
+            }),
+        };
+        Ok(match whose {
+            Whose::One(_) => Some(false),
+            Whose::Other => Some(true),
+            Whose::NotAsked => None,
+        })
+    }
+
+    fn note(&mut self, line: &Line, memory_bytes: Option<u64>) {
+        let others = || Box::new(Used::new((Unleased::default(), String::new()), line));
+        match self.all.get_mut(&line.user) {
+            Some(Whose::One(used)) => used.note(line, memory_bytes),
+            Some(Whose::Other) => self.others.get_or_insert_with(others).note(line, memory_bytes),
+            Some(Whose::NotAsked) | None => return,
+        }
+        self.there.insert(line.user);
+    }
+
+    fn end_minute(&mut self) {
         for user in std::mem::take(&mut self.there) {
-            if let Some(Some(used)) = self.users.get_mut(&user) {
+            if let Some(Whose::One(used)) = self.all.get_mut(&user) {
                 used.end_minute();
             }
         }
-        self.together.note(std::mem::take(&mut self.asked), stretch);
+        if let Some(others) = &mut self.others {
+            others.end_minute();
+        }
     }
+}
+
+/// Gives each line of the time that is asked for to `take`, in the order of time.
+fn walk(
+    connection: &Connection,
+    scope: &Scope,
+    gpus: &Gpus,
+    mut take: impl FnMut(&Line, &GpuPart) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    let mut query = connection.prepare(
+        "SELECT slot, seconds, unleased, gpu, held_ns, unmetered_ns, busy_ns, others_ns, peak_bytes, at_once
+         FROM unleased_line WHERE slot >= ?1 AND slot < ?2 ORDER BY slot, seconds, unleased",
+    )?;
+    let mut lines = query.query(scope.span())?;
+    while let Some(row) = lines.next()? {
+        let line = Line::read(row)?;
+        if let Some(gpu) = gpus.get(&line.gpu) {
+            take(&line, gpu)?;
+        }
+    }
+    Ok(())
 }
 
 /// Adds up what each was seen to do, and says what would have been enough.
 pub fn baseline(connection: &Connection, question: &BaselineQuestion, known: &Memories) -> rusqlite::Result<Baseline> {
-    let scope = &question.scope;
+    let (scope, percent) = (&question.scope, question.percent);
     let gpus = gpus(connection, scope)?;
     let memories = memories(connection, &gpus, known)?;
-    let stretches = stretches(connection, scope, &gpus)?;
-    let stretch = |place: &Place| stretches.get(place).copied().unwrap_or_default();
-    let mut query = connection.prepare(
-        "SELECT slot, seconds, unleased, gpu, held_ns, unmetered_ns, busy_ns, others_ns, peak_bytes FROM unleased_line
-         WHERE slot >= ?1 AND slot < ?2 ORDER BY slot, seconds, unleased",
-    )?;
-    let mut lines = query.query(scope.span())?;
-    let (mut minutes, mut unknown, mut count) = (Minutes::default(), BTreeSet::new(), 0);
+    let stretches = stretches(connection, scope, &gpus, There::Watched)?;
     let is_asked = |user: &Unleased| scope.uid.is_none_or(|uid| user.uid == Some(uid));
-    while let Some(row) = lines.next()? {
-        let line = Line::read(row)?;
-        let Some(gpu) = gpus.get(&line.gpu) else { continue };
-        if line.place != minutes.place {
-            minutes.end(stretch(&minutes.place));
-            minutes.place = line.place;
-        }
-        let used = match minutes.users.entry(line.user) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => {
-                let known = user_of(connection, line.user)?.filter(|(user, _)| is_asked(user));
-                count += usize::from(known.is_some());
-                place.insert(known.map(|known| Used::new(known, &line)))
-            }
-        };
-        let Some(used) = used else { continue };
+    let find = |number| Ok(user_of(connection, number)?.filter(|(user, _)| is_asked(user)));
+    let (mut users, mut seen, mut unknown) = (Users::default(), Together::new(&stretches), BTreeSet::new());
+    walk(connection, scope, &gpus, |line, gpu| {
+        let Some(is_other) = users.is_other(line, || find(line.user))? else { return Ok(()) };
         let memory_bytes = memories.get(&line.gpu).copied();
         if memory_bytes.is_none() {
             unknown.insert(line.gpu);
         }
-        used.note(&line, memory_bytes);
-        minutes.asked.add(line.demand(gpu, memory_bytes, stretch(&line.place).known_ns));
-        minutes.there.insert(line.user);
-        if count > ROWS {
-            break;
+        let demand = line.seen_as(is_other, (gpu, memory_bytes), seen.known_ns(line.place));
+        if seen.add(line.place, demand) {
+            users.end_minute();
         }
-    }
-    minutes.end(stretch(&minutes.place));
+        users.note(line, memory_bytes);
+        Ok(())
+    })?;
+    users.end_minute();
+    seen.end();
+    let others = users.others.map(|others| others.told(percent));
+    let told = |(number, whose): (i64, Whose)| match whose {
+        Whose::One(used) => Some((number, Some(used.told(percent)))),
+        Whose::Other => Some((number, None)),
+        Whose::NotAsked => None,
+    };
+    let told: HashMap<i64, Option<UnleasedUse>> = users.all.into_iter().filter_map(told).collect();
+    let mut with_requests = Together::new(&stretches);
+    walk(connection, scope, &gpus, |line, gpu| {
+        let Some(its) = told.get(&line.user) else { return Ok(()) };
+        let (known_ns, gpu) = (with_requests.known_ns(line.place), (gpu, memories.get(&line.gpu).copied()));
+        with_requests.add(
+            line.place,
+            match its.as_ref().and_then(|its| its.enough) {
+                Some(enough) => line.with_request(&enough, gpu, known_ns),
+                None => line.seen_as(true, gpu, known_ns),
+            },
+        );
+        Ok(())
+    })?;
+    with_requests.end();
     let known_ns = stretches.values().map(|its| its.known_ns).fold(0, u64::saturating_add);
-    let percent = question.percent;
-    let mut users: Vec<UnleasedUse> = minutes.users.into_values().flatten().map(|used| used.told(percent)).collect();
-    users.sort_by(|a, b| {
-        let most = |its: &UnleasedUse| (its.busy_gpu_ns, its.held_gpu_ns);
-        most(b).cmp(&most(a)).then_with(|| a.user.cmp(&b.user))
-    });
+    let users = in_order(told.into_values().flatten().collect(), others);
     let enough = |levels: &Levels| if users.is_empty() { 0 } else { whole_gpus(levels.enough(known_ns, percent)) };
     Ok(Baseline {
         since_unix_s: scope.since_unix_s,
         until_unix_s: scope.until_unix_s,
         begins_unix_s: begins(connection)?,
+        hours_until_unix_s: stretches.keys().filter(|place| place.1 > MINUTE_S).map(|place| place.0 + place.1).max(),
         percent,
         known_ns,
-        gpus_for_each: enough(&minutes.together.places),
-        gpus_shared: enough(&minutes.together.needed),
+        gpus_for_each: enough(&seen.course.places),
+        gpus_with_requests: enough(&with_requests.course.needed),
+        gpus_shared: enough(&seen.course.needed),
         users,
         there_permille: stretches.values().map(|its| its.permille_of(its.gpu_ns)).max().unwrap_or(0),
         unknown_gpus: unknown.len() as u64,
     })
+}
+
+/// From when on anybody has looked.
+fn begins(connection: &Connection) -> rusqlite::Result<Option<u64>> {
+    let begins: Option<i64> = connection.query_row("SELECT min(slot) FROM watched", [], |row| row.get(0))?;
+    Ok(begins.map(|slot| u64::try_from(slot).unwrap_or(0)))
+}
+
+/// Who worked for longest comes first, and those who have no row last.
+fn in_order(mut users: Vec<UnleasedUse>, others: Option<UnleasedUse>) -> Vec<UnleasedUse> {
+    users.sort_by(|a, b| {
+        let most = |its: &UnleasedUse| (its.busy_gpu_ns, its.held_gpu_ns);
+        most(b).cmp(&most(a)).then_with(|| a.user.cmp(&b.user))
+    });
+    users.extend(others);
+    users
 }

@@ -18,7 +18,7 @@ mod tests;
 mod unleased;
 
 pub use question::{BaselineQuestion, Question, SavingsQuestion, Scope};
-pub use unleased::Sighting;
+pub use unleased::{GpuSighting, Sighting};
 
 use crate::clock;
 use crate::device::{Gpu, Kind};
@@ -26,7 +26,7 @@ use crate::faults::Faults;
 use crate::lease::{Leases, Statement, statements};
 use balance::{Balance, Energies, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
-use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Unleased, Usage};
+use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Usage};
 use reader::Reader;
 use retention::DAY_S;
 use savings::Memories;
@@ -192,9 +192,9 @@ impl Ledger {
         std::mem::take(&mut *self.unwritten())
     }
 
-    /// Somebody without a lease was seen on a GPU.
-    pub fn note_unleased(&self, gpu: &GpuUuid, user: Unleased, sighting: Sighting) {
-        self.unwritten().note(gpu, user, sighting);
+    /// What was seen of those without a lease in a look, at so many seconds of Unix time.
+    pub fn note_unleased(&self, unix_s: u64, look: Vec<GpuSighting>) {
+        self.unwritten().note(unix_s, look);
     }
 
     /// Waits until nobody else adds up of those who may change everything, or of the others.

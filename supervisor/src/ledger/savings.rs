@@ -84,7 +84,7 @@ pub fn savings(connection: &Connection, question: &SavingsQuestion, known: &Memo
     let scope = &question.scope;
     let gpus = gpus(connection, scope)?;
     let memories = memories(connection, &gpus, known)?;
-    let stretches = stretches(connection, scope, &gpus)?;
+    let stretches = stretches(connection, scope, &gpus, There::Pool)?;
     let entered_ms = entered_unix_ms(connection)?;
     let name = key_of_lease(question.by);
     let columns = format!("SELECT {name}, created_unix_ms, ended_unix_ms FROM lease WHERE {OF_SCOPE}");
@@ -163,9 +163,28 @@ fn of_owner(key: &str, leases: u64, course: &Course, (known_ns, percent): (u64, 
     }
 }
 
+/// In which table it stands for how long a GPU was there.
+#[derive(Debug, Clone, Copy)]
+pub enum There {
+    /// Also while nobody looked, as far as that is known.
+    Pool,
+    /// While somebody looked who uses it without a lease.
+    Watched,
+}
+
 /// The minutes and hours of that time.
-pub fn stretches(connection: &Connection, scope: &Scope, gpus: &Gpus) -> rusqlite::Result<BTreeMap<Place, Stretch>> {
-    let mut query = connection.prepare("SELECT slot, seconds, gpu, ns FROM pool WHERE slot >= ?1 AND slot < ?2")?;
+pub fn stretches(
+    connection: &Connection,
+    scope: &Scope,
+    gpus: &Gpus,
+    there: There,
+) -> rusqlite::Result<BTreeMap<Place, Stretch>> {
+    let table = match there {
+        There::Pool => "pool",
+        There::Watched => "watched",
+    };
+    let sql = format!("SELECT slot, seconds, gpu, ns FROM {table} WHERE slot >= ?1 AND slot < ?2");
+    let mut query = connection.prepare(&sql)?;
     let mut found = query.query(scope.span())?;
     let mut stretches: BTreeMap<Place, Stretch> = BTreeMap::new();
     while let Some(row) = found.next()? {

@@ -108,7 +108,7 @@ fn usage(path: &Path, question: &str) -> Usage {
 /// Makes the tables those of an older version, without what came after it.
 fn make_older(path: &Path, version: i32) {
     let later = [
-        (5, "DROP TABLE unleased_line; DROP TABLE unleased;"),
+        (5, "DROP TABLE unleased_line; DROP TABLE unleased; DROP TABLE watched;"),
         (4, "ALTER TABLE line DROP COLUMN energy_millijoules; ALTER TABLE pool DROP COLUMN energy_millijoules;"),
         (
             3,

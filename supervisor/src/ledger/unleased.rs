@@ -6,7 +6,9 @@ use gpool_protocol::{GpuUuid, Unleased, UnleasedKind};
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 
-/// Since version 5 of the tables. Times are nanoseconds; of memory it is the most that was held. `uid` is -1 where it says nothing.
+/// Since version 5 of the tables. Times are nanoseconds; of memory it is the most that was held, and of GPUs at once the most. `uid`
+/// is -1 where it says nothing. `watched` has for how long somebody looked at a GPU, whoever was there: the pool also has time in
+/// which nobody did.
 pub const TABLES: &str = "
     CREATE TABLE unleased (
         id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, uid INTEGER NOT NULL, command TEXT NOT NULL,
@@ -15,25 +17,37 @@ pub const TABLES: &str = "
     CREATE TABLE unleased_line (
         slot INTEGER NOT NULL, seconds INTEGER NOT NULL, unleased INTEGER NOT NULL REFERENCES unleased,
         gpu INTEGER NOT NULL REFERENCES gpu, held_ns INTEGER NOT NULL, unmetered_ns INTEGER NOT NULL, busy_ns INTEGER NOT NULL,
-        others_ns INTEGER NOT NULL, peak_bytes INTEGER NOT NULL, PRIMARY KEY (slot, seconds, unleased, gpu)
+        others_ns INTEGER NOT NULL, peak_bytes INTEGER NOT NULL, at_once INTEGER NOT NULL,
+        PRIMARY KEY (slot, seconds, unleased, gpu)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX line_of_unleased ON unleased_line (unleased);
+    CREATE TABLE watched (
+        slot INTEGER NOT NULL, seconds INTEGER NOT NULL, gpu INTEGER NOT NULL REFERENCES gpu, ns INTEGER NOT NULL,
+        PRIMARY KEY (slot, seconds, gpu)
+    ) STRICT, WITHOUT ROWID;
 ";
 
-/// So many of a GPU are kept apart in a minute; those that come later in it are others.
-const USERS: usize = 128;
-/// So many lines are kept while they cannot be written; the oldest go first.
+/// So many minutes of somebody on a GPU are kept while they cannot be written; the oldest go first.
 const LINES: usize = 20_000;
 
-/// What was seen of somebody on a GPU in a second.
+/// What was seen of somebody on a GPU in one look.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sighting {
-    /// When, Unix seconds.
-    pub unix_s: u64,
     /// What.
     pub seen: Seen,
     /// The name of one of its programs; empty where none is there any more.
     pub command: String,
+}
+
+/// One look at a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuSighting {
+    /// Which.
+    pub gpu: GpuUuid,
+    /// For how long it counts.
+    pub watched_ns: u64,
+    /// Who was seen.
+    pub users: BTreeMap<Unleased, Sighting>,
 }
 
 /// A minute of somebody on a GPU.
@@ -46,46 +60,67 @@ struct Place {
 
 /// What is not written yet.
 #[derive(Debug, Default)]
-pub struct Unwritten(BTreeMap<Place, (Seen, String)>);
+pub struct Unwritten {
+    lines: BTreeMap<Place, (Seen, String)>,
+    watched: BTreeMap<(u64, GpuUuid), u64>,
+}
 
 impl Unwritten {
-    /// Takes what was seen of somebody.
-    pub fn note(&mut self, gpu: &GpuUuid, user: Unleased, sighting: Sighting) {
-        let slot_unix_s = sighting.unix_s - sighting.unix_s % MINUTE_S;
-        let mut place = Place { slot_unix_s, gpu: gpu.clone(), user };
-        if !self.0.contains_key(&place) {
-            let is_of = |its: &Place| its.slot_unix_s == slot_unix_s && its.gpu == *gpu;
-            if self.0.keys().rev().filter(|its| is_of(its)).count() >= USERS {
-                place.user = Unleased { kind: UnleasedKind::Others, name: String::new(), uid: None };
+    /// Takes what was seen in a look, at so many seconds of Unix time.
+    pub fn note(&mut self, unix_s: u64, look: Vec<GpuSighting>) {
+        let slot_unix_s = unix_s - unix_s % MINUTE_S;
+        for its in look {
+            self.watch((slot_unix_s, its.gpu.clone()), its.watched_ns);
+            for (user, sighting) in its.users {
+                let place = Place { slot_unix_s, gpu: its.gpu.clone(), user };
+                self.add(place, &sighting.seen, sighting.command);
             }
         }
-        self.add(place, &sighting.seen, sighting.command);
+        self.keep_to_bounds();
+    }
+
+    fn watch(&mut self, place: (u64, GpuUuid), ns: u64) {
+        let watched = self.watched.entry(place).or_default();
+        *watched = watched.saturating_add(ns);
     }
 
     fn add(&mut self, place: Place, seen: &Seen, command: String) {
-        let (all, known) = self.0.entry(place).or_default();
+        let (all, known) = self.lines.entry(place).or_default();
         all.add(seen);
         if !command.is_empty() {
             *known = command;
         }
-        while self.0.len() > LINES {
-            self.0.pop_first();
+    }
+
+    /// Lets go of the oldest minutes, of which it is not known then that anybody looked.
+    fn keep_to_bounds(&mut self) {
+        while self.lines.len() > LINES || self.watched.len() > LINES {
+            let Some(oldest) = self.watched.keys().next().map(|(slot_unix_s, _)| *slot_unix_s) else { return };
+            self.watched.retain(|(slot_unix_s, _), _| *slot_unix_s > oldest);
+            self.lines.retain(|place, _| place.slot_unix_s > oldest);
         }
     }
 
     /// Takes back what could not be written.
     pub fn take_back(&mut self, unwritten: Self) {
-        for (place, (seen, command)) in unwritten.0 {
+        for (place, (seen, command)) in unwritten.lines {
             // What has been seen since has the newer name.
-            let command = if self.0.contains_key(&place) { String::new() } else { command };
+            let command = if self.lines.contains_key(&place) { String::new() } else { command };
             self.add(place, &seen, command);
         }
+        unwritten.watched.into_iter().for_each(|(place, ns)| self.watch(place, ns));
+        self.keep_to_bounds();
     }
 
     /// Writes all of it, in minutes that may have begun before.
     pub fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-        for (place, (seen, command)) in &self.0 {
-            // A GPU that was there and has never been written down is one that came and went within ten seconds.
+        // A GPU that was there and has never been written down is one that came and went within ten seconds.
+        for ((slot_unix_s, gpu), ns) in &self.watched {
+            if let Some(gpu) = super::store::number_of(transaction, gpu)? {
+                write_watched(transaction, *slot_unix_s, gpu, *ns)?;
+            }
+        }
+        for (place, (seen, command)) in &self.lines {
             if let Some(gpu) = super::store::number_of(transaction, &place.gpu)? {
                 let user = number_of(transaction, &place.user, command)?;
                 write_line(transaction, place.slot_unix_s, (user, gpu), seen)?;
@@ -108,6 +143,13 @@ fn number_of(transaction: &Transaction<'_>, user: &Unleased, command: &str) -> r
     insert.query_row(params![user.kind.word(), user.name, uid, command], |row| row.get(0))
 }
 
+fn write_watched(transaction: &Transaction<'_>, slot_unix_s: u64, gpu: i64, ns: u64) -> rusqlite::Result<()> {
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO watched (slot, seconds, gpu, ns) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET ns = ns + ?4",
+    )?;
+    insert.execute(params![signed(slot_unix_s), MINUTE_S.cast_signed(), gpu, signed(ns)]).map(drop)
+}
+
 fn write_line(
     transaction: &Transaction<'_>,
     slot_unix_s: u64,
@@ -115,15 +157,15 @@ fn write_line(
     seen: &Seen,
 ) -> rusqlite::Result<()> {
     let mut insert = transaction.prepare_cached(
-        "INSERT INTO unleased_line (slot, seconds, unleased, gpu, held_ns, unmetered_ns, busy_ns, others_ns, peak_bytes)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+        "INSERT INTO unleased_line (slot, seconds, unleased, gpu, held_ns, unmetered_ns, busy_ns, others_ns, peak_bytes, at_once)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
          ON CONFLICT DO UPDATE SET held_ns = held_ns + ?5, unmetered_ns = unmetered_ns + ?6, busy_ns = busy_ns + ?7,
-         others_ns = others_ns + ?8, peak_bytes = max(peak_bytes, ?9)",
+         others_ns = others_ns + ?8, peak_bytes = max(peak_bytes, ?9), at_once = max(at_once, ?10)",
     )?;
     let of = (signed(slot_unix_s), MINUTE_S.cast_signed(), user, gpu);
-    let figures = [seen.held_ns, seen.unmetered_ns, seen.busy_ns, seen.others_ns, seen.peak_bytes].map(signed);
-    let [held, unmetered, busy, others, peak] = figures;
-    insert.execute(params![of.0, of.1, of.2, of.3, held, unmetered, busy, others, peak]).map(drop)
+    let times = [seen.held_ns, seen.unmetered_ns, seen.busy_ns, seen.others_ns].map(signed);
+    let ([held, unmetered, busy, others], [peak, at_once]) = (times, [seen.peak_bytes, seen.at_once].map(signed));
+    insert.execute(params![of.0, of.1, of.2, of.3, held, unmetered, busy, others, peak, at_once]).map(drop)
 }
 
 /// Minutes before `edge`, where an hour begins, become hours.
@@ -131,19 +173,27 @@ pub fn merge(transaction: &Transaction<'_>, edge: i64) -> rusqlite::Result<()> {
     let (minute, hour) = (MINUTE_S.cast_signed(), HOUR_S.cast_signed());
     transaction.execute(
         "INSERT INTO unleased_line
-         SELECT slot - slot % ?2, ?2, unleased, gpu, sum(held_ns), sum(unmetered_ns), sum(busy_ns), sum(others_ns), max(peak_bytes)
+         SELECT slot - slot % ?2, ?2, unleased, gpu, sum(held_ns), sum(unmetered_ns), sum(busy_ns), sum(others_ns), max(peak_bytes),
+                max(at_once)
          FROM unleased_line WHERE seconds = ?3 AND slot < ?1 GROUP BY slot - slot % ?2, unleased, gpu
          ON CONFLICT DO UPDATE SET held_ns = held_ns + excluded.held_ns, unmetered_ns = unmetered_ns + excluded.unmetered_ns,
          busy_ns = busy_ns + excluded.busy_ns, others_ns = others_ns + excluded.others_ns,
-         peak_bytes = max(peak_bytes, excluded.peak_bytes)",
+         peak_bytes = max(peak_bytes, excluded.peak_bytes), at_once = max(at_once, excluded.at_once)",
         params![edge, hour, minute],
     )?;
-    transaction.execute("DELETE FROM unleased_line WHERE seconds = ?2 AND slot < ?1", params![edge, minute]).map(drop)
+    transaction.execute("DELETE FROM unleased_line WHERE seconds = ?2 AND slot < ?1", params![edge, minute])?;
+    transaction.execute(
+        "INSERT INTO watched SELECT slot - slot % ?2, ?2, gpu, sum(ns) FROM watched
+         WHERE seconds = ?3 AND slot < ?1 GROUP BY slot - slot % ?2, gpu ON CONFLICT DO UPDATE SET ns = ns + excluded.ns",
+        params![edge, hour, minute],
+    )?;
+    transaction.execute("DELETE FROM watched WHERE seconds = ?2 AND slot < ?1", params![edge, minute]).map(drop)
 }
 
 /// Takes out what lies before `edge`, and users of which nothing is left.
 pub fn take_out(transaction: &Transaction<'_>, edge: i64) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM unleased_line WHERE slot < ?1", [edge])?;
+    transaction.execute("DELETE FROM watched WHERE slot < ?1", [edge])?;
     let left = "EXISTS (SELECT 1 FROM unleased_line WHERE unleased_line.unleased = unleased.id)";
     transaction.execute(&format!("DELETE FROM unleased WHERE NOT {left}"), []).map(drop)
 }
