@@ -73,14 +73,18 @@ fn render(baseline: &Baseline, is_wide: bool) -> String {
         columns.extend([figure("CROWDED"), figure("UNSEEN"), text("FROM"), text("UNTIL")]);
     }
     let rows = baseline.users.iter().map(|row| {
-        let share = match row.enough.fraction_permille {
+        let share = match row.enough.and_then(|enough| enough.fraction_permille) {
             Some(_) => gpus(row.work_permille) + if is_crowded(row) { "+" } else { "" },
             None => "-".to_owned(),
         };
         let user = row.user.uid.map_or_else(|| "-".to_owned(), |uid| uid.to_string());
         let mut cells = vec![called(&row.user), row.command.clone(), user];
         cells.extend([row.held_gpu_ns, row.busy_gpu_ns].map(hours));
-        cells.extend([share, format_bytes(row.memory_peak_bytes), request(&row.enough)]);
+        cells.extend([
+            share,
+            format_bytes(row.memory_peak_bytes),
+            row.enough.as_ref().map_or_else(|| "-".to_owned(), request),
+        ]);
         if is_wide {
             cells.extend([row.crowded_gpu_ns, row.unmetered_gpu_ns].map(hours));
             cells.extend([row.first_unix_s, row.last_unix_s].map(moment));
@@ -95,15 +99,18 @@ fn summary(baseline: &Baseline) -> String {
     if baseline.users.is_empty() {
         return "Nobody used a GPU without a lease.\n".to_owned();
     }
-    let [each, shared] = [baseline.gpus_for_each, baseline.gpus_shared];
-    let width = [each, shared].map(|count| count.to_string().len()).into_iter().max().unwrap_or(1);
+    let all = [baseline.gpus_for_each, baseline.gpus_with_requests, baseline.gpus_shared];
+    let width = all.map(|count| count.to_string().len()).into_iter().max().unwrap_or(1);
+    let [each, requested, shared] = all;
     format!(
-        "\nFor {} % of {} h that are written down so many GPUs would have been enough for them:\n\
+        "\nFor {} % of {} h in which they were watched so many GPUs would have been enough for them:\n\
          {each:>width$}  whole ones for each\n\
-         {shared:>width$}  shared by all: {}\n\
+         {requested:>width$}  each with that request: {}\n\
+         {shared:>width$}  shared by all as they work, with nothing promised: {}\n\
          There were {}.\n",
         baseline.percent,
         hours(baseline.known_ns),
+        saved(each, requested),
         saved(each, shared),
         gpus(baseline.there_permille),
     )
@@ -115,7 +122,16 @@ fn note(baseline: &Baseline) -> String {
         true => "+ Others kept the GPU from it at times: with a GPU to itself it may use more.\n",
         false => "",
     };
-    crowded.to_owned() + &unknown(baseline.unknown_gpus) + &begins_later(baseline.begins_unix_s, baseline.since_unix_s)
+    crowded.to_owned()
+        + &unknown(baseline.unknown_gpus)
+        + &hours_alone(baseline.hours_until_unix_s)
+        + &begins_later("It was begun to watch", baseline.begins_unix_s, baseline.since_unix_s)
+}
+
+fn hours_alone(until_unix_s: Option<u64>) -> String {
+    until_unix_s.map_or_else(String::new, |until_s| {
+        format!("Until {} hours alone are known, and shares are means over them.\n", moment(until_s))
+    })
 }
 
 fn render_csv(baseline: &Baseline) -> String {
@@ -149,11 +165,15 @@ fn render_csv(baseline: &Baseline) -> String {
             row.crowded_gpu_ns,
             row.work_permille,
             row.memory_peak_bytes,
-            row.enough.gpus,
         ];
         let first = [since, until, baseline.percent.to_string()].into_iter().chain(who).chain([row.command.clone()]);
-        let enough = [or_none(row.enough.fraction_permille), row.enough.memory_bytes.to_string()];
-        let last = enough.into_iter().chain([row.enough.is_whole.to_string()]);
+        let of = |figure: fn(EnoughRequest) -> Option<u64>| or_none(row.enough.and_then(figure));
+        let last = [
+            of(|enough| Some(enough.gpus)),
+            of(|enough| enough.fraction_permille),
+            of(|enough| Some(enough.memory_bytes)),
+            row.enough.map(|enough| enough.is_whole.to_string()).unwrap_or_default(),
+        ];
         first.chain(figures.map(|figure| figure.to_string())).chain(last).collect()
     };
     csv(&HEADER, baseline.users.iter().map(row))
@@ -165,7 +185,7 @@ mod tests {
 
     const HOUR_NS: u64 = 3_600_000_000_000;
 
-    fn used(kind: UnleasedKind, name: &str, uid: Option<u32>, enough: EnoughRequest) -> UnleasedUse {
+    fn used(kind: UnleasedKind, name: &str, uid: Option<u32>, enough: Option<EnoughRequest>) -> UnleasedUse {
         UnleasedUse {
             user: Unleased { kind, name: name.into(), uid },
             command: "python3".into(),
@@ -187,20 +207,23 @@ mod tests {
         let id = "3f9a2117a1dc85".repeat(5)[..64].to_owned();
         let several = EnoughRequest { gpus: 2, fraction_permille: Some(910), is_whole: true, ..enough };
         let hidden = EnoughRequest { fraction_permille: None, memory_bytes: 4 << 30, ..enough };
-        let mut crowded = used(UnleasedKind::Job, "4711", Some(1000), several);
+        let mut crowded = used(UnleasedKind::Job, "4711", Some(1000), Some(several));
         crowded.crowded_gpu_ns = HOUR_NS;
         Baseline {
             since_unix_s: 1_793_491_200,
             until_unix_s: 1_793_527_200,
             begins_unix_s: Some(1_793_494_800),
+            hours_until_unix_s: Some(1_793_498_400),
             percent: 95,
             known_ns: 9 * HOUR_NS,
             users: vec![
-                used(UnleasedKind::Container, &id, None, enough),
+                used(UnleasedKind::Container, &id, None, Some(enough)),
                 crowded,
-                used(UnleasedKind::Others, "", None, hidden),
+                used(UnleasedKind::Service, "lab.service", Some(7), Some(hidden)),
+                used(UnleasedKind::Others, "", None, None),
             ],
             gpus_for_each: 4,
+            gpus_with_requests: 3,
             gpus_shared: 2,
             there_permille: 8000,
             unknown_gpus: 0,
@@ -213,14 +236,17 @@ mod tests {
 WHO                     PROGRAM  USER    HERE  WORKED  SHARE  MEMORY  WOULD BE ENOUGH
 container 3f9a2117a1dc  python3     -  10.000   2.000   0.33    3GiB  GPOOL_FRACTION=0.34 GPOOL_MEMORY=3328MiB
 job 4711                python3  1000  10.000   2.000  0.33+    3GiB  GPOOL_GPUS=2 GPOOL_FRACTION=1
-(others)                python3     -  10.000   2.000      -    3GiB  GPOOL_MEMORY=4GiB
+service lab.service     python3     7  10.000   2.000      -    3GiB  GPOOL_MEMORY=4GiB
+(others)                python3     -  10.000   2.000      -    3GiB  -
 
-For 95 % of 9.000 h that are written down so many GPUs would have been enough for them:
+For 95 % of 9.000 h in which they were watched so many GPUs would have been enough for them:
 4  whole ones for each
-2  shared by all: saves 2 of 4, 50 %
+3  each with that request: saves 1 of 4, 25 %
+2  shared by all as they work, with nothing promised: saves 2 of 4, 50 %
 There were 8.00.
 + Others kept the GPU from it at times: with a GPU to itself it may use more.
-The ledger begins 2026-11-01T01:00:00Z.
+Until 2026-11-01T02:00:00Z hours alone are known, and shares are means over them.
+It was begun to watch 2026-11-01T01:00:00Z.
 ";
         assert_eq!(render(&sample(), false), want);
         let wide = render(&sample(), true);
@@ -240,5 +266,6 @@ The ledger begins 2026-11-01T01:00:00Z.
         assert_eq!(lines[0].split(',').count(), lines[2].split(',').count());
         assert!(lines[2].contains(",95,job,4711,1000,python3,36000000000000,"));
         assert!(lines[2].ends_with(",2,910,3489660928,true") && lines[3].ends_with(",1,,4294967296,false"));
+        assert!(lines[4].ends_with(",3221225472,,,,"));
     }
 }

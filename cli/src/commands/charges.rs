@@ -139,7 +139,7 @@ fn render(charges: &Charges, is_wide: bool) -> String {
 
 /// What the prices are in, or that there are none.
 fn note(charges: &Charges) -> String {
-    let begins = super::usage::begins_later(charges.begins_unix_s, charges.since_unix_s);
+    let begins = super::usage::begins_later("The ledger begins", charges.begins_unix_s, charges.since_unix_s);
     match &charges.currency {
         Some(currency) => {
             let unpriced = match unpriced(charges) {

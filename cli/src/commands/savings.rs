@@ -91,7 +91,7 @@ pub fn saved(each: u64, shared: u64) -> String {
 
 /// What is not known.
 fn note(savings: &Savings) -> String {
-    unknown(savings.unknown_gpus) + &begins_later(savings.begins_unix_s, savings.since_unix_s)
+    unknown(savings.unknown_gpus) + &begins_later("The ledger begins", savings.begins_unix_s, savings.since_unix_s)
 }
 
 /// That the memory of so many GPUs is not known.

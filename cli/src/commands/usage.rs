@@ -135,13 +135,13 @@ fn note(usage: &Usage) -> String {
             hours(gpus)
         ),
     });
-    costs.unwrap_or_default() + &begins_later(usage.begins_unix_s, usage.since_unix_s)
+    costs.unwrap_or_default() + &begins_later("The ledger begins", usage.begins_unix_s, usage.since_unix_s)
 }
 
 /// That what was asked for begins before anything is known.
-pub fn begins_later(begins_unix_s: Option<u64>, since_unix_s: u64) -> String {
+pub fn begins_later(what: &str, begins_unix_s: Option<u64>, since_unix_s: u64) -> String {
     match begins_unix_s.filter(|begins| *begins > since_unix_s) {
-        Some(begins_s) => format!("The ledger begins {}.\n", moment(begins_s)),
+        Some(begins_s) => format!("{what} {}.\n", moment(begins_s)),
         None => String::new(),
     }
 }
