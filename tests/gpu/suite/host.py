@@ -157,8 +157,8 @@ class Host:
         text = "[policy]\ntimeslice = true\ntimeslice_shares = true\n" if self.tries_time_slices else ""
         # Nobody starts a container again here, and who waits for an empty GPU would wait for its place.
         text += "[lease]\nhold_ms = 0\n"
-        # Nor does anybody pay, and nothing is to be left.
-        text += '[ledger]\npath = ""\n[audit]\ndirectory = ""\n'
+        # The ledger goes with what the supervisor makes, so that nothing is left.
+        text += f'[ledger]\npath = "{RUN}/ledger.db"\n[audit]\ndirectory = ""\n'
         text += f"[driver]\nlibrary_dirs = {json.dumps(directories)}\n"
         if self.gpu:
             text += f"gpus = {json.dumps([self.gpu])}\n"

@@ -34,7 +34,7 @@ pub fn run(inside: &Inside) -> Result<()> {
         same(figures, "told.health", &"ok".into())?;
         same(figures, "told.driver_names_idle", &0.into())?;
         for (name, least, most) in [
-            ("told.idle_seconds", 3, 6),
+            ("told.idle_seconds", 2, 5),
             ("told.busy_idle_seconds", 0, 1),
             ("told.driver_names_busy", 1, 1000),
             // A GiB and a context.
@@ -48,6 +48,10 @@ pub fn run(inside: &Inside) -> Result<()> {
         // All but the half of what it draws with nobody on it, which is promised to nobody.
         let energy = figures["told.energy"]["value"].as_f64();
         ensure(energy.is_some_and(|part| (0.6..=1.1).contains(&part)), || format!("told.energy is {energy:?}"))?;
+        for (name, least, most) in [("told.baseline_busy", 0.7, 1.2), ("told.baseline_of_lease", 0.0, 0.1)] {
+            let value = figures[name]["value"].as_f64();
+            ensure(value.is_some_and(|value| (least..=most).contains(&value)), || format!("{name} is {value:?}"))?;
+        }
         for name in ["nodes_in_order", "uploads_told_at_once", "kept_by_the_stream"] {
             same(figures, &format!("graphs.{name}"), &1.into())?;
         }

@@ -9,9 +9,11 @@ from ..tenant import Tenants, now_ns, prepare
 
 SECONDS = 18
 # How long a program does nothing, and how long it computes: several of NVML's sampling periods, which are up to a second.
-IDLE_S, BUSY_S = 4, 2.5
+IDLE_S, BUSY_S = 2.5, 2.5
 # What a lease takes and gives back, so that its most is not what it has, and until gpool has counted that.
 HELD_BYTES, COUNTED_S = 1 << 30, 1.5
+# Until NVML has told of all that a process has done.
+LATE_S = 2
 SHARE = ["--fraction", "0.5", "--memory", "4GiB"]
 
 
@@ -50,7 +52,7 @@ def use(suite):
         plain = pair["plain"].process.pid
         record.figure("told.driver_names_idle", named(suite, plain, begun), "samples")
         for name, tenant in pair.items():
-            before = drawn(suite, pair["share"])
+            before, unleased = drawn(suite, pair["share"]), unleased_s()
             begun, begin = time.time(), now_ns()
             tenant.tell("run", work=work, begin_ns=begin, end_ns=begin + int(BUSY_S * 1e9), depth=4)
             time.sleep(BUSY_S - 0.5)
@@ -62,6 +64,16 @@ def use(suite):
             if name == "share":
                 time.sleep(COUNTED_S)
                 energy(record, before, drawn(suite, tenant))
+                record.figure("told.baseline_of_lease", unleased_s() - unleased, "s", aim="<= 0.1")
+            else:
+                time.sleep(LATE_S)
+                record.figure("told.baseline_busy", (unleased_s() - unleased) / BUSY_S, "", aim="0.7 to 1.2")
+
+
+def unleased_s():
+    """For how long all without a lease have kept the GPU at work until now, by `gpool baseline`, which goes by NVML alone."""
+    users = json.loads(gpool("baseline", "--format", "json"))["baseline"]["users"]
+    return sum(user["busy_gpu_ns"] for user in users) / 1e9
 
 
 def drawn(suite, tenant):
