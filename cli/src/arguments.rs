@@ -12,6 +12,7 @@ mod queue;
 mod quota;
 mod savings;
 mod scope;
+mod sizes;
 mod stats;
 mod usage;
 mod wait;
@@ -31,6 +32,7 @@ pub use quota::QuotaVerb;
 pub use savings::SavingsOptions;
 #[cfg(test)]
 pub use scope::{ScopeOptions, SpanOptions};
+pub use sizes::SizesOptions;
 pub use stats::StatsOptions;
 pub use usage::UsageOptions;
 pub use wait::{Awaited, WaitOptions};
@@ -179,6 +181,9 @@ pub enum Verb {
     /// Show how many GPUs would have been enough if each container had whole ones, if each team had its own, and shared by all
     #[command(mut_arg("since", |since| since.default_value("4w")))]
     Savings(SavingsOptions),
+    /// Show what containers used of what they had asked for, and which requests would have been enough
+    #[command(mut_arg("since", |since| since.default_value("4w")))]
+    Sizes(SizesOptions),
     /// Show what containers and programs without a lease used of the GPUs, which request would have been enough for each, and how
     /// many GPUs for all
     #[command(mut_arg("since", |since| since.default_value("4w")))]

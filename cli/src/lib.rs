@@ -68,6 +68,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Wait(options) => commands::wait::run(&client, &options),
         Verb::Usage(options) => commands::usage::run(&client, &options),
         Verb::Savings(options) => commands::savings::run(&client, &options),
+        Verb::Sizes(options) => commands::sizes::run(&client, &options),
         Verb::Baseline(options) => commands::baseline::run(&client, &options),
         Verb::Charges(options) => commands::charges::run(&client, &options),
         Verb::Metrics => commands::metrics::run(&client),

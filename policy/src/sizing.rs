@@ -137,6 +137,12 @@ impl Sizing {
         self.crowded_ns
     }
 
+    /// For how long anybody could see his work, nanoseconds.
+    #[must_use]
+    pub fn metered_ns(&self) -> u64 {
+        self.metered_ns
+    }
+
     /// For how long he kept GPUs at work, nanoseconds.
     #[must_use]
     pub fn busy_ns(&self) -> u64 {

@@ -29,6 +29,7 @@ mod queue;
 mod quota;
 mod request;
 mod savings;
+mod sizes;
 mod usage;
 
 pub use audit::{AUDIT_FORM, Beginning, Numbered};
@@ -61,4 +62,5 @@ pub use request::{
     ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, request_keys,
 };
 pub use savings::{OwnerDemand, Savings};
+pub use sizes::{Sizes, SizesRow};
 pub use usage::{Usage, UsageBy, UsagePool, UsageRow};

@@ -52,6 +52,10 @@ impl UsageBy {
     /// Those of whom a lease is.
     pub const OWNERS: [UsageBy; 4] = [UsageBy::Team, UsageBy::Project, UsageBy::CostCenter, UsageBy::User];
 
+    /// Those by whom what leases asked for is laid beside what would have been enough.
+    pub const SIZED: [UsageBy; 5] =
+        [UsageBy::Container, UsageBy::Team, UsageBy::Project, UsageBy::CostCenter, UsageBy::User];
+
     /// The word on the wire.
     #[must_use]
     pub fn word(self) -> &'static str {

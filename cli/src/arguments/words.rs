@@ -25,6 +25,11 @@ pub fn owners() -> PossibleValuesParser {
     PossibleValuesParser::new(UsageBy::OWNERS.map(UsageBy::word))
 }
 
+/// Whose requests are laid beside what would have been enough.
+pub fn sized() -> PossibleValuesParser {
+    PossibleValuesParser::new(UsageBy::SIZED.map(UsageBy::word))
+}
+
 /// Offers the words and takes whatever comes: `gpool run` hands it on, to be judged as a container's request is.
 #[derive(Debug, Clone)]
 pub struct Hinted(pub PossibleValuesParser);

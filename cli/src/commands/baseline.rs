@@ -8,7 +8,7 @@ use crate::output::{self, borderless, csv, figure, text, to_value};
 use gpool_protocol::{Baseline, Client, EnoughRequest, Unleased, UnleasedKind, UnleasedUse, format_bytes};
 use jiff::Timestamp;
 
-/// Who had a context for more than a twentieth of its time beside others that left nothing may have wanted more than it had.
+/// Who could have no more for more than a twentieth of its time may have wanted more than it had.
 const CROWDED_PART: u64 = 20;
 /// Characters of a container's id, as engines show it.
 const SHORT_ID: usize = 12;
@@ -44,16 +44,17 @@ fn called(user: &Unleased) -> String {
 }
 
 /// The words of a request, as an environment has them.
-fn request(enough: &EnoughRequest) -> String {
+pub fn request(enough: &EnoughRequest) -> String {
     let share = match (enough.is_whole, enough.fraction_permille) {
-        (true, _) => Some("GPOOL_FRACTION=1".to_owned()),
-        (false, Some(permille)) => Some(format!("GPOOL_FRACTION={}", gpus(permille))),
-        (false, None) => None,
+        (true, _) => "GPOOL_FRACTION=1".to_owned(),
+        (false, Some(permille)) => format!("GPOOL_FRACTION={}", gpus(permille)),
+        // No request without a share.
+        (false, None) => return format!("{} of memory", exactly(enough.memory_bytes)),
     };
     // Whole GPUs are had with all of their memory.
     let memory = (!enough.is_whole).then(|| format!("GPOOL_MEMORY={}", exactly(enough.memory_bytes)));
     let count = (enough.gpus > 1).then(|| format!("GPOOL_GPUS={}", enough.gpus));
-    [count, share, memory].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    [count, Some(share), memory].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 /// As a request has it, without fractions.
@@ -62,8 +63,13 @@ fn exactly(bytes: u64) -> String {
     if bytes.is_multiple_of(GIB) { format!("{}GiB", bytes / GIB) } else { format!("{}MiB", bytes.div_ceil(1 << 20)) }
 }
 
+/// Whether somebody could have no more for so long that he may have wanted it.
+pub fn is_often(short_ns: u64, of_ns: u64) -> bool {
+    short_ns.saturating_mul(CROWDED_PART) > of_ns
+}
+
 fn is_crowded(row: &UnleasedUse) -> bool {
-    row.crowded_gpu_ns.saturating_mul(CROWDED_PART) > row.held_gpu_ns
+    is_often(row.crowded_gpu_ns, row.held_gpu_ns)
 }
 
 fn render(baseline: &Baseline, is_wide: bool) -> String {
@@ -128,7 +134,8 @@ fn note(baseline: &Baseline) -> String {
         + &begins_later("It was begun to watch", baseline.begins_unix_s, baseline.since_unix_s)
 }
 
-fn hours_alone(until_unix_s: Option<u64>) -> String {
+/// That of older times less is known.
+pub fn hours_alone(until_unix_s: Option<u64>) -> String {
     until_unix_s.map_or_else(String::new, |until_s| {
         format!("Until {} hours alone are known, and shares are means over them.\n", moment(until_s))
     })
@@ -167,16 +174,21 @@ fn render_csv(baseline: &Baseline) -> String {
             row.memory_peak_bytes,
         ];
         let first = [since, until, baseline.percent.to_string()].into_iter().chain(who).chain([row.command.clone()]);
-        let of = |figure: fn(EnoughRequest) -> Option<u64>| or_none(row.enough.and_then(figure));
-        let last = [
-            of(|enough| Some(enough.gpus)),
-            of(|enough| enough.fraction_permille),
-            of(|enough| Some(enough.memory_bytes)),
-            row.enough.map(|enough| enough.is_whole.to_string()).unwrap_or_default(),
-        ];
+        let last = enough_fields(row.enough.as_ref());
         first.chain(figures.map(|figure| figure.to_string())).chain(last).collect()
     };
     csv(&HEADER, baseline.users.iter().map(row))
+}
+
+/// What would have been enough: GPUs, thousandths, bytes, and whether they are whole ones; empty where that is not known.
+pub fn enough_fields(enough: Option<&EnoughRequest>) -> [String; 4] {
+    let of = |figure: fn(&EnoughRequest) -> Option<String>| enough.and_then(figure).unwrap_or_default();
+    [
+        of(|enough| Some(enough.gpus.to_string())),
+        of(|enough| enough.fraction_permille.map(|permille| permille.to_string())),
+        of(|enough| Some(enough.memory_bytes.to_string())),
+        of(|enough| Some(enough.is_whole.to_string())),
+    ]
 }
 
 #[cfg(test)]
@@ -236,7 +248,7 @@ mod tests {
 WHO                     PROGRAM  USER    HERE  WORKED  SHARE  MEMORY  WOULD BE ENOUGH
 container 3f9a2117a1dc  python3     -  10.000   2.000   0.33    3GiB  GPOOL_FRACTION=0.34 GPOOL_MEMORY=3328MiB
 job 4711                python3  1000  10.000   2.000  0.33+    3GiB  GPOOL_GPUS=2 GPOOL_FRACTION=1
-service lab.service     python3     7  10.000   2.000      -    3GiB  GPOOL_MEMORY=4GiB
+service lab.service     python3     7  10.000   2.000      -    3GiB  4GiB of memory
 (others)                python3     -  10.000   2.000      -    3GiB  -
 
 For 95 % of 9.000 h in which they were watched so many GPUs would have been enough for them:

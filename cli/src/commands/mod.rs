@@ -22,6 +22,7 @@ pub mod run;
 pub mod runtime;
 pub mod savings;
 pub mod simulate;
+pub mod sizes;
 pub mod stats;
 pub mod top;
 pub mod update;

@@ -38,7 +38,7 @@ fn kilowatt_hours(millijoules: i128) -> String {
 }
 
 /// GiB hours.
-fn gib_hours(mib_s: u64) -> String {
+pub fn gib_hours(mib_s: u64) -> String {
     hours(i128::from(mib_s) * 1_000_000_000 / 1024)
 }
 

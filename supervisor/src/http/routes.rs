@@ -9,7 +9,7 @@ use crate::device::DriverFilesError;
 use crate::drains;
 use crate::events::CHUNK;
 use crate::lease::Leases;
-use crate::ledger::{self, BaselineQuestion, Question, SavingsQuestion, Scope};
+use crate::ledger::{self, BaselineQuestion, EnoughQuestion, Question, Scope};
 use crate::metrics;
 use crate::mig;
 use crate::quotas;
@@ -116,8 +116,12 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(ledger::charges(leases, &scope, peer.administers())?)
         }
         ("GET", ["v1", "savings"]) => {
-            let question = SavingsQuestion::read(&request.query, clock::unix_ms() / 1000)?;
+            let question = EnoughQuestion::of_gpus(&request.query, clock::unix_ms() / 1000)?;
             value(ledger::savings(leases, &question, peer.administers())?)
+        }
+        ("GET", ["v1", "sizes"]) => {
+            let question = EnoughQuestion::of_requests(&request.query, clock::unix_ms() / 1000)?;
+            value(ledger::sizes(leases, &question, peer.administers())?)
         }
         ("GET", ["v1", "baseline"]) => {
             let question = BaselineQuestion::read(&request.query, clock::unix_ms() / 1000)?;

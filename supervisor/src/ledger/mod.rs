@@ -11,13 +11,14 @@ mod question;
 mod reader;
 mod retention;
 mod savings;
+mod sizes;
 mod store;
 mod sums;
 #[cfg(test)]
 mod tests;
 mod unleased;
 
-pub use question::{BaselineQuestion, Question, SavingsQuestion, Scope};
+pub use question::{BaselineQuestion, EnoughQuestion, Question, Scope};
 pub use unleased::{GpuSighting, Sighting};
 
 use crate::clock;
@@ -26,7 +27,7 @@ use crate::faults::Faults;
 use crate::lease::{Leases, Statement, statements};
 use balance::{Balance, Energies, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
-use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Usage};
+use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Sizes, Usage};
 use reader::Reader;
 use retention::DAY_S;
 use savings::Memories;
@@ -126,9 +127,18 @@ pub fn charges(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result
 ///
 /// # Errors
 /// As [`usage`].
-pub fn savings(leases: &Leases, question: &SavingsQuestion, is_administrator: bool) -> Result<Savings, ErrorBody> {
+pub fn savings(leases: &Leases, question: &EnoughQuestion, is_administrator: bool) -> Result<Savings, ErrorBody> {
     let memories = memories(leases);
     ask(leases, is_administrator, |reader| reader.savings(question, &memories))
+}
+
+/// What leases used of what they had asked for, and what would have been enough, up to this moment.
+///
+/// # Errors
+/// As [`usage`].
+pub fn sizes(leases: &Leases, question: &EnoughQuestion, is_administrator: bool) -> Result<Sizes, ErrorBody> {
+    let memories = memories(leases);
+    ask(leases, is_administrator, |reader| reader.sizes(question, &memories))
 }
 
 /// What those used who have no lease, and what would have been enough for each, up to this moment.

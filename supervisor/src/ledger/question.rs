@@ -69,27 +69,39 @@ impl Question {
     }
 }
 
-/// How many GPUs would have been enough for that.
+/// What would have been enough of that.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SavingsQuestion {
-    /// Who would have GPUs of his own.
+pub struct EnoughQuestion {
+    /// Who has a row.
     pub by: UsageBy,
-    /// For which part of the time they have to be enough.
+    /// For which part of the time it has to be enough.
     pub percent: u8,
     /// Of what.
     pub scope: Scope,
 }
 
-impl SavingsQuestion {
-    /// Reads pairs as [`Question::read`] does.
+impl EnoughQuestion {
+    /// How many GPUs would have been enough: reads pairs as [`Question::read`] does, by who would have GPUs of his own.
     ///
     /// # Errors
     /// Names the parameter and what it may be.
-    pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
-        let (mut by, mut percent) = (UsageBy::Team, PERCENT);
-        let words = Words { by: &UsageBy::OWNERS, leases: OF_LEASES, others: ", and by, and percent" };
+    pub fn of_gpus(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
+        Self::read(query, now_unix_s, &UsageBy::OWNERS, UsageBy::Team)
+    }
+
+    /// Which requests would have been enough: likewise, by container or by whose they are.
+    ///
+    /// # Errors
+    /// As [`EnoughQuestion::of_gpus`].
+    pub fn of_requests(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
+        Self::read(query, now_unix_s, &UsageBy::SIZED, UsageBy::Container)
+    }
+
+    fn read(query: &str, now_unix_s: u64, rows: &'static [UsageBy], usual: UsageBy) -> Result<Self, ErrorBody> {
+        let (mut by, mut percent) = (usual, PERCENT);
+        let words = Words { by: rows, leases: OF_LEASES, others: ", and by, and percent" };
         let scope = Scope::read_with(query, now_unix_s, words, |name, value| match name {
-            "by" => UsageBy::of(value).filter(|word| UsageBy::OWNERS.contains(word)).map(|word| by = word),
+            "by" => UsageBy::of(value).filter(|word| rows.contains(word)).map(|word| by = word),
             "percent" => percent_of(value).map(|its| percent = its),
             _ => None,
         })?;

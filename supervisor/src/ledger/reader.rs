@@ -3,11 +3,12 @@
 use super::baseline;
 use super::charges;
 use super::pricing::Pricing;
-use super::question::{BaselineQuestion, Question, SavingsQuestion, Scope};
+use super::question::{BaselineQuestion, EnoughQuestion, Question, Scope};
 use super::savings::{self, Memories};
+use super::sizes;
 use super::sums;
 use gpool_configuration::Rates;
-use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, Savings, Usage};
+use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, Savings, Sizes, Usage};
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -67,10 +68,19 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// As [`Reader::usage`].
-    pub fn savings(&mut self, question: &SavingsQuestion, memories: &Memories) -> Result<Savings, ErrorBody> {
+    pub fn savings(&mut self, question: &EnoughQuestion, memories: &Memories) -> Result<Savings, ErrorBody> {
         let remedy = "ask for less time, or for one team";
         let add_up = |all: &Connection, _: Option<Pricing>| savings::savings(all, question, memories);
         self.answer(add_up, |savings| savings.owners.len(), remedy)
+    }
+
+    /// What would have been enough of what leases asked for; `memories` is what the GPUs have that are there.
+    ///
+    /// # Errors
+    /// As [`Reader::usage`].
+    pub fn sizes(&mut self, question: &EnoughQuestion, memories: &Memories) -> Result<Sizes, ErrorBody> {
+        let add_up = |all: &Connection, _: Option<Pricing>| sizes::sizes(all, question, memories);
+        self.answer(add_up, |sizes| sizes.rows.len(), "ask for less time, for one team, or by team")
     }
 
     /// What those used who have no lease; `memories` is what the GPUs have that are there.

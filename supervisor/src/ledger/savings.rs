@@ -1,7 +1,7 @@
 //! How many GPUs would have been enough without sharing, and with it, by what the ledger has of each minute.
 
 use super::lines::{GpuPart, Gpus, Line, OF_SCOPE, begins, gpus, in_scope, key_of_lease, walk};
-use super::question::{SavingsQuestion, Scope};
+use super::question::{EnoughQuestion, Scope};
 use super::reader::ROWS;
 use gpool_policy::savings::{Course, Demand, Stretch, whole_gpus};
 use gpool_protocol::{OwnerDemand, Savings};
@@ -35,12 +35,16 @@ struct Leased {
 }
 
 impl Leased {
-    /// For how long it had its places in a stretch of which so much is known.
-    fn held_ns(&self, (slot_unix_s, seconds): Place, known_ns: u64) -> u64 {
-        let begins_ms = slot_unix_s.saturating_mul(1000).max(self.created_unix_ms);
-        let ends_ms = slot_unix_s.saturating_add(seconds).saturating_mul(1000).min(self.ended_unix_ms);
-        ends_ms.saturating_sub(begins_ms).saturating_mul(1_000_000).min(known_ns)
+    fn held_ns(&self, place: Place, known_ns: u64) -> u64 {
+        held_ns(place, (self.created_unix_ms, self.ended_unix_ms), known_ns)
     }
+}
+
+/// For how long a lease of that time had its places in a stretch of which so much is known.
+pub fn held_ns((slot_unix_s, seconds): Place, (created_unix_ms, ended_unix_ms): (u64, u64), known_ns: u64) -> u64 {
+    let begins_ms = slot_unix_s.saturating_mul(1000).max(created_unix_ms);
+    let ends_ms = slot_unix_s.saturating_add(seconds).saturating_mul(1000).min(ended_unix_ms);
+    ends_ms.saturating_sub(begins_ms).saturating_mul(1_000_000).min(known_ns)
 }
 
 /// What one lease asked for of a GPU for `held_ns`, in a stretch of which `known_ns` are known.
@@ -80,7 +84,7 @@ impl Courses {
 }
 
 /// Adds up what was asked for in each stretch, and says how many GPUs would have been enough.
-pub fn savings(connection: &Connection, question: &SavingsQuestion, known: &Memories) -> rusqlite::Result<Savings> {
+pub fn savings(connection: &Connection, question: &EnoughQuestion, known: &Memories) -> rusqlite::Result<Savings> {
     let scope = &question.scope;
     let gpus = gpus(connection, scope)?;
     let memories = memories(connection, &gpus, known)?;

@@ -2,6 +2,7 @@ mod baseline;
 mod bill;
 mod energy;
 mod savings;
+mod sizes;
 
 use super::balance::{Balance, Batch, Before, Energies, Moment};
 use super::question::Question;

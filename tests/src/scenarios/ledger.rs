@@ -7,7 +7,7 @@ use crate::host::{Container, Host, LEDGER, succeeded, text};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
-use gpool_protocol::{Charge, Charges, Savings, Usage, UsageRow};
+use gpool_protocol::{Charge, Charges, Savings, Sizes, SizesRow, Usage, UsageRow};
 use serde_json::Value;
 use std::fs;
 use std::time::Duration;
@@ -31,6 +31,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let mut host = Host::start_with(inside, 1, CONFIGURATION)?;
     let outcome = teams_are_told(&host)
         .and_then(|red| sharing_saves_a_gpu(&host).map(|()| red))
+        .and_then(|red| what_was_asked_for_is_laid_beside_what_was_used(&host).map(|()| red))
         .and_then(|red| who_pays_is_billed(&host).map(|()| red))
         .and_then(|red| a_killed_supervisor_takes_nothing_along(&mut host, &red))
         .and_then(|()| a_file_that_cannot_be_used_stops_nobody(&mut host));
@@ -153,6 +154,25 @@ fn sharing_saves_a_gpu(host: &Host) -> Result<()> {
     let table = succeeded("gpool savings", host.gpool(&["savings", "--percent", "100"])?)?;
     ensure(table.contains("  shared by all: saves 1 of 2, 50 %\nThere were 1.00.\n"), || table.clone())?;
     let refused = host.gpool(&["savings", "--by", "hour"])?;
+    ensure(refused.status.code() == Some(2), || text(&refused.stderr))
+}
+
+/// Of containers that took all that they got it is said so, and the sums are those of `gpool usage`.
+fn what_was_asked_for_is_laid_beside_what_was_used(host: &Host) -> Result<()> {
+    let said = succeeded("gpool sizes", host.gpool(&["sizes", "--format", "json"])?)?;
+    let document: Value = serde_json::from_str(&said).context("the JSON of gpool sizes")?;
+    let sizes: Sizes = serde_json::from_value(document["sizes"].clone()).context(&said)?;
+    let had = usage(host, &["--by", "container", "--since", "4w"])?.total;
+    let near = |one: u64, other: u64| one.abs_diff(other) * 10 < other;
+    let ties_out = near(sizes.total.reserved_gpu_ns, had.reserved_gpu_ns)
+        && near(sizes.total.used_gpu_ns, had.used_gpu_ns)
+        && near(sizes.total.memory_cap_mib_s, had.memory_cap_mib_s);
+    let is_told = |row: &SizesRow| row.leases == 1 && row.full_gpu_ns > 0 && row.enough.is_some();
+    ensure(ties_out && sizes.rows.len() == 3 && sizes.rows.iter().all(is_told), || format!("{sizes:#?} {had:#?}"))?;
+    let table = succeeded("gpool sizes", host.gpool(&["sizes", "--by", "team"])?)?;
+    let has = |start: &str| table.lines().any(|line| line.starts_with(start));
+    ensure(has("TEAM ") && has("red ") && has("(together) ") && has("Of "), || table.clone())?;
+    let refused = host.gpool(&["sizes", "--by", "gpu"])?;
     ensure(refused.status.code() == Some(2), || text(&refused.stderr))
 }
 

@@ -1,7 +1,7 @@
 //! How many GPUs sharing saves, by what the ledger has.
 
 use super::*;
-use crate::ledger::question::SavingsQuestion;
+use crate::ledger::question::EnoughQuestion;
 use crate::ledger::savings::Memories;
 use gpool_protocol::{OwnerDemand, Savings};
 
@@ -10,7 +10,7 @@ const MEMORY: u64 = 16 << 30;
 
 fn savings(path: &Path, question: &str) -> Savings {
     let question = format!("since={}&until={}&{question}", BEGUN_S - 20, BEGUN_S + 10_000_000);
-    let question = SavingsQuestion::read(&question, BEGUN_S).unwrap();
+    let question = EnoughQuestion::of_gpus(&question, BEGUN_S).unwrap();
     let known: Memories = [(gpu().0, MEMORY)].into_iter().collect();
     Reader::open(path, &Rates::default()).unwrap().savings(&question, &known).unwrap()
 }
@@ -80,7 +80,7 @@ fn what_a_lease_held_for_a_part_of_a_minute_counts_for_that_part() {
 /// The answer to that question where so much is known of memory.
 fn with_memories(path: &Path, known: &[(&str, u64)]) -> Savings {
     let question = format!("since={}&until={}&percent=100", BEGUN_S - 20, BEGUN_S + 10_000_000);
-    let question = SavingsQuestion::read(&question, BEGUN_S).unwrap();
+    let question = EnoughQuestion::of_gpus(&question, BEGUN_S).unwrap();
     let known: Memories = known.iter().map(|(uuid, bytes)| ((*uuid).to_owned(), *bytes)).collect();
     let rates = Rates::default();
     Reader::open(path, &rates).unwrap().savings(&question, &known).unwrap()
@@ -157,7 +157,7 @@ fn an_empty_ledger_needs_nothing_and_a_wrong_word_is_named() {
         ("by=hour", "team, project, cost-center"),
         ("x=1", "and by, and percent"),
     ] {
-        let error = SavingsQuestion::read(query, BEGUN_S).unwrap_err().to_string();
+        let error = EnoughQuestion::of_gpus(query, BEGUN_S).unwrap_err().to_string();
         assert!(error.contains(part), "{query}: {error}");
     }
 }
