@@ -75,6 +75,9 @@ pub struct UnleasedUse {
     pub user: Unleased,
     /// The name of a program of it that used a GPU, as the kernel has it.
     pub command: String,
+    /// The pod of Kubernetes that the container is of, `NAMESPACE/NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
     /// When it was seen first in that time, Unix seconds, where a minute or hour begins.
     pub first_unix_s: u64,
     /// When the last minute or hour ends in which it was.

@@ -2,6 +2,7 @@
 //! worth before anything is shared. Nothing is asked of them and nothing is done to them: NVML lists who has a context, with
 //! how much memory, and how busy each keeps the GPU.
 
+mod pods;
 mod whose;
 
 use crate::auditor::Auditor;
@@ -28,6 +29,8 @@ struct Known {
     start_ticks: Option<u64>,
     /// Whose it is; none of one that was a lease's, or gpool's own.
     user: Option<Unleased>,
+    /// Of which pod that is.
+    pod: Option<String>,
     /// Its name, as long as it lived.
     command: String,
     seen_ns: u64,
@@ -115,12 +118,9 @@ impl BaselineWatch {
                 self.known.remove(pid);
             }
             let is_no_stranger = is_no_stranger(*pid);
-            let whose = || if is_no_stranger { None } else { whose::whose(*pid) };
-            let known = self.known.entry(*pid).or_insert_with(|| Known {
-                start_ticks,
-                user: whose(),
-                command: String::new(),
-                seen_ns: now_ns,
+            let known = self.known.entry(*pid).or_insert_with(|| {
+                let (user, pod) = if is_no_stranger { None } else { whose::whose(*pid) }.unzip();
+                Known { start_ticks, user, pod: pod.flatten(), command: String::new(), seen_ns: now_ns }
             });
             known.seen_ns = now_ns;
             if is_no_stranger {
@@ -136,16 +136,19 @@ impl BaselineWatch {
 
     /// What each of them did on one GPU since the answer before.
     fn on(&self, answer: &Answer<'_>) -> BTreeMap<Unleased, Sighting> {
-        let stranger = |pid: &HostPid| self.known.get(pid).and_then(|its| Some((its.user.clone()?, &its.command)));
+        let stranger = |pid: &HostPid| self.known.get(pid).and_then(|its| Some((its.user.clone()?, its)));
         let (counted_ns, mut all) = (answer.counted_ns(), BTreeMap::<Unleased, Sighting>::new());
         for pid in &answer.occupancy.present {
-            let Some((user, command)) = stranger(pid) else { continue };
+            let Some((user, known)) = stranger(pid) else { continue };
             let its = all.entry(user).or_default();
             its.seen.held_ns = counted_ns;
             its.seen.unmetered_ns = if answer.has_figures { 0 } else { counted_ns };
             its.seen.peak_bytes = its.seen.peak_bytes.saturating_add(answer.occupancy.bytes_of(*pid).unwrap_or(0));
             if its.command.is_empty() {
-                its.command.clone_from(command);
+                its.command.clone_from(&known.command);
+            }
+            if its.pod.is_none() {
+                its.pod.clone_from(&known.pod);
             }
         }
         let busy = || answer.busy.iter().map(|(pid, ns)| (pid, answer.counted_of(*ns)));
@@ -217,8 +220,13 @@ mod tests {
 
     /// Processes 1 and 2 are one container's, 3 is another one's, 4 is a lease's.
     fn watch() -> BaselineWatch {
-        let known =
-            |name: Option<&str>| Known { start_ticks: None, user: name.map(user), command: "train".into(), seen_ns: 0 };
+        let known = |name: Option<&str>| Known {
+            start_ticks: None,
+            user: name.map(user),
+            pod: Some("ml/a".into()),
+            command: "train".into(),
+            seen_ns: 0,
+        };
         let all = [(1, Some("a")), (2, Some("a")), (3, Some("b")), (4, None)];
         BaselineWatch { known: all.map(|(pid, name)| (HostPid(pid), known(name))).into(), ..BaselineWatch::default() }
     }
@@ -254,6 +262,7 @@ mod tests {
             ..Seen::default()
         };
         assert_eq!((a, first.seen, first.command.as_str()), (&user("a"), want(S, S / 4, 300), "train"));
+        assert_eq!(first.pod.as_deref(), Some("ml/a"));
         // It has ended, and what it did was told after that.
         assert_eq!((b, other.seen), (&user("b"), want(0, S / 10, 0)));
         let there = occupancy(&[3]);
@@ -329,7 +338,7 @@ mod tests {
         watch.learn(&BTreeSet::new(), 14 * S, |_| false);
         assert!(watch.known.is_empty());
         // Another process that has its pid.
-        let before = Known { start_ticks: Some(1), user: None, command: String::new(), seen_ns: 14 * S };
+        let before = Known { start_ticks: Some(1), user: None, pod: None, command: String::new(), seen_ns: 14 * S };
         watch.known.insert(me, before);
         watch.learn(&present, 15 * S, |_| false);
         assert!(watch.known[&me].user.is_some());

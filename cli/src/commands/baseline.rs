@@ -5,13 +5,11 @@ use super::usage::{begins_later, hours, moment};
 use crate::arguments::{BaselineOptions, Format};
 use crate::exit::Failure;
 use crate::output::{self, borderless, csv, figure, text, to_value};
-use gpool_protocol::{Baseline, Client, EnoughRequest, Unleased, UnleasedKind, UnleasedUse, format_bytes};
+use gpool_protocol::{Baseline, Client, ContainerId, EnoughRequest, Unleased, UnleasedKind, UnleasedUse, format_bytes};
 use jiff::Timestamp;
 
 /// Who could have no more for more than a twentieth of its time may have wanted more than it had.
 const CROWDED_PART: u64 = 20;
-/// Characters of a container's id, as engines show it.
-const SHORT_ID: usize = 12;
 
 /// Prints who used GPUs without a lease, and what would have been enough.
 pub fn run(client: &Client, options: &BaselineOptions) -> Result<(), Failure> {
@@ -35,12 +33,20 @@ fn path(options: &BaselineOptions, now_s: u64) -> String {
 }
 
 /// As people call it.
-fn called(user: &Unleased) -> String {
-    match user.kind {
-        UnleasedKind::Container => format!("container {}", user.name.get(..SHORT_ID).unwrap_or(&user.name)),
+fn called(row: &UnleasedUse) -> String {
+    let Unleased { kind, name, .. } = &row.user;
+    let of_pod = row.pod.as_ref().map(|pod| format!(" of {pod}")).unwrap_or_default();
+    match kind {
+        UnleasedKind::Container => format!("container {}{of_pod}", short(name)),
         UnleasedKind::Others => "(others)".to_owned(),
-        kind => format!("{} {}", kind.word(), user.name),
+        kind => format!("{} {name}", kind.word()),
     }
+}
+
+/// An id as engines show it; what is called by a name has all of that.
+fn short(name: &str) -> String {
+    let is_id = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_id { ContainerId(name.to_owned()).short().to_owned() } else { name.to_owned() }
 }
 
 /// The words of a request, as an environment has them.
@@ -84,7 +90,7 @@ fn render(baseline: &Baseline, is_wide: bool) -> String {
             None => "-".to_owned(),
         };
         let user = row.user.uid.map_or_else(|| "-".to_owned(), |uid| uid.to_string());
-        let mut cells = vec![called(&row.user), row.command.clone(), user];
+        let mut cells = vec![called(row), row.command.clone(), user];
         cells.extend([row.held_gpu_ns, row.busy_gpu_ns].map(hours));
         cells.extend([
             share,
@@ -142,7 +148,7 @@ pub fn hours_alone(until_unix_s: Option<u64>) -> String {
 }
 
 fn render_csv(baseline: &Baseline) -> String {
-    const HEADER: [&str; 17] = [
+    const HEADER: [&str; 18] = [
         "since",
         "until",
         "percent",
@@ -150,6 +156,7 @@ fn render_csv(baseline: &Baseline) -> String {
         "name",
         "uid",
         "program",
+        "pod",
         "held_gpu_ns",
         "busy_gpu_ns",
         "unmetered_gpu_ns",
@@ -173,7 +180,10 @@ fn render_csv(baseline: &Baseline) -> String {
             row.work_permille,
             row.memory_peak_bytes,
         ];
-        let first = [since, until, baseline.percent.to_string()].into_iter().chain(who).chain([row.command.clone()]);
+        let first = [since, until, baseline.percent.to_string()]
+            .into_iter()
+            .chain(who)
+            .chain([row.command.clone(), row.pod.clone().unwrap_or_default()]);
         let last = enough_fields(row.enough.as_ref());
         first.chain(figures.map(|figure| figure.to_string())).chain(last).collect()
     };
@@ -201,6 +211,7 @@ mod tests {
         UnleasedUse {
             user: Unleased { kind, name: name.into(), uid },
             command: "python3".into(),
+            pod: None,
             first_unix_s: 1_793_491_200,
             last_unix_s: 1_793_527_200,
             held_gpu_ns: 10 * HOUR_NS,
@@ -268,6 +279,9 @@ It was begun to watch 2026-11-01T01:00:00Z.
                 .is_some_and(|line| line.ends_with("1.000   0.000  2026-11-01T00:00:00Z  2026-11-01T10:00:00Z")),
             "{wide}"
         );
+        let mut in_pod = sample();
+        in_pod.users[0].pod = Some("ml/trainer-0".into());
+        assert!(render(&in_pod, false).contains("\ncontainer 3f9a2117a1dc of ml/trainer-0  python3 "));
         assert!(render(&Baseline::default(), false).ends_with("Nobody used a GPU without a lease.\n"));
     }
 
@@ -276,7 +290,7 @@ It was begun to watch 2026-11-01T01:00:00Z.
         let drawn = render_csv(&sample());
         let lines: Vec<&str> = drawn.lines().collect();
         assert_eq!(lines[0].split(',').count(), lines[2].split(',').count());
-        assert!(lines[2].contains(",95,job,4711,1000,python3,36000000000000,"));
+        assert!(lines[2].contains(",95,job,4711,1000,python3,,36000000000000,"));
         assert!(lines[2].ends_with(",2,910,3489660928,true") && lines[3].ends_with(",1,,4294967296,false"));
         assert!(lines[4].ends_with(",3221225472,,,,"));
     }

@@ -6,11 +6,8 @@ use super::usage::{begins_later, gib_hours, hours};
 use crate::arguments::{Format, SizesOptions};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
-use gpool_protocol::{Client, Sizes, SizesRow, UsageBy, format_bytes};
+use gpool_protocol::{Client, ContainerId, Sizes, SizesRow, UsageBy, format_bytes};
 use jiff::Timestamp;
-
-/// Characters of a container's id, as engines show it.
-const SHORT_ID: usize = 12;
 
 /// Prints what was asked for beside what would have been enough.
 pub fn run(client: &Client, options: &SizesOptions) -> Result<(), Failure> {
@@ -68,7 +65,7 @@ fn of_containers(sizes: &Sizes, is_wide: bool) -> String {
         let of = row.enough.as_ref();
         let share = of.and_then(|enough| enough.fraction_permille);
         let share = share.map_or_else(|| "-".to_owned(), |permille| gpus(permille) + mark);
-        let mut cells = vec![row.key.get(..SHORT_ID).unwrap_or(&row.key).to_owned()];
+        let mut cells = vec![ContainerId(row.key.clone()).short().to_owned()];
         cells.extend([row.held_gpu_ns, row.used_gpu_ns].map(hours));
         cells.extend([asked, share, format_bytes(row.memory_peak_bytes)]);
         cells.push(of.map_or_else(|| "-".to_owned(), request));
@@ -206,7 +203,7 @@ mod tests {
             percent: 95,
             rows: vec![
                 of_one(if by == UsageBy::Container { &id } else { "red" }, 5, 0),
-                of_one(if by == UsageBy::Container { "run-7" } else { "" }, 0, 2),
+                of_one(if by == UsageBy::Container { "run-7" } else { "" }, 2, 2),
             ],
             total,
         }
@@ -217,13 +214,18 @@ mod tests {
         let want = "\
 CONTAINER     HERE h  USED h  ASKED  ENOUGH  PEAK  WOULD BE ENOUGH
 3f9a2117a1dc  10.000   1.000   0.50    0.12  3GiB  GPOOL_FRACTION=0.12 GPOOL_MEMORY=4GiB
-run-7         10.000   1.000      -   0.12+  3GiB  GPOOL_FRACTION=0.12 GPOOL_MEMORY=4GiB
+run-7         10.000   1.000   0.20   0.12+  3GiB  GPOOL_FRACTION=0.12 GPOOL_MEMORY=4GiB
 
 Of 5.000 GPU h that were promised 1.200 would have been enough, and of 200.000 GiB h of memory 40.000.
 + It used all of its share at times: with more it may use more.
 The ledger begins 2026-11-01T01:00:00Z.
 ";
         assert_eq!(render(&sample(UsageBy::Container), UsageBy::Container, false), want);
+        let mut burst = sample(UsageBy::Container);
+        (burst.rows[1].reserved_gpu_ns, burst.rows[1].full_gpu_ns) = (0, 0);
+        assert!(
+            render(&burst, UsageBy::Container, false).contains("\nrun-7         10.000   1.000      -    0.12  3GiB")
+        );
         assert!(render(&Sizes::default(), UsageBy::Container, true).ends_with("There were no leases.\n"));
     }
 
@@ -232,7 +234,7 @@ The ledger begins 2026-11-01T01:00:00Z.
         let want = "\
 TEAM        LEASES  RESERVED h  USED h  ENOUGH h  SPARE  CAP GiB h  ENOUGH GiB h
 red              2       5.000   1.000     1.200   76 %    200.000        40.000
--                2       0.000   1.000     0.000      -    200.000        40.000
+-                2       2.000   1.000     1.200   40 %    200.000        40.000
 (together)       4       5.000   1.000     1.200   76 %    200.000        40.000
 
 Of 5.000 GPU h that were promised 1.200 would have been enough, and of 200.000 GiB h of memory 40.000.

@@ -1,9 +1,11 @@
 //! What a process without a lease belongs to, by its cgroup. Of what it says itself its name alone goes in; of what its user can make,
 //! which are groups below the user's own, nothing counts as anybody else's.
 
+use super::pods;
 use crate::cgroup;
 use crate::procfs;
 use gpool_protocol::{HostPid, Unleased, UnleasedKind};
+use std::path::Path;
 
 /// Characters of a container's id, in all engines.
 const ID_CHARACTERS: usize = 64;
@@ -12,11 +14,15 @@ const UNIT_CHARACTERS: usize = 255;
 /// Services below which there are containers and jobs of others.
 const ENGINES: [&str; 7] = ["containerd", "crio", "docker", "k3s", "kubelet", "podman", "slurmd"];
 
-/// To whom the process belongs; none if it has ended.
-pub fn whose(pid: HostPid) -> Option<Unleased> {
+/// To whom the process belongs, and of which pod that is; none if it has ended.
+pub fn whose(pid: HostPid) -> Option<(Unleased, Option<String>)> {
     let path = cgroup::known_path_of(pid).ok()?.unwrap_or_default();
     let uid = procfs::uid_of(pid)?;
-    Some(in_cgroup(&path, uid).unwrap_or_else(|| program(procfs::comm(pid), uid)))
+    let user = in_cgroup(&path, uid).unwrap_or_else(|| program(procfs::comm(pid), uid));
+    // A user's own engine may call its groups what it likes.
+    let is_in_pod = user.kind == UnleasedKind::Container && user.uid.is_none();
+    let pod = if is_in_pod { pods::pod_at(&path, Path::new(pods::LOGS)) } else { None };
+    Some((user, pod))
 }
 
 fn program(name: String, uid: u32) -> Unleased {
@@ -25,16 +31,37 @@ fn program(name: String, uid: u32) -> Unleased {
 
 /// By the cgroup's path: the outermost container, job or service. What lies in one is made by it, whatever it is called.
 fn in_cgroup(path: &str, uid: u32) -> Option<Unleased> {
-    let its_users = path.split('/').find_map(user_slice);
-    let of = |kind, name: &str, uid| Unleased { kind, name: name.to_owned(), uid };
-    let known = |part: &str| {
+    let of = |kind, name: &str, uid| Some(Unleased { kind, name: name.to_owned(), uid });
+    let (mut its_users, mut parts) = (None, path.split('/').peekable());
+    while let Some(part) = parts.next() {
+        its_users = its_users.or_else(|| user_slice(part));
         // Whose containers they are only an engine of a user's own tells.
-        let container = container_id(part).map(|id| of(UnleasedKind::Container, id, its_users));
-        let job = || job_number(part).map(|number| of(UnleasedKind::Job, number, Some(its_users.unwrap_or(uid))));
-        let service = || service_unit(part).map(|unit| of(UnleasedKind::Service, unit, Some(its_users.unwrap_or(uid))));
-        container.or_else(job).or_else(service)
-    };
-    path.split('/').find_map(known)
+        if let Some(id) = container_id(part).or_else(|| machine(part)) {
+            return of(UnleasedKind::Container, id, its_users);
+        }
+        if let Some(name) = parts.peek().filter(|name| part == "lxc" && is_plain(name)) {
+            return of(UnleasedKind::Container, name, its_users);
+        }
+        if let Some(number) = job_number(part) {
+            return of(UnleasedKind::Job, number, Some(its_users.unwrap_or(uid)));
+        }
+        if let Some(unit) = service_unit(part) {
+            return of(UnleasedKind::Service, unit, Some(its_users.unwrap_or(uid)));
+        }
+    }
+    None
+}
+
+/// `lxc.payload.NAME` of LXC 4 and later, and `machine-NAME.scope` of machinectl: a whole system with services of its own.
+fn machine(part: &str) -> Option<&str> {
+    let is_machine = part.starts_with("lxc.payload.") || (part.starts_with("machine-") && part.ends_with(".scope"));
+    (is_machine && is_plain(part)).then_some(part)
+}
+
+/// What units and machines are called; anything else might be meant for a terminal.
+fn is_plain(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'-' | b'_' | b'.' | b'\\' | b'@');
+    (1..=UNIT_CHARACTERS).contains(&name.len()) && name.bytes().all(is_plain)
 }
 
 /// The user whose sessions and services are below `user-UID.slice`.
@@ -60,10 +87,8 @@ fn job_number(part: &str) -> Option<&str> {
 
 /// A service, but for a user's session manager and for engines: what is below them is others'.
 fn service_unit(part: &str) -> Option<&str> {
-    let is_named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'-' | b'_' | b'.' | b'\\' | b'@');
     let unit = part.strip_suffix(".service")?;
-    let is_unit = part.len() <= UNIT_CHARACTERS && part.bytes().all(is_named);
-    (is_unit && !unit.starts_with("user@") && !ENGINES.contains(&unit)).then_some(part)
+    (is_plain(part) && !unit.starts_with("user@") && !ENGINES.contains(&unit)).then_some(part)
 }
 
 #[cfg(test)]
@@ -90,7 +115,7 @@ mod tests {
         }
         // A user's own engine, or who poses as one, is that user's.
         let own = format!("/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{id}.scope");
-        assert_eq!(in_cgroup(&own, 100_999), container.map(|its| Unleased { uid: Some(1000), ..its }));
+        assert_eq!(in_cgroup(&own, 100_999), container.clone().map(|its| Unleased { uid: Some(1000), ..its }));
         let named = |kind, name: &str| Some(Unleased { kind, name: name.to_owned(), uid: Some(1000) });
         let job = named(UnleasedKind::Job, "4711");
         assert_eq!(in_cgroup("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0", 1000), job);
@@ -100,6 +125,21 @@ mod tests {
         assert_eq!(service("/system.slice/jupyter.service"), named(UnleasedKind::Service, "jupyter.service"));
         let own = "/user.slice/user-1000.slice/user@1000.service/app.slice/train.service";
         assert_eq!(service(own), named(UnleasedKind::Service, "train.service"));
+        for posing in
+            ["/system.slice/lab.service/user.slice/user-7.slice/x.scope", "/system.slice/lab.service/user-7.slice"]
+        {
+            assert_eq!(service(posing), named(UnleasedKind::Service, "lab.service"), "{posing}");
+        }
+        let booted = format!("/machine.slice/libpod-{id}.scope/user.slice/user-7.slice/session-1.scope");
+        assert_eq!(in_cgroup(&booted, 1000), container);
+        let machine = |name: &str| Some(Unleased { kind: UnleasedKind::Container, name: name.to_owned(), uid: None });
+        for (path, name) in [
+            ("/lxc.payload.c1/system.slice/jupyter.service", "lxc.payload.c1"),
+            ("/lxc/c1/docker-1.scope", "c1"),
+            ("/machine.slice/machine-c1.scope/user.slice/user-7.slice", "machine-c1.scope"),
+        ] {
+            assert_eq!(in_cgroup(path, 1000), machine(name), "{path}");
+        }
         let posing = format!("/system.slice/lab.service/docker-{id}.scope");
         assert_eq!(service(&posing), named(UnleasedKind::Service, "lab.service"), "what it has made itself");
         for none in [
@@ -117,7 +157,8 @@ mod tests {
     #[test]
     fn a_program_is_known_by_its_name_and_user() {
         let me = HostPid(std::process::id());
-        let its = whose(me).unwrap();
+        let (its, pod) = whose(me).unwrap();
+        assert!(pod.is_none() || its.kind == UnleasedKind::Container);
         assert!(its.kind != UnleasedKind::Program || (its.uid.is_some() && its.name == procfs::comm(me)));
         assert_eq!(whose(HostPid(u32::MAX)), None);
     }

@@ -1,10 +1,10 @@
 //! What those used who have no lease, and which request would have been enough for each, by what the ledger has of each minute.
 
-use super::balance::MINUTE_S;
+use super::enough::{as_request, hours_until, least};
 use super::lines::{GpuPart, Gpus, gpus};
 use super::question::{BaselineQuestion, Scope};
 use super::savings::{Memories, Place, There, memories, stretches};
-use super::unleased::user_of;
+use super::unleased::{Written, written};
 use gpool_policy::levels::Levels;
 use gpool_policy::savings::{Course, Demand, Stretch, whole_gpus};
 use gpool_policy::sizing::{Seen, Sizing};
@@ -77,8 +77,7 @@ fn memory_for(held_ns: u64, bytes: u64, of_bytes: Option<u64>) -> u64 {
 
 /// What comes together of one of them.
 struct Used {
-    user: Unleased,
-    command: String,
+    whose: Written,
     first_unix_s: u64,
     last_unix_s: u64,
     held_ns: u64,
@@ -91,20 +90,17 @@ struct Used {
 }
 
 impl Used {
-    fn new((user, command): (Unleased, String), line: &Line) -> Self {
+    fn new(whose: Written, line: &Line) -> Self {
         let first_unix_s = line.place.0;
         let (sizing, minute, memory_bytes) = (Sizing::default(), Vec::new(), None);
-        Self { user, command, first_unix_s, last_unix_s: 0, held_ns: 0, unmetered_ns: 0, sizing, minute, memory_bytes }
+        Self { whose, first_unix_s, last_unix_s: 0, held_ns: 0, unmetered_ns: 0, sizing, minute, memory_bytes }
     }
 
     fn note(&mut self, line: &Line, memory_bytes: Option<u64>) {
         self.last_unix_s = self.last_unix_s.max(line.place.0.saturating_add(line.place.1));
         self.held_ns = self.held_ns.saturating_add(line.seen.held_ns);
         self.unmetered_ns = self.unmetered_ns.saturating_add(line.seen.unmetered_ns);
-        self.memory_bytes = match (self.memory_bytes, memory_bytes) {
-            (Some(least), Some(bytes)) => Some(least.min(bytes)),
-            (least, bytes) => least.or(bytes),
-        };
+        self.memory_bytes = least(self.memory_bytes, memory_bytes);
         self.minute.push(line.seen);
     }
 
@@ -114,19 +110,14 @@ impl Used {
     }
 
     fn told(self, percent: u8) -> UnleasedUse {
-        let enough = self.sizing.enough(percent, self.memory_bytes);
-        let enough = EnoughRequest {
-            gpus: enough.gpus,
-            fraction_permille: enough.fraction_permille,
-            memory_bytes: enough.memory_bytes,
-            is_whole: enough.is_whole,
-        };
+        let enough = as_request(self.sizing.enough(percent, self.memory_bytes));
         // Nothing is enough for nobody knows whom.
-        let is_one = self.user.kind != UnleasedKind::Others;
+        let is_one = self.whose.user.kind != UnleasedKind::Others;
         let for_one = |figure: u64| if is_one { figure } else { 0 };
         UnleasedUse {
-            user: self.user,
-            command: self.command,
+            user: self.whose.user,
+            command: self.whose.command,
+            pod: self.whose.pod,
             first_unix_s: self.first_unix_s,
             last_unix_s: self.last_unix_s,
             held_gpu_ns: self.held_ns,
@@ -201,13 +192,13 @@ impl Users {
     fn is_other(
         &mut self,
         line: &Line,
-        find: impl FnOnce() -> rusqlite::Result<Option<(Unleased, String)>>,
+        find: impl FnOnce() -> rusqlite::Result<Option<Written>>,
     ) -> rusqlite::Result<Option<bool>> {
         let whose = match self.all.entry(line.user) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => place.insert(match find()? {
                 None => Whose::NotAsked,
-                Some((user, _)) if user.kind == UnleasedKind::Others || self.rows == ROWS => Whose::Other,
+                Some(its) if its.user.kind == UnleasedKind::Others || self.rows == ROWS => Whose::Other,
                 Some(known) => {
                     self.rows += 1;
                     Whose::One(Box::new(Used::new(known, line)))
@@ -222,7 +213,7 @@ impl Users {
     }
 
     fn note(&mut self, line: &Line, memory_bytes: Option<u64>) {
-        let others = || Box::new(Used::new((Unleased::default(), String::new()), line));
+        let others = || Box::new(Used::new(Written::default(), line));
         match self.all.get_mut(&line.user) {
             Some(Whose::One(used)) => used.note(line, memory_bytes),
             Some(Whose::Other) => self.others.get_or_insert_with(others).note(line, memory_bytes),
@@ -252,7 +243,7 @@ fn walk(
 ) -> rusqlite::Result<()> {
     let mut query = connection.prepare(
         "SELECT slot, seconds, unleased, gpu, held_ns, unmetered_ns, busy_ns, others_ns, peak_bytes, at_once
-         FROM unleased_line WHERE slot >= ?1 AND slot < ?2 ORDER BY slot, seconds, unleased",
+         FROM unleased_line WHERE slot >= ?1 AND slot < ?2 ORDER BY slot, seconds, unleased, gpu",
     )?;
     let mut lines = query.query(scope.span())?;
     while let Some(row) = lines.next()? {
@@ -271,7 +262,7 @@ pub fn baseline(connection: &Connection, question: &BaselineQuestion, known: &Me
     let memories = memories(connection, &gpus, known)?;
     let stretches = stretches(connection, scope, &gpus, There::Watched)?;
     let is_asked = |user: &Unleased| scope.uid.is_none_or(|uid| user.uid == Some(uid));
-    let find = |number| Ok(user_of(connection, number)?.filter(|(user, _)| is_asked(user)));
+    let find = |number| Ok(written(connection, number)?.filter(|its| is_asked(&its.user)));
     let (mut users, mut seen, mut unknown) = (Users::default(), Together::new(&stretches), BTreeSet::new());
     walk(connection, scope, &gpus, |line, gpu| {
         let Some(is_other) = users.is_other(line, || find(line.user))? else { return Ok(()) };
@@ -295,17 +286,28 @@ pub fn baseline(connection: &Connection, question: &BaselineQuestion, known: &Me
         Whose::NotAsked => None,
     };
     let told: HashMap<i64, Option<UnleasedUse>> = users.all.into_iter().filter_map(told).collect();
-    let mut with_requests = Together::new(&stretches);
+    let (mut with_requests, mut on) = (Together::new(&stretches), ((0, 0), 0, 0));
     walk(connection, scope, &gpus, |line, gpu| {
         let Some(its) = told.get(&line.user) else { return Ok(()) };
         let (known_ns, gpu) = (with_requests.known_ns(line.place), (gpu, memories.get(&line.gpu).copied()));
-        with_requests.add(
-            line.place,
-            match its.as_ref().and_then(|its| its.enough) {
-                Some(enough) => line.with_request(&enough, gpu, known_ns),
-                None => line.seen_as(true, gpu, known_ns),
-            },
-        );
+        let demand = match its.as_ref().and_then(|its| its.enough) {
+            Some(enough) => {
+                // On how many GPUs it has been in this minute, the lines of which come one after the other: with its request it
+                // would have no more.
+                let before = if (on.0, on.1) == (line.place, line.user) { on.2 } else { 0 };
+                on = (line.place, line.user, before + 1);
+                if before >= enough.gpus {
+                    return Ok(());
+                }
+                line.with_request(&enough, gpu, known_ns)
+            }
+            // Nothing is promised to those of whom nothing is known, and what they did is to be there beside what is.
+            None => {
+                let seen = line.seen_as(true, gpu, known_ns);
+                Demand { reserved_ns: seen.used_ns, used_ns: 0, ..seen }
+            }
+        };
+        with_requests.add(line.place, demand);
         Ok(())
     })?;
     with_requests.end();
@@ -316,7 +318,7 @@ pub fn baseline(connection: &Connection, question: &BaselineQuestion, known: &Me
         since_unix_s: scope.since_unix_s,
         until_unix_s: scope.until_unix_s,
         begins_unix_s: begins(connection)?,
-        hours_until_unix_s: stretches.keys().filter(|place| place.1 > MINUTE_S).map(|place| place.0 + place.1).max(),
+        hours_until_unix_s: hours_until(&stretches),
         percent,
         known_ns,
         gpus_for_each: enough(&seen.course.places),

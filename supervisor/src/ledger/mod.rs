@@ -5,6 +5,7 @@
 mod balance;
 mod baseline;
 mod charges;
+mod enough;
 mod lines;
 mod pricing;
 mod question;

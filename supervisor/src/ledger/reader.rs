@@ -80,7 +80,10 @@ impl<'a> Reader<'a> {
     /// As [`Reader::usage`].
     pub fn sizes(&mut self, question: &EnoughQuestion, memories: &Memories) -> Result<Sizes, ErrorBody> {
         let add_up = |all: &Connection, _: Option<Pricing>| sizes::sizes(all, question, memories);
-        self.answer(add_up, |sizes| sizes.rows.len(), "ask for less time, for one team, or by team")
+        let rows = |(sizes, containers): &(Sizes, usize)| {
+            if *containers > sizes::CONTAINERS { *containers } else { sizes.rows.len() }
+        };
+        self.answer(add_up, rows, "ask for less time, for one team, or by team").map(|(sizes, _)| sizes)
     }
 
     /// What those used who have no lease; `memories` is what the GPUs have that are there.

@@ -203,7 +203,7 @@ pub fn stretches(
 }
 
 /// Until when the ledger is written.
-fn entered_unix_ms(connection: &Connection) -> rusqlite::Result<u64> {
+pub fn entered_unix_ms(connection: &Connection) -> rusqlite::Result<u64> {
     let entered: Option<i64> = connection.query_row("SELECT max(unix_ms) FROM entered", [], |row| row.get(0))?;
     Ok(entered.map_or(0, |ms| u64::try_from(ms).unwrap_or(0)))
 }

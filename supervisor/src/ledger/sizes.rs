@@ -1,29 +1,31 @@
 //! What leases used of what they had asked for, and which request would have been enough, by what the ledger has of each minute.
 
-use super::balance::MINUTE_S;
-use super::lines::{GpuPart, Line, OF_SCOPE, begins, gpus, in_scope, key_of_lease, walk};
+use super::enough::{as_request, hours_until, least};
+use super::lines::{GpuPart, Gpus, Line, OF_SCOPE, begins, gpus, in_scope, key_of_lease, walk};
 use super::question::{EnoughQuestion, Scope};
-use super::reader::ROWS;
-use super::savings::{Memories, Place, There, held_ns, memories, stretches};
+use super::savings::{Memories, Place, There, entered_unix_ms, held_ns, memories, stretches};
 use gpool_policy::savings::Stretch;
 use gpool_policy::sizing::{Seen, Sizing};
-use gpool_protocol::{EnoughRequest, Sizes, SizesRow, UsageBy};
+use gpool_protocol::{Sizes, SizesRow, UsageBy};
 use rusqlite::{Connection, Row};
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
 /// Who has used so much of his share in a minute may have wanted more, in percent.
 const FULL_PERCENT: u64 = 95;
+/// So many containers are sized for one answer.
+pub const CONTAINERS: usize = 100_000;
 
 /// A lease as the answer has it.
 struct Leased {
     /// In which row it is.
     key: String,
     /// What is sized together: a container with all of its leases.
-    container: String,
+    container_id: String,
     created_unix_ms: u64,
     ended_unix_ms: Option<u64>,
+    /// The most that it held; where that is not known, its cap.
     peak_bytes: u64,
 }
 
@@ -32,7 +34,7 @@ impl Leased {
         let number = |place| row.get::<_, Option<i64>>(place).map(|its| its.map(|its| u64::try_from(its).unwrap_or(0)));
         Ok(Self {
             key: row.get(0)?,
-            container: row.get(1)?,
+            container_id: row.get(1)?,
             created_unix_ms: number(2)?.unwrap_or(0),
             ended_unix_ms: number(3)?,
             peak_bytes: number(4)?.unwrap_or(0),
@@ -45,12 +47,19 @@ impl Leased {
 struct Sized {
     row: SizesRow,
     sizing: Sizing,
-    minute: Vec<Seen>,
+    /// The minute that is not over, and what was seen in it by lease and GPU.
     place: Place,
+    minute: Vec<((i64, i64), Seen)>,
+    /// For how long it held GPUs of which its work was seen, an instance by its part of its board.
+    metered_held_ns: u64,
+    /// What was promised of others.
+    hidden_ns: u64,
     /// For how long it held GPUs, whatever part of a board each is, and its caps of memory in that time.
     whole_held_ns: u64,
     cap_kib_s: u64,
     memory_bytes: Option<u64>,
+    /// How many GPUs a lease of it had at once.
+    most_gpus: u64,
 }
 
 impl Sized {
@@ -64,61 +73,58 @@ impl Sized {
         let (reserved_ns, busy_ns) = (amounts.reserved_ns(), amounts.within_ns.saturating_add(amounts.burst_ns));
         let is_full = reserved_ns > 0
             && u128::from(amounts.within_ns) * 100 >= u128::from(reserved_ns) * u128::from(FULL_PERCENT);
+        let is_hidden = amounts.unmetered_ns > 0;
+        let held_part_ns = gpu.part_of(held_ns);
         let pairs = [
-            (&mut self.row.held_gpu_ns, gpu.part_of(held_ns)),
+            (&mut self.row.held_gpu_ns, held_part_ns),
             (&mut self.row.reserved_gpu_ns, gpu.part_of(reserved_ns)),
             (&mut self.row.used_gpu_ns, gpu.part_of(busy_ns)),
-            (&mut self.row.full_gpu_ns, if is_full { gpu.part_of(held_ns) } else { 0 }),
+            (&mut self.row.full_gpu_ns, if is_full { held_part_ns } else { 0 }),
+            (&mut self.metered_held_ns, if is_hidden { 0 } else { held_part_ns }),
+            (&mut self.hidden_ns, if is_hidden { gpu.part_of(reserved_ns) } else { 0 }),
             (&mut self.whole_held_ns, held_ns),
             (&mut self.cap_kib_s, amounts.cap_kib_s),
         ];
         pairs.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
         self.row.memory_peak_bytes = self.row.memory_peak_bytes.max(peak_bytes);
-        self.memory_bytes = match (self.memory_bytes, memory_bytes) {
-            (Some(least), Some(bytes)) => Some(least.min(bytes)),
-            (least, bytes) => least.or(bytes),
-        };
-        let unmetered_ns = if amounts.unmetered_ns > 0 { held_ns } else { 0 };
-        self.minute.push(Seen { held_ns, unmetered_ns, busy_ns, others_ns: 0, peak_bytes, at_once: 0 });
+        self.memory_bytes = least(self.memory_bytes, memory_bytes);
+        let unmetered_ns = if is_hidden { held_ns } else { 0 };
+        let seen = Seen { held_ns, unmetered_ns, busy_ns, peak_bytes, ..Seen::default() };
+        self.minute.push((line.of, seen));
     }
 
+    /// Leases that followed each other in it were on the same GPU, or on one after the other; the GPUs of one are given together.
     fn end_minute(&mut self) {
-        // Its GPUs are given together, so that those are at work at once that are in a minute.
-        let at_once = self.minute.iter().filter(|seen| seen.busy_ns > 0).count() as u64;
-        self.minute.iter_mut().for_each(|seen| seen.at_once = at_once);
-        self.sizing.note(&self.minute);
-        self.minute.clear();
+        let (mut on, mut at_work, mut had) = (BTreeMap::<i64, Seen>::new(), BTreeMap::new(), BTreeMap::new());
+        for ((lease, gpu), seen) in &self.minute {
+            on.entry(*gpu).or_default().add(seen);
+            *had.entry(*lease).or_insert(0) += 1;
+            *at_work.entry(*lease).or_insert(0) += u64::from(seen.busy_ns > 0);
+        }
+        let at_once = at_work.into_values().max().unwrap_or(0);
+        on.values_mut().for_each(|seen| seen.at_once = at_once);
+        self.most_gpus = self.most_gpus.max(had.into_values().max().unwrap_or(0));
+        self.sizing.note(&on.into_values().collect::<Vec<_>>());
+        self.minute = Vec::new();
     }
 
-    /// What would have been enough, once all is noted.
+    /// What would have been enough, once all is noted. In the sums it is the share that would have been, also of who had better have
+    /// whole GPUs; of work that nobody sees what was promised counts as needed.
     fn told(mut self, percent: u8) -> SizesRow {
         self.end_minute();
         let enough = self.sizing.enough(percent, self.memory_bytes);
-        let of_held = |held_ns: u64, permille: u64| {
-            u64::try_from(u128::from(held_ns) * u128::from(permille) / 1000).unwrap_or(u64::MAX)
-        };
-        // Of work that nobody sees what was promised is taken to be needed; who never worked needs none of it.
-        let is_hidden = self.sizing.metered_ns() == 0;
-        let needed_ns = match (enough.is_whole, enough.fraction_permille) {
-            (true, _) => self.row.held_gpu_ns,
-            (false, Some(permille)) => of_held(self.row.held_gpu_ns, permille),
-            (false, None) if is_hidden => self.row.reserved_gpu_ns,
-            (false, None) => 0,
-        };
+        // Of several GPUs it may have worked on fewer.
+        let of_gpus = |amount: u128| amount * u128::from(enough.gpus) / u128::from(self.most_gpus.max(enough.gpus));
+        let share_ns = u128::from(self.metered_held_ns) * u128::from(enough.fraction_permille.unwrap_or(0)) / 1000;
+        let needed_ns = u64::try_from(of_gpus(share_ns)).unwrap_or(u64::MAX).saturating_add(self.hidden_ns);
         let memory_kib_s = u128::from(enough.memory_bytes / 1024) * u128::from(self.whole_held_ns) / 1_000_000_000;
-        let memory_kib_s = u64::try_from(memory_kib_s).unwrap_or(u64::MAX);
+        let memory_kib_s = u64::try_from(of_gpus(memory_kib_s)).unwrap_or(u64::MAX);
         SizesRow {
-            leases: 0,
             enough_gpu_ns: if self.row.reserved_gpu_ns > 0 { needed_ns } else { 0 },
             memory_cap_mib_s: self.cap_kib_s / 1024,
             // Without a cap there is none to be smaller.
-            memory_enough_mib_s: if enough.is_whole { self.cap_kib_s } else { memory_kib_s.min(self.cap_kib_s) } / 1024,
-            enough: Some(EnoughRequest {
-                gpus: enough.gpus,
-                fraction_permille: enough.fraction_permille,
-                memory_bytes: enough.memory_bytes,
-                is_whole: enough.is_whole,
-            }),
+            memory_enough_mib_s: memory_kib_s.min(self.cap_kib_s) / 1024,
+            enough: Some(as_request(enough)),
             ..self.row
         }
     }
@@ -139,73 +145,79 @@ fn add(sum: &mut SizesRow, other: &SizesRow) {
     sum.memory_peak_bytes = sum.memory_peak_bytes.max(other.memory_peak_bytes);
 }
 
-/// Containers by the row that they are in and their ids.
-type Containers = BTreeMap<(String, String), Sized>;
-
-/// What each container had, and how many leases each row has.
+/// What each container had. Its row has its key and the number of its leases.
 fn containers(
     connection: &Connection,
     (scope, by): (&Scope, UsageBy),
-    memories: &HashMap<i64, u64>,
+    (gpus, memories): (&Gpus, &HashMap<i64, u64>),
     stretches: &BTreeMap<Place, Stretch>,
-) -> rusqlite::Result<(Containers, BTreeMap<String, u64>)> {
-    let gpus = gpus(connection, scope)?;
+) -> rusqlite::Result<Vec<Sized>> {
+    let entered_ms = entered_unix_ms(connection)?;
     let columns = format!(
-        "SELECT {}, container_id, created_unix_ms, ended_unix_ms, peak_bytes FROM lease WHERE {OF_SCOPE}",
+        "SELECT {}, container_id, created_unix_ms, ended_unix_ms, coalesce(peak_bytes, cap_bytes) FROM lease WHERE {OF_SCOPE}",
         key_of_lease(by)
     );
     let (mut query, mut leases) = (connection.prepare(&columns)?, HashMap::new());
-    let (mut sized, mut counts, mut counted) = (Containers::new(), BTreeMap::new(), HashSet::new());
-    walk(connection, scope, &gpus, |line| {
-        if let Entry::Vacant(place) = leases.entry(line.of.0) {
-            place.insert(in_scope(&mut query, line.of.0, scope, Leased::read)?);
-        }
-        let (Some(Some(its)), Some(gpu)) = (leases.get(&line.of.0), gpus.get(&line.of.1)) else {
+    let (mut sized, mut places) = (Vec::<Sized>::new(), HashMap::<(String, String), usize>::new());
+    walk(connection, scope, gpus, |line| {
+        let its = match leases.entry(line.of.0) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let found = in_scope(&mut query, line.of.0, scope, Leased::read)?;
+                vacant.insert(found.map(|its| {
+                    let place = *places.entry((its.key.clone(), its.container_id.clone())).or_insert_with(|| {
+                        sized.push(Sized::default());
+                        sized.len() - 1
+                    });
+                    sized[place].row.key.clone_from(&its.key);
+                    sized[place].row.leases += 1;
+                    let ended_unix_ms = its.ended_unix_ms.unwrap_or(entered_ms);
+                    (place, (its.created_unix_ms, ended_unix_ms), its.peak_bytes)
+                }))
+            }
+        };
+        let (Some((container, times_ms, peak_bytes)), Some(gpu)) = (its, gpus.get(&line.of.1)) else {
             return Ok(ControlFlow::Continue(()));
         };
         let place = (line.slot_unix_s, line.seconds);
         let known_ns = stretches.get(&place).map_or(0, |stretch| stretch.known_ns);
-        let held_ns = held_ns(place, (its.created_unix_ms, its.ended_unix_ms.unwrap_or(u64::MAX)), known_ns);
-        let container = sized.entry((its.key.clone(), its.container.clone())).or_default();
-        container.note(&line, (gpu, memories.get(&line.of.1).copied()), (held_ns, its.peak_bytes));
-        if counted.insert(line.of.0) {
-            *counts.entry(its.key.clone()).or_insert(0) += 1;
-        }
-        let is_too_long = counts.len() > ROWS;
+        let memory_bytes = memories.get(&line.of.1).copied();
+        sized[*container].note(&line, (gpu, memory_bytes), (held_ns(place, *times_ms, known_ns), *peak_bytes));
+        let is_too_long = sized.len() > CONTAINERS;
         Ok(if is_too_long { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
-    Ok((sized, counts))
+    Ok(sized)
 }
 
-/// Says of each what would have been enough.
-pub fn sizes(connection: &Connection, question: &EnoughQuestion, known: &Memories) -> rusqlite::Result<Sizes> {
+/// Says of each what would have been enough; and how many containers were sized, which are not all if they are more than
+/// [`CONTAINERS`].
+pub fn sizes(connection: &Connection, question: &EnoughQuestion, known: &Memories) -> rusqlite::Result<(Sizes, usize)> {
     let scope = &question.scope;
     let gpus = gpus(connection, scope)?;
     let memories = memories(connection, &gpus, known)?;
     let stretches = stretches(connection, scope, &gpus, There::Pool)?;
-    let (sized, counts) = containers(connection, (scope, question.by), &memories, &stretches)?;
-    let mut rows: BTreeMap<String, SizesRow> = BTreeMap::new();
-    for ((key, _), container) in sized {
+    let containers = containers(connection, (scope, question.by), (&gpus, &memories), &stretches)?;
+    let count = containers.len();
+    let (mut rows, mut total) = (BTreeMap::<String, SizesRow>::new(), SizesRow::default());
+    for container in containers {
         let told = container.told(question.percent);
-        let row = rows.entry(key.clone()).or_insert_with(|| SizesRow { key, ..SizesRow::default() });
-        row.enough = if question.by == UsageBy::Container { told.enough } else { None };
+        add(&mut total, &told);
+        let row = rows.entry(told.key.clone()).or_default();
         add(row, &told);
-    }
-    let mut total = SizesRow::default();
-    for (key, row) in &mut rows {
-        row.leases = counts.get(key).copied().unwrap_or(0);
-        add(&mut total, row);
+        row.key = told.key;
+        row.enough = told.enough.filter(|_| question.by == UsageBy::Container);
     }
     let mut rows: Vec<SizesRow> = rows.into_values().collect();
     let spare = |row: &SizesRow| i128::from(row.reserved_gpu_ns) - i128::from(row.enough_gpu_ns);
     rows.sort_by(|a, b| spare(b).cmp(&spare(a)).then_with(|| a.key.cmp(&b.key)));
-    Ok(Sizes {
+    let sizes = Sizes {
         since_unix_s: scope.since_unix_s,
         until_unix_s: scope.until_unix_s,
         begins_unix_s: begins(connection)?,
-        hours_until_unix_s: stretches.keys().filter(|place| place.1 > MINUTE_S).map(|place| place.0 + place.1).max(),
+        hours_until_unix_s: hours_until(&stretches),
         percent: question.percent,
         rows,
         total,
-    })
+    };
+    Ok((sizes, count))
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub const TABLES: &str = "
     CREATE TABLE unleased (
         id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, uid INTEGER NOT NULL, command TEXT NOT NULL,
-        UNIQUE (kind, name, uid)
+        pod TEXT, UNIQUE (kind, name, uid)
     ) STRICT;
     CREATE TABLE unleased_line (
         slot INTEGER NOT NULL, seconds INTEGER NOT NULL, unleased INTEGER NOT NULL REFERENCES unleased,
@@ -37,6 +37,8 @@ pub struct Sighting {
     pub seen: Seen,
     /// The name of one of its programs; empty where none is there any more.
     pub command: String,
+    /// The pod of Kubernetes that it is of, `NAMESPACE/NAME`.
+    pub pod: Option<String>,
 }
 
 /// One look at a GPU.
@@ -61,7 +63,7 @@ struct Place {
 /// What is not written yet.
 #[derive(Debug, Default)]
 pub struct Unwritten {
-    lines: BTreeMap<Place, (Seen, String)>,
+    lines: BTreeMap<Place, Sighting>,
     watched: BTreeMap<(u64, GpuUuid), u64>,
 }
 
@@ -73,7 +75,7 @@ impl Unwritten {
             self.watch((slot_unix_s, its.gpu.clone()), its.watched_ns);
             for (user, sighting) in its.users {
                 let place = Place { slot_unix_s, gpu: its.gpu.clone(), user };
-                self.add(place, &sighting.seen, sighting.command);
+                self.add(place, sighting);
             }
         }
         self.keep_to_bounds();
@@ -84,12 +86,13 @@ impl Unwritten {
         *watched = watched.saturating_add(ns);
     }
 
-    fn add(&mut self, place: Place, seen: &Seen, command: String) {
-        let (all, known) = self.lines.entry(place).or_default();
-        all.add(seen);
-        if !command.is_empty() {
-            *known = command;
+    fn add(&mut self, place: Place, sighting: Sighting) {
+        let all = self.lines.entry(place).or_default();
+        all.seen.add(&sighting.seen);
+        if !sighting.command.is_empty() {
+            all.command = sighting.command;
         }
+        all.pod = sighting.pod.or(all.pod.take());
     }
 
     /// Lets go of the oldest minutes, of which it is not known then that anybody looked.
@@ -103,10 +106,12 @@ impl Unwritten {
 
     /// Takes back what could not be written.
     pub fn take_back(&mut self, unwritten: Self) {
-        for (place, (seen, command)) in unwritten.lines {
+        for (place, mut older) in unwritten.lines {
             // What has been seen since has the newer name.
-            let command = if self.lines.contains_key(&place) { String::new() } else { command };
-            self.add(place, &seen, command);
+            if self.lines.contains_key(&place) {
+                older.command.clear();
+            }
+            self.add(place, older);
         }
         unwritten.watched.into_iter().for_each(|(place, ns)| self.watch(place, ns));
         self.keep_to_bounds();
@@ -120,10 +125,10 @@ impl Unwritten {
                 write_watched(transaction, *slot_unix_s, gpu, *ns)?;
             }
         }
-        for (place, (seen, command)) in &self.lines {
+        for (place, its) in &self.lines {
             if let Some(gpu) = super::store::number_of(transaction, &place.gpu)? {
-                let user = number_of(transaction, &place.user, command)?;
-                write_line(transaction, place.slot_unix_s, (user, gpu), seen)?;
+                let user = number_of(transaction, &place.user, its)?;
+                write_line(transaction, place.slot_unix_s, (user, gpu), &its.seen)?;
             }
         }
         Ok(())
@@ -134,13 +139,13 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn number_of(transaction: &Transaction<'_>, user: &Unleased, command: &str) -> rusqlite::Result<i64> {
+fn number_of(transaction: &Transaction<'_>, user: &Unleased, its: &Sighting) -> rusqlite::Result<i64> {
     let mut insert = transaction.prepare_cached(
-        "INSERT INTO unleased (kind, name, uid, command) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (kind, name, uid)
-         DO UPDATE SET command = CASE WHEN ?4 = '' THEN command ELSE ?4 END RETURNING id",
+        "INSERT INTO unleased (kind, name, uid, command, pod) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (kind, name, uid)
+         DO UPDATE SET command = CASE WHEN ?4 = '' THEN command ELSE ?4 END, pod = coalesce(?5, pod) RETURNING id",
     )?;
     let uid = user.uid.map_or(-1, i64::from);
-    insert.query_row(params![user.kind.word(), user.name, uid, command], |row| row.get(0))
+    insert.query_row(params![user.kind.word(), user.name, uid, its.command, its.pod], |row| row.get(0))
 }
 
 fn write_watched(transaction: &Transaction<'_>, slot_unix_s: u64, gpu: i64, ns: u64) -> rusqlite::Result<()> {
@@ -198,15 +203,26 @@ pub fn take_out(transaction: &Transaction<'_>, edge: i64) -> rusqlite::Result<()
     transaction.execute(&format!("DELETE FROM unleased WHERE NOT {left}"), []).map(drop)
 }
 
-/// Somebody as it is written down, by its number: what it is, and the name of one of its programs.
-pub fn user_of(connection: &rusqlite::Connection, number: i64) -> rusqlite::Result<Option<(Unleased, String)>> {
-    let mut query = connection.prepare_cached("SELECT kind, name, uid, command FROM unleased WHERE id = ?1")?;
+/// Somebody as it is written down.
+#[derive(Debug, Clone, Default)]
+pub struct Written {
+    /// What it is.
+    pub user: Unleased,
+    /// The name of one of its programs.
+    pub command: String,
+    /// The pod that it is of.
+    pub pod: Option<String>,
+}
+
+/// Finds it by its number.
+pub fn written(connection: &rusqlite::Connection, number: i64) -> rusqlite::Result<Option<Written>> {
+    let mut query = connection.prepare_cached("SELECT kind, name, uid, command, pod FROM unleased WHERE id = ?1")?;
     query
         .query_row([number], |row| {
             // What a newer gpool has written may be of other kinds.
             let kind = UnleasedKind::of(&row.get::<_, String>(0)?).unwrap_or_default();
             let user = Unleased { kind, name: row.get(1)?, uid: u32::try_from(row.get::<_, i64>(2)?).ok() };
-            Ok((user, row.get(3)?))
+            Ok(Written { user, command: row.get(3)?, pod: row.get(4)? })
         })
         .optional()
 }

@@ -121,6 +121,8 @@ impl Cluster {
         command.args(["--etcd-servers", STORE, "--secure-port=6443", "--advertise-address", ADDRESS]);
         command.args(["--cert-dir", &format!("{HOME}/kube-apiserver")]);
         command.args(["--token-auth-file", &format!("{HOME}/tokens.csv"), "--authorization-mode=Node,RBAC"]);
+        // A pod that has a GPU past gpool, as plug-ins of monitors have.
+        command.arg("--allow-privileged=true");
         command.args(["--enable-admission-plugins=NodeRestriction", "--service-cluster-ip-range=10.9.7.0/24"]);
         command.args(["--service-account-issuer=https://kubernetes.default.svc"]);
         command.args(["--service-account-signing-key-file", &key, "--service-account-key-file", &key]);

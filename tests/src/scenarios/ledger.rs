@@ -31,7 +31,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let mut host = Host::start_with(inside, 1, CONFIGURATION)?;
     let outcome = teams_are_told(&host)
         .and_then(|red| sharing_saves_a_gpu(&host).map(|()| red))
-        .and_then(|red| what_was_asked_for_is_laid_beside_what_was_used(&host).map(|()| red))
+        .and_then(|red| what_was_asked_for_is_laid_beside_what_was_used(&host, &red).map(|()| red))
         .and_then(|red| who_pays_is_billed(&host).map(|()| red))
         .and_then(|red| a_killed_supervisor_takes_nothing_along(&mut host, &red))
         .and_then(|()| a_file_that_cannot_be_used_stops_nobody(&mut host));
@@ -157,18 +157,22 @@ fn sharing_saves_a_gpu(host: &Host) -> Result<()> {
     ensure(refused.status.code() == Some(2), || text(&refused.stderr))
 }
 
-/// Of containers that took all that they got it is said so, and the sums are those of `gpool usage`.
-fn what_was_asked_for_is_laid_beside_what_was_used(host: &Host) -> Result<()> {
+/// Of a container that takes all that it gets it is said so, and the sums are those of `gpool usage`.
+fn what_was_asked_for_is_laid_beside_what_was_used(host: &Host, red: &Container) -> Result<()> {
+    let had = || -> Result<UsageRow> { Ok(usage(host, &["--by", "container", "--since", "4w"])?.total) };
+    let before = had()?;
     let said = succeeded("gpool sizes", host.gpool(&["sizes", "--format", "json"])?)?;
+    let after = had()?;
     let document: Value = serde_json::from_str(&said).context("the JSON of gpool sizes")?;
     let sizes: Sizes = serde_json::from_value(document["sizes"].clone()).context(&said)?;
-    let had = usage(host, &["--by", "container", "--since", "4w"])?.total;
-    let near = |one: u64, other: u64| one.abs_diff(other) * 10 < other;
-    let ties_out = near(sizes.total.reserved_gpu_ns, had.reserved_gpu_ns)
-        && near(sizes.total.used_gpu_ns, had.used_gpu_ns)
-        && near(sizes.total.memory_cap_mib_s, had.memory_cap_mib_s);
-    let is_told = |row: &SizesRow| row.leases == 1 && row.full_gpu_ns > 0 && row.enough.is_some();
-    ensure(ties_out && sizes.rows.len() == 3 && sizes.rows.iter().all(is_told), || format!("{sizes:#?} {had:#?}"))?;
+    let of = |row: &SizesRow| [row.reserved_gpu_ns, row.used_gpu_ns, row.memory_cap_mib_s];
+    let was = |row: &UsageRow| [row.reserved_gpu_ns, row.used_gpu_ns, row.memory_cap_mib_s];
+    let had = was(&before).into_iter().zip(of(&sizes.total)).zip(was(&after));
+    // One of them goes on meanwhile. Rows round what is less than a MiB second.
+    let ties_out = had.into_iter().all(|((before, its), after)| before <= its + 3 && its <= after + 3);
+    let row = sizes.rows.iter().find(|row| row.key == red.id);
+    let is_full = row.is_some_and(|row| row.full_gpu_ns > 0 && row.enough.is_some() && row.leases == 1);
+    ensure(ties_out && is_full && sizes.rows.len() == 3, || format!("{before:#?} {sizes:#?} {after:#?}"))?;
     let table = succeeded("gpool sizes", host.gpool(&["sizes", "--by", "team"])?)?;
     let has = |start: &str| table.lines().any(|line| line.starts_with(start));
     ensure(has("TEAM ") && has("red ") && has("(together) ") && has("Of "), || table.clone())?;

@@ -23,7 +23,7 @@ fn program(name: &str, uid: u32) -> Unleased {
 /// A second with so many milliseconds of work.
 fn second(busy_ms: u64, peak_bytes: u64) -> Sighting {
     let seen = Seen { held_ns: S, busy_ns: busy_ms * 1_000_000, peak_bytes, at_once: 1, ..Seen::default() };
-    Sighting { seen, command: "train".into() }
+    Sighting { seen, command: "train".into(), pod: Some("ml/a".into()) }
 }
 
 /// A look at the GPU after so many seconds, at the second before it.
@@ -79,6 +79,7 @@ fn each_is_told_with_what_would_have_been_enough_and_how_many_gpus_for_all() {
     let all = baseline(&path, "percent=100");
     let [first, other] = all.users.as_slice() else { panic!("{all:?}") };
     assert_eq!((&first.user, first.command.as_str()), (&container("a"), "train"));
+    assert_eq!(first.pod.as_deref(), Some("ml/a"));
     // 3 GiB and a tenth are 13.2 steps of 256 MiB.
     assert_eq!(figures(first), (600, 108, 900, 3, Some(900), 14));
     assert_eq!((first.first_unix_s, first.last_unix_s), (BEGUN_S - 20, BEGUN_S + 640));
@@ -130,7 +131,7 @@ fn what_was_not_written_is_written_later_and_others_are_as_many_as_they_were() {
     // Three others at once, with what they hold together.
     let others = || {
         let seen = Seen { held_ns: 3 * S, busy_ns: S / 2, peak_bytes: 3 * GIB, ..Seen::default() };
-        (Unleased::default(), Sighting { seen, command: String::new() })
+        (Unleased::default(), Sighting { seen, ..Sighting::default() })
     };
     look(&mut older, 5, [(program("x", 1), second(1, GIB)), (program("x", 2), second(1, GIB)), others()]);
     look(&mut newer, 6, [(program("x", 1), second(1, 2 * GIB))]);
@@ -166,6 +167,37 @@ fn time_in_which_nobody_looked_counts_for_nothing() {
     let all = baseline(&path, "");
     assert_eq!((all.gpus_for_each, all.gpus_shared, all.known_ns), (2, 1, 600 * S));
     assert_eq!(all.begins_unix_s, Some((BEGUN_S + 10_000) / 60 * 60));
+}
+
+#[test]
+fn who_has_contexts_on_several_gpus_and_works_on_one_needs_one() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    let uuids: Vec<GpuUuid> = (0..4).map(|number| GpuUuid(format!("GPU-{number}"))).collect();
+    let facts: Vec<GpuFacts> = (uuids.iter())
+        .map(|uuid| GpuFacts { uuid: uuid.clone(), name: "a GPU".into(), profile: None, slices: (7, 7) })
+        .collect();
+    let mut unwritten = Unwritten::default();
+    for at_s in 40..340 {
+        let look = uuids.iter().enumerate().map(|(number, uuid)| {
+            let mut its = second(if number == 0 { 500 } else { 0 }, GIB);
+            its.seen.at_once = u64::from(number == 0);
+            // Beside it, others that work for all of the time of another GPU.
+            let others = Seen { held_ns: 2 * S, busy_ns: S, ..Seen::default() };
+            let others = (number == 1).then(|| (Unleased::default(), Sighting { seen: others, ..Sighting::default() }));
+            let users = [(container("a"), its)].into_iter().chain(others).collect();
+            GpuSighting { gpu: uuid.clone(), watched_ns: S, users }
+        });
+        unwritten.note(BEGUN_S + at_s, look.collect());
+    }
+    let (batch, next) = life.balance.next(at(340), (&uuids, &drawn(0)), &[]);
+    life.store.write((&batch, &unwritten), (&facts, ""), at(340), "a").unwrap();
+    life.balance = next;
+    let all = baseline(&path, "percent=100");
+    let enough = all.users[0].enough.unwrap();
+    assert_eq!((enough.gpus, enough.fraction_permille), (1, Some(500)));
+    // Six at once, of which two are others; half a GPU and a whole one; and what they did.
+    assert_eq!((all.gpus_for_each, all.gpus_with_requests, all.gpus_shared), (6, 2, 2));
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use super::PAGE;
 use crate::failure::{Failure, Result, ensure};
-use crate::host::{Cluster, Host};
+use crate::host::{Cluster, Host, SIMULATED_GPU};
 use crate::image;
 use crate::scenarios::block_of_a_page;
 use crate::scenarios::engines::{wait_for_end, wait_for_lease, wait_for_room};
 use crate::tenant::report;
+use gpool_protocol::{Baseline, UnleasedUse};
 use serde_json::{Value, json};
 
 /// A tenant that works until it is stopped, with room left below its cap.
@@ -99,6 +100,37 @@ pub fn one_without_the_class(host: &Host, cluster: &Cluster) -> Result<()> {
         format!("a pod without the class has {seen} and {leases:?}")
     })?;
     removed(cluster, host, &["plain"])
+}
+
+/// One without a lease that has the GPU past gpool is told with its namespace and name.
+pub fn one_that_has_the_gpu_by_itself(host: &Host, cluster: &Cluster) -> Result<()> {
+    let mounts = [
+        (format!("{SIMULATED_GPU}/lib/libcuda.so.1"), format!("{}/libcuda.so.1", image::LIBRARIES)),
+        (format!("{SIMULATED_GPU}/lib/libnvidia-ml.so.1"), format!("{}/libnvidia-ml.so.1", image::LIBRARIES)),
+        (format!("{SIMULATED_GPU}/state"), format!("{SIMULATED_GPU}/state")),
+        (format!("{SIMULATED_GPU}/dev/nvidia0"), "/dev/nvidia0".to_owned()),
+        (format!("{SIMULATED_GPU}/dev/nvidiactl"), "/dev/nvidiactl".to_owned()),
+        (format!("{SIMULATED_GPU}/dev/nvidia-uvm"), "/dev/nvidia-uvm".to_owned()),
+    ];
+    let volume = |(number, (from, _)): (usize, &(String, String))| json!({"name": format!("v{number}"), "hostPath": {"path": from}});
+    let mounted =
+        |(number, (_, at)): (usize, &(String, String))| json!({"name": format!("v{number}"), "mountPath": at});
+    let volumes: Vec<Value> = mounts.iter().enumerate().map(volume).collect();
+    let mounted: Vec<Value> = mounts.iter().enumerate().map(mounted).collect();
+    let by_itself = json!({"web": {"securityContext": {"privileged": true}, "volumeMounts": mounted}});
+    let mut bare = pod("bare", &json!({}), &by_itself);
+    bare["spec"]["runtimeClassName"] = Value::Null;
+    bare["spec"]["volumes"] = volumes.into();
+    cluster.apply(&bare.to_string())?;
+    let container = cluster.wait_for_container("bare", "web")?;
+    cluster.wait_for("the pod to be told without a lease", |_| {
+        let told: Baseline = host.client().get("/v1/baseline")?;
+        let its = told.users.iter().find(|row| row.user.name == container.id);
+        let is_named = |row: &UnleasedUse| row.pod.as_deref() == Some("default/bare") && row.busy_gpu_ns > 0;
+        let is_told = its.is_some_and(is_named);
+        ensure(is_told || its.is_none_or(|row| row.busy_gpu_ns == 0), || format!("{told:#?}")).map(|()| is_told)
+    })?;
+    removed(cluster, host, &["bare"])
 }
 
 /// On a full GPU a container that ends comes back to its own share, before a pod that has waited for one. Its init
