@@ -16,6 +16,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// So many have rows of their own, those that came first; the rest of them are one.
 const ROWS: usize = 2000;
 
+/// The least share of a GPU that can be asked for.
+const LEAST_PERMILLE: u64 = 10;
+
 /// A line: a minute or an hour of somebody on a GPU.
 struct Line {
     place: Place,
@@ -60,8 +63,9 @@ impl Line {
         let (permille, bytes) = match (asked.is_whole, asked.fraction_permille) {
             (true, _) => (1000, memory_bytes.unwrap_or(0)),
             (false, Some(permille)) => (permille, asked.memory_bytes),
-            // In an instance it has all of that.
-            (false, None) => (1000, asked.memory_bytes),
+            // In an instance it has all of that; who never worked has the least that can be asked for.
+            (false, None) if self.seen.unmetered_ns > 0 => (1000, asked.memory_bytes),
+            (false, None) => (LEAST_PERMILLE, asked.memory_bytes),
         };
         let reserved_ns = u128::from(held_ns) * u128::from(permille) / 1000;
         let reserved_ns = gpu.part_of(u64::try_from(reserved_ns).unwrap_or(u64::MAX));

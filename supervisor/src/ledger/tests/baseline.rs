@@ -185,7 +185,9 @@ fn who_has_contexts_on_several_gpus_and_works_on_one_needs_one() {
             // Beside it, others that work for all of the time of another GPU.
             let others = Seen { held_ns: 2 * S, busy_ns: S, ..Seen::default() };
             let others = (number == 1).then(|| (Unleased::default(), Sighting { seen: others, ..Sighting::default() }));
-            let users = [(container("a"), its)].into_iter().chain(others).collect();
+            // And one that has a context and does nothing.
+            let idle = (number == 3).then(|| (container("b"), second(0, GIB)));
+            let users = [(container("a"), its)].into_iter().chain(others).chain(idle).collect();
             GpuSighting { gpu: uuid.clone(), watched_ns: S, users }
         });
         unwritten.note(BEGUN_S + at_s, look.collect());
@@ -196,8 +198,9 @@ fn who_has_contexts_on_several_gpus_and_works_on_one_needs_one() {
     let all = baseline(&path, "percent=100");
     let enough = all.users[0].enough.unwrap();
     assert_eq!((enough.gpus, enough.fraction_permille), (1, Some(500)));
-    // Six at once, of which two are others; half a GPU and a whole one; and what they did.
-    assert_eq!((all.gpus_for_each, all.gpus_with_requests, all.gpus_shared), (6, 2, 2));
+    assert_eq!((all.users[1].user.name.as_str(), all.users[1].enough.unwrap().fraction_permille), ("b", None));
+    // Seven at once, of which two are others; half a GPU, a whole one, and a hundredth; and what they did.
+    assert_eq!((all.gpus_for_each, all.gpus_with_requests, all.gpus_shared), (7, 2, 2));
 }
 
 #[test]
