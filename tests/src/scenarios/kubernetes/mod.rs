@@ -3,7 +3,7 @@
 
 mod pods;
 
-use super::finish_found;
+use super::finish;
 use crate::downloads::Downloads;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Cluster, Host, cluster};
@@ -40,7 +40,7 @@ pub fn inside(inside: &Inside) -> Result<()> {
         outcome.and(cluster.stop())
     });
     crate::cgroups::remove_below(&inside.cgroup_parent);
-    finish_found(host, outcome)
+    finish(host, outcome)
 }
 
 fn judge(host: &mut Host, cluster: &mut Cluster) -> Result<()> {
@@ -50,7 +50,8 @@ fn judge(host: &mut Host, cluster: &mut Cluster) -> Result<()> {
     pods::one_that_does_not_fit_yet(host, cluster)?;
     pods::a_count_for_the_scheduler(host, cluster)?;
     pods::a_job_and_its_end(host, cluster)?;
-    pods::one_while_the_supervisor_is_away(host, cluster)?;
     host.nothing_found_by_the_guard()?;
-    pods::one_that_has_the_gpu_by_itself(host, cluster)
+    pods::one_that_has_the_gpu_by_itself(host, cluster)?;
+    // The next supervisor has found nothing.
+    pods::one_while_the_supervisor_is_away(host, cluster)
 }

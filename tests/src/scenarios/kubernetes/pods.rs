@@ -130,7 +130,8 @@ pub fn one_that_has_the_gpu_by_itself(host: &Host, cluster: &Cluster) -> Result<
         let is_told = its.is_some_and(is_named);
         ensure(is_told || its.is_none_or(|row| row.busy_gpu_ns == 0), || format!("{told:#?}")).map(|()| is_told)
     })?;
-    removed(cluster, host, &["bare"])
+    removed(cluster, host, &["bare"])?;
+    cluster.wait_for("its end", |_| Ok(!container.is_alive()))
 }
 
 /// On a full GPU a container that ends comes back to its own share, before a pod that has waited for one. Its init
