@@ -182,11 +182,11 @@ pub enum Verb {
     #[command(mut_arg("since", |since| since.default_value("4w")))]
     Savings(SavingsOptions),
     /// Show what containers used of what they had asked for, and which requests would have been enough
-    #[command(mut_arg("since", |since| since.default_value("4w")))]
+    #[command(mut_arg("since", |since| since.default_value("7d")))]
     Sizes(SizesOptions),
     /// Show what containers and programs without a lease used of the GPUs, which request would have been enough for each, and how
     /// many GPUs for all
-    #[command(mut_arg("since", |since| since.default_value("4w")))]
+    #[command(mut_arg("since", |since| since.default_value("7d")))]
     Baseline(BaselineOptions),
     /// Print the figures of this moment for Prometheus
     Metrics,

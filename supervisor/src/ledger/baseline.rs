@@ -187,8 +187,8 @@ struct Users {
     all: HashMap<i64, Whose>,
     rows: usize,
     others: Option<Box<Used>>,
-    /// Those with a line in the minute that is not over.
-    there: BTreeSet<i64>,
+    /// Those with a line in the minute that is not over, whose lines come one after the other.
+    there: Vec<i64>,
 }
 
 impl Users {
@@ -223,11 +223,13 @@ impl Users {
             Some(Whose::Other) => self.others.get_or_insert_with(others).note(line, memory_bytes),
             Some(Whose::NotAsked) | None => return,
         }
-        self.there.insert(line.user);
+        if self.there.last() != Some(&line.user) {
+            self.there.push(line.user);
+        }
     }
 
     fn end_minute(&mut self) {
-        for user in std::mem::take(&mut self.there) {
+        for user in self.there.drain(..) {
             if let Some(Whose::One(used)) = self.all.get_mut(&user) {
                 used.end_minute();
             }
