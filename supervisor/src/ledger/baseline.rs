@@ -1,9 +1,9 @@
 //! What those used who have no lease, and which request would have been enough for each, by what the ledger has of each minute.
 
-use super::enough::{as_request, hours_until, least};
+use super::enough::{as_request, least};
 use super::lines::{GpuPart, Gpus, gpus};
 use super::question::{BaselineQuestion, Scope};
-use super::savings::{Memories, Place, There, memories, stretches};
+use super::there::{Memories, Place, There, hours_until, memories, stretches};
 use super::unleased::{Written, written};
 use gpool_policy::levels::Levels;
 use gpool_policy::savings::{Course, Demand, Stretch, whole_gpus};

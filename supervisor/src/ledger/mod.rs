@@ -17,6 +17,7 @@ mod store;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod there;
 mod unleased;
 
 pub use question::{BaselineQuestion, EnoughQuestion, Question, Scope};
@@ -31,11 +32,11 @@ use gpool_policy::mig::Model;
 use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Sizes, Usage};
 use reader::Reader;
 use retention::DAY_S;
-use savings::Memories;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use store::{FileName, GpuFacts, LedgerError, Store};
+use there::Memories;
 use unleased::Unwritten;
 
 /// Not more often than this, however often leases end or somebody asks.

@@ -1,8 +1,9 @@
 //! How many GPUs would have been enough without sharing, and with it, by what the ledger has of each minute.
 
-use super::lines::{GpuPart, Gpus, Line, OF_SCOPE, begins, gpus, in_scope, key_of_lease, walk};
-use super::question::{EnoughQuestion, Scope};
+use super::lines::{GpuPart, Line, OF_SCOPE, begins, gpus, in_scope, key_of_lease, walk};
+use super::question::EnoughQuestion;
 use super::reader::ROWS;
+use super::there::{Life, Memories, There, entered_unix_ms, memories, stretches};
 use gpool_policy::savings::{Course, Demand, Stretch, whole_gpus};
 use gpool_protocol::{OwnerDemand, Savings};
 use rusqlite::Connection;
@@ -10,41 +11,10 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 
-/// How much memory there is of the boards on which GPUs and instances are that are there now, by their UUIDs.
-pub type Memories = HashMap<String, u64>;
-
-/// The memory of each board by the ledger's number of the GPU or instance: its own, or what others of its model have that `known`
-/// tells. None of one that is gone, with all of its kind.
-pub fn memories(connection: &Connection, gpus: &Gpus, known: &Memories) -> rusqlite::Result<HashMap<i64, u64>> {
-    let all = super::lines::gpus(connection, &Scope::default())?;
-    let of_model: HashMap<&str, u64> =
-        all.values().filter_map(|gpu| Some((gpu.product.as_str(), *known.get(&gpu.uuid)?))).collect();
-    let of = |gpu: &GpuPart| known.get(&gpu.uuid).or_else(|| of_model.get(gpu.product.as_str())).copied();
-    let there = |bytes: &u64| *bytes > 0;
-    Ok(gpus.iter().filter_map(|(number, gpu)| Some((*number, of(gpu).filter(there)?))).collect())
-}
-
-/// Where a minute or an hour begins, and how long it is, in seconds.
-pub type Place = (u64, u64);
-
 /// A lease as the answer has it.
 struct Leased {
     owner: String,
-    created_unix_ms: u64,
-    ended_unix_ms: u64,
-}
-
-impl Leased {
-    fn held_ns(&self, place: Place, known_ns: u64) -> u64 {
-        held_ns(place, (self.created_unix_ms, self.ended_unix_ms), known_ns)
-    }
-}
-
-/// For how long a lease of that time had its places in a stretch of which so much is known.
-pub fn held_ns((slot_unix_s, seconds): Place, (created_unix_ms, ended_unix_ms): (u64, u64), known_ns: u64) -> u64 {
-    let begins_ms = slot_unix_s.saturating_mul(1000).max(created_unix_ms);
-    let ends_ms = slot_unix_s.saturating_add(seconds).saturating_mul(1000).min(ended_unix_ms);
-    ends_ms.saturating_sub(begins_ms).saturating_mul(1_000_000).min(known_ns)
+    life: Life,
 }
 
 /// What one lease asked for of a GPU for `held_ns`, in a stretch of which `known_ns` are known.
@@ -103,8 +73,7 @@ pub fn savings(connection: &Connection, question: &EnoughQuestion, known: &Memor
                 let ended: Option<i64> = row.get(2)?;
                 Ok(Leased {
                     owner: row.get(0)?,
-                    created_unix_ms: ms(row.get(1)?),
-                    ended_unix_ms: ended.map_or(entered_ms, ms),
+                    life: Life { created_unix_ms: ms(row.get(1)?), ended_unix_ms: ended.map_or(entered_ms, ms) },
                 })
             })?);
         }
@@ -120,7 +89,7 @@ pub fn savings(connection: &Connection, question: &EnoughQuestion, known: &Memor
         if memory_bytes.is_none() && line.amounts.cap_kib_s > 0 {
             unknown.insert(line.of.1);
         }
-        let held_ns = its.held_ns(place, stretch.known_ns);
+        let held_ns = its.life.held_ns(place, stretch.known_ns);
         let demand = demand_of(&line, gpu, memory_bytes, (held_ns, stretch.known_ns));
         match asked.get_mut(&its.owner) {
             Some(sum) => sum.add(demand),
@@ -165,45 +134,4 @@ fn of_owner(key: &str, leases: u64, course: &Course, (known_ns, percent): (u64, 
         needed_permille,
         gpus: if leases == 0 { 0 } else { whole_gpus(needed_permille) },
     }
-}
-
-/// In which table it stands for how long a GPU was there.
-#[derive(Debug, Clone, Copy)]
-pub enum There {
-    /// Also while nobody looked, as far as that is known.
-    Pool,
-    /// While somebody looked who uses it without a lease.
-    Watched,
-}
-
-/// The minutes and hours of that time.
-pub fn stretches(
-    connection: &Connection,
-    scope: &Scope,
-    gpus: &Gpus,
-    there: There,
-) -> rusqlite::Result<BTreeMap<Place, Stretch>> {
-    let table = match there {
-        There::Pool => "pool",
-        There::Watched => "watched",
-    };
-    let sql = format!("SELECT slot, seconds, gpu, ns FROM {table} WHERE slot >= ?1 AND slot < ?2");
-    let mut query = connection.prepare(&sql)?;
-    let mut found = query.query(scope.span())?;
-    let mut stretches: BTreeMap<Place, Stretch> = BTreeMap::new();
-    while let Some(row) = found.next()? {
-        let number = |place| row.get::<_, i64>(place).map(|value| u64::try_from(value).unwrap_or(0));
-        let (place, ns) = ((number(0)?, number(1)?), number(3)?);
-        let Some(gpu) = gpus.get(&row.get(2)?) else { continue };
-        let stretch = stretches.entry(place).or_default();
-        stretch.known_ns = stretch.known_ns.max(ns);
-        stretch.gpu_ns = stretch.gpu_ns.saturating_add(gpu.part_of(ns));
-    }
-    Ok(stretches)
-}
-
-/// Until when the ledger is written.
-pub fn entered_unix_ms(connection: &Connection) -> rusqlite::Result<u64> {
-    let entered: Option<i64> = connection.query_row("SELECT max(unix_ms) FROM entered", [], |row| row.get(0))?;
-    Ok(entered.map_or(0, |ms| u64::try_from(ms).unwrap_or(0)))
 }

@@ -1,9 +1,9 @@
 //! What leases used of what they had asked for, and which request would have been enough, by what the ledger has of each minute.
 
-use super::enough::{as_request, hours_until, least};
+use super::enough::{as_request, least};
 use super::lines::{GpuPart, Gpus, Line, OF_SCOPE, begins, gpus, in_scope, key_of_lease, walk};
 use super::question::{EnoughQuestion, Scope};
-use super::savings::{Memories, Place, There, entered_unix_ms, held_ns, memories, stretches};
+use super::there::{Life, Memories, Place, There, entered_unix_ms, hours_until, memories, stretches};
 use gpool_policy::savings::Stretch;
 use gpool_policy::sizing::{Seen, Sizing};
 use gpool_protocol::{Sizes, SizesRow, UsageBy};
@@ -23,20 +23,22 @@ struct Leased {
     key: String,
     /// What is sized together: a container with all of its leases.
     container_id: String,
-    created_unix_ms: u64,
-    ended_unix_ms: Option<u64>,
+    life: Life,
     /// The most that it held; where that is not known, its cap.
     peak_bytes: u64,
 }
 
 impl Leased {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+    /// Of one that runs the end is when the ledger was written last.
+    fn read(row: &Row<'_>, entered_unix_ms: u64) -> rusqlite::Result<Self> {
         let number = |place| row.get::<_, Option<i64>>(place).map(|its| its.map(|its| u64::try_from(its).unwrap_or(0)));
         Ok(Self {
             key: row.get(0)?,
             container_id: row.get(1)?,
-            created_unix_ms: number(2)?.unwrap_or(0),
-            ended_unix_ms: number(3)?,
+            life: Life {
+                created_unix_ms: number(2)?.unwrap_or(0),
+                ended_unix_ms: number(3)?.unwrap_or(entered_unix_ms),
+            },
             peak_bytes: number(4)?.unwrap_or(0),
         })
     }
@@ -163,7 +165,7 @@ fn containers(
         let its = match leases.entry(line.of.0) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {
-                let found = in_scope(&mut query, line.of.0, scope, Leased::read)?;
+                let found = in_scope(&mut query, line.of.0, scope, |row| Leased::read(row, entered_ms))?;
                 vacant.insert(found.map(|its| {
                     let place = *places.entry((its.key.clone(), its.container_id.clone())).or_insert_with(|| {
                         sized.push(Sized::default());
@@ -171,18 +173,17 @@ fn containers(
                     });
                     sized[place].row.key.clone_from(&its.key);
                     sized[place].row.leases += 1;
-                    let ended_unix_ms = its.ended_unix_ms.unwrap_or(entered_ms);
-                    (place, (its.created_unix_ms, ended_unix_ms), its.peak_bytes)
+                    (place, its.life, its.peak_bytes)
                 }))
             }
         };
-        let (Some((container, times_ms, peak_bytes)), Some(gpu)) = (its, gpus.get(&line.of.1)) else {
+        let (Some((container, life, peak_bytes)), Some(gpu)) = (its, gpus.get(&line.of.1)) else {
             return Ok(ControlFlow::Continue(()));
         };
         let place = (line.slot_unix_s, line.seconds);
         let known_ns = stretches.get(&place).map_or(0, |stretch| stretch.known_ns);
         let memory_bytes = memories.get(&line.of.1).copied();
-        sized[*container].note(&line, (gpu, memory_bytes), (held_ns(place, *times_ms, known_ns), *peak_bytes));
+        sized[*container].note(&line, (gpu, memory_bytes), (life.held_ns(place, known_ns), *peak_bytes));
         let is_too_long = sized.len() > CONTAINERS;
         Ok(if is_too_long { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;

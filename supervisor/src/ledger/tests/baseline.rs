@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ledger::question::BaselineQuestion;
-use crate::ledger::savings::Memories;
+use crate::ledger::there::Memories;
 use crate::ledger::unleased::{GpuSighting, Sighting};
 use gpool_policy::sizing::Seen;
 use gpool_protocol::{Baseline, Unleased, UnleasedKind, UnleasedUse};

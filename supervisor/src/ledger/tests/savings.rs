@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ledger::question::EnoughQuestion;
-use crate::ledger::savings::Memories;
+use crate::ledger::there::Memories;
 use gpool_protocol::{OwnerDemand, Savings};
 
 /// The sample's GPU has as much.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ledger::question::EnoughQuestion;
-use crate::ledger::savings::Memories;
+use crate::ledger::there::Memories;
 use gpool_protocol::{ContainerId, Sizes, SizesRow};
 
 /// The sample's GPU has as much.
