@@ -39,6 +39,8 @@ pub struct LeaseRow {
     pub paused: bool,
     /// Whether it has to make room for a container of a higher priority.
     pub is_leaving: bool,
+    /// Whether it has what is idle in place of its share, because a budget is spent.
+    pub is_beyond_budget: bool,
     /// Share received lately. Whoever has a better meter than the supervisor's charges may put its figure here.
     pub received_permille: u64,
     /// Memory held, contexts included.
@@ -86,6 +88,7 @@ impl From<&LeaseView> for LeaseRow {
             cost_center: lease.cost_center.clone(),
             paused: lease.paused,
             is_leaving: lease.leaves_unix_ms.is_some(),
+            is_beyond_budget: lease.beyond_budget,
             received_permille: lease.received_permille.into(),
             memory_used_bytes: lease.memory_used_bytes,
             memory_peak_bytes: lease.memory_peak_bytes,
@@ -175,7 +178,8 @@ fn gpu_cell(gpus: &[String]) -> String {
     }
 }
 
-/// Where a lease stands, or what else there is to know of one that runs: that it has failed, has to make room, or is paused.
+/// Where a lease stands, or what else there is to know of one that runs: that it has failed, has to make room,
+/// is paused, or has no promise of its share because a budget is spent.
 pub fn state_cell(row: &LeaseRow) -> &'static str {
     if let Some(fault) = row.fault {
         return fault.text();
@@ -183,6 +187,7 @@ pub fn state_cell(row: &LeaseRow) -> &'static str {
     match row.state {
         LeaseState::Active if row.is_leaving => "leaving",
         LeaseState::Active if row.paused => "paused",
+        LeaseState::Active if row.is_beyond_budget => "over-budget",
         state => state_name(state),
     }
 }
@@ -338,6 +343,7 @@ mod tests {
             limit_permille: None,
             class: Class::Batch,
             priority: Priority::Guaranteed,
+            beyond_budget: false,
             team: None,
             project: None,
             cost_center: None,
@@ -378,6 +384,8 @@ CONTAINER     GPU            SHARE  RECEIVED  MEMORY USED / CAP  REFUSED  GATE W
 b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.5 %      1  held    co-operative (3 uncounted)
 ";
         assert_eq!(render(&rows), want);
+        rows[0].is_beyond_budget = true;
+        assert!(render(&rows).contains("  over-budget  "));
         rows[0].is_leaving = true;
         assert!(render(&rows).contains("  leaving  "));
         rows[0].fault = Some(LeaseFault::MpsServerDied);

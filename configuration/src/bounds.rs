@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// How teams and cost centers are named.
 const NAME_FORM: &str = "write up to 63 letters, digits, dots, dashes and underscores, a letter or digit first";
+/// What quotas of a month count is not forgotten before it is over.
+const COUNTED_DAYS: u32 = 32;
 /// Further apart, two names have nothing to do with each other.
 const NEAR: usize = 3;
 
@@ -89,6 +91,24 @@ fn check_ledger(configuration: &Configuration) -> Result<(), Breach> {
     if !(ledger.minute_days..=LEDGER_DAYS_MAX).contains(&ledger.hour_days) {
         let least = format!("{}, which is ledger.minute_days,", ledger.minute_days);
         return out_of_range("hour_days", ledger.hour_days, least);
+    }
+    check_counted(configuration)
+}
+
+/// Whether the ledger knows what has been reserved in the month that is not over, also after a restart.
+fn check_counted(configuration: &Configuration) -> Result<(), Breach> {
+    let Some(key) = configuration.quota.first_of_hours() else { return Ok(()) };
+    let ledger = &configuration.ledger;
+    if !ledger.is_kept() {
+        let cause = format!("{key} is counted by the ledger, and there is none; name a file in ledger.path");
+        return Err(Breach { key, cause });
+    }
+    if ledger.hour_days < COUNTED_DAYS {
+        let cause = format!(
+            "ledger.hour_days = {} forgets what {key} counts; write {COUNTED_DAYS} or more days",
+            ledger.hour_days
+        );
+        return Err(Breach { key: "ledger.hour_days".to_owned(), cause });
     }
     Ok(())
 }

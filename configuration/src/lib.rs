@@ -34,7 +34,7 @@ pub use keys::{
 };
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
 pub use preemption::{NoticeSignal, PREEMPTION_SECONDS_MAX, Preemption};
-pub use quantity::{GpuAmount, MemoryAmount};
+pub use quantity::{GpuAmount, GpuHours, MemoryAmount, Period};
 pub use quota::{Ceiling, Quota, Uid};
 pub use rates::{Currency, Day, Part, Price, PricePerHour, Rates, Team};
 pub use windows::{Window, open_for};

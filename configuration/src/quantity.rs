@@ -1,4 +1,4 @@
-//! Amounts of GPUs and of memory as the file writes them, read without floats. gpool-protocol, which this package does not depend
+//! Amounts of GPUs, of their time and of memory as the file writes them, read without floats. gpool-protocol, which this package does not depend
 //! on, reads sizes the same way; a test holds the two against each other.
 
 use serde::de::{Error, Visitor};
@@ -22,8 +22,46 @@ pub struct MemoryAmount {
     pub bytes: u64,
 }
 
+/// GPU time in each day, week or month: `"500/month"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub struct GpuHours {
+    /// Thousandths of an hour of a GPU.
+    pub hour_permille: u64,
+    /// In which time.
+    pub period: Period,
+}
+
+/// A time that comes again and again, in UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Period {
+    /// From midnight on.
+    Day,
+    /// From Monday on, as in ISO 8601.
+    Week,
+    /// From the first on.
+    Month,
+}
+
+impl Period {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Day, Self::Week, Self::Month];
+
+    /// In the file.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+        }
+    }
+}
+
 /// No host has so many GPUs.
 const GPUS_MOST: u64 = 100_000;
+/// Nor so many hours of them in a month: their nanoseconds fit.
+const HOURS_MOST: u64 = 1_000_000;
 /// What is below is a number whose unit was forgotten, in bytes.
 const LEAST_BYTES: u64 = 1 << 20;
 const UNITS: [(&str, u32); 5] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
@@ -78,6 +116,18 @@ impl Amount for MemoryAmount {
     }
 }
 
+impl Amount for GpuHours {
+    const FORM: &'static str =
+        "write hours of a GPU with at most three decimals and day, week or month, for example \"500/month\"";
+
+    fn read(text: &str) -> Option<Self> {
+        let (hours, period) = text.split_once('/')?;
+        let period = Period::ALL.into_iter().find(|its| its.text() == period.trim())?;
+        let hour_permille = decimal(hours.trim(), 3).filter(|permille| permille / 1000 <= HOURS_MOST)?;
+        Some(Self { hour_permille, period })
+    }
+}
+
 impl From<GpuAmount> for String {
     fn from(amount: GpuAmount) -> Self {
         thousandths(amount.permille)
@@ -92,6 +142,12 @@ impl From<MemoryAmount> for String {
     }
 }
 
+impl From<GpuHours> for String {
+    fn from(amount: GpuHours) -> Self {
+        format!("{}/{}", thousandths(amount.hour_permille), amount.period.text())
+    }
+}
+
 impl fmt::Display for GpuAmount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from(*self))
@@ -99,6 +155,12 @@ impl fmt::Display for GpuAmount {
 }
 
 impl<'de> Deserialize<'de> for GpuAmount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader::default())
+    }
+}
+
+impl<'de> Deserialize<'de> for GpuHours {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Reader::default())
     }

@@ -1,6 +1,7 @@
-//! `[quota]`: how much the containers of a team or of a user may reserve altogether, and in which table that stands.
+//! `[quota]`: how much the containers of a team or of a user may reserve altogether, at once and in a month, and in which table that
+//! stands.
 
-use crate::quantity::{GpuAmount, MemoryAmount};
+use crate::quantity::{GpuAmount, GpuHours, MemoryAmount};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -33,6 +34,8 @@ pub struct Ceiling {
     pub memory: Option<MemoryAmount>,
     /// How many.
     pub leases: Option<u32>,
+    /// Guaranteed share times time.
+    pub gpu_hours: Option<GpuHours>,
 }
 
 /// The number of a user.
@@ -70,7 +73,7 @@ impl Quota {
     /// where root is listed and nowhere else.
     #[must_use]
     pub fn of_user(&self, uid: u32) -> (String, &Ceiling) {
-        const UNBOUNDED: &Ceiling = &Ceiling { gpus: None, memory: None, leases: None };
+        const UNBOUNDED: &Ceiling = &Ceiling { gpus: None, memory: None, leases: None, gpu_hours: None };
         match self.user.get(&Uid(uid)) {
             Some(its) => (format!("quota.user.{uid}"), its),
             None if uid == 0 => ("quota.user.0".to_owned(), UNBOUNDED),
@@ -85,12 +88,27 @@ impl Quota {
         listed.chain([&self.default_team, &self.no_team, &self.default_user]).all(|its| *its == Ceiling::default())
     }
 
+    /// The first table that bounds what is reserved in a month or so, with the key.
+    #[must_use]
+    pub fn first_of_hours(&self) -> Option<String> {
+        let fixed = [
+            ("quota.default_team".to_owned(), &self.default_team),
+            ("quota.no_team".to_owned(), &self.no_team),
+            ("quota.default_user".to_owned(), &self.default_user),
+        ];
+        let teams = self.team.iter().map(|(name, its)| (team_table(name), its));
+        let users = self.user.iter().map(|(uid, its)| (format!("quota.user.{}", uid.0), its));
+        let mut all = fixed.into_iter().chain(teams).chain(users);
+        all.find(|(_, its)| its.gpu_hours.is_some()).map(|(table, _)| format!("{table}.gpu_hours"))
+    }
+
     /// The first listed team that no container can name, with one of the keys that it has.
     pub(crate) fn impossible_team(&self) -> Option<(&str, String)> {
         let (name, its) = self.team.iter().find(|(name, _)| !is_name(name))?;
         let key = match its {
             Ceiling { gpus: Some(_), .. } => "gpus",
             Ceiling { memory: Some(_), .. } => "memory",
+            Ceiling { gpu_hours: Some(_), .. } => "gpu_hours",
             _ => "leases",
         };
         Some((name, format!("{}.{key}", team_table(name))))
@@ -111,6 +129,7 @@ pub(crate) fn is_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quantity::Period;
     use crate::{Configuration, ConfigurationError, differences, flat, parse, parse_strictly};
     use std::path::Path;
 
@@ -161,6 +180,10 @@ mod tests {
             ("[quota.default_team]\ngpus = \"-1\"\n", ["line 2", "quota.default_team.gpus", "at most three decimals"]),
             ("[quota.no_team]\nmemory = 80\n", ["line 2", "\"80\" is not understood", "for example \"80GiB\""]),
             ("[quota.no_team]\nmemory = \"25%\"\n", ["line 2", "quota.no_team.memory", "for example \"80GiB\""]),
+            ("[quota.no_team]\ngpu_hours = 500\n", ["line 2", "quota.no_team.gpu_hours", "for example \"500/month\""]),
+            ("[quota.no_team]\ngpu_hours = \"5/year\"\n", ["line 2", "\"5/year\" is not", "day, week or month"]),
+            ("[quota.no_team]\ngpu_hours = \"0.0005/day\"\n", ["line 2", "\"0.0005/day\"", "three decimals"]),
+            ("[quota.no_team]\ngpu_hours = \"1000001/day\"\n", ["line 2", "\"1000001/day\"", "day, week or month"]),
             ("[quota.user.1000]\nleases = -1\n", ["line 2", "quota.user.1000.leases", "u32"]),
             ("[quota.team.vision]\ngpu = \"1\"\n", ["line 2", "`gpu`", "`gpus`"]),
             ("[quota.team]\nvision = 2\n", ["line 2", "quota.team.vision", "Ceiling"]),
@@ -179,6 +202,31 @@ mod tests {
         assert!(parsed(text).is_ok(), "a host works with it");
         let error = parse_strictly(Path::new("/etc/gpool/config.toml"), text).unwrap_err().to_string();
         assert!(error.contains("line 2") && error.contains("the vision team") && error.contains("letters"), "{error}");
+    }
+
+    #[test]
+    fn hours_are_of_a_day_a_week_or_a_month() {
+        let hours = |text: &str| {
+            let quota = quota(&format!("[quota.team.vision]\ngpu_hours = {text:?}\n"));
+            let its = quota.of_team(Some("vision")).1.gpu_hours.unwrap();
+            (its.hour_permille, its.period, String::from(its))
+        };
+        assert_eq!(hours("500/month"), (500_000, Period::Month, "500/month".to_owned()));
+        assert_eq!(hours("0.050 / day"), (50, Period::Day, "0.05/day".to_owned()));
+        assert_eq!(hours("0/week"), (0, Period::Week, "0/week".to_owned()));
+        let bounded = quota("[quota.user.7]\ngpu_hours = \"1/day\"\n");
+        assert_eq!(bounded.first_of_hours().as_deref(), Some("quota.user.7.gpu_hours"));
+        assert!(!bounded.is_empty() && quota("[quota.user.7]\ngpus = 1\n").first_of_hours().is_none());
+    }
+
+    #[test]
+    fn hours_are_counted_by_the_ledger() {
+        let text = "[ledger]\npath = \"\"\n[quota.no_team]\ngpu_hours = \"5/day\"\n";
+        let error = parsed(text).unwrap_err().to_string();
+        assert!(error.contains("quota.no_team.gpu_hours") && error.contains("ledger.path"), "{error}");
+        let short = "[ledger]\nminute_days = 2\nhour_days = 30\n[quota.no_team]\ngpu_hours = \"5/month\"\n";
+        let error = parsed(short).unwrap_err().to_string();
+        assert!(error.contains("ledger.hour_days") && error.contains("32"), "{error}");
     }
 
     #[test]

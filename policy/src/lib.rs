@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod budget;
 pub mod chain;
 pub mod energy;
 pub mod giving_way;

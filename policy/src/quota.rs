@@ -69,12 +69,6 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// Whether it bounds nothing.
-    #[must_use]
-    pub fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-
     fn all(&self) -> [(Dimension, Option<u64>); 3] {
         [
             (Dimension::Leases, self.leases),

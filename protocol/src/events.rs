@@ -69,6 +69,8 @@ pub enum EventKind {
     LeasePreempted,
     /// A lease ended.
     LeaseEnded,
+    /// Four fifths of a budget of a team or a user are spent, or all of it.
+    Budget,
     /// An allocation was refused because of the cap.
     AllocationRefused,
     /// A look-up of a function by name was refused because the shim does not know its version.
@@ -131,7 +133,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 43] = [
+    pub const ALL: [EventKind; 44] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -146,6 +148,7 @@ impl EventKind {
         EventKind::LeaseIdle,
         EventKind::LeasePreempted,
         EventKind::LeaseEnded,
+        EventKind::Budget,
         EventKind::AllocationRefused,
         EventKind::UnknownVersion,
         EventKind::PlacesFull,

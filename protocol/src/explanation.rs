@@ -20,6 +20,9 @@ pub struct LeaseExplanation {
     pub class: Class,
     /// Before whom it is served.
     pub priority: Priority,
+    /// That this is less than it asked for, because a budget is spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond_budget: Option<BeyondBudget>,
     /// What its processes cannot recover from, if that has happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<LeaseFault>,
@@ -34,6 +37,20 @@ pub struct LeaseExplanation {
     pub leaving: Option<Leaving>,
     /// One GPU after the other.
     pub gpus: Vec<GpuExplanation>,
+}
+
+/// That a lease has what is idle in place of its share, because a budget of its team or its user was spent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BeyondBudget {
+    /// Whose is spent, as in the words of a refusal. None where there are GPU hours again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whose: Option<String>,
+    /// When the next period begins, Unix seconds. None where there will be no hours then either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_unix_s: Option<u64>,
+    /// Why it has no promise of its share though there are hours: that is not free, for example. None where it has in a moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
 }
 
 /// That a lease has to make room for a container of a higher priority that waits, if that still does then.

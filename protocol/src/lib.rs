@@ -30,6 +30,7 @@ mod quota;
 mod request;
 mod savings;
 mod sizes;
+mod trial;
 mod usage;
 
 pub use audit::{AUDIT_FORM, Beginning, Numbered};
@@ -42,7 +43,7 @@ pub use drain::{Drain, DrainRequest, DrainedGpu, REASON_CHARACTERS};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
 pub use events::{Event, EventKind, GpuCharge};
-pub use explanation::{GpuExplanation, LeaseExplanation, Leaving, ShareErrorBound, Standing, WaitCause};
+pub use explanation::{BeyondBudget, GpuExplanation, LeaseExplanation, Leaving, ShareErrorBound, Standing, WaitCause};
 pub use guarded::{GuardedProcess, MappedLibrary};
 pub use health::{HealthFinding, health_words};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gpu_path, lease_path, waiting_path};
@@ -57,10 +58,11 @@ pub use quantity::{
     format_seconds, parse_bytes, parse_permille, parse_wait,
 };
 pub use queue::{LeaseAnswer, LeaseWaiting, WaitingView};
-pub use quota::{QuotaAllowed, QuotaHeld, QuotaOf, QuotaView};
+pub use quota::{QuotaAllowed, QuotaBudget, QuotaHeld, QuotaOf, QuotaPeriod, QuotaView};
 pub use request::{
     ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, request_keys,
 };
 pub use savings::{OwnerDemand, Savings};
 pub use sizes::{Sizes, SizesRow};
+pub use trial::{Trial, TrialRequest};
 pub use usage::{Usage, UsageBy, UsagePool, UsageRow};

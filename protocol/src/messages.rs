@@ -237,6 +237,9 @@ pub struct LeaseView {
     /// Before whom it is served.
     #[serde(default)]
     pub priority: Priority,
+    /// Whether that is less than it asked for, because a budget of its team or its user is spent.
+    #[serde(default)]
+    pub beyond_budget: bool,
     /// Who pays.
     #[serde(default)]
     pub team: Option<String>,

@@ -215,6 +215,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::LeaseIdle
         | EventKind::LeasePreempted
         | EventKind::LeaseEnded
+        | EventKind::Budget
         | EventKind::AllocationRefused
         | EventKind::GpuAnswers
         | EventKind::GpuDrained

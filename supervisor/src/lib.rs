@@ -56,6 +56,7 @@ mod attendant;
 mod audit;
 mod auditor;
 mod baseline;
+mod budgets;
 mod cgroup;
 mod clock;
 mod compute_modes;

@@ -1,35 +1,32 @@
-//! Who has how much of which quota, as the socket and the metrics show it.
+//! Who has how much of which quota, as the socket and the metrics show it, and how far budgets are spent.
 
-use crate::device::Gpu;
-use crate::lease::{Book, Holder, Standing};
-use gpool_configuration::Quota;
+use crate::clock;
+use crate::lease::{Account, Book, Holder, Leases, Standing};
+use gpool_configuration::{Ceiling as Configured, Period, Quota};
 use gpool_policy::quota::Ceiling;
-use gpool_protocol::{QuotaAllowed, QuotaHeld, QuotaOf, QuotaView};
+use gpool_protocol::{QuotaAllowed, QuotaBudget, QuotaHeld, QuotaOf, QuotaPeriod, QuotaView};
 use std::collections::BTreeSet;
 
 /// Everybody who is listed in the configuration, has reserved something or waits: teams by name, those without one, then users
 /// by number.
-pub fn views(quota: &Quota, book: &Book, gpus: &[Gpu]) -> Vec<QuotaView> {
-    let standing = Standing::of(book, gpus);
+pub fn views(leases: &Leases, book: &Book) -> Vec<QuotaView> {
+    let standing = Standing::of(book, &leases.gpus()).with_spent(leases.ledger.spent(), clock::unix_ms() / 1000);
+    views_of(&leases.configuration().quota, book, &standing)
+}
+
+fn views_of(quota: &Quota, book: &Book, standing: &Standing) -> Vec<QuotaView> {
     let waiting: Vec<[Holder; 2]> = (book.queue.in_order().into_iter())
         .map(|waiter| Holder::both(waiter.asked.request.team.as_deref(), waiter.uid))
         .collect();
     let mut holders: BTreeSet<&Holder> = standing.holders().chain(waiting.iter().flatten()).collect();
-    let listed = listed(quota);
+    let listed: Vec<Holder> = Holder::listed(quota).collect();
     holders.extend(&listed);
-    holders.into_iter().map(|holder| view(holder, quota, &standing, &waiting)).collect()
-}
-
-/// Those that the configuration bounds by name.
-fn listed(quota: &Quota) -> Vec<Holder> {
-    let teams = quota.team.keys().cloned().map(Holder::Team);
-    let without = (!Holder::NoTeam.bound(quota).1.is_none()).then_some(Holder::NoTeam);
-    let users = quota.user.keys().map(|uid| Holder::User(uid.0));
-    teams.chain(without).chain(users).collect()
+    holders.into_iter().map(|holder| view(holder, quota, standing, &waiting)).collect()
 }
 
 fn view(holder: &Holder, quota: &Quota, standing: &Standing, waiting: &[[Holder; 2]]) -> QuotaView {
     let (table, ceiling) = holder.bound(quota);
+    let is_bounded = *holder.table(quota).1 != Configured::default();
     let (of, team, uid) = match holder {
         Holder::Team(team) => (QuotaOf::Team, Some(team.clone()), None),
         Holder::NoTeam => (QuotaOf::NoTeam, None, None),
@@ -41,10 +38,30 @@ fn view(holder: &Holder, quota: &Quota, standing: &Standing, waiting: &[[Holder;
         of,
         team,
         uid,
-        table: (!ceiling.is_none()).then_some(table),
+        table: is_bounded.then_some(table),
         held: QuotaHeld { share_permille: held.share_permille, memory_bytes: held.memory_bytes, leases: held.leases },
         allowed: QuotaAllowed { share_permille, memory_bytes, leases },
+        budget: standing.account(holder, quota).map(|account| budget_view(&account, held.share_permille)),
         waiting: waiting.iter().filter(|both| both.contains(holder)).count() as u32,
+    }
+}
+
+/// A budget of who has reserved `share_permille` thousandths of a GPU now.
+fn budget_view(account: &Account, share_permille: u64) -> QuotaBudget {
+    let (began_unix_s, ends_unix_s) = account.span_unix_s;
+    let lasts_s = account.budget.lasts_ns(share_permille).map(|ns| ns / 1_000_000_000);
+    let until_unix_s = lasts_s.map(|seconds| account.now_unix_s.saturating_add(seconds));
+    QuotaBudget {
+        period: match account.period {
+            Period::Day => QuotaPeriod::Day,
+            Period::Week => QuotaPeriod::Week,
+            Period::Month => QuotaPeriod::Month,
+        },
+        allowed_gpu_ns: account.budget.allowed_ns,
+        spent_gpu_ns: account.is_known.then_some(account.budget.spent_ns),
+        began_unix_s,
+        ends_unix_s,
+        lasts_until_unix_s: until_unix_s.filter(|until| account.is_known && *until < ends_unix_s),
     }
 }
 
@@ -62,7 +79,7 @@ mod tests {
         let of = |team: Option<&str>, owner_uid| Record { team: team.map(str::to_owned), owner_uid, ..sample() };
         let stranded = vec![of(Some("vision"), 0), of(Some("other"), 0)];
         let book = Book { stranded, ..Book::default() };
-        let shown = views(&quota, &book, &[]);
+        let shown = views_of(&quota, &book, &Standing::of(&book, &[]));
         let name = |view: &QuotaView| view.team.clone().or(view.uid.map(|uid| uid.to_string())).unwrap_or_default();
         assert_eq!(shown.iter().map(name).collect::<Vec<_>>(), ["idle", "other", "vision", "0", "1000"]);
         let [idle, other, vision, root, user] = shown.as_slice() else { panic!("{shown:?}") };
@@ -72,6 +89,6 @@ mod tests {
         assert_eq!((vision.allowed.memory_bytes, vision.waiting), (None, 0), "nothing of the default");
         assert_eq!((root.held.leases, root.table.as_deref()), (2, None));
         assert_eq!((user.held.leases, user.allowed.leases), (0, Some(3)));
-        assert!(views(&Quota::default(), &Book::default(), &[]).is_empty());
+        assert!(views_of(&Quota::default(), &Book::default(), &Standing::default()).is_empty());
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::attendant::Mailbox;
 use crate::audit;
+use crate::budgets;
 use crate::compute_modes::ComputeModes;
 use crate::context_cost::ContextCosts;
 use crate::device::{DriverFiles, Found, NvmlInventory, Roster, StartPatience, with_places};
@@ -245,6 +246,9 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         let entered = leases.clone();
         std::thread::Builder::new().name("ledger".into()).spawn(move || ledger::keep(&entered))?;
     }
+    // Also without a ledger, which leaves nobody beyond a budget of an earlier life.
+    let kept = leases.clone();
+    std::thread::Builder::new().name("budgets".into()).spawn(move || budgets::keep(&kept))?;
     let reloaded = leases.clone();
     std::thread::Builder::new().name("reload".into()).spawn(move || reload::at_each(&hangup, &reloaded))?;
     let listener = Listener::open(&leases.configuration().socket.path, sole.has_replaced)?;

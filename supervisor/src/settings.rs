@@ -57,6 +57,7 @@ impl Settings {
 /// `wanted` but for the keys that need a restart ([`Effect::Restart`]): places that are in use, and the driver.
 fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
     let wanted = wanted.clone();
+    let is_counted = old.ledger.is_kept() || wanted.quota.first_of_hours().is_none();
     let new = Configuration {
         socket: Socket { group: wanted.socket.group, ..old.socket.clone() },
         driver: Driver { compat: wanted.driver.compat, ..old.driver.clone() },
@@ -67,7 +68,8 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         lease: wanted.lease,
         queue: wanted.queue,
         preemption: wanted.preemption,
-        quota: wanted.quota,
+        // What the ledger does not count bounds nobody: it begins with the next start.
+        quota: if is_counted { wanted.quota } else { old.quota.clone() },
         mig: wanted.mig,
         health: wanted.health,
         team: wanted.team,
@@ -119,6 +121,16 @@ mod tests {
         assert_eq!(settings.view().keys["lease.hold_ms"], "5");
         let again = settings.reload().unwrap();
         assert_eq!((again.applied.len(), keys(&again.needs_restart)), (0, vec!["paths.run_dir"]));
+    }
+
+    #[test]
+    fn hours_are_bounded_when_there_is_a_ledger_that_counts_them() {
+        let (directory, settings) = settings("[ledger]\npath = \"\"\n");
+        let with_hours = "[quota.no_team]\nleases = 3\ngpu_hours = \"5/day\"\n";
+        fs::write(directory.path().join("config.toml"), with_hours).unwrap();
+        let reloaded = settings.reload().unwrap();
+        assert_eq!(keys(&reloaded.needs_restart), ["ledger.path", "quota.no_team.gpu_hours", "quota.no_team.leases"]);
+        assert!(reloaded.applied.is_empty() && settings.current().quota.is_empty());
     }
 
     #[test]
@@ -179,9 +191,9 @@ mod tests {
             least_run_seconds = 6
             signal = "SIGUSR1"
             [quota]
-            default_team = { gpus = "1", memory = "1GiB", leases = 1 }
-            no_team = { gpus = "1", memory = "1GiB", leases = 1 }
-            default_user = { gpus = "1", memory = "1GiB", leases = 1 }
+            default_team = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day" }
+            no_team = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day" }
+            default_user = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day" }
             team.vision.gpus = "1"
             user.1000.leases = 1
             [health]
@@ -204,7 +216,7 @@ mod tests {
             [ledger]
             path = "/m"
             minute_days = 7
-            hour_days = 8
+            hour_days = 80
             [mig]
             layout = "/h"
             config = "other"

@@ -3,13 +3,14 @@
 pub mod request;
 
 use super::queue;
+use super::quota::moment;
 use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::output;
 use crate::table::format_duration;
 use gpool_protocol::{
-    Client, ErrorCode, GpuExplanation, LeaseExplanation, Leaving, Standing, WaitCause, WaitingView, format_bytes,
-    format_permille, format_seconds, lease_path,
+    BeyondBudget, Client, ErrorCode, GpuExplanation, LeaseExplanation, Leaving, Standing, WaitCause, WaitingView,
+    format_bytes, format_permille, format_seconds, lease_path,
 };
 
 /// Shows where a lease stands on each of its GPUs, why, and how exact its share is. Of a container that waits for room, which
@@ -62,6 +63,23 @@ fn render(explanation: &LeaseExplanation) -> String {
         explanation.class,
         explanation.priority,
     );
+    if let Some(BeyondBudget { whose, until_unix_s, cause }) = &explanation.beyond_budget {
+        text += &match (whose, until_unix_s) {
+            (Some(whose), Some(until)) => format!(
+                "over budget: that of {whose} is spent until {}, and it has what is idle in place of its share\n",
+                moment(*until)
+            ),
+            (Some(whose), None) => {
+                format!("over budget: {whose} has no GPU hours, and it has what is idle in place of its share\n")
+            }
+            (None, _) => match cause {
+                Some(cause) => {
+                    format!("over budget: a budget was spent, and its share is not its own yet: {cause}\n")
+                }
+                None => "over budget: there are GPU hours again, and it has its share in a moment\n".to_owned(),
+            },
+        };
+    }
     if let Some(fault) = explanation.fault {
         text += &format!("{}: its programs have lost the GPU; start the container anew\n", fault.text());
     }
@@ -234,6 +252,7 @@ mod tests {
             limit_permille: Some(500),
             class: Class::Batch,
             priority: Priority::Guaranteed,
+            beyond_budget: None,
             fault: None,
             memory_cap_bytes: 4 << 30,
             memory_peak_bytes: 3 << 29,
@@ -278,6 +297,13 @@ GPU-5ca1ab1e-0000-4000-8000-000000000000
 (its turns take up to 13.0ms, anybody's up to 13.0ms)
 ";
         assert_eq!(render(&explanation()), want);
+        let mut beyond = explanation();
+        beyond.beyond_budget =
+            Some(BeyondBudget { whose: Some("team vision".into()), until_unix_s: Some(86_400), cause: None });
+        assert!(render(&beyond).contains("that of team vision is spent until 1970-01-02T00:00:00Z"));
+        beyond.beyond_budget =
+            Some(BeyondBudget { whose: None, until_unix_s: None, cause: Some("GPU-1 has 10 % free".into()) });
+        assert!(render(&beyond).contains("and its share is not its own yet: GPU-1 has 10 % free"));
         let mut inside = explanation();
         inside.gpus[0].gpu_uuid = GpuUuid("MIG-1".into());
         assert!(render(&inside).contains("reports:      not compared"));

@@ -3,11 +3,13 @@
 use crate::arguments::{Format, QuotaVerb};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text};
-use gpool_protocol::{Client, QuotaOf, QuotaView, format_bytes, format_gpus};
+use gpool_protocol::{Client, QuotaBudget, QuotaOf, QuotaView, format_bytes, format_gpus};
+use jiff::Timestamp;
 
-const COLUMNS: [Column; 5] = [text("WHO"), figure("GPUS"), figure("MEMORY"), figure("CONTAINERS"), figure("WAITING")];
-const WIDE: Column = text("BOUNDED BY");
-const HEADER: [&str; 11] = [
+const COLUMNS: [Column; 6] =
+    [text("WHO"), figure("GPUS"), figure("MEMORY"), figure("CONTAINERS"), figure("GPU HOURS"), figure("WAITING")];
+const WIDE: [Column; 3] = [text("BEGINS ANEW"), text("LASTS UNTIL"), text("BOUNDED BY")];
+const HEADER: [&str; 17] = [
     "of",
     "team",
     "uid",
@@ -19,6 +21,12 @@ const HEADER: [&str; 11] = [
     "allowed_leases",
     "waiting",
     "table",
+    "budget_period",
+    "spent_gpu_ns",
+    "budget_gpu_ns",
+    "budget_began_unix_s",
+    "budget_ends_unix_s",
+    "lasts_until_unix_s",
 ];
 
 /// Runs a verb of `gpool quota`.
@@ -27,7 +35,7 @@ pub fn run(client: &Client, QuotaVerb::Ls { format }: &QuotaVerb) -> Result<(), 
     match format {
         Format::Table => output::print(&borderless(&COLUMNS, quotas.iter().map(cells))),
         Format::Wide => {
-            let columns: Vec<Column> = COLUMNS.into_iter().chain([WIDE]).collect();
+            let columns: Vec<Column> = COLUMNS.into_iter().chain(WIDE).collect();
             output::print(&borderless(&columns, quotas.iter().map(wide_cells)))
         }
         Format::Json => output::print_json("quotas", &quotas),
@@ -42,12 +50,37 @@ fn cells(quota: &QuotaView) -> Vec<String> {
         of_most(format_gpus(held.share_permille), allowed.share_permille.map(format_gpus)),
         of_most(format_bytes(held.memory_bytes), allowed.memory_bytes.map(format_bytes)),
         of_most(held.leases.to_string(), allowed.leases.map(|leases| leases.to_string())),
+        quota.budget.as_ref().map_or_else(|| "-".to_owned(), of_budget),
         quota.waiting.to_string(),
     ]
 }
 
 fn wide_cells(quota: &QuotaView) -> Vec<String> {
-    cells(quota).into_iter().chain([quota.table.clone().unwrap_or_else(|| "-".to_owned())]).collect()
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let budget = quota.budget.as_ref();
+    let wide = [
+        or_none(budget.map(|budget| moment(budget.ends_unix_s))),
+        or_none(budget.and_then(|budget| budget.lasts_until_unix_s).map(moment)),
+        or_none(quota.table.clone()),
+    ];
+    cells(quota).into_iter().chain(wide).collect()
+}
+
+/// `312.5/500 month`; `?/500 month` while nobody knows
+fn of_budget(budget: &QuotaBudget) -> String {
+    let (spent, allowed) = (budget.spent_gpu_ns.map(hours), hours(budget.allowed_gpu_ns));
+    format!("{}/{allowed} {}", spent.as_deref().unwrap_or("?"), budget.period.text())
+}
+
+/// Nanoseconds of a GPU as hours, with three decimals at most.
+fn hours(gpu_ns: u64) -> String {
+    format_gpus(gpu_ns / 3_600_000_000)
+}
+
+/// A moment of UTC, to the second.
+pub fn moment(unix_s: u64) -> String {
+    let moment = i64::try_from(unix_s).ok().and_then(|second| Timestamp::from_second(second).ok());
+    moment.unwrap_or(Timestamp::MAX).to_string()
 }
 
 fn who(quota: &QuotaView) -> String {
@@ -66,6 +99,7 @@ fn of_most(held: String, allowed: Option<String>) -> String {
 
 fn csv_cells(quota: &QuotaView) -> Vec<String> {
     let number = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
+    let of = |what: fn(&QuotaBudget) -> Option<u64>| number(quota.budget.as_ref().and_then(what));
     let (held, allowed) = (&quota.held, &quota.allowed);
     vec![
         quota.of.text().to_owned(),
@@ -79,6 +113,12 @@ fn csv_cells(quota: &QuotaView) -> Vec<String> {
         number(allowed.leases),
         quota.waiting.to_string(),
         quota.table.clone().unwrap_or_default(),
+        quota.budget.map_or_else(String::new, |budget| budget.period.text().to_owned()),
+        of(|budget| budget.spent_gpu_ns),
+        of(|budget| Some(budget.allowed_gpu_ns)),
+        of(|budget| Some(budget.began_unix_s)),
+        of(|budget| Some(budget.ends_unix_s)),
+        of(|budget| budget.lasts_until_unix_s),
     ]
 }
 
@@ -95,17 +135,21 @@ mod tests {
         let vision = quota(
             r#"{"of":"team","team":"vision","table":"quota.team.vision","waiting":1,
                 "held":{"share_permille":1500,"memory_bytes":4294967296,"leases":2},
-                "allowed":{"share_permille":2000,"memory_bytes":42949672960}}"#,
+                "allowed":{"share_permille":2000,"memory_bytes":42949672960},
+                "budget":{"period":"month","allowed_gpu_ns":1800000000000000,"spent_gpu_ns":1125001000000000,
+                          "began_unix_s":1796083200,"ends_unix_s":1798761600,"lasts_until_unix_s":1798000000}}"#,
         );
         let root = quota(
             r#"{"of":"user","uid":0,"held":{"share_permille":0,"memory_bytes":0,"leases":1},"allowed":{},"waiting":0}"#,
         );
         let drawn = borderless(&COLUMNS, [cells(&vision), cells(&root)]);
         let fields = |line: usize| drawn.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
-        assert_eq!(fields(1), ["team", "vision", "1.5/2", "4GiB/40GiB", "2/-", "1"]);
-        assert_eq!(fields(2), ["user", "0", "0/-", "0B/-", "1/-", "0"]);
+        assert_eq!(fields(1), ["team", "vision", "1.5/2", "4GiB/40GiB", "2/-", "312.5/500", "month", "1"]);
+        assert_eq!(fields(2), ["user", "0", "0/-", "0B/-", "1/-", "-", "0"]);
         assert_eq!(wide_cells(&vision).last().unwrap(), "quota.team.vision");
-        assert_eq!(wide_cells(&root).last().unwrap(), "-");
+        assert_eq!(wide_cells(&root)[6..], ["-", "-", "-"]);
+        assert_eq!(wide_cells(&vision)[6..8], ["2027-01-01T00:00:00Z", "2026-12-23T04:26:40Z"]);
+        assert_eq!(csv_cells(&vision)[11..14], ["month", "1125001000000000", "1800000000000000"]);
         assert_eq!(csv_cells(&vision).len(), HEADER.len());
         assert_eq!(csv_cells(&vision)[3..9], ["1500", "2000", "4294967296", "42949672960", "2", ""]);
     }

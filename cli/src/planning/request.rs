@@ -1,8 +1,11 @@
 //! A request in one line: the keys of a container, and what a plan may know beside them.
 
 use gpool_policy::mechanism::{Ask, Fact, Isolation, Mode, Trust, Workload};
-use gpool_protocol::{Class, GPUS_LIMIT, MemoryCap, Priority, parse_bytes, parse_permille, parse_wait};
-use std::collections::BTreeSet;
+use gpool_protocol::{
+    ANNOTATION_PREFIX, Class, ErrorBody, GPUS_LIMIT, MemoryCap, Priority, Request, RequestSource, parse_bytes,
+    parse_permille, parse_wait, request_keys,
+};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The keys, as they are listed to people.
 const KEYS: &str = "fraction, limit, memory, gpus, model, min-memory, class, priority, mode, isolation, mig-profile, team, \
@@ -84,6 +87,35 @@ pub fn read(text: &str) -> Result<Ask, String> {
     Ok(ask)
 }
 
+/// The same as a container would ask for it, with its annotations: what only a plan knows is left out. None where that is no request,
+/// such as one by a share of the memory alone.
+///
+/// # Errors
+/// What a start would be refused for whatever there is.
+pub fn of_container(text: &str) -> Result<Option<Request>, ErrorBody> {
+    let known: Vec<&str> = request_keys().collect();
+    let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    let keys = pairs.map(|(key, value)| (key.trim(), value.trim())).filter(|(key, _)| known.contains(key));
+    let annotation = |(key, value): (&str, &str)| {
+        let value = if key == "model" { value.replace('+', ",") } else { value.to_owned() };
+        (format!("{ANNOTATION_PREFIX}{key}"), value)
+    };
+    let annotations: BTreeMap<String, String> = keys.map(annotation).collect();
+    let source = RequestSource {
+        annotations: &annotations,
+        env: &[],
+        env_allow: &[],
+        container_name: None,
+        annotations_from_image: false,
+    };
+    // A plan for other schedulers, which share by memory alone.
+    let has_fraction = annotations.contains_key(&format!("{ANNOTATION_PREFIX}fraction"));
+    if !has_fraction && text.contains("memory-share") {
+        return Ok(None);
+    }
+    Request::read(source)
+}
+
 /// What a class is taken for where nothing better is known.
 fn workload_of(class: Class) -> Workload {
     match class {
@@ -131,6 +163,29 @@ fn facts(text: &str) -> Result<BTreeSet<Fact>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_only_a_plan_knows_is_no_part_of_what_a_container_asks_for() {
+        let of_container = |text: &str| super::of_container(text).unwrap();
+        let asked =
+            of_container("fraction=0.3, memory=4GiB,team=vision,p99=50ms,model=A100 + H100,trust=org,priority=burst")
+                .unwrap();
+        assert_eq!(
+            (asked.fraction_permille, asked.team.as_deref(), asked.priority),
+            (300, Some("vision"), Priority::Burst)
+        );
+        assert_eq!(
+            (asked.memory, asked.models),
+            (Some(MemoryCap::Bytes(4 << 30)), vec!["A100".to_owned(), "H100".to_owned()])
+        );
+        assert_eq!(
+            of_container("mode=exclusive,gpus=2").map(|asked| (asked.fraction_permille, asked.gpus)),
+            Some((1000, 2))
+        );
+        assert!(of_container("memory-share=0.3").is_none() && of_container("p99=5ms").is_none());
+        let refused = super::of_container("fraction=0.3,mode=exclusive").unwrap_err();
+        assert!(refused.message.contains("exclusive"), "{refused}");
+    }
 
     #[test]
     fn a_line_is_read_whole() {

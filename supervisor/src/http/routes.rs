@@ -8,7 +8,7 @@ use crate::clock;
 use crate::device::DriverFilesError;
 use crate::drains;
 use crate::events::CHUNK;
-use crate::lease::Leases;
+use crate::lease::{self, Leases};
 use crate::ledger::{self, BaselineQuestion, EnoughQuestion, Question, Scope};
 use crate::metrics;
 use crate::mig;
@@ -18,7 +18,7 @@ use crate::service::Identity;
 use gpool_configuration::Policy;
 use gpool_protocol::{
     BindRequest, DrainRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseAnswer, LeaseRequest, LeaseState,
-    LeaseUpdate, LeaseView, MigApply, PodPlace, SupervisorInfo, WaitingView,
+    LeaseUpdate, LeaseView, MigApply, PodPlace, SupervisorInfo, Trial, TrialRequest, WaitingView,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -128,11 +128,12 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(ledger::baseline(leases, &question, peer.administers())?)
         }
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
-        ("GET", ["v1", "quota"]) => value(quotas::views(&leases.configuration().quota, &leases.book(), &leases.gpus())),
+        ("GET", ["v1", "quota"]) => value(quotas::views(leases, &leases.book())),
         ("POST", ["v1", "queue", id, "cancel"]) => value(cancel(peer, leases, id)?),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => value(start(request, peer, leases)?),
+        ("POST", ["v1", "trial"]) => value(try_out(request, peer, leases)?),
         ("POST", ["v1", "leases", id, "bind"]) => {
             let lease_id = peer.own(&leases.book, |book| Ok(&book.exactly(id)?.record))?;
             value(leases.bind(&lease_id, request.message::<BindRequest>()?.init_pid, peer.confined_to())?)
@@ -163,6 +164,16 @@ fn start(request: &Request, peer: &Peer, leases: &Leases) -> Result<LeaseAnswer,
     let allowed = peer.confined_to().map_or(Ok(()), |uid| ordinary::check_request(policy, uid, &asked));
     let granted = allowed.and_then(|()| leases.lease_or_wait(&asked, peer.maker(asked.asked_for_parent)?, peer.uid));
     granted.inspect_err(|error| leases.note_refusal(&asked, error, peer.uid))
+}
+
+/// Whoever may look at GPUs and quotas may ask what a container would have now: of his own, if he starts containers without root, else of
+/// root's engine. It is no refusal of anything, so it is neither counted nor told.
+fn try_out(request: &Request, peer: &Peer, leases: &Leases) -> Result<Trial, ErrorBody> {
+    let policy = &leases.configuration().policy;
+    let asked = lease::of_nobody(request.message::<TrialRequest>()?);
+    let own = peer.confined_to().filter(|_| peer.must_start(policy).is_ok());
+    own.map_or(Ok(()), |uid| ordinary::check_request(policy, uid, &asked))?;
+    leases.try_out(&asked, own.unwrap_or(0), peer.administers())
 }
 
 /// What a peer that may start containers asks for, with names that can be told.

@@ -78,7 +78,7 @@ impl Leases {
     }
 
     /// Whether what `new` asks for beyond `old` goes with the quotas and is free on each GPU of the lease; the memory cap.
-    fn check_room(&self, book: &Book, old: &Record, new: &Record) -> Result<u64, ErrorBody> {
+    pub fn check_room(&self, book: &Book, old: &Record, new: &Record) -> Result<u64, ErrorBody> {
         let gpus = self.gpus_for_new();
         let scene = self.scene(book, None, &gpus);
         let own = book.leases.get(&old.lease_id).map(|lease| Reservation::of_lease(lease, &gpus));
@@ -211,6 +211,8 @@ fn changed(old: &Record, change: &LeaseUpdate) -> Result<Record, ErrorBody> {
     new.memory_cap_bytes = change.memory_bytes.unwrap_or(old.memory_cap_bytes);
     new.class = change.class.unwrap_or(old.class);
     new.priority = change.priority.unwrap_or(old.priority);
+    // Who says how it is to be served from now on has said it, also where a budget had changed it.
+    new.has_no_hours &= change.priority.is_none();
     check_limit(new.fraction_permille, new.limit_permille)?;
     Ok(new)
 }
@@ -226,11 +228,14 @@ fn difference(old: &Record, new: &Record) -> String {
         ("class", old.class.to_string(), new.class.to_string()),
         ("priority", old.priority.to_string(), new.priority.to_string()),
     ];
-    let told: Vec<String> = all
+    let mut told: Vec<String> = all
         .iter()
         .filter(|(_, old, new)| old != new)
         .map(|(name, old, new)| format!("{name} {old} to {new}"))
         .collect();
+    if old.is_beyond_budget() && !new.is_beyond_budget() && new.priority == old.priority {
+        told.push(format!("priority {}, also when its budget has GPU hours again", new.priority));
+    }
     if told.is_empty() { format!("nothing, it has {} as before", described(new)) } else { told.join(", ") }
 }
 

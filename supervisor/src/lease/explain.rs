@@ -35,6 +35,7 @@ impl Leases {
         let gpus = gpus.zip(charged).map(of_gpu).collect();
         let lease = book.find(&record.lease_id.0)?;
         let (memory, leaving) = (lease.view(), leaving(lease, &self.configuration()));
+        let beyond_budget = self.beyond_budget(&book, &record);
         Ok(LeaseExplanation {
             lease_id: record.lease_id,
             container_id: record.container_id,
@@ -42,6 +43,7 @@ impl Leases {
             limit_permille: record.limit_permille,
             class: record.class,
             priority: record.priority,
+            beyond_budget,
             fault: record.fault,
             memory_cap_bytes: memory.memory_cap_bytes,
             memory_peak_bytes: memory.memory_peak_bytes,

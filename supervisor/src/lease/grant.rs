@@ -46,7 +46,7 @@ use gpool_policy::admission::GpuCapacity;
 use gpool_policy::repetition::Repetition;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseState,
-    LeaseView, Mechanism,
+    LeaseView, Mechanism, Priority,
 };
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -200,7 +200,7 @@ impl Leases {
         requester: WatchedProcess,
         deadline: Instant,
     ) -> Result<LeaseGranted, ErrorBody> {
-        let Place { served, domain, placed, kept } = place;
+        let Place { served, domain, placed, kept, has_no_hours } = place;
         let (mechanism, gpus) = (served.mechanism, self.gpus());
         let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| gpus[*gpu].uuid.clone()).collect();
         let mps_group = domain.as_ref().map(|domain| self.join_group(domain, &uuids)).transpose()?;
@@ -222,7 +222,8 @@ impl Leases {
             mig_profile: instance.map(|instance| instance.profile.clone()),
             limit_permille: served.request.limit_permille.filter(|_| mechanism.has_shims()),
             class: asked.request.class,
-            priority: asked.request.priority,
+            priority: if has_no_hours { Priority::Burst } else { asked.request.priority },
+            has_no_hours,
             team: asked.request.team.clone(),
             project: asked.request.project.clone(),
             cost_center: self.configuration().bill_of(&asked.request.cost_center, &asked.request.team),

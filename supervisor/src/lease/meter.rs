@@ -2,6 +2,7 @@
 
 use super::entitlement::held_demand;
 use super::record::Record;
+use gpool_protocol::Mechanism;
 
 /// Sums over the time since a lease came into the book. They only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +53,14 @@ impl Meter {
     }
 }
 
-/// The share of each of its GPUs that nobody else can be promised.
+/// The share of each of its GPUs that nobody else can be promised. Of a whole GPU or instance that is all of it, whatever the priority:
+/// nobody else has any.
 pub fn promised_permille(record: &Record) -> u16 {
-    if record.has_no_share() { 0 } else { held_demand(record).guaranteed_permille() }
+    match record.mechanism {
+        _ if record.has_no_share() => 0,
+        Mechanism::Exclusive | Mechanism::Mig => 1000,
+        Mechanism::Slice | Mechanism::Mps | Mechanism::TimeSlice => held_demand(record).guaranteed_permille(),
+    }
 }
 
 #[cfg(test)]
@@ -78,5 +84,9 @@ mod tests {
         meter.run(29 * S, &record);
         assert_eq!(meter.reserved_ns(), 4 * S);
         assert_eq!(meter.cap_kib_s(), 22 * (4 << 20));
+        for mechanism in [Mechanism::Exclusive, Mechanism::Mig] {
+            record.mechanism = mechanism;
+            assert_eq!(promised_permille(&record), 1000, "{mechanism} is nobody else's, whatever the priority");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod account;
 mod book;
+mod budget;
 mod can_be;
 mod capacity;
 mod change;
@@ -33,10 +34,12 @@ mod statement;
 mod stranded;
 mod suitable;
 mod takeover;
+mod trial;
 mod view;
 
 pub use account::{Charges, GpuAccount};
 pub use book::{Book, Dead, Figures, Holding, Lease, Process};
+pub use budget::Account;
 pub use capacity::{capacities, mps_groups_used, records_on};
 pub use described::about;
 pub use entitlement::{class_policy, fails_open, slice_priority};
@@ -46,6 +49,7 @@ pub use leftovers::Leftovers;
 pub use living::any_may_live;
 pub use members::{GROUPS, Members, members};
 pub use meter::promised_permille;
+pub use over_quota::hours as budget_hours;
 pub use ownership::let_search;
 pub use placing::GRANT_PATIENCE;
 pub use quota::{Holder, Standing};
@@ -56,3 +60,4 @@ pub use record::{Record, RevocationRecord, prepare, write_whole};
 pub use statement::End;
 pub use statement::{GpuStatement, Statement, kib_s, statements};
 pub use takeover::{take_over, take_over_stranded};
+pub use trial::of_nobody;

@@ -1,11 +1,22 @@
 //! A request beyond a quota, in the words of who starts a container or changes one.
 
+use super::budget::Account;
 use super::quota::Holder;
+use crate::ledger;
 use gpool_policy::quota::{Dimension, Excess};
 use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, format_bytes, format_gpus};
 
 /// The least share of one GPU that can be asked for, in thousandths of it.
 const LEAST_PERMILLE: u64 = 10;
+
+/// Why one does not let somebody in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beyond {
+    /// Of something too much would be reserved at once.
+    Reserved(Excess),
+    /// A budget is spent.
+    Spent(Account),
+}
 
 /// A quota that does not let somebody in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,8 +25,8 @@ pub struct Over {
     pub holder: Holder,
     /// The table of the configuration that says so.
     pub table: String,
-    /// Of what it is too much.
-    pub excess: Excess,
+    /// Why.
+    pub beyond: Beyond,
     /// Whether it has something already and wants more.
     pub is_change: bool,
     /// How it would have its share.
@@ -31,7 +42,11 @@ impl Over {
     }
 
     fn message(&self) -> String {
-        let Self { holder, table, excess, is_change, .. } = self;
+        let Self { holder, table, is_change, .. } = self;
+        let excess = match &self.beyond {
+            Beyond::Reserved(excess) => excess,
+            Beyond::Spent(account) => return self.spent(account),
+        };
         let (key, of_what) = match excess.what {
             Dimension::Share => ("gpus", " of guaranteed share"),
             Dimension::Memory => ("memory", " of memory"),
@@ -53,19 +68,39 @@ impl Over {
         format!("{bound}: {} is reserved{whose}, and {asked} is asked for", bare(excess.what, excess.held))
     }
 
+    /// That the budget is.
+    fn spent(&self, account: &Account) -> String {
+        let Self { holder, table, .. } = self;
+        let (spent, allowed) = (account.budget.spent_ns, account.budget.allowed_ns);
+        let period = account.period.text();
+        if allowed == 0 {
+            return format!("[{table}] gpu_hours allows {holder} no guaranteed share");
+        }
+        format!(
+            "[{table}] gpu_hours allows {holder} {} hours of a GPU in a {period}, and {} are spent; the next {period} begins at {}",
+            hours(allowed),
+            hours(spent),
+            ledger::moment(account.span_unix_s.1)
+        )
+    }
+
     fn remedy(&self) -> String {
-        let Self { holder, excess, is_change, mechanism, gpus, .. } = self;
-        let is_for_ever = excess.is_for_ever();
+        let Self { holder, is_change, mechanism, gpus, .. } = self;
+        // Whoever spends is counted, and not what is asked for.
+        let (what, left, is_for_ever) = match &self.beyond {
+            Beyond::Reserved(excess) => (excess.what, excess.left(), excess.is_for_ever()),
+            Beyond::Spent(account) => (Dimension::Share, 0, account.budget.allowed_ns == 0),
+        };
+        let is_spent = matches!(self.beyond, Beyond::Spent(_));
         let mut ways = Vec::new();
         if *holder == Holder::NoTeam && !is_change {
             ways.push("name a team with the annotation gpool.io/team".to_owned());
         }
-        let left = excess.left();
         // Other mechanisms take no other share, no lower priority or no cap.
-        match (excess.what, mechanism) {
+        match (what, mechanism) {
             (Dimension::Share, Mechanism::Slice) => {
                 if left >= LEAST_PERMILLE * gpus {
-                    ways.push(format!("ask for {} or less in all", bare(excess.what, left)));
+                    ways.push(format!("ask for {} or less in all", bare(what, left)));
                 }
                 ways.push("ask for priority=burst, which reserves no share and has what is idle".to_owned());
             }
@@ -78,12 +113,13 @@ impl Over {
             }
             _ => {}
         }
-        if is_for_ever {
+        if is_for_ever || is_spent {
             ways.push("have the quota raised and run gpool config reload".to_owned());
         } else {
             ways.push("end a container (gpool quota ls shows who has how much)".to_owned());
         }
-        if !is_for_ever && !is_change {
+        // Until a budget begins anew is longer than most may wait.
+        if !is_for_ever && !is_change && !is_spent {
             ways.push("add wait, for example GPOOL_WAIT=10m".to_owned());
         }
         match ways.split_last() {
@@ -105,6 +141,11 @@ fn amount(what: Dimension, amount: u64) -> String {
     }
 }
 
+/// Nanoseconds of a GPU as hours, with three decimals at most.
+pub fn hours(ns: u64) -> String {
+    format_gpus(ns / 3_600_000_000)
+}
+
 /// An amount of which it has been said what it is of.
 fn bare(what: Dimension, amount: u64) -> String {
     match what {
@@ -122,7 +163,8 @@ mod tests {
     fn only_what_can_be_asked_for_is_advised() {
         let of = |mechanism, what, (held, asked, allowed): (u64, u64, u64), gpus, is_change| {
             let excess = Excess { what, held, asked, allowed };
-            let over = Over { holder: Holder::NoTeam, table: "t".into(), excess, is_change, mechanism, gpus };
+            let beyond = Beyond::Reserved(excess);
+            let over = Over { holder: Holder::NoTeam, table: "t".into(), beyond, is_change, mechanism, gpus };
             over.worded().remedy
         };
         let slice = of(Mechanism::Slice, Dimension::Share, (985, 200, 1000), 1, false);

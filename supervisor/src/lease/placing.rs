@@ -35,6 +35,8 @@ pub struct Place {
     pub placed: Placement,
     /// The place among those that are kept for who comes back, if one is kept for it.
     pub kept: Option<usize>,
+    /// Whether it has what is idle in place of a share, because a budget is spent.
+    pub has_no_hours: bool,
 }
 
 impl Leases {
@@ -80,7 +82,7 @@ impl Leases {
     }
 
     /// A refusal with the GPUs that are drained. Who would have room on one of them may wait for that, as for the end of a lease.
-    fn with_drained(&self, refusal: ErrorBody, asked: &LeaseRequest, uid: u32) -> ErrorBody {
+    pub fn with_drained(&self, refusal: ErrorBody, asked: &LeaseRequest, uid: u32) -> ErrorBody {
         let drained = self.drains.sentences(&self.gpus());
         let is_for_them = !drained.is_empty() && refusal.code == ErrorCode::NoGpu && self.could_fit(asked, uid).is_ok();
         if is_for_them { drains::is_drained(&drained) } else { drains::with_drained(refusal, &drained) }
@@ -109,8 +111,9 @@ impl Leases {
         let scene = self.scene(book, own, &gpus);
         let record = kept.map(|index| &book.held[index].record);
         let room = self.room_for(asked, uid, &scene, record.zip(home));
-        let Room { served, domain, placed, .. } = room.map_err(|refusal| self.with_drained(refusal, asked, uid))?;
-        Ok(Place { served, domain, placed, kept })
+        let Room { served, domain, placed, has_no_hours, .. } =
+            room.map_err(|refusal| self.with_drained(refusal, asked, uid))?;
+        Ok(Place { served, domain, placed, kept, has_no_hours })
     }
 
     /// Those of `open` whose compute mode serves by what was chosen. Instances have none.

@@ -1,16 +1,18 @@
 //! What leases have reserved of the quotas of their teams and users, and whether one more goes with these.
 
 use super::book::{Book, Lease};
+use super::budget::Account;
 use super::entitlement::held_demand;
-use super::over_quota::Over;
+use super::over_quota::{Beyond, Over};
 use super::record::Record;
 use crate::device::Gpu;
-use crate::ledger;
+use crate::ledger::{self, Spent};
 use gpool_configuration::{Ceiling as Configured, Quota};
 use gpool_policy::quota::{Amounts, Ceiling, check};
 use gpool_protocol::Mechanism;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// Whose leases are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,13 +31,25 @@ impl Holder {
         [team.map_or(Self::NoTeam, |team| Self::Team(team.to_owned())), Self::User(uid)]
     }
 
-    /// The table that bounds it, and what that allows.
-    pub fn bound(&self, quota: &Quota) -> (String, Ceiling) {
-        let (table, configured) = match self {
+    /// Those that the configuration bounds by name.
+    pub fn listed(quota: &Quota) -> impl Iterator<Item = Self> {
+        let teams = quota.team.keys().cloned().map(Self::Team);
+        let without = (*Self::NoTeam.table(quota).1 != Configured::default()).then_some(Self::NoTeam);
+        teams.chain(without).chain(quota.user.keys().map(|uid| Self::User(uid.0)))
+    }
+
+    /// The table that bounds it, and what stands there.
+    pub fn table<'a>(&self, quota: &'a Quota) -> (String, &'a Configured) {
+        match self {
             Self::Team(team) => quota.of_team(Some(team)),
             Self::NoTeam => quota.of_team(None),
             Self::User(uid) => quota.of_user(*uid),
-        };
+        }
+    }
+
+    /// The same, with what may be reserved at once.
+    pub fn bound(&self, quota: &Quota) -> (String, Ceiling) {
+        let (table, configured) = self.table(quota);
         (table, ceiling(configured))
     }
 }
@@ -64,6 +78,8 @@ fn ceiling(configured: &Configured) -> Ceiling {
 pub struct Reservation {
     holders: [Holder; 2],
     amounts: Amounts,
+    /// Whether it has what is idle in place of the share that counts here, because a budget is spent.
+    has_no_hours: bool,
     mechanism: Mechanism,
     gpus: u64,
 }
@@ -76,8 +92,10 @@ pub struct Counted<'a> {
     pub uid: u32,
     /// How it has its share.
     pub mechanism: Mechanism,
-    /// What nobody else can be promised of the time of each of its GPUs.
+    /// What nobody else can be promised of the time of each of its GPUs, or could not but for a budget that is spent.
     pub guaranteed_permille: u16,
+    /// Whether one is.
+    pub has_no_hours: bool,
     /// Its memory cap on each.
     pub cap_bytes: u64,
     /// How many they are.
@@ -104,7 +122,8 @@ impl Counted<'_> {
             memory_bytes: cap_bytes.saturating_mul(gpus),
             leases: 1,
         };
-        Reservation { holders: Holder::both(self.team, self.uid), amounts, mechanism: self.mechanism, gpus }
+        let holders = Holder::both(self.team, self.uid);
+        Reservation { holders, amounts, has_no_hours: self.has_no_hours, mechanism: self.mechanism, gpus }
     }
 }
 
@@ -115,6 +134,7 @@ impl Reservation {
             return Self {
                 holders: Holder::both(record.team.as_deref(), record.owner_uid),
                 amounts: Amounts::default(),
+                has_no_hours: false,
                 mechanism: record.mechanism,
                 gpus: record.gpus().len() as u64,
             };
@@ -123,7 +143,9 @@ impl Reservation {
             team: record.team.as_deref(),
             uid: record.owner_uid,
             mechanism: record.mechanism,
-            guaranteed_permille: held_demand(record).guaranteed_permille(),
+            // A team without hours has not given back what its quota of GPUs allows it.
+            guaranteed_permille: held_demand(&record.with_its_promise()).guaranteed_permille(),
+            has_no_hours: record.is_beyond_budget(),
             cap_bytes: record.memory_cap_bytes,
             gpus: record.gpus().len(),
             product: gpus.iter().find(|gpu| gpu.uuid == record.gpu_uuid).map_or("", |gpu| gpu.name.as_str()),
@@ -151,7 +173,12 @@ impl Reservation {
 
 /// What has been reserved, by whom.
 #[derive(Debug, Clone, Default)]
-pub struct Standing(BTreeMap<Holder, Amounts>);
+pub struct Standing {
+    held: BTreeMap<Holder, Amounts>,
+    /// What was reserved before, if that is known, and until when.
+    spent: Option<Arc<Spent>>,
+    unix_s: u64,
+}
 
 impl Standing {
     /// What the book says: leases, kept places, and leases that are not taken over yet.
@@ -162,27 +189,48 @@ impl Standing {
         let mut standing = Self::default();
         for Reservation { holders, amounts, .. } in leases.chain(others.map(|record| Reservation::of(record, gpus))) {
             for holder in holders {
-                let held = standing.0.entry(holder).or_default();
+                let held = standing.held.entry(holder).or_default();
                 *held = held.plus(amounts);
             }
         }
         standing
     }
 
+    /// With what was reserved until `unix_s`, for budgets. Without it nothing was.
+    pub fn with_spent(self, spent: Option<Arc<Spent>>, unix_s: u64) -> Self {
+        Self { spent, unix_s, ..self }
+    }
+
+    /// With the same budgets, and nothing reserved.
+    pub fn emptied(&self) -> Self {
+        Self { held: BTreeMap::new(), ..self.clone() }
+    }
+
+    /// Whether a budget is spent of those for whom a lease of this team and user counts.
+    pub fn has_no_hours(&self, team: Option<&str>, uid: u32, quota: &Quota) -> bool {
+        let is_spent = |holder: &Holder| self.account(holder, quota).is_some_and(|account| account.is_spent());
+        Holder::both(team, uid).iter().any(is_spent)
+    }
+
+    /// How far somebody's budget is spent, if there is one.
+    pub fn account(&self, holder: &Holder, quota: &Quota) -> Option<Account> {
+        Account::of(holder, quota, self.spent.as_deref(), self.unix_s)
+    }
+
     /// What these have reserved together.
     pub fn held(&self, holder: &Holder) -> Amounts {
-        self.0.get(holder).copied().unwrap_or_default()
+        self.held.get(holder).copied().unwrap_or_default()
     }
 
     /// Everybody who has reserved anything.
     pub fn holders(&self) -> impl Iterator<Item = &Holder> {
-        self.0.iter().filter(|(_, held)| **held != Amounts::default()).map(|(holder, _)| holder)
+        self.held.iter().filter(|(_, held)| **held != Amounts::default()).map(|(holder, _)| holder)
     }
 
     /// As if a lease that is in it had ended.
     pub fn take_out(&mut self, reserved: &Reservation) {
         for holder in &reserved.holders {
-            let held = self.0.entry(holder.clone()).or_default();
+            let held = self.held.entry(holder.clone()).or_default();
             *held = held.minus(reserved.amounts);
         }
     }
@@ -204,207 +252,27 @@ impl Standing {
             let others = self.held(holder).minus(had);
             let held = ahead.iter().fold(others, |sum, its| sum.plus(its.for_whom(holder)));
             let (table, ceiling) = holder.bound(quota);
-            check(&ceiling, held, had, wanted.amounts).map_err(|excess| Over {
+            let over = |beyond| Over {
                 holder: holder.clone(),
                 table,
-                excess,
+                beyond,
                 is_change: had.leases > 0,
                 mechanism: wanted.mechanism,
                 gpus: wanted.gpus,
-            })?;
+            };
+            if let Err(excess) = check(&ceiling, held, had, wanted.amounts) {
+                return Err(over(Beyond::Reserved(excess)));
+            }
+            // Who has no hours is promised nothing, and nobody is promised more without them.
+            let had_promise = own.filter(|own| !own.has_no_hours).map_or(0, |own| own.for_whom(holder).share_permille);
+            let grows = !wanted.has_no_hours && wanted.amounts.share_permille > had_promise;
+            if let Some(account) = self.account(holder, quota).filter(|account| grows && account.is_spent()) {
+                return Err(over(Beyond::Spent(account)));
+            }
         }
         Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::book::Held;
-    use super::super::record::{RevocationRecord, sample};
-    use super::*;
-    use gpool_protocol::{GpuUuid, LeaseId, Priority};
-    use std::path::Path;
-    use std::time::Instant;
-
-    const GIB: u64 = 1 << 30;
-
-    fn quota(text: &str) -> Quota {
-        gpool_configuration::parse(Path::new("config.toml"), text).unwrap().quota
-    }
-
-    fn lease(id: &str, team: Option<&str>, permille: u16) -> Record {
-        Record {
-            lease_id: LeaseId(id.into()),
-            team: team.map(str::to_owned),
-            fraction_permille: permille,
-            memory_cap_bytes: 4 * GIB,
-            ..sample()
-        }
-    }
-
-    fn counted(record: &Record, gpus: &[Gpu]) -> (u64, u64, u64) {
-        let amounts = Reservation::of(record, gpus).amounts;
-        (amounts.share_permille, amounts.memory_bytes / GIB, amounts.leases)
-    }
-
-    fn kept(record: Record) -> Held {
-        Held { record, gpus: vec![0], until: Instant::now() }
-    }
-
-    #[test]
-    fn a_lease_counts_what_nobody_else_can_be_promised() {
-        let own = lease("01", None, 300);
-        let of = |change: &dyn Fn(&mut Record)| {
-            let mut record = own.clone();
-            change(&mut record);
-            counted(&record, &[])
-        };
-        assert_eq!(of(&|_| {}), (300, 4, 1));
-        assert_eq!(of(&|its| its.gpu_uuids = vec![GpuUuid("a".into()), GpuUuid("b".into())]), (600, 8, 1));
-        assert_eq!(of(&|its| its.priority = Priority::Burst), (0, 4, 1));
-        assert_eq!(of(&|its| its.priority = Priority::Scavenger), (0, 4, 1));
-        assert_eq!(of(&|its| its.mechanism = Mechanism::Mps), (300, 4, 1));
-        assert_eq!(of(&|its| its.mechanism = Mechanism::TimeSlice), (300, 0, 1), "there is no cap");
-        assert_eq!(of(&|its| its.mechanism = Mechanism::Exclusive), (1000, 4, 1));
-        let whole = |its: &mut Record| (its.mechanism, its.priority) = (Mechanism::Exclusive, Priority::Burst);
-        assert_eq!(of(&whole), (1000, 4, 1), "a whole GPU is nobody else's, whatever the priority");
-        let taken = |its: &mut Record| {
-            its.revocation = Some(RevocationRecord { devices: [(195, 0)].into(), is_denied: true, is_settled: false });
-        };
-        assert_eq!(of(&taken), (300, 4, 1), "something of it may be left there");
-        let settled = |its: &mut Record| (taken(its), its.give_share_up()).1;
-        assert_eq!(of(&settled), (0, 0, 0));
-    }
-
-    #[test]
-    fn an_instance_counts_by_its_compute_slices() {
-        let of = |profile: &str, mechanism, permille| {
-            let record = Record { mig_profile: Some(profile.into()), mechanism, ..lease("01", None, permille) };
-            counted(&record, &[]).0
-        };
-        assert_eq!(of("3g.40gb", Mechanism::Mig, 1000), 428);
-        assert_eq!(of("7g.80gb", Mechanism::Mig, 1000), 1000);
-        assert_eq!(of("3g.40gb", Mechanism::Slice, 500), 214, "half of an instance");
-        assert!(7 * of("1g.10gb", Mechanism::Mig, 1000) <= 1000, "seven of them are a GPU and no more");
-        let mut gpu = Gpu::sample(0);
-        gpu.name = "NVIDIA A30".into();
-        let mut record = Record { mig_profile: Some("1g.6gb".into()), ..lease("01", None, 1000) };
-        (record.mechanism, record.gpu_uuid) = (Mechanism::Mig, gpu.uuid.clone());
-        assert_eq!(counted(&record, &[gpu]).0, 250, "an A30 has four");
-    }
-
-    #[test]
-    fn leases_count_for_their_team_and_their_user_wherever_they_stand() {
-        let own = Record { owner_uid: 1000, ..lease("03", None, 100) };
-        let book = Book {
-            held: vec![kept(lease("01", Some("vision"), 300)), kept(own)],
-            stranded: vec![lease("02", Some("vision"), 200), lease("04", Some("speech"), 50)],
-            ..Book::default()
-        };
-        let standing = Standing::of(&book, &[]);
-        let held = |holder: Holder| (standing.held(&holder).share_permille, standing.held(&holder).leases);
-        assert_eq!(held(Holder::Team("vision".into())), (500, 2));
-        assert_eq!(held(Holder::Team("speech".into())), (50, 1));
-        assert_eq!((held(Holder::NoTeam), held(Holder::User(1000))), ((100, 1), (100, 1)));
-        assert_eq!(held(Holder::User(0)), (550, 3));
-        assert_eq!((held(Holder::Team("other".into())), standing.holders().count()), ((0, 0), 5));
-    }
-
-    #[test]
-    fn the_file_and_requests_write_memory_the_same_way() {
-        for size in
-            ["4GiB", "4G", "4gb", "1536 MiB", "1048577B", "1t", "2K", "0GiB", "4.5GiB", "4XB", "-1GiB", "25%", "80", ""]
-        {
-            let parsed =
-                gpool_configuration::parse(Path::new("config.toml"), &format!("quota.no_team.memory = {size:?}"));
-            let read = parsed.ok().and_then(|read| Some(read.quota.no_team.memory?.bytes));
-            assert_eq!(read, gpool_protocol::parse_bytes(size).ok(), "{size}");
-        }
-    }
-
-    #[test]
-    fn both_quotas_hold_and_what_others_ahead_will_have_counts_as_well() {
-        let quota = quota("[quota.team.vision]\ngpus = \"0.8\"\n[quota.user.1000]\nleases = 2\n");
-        let of = |id: &str, team: Option<&str>, uid, permille| {
-            Reservation::of(&Record { owner_uid: uid, ..lease(id, team, permille) }, &[])
-        };
-        let book = Book { stranded: vec![lease("01", Some("vision"), 500)], ..Book::default() };
-        let standing = Standing::of(&book, &[]);
-        let check = |wanted: &Reservation, ahead: &[Reservation]| standing.check(&quota, None, wanted, ahead);
-        assert_eq!(check(&of("02", Some("vision"), 0, 300), &[]), Ok(()));
-        let over = check(&of("02", Some("vision"), 0, 301), &[]).unwrap_err();
-        assert_eq!((over.table.as_str(), over.excess.held), ("quota.team.vision", 500));
-        assert_eq!(check(&of("02", Some("speech"), 0, 900), &[]), Ok(()), "another team has none");
-        let ahead = [of("03", Some("vision"), 0, 200), of("04", Some("speech"), 0, 900)];
-        assert_eq!(check(&of("02", Some("vision"), 0, 100), &ahead), Ok(()));
-        assert!(check(&of("02", Some("vision"), 0, 101), &ahead).is_err());
-        let two = [of("05", None, 1000, 100), of("06", Some("speech"), 1000, 100)];
-        assert_eq!(check(&of("07", Some("vision"), 1000, 100), &two[..1]), Ok(()));
-        assert_eq!(check(&of("07", Some("vision"), 1000, 100), &two).unwrap_err().holder, Holder::User(1000));
-    }
-
-    #[test]
-    fn who_comes_back_or_changes_keeps_what_it_has_under_a_lower_quota() {
-        let low = quota("[quota.team.vision]\ngpus = \"0.1\"\nleases = 0\n[quota.no_team]\nleases = 0\n");
-        let record = lease("01", Some("vision"), 300);
-        let own = Reservation::of(&record, &[]);
-        let book = Book { held: vec![kept(record.clone())], ..Book::default() };
-        let standing = Standing::of(&book, &[]);
-        let check = |new: &Record| standing.check(&low, Some(&own), &Reservation::of(new, &[]), &[]);
-        assert_eq!(check(&record), Ok(()));
-        assert_eq!(check(&lease("02", Some("vision"), 200)), Ok(()), "lower, and still above it");
-        let over = check(&lease("02", Some("vision"), 301)).unwrap_err().worded();
-        assert!(over.message.contains("0.301 is asked for") && over.remedy.contains("0.1 or less"), "{over}");
-        let burst = Record { priority: Priority::Burst, ..record.clone() };
-        let own = Reservation::of(&burst, &[]);
-        let again = standing.check(&low, Some(&own), &Reservation::of(&record, &[]), &[]);
-        assert!(again.is_err(), "what it did not reserve before is more");
-        assert!(check(&lease("02", None, 300)).is_err(), "it had nothing of another team's");
-    }
-
-    #[test]
-    fn a_refusal_names_who_what_and_what_to_do() {
-        let quota = quota(
-            "[quota.team.vision]\ngpus = \"2\"\nmemory = \"10GiB\"\n[quota.default_team]\nleases = 1\n[quota.no_team]\nleases = 0\n",
-        );
-        let said = |held: &[Record], wanted: &Record, own: Option<&Record>| {
-            let book = Book { stranded: held.to_vec(), ..Book::default() };
-            let own = own.map(|own| Reservation::of(own, &[]));
-            let over = Standing::of(&book, &[]).check(&quota, own.as_ref(), &Reservation::of(wanted, &[]), &[]);
-            over.unwrap_err().worded().to_string()
-        };
-        let two = |id: &str, permille| {
-            let uuids = vec![GpuUuid("a".into()), GpuUuid("b".into())];
-            Record { gpu_uuids: uuids, memory_cap_bytes: GIB, ..lease(id, Some("vision"), permille) }
-        };
-        assert_eq!(
-            said(&[two("01", 750)], &two("02", 500), None),
-            "gpool: [quota.team.vision] gpus allows team vision 2 GPUs of guaranteed share: 1.5 is reserved, and 1 is asked for; \
-             ask for 0.5 or less in all, ask for priority=burst, which reserves no share and has what is idle, end a container \
-             (gpool quota ls shows who has how much), or add wait, for example GPOOL_WAIT=10m [GPOOL-E206]"
-        );
-        let own = two("01", 750);
-        let changed = said(&[own.clone(), two("02", 250)], &two("01", 1000), Some(&own));
-        assert!(changed.contains("0.5 is reserved by others of its containers, and 2 is asked for"), "{changed}");
-        assert!(changed.contains("ask for 1.5 or less in all") && !changed.contains("GPOOL_WAIT"), "{changed}");
-        let three = lease("03", Some("vision"), 100);
-        let memory = said(&[three.clone(), three.clone()], &three, None);
-        assert!(
-            memory.contains("memory allows team vision 10GiB of memory: 8GiB is reserved, and 4GiB is"),
-            "{memory}"
-        );
-        assert!(memory.contains("ask for 2048MiB or less in all") && !memory.contains("burst"), "{memory}");
-        let large = Record { memory_cap_bytes: 11 * GIB, ..three };
-        let never = said(&[], &large, None);
-        assert!(never.contains("10GiB of memory altogether, and 11GiB is asked for"), "{never}");
-        assert!(never.contains("have the quota raised") && !never.contains("GPOOL_WAIT"), "{never}");
-        let other = lease("04", Some("a.b"), 100);
-        let number = said(std::slice::from_ref(&other), &other, None);
-        assert!(number.contains("[quota.default_team] leases allows team a.b 1 container: 1 is reserved"), "{number}");
-        let nameless = said(&[], &lease("05", None, 100), None);
-        assert!(
-            nameless.contains("[quota.no_team] leases allows no containers without a team; name a team"),
-            "{nameless}"
-        );
-    }
-}
+mod tests;

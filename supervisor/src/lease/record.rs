@@ -146,6 +146,9 @@ pub struct Record {
     /// Before whom it is served.
     #[serde(default)]
     pub priority: Priority,
+    /// Whether it has what is idle in place of what it asked for, because a budget of its team or its user was spent.
+    #[serde(default)]
+    pub has_no_hours: bool,
     /// Who pays.
     #[serde(default)]
     pub team: Option<String>,
@@ -302,6 +305,17 @@ impl Record {
         self.owner_uid == uid && (self.container_id == asked.container_id || is_next_attempt)
     }
 
+    /// Whether it has what is idle because a budget was spent. A mark that an older supervisor kept beside a promise says nothing.
+    pub fn is_beyond_budget(&self) -> bool {
+        self.has_no_hours && self.priority != Priority::Guaranteed
+    }
+
+    /// As if no budget had been spent: what it asks for, and what counts of quotas.
+    pub fn with_its_promise(&self) -> Self {
+        let priority = if self.is_beyond_budget() { Priority::Guaranteed } else { self.priority };
+        Self { priority, has_no_hours: false, ..self.clone() }
+    }
+
     /// Whether its GPUs were taken from it and nothing of it is left there: nobody need make room for it.
     pub fn has_no_share(&self) -> bool {
         self.revocation.as_ref().is_some_and(|revocation| revocation.is_settled)
@@ -372,6 +386,16 @@ mod tests {
         assert!(record.shims.is_empty() && record.uncounted_calls == 0 && record.mechanism == Mechanism::Slice);
         assert!(record.revocation.is_none() && !record.has_no_share());
         assert!(!record.paused && !record.unenforced && record.standing.is_none() && record.processes.is_empty());
+    }
+
+    #[test]
+    fn a_budget_that_was_spent_is_known_to_the_next_supervisor() {
+        let beyond = Record { priority: Priority::Burst, has_no_hours: true, ..sample() };
+        let read: Record = serde_json::from_str(&serde_json::to_string(&beyond).unwrap()).unwrap();
+        assert!(read == beyond && read.is_beyond_budget() && !sample().is_beyond_budget());
+        let promised_since = Record { priority: Priority::Guaranteed, ..beyond.clone() };
+        assert!(!promised_since.is_beyond_budget(), "an older supervisor has kept the mark and promised it again");
+        assert_eq!(beyond.with_its_promise(), sample());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Where a request fits, beside those who wait for room before it.
 
-use super::book::Book;
+use super::book::{Book, Held};
 use super::capacity::{note_mps_servers, records_on};
-use super::entitlement::{demand_of, held_demand};
+use super::entitlement::{demand_of, held_demand, slice_priority};
 use super::grant::Leases;
 use super::mechanism::Served;
 use super::placing::{open_for, place_among};
@@ -16,7 +16,7 @@ use crate::mps::Domain;
 use crate::queue::Waiter;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Use, Users};
 use gpool_policy::queue::{Prospect, Taken, kept_for, taken_ahead};
-use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism};
+use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority};
 use std::time::Duration;
 
 /// What requests are placed in.
@@ -58,6 +58,8 @@ struct Choice {
     served: Served,
     domain: Option<Domain>,
     demand: Demand,
+    /// What it asks for if it has what is idle in place of that, because a budget is spent.
+    beyond_budget: Option<Demand>,
     capacities: Vec<GpuCapacity>,
     open: Vec<usize>,
 }
@@ -67,7 +69,11 @@ pub struct Room {
     pub served: Served,
     pub domain: Option<Domain>,
     pub placed: Placement,
+    /// Whether it has what is idle in place of a share, because a budget is spent.
+    pub has_no_hours: bool,
     demand: Demand,
+    /// What counts of quotas.
+    counted: Demand,
 }
 
 /// What those who stand before somebody leave to nobody behind them.
@@ -80,6 +86,11 @@ pub struct Ahead {
 }
 
 impl Room {
+    /// What of it counts of quotas.
+    fn counts(&self) -> (&Served, &Demand, bool, &Placement) {
+        (&self.served, &self.counted, self.has_no_hours, &self.placed)
+    }
+
     /// Whether it is no more than what this record had, in the same place.
     fn is_within(&self, record: &Record, places: &[usize]) -> bool {
         let held = held_demand(record).guaranteed_permille();
@@ -93,7 +104,7 @@ impl Room {
 /// What a request would count of the quotas of who makes it, served and placed so.
 fn reservation(
     (asked, uid): (&LeaseRequest, u32),
-    (served, demand, placed): (&Served, &Demand, &Placement),
+    (served, counted, has_no_hours, placed): (&Served, &Demand, bool, &Placement),
     gpus: &[Gpu],
 ) -> Reservation {
     let first = placed.indices.first().map(|place| &gpus[*place]);
@@ -101,7 +112,8 @@ fn reservation(
         team: asked.request.team.as_deref(),
         uid,
         mechanism: served.mechanism,
-        guaranteed_permille: demand.guaranteed_permille(),
+        guaranteed_permille: counted.guaranteed_permille(),
+        has_no_hours,
         cap_bytes: placed.memory_bytes,
         gpus: placed.indices.len(),
         product: first.map_or("", |gpu| gpu.name.as_str()),
@@ -113,7 +125,8 @@ fn reservation(
 impl Leases {
     /// These GPUs as they are now; the kept place `own` counts as free.
     pub fn scene<'a>(&self, book: &'a Book, own: Option<&'a LeaseId>, gpus: &'a [Gpu]) -> Scene<'a> {
-        let standing = (!self.configuration().quota.is_empty()).then(|| Standing::of(book, gpus));
+        let with_spent = |standing: Standing| standing.with_spent(self.ledger.spent(), clock::unix_ms() / 1000);
+        let standing = (!self.configuration().quota.is_empty()).then(|| with_spent(Standing::of(book, gpus)));
         Scene {
             book,
             own,
@@ -138,7 +151,7 @@ impl Leases {
     ) -> Result<Room, ErrorBody> {
         let own = home.as_ref().map(|(record, _)| Reservation::of(record, scene.gpus));
         let goes = |wanted: &Reservation, ahead: &[Reservation]| self.check_quota(scene, own.as_ref(), wanted, ahead);
-        let counted = |room: &Room| reservation((asked, uid), (&room.served, &room.demand, &room.placed), scene.gpus);
+        let counted = |room: &Room| reservation((asked, uid), room.counts(), scene.gpus);
         // Who comes back to a place that is kept for it was there before those who wait. For more than that it is one of them.
         if let Some((record, places)) = &home
             && let Ok(room) = self.room_beside(asked, uid, scene, &[], places)
@@ -207,11 +220,7 @@ impl Leases {
             };
             match self.room_beside(&waiter.asked, waiter.uid, scene, before, &planned) {
                 Ok(room) => {
-                    let wanted = reservation(
-                        (&waiter.asked, waiter.uid),
-                        (&room.served, &room.demand, &room.placed),
-                        scene.gpus,
-                    );
+                    let wanted = reservation((&waiter.asked, waiter.uid), room.counts(), scene.gpus);
                     if !goes(&wanted, &reserved) {
                         note(&|| waiter.keep_nothing());
                         return Prospect::Waits;
@@ -263,8 +272,7 @@ impl Leases {
         if room.served.mechanism == Mechanism::Mps || room.served.instance.is_some() {
             return None;
         }
-        let placed = (&room.served, &room.demand, &room.placed);
-        let wanted = reservation((&waiter.asked, waiter.uid), placed, scene.gpus);
+        let wanted = reservation((&waiter.asked, waiter.uid), room.counts(), scene.gpus);
         self.check_quota(scene, None, &wanted, &ahead.reserved).is_ok().then_some(room.placed.indices)
     }
 
@@ -338,7 +346,9 @@ impl Leases {
         let emptied = emptied(scene, &book);
         let choice = self.choose(asked, uid, &emptied, &[]).ok()?;
         let placed = place_among(&choice.capacities, &choice.open, &choice.demand).ok()?;
-        let wanted = reservation((asked, uid), (&choice.served, &choice.demand, &placed), scene.gpus);
+        let counted = choice.beyond_budget.unwrap_or(choice.demand);
+        let counts = (&choice.served, &counted, choice.beyond_budget.is_some(), &placed);
+        let wanted = reservation((asked, uid), counts, scene.gpus);
         Some((choice, wanted))
     }
 
@@ -350,9 +360,13 @@ impl Leases {
     pub fn could_fit(&self, asked: &LeaseRequest, uid: u32) -> Result<(), ErrorBody> {
         let (gpus, book) = (self.silence.without_silent(&self.gpus()), Book::default());
         let scene = self.scene(&book, None, &gpus);
-        let room = self.room_beside(asked, uid, &emptied(&scene, &book), &[], &[])?;
-        let wanted = reservation((asked, uid), (&room.served, &room.demand, &room.placed), &gpus);
-        self.check_quota(&scene, None, &wanted, &[])?;
+        // Nor does it matter how far a budget is spent: the next one comes.
+        let without_spent = |standing: Standing| standing.with_spent(None, clock::unix_ms() / 1000);
+        let scene = Scene { standing: scene.standing.clone().map(without_spent), ..scene };
+        let emptied = emptied(&scene, &book);
+        let room = self.room_beside(asked, uid, &emptied, &[], &[])?;
+        let wanted = reservation((asked, uid), room.counts(), &gpus);
+        self.check_quota(&emptied, None, &wanted, &[])?;
         if room.served.mechanism == Mechanism::Mps { self.check_serves_mps() } else { Ok(()) }
     }
 
@@ -365,15 +379,20 @@ impl Leases {
         taken: &[Taken],
         preferred: &[usize],
     ) -> Result<Room, ErrorBody> {
-        let Choice { served, domain, demand, capacities, open } = self.choose(asked, uid, scene, taken)?;
+        let Choice { served, domain, demand, beyond_budget, capacities, open } =
+            self.choose(asked, uid, scene, taken)?;
         let is_open = !preferred.is_empty() && preferred.iter().all(|gpu| open.contains(gpu));
         let placed = is_open.then(|| place_among(&capacities, preferred, &demand).ok()).flatten();
+        // Where it would have its share it has that again, and most of what is idle until then.
+        let promised = beyond_budget.filter(|_| placed.is_none());
+        let placed = placed.or_else(|| place_among(&capacities, &open, &promised?).ok());
         let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
         let placed = placed.map_err(|refusal| match &domain {
             Some(domain) => self.with_faults(worded(&refusal), scene.book, domain),
             None => worded(&refusal),
         })?;
-        Ok(Room { served, domain, placed, demand })
+        let (has_no_hours, counted) = (beyond_budget.is_some(), beyond_budget.unwrap_or(demand));
+        Ok(Room { served, domain, placed, has_no_hours, demand, counted })
     }
 
     /// By which mechanism, and on which GPUs at all.
@@ -381,7 +400,12 @@ impl Leases {
         let Scene { book, own, gpus, .. } = scene;
         check_suitable(&asked.request, gpus)?;
         let served = self.mechanism_for(asked, (book, *own), gpus, &scene.capacities_beside(taken))?;
-        let demand = demand_of(&served.request, served.mechanism);
+        let asked_for = demand_of(&served.request, served.mechanism);
+        let beyond_budget = self.has_no_hours(asked, uid, scene, served.mechanism).then_some(asked_for);
+        let demand = match beyond_budget {
+            Some(_) => Demand { priority: slice_priority(Priority::Burst), ..asked_for },
+            None => asked_for,
+        };
         let domain = (served.mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
         let capacities = self.capacities_for(scene, domain.as_ref(), &demand, taken);
         let mut open = open_for(&served, gpus, book)?;
@@ -392,7 +416,20 @@ impl Leases {
         if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
             open.retain(|gpu| self.time_slices.keeps(&gpus[*gpu].uuid));
         }
-        Ok(Choice { served, domain, demand, capacities, open })
+        Ok(Choice { served, domain, demand, beyond_budget, capacities, open })
+    }
+
+    /// Whether a request on slices has what is idle in place of the share that it asks for: a budget is spent, or it comes back to a
+    /// place in which it had that. Of whole GPUs, instances and what the hardware keeps nobody has what is idle.
+    fn has_no_hours(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>, mechanism: Mechanism) -> bool {
+        if mechanism != Mechanism::Slice || asked.request.priority != Priority::Guaranteed {
+            return false;
+        }
+        let is_home = |held: &&Held| Some(&held.record.lease_id) == scene.own;
+        let comes_back = scene.book.held.iter().find(is_home).is_some_and(|held| held.record.is_beyond_budget());
+        let team = asked.request.team.as_deref();
+        let is_spent = |standing: &Standing| standing.has_no_hours(team, uid, &self.configuration().quota);
+        comes_back || scene.standing.as_ref().is_some_and(is_spent)
     }
 }
 
@@ -406,6 +443,6 @@ fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
         ..gpu.clone()
     };
     let capacities = scene.capacities.iter().map(without).collect();
-    let standing = scene.standing.as_ref().map(|_| Standing::default());
+    let standing = scene.standing.as_ref().map(Standing::emptied);
     Scene { book, own: None, gpus: scene.gpus, capacities, standing, is_imagined: true, is_emptied: true }
 }

@@ -127,6 +127,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         limit_permille: record.limit_permille,
         class: record.class,
         priority: record.priority,
+        beyond_budget: record.is_beyond_budget(),
         team: record.team.clone(),
         project: record.project.clone(),
         cost_center: record.cost_center.clone(),

@@ -13,6 +13,7 @@ mod reader;
 mod retention;
 mod savings;
 mod sizes;
+mod spent;
 mod store;
 mod sums;
 #[cfg(test)]
@@ -20,7 +21,8 @@ mod tests;
 mod there;
 mod unleased;
 
-pub use question::{BaselineQuestion, EnoughQuestion, Question, Scope};
+pub use question::{BaselineQuestion, EnoughQuestion, Question, Scope, moment};
+pub use spent::Spent;
 pub use unleased::{GpuSighting, Sighting};
 
 use crate::clock;
@@ -33,7 +35,7 @@ use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, Savings, 
 use reader::Reader;
 use retention::DAY_S;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use store::{FileName, GpuFacts, LedgerError, Store};
 use there::Memories;
@@ -63,6 +65,8 @@ pub struct Ledger {
     written_unix_s: AtomicU64,
     /// What was seen of those who have no lease, and is not written. Held by nobody who waits.
     unwritten: Mutex<Unwritten>,
+    /// What was promised to whom; none while there are no budgets, or that could not be read yet. Held by nobody who waits.
+    spent: Mutex<Option<Arc<Spent>>>,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +86,8 @@ struct Inner {
     forgotten: Option<Instant>,
     /// What the time is as far as forgetting goes, Unix seconds: at most a day further each time, whatever the clock says.
     forget_unix_s: Option<u64>,
+    /// From which day on it is known what was promised before, for budgets.
+    spent_since: Option<u64>,
 }
 
 /// Writes for ever; runs on its own thread.
@@ -209,6 +215,15 @@ impl Ledger {
         self.unwritten().note(unix_s, look);
     }
 
+    /// What was promised to whom, up to ten seconds ago, if that is known.
+    pub fn spent(&self) -> Option<Arc<Spent>> {
+        self.spent_now().clone()
+    }
+
+    fn spent_now(&self) -> MutexGuard<'_, Option<Arc<Spent>>> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until nobody else adds up of those who may change everything, or of the others.
     fn turn(&self, is_administrator: bool) -> Result<MutexGuard<'_, ()>, ErrorBody> {
         let deadline = Instant::now() + TURN;
@@ -268,6 +283,7 @@ impl Inner {
         let over = self.ended.len().saturating_sub(ENDED);
         self.ended.drain(..over);
         let mut store = self.opened(leases, begun_ns)?;
+        self.know_spent(leases, &store, moment);
         let all: Vec<&Statement> = running.iter().chain(&self.ended).collect();
         let present: Vec<GpuUuid> = gpus.iter().filter(|gpu| is_there(gpu)).map(|gpu| gpu.uuid.clone()).collect();
         let (batch, next) = self.balance.next(moment, (&present, &drawn), &all);
@@ -281,6 +297,9 @@ impl Inner {
             leases.ledger.unwritten().take_back(unwritten);
             return Err(error);
         }
+        if let Some(spent) = leases.ledger.spent_now().as_mut() {
+            Arc::make_mut(spent).note(&batch, (&facts, product));
+        }
         if next.closes_ns() != self.balance.closes_ns() {
             self.ended.clear();
         }
@@ -289,6 +308,26 @@ impl Inner {
         self.written = Some(Instant::now());
         leases.ledger.written_unix_s.store(moment.unix_ms / 1000, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Sees that it is known what was promised before, while that is asked for; again where the clock was set back to days that were not
+    /// read. It is written on also where it cannot be read.
+    fn know_spent(&mut self, leases: &Leases, store: &Store, moment: Moment) {
+        let unix_s = moment.unix_ms / 1000;
+        if leases.configuration().quota.first_of_hours().is_none() {
+            self.spent_since = None;
+            leases.ledger.spent_now().take();
+            return;
+        }
+        let first = spent::first_day(unix_s);
+        if self.spent_since.is_some_and(|since| since <= first) {
+            return;
+        }
+        let read = Spent::read(&store.connection, unix_s);
+        let told = read.map(|spent| *leases.ledger.spent_now() = Some(Arc::new(spent)));
+        self.spent_since = told.is_ok().then_some(first);
+        let told = told.map_err(|cause| format!("what budgets have spent cannot be read, so none is kept to: {cause}"));
+        self.faults.note("budgets unread", &told);
     }
 
     /// The file, opened where it is not, or is not the one any more that has its name.

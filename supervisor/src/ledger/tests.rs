@@ -3,6 +3,7 @@ mod bill;
 mod energy;
 mod savings;
 mod sizes;
+mod spent;
 
 use super::balance::{Balance, Batch, Before, Energies, Moment};
 use super::question::Question;

@@ -78,6 +78,10 @@ families! {
     QuotaHeldLeases Gauge "gpool_quota_held_leases" ["of", "name"] "How many they are";
     QuotaAllowedLeases Gauge "gpool_quota_allowed_leases" ["of", "name"] "The most that it may be; absent where [quota] bounds none";
     QuotaWaiting Gauge "gpool_quota_waiting" ["of", "name"] "Containers of theirs that wait in the queue, for whatever reason";
+    QuotaBudget Gauge "gpool_quota_budget_gpu_seconds" ["of", "name", "period"]
+        "What may be reserved in a day, week or month, in seconds of a GPU; absent where [quota] bounds none";
+    QuotaSpent Gauge "gpool_quota_spent_gpu_seconds" ["of", "name", "period"]
+        "What of it has been since that began: it falls to 0 when the next one does, and is absent while the ledger could not be read";
     GuardActions Counter "gpool_guard_actions_total" ["action"]
         "What was done about containers found past the shims or above their cap: told, frozen, not_frozen, revoked, not_revoked, killed, not_killed";
     Events Counter "gpool_events_total" ["kind"] "Events by kind";

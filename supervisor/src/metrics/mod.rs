@@ -63,7 +63,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         let waited_s = book.queue.longest_wait(clock::now_ns()).as_secs_f64();
         let drawn = |place: usize| book.energy_millijoules.get(&place).copied();
         let gpus = gpus.into_iter().map(|(place, gpu)| (gpu, charged(place), drawn(place))).collect();
-        let quotas = quotas::views(&leases.configuration().quota, &book, &leases.gpus());
+        let quotas = quotas::views(leases, &book);
         (book.views(), gpus, (book.queue.len(), waited_s), quotas)
     };
     let handoffs = statistics.handoffs;
@@ -236,6 +236,13 @@ fn of_a_quota(page: &mut Page, quota: &QuotaView) {
     for (family, value) in most {
         if let Some(value) = value {
             page.add(family, &labels, value);
+        }
+    }
+    if let Some(budget) = &quota.budget {
+        let labels = [labels[0], labels[1], ("period", budget.period.text())];
+        page.add(Family::QuotaBudget, &labels, seconds(budget.allowed_gpu_ns));
+        if let Some(spent_gpu_ns) = budget.spent_gpu_ns {
+            page.add(Family::QuotaSpent, &labels, seconds(spent_gpu_ns));
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use super::families::{FAMILIES, Kind};
 use super::*;
-use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseGpuView, LeaseId, Priority, QuotaAllowed, QuotaHeld, QuotaOf};
+use gpool_protocol::{
+    Class, ContainerId, GpuUuid, LeaseGpuView, LeaseId, Priority, QuotaAllowed, QuotaBudget, QuotaHeld, QuotaOf,
+    QuotaPeriod,
+};
 use std::collections::BTreeSet;
 
 /// A figure that was read back: name, labels, value.
@@ -32,6 +35,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         limit_permille: Some(500),
         class: Class::Batch,
         priority: Priority::Guaranteed,
+        beyond_budget: false,
         team: Some(HOSTILE.into()),
         project: Some(HOSTILE.into()),
         cost_center: Some(HOSTILE.into()),
@@ -70,6 +74,14 @@ fn quota(of: QuotaOf, team: Option<&str>, uid: Option<u32>) -> QuotaView {
             QuotaOf::Team => QuotaAllowed { share_permille: Some(2500), memory_bytes: Some(9), leases: Some(4) },
             QuotaOf::NoTeam | QuotaOf::User => QuotaAllowed::default(),
         },
+        budget: (of == QuotaOf::Team).then_some(QuotaBudget {
+            period: QuotaPeriod::Week,
+            allowed_gpu_ns: 7_200_000_000_000,
+            spent_gpu_ns: Some(3_600_500_000_000),
+            began_unix_s: 0,
+            ends_unix_s: 604_800,
+            lasts_until_unix_s: None,
+        }),
         waiting: 1,
     }
 }
@@ -254,6 +266,9 @@ fn figures_are_in_prometheus_units() {
     );
     assert_eq!(value(&figures, "gpool_quota_held_leases", ("name", "7")), Some(2.0));
     assert_eq!(value(&figures, "gpool_quota_allowed_gpus", ("of", "user")), None, "what is not bounded is absent");
+    assert_eq!((of_team("budget_gpu_seconds"), of_team("spent_gpu_seconds")), (Some(7200.0), Some(3600.5)));
+    assert_eq!(value(&figures, "gpool_quota_spent_gpu_seconds", ("period", "week")), Some(3600.5));
+    assert_eq!(value(&figures, "gpool_quota_spent_gpu_seconds", ("of", "user")), None);
     let of_health = |name: &str| value(&figures, name, ("kind", "thermal"));
     assert_eq!((of_health("gpool_gpu_health"), of_health("gpool_gpu_health_events_total")), (Some(1.0), Some(3.0)));
     let told = FAMILIES.iter().find(|(family, _)| *family == Family::GuardActions).map(|(_, family)| family.help);

@@ -73,6 +73,10 @@ fn memory_schema() -> Value {
     json!({"type": ["string", "integer"], "minimum": 1_048_576})
 }
 
+fn hours_schema() -> Value {
+    json!({"type": "string", "pattern": "^[0-9]+([.][0-9]{1,3})? */ *(day|week|month)$"})
+}
+
 /// What an hour costs, of what, for whom and from when on.
 fn price_schema() -> Value {
     json!({"type": "array", "items": {"type": "object", "additionalProperties": false, "required": ["per_gpu_hour"],
@@ -90,7 +94,7 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
             "read_only": {"type": "boolean", "default": false}}}}),
         ("quota.team" | "quota.user", _) => json!({"type": "object", "additionalProperties": {"type": "object",
             "additionalProperties": false, "properties": {"gpus": gpus_schema(), "memory": memory_schema(),
-            "leases": {"type": "integer", "minimum": 0}}}}),
+            "leases": {"type": "integer", "minimum": 0}, "gpu_hours": hours_schema()}}}),
         ("team", _) => json!({"type": "object", "additionalProperties": {"type": "object",
             "additionalProperties": false, "properties": {"cost_center": {"type": "string"}}}}),
         ("rates.price", _) => price_schema(),
@@ -99,6 +103,7 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
         }
         (name, _) if name.starts_with("quota.") && name.ends_with(".gpus") => gpus_schema(),
         (name, _) if name.starts_with("quota.") && name.ends_with(".memory") => memory_schema(),
+        (name, _) if name.starts_with("quota.") && name.ends_with(".gpu_hours") => hours_schema(),
         (_, Some(toml::Value::Array(values))) if values.first().is_some_and(toml::Value::is_integer) => {
             json!({"type": "array", "items": {"type": "integer", "minimum": 0}})
         }

@@ -86,6 +86,9 @@ fn compare_answers(host: &Host) -> Result<()> {
             ("PATCH", _) => client.patch(&asked, &serde_json::json!({"fraction_permille": 350, "class": "train"}))?,
             // A lease for nobody would stay as long as this process does; a test looks at the message itself.
             ("POST", "/v1/leases") => continue,
+            ("POST", "/v1/trial") => {
+                client.post(&asked, &serde_json::json!({"request": {"fraction_permille": 100}}))?
+            }
             // After it there is nothing left to ask for.
             ("POST", EVICT) => continue,
             ("POST", "/v1/leases/{id}/bind") => bind(host, &tenants[0])?,

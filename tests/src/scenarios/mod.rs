@@ -4,6 +4,7 @@ mod audit;
 mod bare_machine;
 mod baseline;
 mod booted_systemd;
+mod budget;
 mod bypass;
 mod call_steps;
 mod catalog;

@@ -66,9 +66,35 @@ fn beyond_it(host: &Host) -> Result<Container> {
     is_refused(host, &large, &["GPOOL-E206", "[quota.team.vision] memory allows team vision 3GiB", "1024MiB or less"])?;
     let grown = host.gpool(&["update", &first.id, "--fraction", "0.6"])?;
     said(&grown, 75, &["GPOOL-E206", "[quota.team.vision] gpus"])?;
+    asked_beforehand(host)?;
     all_at_once(host)?;
     a_lower_cap_gives_nothing_back(host)?;
     Ok(first)
+}
+
+/// `gpool explain --request` says what a start would be told, and starts nothing.
+fn asked_beforehand(host: &Host) -> Result<()> {
+    let before = (host.leases()?.len(), host.events()?.len());
+    let ask = |request: &str| host.gpool(&["explain", "--request", request]);
+    let over = ask("fraction=0.2,memory=1GiB,team=vision")?;
+    said(
+        &over,
+        75,
+        &["now      refused: [quota.team.vision] gpus allows team vision 0.5 GPUs", "GPOOL-E206", "priority=burst"],
+    )?;
+    let large = ask("fraction=0.7,memory=1GiB,team=speech")?;
+    said(&large, 75, &["now      refused: 70 % of a GPU is asked for", "has 60 % free", "GPOOL-E201"])?;
+    said(
+        &ask("fraction=0.6,memory=1GiB,team=speech,p99=50ms")?,
+        0,
+        &["now      granted by mode=slice: 60 % and 1GiB of GPU-"],
+    )?;
+    let never = ask("fraction=0.3,mode=exclusive")?;
+    said(&never, 2, &["now      refused: ", "GPOOL-E101"])?;
+    let json = text(&host.gpool(&["explain", "--request", "fraction=0.1,memory=1GiB", "--format", "json"])?.stdout);
+    ensure(json.contains("\"now\": {\n      \"granted\": {"), || format!("gpool explain --format json says {json}"))?;
+    let after = (host.leases()?.len(), host.events()?.len());
+    ensure(before == after, || format!("who asks beforehand leaves something: {before:?} leases and events, {after:?}"))
 }
 
 /// What is held beyond a cap that was lowered counts on, at once and later, and can be had back.
@@ -134,7 +160,7 @@ fn somebody_waits(host: &mut Host, first: &Container) -> Result<Container> {
     let listed = text(&host.gpool(&["quota", "ls"])?.stdout);
     let row = listed.lines().find(|line| line.starts_with("team vision")).unwrap_or_default();
     let fields: Vec<&str> = row.split_whitespace().collect();
-    ensure(fields == ["team", "vision", "0.4/0.5", "2GiB/3GiB", "2/-", "1"], || {
+    ensure(fields == ["team", "vision", "0.4/0.5", "2GiB/3GiB", "2/-", "-", "1"], || {
         format!("gpool quota ls says {listed}")
     })?;
     first.kill_init()?;

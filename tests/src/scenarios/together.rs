@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 69] = [
+pub const TOGETHER: [&str; 70] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -64,6 +64,7 @@ pub const TOGETHER: [&str; 69] = [
     "drained",
     "health",
     "quota",
+    "budget",
     "executed-anew",
     "file-leases",
     "gpus-left-out",

@@ -1,4 +1,5 @@
-//! `gpool explain --request`: which mechanism would serve a request on a host, and why the others would not.
+//! `gpool explain --request`: which mechanism would serve a request on a host, and why the others would not; and of this host whether it
+//! would be granted now.
 
 use crate::arguments::Format;
 use crate::exit::Failure;
@@ -9,8 +10,8 @@ use gpool_policy::mechanism::{
 };
 use gpool_policy::mig::{Instance, Model, Placement};
 use gpool_protocol::{
-    Client, ConfigurationView, ErrorBody, ErrorCode, GpuView, MigGpuView, MigInstanceView, format_bytes,
-    format_permille,
+    Client, ConfigurationView, ErrorBody, ErrorCode, GpuView, MigGpuView, MigInstanceView, Trial, TrialRequest,
+    format_bytes, format_permille,
 };
 use serde::Serialize;
 use std::path::Path;
@@ -32,25 +33,77 @@ pub fn run(
         ))
     };
     let ask = request::read(text).map_err(invalid)?;
-    let (host, whose) = match host {
-        Some(path) => (host_file::load(path).map_err(invalid)?, path.display().to_string()),
+    let (host, whose, now) = match host {
+        Some(path) => (host_file::load(path).map_err(invalid)?, path.display().to_string(), None),
         None => {
             let client = client()?;
             let gpus: Vec<GpuView> = client.get("/v1/gpus")?;
             // An older supervisor knows nothing of MIG.
             let divided: Vec<MigGpuView> = client.get("/v1/mig").unwrap_or_default();
-            (Host { has_mps: allows_mps(&client), ..of_views(&gpus, &divided) }, "this host".to_owned())
+            let host = Host { has_mps: allows_mps(&client), ..of_views(&gpus, &divided) };
+            (host, "this host".to_owned(), Now::of(&client, text))
         }
     };
     let decision = choose(&ask, &host);
     match format {
-        Format::Table | Format::Wide => output::print(&render(text, &whose, &host, &decision))?,
-        Format::Json => output::print_json("decision", &DecisionView::new(&host, &decision))?,
+        Format::Table | Format::Wide => {
+            let told = now.as_ref().map_or_else(String::new, Now::line);
+            output::print(&(render(text, &whose, &host, &decision) + &told))?;
+        }
+        Format::Json => {
+            output::print_json("decision", &DecisionView { now: now.clone(), ..DecisionView::new(&host, &decision) })?
+        }
         Format::Csv => output::print(&render_csv(&decision))?,
     }
-    match &decision.choice {
-        Some(_) => Ok(()),
-        None => Err(ErrorBody::new(ErrorCode::NoMechanism, decision.causes().join("; "), remedy(&decision)).into()),
+    match (now, &decision.choice) {
+        (Some(Now::Refused(refusal)), _) => Err(refusal.into()),
+        (Some(Now::Granted(_)), _) | (None, Some(_)) => Ok(()),
+        (None, None) => {
+            Err(ErrorBody::new(ErrorCode::NoMechanism, decision.causes().join("; "), remedy(&decision)).into())
+        }
+    }
+}
+
+/// What the supervisor would do with a container that asks so, at this moment: quotas, budgets, drained GPUs and those who wait included.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Now {
+    /// It would have that.
+    Granted(Trial),
+    /// It would have nothing.
+    Refused(ErrorBody),
+}
+
+impl Now {
+    /// None of an older supervisor, or where no container could ask so.
+    fn of(client: &Client, text: &str) -> Option<Self> {
+        let request = match request::of_container(text) {
+            Ok(request) => request?,
+            Err(refusal) => return Some(Self::Refused(refusal)),
+        };
+        match client.post("/v1/trial", &TrialRequest { request }) {
+            Ok(trial) => Some(Self::Granted(trial)),
+            Err(error) if error.code == ErrorCode::MessageInvalid => None,
+            Err(error) => Some(Self::Refused(error)),
+        }
+    }
+
+    fn line(&self) -> String {
+        match self {
+            Self::Granted(trial) => {
+                let gpus: Vec<&str> = trial.gpu_uuids.iter().map(|gpu| gpu.0.as_str()).collect();
+                let share = format_permille(trial.fraction_permille.into());
+                let memory = match trial.memory_bytes {
+                    0 => String::new(),
+                    bytes => format!(" and {}", format_bytes(bytes)),
+                };
+                let idle = if trial.beyond_budget { "; a budget is spent, so with what is idle" } else { "" };
+                let (mode, gpus, uid) = (trial.mechanism, gpus.join(", "), trial.uid);
+                format!("now      granted by mode={mode}: {share}{memory} of {gpus}, to user {uid}{idle}\n")
+            }
+            // What to do stands in the error that follows.
+            Self::Refused(refusal) => format!("now      refused: {} [{}]\n", refusal.message, refusal.code.text()),
+        }
     }
 }
 
@@ -229,6 +282,9 @@ struct DecisionView {
     facts: Vec<FactsView>,
     rows: Vec<RowView>,
     traps: Vec<TrapView>,
+    /// Of this host alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    now: Option<Now>,
 }
 
 #[derive(Debug, Serialize)]
@@ -273,6 +329,7 @@ impl DecisionView {
             }
         };
         Self {
+            now: None,
             row: decision.choice.as_ref().map_or("A12", |choice| choice.row.word()),
             mechanism: decision.choice.as_ref().map(|choice| choice.mechanism.word()),
             gpus,

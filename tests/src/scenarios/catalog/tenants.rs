@@ -419,6 +419,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(quota::run),
     },
     Scenario {
+        name: "budget",
+        what: "a team that has spent its GPU hours has what is idle, and its share again when there are hours and it is free",
+        limit_s: 150,
+        run: Place::Inside(budget::run),
+    },
+    Scenario {
         name: "ledger",
         what: "what teams had is known after containers and supervisors have ended, and ties out",
         limit_s: 90,

@@ -1,0 +1,102 @@
+//! What teams and users were promised of GPUs, day by day, for their budgets: read from the ledger once, and added up as it is written.
+
+use super::balance::{Amounts as Written, Batch};
+use super::lines;
+use super::question::Scope;
+use super::retention::DAY_S;
+use super::store::GpuFacts;
+use crate::lease::Holder;
+use gpool_protocol::{GpuUuid, LeaseId};
+use rusqlite::Connection;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
+
+/// No budget is about more days than a month has.
+const DAYS: u64 = 32;
+/// So many days are kept of each, the newest: a clock that was ahead for a while is no reason to forget this month.
+const KEPT: usize = 64;
+
+/// Promised time of whole GPUs, an instance by its part of one, by whom and on which day of Unix time, in nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Spent(BTreeMap<Holder, BTreeMap<u64, i128>>);
+
+impl Spent {
+    /// What is written down of the last days.
+    ///
+    /// # Errors
+    /// SQLite cannot read.
+    pub fn read(connection: &Connection, unix_s: u64) -> rusqlite::Result<Self> {
+        let since_unix_s = first_day(unix_s) * DAY_S;
+        let scope = Scope { since_unix_s, until_unix_s: i64::MAX.cast_unsigned(), ..Scope::default() };
+        let gpus = lines::gpus(connection, &scope)?;
+        let mut whose = connection.prepare("SELECT team, uid FROM lease WHERE id = ?1")?;
+        let (mut spent, mut holders) = (Self::default(), HashMap::new());
+        lines::walk(connection, &scope, &gpus, |line| {
+            let both = match holders.get(&line.of.0) {
+                Some(both) => both,
+                None => {
+                    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Option<String>>(0)?, row.get(1)?));
+                    let (team, uid) = whose.query_row([line.of.0], read)?;
+                    holders.entry(line.of.0).or_insert(Holder::both(team.as_deref(), uid))
+                }
+            };
+            if let Some(gpu) = gpus.get(&line.of.1) {
+                spent.add(both, line.slot_unix_s, gpu.part_of(line.amounts.reserved_ns()).into());
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(spent)
+    }
+
+    /// Adds what has just been written; `gpus` are those that are there.
+    pub fn note(&mut self, batch: &Batch<'_>, (gpus, product): (&[GpuFacts], &str)) {
+        let of: HashMap<&LeaseId, _> =
+            batch.leases.iter().map(|statement| (&statement.facts.lease_id, &statement.facts)).collect();
+        let slices: HashMap<&GpuUuid, (u8, u8)> = gpus.iter().map(|gpu| (&gpu.uuid, gpu.slices)).collect();
+        for (key, amounts) in &batch.lines {
+            let Some(facts) = of.get(&key.lease) else { continue };
+            let (slices, of_slices) =
+                (slices.get(&key.gpu).copied()).unwrap_or_else(|| super::parts(product, facts.mig_profile.as_deref()));
+            let ns = i128::from(promised_ns(amounts)) * i128::from(slices) / i128::from(of_slices.max(1));
+            self.add(&Holder::both(facts.team.as_deref(), facts.uid), key.when.slot.0, ns);
+        }
+        for days in self.0.values_mut() {
+            while days.len() > KEPT {
+                days.pop_first();
+            }
+        }
+    }
+
+    /// So much on the day of `unix_s`, and nothing else.
+    #[cfg(test)]
+    pub fn of(holders: &[Holder; 2], unix_s: u64, ns: u64) -> Self {
+        let mut spent = Self::default();
+        spent.add(holders, unix_s, ns.into());
+        spent
+    }
+
+    fn add(&mut self, holders: &[Holder; 2], slot_unix_s: u64, ns: i128) {
+        for holder in holders.iter().filter(|_| ns != 0) {
+            *self.0.entry(holder.clone()).or_default().entry(slot_unix_s / DAY_S).or_default() += ns;
+        }
+    }
+
+    /// What was promised to somebody on the days from one that begins then to before another, in nanoseconds.
+    pub fn between(&self, holder: &Holder, (from_unix_s, to_unix_s): (u64, u64)) -> u64 {
+        let span = from_unix_s / DAY_S..to_unix_s / DAY_S;
+        let days = self.0.get(holder).into_iter().flat_map(|days| days.range(span.clone()));
+        let all: i128 = days.map(|(_, ns)| *ns).sum();
+        u64::try_from(all.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+/// The first day that is of any use, counted from 1970.
+pub fn first_day(unix_s: u64) -> u64 {
+    (unix_s / DAY_S).saturating_sub(DAYS)
+}
+
+/// Of its share: what it used of that, what others had and what nobody had.
+fn promised_ns(amounts: &Written) -> i64 {
+    let parts = [amounts.within_ns, amounts.lent_ns, amounts.idle_ns, amounts.unmetered_ns];
+    parts.into_iter().fold(0, i64::saturating_add)
+}
