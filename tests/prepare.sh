@@ -28,6 +28,9 @@ if [ "${1:-}" = test ]; then
 /usr/bin/python3         python3
 /usr/bin/ps              procps
 /usr/sbin/mke2fs         e2fsprogs
+/usr/bin/prometheus      prometheus
+/usr/bin/promtool        prometheus
+/usr/bin/socat           socat
 "
 fi
 

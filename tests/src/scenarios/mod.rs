@@ -63,6 +63,7 @@ mod paused;
 mod places_taken;
 mod playground;
 mod preemption;
+mod prometheus;
 mod queue;
 mod quota;
 mod random_kills;

@@ -425,6 +425,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(budget::run),
     },
     Scenario {
+        name: "prometheus",
+        what: "a real Prometheus understands the alarms and the dashboard, and what is wrong and nothing else sets one off",
+        limit_s: 150,
+        run: Place::Inside(prometheus::run),
+    },
+    Scenario {
         name: "ledger",
         what: "what teams had is known after containers and supervisors have ended, and ties out",
         limit_s: 90,
