@@ -117,6 +117,9 @@ pub struct QuotaView {
     pub budget: Option<QuotaBudget>,
     /// How many wait in the queue, for whatever reason.
     pub waiting: u32,
+    /// How many of them wait for a quota of their team or their user, and not for room.
+    #[serde(default)]
+    pub held_up: u32,
 }
 
 #[cfg(test)]
@@ -134,9 +137,10 @@ mod tests {
             allowed: QuotaAllowed { leases: Some(3), ..QuotaAllowed::default() },
             budget: None,
             waiting: 1,
+            held_up: 0,
         };
         let text = serde_json::to_string(&view).unwrap();
-        let want = r#"{"of":"no-team","table":"quota.no_team","held":{"share_permille":1500,"memory_bytes":0,"leases":2},"allowed":{"leases":3},"waiting":1}"#;
+        let want = r#"{"of":"no-team","table":"quota.no_team","held":{"share_permille":1500,"memory_bytes":0,"leases":2},"allowed":{"leases":3},"waiting":1,"held_up":0}"#;
         assert_eq!(text, want);
         assert_eq!(serde_json::from_str::<QuotaView>(&text).unwrap(), view);
         for period in [QuotaPeriod::Day, QuotaPeriod::Week, QuotaPeriod::Month] {

@@ -15,16 +15,17 @@ pub fn views(leases: &Leases, book: &Book) -> Vec<QuotaView> {
 }
 
 fn views_of(quota: &Quota, book: &Book, standing: &Standing) -> Vec<QuotaView> {
-    let waiting: Vec<[Holder; 2]> = (book.queue.in_order().into_iter())
-        .map(|waiter| Holder::both(waiter.asked.request.team.as_deref(), waiter.uid))
+    let waiting: Vec<([Holder; 2], bool)> = (book.queue.in_order().into_iter())
+        .map(|waiter| (Holder::both(waiter.asked.request.team.as_deref(), waiter.uid), waiter.is_over_quota))
         .collect();
-    let mut holders: BTreeSet<&Holder> = standing.holders().chain(waiting.iter().flatten()).collect();
+    let all_waiting = waiting.iter().flat_map(|(both, _)| both);
+    let mut holders: BTreeSet<&Holder> = standing.holders().chain(all_waiting).collect();
     let listed: Vec<Holder> = Holder::listed(quota).collect();
     holders.extend(&listed);
     holders.into_iter().map(|holder| view(holder, quota, standing, &waiting)).collect()
 }
 
-fn view(holder: &Holder, quota: &Quota, standing: &Standing, waiting: &[[Holder; 2]]) -> QuotaView {
+fn view(holder: &Holder, quota: &Quota, standing: &Standing, waiting: &[([Holder; 2], bool)]) -> QuotaView {
     let (table, ceiling) = holder.bound(quota);
     let is_bounded = *holder.table(quota).1 != Configured::default();
     let (of, team, uid) = match holder {
@@ -42,7 +43,8 @@ fn view(holder: &Holder, quota: &Quota, standing: &Standing, waiting: &[[Holder;
         held: QuotaHeld { share_permille: held.share_permille, memory_bytes: held.memory_bytes, leases: held.leases },
         allowed: QuotaAllowed { share_permille, memory_bytes, leases },
         budget: standing.account(holder, quota).map(|account| budget_view(&account, held.share_permille)),
-        waiting: waiting.iter().filter(|both| both.contains(holder)).count() as u32,
+        waiting: waiting.iter().filter(|(both, _)| both.contains(holder)).count() as u32,
+        held_up: waiting.iter().filter(|(both, is_held_up)| *is_held_up && both.contains(holder)).count() as u32,
     }
 }
 

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 const COLUMNS: [Column; 6] =
     [text("WHO"), figure("GPUS"), figure("MEMORY"), figure("CONTAINERS"), figure("GPU HOURS"), figure("WAITING")];
 const WIDE: [Column; 3] = [text("BEGINS ANEW"), text("LASTS UNTIL"), text("BOUNDED BY")];
-const HEADER: [&str; 17] = [
+const HEADER: [&str; 18] = [
     "of",
     "team",
     "uid",
@@ -27,6 +27,7 @@ const HEADER: [&str; 17] = [
     "budget_began_unix_s",
     "budget_ends_unix_s",
     "lasts_until_unix_s",
+    "held_up",
 ];
 
 /// Runs a verb of `gpool quota`.
@@ -119,6 +120,7 @@ fn csv_cells(quota: &QuotaView) -> Vec<String> {
         of(|budget| Some(budget.began_unix_s)),
         of(|budget| Some(budget.ends_unix_s)),
         of(|budget| budget.lasts_until_unix_s),
+        quota.held_up.to_string(),
     ]
 }
 

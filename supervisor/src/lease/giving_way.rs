@@ -11,7 +11,7 @@ use crate::device::Gpu;
 use crate::queue::Waiter;
 use gpool_configuration::Configuration;
 use gpool_policy::giving_way::needed;
-use gpool_policy::preemption::{Candidate, Leaving, Need, Rule, Turn};
+use gpool_policy::preemption::{Candidate, Leaving, Need, Rule, Turn, Wait};
 use gpool_policy::slice::Priority as SlicePriority;
 use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism, Priority, format_seconds};
 use std::collections::BTreeMap;
@@ -49,14 +49,14 @@ pub struct MakingRoom {
 }
 
 impl MakingRoom {
-    fn of(waiter: &Waiter, leases: Vec<LeaseId>, need: Need) -> Self {
+    fn of(waiter: &Waiter, priority: SlicePriority, leases: Vec<LeaseId>, need: Need) -> Self {
         // Who asks for no share wants all of a GPU.
         let wanted_permille = Some(waiter.asked.request.fraction_permille).filter(|permille| *permille > 0);
         Self {
             leases,
             waits: waiter.asked.container_id.clone(),
             need,
-            priority: waiter.claim.priority,
+            priority,
             wanted_permille: wanted_permille.unwrap_or(1000),
         }
     }
@@ -79,7 +79,8 @@ impl Leases {
             if fits(&scene) {
                 return None;
             }
-            let may_go = |id: &&LeaseId| priority_of(&book, id).is_some_and(|its| waiter.claim.priority <= its);
+            let rank = self.rank_of(waiter, &scene);
+            let may_go = |id: &&LeaseId| priority_of(&book, id).is_some_and(|its| rank <= its);
             let candidates: Vec<LeaseId> = idle.iter().filter(may_go).cloned().collect();
             let leases = needed(&candidates, |gone: &[LeaseId]| fits(&scene.without(gone, &outside)))?;
             Some(GivingWay { leases, waits: waiter.asked.container_id.clone() })
@@ -107,11 +108,12 @@ impl Leases {
             let ahead = self.taken_by(&in_order[..place], &coming);
             let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, &ahead);
             let is_taken = |id: &LeaseId| found.iter().any(|its| its.leases.contains(id));
-            let is_lower = |its: &Candidate| waiter.claim.priority < its.priority;
+            let rank = self.rank_of(waiter, &coming);
+            let is_lower = |its: &Candidate| rank < its.priority;
             let is_told =
                 |(id, its): &&(LeaseId, Candidate)| is_lower(its) && book.makes_room_for(id, waits) && !is_taken(id);
             let told = || candidates.iter().filter(is_told).map(|(id, _)| id.clone()).collect();
-            let unsure = || MakingRoom::of(waiter, told(), Need::Unsure);
+            let unsure = || MakingRoom::of(waiter, rank, told(), Need::Unsure);
             if let Some(place) = fits(&coming) {
                 // Also while the device has to give back what was taken, but nowhere else than where it will go.
                 if !waiter.making_on.borrow().is_empty() {
@@ -122,7 +124,7 @@ impl Leases {
                 }
                 continue;
             }
-            let wait = waiter.wait_for_room(now_ns);
+            let wait = Wait { priority: rank, ..waiter.wait_for_room(now_ns) };
             let gives_way =
                 |id: &LeaseId, its: &Candidate| its.gives_way_to(wait, book.makes_room_for(id, waits), rule);
             let may_go = candidates.iter().filter(|(id, its)| gives_way(id, its) && !is_taken(id));
@@ -138,9 +140,18 @@ impl Leases {
             }
             *waiter.making_on.borrow_mut() = coming.uuids_of(&without(&leases).unwrap_or_default());
             (coming, full) = (coming.without(&leases, &outside), full.without(&leases, &outside));
-            found.push(MakingRoom::of(waiter, leases, Need::Yes));
+            found.push(MakingRoom::of(waiter, rank, leases, Need::Yes));
         }
         found
+    }
+
+    /// Before whom one that waits will be served. Nobody goes for who will have what is idle because a budget is spent, but those that
+    /// are before nobody.
+    fn rank_of(&self, waiter: &Waiter, scene: &Scene<'_>) -> SlicePriority {
+        match self.has_no_hours(&waiter.asked, waiter.uid, scene) {
+            true => slice_priority(Priority::Burst),
+            false => waiter.claim.priority,
+        }
     }
 
     /// How those that make room are served meanwhile; of none that has no slices.

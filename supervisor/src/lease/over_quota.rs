@@ -104,6 +104,9 @@ impl Over {
                 }
                 ways.push("ask for priority=burst, which reserves no share and has what is idle".to_owned());
             }
+            (Dimension::Share, _) if is_spent => {
+                ways.push("ask for mode=slice, which has what is idle until then".to_owned());
+            }
             (Dimension::Share, Mechanism::Exclusive) if *gpus > 1 && left >= 1000 => {
                 ways.push(format!("ask for {} GPUs", left / 1000));
             }

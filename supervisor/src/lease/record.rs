@@ -307,7 +307,7 @@ impl Record {
 
     /// Whether it has what is idle because a budget was spent. A mark that an older supervisor kept beside a promise says nothing.
     pub fn is_beyond_budget(&self) -> bool {
-        self.has_no_hours && self.priority != Priority::Guaranteed
+        self.has_no_hours && self.priority == Priority::Burst
     }
 
     /// As if no budget had been spent: what it asks for, and what counts of quotas.

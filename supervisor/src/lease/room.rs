@@ -16,7 +16,7 @@ use crate::mps::Domain;
 use crate::queue::Waiter;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Use, Users};
 use gpool_policy::queue::{Prospect, Taken, kept_for, taken_ahead};
-use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority};
+use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority, Request};
 use std::time::Duration;
 
 /// What requests are placed in.
@@ -399,9 +399,23 @@ impl Leases {
     fn choose(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>, taken: &[Taken]) -> Result<Choice, ErrorBody> {
         let Scene { book, own, gpus, .. } = scene;
         check_suitable(&asked.request, gpus)?;
-        let served = self.mechanism_for(asked, (book, *own), gpus, &scene.capacities_beside(taken))?;
+        let capacities = scene.capacities_beside(taken);
+        let has_no_hours = self.has_no_hours(asked, uid, scene);
+        let served = self.mechanism_for(asked, (book, *own), gpus, &capacities).or_else(|refusal| {
+            // Where its share is not free there may be slices without one.
+            let mut idle = asked.clone();
+            idle.request.priority = Priority::Burst;
+            let on_slices = has_no_hours.then(|| self.mechanism_for(&idle, (book, *own), gpus, &capacities).ok());
+            let on_slices = on_slices.flatten().filter(|served| served.mechanism == Mechanism::Slice);
+            let as_asked = |served: Served| {
+                let request = Request { priority: asked.request.priority, ..served.request };
+                Served { request, ..served }
+            };
+            on_slices.map(as_asked).ok_or(refusal)
+        })?;
         let asked_for = demand_of(&served.request, served.mechanism);
-        let beyond_budget = self.has_no_hours(asked, uid, scene, served.mechanism).then_some(asked_for);
+        // Of whole GPUs, instances and what the hardware keeps nobody has what is idle.
+        let beyond_budget = Some(asked_for).filter(|_| has_no_hours && served.mechanism == Mechanism::Slice);
         let demand = match beyond_budget {
             Some(_) => Demand { priority: slice_priority(Priority::Burst), ..asked_for },
             None => asked_for,
@@ -419,13 +433,14 @@ impl Leases {
         Ok(Choice { served, domain, demand, beyond_budget, capacities, open })
     }
 
-    /// Whether a request on slices has what is idle in place of the share that it asks for: a budget is spent, or it comes back to a
-    /// place in which it had that. Of whole GPUs, instances and what the hardware keeps nobody has what is idle.
-    fn has_no_hours(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>, mechanism: Mechanism) -> bool {
-        if mechanism != Mechanism::Slice || asked.request.priority != Priority::Guaranteed {
+    /// Whether a request that asks for a share has none, and what is idle on slices: a budget is spent, or it comes back to a place in which
+    /// it had that.
+    pub fn has_no_hours(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> bool {
+        if asked.request.priority != Priority::Guaranteed {
             return false;
         }
-        let is_home = |held: &&Held| Some(&held.record.lease_id) == scene.own;
+        let is_home =
+            |held: &&Held| Some(&held.record.lease_id) == scene.own && held.record.is_started_anew_by(asked, uid);
         let comes_back = scene.book.held.iter().find(is_home).is_some_and(|held| held.record.is_beyond_budget());
         let team = asked.request.team.as_deref();
         let is_spent = |standing: &Standing| standing.has_no_hours(team, uid, &self.configuration().quota);

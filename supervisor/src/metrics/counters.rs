@@ -17,7 +17,7 @@ pub(super) const IDLE_ACTIONS: [&str; 3] = ["told", "revoked", "not_revoked"];
 pub(super) const PREEMPTIONS: [&str; 5] = ["told", "withdrawn", "left", "revoked", "not_revoked"];
 
 /// What requests for leases are refused with. Others may come up and are counted from then on.
-const REFUSALS: [ErrorCode; 9] = [
+const REFUSALS: [ErrorCode; 10] = [
     ErrorCode::SupervisorFailed,
     ErrorCode::RequestInvalid,
     ErrorCode::RequestNotAllowed,
@@ -26,6 +26,7 @@ const REFUSALS: [ErrorCode; 9] = [
     ErrorCode::MemoryNotFree,
     ErrorCode::NoGpu,
     ErrorCode::NoMechanism,
+    ErrorCode::QuotaReached,
     ErrorCode::LeaseConflict,
 ];
 

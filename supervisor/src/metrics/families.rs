@@ -82,14 +82,17 @@ families! {
         "What may be reserved in a day, week or month, in seconds of a GPU; absent where [quota] bounds none";
     QuotaSpent Gauge "gpool_quota_spent_gpu_seconds" ["of", "name", "period"]
         "What of it has been since that began: it falls to 0 when the next one does, and is absent while the ledger could not be read";
+    QuotaHeldUp Gauge "gpool_quota_held_up" ["of", "name"] "Those of them that wait for a quota of their team or their user, and not for room on a GPU";
     GuardActions Counter "gpool_guard_actions_total" ["action"]
         "What was done about containers found past the shims or above their cap: told, frozen, not_frozen, revoked, not_revoked, killed, not_killed";
     Events Counter "gpool_events_total" ["kind"] "Events by kind";
     Rounds Counter "gpool_thread_rounds_total" ["thread"] "Rounds begun by the threads that the watchdog counts";
     Complaints Counter "gpool_watchdog_complaints_total" [] "Looks of the watchdog after which systemd was not told that the work goes on";
     LogLinesLost Counter "gpool_log_lines_lost_total" [] "Lines of the log that were lost because nobody took those before them";
+    DriverReplaced Gauge "gpool_driver_replaced" []
+        "1 while the driver's libraries are of another version than its kernel module, so that no container is started";
     LedgerWritten Gauge "gpool_ledger_written_timestamp_seconds" []
-        "When the ledger was written last, in seconds since 1970, every ten seconds if all is well; absent while it was not, or none is kept";
+        "When the ledger was written last, in seconds since 1970, every ten seconds if all is well; while it was not since the supervisor started, when that was; absent where none is kept";
     AuditWritten Counter "gpool_audit_events_total" [] "Events written down for good since the supervisor started";
     AuditLost Counter "gpool_audit_lost_total" [] "Events that could not be, because the disk was full for too long";
     GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "name", "driver_version", "nvlink_island"] "Always 1: a GPU of this host; GPUs of one island reach each other over NVLink, and of one that reaches none it is empty";

@@ -47,6 +47,8 @@ struct Moment {
     complaints: u64,
     log_lines_lost: u64,
     ledger_written_unix_s: Option<u64>,
+    /// Whether the driver's libraries are of another version than its kernel module.
+    is_driver_replaced: bool,
     /// Written down and lost; none where no audit is kept.
     audit: Option<[u64; 2]>,
 }
@@ -87,9 +89,16 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
         complaints: leases.progress.complaints.count(),
         log_lines_lost: log::lost(),
-        ledger_written_unix_s: leases.ledger.written_unix_s(),
+        ledger_written_unix_s: ledger_written_unix_s(leases, identity),
+        is_driver_replaced: leases.driver_versions().is_some_and(|(version, module)| version != module),
         audit: leases.configuration().audit.is_kept().then(|| leases.audit.figures()),
     })
+}
+
+/// When the ledger was written last; of one that was not in this life, when that began: it is as late as that.
+fn ledger_written_unix_s(leases: &Leases, identity: &Identity) -> Option<u64> {
+    let begun_unix_s = || leases.configuration().ledger.is_kept().then_some(identity.started_unix_ms / 1000);
+    leases.ledger.written_unix_s().or_else(begun_unix_s)
 }
 
 /// Every kind of event: what has not come up did so no time, beside which Prometheus sees the first.
@@ -191,6 +200,7 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
         page.add(Family::AuditWritten, &[], written as f64);
         page.add(Family::AuditLost, &[], lost as f64);
     }
+    page.add(Family::DriverReplaced, &[], f64::from(u8::from(moment.is_driver_replaced)));
     if let Some(unix_s) = moment.ledger_written_unix_s {
         page.add(Family::LedgerWritten, &[], unix_s as f64);
     }
@@ -228,6 +238,7 @@ fn of_a_quota(page: &mut Page, quota: &QuotaView) {
     page.add(Family::QuotaHeldMemory, &labels, held.memory_bytes as f64);
     page.add(Family::QuotaHeldLeases, &labels, held.leases as f64);
     page.add(Family::QuotaWaiting, &labels, f64::from(quota.waiting));
+    page.add(Family::QuotaHeldUp, &labels, f64::from(quota.held_up));
     let most = [
         (Family::QuotaAllowedGpus, allowed.share_permille.map(gpus)),
         (Family::QuotaAllowedMemory, allowed.memory_bytes.map(|bytes| bytes as f64)),

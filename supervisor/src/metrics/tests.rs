@@ -83,6 +83,7 @@ fn quota(of: QuotaOf, team: Option<&str>, uid: Option<u32>) -> QuotaView {
             lasts_until_unix_s: None,
         }),
         waiting: 1,
+        held_up: u32::from(of == QuotaOf::Team),
     }
 }
 
@@ -141,6 +142,7 @@ fn moment() -> Moment {
         rounds: [("sampler", 9), ("attendant", 8)],
         complaints: 0,
         log_lines_lost: 0,
+        is_driver_replaced: true,
         ledger_written_unix_s: Some(1_700_000_000),
         audit: Some([17, 2]),
     }
@@ -264,6 +266,7 @@ fn figures_are_in_prometheus_units() {
         (of_team("allowed_gpus"), of_team("held_bytes"), of_team("allowed_leases")),
         (Some(2.5), Some(3.0), Some(4.0))
     );
+    assert_eq!((of_team("waiting"), of_team("held_up")), (Some(1.0), Some(1.0)));
     assert_eq!(value(&figures, "gpool_quota_held_leases", ("name", "7")), Some(2.0));
     assert_eq!(value(&figures, "gpool_quota_allowed_gpus", ("of", "user")), None, "what is not bounded is absent");
     assert_eq!((of_team("budget_gpu_seconds"), of_team("spent_gpu_seconds")), (Some(7200.0), Some(3600.5)));

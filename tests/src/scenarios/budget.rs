@@ -6,13 +6,16 @@ use crate::failure::{Failure, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
-use gpool_protocol::{EventKind, LeaseView, Priority, QuotaBudget, QuotaView};
+use gpool_protocol::{EventKind, GpuView, LeaseView, Priority, QuotaBudget, QuotaView};
+use serde_json::Value;
 use std::time::Duration;
 
 const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"team\", \"mode\"]\n";
 /// Four seconds of a GPU, and hours of it. A month lasts for longer than this.
 const SHORT: &str = "[quota.team.vision]\ngpu_hours = \"0.001/month\"\n";
 const LONG: &str = "[lease]\nhold_ms = 0\n[quota.team.vision]\ngpu_hours = \"5/month\"\n";
+/// Those who have to go have time.
+const MAKES_ROOM: &str = "[preemption]\nenabled = true\nafter_seconds = 0\ngrace_seconds = 60\nleast_run_seconds = 0\n";
 const KERNEL_US: u64 = 500;
 
 /// Has two teams share a GPU beside another one, of which one has a budget.
@@ -21,6 +24,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let outcome = reload_with(&host, SHORT)
         .and_then(|()| it_is_spent(&host))
         .and_then(|tenants| nobody_is_promised_more(&mut host, &tenants).map(|()| tenants))
+        .and_then(|tenants| nobody_goes_for_it(&host).map(|()| tenants))
         .and_then(|tenants| there_are_hours_again(&host, &tenants));
     finish(host, outcome)
 }
@@ -103,6 +107,32 @@ fn nobody_is_promised_more(host: &mut Host, tenants: &Tenants) -> Result<()> {
 fn is_beyond(host: &Host, container: &Container, when: &str) -> Result<()> {
     let lease = host.lease_of(container)?;
     ensure(lease.beyond_budget && lease.priority == Priority::Burst, || format!("{when}: {lease:?}"))
+}
+
+/// Who waits without hours has nobody go, since it would be before nobody itself; who has hours does.
+fn nobody_goes_for_it(host: &Host) -> Result<()> {
+    reload_with(host, &format!("{SHORT}{MAKES_ROOM}"))?;
+    let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
+    let ask = |team: &str| {
+        // All but half of what the smallest of them has, beside what the driver holds.
+        let memory = serde_json::json!({"bytes": gpus[0].memory_total_bytes - (512 << 20)});
+        let request =
+            serde_json::json!({"fraction_permille": 400, "memory": memory, "team": team, "wait_seconds": 600});
+        let asked = serde_json::json!({"container_id": team, "request": request});
+        host.client().post::<_, Value>("/v1/leases", &asked).map(drop)
+    };
+    let told = || Ok::<_, Failure>(host.events_of(EventKind::LeasePreempted)?.len());
+    ask("vision")?;
+    std::thread::sleep(Duration::from_secs(4));
+    ask("vision")?;
+    ensure(told()? == 0, || format!("{:?}", host.events_of(EventKind::LeasePreempted)))?;
+    host.client().post::<_, Value>("/v1/queue/vision/cancel", &())?;
+    wait_for("one to be told to go for a team with hours", || {
+        ask("other")?;
+        Ok(told()? > 0)
+    })?;
+    host.client().post::<_, Value>("/v1/queue/other/cancel", &())?;
+    Ok(())
 }
 
 /// It has its share when that is free, and not before.
