@@ -54,8 +54,8 @@ pub use messages::{
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
 pub use quantity::{
-    LEAST_BYTES, LONGEST_WAIT_SECONDS, MemoryCap, QuantityError, format_bytes, format_gpus, format_permille,
-    format_seconds, parse_bytes, parse_permille, parse_wait,
+    LEAST_BYTES, LONGEST_WAIT_SECONDS, MemoryCap, QuantityError, format_bytes, format_gpu_hours, format_gpus,
+    format_permille, format_seconds, parse_bytes, parse_permille, parse_wait,
 };
 pub use queue::{LeaseAnswer, LeaseWaiting, WaitingView};
 pub use quota::{QuotaAllowed, QuotaBudget, QuotaHeld, QuotaOf, QuotaPeriod, QuotaView};

@@ -180,6 +180,11 @@ pub fn format_permille(permille: u64) -> String {
     }
 }
 
+/// Nanoseconds of a GPU as hours of one, for people, rounded down to thousandths: `312.5`.
+pub fn format_gpu_hours(gpu_ns: u64) -> String {
+    format_gpus(gpu_ns / 3_600_000_000)
+}
+
 /// Thousandths of a GPU as GPUs, for people: `2.5`, `0.75`, `4`.
 pub fn format_gpus(permille: u64) -> String {
     let text = format!("{}.{:03}", permille / 1000, permille % 1000);

@@ -3,10 +3,10 @@
 use crate::clock;
 use crate::events::About;
 use crate::faults::Faults;
-use crate::lease::{Account, Holder, Leases, Standing, budget_hours};
+use crate::lease::{Account, Holder, Leases, Standing};
 use crate::ledger;
 use gpool_policy::budget::Level;
-use gpool_protocol::EventKind;
+use gpool_protocol::{EventKind, format_gpu_hours};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -65,8 +65,8 @@ fn message(holder: &Holder, account: &Account) -> String {
     let Account { budget, period, span_unix_s, .. } = account;
     let of = format!(
         "{} of {} hours of a GPU in this {}",
-        budget_hours(budget.spent_ns),
-        budget_hours(budget.allowed_ns),
+        format_gpu_hours(budget.spent_ns),
+        format_gpu_hours(budget.allowed_ns),
         period.text()
     );
     match account.is_spent() {

@@ -3,7 +3,7 @@
 pub mod request;
 
 use super::queue;
-use super::quota::moment;
+use super::usage::moment;
 use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::output;

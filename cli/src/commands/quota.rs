@@ -1,10 +1,10 @@
 //! `gpool quota ls`
 
+use super::usage::moment;
 use crate::arguments::{Format, QuotaVerb};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text};
-use gpool_protocol::{Client, QuotaBudget, QuotaOf, QuotaView, format_bytes, format_gpus};
-use jiff::Timestamp;
+use gpool_protocol::{Client, QuotaBudget, QuotaOf, QuotaView, format_bytes, format_gpu_hours, format_gpus};
 
 const COLUMNS: [Column; 6] =
     [text("WHO"), figure("GPUS"), figure("MEMORY"), figure("CONTAINERS"), figure("GPU HOURS"), figure("WAITING")];
@@ -69,19 +69,8 @@ fn wide_cells(quota: &QuotaView) -> Vec<String> {
 
 /// `312.5/500 month`; `?/500 month` while nobody knows
 fn of_budget(budget: &QuotaBudget) -> String {
-    let (spent, allowed) = (budget.spent_gpu_ns.map(hours), hours(budget.allowed_gpu_ns));
+    let (spent, allowed) = (budget.spent_gpu_ns.map(format_gpu_hours), format_gpu_hours(budget.allowed_gpu_ns));
     format!("{}/{allowed} {}", spent.as_deref().unwrap_or("?"), budget.period.text())
-}
-
-/// Nanoseconds of a GPU as hours, with three decimals at most.
-fn hours(gpu_ns: u64) -> String {
-    format_gpus(gpu_ns / 3_600_000_000)
-}
-
-/// A moment of UTC, to the second.
-pub fn moment(unix_s: u64) -> String {
-    let moment = i64::try_from(unix_s).ok().and_then(|second| Timestamp::from_second(second).ok());
-    moment.unwrap_or(Timestamp::MAX).to_string()
 }
 
 fn who(quota: &QuotaView) -> String {

@@ -12,7 +12,7 @@ use super::record::Record;
 use crate::clock;
 use crate::faults::Faults;
 use crate::gatekeeper::Order;
-use crate::ledger::{self, Spent};
+use crate::ledger::{self, DAY_S, Spent};
 use gpool_configuration::{Period, Quota};
 use gpool_policy::budget::{Budget, Level};
 use gpool_protocol::{BeyondBudget, ErrorBody, ErrorCode, EventKind, LeaseId, Mechanism, Priority, format_permille};
@@ -20,7 +20,6 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use std::collections::BTreeSet;
 
-const DAY_S: u64 = 86_400;
 /// 1970-01-01 was a Thursday.
 const DAYS_SINCE_MONDAY: u64 = 3;
 
@@ -105,10 +104,11 @@ impl Leases {
             all.filter(|record| is_candidate(record)).map(|record| record.lease_id.clone()).collect()
         };
         for id in &candidates {
-            let outcome = self.keep_to_budget(id);
-            let refused = |error: &ErrorBody| error.code != ErrorCode::SupervisorFailed;
-            faults
-                .note(id.clone(), &outcome.or_else(|error| if refused(&error) { Ok(()) } else { Err(error.message) }));
+            let outcome = match self.keep_to_budget(id) {
+                Err(refusal) if refusal.code != ErrorCode::SupervisorFailed => Ok(()),
+                outcome => outcome.map_err(|error| error.message),
+            };
+            faults.note(id.clone(), &outcome);
         }
         faults.retain(|id| candidates.contains(id));
     }

@@ -23,10 +23,14 @@ impl Leases {
         Some((self.files.version()?, gpus.first()?.driver_version.clone()))
     }
 
+    /// The same if they are of two versions.
+    pub fn replaced_driver(&self) -> Option<(String, String)> {
+        self.driver_versions().filter(|(version, module)| version != module)
+    }
+
     /// Libraries that were replaced while the kernel module was in use work with it no more.
     fn check_driver(&self) -> Result<(), ErrorBody> {
-        let replaced = self.driver_versions().filter(|(version, module)| version != module);
-        replaced.map_or(Ok(()), |(version, module)| {
+        self.replaced_driver().map_or(Ok(()), |(version, module)| {
             let cause = format!("the driver's libraries are of version {version} and its kernel module of {module}");
             let remedy = "boot this host, or have all that uses GPUs end and load the module anew";
             Err(ErrorBody::new(ErrorCode::NoGpu, cause, remedy))

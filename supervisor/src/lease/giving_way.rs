@@ -145,8 +145,8 @@ impl Leases {
         found
     }
 
-    /// Before whom one that waits will be served. Nobody goes for who will have what is idle because a budget is spent, but those that
-    /// are before nobody.
+    /// Before whom one that waits will be served. Who will have what is idle because a budget is spent is before nobody that is promised
+    /// anything, nor before its like.
     fn rank_of(&self, waiter: &Waiter, scene: &Scene<'_>) -> SlicePriority {
         match self.has_no_hours(&waiter.asked, waiter.uid, scene) {
             true => slice_priority(Priority::Burst),

@@ -49,7 +49,6 @@ pub use leftovers::Leftovers;
 pub use living::any_may_live;
 pub use members::{GROUPS, Members, members};
 pub use meter::promised_permille;
-pub use over_quota::hours as budget_hours;
 pub use ownership::let_search;
 pub use placing::GRANT_PATIENCE;
 pub use quota::{Holder, Standing};

@@ -4,7 +4,7 @@ use super::budget::Account;
 use super::quota::Holder;
 use crate::ledger;
 use gpool_policy::quota::{Dimension, Excess};
-use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, format_bytes, format_gpus};
+use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, format_bytes, format_gpu_hours, format_gpus};
 
 /// The least share of one GPU that can be asked for, in thousandths of it.
 const LEAST_PERMILLE: u64 = 10;
@@ -73,23 +73,22 @@ impl Over {
         let Self { holder, table, .. } = self;
         let (spent, allowed) = (account.budget.spent_ns, account.budget.allowed_ns);
         let period = account.period.text();
-        if allowed == 0 {
+        if account.is_none() {
             return format!("[{table}] gpu_hours allows {holder} no guaranteed share");
         }
         format!(
             "[{table}] gpu_hours allows {holder} {} hours of a GPU in a {period}, and {} are spent; the next {period} begins at {}",
-            hours(allowed),
-            hours(spent),
+            format_gpu_hours(allowed),
+            format_gpu_hours(spent),
             ledger::moment(account.span_unix_s.1)
         )
     }
 
     fn remedy(&self) -> String {
         let Self { holder, is_change, mechanism, gpus, .. } = self;
-        // Whoever spends is counted, and not what is asked for.
         let (what, left, is_for_ever) = match &self.beyond {
             Beyond::Reserved(excess) => (excess.what, excess.left(), excess.is_for_ever()),
-            Beyond::Spent(account) => (Dimension::Share, 0, account.budget.allowed_ns == 0),
+            Beyond::Spent(account) => (Dimension::Share, 0, account.is_none()),
         };
         let is_spent = matches!(self.beyond, Beyond::Spent(_));
         let mut ways = Vec::new();
@@ -142,11 +141,6 @@ fn amount(what: Dimension, amount: u64) -> String {
         (Dimension::Leases, 0) => "no container".to_owned(),
         (Dimension::Leases, leases) => format!("{leases} containers"),
     }
-}
-
-/// Nanoseconds of a GPU as hours, with three decimals at most.
-pub fn hours(ns: u64) -> String {
-    format_gpus(ns / 3_600_000_000)
 }
 
 /// An amount of which it has been said what it is of.

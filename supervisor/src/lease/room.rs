@@ -57,9 +57,12 @@ impl Scene<'_> {
 struct Choice {
     served: Served,
     domain: Option<Domain>,
+    /// Whether it has what is idle in place of a share, because a budget is spent.
+    has_no_hours: bool,
+    /// What has to be free for it.
     demand: Demand,
-    /// What it asks for if it has what is idle in place of that, because a budget is spent.
-    beyond_budget: Option<Demand>,
+    /// What counts of quotas: the same, or the share that it has not.
+    counted: Demand,
     capacities: Vec<GpuCapacity>,
     open: Vec<usize>,
 }
@@ -346,8 +349,7 @@ impl Leases {
         let emptied = emptied(scene, &book);
         let choice = self.choose(asked, uid, &emptied, &[]).ok()?;
         let placed = place_among(&choice.capacities, &choice.open, &choice.demand).ok()?;
-        let counted = choice.beyond_budget.unwrap_or(choice.demand);
-        let counts = (&choice.served, &counted, choice.beyond_budget.is_some(), &placed);
+        let counts = (&choice.served, &choice.counted, choice.has_no_hours, &placed);
         let wanted = reservation((asked, uid), counts, scene.gpus);
         Some((choice, wanted))
     }
@@ -379,19 +381,18 @@ impl Leases {
         taken: &[Taken],
         preferred: &[usize],
     ) -> Result<Room, ErrorBody> {
-        let Choice { served, domain, demand, beyond_budget, capacities, open } =
+        let Choice { served, domain, has_no_hours, demand, counted, capacities, open } =
             self.choose(asked, uid, scene, taken)?;
         let is_open = !preferred.is_empty() && preferred.iter().all(|gpu| open.contains(gpu));
         let placed = is_open.then(|| place_among(&capacities, preferred, &demand).ok()).flatten();
         // Where it would have its share it has that again, and most of what is idle until then.
-        let promised = beyond_budget.filter(|_| placed.is_none());
-        let placed = placed.or_else(|| place_among(&capacities, &open, &promised?).ok());
+        let with_share = || has_no_hours.then(|| place_among(&capacities, &open, &counted).ok()).flatten();
+        let placed = placed.or_else(with_share);
         let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
         let placed = placed.map_err(|refusal| match &domain {
             Some(domain) => self.with_faults(worded(&refusal), scene.book, domain),
             None => worded(&refusal),
         })?;
-        let (has_no_hours, counted) = (beyond_budget.is_some(), beyond_budget.unwrap_or(demand));
         Ok(Room { served, domain, placed, has_no_hours, demand, counted })
     }
 
@@ -413,12 +414,12 @@ impl Leases {
             };
             on_slices.map(as_asked).ok_or(refusal)
         })?;
-        let asked_for = demand_of(&served.request, served.mechanism);
         // Of whole GPUs, instances and what the hardware keeps nobody has what is idle.
-        let beyond_budget = Some(asked_for).filter(|_| has_no_hours && served.mechanism == Mechanism::Slice);
-        let demand = match beyond_budget {
-            Some(_) => Demand { priority: slice_priority(Priority::Burst), ..asked_for },
-            None => asked_for,
+        let has_no_hours = has_no_hours && served.mechanism == Mechanism::Slice;
+        let counted = demand_of(&served.request, served.mechanism);
+        let demand = match has_no_hours {
+            true => Demand { priority: slice_priority(Priority::Burst), ..counted },
+            false => counted,
         };
         let domain = (served.mechanism == Mechanism::Mps).then(|| self.mps_domain(asked, uid)).transpose()?;
         let capacities = self.capacities_for(scene, domain.as_ref(), &demand, taken);
@@ -430,7 +431,7 @@ impl Leases {
         if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
             open.retain(|gpu| self.time_slices.keeps(&gpus[*gpu].uuid));
         }
-        Ok(Choice { served, domain, demand, beyond_budget, capacities, open })
+        Ok(Choice { served, domain, has_no_hours, demand, counted, capacities, open })
     }
 
     /// Whether a request that asks for a share has none, and what is idle on slices: a budget is spent, or it comes back to a place in which

@@ -22,6 +22,7 @@ mod there;
 mod unleased;
 
 pub use question::{BaselineQuestion, EnoughQuestion, Question, Scope, moment};
+pub use retention::DAY_S;
 pub use spent::Spent;
 pub use unleased::{GpuSighting, Sighting};
 
@@ -33,7 +34,6 @@ use balance::{Balance, Energies, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
 use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Sizes, Usage};
 use reader::Reader;
-use retention::DAY_S;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};

@@ -90,7 +90,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         complaints: leases.progress.complaints.count(),
         log_lines_lost: log::lost(),
         ledger_written_unix_s: ledger_written_unix_s(leases, identity),
-        is_driver_replaced: leases.driver_versions().is_some_and(|(version, module)| version != module),
+        is_driver_replaced: leases.replaced_driver().is_some(),
         audit: leases.configuration().audit.is_kept().then(|| leases.audit.figures()),
     })
 }
