@@ -5,7 +5,7 @@ use super::described::{about, described, without_room};
 use super::entitlement::{check_class, class_policy, fails_open, held_demand};
 use super::grant::{Leases, failed};
 use super::placing::LOOK_PATIENCE;
-use super::quota::Reservation;
+use super::quota::Tally;
 use super::record::Record;
 use super::refusal::{kept_for_waiting, quota_kept_for_waiting, worded_of_change};
 use super::room::Ahead;
@@ -81,9 +81,9 @@ impl Leases {
     pub fn check_room(&self, book: &Book, old: &Record, new: &Record) -> Result<u64, ErrorBody> {
         let gpus = self.gpus_for_new();
         let scene = self.scene(book, None, &gpus);
-        let own = book.leases.get(&old.lease_id).map(|lease| Reservation::of_lease(lease, &gpus));
-        let (own, wanted) = (own.unwrap_or_else(|| Reservation::of(old, &gpus)), Reservation::of(new, &gpus));
-        let goes = |ahead: &[Reservation]| self.check_quota(&scene, Some(&own), &wanted, ahead);
+        let own = book.leases.get(&old.lease_id).map(|lease| Tally::of_lease(lease, &gpus));
+        let (own, wanted) = (own.unwrap_or_else(|| Tally::of(old, &gpus)), Tally::of(new, &gpus));
+        let goes = |ahead: &[Tally]| self.check_quota(&scene, Some(&own), &wanted, ahead);
         goes(&[])?;
         let waiting = book.queue.before_priority_below(new.priority);
         let Ahead { taken, reserved } = self.taken_by(&waiting, &scene);

@@ -3,7 +3,7 @@
 use super::book::{Book, Lease};
 use super::entitlement::{held_demand, share_of, shown_priority, slice_priority};
 use super::grant::Leases;
-use super::quota::Reservation;
+use super::quota::Tally;
 use super::record::Record;
 use super::room::Scene;
 use crate::clock;
@@ -252,7 +252,7 @@ impl<'a> Scene<'a> {
             if record.has_no_share() {
                 continue;
             }
-            let reserved = Reservation::of(record, self.gpus);
+            let reserved = Tally::of(record, self.gpus);
             self.standing.iter_mut().for_each(|standing| standing.take_out(&reserved));
             for gpu in gpus {
                 let Some(capacity) = self.capacities.get_mut(gpu) else { continue };

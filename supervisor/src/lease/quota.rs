@@ -75,7 +75,7 @@ fn ceiling(configured: &Configured) -> Ceiling {
 
 /// What one lease counts, and for whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reservation {
+pub struct Tally {
     holders: [Holder; 2],
     amounts: Amounts,
     /// Whether it has what is idle in place of the share that counts here, because a budget is spent.
@@ -109,7 +109,7 @@ pub struct Counted<'a> {
 impl Counted<'_> {
     /// An instance counts by its part of the board's compute slices, as in the ledger. Of whole GPUs and instances nobody else has
     /// anything, whatever the priority, and in the driver's time slices there is no cap.
-    pub fn reservation(&self) -> Reservation {
+    pub fn tally(&self) -> Tally {
         let (slices, of_slices) = ledger::parts(self.product, self.profile);
         let permille: u64 = match self.mechanism {
             Mechanism::Exclusive | Mechanism::Mig => 1000,
@@ -123,11 +123,11 @@ impl Counted<'_> {
             leases: 1,
         };
         let holders = Holder::both(self.team, self.uid);
-        Reservation { holders, amounts, has_no_hours: self.has_no_hours, mechanism: self.mechanism, gpus }
+        Tally { holders, amounts, has_no_hours: self.has_no_hours, mechanism: self.mechanism, gpus }
     }
 }
 
-impl Reservation {
+impl Tally {
     /// That of a lease or a kept place. Of a lease whose GPUs were taken from it nothing is left.
     pub fn of(record: &Record, gpus: &[Gpu]) -> Self {
         if record.has_no_share() {
@@ -151,7 +151,7 @@ impl Reservation {
             product: gpus.iter().find(|gpu| gpu.uuid == record.gpu_uuid).map_or("", |gpu| gpu.name.as_str()),
             profile: record.mig_profile.as_deref(),
         };
-        counted.reservation()
+        counted.tally()
     }
 
     /// That of a lease in the book. What it holds beyond a cap that was lowered is still its own: whoever lowers one that is full
@@ -184,10 +184,10 @@ impl Standing {
     /// What the book says: leases, kept places, and leases that are not taken over yet.
     pub fn of(book: &Book, gpus: &[Gpu]) -> Self {
         let stranded = book.stranded.iter().filter(|record| !book.leases.contains_key(&record.lease_id));
-        let leases = book.leases.values().map(|lease| Reservation::of_lease(lease, gpus));
+        let leases = book.leases.values().map(|lease| Tally::of_lease(lease, gpus));
         let others = book.held.iter().map(|held| &held.record).chain(stranded);
         let mut standing = Self::default();
-        for Reservation { holders, amounts, .. } in leases.chain(others.map(|record| Reservation::of(record, gpus))) {
+        for Tally { holders, amounts, .. } in leases.chain(others.map(|record| Tally::of(record, gpus))) {
             for holder in holders {
                 let held = standing.held.entry(holder).or_default();
                 *held = held.plus(amounts);
@@ -228,7 +228,7 @@ impl Standing {
     }
 
     /// As if a lease that is in it had ended.
-    pub fn take_out(&mut self, reserved: &Reservation) {
+    pub fn take_out(&mut self, reserved: &Tally) {
         for holder in &reserved.holders {
             let held = self.held.entry(holder.clone()).or_default();
             *held = held.minus(reserved.amounts);
@@ -240,13 +240,7 @@ impl Standing {
     ///
     /// # Errors
     /// Whose quota does not let it in, and why.
-    pub fn check(
-        &self,
-        quota: &Quota,
-        own: Option<&Reservation>,
-        wanted: &Reservation,
-        ahead: &[Reservation],
-    ) -> Result<(), Over> {
+    pub fn check(&self, quota: &Quota, own: Option<&Tally>, wanted: &Tally, ahead: &[Tally]) -> Result<(), Over> {
         for holder in &wanted.holders {
             let had = own.map(|own| own.for_whom(holder)).unwrap_or_default();
             let others = self.held(holder).minus(had);

@@ -6,7 +6,7 @@ use super::entitlement::{demand_of, held_demand, slice_priority};
 use super::grant::Leases;
 use super::mechanism::Served;
 use super::placing::{open_for, place_among};
-use super::quota::{Counted, Reservation, Standing};
+use super::quota::{Counted, Standing, Tally};
 use super::record::Record;
 use super::refusal::{kept_for_others, quota_kept_for_others, worded};
 use super::suitable::{check_suitable, only_suitable};
@@ -85,7 +85,7 @@ pub struct Ahead {
     /// On the GPUs.
     pub taken: Vec<Taken>,
     /// Of their quotas.
-    pub reserved: Vec<Reservation>,
+    pub reserved: Vec<Tally>,
 }
 
 impl Room {
@@ -105,11 +105,11 @@ impl Room {
 }
 
 /// What a request would count of the quotas of who makes it, served and placed so.
-fn reservation(
+fn tally_of(
     (asked, uid): (&LeaseRequest, u32),
     (served, counted, has_no_hours, placed): (&Served, &Demand, bool, &Placement),
     gpus: &[Gpu],
-) -> Reservation {
+) -> Tally {
     let first = placed.indices.first().map(|place| &gpus[*place]);
     let counted = Counted {
         team: asked.request.team.as_deref(),
@@ -122,7 +122,7 @@ fn reservation(
         product: first.map_or("", |gpu| gpu.name.as_str()),
         profile: first.and_then(|gpu| Some(gpu.instance()?.profile.as_str())),
     };
-    counted.reservation()
+    counted.tally()
 }
 
 impl Leases {
@@ -152,9 +152,9 @@ impl Leases {
         scene: &Scene<'_>,
         home: Option<(&Record, Vec<usize>)>,
     ) -> Result<Room, ErrorBody> {
-        let own = home.as_ref().map(|(record, _)| Reservation::of(record, scene.gpus));
-        let goes = |wanted: &Reservation, ahead: &[Reservation]| self.check_quota(scene, own.as_ref(), wanted, ahead);
-        let counted = |room: &Room| reservation((asked, uid), room.counts(), scene.gpus);
+        let own = home.as_ref().map(|(record, _)| Tally::of(record, scene.gpus));
+        let goes = |wanted: &Tally, ahead: &[Tally]| self.check_quota(scene, own.as_ref(), wanted, ahead);
+        let counted = |room: &Room| tally_of((asked, uid), room.counts(), scene.gpus);
         // Who comes back to a place that is kept for it was there before those who wait. For more than that it is one of them.
         if let Some((record, places)) = &home
             && let Ok(room) = self.room_beside(asked, uid, scene, &[], places)
@@ -194,9 +194,9 @@ impl Leases {
     pub fn check_quota(
         &self,
         scene: &Scene<'_>,
-        own: Option<&Reservation>,
-        wanted: &Reservation,
-        ahead: &[Reservation],
+        own: Option<&Tally>,
+        wanted: &Tally,
+        ahead: &[Tally],
     ) -> Result<(), ErrorBody> {
         let Some(standing) = &scene.standing else { return Ok(()) };
         standing.check(&self.configuration().quota, own, wanted, ahead).map_err(|over| over.worded())
@@ -218,12 +218,10 @@ impl Leases {
         let mut reserved = Vec::new();
         let taken = taken_ahead(ahead.iter().copied(), |waiter: &Waiter, before, may_keep| {
             let planned = scene.places_of(&waiter.preferred());
-            let goes = |wanted: &Reservation, reserved: &[Reservation]| {
-                self.check_quota(scene, None, wanted, reserved).is_ok()
-            };
+            let goes = |wanted: &Tally, reserved: &[Tally]| self.check_quota(scene, None, wanted, reserved).is_ok();
             match self.room_beside(&waiter.asked, waiter.uid, scene, before, &planned) {
                 Ok(room) => {
-                    let wanted = reservation((&waiter.asked, waiter.uid), room.counts(), scene.gpus);
+                    let wanted = tally_of((&waiter.asked, waiter.uid), room.counts(), scene.gpus);
                     if !goes(&wanted, &reserved) {
                         note(&|| waiter.keep_nothing());
                         return Prospect::Waits;
@@ -275,12 +273,12 @@ impl Leases {
         if room.served.mechanism == Mechanism::Mps || room.served.instance.is_some() {
             return None;
         }
-        let wanted = reservation((&waiter.asked, waiter.uid), room.counts(), scene.gpus);
+        let wanted = tally_of((&waiter.asked, waiter.uid), room.counts(), scene.gpus);
         self.check_quota(scene, None, &wanted, &ahead.reserved).is_ok().then_some(room.placed.indices)
     }
 
     /// What others make room for by going: nobody behind it has that, however many stand before it and for however long.
-    fn room_made_for(&self, waiter: &Waiter, scene: &Scene<'_>) -> Option<(Taken, Reservation)> {
+    fn room_made_for(&self, waiter: &Waiter, scene: &Scene<'_>) -> Option<(Taken, Tally)> {
         let indices = scene.places_of(&waiter.making_on.borrow());
         if indices.is_empty() {
             return None;
@@ -344,13 +342,13 @@ impl Leases {
     }
 
     /// How a request would be served if nobody were on the GPUs, and what that would count of quotas; none if not even then.
-    fn alone(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> Option<(Choice, Reservation)> {
+    fn alone(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> Option<(Choice, Tally)> {
         let book = Book::default();
         let emptied = emptied(scene, &book);
         let choice = self.choose(asked, uid, &emptied, &[]).ok()?;
         let placed = place_among(&choice.capacities, &choice.open, &choice.demand).ok()?;
         let counts = (&choice.served, &choice.counted, choice.has_no_hours, &placed);
-        let wanted = reservation((asked, uid), counts, scene.gpus);
+        let wanted = tally_of((asked, uid), counts, scene.gpus);
         Some((choice, wanted))
     }
 
@@ -367,7 +365,7 @@ impl Leases {
         let scene = Scene { standing: scene.standing.clone().map(without_spent), ..scene };
         let emptied = emptied(&scene, &book);
         let room = self.room_beside(asked, uid, &emptied, &[], &[])?;
-        let wanted = reservation((asked, uid), room.counts(), &gpus);
+        let wanted = tally_of((asked, uid), room.counts(), &gpus);
         self.check_quota(&emptied, None, &wanted, &[])?;
         if room.served.mechanism == Mechanism::Mps { self.check_serves_mps() } else { Ok(()) }
     }

@@ -24,7 +24,7 @@ fn lease(id: &str, team: Option<&str>, permille: u16) -> Record {
 }
 
 fn counted(record: &Record, gpus: &[Gpu]) -> (u64, u64, u64) {
-    let amounts = Reservation::of(record, gpus).amounts;
+    let amounts = Tally::of(record, gpus).amounts;
     (amounts.share_permille, amounts.memory_bytes / GIB, amounts.leases)
 }
 
@@ -106,11 +106,11 @@ fn the_file_and_requests_write_memory_the_same_way() {
 fn both_quotas_hold_and_what_others_ahead_will_have_counts_as_well() {
     let quota = quota("[quota.team.vision]\ngpus = \"0.8\"\n[quota.user.1000]\nleases = 2\n");
     let of = |id: &str, team: Option<&str>, uid, permille| {
-        Reservation::of(&Record { owner_uid: uid, ..lease(id, team, permille) }, &[])
+        Tally::of(&Record { owner_uid: uid, ..lease(id, team, permille) }, &[])
     };
     let book = Book { stranded: vec![lease("01", Some("vision"), 500)], ..Book::default() };
     let standing = Standing::of(&book, &[]);
-    let check = |wanted: &Reservation, ahead: &[Reservation]| standing.check(&quota, None, wanted, ahead);
+    let check = |wanted: &Tally, ahead: &[Tally]| standing.check(&quota, None, wanted, ahead);
     assert_eq!(check(&of("02", Some("vision"), 0, 300), &[]), Ok(()));
     let over = check(&of("02", Some("vision"), 0, 301), &[]).unwrap_err();
     let Beyond::Reserved(excess) = over.beyond else { panic!("{over:?}") };
@@ -128,17 +128,17 @@ fn both_quotas_hold_and_what_others_ahead_will_have_counts_as_well() {
 fn who_comes_back_or_changes_keeps_what_it_has_under_a_lower_quota() {
     let low = quota("[quota.team.vision]\ngpus = \"0.1\"\nleases = 0\n[quota.no_team]\nleases = 0\n");
     let record = lease("01", Some("vision"), 300);
-    let own = Reservation::of(&record, &[]);
+    let own = Tally::of(&record, &[]);
     let book = Book { held: vec![kept(record.clone())], ..Book::default() };
     let standing = Standing::of(&book, &[]);
-    let check = |new: &Record| standing.check(&low, Some(&own), &Reservation::of(new, &[]), &[]);
+    let check = |new: &Record| standing.check(&low, Some(&own), &Tally::of(new, &[]), &[]);
     assert_eq!(check(&record), Ok(()));
     assert_eq!(check(&lease("02", Some("vision"), 200)), Ok(()), "lower, and still above it");
     let over = check(&lease("02", Some("vision"), 301)).unwrap_err().worded();
     assert!(over.message.contains("0.301 is asked for") && over.remedy.contains("0.1 or less"), "{over}");
     let burst = Record { priority: Priority::Burst, ..record.clone() };
-    let own = Reservation::of(&burst, &[]);
-    let again = standing.check(&low, Some(&own), &Reservation::of(&record, &[]), &[]);
+    let own = Tally::of(&burst, &[]);
+    let again = standing.check(&low, Some(&own), &Tally::of(&record, &[]), &[]);
     assert!(again.is_err(), "what it did not reserve before is more");
     assert!(check(&lease("02", None, 300)).is_err(), "it had nothing of another team's");
 }
@@ -152,10 +152,9 @@ fn spent() -> Option<Arc<Spent>> {
 fn who_has_spent_its_budget_is_promised_no_more_until_the_next_one_begins() {
     let quota = quota("[quota.team.vision]\ngpu_hours = \"0.1/week\"\n[quota.user.7]\ngpu_hours = \"0/day\"\n");
     let at = |day: u64| Standing::default().with_spent(spent(), day * 86_400 + 5);
-    let of = |team: Option<&str>, uid, permille| {
-        Reservation::of(&Record { owner_uid: uid, ..lease("02", team, permille) }, &[])
-    };
-    let check = |day, wanted: &Reservation, own: Option<&Reservation>| at(day).check(&quota, own, wanted, &[]);
+    let of =
+        |team: Option<&str>, uid, permille| Tally::of(&Record { owner_uid: uid, ..lease("02", team, permille) }, &[]);
+    let check = |day, wanted: &Tally, own: Option<&Tally>| at(day).check(&quota, own, wanted, &[]);
     let over = check(8, &of(Some("vision"), 0, 100), None).unwrap_err().worded().to_string();
     assert_eq!(
         over,
@@ -166,9 +165,9 @@ fn who_has_spent_its_budget_is_promised_no_more_until_the_next_one_begins() {
     assert_eq!(check(11, &of(Some("vision"), 0, 100), None), Ok(()), "on Monday");
     assert_eq!(check(8, &of(Some("speech"), 1000, 900), None), Ok(()), "another team has none, nor has this user");
     let record = lease("02", Some("vision"), 300);
-    let burst = Reservation::of(&Record { priority: Priority::Burst, ..record.clone() }, &[]);
+    let burst = Tally::of(&Record { priority: Priority::Burst, ..record.clone() }, &[]);
     assert_eq!(check(8, &burst, None), Ok(()));
-    let own = Reservation::of(&record, &[]);
+    let own = Tally::of(&record, &[]);
     assert_eq!(check(8, &own, Some(&own)), Ok(()), "who comes back has what it had");
     assert_eq!(check(8, &of(Some("vision"), 0, 299), Some(&own)), Ok(()));
     assert!(check(8, &of(Some("vision"), 0, 301), Some(&own)).is_err() && check(8, &own, Some(&burst)).is_err());
@@ -184,28 +183,28 @@ fn who_has_spent_its_budget_is_promised_no_more_until_the_next_one_begins() {
 fn who_has_no_hours_keeps_its_part_of_a_quota_of_gpus() {
     let quota = quota("[quota.team.vision]\ngpus = \"0.5\"\ngpu_hours = \"0.1/week\"\n");
     let beyond = Record { priority: Priority::Burst, has_no_hours: true, ..lease("01", Some("vision"), 300) };
-    let own = Reservation::of(&beyond, &[]);
+    let own = Tally::of(&beyond, &[]);
     let standing = |day: u64, others: &[Record]| {
         let stranded = [std::slice::from_ref(&beyond), others].concat();
         Standing::of(&Book { stranded, ..Book::default() }, &[]).with_spent(spent(), day * 86_400 + 5)
     };
     let held = standing(8, &[]).held(&Holder::Team("vision".into())).share_permille;
     assert_eq!(held, 300, "nobody of its team takes it meanwhile");
-    let again = Reservation::of(&beyond.with_its_promise(), &[]);
-    let check = |day, others: &[Record], own: Option<&Reservation>, wanted: &Reservation| {
+    let again = Tally::of(&beyond.with_its_promise(), &[]);
+    let check = |day, others: &[Record], own: Option<&Tally>, wanted: &Tally| {
         standing(day, others).check(&quota, own, wanted, &[])
     };
     // By gpool update, as long as the budget is spent; and when there are hours.
     assert!(check(8, &[], Some(&own), &again).is_err());
     assert_eq!(check(11, &[], Some(&own), &again), Ok(()));
     let late = |permille| Record { lease_id: LeaseId("03".into()), fraction_permille: permille, ..beyond.clone() };
-    assert_eq!(check(8, &[], None, &Reservation::of(&late(200), &[])), Ok(()), "with what is idle");
-    let over = check(8, &[], None, &Reservation::of(&late(201), &[])).unwrap_err();
+    assert_eq!(check(8, &[], None, &Tally::of(&late(200), &[])), Ok(()), "with what is idle");
+    let over = check(8, &[], None, &Tally::of(&late(201), &[])).unwrap_err();
     assert!(matches!(over.beyond, Beyond::Reserved(excess) if excess.held == 300), "{over:?}");
     let lowered = lease("02", Some("vision"), 400);
     assert_eq!(check(11, &[lowered], Some(&own), &again), Ok(()), "a quota that was lowered takes nothing");
     let wider = Record { fraction_permille: 600, ..beyond.clone() };
-    assert!(check(8, &[], Some(&own), &Reservation::of(&wider, &[])).is_err(), "nor is it a way around one");
+    assert!(check(8, &[], Some(&own), &Tally::of(&wider, &[])).is_err(), "nor is it a way around one");
 }
 
 #[test]
@@ -215,8 +214,8 @@ fn a_refusal_names_who_what_and_what_to_do() {
     );
     let said = |held: &[Record], wanted: &Record, own: Option<&Record>| {
         let book = Book { stranded: held.to_vec(), ..Book::default() };
-        let own = own.map(|own| Reservation::of(own, &[]));
-        let over = Standing::of(&book, &[]).check(&quota, own.as_ref(), &Reservation::of(wanted, &[]), &[]);
+        let own = own.map(|own| Tally::of(own, &[]));
+        let over = Standing::of(&book, &[]).check(&quota, own.as_ref(), &Tally::of(wanted, &[]), &[]);
         over.unwrap_err().worded().to_string()
     };
     let two = |id: &str, permille| {
