@@ -10,6 +10,7 @@ mod gpu;
 mod mig;
 mod queue;
 mod quota;
+mod reservation;
 mod savings;
 mod scope;
 mod sizes;
@@ -29,6 +30,7 @@ pub use gpu::GpuVerb;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
+pub use reservation::ReservationVerb;
 pub use savings::SavingsOptions;
 #[cfg(test)]
 pub use scope::{ScopeOptions, SpanOptions};
@@ -162,6 +164,12 @@ pub enum Verb {
         /// What to do with it.
         #[command(subcommand)]
         verb: QuotaVerb,
+    },
+    /// Parts of GPUs that are kept free for somebody
+    Reservation {
+        /// What to do with them.
+        #[command(subcommand)]
+        verb: ReservationVerb,
     },
     /// Show what happened: grants, refusals, changes, ends
     Events(EventsOptions),

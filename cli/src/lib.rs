@@ -64,6 +64,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Explain { id, format, .. } => commands::explain::run(&client, &id.unwrap_or_default(), format),
         Verb::Queue { verb } => commands::queue::run(&client, &verb),
         Verb::Quota { verb } => commands::quota::run(&client, &verb),
+        Verb::Reservation { verb } => commands::reservation::run(&client, &verb),
         Verb::Events(options) => commands::events::run(&client, &options),
         Verb::Wait(options) => commands::wait::run(&client, &options),
         Verb::Usage(options) => commands::usage::run(&client, &options),

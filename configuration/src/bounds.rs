@@ -25,7 +25,17 @@ impl Breach {
     /// With the file and line that gave the key its value.
     pub fn located(self, origins: &BTreeMap<String, Origin>) -> ConfigurationError {
         // Of a table in an array it is known where the last array begins.
-        let known = origins.get(&self.key).or_else(|| origins.get(self.key.rsplit_once('.')?.0));
+        // One that is missing stands where the first of its table does.
+        let first_of = |table: &str| {
+            origins
+                .iter()
+                .filter(|(key, _)| key.strip_prefix(table).is_some_and(|key| key.starts_with('.')))
+                .map(|(_, origin)| origin)
+                .min_by_key(|origin| origin.line)
+        };
+        let in_table =
+            || self.key.rsplit_once('.').and_then(|(table, _)| origins.get(table).or_else(|| first_of(table)));
+        let known = origins.get(&self.key).or_else(in_table);
         match known {
             Some(origin) => ConfigurationError::new(&origin.path, Some(origin.line), self.cause),
             None => ConfigurationError::new(Path::new(DEFAULT_PATH), None, self.cause),
@@ -59,6 +69,7 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
     check_health(configuration)?;
     check_hang_times(configuration)?;
     check_idle_times(configuration)?;
+    check_reservations(configuration)?;
     check_payers(configuration)
 }
 
@@ -75,6 +86,23 @@ fn check_payers(configuration: &Configuration) -> Result<(), Breach> {
         Some(cause) => Err(Breach { key: "rates.price".to_owned(), cause }),
         None => Ok(()),
     }
+}
+
+/// Whether what is reserved can be, and can be had by somebody.
+fn check_reservations(configuration: &Configuration) -> Result<(), Breach> {
+    for (name, its) in &configuration.reservation {
+        let table = dotted("reservation", name);
+        if !is_name(name) {
+            let cause = format!("reservation has {name:?}, which is no name; {NAME_FORM}");
+            return Err(Breach { key: format!("{table}.gpus"), cause });
+        }
+        if let Some((key, cause)) = its.out_of_range() {
+            let key = format!("{table}.{key}");
+            let cause = format!("{key} {cause}");
+            return Err(Breach { key, cause });
+        }
+    }
+    Ok(())
 }
 
 /// Whether the days of the ledger make sense.

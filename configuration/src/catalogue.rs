@@ -76,6 +76,7 @@ impl Effect {
                 || is_in("queue.")
                 || is_in("preemption.")
                 || is_in("quota.")
+                || is_in("reservation")
                 || is_in("team")
                 || is_in("rates.")
                 || is_in("health.") =>

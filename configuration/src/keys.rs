@@ -6,6 +6,7 @@ use crate::health::Health;
 use crate::preemption::Preemption;
 use crate::quota::Quota;
 use crate::rates::{Rates, Team};
+use crate::reservation::Reservation;
 use crate::windows::Window;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub struct Configuration {
     pub preemption: Preemption,
     /// How much teams and users may reserve.
     pub quota: Quota,
+    /// What is kept free for whom, by name.
+    pub reservation: BTreeMap<String, Reservation>,
     /// Dividing GPUs with MIG.
     pub mig: Mig,
     /// What is written down of who had what.

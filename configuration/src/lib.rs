@@ -18,6 +18,7 @@ mod preemption;
 mod quantity;
 mod quota;
 mod rates;
+mod reservation;
 mod unknown;
 mod windows;
 
@@ -37,6 +38,7 @@ pub use preemption::{NoticeSignal, PREEMPTION_SECONDS_MAX, Preemption};
 pub use quantity::{GpuAmount, GpuHours, MemoryAmount, Period};
 pub use quota::{Ceiling, Quota, Uid};
 pub use rates::{Currency, Day, Part, Price, PricePerHour, Rates, Team};
+pub use reservation::{LeastPriority, Moment, Phase, RESERVATION_AHEAD_SECONDS_MAX, RESERVATION_GPUS_MAX, Reservation};
 pub use windows::{Window, open_for};
 
 #[cfg(test)]

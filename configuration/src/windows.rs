@@ -1,5 +1,7 @@
-//! Maintenance windows: spans of local time that come back each week.
+//! Windows: spans of local time that come back each week.
 
+use jiff::ToSpan;
+use jiff::civil::{Date, DateTime};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -27,7 +29,7 @@ impl TryFrom<String> for Window {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let wrong = |cause: &str| format!("{text:?} is no maintenance window ({cause}); {FORM}");
+        let wrong = |cause: &str| format!("{text:?} is no window ({cause}); {FORM}");
         let (days, times) = text.trim().split_once(' ').ok_or_else(|| wrong("days or times are missing"))?;
         let (start, end) = times.trim().split_once('-').ok_or_else(|| wrong("a time is missing"))?;
         let (start, end) =
@@ -48,6 +50,14 @@ impl From<Window> for String {
 }
 
 impl Window {
+    /// When it begins and ends, if it begins on that day.
+    pub(crate) fn on(&self, day: Date) -> Option<(DateTime, DateTime)> {
+        let place = usize::try_from(day.weekday().to_monday_zero_offset()).ok()?;
+        let after = |begin: DateTime, seconds: u64| begin.checked_add(i64::try_from(seconds).ok()?.seconds()).ok();
+        let begins = after(day.to_datetime(jiff::civil::Time::midnight()), self.start_seconds)?;
+        self.days[place].then(|| Some((begins, after(begins, self.length_seconds)?)))?
+    }
+
     /// How much of it is left, in seconds; none while it is closed.
     fn left_seconds(&self, second_of_week: u64) -> Option<u64> {
         let begins = self.days.iter().zip(0..).filter(|(is_one, _)| **is_one).map(|(_, day)| day);

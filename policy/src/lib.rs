@@ -8,6 +8,7 @@
 //! * [`giving_way`]: which leases have to go so that somebody who waits has room;
 //! * [`idleness`]: when a lease counts as idle, and what follows;
 //! * [`preemption`]: which leases give way to one of a higher priority, and when;
+//! * [`reservation`]: what is kept free of which GPUs for whom;
 //! * [`quota`]: how much the leases of a team or of a user may reserve altogether;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
 //! * [`health`]: what a GPU's own figures say of its faults, and whether they are known to whoever opened it again;
@@ -52,6 +53,7 @@ pub mod queue;
 pub mod quota;
 pub mod rates;
 pub mod repetition;
+pub mod reservation;
 pub mod savings;
 pub mod sizing;
 pub mod slice;

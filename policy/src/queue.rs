@@ -6,6 +6,7 @@
 //! made room, at the latest; all other room goes to those behind it at once.
 
 use crate::admission::{Demand, GpuCapacity, Use, WHOLE_PERMILLE};
+use crate::reservation::Part;
 use crate::slice::Priority;
 use std::collections::BTreeMap;
 
@@ -77,6 +78,12 @@ pub struct Taken {
 }
 
 impl Taken {
+    /// What it is of a GPU.
+    #[must_use]
+    pub fn part_of(&self, gpu: &GpuCapacity) -> Part {
+        Part { permille: self.demand.guaranteed_permille(), bytes: capped_bytes(&self.demand, gpu) }
+    }
+
     /// Counts it as if it were leased.
     pub fn enter(&self, gpus: &mut [GpuCapacity]) {
         for index in &self.indices {
@@ -99,7 +106,7 @@ impl Taken {
 }
 
 /// Memory that it is promised: all of a whole GPU, none in time slices.
-fn capped_bytes(demand: &Demand, gpu: &GpuCapacity) -> u64 {
+pub(crate) fn capped_bytes(demand: &Demand, gpu: &GpuCapacity) -> u64 {
     match demand.usage {
         Use::Sliced | Use::Mps => demand.memory_bytes(gpu.memory_total_bytes),
         Use::Whole => gpu.memory_total_bytes,
@@ -160,7 +167,7 @@ pub fn kept_for(gpus: &[GpuCapacity], among: &[usize], demand: &Demand) -> Optio
 
 /// How far a GPU is from holding `demand`: how many are on it that cannot be beside it, then what is missing of share or
 /// memory, in thousandths of the GPU's.
-fn lack(gpu: &GpuCapacity, demand: &Demand) -> (u32, u64) {
+pub(crate) fn lack(gpu: &GpuCapacity, demand: &Demand) -> (u32, u64) {
     let missing_permille =
         demand.guaranteed_permille().saturating_sub(WHOLE_PERMILLE.saturating_sub(gpu.fraction_leased_permille));
     let missing_bytes = capped_bytes(demand, gpu).saturating_sub(gpu.memory_free_bytes());

@@ -71,6 +71,8 @@ pub enum EventKind {
     LeaseEnded,
     /// Four fifths of a budget of a team or a user are spent, or all of it.
     Budget,
+    /// The time of a reservation has begun or is over, something of it is missing, or nothing is any more.
+    Reservation,
     /// An allocation was refused because of the cap.
     AllocationRefused,
     /// A look-up of a function by name was refused because the shim does not know its version.
@@ -133,7 +135,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 44] = [
+    pub const ALL: [EventKind; 45] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -149,6 +151,7 @@ impl EventKind {
         EventKind::LeasePreempted,
         EventKind::LeaseEnded,
         EventKind::Budget,
+        EventKind::Reservation,
         EventKind::AllocationRefused,
         EventKind::UnknownVersion,
         EventKind::PlacesFull,

@@ -53,11 +53,15 @@ pub struct BeyondBudget {
     pub cause: Option<String>,
 }
 
-/// That a lease has to make room for a container of a higher priority that waits, if that still does then.
+/// That a lease has to make room for a container of a higher priority that waits, if that still does then, or for a reservation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaving {
-    /// For whom.
-    pub waits: ContainerId,
+    /// The container that waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<ContainerId>,
+    /// The name of the reservation, where nobody waits yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
     /// In how many nanoseconds.
     pub left_ns: u64,
     /// By which share of each GPU it is served until then, permille, if not by its own.

@@ -28,6 +28,7 @@ mod quantity;
 mod queue;
 mod quota;
 mod request;
+mod reservation;
 mod savings;
 mod sizes;
 mod trial;
@@ -62,6 +63,7 @@ pub use quota::{QuotaAllowed, QuotaBudget, QuotaHeld, QuotaOf, QuotaPeriod, Quot
 pub use request::{
     ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, request_keys,
 };
+pub use reservation::{ReservationSeat, ReservationState, ReservationView};
 pub use savings::{OwnerDemand, Savings};
 pub use sizes::{Sizes, SizesRow};
 pub use trial::{Trial, TrialRequest};

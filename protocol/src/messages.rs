@@ -13,6 +13,7 @@
 //! | `GET /v1/queue` | | `[WaitingView]` |
 //! | `POST /v1/queue/ID/cancel` | nothing | [`WaitingView`](crate::WaitingView) |
 //! | `GET /v1/quota` | | [`QuotaView`](crate::QuotaView), one for each |
+//! | `GET /v1/reservations` | | `[ReservationView]` |
 //! | `GET /v1/usage?by=WHAT&since=..` | | [`Usage`](crate::Usage) |
 //! | `GET /v1/charges?since=..` | | [`Charges`](crate::Charges) |
 //! | `GET /v1/gpus` | | `[GpuView]` |

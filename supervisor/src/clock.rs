@@ -1,5 +1,6 @@
 //! The two clocks: monotonic for everything that is compared, wall time for people.
 
+use jiff::civil::DateTime;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds of CLOCK_MONOTONIC.
@@ -20,14 +21,44 @@ pub fn unix_us() -> u64 {
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
-/// Seconds of local time since Monday, midnight. The zone is the one that the host had when it was asked first.
+/// Seconds of local time since Monday, midnight, in the host's zone. A zone that is changed is seen when [`unix_s_of_local`] has been
+/// called, or at the next start.
 pub fn local_second_of_week() -> u64 {
-    let now: nix::libc::time_t = clock_gettime(ClockId::Realtime).tv_sec;
+    second_of_week(&broken_down(clock_gettime(ClockId::Realtime).tv_sec))
+}
+
+/// A moment in the host's zone.
+fn broken_down(unix_s: nix::libc::time_t) -> nix::libc::tm {
     // SAFETY: numbers and a pointer, for which zeroes are valid.
     let mut local: nix::libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both are live; on failure the zeroes stay.
-    unsafe { nix::libc::localtime_r(&now, &mut local) };
-    second_of_week(&local)
+    unsafe { nix::libc::localtime_r(&unix_s, &mut local) };
+    local
+}
+
+/// What clocks on the wall show now, to the second, in the host's zone.
+pub fn local_now() -> DateTime {
+    let local = broken_down(clock_gettime(ClockId::Realtime).tv_sec);
+    let part = |number: nix::libc::c_int| i8::try_from(number).unwrap_or(0);
+    let year = i16::try_from(local.tm_year + 1900).unwrap_or(0);
+    // A leap second is the one before it twice.
+    let (day, time) = ((part(local.tm_mon + 1), part(local.tm_mday)), (part(local.tm_hour), part(local.tm_min)));
+    let made = DateTime::new(year, day.0, day.1, time.0, time.1, part(local.tm_sec.min(59)), 0);
+    made.unwrap_or(DateTime::ZERO)
+}
+
+/// When clocks on the wall show that, Unix seconds, in the host's zone as it is now: the first time of two, and of one that is left out when clocks are put forward
+/// as if they were not.
+pub fn unix_s_of_local(local: DateTime) -> u64 {
+    // SAFETY: numbers and a pointer, for which zeroes are valid.
+    let mut parts: nix::libc::tm = unsafe { std::mem::zeroed() };
+    (parts.tm_year, parts.tm_mon) = (i32::from(local.year()) - 1900, i32::from(local.month()) - 1);
+    (parts.tm_mday, parts.tm_hour) = (i32::from(local.day()), i32::from(local.hour()));
+    (parts.tm_min, parts.tm_sec) = (i32::from(local.minute()), i32::from(local.second()));
+    // Whether it is summer is for the zone to say.
+    parts.tm_isdst = -1;
+    // SAFETY: it is live.
+    u64::try_from(unsafe { nix::libc::mktime(&mut parts) }).unwrap_or(0)
 }
 
 fn second_of_week(local: &nix::libc::tm) -> u64 {
@@ -40,6 +71,13 @@ fn second_of_week(local: &nix::libc::tm) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_clocks_on_the_wall_show_is_a_moment() {
+        let (before, now, after) = (unix_ms() / 1000, unix_s_of_local(local_now()), unix_ms() / 1000);
+        // An hour of autumn comes twice.
+        assert!((before..=after).contains(&now) || before - now == 3600, "{before} {now} {after}");
+    }
 
     #[test]
     fn weeks_begin_on_monday() {

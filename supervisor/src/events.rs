@@ -216,6 +216,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::LeasePreempted
         | EventKind::LeaseEnded
         | EventKind::Budget
+        | EventKind::Reservation
         | EventKind::AllocationRefused
         | EventKind::GpuAnswers
         | EventKind::GpuDrained

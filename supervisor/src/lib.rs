@@ -90,6 +90,7 @@ mod quotas;
 mod refusals;
 mod region;
 mod reload;
+mod reservations;
 mod revocation;
 mod sampler;
 mod service;

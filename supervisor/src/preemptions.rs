@@ -1,16 +1,14 @@
-//! Leases of a lower priority that make room for a request of a higher one that waits: they are told, their programs are sent a
+//! Leases of a lower priority that make room for a request of a higher one that waits, or for a reservation: they are told, their programs are sent a
 //! signal, and after the grace their GPUs are taken from them, as by `gpool evict`. `policy` says who, and when.
 
 use crate::cgroup;
 use crate::clock;
 use crate::gatekeeper::Order;
-use crate::lease::{Lease, Leases, MakingRoom, about, slice_priority};
+use crate::lease::{ForWhom, Lease, Leases, MakingRoom, about, slice_priority};
 use crate::revocation;
 use gpool_configuration::{Configuration, NoticeSignal, Preemption};
 use gpool_policy::preemption::{Candidate, Need, Notice, Rule, Step, Turn};
-use gpool_protocol::{
-    ContainerId, ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, Priority, format_permille, format_seconds,
-};
+use gpool_protocol::{ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, Priority, format_permille, format_seconds};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,8 +21,8 @@ const REST: Duration = Duration::from_secs(5);
 pub struct MakesRoom {
     /// What it was told.
     pub notice: Notice,
-    /// Who waits for it.
-    pub waits: Option<ContainerId>,
+    /// For whom.
+    pub for_whom: Option<ForWhom>,
     /// How it is served meanwhile.
     pub turn: Option<Turn>,
 }
@@ -41,7 +39,7 @@ pub struct Preemptions {
 /// Leases whose time is over, all that go for one.
 struct Due {
     leases: Vec<LeaseId>,
-    waits: ContainerId,
+    for_whom: ForWhom,
 }
 
 impl Preemptions {
@@ -61,8 +59,14 @@ impl Preemptions {
         let is_resting = self.rests_until.is_some_and(|until| Instant::now() < until);
         if !is_on {
             book.queue.in_order().iter().for_each(|waiter| waiter.making_on.borrow_mut().clear());
+            book.making_on.borrow_mut().clear();
         }
-        if !is_anybody_told && (!is_on || is_resting || book.queue.len() == 0) {
+        // For whom anybody would go.
+        let is_nobody_there = || book.queue.len() == 0 && !leases.reserves(&book);
+        if !is_anybody_told && is_nobody_there() {
+            book.making_on.borrow_mut().clear();
+        }
+        if !is_anybody_told && (!is_on || is_resting || is_nobody_there()) {
             return Vec::new();
         }
         let candidates = candidates(book.leases.values());
@@ -80,8 +84,8 @@ impl Preemptions {
             let its = for_whom.get(id);
             let step = lease.makes_room.notice.step(its.map_or(Need::No, |its| its.need), now_ns, rule);
             match its {
-                Some(its) => lease.makes_room.waits = Some(its.waits.clone()),
-                None if lease.leaves_ns().is_none() => lease.makes_room.waits = None,
+                Some(its) => lease.makes_room.for_whom = Some(its.for_whom.clone()),
+                None if lease.leaves_ns().is_none() => lease.makes_room.for_whom = None,
                 None => {}
             }
             serve(leases, lease, turns.get(id).copied());
@@ -95,7 +99,7 @@ impl Preemptions {
         // Nobody goes for one that could not begin yet.
         let are_all_over = |its: &&MakingRoom| !its.leases.is_empty() && its.leases.iter().all(|id| over.contains(id));
         let due = making.iter().filter(are_all_over);
-        due.map(|its| Due { leases: its.leases.clone(), waits: its.waits.clone() }).collect()
+        due.map(|its| Due { leases: its.leases.clone(), for_whom: its.for_whom.clone() }).collect()
     }
 }
 
@@ -121,10 +125,10 @@ fn tell(leases: &Leases, lease: &Lease, rules: &Preemption) {
 
 /// Tells it that it may stay.
 fn withdraw(leases: &Leases, lease: &mut Lease) {
-    lease.makes_room.waits = None;
+    lease.makes_room.for_whom = None;
     leases.counters.note_preemption("withdrawn");
     let short = lease.record.container_id.short();
-    let message = format!("{short} keeps its GPUs: nobody of a higher priority needs its room any more");
+    let message = format!("{short} keeps its GPUs: its room is not needed for anybody of a higher priority any more");
     leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), message);
 }
 
@@ -176,7 +180,11 @@ fn signal(lease: &Lease, which: NoticeSignal) -> usize {
 fn told(lease: &Lease, configuration: &Configuration, sent: usize) -> String {
     let (record, rules) = (&lease.record, &configuration.preemption);
     let (short, priority, grace) = (record.container_id.short(), record.priority, format_seconds(rules.grace_seconds));
-    let waits = lease.makes_room.waits.as_ref().map_or("one", ContainerId::short);
+    let (who, if_still) = match &lease.makes_room.for_whom {
+        Some(ForWhom::Reservation(name)) => (format!("reservation {name}, which"), "that still needs it"),
+        Some(ForWhom::Waits(container)) => (format!("{}, which waits and", container.short()), "that still waits"),
+        None => ("one that waits and".to_owned(), "that still waits"),
+    };
     let sent = match (rules.signal, sent) {
         (NoticeSignal::None, _) => String::new(),
         (signal, 1) => format!("; its program there was sent {}", signal.text()),
@@ -186,8 +194,8 @@ fn told(lease: &Lease, configuration: &Configuration, sent: usize) -> String {
         format!("; until then it is served with {} as {priority}", format_permille(permille.into()))
     });
     format!(
-        "{short} makes room for {waits}, which waits and comes before {priority}: its GPUs are taken from it in {grace}, as \
-         [preemption] grace_seconds says, if that still waits then{sent}{served}"
+        "{short} makes room for {who} comes before {priority}: its GPUs are taken from it in {grace}, as [preemption] \
+         grace_seconds says, if {if_still} then{sent}{served}"
     )
 }
 
@@ -195,10 +203,12 @@ fn told(lease: &Lease, configuration: &Configuration, sent: usize) -> String {
 /// the others keep theirs.
 fn take(leases: &Leases, due: &Due) -> Result<(), ErrorBody> {
     for id in &due.leases {
-        let Some(priority) = still_due(leases, id, &due.waits) else { return Ok(()) };
-        let waits = due.waits.short();
-        let why =
-            format!("{waits} waits for the room and comes before {priority}, as [preemption] enabled = true asks");
+        let Some(priority) = still_due(leases, id, &due.for_whom) else { return Ok(()) };
+        let who = match &due.for_whom {
+            ForWhom::Waits(container) => format!("{} waits for the room and", container.short()),
+            ForWhom::Reservation(name) => format!("reservation {name} needs the room and"),
+        };
+        let why = format!("{who} comes before {priority}, as [preemption] enabled = true asks");
         let taken = revocation::take(leases, &id.0, &why, None);
         let mut book = leases.book();
         // Its container may have ended meanwhile.
@@ -217,12 +227,15 @@ fn take(leases: &Leases, due: &Due) -> Result<(), ErrorBody> {
     Ok(())
 }
 
-/// Its priority, if the lease has to go for this one still, and that waits.
-fn still_due(leases: &Leases, id: &LeaseId, waits: &ContainerId) -> Option<Priority> {
+/// Its priority, if the lease has to go for this one still, and that waits or something of it is missing.
+fn still_due(leases: &Leases, id: &LeaseId, for_whom: &ForWhom) -> Option<Priority> {
     let book = leases.book();
     let lease = book.leases.get(id).filter(|lease| lease.leaves_ns().is_some())?;
-    let is_awaited = book.queue.in_order().iter().any(|waiter| waiter.asked.container_id == *waits);
+    let is_awaited = match for_whom {
+        ForWhom::Waits(waits) => book.queue.in_order().iter().any(|waiter| waiter.asked.container_id == *waits),
+        ForWhom::Reservation(name) => leases.is_short(&book, name),
+    };
     let priority = lease.record.priority;
-    (is_awaited && lease.makes_room.waits.as_ref() == Some(waits) && priority != Priority::Guaranteed)
+    (is_awaited && lease.makes_room.for_whom.as_ref() == Some(for_whom) && priority != Priority::Guaranteed)
         .then_some(priority)
 }

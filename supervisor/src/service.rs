@@ -28,7 +28,7 @@ use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
 use crate::watchers::Watchers;
 use crate::xids::{self, Xids};
-use crate::{clock, log, mig, mps, privilege, procfs, reload, sampler, service_manager};
+use crate::{clock, log, mig, mps, privilege, procfs, reload, reservations, sampler, service_manager};
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
@@ -249,6 +249,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     // Also without a ledger, which leaves nobody beyond a budget of an earlier life.
     let kept = leases.clone();
     std::thread::Builder::new().name("budgets".into()).spawn(move || budgets::keep(&kept))?;
+    let told = leases.clone();
+    std::thread::Builder::new().name("reservations".into()).spawn(move || reservations::keep(&told))?;
     let reloaded = leases.clone();
     std::thread::Builder::new().name("reload".into()).spawn(move || reload::at_each(&hangup, &reloaded))?;
     let listener = Listener::open(&leases.configuration().socket.path, sole.has_replaced)?;

@@ -70,6 +70,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         preemption: wanted.preemption,
         // What the ledger does not count bounds nobody: it begins with the next start.
         quota: if is_counted { wanted.quota } else { old.quota.clone() },
+        reservation: wanted.reservation,
         mig: wanted.mig,
         health: wanted.health,
         team: wanted.team,
@@ -201,6 +202,8 @@ mod tests {
             poll_seconds = 9
             drain_on = ["thermal"]
             thermal_seconds = 10
+            [reservation.serving]
+            users = [7]
             [team.vision]
             cost_center = "4711"
             [rates]
@@ -230,9 +233,11 @@ mod tests {
         let wanted = settings.current();
         let old = Configuration::default();
         let all = differences(&old, &wanted);
-        // Of teams and users there are as many tables as the file has.
+        // Of teams, users and reservations there are as many tables as the file has.
         let named = |key: &str| {
-            ["quota.team", "quota.user", "team"].into_iter().find(|all| key.starts_with(&format!("{all}.")))
+            ["quota.team", "quota.user", "reservation", "team"]
+                .into_iter()
+                .find(|all| key.starts_with(&format!("{all}.")))
         };
         let changed: BTreeSet<&str> = all.iter().map(|it| named(&it.key).unwrap_or(&it.key)).collect();
         let known = catalogue();

@@ -84,12 +84,12 @@ fn render(explanation: &LeaseExplanation) -> String {
         text += &format!("{}: its programs have lost the GPU; start the container anew\n", fault.text());
     }
     text += &memory(explanation.memory_peak_bytes, explanation.memory_cap_bytes);
-    if let Some(Leaving { waits, left_ns, served_permille, served_as }) = &explanation.leaving {
-        text += &format!(
-            "leaving: its GPUs are taken from it in {} for {}, which waits and has a higher priority, if that still waits then\n",
-            format_whole_seconds(*left_ns),
-            waits.short()
-        );
+    if let Some(Leaving { waits, reservation, left_ns, served_permille, served_as }) = &explanation.leaving {
+        let for_whom = match (reservation, waits.as_ref().map_or("one", |waits| waits.short())) {
+            (Some(name), _) => format!("reservation {name}, if that still needs the room then"),
+            (None, waits) => format!("{waits}, which waits and has a higher priority, if that still waits then"),
+        };
+        text += &format!("leaving: its GPUs are taken from it in {} for {for_whom}\n", format_whole_seconds(*left_ns));
         if let (Some(share), Some(priority)) = (served_permille, served_as) {
             text += &format!("until then it is served with {} as {priority}\n", format_permille((*share).into()));
         }
@@ -257,7 +257,8 @@ mod tests {
             memory_cap_bytes: 4 << 30,
             memory_peak_bytes: 3 << 29,
             leaving: Some(Leaving {
-                waits: ContainerId("77aa".repeat(16)),
+                waits: Some(ContainerId("77aa".repeat(16))),
+                reservation: None,
                 left_ns: 25_000_000_000,
                 served_permille: Some(100),
                 served_as: Some(Priority::Guaranteed),
@@ -297,6 +298,9 @@ GPU-5ca1ab1e-0000-4000-8000-000000000000
 (its turns take up to 13.0ms, anybody's up to 13.0ms)
 ";
         assert_eq!(render(&explanation()), want);
+        let mut reserved = explanation();
+        reserved.leaving.as_mut().unwrap().reservation = Some("serving".into());
+        assert!(render(&reserved).contains("in 25 s for reservation serving, if that still needs the room then\n"));
         let mut beyond = explanation();
         beyond.beyond_budget =
             Some(BeyondBudget { whose: Some("team vision".into()), until_unix_s: Some(86_400), cause: None });

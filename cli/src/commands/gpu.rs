@@ -7,8 +7,8 @@ use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use crate::table::short_gpu;
 use gpool_protocol::{
-    Client, DrainedGpu, GpuUuid, GpuView, HealthFinding, Mechanism, SilentGpu, format_bytes, format_permille,
-    health_words,
+    Client, DrainedGpu, GpuUuid, GpuView, HealthFinding, Mechanism, ReservationView, SilentGpu, format_bytes,
+    format_permille, health_words,
 };
 
 const COLUMNS: [Column; 9] = [
@@ -43,7 +43,13 @@ fn list(client: &Client, format: Format) -> Result<(), Failure> {
     // An older supervisor does not know these questions.
     let silent: Vec<SilentGpu> = client.get("/v1/gpus/silent").unwrap_or_default();
     let drained: Vec<DrainedGpu> = client.get("/v1/gpus/drained").unwrap_or_default();
-    let below = || render_silent(&silent) + &render_drained(&drained) + &render_unhealthy(&gpus);
+    let reserved: Vec<ReservationView> = client.get("/v1/reservations").unwrap_or_default();
+    let below = || {
+        render_silent(&silent)
+            + &render_drained(&drained)
+            + &render_unhealthy(&gpus)
+            + &render_reserved(&gpus, &reserved)
+    };
     match format {
         Format::Table => output::print(&(render(&gpus, &drained) + &below())),
         Format::Wide => output::print(&(render_wide(&gpus, &drained) + &below())),
@@ -113,6 +119,27 @@ pub fn unhealthy(gpu: &GpuView) -> impl Iterator<Item = (String, &HealthFinding)
 /// A sentence for each such thing, with what to do.
 fn render_unhealthy(gpus: &[GpuView]) -> String {
     gpus.iter().flat_map(unhealthy).map(|(sentence, finding)| format!("{sentence}; {}\n", finding.remedy)).collect()
+}
+
+/// A sentence for each GPU of which something is kept for somebody: it looks free, and is not for others.
+fn render_reserved(gpus: &[GpuView], reserved: &[ReservationView]) -> String {
+    let sentence = |gpu: &GpuView| {
+        let seats = || reserved.iter().flat_map(|its| its.seats.iter().map(move |seat| (&its.name, seat)));
+        let kept = || seats().filter(|(_, seat)| seat.gpu_uuid == gpu.uuid);
+        let share: u64 = kept().map(|(_, seat)| u64::from(seat.kept_share_permille)).sum();
+        let memory: u64 = kept().map(|(_, seat)| seat.kept_memory_bytes).fold(0, u64::saturating_add);
+        if (share, memory) == (0, 0) {
+            return None;
+        }
+        let names: Vec<&str> = kept().map(|(name, _)| name.as_str()).collect();
+        let (which, share) = (called(Some(gpu.index), &gpu.uuid), format_permille(share));
+        Some(format!(
+            "{share} and {} of {which} are kept for {}; gpool reservation ls says who that is\n",
+            format_bytes(memory),
+            names.join(", ")
+        ))
+    };
+    gpus.iter().filter_map(sentence).collect()
 }
 
 /// The table, with short UUIDs.
@@ -237,6 +264,26 @@ INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL 
         assert!(
             render_drained(&[gone]).starts_with("GPU-5ca1ab1e-0000-4000-8000-000000000000, which is not there, takes")
         );
+    }
+
+    #[test]
+    fn what_is_kept_of_a_gpu_is_told_below() {
+        let gpu: GpuView = serde_json::from_value(serde_json::json!({
+            "index": 1, "uuid": "GPU-5ca1ab1e-0000", "name": "a GPU", "driver_version": "1", "memory_total_bytes": 1,
+            "memory_used_bytes": 0, "memory_leased_bytes": 0, "fraction_leased_permille": 0, "leases": 0,
+        }))
+        .unwrap();
+        let reserved = |name: &str, kept: u16| -> ReservationView {
+            serde_json::from_value(serde_json::json!({"name": name, "gpus": 1, "share_permille": 500, "state": "open",
+                "seats": [{"gpu_uuid": gpu.uuid, "share_permille": 500, "memory_bytes": 2_147_483_648u64,
+                    "kept_share_permille": kept, "kept_memory_bytes": u64::from(kept) << 23,
+                    "missing_share_permille": 0, "missing_memory_bytes": 0}]}))
+            .unwrap()
+        };
+        let told = render_reserved(std::slice::from_ref(&gpu), &[reserved("serving", 256), reserved("vision", 128)]);
+        let want = "38.4 % and 3GiB of GPU 1 (GPU-5ca1ab1e) are kept for serving, vision; gpool reservation ls says who that is\n";
+        assert_eq!(told, want);
+        assert!(render_reserved(std::slice::from_ref(&gpu), &[reserved("serving", 0)]).is_empty(), "all of it is had");
     }
 
     #[test]

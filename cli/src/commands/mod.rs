@@ -18,6 +18,7 @@ pub mod pause;
 pub mod ps;
 pub mod queue;
 pub mod quota;
+pub mod reservation;
 pub mod run;
 pub mod runtime;
 pub mod savings;

@@ -25,6 +25,7 @@ mod neighbours;
 mod owners;
 mod pages;
 mod redact;
+mod reservations;
 mod shims;
 mod silent;
 mod socket;
@@ -113,7 +114,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 25] = [
+const CHECKS: [Check; 26] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -139,6 +140,7 @@ const CHECKS: [Check; 25] = [
     Check { name: "compute mode", run: compute_mode::check },
     Check { name: "drained GPUs", run: drained::check },
     Check { name: "GPU health", run: health::check },
+    Check { name: "reservations", run: reservations::check },
 ];
 
 /// Their names; the first is number 1.

@@ -2,7 +2,8 @@
 
 use gpool_configuration::{Configuration, ConfigurationError};
 use gpool_protocol::{
-    Client, DrainedGpu, DriverView, ErrorBody, GpuView, GuardedProcess, LeaseView, SilentGpu, SupervisorInfo,
+    Client, DrainedGpu, DriverView, ErrorBody, GpuView, GuardedProcess, LeaseView, ReservationView, SilentGpu,
+    SupervisorInfo,
 };
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,8 @@ pub struct Surroundings {
     pub silent: Result<Vec<SilentGpu>, ErrorBody>,
     /// GPUs that take no new leases because somebody said so.
     pub drained: Result<Vec<DrainedGpu>, ErrorBody>,
+    /// What is kept free for whom.
+    pub reservations: Result<Vec<ReservationView>, ErrorBody>,
     /// The leases.
     pub leases: Result<Vec<LeaseView>, ErrorBody>,
     /// Processes that use GPUs in leased containers.
@@ -53,6 +56,7 @@ impl Surroundings {
             gpus: client.get("/v1/gpus"),
             silent: client.get("/v1/gpus/silent"),
             drained: client.get("/v1/gpus/drained"),
+            reservations: client.get("/v1/reservations"),
             leases: client.get("/v1/leases"),
             guarded: client.get("/v1/guard"),
         }

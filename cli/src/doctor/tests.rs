@@ -1,7 +1,8 @@
 use super::*;
 use gpool_protocol::{
     BuildId, ContainerId, Drain, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuUuid, GpuView, GuardedProcess,
-    HealthFinding, HostPid, LeaseId, LeaseView, MappedLibrary, ShimView, SilentGpu, SupervisorInfo, TimeSlices,
+    HealthFinding, HostPid, LeaseId, LeaseView, MappedLibrary, ReservationView, ShimView, SilentGpu, SupervisorInfo,
+    TimeSlices,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -134,6 +135,7 @@ fn healthy(root: &Path) -> Surroundings {
         gpus: Ok(vec![gpu]),
         silent: Ok(Vec::new()),
         drained: Ok(Vec::new()),
+        reservations: Ok(Vec::new()),
         leases: Ok(vec![lease("01A", Some(7))]),
         guarded: Ok(vec![process]),
     }
@@ -312,8 +314,20 @@ fn what_is_wrong_is_said_with_what_to_do() {
         let drain = Drain { since_unix_ms: 1, uid: Some(7), reason: "new fans".into(), fault: None };
         host.drained = Ok(vec![DrainedGpu { uuid: GpuUuid("GPU-1".into()), index: Some(3), drain, leases: 0 }]);
     });
+    let reserved = |state: &str| -> Vec<ReservationView> {
+        let its = serde_json::json!({"name": "serving", "gpus": 2, "share_permille": 500, "state": state, "seats": []});
+        vec![serde_json::from_value(its).unwrap()]
+    };
+    wrong(
+        "reservations",
+        State::Warn,
+        &["reservation serving lacks 2 of 2 GPUs, share 1", "what falls free is kept"],
+        &|host| host.reservations = Ok(reserved("open")),
+    );
     let root = tempfile::tempdir().unwrap();
     let mut host = healthy(root.path());
+    host.reservations = Ok(reserved("closed"));
+    assert_eq!(of(&host, "reservations").0, State::Ok, "it is not its time");
     slices(true, "had 943")(&mut host);
     assert_eq!(of(&host, "time slices").0, State::Ok);
     let root = tempfile::tempdir().unwrap();
@@ -331,6 +345,7 @@ fn without_a_supervisor_that_fails_and_what_it_knows_is_skipped() {
     host.info = Err(gone());
     (host.driver, host.gpus, host.silent) = (Err(gone()), Err(gone()), Err(gone()));
     (host.leases, host.guarded, host.drained) = (Err(gone()), Err(gone()), Err(gone()));
+    host.reservations = Err(gone());
     assert_eq!(of(&host, "supervisor"), (State::Fail, "the supervisor does not answer; start it".into()));
     for name in [
         "driver",
@@ -342,6 +357,7 @@ fn without_a_supervisor_that_fails_and_what_it_knows_is_skipped() {
         "silent GPUs",
         "drained GPUs",
         "compute mode",
+        "reservations",
     ] {
         assert_eq!(of(&host, name).0, State::Skip, "{name}");
     }

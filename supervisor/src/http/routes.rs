@@ -13,6 +13,7 @@ use crate::ledger::{self, BaselineQuestion, EnoughQuestion, Question, Scope};
 use crate::metrics;
 use crate::mig;
 use crate::quotas;
+use crate::reservations;
 use crate::revocation;
 use crate::service::Identity;
 use gpool_configuration::Policy;
@@ -129,6 +130,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         }
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
         ("GET", ["v1", "quota"]) => value(quotas::views(leases, &leases.book())),
+        ("GET", ["v1", "reservations"]) => value(reservations::views(leases, &leases.book())),
         ("POST", ["v1", "queue", id, "cancel"]) => value(cancel(peer, leases, id)?),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),

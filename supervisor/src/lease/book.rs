@@ -22,6 +22,7 @@ use gpool_policy::repetition::Repetition;
 use gpool_policy::slice::Share;
 use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseId, LeaseState, Mechanism};
 use gpool_shared_region::{GPUS, PIECE_WORDS, PiecesSnapshot, SLOTS, SlotSnapshot};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -395,6 +396,8 @@ pub struct Book {
     pub closed: BTreeMap<GpuUuid, Instant>,
     /// Who waits for room.
     pub queue: Queue,
+    /// On which GPUs lower priorities make room for a reservation, by its name, as long as they do.
+    pub making_on: RefCell<BTreeMap<String, Vec<GpuUuid>>>,
     /// The inits that systemd kept across a restart, of leases that are not taken over yet.
     pub kept_inits: BTreeMap<LeaseId, WatchedProcess>,
 }

@@ -7,12 +7,14 @@ use super::grant::{Leases, failed};
 use super::placing::LOOK_PATIENCE;
 use super::quota::Tally;
 use super::record::Record;
-use super::refusal::{kept_for_waiting, quota_kept_for_waiting, worded_of_change};
+use super::refusal::{kept_for_waiting, quota_kept_for_waiting, reserved_for_others_while_it_runs, worded_of_change};
+use super::reserved::Whom;
 use super::room::Ahead;
 use crate::clock;
 use crate::gatekeeper::Order;
 use gpool_policy::admission::{Demand, GpuCapacity, Held, MemoryDemand, check_update};
 use gpool_policy::queue::Taken;
+use gpool_policy::reservation::{Part, exactly};
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, LEAST_BYTES, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
 };
@@ -86,9 +88,21 @@ impl Leases {
         let goes = |ahead: &[Tally]| self.check_quota(&scene, Some(&own), &wanted, ahead);
         goes(&[])?;
         let waiting = book.queue.before_priority_below(new.priority);
-        let Ahead { taken, reserved } = self.taken_by(&waiting, &scene);
+        let (whom, more) = (Whom::of(new), growth(old, new));
+        let accounts = book.leases.get(&old.lease_id).map_or(&[][..], |lease| &lease.accounts);
+        let on: Vec<usize> = accounts.iter().map(|account| account.gpu).collect();
+        // In what is reserved for it those alone are before it who may have that too.
+        let Ahead { taken, whose, reserved } = match self.grows_in_what_is_kept(&whom, &on, more, &scene) {
+            true => self.ahead_of_members(&whom, &waiting, &scene),
+            false => self.taken_by(&waiting, &scene),
+        };
         let beside = |taken: &[Taken]| self.check_room_among(&scene.capacities_beside(taken), book, old, new);
         let outcome = beside(&taken);
+        let grown = Taken { indices: on, demand: exactly(more) };
+        let broken = scene.tables_broken_by(&whom, &grown, (&taken, &whose));
+        if outcome.is_ok() && !broken.is_empty() {
+            return Err(reserved_for_others_while_it_runs(&broken));
+        }
         // Nobody gets past the queue by starting small.
         if outcome.is_ok() && goes(&reserved).is_err() {
             return Err(quota_kept_for_waiting(reserved.len()));
@@ -146,6 +160,13 @@ impl Leases {
         self.events.note(kind, about(&lease.record, Some(uid)), message);
         Ok(lease.view())
     }
+}
+
+/// How much more of each GPU it would be promised.
+fn growth(old: &Record, new: &Record) -> Part {
+    let part =
+        |record: &Record| Part { permille: held_demand(record).guaranteed_permille(), bytes: record.promised_bytes() };
+    part(new).minus(part(old))
 }
 
 /// Whether what is to change is there: of a share that the hardware keeps, the fraction.

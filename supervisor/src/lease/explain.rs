@@ -1,6 +1,7 @@
 //! Why a lease runs or waits, in the words of the socket.
 
 use super::book::{Book, Lease};
+use super::giving_way::ForWhom;
 use super::grant::Leases;
 use crate::clock;
 use gpool_configuration::Configuration;
@@ -55,10 +56,15 @@ impl Leases {
 
 /// That its GPUs are about to be taken from it.
 fn leaving(lease: &Lease, configuration: &Configuration) -> Option<Leaving> {
-    let (waits, until_ns) = (lease.makes_room.waits.clone()?, lease.leaves_ns()?);
+    let (for_whom, until_ns) = (lease.makes_room.for_whom.clone()?, lease.leaves_ns()?);
+    let (waits, reservation) = match for_whom {
+        ForWhom::Waits(container) => (Some(container), None),
+        ForWhom::Reservation(name) => (None, Some(name)),
+    };
     let served = lease.served_meanwhile(configuration);
     Some(Leaving {
         waits,
+        reservation,
         left_ns: until_ns.saturating_sub(clock::now_ns()),
         served_permille: served.map(|(permille, _)| permille),
         served_as: served.map(|(_, priority)| priority),

@@ -5,11 +5,12 @@ use super::entitlement::{held_demand, share_of, shown_priority, slice_priority};
 use super::grant::Leases;
 use super::quota::Tally;
 use super::record::Record;
+use super::reserved::{self, Whom};
 use super::room::Scene;
 use crate::clock;
 use crate::device::Gpu;
 use crate::queue::Waiter;
-use gpool_configuration::Configuration;
+use gpool_configuration::{Configuration, Reservation};
 use gpool_policy::giving_way::needed;
 use gpool_policy::preemption::{Candidate, Leaving, Need, Rule, Turn, Wait};
 use gpool_policy::slice::Priority as SlicePriority;
@@ -33,13 +34,22 @@ pub struct GivingWay {
     pub waits: ContainerId,
 }
 
-/// Leases of a lower priority that go for somebody who waits.
+/// For whom others make room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ForWhom {
+    /// A container that waits.
+    Waits(ContainerId),
+    /// A reservation, by its name.
+    Reservation(String),
+}
+
+/// Leases of a lower priority that go for somebody who waits, or for a reservation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MakingRoom {
     /// Those leases.
     pub leases: Vec<LeaseId>,
     /// For whom.
-    pub waits: ContainerId,
+    pub for_whom: ForWhom,
     /// Whether they have to.
     pub need: Need,
     /// Before whom that one is served.
@@ -54,10 +64,22 @@ impl MakingRoom {
         let wanted_permille = Some(waiter.asked.request.fraction_permille).filter(|permille| *permille > 0);
         Self {
             leases,
-            waits: waiter.asked.container_id.clone(),
+            for_whom: ForWhom::Waits(waiter.asked.container_id.clone()),
             need,
             priority,
             wanted_permille: wanted_permille.unwrap_or(1000),
+        }
+    }
+
+    /// Nobody who may have a reservation is there yet, so that it is as if one waited who is promised all of it.
+    fn of_reservation(name: &str, reservation: &Reservation, leases: Vec<LeaseId>, need: Need) -> Self {
+        let permille = Some(reservation.fraction.permille).filter(|permille| *permille > 0);
+        Self {
+            leases,
+            for_whom: ForWhom::Reservation(name.to_owned()),
+            need,
+            priority: SlicePriority::Guaranteed,
+            wanted_permille: permille.unwrap_or(1000),
         }
     }
 }
@@ -102,16 +124,18 @@ impl Leases {
         // As it is if whoever has a place that is kept comes back to it.
         let mut full = self.scene_beside_kept(book, &gpus, &outside);
         let mut found: Vec<MakingRoom> = Vec::new();
+        let now = Scene { is_imagined: true, ..self.scene(book, None, &gpus) };
+        self.for_reservations(candidates, (rule, &outside), &now, (&mut coming, &mut full), &mut found);
         in_order.iter().skip(LOOKED_AT).for_each(|waiter| waiter.making_on.borrow_mut().clear());
         for (place, waiter) in in_order.iter().take(LOOKED_AT).enumerate() {
-            let waits = &waiter.asked.container_id;
+            let for_whom = &ForWhom::Waits(waiter.asked.container_id.clone());
             let ahead = self.taken_by(&in_order[..place], &coming);
             let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, &ahead);
             let is_taken = |id: &LeaseId| found.iter().any(|its| its.leases.contains(id));
             let rank = self.rank_of(waiter, &coming);
             let is_lower = |its: &Candidate| rank < its.priority;
             let is_told =
-                |(id, its): &&(LeaseId, Candidate)| is_lower(its) && book.makes_room_for(id, waits) && !is_taken(id);
+                |(id, its): &&(LeaseId, Candidate)| is_lower(its) && book.makes_room_for(id, for_whom) && !is_taken(id);
             let told = || candidates.iter().filter(is_told).map(|(id, _)| id.clone()).collect();
             let unsure = || MakingRoom::of(waiter, rank, told(), Need::Unsure);
             if let Some(place) = fits(&coming) {
@@ -126,7 +150,7 @@ impl Leases {
             }
             let wait = Wait { priority: rank, ..waiter.wait_for_room(now_ns) };
             let gives_way =
-                |id: &LeaseId, its: &Candidate| its.gives_way_to(wait, book.makes_room_for(id, waits), rule);
+                |id: &LeaseId, its: &Candidate| its.gives_way_to(wait, book.makes_room_for(id, for_whom), rule);
             let may_go = candidates.iter().filter(|(id, its)| gives_way(id, its) && !is_taken(id));
             let may_go: Vec<LeaseId> = may_go.map(|(id, _)| id.clone()).collect();
             let without = |gone: &[LeaseId]| fits(&coming.without(gone, &outside));
@@ -143,6 +167,70 @@ impl Leases {
             found.push(MakingRoom::of(waiter, rank, leases, Need::Yes));
         }
         found
+    }
+
+    /// Who has to go for reservations, before all that wait: as few as make as much of each free as the going of all of a lower
+    /// priority would. The scenes are without them then.
+    fn for_reservations(
+        &self,
+        candidates: &[(LeaseId, Candidate)],
+        (rule, outside): (Rule, &[u32]),
+        now: &Scene<'_>,
+        (coming, full): (&mut Scene<'_>, &mut Scene<'_>),
+        found: &mut Vec<MakingRoom>,
+    ) {
+        let book = coming.book;
+        let tables = coming.reserved.near(&self.configuration().preemption);
+        book.making_on.borrow_mut().retain(|name, _| tables.iter().any(|(its, _)| its == name));
+        for (name, reservation) in tables {
+            // It is known for long that it comes, and when.
+            let left_ns = reserved::left_ns(&reservation);
+            let wait = Wait { priority: SlicePriority::Guaranteed, waited_ns: u64::MAX, left_ns };
+            let for_whom = ForWhom::Reservation(name.clone());
+            // Where it is whole by now, wherever that is, nobody need go.
+            let made_on = book.making_on.borrow_mut().remove(&name);
+            if now.missing_of(&name).is_none() {
+                continue;
+            }
+            if let Some(on) = made_on {
+                book.making_on.borrow_mut().insert(name.clone(), on);
+            }
+            let missing = |scene: &Scene<'_>| scene.missing_of(&name);
+            let is_taken = |id: &LeaseId| found.iter().any(|its: &MakingRoom| its.leases.contains(id));
+            let is_others =
+                |id: &LeaseId| book.leases.get(id).is_some_and(|lease| !Whom::of(&lease.record).may_have(&reservation));
+            let gives_way = |(id, its): &&(LeaseId, Candidate)| {
+                let is_told = book.makes_room_for(id, &for_whom);
+                its.gives_way_to(wait, is_told, rule) && !is_taken(id) && is_others(id)
+            };
+            let mut may_go: Vec<LeaseId> = candidates.iter().filter(gives_way).map(|(id, _)| id.clone()).collect();
+            // Nobody has to leave what is reserved for it by another one.
+            may_go.retain(|id| !coming.are_needed_by_others(&name, &coming.without(std::slice::from_ref(id), outside)));
+            let least = missing(&coming.without(&may_go, outside));
+            let is_as_good = |scene: &Scene<'_>, gone: &[LeaseId]| least.holds(missing(&scene.without(gone, outside)));
+            let leases = match is_as_good(coming, &[]) {
+                true => Vec::new(),
+                false => needed(&may_go, |gone| is_as_good(coming, gone)).unwrap_or_default(),
+            };
+            // If whoever has a place that is kept comes back to it.
+            if !is_as_good(full, &leases) {
+                let told = may_go.iter().filter(|id| book.makes_room_for(id, &for_whom)).cloned().collect();
+                found.push(MakingRoom::of_reservation(&name, &reservation, told, Need::Unsure));
+                continue;
+            }
+            if leases.is_empty() {
+                // It stays where others had to go until the device has that back.
+                if least.holds(missing(now)) {
+                    book.making_on.borrow_mut().remove(&name);
+                }
+            } else {
+                (*coming, *full) = (coming.without(&leases, outside), full.without(&leases, outside));
+                // There it stays meanwhile, or nobody would be kept from what the first have left.
+                let on = coming.seats_of(&name);
+                book.making_on.borrow_mut().insert(name.clone(), on);
+                found.push(MakingRoom::of_reservation(&name, &reservation, leases, Need::Yes));
+            }
+        }
     }
 
     /// Before whom one that waits will be served. Who will have what is idle because a budget is spent is before nobody that is promised
@@ -200,16 +288,17 @@ impl Leases {
 }
 
 impl Book {
-    /// Whether this lease was told to make room for that container.
-    fn makes_room_for(&self, id: &LeaseId, waits: &ContainerId) -> bool {
+    /// Whether this lease was told to make room for that one.
+    fn makes_room_for(&self, id: &LeaseId, for_whom: &ForWhom) -> bool {
         self.leases
             .get(id)
-            .is_some_and(|lease| lease.leaves_ns().is_some() && lease.makes_room.waits.as_ref() == Some(waits))
+            .is_some_and(|lease| lease.leaves_ns().is_some() && lease.makes_room.for_whom.as_ref() == Some(for_whom))
     }
 
     /// What is said to who waits if others make room for it.
     pub fn room_in_the_making(&self, waits: &ContainerId) -> Option<String> {
-        let all = self.leases.values().filter(|lease| lease.makes_room.waits.as_ref() == Some(waits));
+        let for_whom = ForWhom::Waits(waits.clone());
+        let all = self.leases.values().filter(|lease| lease.makes_room.for_whom.as_ref() == Some(&for_whom));
         let until: Vec<u64> = all.filter_map(Lease::leaves_ns).collect();
         let left_ns = until.iter().max()?.saturating_sub(clock::now_ns());
         let who = match until.len() {
@@ -252,6 +341,7 @@ impl<'a> Scene<'a> {
             if record.has_no_share() {
                 continue;
             }
+            self.reserved.forget(|id| *id == record.lease_id);
             let reserved = Tally::of(record, self.gpus);
             self.standing.iter_mut().for_each(|standing| standing.take_out(&reserved));
             for gpu in gpus {
@@ -298,8 +388,16 @@ mod tests {
         let book = Book { held, ..Book::default() };
         let capacities = capacities(&gpus, &[], &[], &book, None);
         let standing = Some(Standing::of(&book, &gpus));
-        let mut scene =
-            Scene { book: &book, own: None, gpus: &gpus, capacities, standing, is_imagined: true, is_emptied: false };
+        let mut scene = Scene {
+            book: &book,
+            own: None,
+            gpus: &gpus,
+            capacities,
+            standing,
+            reserved: Default::default(),
+            is_imagined: true,
+            is_emptied: false,
+        };
         let left = |scene: &Scene<'_>| -> Vec<(u16, u64, u32)> {
             let of = |its: &gpool_policy::admission::GpuCapacity| {
                 (its.fraction_leased_permille, its.memory_leased_bytes >> 30, its.users.sliced)

@@ -28,6 +28,7 @@ mod quota;
 mod reading;
 mod record;
 mod refusal;
+mod reserved;
 mod room;
 mod seating;
 mod statement;
@@ -43,7 +44,7 @@ pub use budget::Account;
 pub use capacity::{capacities, mps_groups_used, records_on};
 pub use described::about;
 pub use entitlement::{class_policy, fails_open, slice_priority};
-pub use giving_way::MakingRoom;
+pub use giving_way::{ForWhom, MakingRoom};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, failed};
 pub use leftovers::Leftovers;
 pub use living::any_may_live;
@@ -55,6 +56,7 @@ pub use quota::{Holder, Standing};
 #[cfg(test)]
 pub use record::{GpuStanding, StandingRecord, sample};
 pub use record::{Record, RevocationRecord, prepare, write_whole};
+pub use reserved::Kept;
 #[cfg(test)]
 pub use statement::End;
 pub use statement::{GpuStatement, Statement, kib_s, statements};

@@ -97,6 +97,21 @@ pub fn kept_for_others(count: usize) -> ErrorBody {
     ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for("what is free", count), remedy)
 }
 
+/// There is room, and these reservations keep it.
+pub fn reserved_for_others(tables: &[String]) -> ErrorBody {
+    let remedy = "ask for less; wait, for example GPOOL_WAIT=10m, helps where that ends, or where a container does";
+    ErrorBody::new(ErrorCode::ShareNotFree, is_reserved(tables), remedy)
+}
+
+/// A lease would grow into that.
+pub fn reserved_for_others_while_it_runs(tables: &[String]) -> ErrorBody {
+    ErrorBody::new(ErrorCode::ShareNotFree, is_reserved(tables), "ask for less, or try again when that is over")
+}
+
+fn is_reserved(tables: &[String]) -> String {
+    format!("what is free is reserved for others by {} (gpool reservation ls)", tables.join(", "))
+}
+
 /// There is room, and what the quota leaves is about to be had by some of `count` that wait.
 pub fn quota_kept_for_others(count: usize) -> ErrorBody {
     let remedy = "add wait, for example GPOOL_WAIT=10m, to wait as well";

@@ -9,6 +9,7 @@ use super::placing::{open_for, place_among};
 use super::quota::{Counted, Standing, Tally};
 use super::record::Record;
 use super::refusal::{kept_for_others, quota_kept_for_others, worded};
+use super::reserved::{Reserved, Whom};
 use super::suitable::{check_suitable, only_suitable};
 use crate::clock;
 use crate::device::Gpu;
@@ -29,6 +30,8 @@ pub struct Scene<'a> {
     pub capacities: Vec<GpuCapacity>,
     /// What has been reserved by whom; none on a host without quotas.
     pub standing: Option<Standing>,
+    /// What reservations keep.
+    pub reserved: Reserved,
     /// Whether some of it is only thought of, so that nothing of it is noted with those who wait.
     pub is_imagined: bool,
     /// Whether it is this host as it would be with nobody on the GPUs.
@@ -84,7 +87,9 @@ pub struct Room {
 pub struct Ahead {
     /// On the GPUs.
     pub taken: Vec<Taken>,
-    /// Of their quotas.
+    /// Who is about to have that, in the same order; none of room that is not there yet.
+    pub whose: Vec<Option<Whom>>,
+    /// What it is of their quotas.
     pub reserved: Vec<Tally>,
 }
 
@@ -92,6 +97,11 @@ impl Room {
     /// What of it counts of quotas.
     fn counts(&self) -> (&Served, &Demand, bool, &Placement) {
         (&self.served, &self.counted, self.has_no_hours, &self.placed)
+    }
+
+    /// What it takes.
+    pub fn taken(&self) -> Taken {
+        Taken { indices: self.placed.indices.clone(), demand: self.demand }
     }
 
     /// Whether it is no more than what this record had, in the same place.
@@ -136,6 +146,7 @@ impl Leases {
             gpus,
             capacities: self.capacities(gpus, book, own),
             standing,
+            reserved: self.reserved((book, gpus), own),
             is_imagined: false,
             is_emptied: false,
         }
@@ -163,12 +174,17 @@ impl Leases {
         {
             return Ok(room);
         }
+        if let Some((room, ahead)) = self.room_reserved(asked, uid, scene)
+            && goes(&counted(&room), &ahead.reserved).is_ok()
+        {
+            return Ok(room);
+        }
         let home = home.map(|(_, places)| places);
         let waiting = scene.book.queue.ahead_of(asked, uid);
-        let Ahead { taken, reserved } = self.taken_by(&waiting, scene);
+        let Ahead { taken, whose, reserved } = self.taken_by(&waiting, scene);
         let planned = scene.book.queue.waiter_of(asked, uid).map(|waiter| scene.places_of(&waiter.preferred()));
         let preferred = home.or(planned).unwrap_or_default();
-        let room = self.room_beside(asked, uid, scene, &taken, &preferred);
+        let room = self.room_leaving((asked, uid), scene, (&taken, &whose), &preferred);
         // Room is no help beyond a quota, so that is told first, also where there is none.
         let wanted = match &room {
             Ok(room) => Some(counted(room)),
@@ -184,7 +200,8 @@ impl Leases {
             return room;
         }
         // Where there is none without the others either, that is told: what is free, as anybody can see it.
-        self.room_beside(asked, uid, scene, &[], &preferred).and(Err(kept_for_others(taken.len())))
+        let without = self.room_leaving((asked, uid), scene, (&[], &[]), &preferred);
+        without.and(Err(kept_for_others(taken.len())))
     }
 
     /// Whether quotas let a lease in, beside what those `ahead` are about to have; `own` is what it has itself.
@@ -215,11 +232,12 @@ impl Leases {
                 what();
             }
         };
-        let mut reserved = Vec::new();
+        let (mut reserved, mut whose) = (Vec::new(), Vec::new());
         let taken = taken_ahead(ahead.iter().copied(), |waiter: &Waiter, before, may_keep| {
             let planned = scene.places_of(&waiter.preferred());
+            let whom = Whom::asking(&waiter.asked, waiter.uid);
             let goes = |wanted: &Tally, reserved: &[Tally]| self.check_quota(scene, None, wanted, reserved).is_ok();
-            match self.room_beside(&waiter.asked, waiter.uid, scene, before, &planned) {
+            match self.room_leaving((&waiter.asked, waiter.uid), scene, (before, &whose), &planned) {
                 Ok(room) => {
                     let wanted = tally_of((&waiter.asked, waiter.uid), room.counts(), scene.gpus);
                     if !goes(&wanted, &reserved) {
@@ -227,25 +245,29 @@ impl Leases {
                         return Prospect::Waits;
                     }
                     reserved.push(wanted);
+                    whose.push(Some(whom));
                     note(&|| *waiter.planned.borrow_mut() = scene.uuids_of(&room.placed.indices));
-                    Prospect::Fits(Taken { indices: room.placed.indices, demand: room.demand })
+                    Prospect::Fits(room.taken())
                 }
                 Err(_) => {
                     if let Some((made, wanted)) =
                         self.room_made_for(waiter, scene).filter(|(_, its)| goes(its, &reserved))
                     {
                         reserved.push(wanted);
+                        whose.push(None);
                         note(&|| waiter.keep_nothing());
                         return Prospect::Fits(made);
                     }
-                    let may_keep = may_keep && waiter.may_keep(keep);
+                    let may_keep = may_keep && waiter.may_keep(keep) && self.could_begin(waiter, scene);
                     let alone = may_keep.then(|| self.alone(&waiter.asked, waiter.uid, scene)).flatten();
                     let alone = alone.filter(|(_, wanted)| goes(wanted, &reserved));
+                    let before = scene.beside(&whom, (before, &whose));
                     let kept =
-                        alone.and_then(|(choice, wanted)| Some((self.kept(waiter, scene, before, choice)?, wanted)));
+                        alone.and_then(|(choice, wanted)| Some((self.kept(waiter, scene, &before, choice)?, wanted)));
                     match kept {
                         Some((kept, wanted)) => {
                             reserved.push(wanted);
+                            whose.push(None);
                             note(&|| waiter.keep_on(scene.uuids_of(&kept.indices), now_ns));
                             Prospect::Keeps(kept)
                         }
@@ -257,7 +279,7 @@ impl Leases {
                 }
             }
         });
-        Ahead { taken, reserved }
+        Ahead { taken, whose, reserved }
     }
 
     /// Whether one that waits has room beside what those before it take, and its quotas let it in. Of whom nobody could tell
@@ -269,7 +291,8 @@ impl Leases {
     /// The same, and on which GPUs.
     pub fn place_beside(&self, waiter: &Waiter, scene: &Scene<'_>, ahead: &Ahead) -> Option<Vec<usize>> {
         let preferred = scene.places_of(&waiter.making_on.borrow());
-        let room = self.room_beside(&waiter.asked, waiter.uid, scene, &ahead.taken, &preferred).ok()?;
+        let those = (&ahead.taken[..], &ahead.whose[..]);
+        let room = self.room_leaving((&waiter.asked, waiter.uid), scene, those, &preferred).ok()?;
         if room.served.mechanism == Mechanism::Mps || room.served.instance.is_some() {
             return None;
         }
@@ -287,6 +310,17 @@ impl Leases {
         let is_whole =
             indices.len() == choice.demand.gpus.max(1) && indices.iter().all(|place| choice.open.contains(place));
         is_whole.then_some((Taken { indices, demand: choice.demand }, wanted))
+    }
+
+    /// Whether one that waits could begin while the reservations are as they are now, if nobody were there. Where it could not, nothing
+    /// is kept for it: its time for that would be over when theirs is.
+    fn could_begin(&self, waiter: &Waiter, scene: &Scene<'_>) -> bool {
+        if scene.reserved.is_empty() {
+            return true;
+        }
+        let book = Book::default();
+        let empty = Scene { reserved: scene.reserved.with_nobody(), ..emptied(scene, &book) };
+        self.room_leaving((&waiter.asked, waiter.uid), &empty, (&[], &[]), &[]).is_ok()
     }
 
     /// Sees that room is kept for the first in the queue if it does not fit.
@@ -364,14 +398,14 @@ impl Leases {
         let without_spent = |standing: Standing| standing.with_spent(None, clock::unix_ms() / 1000);
         let scene = Scene { standing: scene.standing.clone().map(without_spent), ..scene };
         let emptied = emptied(&scene, &book);
-        let room = self.room_beside(asked, uid, &emptied, &[], &[])?;
+        let room = self.room_leaving((asked, uid), &emptied, (&[], &[]), &[])?;
         let wanted = tally_of((asked, uid), room.counts(), &gpus);
         self.check_quota(&emptied, None, &wanted, &[])?;
         if room.served.mechanism == Mechanism::Mps { self.check_serves_mps() } else { Ok(()) }
     }
 
-    /// Finds room for a request beside what is `taken`, on the `preferred` GPUs if it fits there.
-    fn room_beside(
+    /// Finds room for a request beside what is `taken`, on some of the `preferred` GPUs if it fits there.
+    pub fn room_beside(
         &self,
         asked: &LeaseRequest,
         uid: u32,
@@ -381,8 +415,9 @@ impl Leases {
     ) -> Result<Room, ErrorBody> {
         let Choice { served, domain, has_no_hours, demand, counted, capacities, open } =
             self.choose(asked, uid, scene, taken)?;
-        let is_open = !preferred.is_empty() && preferred.iter().all(|gpu| open.contains(gpu));
-        let placed = is_open.then(|| place_among(&capacities, preferred, &demand).ok()).flatten();
+        let preferred: Vec<usize> = preferred.iter().copied().filter(|gpu| open.contains(gpu)).collect();
+        let is_there = preferred.len() >= demand.gpus.max(1);
+        let placed = is_there.then(|| place_among(&capacities, &preferred, &demand).ok()).flatten();
         // Where it would have its share it has that again, and most of what is idle until then.
         let with_share = || has_no_hours.then(|| place_among(&capacities, &open, &counted).ok()).flatten();
         let placed = placed.or_else(with_share);
@@ -458,5 +493,6 @@ fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
     };
     let capacities = scene.capacities.iter().map(without).collect();
     let standing = scene.standing.as_ref().map(Standing::emptied);
-    Scene { book, own: None, gpus: scene.gpus, capacities, standing, is_imagined: true, is_emptied: true }
+    let reserved = scene.reserved.for_good();
+    Scene { book, own: None, gpus: scene.gpus, capacities, standing, reserved, is_imagined: true, is_emptied: true }
 }

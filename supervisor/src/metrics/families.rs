@@ -83,6 +83,15 @@ families! {
     QuotaSpent Gauge "gpool_quota_spent_gpu_seconds" ["of", "name", "period"]
         "What of it has been since that began: it falls to 0 when the next one does, and is absent while the ledger could not be read";
     QuotaHeldUp Gauge "gpool_quota_held_up" ["of", "name"] "Those of them that wait for a quota of their team or their user, and not for room on a GPU";
+    ReservationOpen Gauge "gpool_reservation_open" ["reservation"] "1 while it is the time of a [reservation]";
+    ReservationGpus Gauge "gpool_reservation_gpus" ["reservation"]
+        "Guaranteed share that it keeps of all its GPUs together, with what those have of it who may have it; 0 while nothing is kept";
+    ReservationMemory Gauge "gpool_reservation_bytes" ["reservation"] "Memory that it keeps so";
+    ReservationUsedGpus Gauge "gpool_reservation_used_gpus" ["reservation"] "What of that share those have who may have it";
+    ReservationUsedMemory Gauge "gpool_reservation_used_bytes" ["reservation"] "What of that memory they have";
+    ReservationMissingGpus Gauge "gpool_reservation_missing_gpus" ["reservation"]
+        "What of that share others have still, with all of each GPU that is not there";
+    ReservationMissingMemory Gauge "gpool_reservation_missing_bytes" ["reservation"] "What of that memory others have still";
     GuardActions Counter "gpool_guard_actions_total" ["action"]
         "What was done about containers found past the shims or above their cap: told, frozen, not_frozen, revoked, not_revoked, killed, not_killed";
     Events Counter "gpool_events_total" ["kind"] "Events by kind";

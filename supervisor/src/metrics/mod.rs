@@ -13,9 +13,13 @@ use crate::health;
 use crate::lease::{Charges, Leases};
 use crate::log;
 use crate::quotas;
+use crate::reservations;
 use crate::service::Identity;
 use families::{Family, GPU_NS_PER_SECOND};
-use gpool_protocol::{EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, Priority, QuotaView};
+use gpool_protocol::{
+    EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, Priority, QuotaView, ReservationState,
+    ReservationView,
+};
 use std::collections::BTreeMap;
 use text::Page;
 
@@ -40,6 +44,7 @@ struct Moment {
     queue: (usize, f64),
     waits: Vec<(&'static str, Waits)>,
     quotas: Vec<QuotaView>,
+    reservations: Vec<ReservationView>,
     guard_actions: Vec<(&'static str, u64)>,
     idle_actions: Vec<(&'static str, u64)>,
     preemptions: Vec<(&'static str, u64)>,
@@ -56,7 +61,7 @@ struct Moment {
 /// The page of this moment.
 pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.statistics();
-    let (views, gpus, queue, quotas) = {
+    let (views, gpus, queue, quotas, reservations) = {
         let book = leases.book();
         let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
         let closed = (&leases.silence, &leases.drains, &leases.healths);
@@ -66,7 +71,8 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         let drawn = |place: usize| book.energy_millijoules.get(&place).copied();
         let gpus = gpus.into_iter().map(|(place, gpu)| (gpu, charged(place), drawn(place))).collect();
         let quotas = quotas::views(leases, &book);
-        (book.views(), gpus, (book.queue.len(), waited_s), quotas)
+        let reservations = reservations::views(leases, &book);
+        (book.views(), gpus, (book.queue.len(), waited_s), quotas, reservations)
     };
     let handoffs = statistics.handoffs;
     render(&Moment {
@@ -83,6 +89,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         queue,
         waits: leases.counters.waits(),
         quotas,
+        reservations,
         guard_actions: leases.counters.guard_actions(),
         idle_actions: leases.counters.idle_actions(),
         preemptions: leases.counters.preemptions(),
@@ -135,6 +142,9 @@ fn render(moment: &Moment) -> String {
     }
     for quota in &moment.quotas {
         of_a_quota(&mut page, quota);
+    }
+    for reservation in &moment.reservations {
+        of_a_reservation(&mut page, reservation);
     }
     for lease in &moment.leases {
         of_a_lease(&mut page, lease);
@@ -255,6 +265,21 @@ fn of_a_quota(page: &mut Page, quota: &QuotaView) {
         if let Some(spent_gpu_ns) = budget.spent_gpu_ns {
             page.add(Family::QuotaSpent, &labels, seconds(spent_gpu_ns));
         }
+    }
+}
+
+fn of_a_reservation(page: &mut Page, reservation: &ReservationView) {
+    let labels = [("reservation", reservation.name.as_str())];
+    let is_open = reservation.state == ReservationState::Open;
+    page.add(Family::ReservationOpen, &labels, f64::from(u8::from(is_open)));
+    let parts = [
+        (Family::ReservationGpus, Family::ReservationMemory, reservation.reserved()),
+        (Family::ReservationUsedGpus, Family::ReservationUsedMemory, reservation.used()),
+        (Family::ReservationMissingGpus, Family::ReservationMissingMemory, reservation.missing()),
+    ];
+    for (gpus, memory, (permille, bytes)) in parts {
+        page.add(gpus, &labels, permille as f64 / 1000.0);
+        page.add(memory, &labels, bytes as f64);
     }
 }
 

@@ -87,6 +87,13 @@ fn quota(of: QuotaOf, team: Option<&str>, uid: Option<u32>) -> QuotaView {
     }
 }
 
+fn reservation() -> ReservationView {
+    let text = r#"{"name":"serving","teams":["vision"],"gpus":2,"share_permille":500,"state":"open","seats":[
+        {"gpu_uuid":"GPU-1","share_permille":500,"memory_bytes":40,"kept_share_permille":200,"kept_memory_bytes":10,
+         "missing_share_permille":100,"missing_memory_bytes":0}]}"#;
+    serde_json::from_str(text).unwrap()
+}
+
 fn moment() -> Moment {
     let gpu = |uuid: &str| GpuView {
         time_slices: None,
@@ -136,6 +143,7 @@ fn moment() -> Moment {
             quota(QuotaOf::NoTeam, None, None),
             quota(QuotaOf::User, None, Some(7)),
         ],
+        reservations: vec![reservation()],
         guard_actions: vec![("frozen", 1)],
         idle_actions: vec![("told", 3)],
         preemptions: vec![("left", 2)],
@@ -272,6 +280,10 @@ fn figures_are_in_prometheus_units() {
     assert_eq!((of_team("budget_gpu_seconds"), of_team("spent_gpu_seconds")), (Some(7200.0), Some(3600.5)));
     assert_eq!(value(&figures, "gpool_quota_spent_gpu_seconds", ("period", "week")), Some(3600.5));
     assert_eq!(value(&figures, "gpool_quota_spent_gpu_seconds", ("of", "user")), None);
+    let of_it = |name: &str| value(&figures, &format!("gpool_reservation_{name}"), ("reservation", "serving"));
+    let gpus = [of_it("open"), of_it("gpus"), of_it("used_gpus"), of_it("missing_gpus")];
+    assert_eq!(gpus, [Some(1.0), Some(0.5), Some(0.3), Some(0.6)], "a GPU that is not there is missing");
+    assert_eq!([of_it("bytes"), of_it("used_bytes"), of_it("missing_bytes")], [Some(40.0), Some(30.0), Some(0.0)]);
     let of_health = |name: &str| value(&figures, name, ("kind", "thermal"));
     assert_eq!((of_health("gpool_gpu_health"), of_health("gpool_gpu_health_events_total")), (Some(1.0), Some(3.0)));
     let told = FAMILIES.iter().find(|(family, _)| *family == Family::GuardActions).map(|(_, family)| family.help);

@@ -1,6 +1,9 @@
 //! The JSON schema of the configuration (draft 2020-12), made from the defaults and the words of the shipped file.
 
-use gpool_configuration::{Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, PREEMPTION_SECONDS_MAX, catalogue, flat};
+use gpool_configuration::{
+    Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, PREEMPTION_SECONDS_MAX, RESERVATION_AHEAD_SECONDS_MAX,
+    RESERVATION_GPUS_MAX, catalogue, flat,
+};
 use serde_json::{Map, Value, json};
 
 /// Keys with a fixed set of values, by the end of their names; a test holds them against the parser.
@@ -77,6 +80,27 @@ fn hours_schema() -> Value {
     json!({"type": "string", "pattern": "^[0-9]+([.][0-9]{1,3})? */ *(day|week|month)$"})
 }
 
+/// What is kept free of which GPUs, for whom and when.
+fn reservation_schema() -> Value {
+    let moment =
+        json!({"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?$"});
+    json!({"type": "object", "additionalProperties": {"type": "object", "additionalProperties": false, "properties": {
+        "teams": {"type": "array", "items": {"type": "string"}},
+        "users": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        "priority": {"enum": ["guaranteed", "burst"]},
+        "gpus": {"type": "integer", "minimum": 1, "maximum": RESERVATION_GPUS_MAX, "default": 1},
+        "fraction": part_schema(),
+        "memory": memory_schema(),
+        "model": {"type": "string"},
+        "from": moment, "until": moment,
+        "windows": {"type": "array", "items": {"type": "string"}},
+        "ahead_seconds": {"type": "integer", "minimum": 0, "maximum": RESERVATION_AHEAD_SECONDS_MAX, "default": 0}}}})
+}
+
+fn part_schema() -> Value {
+    json!({"type": ["string", "integer"], "pattern": "^(0([.][0-9]{1,3})?|1([.]0{1,3})?)$", "minimum": 0, "maximum": 1})
+}
+
 /// What an hour costs, of what, for whom and from when on.
 fn price_schema() -> Value {
     json!({"type": "array", "items": {"type": "object", "additionalProperties": false, "required": ["per_gpu_hour"],
@@ -95,12 +119,11 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
         ("quota.team" | "quota.user", _) => json!({"type": "object", "additionalProperties": {"type": "object",
             "additionalProperties": false, "properties": {"gpus": gpus_schema(), "memory": memory_schema(),
             "leases": {"type": "integer", "minimum": 0}, "gpu_hours": hours_schema()}}}),
+        ("reservation", _) => reservation_schema(),
         ("team", _) => json!({"type": "object", "additionalProperties": {"type": "object",
             "additionalProperties": false, "properties": {"cost_center": {"type": "string"}}}}),
         ("rates.price", _) => price_schema(),
-        ("rates.beyond_share" | "rates.low_priority" | "rates.lent_credit", _) => {
-            json!({"type": ["string", "integer"], "pattern": "^(0([.][0-9]{1,3})?|1([.]0{1,3})?)$", "minimum": 0, "maximum": 1})
-        }
+        ("rates.beyond_share" | "rates.low_priority" | "rates.lent_credit", _) => part_schema(),
         (name, _) if name.starts_with("quota.") && name.ends_with(".gpus") => gpus_schema(),
         (name, _) if name.starts_with("quota.") && name.ends_with(".memory") => memory_schema(),
         (name, _) if name.starts_with("quota.") && name.ends_with(".gpu_hours") => hours_schema(),

@@ -1,7 +1,7 @@
 //! What the manual tells a person to type, typed on a host with a simulated GPU: every block that is marked `sh run`, page
 //! by page. Then what the supervisor answers is held against the socket's document.
 
-use super::{finish, start_tenants, wait_until_running};
+use super::{finish, reload_with, start_tenants, wait_until_running};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host};
 use crate::manual::{self, openapi};
@@ -14,10 +14,15 @@ use std::time::{Duration, Instant};
 /// What a marked block begins with.
 const RUN: &str = "sh run";
 
+/// Of this there is something to be listed.
+const RESERVED: &str =
+    "[reservation.example]\nusers = [4711]\nfraction = \"0.01\"\nmemory = \"1MiB\"\nuntil = \"2999-01-01\"\n";
+
 /// Types everything.
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start(inside)?;
-    let outcome = type_everything(&host).and_then(|()| compare_answers(&host));
+    let outcome =
+        type_everything(&host).and_then(|()| reload_with(&host, RESERVED)).and_then(|()| compare_answers(&host));
     finish(host, outcome)
 }
 

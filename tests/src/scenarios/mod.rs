@@ -71,6 +71,7 @@ mod rare_calls;
 mod real_bundles;
 mod real_driver;
 mod registration_flood;
+mod reservation;
 mod reserved_memory;
 mod room_given_back;
 mod run_command;

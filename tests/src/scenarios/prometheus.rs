@@ -14,7 +14,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"team\"]\n";
+const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"team\"]\n\
+    [reservation.example]\nteams = [\"vision\"]\nfraction = \"0.1\"\nmemory = \"1GiB\"\n";
 /// Four seconds of a GPU in a month.
 const QUOTA: &str = "[quota.team.vision]\ngpus = 1\ngpu_hours = \"0.001/month\"\n";
 const ALARMS: &str = "configs/prometheus/gpool-alerts.yml";

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 71] = [
+pub const TOGETHER: [&str; 72] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -65,6 +65,7 @@ pub const TOGETHER: [&str; 71] = [
     "health",
     "quota",
     "budget",
+    "reservation",
     "prometheus",
     "executed-anew",
     "file-leases",

@@ -425,6 +425,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(budget::run),
     },
     Scenario {
+        name: "reservation",
+        what: "nobody else is given what a reservation keeps, who may have it is, and it begins and ends at its time",
+        limit_s: 200,
+        run: Place::Inside(reservation::run),
+    },
+    Scenario {
         name: "prometheus",
         what: "a real Prometheus understands the alarms and the dashboard, and what is wrong and nothing else sets one off",
         limit_s: 150,

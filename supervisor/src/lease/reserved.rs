@@ -1,0 +1,413 @@
+//! What `[reservation]` keeps of the GPUs now, for whom, and who has it.
+
+use super::book::Book;
+use super::capacity::records_on;
+use super::entitlement::held_demand;
+use super::grant::Leases;
+use super::record::Record;
+use super::refusal::reserved_for_others;
+use super::room::{Ahead, Room, Scene};
+use crate::clock;
+use crate::device::{Gpu, Kind};
+use crate::queue::Waiter;
+use gpool_configuration::{Configuration, LeastPriority, Phase, Preemption, Reservation};
+use gpool_policy::admission::{Demand, MemoryDemand, Use};
+use gpool_policy::mechanism::Suitable;
+use gpool_policy::queue::Taken;
+use gpool_policy::reservation::{self as policy, Ask, Part, Seat, exactly};
+use gpool_policy::slice::Priority as SlicePriority;
+use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What it takes until those are told who have to go before a reservation begins, and until what they had is free, in seconds.
+const NOTICE_S: u64 = 15;
+
+/// Who asks for a lease or has one, as far as reservations go by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whom {
+    team: Option<String>,
+    uid: u32,
+    priority: Priority,
+}
+
+impl Whom {
+    /// Who has this lease. One whose share a budget has taken has not given its place up.
+    pub fn of(record: &Record) -> Self {
+        let priority = record.with_its_promise().priority;
+        Self { team: record.team.clone(), uid: record.owner_uid, priority }
+    }
+
+    /// Who asks.
+    pub fn asking(asked: &LeaseRequest, uid: u32) -> Self {
+        Self { team: asked.request.team.clone(), uid, priority: asked.request.priority }
+    }
+
+    /// Whether that one may have what is reserved there.
+    pub fn may_have(&self, reservation: &Reservation) -> bool {
+        let is_named = |team: &String| self.team.as_ref() == Some(team);
+        let is_anybodys = reservation.teams.is_empty() && reservation.users.is_empty();
+        let is_one = reservation.teams.iter().any(is_named) || reservation.users.contains(&self.uid);
+        let is_high = match reservation.priority {
+            None => true,
+            Some(LeastPriority::Guaranteed) => self.priority == Priority::Guaranteed,
+            Some(LeastPriority::Burst) => self.priority != Priority::Scavenger,
+        };
+        (is_anybodys || is_one) && is_high
+    }
+}
+
+/// What a lease, or one that is about to be made, has of one GPU.
+#[derive(Debug, Clone)]
+struct Having {
+    /// None of one that is not made yet.
+    lease: Option<LeaseId>,
+    whom: Whom,
+    gpu: usize,
+    part: Part,
+}
+
+/// The reservations whose time it is, and what leases have.
+#[derive(Debug, Clone, Default)]
+pub struct Reserved {
+    tables: Vec<(String, Reservation)>,
+    having: Vec<Having>,
+}
+
+/// One of them, and where it is.
+#[derive(Debug, Clone)]
+pub struct Kept<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its GPUs; fewer than it names where there are no more that would do.
+    pub seats: Vec<Seat>,
+}
+
+impl Reserved {
+    fn of(configuration: &Configuration, (book, gpus): (&Book, &[Gpu]), own: Option<&LeaseId>) -> Self {
+        if configuration.reservation.is_empty() {
+            return Self::default();
+        }
+        let is_now = |(_, its): &(&String, &Reservation)| is_kept(its, configuration);
+        let tables = configuration.reservation.iter().filter(is_now).map(|(name, its)| (name.clone(), its.clone()));
+        let on = |gpu: usize| records_on(gpus, book, gpu, own).filter_map(move |record| having(record, gpu));
+        Self { tables: tables.collect(), having: (0..gpus.len()).flat_map(on).collect() }
+    }
+
+    /// Those whose time it is, or is when others have had to go for them.
+    pub fn near(&self, preemption: &Preemption) -> Vec<(String, Reservation)> {
+        self.tables.iter().filter(|(_, its)| opens_within(its, notice_s(preemption))).cloned().collect()
+    }
+
+    /// Whether it is the time of none.
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+
+    /// The same without those leases.
+    pub fn forget(&mut self, is_gone: impl Fn(&LeaseId) -> bool) {
+        self.having.retain(|its| !its.lease.as_ref().is_some_and(&is_gone));
+    }
+
+    /// Those that never end, with nobody on the GPUs.
+    pub fn for_good(&self) -> Self {
+        let tables = self.tables.iter().filter(|(_, its)| its.is_for_good()).cloned().collect();
+        Self { tables, having: Vec::new() }
+    }
+
+    /// All of them, with nobody on the GPUs.
+    pub fn with_nobody(&self) -> Self {
+        Self { tables: self.tables.clone(), having: Vec::new() }
+    }
+}
+
+/// What a lease has that counts towards a reservation. Reservations are of whole GPUs' shares, so nothing of a MIG instance does.
+fn having(record: &Record, gpu: usize) -> Option<Having> {
+    let part = Part { permille: held_demand(record).guaranteed_permille(), bytes: record.promised_bytes() };
+    let is_one = record.mig_profile.is_none() && !part.is_none();
+    is_one.then(|| Having { lease: Some(record.lease_id.clone()), whom: Whom::of(record), gpu, part })
+}
+
+/// Whether nobody else is given what is reserved there: in its time, and for so long before it as it says, or as those of lower
+/// priorities have to go.
+fn is_kept(reservation: &Reservation, configuration: &Configuration) -> bool {
+    let preemption = &configuration.preemption;
+    let notice_s = if preemption.enabled { notice_s(preemption) } else { 0 };
+    opens_within(reservation, reservation.ahead_seconds.max(notice_s))
+}
+
+/// How long before it begins those are told who have to go for it.
+fn notice_s(preemption: &Preemption) -> u64 {
+    preemption.grace_seconds.saturating_add(NOTICE_S)
+}
+
+/// Whether it is its time, or will be within so many seconds.
+fn opens_within(reservation: &Reservation, seconds: u64) -> bool {
+    match reservation.phase(clock::local_now()) {
+        Phase::Open(_) => true,
+        Phase::Closed(None) => false,
+        Phase::Closed(Some(opens)) => clock::unix_s_of_local(opens).saturating_sub(clock::unix_ms() / 1000) <= seconds,
+    }
+}
+
+/// For how long it lasts still, in nanoseconds, once it has begun.
+pub fn left_ns(reservation: &Reservation) -> u64 {
+    match reservation.phase(clock::local_now()) {
+        Phase::Open(Some(ends)) => {
+            clock::unix_s_of_local(ends).saturating_sub(clock::unix_ms() / 1000).saturating_mul(1_000_000_000)
+        }
+        Phase::Open(None) | Phase::Closed(_) => u64::MAX,
+    }
+}
+
+/// What is reserved of each of its GPUs.
+fn demand_of(reservation: &Reservation) -> Demand {
+    Demand {
+        fraction_permille: reservation.fraction.permille,
+        memory: reservation.memory.map_or(MemoryDemand::Absent, |memory| MemoryDemand::Bytes(memory.bytes)),
+        priority: SlicePriority::Guaranteed,
+        gpus: usize::from(reservation.gpus),
+        usage: Use::Sliced,
+    }
+}
+
+/// Room that is taken beside the leases, and who is about to have it, in the same order; none of room that is not there yet.
+type Those<'a> = (&'a [Taken], &'a [Option<Whom>]);
+
+impl Scene<'_> {
+    /// Where each reservation is whose time it is.
+    pub fn kept(&self) -> Vec<Kept<'_>> {
+        let seats = self.seats_beside((&[], &[]));
+        let tables = self.reserved.tables.iter().zip(seats);
+        tables.map(|((name, _), seats)| Kept { name, seats }).collect()
+    }
+
+    /// The same beside those who are about to have something: what they may have of a reservation counts towards it.
+    fn seats_beside(&self, (taken, whose): Those<'_>) -> Vec<Vec<Seat>> {
+        let asks: Vec<Ask> = self.reserved.tables.iter().map(|table| self.ask(table)).collect();
+        let about_to_have = taken.iter().zip(whose).filter_map(|(taken, whom)| Some((taken, whom.as_ref()?)));
+        let to_come = about_to_have.flat_map(|(taken, whom)| {
+            let is_whole = |gpu: &&usize| self.gpus.get(**gpu).is_some_and(|gpu| gpu.kind == Kind::Whole);
+            let of = |gpu: &usize| Some((*gpu, taken.part_of(self.capacities.get(*gpu)?)));
+            let having = move |(gpu, part)| Having { lease: None, whom: whom.clone(), gpu, part };
+            taken.indices.iter().filter(is_whole).filter_map(of).map(having).collect::<Vec<_>>()
+        });
+        let counted = |its: Having| policy::Having {
+            gpu: its.gpu,
+            part: its.part,
+            may: (0..asks.len()).filter(|ask| self.counts_for(&its, &self.reserved.tables[*ask].1)).collect(),
+        };
+        let having: Vec<policy::Having> = self.reserved.having.iter().cloned().chain(to_come).map(counted).collect();
+        policy::keep(&self.capacities_beside(taken), &asks, &having)
+    }
+
+    /// What is reserved, and where it may be. While room is made for it that is where it will have that.
+    fn ask(&self, (name, reservation): &(String, Reservation)) -> Ask {
+        let is_open = |gpu: &Gpu| gpu.kind == Kind::Whole && !self.book.is_closed(&gpu.uuid);
+        let will_do = |gpu: &Gpu| is_open(gpu) && is_suitable(reservation, gpu);
+        let all: Vec<usize> = (0..self.gpus.len()).filter(|gpu| will_do(&self.gpus[*gpu])).collect();
+        let making_on = self.book.making_on.borrow();
+        let is_made = |gpu: &usize| making_on.get(name).is_some_and(|on| on.contains(&self.gpus[*gpu].uuid));
+        let made: Vec<usize> = all.iter().copied().filter(is_made).collect();
+        let among = if made.len() >= usize::from(reservation.gpus) { made } else { all };
+        Ask { demand: demand_of(reservation), among }
+    }
+
+    /// What is on other models than it is for counts for nothing.
+    fn counts_for(&self, its: &Having, reservation: &Reservation) -> bool {
+        its.whom.may_have(reservation) && is_suitable(reservation, &self.gpus[its.gpu])
+    }
+
+    /// What is taken, and what reservations keep from this one beside that.
+    pub fn beside(&self, whom: &Whom, those: Those<'_>) -> Vec<Taken> {
+        let mut all = those.0.to_vec();
+        if !self.reserved.is_empty() {
+            let seats = self.reserved.tables.iter().zip(self.seats_beside(those));
+            let others = seats.filter(|((_, reservation), _)| !whom.may_have(reservation));
+            all.extend(others.flat_map(|(_, seats)| seats).filter_map(|seat| seat.taken()));
+        }
+        all
+    }
+
+    /// What reservations keep of each GPU that this one may have, beside those.
+    fn kept_for(&self, whom: &Whom, those: Those<'_>) -> BTreeMap<usize, Part> {
+        let mut kept: BTreeMap<usize, Part> = BTreeMap::new();
+        let seats = self.reserved.tables.iter().zip(self.seats_beside(those));
+        let own = seats.filter(|((_, reservation), _)| whom.may_have(reservation)).flat_map(|(_, seats)| seats);
+        for seat in own.filter(|seat| !seat.kept.is_none()) {
+            let part = kept.entry(seat.gpu).or_default();
+            *part = part.plus(seat.kept);
+        }
+        kept
+    }
+
+    /// The reservations that would lack more if this one had that too, and that it may not have, by their places; and the GPUs where
+    /// they would.
+    fn broken_by(&self, whom: &Whom, more: &Taken, (taken, whose): Those<'_>) -> (Vec<usize>, Vec<usize>) {
+        if self.reserved.is_empty() {
+            return Default::default();
+        }
+        let (mut with_it, mut with_whom) = (taken.to_vec(), whose.to_vec());
+        with_it.push(more.clone());
+        with_whom.push(Some(whom.clone()));
+        let (before, after) = (self.seats_beside((taken, whose)), self.seats_beside((&with_it, &with_whom)));
+        let mut broken = policy::lacking_more(&before, &after);
+        broken.retain(|place| !whom.may_have(&self.reserved.tables[*place].1));
+        let lacks_more = |place: usize, seat: &&Seat| {
+            let was =
+                before[place].iter().find(|was| was.gpu == seat.gpu).map_or_else(Part::default, |was| was.missing);
+            !was.holds(seat.missing)
+        };
+        let on = |place: &usize| {
+            let place = *place;
+            after[place].iter().filter(move |seat| lacks_more(place, seat)).map(|seat| seat.gpu)
+        };
+        let gpus = broken.iter().flat_map(on).collect();
+        (broken, gpus)
+    }
+
+    /// The same, by the tables of the configuration.
+    pub fn tables_broken_by(&self, whom: &Whom, more: &Taken, those: Those<'_>) -> Vec<String> {
+        self.broken_by(whom, more, those).0.into_iter().map(|place| self.table(place)).collect()
+    }
+
+    fn table(&self, place: usize) -> String {
+        format!("[reservation.{}]", self.reserved.tables[place].0)
+    }
+
+    /// What others have still of the reservation of that name.
+    pub fn missing_of(&self, name: &str) -> Part {
+        self.kept()
+            .iter()
+            .find(|kept| kept.name == name)
+            .map_or_else(Part::default, |kept| policy::missing_of(&kept.seats))
+    }
+
+    /// Whether any other reservation than that lacks more without these leases, which have a part of it.
+    pub fn are_needed_by_others(&self, name: &str, without: &Scene<'_>) -> bool {
+        let (before, after) = (self.seats_beside((&[], &[])), without.seats_beside((&[], &[])));
+        policy::lacking_more(&before, &after).into_iter().any(|place| self.reserved.tables[place].0 != name)
+    }
+
+    /// The GPUs that the reservation of that name is on.
+    pub fn seats_of(&self, name: &str) -> Vec<GpuUuid> {
+        let kept = self.kept();
+        let seats = kept.iter().filter(|kept| kept.name == name).flat_map(|kept| &kept.seats);
+        seats.map(|seat| self.gpus[seat.gpu].uuid.clone()).collect()
+    }
+}
+
+/// A GPU on which nobody else goes.
+fn all_of(gpu: usize) -> Taken {
+    Taken { indices: vec![gpu], demand: Demand { usage: Use::Whole, ..exactly(Part::default()) } }
+}
+
+fn is_suitable(reservation: &Reservation, gpu: &Gpu) -> bool {
+    let suitable = Suitable { models: reservation.model.iter().cloned().collect(), ..Suitable::default() };
+    suitable.has(&gpu.name, gpu.memory_total_bytes)
+}
+
+impl Leases {
+    /// What reservations keep now, beside the leases in the book; the kept place `own` counts as free.
+    pub fn reserved(&self, scene: (&Book, &[Gpu]), own: Option<&LeaseId>) -> Reserved {
+        Reserved::of(&self.configuration(), scene, own)
+    }
+
+    /// Whether it is the time of any reservation.
+    pub fn reserves(&self, book: &Book) -> bool {
+        !self.reserved((book, &[]), None).is_empty()
+    }
+
+    /// Whether others have something still of the reservation of that name.
+    pub fn is_short(&self, book: &Book, name: &str) -> bool {
+        let gpus = self.gpus_for_new();
+        !self.scene(book, None, &gpus).missing_of(name).is_none()
+    }
+
+    /// Room for a request beside those, on some of the `preferred` GPUs if it fits there, where no reservation that it may not have
+    /// lacks more afterwards.
+    ///
+    /// # Errors
+    /// There is none, or reservations keep it.
+    pub fn room_leaving(
+        &self,
+        (asked, uid): (&LeaseRequest, u32),
+        scene: &Scene<'_>,
+        those: Those<'_>,
+        preferred: &[usize],
+    ) -> Result<Room, ErrorBody> {
+        let whom = Whom::asking(asked, uid);
+        let (mut beside, mut broken) = (those.0.to_vec(), BTreeSet::new());
+        loop {
+            let room = match self.room_beside(asked, uid, scene, &beside, preferred) {
+                Err(_) if !broken.is_empty() => {
+                    return Err(reserved_for_others(&broken.into_iter().collect::<Vec<_>>()));
+                }
+                outcome => outcome?,
+            };
+            let (now, on) = scene.broken_by(&whom, &room.taken(), those);
+            if now.is_empty() {
+                return Ok(room);
+            }
+            // It may go elsewhere: beside the GPU where something would be missing then.
+            let indices = &room.placed.indices;
+            let gpu = indices.iter().find(|gpu| on.contains(gpu)).or(indices.first()).copied();
+            let Some(gpu) = gpu else { return Ok(room) };
+            beside.push(all_of(gpu));
+            broken.extend(now.into_iter().map(|place| scene.table(place)));
+        }
+    }
+
+    /// Room for a request in what is reserved for it, whoever else waits: none of those has it. Those wait before it who may have it
+    /// too. With what they are about to have of their quotas; none if it is too large for what is kept, or nothing is.
+    pub fn room_reserved(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> Option<(Room, Ahead)> {
+        if scene.reserved.is_empty() {
+            return None;
+        }
+        let whom = Whom::asking(asked, uid);
+        let ahead = self.ahead_of_members(&whom, &scene.book.queue.ahead_of(asked, uid), scene);
+        let those = (&ahead.taken[..], &ahead.whose[..]);
+        let kept = scene.kept_for(&whom, those);
+        if kept.is_empty() {
+            return None;
+        }
+        // All but that is as taken; of what others have reserved, what is there.
+        let mut beside = ahead.taken.clone();
+        let others = scene.reserved.tables.iter().zip(scene.seats_beside(those));
+        let others = others.filter(|((_, reservation), _)| !whom.may_have(reservation)).flat_map(|(_, seats)| seats);
+        let there = others.map(|seat| Seat { kept: seat.kept.minus(seat.missing), ..seat });
+        beside.extend(there.filter_map(|seat| seat.taken()));
+        let capacities = scene.capacities_beside(&beside);
+        for (gpu, capacity) in capacities.iter().enumerate() {
+            let more = kept.get(&gpu).map(|kept| policy::free_of(capacity).minus(*kept));
+            match more {
+                None => beside.push(all_of(gpu)),
+                Some(more) if !more.is_none() => beside.push(Taken { indices: vec![gpu], demand: exactly(more) }),
+                Some(_) => {}
+            }
+        }
+        let room = self.room_beside(asked, uid, scene, &beside, &[]).ok()?;
+        let is_of_it = matches!(room.served.mechanism, Mechanism::Slice | Mechanism::Exclusive);
+        is_of_it.then_some((room, ahead))
+    }
+
+    /// What those of `waiting` are about to have who may have something of what is reserved for this one.
+    pub fn ahead_of_members(&self, whom: &Whom, waiting: &[&Waiter], scene: &Scene<'_>) -> Ahead {
+        let own = scene.reserved.tables.iter().map(|(_, reservation)| reservation).filter(|its| whom.may_have(its));
+        let own: Vec<&Reservation> = own.collect();
+        let may_too = |waiter: &&&Waiter| {
+            let its = Whom::asking(&waiter.asked, waiter.uid);
+            own.iter().any(|reservation| its.may_have(reservation))
+        };
+        let members: Vec<&Waiter> = waiting.iter().filter(may_too).copied().collect();
+        self.taken_by(&members, &Scene { is_imagined: true, ..scene.clone() })
+    }
+
+    /// Whether a lease that grows by `more` of each of these GPUs stays within what is kept for it there.
+    pub fn grows_in_what_is_kept(&self, whom: &Whom, gpus: &[usize], more: Part, scene: &Scene<'_>) -> bool {
+        let kept = scene.kept_for(whom, (&[], &[]));
+        !gpus.is_empty() && gpus.iter().all(|gpu| kept.get(gpu).is_some_and(|part| part.holds(more)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
