@@ -3,9 +3,8 @@
 use crate::quantity::{Amount, MemoryAmount, Reader};
 use crate::quota::is_name;
 use crate::rates::Part;
-use crate::windows::Window;
+use crate::windows::{Window, span_after};
 use jiff::civil::DateTime;
-use jiff::{Span, ToSpan};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
@@ -140,7 +139,7 @@ impl Reservation {
             return if is_before { Phase::Closed(from) } else { Phase::Open(until) };
         }
         let base = from.filter(|_| is_before).unwrap_or(now);
-        let Some((begins, ends)) = self.span_after(base) else { return Phase::Closed(None) };
+        let Some((begins, ends)) = span_after(&self.windows, base) else { return Phase::Closed(None) };
         let opens = begins.max(base);
         if until.is_some_and(|until| until <= opens) {
             return Phase::Closed(None);
@@ -149,29 +148,6 @@ impl Reservation {
             return Phase::Closed(Some(opens));
         }
         Phase::Open(ends.into_iter().chain(until).min())
-    }
-
-    /// The first span of its windows that is not over at `base`: when it began or begins, and when it ends; without an end where
-    /// they leave no gap. Those that touch are one.
-    fn span_after(&self, base: DateTime) -> Option<(DateTime, Option<DateTime>)> {
-        // A week of days, the one before it, whose windows may reach into it, and one more to see what they end in.
-        let days = (-1i64..=8).filter_map(|day| base.date().checked_add(day.days()).ok());
-        let mut spans: Vec<(DateTime, DateTime)> =
-            days.flat_map(|day| self.windows.iter().filter_map(move |window| window.on(day))).collect();
-        spans.sort_unstable();
-        let mut spans = spans.into_iter();
-        let (mut begins, mut ends) = spans.next()?;
-        let horizon = base.checked_add(Span::new().days(7)).ok()?;
-        for (its_begin, its_end) in spans {
-            if its_begin <= ends {
-                ends = ends.max(its_end);
-            } else if ends <= base {
-                (begins, ends) = (its_begin, its_end);
-            } else {
-                break;
-            }
-        }
-        (ends > base).then_some((begins, Some(ends).filter(|ends| *ends < horizon)))
     }
 
     /// The first key that cannot be so, and why.

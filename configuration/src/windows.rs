@@ -1,7 +1,7 @@
 //! Windows: spans of local time that come back each week.
 
 use jiff::ToSpan;
-use jiff::civil::{Date, DateTime};
+use jiff::civil::{Date, DateTime, Time};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -51,38 +51,43 @@ impl From<Window> for String {
 
 impl Window {
     /// When it begins and ends, if it begins on that day.
-    pub(crate) fn on(&self, day: Date) -> Option<(DateTime, DateTime)> {
+    fn on(&self, day: Date) -> Option<(DateTime, DateTime)> {
         let place = usize::try_from(day.weekday().to_monday_zero_offset()).ok()?;
         let after = |begin: DateTime, seconds: u64| begin.checked_add(i64::try_from(seconds).ok()?.seconds()).ok();
-        let begins = after(day.to_datetime(jiff::civil::Time::midnight()), self.start_seconds)?;
+        let begins = after(day.to_datetime(Time::midnight()), self.start_seconds)?;
         self.days[place].then(|| Some((begins, after(begins, self.length_seconds)?)))?
-    }
-
-    /// How much of it is left, in seconds; none while it is closed.
-    fn left_seconds(&self, second_of_week: u64) -> Option<u64> {
-        let begins = self.days.iter().zip(0..).filter(|(is_one, _)| **is_one).map(|(_, day)| day);
-        let left = |day: u64| {
-            let begins = day * DAY_SECONDS + self.start_seconds;
-            let elapsed = (second_of_week + WEEK_SECONDS - begins) % WEEK_SECONDS;
-            self.length_seconds.checked_sub(elapsed).filter(|left| *left > 0)
-        };
-        begins.filter_map(left).max()
     }
 }
 
-/// How long some of these windows will be open without a break, a week at most; none while all are closed.
-/// `second_of_week` counts local time since Monday, midnight.
-#[must_use]
-pub fn open_for(windows: &[Window], second_of_week: u64) -> Option<Duration> {
-    let mut open = 0;
-    let longest = |at: u64| windows.iter().filter_map(|window| window.left_seconds(at % WEEK_SECONDS)).max();
-    // One that begins where another ends goes on with it.
-    while open < WEEK_SECONDS
-        && let Some(more) = longest(second_of_week + open)
-    {
-        open += more;
+/// The first span in which some of these windows are open and that is not over at `base` of local time: when it began or begins, and
+/// when it ends; without an end where that is a week away or more, and they may leave no gap. Those that touch are one.
+pub(crate) fn span_after(windows: &[Window], base: DateTime) -> Option<(DateTime, Option<DateTime>)> {
+    // A week of days, the one before it, whose windows may reach into it, and one more to see what they end in.
+    let days = (-1i64..=8).filter_map(|day| base.date().checked_add(day.days()).ok());
+    let mut spans: Vec<(DateTime, DateTime)> =
+        days.flat_map(|day| windows.iter().filter_map(move |window| window.on(day))).collect();
+    spans.sort_unstable();
+    let mut spans = spans.into_iter();
+    let (mut begins, mut ends) = spans.next()?;
+    let horizon = base.checked_add(7i64.days()).ok()?;
+    for (its_begin, its_end) in spans {
+        if its_begin <= ends {
+            ends = ends.max(its_end);
+        } else if ends <= base {
+            (begins, ends) = (its_begin, its_end);
+        } else {
+            break;
+        }
     }
-    (open > 0).then(|| Duration::from_secs(open.min(WEEK_SECONDS)))
+    (ends > base).then_some((begins, Some(ends).filter(|ends| *ends < horizon)))
+}
+
+/// How long some of these windows will be open without a break from `now` of local time on, a week at most; none while all are closed.
+#[must_use]
+pub fn open_for(windows: &[Window], now: DateTime) -> Option<Duration> {
+    let (_, ends) = span_after(windows, now).filter(|(begins, _)| *begins <= now)?;
+    let Some(ends) = ends else { return Some(Duration::from_secs(WEEK_SECONDS)) };
+    Duration::try_from(now.duration_until(ends)).ok()
 }
 
 /// `02:00`, at most `24:00`.
@@ -124,15 +129,20 @@ mod tests {
         texts.iter().map(|text| Window::try_from((*text).to_owned()).unwrap()).collect()
     }
 
+    /// So many seconds after a Monday has begun.
+    fn at_second(of_week: u64) -> DateTime {
+        jiff::civil::date(2026, 11, 30).at(0, 0, 0, 0) + i64::try_from(of_week).unwrap().seconds()
+    }
+
     /// Minutes for which they are open at that day and hour.
     fn left(texts: &[&str], day: u64, hour: u64) -> Option<u64> {
-        open_for(&windows(texts), day * DAY_SECONDS + hour * HOUR).map(|open| open.as_secs() / 60)
+        open_for(&windows(texts), at_second(day * DAY_SECONDS + hour * HOUR)).map(|open| open.as_secs() / 60)
     }
 
     #[test]
     fn a_window_is_open_from_its_first_second_to_its_last() {
         let sunday = windows(&["Sun 02:00-04:00"]);
-        let at = |seconds: u64| open_for(&sunday, 6 * DAY_SECONDS + seconds).map(|open| open.as_secs());
+        let at = |seconds: u64| open_for(&sunday, at_second(6 * DAY_SECONDS + seconds)).map(|open| open.as_secs());
         assert_eq!(
             [at(2 * HOUR - 1), at(2 * HOUR), at(4 * HOUR - 1), at(4 * HOUR)],
             [None, Some(2 * HOUR), Some(1), None]

@@ -6,10 +6,12 @@
 //! host it packs as well as fragmentation-gradient descent does, and keeps whole GPUs free. Several GPUs are linked ones where
 //! there are enough of them.
 
+mod part;
 mod refusal;
 mod sets;
 mod sites;
 
+pub use part::Part;
 pub use refusal::{Offer, Refusal};
 pub use sites::Site;
 pub(crate) use sites::{Taking, together};

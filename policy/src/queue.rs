@@ -5,8 +5,7 @@
 //! the queue that does not fit: nobody behind it takes of these what it needs. It begins when the leases that were on them have
 //! made room, at the latest; all other room goes to those behind it at once.
 
-use crate::admission::{Demand, GpuCapacity, Use, WHOLE_PERMILLE};
-use crate::reservation::Part;
+use crate::admission::{Demand, GpuCapacity, Part, Use, WHOLE_PERMILLE};
 use crate::slice::Priority;
 use std::collections::BTreeMap;
 

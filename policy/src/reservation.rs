@@ -4,51 +4,9 @@
 //! than was reserved. The rest is kept where it is free, and there rather where they are; else where least is missing. That may be
 //! another GPU at any moment, so who may not have it is let in where none lacks more afterwards ([`lacking_more`]), and nowhere else.
 
-use crate::admission::{Demand, GpuCapacity, MemoryDemand, Use};
+use crate::admission::{Demand, GpuCapacity, Part};
 use crate::queue::{Taken, capped_bytes, lack};
-use crate::slice::Priority;
 use std::cmp::Reverse;
-
-/// A share and memory of one GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Part {
-    /// Guaranteed share, permille.
-    pub permille: u16,
-    /// Memory.
-    pub bytes: u64,
-}
-
-impl Part {
-    /// What both have.
-    #[must_use]
-    pub fn common(self, other: Self) -> Self {
-        Self { permille: self.permille.min(other.permille), bytes: self.bytes.min(other.bytes) }
-    }
-
-    /// Without another one.
-    #[must_use]
-    pub fn minus(self, other: Self) -> Self {
-        Self { permille: self.permille.saturating_sub(other.permille), bytes: self.bytes.saturating_sub(other.bytes) }
-    }
-
-    /// With another one.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self { permille: self.permille.saturating_add(other.permille), bytes: self.bytes.saturating_add(other.bytes) }
-    }
-
-    /// Whether it is nothing.
-    #[must_use]
-    pub fn is_none(self) -> bool {
-        self == Self::default()
-    }
-
-    /// Whether all of the other is in it.
-    #[must_use]
-    pub fn holds(self, other: Self) -> bool {
-        self.common(other) == other
-    }
-}
 
 /// A GPU that a reservation is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +25,7 @@ impl Seat {
     /// What is kept, as if it were leased; none where those who may have it have all of it.
     #[must_use]
     pub fn taken(&self) -> Option<Taken> {
-        (!self.kept.is_none()).then(|| Taken { indices: vec![self.gpu], demand: exactly(self.kept) })
+        (!self.kept.is_none()).then(|| Taken { indices: vec![self.gpu], demand: Demand::exactly(self.kept) })
     }
 }
 
@@ -173,7 +131,7 @@ fn seats(gpus: &[GpuCapacity], ask: &Ask, held: &mut [Part]) -> Vec<Seat> {
             let kept = part.minus(there).minus(all_held.minus(held[*index]));
             // Of those on which nothing is missing: where they are already, then the fullest, as leases are placed.
             let free = (gpu.share_free_permille(), gpu.memory_free_bytes());
-            (lack(gpu, &exactly(kept)), Reverse((there.permille, there.bytes)), free, gpu.key.clone())
+            (lack(gpu, &Demand::exactly(kept)), Reverse((there.permille, there.bytes)), free, gpu.key.clone())
         });
         let Some(index) = best else { break };
         left.retain(|other| *other != index);
@@ -197,30 +155,9 @@ fn part_of(gpu: &GpuCapacity, demand: &Demand) -> Part {
     Part { permille: demand.guaranteed_permille(), bytes }
 }
 
-/// A demand of just that, of one GPU.
-#[must_use]
-pub fn exactly(part: Part) -> Demand {
-    Demand {
-        fraction_permille: part.permille,
-        memory: MemoryDemand::Bytes(part.bytes),
-        priority: Priority::Guaranteed,
-        gpus: 1,
-        usage: Use::Sliced,
-    }
-}
-
-/// What of a GPU a lease on slices could have.
-#[must_use]
-pub fn free_of(gpu: &GpuCapacity) -> Part {
-    match gpu.users.in_the_way_of(Use::Sliced) {
-        Some(_) => Part::default(),
-        None => Part { permille: gpu.share_free_permille(), bytes: gpu.memory_free_bytes() },
-    }
-}
-
 /// What of a part is not free: all of it beside whom nobody has a share.
 fn missing(gpu: &GpuCapacity, part: Part) -> Part {
-    part.minus(free_of(gpu))
+    part.minus(gpu.part_free())
 }
 
 #[cfg(test)]

@@ -21,24 +21,14 @@ pub fn unix_us() -> u64 {
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
-/// Seconds of local time since Monday, midnight, in the host's zone. A zone that is changed is seen when [`unix_s_of_local`] has been
+/// What clocks on the wall show now, to the second, in the host's zone. One that is changed is seen when [`unix_s_of_local`] has been
 /// called, or at the next start.
-pub fn local_second_of_week() -> u64 {
-    second_of_week(&broken_down(clock_gettime(ClockId::Realtime).tv_sec))
-}
-
-/// A moment in the host's zone.
-fn broken_down(unix_s: nix::libc::time_t) -> nix::libc::tm {
+pub fn local_now() -> DateTime {
+    let now: nix::libc::time_t = clock_gettime(ClockId::Realtime).tv_sec;
     // SAFETY: numbers and a pointer, for which zeroes are valid.
     let mut local: nix::libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both are live; on failure the zeroes stay.
-    unsafe { nix::libc::localtime_r(&unix_s, &mut local) };
-    local
-}
-
-/// What clocks on the wall show now, to the second, in the host's zone.
-pub fn local_now() -> DateTime {
-    let local = broken_down(clock_gettime(ClockId::Realtime).tv_sec);
+    unsafe { nix::libc::localtime_r(&now, &mut local) };
     let part = |number: nix::libc::c_int| i8::try_from(number).unwrap_or(0);
     let year = i16::try_from(local.tm_year + 1900).unwrap_or(0);
     // A leap second is the one before it twice.
@@ -47,8 +37,8 @@ pub fn local_now() -> DateTime {
     made.unwrap_or(DateTime::ZERO)
 }
 
-/// When clocks on the wall show that, Unix seconds, in the host's zone as it is now: the first time of two, and of one that is left out when clocks are put forward
-/// as if they were not.
+/// When clocks on the wall show that, Unix seconds, in the host's zone as it is now: the first time of two, and of one that is left
+/// out when clocks are put forward as if they were not.
 pub fn unix_s_of_local(local: DateTime) -> u64 {
     // SAFETY: numbers and a pointer, for which zeroes are valid.
     let mut parts: nix::libc::tm = unsafe { std::mem::zeroed() };
@@ -61,13 +51,6 @@ pub fn unix_s_of_local(local: DateTime) -> u64 {
     u64::try_from(unsafe { nix::libc::mktime(&mut parts) }).unwrap_or(0)
 }
 
-fn second_of_week(local: &nix::libc::tm) -> u64 {
-    // Sunday is day 0 there.
-    let day = (local.tm_wday + 6) % 7;
-    let seconds = ((day * 24 + local.tm_hour) * 60 + local.tm_min) * 60 + local.tm_sec;
-    u64::try_from(seconds).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,16 +60,5 @@ mod tests {
         let (before, now, after) = (unix_ms() / 1000, unix_s_of_local(local_now()), unix_ms() / 1000);
         // An hour of autumn comes twice.
         assert!((before..=after).contains(&now) || before - now == 3600, "{before} {now} {after}");
-    }
-
-    #[test]
-    fn weeks_begin_on_monday() {
-        // SAFETY: as above.
-        let mut local: nix::libc::tm = unsafe { std::mem::zeroed() };
-        (local.tm_wday, local.tm_hour, local.tm_min, local.tm_sec) = (1, 0, 0, 5);
-        assert_eq!(second_of_week(&local), 5);
-        (local.tm_wday, local.tm_hour) = (0, 23);
-        assert_eq!(second_of_week(&local), 6 * 86_400 + 23 * 3600 + 5);
-        assert!(local_second_of_week() < 7 * 86_400);
     }
 }

@@ -22,6 +22,8 @@
 //! | `foreign` | memory in use that is within no lease's promise |
 //! | `occupants` | whom the device lists, so that the dead are buried when it has let go of them |
 //! | `queue` | requests that wait for room |
+//! | `preemptions` | lower priorities that make room for higher ones and for reservations |
+//! | `quotas`, `budgets`, `reservations` | who may have how much, and what is kept for whom, as it is shown and told; `lease` keeps to it |
 //! | `refusals` | which allocations were refused, and who has what they wanted |
 //! | `audit` | every event, written down for good in chained lines |
 //! | `ledger` | who was promised what and had it, written down for months |

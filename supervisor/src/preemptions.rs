@@ -1,5 +1,5 @@
-//! Leases of a lower priority that make room for a request of a higher one that waits, or for a reservation: they are told, their programs are sent a
-//! signal, and after the grace their GPUs are taken from them, as by `gpool evict`. `policy` says who, and when.
+//! Leases of a lower priority that make room for a request of a higher one that waits, or for a reservation: they are told, their
+//! programs are sent a signal, and after the grace their GPUs are taken from them, as by `gpool evict`. `policy` says who, and when.
 
 use crate::cgroup;
 use crate::clock;

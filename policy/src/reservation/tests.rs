@@ -1,5 +1,5 @@
 use super::*;
-use crate::admission::{Site, Users, place};
+use crate::admission::{MemoryDemand, Site, Use, Users, place};
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
@@ -26,7 +26,7 @@ fn part(permille: u16, gib: u64) -> Part {
 }
 
 fn demand(permille: u16, gib: u64, count: usize) -> Demand {
-    Demand { gpus: count, ..exactly(part(permille, gib)) }
+    Demand { gpus: count, ..Demand::exactly(part(permille, gib)) }
 }
 
 /// GPU, permille and GiB kept, permille and GiB missing.
@@ -141,7 +141,7 @@ proptest! {
         let member = |(gpu, (permille, gib)): (usize, &(u16, u64))| Having { gpu, part: part(*permille, *gib), may: vec![0] };
         let having: Vec<Having> = members.iter().take(gpus.len()).enumerate().map(member).collect();
         let enter = |gpus: &mut Vec<GpuCapacity>, gpu: usize, demand: Demand| Taken { indices: vec![gpu], demand }.enter(gpus);
-        having.iter().for_each(|its| enter(&mut gpus, its.gpu, exactly(its.part)));
+        having.iter().for_each(|its| enter(&mut gpus, its.gpu, Demand::exactly(its.part)));
         let asks = [first, second].map(|(permille, gib, count)| ask(demand(permille, gib, count), gpus.len()));
         let before = keep(&gpus, &asks, &having);
         let mut now = before.clone();
@@ -159,7 +159,7 @@ proptest! {
         // Whoever may have it comes for all that is kept, on each GPU, one reservation after the other.
         let mut full = gpus.clone();
         for seat in now.iter().flatten().filter(|_| is_whole(&before)) {
-            let its = exactly(seat.kept);
+            let its = Demand::exactly(seat.kept);
             let is_free = seat.kept.permille == 0 || place(&full[seat.gpu..=seat.gpu], &its).is_ok();
             prop_assert!(is_free && seat.missing.is_none(), "{before:?} became {now:?}: {seat:?} is not free");
             seat.taken().into_iter().for_each(|taken| taken.enter(&mut full));

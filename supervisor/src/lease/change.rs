@@ -12,9 +12,8 @@ use super::reserved::Whom;
 use super::room::Ahead;
 use crate::clock;
 use crate::gatekeeper::Order;
-use gpool_policy::admission::{Demand, GpuCapacity, Held, MemoryDemand, check_update};
+use gpool_policy::admission::{Demand, GpuCapacity, Held, MemoryDemand, Part, check_update};
 use gpool_policy::queue::Taken;
-use gpool_policy::reservation::{Part, exactly};
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, LEAST_BYTES, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
 };
@@ -98,7 +97,7 @@ impl Leases {
         };
         let beside = |taken: &[Taken]| self.check_room_among(&scene.capacities_beside(taken), book, old, new);
         let outcome = beside(&taken);
-        let grown = Taken { indices: on, demand: exactly(more) };
+        let grown = Taken { indices: on, demand: Demand::exactly(more) };
         let broken = scene.tables_broken_by(&whom, &grown, (&taken, &whose));
         if outcome.is_ok() && !broken.is_empty() {
             return Err(reserved_for_others_while_it_runs(&broken));

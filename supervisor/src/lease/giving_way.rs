@@ -205,7 +205,7 @@ impl Leases {
             };
             let mut may_go: Vec<LeaseId> = candidates.iter().filter(gives_way).map(|(id, _)| id.clone()).collect();
             // Nobody has to leave what is reserved for it by another one.
-            may_go.retain(|id| !coming.are_needed_by_others(&name, &coming.without(std::slice::from_ref(id), outside)));
+            may_go.retain(|id| !coming.others_lack_more(&name, &coming.without(std::slice::from_ref(id), outside)));
             let least = missing(&coming.without(&may_go, outside));
             let is_as_good = |scene: &Scene<'_>, gone: &[LeaseId]| least.holds(missing(&scene.without(gone, outside)));
             let leases = match is_as_good(coming, &[]) {

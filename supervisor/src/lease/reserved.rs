@@ -11,10 +11,10 @@ use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::queue::Waiter;
 use gpool_configuration::{Configuration, LeastPriority, Phase, Preemption, Reservation};
-use gpool_policy::admission::{Demand, MemoryDemand, Use};
+use gpool_policy::admission::{Demand, MemoryDemand, Part, Use};
 use gpool_policy::mechanism::Suitable;
 use gpool_policy::queue::Taken;
-use gpool_policy::reservation::{self as policy, Ask, Part, Seat, exactly};
+use gpool_policy::reservation::{self as policy, Ask, Seat};
 use gpool_policy::slice::Priority as SlicePriority;
 use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority};
 use std::collections::{BTreeMap, BTreeSet};
@@ -282,8 +282,8 @@ impl Scene<'_> {
             .map_or_else(Part::default, |kept| policy::missing_of(&kept.seats))
     }
 
-    /// Whether any other reservation than that lacks more without these leases, which have a part of it.
-    pub fn are_needed_by_others(&self, name: &str, without: &Scene<'_>) -> bool {
+    /// Whether any other reservation than that lacks more in the scene `without` some leases, which have a part of it.
+    pub fn others_lack_more(&self, name: &str, without: &Scene<'_>) -> bool {
         let (before, after) = (self.seats_beside((&[], &[])), without.seats_beside((&[], &[])));
         policy::lacking_more(&before, &after).into_iter().any(|place| self.reserved.tables[place].0 != name)
     }
@@ -298,7 +298,7 @@ impl Scene<'_> {
 
 /// A GPU on which nobody else goes.
 fn all_of(gpu: usize) -> Taken {
-    Taken { indices: vec![gpu], demand: Demand { usage: Use::Whole, ..exactly(Part::default()) } }
+    Taken { indices: vec![gpu], demand: Demand { usage: Use::Whole, ..Demand::exactly(Part::default()) } }
 }
 
 fn is_suitable(reservation: &Reservation, gpu: &Gpu) -> bool {
@@ -378,10 +378,12 @@ impl Leases {
         beside.extend(there.filter_map(|seat| seat.taken()));
         let capacities = scene.capacities_beside(&beside);
         for (gpu, capacity) in capacities.iter().enumerate() {
-            let more = kept.get(&gpu).map(|kept| policy::free_of(capacity).minus(*kept));
+            let more = kept.get(&gpu).map(|kept| capacity.part_free().minus(*kept));
             match more {
                 None => beside.push(all_of(gpu)),
-                Some(more) if !more.is_none() => beside.push(Taken { indices: vec![gpu], demand: exactly(more) }),
+                Some(more) if !more.is_none() => {
+                    beside.push(Taken { indices: vec![gpu], demand: Demand::exactly(more) })
+                }
                 Some(_) => {}
             }
         }

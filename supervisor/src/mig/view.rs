@@ -13,7 +13,7 @@ use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, MigGpuView, MigInstanceVie
 /// NVML does not answer for any of them.
 pub fn view(leases: &Leases) -> Result<Vec<MigGpuView>, ErrorBody> {
     let (gpus, owner) = (leases.gpus(), owner());
-    let window = open_for(&leases.configuration().mig.windows, clock::local_second_of_week());
+    let window = open_for(&leases.configuration().mig.windows, clock::local_now());
     let unanswered = |cause: InventoryError| {
         ErrorBody::new(ErrorCode::SupervisorFailed, cause.to_string(), "look at the driver with nvidia-smi")
     };

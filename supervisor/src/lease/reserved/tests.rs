@@ -120,7 +120,7 @@ fn it_is_kept_from_others_alone_and_who_goes_is_forgotten() {
         let (vision, other) = (whom(Some("vision"), 0, Priority::Burst), whom(None, 0, Priority::Guaranteed));
         let taken = scene.beside(&other, (&[], &[]));
         assert_eq!((taken.len(), taken[0].demand.fraction_permille), (1, 300));
-        let wants = |permille| Taken { indices: vec![0], demand: exactly(Part { permille, bytes: GIB }) };
+        let wants = |permille| Taken { indices: vec![0], demand: Demand::exactly(Part { permille, bytes: GIB }) };
         let broken = |whom: &Whom, more: &Taken| scene.tables_broken_by(whom, more, (&[], &[]));
         assert!(broken(&other, &wants(600)).is_empty(), "there is another GPU for it");
         let both = Taken { indices: vec![0, 1], ..wants(900) };
@@ -153,7 +153,7 @@ fn who_waits_and_may_have_it_counts_as_if_it_were_there() {
     let text = "[reservation.a]\nteams = [\"vision\"]\nfraction = \"0.5\"\nmemory = \"8GiB\"\n";
     with_scene(text, &[place("01", None, (1, 900, 8))], |scene| {
         let (vision, other) = (whom(Some("vision"), 0, Priority::Guaranteed), whom(None, 0, Priority::Guaranteed));
-        let waits = [Taken { indices: vec![0], demand: exactly(Part { permille: 400, bytes: 8 * GIB }) }];
+        let waits = [Taken { indices: vec![0], demand: Demand::exactly(Part { permille: 400, bytes: 8 * GIB }) }];
         let kept_beside = |whose: &Option<Whom>| {
             let all = scene.beside(&other, (&waits, std::slice::from_ref(whose)));
             all.iter().map(|taken| taken.demand.fraction_permille).collect::<Vec<_>>()
