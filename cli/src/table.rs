@@ -347,6 +347,7 @@ mod tests {
             team: None,
             project: None,
             cost_center: None,
+            resource: None,
             paused: false,
             received_permille: 299,
             charged_gpu_ns: 3_000_000_000,
@@ -409,6 +410,7 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
             team: Some("vision".into()),
             project: Some("mars".into()),
             cost_center: None,
+            resource: None,
             paused: true,
             ..lease(id, 300)
         }

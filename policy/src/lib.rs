@@ -8,6 +8,7 @@
 //! * [`giving_way`]: which leases have to go so that somebody who waits has room;
 //! * [`idleness`]: when a lease counts as idle, and what follows;
 //! * [`preemption`]: which leases give way to one of a higher priority, and when;
+//! * [`countable`]: what a cluster that drives this host may count on;
 //! * [`reservation`]: what is kept free of which GPUs for whom;
 //! * [`quota`]: how much the leases of a team or of a user may reserve altogether;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
@@ -35,6 +36,7 @@
 pub mod admission;
 pub mod budget;
 pub mod chain;
+pub mod countable;
 pub mod energy;
 pub mod giving_way;
 pub mod guard;

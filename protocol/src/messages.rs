@@ -14,6 +14,7 @@
 //! | `POST /v1/queue/ID/cancel` | nothing | [`WaitingView`](crate::WaitingView) |
 //! | `GET /v1/quota` | | [`QuotaView`](crate::QuotaView), one for each |
 //! | `GET /v1/reservations` | | `[ReservationView]` |
+//! | `GET /v1/counts` | | [`Counts`](crate::Counts) |
 //! | `GET /v1/usage?by=WHAT&since=..` | | [`Usage`](crate::Usage) |
 //! | `GET /v1/charges?since=..` | | [`Charges`](crate::Charges) |
 //! | `GET /v1/gpus` | | `[GpuView]` |
@@ -30,6 +31,7 @@
 //! [`ErrorBody`](crate::ErrorBody) with a 4xx or 5xx status.
 
 use crate::class::{Class, Priority};
+use crate::counted::CountedResource;
 use crate::drain::Drain;
 use crate::health::HealthFinding;
 use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId, PodPlace};
@@ -250,6 +252,9 @@ pub struct LeaseView {
     /// On whose bill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_center: Option<String>,
+    /// What a cluster has counted for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<CountedResource>,
     /// Whether its gate is kept closed until it is resumed.
     #[serde(default)]
     pub paused: bool,

@@ -12,7 +12,7 @@ pub enum LeaseAnswer {
     /// There is room.
     Granted(LeaseGranted),
     /// There is none yet, and the request says how long to wait for it.
-    Waiting(LeaseWaiting),
+    Waiting(Box<LeaseWaiting>),
 }
 
 /// A request waits for room. Its place is kept as long as the same request is made again and again.

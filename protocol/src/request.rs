@@ -1,14 +1,17 @@
 //! The request grammar: which keys a container may carry, and what their values mean.
 
+mod counted;
 mod keys;
 mod links;
 
 pub use keys::{RequestSource, request_keys};
 
 use crate::class::{Class, Priority};
+use crate::counted::CountedResource;
 use crate::error::{ErrorBody, ErrorCode};
 use crate::mechanism::{Isolation, Mode};
 use crate::quantity::{LONGEST_WAIT_SECONDS, MemoryCap, format_permille, parse_bytes, parse_permille, parse_wait};
+use counted::take_counted;
 use keys::{Entry, collect, explain_replacing};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -81,6 +84,9 @@ pub struct Request {
     /// How long it waits for room if there is none, in seconds; absent: it is refused at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<u64>,
+    /// What a cluster has counted for it, which the other fields already say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<CountedResource>,
 }
 
 fn one() -> u16 {
@@ -102,10 +108,11 @@ impl Request {
     /// An unknown key, a key whose feature has not landed, a key that the environment may not set, or a
     /// value outside its range. Nothing is guessed: a mistyped key must not silently give another share.
     pub fn read(source: RequestSource<'_>) -> Result<Option<Self>, RequestError> {
-        let entries = collect(source)?;
+        let mut entries = collect(source)?;
         if entries.is_empty() {
             return Ok(None);
         }
+        let resource = take_counted(&mut entries)?;
         let isolation =
             entries.get("isolation").map(|entry| told(entry, Isolation::parse(&entry.value))).transpose()?;
         // Without either it is a share, as it always was; isolation is for the table to find a mechanism for.
@@ -166,6 +173,7 @@ impl Request {
                 .map(|entry| told(entry, parse_wait(&entry.value)))
                 .transpose()?
                 .filter(|seconds| *seconds > 0),
+            resource,
         };
         request.check().map_err(|error| explain_replacing(error, &entries, source.container_name))?;
         Ok(Some(request))

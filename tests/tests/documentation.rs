@@ -2,9 +2,9 @@
 
 use gpool_configuration::{catalogue, parse};
 use gpool_protocol::{
-    BindRequest, Class, ContainerId, Edit, GpuUuid, HostPid, Isolation, LeaseGranted, LeaseId, LeaseRequest,
-    LeaseUpdate, LeaseWaiting, Mechanism, MemoryCap, Mode, PodPlace, Priority, Request, RequestSource, Standing,
-    WaitCause, WaitingView,
+    BindRequest, Class, ContainerId, CountedResource, Edit, GpuUuid, HostPid, Isolation, LeaseGranted, LeaseId,
+    LeaseRequest, LeaseUpdate, LeaseWaiting, Mechanism, MemoryCap, Mode, PodPlace, Priority, Request, RequestSource,
+    Standing, WaitCause, WaitingView,
 };
 use gpool_tests::manual::markdown::{Page, slug};
 use gpool_tests::manual::{self, command_lines, openapi, schema};
@@ -282,6 +282,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         project: Some(text("b")),
         cost_center: Some(text("c")),
         wait_seconds: Some(60),
+        resource: Some(CountedResource::Percent(30)),
         models: vec![text("H100")],
         min_memory_bytes: Some(1),
     };

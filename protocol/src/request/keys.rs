@@ -25,6 +25,8 @@ const KEYS: [&str; 15] = [
 ];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
+/// What a cluster has counted, which its device plugin says: an annotation of one container, and none of a person.
+pub const COUNTED: &str = "resource";
 /// Two names with more wrong than one letter of so many have nothing to do with each other.
 const LETTERS_FOR_A_SLIP: usize = 3;
 /// A part of a name that is shorter says too little.
@@ -128,6 +130,9 @@ fn refuse_misspelt(source: RequestSource<'_>) -> Result<(), RequestError> {
     }
     for key in source.annotations.keys() {
         let Some(name) = request_annotation(key) else { continue };
+        if name == COUNTED {
+            continue;
+        }
         let base = base_of(name);
         refuse_unknown(base, key)?;
         if name != base && source.container_name.is_none() {

@@ -32,6 +32,7 @@ fn share(fraction_permille: u16) -> Request {
         project: None,
         cost_center: None,
         wait_seconds: None,
+        resource: None,
     }
 }
 

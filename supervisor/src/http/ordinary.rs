@@ -24,6 +24,7 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ("isolation", request.isolation.is_some()),
         ("mig-profile", request.mig_profile.is_some()),
         ("mode", names_mode(request)),
+        ("resource", request.resource.is_some()),
     ];
     check_keys(policy, uid, &keys)?;
     if asked.unenforced && !policy.unenforced {
@@ -88,6 +89,7 @@ mod tests {
             (r#""project":"x""#, "project"),
             (r#""cost_center":"x""#, "cost-center"),
             (r#""priority":"burst""#, "priority"),
+            (r#""resource":"percent=30""#, "resource"),
             (r#""priority":"scavenger""#, "priority"),
             (r#""mode":"exclusive""#, "mode"),
             (r#""mode":"auto","isolation":"hardware""#, "isolation"),

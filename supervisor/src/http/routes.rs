@@ -131,6 +131,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
         ("GET", ["v1", "quota"]) => value(quotas::views(leases, &leases.book())),
         ("GET", ["v1", "reservations"]) => value(reservations::views(leases, &leases.book())),
+        ("GET", ["v1", "counts"]) => value(leases.counts()),
         ("POST", ["v1", "queue", id, "cancel"]) => value(cancel(peer, leases, id)?),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),

@@ -2,12 +2,21 @@
 
 use super::book::Book;
 use super::entitlement::held_demand;
+use super::grant::{Leases, loaded};
 use super::record::Record;
 use crate::device::Gpu;
 use crate::mps::Domain;
 use gpool_policy::admission::{GpuCapacity, Site, Users};
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism};
 use std::collections::BTreeSet;
+
+impl Leases {
+    /// The GPUs as admission sees them; the place that the ended lease `kept` had counts as free.
+    pub fn capacities(&self, gpus: &[Gpu], book: &Book, kept: Option<&LeaseId>) -> Vec<GpuCapacity> {
+        let seen = capacities(gpus, &loaded(&self.foreign_bytes), &self.outside(gpus, book), book, kept);
+        gpus.iter().zip(seen).map(|(gpu, seen)| GpuCapacity { site: self.sites.of(gpu), ..seen }).collect()
+    }
+}
 
 /// The GPUs as admission sees them. The place that the ended lease `kept` had counts as free: its container is the
 /// one that asks.

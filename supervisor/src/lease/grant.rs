@@ -2,7 +2,6 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Lease};
-use super::capacity::capacities;
 use super::described::{about, described, without_room};
 use super::edits::{edits, edits_without_shims};
 use super::entitlement::{fails_open, share_of};
@@ -42,7 +41,6 @@ use crate::watchers::Watchers;
 use crate::xids::Xids;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
-use gpool_policy::admission::GpuCapacity;
 use gpool_policy::repetition::Repetition;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseState,
@@ -138,7 +136,7 @@ pub fn failed(what: &str, cause: impl std::fmt::Display) -> ErrorBody {
     ErrorBody::new(ErrorCode::SupervisorFailed, format!("{what} ({cause})"), "look at the supervisor's log")
 }
 
-fn loaded(values: &[AtomicU64]) -> Vec<u64> {
+pub(super) fn loaded(values: &[AtomicU64]) -> Vec<u64> {
     values.iter().map(|value| value.load(Ordering::Relaxed)).collect()
 }
 
@@ -161,12 +159,6 @@ impl Leases {
     /// What NVML last said of the memory in use, by GPU.
     pub fn used_bytes(&self) -> Vec<u64> {
         loaded(&self.used_bytes)
-    }
-
-    /// The GPUs as admission sees them; the place that the ended lease `kept` had counts as free.
-    pub fn capacities(&self, gpus: &[Gpu], book: &Book, kept: Option<&LeaseId>) -> Vec<GpuCapacity> {
-        let seen = capacities(gpus, &loaded(&self.foreign_bytes), &self.outside(gpus, book), book, kept);
-        gpus.iter().zip(seen).map(|(gpu, seen)| GpuCapacity { site: self.sites.of(gpu), ..seen }).collect()
     }
 
     /// Counts and tells a request that was refused.
@@ -227,6 +219,7 @@ impl Leases {
             team: asked.request.team.clone(),
             project: asked.request.project.clone(),
             cost_center: self.configuration().bill_of(&asked.request.cost_center, &asked.request.team),
+            resource: asked.request.resource.clone(),
             unenforced: asked.unenforced,
             starts_once: asked.starts_once,
             in_pod: asked.in_pod.clone(),

@@ -6,6 +6,7 @@ mod budget;
 mod can_be;
 mod capacity;
 mod change;
+mod countable;
 mod debts;
 mod described;
 mod edits;

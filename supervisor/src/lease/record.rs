@@ -5,7 +5,8 @@ use crate::mps::Domain;
 use crate::procfs::ProcessName;
 use gpool_policy::idleness::Idleness;
 use gpool_protocol::{
-    Class, ContainerId, GpuUuid, LeaseFault, LeaseId, LeaseRequest, Mechanism, PodPlace, Priority, ShimView,
+    Class, ContainerId, CountedResource, GpuUuid, LeaseFault, LeaseId, LeaseRequest, Mechanism, PodPlace, Priority,
+    ShimView,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -158,6 +159,9 @@ pub struct Record {
     /// On whose bill: by its own word, or else by the host's of its team when it was granted.
     #[serde(default)]
     pub cost_center: Option<String>,
+    /// What a cluster has counted for it.
+    #[serde(default)]
+    pub resource: Option<CountedResource>,
     /// Whether its container is not confined, so that the share cannot be enforced.
     #[serde(default)]
     pub unenforced: bool,

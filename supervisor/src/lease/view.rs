@@ -131,6 +131,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         team: record.team.clone(),
         project: record.project.clone(),
         cost_center: record.cost_center.clone(),
+        resource: record.resource.clone(),
         paused: record.paused,
         received_permille: 0,
         charged_gpu_ns: 0,

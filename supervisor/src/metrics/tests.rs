@@ -39,6 +39,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         team: Some(HOSTILE.into()),
         project: Some(HOSTILE.into()),
         cost_center: Some(HOSTILE.into()),
+        resource: None,
         paused: true,
         received_permille: 325,
         charged_gpu_ns: 3_000_000_000,

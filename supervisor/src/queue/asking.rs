@@ -32,7 +32,7 @@ impl Leases {
         let can_be = self.check_wait(asked).and_then(|()| self.check_can_be(asked));
         can_be.inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
         if let Some(answer) = self.asked_too_soon(asked, uid, &requester)? {
-            return Ok(LeaseAnswer::Waiting(answer));
+            return Ok(LeaseAnswer::Waiting(Box::new(answer)));
         }
         let deadline = Instant::now() + GRANT_PATIENCE;
         match self.find_place(asked, requester.name, uid) {
@@ -42,7 +42,9 @@ impl Leases {
                 let granted = self.grant_at(book, place, (asked, uid), requester, deadline);
                 granted.map(LeaseAnswer::Granted).inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))
             }
-            Err(refusal) => self.have_wait(asked, requester, uid, refusal).map(LeaseAnswer::Waiting),
+            Err(refusal) => {
+                self.have_wait(asked, requester, uid, refusal).map(|answer| LeaseAnswer::Waiting(Box::new(answer)))
+            }
         }
     }
 

@@ -1,0 +1,213 @@
+//! What a cluster has counted for a container, as the other keys say it: what the two say must not differ.
+
+use super::keys::{COUNTED, Entry, Origin};
+use super::{RequestError, parse_gpus, permille, told};
+use crate::counted::{COUNTED_ANNOTATION, CountedResource, PERCENT_OF_A_GPU};
+use crate::error::{ErrorBody, ErrorCode};
+use std::collections::BTreeMap;
+
+/// As a pod names the resource.
+const PERCENT: &str = "gpool.io/percent";
+
+/// Takes the resource out of the keys, and puts in what it asks for.
+///
+/// # Errors
+/// It is none, or another key asks for something else.
+pub fn take_counted(entries: &mut BTreeMap<String, Entry>) -> Result<Option<CountedResource>, RequestError> {
+    let Some(entry) = entries.remove(COUNTED) else { return Ok(None) };
+    let Some(resource) = CountedResource::parse(entry.value.trim()) else {
+        return Err(refused(
+            format!("{}={:?} is nothing that a cluster counts", entry.written_as, entry.value),
+            format!(
+                "leave {COUNTED_ANNOTATION} to gpool-device-plugin; a container asks for {PERCENT} in its resource limits"
+            ),
+        ));
+    };
+    match &resource {
+        CountedResource::Percent(percent) => ask_for_percent(entries, *percent)?,
+        CountedResource::Instance(profile) => ask_for_instance(entries, profile)?,
+    }
+    Ok(Some(resource))
+}
+
+fn ask_for_percent(entries: &mut BTreeMap<String, Entry>, percent: u16) -> Result<(), RequestError> {
+    let mode = entries.get("mode").map_or(String::new(), |entry| entry.value.trim().to_owned());
+    if entries.contains_key("mig-profile") || mode == "mig" {
+        return Err(refused(
+            format!(
+                "{PERCENT} of the container's limits is of GPUs that are not divided, and a MIG instance is asked for"
+            ),
+            "put gpool.io/mig-PROFILE, for example gpool.io/mig-1g.10gb: 1, in its place".into(),
+        ));
+    }
+    let gpus = match entries.get("gpus") {
+        Some(entry) => told(entry, parse_gpus(&entry.value))?,
+        None if percent <= PERCENT_OF_A_GPU => 1,
+        None if percent.is_multiple_of(PERCENT_OF_A_GPU) => percent / PERCENT_OF_A_GPU,
+        None => {
+            return Err(refused(
+                format!("{PERCENT}: {percent} is no whole number of GPUs, and nothing says on how many it is"),
+                "ask for at most 100, for a multiple of 100, or add the annotation gpool.io/gpus".into(),
+            ));
+        }
+    };
+    let whole = PERCENT_OF_A_GPU * gpus;
+    if percent > whole || (mode == "exclusive" && percent != whole) {
+        return Err(refused(
+            format!("{PERCENT}: {percent} does not go with {gpus} GPU(s), which are {whole} together"),
+            match mode.as_str() {
+                "exclusive" => format!("ask for {PERCENT}: {whole}, which is what mode=exclusive takes"),
+                _ => format!("ask for at most {whole}, or for more GPUs with the annotation gpool.io/gpus"),
+            },
+        ));
+    }
+    if percent < gpus {
+        return Err(refused(
+            format!("{PERCENT}: {percent} on {gpus} GPUs is less than a hundredth of each"),
+            format!("ask for at least {gpus}"),
+        ));
+    }
+    put(entries, "gpus", gpus.to_string());
+    // What is less than a thousandth of a GPU nobody has.
+    let counted = u32::from(percent) * 10 / u32::from(gpus);
+    match entries.get("fraction").map(|entry| Ok::<_, RequestError>((entry, permille(entry)?))).transpose()? {
+        Some((_, fraction)) if u32::from(fraction) == counted => {}
+        Some((entry, fraction)) => {
+            let its = (u32::from(fraction) * u32::from(gpus)).div_ceil(10);
+            return Err(refused(
+                format!(
+                    "{}={:?} on {gpus} GPU(s) is not what {PERCENT}: {percent} of the container's limits says",
+                    entry.written_as, entry.value
+                ),
+                format!("leave the fraction out, or ask for {PERCENT}: {its}"),
+            ));
+        }
+        // The driver's time slices have a fraction only where somebody asks for one.
+        None if mode == "timeslice" => {}
+        None => put(entries, "fraction", format!("{}.{:03}", counted / 1000, counted % 1000)),
+    }
+    Ok(())
+}
+
+fn ask_for_instance(entries: &mut BTreeMap<String, Entry>, profile: &str) -> Result<(), RequestError> {
+    if let Some(entry) = entries.get("mig-profile").filter(|entry| entry.value.trim() != profile) {
+        return Err(refused(
+            format!(
+                "{}={:?} is not the MIG instance of the container's limits, {profile}",
+                entry.written_as, entry.value
+            ),
+            "leave the annotation out".into(),
+        ));
+    }
+    if let Some(entry) = entries.get("mode").filter(|entry| entry.value.trim() != "mig") {
+        return Err(refused(
+            format!("{}={:?} does not go with a MIG instance in the container's limits", entry.written_as, entry.value),
+            "leave the annotation out: the instance is this container's alone".into(),
+        ));
+    }
+    put(entries, "mig-profile", profile.to_owned());
+    Ok(())
+}
+
+/// Where nobody has said it: the resource is of this one container.
+fn put(entries: &mut BTreeMap<String, Entry>, key: &str, value: String) {
+    let entry = || Entry { written_as: COUNTED_ANNOTATION.to_owned(), value, origin: Origin::OwnInPod };
+    entries.entry(key.to_owned()).or_insert_with(entry);
+}
+
+fn refused(message: String, remedy: String) -> RequestError {
+    ErrorBody::new(ErrorCode::RequestInvalid, message, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::mechanism::Mode;
+    use crate::request::{Request, RequestError, RequestSource};
+    use crate::{CountedResource, ErrorCode};
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Request, RequestError> {
+        let annotations = pairs.iter().map(|(key, value)| (format!("gpool.io/{key}"), (*value).to_owned())).collect();
+        let nothing: &[String] = &[];
+        let source = RequestSource {
+            annotations: &annotations,
+            env: nothing,
+            env_allow: nothing,
+            container_name: Some("web"),
+            annotations_from_image: false,
+        };
+        Request::read(source).map(|request| request.expect("a request"))
+    }
+
+    #[test]
+    fn what_was_counted_is_what_is_asked_for() {
+        let shares = |pairs: &[(&str, &str)]| {
+            let request = read(pairs).unwrap();
+            (request.fraction_permille, request.gpus, request.mode)
+        };
+        assert_eq!(shares(&[("resource", "percent=30")]), (300, 1, Mode::Slice));
+        assert_eq!(shares(&[("resource", "percent=1")]), (10, 1, Mode::Slice));
+        assert_eq!(shares(&[("resource", "percent=100")]), (1000, 1, Mode::Slice));
+        assert_eq!(shares(&[("resource", "percent=200")]), (1000, 2, Mode::Slice));
+        assert_eq!(shares(&[("resource", "percent=100"), ("gpus", "2")]), (500, 2, Mode::Slice));
+        assert_eq!(
+            shares(&[("resource", "percent=100"), ("gpus", "3")]),
+            (333, 3, Mode::Slice),
+            "never more than counted"
+        );
+        assert_eq!(shares(&[("resource", "percent=200"), ("mode", "exclusive")]), (1000, 2, Mode::Exclusive));
+        assert_eq!(shares(&[("resource", "percent=25"), ("mode", "timeslice")]), (0, 1, Mode::TimeSlice));
+        assert_eq!(shares(&[("resource", "percent=30"), ("fraction", "0.3")]), (300, 1, Mode::Slice), "said twice");
+        assert_eq!(shares(&[("resource", "percent=100"), ("gpus", "3"), ("fraction", "0.333")]).0, 333);
+        let request = read(&[("resource", "percent=30"), ("memory", "4GiB"), ("class", "latency")]).unwrap();
+        assert_eq!(request.resource, Some(CountedResource::Percent(30)));
+        let instance = read(&[("resource", "mig=1g.10gb+me")]).unwrap();
+        assert_eq!((instance.mode, instance.mig_profile.as_deref()), (Mode::Mig, Some("1g.10gb+me")));
+    }
+
+    #[test]
+    fn what_says_something_else_is_refused_with_both() {
+        for (pairs, parts) in [
+            (
+                &[("resource", "percent=30"), ("fraction", "0.5")][..],
+                ["gpool.io/fraction=\"0.5\"", "gpool.io/percent: 50"],
+            ),
+            (
+                &[("resource", "percent=30"), ("fraction.web", "0.5")],
+                ["gpool.io/fraction.web=\"0.5\"", "leave the fraction"],
+            ),
+            (&[("resource", "percent=150")], ["no whole number of GPUs", "gpool.io/gpus"]),
+            (&[("resource", "percent=150"), ("gpus", "1")], ["percent: 150", "at most 100"]),
+            (&[("resource", "percent=50"), ("mode", "exclusive")], ["percent: 50", "percent: 100"]),
+            (&[("resource", "percent=1"), ("gpus", "2")], ["percent: 1 on 2 GPUs", "at least 2"]),
+            (&[("resource", "percent=50"), ("mig-profile", "1g.10gb")], ["MIG instance", "gpool.io/mig-PROFILE"]),
+            (&[("resource", "percent=50"), ("mode", "mig")], ["MIG instance", "gpool.io/mig-PROFILE"]),
+            (&[("resource", "percent=50"), ("gpus", "x")], ["gpool.io/gpus=\"x\"", "between 1 and 16"]),
+            (&[("resource", "percent=50"), ("fraction", "x")], ["gpool.io/fraction=\"x\"", "between 0.01 and 1"]),
+            (&[("resource", "mig=1g.10gb"), ("mig-profile", "2g.20gb")], ["2g.20gb", "1g.10gb"]),
+            (&[("resource", "mig=1g.10gb"), ("mode", "slice")], ["mode=\"slice\"", "leave the annotation out"]),
+            (&[("resource", "30")], ["gpool.io/resource=\"30\"", "gpool-device-plugin"]),
+        ] {
+            let error = read(pairs).unwrap_err();
+            assert_eq!(error.code, ErrorCode::RequestInvalid, "{error}");
+            parts.iter().for_each(|part| assert!(error.to_string().contains(part), "{error} lacks {part}"));
+        }
+    }
+
+    #[test]
+    fn it_is_an_annotation_of_the_whole_container_alone() {
+        let refused = |annotations: &[(&str, &str)], env: &[&str]| {
+            let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            let env: Vec<String> = env.iter().map(|text| (*text).to_owned()).collect();
+            let source = RequestSource {
+                annotations: &annotations,
+                env: &env,
+                env_allow: &["resource".to_owned()],
+                container_name: Some("web"),
+                annotations_from_image: false,
+            };
+            Request::read(source).unwrap_err().code
+        };
+        assert_eq!(refused(&[("gpool.io/resource.web", "percent=30")], &[]), ErrorCode::RequestKeyUnknown);
+        assert_eq!(refused(&[], &["GPOOL_RESOURCE=percent=30"]), ErrorCode::RequestKeyUnknown);
+    }
+}
