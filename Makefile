@@ -52,7 +52,7 @@ build: ## Build everything and lay it out in target/gpool
 	wait $$static
 	rm -rf $(STAGE)
 	mkdir -p $(STAGE)/bin $(STAGE)/libexec $(STAGE)/lib $(STAGE)/simulated
-	cp $(RELEASE)/gpool $(RELEASE)/gpool-supervisor $(RELEASE)/gpool-simgpu $(STAGE)/bin/
+	cp $(RELEASE)/gpool $(RELEASE)/gpool-supervisor $(RELEASE)/gpool-device-plugin $(RELEASE)/gpool-simgpu $(STAGE)/bin/
 	cp $(RELEASE)/gpool-tenant $(RELEASE)/gpool-demo $(RELEASE)/gpool-integration $(STAGE)/bin/
 	cp $(RELEASE)/gpool-bench $(RELEASE)/gpool-launch-cost $(RELEASE)/gpool-shim-stand $(STAGE)/bin/
 	cp $(RELEASE)/gpool-package-pages $(RELEASE)/gpool-package-tree $(STAGE)/bin/

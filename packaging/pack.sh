@@ -23,7 +23,8 @@ prepared=$work/prepared
 "$here/prepare.sh" "$stage" "$prepared"
 (cd "$house" && "$cargo" metadata --locked --offline --no-deps --format-version 1) > "$work/metadata.json"
 # The newest glibc that the programs ask for.
-glibc=$(objdump -T "$prepared/bin/gpool" "$prepared/bin/gpool-supervisor" "$prepared/bin/gpool-tenant" |
+glibc=$(objdump -T "$prepared/bin/gpool" "$prepared/bin/gpool-supervisor" "$prepared/bin/gpool-device-plugin" \
+    "$prepared/bin/gpool-tenant" |
     grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -1)
 
 # tree FORM ARGUMENT...: lays a package out.

@@ -41,6 +41,7 @@ pub fn write(root: &Path) -> io::Result<()> {
     let manual = |section: &str| root.join(format!("usr/share/man/man{section}"));
     page_for_each_verb(&gpool_cli::command(), "gpool", &manual("1"))?;
     page(gpool_supervisor::command(), "gpool-supervisor", "8", &manual("8"))?;
+    page(gpool_kubernetes::command(), "gpool-device-plugin", "8", &manual("8"))?;
     for (shell, path) in COMPLETIONS {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut gpool_cli::command(), "gpool", &mut script);
@@ -94,6 +95,7 @@ mod tests {
             assert!(page.contains("SYNOPSIS") && page.contains(&format!("gpool {}", verb.get_name())), "{page}");
         }
         assert!(read("usr/share/man/man8/gpool-supervisor.8").contains("check"), "its options");
+        assert!(read("usr/share/man/man8/gpool-device-plugin.8").contains("kubelet"), "its options");
         for (_, path) in COMPLETIONS {
             assert!(read(path).contains("runtime"), "{path}");
         }

@@ -13,9 +13,10 @@ pub struct Stage {
 }
 
 /// Without these nothing can run; a missing one means that `make build` was not.
-const NEEDED: [&str; 10] = [
+const NEEDED: [&str; 11] = [
     "bin/gpool",
     "bin/gpool-supervisor",
+    "bin/gpool-device-plugin",
     "bin/gpool-simgpu",
     "bin/gpool-runtime",
     "bin/gpool-tenant",

@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// What each package may depend on; everything that is not named is forbidden. Packages of the same room are listed
 /// by their full names. `tests` may depend on everything.
-const ALLOWED: [(&str, &[&str]); 17] = [
+const ALLOWED: [(&str, &[&str]); 18] = [
     ("gpool-driver-abi", &[]),
     ("gpool-shared-region", &[]),
     ("gpool-device-model", &[]),
@@ -26,7 +26,8 @@ const ALLOWED: [(&str, &[&str]); 17] = [
         "gpool-supervisor",
         &["gpool-driver-abi", "gpool-shared-region", "gpool-policy", "gpool-protocol", "gpool-configuration"],
     ),
-    ("gpool-packaging", &["gpool-cli", "gpool-supervisor"]),
+    ("gpool-packaging", &["gpool-cli", "gpool-supervisor", "gpool-kubernetes"]),
+    ("gpool-kubernetes", &["gpool-protocol"]),
     ("gpool-runtime-hook", &["gpool-protocol", "gpool-configuration"]),
     (
         "gpool-cli",

@@ -8,7 +8,6 @@ use crate::failure::{Context, Failure, Result, ensure};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -232,22 +231,6 @@ impl Cluster {
         let file = format!("{HOME}/manifest.yaml");
         fs::write(&file, manifest).context(&file)?;
         self.text(&["apply", "--filename", &file]).map(drop)
-    }
-
-    /// Changes an object by a patch, past kubectl, which of this version reaches no status.
-    pub fn patch(&self, path: &str, patch: &str) -> Result<()> {
-        let mut command = Command::new("/usr/bin/curl");
-        command.args(["--silent", "--show-error", "--fail", "--insecure", "--request", "PATCH", "--data-binary", "@-"]);
-        command.args(["--header", "Content-Type: application/strategic-merge-patch+json"]);
-        // A server of this age that a newer Go has compiled does not live through an answer that is indented.
-        let address = format!("{SERVER}{path}?pretty=false");
-        command.args(["--header", &format!("Authorization: Bearer {}", USERS[0].0), &address]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().context("curl")?;
-        if let Some(mut stdin) = process.stdin.take() {
-            stdin.write_all(patch.as_bytes()).context("curl")?;
-        }
-        succeeded(&format!("PATCH {path}"), process.wait_with_output().context("curl")?).map(drop)
     }
 
     /// The ends of all logs.

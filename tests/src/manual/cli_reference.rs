@@ -21,7 +21,8 @@ pub fn page() -> String {
 fn command(text: &mut String, command: &Command, name: &str, depth: usize) {
     let _ = writeln!(text, "\n{} {name}\n", "#".repeat(depth.min(4)));
     if let Some(about) = command.get_long_about().or(command.get_about()) {
-        let _ = writeln!(text, "{about}.\n");
+        // Of one paragraph clap has taken the full stop away.
+        let _ = writeln!(text, "{}.\n", about.to_string().trim_end_matches('.'));
     }
     let usage = command.clone().bin_name(name).render_usage().to_string();
     let _ = writeln!(text, "```text\n{}\n```", usage.trim_start_matches("Usage:").trim());

@@ -13,6 +13,7 @@ pub fn programs() -> Vec<Command> {
     vec![
         gpool_cli::command().name("gpool"),
         gpool_supervisor::command().name("gpool-supervisor"),
+        gpool_kubernetes::command(),
         gpool_simulated_hardware::program::command().name("gpool-simgpu"),
     ]
 }

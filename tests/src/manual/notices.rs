@@ -9,8 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The packages that are shipped; what only tests or the simulated GPU need is not part of them.
-const SHIPPED: [&str; 5] =
-    ["gpool-cli", "gpool-supervisor", "gpool-runtime-hook", "gpool-interposer-cuda", "gpool-interposer-nvml"];
+const SHIPPED: [&str; 6] = [
+    "gpool-cli",
+    "gpool-supervisor",
+    "gpool-kubernetes",
+    "gpool-runtime-hook",
+    "gpool-interposer-cuda",
+    "gpool-interposer-nvml",
+];
 
 const BEGIN: &str = "\
 # Third-party software

@@ -1,6 +1,7 @@
 //! A cluster of Kubernetes' own daemons with one node, and what `docs/kubernetes.md` says of it: its manifests, word for
 //! word, and what it tells people to expect.
 
+mod counted;
 mod pods;
 
 use super::finish;
@@ -44,11 +45,15 @@ pub fn inside(inside: &Inside) -> Result<()> {
 }
 
 fn judge(host: &mut Host, cluster: &mut Cluster) -> Result<()> {
-    pods::one_that_is_told_where_to_go(host, cluster)?;
+    let plugin = counted::plugin(host)?;
+    counted::one_that_is_told_where_to_go(host, cluster)?;
+    counted::what_others_have_is_not_offered(host, cluster)?;
+    counted::contradictions(host, cluster)?;
+    counted::a_quota_of_the_cluster(host, cluster)?;
+    counted::who_is_away(host, cluster, plugin)?;
     pods::one_without_the_class(host, cluster)?;
     pods::one_that_crashes_on_a_full_gpu(host, cluster)?;
     pods::one_that_does_not_fit_yet(host, cluster)?;
-    pods::a_count_for_the_scheduler(host, cluster)?;
     pods::a_job_and_its_end(host, cluster)?;
     host.nothing_found_by_the_guard()?;
     pods::one_that_has_the_gpu_by_itself(host, cluster)?;

@@ -1,22 +1,20 @@
-//! Pods, as a scheduler and a kubelet have them run.
+//! Pods that ask by annotations alone, of which the scheduler knows nothing.
 
-use super::PAGE;
 use crate::failure::{Failure, Result, ensure};
-use crate::host::{Cluster, Host, SIMULATED_GPU};
+use crate::host::{Cluster, Container, Host, SIMULATED_GPU};
 use crate::image;
-use crate::scenarios::block_of_a_page;
 use crate::scenarios::engines::{wait_for_end, wait_for_lease, wait_for_room};
 use crate::tenant::report;
 use gpool_protocol::{Baseline, UnleasedUse};
 use serde_json::{Value, json};
 
 /// A tenant that works until it is stopped, with room left below its cap.
-const TENANT: [&str; 6] = ["/bin/gpool-tenant", "--nvml", "--kernel-us", "300", "--allocate-mib", "256"];
+pub const TENANT: [&str; 6] = ["/bin/gpool-tenant", "--nvml", "--kernel-us", "300", "--allocate-mib", "256"];
 /// Leaves a pod at once.
-const NO_GRACE: &str = "--grace-period=0";
+pub const NO_GRACE: &str = "--grace-period=0";
 
 /// A pod of the class `gpool`, whose containers do as they are told.
-fn pod(name: &str, annotations: &Value, containers: &Value) -> Value {
+pub fn pod(name: &str, annotations: &Value, containers: &Value) -> Value {
     let containers = containers.as_object().into_iter().flatten().map(|(name, more)| {
         let mut container = json!({"name": name, "image": image::NAME, "command": TENANT});
         more.as_object().into_iter().flatten().for_each(|(key, value)| container[key] = value.clone());
@@ -35,7 +33,7 @@ fn with_share(name: &str, fraction: &str) -> String {
     pod(name, &json!({"gpool.io/fraction": fraction}), &json!({"web": {}})).to_string()
 }
 
-fn removed(cluster: &Cluster, host: &Host, pods: &[&str]) -> Result<()> {
+pub fn removed(cluster: &Cluster, host: &Host, pods: &[&str]) -> Result<()> {
     cluster.text(&[&["delete", "pod", NO_GRACE, "--force"], pods].concat())?;
     wait_for_room(host)
 }
@@ -45,46 +43,22 @@ fn described(cluster: &Cluster, pod: &str) -> Result<String> {
     cluster.text(&["describe", "pod", pod])
 }
 
-fn is_shown(cluster: &Cluster, pod: &str, sentence: &str) -> Result<()> {
+pub fn is_shown(cluster: &Cluster, pod: &str, sentence: &str) -> Result<()> {
     cluster.wait_for(&format!("{sentence:?} of pod {pod}"), |cluster| {
         let said = described(cluster, pod)?;
         ensure(said.contains(sentence), || said.clone()).map(|()| true)
     })
 }
 
-/// The page's class and pod: it waits for a node that has the label, runs with its share there, and is not touched by a
-/// restart of the kubelet.
-pub fn one_that_is_told_where_to_go(host: &Host, cluster: &mut Cluster) -> Result<()> {
-    cluster.apply(&block_of_a_page(PAGE, "apiVersion: node.k8s.io/v1\nkind: RuntimeClass")?)?;
-    let manifest = block_of_a_page(PAGE, "apiVersion: v1\nkind: Pod")?;
-    let manifest = manifest.replace("registry.example/train:1", image::NAME);
-    cluster.apply(&manifest.replace(r#"["python3", "train.py"]"#, &json!(TENANT).to_string()))?;
-    is_shown(cluster, "train", "FailedScheduling")?;
-    let label = block_of_a_page(PAGE, "kubectl label node")?;
-    cluster.text(&label.split_whitespace().skip(1).collect::<Vec<_>>())?;
-
-    let container = cluster.wait_for_container("train", "train")?;
-    let lease = wait_for_lease(host, &container)?;
-    let granted = (lease.fraction_permille, lease.memory_cap_bytes);
-    ensure(granted == (300, 4 << 30), || format!("the page's pod was granted {granted:?}"))?;
-    let leases = host.leases()?;
-    ensure(leases.len() == 1, || format!("the sandbox has a lease: {leases:?}"))?;
+/// What is executed in a container sees its slice, and gpool's figures name it as the kubelet does.
+pub fn sees_its_slice(host: &Host, cluster: &Cluster, container: &Container) -> Result<()> {
     let greedy = ["/bin/gpool-tenant", "--nvml", "--kernel-us", "300", "--seconds", "1"];
     let seen = report(&cluster.text(&[&["exec", "train", "--"][..], &greedy].concat())?)?;
     let totals = (seen.cuda_total_bytes, seen.nvml_total_bytes);
     ensure(totals == (4 << 30, 4 << 30), || format!("what is executed in the pod sees {totals:?} bytes"))?;
     let metrics = crate::host::succeeded("gpool metrics", host.gpool(&["metrics"])?)?;
     let label = format!("container_id=\"{}\"", container.id);
-    ensure(metrics.contains(&label), || format!("no figure of gpool's has {label}"))?;
-
-    cluster.stop_kubelet()?;
-    ensure(container.is_alive(), || "the pod ended with the kubelet".to_owned())?;
-    cluster.start_kubelet()?;
-    is_shown(cluster, "train", "Running")?;
-    let after = cluster.wait_for_container("train", "train")?;
-    let again = host.lease_of(&after)?.lease_id;
-    ensure(after == container && again == lease.lease_id, || "a new kubelet began the pod anew".to_owned())?;
-    removed(cluster, host, &["train"])
+    ensure(metrics.contains(&label), || format!("no figure of gpool's has {label}"))
 }
 
 /// The same annotations without the class do nothing.
@@ -183,30 +157,6 @@ pub fn one_that_does_not_fit_yet(host: &Host, cluster: &Cluster) -> Result<()> {
         Ok(cluster.value(&["get", "pod", "wrong"])?["status"]["phase"] == "Failed")
     })?;
     removed(cluster, host, &["second", "wrong"])
-}
-
-/// The page's extended resource: the scheduler adds up, and keeps a pod waiting that would be refused.
-pub fn a_count_for_the_scheduler(host: &Host, cluster: &mut Cluster) -> Result<()> {
-    const PATCH: &str = r#"{"status": {"capacity": {"gpool.io/tenth": "10"}}}"#;
-    ensure(PAGE.contains(PATCH), || "the page has another patch".to_owned())?;
-    let path = format!("/api/v1/nodes/{}/status", crate::host::cluster::NODE);
-    cluster.patch(&path, PATCH)?;
-    let counted = |name: &str| {
-        let limits = json!({"web": {"resources": {"limits": {"gpool.io/tenth": 6}}}});
-        pod(name, &json!({"gpool.io/fraction": "0.6"}), &limits).to_string()
-    };
-    cluster.apply(&counted("six"))?;
-    wait_for_lease(host, &cluster.wait_for_container("six", "web")?)?;
-    cluster.apply(&counted("six-more"))?;
-    is_shown(cluster, "six-more", "Insufficient gpool.io/tenth")?;
-    cluster.text(&["delete", "pod", NO_GRACE, "--force", "six"])?;
-    wait_for_lease(host, &cluster.wait_for_container("six-more", "web")?)?;
-    cluster.stop_kubelet()?;
-    cluster.start_kubelet()?;
-    is_shown(cluster, "six-more", "Running")?;
-    let counts = cluster.value(&["get", "node", crate::host::cluster::NODE])?["status"]["allocatable"].take();
-    ensure(counts["gpool.io/tenth"] == "10", || format!("after a restart of the kubelet the node has {counts}"))?;
-    removed(cluster, host, &["six-more"])
 }
 
 /// Annotations in a job's template; its end is its lease's.

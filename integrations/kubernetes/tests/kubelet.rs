@@ -1,0 +1,214 @@
+//! The program in front of a played kubelet and a played supervisor: what each of them is told, and what happens when one of them
+//! goes away. A real kubelet is in the scenario `kubernetes`.
+
+use gpool_kubernetes::kubelet::device_plugin_client::DevicePluginClient;
+use gpool_kubernetes::kubelet::registration_server::{Registration, RegistrationServer};
+use gpool_kubernetes::kubelet::{
+    AllocateRequest, ContainerRequest, Devices, Empty, HEALTHY, RegisterRequest, SOCKET, VERSION,
+};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener as BlockingListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Code, Request, Response, Status};
+
+/// Longer than anything takes that is waited for here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program, killed at the end.
+struct Program(Child);
+
+impl Program {
+    fn start(directory: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpool-device-plugin"));
+        command.arg("--kubelet").arg(directory).arg("--socket").arg(directory.join("gpool.sock"));
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+/// Answers each question with what it says at that time.
+#[derive(Clone, Default)]
+struct Supervisor(Arc<Mutex<String>>);
+
+impl Supervisor {
+    fn start(directory: &Path, counts: &str) -> Self {
+        let (this, listener) = (Self::default(), BlockingListener::bind(directory.join("gpool.sock")).unwrap());
+        this.says(counts);
+        let said = this.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut question = [0; 1024];
+                let length = stream.read(&mut question).unwrap();
+                assert!(question[..length].starts_with(b"GET /v1/counts "));
+                let body = said.0.lock().unwrap().clone();
+                let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        this
+    }
+
+    fn says(&self, counts: &str) {
+        *self.0.lock().unwrap() = counts.to_owned();
+    }
+}
+
+/// Hands on who presents itself.
+struct Registry(mpsc::Sender<RegisterRequest>);
+
+#[tonic::async_trait]
+impl Registration for Registry {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        self.0.send(request.into_inner()).await.map_err(|_| Status::unavailable("it ends"))?;
+        Ok(Response::new(Empty {}))
+    }
+}
+
+/// A kubelet, as far as a plugin sees one.
+struct Kubelet {
+    directory: PathBuf,
+    registered: mpsc::Receiver<RegisterRequest>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Kubelet {
+    /// A kubelet that starts removes every socket in its directory but the supervisor's, which is elsewhere in truth.
+    fn start(directory: &Path) -> Self {
+        for entry in std::fs::read_dir(directory).unwrap().flatten() {
+            if entry.file_name() != "gpool.sock" {
+                std::fs::remove_file(entry.path()).unwrap();
+            }
+        }
+        let (sender, registered) = mpsc::channel(8);
+        let listener = UnixListener::bind(directory.join(SOCKET)).unwrap();
+        let serving = tokio::spawn(async move {
+            let (connected, connections) = mpsc::channel(1);
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    if connected.send(Ok::<_, std::io::Error>(stream)).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            let service = RegistrationServer::new(Registry(sender));
+            Server::builder().serve_with_incoming(service, ReceiverStream::new(connections)).await.unwrap();
+        });
+        Self { directory: directory.to_owned(), registered, serving }
+    }
+
+    /// The next one that presents itself, as a client of its socket.
+    async fn next(&mut self) -> (RegisterRequest, DevicePluginClient<Channel>) {
+        let request = timeout(PATIENCE, self.registered.recv()).await.unwrap().unwrap();
+        let path = self.directory.join(&request.endpoint);
+        let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).unwrap();
+        (request, DevicePluginClient::new(endpoint.connect().await.unwrap()))
+    }
+}
+
+/// All devices, and those that may be given out.
+fn told(list: &Devices) -> (usize, usize) {
+    let healthy = list.devices.iter().filter(|device| device.health == HEALTHY).count();
+    (list.devices.len(), healthy)
+}
+
+async fn until(list: &mut tonic::Streaming<Devices>, want: (usize, usize)) {
+    let waited = async {
+        loop {
+            let next = list.message().await.unwrap().expect("another list");
+            if told(&next) == want {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, waited).await.unwrap_or_else(|_| panic!("waited in vain for {want:?}"));
+}
+
+fn give(ids: &[&str]) -> AllocateRequest {
+    let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
+    AllocateRequest { containers: vec![ContainerRequest { device_ids }] }
+}
+
+#[tokio::test]
+async fn a_kubelet_is_told_what_there_is_and_gives_it_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let _program = Program::start(directory.path());
+    // Neither of the two is there yet.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let supervisor = Supervisor::start(directory.path(), r#"{"percent": {"all": 200, "available": 170}}"#);
+    let mut kubelet = Kubelet::start(directory.path());
+    let (request, mut plugin) = kubelet.next().await;
+    let presented = (request.version.as_str(), request.endpoint.as_str(), request.resource_name.as_str());
+    assert_eq!(presented, (VERSION, "gpool-percent.sock", "gpool.io/percent"));
+    let options = plugin.options(Empty {}).await.unwrap().into_inner();
+    assert!(!options.pre_start_required && !options.get_preferred_allocation_available);
+
+    let mut list = plugin.list_and_watch(Empty {}).await.unwrap().into_inner();
+    assert_eq!(told(&list.message().await.unwrap().unwrap()), (200, 170));
+    supervisor.says(r#"{"percent": {"all": 200, "available": 60}}"#);
+    until(&mut list, (200, 60)).await;
+
+    let answer = plugin.allocate(give(&["7", "3", "150"])).await.unwrap().into_inner();
+    let annotations = &answer.containers[0].annotations;
+    assert_eq!(annotations.get("gpool.io/resource").map(String::as_str), Some("percent=3"));
+    assert_eq!((answer.containers.len(), annotations.len()), (1, 1));
+
+    // An instance is made: another resource.
+    supervisor.says(
+        r#"{"percent": {"all": 100, "available": 60}, "instances": [{"profile": "1g.10gb", "all": 2, "available": 1}]}"#,
+    );
+    let (request, mut instances) = kubelet.next().await;
+    assert_eq!(request.resource_name, "gpool.io/mig-1g.10gb");
+    let mut of_instances = instances.list_and_watch(Empty {}).await.unwrap().into_inner();
+    assert_eq!(told(&of_instances.message().await.unwrap().unwrap()), (2, 1));
+    let answer = instances.allocate(give(&["0"])).await.unwrap().into_inner();
+    assert_eq!(answer.containers[0].annotations["gpool.io/resource"], "mig=1g.10gb");
+    let refused = instances.allocate(give(&["0", "1"])).await.unwrap_err();
+    assert!(refused.code() == Code::InvalidArgument && refused.message().contains("at most one"), "{refused}");
+    // And taken away again.
+    supervisor.says(r#"{"percent": {"all": 200, "available": 200}}"#);
+    until(&mut of_instances, (0, 0)).await;
+    until(&mut list, (200, 200)).await;
+
+    // Nothing starts without a supervisor.
+    std::fs::remove_file(directory.path().join("gpool.sock")).unwrap();
+    until(&mut list, (200, 0)).await;
+    let _back = Supervisor::start(directory.path(), r#"{"percent": {"all": 200, "available": 170}}"#);
+    until(&mut list, (200, 170)).await;
+}
+
+#[tokio::test]
+async fn another_kubelet_is_told_again_and_so_is_one_that_lost_the_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let _supervisor = Supervisor::start(directory.path(), r#"{"percent": {"all": 100, "available": 100}}"#);
+    let mut kubelet = Kubelet::start(directory.path());
+    let _program = Program::start(directory.path());
+    let (_, mut plugin) = kubelet.next().await;
+    let list = plugin.list_and_watch(Empty {}).await.unwrap().into_inner();
+
+    // It loses the connection, and does not come back by itself.
+    drop((list, plugin));
+    let (request, mut plugin) = kubelet.next().await;
+    assert_eq!(request.resource_name, "gpool.io/percent");
+    let mut list = plugin.list_and_watch(Empty {}).await.unwrap().into_inner();
+    assert_eq!(told(&list.message().await.unwrap().unwrap()), (100, 100));
+
+    kubelet.serving.abort();
+    let mut kubelet = Kubelet::start(directory.path());
+    let (_, mut plugin) = kubelet.next().await;
+    let mut list = plugin.list_and_watch(Empty {}).await.unwrap().into_inner();
+    assert_eq!(told(&list.message().await.unwrap().unwrap()), (100, 100));
+}
