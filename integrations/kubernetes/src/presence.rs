@@ -56,7 +56,8 @@ impl Presence {
             if !said.is_empty() && said != told {
                 log(&said);
             }
-            let pause = if said.is_empty() { PERIOD } else { PAUSE };
+            let is_refused = !said.is_empty() && identity(&self.directory.join(SOCKET)).is_some();
+            let pause = if is_refused { PAUSE } else { PERIOD };
             told = said;
             sleep(pause).await;
         }

@@ -1,6 +1,6 @@
 //! The supervisor restarted, killed, hung and replaced while containers run.
 
-use super::unit;
+use super::{device_plugin, unit};
 use crate::booted::{Booted, Packages, Share, Tenants};
 use crate::failure::{Context, Result, ensure};
 use std::fs;
@@ -26,6 +26,7 @@ pub fn installed<'a>(booted: &'a Booted, packages: &Packages) -> Result<Tenants<
     })?;
     unit::wait_until_ready(booted, "0")?;
     unit::is_as_promised(booted)?;
+    device_plugin::enabled(booted)?;
     booted.sh("getent group gpool && test -e /usr/share/bash-completion/completions/gpool")?;
     booted.sh("gpool runtime configure --runtime docker && systemctl reload docker")?;
     let mut tenants = Tenants::start(booted, &[FIRST])?;
@@ -84,10 +85,12 @@ fn watchdog(booted: &Booted, seconds: u32) -> Result<()> {
 pub fn upgraded(booted: &Booted, packages: &Packages, tenants: &mut Tenants<'_>) -> Result<()> {
     let leases = tenants.leases()?;
     let pid = unit::property(booted, "MainPID")?;
+    let plugin = device_plugin::pid(booted)?;
     let old = tenants.mapped_shim(SMALL.0)?;
     super::install(booted, &super::PACKAGES.map(|package| packages.new_one(package)), "")?;
     unit::wait_until_ready(booted, &pid)?;
     tenants.go_on(Some(&leases)).context("after the upgrade")?;
+    device_plugin::is_renewed(booted, &plugin)?;
     unit::keeps(booted, leases.len())?;
     ensure(tenants.mapped_shim(SMALL.0)? == old, || "a container's shim has changed under it".to_owned())?;
     let builds = || -> Result<usize> { Ok(booted.sh("ls /usr/lib/gpool/builds | wc -l")?.parse().unwrap_or(0)) };

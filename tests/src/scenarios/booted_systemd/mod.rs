@@ -1,6 +1,7 @@
 //! gpool's packages in a Debian with its own systemd: what the README says, and a year of a host's life after it.
 
 mod confined;
+mod device_plugin;
 mod first_hour;
 mod life;
 mod meanwhile;

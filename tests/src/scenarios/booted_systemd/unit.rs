@@ -14,6 +14,11 @@ pub fn property(booted: &Booted, name: &str) -> Result<String> {
     booted.sh(&format!("systemctl show --value --property {name} {UNIT}"))
 }
 
+/// The process of a unit; 0 of one that does not run.
+pub fn main_pid(booted: &Booted, unit: &str) -> Result<String> {
+    booted.sh(&format!("systemctl show --value --property MainPID {unit}"))
+}
+
 /// Waits until the unit is active and has said so, as another process than `not`.
 pub fn wait_until_ready(booted: &Booted, not: &str) -> Result<String> {
     booted.wait_until(&format!(
