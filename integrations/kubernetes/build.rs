@@ -2,7 +2,7 @@
 
 use tonic_build::manual::{Builder, Method, Service};
 
-/// The package that both services are of.
+/// The package of the services of device plugins.
 const PACKAGE: &str = "v1beta1";
 
 fn method(name: &str, route: &str, (input, output): (&str, &str)) -> tonic_build::manual::MethodBuilder {
@@ -28,5 +28,10 @@ fn main() {
         .method(method("list_and_watch", "ListAndWatch", ("Empty", "Devices")).server_streaming().build())
         .method(method("allocate", "Allocate", ("AllocateRequest", "AllocateResponse")).build())
         .build();
-    Builder::new().compile(&[registration, plugin]);
+    let resources = Service::builder()
+        .name("PodResourcesLister")
+        .package("v1")
+        .method(method("list", "List", ("ListResourcesRequest", "PodResourcesList")).build())
+        .build();
+    Builder::new().compile(&[registration, plugin, resources]);
 }

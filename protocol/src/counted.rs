@@ -7,8 +7,11 @@ use std::fmt;
 /// Hundredths of a GPU that a whole one is worth in the resource `gpool.io/percent`.
 pub const PERCENT_OF_A_GPU: u16 = 100;
 
-/// The annotation by which gpool's device plugin says what the kubelet has counted for a container. No person writes it.
-pub const COUNTED_ANNOTATION: &str = "gpool.io/resource";
+/// The annotation by which gpool's device plugin says how many hundredths the kubelet has counted for a container. No person
+/// writes it.
+pub const PERCENT_ANNOTATION: &str = "gpool.io/resource";
+/// The same of a MIG instance: another one, so that a container which has both is seen to have both.
+pub const INSTANCE_ANNOTATION: &str = "gpool.io/resource-mig";
 
 /// What a cluster has counted for a container: `percent=30`, `mig=1g.10gb`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +34,9 @@ impl CountedResource {
                 let is_possible = |percent: &u16| (1..=PERCENT_OF_A_GPU * GPUS_LIMIT).contains(percent);
                 number.filter(is_possible).map(CountedResource::Percent)
             }
-            ("mig", profile) => (!profile.is_empty()).then(|| CountedResource::Instance(profile.to_owned())),
+            ("mig", profile) => {
+                (!profile.is_empty() && !profile.contains('*')).then(|| CountedResource::Instance(profile.to_owned()))
+            }
             _ => None,
         }
     }
@@ -101,9 +106,18 @@ mod tests {
             let json = serde_json::to_string(&resource).unwrap();
             assert_eq!(serde_json::from_str::<CountedResource>(&json).unwrap(), resource);
         }
-        for wrong in
-            ["", "percent", "percent=", "percent=0", "percent=1601", "percent=+3", "percent=3.5", "mig=", "x=1"]
-        {
+        for wrong in [
+            "",
+            "percent",
+            "percent=",
+            "percent=0",
+            "percent=1601",
+            "percent=+3",
+            "percent=3.5",
+            "mig=",
+            "mig=1g.10gb*2",
+            "x=1",
+        ] {
             assert_eq!(CountedResource::parse(wrong), None, "{wrong}");
         }
         assert!(serde_json::from_str::<CountedResource>(r#""percent=0""#).is_err());

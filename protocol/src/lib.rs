@@ -41,7 +41,9 @@ pub use charges::{Charge, Charges};
 pub use class::{Class, Priority};
 pub use client::{CallError, Client, ClientError, DEFAULT_SOCKET};
 pub use configuration::{ChangedKey, ConfigurationView, Reloaded};
-pub use counted::{COUNTED_ANNOTATION, Countable, CountedResource, Counts, InstanceCount, PERCENT_OF_A_GPU};
+pub use counted::{
+    Countable, CountedResource, Counts, INSTANCE_ANNOTATION, InstanceCount, PERCENT_ANNOTATION, PERCENT_OF_A_GPU,
+};
 pub use drain::{Drain, DrainRequest, DrainedGpu, REASON_CHARACTERS};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::kubelet::DIRECTORY;
+use crate::kubelet::{DIRECTORY, RESOURCES_SOCKET};
 use clap::{Command, CommandFactory, Parser};
 use gpool_protocol::DEFAULT_SOCKET;
 use std::path::PathBuf;
@@ -19,6 +19,9 @@ pub struct Arguments {
     /// The directory where the kubelet listens for plugins
     #[arg(long, value_name = "DIRECTORY", default_value = DIRECTORY)]
     pub kubelet: PathBuf,
+    /// The kubelet's socket for who asks which container has what
+    #[arg(long, value_name = "PATH", default_value = RESOURCES_SOCKET)]
+    pub pod_resources: PathBuf,
 }
 
 /// The same, for the man page.

@@ -91,7 +91,8 @@ fn with_other_authority(block: &[u8]) -> Option<Vec<u8>> {
         let name = &field[..field.len() - rest.len()];
         let value = pass_by(&mut rest)?;
         written.extend_from_slice(name);
-        if index == AUTHORITY_INDEX {
+        // A path is longer; what is not may well be an authority.
+        if index == AUTHORITY_INDEX && value.len() > AUTHORITY.len() + 1 {
             written.push(AUTHORITY.len() as u8);
             written.extend_from_slice(AUTHORITY);
         } else {
@@ -151,8 +152,10 @@ mod tests {
         let again = [0x83, 0x86, 0xbf, 0xbe];
         assert_eq!(with_other_authority(&again).unwrap(), again);
         // Huffman's code is as long as it says, and needs no reading.
-        let coded = [&[0x41, 0x84][..], &[0xff, 0x41, 0x00, 0x3f], &[0x82]].concat();
+        let coded = [&[0x41, 0x8a][..], &[0xff, 0x41, 0x00, 0x3f, 1, 2, 3, 4, 5, 6], &[0x82]].concat();
         assert_eq!(with_other_authority(&coded).unwrap(), [&[0x41, 9][..], b"localhost", &[0x82]].concat());
+        let short = [&[0x41, 0x84][..], &[0xff, 0x41, 0x00, 0x3f], &[0x82]].concat();
+        assert_eq!(with_other_authority(&short).unwrap(), short, "nothing is put in that is longer");
         let long = [b'x'; 300];
         let lengthy = [&[0x41, 0x7f, 0xad, 0x01][..], &long].concat();
         assert_eq!(with_other_authority(&lengthy).unwrap(), [&[0x41, 9][..], b"localhost"].concat());

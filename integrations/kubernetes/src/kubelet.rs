@@ -1,5 +1,5 @@
 //! What the kubelet and a device plugin say to each other: version v1beta1 of the kubelet's device plugin interface, over gRPC on
-//! Unix sockets. The numbers are those of its messages (`k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1`), of which this has what is
+//! Unix sockets; and what it says to monitors of pod resources, see [`crate::held`]. The numbers are those of its messages (`k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1`), of which this has what is
 //! used here; unknown fields are passed over on both sides.
 
 use std::collections::HashMap;
@@ -10,9 +10,11 @@ pub const VERSION: &str = "v1beta1";
 pub const DIRECTORY: &str = "/var/lib/kubelet/device-plugins";
 /// The kubelet's socket there. A kubelet that starts makes it anew, and removes every plugin's.
 pub const SOCKET: &str = "kubelet.sock";
+/// The kubelet's socket for those who ask which container has what.
+pub const RESOURCES_SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 /// The health of a device that may be given out.
 pub const HEALTHY: &str = "Healthy";
-/// The health of one that may not; whoever has it keeps it.
+/// The health of one that may not. Who has it keeps it while he runs, and is refused by a newer kubelet when he starts again.
 pub const UNHEALTHY: &str = "Unhealthy";
 
 /// Nothing.
@@ -98,10 +100,52 @@ pub struct ContainerResponse {
     pub annotations: HashMap<String, String>,
 }
 
+/// Asks who has what.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListResourcesRequest {}
+
+/// Of all pods, what was given to their containers.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PodResourcesList {
+    /// In any order.
+    #[prost(message, repeated, tag = "1")]
+    pub pods: Vec<PodResources>,
+}
+
+/// Of one.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PodResources {
+    /// Of each of its containers.
+    #[prost(message, repeated, tag = "3")]
+    pub containers: Vec<ContainerResources>,
+}
+
+/// Of one of them.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ContainerResources {
+    /// By resource.
+    #[prost(message, repeated, tag = "2")]
+    pub devices: Vec<ContainerDevices>,
+}
+
+/// Devices that a container has.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ContainerDevices {
+    /// Of which plugin.
+    #[prost(string, tag = "1")]
+    pub resource_name: String,
+    /// Which.
+    #[prost(string, repeated, tag = "2")]
+    pub device_ids: Vec<String>,
+}
+
 #[allow(missing_docs, clippy::all)]
 mod generated {
     pub mod registration {
         include!(concat!(env!("OUT_DIR"), "/v1beta1.Registration.rs"));
+    }
+    pub mod pod_resources {
+        include!(concat!(env!("OUT_DIR"), "/v1.PodResourcesLister.rs"));
     }
     pub mod device_plugin {
         include!(concat!(env!("OUT_DIR"), "/v1beta1.DevicePlugin.rs"));
@@ -109,4 +153,5 @@ mod generated {
 }
 
 pub use generated::device_plugin::{device_plugin_client, device_plugin_server};
+pub use generated::pod_resources::{pod_resources_lister_client, pod_resources_lister_server};
 pub use generated::registration::{registration_client, registration_server};

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod authority;
+mod held;
 pub mod kubelet;
 mod offer;
 mod plugin;
@@ -76,7 +77,7 @@ async fn until_told(work: impl Future<Output = ()>) -> std::io::Result<()> {
 /// Tells the kubelet of everything, for ever.
 async fn run(arguments: Arguments) {
     let client = Client::new(&arguments.socket).with_timeout(PATIENCE);
-    let mut offering = Offering::new(arguments.kubelet);
+    let mut offering = Offering::new(arguments.kubelet, arguments.pod_resources);
     // A service manager that does not listen loses nothing but its own view.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     loop {
@@ -94,6 +95,7 @@ async fn run(arguments: Arguments) {
 /// What is offered, and how much of it.
 struct Offering {
     directory: PathBuf,
+    resources: PathBuf,
     counts: BTreeMap<Offered, watch::Sender<Countable>>,
     presences: tokio::task::JoinSet<()>,
     heard: Option<Instant>,
@@ -101,9 +103,9 @@ struct Offering {
 }
 
 impl Offering {
-    fn new(directory: PathBuf) -> Self {
+    fn new(directory: PathBuf, resources: PathBuf) -> Self {
         let presences = tokio::task::JoinSet::new();
-        Self { directory, counts: BTreeMap::new(), presences, heard: None, said: String::new() }
+        Self { directory, resources, counts: BTreeMap::new(), presences, heard: None, said: String::new() }
     }
 
     /// The supervisor has said what there is.
@@ -144,9 +146,10 @@ impl Offering {
     }
 
     fn present(&mut self, offered: Offered, count: Countable) {
-        let sender = watch::Sender::new(count);
-        self.counts.insert(offered.clone(), sender.clone());
-        let presence = Presence { offered, count: sender, directory: self.directory.clone() };
+        let (sender, count) = watch::channel(count);
+        self.counts.insert(offered.clone(), sender);
+        let (directory, resources) = (self.directory.clone(), self.resources.clone());
+        let presence = Presence { offered, count, directory, resources };
         self.presences.spawn(presence.keep());
     }
 

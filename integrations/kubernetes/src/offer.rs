@@ -1,8 +1,8 @@
 //! What is offered to the kubelet, and under which name.
 
 use crate::kubelet::{Device, Devices, HEALTHY, UNHEALTHY};
-use gpool_protocol::{Countable, CountedResource, Counts};
-use tonic::Status;
+use gpool_protocol::{Countable, CountedResource, Counts, INSTANCE_ANNOTATION, PERCENT_ANNOTATION};
+use std::collections::BTreeSet;
 
 /// Something that pods can ask for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,23 +31,16 @@ impl Offered {
         }
     }
 
-    /// What `count` of it are for a container.
-    ///
-    /// # Errors
-    /// Nobody can have that much of it.
-    pub fn counted(&self, count: usize) -> Result<CountedResource, Status> {
-        let resource = match (self, count) {
-            (Offered::Percent, _) => CountedResource::parse(&format!("percent={count}")),
-            (Offered::Instances(profile), 1) => Some(CountedResource::Instance(profile.clone())),
-            (Offered::Instances(_), _) => None,
-        };
-        resource.ok_or_else(|| {
-            let most = match self {
-                Offered::Percent => "1600, which is sixteen GPUs",
-                Offered::Instances(_) => "one",
-            };
-            Status::invalid_argument(format!("a container has no {count} of {}: at most {most}", self.resource()))
-        })
+    /// What `count` of it are for a container: the annotation that says so. What no container can have is said as well, since its
+    /// refusal by gpool-runtime is tried again and shown, where one by the plugin would end the pod.
+    pub fn annotation(&self, count: usize) -> (&'static str, String) {
+        match (self, count) {
+            (Offered::Percent, _) => (PERCENT_ANNOTATION, format!("percent={count}")),
+            (Offered::Instances(profile), 1) => {
+                (INSTANCE_ANNOTATION, CountedResource::Instance(profile.clone()).to_string())
+            }
+            (Offered::Instances(profile), _) => (INSTANCE_ANNOTATION, format!("mig={profile}*{count}")),
+        }
     }
 }
 
@@ -59,11 +52,20 @@ pub fn offers(counts: &Counts) -> Vec<(Offered, Countable)> {
     percent.into_iter().chain(instances).collect()
 }
 
-/// The kubelet counts devices. Which of them a container is given says nothing: where it goes is the supervisor's choice.
-pub fn devices(count: Countable) -> Devices {
-    let health = |number| if number < count.available { HEALTHY } else { UNHEALTHY };
-    let device = |number: u32| Device { id: number.to_string(), health: health(number).to_owned() };
-    Devices { devices: (0..count.all).map(device).collect() }
+/// The kubelet counts devices. Which of them a container is given says nothing: where it goes is the supervisor's choice. Those that
+/// containers have, `held`, are healthy whatever may be given out; then as many others as may.
+pub fn devices(count: Countable, held: &BTreeSet<String>) -> Devices {
+    let ids: Vec<String> = (0..count.all).map(|number| number.to_string()).collect();
+    let kept = ids.iter().filter(|id| held.contains(*id)).count();
+    let mut free = (count.available as usize).saturating_sub(kept);
+    let device = |id: String| {
+        let is_healthy = held.contains(&id) || free > 0;
+        if is_healthy && !held.contains(&id) {
+            free -= 1;
+        }
+        Device { id, health: (if is_healthy { HEALTHY } else { UNHEALTHY }).to_owned() }
+    };
+    Devices { devices: ids.into_iter().map(device).collect() }
 }
 
 #[cfg(test)]
@@ -81,20 +83,33 @@ mod tests {
 
     #[test]
     fn what_a_container_is_given_is_what_it_asks_the_supervisor_for() {
-        assert_eq!(Offered::Percent.counted(30).unwrap(), CountedResource::Percent(30));
+        let said = |offered: &Offered, count| {
+            let (key, value) = offered.annotation(count);
+            (key, CountedResource::parse(&value))
+        };
+        assert_eq!(said(&Offered::Percent, 30), (PERCENT_ANNOTATION, Some(CountedResource::Percent(30))));
+        assert_eq!(said(&Offered::Percent, 1601), (PERCENT_ANNOTATION, None));
         let instances = Offered::Instances("1g.10gb+me".into());
-        assert_eq!(instances.counted(1).unwrap(), CountedResource::Instance("1g.10gb+me".into()));
-        let told = |offered: &Offered, count| offered.counted(count).unwrap_err().message().to_owned();
-        assert!(told(&Offered::Percent, 1601).contains("no 1601 of gpool.io/percent: at most 1600"));
-        assert!(told(&instances, 2).contains("no 2 of gpool.io/mig-1g.10gb.me: at most one"));
+        let one = CountedResource::Instance("1g.10gb+me".into());
+        assert_eq!(said(&instances, 1), (INSTANCE_ANNOTATION, Some(one)));
+        assert_eq!(said(&instances, 2), (INSTANCE_ANNOTATION, None));
     }
 
     #[test]
-    fn what_is_not_to_be_given_out_is_unhealthy() {
-        let list = devices(Countable { all: 3, available: 2 }).devices;
-        let told: Vec<_> = list.iter().map(|device| (device.id.as_str(), device.health.as_str())).collect();
-        assert_eq!(told, [("0", HEALTHY), ("1", HEALTHY), ("2", UNHEALTHY)]);
-        assert_eq!(devices(Countable::default()).devices, []);
+    fn what_is_not_to_be_given_out_is_unhealthy_but_where_somebody_has_it() {
+        let healthy = |all, available, held: &[&str]| {
+            let held = held.iter().map(|id| (*id).to_owned()).collect();
+            let list = devices(Countable { all, available }, &held).devices;
+            assert_eq!(list.len(), all as usize);
+            let is_healthy = |device: &&Device| device.health == HEALTHY;
+            list.iter().filter(is_healthy).map(|device| device.id.clone()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(healthy(3, 2, &[]), "0 1");
+        assert_eq!(healthy(5, 3, &["3", "4"]), "0 3 4");
+        assert_eq!(healthy(5, 5, &["3", "4"]), "0 1 2 3 4");
+        assert_eq!(healthy(5, 0, &["3", "4"]), "3 4", "who has it may start again, and nobody else comes");
+        assert_eq!(healthy(3, 2, &["7"]), "0 1", "of a GPU that is no more");
+        assert_eq!(healthy(0, 0, &[]), "");
     }
 
     #[test]

@@ -5,8 +5,7 @@ use crate::kubelet::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use crate::kubelet::{
     AllocateRequest, AllocateResponse, ContainerRequest, ContainerResponse, DevicePluginOptions, Devices, Empty,
 };
-use crate::offer::{Offered, devices};
-use gpool_protocol::{COUNTED_ANNOTATION, Countable};
+use crate::offer::Offered;
 use std::collections::HashMap;
 use std::pin::Pin;
 use tokio::net::UnixListener;
@@ -16,19 +15,19 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-/// One resource of this host. Each list that a kubelet watches is a receiver of its count.
+/// One resource of this host, as it is presented once. Each kubelet that watches is a receiver of its lists.
 pub struct Plugin {
     offered: Offered,
-    count: watch::Sender<Countable>,
+    lists: watch::Sender<Devices>,
 }
 
 impl Plugin {
-    /// Answers for `offered`, of which there is what `count` says.
-    pub fn new(offered: Offered, count: watch::Sender<Countable>) -> Self {
-        Self { offered, count }
+    /// Answers for `offered`, of which there is what `lists` says.
+    pub fn new(offered: Offered, lists: watch::Sender<Devices>) -> Self {
+        Self { offered, lists }
     }
 
-    /// Answers kubelets until it is dropped.
+    /// Answers kubelets until it is dropped; those that have called may go on with that.
     ///
     /// # Errors
     /// The listener fails.
@@ -48,10 +47,9 @@ impl Plugin {
         tokio::join!(accept, serve).1
     }
 
-    fn give(&self, request: &ContainerRequest) -> Result<ContainerResponse, Status> {
-        let resource = self.offered.counted(request.device_ids.len())?;
-        let annotations = HashMap::from([(COUNTED_ANNOTATION.to_owned(), resource.to_string())]);
-        Ok(ContainerResponse { annotations })
+    fn give(&self, request: &ContainerRequest) -> ContainerResponse {
+        let (key, value) = self.offered.annotation(request.device_ids.len());
+        ContainerResponse { annotations: HashMap::from([(key.to_owned(), value)]) }
     }
 }
 
@@ -64,12 +62,11 @@ impl DevicePlugin for Plugin {
     }
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let counts = WatchStream::new(self.count.subscribe());
-        Ok(Response::new(Box::pin(counts.map(|count| Ok(devices(count))))))
+        Ok(Response::new(Box::pin(WatchStream::new(self.lists.subscribe()).map(Ok))))
     }
 
     async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
-        let containers = request.get_ref().containers.iter().map(|its| self.give(its)).collect::<Result<_, _>>()?;
+        let containers = request.get_ref().containers.iter().map(|its| self.give(its)).collect();
         Ok(Response::new(AllocateResponse { containers }))
     }
 }

@@ -2,9 +2,11 @@
 //! goes away. A real kubelet is in the scenario `kubernetes`.
 
 use gpool_kubernetes::kubelet::device_plugin_client::DevicePluginClient;
+use gpool_kubernetes::kubelet::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use gpool_kubernetes::kubelet::registration_server::{Registration, RegistrationServer};
 use gpool_kubernetes::kubelet::{
-    AllocateRequest, ContainerRequest, Devices, Empty, HEALTHY, RegisterRequest, SOCKET, VERSION,
+    AllocateRequest, ContainerDevices, ContainerRequest, ContainerResources, Devices, Empty, HEALTHY,
+    ListResourcesRequest, PodResources, PodResourcesList, RegisterRequest, SOCKET, VERSION,
 };
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener as BlockingListener;
@@ -12,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Server};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
 /// Longer than anything takes that is waited for here.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,6 +31,7 @@ impl Program {
     fn start(directory: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpool-device-plugin"));
         command.arg("--kubelet").arg(directory).arg("--socket").arg(directory.join("gpool.sock"));
+        command.arg("--pod-resources").arg(directory.join(RESOURCES));
         Self(command.spawn().unwrap())
     }
 }
@@ -67,6 +70,23 @@ impl Supervisor {
     }
 }
 
+/// Where the played kubelet says who has what; as the supervisor's socket, elsewhere in truth.
+const RESOURCES: &str = "resources.sock";
+
+/// Says that a container of another plugin's, and one of this one's, have these.
+struct Held(Vec<String>);
+
+#[tonic::async_trait]
+impl PodResourcesLister for Held {
+    async fn list(&self, _: Request<ListResourcesRequest>) -> Result<Response<PodResourcesList>, Status> {
+        let of = |resource: &str, ids: &[String]| ContainerResources {
+            devices: vec![ContainerDevices { resource_name: resource.to_owned(), device_ids: ids.to_vec() }],
+        };
+        let containers = vec![of("other.io/thing", &["1".to_owned()]), of("gpool.io/percent", &self.0)];
+        Ok(Response::new(PodResourcesList { pods: vec![PodResources { containers }] }))
+    }
+}
+
 /// Hands on who presents itself.
 struct Registry(mpsc::Sender<RegisterRequest>);
 
@@ -89,23 +109,15 @@ impl Kubelet {
     /// A kubelet that starts removes every socket in its directory but the supervisor's, which is elsewhere in truth.
     fn start(directory: &Path) -> Self {
         for entry in std::fs::read_dir(directory).unwrap().flatten() {
-            if entry.file_name() != "gpool.sock" {
+            if entry.file_name() != "gpool.sock" && entry.file_name() != RESOURCES {
                 std::fs::remove_file(entry.path()).unwrap();
             }
         }
         let (sender, registered) = mpsc::channel(8);
-        let listener = UnixListener::bind(directory.join(SOCKET)).unwrap();
+        let connections = connections(&directory.join(SOCKET));
         let serving = tokio::spawn(async move {
-            let (connected, connections) = mpsc::channel(1);
-            tokio::spawn(async move {
-                while let Ok((stream, _)) = listener.accept().await {
-                    if connected.send(Ok::<_, std::io::Error>(stream)).await.is_err() {
-                        return;
-                    }
-                }
-            });
             let service = RegistrationServer::new(Registry(sender));
-            Server::builder().serve_with_incoming(service, ReceiverStream::new(connections)).await.unwrap();
+            Server::builder().serve_with_incoming(service, connections).await.unwrap();
         });
         Self { directory: directory.to_owned(), registered, serving }
     }
@@ -117,6 +129,24 @@ impl Kubelet {
         let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).unwrap();
         (request, DevicePluginClient::new(endpoint.connect().await.unwrap()))
     }
+}
+
+/// Who connects to a socket.
+fn connections(path: &Path) -> ReceiverStream<std::io::Result<UnixStream>> {
+    let (listener, (connected, connections)) = (UnixListener::bind(path).unwrap(), mpsc::channel(1));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            if connected.send(Ok(stream)).await.is_err() {
+                return;
+            }
+        }
+    });
+    ReceiverStream::new(connections)
+}
+
+/// Those that may be given out.
+fn healthy(list: &Devices) -> Vec<&str> {
+    list.devices.iter().filter(|device| device.health == HEALTHY).map(|device| device.id.as_str()).collect()
 }
 
 /// All devices, and those that may be given out.
@@ -175,19 +205,34 @@ async fn a_kubelet_is_told_what_there_is_and_gives_it_out() {
     let mut of_instances = instances.list_and_watch(Empty {}).await.unwrap().into_inner();
     assert_eq!(told(&of_instances.message().await.unwrap().unwrap()), (2, 1));
     let answer = instances.allocate(give(&["0"])).await.unwrap().into_inner();
-    assert_eq!(answer.containers[0].annotations["gpool.io/resource"], "mig=1g.10gb");
-    let refused = instances.allocate(give(&["0", "1"])).await.unwrap_err();
-    assert!(refused.code() == Code::InvalidArgument && refused.message().contains("at most one"), "{refused}");
+    assert_eq!(answer.containers[0].annotations["gpool.io/resource-mig"], "mig=1g.10gb");
+    // Nobody can have that, which gpool-runtime says; refused here, the pod would have failed for good.
+    let answer = instances.allocate(give(&["0", "1"])).await.unwrap().into_inner();
+    assert_eq!(answer.containers[0].annotations["gpool.io/resource-mig"], "mig=1g.10gb*2");
     // And taken away again.
     supervisor.says(r#"{"percent": {"all": 200, "available": 200}}"#);
     until(&mut of_instances, (0, 0)).await;
     until(&mut list, (200, 200)).await;
 
-    // Nothing starts without a supervisor.
+    // Nothing new starts without a supervisor; who has something stays able to start again.
     std::fs::remove_file(directory.path().join("gpool.sock")).unwrap();
     until(&mut list, (200, 0)).await;
+    let resources = connections(&directory.path().join(RESOURCES));
+    let held = PodResourcesListerServer::new(Held(vec!["150".into(), "7".into()]));
+    tokio::spawn(async move { Server::builder().serve_with_incoming(held, resources).await });
+    let last = timeout(PATIENCE, list.message()).await.unwrap().unwrap().unwrap();
+    assert_eq!((last.devices.len(), healthy(&last)), (200, vec!["7", "150"]));
     let _back = Supervisor::start(directory.path(), r#"{"percent": {"all": 200, "available": 170}}"#);
-    until(&mut list, (200, 170)).await;
+    let last = timeout(PATIENCE, list.message()).await.unwrap().unwrap().unwrap();
+    assert!(told(&last) == (200, 170) && healthy(&last).contains(&"150"), "{last:?}");
+    supervisor_is_stuck(directory.path(), &mut list).await;
+}
+
+/// One that takes connections and says nothing is as one that is away.
+async fn supervisor_is_stuck(directory: &Path, list: &mut tonic::Streaming<Devices>) {
+    std::fs::remove_file(directory.join("gpool.sock")).unwrap();
+    let _silent = BlockingListener::bind(directory.join("gpool.sock")).unwrap();
+    until(list, (200, 2)).await;
 }
 
 #[tokio::test]

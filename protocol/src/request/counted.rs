@@ -2,7 +2,7 @@
 
 use super::keys::{COUNTED, Entry, Origin};
 use super::{RequestError, parse_gpus, permille, told};
-use crate::counted::{COUNTED_ANNOTATION, CountedResource, PERCENT_OF_A_GPU};
+use crate::counted::{CountedResource, INSTANCE_ANNOTATION, PERCENT_ANNOTATION, PERCENT_OF_A_GPU};
 use crate::error::{ErrorBody, ErrorCode};
 use std::collections::BTreeMap;
 
@@ -14,12 +14,23 @@ const PERCENT: &str = "gpool.io/percent";
 /// # Errors
 /// It is none, or another key asks for something else.
 pub fn take_counted(entries: &mut BTreeMap<String, Entry>) -> Result<Option<CountedResource>, RequestError> {
-    let Some(entry) = entries.remove(COUNTED) else { return Ok(None) };
+    let entry = match COUNTED.map(|key| entries.remove(key)) {
+        [None, None] => return Ok(None),
+        [Some(entry), None] | [None, Some(entry)] => entry,
+        [Some(_), Some(_)] => {
+            return Err(refused(
+                format!("the container's limits have both {PERCENT} and a MIG instance"),
+                "leave one of them out: a container has shares of GPUs or an instance".into(),
+            ));
+        }
+    };
     let Some(resource) = CountedResource::parse(entry.value.trim()) else {
         return Err(refused(
-            format!("{}={:?} is nothing that a cluster counts", entry.written_as, entry.value),
+            format!("{}={:?} is nothing that a container can have", entry.written_as, entry.value),
             format!(
-                "leave {COUNTED_ANNOTATION} to gpool-device-plugin; a container asks for {PERCENT} in its resource limits"
+                "ask for 1 to 1600 of {PERCENT}, or for one MIG instance, in the container's resource limits; {} is for \
+                 gpool-device-plugin to write",
+                entry.written_as
             ),
         ));
     };
@@ -67,24 +78,25 @@ fn ask_for_percent(entries: &mut BTreeMap<String, Entry>, percent: u16) -> Resul
             format!("ask for at least {gpus}"),
         ));
     }
-    put(entries, "gpus", gpus.to_string());
+    put(entries, ("gpus", PERCENT_ANNOTATION), gpus.to_string());
     // What is less than a thousandth of a GPU nobody has.
     let counted = u32::from(percent) * 10 / u32::from(gpus);
     match entries.get("fraction").map(|entry| Ok::<_, RequestError>((entry, permille(entry)?))).transpose()? {
         Some((_, fraction)) if u32::from(fraction) == counted => {}
         Some((entry, fraction)) => {
-            let its = (u32::from(fraction) * u32::from(gpus)).div_ceil(10);
+            let its = u32::from(fraction) * u32::from(gpus);
+            let instead = its.is_multiple_of(10).then(|| format!(", or ask for {PERCENT}: {}", its / 10));
             return Err(refused(
                 format!(
                     "{}={:?} on {gpus} GPU(s) is not what {PERCENT}: {percent} of the container's limits says",
                     entry.written_as, entry.value
                 ),
-                format!("leave the fraction out, or ask for {PERCENT}: {its}"),
+                format!("leave the fraction out{}", instead.unwrap_or_default()),
             ));
         }
         // The driver's time slices have a fraction only where somebody asks for one.
         None if mode == "timeslice" => {}
-        None => put(entries, "fraction", format!("{}.{:03}", counted / 1000, counted % 1000)),
+        None => put(entries, ("fraction", PERCENT_ANNOTATION), format!("{}.{:03}", counted / 1000, counted % 1000)),
     }
     Ok(())
 }
@@ -105,13 +117,13 @@ fn ask_for_instance(entries: &mut BTreeMap<String, Entry>, profile: &str) -> Res
             "leave the annotation out: the instance is this container's alone".into(),
         ));
     }
-    put(entries, "mig-profile", profile.to_owned());
+    put(entries, ("mig-profile", INSTANCE_ANNOTATION), profile.to_owned());
     Ok(())
 }
 
 /// Where nobody has said it: the resource is of this one container.
-fn put(entries: &mut BTreeMap<String, Entry>, key: &str, value: String) {
-    let entry = || Entry { written_as: COUNTED_ANNOTATION.to_owned(), value, origin: Origin::OwnInPod };
+fn put(entries: &mut BTreeMap<String, Entry>, (key, said_by): (&str, &str), value: String) {
+    let entry = || Entry { written_as: said_by.to_owned(), value, origin: Origin::OwnInPod };
     entries.entry(key.to_owned()).or_insert_with(entry);
 }
 
@@ -160,7 +172,7 @@ mod tests {
         assert_eq!(shares(&[("resource", "percent=100"), ("gpus", "3"), ("fraction", "0.333")]).0, 333);
         let request = read(&[("resource", "percent=30"), ("memory", "4GiB"), ("class", "latency")]).unwrap();
         assert_eq!(request.resource, Some(CountedResource::Percent(30)));
-        let instance = read(&[("resource", "mig=1g.10gb+me")]).unwrap();
+        let instance = read(&[("resource-mig", "mig=1g.10gb+me")]).unwrap();
         assert_eq!((instance.mode, instance.mig_profile.as_deref()), (Mode::Mig, Some("1g.10gb+me")));
     }
 
@@ -183,9 +195,16 @@ mod tests {
             (&[("resource", "percent=50"), ("mode", "mig")], ["MIG instance", "gpool.io/mig-PROFILE"]),
             (&[("resource", "percent=50"), ("gpus", "x")], ["gpool.io/gpus=\"x\"", "between 1 and 16"]),
             (&[("resource", "percent=50"), ("fraction", "x")], ["gpool.io/fraction=\"x\"", "between 0.01 and 1"]),
-            (&[("resource", "mig=1g.10gb"), ("mig-profile", "2g.20gb")], ["2g.20gb", "1g.10gb"]),
-            (&[("resource", "mig=1g.10gb"), ("mode", "slice")], ["mode=\"slice\"", "leave the annotation out"]),
+            (&[("resource-mig", "mig=1g.10gb"), ("mig-profile", "2g.20gb")], ["2g.20gb", "1g.10gb"]),
+            (&[("resource-mig", "mig=1g.10gb"), ("mode", "slice")], ["mode=\"slice\"", "leave the annotation out"]),
+            (&[("resource", "percent=30"), ("fraction", "0.305")], ["fraction=\"0.305\"", "leave the fraction out"]),
             (&[("resource", "30")], ["gpool.io/resource=\"30\"", "gpool-device-plugin"]),
+            (&[("resource", "percent=1700")], ["percent=1700", "1 to 1600"]),
+            (&[("resource-mig", "mig=1g.10gb*2")], ["mig=1g.10gb*2", "one MIG instance"]),
+            (
+                &[("resource-mig", "mig=1g.10gb"), ("resource", "percent=30")],
+                ["both gpool.io/percent", "leave one of them out"],
+            ),
         ] {
             let error = read(pairs).unwrap_err();
             assert_eq!(error.code, ErrorCode::RequestInvalid, "{error}");

@@ -25,8 +25,9 @@ const KEYS: [&str; 15] = [
 ];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
-/// What a cluster has counted, which its device plugin says: an annotation of one container, and none of a person.
-pub const COUNTED: &str = "resource";
+/// What a cluster has counted, hundredths and a MIG instance, which its device plugin says: annotations of one container, and none
+/// of a person.
+pub const COUNTED: [&str; 2] = ["resource", "resource-mig"];
 /// Two names with more wrong than one letter of so many have nothing to do with each other.
 const LETTERS_FOR_A_SLIP: usize = 3;
 /// A part of a name that is shorter says too little.
@@ -130,7 +131,7 @@ fn refuse_misspelt(source: RequestSource<'_>) -> Result<(), RequestError> {
     }
     for key in source.annotations.keys() {
         let Some(name) = request_annotation(key) else { continue };
-        if name == COUNTED {
+        if COUNTED.contains(&name) {
             continue;
         }
         let base = base_of(name);

@@ -4,11 +4,11 @@ use super::book::Book;
 use super::grant::Leases;
 use super::record::Record;
 use crate::device::{Gpu, Kind};
-use gpool_policy::admission::{GpuCapacity, Users};
+use gpool_policy::admission::{GpuCapacity, Use, Users};
 use gpool_policy::countable::available;
 use gpool_policy::mechanism::ComputeMode;
 use gpool_protocol::{Countable, CountedResource, Counts, InstanceCount, PERCENT_OF_A_GPU};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Leases {
     /// What a cluster may give out of this host now. GPUs that are drained or do not answer are counted, and nothing of them is free.
@@ -19,7 +19,7 @@ impl Leases {
         let is_open = |index: usize| {
             open[index].kind == gpus[index].kind
                 && self.compute_modes.of(index) != ComputeMode::Prohibited
-                && !book.is_closed(&gpus[index].uuid)
+                && gpus[index].board().is_some_and(|board| !book.is_closed(board))
         };
         let free = |index: usize| is_open(index).then(|| &capacities[index]);
         counts(&gpus, &book, free)
@@ -30,7 +30,8 @@ impl Leases {
 fn counts<'a>(gpus: &[Gpu], book: &Book, free: impl Fn(usize) -> Option<&'a GpuCapacity>) -> Counts {
     let mut counted = 0;
     let mut counted_instances: BTreeMap<&str, u32> = BTreeMap::new();
-    for resource in resources(book) {
+    let counted_on: BTreeSet<_> = counted_records(book).flat_map(Record::gpus).collect();
+    for resource in counted_records(book).filter_map(|record| record.resource.as_ref()) {
         match resource {
             CountedResource::Percent(percent) => counted += u32::from(*percent),
             CountedResource::Instance(profile) => *counted_instances.entry(profile).or_default() += 1,
@@ -43,7 +44,12 @@ fn counts<'a>(gpus: &[Gpu], book: &Book, free: impl Fn(usize) -> Option<&'a GpuC
         match &gpu.kind {
             Kind::Whole => {
                 percent.all += u32::from(PERCENT_OF_A_GPU);
-                percent.available += free(index).map_or(0, GpuCapacity::hundredths_free);
+                // Beside time slices and MPS servers of others no slices can be had; beside the cluster's own its next one may join.
+                let is_others = |taken: &&GpuCapacity| {
+                    taken.users.in_the_way_of(Use::Sliced).is_some() && !counted_on.contains(&gpu.uuid)
+                };
+                let free = free(index).filter(|taken| !is_others(taken));
+                percent.available += free.map_or(0, GpuCapacity::hundredths_free);
             }
             Kind::Instance(instance) => {
                 let count = instances.entry(&instance.profile).or_default();
@@ -66,11 +72,10 @@ fn is_unused(instance: &GpuCapacity) -> bool {
     Users { outside: 0, ..instance.users } == Users::default()
 }
 
-/// What a cluster has counted for those who run or are being made. A place that is kept is nobody's whom it counts: either its
-/// container comes back, which it has counted for all the while, or it is gone.
-fn resources(book: &Book) -> impl Iterator<Item = &CountedResource> {
+/// Those that a cluster has counted, who run or are being made. No place is kept for one.
+fn counted_records(book: &Book) -> impl Iterator<Item = &Record> {
     let records = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
-    records.filter_map(|record: &Record| record.resource.as_ref())
+    records.filter(|record| record.resource.is_some())
 }
 
 #[cfg(test)]
@@ -80,7 +85,7 @@ mod tests {
     use super::super::record::sample;
     use super::*;
     use crate::device::MigInstance;
-    use gpool_protocol::{GpuUuid, LeaseId, Mechanism};
+    use gpool_protocol::{GpuUuid, LeaseId, Mechanism, Priority};
     use std::time::Instant;
 
     /// On `GPU-gpu`, what a cluster has counted for it, and what it has.
@@ -142,8 +147,21 @@ mod tests {
         assert_eq!(percent(vec![], vec![], &[0, 1]), 0);
         let whole = Record { mechanism: Mechanism::Exclusive, ..record("GPU-1", None, 1000) };
         assert_eq!(percent(vec![whole], vec![], &[]), 100);
-        let kept = Held { record: own(), gpus: vec![0], until: Instant::now() };
+        let kept = Held { record: record("GPU-0", None, 300), gpus: vec![0], until: Instant::now() };
         assert_eq!(percent(vec![], vec![kept], &[]), 170, "nobody has it, and nobody else is let in");
+        let time_slices = |resource| Record { mechanism: Mechanism::TimeSlice, ..record("GPU-1", resource, 0) };
+        assert_eq!(percent(vec![time_slices(None)], vec![], &[]), 100, "no slices beside them");
+        assert_eq!(
+            percent(vec![time_slices(Some("percent=25"))], vec![], &[]),
+            200,
+            "another one of the cluster may join"
+        );
+        let both = vec![GpuUuid("GPU-0".into()), GpuUuid("GPU-1".into())];
+        let on_both = Record { gpu_uuids: both, ..record("GPU-0", Some("percent=100"), 500) };
+        assert_eq!(percent(vec![on_both.clone()], vec![], &[]), 200);
+        assert_eq!(percent(vec![on_both], vec![], &[1]), 150, "half of what it was counted for is on the drained one");
+        let burst = Record { priority: Priority::Burst, ..record("GPU-0", None, 800) };
+        assert_eq!(percent(vec![burst], vec![], &[]), 200, "it is promised nothing");
     }
 
     #[test]

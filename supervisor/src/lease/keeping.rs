@@ -28,10 +28,11 @@ impl Leases {
 
 /// Until when the place of an ended lease is kept: for `hold` if its container has run. A start that has failed gets nobody a
 /// place that was not kept before, and takes none from who starts the container again: what the lease had come back to is
-/// kept until `back_until`, as if nobody had come. It is kept as the lease had it, because of what the lease did not want
+/// kept until `back_until`, as if nobody had come. For who comes back in a cluster that has counted him there is room anyway, and
+/// it gives that to the next one at once when he does not. It is kept as the lease had it, because of what the lease did not want
 /// others may have had some since.
 fn kept_until(record: &Record, back_until: Option<Instant>, hold: Duration, now: Instant) -> Option<Instant> {
-    if record.starts_once || record.revocation.is_some() {
+    if record.starts_once || record.revocation.is_some() || record.resource.is_some() {
         return None;
     }
     let until = if record.init.is_some() { Some(now + hold) } else { back_until };
@@ -43,7 +44,7 @@ mod tests {
     use super::super::record::sample;
     use super::*;
     use crate::procfs::ProcessName;
-    use gpool_protocol::HostPid;
+    use gpool_protocol::{CountedResource, HostPid};
 
     #[test]
     fn a_start_that_fails_uses_up_no_kept_place_and_makes_none() {
@@ -58,6 +59,8 @@ mod tests {
         assert_eq!(kept_until(&never_ran, Some(later), hold, now), Some(later));
         assert_eq!(kept_until(&never_ran, Some(before), hold, now), None);
         for record in [ran, never_ran] {
+            let counted = Record { resource: Some(CountedResource::Percent(30)), ..record.clone() };
+            assert_eq!(kept_until(&counted, Some(later), hold, now), None, "its cluster knows for whom the room is");
             let once = Record { starts_once: true, ..record };
             assert_eq!(kept_until(&once, Some(later), hold, now), None, "nobody comes back");
         }

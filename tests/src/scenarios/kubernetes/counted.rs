@@ -1,7 +1,7 @@
 //! Shares that the scheduler knows of: the device plugin in front of the real kubelet.
 
 use super::PAGE;
-use super::pods::{NO_GRACE, TENANT, is_shown, pod, removed};
+use super::pods::{NO_GRACE, TENANT, described, is_shown, pod, removed};
 use crate::failure::{Context, Result, ensure};
 use crate::host::cluster::NODE;
 use crate::host::{Cluster, Host, Program, succeeded};
@@ -122,6 +122,32 @@ pub fn contradictions(host: &Host, cluster: &Cluster) -> Result<()> {
     removed(cluster, host, &["forged"])
 }
 
+/// On a full GPU the next job begins at the end of the one before, and no start fails; so do the containers of one pod that never run
+/// together, of which the scheduler counts the largest.
+pub fn one_after_the_other(host: &Host, cluster: &Cluster) -> Result<()> {
+    let short = [TENANT[0], "--kernel-us", "300", "--seconds", "2"];
+    let whole = json!({"resources": {"limits": {PERCENT: 100}}, "command": short});
+    for name in ["first", "second"] {
+        let mut manifest = pod(name, &json!({}), &json!({"web": whole}));
+        manifest["spec"]["restartPolicy"] = json!("Never");
+        if name == "second" {
+            manifest["spec"]["initContainers"] = json!([{
+                "name": "init", "image": image::NAME, "command": short, "resources": {"limits": {PERCENT: 60}},
+            }]);
+        }
+        cluster.apply(&manifest.to_string())?;
+    }
+    for name in ["first", "second"] {
+        cluster.wait_for("a pod that has done its work", |cluster| {
+            let phase = cluster.value(&["get", "pod", name])?["status"]["phase"].take();
+            // It would not be tried again.
+            ensure(phase != "Failed", || format!("pod {name} has failed: {:?}", described(cluster, name)))?;
+            Ok(phase == "Succeeded")
+        })?;
+    }
+    removed(cluster, host, &["first", "second"])
+}
+
 /// The page's quota bounds a namespace by the cluster's own means.
 pub fn a_quota_of_the_cluster(host: &Host, cluster: &Cluster) -> Result<()> {
     let quota = block_of_a_page(PAGE, "apiVersion: v1\nkind: ResourceQuota")?;
@@ -144,7 +170,8 @@ pub fn who_is_away(host: &mut Host, cluster: &Cluster, plugin: Program) -> Resul
     let there = cluster.wait_for_container("there", "web")?;
     let lease = wait_for_lease(host, &there)?.lease_id;
     host.stop_supervisor()?;
-    is_allocatable(cluster, "0")?;
+    // What somebody has stays, so that he may start again; nothing is left for others.
+    is_allocatable(cluster, "30")?;
     cluster.apply(&with_percent("later", 30, &json!({})))?;
     is_shown(cluster, "later", "Insufficient gpool.io/percent")?;
     host.start_supervisor()?;

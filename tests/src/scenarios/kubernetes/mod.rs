@@ -49,6 +49,7 @@ fn judge(host: &mut Host, cluster: &mut Cluster) -> Result<()> {
     counted::one_that_is_told_where_to_go(host, cluster)?;
     counted::what_others_have_is_not_offered(host, cluster)?;
     counted::contradictions(host, cluster)?;
+    counted::one_after_the_other(host, cluster)?;
     counted::a_quota_of_the_cluster(host, cluster)?;
     counted::who_is_away(host, cluster, plugin)?;
     pods::one_without_the_class(host, cluster)?;

@@ -39,7 +39,7 @@ pub fn removed(cluster: &Cluster, host: &Host, pods: &[&str]) -> Result<()> {
 }
 
 /// What people are shown of a pod.
-fn described(cluster: &Cluster, pod: &str) -> Result<String> {
+pub fn described(cluster: &Cluster, pod: &str) -> Result<String> {
     cluster.text(&["describe", "pod", pod])
 }
 
