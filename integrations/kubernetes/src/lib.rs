@@ -114,7 +114,7 @@ impl Offering {
         let now: BTreeMap<Offered, Countable> = offers(counts).into_iter().collect();
         for (offered, sender) in &self.counts {
             // What there is none of any more is offered as nothing: a kubelet forgets no resource.
-            become_count(sender, now.get(offered).copied().unwrap_or_default());
+            send_if_other(sender, now.get(offered).copied().unwrap_or_default());
         }
         for (offered, count) in &now {
             if !self.counts.contains_key(offered) {
@@ -136,7 +136,7 @@ impl Offering {
         }
         for sender in self.counts.values() {
             let all = sender.borrow().all;
-            become_count(sender, Countable { all, available: 0 });
+            send_if_other(sender, Countable { all, available: 0 });
         }
         let words = format!("nothing to give out: {cause}");
         if words != self.said {
@@ -162,10 +162,11 @@ impl Offering {
     }
 }
 
-fn become_count(sender: &watch::Sender<Countable>, count: Countable) {
+/// Sends what is another value than the last.
+fn send_if_other<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
     sender.send_if_modified(|now| {
-        let is_other = *now != count;
-        *now = count;
+        let is_other = *now != value;
+        *now = value;
         is_other
     });
 }

@@ -3,9 +3,9 @@
 use crate::held::held;
 use crate::kubelet::registration_client::RegistrationClient;
 use crate::kubelet::{Devices, RegisterRequest, SOCKET, VERSION};
-use crate::log;
 use crate::offer::{Offered, devices};
 use crate::plugin::Plugin;
+use crate::{log, send_if_other};
 use gpool_protocol::Countable;
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -107,12 +107,7 @@ impl Presence {
                 is_watched = true;
                 told.tell(format!("the kubelet on {} has been told of {resource}", kubelet.display()));
             }
-            let list = self.list(&mut unsaid).await;
-            lists.send_if_modified(|now| {
-                let is_other = *now != list;
-                *now = list;
-                is_other
-            });
+            send_if_other(&lists, self.list(&mut unsaid).await);
             if identity(&kubelet).as_ref() != Some(&asked) || identity(&own) != listens {
                 *told = Told::default();
                 return Ok(());
