@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 const FIRST: usize = 0x6000_0000;
 /// `nvmlEventTypeXidCriticalError`
 const XID: c_ulonglong = 0x8;
-/// Between two looks.
-const PERIOD: Duration = Duration::from_millis(10);
+/// Between two looks. A driver has somebody who waits woken; a process of the simulation should cost no more than one of its.
+const PERIOD: Duration = Duration::from_millis(50);
 /// What an event has that is of no instance.
 const NO_INSTANCE: c_uint = 0xffff_ffff;
 
