@@ -18,6 +18,7 @@ mod fix;
 mod health;
 mod hook;
 mod kernel;
+mod kubelet;
 mod leases;
 mod leftovers;
 mod low_level;
@@ -114,7 +115,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 26] = [
+const CHECKS: [Check; 27] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -141,6 +142,7 @@ const CHECKS: [Check; 26] = [
     Check { name: "drained GPUs", run: drained::check },
     Check { name: "GPU health", run: health::check },
     Check { name: "reservations", run: reservations::check },
+    Check { name: "kubelet", run: kubelet::check },
 ];
 
 /// Their names; the first is number 1.

@@ -338,6 +338,36 @@ fn what_is_wrong_is_said_with_what_to_do() {
 }
 
 #[test]
+fn a_kubelet_should_be_told_by_gpool_and_by_nobody_else() {
+    let root = tempfile::tempdir().unwrap();
+    let host = healthy(root.path());
+    assert_eq!(of(&host, "kubelet").0, State::Ok, "there is none");
+    let listens = |path: &str| {
+        fs::create_dir_all(host.path(path).parent().unwrap()).unwrap();
+        UnixListener::bind(host.path(path)).unwrap()
+    };
+    let plugins = "/var/lib/kubelet/device-plugins";
+    let kubelet = listens(&format!("{plugins}/kubelet.sock"));
+    let (state, words) = of(&host, "kubelet");
+    assert!(state == State::Warn && words.contains("enable --now gpool-device-plugin"), "{words}");
+    let own = listens(&format!("{plugins}/gpool-percent.sock"));
+    assert_eq!(of(&host, "kubelet").0, State::Ok);
+    for other in ["/var/lib/kubelet/device-plugins/nvidia-gpu.sock", "/var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock"]
+    {
+        let nvidias = listens(other);
+        let (state, words) = of(&host, "kubelet");
+        let name = other.rsplit('/').next().unwrap();
+        assert!(state == State::Warn && words.contains(name) && words.contains("off this node"), "{words}");
+        drop(nvidias);
+        assert_eq!(of(&host, "kubelet").0, State::Ok, "what was killed leaves its socket behind");
+    }
+    drop(own);
+    assert_eq!(of(&host, "kubelet").0, State::Warn);
+    drop(kubelet);
+    assert_eq!(of(&host, "kubelet").0, State::Ok);
+}
+
+#[test]
 fn without_a_supervisor_that_fails_and_what_it_knows_is_skipped() {
     let root = tempfile::tempdir().unwrap();
     let gone = || ErrorBody::new(ErrorCode::SupervisorAbsent, "the supervisor does not answer", "start it");

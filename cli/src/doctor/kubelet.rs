@@ -1,0 +1,55 @@
+//! Whether the kubelet of this host is told by gpool of its GPUs, and by nobody else.
+
+use super::{Outcome, Surroundings, first_of};
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Where kubelets and device plugins have their sockets.
+const PLUGINS: &str = "/var/lib/kubelet/device-plugins";
+const KUBELET: &str = "kubelet.sock";
+/// Where NVIDIA's DRA driver has its own.
+const DRA: &str = "/var/lib/kubelet/plugins/gpu.nvidia.com";
+/// How the names of the sockets of its device plugin begin, and of those that are made from it.
+const NVIDIAS: &str = "nvidia";
+const OWN: &str = "gpool-";
+
+pub fn check(host: &Surroundings) -> Outcome {
+    let plugins = match sockets(&host.path(PLUGINS)) {
+        Ok(names) => names,
+        Err(ErrorKind::PermissionDenied) => return Outcome::skip(format!("root alone may look into {PLUGINS}")),
+        Err(_) => Vec::new(),
+    };
+    if !plugins.iter().any(|name| name == KUBELET) {
+        return Outcome::ok("no kubelet is on this host");
+    }
+    let named = |start: &str| plugins.iter().filter(|name| name.starts_with(start)).cloned().collect::<Vec<_>>();
+    let drivers = sockets(&host.path(DRA)).unwrap_or_default();
+    let others: Vec<_> =
+        named(NVIDIAS).into_iter().chain(drivers.into_iter().map(|name| format!("{DRA}/{name}"))).collect();
+    if !others.is_empty() {
+        return Outcome::warn(
+            format!("the kubelet is also told of GPUs by another one ({})", first_of(&others)),
+            "take NVIDIA's device plugin or DRA driver off this node: it knows nothing of leases, and gives the same GPUs out again",
+        );
+    }
+    match named(OWN).len() {
+        0 => Outcome::warn(
+            "a kubelet is on this host, and gpool tells it of no GPU",
+            "systemctl enable --now gpool-device-plugin, so that its cluster counts; without it pods ask by annotations alone, and \
+             may be sent where no room is",
+        ),
+        1 => Outcome::ok("the kubelet is told of one resource"),
+        several => Outcome::ok(format!("the kubelet is told of {several} resources")),
+    }
+}
+
+/// The sockets in a directory on which somebody listens: what was killed leaves its own behind.
+fn sockets(directory: &Path) -> Result<Vec<String>, ErrorKind> {
+    let entries = std::fs::read_dir(directory).map_err(|cause| cause.kind())?;
+    let listens = |entry: &std::fs::DirEntry| UnixStream::connect(entry.path()).is_ok();
+    let mut names: Vec<_> =
+        entries.flatten().filter(listens).map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
+}
