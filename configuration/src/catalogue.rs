@@ -58,7 +58,7 @@ impl Effect {
     pub fn of(key: &str) -> Self {
         let is_in = |table: &str| key.starts_with(table);
         match key {
-            "driver.compat" | "policy.namespace_teams" => Effect::NextContainer,
+            "driver.compat" | "policy.namespace_teams" | "policy.counted_pods" => Effect::NextContainer,
             "policy.unenforced" => Effect::NextContainerOrReload,
             "socket.group"
             | "policy.classes"

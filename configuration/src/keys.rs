@@ -225,6 +225,8 @@ pub struct Policy {
     pub mps: bool,
     /// Whether the team of a container in a pod of Kubernetes is the pod's namespace, by its engine's word.
     pub namespace_teams: bool,
+    /// Whether a container in a pod of Kubernetes has only what its cluster has counted for it.
+    pub counted_pods: bool,
     /// What a container's environment may ask for.
     pub env: EnvPolicy,
 }
@@ -239,6 +241,7 @@ impl Default for Policy {
             timeslice_shares: false,
             mps: false,
             namespace_teams: false,
+            counted_pods: false,
             rootless_group: String::new(),
             env: EnvPolicy::default(),
         }

@@ -1,14 +1,15 @@
 //! What the scheduler of a cluster counts: what it may give out of this host, and what it has counted for a container.
 
 use crate::request::GPUS_LIMIT;
+use crate::seal::Seal;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Hundredths of a GPU that a whole one is worth in the resource `gpool.io/percent`.
 pub const PERCENT_OF_A_GPU: u16 = 100;
 
-/// The annotation by which gpool's device plugin says how many hundredths the kubelet has counted for a container. No person
-/// writes it.
+/// The annotation by which gpool's device plugin says how many hundredths the kubelet has counted for a container, under its
+/// [`Seal`]. No person writes it.
 pub const PERCENT_ANNOTATION: &str = "gpool.io/resource";
 /// The same of a MIG instance: another one, so that a container which has both is seen to have both.
 pub const INSTANCE_ANNOTATION: &str = "gpool.io/resource-mig";
@@ -83,6 +84,9 @@ pub struct Counts {
     /// MIG instances, by profile.
     #[serde(default)]
     pub instances: Vec<InstanceCount>,
+    /// What says of a container that it was counted on this host; told to nobody but who administers it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seal: Option<Seal>,
 }
 
 /// MIG instances of one profile.
@@ -126,7 +130,8 @@ mod tests {
     #[test]
     fn counts_are_plain_numbers() {
         let count = Countable { all: 7, available: 5 };
-        let counts = Counts { percent: count, instances: vec![InstanceCount { profile: "1g.10gb".into(), count }] };
+        let counts =
+            Counts { percent: count, instances: vec![InstanceCount { profile: "1g.10gb".into(), count }], seal: None };
         let json = serde_json::to_value(&counts).unwrap();
         let want = serde_json::json!({"percent": {"all": 7, "available": 5},
             "instances": [{"profile": "1g.10gb", "all": 7, "available": 5}]});

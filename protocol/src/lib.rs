@@ -31,6 +31,7 @@ mod quota;
 mod request;
 mod reservation;
 mod savings;
+mod seal;
 mod sizes;
 mod trial;
 mod usage;
@@ -69,6 +70,7 @@ pub use request::{
 };
 pub use reservation::{ReservationSeat, ReservationState, ReservationView};
 pub use savings::{OwnerDemand, Savings};
+pub use seal::Seal;
 pub use sizes::{Sizes, SizesRow};
 pub use trial::{Trial, TrialRequest};
 pub use usage::{Usage, UsageBy, UsagePool, UsageRow};

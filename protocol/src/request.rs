@@ -11,6 +11,7 @@ use crate::counted::CountedResource;
 use crate::error::{ErrorBody, ErrorCode};
 use crate::mechanism::{Isolation, Mode};
 use crate::quantity::{LONGEST_WAIT_SECONDS, MemoryCap, format_permille, parse_bytes, parse_permille, parse_wait};
+use crate::seal::Seal;
 use counted::take_counted;
 use keys::{Entry, collect, explain_replacing};
 use serde::{Deserialize, Serialize};
@@ -87,6 +88,9 @@ pub struct Request {
     /// What a cluster has counted for it, which the other fields already say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<CountedResource>,
+    /// By what the host's device plugin is known that says so. The supervisor takes it out, so that it is nowhere kept or shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seal: Option<Seal>,
 }
 
 fn one() -> u16 {
@@ -112,7 +116,7 @@ impl Request {
         if entries.is_empty() {
             return Ok(None);
         }
-        let resource = take_counted(&mut entries)?;
+        let (resource, seal) = take_counted(&mut entries)?.unzip();
         let isolation =
             entries.get("isolation").map(|entry| told(entry, Isolation::parse(&entry.value))).transpose()?;
         // Without either it is a share, as it always was; isolation is for the table to find a mechanism for.
@@ -174,6 +178,7 @@ impl Request {
                 .transpose()?
                 .filter(|seconds| *seconds > 0),
             resource,
+            seal: seal.flatten(),
         };
         request.check().map_err(|error| explain_replacing(error, &entries, source.container_name))?;
         Ok(Some(request))

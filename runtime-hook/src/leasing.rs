@@ -66,6 +66,9 @@ pub fn lease_into(
         configuration.policy.namespace_teams.then(|| described.with_namespace_as_team(bill_of)).transpose()?;
     let source = of_namespace.as_ref().unwrap_or(described).source(&configuration.policy.env.allow);
     let Some(request) = Request::read(source)? else { return Ok(None) };
+    if configuration.policy.counted_pods {
+        described.must_be_counted(&request)?;
+    }
     waiting::check_patience(request.wait_seconds, &applicant.maker)?;
     edits::check(spec)?;
     edits::check_dev(spec)?;

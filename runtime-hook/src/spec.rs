@@ -4,7 +4,7 @@
 //! that is newer than this build, disturbs nothing.
 
 use crate::podman::{copies_annotations_of_images, is_podmans, removes_itself};
-use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, PodPlace, RequestSource};
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, PodPlace, Request, RequestSource};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -107,6 +107,30 @@ impl Described {
         said.next().is_none().then_some(*keys)
     }
 
+    /// Whether it is in a pod of Kubernetes. podman writes CRI-O's key of a sandbox for pods of its own; containerd does not say that
+    /// it is not podman, but which sandbox it is.
+    fn is_in_a_cluster(&self) -> bool {
+        let [containerd, _] = PLACES_IN_POD;
+        let is_podman = is_podmans(&self.annotations) && !self.annotations.contains_key(containerd.sandbox);
+        !is_podman && PLACES_IN_POD.iter().any(|keys| self.annotations.contains_key(keys.sandbox))
+    }
+
+    /// For hosts on which pods have only what their cluster has counted.
+    ///
+    /// # Errors
+    /// It is in a pod, and asks for what nobody has counted.
+    pub fn must_be_counted(&self, request: &Request) -> Result<(), ErrorBody> {
+        if request.resource.is_some() || !self.is_in_a_cluster() {
+            return Ok(());
+        }
+        Err(ErrorBody::new(
+            ErrorCode::RequestNotAllowed,
+            "the container is in a pod and asks for a share that its cluster has not counted, and [policy] counted_pods of this host \
+             wants it counted",
+            "ask in the container's resource limits, for example gpool.io/percent: 30, or leave gpool's annotations and variables out",
+        ))
+    }
+
     /// The same container with the namespace of its pod as its team, and on that team's bill where the host says on which it is; one
     /// that is in no pod is as it was.
     ///
@@ -114,11 +138,7 @@ impl Described {
     /// It asks for another team or bill, or its engine does not say of which namespace it is.
     pub fn with_namespace_as_team(&self, bill_of: impl Fn(&str) -> Option<String>) -> Result<Self, ErrorBody> {
         const RULE: &str = "[policy] namespace_teams of this host makes the namespace of a pod its team";
-        // podman writes CRI-O's key of a sandbox for pods of its own, which are in no namespace. containerd does not say that it is
-        // not podman, but which sandbox it is.
-        let [containerd, _] = PLACES_IN_POD;
-        let is_podman = is_podmans(&self.annotations) && !self.annotations.contains_key(containerd.sandbox);
-        if is_podman || !PLACES_IN_POD.iter().any(|keys| self.annotations.contains_key(keys.sandbox)) {
+        if !self.is_in_a_cluster() {
             return Ok(self.clone());
         }
         let refused = |message: String, remedy: &str| {
@@ -279,6 +299,28 @@ mod tests {
         let image =
             json!({"gpool.io/fraction": "0.3", "io.podman.annotations.privileged": "FALSE", crio.sandbox: "5a"});
         assert!(team(image).is_err(), "and that under CRI-O");
+    }
+
+    #[test]
+    fn a_pod_that_was_not_counted_is_refused_where_all_have_to_be() {
+        let check = |mut annotations: Value, more: Value| {
+            annotations.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+            let described = Described::read(&json!({"annotations": annotations}));
+            let request = Request::read(described.source(&[]))?.expect("a request");
+            described.must_be_counted(&request)
+        };
+        let (share, counted) = (json!({"gpool.io/fraction": "0.3"}), json!({"gpool.io/resource": "percent=30"}));
+        let [containerd, crio] = PLACES_IN_POD;
+        for keys in [containerd, crio] {
+            let error = check(share.clone(), json!({keys.sandbox: "5a"})).unwrap_err();
+            assert_eq!(error.code, ErrorCode::RequestNotAllowed);
+            assert_presentable(&error);
+            assert_eq!(check(counted.clone(), json!({keys.sandbox: "5a"})), Ok(()));
+        }
+        let podman = |keys: PodKeys| json!({"io.container.manager": "libpod", keys.sandbox: "5a"});
+        assert_eq!(check(share.clone(), podman(crio)), Ok(()), "its pods are of no cluster");
+        assert!(check(share.clone(), podman(containerd)).is_err(), "anybody can say that under containerd");
+        assert_eq!(check(share, json!({})), Ok(()), "of docker, for example");
     }
 
     #[test]

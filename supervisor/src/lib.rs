@@ -63,6 +63,7 @@ mod cgroup;
 mod clock;
 mod compute_modes;
 mod context_cost;
+mod counted;
 mod device;
 mod drains;
 mod driver_watch;

@@ -178,6 +178,7 @@ mod tests {
             timeslice_shares = true
             mps = true
             namespace_teams = true
+            counted_pods = true
             env.allow = []
             [lease]
             hold_ms = 1

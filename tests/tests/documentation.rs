@@ -4,7 +4,7 @@ use gpool_configuration::{catalogue, parse};
 use gpool_protocol::{
     BindRequest, Class, ContainerId, CountedResource, Edit, GpuUuid, HostPid, Isolation, LeaseGranted, LeaseId,
     LeaseRequest, LeaseUpdate, LeaseWaiting, Mechanism, MemoryCap, Mode, PodPlace, Priority, Request, RequestSource,
-    Standing, WaitCause, WaitingView,
+    Seal, Standing, WaitCause, WaitingView,
 };
 use gpool_tests::manual::markdown::{Page, slug};
 use gpool_tests::manual::{self, command_lines, openapi, schema};
@@ -283,6 +283,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         cost_center: Some(text("c")),
         wait_seconds: Some(60),
         resource: Some(CountedResource::Percent(30)),
+        seal: Some(Seal::of(7)),
         models: vec![text("H100")],
         min_memory_bytes: Some(1),
     };

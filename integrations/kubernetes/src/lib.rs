@@ -15,7 +15,7 @@ mod presence;
 
 pub use arguments::{Arguments, command};
 
-use gpool_protocol::{Client, Countable, Counts};
+use gpool_protocol::{Client, Countable, Counts, Seal};
 use offer::{Offered, offers};
 use presence::Presence;
 use sd_notify::NotifyState;
@@ -97,6 +97,7 @@ struct Offering {
     directory: PathBuf,
     resources: PathBuf,
     counts: BTreeMap<Offered, watch::Sender<Countable>>,
+    seal: watch::Sender<Option<Seal>>,
     presences: tokio::task::JoinSet<()>,
     heard: Option<Instant>,
     said: String,
@@ -105,12 +106,14 @@ struct Offering {
 impl Offering {
     fn new(directory: PathBuf, resources: PathBuf) -> Self {
         let presences = tokio::task::JoinSet::new();
-        Self { directory, resources, counts: BTreeMap::new(), presences, heard: None, said: String::new() }
+        let (counts, seal) = (BTreeMap::new(), watch::Sender::default());
+        Self { directory, resources, counts, seal, presences, heard: None, said: String::new() }
     }
 
     /// The supervisor has said what there is.
     fn hears(&mut self, counts: &Counts) {
         self.heard = Some(Instant::now());
+        send_if_other(&self.seal, counts.seal.clone());
         let now: BTreeMap<Offered, Countable> = offers(counts).into_iter().collect();
         for (offered, sender) in &self.counts {
             // What there is none of any more is offered as nothing: a kubelet forgets no resource.
@@ -149,7 +152,7 @@ impl Offering {
         let (sender, count) = watch::channel(count);
         self.counts.insert(offered.clone(), sender);
         let (directory, resources) = (self.directory.clone(), self.resources.clone());
-        let presence = Presence { offered, count, directory, resources };
+        let presence = Presence { offered, count, seal: self.seal.subscribe(), directory, resources };
         self.presences.spawn(presence.keep());
     }
 

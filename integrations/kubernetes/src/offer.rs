@@ -1,7 +1,7 @@
 //! What is offered to the kubelet, and under which name.
 
 use crate::kubelet::{Device, Devices, HEALTHY, UNHEALTHY};
-use gpool_protocol::{Countable, CountedResource, Counts, INSTANCE_ANNOTATION, PERCENT_ANNOTATION};
+use gpool_protocol::{Countable, CountedResource, Counts, INSTANCE_ANNOTATION, PERCENT_ANNOTATION, Seal};
 use std::collections::BTreeSet;
 
 /// Something that pods can ask for.
@@ -31,16 +31,18 @@ impl Offered {
         }
     }
 
-    /// What `count` of it are for a container: the annotation that says so. What no container can have is said as well, since its
+    /// What `count` of it are for a container: the annotation that says so, under the host's seal. A supervisor that tells none looks
+    /// for none, or refuses what has none, which is shown. What no container can have is said as well, since its
     /// refusal by gpool-runtime is tried again and shown, where one by the plugin would end the pod.
-    pub fn annotation(&self, count: usize) -> (&'static str, String) {
-        match (self, count) {
+    pub fn annotation(&self, count: usize, seal: Option<&Seal>) -> (&'static str, String) {
+        let (key, counted) = match (self, count) {
             (Offered::Percent, _) => (PERCENT_ANNOTATION, format!("percent={count}")),
             (Offered::Instances(profile), 1) => {
                 (INSTANCE_ANNOTATION, CountedResource::Instance(profile.clone()).to_string())
             }
             (Offered::Instances(profile), _) => (INSTANCE_ANNOTATION, format!("mig={profile}*{count}")),
-        }
+        };
+        (key, seal.map_or(counted.clone(), |seal| seal.put_on(&counted)))
     }
 }
 
@@ -84,7 +86,9 @@ mod tests {
     #[test]
     fn what_a_container_is_given_is_what_it_asks_the_supervisor_for() {
         let said = |offered: &Offered, count| {
-            let (key, value) = offered.annotation(count);
+            let (key, value) = offered.annotation(count, None);
+            let seal = Seal::of(7);
+            assert_eq!(offered.annotation(count, Some(&seal)), (key, seal.put_on(&value)));
             (key, CountedResource::parse(&value))
         };
         assert_eq!(said(&Offered::Percent, 30), (PERCENT_ANNOTATION, Some(CountedResource::Percent(30))));
@@ -115,7 +119,7 @@ mod tests {
     #[test]
     fn a_host_offers_what_it_has() {
         let count = Countable { all: 7, available: 1 };
-        let mut counts = Counts { percent: Countable { all: 100, available: 60 }, instances: Vec::new() };
+        let mut counts = Counts { percent: Countable { all: 100, available: 60 }, instances: Vec::new(), seal: None };
         assert_eq!(offers(&counts), [(Offered::Percent, counts.percent)]);
         counts.instances.push(InstanceCount { profile: "1g.10gb".into(), count });
         counts.percent = Countable::default();

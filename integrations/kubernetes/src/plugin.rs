@@ -6,6 +6,7 @@ use crate::kubelet::{
     AllocateRequest, AllocateResponse, ContainerRequest, ContainerResponse, DevicePluginOptions, Devices, Empty,
 };
 use crate::offer::Offered;
+use gpool_protocol::Seal;
 use std::collections::HashMap;
 use std::pin::Pin;
 use tokio::net::UnixListener;
@@ -19,12 +20,13 @@ use tonic::{Request, Response, Status};
 pub struct Plugin {
     offered: Offered,
     lists: watch::Sender<Devices>,
+    seal: watch::Receiver<Option<Seal>>,
 }
 
 impl Plugin {
-    /// Answers for `offered`, of which there is what `lists` says.
-    pub fn new(offered: Offered, lists: watch::Sender<Devices>) -> Self {
-        Self { offered, lists }
+    /// Answers for `offered`, of which there is what `lists` says, under the seal that the supervisor has told last.
+    pub fn new(offered: Offered, lists: watch::Sender<Devices>, seal: watch::Receiver<Option<Seal>>) -> Self {
+        Self { offered, lists, seal }
     }
 
     /// Answers kubelets until it is dropped; those that have called may go on with that.
@@ -48,7 +50,7 @@ impl Plugin {
     }
 
     fn give(&self, request: &ContainerRequest) -> ContainerResponse {
-        let (key, value) = self.offered.annotation(request.device_ids.len());
+        let (key, value) = self.offered.annotation(request.device_ids.len(), self.seal.borrow().as_ref());
         ContainerResponse { annotations: HashMap::from([(key.to_owned(), value)]) }
     }
 }

@@ -6,7 +6,7 @@ use crate::kubelet::{Devices, RegisterRequest, SOCKET, VERSION};
 use crate::offer::{Offered, devices};
 use crate::plugin::Plugin;
 use crate::{log, send_if_other};
-use gpool_protocol::Countable;
+use gpool_protocol::{Countable, Seal};
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
@@ -41,6 +41,8 @@ pub struct Presence {
     pub offered: Offered,
     /// How much there is of it.
     pub count: watch::Receiver<Countable>,
+    /// What the supervisor knows its own plugin by.
+    pub seal: watch::Receiver<Option<Seal>>,
     /// Where the kubelet and plugins have their sockets.
     pub directory: PathBuf,
     /// Where the kubelet says who has which devices.
@@ -89,7 +91,7 @@ impl Presence {
         // Each presentation has its own, so that those who watch an earlier one are not taken for watchers of this one.
         let lists = watch::Sender::new(self.list(&mut Told::default()).await);
         let mut serving = tokio::task::JoinSet::new();
-        serving.spawn(Plugin::new(self.offered.clone(), lists.clone()).serve(listener));
+        serving.spawn(Plugin::new(self.offered.clone(), lists.clone(), self.seal.clone()).serve(listener));
         let resource = self.offered.resource();
         register(&kubelet, &self.offered)
             .await

@@ -8,6 +8,7 @@ use gpool_kubernetes::kubelet::{
     AllocateRequest, ContainerDevices, ContainerRequest, ContainerResources, Devices, Empty, HEALTHY,
     ListResourcesRequest, PodResources, PodResourcesList, RegisterRequest, SOCKET, VERSION,
 };
+use gpool_protocol::Seal;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener as BlockingListener;
 use std::path::{Path, PathBuf};
@@ -178,7 +179,10 @@ async fn a_kubelet_is_told_what_there_is_and_gives_it_out() {
     let _program = Program::start(directory.path());
     // Neither of the two is there yet.
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let supervisor = Supervisor::start(directory.path(), r#"{"percent": {"all": 200, "available": 170}}"#);
+    let seal = Seal::of(7);
+    let sealed = |counts: &str| counts.replacen('{', &format!(r#"{{"seal": "{}", "#, seal.text()), 1);
+    let counts = sealed(r#"{"percent": {"all": 200, "available": 170}}"#);
+    let supervisor = Supervisor::start(directory.path(), &counts);
     let mut kubelet = Kubelet::start(directory.path());
     let (request, mut plugin) = kubelet.next().await;
     let presented = (request.version.as_str(), request.endpoint.as_str(), request.resource_name.as_str());
@@ -188,15 +192,15 @@ async fn a_kubelet_is_told_what_there_is_and_gives_it_out() {
 
     let mut list = plugin.list_and_watch(Empty {}).await.unwrap().into_inner();
     assert_eq!(told(&list.message().await.unwrap().unwrap()), (200, 170));
-    supervisor.says(r#"{"percent": {"all": 200, "available": 60}}"#);
+    supervisor.says(&sealed(r#"{"percent": {"all": 200, "available": 60}}"#));
     until(&mut list, (200, 60)).await;
 
     let answer = plugin.allocate(give(&["7", "3", "150"])).await.unwrap().into_inner();
     let annotations = &answer.containers[0].annotations;
-    assert_eq!(annotations.get("gpool.io/resource").map(String::as_str), Some("percent=3"));
+    assert_eq!(annotations.get("gpool.io/resource"), Some(&seal.put_on("percent=3")));
     assert_eq!((answer.containers.len(), annotations.len()), (1, 1));
 
-    // An instance is made: another resource.
+    // An instance is made: another resource. And this supervisor is one that has no seal, or tells it not to everybody.
     supervisor.says(
         r#"{"percent": {"all": 100, "available": 60}, "instances": [{"profile": "1g.10gb", "all": 2, "available": 1}]}"#,
     );

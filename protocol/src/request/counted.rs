@@ -4,16 +4,19 @@ use super::keys::{COUNTED, Entry, Origin};
 use super::{RequestError, parse_gpus, permille, told};
 use crate::counted::{CountedResource, INSTANCE_ANNOTATION, PERCENT_ANNOTATION, PERCENT_OF_A_GPU};
 use crate::error::{ErrorBody, ErrorCode};
+use crate::seal::Seal;
 use std::collections::BTreeMap;
 
 /// As a pod names the resource.
 const PERCENT: &str = "gpool.io/percent";
 
-/// Takes the resource out of the keys, and puts in what it asks for.
+/// Takes the resource out of the keys, with its seal, and puts in what it asks for.
 ///
 /// # Errors
 /// It is none, or another key asks for something else.
-pub fn take_counted(entries: &mut BTreeMap<String, Entry>) -> Result<Option<CountedResource>, RequestError> {
+pub fn take_counted(
+    entries: &mut BTreeMap<String, Entry>,
+) -> Result<Option<(CountedResource, Option<Seal>)>, RequestError> {
     let entry = match COUNTED.map(|key| entries.remove(key)) {
         [None, None] => return Ok(None),
         [Some(entry), None] | [None, Some(entry)] => entry,
@@ -24,9 +27,10 @@ pub fn take_counted(entries: &mut BTreeMap<String, Entry>) -> Result<Option<Coun
             ));
         }
     };
-    let Some(resource) = CountedResource::parse(entry.value.trim()) else {
+    let (counted, seal) = Seal::taken_off(entry.value.trim());
+    let Some(resource) = CountedResource::parse(counted) else {
         return Err(refused(
-            format!("{}={:?} is nothing that a container can have", entry.written_as, entry.value),
+            format!("{}={counted:?} is nothing that a container can have", entry.written_as),
             format!(
                 "ask for 1 to 1600 of {PERCENT}, or for one MIG instance, in the container's resource limits; {} is for \
                  gpool-device-plugin to write",
@@ -38,7 +42,7 @@ pub fn take_counted(entries: &mut BTreeMap<String, Entry>) -> Result<Option<Coun
         CountedResource::Percent(percent) => ask_for_percent(entries, *percent)?,
         CountedResource::Instance(profile) => ask_for_instance(entries, profile)?,
     }
-    Ok(Some(resource))
+    Ok(Some((resource, seal)))
 }
 
 fn ask_for_percent(entries: &mut BTreeMap<String, Entry>, percent: u16) -> Result<(), RequestError> {
@@ -135,7 +139,7 @@ fn refused(message: String, remedy: String) -> RequestError {
 mod tests {
     use crate::mechanism::Mode;
     use crate::request::{Request, RequestError, RequestSource};
-    use crate::{CountedResource, ErrorCode};
+    use crate::{CountedResource, ErrorCode, Seal};
 
     fn read(pairs: &[(&str, &str)]) -> Result<Request, RequestError> {
         let annotations = pairs.iter().map(|(key, value)| (format!("gpool.io/{key}"), (*value).to_owned())).collect();
@@ -172,6 +176,10 @@ mod tests {
         assert_eq!(shares(&[("resource", "percent=100"), ("gpus", "3"), ("fraction", "0.333")]).0, 333);
         let request = read(&[("resource", "percent=30"), ("memory", "4GiB"), ("class", "latency")]).unwrap();
         assert_eq!(request.resource, Some(CountedResource::Percent(30)));
+        assert_eq!(request.seal, None);
+        let seal = Seal::of(7);
+        let sealed = read(&[("resource", &seal.put_on("percent=30"))]).unwrap();
+        assert_eq!((sealed.resource, sealed.seal), (Some(CountedResource::Percent(30)), Some(seal)));
         let instance = read(&[("resource-mig", "mig=1g.10gb+me")]).unwrap();
         assert_eq!((instance.mode, instance.mig_profile.as_deref()), (Mode::Mig, Some("1g.10gb+me")));
     }
@@ -208,6 +216,13 @@ mod tests {
         ] {
             let error = read(pairs).unwrap_err();
             assert_eq!(error.code, ErrorCode::RequestInvalid, "{error}");
+            let sealed = |(key, value): &(&str, &str)| match key.starts_with("resource") {
+                true => ((*key).to_owned(), Seal::of(0xfeed).put_on(value)),
+                false => ((*key).to_owned(), (*value).to_owned()),
+            };
+            let sealed: Vec<_> = pairs.iter().map(sealed).collect();
+            let pairs: Vec<_> = sealed.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            assert_eq!(read(&pairs).unwrap_err(), error, "a seal changes nothing, and is not shown");
             parts.iter().for_each(|part| assert!(error.to_string().contains(part), "{error} lacks {part}"));
         }
     }

@@ -33,6 +33,7 @@ fn share(fraction_permille: u16) -> Request {
         cost_center: None,
         wait_seconds: None,
         resource: None,
+        seal: None,
     }
 }
 

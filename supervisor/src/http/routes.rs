@@ -18,8 +18,8 @@ use crate::revocation;
 use crate::service::Identity;
 use gpool_configuration::Policy;
 use gpool_protocol::{
-    BindRequest, DrainRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseAnswer, LeaseRequest, LeaseState,
-    LeaseUpdate, LeaseView, MigApply, PodPlace, SupervisorInfo, Trial, TrialRequest, WaitingView,
+    BindRequest, Counts, DrainRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseAnswer, LeaseRequest,
+    LeaseState, LeaseUpdate, LeaseView, MigApply, PodPlace, SupervisorInfo, Trial, TrialRequest, WaitingView,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -131,7 +131,10 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
         ("GET", ["v1", "quota"]) => value(quotas::views(leases, &leases.book())),
         ("GET", ["v1", "reservations"]) => value(reservations::views(leases, &leases.book())),
-        ("GET", ["v1", "counts"]) => value(leases.counts()),
+        ("GET", ["v1", "counts"]) => {
+            let seal = peer.administers().then(|| leases.seal.clone());
+            value(Counts { seal, ..leases.counts() })
+        }
         ("POST", ["v1", "queue", id, "cancel"]) => value(cancel(peer, leases, id)?),
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
@@ -163,8 +166,9 @@ fn parts(path: &str) -> Vec<&str> {
 fn start(request: &Request, peer: &Peer, leases: &Leases) -> Result<LeaseAnswer, ErrorBody> {
     let policy = &leases.configuration().policy;
     // Whoever may not start anything, or asks for nothing that can be named, is counted; events are of the others.
-    let asked = readable(request, peer, policy).inspect_err(|error| leases.counters.note_refusal(error.code))?;
+    let mut asked = readable(request, peer, policy).inspect_err(|error| leases.counters.note_refusal(error.code))?;
     let allowed = peer.confined_to().map_or(Ok(()), |uid| ordinary::check_request(policy, uid, &asked));
+    let allowed = allowed.and_then(|()| leases.unseal(&mut asked));
     let granted = allowed.and_then(|()| leases.lease_or_wait(&asked, peer.maker(asked.asked_for_parent)?, peer.uid));
     granted.inspect_err(|error| leases.note_refusal(&asked, error, peer.uid))
 }

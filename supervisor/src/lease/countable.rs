@@ -65,7 +65,11 @@ fn counts<'a>(gpus: &[Gpu], book: &Book, free: impl Fn(usize) -> Option<&'a GpuC
         profile: profile.to_owned(),
         count: with_counted(count, counted_instances.get(profile).copied().unwrap_or(0)),
     };
-    Counts { percent: with_counted(percent, counted), instances: instances.into_iter().map(instance).collect() }
+    Counts {
+        percent: with_counted(percent, counted),
+        instances: instances.into_iter().map(instance).collect(),
+        seal: None,
+    }
 }
 
 fn is_unused(instance: &GpuCapacity) -> bool {

@@ -44,7 +44,7 @@ use gpool_policy::TenantId;
 use gpool_policy::repetition::Repetition;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseState,
-    LeaseView, Mechanism, Priority,
+    LeaseView, Mechanism, Priority, Seal,
 };
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -88,6 +88,8 @@ pub struct Leases {
     pub sites: Sites,
     /// GPUs for which NVML does not answer.
     pub silence: Silence,
+    /// By which what a cluster has counted is known.
+    pub seal: Seal,
     /// GPUs that take no new leases because somebody said so.
     pub drains: Drains,
     /// What the driver has told of their faults.

@@ -9,7 +9,7 @@ use crate::image;
 use crate::namespaces::Inside;
 use crate::scenarios::{finish, reload_with};
 use crate::tenant::report;
-use gpool_protocol::Mechanism;
+use gpool_protocol::{CountedResource, Counts, Mechanism, PERCENT_ANNOTATION, Seal};
 
 /// The handler that a RuntimeClass would name.
 const HANDLER: &str = "gpool";
@@ -30,7 +30,8 @@ pub fn run(inside: &Inside) -> Result<()> {
         .and_then(|()| for_one_only(&host, containerd.cri()))
         .and_then(|()| refused(&host, containerd.cri()))
         .and_then(|()| without_request(&host, containerd.cri()))
-        .and_then(|()| of_its_namespace(&host, containerd.cri()));
+        .and_then(|()| of_its_namespace(&host, containerd.cri()))
+        .and_then(|()| counted(&host, containerd.cri()));
     if outcome.is_err() {
         eprint!("{}", containerd.log_end());
     }
@@ -163,12 +164,42 @@ fn of_its_namespace(host: &Host, cri: Cri<'_>) -> Result<()> {
     let team = host.lease_of(&web)?.team;
     ensure(team.as_deref() == Some(NAMESPACE), || format!("a pod of {NAMESPACE} is of the team {team:?}"))?;
     let other = cri.run_pod("other", HANDLER, &[("gpool.io/fraction", "0.3"), ("gpool.io/team", "vision")])?;
-    let said = match cri.start(&other, "web", &image_name(), &COMMAND) {
-        Ok(_) => return Err(Failure::new("a pod has another team than its namespace".to_owned())),
+    is_not_allowed(cri, &other, &["vision", NAMESPACE])?;
+    [&pod, &other].into_iter().try_for_each(|pod| cri.remove_pod(pod))?;
+    wait_for_end(host, &web)
+}
+
+/// The pod's container is refused, in words that have all of these.
+fn is_not_allowed(cri: Cri<'_>, pod: &Pod, parts: &[&str]) -> Result<()> {
+    let said = match cri.start(pod, "web", &image_name(), &COMMAND) {
+        Ok(_) => return Err(Failure::new(format!("a pod was started, and should have been told of {parts:?}"))),
         Err(failure) => failure.to_string(),
     };
-    let is_told = ["[GPOOL-E105]", "vision", NAMESPACE].iter().all(|part| said.contains(part));
-    ensure(is_told, || format!("a pod of another team: {said}"))?;
-    [&pod, &other].into_iter().try_for_each(|pod| cri.remove_pod(pod))?;
+    let is_told = said.contains("[GPOOL-E105]") && parts.iter().all(|part| said.contains(part));
+    ensure(is_told, || format!("a pod that should have been told of {parts:?}: {said}"))
+}
+
+/// What the device plugin says of a container is believed under its seal alone; and where the host says so pods have nothing else.
+fn counted(host: &Host, cri: Cri<'_>) -> Result<()> {
+    let seal = host.client().get::<Counts>("/v1/counts")?.seal;
+    let seal = seal.ok_or_else(|| Failure::new("root is not told the seal".to_owned()))?;
+    let another = Seal::of(7).put_on("percent=30");
+    for forged in ["percent=30", &another] {
+        let pod = cri.run_pod("forged", HANDLER, &[(PERCENT_ANNOTATION, forged)])?;
+        is_not_allowed(cri, &pod, &["gpool-device-plugin", "resource limits"])?;
+        cri.remove_pod(&pod)?;
+    }
+    reload_with(host, "[policy]\ncounted_pods = true\n")?;
+    let pod = cri.run_pod("uncounted", HANDLER, &[("gpool.io/fraction", "0.3")])?;
+    is_not_allowed(cri, &pod, &["counted_pods", "gpool.io/percent"])?;
+    cri.remove_pod(&pod)?;
+
+    let pod = cri.run_pod("counted", HANDLER, &[(PERCENT_ANNOTATION, &seal.put_on("percent=30"))])?;
+    let web = start(host, cri, &pod, "web")?;
+    let lease = host.lease_of(&web)?;
+    let granted = (lease.fraction_permille, lease.resource);
+    let want = (300, Some(CountedResource::Percent(30)));
+    ensure(granted == want, || format!("what was counted was granted as {granted:?}"))?;
+    cri.remove_pod(&pod)?;
     wait_for_end(host, &web)
 }

@@ -18,10 +18,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts the plugin, which is here before anybody asks for it.
 pub fn plugin(host: &Host) -> Result<Program> {
+    const TOLD: &str = "has been told of gpool.io/percent";
+    let doctor = || -> Result<String> { Ok(String::from_utf8_lossy(&host.gpool(&["doctor"])?.stdout).into_owned()) };
+    let before = doctor()?;
+    ensure(before.contains("gpool tells it of no GPU"), || format!("a node without a plugin: {before}"))?;
     let mut command = Command::new(host.stage.program("gpool-device-plugin"));
     let mut plugin = Program::start("gpool-device-plugin", &mut command)?;
-    const TOLD: &str = "has been told of gpool.io/percent";
     plugin.wait_for(TOLD, PATIENCE, |plugin| plugin.log().contains(TOLD))?;
+    let after = doctor()?;
+    ensure(after.contains("the kubelet is told of one resource"), || format!("a node with a plugin: {after}"))?;
     Ok(plugin)
 }
 
@@ -119,7 +124,11 @@ pub fn contradictions(host: &Host, cluster: &Cluster) -> Result<()> {
     let forged = cluster.wait_for_container("forged", "web")?;
     let granted = wait_for_lease(host, &forged)?.fraction_permille;
     ensure(granted == 200, || format!("a pod that says more than its limits was granted {granted} permille"))?;
-    removed(cluster, host, &["forged"])
+    // Nor does one pass for a pod that was counted.
+    cluster.apply(&pod("unlimited", &json!({"gpool.io/resource": "percent=90"}), &json!({"web": {}})).to_string())?;
+    is_shown(cluster, "unlimited", "GPOOL-E105")?;
+    is_shown(cluster, "unlimited", "gpool-device-plugin")?;
+    removed(cluster, host, &["forged", "unlimited"])
 }
 
 /// On a full GPU the next job begins at the end of the one before, and no start fails; so do the containers of one pod that never run

@@ -1,0 +1,137 @@
+//! Whether what is said to have been counted for a container was counted on this host.
+//!
+//! Who writes a pod writes its annotations, and containerd hands them on; so a pod could pass for one that was counted, and have a
+//! share past every quota of its cluster. `gpool-device-plugin`, which is root's, is told a seal that nobody else is, and puts it on what
+//! it says. The kubelet keeps what the plugin said of a container, for as long as there is its pod and over boots: so long the seal has
+//! to be the same.
+
+use crate::lease::Leases;
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, Seal};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// In `[paths] state_dir`.
+const NAME: &str = "seal";
+
+/// The seal of this host, which is made where there is none. One that cannot be kept holds until the supervisor ends, and that is told.
+///
+/// # Errors
+/// The kernel gives no random bytes.
+pub fn open(state_dir: &Path) -> io::Result<Seal> {
+    let file = state_dir.join(NAME);
+    match read(&file) {
+        Ok(Some(seal)) => return Ok(seal),
+        Ok(None) => {}
+        Err(cause) => log!("{} cannot be read ({cause}); it is made anew", file.display()),
+    }
+    let seal = Seal::of(random()?);
+    if let Err(cause) = write(&file, &seal) {
+        log!(
+            "{} cannot be written ({cause}): containers that a cluster has counted start again until this supervisor ends, and then \
+             only in new pods",
+            file.display()
+        );
+    }
+    Ok(seal)
+}
+
+fn read(file: &Path) -> io::Result<Option<Seal>> {
+    match fs::read_to_string(file) {
+        Ok(text) => match Seal::parse(text.trim_end()) {
+            Some(seal) => Ok(Some(seal)),
+            None => Err(io::Error::new(ErrorKind::InvalidData, "it is no seal")),
+        },
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(cause),
+    }
+}
+
+fn random() -> io::Result<u128> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u128::from_ne_bytes(bytes))
+}
+
+/// For root's eyes, whole or not at all.
+fn write(file: &Path, seal: &Seal) -> io::Result<()> {
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)?;
+    let new = file.with_extension("new");
+    // One that was left half-way may have been made by a hand with other rights.
+    fs::remove_file(&new).or_else(|cause| if cause.kind() == ErrorKind::NotFound { Ok(()) } else { Err(cause) })?;
+    let mut opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    writeln!(opened, "{}", seal.text())?;
+    opened.sync_all()?;
+    fs::rename(&new, file)?;
+    File::open(directory)?.sync_all()
+}
+
+impl Leases {
+    /// Takes the seal out of what is asked for, which is kept and shown without it.
+    ///
+    /// # Errors
+    /// It says that a cluster has counted it, and this host's device plugin has not said so.
+    pub fn unseal(&self, asked: &mut LeaseRequest) -> Result<(), ErrorBody> {
+        unseal(&self.seal, asked)
+    }
+}
+
+fn unseal(own: &Seal, asked: &mut LeaseRequest) -> Result<(), ErrorBody> {
+    let seal = asked.request.seal.take();
+    match &asked.request.resource {
+        Some(resource) if seal.as_ref() != Some(own) => Err(ErrorBody::new(
+            ErrorCode::RequestNotAllowed,
+            format!(
+                "an annotation says that {resource} was counted for the container, and it is not of this host's gpool-device-plugin"
+            ),
+            "ask in the container's resource limits, gpool.io/percent: 30, and write no annotation gpool.io/resource; if that is so, \
+             the pod is older than this host's seal: delete it, so that the next one is counted anew",
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_host_keeps_its_seal_for_root_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let state_dir = directory.path().join("not/made");
+        let seal = open(&state_dir).unwrap();
+        let file = state_dir.join(NAME);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(open(&state_dir).unwrap(), seal);
+        fs::write(state_dir.join("seal.new"), "left half-way").unwrap();
+        fs::write(&file, "x").unwrap();
+        let another = open(&state_dir).unwrap();
+        assert_ne!(another, seal, "what cannot be read is made anew");
+        assert_eq!(open(&state_dir).unwrap(), another);
+        // Where it cannot be kept there is one all the same.
+        assert_ne!(open(&file.join("no directory")).unwrap(), open(&file.join("no directory")).unwrap());
+    }
+
+    #[test]
+    fn what_was_not_counted_here_is_refused_and_the_seal_goes_no_further() {
+        let own = Seal::of(1);
+        let asked = |more: &str| -> LeaseRequest {
+            let text = format!(r#"{{"container_id":"c","request":{{"fraction_permille":300{more}}}}}"#);
+            serde_json::from_str(&text).unwrap()
+        };
+        let mut counted = asked(r#","resource":"percent=30","seal":"00000000000000000000000000000001""#);
+        assert_eq!(unseal(&own, &mut counted), Ok(()));
+        assert_eq!(counted, asked(r#","resource":"percent=30""#));
+        assert_eq!(unseal(&own, &mut asked("")), Ok(()));
+        for forged in
+            [r#","resource":"percent=30""#, r#","resource":"mig=1g.10gb","seal":"00000000000000000000000000000002""#]
+        {
+            let error = unseal(&own, &mut asked(forged)).unwrap_err();
+            assert_eq!(error.code, ErrorCode::RequestNotAllowed);
+            assert!(error.to_string().contains("resource limits") && !error.to_string().contains("0002"), "{error}");
+        }
+    }
+}
