@@ -187,3 +187,11 @@ fn what_lies_over_the_mps_folder_is_replaced_and_nothing_is_made_on_the_host() {
     std::fs::create_dir(host.path().join("nvidia-mps")).unwrap();
     assert_eq!(with(shared), cover, "one that is there is covered");
 }
+
+#[test]
+fn the_seal_of_what_was_counted_does_not_stay_in_the_bundle() {
+    let sealed = Seal::of(7).put_on("percent=30");
+    let spec = json!({"process": {}, "annotations": {PERCENT_ANNOTATION: sealed, "example.com/a": ";seal="}});
+    let annotations = applied(&spec.to_string())["annotations"].take();
+    assert_eq!(annotations, json!({PERCENT_ANNOTATION: "percent=30", "example.com/a": ";seal=", INJECTED: "L"}));
+}

@@ -59,6 +59,7 @@ pub fn may_hold_request(bytes: &[u8]) -> bool {
 pub struct Described {
     annotations: BTreeMap<String, String>,
     env: Vec<String>,
+    cgroups_path: String,
 }
 
 impl Described {
@@ -69,6 +70,7 @@ impl Described {
         Self {
             annotations: annotations.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))).collect(),
             env: env.filter_map(|entry| entry.as_str().map(str::to_owned)).collect(),
+            cgroups_path: spec["linux"]["cgroupsPath"].as_str().unwrap_or_default().to_owned(),
         }
     }
 
@@ -120,7 +122,9 @@ impl Described {
     /// # Errors
     /// It is in a pod, and asks for what nobody has counted.
     pub fn must_be_counted(&self, request: &Request) -> Result<(), ErrorBody> {
-        if request.resource.is_some() || !self.is_in_a_cluster() {
+        // docker says nothing of pods to its runtimes; the kubelet names their cgroups so, however it reaches an engine.
+        let is_of_a_kubelet = self.cgroups_path.contains("kubepods");
+        if request.resource.is_some() || !(self.is_in_a_cluster() || is_of_a_kubelet) {
             return Ok(());
         }
         Err(ErrorBody::new(
@@ -170,7 +174,7 @@ impl Described {
             }
             annotations.insert(key.to_owned(), value);
         }
-        Ok(Self { annotations, env: self.env.clone() })
+        Ok(Self { annotations, ..self.clone() })
     }
 
     /// Whether the engine says that the container is removed when it ends.
@@ -321,6 +325,12 @@ mod tests {
         assert_eq!(check(share.clone(), podman(crio)), Ok(()), "its pods are of no cluster");
         assert!(check(share.clone(), podman(containerd)).is_err(), "anybody can say that under containerd");
         assert_eq!(check(share, json!({})), Ok(()), "of docker, for example");
+        for path in ["kubepods-burstable-pod5a.slice:docker:9b21", "/kubepods/besteffort/pod5a/9b21"] {
+            let spec = json!({"process": {"env": ["GPOOL_FRACTION=1"]}, "linux": {"cgroupsPath": path}});
+            let described = Described::read(&spec);
+            let request = Request::read(described.source(&["fraction".to_owned()])).unwrap().unwrap();
+            assert!(described.must_be_counted(&request).is_err(), "{path}");
+        }
     }
 
     #[test]

@@ -1,21 +1,26 @@
 //! Whether what is said to have been counted for a container was counted on this host.
 //!
 //! Who writes a pod writes its annotations, and containerd hands them on; so a pod could pass for one that was counted, and have a
-//! share past every quota of its cluster. `gpool-device-plugin`, which is root's, is told a seal that nobody else is, and puts it on what
+//! share past every quota of its cluster. `gpool-device-plugin`, which is root's, is told a seal as who administers the host alone is, and puts it on what
 //! it says. The kubelet keeps what the plugin said of a container, for as long as there is its pod and over boots: so long the seal has
 //! to be the same.
 
 use crate::lease::Leases;
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, Seal};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// In `[paths] state_dir`.
 const NAME: &str = "seal";
 
-/// The seal of this host, which is made where there is none. One that cannot be kept holds until the supervisor ends, and that is told.
+/// What follows.
+const WITHOUT: &str =
+    "containers that a cluster counts from now on start again until this supervisor ends, and then in new pods alone";
+
+/// The seal of this host, which is made where there is none, or something else in its place. One that cannot be kept holds until the
+/// supervisor ends, and that is told; a file that cannot be read now is left for the next supervisor.
 ///
 /// # Errors
 /// The kernel gives no random bytes.
@@ -24,25 +29,28 @@ pub fn open(state_dir: &Path) -> io::Result<Seal> {
     match read(&file) {
         Ok(Some(seal)) => return Ok(seal),
         Ok(None) => {}
-        Err(cause) => log!("{} cannot be read ({cause}); it is made anew", file.display()),
+        Err(cause) if cause.kind() == ErrorKind::InvalidData => log!("{}: {cause}; it is made anew", file.display()),
+        Err(cause) => {
+            log!("{} cannot be read ({cause}): {WITHOUT}", file.display());
+            return random().map(Seal::of);
+        }
     }
     let seal = Seal::of(random()?);
     if let Err(cause) = write(&file, &seal) {
-        log!(
-            "{} cannot be written ({cause}): containers that a cluster has counted start again until this supervisor ends, and then \
-             only in new pods",
-            file.display()
-        );
+        log!("{} cannot be written ({cause}): {WITHOUT}", file.display());
     }
     Ok(seal)
 }
 
 fn read(file: &Path) -> io::Result<Option<Seal>> {
     match fs::read_to_string(file) {
-        Ok(text) => match Seal::parse(text.trim_end()) {
-            Some(seal) => Ok(Some(seal)),
-            None => Err(io::Error::new(ErrorKind::InvalidData, "it is no seal")),
-        },
+        Ok(text) => {
+            let seal =
+                Seal::parse(text.trim_end()).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "it is no seal"))?;
+            // One from a backup may have become everybody's to read.
+            fs::set_permissions(file, Permissions::from_mode(0o600))?;
+            Ok(Some(seal))
+        }
         Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
         Err(cause) => Err(cause),
     }
@@ -96,7 +104,6 @@ fn unseal(own: &Seal, asked: &mut LeaseRequest) -> Result<(), ErrorBody> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_host_keeps_its_seal_for_root_alone() {
@@ -104,14 +111,21 @@ mod tests {
         let state_dir = directory.path().join("not/made");
         let seal = open(&state_dir).unwrap();
         let file = state_dir.join(NAME);
-        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        let mode = || fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
         assert_eq!(open(&state_dir).unwrap(), seal);
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!((open(&state_dir).unwrap(), mode()), (seal.clone(), 0o600));
         fs::write(state_dir.join("seal.new"), "left half-way").unwrap();
         fs::write(&file, "x").unwrap();
         let another = open(&state_dir).unwrap();
         assert_ne!(another, seal, "what cannot be read is made anew");
         assert_eq!(open(&state_dir).unwrap(), another);
-        // Where it cannot be kept there is one all the same.
+        // Where it cannot be kept there is one all the same, and what cannot be read is left.
+        let folder = state_dir.join("another");
+        fs::create_dir_all(folder.join(NAME)).unwrap();
+        assert_ne!(open(&folder).unwrap(), open(&folder).unwrap());
+        assert!(folder.join(NAME).is_dir());
         assert_ne!(open(&file.join("no directory")).unwrap(), open(&file.join("no directory")).unwrap());
     }
 

@@ -1,8 +1,9 @@
 //! Whether the kubelet of this host is told by gpool of its GPUs, and by nobody else.
 
 use super::{Outcome, Surroundings, first_of};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io::ErrorKind;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Where kubelets and device plugins have their sockets.
@@ -17,7 +18,9 @@ const OWN: &str = "gpool-";
 pub fn check(host: &Surroundings) -> Outcome {
     let plugins = match sockets(&host.path(PLUGINS)) {
         Ok(names) => names,
-        Err(ErrorKind::PermissionDenied) => return Outcome::skip(format!("root alone may look into {PLUGINS}")),
+        Err(ErrorKind::PermissionDenied) => {
+            return Outcome::skip(format!("root alone may look at the sockets in {PLUGINS}"));
+        }
         Err(_) => Vec::new(),
     };
     if !plugins.iter().any(|name| name == KUBELET) {
@@ -33,7 +36,14 @@ pub fn check(host: &Surroundings) -> Outcome {
             "take NVIDIA's device plugin or DRA driver off this node: it knows nothing of leases, and gives the same GPUs out again",
         );
     }
-    match named(OWN).len() {
+    let own = named(OWN).len();
+    if own == 0 && host.configuration().policy.counted_pods {
+        return Outcome::fail(
+            "[policy] counted_pods wants what pods have to be counted, and gpool tells the kubelet of no GPU: no pod has any",
+            "systemctl enable --now gpool-device-plugin",
+        );
+    }
+    match own {
         0 => Outcome::warn(
             "a kubelet is on this host, and gpool tells it of no GPU",
             "systemctl enable --now gpool-device-plugin, so that its cluster counts; without it pods ask by annotations alone, and \
@@ -46,10 +56,24 @@ pub fn check(host: &Surroundings) -> Outcome {
 
 /// The sockets in a directory on which somebody listens: what was killed leaves its own behind.
 fn sockets(directory: &Path) -> Result<Vec<String>, ErrorKind> {
-    let entries = std::fs::read_dir(directory).map_err(|cause| cause.kind())?;
-    let listens = |entry: &std::fs::DirEntry| UnixStream::connect(entry.path()).is_ok();
-    let mut names: Vec<_> =
-        entries.flatten().filter(listens).map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(|cause| cause.kind())?.flatten() {
+        if listens(&entry.path())? {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
     names.sort();
     Ok(names)
+}
+
+/// Waits for nobody: who is stuck listens all the same.
+fn listens(path: &Path) -> Result<bool, ErrorKind> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let connected = SocketAddrUnix::new(path)
+        .and_then(|address| connect(&socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &address));
+    match connected {
+        Ok(()) | Err(Errno::AGAIN) => Ok(true),
+        Err(Errno::ACCESS) => Err(ErrorKind::PermissionDenied),
+        Err(_) => Ok(false),
+    }
 }

@@ -363,6 +363,10 @@ fn a_kubelet_should_be_told_by_gpool_and_by_nobody_else() {
     }
     drop(own);
     assert_eq!(of(&host, "kubelet").0, State::Warn);
+    let mut host = host;
+    host.configuration.as_mut().unwrap().policy.counted_pods = true;
+    let (state, words) = of(&host, "kubelet");
+    assert!(state == State::Fail && words.contains("counted_pods"), "{words}");
     drop(kubelet);
     assert_eq!(of(&host, "kubelet").0, State::Ok);
 }

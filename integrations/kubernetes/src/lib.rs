@@ -113,7 +113,10 @@ impl Offering {
     /// The supervisor has said what there is.
     fn hears(&mut self, counts: &Counts) {
         self.heard = Some(Instant::now());
-        send_if_other(&self.seal, counts.seal.clone());
+        // One that was told holds: what is answered without it the kubelet would keep for as long as there is the pod.
+        if counts.seal.is_some() {
+            send_if_other(&self.seal, counts.seal.clone());
+        }
         let now: BTreeMap<Offered, Countable> = offers(counts).into_iter().collect();
         for (offered, sender) in &self.counts {
             // What there is none of any more is offered as nothing: a kubelet forgets no resource.

@@ -55,6 +55,14 @@ fn ask_for_percent(entries: &mut BTreeMap<String, Entry>, percent: u16) -> Resul
             "put gpool.io/mig-PROFILE, for example gpool.io/mig-1g.10gb: 1, in its place".into(),
         ));
     }
+    // The table may find a whole GPU for it, or an instance.
+    let is_open = |key: &&str| entries.get(*key).is_some_and(|entry| !entry.value.trim().is_empty());
+    if mode == "auto" || (mode.is_empty() && is_open(&"isolation")) {
+        return Err(refused(
+            format!("{PERCENT}: {percent} of the container's limits is a share, and another mechanism may be chosen for it"),
+            "leave isolation and mode=auto out, or say mode=slice; for GPUs of its own ask for 100 of each and mode=exclusive".into(),
+        ));
+    }
     let gpus = match entries.get("gpus") {
         Some(entry) => told(entry, parse_gpus(&entry.value))?,
         None if percent <= PERCENT_OF_A_GPU => 1,
@@ -201,6 +209,10 @@ mod tests {
             (&[("resource", "percent=1"), ("gpus", "2")], ["percent: 1 on 2 GPUs", "at least 2"]),
             (&[("resource", "percent=50"), ("mig-profile", "1g.10gb")], ["MIG instance", "gpool.io/mig-PROFILE"]),
             (&[("resource", "percent=50"), ("mode", "mig")], ["MIG instance", "gpool.io/mig-PROFILE"]),
+            (&[("resource", "percent=1"), ("mode", "auto")], ["another mechanism", "mode=slice"]),
+            (&[("resource", "percent=1"), ("isolation", "exclusive")], ["another mechanism", "mode=exclusive"]),
+            (&[("resource", "percent=1"), ("isolation", "hardware")], ["another mechanism", "mode=slice"]),
+            (&[("resource", "percent=1"), ("isolation.web", "shared")], ["another mechanism", "mode=slice"]),
             (&[("resource", "percent=50"), ("gpus", "x")], ["gpool.io/gpus=\"x\"", "between 1 and 16"]),
             (&[("resource", "percent=50"), ("fraction", "x")], ["gpool.io/fraction=\"x\"", "between 0.01 and 1"]),
             (&[("resource-mig", "mig=1g.10gb"), ("mig-profile", "2g.20gb")], ["2g.20gb", "1g.10gb"]),
