@@ -6,6 +6,7 @@ mod charges;
 mod config;
 mod doctor;
 mod events;
+mod export;
 mod gpu;
 mod mig;
 mod queue;
@@ -26,6 +27,7 @@ pub use charges::{ChargesFormat, ChargesOptions};
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
 pub use events::EventsOptions;
+pub use export::ExportVerb;
 pub use gpu::GpuVerb;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use queue::QueueVerb;
@@ -196,6 +198,12 @@ pub enum Verb {
     /// many GPUs for all
     #[command(mut_arg("since", |since| since.default_value("7d")))]
     Baseline(BaselineOptions),
+    /// Describe this host's GPUs to Slurm or Kubernetes, in their own words
+    Export {
+        /// To whom.
+        #[command(subcommand)]
+        verb: ExportVerb,
+    },
     /// Print the figures of this moment for Prometheus
     Metrics,
     /// Run a command of this host with a share, without a container engine: in a cgroup below the caller's, and with a

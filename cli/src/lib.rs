@@ -65,6 +65,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Queue { verb } => commands::queue::run(&client, &verb),
         Verb::Quota { verb } => commands::quota::run(&client, &verb),
         Verb::Reservation { verb } => commands::reservation::run(&client, &verb),
+        Verb::Export { verb } => commands::export::run(&client, &verb),
         Verb::Events(options) => commands::events::run(&client, &options),
         Verb::Wait(options) => commands::wait::run(&client, &options),
         Verb::Usage(options) => commands::usage::run(&client, &options),

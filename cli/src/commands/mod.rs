@@ -8,6 +8,7 @@ pub mod config;
 pub mod doctor;
 pub mod events;
 pub mod explain;
+pub mod export;
 pub mod gpu;
 pub mod info;
 pub mod inspect;

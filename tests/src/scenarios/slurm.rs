@@ -4,7 +4,7 @@
 use super::{block_of_a_page, finish, wait_for};
 use crate::downloads::{Downloads, Packages};
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::host::{Host, OTHER, Program, USER, User, add_users, text};
+use crate::host::{Host, OTHER, Program, USER, User, add_users, succeeded, text};
 use crate::namespaces::{Inside, another_run};
 use crate::stage::Stage;
 use rustix::mount::{MountFlags, mount};
@@ -30,10 +30,11 @@ const PACKAGES: Packages = Packages {
 };
 const PATIENCE: Duration = Duration::from_secs(20);
 const SCRIPT: &str = "/usr/local/sbin/gpool-job";
+const COUNTER: &str = "/usr/local/sbin/gpool-node-count";
 /// Slurm resolves no name where every address is of the loopback net.
 const ADDRESS: &str = "10.9.9.1";
 
-/// Of the page only the count's own lines differ: a node of this size, and what takes munge or cgroups elsewhere.
+/// What `gpool export slurm` leaves to others, and what takes munge or cgroups elsewhere.
 const SETTINGS: &str = "\
 ClusterName=here
 SlurmctldHost=node1(10.9.9.1)
@@ -47,10 +48,9 @@ StateSaveLocation=/run/slurm/state
 SlurmdSpoolDir=/run/slurm/spool
 SlurmctldPidFile=/run/slurm/slurmctld.pid
 SlurmdPidFile=/run/slurm/slurmd.pid
-GresTypes=gpool
-SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-NodeName=node1 Gres=gpool:10 NodeAddr=10.9.9.1 CPUs=2
+HealthCheckProgram=/usr/local/sbin/gpool-node-count
+HealthCheckInterval=1
 PartitionName=all Nodes=ALL Default=YES OverSubscribe=FORCE:8 State=UP
 ";
 
@@ -92,6 +92,7 @@ fn jobs(host: &Host) -> Result<()> {
         .and_then(|()| who_has_no_count_is_refused())
         .and_then(|()| one_command_at_a_time(host))
         .and_then(|()| a_cancelled_job_leaves_nothing(host))
+        .and_then(|()| what_is_out_of_service_is_not_counted(host))
 }
 
 /// Lays the packages' `/usr` over the machine's, for this run.
@@ -120,9 +121,11 @@ fn set_up(host: &Host) -> Result<()> {
     let permitted = "auth required pam_permit.so\naccount required pam_permit.so\nsession required pam_permit.so\n";
     write("/etc/pam.d/sudo", permitted, 0o644)?;
     write("/etc/sudoers", &on_the_page("Defaults!")?, 0o440)?;
-    write(SCRIPT, &on_the_page("#!/bin/sh")?, 0o755)?;
-    write("/etc/slurm/slurm.conf", SETTINGS, 0o644)?;
-    write("/etc/slurm/gres.conf", "Name=gpool Count=10\n", 0o644)?;
+    write(SCRIPT, &on_the_page("#!/bin/sh\n# gpool-job")?, 0o755)?;
+    write(COUNTER, &on_the_page("#!/bin/sh\n# gpool-node-count")?, 0o755)?;
+    let (settings, gres) = exported(host)?;
+    write("/etc/slurm/slurm.conf", &settings, 0o644)?;
+    write("/etc/slurm/gres.conf", &gres, 0o644)?;
     write("/etc/hosts", &format!("127.0.0.1 localhost\n{ADDRESS} node1\n"), 0o644)?;
     for directory in ["/run/slurm/state", "/run/slurm/spool"] {
         fs::create_dir_all(directory).context(directory)?;
@@ -133,6 +136,17 @@ fn set_up(host: &Host) -> Result<()> {
     fs::write("/proc/sys/kernel/hostname", "node1").context("the host's name")?;
     let added = host.command_named("ip").args(["addr", "add", &format!("{ADDRESS}/32"), "dev", "lo"]).status();
     ensure(added.context("ip")?.success(), || "the loopback device takes no address".to_owned())
+}
+
+/// The two files, of what the node says of itself. It is larger than it is in truth: jobs run beside each other.
+fn exported(host: &Host) -> Result<(String, String)> {
+    let output = host.gpool(&["export", "slurm", "--node", "node1"])?;
+    let said = text(&output.stdout);
+    let (settings, gres) =
+        said.split_once("# gres.conf\n").ok_or_else(|| Failure::new(format!("it exports {said:?}")))?;
+    let (node, whole) = ("NodeName=node1 Gres=gpool:10 Feature=", format!("NodeAddr={ADDRESS} CPUs=2 "));
+    ensure(settings.contains(node), || format!("it exports {said:?}"))?;
+    Ok((format!("{settings}{SETTINGS}").replace("Gres=", &format!("{whole}Gres=")), gres.to_owned()))
 }
 
 /// The block of the page that begins so.
@@ -147,11 +161,13 @@ fn start_slurm() -> Result<(Program, Program)> {
     };
     let controller = daemon("slurmctld")?;
     let node = daemon("slurmd")?;
-    wait_for("an idle node", || {
+    let idle = wait_for("an idle node", || {
         let mut command = std::process::Command::new("sinfo");
         let output = command.args(["--noheader", "--format=%T"]).output().context("sinfo")?;
         Ok(text(&output.stdout).trim() == "idle")
-    })?;
+    });
+    let logs = |failure| Failure::new(format!("{failure}\n{}\n{}", controller.log_end(), node.log_end()));
+    idle.map_err(logs)?;
     Ok((controller, node))
 }
 
@@ -248,6 +264,39 @@ fn a_cancelled_job_leaves_nothing(host: &Host) -> Result<()> {
     ensure(cancelled.success(), || format!("scancel ended with {cancelled}"))?;
     wait_for("the end of its lease", || Ok(host.leases()?.is_empty()))?;
     long.wait_with_output().context("srun").map(drop)
+}
+
+/// What Slurm says of its node.
+fn node() -> Result<String> {
+    let output = std::process::Command::new("scontrol").args(["--oneliner", "show", "node", "node1"]).output();
+    Ok(text(&output.context("scontrol")?.stdout))
+}
+
+/// The node is drained while its only GPU is, and not resumed for one who has drained it himself.
+fn what_is_out_of_service_is_not_counted(host: &Host) -> Result<()> {
+    const REASON: &str = "Reason=gpool gives no GPU out";
+    let chosen = job(USER, Some(1), &["--constraint=driver_535"], &["true"])?.wait_with_output().context("srun")?;
+    ensure(chosen.status.success(), || format!("a job that chooses by a feature: {}", text(&chosen.stderr)))?;
+    let update = |what: &str| -> Result<()> {
+        let status =
+            std::process::Command::new("scontrol").args(["update", "NodeName=node1"]).args(what.split(' ')).status();
+        ensure(status.context("scontrol")?.success(), || format!("scontrol update {what}"))
+    };
+    succeeded("gpool gpu drain", host.gpool(&["gpu", "drain", "0", "--reason", "a look"])?)?;
+    wait_for("a drained node", || Ok(node()?.contains(REASON)))?;
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?)?;
+    wait_for("a node that is drained no more", || Ok(!node()?.contains("DRAIN")))?;
+    // A count that is not the node's is put right.
+    update("Gres=gpool:4")?;
+    wait_for("the whole count", || Ok(node()?.contains(" Gres=gpool:10 ")))?;
+    answer(USER, 9, &["sudo", SCRIPT, "true"])?;
+    update("State=DRAIN Reason=fans")?;
+    std::thread::sleep(Duration::from_secs(3));
+    let said = node()?;
+    ensure(said.contains("DRAIN") && said.contains("Reason=fans"), || {
+        format!("a node that another has drained: {said}")
+    })?;
+    update("State=RESUME")
 }
 
 /// As `ConstrainDevices` does it where version 1 of cgroups has the controller.

@@ -59,6 +59,10 @@ pub fn one_that_is_told_where_to_go(host: &Host, cluster: &mut Cluster) -> Resul
     is_shown(cluster, "train", "FailedScheduling")?;
     let label = block_of_a_page(PAGE, "kubectl label node")?;
     cluster.text(&label.split_whitespace().skip(1).collect::<Vec<_>>())?;
+    let labels = succeeded("gpool export labels", host.gpool(&["export", "labels"])?)?;
+    cluster.text(&[&["label", "--overwrite", "node", NODE][..], &labels.lines().collect::<Vec<_>>()].concat())?;
+    let told = cluster.value(&["get", "node", NODE])?["metadata"]["labels"]["gpool.io/gpu.count"].take();
+    ensure(told == "1", || format!("the node has {told} as a label of its number of GPUs"))?;
 
     let container = cluster.wait_for_container("train", "train")?;
     let lease = wait_for_lease(host, &container)?;
