@@ -121,6 +121,8 @@ NodeName=big Gres=gpool:12 Feature=nvidia_a100_sxm4_80gb,nvidia_h200,gpu_80gib,d
 NodeName=big Name=gpool Count=12
 ";
         assert_eq!(slurm::lines(&mixed(), 2, "big", 4), want);
+        let only_divided = slurm::lines(&mixed()[3..], 0, "node1", 10);
+        assert!(only_divided.contains("NodeName=node1 Gres=gpool:0\n"), "{only_divided}");
         let none = slurm::lines(&[], 0, "bare", 10);
         assert!(none.contains("NodeName=bare Gres=gpool:0\n") && none.contains("Name=gpool Count=0\n"), "{none}");
     }
@@ -132,7 +134,7 @@ NodeName=big Name=gpool Count=12
         gpus[0].drained = Some(Drain { since_unix_ms: 1, uid: Some(0), reason: "new fans".into(), fault: None });
         gpus[1].silent = true;
         assert_eq!(slurm::in_service(&gpus), 1);
-        gpus[2].compute_mode = Some("PROHIBITED".into());
+        gpus[2].compute_mode = Some("EXCLUSIVE_PROCESS".into());
         assert_eq!(slurm::in_service(&gpus), 0);
     }
 
@@ -161,6 +163,8 @@ gpool.io/mig=true
 gpool.io/nvlink=true
 ";
         assert_eq!(labels::lines(&mixed()), want);
+        let none = "gpool.io/node=false\ngpool.io/gpu.count=0\ngpool.io/mig=false\ngpool.io/nvlink=false\n";
+        assert_eq!(labels::lines(&[]), none);
         let long = labels::lines(&[gpu(0, &"RTX (Pro) ".repeat(12), 1)]);
         for line in long.lines() {
             let (key, value) = line.split_once('=').unwrap();

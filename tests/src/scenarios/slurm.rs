@@ -29,8 +29,10 @@ const PACKAGES: Packages = Packages {
     ],
 };
 const PATIENCE: Duration = Duration::from_secs(20);
+/// In which the node's health is looked at more than once.
+const LOOKS: Duration = Duration::from_secs(3);
 const SCRIPT: &str = "/usr/local/sbin/gpool-job";
-const COUNTER: &str = "/usr/local/sbin/gpool-node-count";
+const HEALTH: &str = "/usr/local/sbin/gpool-node-health";
 /// Slurm resolves no name where every address is of the loopback net.
 const ADDRESS: &str = "10.9.9.1";
 
@@ -49,7 +51,7 @@ SlurmdSpoolDir=/run/slurm/spool
 SlurmctldPidFile=/run/slurm/slurmctld.pid
 SlurmdPidFile=/run/slurm/slurmd.pid
 SelectTypeParameters=CR_CPU
-HealthCheckProgram=/usr/local/sbin/gpool-node-count
+HealthCheckProgram=/usr/local/sbin/gpool-node-health
 HealthCheckInterval=1
 PartitionName=all Nodes=ALL Default=YES OverSubscribe=FORCE:8 State=UP
 ";
@@ -92,7 +94,7 @@ fn jobs(host: &Host) -> Result<()> {
         .and_then(|()| who_has_no_count_is_refused())
         .and_then(|()| one_command_at_a_time(host))
         .and_then(|()| a_cancelled_job_leaves_nothing(host))
-        .and_then(|()| what_is_out_of_service_is_not_counted(host))
+        .and_then(|()| a_node_without_a_gpu_in_service_is_drained(host))
 }
 
 /// Lays the packages' `/usr` over the machine's, for this run.
@@ -122,7 +124,7 @@ fn set_up(host: &Host) -> Result<()> {
     write("/etc/pam.d/sudo", permitted, 0o644)?;
     write("/etc/sudoers", &on_the_page("Defaults!")?, 0o440)?;
     write(SCRIPT, &on_the_page("#!/bin/sh\n# gpool-job")?, 0o755)?;
-    write(COUNTER, &on_the_page("#!/bin/sh\n# gpool-node-count")?, 0o755)?;
+    write(HEALTH, &on_the_page("#!/bin/sh\n# gpool-node-health")?, 0o755)?;
     let (settings, gres) = exported(host)?;
     write("/etc/slurm/slurm.conf", &settings, 0o644)?;
     write("/etc/slurm/gres.conf", &gres, 0o644)?;
@@ -154,11 +156,12 @@ fn on_the_page(start: &str) -> Result<String> {
     block_of_a_page(include_str!("../../../docs/slurm.md"), start)
 }
 
+fn daemon(name: &'static str) -> Result<Program> {
+    let mut command = std::process::Command::new(format!("/usr/sbin/{name}"));
+    Program::start(name, command.arg("-D"))
+}
+
 fn start_slurm() -> Result<(Program, Program)> {
-    let daemon = |name: &'static str| {
-        let mut command = std::process::Command::new(format!("/usr/sbin/{name}"));
-        Program::start(name, command.arg("-D"))
-    };
     let controller = daemon("slurmctld")?;
     let node = daemon("slurmd")?;
     let idle = wait_for("an idle node", || {
@@ -268,35 +271,40 @@ fn a_cancelled_job_leaves_nothing(host: &Host) -> Result<()> {
 
 /// What Slurm says of its node.
 fn node() -> Result<String> {
-    let output = std::process::Command::new("scontrol").args(["--oneliner", "show", "node", "node1"]).output();
+    let output =
+        std::process::Command::new("scontrol").args(["--oneliner", "--details", "show", "node", "node1"]).output();
     Ok(text(&output.context("scontrol")?.stdout))
 }
 
+fn update(what: &str) -> Result<()> {
+    let status =
+        std::process::Command::new("scontrol").args(["update", "NodeName=node1"]).args(what.split(' ')).status();
+    ensure(status.context("scontrol")?.success(), || format!("scontrol update {what}"))
+}
+
 /// The node is drained while its only GPU is, and not resumed for one who has drained it himself.
-fn what_is_out_of_service_is_not_counted(host: &Host) -> Result<()> {
-    const REASON: &str = "Reason=gpool gives no GPU out";
+fn a_node_without_a_gpu_in_service_is_drained(host: &Host) -> Result<()> {
+    const REASON: &str = "Reason=gpool has too few GPUs";
     let chosen = job(USER, Some(1), &["--constraint=driver_535"], &["true"])?.wait_with_output().context("srun")?;
     ensure(chosen.status.success(), || format!("a job that chooses by a feature: {}", text(&chosen.stderr)))?;
-    let update = |what: &str| -> Result<()> {
-        let status =
-            std::process::Command::new("scontrol").args(["update", "NodeName=node1"]).args(what.split(' ')).status();
-        ensure(status.context("scontrol")?.success(), || format!("scontrol update {what}"))
-    };
     succeeded("gpool gpu drain", host.gpool(&["gpu", "drain", "0", "--reason", "a look"])?)?;
     wait_for("a drained node", || Ok(node()?.contains(REASON)))?;
     succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?)?;
     wait_for("a node that is drained no more", || Ok(!node()?.contains("DRAIN")))?;
-    // A count that is not the node's is put right.
-    update("Gres=gpool:4")?;
-    wait_for("the whole count", || Ok(node()?.contains(" Gres=gpool:10 ")))?;
     answer(USER, 9, &["sudo", SCRIPT, "true"])?;
-    update("State=DRAIN Reason=fans")?;
-    std::thread::sleep(Duration::from_secs(3));
-    let said = node()?;
-    ensure(said.contains("DRAIN") && said.contains("Reason=fans"), || {
-        format!("a node that another has drained: {said}")
-    })?;
-    update("State=RESUME")
+    // What another has taken out of service stays so, whatever gpool has meanwhile.
+    for (taken_out, state) in [("State=DRAIN Reason=fans", "DRAIN"), ("State=DOWN Reason=fans", "DOWN")] {
+        update(taken_out)?;
+        succeeded("gpool gpu drain", host.gpool(&["gpu", "drain", "0", "--reason", "a look"])?)?;
+        std::thread::sleep(LOOKS);
+        succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?)?;
+        std::thread::sleep(LOOKS);
+        let said = node()?;
+        ensure(said.contains(state) && said.contains("Reason=fans"), || format!("after {taken_out}: {said}"))?;
+        update("State=RESUME")?;
+        wait_for("a node in service", || Ok(node()?.contains("State=IDLE ")))?;
+    }
+    Ok(())
 }
 
 /// As `ConstrainDevices` does it where version 1 of cgroups has the controller.

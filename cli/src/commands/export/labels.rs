@@ -9,7 +9,7 @@ const LONGEST: usize = 63;
 /// One a line, `key=value`.
 pub fn lines(gpus: &[GpuView]) -> String {
     let products = products(gpus);
-    let mut labels = vec![("node".to_owned(), "true".to_owned())];
+    let mut labels = vec![("node".to_owned(), (!products.is_empty()).to_string())];
     let mut put = |key: &str, value: String| labels.push((key.to_owned(), value));
     put("gpu.count", boards(gpus).count().to_string());
     match products.keys().collect::<Vec<_>>().as_slice() {

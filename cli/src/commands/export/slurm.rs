@@ -21,17 +21,23 @@ pub fn this_node() -> Result<String, Failure> {
     Ok(name.trim_end().split('.').next().unwrap_or_default().to_owned())
 }
 
-/// How many GPUs take new leases now.
+/// The boards that are not divided.
+fn whole(gpus: &[GpuView]) -> Vec<GpuView> {
+    boards(gpus).filter(|gpu| !gpu.divided).cloned().collect()
+}
+
+/// How many GPUs take new shares now.
 pub fn in_service(gpus: &[GpuView]) -> usize {
-    let is_closed =
-        |gpu: &GpuView| gpu.silent || gpu.drained.is_some() || gpu.compute_mode.as_deref() == Some("PROHIBITED");
-    boards(gpus).filter(|gpu| !gpu.divided && !is_closed(gpu)).count()
+    // In another compute mode than the default one no shares can be had.
+    let is_closed = |gpu: &GpuView| gpu.silent || gpu.drained.is_some() || gpu.compute_mode.is_some();
+    whole(gpus).iter().filter(|gpu| !is_closed(gpu)).count()
 }
 
 /// The lines of its files for the node `name`, on which one GPU is worth `per_gpu`; `absent` GPUs of it are not known.
 pub fn lines(gpus: &[GpuView], absent: usize, name: &str, per_gpu: u16) -> String {
-    let divided = boards(gpus).filter(|gpu| gpu.divided).count();
-    let count = (boards(gpus).count() - divided) * usize::from(per_gpu);
+    let whole = whole(gpus);
+    let divided = boards(gpus).count() - whole.len();
+    let count = whole.len() * usize::from(per_gpu);
     let mut text = "\
 # slurm.conf, once for the cluster
 GresTypes=gpool
@@ -52,7 +58,7 @@ SelectType=select/cons_tres
     if absent > 0 {
         let _ = writeln!(text, "# Not counted: {}.", gpus_are(absent, "does not answer", "do not answer"));
     }
-    let features = features(gpus);
+    let features = features(&whole);
     let features = if features.is_empty() { String::new() } else { format!(" Feature={}", features.join(",")) };
     let _ = writeln!(text, "NodeName={name} Gres=gpool:{count}{features}");
     let _ = write!(text, "\n# gres.conf\nNodeName={name} Name=gpool Count={count}\n");
