@@ -5,26 +5,56 @@
 //! it says. The kubelet keeps what the plugin said of a container, for as long as there is its pod and over boots: so long the seal has
 //! to be the same.
 
-use crate::lease::Leases;
+use crate::lease::{Leases, failed};
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, Seal};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// In `[paths] state_dir`.
 const NAME: &str = "seal";
 
 /// What follows.
 const WITHOUT: &str =
-    "containers that a cluster counts from now on start again until this supervisor ends, and then in new pods alone";
+    "a container that was counted under another seal than this supervisor's starts again in a new pod alone";
+
+/// The seal of this host, looked for when somebody first wants it: hosts that no cluster drives have none.
+#[derive(Debug)]
+pub struct HostSeal {
+    state_dir: PathBuf,
+    seal: Mutex<Option<Seal>>,
+}
+
+impl HostSeal {
+    /// That in `state_dir`, or what is made there.
+    pub fn new(state_dir: &Path) -> Self {
+        Self { state_dir: state_dir.to_owned(), seal: Mutex::default() }
+    }
+
+    /// The seal, which stays the same.
+    ///
+    /// # Errors
+    /// The kernel gives no random bytes.
+    pub fn get(&self) -> Result<Seal, ErrorBody> {
+        // Held meanwhile, or two who come first would make one each.
+        let mut kept = self.seal.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seal) = &*kept {
+            return Ok(seal.clone());
+        }
+        let seal = open(&self.state_dir).map_err(|cause| failed("the seal cannot be made", cause))?;
+        *kept = Some(seal.clone());
+        Ok(seal)
+    }
+}
 
 /// The seal of this host, which is made where there is none, or something else in its place. One that cannot be kept holds until the
 /// supervisor ends, and that is told; a file that cannot be read now is left for the next supervisor.
 ///
 /// # Errors
 /// The kernel gives no random bytes.
-pub fn open(state_dir: &Path) -> io::Result<Seal> {
+fn open(state_dir: &Path) -> io::Result<Seal> {
     let file = state_dir.join(NAME);
     match read(&file) {
         Ok(Some(seal)) => return Ok(seal),
@@ -47,8 +77,11 @@ fn read(file: &Path) -> io::Result<Option<Seal>> {
         Ok(text) => {
             let seal =
                 Seal::parse(text.trim_end()).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "it is no seal"))?;
-            // One from a backup may have become everybody's to read.
-            fs::set_permissions(file, Permissions::from_mode(0o600))?;
+            // One from a backup may have become others' to read.
+            if fs::metadata(file)?.permissions().mode() & 0o077 != 0 {
+                let repaired = fs::set_permissions(file, Permissions::from_mode(0o600));
+                repaired.unwrap_or_else(|cause| log!("{} can be read by others ({cause})", file.display()));
+            }
             Ok(Some(seal))
         }
         Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
@@ -86,10 +119,10 @@ impl Leases {
     }
 }
 
-fn unseal(own: &Seal, asked: &mut LeaseRequest) -> Result<(), ErrorBody> {
+fn unseal(own: &HostSeal, asked: &mut LeaseRequest) -> Result<(), ErrorBody> {
     let seal = asked.request.seal.take();
     match &asked.request.resource {
-        Some(resource) if seal.as_ref() != Some(own) => Err(ErrorBody::new(
+        Some(resource) if seal != Some(own.get()?) => Err(ErrorBody::new(
             ErrorCode::RequestNotAllowed,
             format!(
                 "an annotation says that {resource} was counted for the container, and it is not of this host's gpool-device-plugin"
@@ -131,11 +164,15 @@ mod tests {
 
     #[test]
     fn what_was_not_counted_here_is_refused_and_the_seal_goes_no_further() {
-        let own = Seal::of(1);
         let asked = |more: &str| -> LeaseRequest {
             let text = format!(r#"{{"container_id":"c","request":{{"fraction_permille":300{more}}}}}"#);
             serde_json::from_str(&text).unwrap()
         };
+        let directory = tempfile::tempdir().unwrap();
+        let own = HostSeal::new(directory.path());
+        assert_eq!(unseal(&own, &mut asked("")), Ok(()));
+        assert!(!directory.path().join(NAME).exists(), "nobody has wanted one");
+        fs::write(directory.path().join(NAME), Seal::of(1).text()).unwrap();
         let mut counted = asked(r#","resource":"percent=30","seal":"00000000000000000000000000000001""#);
         assert_eq!(unseal(&own, &mut counted), Ok(()));
         assert_eq!(counted, asked(r#","resource":"percent=30""#));

@@ -5,7 +5,7 @@ use crate::audit;
 use crate::budgets;
 use crate::compute_modes::ComputeModes;
 use crate::context_cost::ContextCosts;
-use crate::counted;
+use crate::counted::HostSeal;
 use crate::device::{DriverFiles, Found, NvmlInventory, Roster, StartPatience, with_places};
 use crate::drains::Drains;
 use crate::events::{About, Events};
@@ -177,7 +177,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         compute_modes: ComputeModes::new(places),
         sites: Sites::default(),
         silence: Silence::new(places, silent),
-        seal: counted::open(&configuration.paths.state_dir)?,
+        seal: HostSeal::new(&configuration.paths.state_dir),
         drains: Drains::open(&configuration.paths.state_dir),
         xids: Xids::default(),
         healths: Healths::open(&configuration.paths.state_dir),

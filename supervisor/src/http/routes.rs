@@ -132,7 +132,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "quota"]) => value(quotas::views(leases, &leases.book())),
         ("GET", ["v1", "reservations"]) => value(reservations::views(leases, &leases.book())),
         ("GET", ["v1", "counts"]) => {
-            let seal = peer.administers().then(|| leases.seal.clone());
+            let seal = peer.administers().then(|| leases.seal.get()).transpose()?;
             value(Counts { seal, ..leases.counts() })
         }
         ("POST", ["v1", "queue", id, "cancel"]) => value(cancel(peer, leases, id)?),

@@ -15,6 +15,7 @@ use crate::audit;
 use crate::cgroup;
 use crate::clock;
 use crate::compute_modes::ComputeModes;
+use crate::counted::HostSeal;
 use crate::device::{DriverFiles, Gpu, NvmlInventory, Roster};
 use crate::drains::Drains;
 use crate::energy;
@@ -44,7 +45,7 @@ use gpool_policy::TenantId;
 use gpool_policy::repetition::Repetition;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseState,
-    LeaseView, Mechanism, Priority, Seal,
+    LeaseView, Mechanism, Priority,
 };
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -89,7 +90,7 @@ pub struct Leases {
     /// GPUs for which NVML does not answer.
     pub silence: Silence,
     /// By which what a cluster has counted is known.
-    pub seal: Seal,
+    pub seal: HostSeal,
     /// GPUs that take no new leases because somebody said so.
     pub drains: Drains,
     /// What the driver has told of their faults.
