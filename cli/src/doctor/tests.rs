@@ -91,24 +91,11 @@ fn healthy(root: &Path) -> Surroundings {
         unclassified: Vec::new(),
     };
     let gpu = GpuView {
-        time_slices: None,
-        compute_mode: None,
-        nvlink_island: None,
-        processor: None,
-        drained: None,
-        silent: false,
         health: Some(Vec::new()),
-        index: 0,
         uuid: GpuUuid("GPU-1".into()),
-        name: "a GPU".into(),
         driver_version: driver.version.clone(),
-        memory_total_bytes: 1,
-        memory_used_bytes: 0,
-        memory_leased_bytes: 0,
-        fraction_leased_permille: 0,
         leases: 1,
-        divided: false,
-        mechanism: None,
+        ..crate::samples::gpu(0, "a GPU", 1)
     };
     let mapped = MappedLibrary {
         path: "/usr/lib/libcuda.so.1".into(),

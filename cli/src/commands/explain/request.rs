@@ -426,24 +426,12 @@ rows that were not taken
     #[test]
     fn a_running_host_is_what_its_supervisor_tells() {
         let view = GpuView {
-            time_slices: None,
-            compute_mode: None,
-            nvlink_island: None,
-            processor: None,
-            drained: None,
-            silent: false,
-            health: None,
-            index: 0,
             uuid: gpool_protocol::GpuUuid("GPU-1".into()),
-            name: "NVIDIA A100-SXM4-80GB".into(),
-            driver_version: "580".into(),
-            memory_total_bytes: 80 << 30,
             memory_used_bytes: 30 << 30,
             memory_leased_bytes: 20 << 30,
             fraction_leased_permille: 400,
             leases: 2,
-            divided: false,
-            mechanism: None,
+            ..crate::samples::gpu(0, "NVIDIA A100-SXM4-80GB", 80 << 30)
         };
         let board = MigGpuView {
             index: 0,
