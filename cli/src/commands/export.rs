@@ -41,6 +41,11 @@ fn products(gpus: &[GpuView]) -> BTreeMap<&str, usize> {
     products
 }
 
+/// The memory of the smallest board, in bytes.
+fn least_memory_bytes(gpus: &[GpuView]) -> Option<u64> {
+    boards(gpus).map(|gpu| gpu.memory_total_bytes).min()
+}
+
 /// The number before the first dot of the driver's version.
 fn branch(gpus: &[GpuView]) -> Option<&str> {
     gpus.first()?.driver_version.split('.').next().filter(|branch| !branch.is_empty())

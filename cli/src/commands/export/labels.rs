@@ -1,6 +1,6 @@
 //! As labels of a Kubernetes node.
 
-use super::{boards, branch, products, word};
+use super::{boards, branch, least_memory_bytes, products, word};
 use gpool_protocol::GpuView;
 
 /// A value, or what stands behind the slash of a key, has no more letters.
@@ -17,12 +17,8 @@ pub fn lines(gpus: &[GpuView]) -> String {
         [only] => put("gpu.product", at_most(&word(only, "-"), LONGEST)),
         _ => put("gpu.product", "mixed".to_owned()),
     }
-    // MiB of the smallest, as NVIDIA's own labels have it.
-    boards(gpus)
-        .map(|gpu| gpu.memory_total_bytes >> 20)
-        .min()
-        .into_iter()
-        .for_each(|mib| put("gpu.memory", mib.to_string()));
+    // In MiB, as NVIDIA's own labels have it.
+    least_memory_bytes(gpus).into_iter().for_each(|bytes| put("gpu.memory", (bytes >> 20).to_string()));
     for (name, count) in &products {
         put(&at_most(&format!("product.{}", word(name, "-")), LONGEST), count.to_string());
     }

@@ -1,6 +1,6 @@
 //! As Slurm's files say it.
 
-use super::{boards, branch, products, word};
+use super::{boards, branch, least_memory_bytes, products, word};
 use crate::exit::Failure;
 use gpool_protocol::{ErrorBody, ErrorCode, GpuView};
 use std::fmt::Write as _;
@@ -68,7 +68,7 @@ SelectType=select/cons_tres
 /// What `--constraint` may name: each product, the whole GiB of the smallest GPU, and the driver's branch.
 fn features(gpus: &[GpuView]) -> Vec<String> {
     let mut features: Vec<String> = products(gpus).keys().map(|name| word(name, "_").to_lowercase()).collect();
-    features.extend(boards(gpus).map(|gpu| gpu.memory_total_bytes >> 30).min().map(|gib| format!("gpu_{gib}gib")));
+    features.extend(least_memory_bytes(gpus).map(|bytes| format!("gpu_{}gib", bytes >> 30)));
     features.extend(branch(gpus).map(|branch| format!("driver_{branch}")));
     features
 }
