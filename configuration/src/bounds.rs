@@ -2,8 +2,9 @@
 
 use crate::error::ConfigurationError;
 use crate::health::{HEALTH_FINDINGS, POLL_SECONDS_MAX, THERMAL_SECONDS_MAX};
-use crate::keys::{Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX, REQUEST_KEYS};
+use crate::keys::{Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX};
 use crate::layers::{DEFAULT_PATH, Origin, dotted};
+use crate::policy::REQUEST_KEYS;
 use crate::quota::is_name;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

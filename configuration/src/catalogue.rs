@@ -58,11 +58,14 @@ impl Effect {
     pub fn of(key: &str) -> Self {
         let is_in = |table: &str| key.starts_with(table);
         match key {
-            "driver.compat" | "policy.namespace_teams" | "policy.counted_pods" => Effect::NextContainer,
+            "driver.compat" | "policy.namespace_teams" | "policy.counted_pods" | "policy.placed_by" => {
+                Effect::NextContainer
+            }
             "policy.unenforced" => Effect::NextContainerOrReload,
             "socket.group"
             | "policy.classes"
             | "policy.rootless_group"
+            | "policy.counted_memory_percent"
             | "policy.timeslice"
             | "lease.hold_ms"
             | "ledger.minute_days"

@@ -3,6 +3,7 @@
 use crate::audit::Audit;
 use crate::gpus::Gpus;
 use crate::health::Health;
+use crate::policy::Policy;
 use crate::preemption::Preemption;
 use crate::quota::Quota;
 use crate::rates::{Rates, Team};
@@ -205,49 +206,6 @@ impl Default for Runtime {
     }
 }
 
-/// `[policy]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Policy {
-    /// Classes that a container may have.
-    pub classes: Vec<ClassName>,
-    /// Whether containers may start whose share cannot be enforced: privileged ones and the like.
-    pub unenforced: bool,
-    /// The group whose members may start leased containers without root, as podman does for them; empty: nobody. They may
-    /// ask for what `env` may.
-    pub rootless_group: String,
-    /// Whether containers may ask for `mode=timeslice`: the driver's own time slices, with neither share nor cap.
-    pub timeslice: bool,
-    /// Whether `mode=timeslice` takes a fraction, which the hardware keeps by the lengths of its time slices.
-    pub timeslice_shares: bool,
-    /// Whether containers may ask for `mode=mps`: side by side under an MPS server with others of their team, whose faults
-    /// they share.
-    pub mps: bool,
-    /// Whether the team of a container in a pod of Kubernetes is the pod's namespace, by its engine's word.
-    pub namespace_teams: bool,
-    /// Whether a container in a pod of Kubernetes has only what its cluster has counted for it.
-    pub counted_pods: bool,
-    /// What a container's environment may ask for.
-    pub env: EnvPolicy,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        use ClassName::{Batch, Latency, Notebook, Train};
-        Self {
-            classes: vec![Latency, Batch, Notebook, Train],
-            unenforced: false,
-            timeslice: false,
-            timeslice_shares: false,
-            mps: false,
-            namespace_teams: false,
-            counted_pods: false,
-            rootless_group: String::new(),
-            env: EnvPolicy::default(),
-        }
-    }
-}
-
 /// A class as the file writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -394,41 +352,6 @@ pub enum IdleAction {
     /// An event, and after the grace the GPUs are taken from the container: its processes that use them are killed, the others
     /// live on and can open them no more.
     Revoke,
-}
-
-/// What `[policy.env] allow` may name: the keys of gpool-protocol, which this package does not depend on. A test holds the two
-/// against each other.
-pub const REQUEST_KEYS: [&str; 15] = [
-    "fraction",
-    "limit",
-    "memory",
-    "gpus",
-    "model",
-    "min-memory",
-    "mode",
-    "mig-profile",
-    "isolation",
-    "class",
-    "priority",
-    "team",
-    "project",
-    "cost-center",
-    "wait",
-];
-
-/// `[policy.env]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EnvPolicy {
-    /// Request keys that env may set; env may come from an image that somebody else made.
-    pub allow: Vec<String>,
-}
-
-impl Default for EnvPolicy {
-    fn default() -> Self {
-        let keys = ["fraction", "limit", "memory", "gpus", "model", "min-memory", "class", "wait"];
-        Self { allow: keys.map(String::from).to_vec() }
-    }
 }
 
 /// `[lease]`

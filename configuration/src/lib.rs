@@ -14,6 +14,7 @@ mod keys;
 mod layers;
 #[cfg(feature = "layouts")]
 pub mod layouts;
+mod policy;
 mod preemption;
 mod quantity;
 mod quota;
@@ -29,11 +30,11 @@ pub use flat::{Difference, differences, flat};
 pub use gpus::Gpus;
 pub use health::{HEALTH_FINDINGS, Health};
 pub use keys::{
-    BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, EnvPolicy,
-    HANG_SECONDS_MAX, HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths, Policy,
-    REQUEST_KEYS, Runtime, Socket,
+    BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, HANG_SECONDS_MAX,
+    HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths, Runtime, Socket,
 };
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
+pub use policy::{EnvPolicy, Placer, Policy, REQUEST_KEYS};
 pub use preemption::{NoticeSignal, PREEMPTION_SECONDS_MAX, Preemption};
 pub use quantity::{GpuAmount, GpuHours, MemoryAmount, Period};
 pub use quota::{Ceiling, Quota, Uid};

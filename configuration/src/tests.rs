@@ -169,7 +169,7 @@ fn windows_and_layouts_are_read_or_refused_with_their_line() {
 #[test]
 fn the_environment_may_ask_for_nothing_that_another_pays_for() {
     let allowed = Configuration::default().policy.env.allow;
-    assert_eq!(allowed, ["fraction", "limit", "memory", "gpus", "model", "min-memory", "class", "wait"]);
+    assert_eq!(allowed, ["fraction", "limit", "memory", "gpus", "device", "model", "min-memory", "class", "wait"]);
 }
 
 #[test]

@@ -179,6 +179,8 @@ mod tests {
             mps = true
             namespace_teams = true
             counted_pods = true
+            counted_memory_percent = 5
+            placed_by = "kai"
             env.allow = []
             [lease]
             hold_ms = 1
