@@ -254,6 +254,9 @@ pub struct RunOptions {
     /// Number of GPUs, all or none
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub gpus: Option<String>,
+    /// Which GPUs will do, by their numbers or UUIDs: 1, or 0,2
+    #[arg(long, value_name = "GPU,...")]
+    pub device: Option<String>,
     /// Which GPUs will do, by words of their names: H100, or A100,H100
     #[arg(long, value_name = "NAME,...")]
     pub model: Option<String>,

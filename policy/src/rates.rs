@@ -61,10 +61,9 @@ impl RateCard {
     #[must_use]
     pub fn holding(&self, team: Option<&str>, product: &str, at_unix_s: u64) -> Holding {
         let is_meant = |price: &&Price| {
-            let is_of_model = price
-                .model
-                .as_ref()
-                .is_none_or(|model| Suitable { models: vec![model.clone()], least_memory_bytes: 0 }.has(product, 0));
+            let is_of_model = price.model.as_ref().is_none_or(|model| {
+                Suitable { models: vec![model.clone()], ..Suitable::default() }.has_what_it_is(product, 0)
+            });
             is_of_model && price.team.as_deref().is_none_or(|its| Some(its) == team)
         };
         let meant = || self.prices.iter().filter(is_meant);

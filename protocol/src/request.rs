@@ -28,6 +28,8 @@ pub const GPUS_LIMIT: u16 = 16;
 const PROFILE_LENGTH: usize = 32;
 /// Models that a request names.
 const MODELS_LIMIT: usize = 8;
+/// The name of a GPU is no longer, in bytes: that of NVML is `GPU-` and 36 letters.
+const DEVICE_LENGTH: usize = 40;
 /// The name of one is no longer, in bytes.
 const MODEL_LENGTH: usize = 64;
 /// A team's name is no longer, in bytes.
@@ -61,6 +63,9 @@ pub struct Request {
     /// Number of GPUs, 1 to 16, all or none.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub gpus: u16,
+    /// Which GPUs will do, each by its number or the beginning of its UUID as `nvidia-smi -L` has them; empty: any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
     /// Which models of GPUs will do, by words of their product names; empty: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
@@ -158,6 +163,7 @@ impl Request {
             limit_permille: entries.get("limit").map(permille).transpose()?,
             memory: entries.get("memory").map(|entry| told(entry, MemoryCap::parse(&entry.value))).transpose()?,
             gpus: entries.get("gpus").map_or(Ok(1), |entry| told(entry, parse_gpus(&entry.value)))?,
+            devices: entries.get("device").map_or(Ok(Vec::new()), |entry| told(entry, parse_devices(&entry.value)))?,
             models: entries.get("model").map_or(Ok(Vec::new()), |entry| told(entry, parse_models(&entry.value)))?,
             min_memory_bytes: entries
                 .get("min-memory")
@@ -202,6 +208,9 @@ impl Request {
         check_limit(self.fraction_permille, self.limit_permille)?;
         if self.wait_seconds.is_some_and(|seconds| seconds > LONGEST_WAIT_SECONDS) {
             return wrong("wait is longer than a year".into(), "ask for 365d or less");
+        }
+        if self.devices.len() > usize::from(GPUS_LIMIT) || !self.devices.iter().all(|name| is_device(name)) {
+            return wrong("the names of GPUs cannot be".into(), "give up to 16 numbers or UUIDs of GPUs");
         }
         if self.models.len() > MODELS_LIMIT || !self.models.iter().all(|name| is_model(name)) {
             return wrong(
@@ -350,6 +359,29 @@ fn parse_profile(text: &str) -> Result<String, String> {
     let starts_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     let is_one = starts_well && text.len() <= PROFILE_LENGTH && text.bytes().all(plain);
     is_one.then(|| text.to_owned()).ok_or_else(|| "a profile is named like 1g.10gb or 3g.40gb".to_owned())
+}
+
+/// Numbers or UUIDs of GPUs with commas between them.
+fn parse_devices(text: &str) -> Result<Vec<String>, String> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    if names.iter().all(|name| is_device(name)) && names.len() <= usize::from(GPUS_LIMIT) {
+        return Ok(names);
+    }
+    let of_instance = names.iter().any(|name| name.starts_with("MIG-"));
+    Err(match of_instance {
+        true => "an instance of MIG is asked for with mig-profile; device names the GPU that has it".into(),
+        false => format!(
+            "write the number or the UUID of a GPU as nvidia-smi -L has it, up to {GPUS_LIMIT} with commas between them; how many \
+             of them one gets is for gpus to say"
+        ),
+    })
+}
+
+/// The number of a GPU, or its UUID or the beginning of that, in which no two GPUs of a host agree for long.
+fn is_device(name: &str) -> bool {
+    let is_number = !name.is_empty() && name.len() <= 3 && name.bytes().all(|byte| byte.is_ascii_digit());
+    let is_of_uuid = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_number || (name.len() <= DEVICE_LENGTH && name.strip_prefix("GPU-").is_some_and(is_of_uuid))
 }
 
 /// Names of models with commas between them.

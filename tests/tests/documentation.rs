@@ -284,6 +284,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         wait_seconds: Some(60),
         resource: Some(CountedResource::Percent(30)),
         seal: Some(Seal::of(7)),
+        devices: vec![text("0")],
         models: vec![text("H100")],
         min_memory_bytes: Some(1),
     };

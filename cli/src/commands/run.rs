@@ -61,6 +61,7 @@ fn asked(options: &RunOptions) -> impl Iterator<Item = (&str, &str)> {
         ("limit", &options.limit),
         ("memory", &options.memory),
         ("gpus", &options.gpus),
+        ("device", &options.device),
         ("model", &options.model),
         ("class", &options.class),
         ("priority", &options.priority),
@@ -97,9 +98,9 @@ mod tests {
 
     #[test]
     fn options_become_annotations_in_the_words_of_the_request() {
-        let line = "gpool run --fraction 0.3 --memory 4GiB --key mode=slice --user me -- sleep --user 5";
-        let want = "--annotation gpool.io/fraction=0.3 --annotation gpool.io/memory=4GiB --annotation gpool.io/mode=slice \
-                    --user me -- sleep --user 5";
+        let line = "gpool run --fraction 0.3 --memory 4GiB --device 1 --key mode=slice --user me -- sleep --user 5";
+        let want = "--annotation gpool.io/fraction=0.3 --annotation gpool.io/memory=4GiB --annotation gpool.io/device=1 \
+                    --annotation gpool.io/mode=slice --user me -- sleep --user 5";
         let want: Vec<OsString> = want.split_whitespace().map(OsString::from).collect();
         assert_eq!(super::arguments(&options(line)), want);
     }

@@ -8,7 +8,7 @@ use gpool_protocol::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The keys, as they are listed to people.
-const KEYS: &str = "fraction, limit, memory, gpus, model, min-memory, class, priority, mode, isolation, mig-profile, team, \
+const KEYS: &str = "fraction, limit, memory, gpus, device, model, min-memory, class, priority, mode, isolation, mig-profile, team, \
                     project, cost-center, wait, trust, workload, p99, production, replicas, burst, duty, layout, \
                     plugin-replicas, shared-replicas, memory-share, facts";
 
@@ -36,6 +36,7 @@ pub fn read(text: &str) -> Result<Ask, String> {
                 MemoryCap::Permille(permille) => ask.memory_permille = Some(permille),
             },
             "gpus" => ask.gpus = count(value, GPUS_LIMIT).map_err(wrong)?,
+            "device" => ask.suitable.keys = value.split('+').map(|name| name.trim().to_owned()).collect(),
             "model" => ask.suitable.models = value.split('+').map(|model| model.trim().to_owned()).collect(),
             "min-memory" => {
                 ask.suitable.least_memory_bytes = parse_bytes(value).map_err(|error| wrong(error.to_string()))?;
@@ -97,7 +98,7 @@ pub fn of_container(text: &str) -> Result<Option<Request>, ErrorBody> {
     let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
     let keys = pairs.map(|(key, value)| (key.trim(), value.trim())).filter(|(key, _)| known.contains(key));
     let annotation = |(key, value): (&str, &str)| {
-        let value = if key == "model" { value.replace('+', ",") } else { value.to_owned() };
+        let value = if matches!(key, "model" | "device") { value.replace('+', ",") } else { value.to_owned() };
         (format!("{ANNOTATION_PREFIX}{key}"), value)
     };
     let annotations: BTreeMap<String, String> = keys.map(annotation).collect();

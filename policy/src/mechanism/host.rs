@@ -172,7 +172,7 @@ impl Host {
     /// The same host with the GPUs alone that will do.
     #[must_use]
     pub fn with_only(&self, suitable: &Suitable) -> Self {
-        let will_do = |gpu: &&Gpu| suitable.has(&gpu.product, gpu.memory_bytes);
+        let will_do = |gpu: &&Gpu| suitable.has(&gpu.key, &gpu.product, gpu.memory_bytes);
         Self { gpus: self.gpus.iter().filter(will_do).cloned().collect(), ..self.clone() }
     }
 

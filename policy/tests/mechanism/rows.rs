@@ -344,7 +344,8 @@ fn every_row_is_in_the_table_once_and_says_when() {
 fn only_gpus_that_will_do_are_looked_at() {
     let here = host(&["T4", "A100-80GB"]);
     let on = |model: &str, least_gib: u64, mode: Mode| {
-        let suitable = Suitable { models: vec![model.to_owned()], least_memory_bytes: least_gib << 30 };
+        let suitable =
+            Suitable { models: vec![model.to_owned()], least_memory_bytes: least_gib << 30, ..Suitable::default() };
         let decision = choose(&Ask { suitable, mode, ..Ask::of(300) }, &here);
         decision.choice.map(|choice| choice.place)
     };

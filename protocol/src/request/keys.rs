@@ -6,11 +6,12 @@ use crate::request::{ANNOTATION_PREFIX, ENV_PREFIX, RequestError};
 use std::collections::BTreeMap;
 
 /// Every key of the grammar, in the order of the documentation.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "fraction",
     "limit",
     "memory",
     "gpus",
+    "device",
     "model",
     "min-memory",
     "mode",

@@ -24,6 +24,7 @@ fn share(fraction_permille: u16) -> Request {
         limit_permille: None,
         memory: None,
         gpus: 1,
+        devices: Vec::new(),
         models: Vec::new(),
         min_memory_bytes: None,
         class: Class::Batch,
@@ -185,6 +186,7 @@ fn every_key_that_works_is_read() {
         ("gpool.io/mode", "slice"),
         ("gpool.io/model", "H100, A100-80GB"),
         ("gpool.io/min-memory", "40GiB"),
+        ("gpool.io/device", "1, GPU-5131"),
     ];
     let env = ["GPOOL_FRACTION=0.25", "GPOOL_LIMIT=0.5", "GPOOL_GPUS=4", "GPOOL_CLASS=latency", "GPOOL_WAIT=1h30m"];
     let want = Request {
@@ -196,6 +198,7 @@ fn every_key_that_works_is_read() {
         project: Some("mars".into()),
         cost_center: Some("4711.a".into()),
         wait_seconds: Some(5400),
+        devices: vec!["1".into(), "GPU-5131".into()],
         models: vec!["H100".into(), "A100-80GB".into()],
         min_memory_bytes: Some(40 << 30),
         ..share(250)
@@ -213,6 +216,11 @@ fn values_out_of_range_are_refused_with_the_key_and_the_range() {
         ("gpus", "0", "between 1 and 16"),
         ("gpus", "17", "between 1 and 16"),
         ("gpus", "+2", "between 1 and 16"),
+        ("device", "", "nvidia-smi -L"),
+        ("device", "0-3", "for gpus to say"),
+        ("device", "all", "for gpus to say"),
+        ("device", "GPU-", "UUID"),
+        ("device", "MIG-5131", "mig-profile"),
         ("class", "fast", "latency, batch, notebook, train"),
         ("priority", "high", "guaranteed, burst, scavenger"),
         ("team", "", "a letter or digit first"),
@@ -244,6 +252,8 @@ fn what_came_over_the_socket_is_checked_again() {
         share(1001),
         Request { limit_permille: Some(299), ..share(300) },
         Request { gpus: 0, ..share(300) },
+        Request { devices: vec!["-1".into()], ..share(300) },
+        Request { devices: vec!["0".into(); 17], ..share(300) },
         Request { models: vec!["-".into()], ..share(300) },
         Request { models: vec!["a".into(); 9], ..share(300) },
         Request { wait_seconds: Some(366 * 86_400), ..share(300) },

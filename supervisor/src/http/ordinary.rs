@@ -18,6 +18,7 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ("team", request.team.is_some()),
         ("project", request.project.is_some()),
         ("cost-center", request.cost_center.is_some()),
+        ("device", !request.devices.is_empty()),
         ("model", !request.models.is_empty()),
         ("min-memory", request.min_memory_bytes.is_some()),
         ("wait", request.wait_seconds.is_some()),

@@ -34,7 +34,7 @@ impl Leases {
         if !matches!(request.mode, Mode::Auto | Mode::Mig) && !is_of_instance {
             return Ok(Served { mechanism: self.named_mechanism(asked)?, instance: None, request });
         }
-        let (ask, host) = (ask_of(asked), self.described((book, kept), gpus, capacities));
+        let (ask, host) = (ask_of(asked, gpus), self.described((book, kept), gpus, capacities));
         let (mechanism, place) = by_table(&ask, &host)?;
         let request = if mechanism == Mechanism::Slice { within(&ask, &host, &place, request) } else { request };
         let instance = match place {
@@ -249,7 +249,7 @@ fn remedy(ask: &Ask, host: &Host) -> &'static str {
     }
 }
 
-fn ask_of(asked: &LeaseRequest) -> Ask {
+fn ask_of(asked: &LeaseRequest, gpus: &[Gpu]) -> Ask {
     let request = &asked.request;
     Ask {
         mode: match request.mode {
@@ -269,7 +269,7 @@ fn ask_of(asked: &LeaseRequest) -> Ask {
         },
         is_best_effort: request.priority != Priority::Guaranteed,
         gpus: request.gpus,
-        suitable: suitable_for(request),
+        suitable: suitable_for(request, gpus),
         isolation: match request.isolation {
             None | Some(Isolation::Shared) => AskedIsolation::Shared,
             Some(Isolation::Software) => AskedIsolation::Software,
@@ -401,7 +401,7 @@ mod tests {
     fn an_instance_is_found_by_its_profile_or_its_size_and_auto_takes_it_for_hardware() {
         let of = |request: &str, taken: [u32; 2]| {
             let users = taken.map(|whole| (Users { whole, ..Users::default() }, 0));
-            by_table(&ask_of(&asked(request)), &two_instances(users, [None; 2]))
+            by_table(&ask_of(&asked(request), &[]), &two_instances(users, [None; 2]))
         };
         let named = r#"{"fraction_permille":0,"mode":"mig","mig_profile":"1g.10gb"}"#;
         let sized = r#"{"fraction_permille":0,"mode":"mig","memory":{"bytes":21474836480}}"#;
@@ -425,7 +425,7 @@ mod tests {
         let sliced = |permille| (Users { sliced: 1, ..Users::default() }, permille);
         let (nobody, whole) = ((Users::default(), 0), (Users { whole: 1, ..Users::default() }, 0));
         let shared = two_instances([sliced(600), whole], [Some("vision"), None]);
-        let of = |request: &str, host: &Host| by_table(&ask_of(&asked(request)), host);
+        let of = |request: &str, host: &Host| by_table(&ask_of(&asked(request), &[]), host);
         let named = |team: &str, permille: u16| {
             format!(
                 r#"{{"fraction_permille":{permille},"mode":"slice","mig_profile":"3g.40gb","team":"{team}",
@@ -446,7 +446,7 @@ mod tests {
         // By the table a fraction is of the GPU, and is converted; by its profile it is of the instance.
         let free = two_instances([nobody, nobody], [None; 2]);
         let parts = |text: &str| {
-            let (asked, ask) = (asked(text), ask_of(&asked(text)));
+            let (asked, ask) = (asked(text), ask_of(&asked(text), &[]));
             let (_, place) = by_table(&ask, &free).unwrap();
             let inside = within(&ask, &free, &place, asked.request);
             (start(&place), inside.fraction_permille, inside.limit_permille)
@@ -458,7 +458,8 @@ mod tests {
 
     #[test]
     fn auto_gives_a_share_or_a_whole_gpu_and_says_why_neither() {
-        let of = |request: &str, leases| by_table(&ask_of(&asked(request)), &host(leases)).map(|(chosen, _)| chosen);
+        let of =
+            |request: &str, leases| by_table(&ask_of(&asked(request), &[]), &host(leases)).map(|(chosen, _)| chosen);
         let share = r#"{"fraction_permille":300,"mode":"auto"}"#;
         let strict = r#"{"fraction_permille":300,"mode":"auto","isolation":"hardware"}"#;
         assert_eq!(of(share, 1), Ok(Mechanism::Slice));
@@ -469,13 +470,13 @@ mod tests {
         assert!(error.message.contains("GPU-1 has 1 lease") && error.message.contains("no MIG"), "{error}");
         assert!(error.remedy.contains("stop a container"), "{error}");
         let instance = asked(r#"{"fraction_permille":0,"mode":"mig","mig_profile":"1g.10gb"}"#);
-        let error = by_table(&ask_of(&instance), &host(0)).unwrap_err();
+        let error = by_table(&ask_of(&instance, &[]), &host(0)).unwrap_err();
         assert!(
             error.remedy.contains("no GPU of this host can be divided") && !error.remedy.contains("stop"),
             "{error}"
         );
         let mut privileged = asked(share);
         privileged.unenforced = true;
-        assert_eq!(by_table(&ask_of(&privileged), &host(0)).map(|(chosen, _)| chosen), Ok(Mechanism::Exclusive));
+        assert_eq!(by_table(&ask_of(&privileged, &[]), &host(0)).map(|(chosen, _)| chosen), Ok(Mechanism::Exclusive));
     }
 }

@@ -303,7 +303,7 @@ fn all_of(gpu: usize) -> Taken {
 
 fn is_suitable(reservation: &Reservation, gpu: &Gpu) -> bool {
     let suitable = Suitable { models: reservation.model.iter().cloned().collect(), ..Suitable::default() };
-    suitable.has(&gpu.name, gpu.memory_total_bytes)
+    suitable.has_what_it_is(&gpu.name, gpu.memory_total_bytes)
 }
 
 impl Leases {

@@ -5,9 +5,18 @@ use gpool_policy::mechanism::Suitable;
 use gpool_protocol::{ErrorBody, ErrorCode, Request, format_bytes};
 use std::collections::BTreeSet;
 
-/// What a request says of its GPUs.
-pub fn suitable_for(request: &Request) -> Suitable {
-    Suitable { models: request.models.clone(), least_memory_bytes: request.min_memory_bytes.unwrap_or(0) }
+/// What a request says of its GPUs, which of `gpus` it names with it.
+pub fn suitable_for(request: &Request, gpus: &[Gpu]) -> Suitable {
+    Suitable {
+        keys: Suitable::keys_of(&request.devices, boards(gpus).map(|gpu| (gpu.index, gpu.uuid.0.as_str()))),
+        models: request.models.clone(),
+        least_memory_bytes: request.min_memory_bytes.unwrap_or(0),
+    }
+}
+
+/// The GPUs themselves, without the instances of those that are divided.
+fn boards(gpus: &[Gpu]) -> impl Iterator<Item = &Gpu> + Clone {
+    gpus.iter().filter(|gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided))
 }
 
 /// Whether this host has enough such GPUs, whoever is on them.
@@ -15,18 +24,20 @@ pub fn suitable_for(request: &Request) -> Suitable {
 /// # Errors
 /// It has not; names those that it has.
 pub fn check_suitable(request: &Request, gpus: &[Gpu]) -> Result<(), ErrorBody> {
-    let suitable = suitable_for(request);
+    let suitable = suitable_for(request, gpus);
     if suitable.is_any() {
         return Ok(());
     }
-    let boards = || gpus.iter().filter(|gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided));
-    let count = boards().filter(|gpu| suitable.has(&gpu.name, gpu.memory_total_bytes)).count();
+    let count = boards(gpus).filter(|gpu| has(&suitable, gpu)).count();
     let wanted = usize::from(request.gpus.max(1));
     if count >= wanted {
         return Ok(());
     }
-    let there: BTreeSet<String> =
-        boards().map(|gpu| format!("{} with {}", gpu.name, format_bytes(gpu.memory_total_bytes))).collect();
+    let shown = |gpu: &Gpu| {
+        let what = format!("{} with {}", gpu.name, format_bytes(gpu.memory_total_bytes));
+        if request.devices.is_empty() { what } else { format!("{} ({}, {what})", gpu.index, gpu.uuid) }
+    };
+    let there: BTreeSet<String> = boards(gpus).map(shown).collect();
     let there = if there.is_empty() { "no GPU".to_owned() } else { there.into_iter().collect::<Vec<_>>().join(", ") };
     let how_many = match (wanted, count) {
         (1, _) => "no GPU".to_owned(),
@@ -39,7 +50,12 @@ pub fn check_suitable(request: &Request, gpus: &[Gpu]) -> Result<(), ErrorBody> 
             if wanted == 1 { "is" } else { "are" },
             described(request)
         ),
-        "name a model that is there, or leave model and min-memory out (gpool gpu ls lists the GPUs)",
+        match request.devices.is_empty() {
+            true => "name a model that is there, or leave model and min-memory out (gpool gpu ls lists the GPUs)",
+            false => {
+                "name a GPU that is there by its number or UUID, or leave device out (gpool gpu ls lists the GPUs)"
+            }
+        },
     ))
 }
 
@@ -48,9 +64,9 @@ pub fn check_suitable(request: &Request, gpus: &[Gpu]) -> Result<(), ErrorBody> 
 /// # Errors
 /// The others that would are not to be had as a whole.
 pub fn only_suitable(request: &Request, open: Vec<usize>, gpus: &[Gpu]) -> Result<Vec<usize>, ErrorBody> {
-    let suitable = suitable_for(request);
+    let suitable = suitable_for(request, gpus);
     let (had, mut open) = (open.len(), open);
-    open.retain(|gpu| suitable.has(&gpus[*gpu].name, gpus[*gpu].memory_total_bytes));
+    open.retain(|gpu| has(&suitable, &gpus[*gpu]));
     // With none but suitable ones others say what is missing.
     if open.len() == had || open.len() >= usize::from(request.gpus.max(1)) {
         return Ok(open);
@@ -58,14 +74,19 @@ pub fn only_suitable(request: &Request, open: Vec<usize>, gpus: &[Gpu]) -> Resul
     Err(ErrorBody::new(
         ErrorCode::NoMechanism,
         format!("GPUs that are what is asked for ({}) are divided with MIG, or about to be", described(request)),
-        "name another model, or add mig-profile for an instance of one (gpool mig show lists them)",
+        "name another one, or add mig-profile for an instance (gpool mig show lists them)",
     ))
 }
 
+fn has(suitable: &Suitable, gpu: &Gpu) -> bool {
+    suitable.has(&gpu.uuid.0, &gpu.name, gpu.memory_total_bytes)
+}
+
 fn described(request: &Request) -> String {
+    let devices = (!request.devices.is_empty()).then(|| format!("device={}", request.devices.join(",")));
     let models = (!request.models.is_empty()).then(|| format!("model={}", request.models.join(",")));
     let memory = request.min_memory_bytes.map(|bytes| format!("min-memory={}", format_bytes(bytes)));
-    models.into_iter().chain(memory).collect::<Vec<_>>().join(", ")
+    devices.into_iter().chain(models).chain(memory).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -88,6 +109,9 @@ mod tests {
             (r#","models":["H200"]"#, ["no GPU of this host is", "model=H200", "NVIDIA L4 with"]),
             (r#","models":["H100"],"gpus":2"#, ["1 and not 2 GPUs", "model=H100", "NVIDIA H100 80GB HBM3 with"]),
             (r#","min_memory_bytes":1099511627776"#, ["no GPU of this host is", "min-memory=1TiB", "NVIDIA L4 with"]),
+            (r#","devices":["2"]"#, ["no GPU of this host is", "device=2", "1 (GPU-1, NVIDIA L4 with"]),
+            (r#","devices":["0"],"models":["L4"]"#, ["no GPU of this host is", "device=0, model=L4", "0 (GPU-0, "]),
+            (r#","devices":["0","GPU-7"],"gpus":2"#, ["1 and not 2 GPUs", "device=0,GPU-7", "0 (GPU-0, "]),
         ] {
             let error = judged(fields).unwrap_err();
             assert_eq!(error.code, ErrorCode::NoGpu);
@@ -98,5 +122,10 @@ mod tests {
         assert_eq!(only_suitable(&asked, vec![0, 1], &gpus), Ok(vec![0]));
         assert_eq!(only_suitable(&asked, vec![1], &gpus).unwrap_err().code, ErrorCode::NoMechanism);
         assert_eq!(only_suitable(&request(""), vec![1], &gpus), Ok(vec![1]));
+        assert_eq!(only_suitable(&request(r#","devices":["1"]"#), vec![0, 1], &gpus), Ok(vec![1]));
+        assert_eq!(
+            only_suitable(&request(r#","devices":["1"]"#), vec![0], &gpus).unwrap_err().code,
+            ErrorCode::NoMechanism
+        );
     }
 }

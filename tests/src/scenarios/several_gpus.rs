@@ -15,7 +15,7 @@ const GPUS: u32 = 16;
 /// How they are linked; see [`islands`].
 const LINKS: [&str; 4] = ["--islands", "1,3,2", "--processors", "3"];
 /// Docker 20.10 gives containers no annotations.
-const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"gpus\", \"mode\"]\n";
+const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"gpus\", \"mode\", \"device\"]\n";
 /// How long shares are watched.
 const WATCH: Duration = Duration::from_secs(8);
 
@@ -44,6 +44,10 @@ fn islands(host: &Host) -> Result<()> {
     let whole = [("GPOOL_MODE", "exclusive")];
     is_given("1", &share, &[0])?;
     is_given("2", &share, &[1, 2])?;
+    is_given("1", &[&share[..], &[("GPOOL_DEVICE", "7")]].concat(), &[7])?;
+    let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
+    let two = format!("8,{}", gpus[3].uuid);
+    is_given("2", &[&share[..], &[("GPOOL_DEVICE", two.as_str())]].concat(), &[3, 8])?;
     is_given("1", &whole, &[0])?;
     is_given("2", &whole, &[4, 5])?;
     is_given("3", &whole, &[1, 2, 3])?;

@@ -6,7 +6,7 @@ use crate::exit::Failure;
 use crate::output::{self, csv};
 use crate::table::is_mig_instance;
 use gpool_policy::mechanism::{
-    Choice, ComputeMode, Decision, Finding, Gpu, Host, MigInstance, MigState, Place, Severity, TABLE, choose,
+    Choice, ComputeMode, Decision, Finding, Gpu, Host, MigInstance, MigState, Place, Severity, Suitable, TABLE, choose,
 };
 use gpool_policy::mig::{Instance, Model, Placement};
 use gpool_protocol::{
@@ -32,12 +32,19 @@ pub fn run(
             "docs/mechanisms.md has the keys and the fields; packages have it in /usr/share/doc/gpool",
         ))
     };
-    let ask = request::read(text).map_err(invalid)?;
+    let mut ask = request::read(text).map_err(invalid)?;
     let (host, whose, now) = match host {
-        Some(path) => (host_file::load(path).map_err(invalid)?, path.display().to_string(), None),
+        Some(path) => {
+            let host = host_file::load(path).map_err(invalid)?;
+            let numbered = (0..).zip(&host.gpus).map(|(number, gpu)| (number, gpu.key.as_str()));
+            ask.suitable.keys = Suitable::keys_of(&ask.suitable.keys, numbered);
+            (host, path.display().to_string(), None)
+        }
         None => {
             let client = client()?;
             let gpus: Vec<GpuView> = client.get("/v1/gpus")?;
+            let numbered = gpus.iter().map(|gpu| (gpu.index, gpu.uuid.0.as_str()));
+            ask.suitable.keys = Suitable::keys_of(&ask.suitable.keys, numbered);
             // An older supervisor knows nothing of MIG.
             let divided: Vec<MigGpuView> = client.get("/v1/mig").unwrap_or_default();
             let host = Host { has_mps: allows_mps(&client), ..of_views(&gpus, &divided) };
