@@ -7,6 +7,7 @@ mod can_be;
 mod capacity;
 mod change;
 mod countable;
+mod counted_memory;
 mod debts;
 mod described;
 mod edits;

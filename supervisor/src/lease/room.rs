@@ -2,6 +2,7 @@
 
 use super::book::{Book, Held};
 use super::capacity::{note_mps_servers, records_on};
+use super::counted_memory::only_within_count;
 use super::entitlement::{demand_of, held_demand, slice_priority};
 use super::grant::Leases;
 use super::mechanism::Served;
@@ -460,6 +461,7 @@ impl Leases {
         if served.instance.is_none() {
             open = only_suitable(&asked.request, open, gpus)?;
         }
+        open = only_within_count(&self.configuration().policy, &asked.request, open, gpus)?;
         let mut open = self.without_other_modes(open, &served, gpus)?;
         if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
             open.retain(|gpu| self.time_slices.keeps(&gpus[*gpu].uuid));

@@ -12,7 +12,7 @@ use crate::tenant::report;
 use gpool_protocol::{CountedResource, Counts, Mechanism, PERCENT_ANNOTATION, Seal};
 
 /// The handler that a RuntimeClass would name.
-const HANDLER: &str = "gpool";
+pub(super) const HANDLER: &str = "gpool";
 /// Of the pod, for one container of it, and one that is none of gpool's.
 const ANNOTATIONS: [(&str, &str); 4] = [
     ("gpool.io/fraction", "0.3"),
@@ -39,7 +39,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     finish(host, outcome.and(stopped))
 }
 
-fn image_name() -> String {
+pub(super) fn image_name() -> String {
     format!("docker.io/library/{}", image::NAME)
 }
 
@@ -200,6 +200,15 @@ fn counted(host: &Host, cri: Cri<'_>) -> Result<()> {
     let granted = (lease.fraction_permille, lease.resource);
     let want = (300, Some(CountedResource::Percent(30)));
     ensure(granted == want, || format!("what was counted was granted as {granted:?}"))?;
+    reload_with(host, "[policy]\ncounted_pods = true\ncounted_memory_percent = 100\n")?;
+    let sealed = seal.put_on("percent=10");
+    let greedy = cri.run_pod("greedy", HANDLER, &[(PERCENT_ANNOTATION, &sealed), ("gpool.io/memory", "11%")])?;
+    is_not_allowed(cri, &greedy, &["memory=11.0%", "gpool.io/percent: 10"])?;
+    cri.remove_pod(&greedy)?;
+    let modest = cri.run_pod("modest", HANDLER, &[(PERCENT_ANNOTATION, &sealed), ("gpool.io/memory", "10%")])?;
+    let its = start(host, cri, &modest, "web")?;
+    cri.remove_pod(&modest)?;
+    wait_for_end(host, &its)?;
     cri.remove_pod(&pod)?;
     wait_for_end(host, &web)
 }
