@@ -5,9 +5,10 @@ use crate::confinement;
 use crate::edits;
 use crate::image::Image;
 use crate::loader_cache;
+use crate::placed;
 use crate::spec::{self, Described};
 use crate::waiting;
-use gpool_configuration::{Compat, Configuration, DEFAULT_PATH};
+use gpool_configuration::{Compat, Configuration, DEFAULT_PATH, Placer};
 use gpool_protocol::{
     Client, ContainerId, Edit, ErrorBody, ErrorCode, LeaseId, LeaseRequest, LeaseWaiting, Mechanism, Mode, Request,
 };
@@ -61,12 +62,15 @@ pub fn lease_into(
     if let Some(lease) = described.injected() {
         return spec::verify_injected(spec, &lease).map(|()| None);
     }
+    let placed = described.as_placed_by(configuration.policy.placed_by)?;
+    let is_placed = placed.is_some();
+    let described = placed.as_ref().unwrap_or(described);
     let bill_of = |team: &str| configuration.cost_center_of(Some(team));
     let of_namespace =
         configuration.policy.namespace_teams.then(|| described.with_namespace_as_team(bill_of)).transpose()?;
     let source = of_namespace.as_ref().unwrap_or(described).source(&configuration.policy.env.allow);
     let Some(request) = Request::read(source)? else { return Ok(None) };
-    if configuration.policy.counted_pods {
+    if configuration.policy.counted_pods && !is_placed {
         described.must_be_counted(&request)?;
     }
     waiting::check_patience(request.wait_seconds, &applicant.maker)?;
@@ -80,7 +84,8 @@ pub fn lease_into(
         request,
         asked_for_parent: applicant.asked_for_parent,
         unenforced,
-        starts_once: applicant.starts_once || described.removes_itself(),
+        // Who placed it has the room again when its pod is gone, and gives it to another one.
+        starts_once: applicant.starts_once || described.removes_itself() || is_placed,
         container_uid: Some(confinement::host_uid(spec)),
         in_pod: described.in_pod(),
     };
@@ -93,6 +98,9 @@ pub fn lease_into(
     }
     check_mechanism(asked.request.mode, granted.mechanism).inspect_err(|_| leased.give_back())?;
     edits::apply(spec, &image, &leased.lease, &granted.edits).inspect_err(|_| leased.give_back())?;
+    if is_placed && configuration.policy.placed_by == Placer::Hami {
+        placed::without_preloads(spec);
+    }
     loader_cache::enter(&image, &edits::file_names(&granted.edits), &leased.lease);
     Ok(Some(leased))
 }

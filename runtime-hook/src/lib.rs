@@ -31,6 +31,7 @@ mod low_level;
 mod mount_table;
 mod mounted;
 mod nvidia_devices;
+mod placed;
 mod podman;
 mod precreate;
 mod privilege;

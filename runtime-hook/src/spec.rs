@@ -3,7 +3,9 @@
 //! Fields are looked up one by one in the JSON value, so that one which gpool does not know, or an enum value
 //! that is newer than this build, disturbs nothing.
 
+use crate::placed::{self, given};
 use crate::podman::{copies_annotations_of_images, is_podmans, removes_itself};
+use gpool_configuration::Placer;
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, PodPlace, Request, RequestSource};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -47,11 +49,9 @@ const COST_CENTER: &str = "gpool.io/cost-center";
 /// Only a JSON writer that escapes plain letters could hide a request from this; such a container gets no GPU.
 pub fn may_hold_request(bytes: &[u8]) -> bool {
     // Without the slash, which some JSON writers escape.
-    let marks: [&[u8]; 2] = [b"gpool.io", b"GPOOL_"];
-    bytes
-        .iter()
-        .enumerate()
-        .any(|(at, byte)| (*byte == b'g' || *byte == b'G') && marks.iter().any(|mark| bytes[at..].starts_with(mark)))
+    let marks: Vec<&[u8]> = ["gpool.io", "GPOOL_"].into_iter().chain(placed::marks()).map(str::as_bytes).collect();
+    let first = |byte: &u8| marks.iter().any(|mark| mark[0] == *byte);
+    bytes.iter().enumerate().any(|(at, byte)| first(byte) && marks.iter().any(|mark| bytes[at..].starts_with(mark)))
 }
 
 /// The parts of config.json from which a request is read.
@@ -76,21 +76,47 @@ impl Described {
 
     /// The view of these parts that the request grammar reads.
     pub fn source<'a>(&'a self, env_allow: &'a [String]) -> RequestSource<'a> {
-        let name = NAMES_IN_POD.iter().find_map(|key| self.annotations.get(*key));
         RequestSource {
             annotations: &self.annotations,
             env: &self.env,
             env_allow,
-            container_name: name.map(String::as_str),
+            container_name: self.container_name(),
             annotations_from_image: copies_annotations_of_images(&self.annotations),
         }
+    }
+
+    fn container_name(&self) -> Option<&str> {
+        NAMES_IN_POD.iter().find_map(|key| self.annotations.get(*key)).map(String::as_str)
     }
 
     /// Whether the container asks for a share, or misspells what it asks for. A pod's sandbox sees the pod's annotations but
     /// never computes, and its other containers see what only one of them asks for.
     pub fn has_request(&self) -> bool {
-        let sandbox = SANDBOX_MARKS.iter().any(|key| self.annotations.get(*key).is_some_and(|kind| kind == "sandbox"));
-        !sandbox && self.source(&[]).has_request()
+        !self.is_sandbox() && self.source(&[]).has_request()
+    }
+
+    fn is_sandbox(&self) -> bool {
+        SANDBOX_MARKS.iter().any(|key| self.annotations.get(*key).is_some_and(|kind| kind == "sandbox"))
+    }
+
+    /// Whether the scheduler of a cluster may have placed the container on a GPU: which one's words count, the configuration says.
+    pub fn may_be_placed(&self) -> bool {
+        let has = |mark: &str| self.env.iter().any(|entry| entry.starts_with(mark));
+        !self.is_sandbox() && self.is_in_a_pod() && placed::marks().any(has)
+    }
+
+    /// The same container with what `placer` has given it in place of what it asks for; none if that has not placed it.
+    ///
+    /// # Errors
+    /// It has, and does not say where; or the container asks for what is the scheduler's to give.
+    pub fn as_placed_by(&self, placer: Placer) -> Result<Option<Self>, ErrorBody> {
+        if !self.may_be_placed() {
+            return Ok(None);
+        }
+        let container = self.container_name();
+        let Some(given) = given(placer, &self.env, &self.annotations, container)? else { return Ok(None) };
+        let (annotations, env) = given.laid_over(&self.annotations, &self.env, container)?;
+        Ok(Some(Self { annotations, env, ..self.clone() }))
     }
 
     /// Which container of a pod it is, if the engine says so. An engine overwrites its own annotations and passes others of
@@ -117,21 +143,26 @@ impl Described {
         !is_podman && PLACES_IN_POD.iter().any(|keys| self.annotations.contains_key(keys.sandbox))
     }
 
+    /// Whether a kubelet has it made, through whichever engine: docker says nothing of pods to its runtimes, and the kubelet names
+    /// their cgroups so.
+    fn is_in_a_pod(&self) -> bool {
+        self.is_in_a_cluster() || self.cgroups_path.contains("kubepods")
+    }
+
     /// For hosts on which pods have only what their cluster has counted.
     ///
     /// # Errors
     /// It is in a pod, and asks for what nobody has counted.
     pub fn must_be_counted(&self, request: &Request) -> Result<(), ErrorBody> {
-        // docker says nothing of pods to its runtimes; the kubelet names their cgroups so, however it reaches an engine.
-        let is_of_a_kubelet = self.cgroups_path.contains("kubepods");
-        if request.resource.is_some() || !(self.is_in_a_cluster() || is_of_a_kubelet) {
+        if request.resource.is_some() || !self.is_in_a_pod() {
             return Ok(());
         }
         Err(ErrorBody::new(
             ErrorCode::RequestNotAllowed,
             "the container is in a pod and asks for a share that its cluster has not counted, and [policy] counted_pods of this host \
              wants it counted",
-            "ask in the container's resource limits, for example gpool.io/percent: 30, or leave gpool's annotations and variables out",
+            "ask in the container's resource limits, for example gpool.io/percent: 30, or have the scheduler of [policy] placed_by \
+             place the pod; or leave gpool's annotations and variables out",
         ))
     }
 
@@ -303,6 +334,26 @@ mod tests {
         let image =
             json!({"gpool.io/fraction": "0.3", "io.podman.annotations.privileged": "FALSE", crio.sandbox: "5a"});
         assert!(team(image).is_err(), "and that under CRI-O");
+    }
+
+    #[test]
+    fn who_is_in_no_pod_is_placed_by_nobody() {
+        let env = ["NVIDIA_VISIBLE_DEVICES=GPU-51", "GPU_PORTION=0.5"];
+        let read = |annotations: Value, path: &str| {
+            Described::read(&json!({
+                "annotations": annotations, "process": {"env": env}, "linux": {"cgroupsPath": path}
+            }))
+        };
+        let [containerd, _] = PLACES_IN_POD;
+        let pod = json!({containerd.sandbox: "5a", containerd.container: "web"});
+        let placed = read(pod, "").as_placed_by(Placer::Kai).unwrap().unwrap();
+        assert!(placed.has_request() && placed.annotations["gpool.io/device"] == "GPU-51");
+        assert!(read(json!({}), "/kubepods/pod5a/9b").as_placed_by(Placer::Kai).unwrap().is_some(), "of docker's");
+        assert_eq!(read(json!({}), "/system.slice/x").as_placed_by(Placer::Kai), Ok(None));
+        let sandbox = json!({containerd.sandbox: "5a", SANDBOX_MARKS[0]: "sandbox"});
+        assert_eq!(read(sandbox, "").as_placed_by(Placer::Kai), Ok(None));
+        let spec = json!({"process": {"env": env}});
+        assert!(may_hold_request(spec.to_string().as_bytes()) && !Described::read(&spec).may_be_placed());
     }
 
     #[test]

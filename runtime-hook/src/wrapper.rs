@@ -7,7 +7,7 @@ use crate::low_level::{self, Launch};
 use crate::report::report;
 use crate::spec::{self, Described};
 use crate::waiting;
-use gpool_configuration::{Configuration, ConfigurationError};
+use gpool_configuration::{Configuration, ConfigurationError, Placer};
 use gpool_protocol::{ContainerId, ErrorBody, ErrorCode};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -81,7 +81,7 @@ fn prepare_creation(installation: &Installation, creation: &Creation) -> Result<
     Ok(program)
 }
 
-/// A container that asks for a share.
+/// A container that asks for a share, or that the scheduler of a cluster may have given one.
 struct Requested {
     bundle: Bundle,
     config: Config,
@@ -89,7 +89,7 @@ struct Requested {
     described: Described,
 }
 
-/// None for a container without a request. A bundle or file that is not there is left to the low-level runtime,
+/// None for a container that is to have nothing of gpool. A bundle or file that is not there is left to the low-level runtime,
 /// which says so in its own words.
 fn find_request(creation: &Creation) -> Result<Option<Requested>, ErrorBody> {
     let Ok(bundle) = Bundle::open(&creation.bundle) else { return Ok(None) };
@@ -99,15 +99,18 @@ fn find_request(creation: &Creation) -> Result<Option<Requested>, ErrorBody> {
     }
     let spec = bundle.parse(&config)?;
     let described = Described::read(&spec);
-    if !described.has_request() {
+    if !described.has_request() && !described.may_be_placed() {
         return Ok(None);
     }
-    bundle.check_editable(&config)?;
     Ok(Some(Requested { bundle, config, spec, described }))
 }
 
 fn honour(requested: Requested, creation: &Creation, configuration: &Configuration) -> Result<(), ErrorBody> {
     let Requested { bundle, config, mut spec, described } = requested;
+    if !described.has_request() && configuration.policy.placed_by == Placer::Gpool {
+        return Ok(());
+    }
+    bundle.check_editable(&config)?;
     let container = Applicant {
         container_id: container_id(creation)?,
         bundle: bundle.path(),

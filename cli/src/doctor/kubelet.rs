@@ -1,6 +1,7 @@
 //! Whether the kubelet of this host is told by gpool of its GPUs, and by nobody else.
 
 use super::{Outcome, Surroundings, first_of};
+use gpool_configuration::Placer;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io::ErrorKind;
@@ -30,13 +31,17 @@ pub fn check(host: &Surroundings) -> Outcome {
     let drivers = sockets(&host.path(DRA)).unwrap_or_default();
     let others: Vec<_> =
         named(NVIDIAS).into_iter().chain(drivers.into_iter().map(|name| format!("{DRA}/{name}"))).collect();
+    let own = named(OWN).len();
+    let placer = host.configuration().policy.placed_by;
+    if placer != Placer::Gpool {
+        return beside(placer, own, &others);
+    }
     if !others.is_empty() {
         return Outcome::warn(
             format!("the kubelet is also told of GPUs by another one ({})", first_of(&others)),
             "take NVIDIA's device plugin or DRA driver off this node: it knows nothing of leases, and gives the same GPUs out again",
         );
     }
-    let own = named(OWN).len();
     if own == 0 && host.configuration().policy.counted_pods {
         return Outcome::fail(
             "[policy] counted_pods wants what pods have to be counted, and gpool tells the kubelet of no GPU: no pod has any",
@@ -52,6 +57,33 @@ pub fn check(host: &Surroundings) -> Outcome {
         1 => Outcome::ok("the kubelet is told of one resource"),
         several => Outcome::ok(format!("the kubelet is told of {several} resources")),
     }
+}
+
+/// Where the scheduler of a cluster places pods itself, of what `others` have offered it: gpool offers nothing.
+fn beside(placer: Placer, own: usize, others: &[String]) -> Outcome {
+    let name = match placer {
+        Placer::Gpool => "gpool",
+        Placer::Kai => "KAI",
+        Placer::Hami => "HAMi",
+    };
+    if own > 0 {
+        return Outcome::fail(
+            format!(
+                "{name} places pods here ([policy] placed_by), and gpool offers the kubelet the same GPUs: they are given out twice"
+            ),
+            "systemctl disable --now gpool-device-plugin",
+        );
+    }
+    // HAMi's own plugin has had several names.
+    if placer == Placer::Kai && others.is_empty() {
+        return Outcome::warn(
+            format!(
+                "{name} places pods here ([policy] placed_by), and nobody tells the kubelet of GPUs: it has none to place them on"
+            ),
+            "install NVIDIA's device plugin, of whose GPUs KAI gives parts; without KAI take placed_by out",
+        );
+    }
+    Outcome::ok(format!("{name} places the pods of this host, and gpool holds them to what they were given"))
 }
 
 /// The sockets in a directory on which somebody listens: what was killed leaves its own behind.

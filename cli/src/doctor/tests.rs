@@ -329,9 +329,10 @@ fn a_kubelet_should_be_told_by_gpool_and_by_nobody_else() {
     let root = tempfile::tempdir().unwrap();
     let host = healthy(root.path());
     assert_eq!(of(&host, "kubelet").0, State::Ok, "there is none");
+    let at = |path: &str| root.path().join(path.trim_start_matches('/'));
     let listens = |path: &str| {
-        fs::create_dir_all(host.path(path).parent().unwrap()).unwrap();
-        UnixListener::bind(host.path(path)).unwrap()
+        fs::create_dir_all(at(path).parent().unwrap()).unwrap();
+        UnixListener::bind(at(path)).unwrap()
     };
     let plugins = "/var/lib/kubelet/device-plugins";
     let kubelet = listens(&format!("{plugins}/kubelet.sock"));
@@ -354,6 +355,18 @@ fn a_kubelet_should_be_told_by_gpool_and_by_nobody_else() {
     host.configuration.as_mut().unwrap().policy.counted_pods = true;
     let (state, words) = of(&host, "kubelet");
     assert!(state == State::Fail && words.contains("counted_pods"), "{words}");
+    // Where another scheduler places pods it is gpool that has to be silent.
+    host.configuration.as_mut().unwrap().policy.placed_by = gpool_configuration::Placer::Kai;
+    let (state, words) = of(&host, "kubelet");
+    assert!(state == State::Warn && words.contains("install NVIDIA's device plugin"), "{words}");
+    let nvidias = listens(&format!("{plugins}/nvidia-another.sock"));
+    assert_eq!(of(&host, "kubelet").0, State::Ok);
+    let own = listens(&format!("{plugins}/gpool-mig.sock"));
+    let (state, words) = of(&host, "kubelet");
+    assert!(state == State::Fail && words.contains("disable --now gpool-device-plugin"), "{words}");
+    drop((own, nvidias));
+    host.configuration.as_mut().unwrap().policy.placed_by = gpool_configuration::Placer::Hami;
+    assert_eq!(of(&host, "kubelet").0, State::Ok, "its plugin has had several names");
     drop(kubelet);
     assert_eq!(of(&host, "kubelet").0, State::Ok);
 }

@@ -26,6 +26,15 @@ pub struct Cri<'a> {
     pub cgroup_parent: &'a str,
 }
 
+/// What a container of a pod has beside its command.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Extras<'a> {
+    /// Of its environment, by name.
+    pub env: &'a [(&'a str, &'a str)],
+    /// Paths of the container and of the host that are mounted there, for reading.
+    pub mounts: &'a [(&'a str, &'a str)],
+}
+
 /// A pod's sandbox, and what its containers are told of it.
 #[derive(Debug)]
 pub struct Pod {
@@ -52,14 +61,32 @@ impl Cri<'_> {
     /// # Errors
     /// containerd's own sentence.
     pub fn start(self, pod: &Pod, name: &str, image: &str, command: &[&str]) -> Result<String> {
+        self.start_with(pod, name, image, command, Extras::default())
+    }
+
+    /// The same with more than its command.
+    pub fn start_with(
+        self,
+        pod: &Pod,
+        name: &str,
+        image: &str,
+        command: &[&str],
+        extras: Extras<'_>,
+    ) -> Result<String> {
         let context = Message::new().message(3, &Message::new().number(1, OF_THE_NODE));
+        // The image names no path.
+        let env = [("PATH", "/bin")].into_iter().chain(extras.env.iter().copied());
         let settings = Message::new()
             .message(1, &Message::new().text(1, name))
             .message(2, &Message::new().text(1, image))
-            .texts(3, command)
-            // The image names none.
-            .message(6, &Message::new().text(1, "PATH").text(2, "/bin"))
-            .message(15, &Message::new().message(2, &context));
+            .texts(3, command);
+        let settings =
+            env.fold(settings, |all, (name, value)| all.message(6, &Message::new().text(1, name).text(2, value)));
+        let mounted = |all: Message, (path, source): &(&str, &str)| {
+            all.message(7, &Message::new().text(1, path).text(2, source).number(3, 1))
+        };
+        let settings = extras.mounts.iter().fold(settings, mounted);
+        let settings = settings.message(15, &Message::new().message(2, &context));
         let asked = Message::new().text(1, &pod.id).message(2, &settings).message(3, &pod.settings);
         let answer = self.call("CreateContainer", &asked)?;
         let id = text_in(&answer, 1).ok_or_else(|| Failure::new("a container without an id"))?;

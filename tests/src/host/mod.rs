@@ -15,7 +15,7 @@ mod rootless;
 pub use cluster::Cluster;
 pub use container::Container;
 pub use containerd::Containerd;
-pub use cri::{Cri, NAMESPACE, Pod};
+pub use cri::{Cri, Extras, NAMESPACE, Pod};
 pub use crio::Crio;
 pub use engine::Engine;
 pub use install::{AUDIT, LEDGER, LIBRARIES as DRIVER_LIBRARIES, MPS_CONTROL, SIMULATED_GPU};

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 72] = [
+pub const TOGETHER: [&str; 73] = [
     "booted-systemd",
     "mps-daemons",
     "whole-images",
@@ -17,6 +17,7 @@ pub const TOGETHER: [&str; 72] = [
     "user-namespaces",
     "driver-replaced",
     "pods",
+    "placed-pods",
     "without-shims",
     "cgroup-v2",
     "memory-cap",

@@ -179,6 +179,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::pods::run),
     },
     Scenario {
+        name: "placed-pods",
+        what: "pods that KAI or HAMi has placed, by their variables: on that GPU, with that part, and with nothing else",
+        limit_s: 90,
+        run: Place::Inside(engines::placed::run),
+    },
+    Scenario {
         name: "kubernetes",
         what: "a kubelet, an API server and a scheduler, compiled here: what docs/kubernetes.md says of pods",
         limit_s: 3600,

@@ -7,6 +7,7 @@ pub mod current;
 pub mod docker;
 mod life;
 pub mod mps;
+pub mod placed;
 pub mod podman;
 pub mod pods;
 pub mod refusals;
@@ -120,7 +121,12 @@ pub(super) fn wait_for_room(host: &Host) -> Result<()> {
 
 /// Holds the shares that these containers, all backlogged and nobody else, receive against their fractions.
 fn check_shares(host: &Host, entitled: &[(&Container, f64)]) -> Result<()> {
-    let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
+    check_shares_of(host, 0, entitled)
+}
+
+/// The same of another GPU than the first.
+fn check_shares_of(host: &Host, gpu: u32, entitled: &[(&Container, f64)]) -> Result<()> {
+    let recorder = Recorder::start(host.meter_of(gpu)?, Duration::from_millis(5));
     std::thread::sleep(Duration::from_millis(500));
     let from = now_ns();
     std::thread::sleep(WATCH);

@@ -1,0 +1,266 @@
+//! What the scheduler of a cluster has given a container that it has placed on a GPU itself, in gpool's own keys.
+//!
+//! KAI Scheduler's binder writes variables (pkg/binder/common/gpu_access.go): the part of each GPU, of its memory in KAI's own
+//! words, and the GPUs; where its NRI plugin hands devices on, these are an annotation (plugins/gpusharing/gpu_sharing.go). Run:ai,
+//! of which KAI was a part, writes the older one of the two names. HAMi's device plugin
+//! (pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go), and Volcano's, which is made from it, writes for each GPU how much
+//! memory, and for all how many hundredths of their cores.
+
+use gpool_configuration::Placer;
+use gpool_protocol::{ANNOTATION_PREFIX, ENV_PREFIX, ErrorBody, ErrorCode, INSTANCE_ANNOTATION, PERCENT_ANNOTATION};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const PORTIONS: [&str; 2] = ["GPU_PORTION", "RUNAI_NUM_OF_GPUS"];
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// The annotation by which KAI has its NRI plugin give GPUs to a container begins with this, and ends with the container's name.
+const OF_NRI: &str = "nvidia.cdi.k8s.io/container.";
+const MEMORY: &str = "CUDA_DEVICE_MEMORY_LIMIT";
+const CORES: &str = "CUDA_DEVICE_SM_LIMIT";
+/// Whether HAMi's hundredths are a ceiling as well.
+const CORES_POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
+/// What one who was given memory and no cores has of them beside others of that kind, as a fraction: all the same.
+const UNPROMISED: &str = "0.1";
+/// Keys that say where a container is and what it has: nobody's but the scheduler's.
+const SAID_BY_PLACER: [&str; 9] =
+    ["fraction", "memory", "gpus", "device", "model", "min-memory", "mode", "mig-profile", "isolation"];
+/// The loader's list of what to load into every program.
+const PRELOAD: &str = "/etc/ld.so.preload";
+
+/// Variables of which a container has one if any of these schedulers has placed it.
+pub fn marks() -> impl Iterator<Item = &'static str> {
+    PORTIONS.into_iter().chain([MEMORY, CORES])
+}
+
+/// What a container was given, by key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    keys: BTreeMap<&'static str, String>,
+    by: &'static str,
+}
+
+/// What `placer` has given a container with that environment and those annotations, which `container` is called in its pod; none if
+/// it has not placed it.
+///
+/// # Errors
+/// It has, and does not say where or with how much.
+pub fn given(
+    placer: Placer,
+    env: &[String],
+    annotations: &BTreeMap<String, String>,
+    container: Option<&str>,
+) -> Result<Option<Given>, ErrorBody> {
+    match placer {
+        Placer::Gpool => Ok(None),
+        Placer::Kai => {
+            let of_nri = container.and_then(|name| annotations.get(&format!("{OF_NRI}{name}")));
+            by_kai(env, of_nri.map(String::as_str))
+        }
+        Placer::Hami => by_hami(env),
+    }
+}
+
+fn by_kai(env: &[String], of_nri: Option<&str>) -> Result<Option<Given>, ErrorBody> {
+    let by = "KAI";
+    let Some((name, portion)) = PORTIONS.iter().find_map(|name| Some((name, variable(env, name)?))) else {
+        return Ok(None);
+    };
+    let Some(gpus) = gpus(of_nri.or(variable(env, VISIBLE)), by)? else { return Ok(None) };
+    let permille = thousandths(portion).ok_or_else(|| {
+        refused(
+            format!("the container has {name}={portion:?} of a GPU from {by}, which is no share from 0.01 to 1"),
+            "ask KAI for a gpu-fraction of at least 0.01, or for more gpu-memory",
+        )
+    })?;
+    let mut keys = on(&gpus);
+    keys.insert("fraction", format!("{}.{:03}", permille / 1000, permille % 1000));
+    keys.insert("memory", format!("{}.{}%", permille / 10, permille % 10));
+    Ok(Some(Given { keys, by }))
+}
+
+fn by_hami(env: &[String]) -> Result<Option<Given>, ErrorBody> {
+    let by = "HAMi";
+    let caps: Vec<(String, &str)> = env
+        .iter()
+        .filter_map(|entry| {
+            let (name, value) = entry.split_once('=')?;
+            let rest = name.strip_prefix(MEMORY)?;
+            let number = rest.strip_prefix('_').is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+            (rest.is_empty() || number).then(|| (name.to_owned(), value))
+        })
+        .collect();
+    let cores = variable(env, CORES);
+    if caps.is_empty() && cores.is_none() {
+        return Ok(None);
+    }
+    let Some(gpus) = gpus(variable(env, VISIBLE), by)? else { return Ok(None) };
+    let mut keys = on(&gpus);
+    let mut least = None;
+    for (name, value) in &caps {
+        let bytes = bytes_of(value).ok_or_else(|| {
+            refused(
+                format!("the container has {name}={value:?} from {by}, which is no amount of memory"),
+                "ask for nvidia.com/gpumem in MiB",
+            )
+        })?;
+        least = Some(least.map_or(bytes, |least: u64| least.min(bytes)));
+    }
+    // On several GPUs it may be given another part of each, of which the least was given of all.
+    if let Some(bytes) = least {
+        keys.insert("memory", bytes.to_string());
+    }
+    match cores.unwrap_or("0").trim().parse() {
+        Ok(0) => {
+            keys.insert("fraction", UNPROMISED.to_owned());
+            keys.insert("priority", "burst".to_owned());
+        }
+        Ok(cores @ 1..=100) => {
+            let fraction = format!("{}.{:02}", cores / 100, cores % 100);
+            if variable(env, CORES_POLICY) == Some("force") {
+                keys.insert("limit", fraction.clone());
+            }
+            keys.insert("fraction", fraction);
+        }
+        Ok(_) | Err(_) => {
+            return Err(refused(
+                format!(
+                    "the container has {CORES}={:?} from {by}, which is no number of hundredths",
+                    cores.unwrap_or("")
+                ),
+                "ask for 0 to 100 of nvidia.com/gpucores",
+            ));
+        }
+    }
+    Ok(Some(Given { keys, by }))
+}
+
+impl Given {
+    /// A container's annotations and environment, with what it was given in them, and gpool's keys for the rest.
+    ///
+    /// # Errors
+    /// An annotation asks for what is the scheduler's to give. What the environment asks for of that may be the image's, and counts
+    /// for nothing.
+    pub fn laid_over(
+        &self,
+        annotations: &BTreeMap<String, String>,
+        env: &[String],
+        container: Option<&str>,
+    ) -> Result<(BTreeMap<String, String>, Vec<String>), ErrorBody> {
+        let mut annotations = annotations.clone();
+        if annotations.contains_key(PERCENT_ANNOTATION) || annotations.contains_key(INSTANCE_ANNOTATION) {
+            return Err(refused(
+                format!("the container has a resource of gpool's in its limits, and {} has placed it as well", self.by),
+                "leave gpool.io/percent and gpool.io/mig-PROFILE out of the limits, and gpool-device-plugin off nodes with \
+                 [policy] placed_by",
+            ));
+        }
+        let is_given = |key: &str| SAID_BY_PLACER.contains(&key) || self.keys.contains_key(key);
+        for key in SAID_BY_PLACER.into_iter().chain(self.keys.keys().copied()) {
+            let whole = format!("{ANNOTATION_PREFIX}{key}");
+            let own = container.map(|name| format!("{whole}.{name}"));
+            for written in own.into_iter().chain([whole]) {
+                let Some(value) = annotations.remove(&written) else { continue };
+                let is_the_same = value.trim().is_empty() || (key == "mode" && value.trim() == "slice");
+                if !is_the_same {
+                    return Err(refused(
+                        format!("{written} is {value:?}, and {self} to the container"),
+                        format!("leave the annotation out: where a container is, and with how much, {} says", self.by),
+                    ));
+                }
+            }
+        }
+        let asks_for_it = |entry: &String| {
+            let name = entry.split_once('=').and_then(|(name, _)| name.strip_prefix(ENV_PREFIX));
+            name.is_some_and(|name| is_given(&name.to_ascii_lowercase().replace('_', "-")))
+        };
+        let env = env.iter().filter(|entry| !asks_for_it(entry)).cloned().collect();
+        let given = self.keys.iter().map(|(key, value)| (format!("{ANNOTATION_PREFIX}{key}"), value.clone()));
+        annotations.extend(given);
+        Ok((annotations, env))
+    }
+}
+
+/// `KAI has given fraction=0.500, ...`, in errors.
+impl std::fmt::Display for Given {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let keys: Vec<String> = self.keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        write!(formatter, "{} has given {}", self.by, keys.join(", "))
+    }
+}
+
+/// Takes out of `spec` what has HAMi's library loaded into every program of the container: it would count the same memory a second
+/// time, and hold it to another cap.
+pub fn without_preloads(spec: &mut Value) {
+    if let Some(mounts) = spec.get_mut("mounts").and_then(Value::as_array_mut) {
+        mounts.retain(|mount| {
+            let is_at = |path: &str| Path::new(path).components().eq(Path::new(PRELOAD).components());
+            !mount["destination"].as_str().is_some_and(is_at)
+        });
+    }
+}
+
+/// The last one of that name, as the container's programs see it.
+fn variable<'a>(env: &'a [String], name: &str) -> Option<&'a str> {
+    env.iter().rev().find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
+}
+
+fn on(gpus: &[&str]) -> BTreeMap<&'static str, String> {
+    [("device", gpus.join(",")), ("gpus", gpus.len().to_string())].into()
+}
+
+/// The GPUs that `told` names, by number or UUID, also as CDI devices; none where the container is to have none.
+fn gpus<'a>(told: Option<&'a str>, by: &str) -> Result<Option<Vec<&'a str>>, ErrorBody> {
+    let told = told.map_or("", str::trim);
+    if matches!(told, "void" | "none") {
+        return Ok(None);
+    }
+    let name = |device: &'a str| device.rsplit_once('=').map_or(device, |(_, name)| name).trim();
+    let names: Vec<&str> = told.split(',').map(name).collect();
+    let is_gpu =
+        |name: &&str| name.starts_with("GPU-") || (!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()));
+    if names.iter().all(|name| is_gpu(name)) {
+        return Ok(Some(names));
+    }
+    Err(refused(
+        format!("the container has a part of a GPU from {by}, and {VISIBLE}={told:?} does not say of which"),
+        format!(
+            "leave {VISIBLE} to {by}; where it has an NRI plugin hand GPUs on, let annotations nvidia.cdi.k8s.io/* of pods through \
+             to the handler"
+        ),
+    ))
+}
+
+/// A decimal from 0.01 to 1 in thousandths, cut off and not rounded: nobody has more than was counted.
+fn thousandths(text: &str) -> Option<u16> {
+    let (whole, digits) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !is_number(whole) || !is_number(digits) {
+        return None;
+    }
+    let digits: String = digits.chars().chain("000".chars()).take(3).collect();
+    let permille = whole.parse::<u16>().ok()?.checked_mul(1000)?.checked_add(digits.parse().ok()?)?;
+    (10..=1000).contains(&permille).then_some(permille)
+}
+
+/// `3000m`, `3g` or bytes, as HAMi's library reads them.
+fn bytes_of(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let shift = match text.bytes().last()? {
+        b'k' | b'K' => 10,
+        b'm' | b'M' => 20,
+        b'g' | b'G' => 30,
+        _ => 0,
+    };
+    let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
+    let number: u64 = digits.parse().ok().filter(|number| *number > 0)?;
+    number.checked_mul(1 << shift)
+}
+
+fn refused(message: String, remedy: impl Into<String>) -> ErrorBody {
+    ErrorBody::new(ErrorCode::RequestInvalid, message, remedy.into())
+}
+
+#[cfg(test)]
+#[path = "placed_tests.rs"]
+mod tests;
