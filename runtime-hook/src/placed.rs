@@ -219,7 +219,7 @@ fn gpus<'a>(told: Option<&'a str>, by: &str) -> Result<Option<Vec<&'a str>>, Err
     let names: Vec<&str> = told.split(',').map(name).collect();
     let is_gpu =
         |name: &&str| name.starts_with("GPU-") || (!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()));
-    if names.iter().all(|name| is_gpu(name)) {
+    if names.iter().all(is_gpu) {
         return Ok(Some(names));
     }
     Err(refused(
