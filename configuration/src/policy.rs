@@ -33,6 +33,19 @@ pub struct Policy {
     pub env: EnvPolicy,
 }
 
+impl Policy {
+    /// The first value out of range: its key, and what to write.
+    #[must_use]
+    pub fn out_of_range(&self) -> Option<(&'static str, String)> {
+        // Who says nothing has the share's part of the memory, which is 100 of it.
+        let percent = self.counted_memory_percent;
+        (1..100).contains(&percent).then(|| {
+            let cause = format!("{percent} is out of range; write 100 or more, or 0 for as much as anybody asks for");
+            ("policy.counted_memory_percent", cause)
+        })
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         use ClassName::{Batch, Latency, Notebook, Train};

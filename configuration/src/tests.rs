@@ -41,6 +41,7 @@ fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
         ("[runtime]\nlow_level = []\n", ["line 2", "runtime.low_level = []", "name a low-level runtime"]),
         ("[driver]\nlibrary_dirs = []\n", ["line 2", "driver.library_dirs = []", "name its directory"]),
         ("[driver]\ncontext_bytes = 0\n", ["line 2", "driver.context_bytes = 0", "in bytes"]),
+        ("[policy]\ncounted_memory_percent = 99\n", ["line 2", "counted_memory_percent = 99", "write 100 or more"]),
         ("[queue]\nplaces = 257\n", ["line 2", "queue.places = 257", "write 256 or less"]),
         (
             "[preemption]\ngrace_seconds = 2592001\n",

@@ -83,6 +83,14 @@ pub struct LeaseGranted {
     pub edits: Vec<Edit>,
 }
 
+impl LeaseGranted {
+    /// Its GPUs, one or several.
+    #[must_use]
+    pub fn gpus(&self) -> &[GpuUuid] {
+        if self.gpu_uuids.is_empty() { std::slice::from_ref(&self.gpu_uuid) } else { &self.gpu_uuids }
+    }
+}
+
 /// One change of config.json.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]

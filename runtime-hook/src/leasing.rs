@@ -10,7 +10,8 @@ use crate::spec::{self, Described};
 use crate::waiting;
 use gpool_configuration::{Compat, Configuration, DEFAULT_PATH, Placer};
 use gpool_protocol::{
-    Client, ContainerId, Edit, ErrorBody, ErrorCode, LeaseId, LeaseRequest, LeaseWaiting, Mechanism, Mode, Request,
+    Client, ContainerId, Edit, ErrorBody, ErrorCode, GpuUuid, LeaseId, LeaseRequest, LeaseWaiting, Mechanism, Mode,
+    Request,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -62,9 +63,7 @@ pub fn lease_into(
     if let Some(lease) = described.injected() {
         return spec::verify_injected(spec, &lease).map(|()| None);
     }
-    let placed = described.as_placed_by(configuration.policy.placed_by)?;
-    let is_placed = placed.is_some();
-    let described = placed.as_ref().unwrap_or(described);
+    let is_placed = described.placed_by() != Placer::Gpool;
     let bill_of = |team: &str| configuration.cost_center_of(Some(team));
     let of_namespace =
         configuration.policy.namespace_teams.then(|| described.with_namespace_as_team(bill_of)).transpose()?;
@@ -91,14 +90,16 @@ pub fn lease_into(
     };
     let client = Client::new(&configuration.socket.path);
     let mut granted = waiting::ask(&client, &asked, applicant.on_waiting)?;
-    let leased = Leased { client, lease: granted.lease_id };
+    let leased = Leased { client, lease: granted.lease_id.clone() };
     require_reach(&granted.edits, is_in_the_hosts_mounts()).inspect_err(|_| leased.give_back())?;
     if configuration.driver.compat == Compat::Image {
         compat::prefer_image(&mut granted.edits, &image);
     }
-    check_mechanism(asked.request.mode, granted.mechanism).inspect_err(|_| leased.give_back())?;
+    check_mechanism(asked.request.mode, granted.mechanism)
+        .and_then(|()| check_devices(&asked.request.devices, granted.gpus()))
+        .inspect_err(|_| leased.give_back())?;
     edits::apply(spec, &image, &leased.lease, &granted.edits).inspect_err(|_| leased.give_back())?;
-    if is_placed && configuration.policy.placed_by == Placer::Hami {
+    if described.placed_by() == Placer::Hami {
         placed::without_preloads(spec);
     }
     loader_cache::enter(&image, &edits::file_names(&granted.edits), &leased.lease);
@@ -158,10 +159,47 @@ fn check_mechanism(mode: Mode, granted: Mechanism) -> Result<(), ErrorBody> {
     ))
 }
 
+/// A supervisor that is older than this wrapper looks at no names of GPUs. What a number means it alone knows.
+fn check_devices(devices: &[String], granted: &[GpuUuid]) -> Result<(), ErrorBody> {
+    let is_named = |gpu: &GpuUuid| {
+        devices.iter().any(|name| gpu.0.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name)))
+    };
+    let are_uuids = !devices.is_empty() && devices.iter().all(|name| name.starts_with("GPU-"));
+    match granted.iter().find(|gpu| are_uuids && gpu.0.starts_with("GPU-") && !is_named(gpu)) {
+        None => Ok(()),
+        Some(other) => Err(ErrorBody::new(
+            ErrorCode::MessageInvalid,
+            format!("device={} was asked for, and the supervisor granted {other}", devices.join(",")),
+            "restart gpool-supervisor, which is of another version than this wrapper",
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::assert_presentable;
+
+    #[test]
+    fn another_gpu_than_the_one_that_was_named_is_not_taken() {
+        let gpus = ["GPU-51aa", "GPU-62bb"].map(|uuid| GpuUuid(uuid.into()));
+        let check = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            check_devices(&names, &gpus)
+        };
+        for names in [&[][..], &["0"], &["GPU-51AA", "GPU-62"], &["GPU-51aa", "7"]] {
+            assert_eq!(check(names), Ok(()), "{names:?}");
+        }
+        let error = check(&["GPU-51"]).unwrap_err();
+        assert_presentable(&error);
+        assert!(error.message.contains("GPU-62bb"), "{error}");
+        let instance = [GpuUuid("MIG-1".into())];
+        assert_eq!(
+            check_devices(&["GPU-51".to_owned()], &instance),
+            Ok(()),
+            "the GPU has it, and the answer does not say so"
+        );
+    }
 
     #[test]
     fn what_an_ordinary_user_cannot_reach_is_named() {

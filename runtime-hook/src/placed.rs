@@ -20,17 +20,30 @@ const MEMORY: &str = "CUDA_DEVICE_MEMORY_LIMIT";
 const CORES: &str = "CUDA_DEVICE_SM_LIMIT";
 /// Whether HAMi's hundredths are a ceiling as well.
 const CORES_POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
-/// What one who was given memory and no cores has of them beside others of that kind, as a fraction: all the same.
-const UNPROMISED: &str = "0.1";
+/// The fraction of one who was given memory and no cores: HAMi does not bound it, and beside who was given some it should not stand
+/// still. As burst it would for as long as those have work.
+const WITHOUT_CORES: &str = "0.01";
 /// Keys that say where a container is and what it has: nobody's but the scheduler's.
 const SAID_BY_PLACER: [&str; 9] =
     ["fraction", "memory", "gpus", "device", "model", "min-memory", "mode", "mig-profile", "isolation"];
 /// The loader's list of what to load into every program.
 const PRELOAD: &str = "/etc/ld.so.preload";
 
-/// Variables of which a container has one if any of these schedulers has placed it.
+/// Variables of which a container has one if any of these schedulers has placed it, or what its name begins with.
 pub fn marks() -> impl Iterator<Item = &'static str> {
     PORTIONS.into_iter().chain([MEMORY, CORES])
+}
+
+/// Whether a variable is one of [`marks`].
+pub fn is_mark(entry: &str) -> bool {
+    let name = entry.split_once('=').map_or("", |(name, _)| name);
+    PORTIONS.contains(&name) || name == CORES || name == MEMORY || is_numbered(name)
+}
+
+/// Whether it is HAMi's name for the memory of one of several GPUs.
+fn is_numbered(name: &str) -> bool {
+    let number = name.strip_prefix(MEMORY).and_then(|rest| rest.strip_prefix('_'));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// What a container was given, by key.
@@ -63,10 +76,22 @@ pub fn given(
 
 fn by_kai(env: &[String], of_nri: Option<&str>) -> Result<Option<Given>, ErrorBody> {
     let by = "KAI";
-    let Some((name, portion)) = PORTIONS.iter().find_map(|name| Some((name, variable(env, name)?))) else {
-        return Ok(None);
-    };
-    let Some(gpus) = gpus(of_nri.or(variable(env, VISIBLE)), by)? else { return Ok(None) };
+    let mut said = PORTIONS.iter().filter_map(|name| Some((name, variable(env, name).transpose()?)));
+    let Some((name, portion)) = said.next() else { return Ok(None) };
+    let portion = portion?;
+    if let Some((other, differs)) = said.next()
+        && differs? != portion
+    {
+        return Err(contradicts(name, other));
+    }
+    // CUDA's images say `all`, which is nobody's word for a part of one.
+    let told = variable(env, VISIBLE)?.filter(|told| *told != "all");
+    if let (Some(of_nri), Some(told)) = (of_nri, told)
+        && of_nri != told
+    {
+        return Err(contradicts(VISIBLE, &format!("the annotation {OF_NRI}*")));
+    }
+    let Some(gpus) = gpus(of_nri.or(told), by)? else { return Ok(None) };
     let permille = thousandths(portion).ok_or_else(|| {
         refused(
             format!("the container has {name}={portion:?} of a GPU from {by}, which is no share from 0.01 to 1"),
@@ -81,43 +106,42 @@ fn by_kai(env: &[String], of_nri: Option<&str>) -> Result<Option<Given>, ErrorBo
 
 fn by_hami(env: &[String]) -> Result<Option<Given>, ErrorBody> {
     let by = "HAMi";
-    let caps: Vec<(String, &str)> = env
-        .iter()
-        .filter_map(|entry| {
-            let (name, value) = entry.split_once('=')?;
-            let rest = name.strip_prefix(MEMORY)?;
-            let number = rest.strip_prefix('_').is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
-            (rest.is_empty() || number).then(|| (name.to_owned(), value))
-        })
-        .collect();
-    let cores = variable(env, CORES);
-    if caps.is_empty() && cores.is_none() {
+    let cores = variable(env, CORES)?;
+    let has_caps = env.iter().any(|entry| entry.starts_with(MEMORY) && is_mark(entry));
+    if !has_caps && cores.is_none() {
         return Ok(None);
     }
-    let Some(gpus) = gpus(variable(env, VISIBLE), by)? else { return Ok(None) };
+    let Some(gpus) = gpus(variable(env, VISIBLE)?, by)? else { return Ok(None) };
     let mut keys = on(&gpus);
-    let mut least = None;
-    for (name, value) in &caps {
-        let bytes = bytes_of(value).ok_or_else(|| {
+    // One for each GPU; older ones have one for all. Others are not HAMi's.
+    let numbered = (0..gpus.len()).map(|number| format!("{MEMORY}_{number}"));
+    let mut caps = Vec::new();
+    for name in numbered {
+        caps.extend(variable(env, &name)?.map(|value| (name, value)));
+    }
+    if caps.is_empty() {
+        caps.extend(variable(env, MEMORY)?.map(|value| (MEMORY.to_owned(), value)));
+    }
+    let bytes_of = |(name, value): &(String, &str)| {
+        bytes_of(value).ok_or_else(|| {
             refused(
                 format!("the container has {name}={value:?} from {by}, which is no amount of memory"),
                 "ask for nvidia.com/gpumem in MiB",
             )
-        })?;
-        least = Some(least.map_or(bytes, |least: u64| least.min(bytes)));
-    }
+        })
+    };
     // On several GPUs it may be given another part of each, of which the least was given of all.
-    if let Some(bytes) = least {
+    let caps: Vec<u64> = caps.iter().map(bytes_of).collect::<Result<_, _>>()?;
+    if let Some(bytes) = caps.iter().min() {
         keys.insert("memory", bytes.to_string());
     }
     match cores.unwrap_or("0").trim().parse() {
         Ok(0) => {
-            keys.insert("fraction", UNPROMISED.to_owned());
-            keys.insert("priority", "burst".to_owned());
+            keys.insert("fraction", WITHOUT_CORES.to_owned());
         }
         Ok(cores @ 1..=100) => {
             let fraction = format!("{}.{:02}", cores / 100, cores % 100);
-            if variable(env, CORES_POLICY) == Some("force") {
+            if variable(env, CORES_POLICY)? == Some("force") {
                 keys.insert("limit", fraction.clone());
             }
             keys.insert("fraction", fraction);
@@ -126,7 +150,7 @@ fn by_hami(env: &[String]) -> Result<Option<Given>, ErrorBody> {
             return Err(refused(
                 format!(
                     "the container has {CORES}={:?} from {by}, which is no number of hundredths",
-                    cores.unwrap_or("")
+                    cores.unwrap_or_default()
                 ),
                 "ask for 0 to 100 of nvidia.com/gpucores",
             ));
@@ -200,9 +224,25 @@ pub fn without_preloads(spec: &mut Value) {
     }
 }
 
-/// The last one of that name, as the container's programs see it.
-fn variable<'a>(env: &'a [String], name: &str) -> Option<&'a str> {
-    env.iter().rev().find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
+/// What the variable of that name says. What a device plugin says stands before what a pod's author does, and programs see only
+/// one of both.
+///
+/// # Errors
+/// There are several, and they differ.
+fn variable<'a>(env: &'a [String], name: &str) -> Result<Option<&'a str>, ErrorBody> {
+    let mut said = env.iter().filter_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
+    let first = said.next();
+    match said.find(|other| Some(*other) != first) {
+        None => Ok(first),
+        Some(_) => Err(contradicts(name, "itself")),
+    }
+}
+
+fn contradicts(name: &str, other: &str) -> ErrorBody {
+    refused(
+        format!("the container's {name} contradicts {other}, so that what its scheduler has given it is not known"),
+        format!("leave {name} and the other variables of the scheduler out of the pod and its image"),
+    )
 }
 
 fn on(gpus: &[&str]) -> BTreeMap<&'static str, String> {
@@ -225,8 +265,8 @@ fn gpus<'a>(told: Option<&'a str>, by: &str) -> Result<Option<Vec<&'a str>>, Err
     Err(refused(
         format!("the container has a part of a GPU from {by}, and {VISIBLE}={told:?} does not say of which"),
         format!(
-            "leave {VISIBLE} to {by}; where it has an NRI plugin hand GPUs on, let annotations nvidia.cdi.k8s.io/* of pods through \
-             to the handler"
+            "leave {VISIBLE} to {by}, and have it or its plugin write that variable; KAI's NRI plugin is told by an annotation in its \
+             place, nvidia.cdi.k8s.io/*, which the handler has to let through"
         ),
     ))
 }

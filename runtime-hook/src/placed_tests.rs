@@ -76,7 +76,7 @@ fn hami_s_memory_is_a_cap_and_its_cores_are_a_share() {
     for nothing in [&["CUDA_DEVICE_SM_LIMIT=0"][..], &[]] {
         let env: Vec<&str> = [visible.as_str(), memory].into_iter().chain(nothing.iter().copied()).collect();
         let request = hami(&env).unwrap().unwrap();
-        assert_eq!((request.priority, request.fraction_permille), (Priority::Burst, 100), "nothing is promised");
+        assert_eq!((request.priority, request.fraction_permille), (Priority::Guaranteed, 10), "the least there is");
     }
     let whole = hami(&[&visible, "CUDA_DEVICE_SM_LIMIT=100"]).unwrap().unwrap();
     assert_eq!((whole.fraction_permille, whole.memory), (1000, None));
@@ -131,6 +131,34 @@ fn what_does_not_say_where_or_how_much_is_refused() {
 }
 
 #[test]
+fn what_is_said_twice_has_to_be_the_same() {
+    let (visible, other) = (format!("{VISIBLE}={FIRST}"), format!("{VISIBLE}={SECOND}"));
+    let memory = "CUDA_DEVICE_MEMORY_LIMIT_0=3000m";
+    for result in [
+        kai(&[&visible, "RUNAI_NUM_OF_GPUS=0.10", "GPU_PORTION=1"]),
+        kai(&[&visible, "GPU_PORTION=0.10", "GPU_PORTION=1"]),
+        kai(&[&visible, &other, "GPU_PORTION=0.10"]),
+        asked(Placer::Kai, &[&visible, "GPU_PORTION=0.1"], &[("nvidia.cdi.k8s.io/container.web", SECOND)]),
+        hami(&[&visible, memory, "CUDA_DEVICE_SM_LIMIT=5", "CUDA_DEVICE_SM_LIMIT=100"]),
+        hami(&[&visible, &other, memory]),
+        hami(&[&visible, memory, "CUDA_DEVICE_MEMORY_LIMIT_0=9000m"]),
+    ] {
+        let error = result.unwrap_err();
+        assert_presentable(&error);
+        assert!(error.message.contains(" contradicts "), "{error}");
+    }
+    let twice = kai(&[&visible, &visible, "GPU_PORTION=0.10", "RUNAI_NUM_OF_GPUS=0.10", "GPU_PORTION=0.10"]).unwrap();
+    assert_eq!(twice.unwrap().fraction_permille, 100);
+    // Of an image, and no GPU's of this container.
+    let image = hami(&[&visible, memory, "CUDA_DEVICE_MEMORY_LIMIT=1m", "CUDA_DEVICE_MEMORY_LIMIT_7=1m"]).unwrap();
+    assert_eq!(image.unwrap().memory, Some(MemoryCap::Bytes(3000 << 20)));
+    for (name, is) in [("GPU_PORTION", true), ("GPU_PORTION_X", false), ("CUDA_DEVICE_MEMORY_LIMIT_3", true)] {
+        assert_eq!(is_mark(&format!("{name}=1")), is, "{name}");
+    }
+    assert!(!is_mark("CUDA_DEVICE_MEMORY_LIMIT_=1") && !is_mark("CUDA_DEVICE_MEMORY_LIMIT_X=1"));
+}
+
+#[test]
 fn what_is_the_scheduler_s_to_say_nobody_else_says() {
     let env = [&format!("{VISIBLE}={FIRST}"), "GPU_PORTION=0.5"];
     for key in SAID_BY_PLACER {
@@ -162,8 +190,8 @@ fn what_is_the_scheduler_s_to_say_nobody_else_says() {
     assert_eq!((request.fraction_permille, request.memory), (500, Some(MemoryCap::Permille(500))));
     assert_eq!(request.class, Class::Latency);
     let hamis = [&format!("{VISIBLE}={FIRST}"), "CUDA_DEVICE_MEMORY_LIMIT_0=3000m"];
-    let raised = asked(Placer::Hami, &hamis, &[("gpool.io/priority", "guaranteed")]).unwrap_err();
-    assert!(raised.message.contains("priority=burst"), "{raised}");
+    let burst = asked(Placer::Hami, &hamis, &[("gpool.io/priority", "burst")]).unwrap().unwrap();
+    assert_eq!(burst.priority, Priority::Burst);
 }
 
 #[test]

@@ -60,6 +60,8 @@ pub struct Described {
     annotations: BTreeMap<String, String>,
     env: Vec<String>,
     cgroups_path: String,
+    /// Who has placed it, if that is not gpool.
+    placed_by: Placer,
 }
 
 impl Described {
@@ -71,6 +73,7 @@ impl Described {
             annotations: annotations.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))).collect(),
             env: env.filter_map(|entry| entry.as_str().map(str::to_owned)).collect(),
             cgroups_path: spec["linux"]["cgroupsPath"].as_str().unwrap_or_default().to_owned(),
+            placed_by: Placer::Gpool,
         }
     }
 
@@ -101,22 +104,26 @@ impl Described {
 
     /// Whether the scheduler of a cluster may have placed the container on a GPU: which one's words count, the configuration says.
     pub fn may_be_placed(&self) -> bool {
-        let has = |mark: &str| self.env.iter().any(|entry| entry.starts_with(mark));
-        !self.is_sandbox() && self.is_in_a_pod() && placed::marks().any(has)
+        !self.is_sandbox() && self.is_in_a_pod() && self.env.iter().any(|entry| placed::is_mark(entry))
     }
 
-    /// The same container with what `placer` has given it in place of what it asks for; none if that has not placed it.
+    /// Who has placed it: gpool does where nobody else has.
+    pub fn placed_by(&self) -> Placer {
+        self.placed_by
+    }
+
+    /// The same container with what `placer` has given it in place of what it asks for, if that has placed it.
     ///
     /// # Errors
     /// It has, and does not say where; or the container asks for what is the scheduler's to give.
-    pub fn as_placed_by(&self, placer: Placer) -> Result<Option<Self>, ErrorBody> {
+    pub fn into_placed_by(self, placer: Placer) -> Result<Self, ErrorBody> {
         if !self.may_be_placed() {
-            return Ok(None);
+            return Ok(self);
         }
         let container = self.container_name();
-        let Some(given) = given(placer, &self.env, &self.annotations, container)? else { return Ok(None) };
+        let Some(given) = given(placer, &self.env, &self.annotations, container)? else { return Ok(self) };
         let (annotations, env) = given.laid_over(&self.annotations, &self.env, container)?;
-        Ok(Some(Self { annotations, env, ..self.clone() }))
+        Ok(Self { annotations, env, placed_by: placer, ..self })
     }
 
     /// Which container of a pod it is, if the engine says so. An engine overwrites its own annotations and passes others of
@@ -346,12 +353,15 @@ mod tests {
         };
         let [containerd, _] = PLACES_IN_POD;
         let pod = json!({containerd.sandbox: "5a", containerd.container: "web"});
-        let placed = read(pod, "").as_placed_by(Placer::Kai).unwrap().unwrap();
+        let by_kai = |described: Described| described.into_placed_by(Placer::Kai).unwrap();
+        let placed = by_kai(read(pod, ""));
         assert!(placed.has_request() && placed.annotations["gpool.io/device"] == "GPU-51");
-        assert!(read(json!({}), "/kubepods/pod5a/9b").as_placed_by(Placer::Kai).unwrap().is_some(), "of docker's");
-        assert_eq!(read(json!({}), "/system.slice/x").as_placed_by(Placer::Kai), Ok(None));
+        assert_eq!(placed.placed_by(), Placer::Kai);
+        assert!(by_kai(read(json!({}), "/kubepods/pod5a/9b")).has_request(), "of docker's");
         let sandbox = json!({containerd.sandbox: "5a", SANDBOX_MARKS[0]: "sandbox"});
-        assert_eq!(read(sandbox, "").as_placed_by(Placer::Kai), Ok(None));
+        for other in [read(json!({}), "/system.slice/x"), read(sandbox, "")] {
+            assert_eq!(by_kai(other.clone()), other);
+        }
         let spec = json!({"process": {"env": env}});
         assert!(may_hold_request(spec.to_string().as_bytes()) && !Described::read(&spec).may_be_placed());
     }

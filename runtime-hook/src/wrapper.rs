@@ -7,7 +7,7 @@ use crate::low_level::{self, Launch};
 use crate::report::report;
 use crate::spec::{self, Described};
 use crate::waiting;
-use gpool_configuration::{Configuration, ConfigurationError, Placer};
+use gpool_configuration::{Configuration, ConfigurationError};
 use gpool_protocol::{ContainerId, ErrorBody, ErrorCode};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -68,7 +68,8 @@ fn prepare_creation(installation: &Installation, creation: &Creation) -> Result<
     let requested = find_request(creation)?;
     let configuration = gpool_configuration::load(&installation.configuration);
     let Some(requested) = requested else {
-        // A broken configuration must not stop containers that want nothing of gpool.
+        // A broken configuration must not stop containers that want nothing of gpool. A pod with variables by which schedulers
+        // give parts of GPUs wants one, from whoever the configuration says.
         return match configuration {
             Ok(configuration) => low_level::configured(&configuration.runtime.low_level, &installation.low_level_link),
             Err(_) => low_level::recorded(&installation.low_level_link, &installation.configuration),
@@ -107,7 +108,8 @@ fn find_request(creation: &Creation) -> Result<Option<Requested>, ErrorBody> {
 
 fn honour(requested: Requested, creation: &Creation, configuration: &Configuration) -> Result<(), ErrorBody> {
     let Requested { bundle, config, mut spec, described } = requested;
-    if !described.has_request() && configuration.policy.placed_by == Placer::Gpool {
+    let described = described.into_placed_by(configuration.policy.placed_by)?;
+    if !described.has_request() {
         return Ok(());
     }
     bundle.check_editable(&config)?;

@@ -179,7 +179,7 @@ mod tests {
             mps = true
             namespace_teams = true
             counted_pods = true
-            counted_memory_percent = 5
+            counted_memory_percent = 105
             placed_by = "kai"
             env.allow = []
             [lease]

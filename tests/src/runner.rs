@@ -83,7 +83,7 @@ fn one(name: &str, inside: &Inside) -> Result<ExitCode> {
 }
 
 /// How many scenarios run together: they mostly wait.
-const LANES: usize = 4;
+const LANES: usize = 5;
 
 /// Scenarios that measure run first, each alone; the others then a few at a time.
 fn all<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> ExitCode {

@@ -34,7 +34,7 @@ pub fn check(host: &Surroundings) -> Outcome {
     let own = named(OWN).len();
     let placer = host.configuration().policy.placed_by;
     if placer != Placer::Gpool {
-        return beside(placer, own, &others);
+        return beside(placer, own, &others, host.configuration().policy.counted_pods);
     }
     if !others.is_empty() {
         return Outcome::warn(
@@ -60,7 +60,7 @@ pub fn check(host: &Surroundings) -> Outcome {
 }
 
 /// Where the scheduler of a cluster places pods itself, of what `others` have offered it: gpool offers nothing.
-fn beside(placer: Placer, own: usize, others: &[String]) -> Outcome {
+fn beside(placer: Placer, own: usize, others: &[String], is_all_counted: bool) -> Outcome {
     let name = match placer {
         Placer::Gpool => "gpool",
         Placer::Kai => "KAI",
@@ -81,6 +81,14 @@ fn beside(placer: Placer, own: usize, others: &[String]) -> Outcome {
                 "{name} places pods here ([policy] placed_by), and nobody tells the kubelet of GPUs: it has none to place them on"
             ),
             "install NVIDIA's device plugin, of whose GPUs KAI gives parts; without KAI take placed_by out",
+        );
+    }
+    if !is_all_counted {
+        return Outcome::warn(
+            format!(
+                "{name} places pods here ([policy] placed_by), and those with gpool's annotations have what it knows nothing of"
+            ),
+            "let [policy] counted_pods be true, so that pods have what they were given and nothing else",
         );
     }
     Outcome::ok(format!("{name} places the pods of this host, and gpool holds them to what they were given"))

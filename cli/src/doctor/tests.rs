@@ -367,6 +367,9 @@ fn a_kubelet_should_be_told_by_gpool_and_by_nobody_else() {
     drop((own, nvidias));
     host.configuration.as_mut().unwrap().policy.placed_by = gpool_configuration::Placer::Hami;
     assert_eq!(of(&host, "kubelet").0, State::Ok, "its plugin has had several names");
+    host.configuration.as_mut().unwrap().policy.counted_pods = false;
+    let (state, words) = of(&host, "kubelet");
+    assert!(state == State::Warn && words.contains("counted_pods"), "{words}");
     drop(kubelet);
     assert_eq!(of(&host, "kubelet").0, State::Ok);
 }

@@ -14,6 +14,8 @@ use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value, value};
 const PLUGINS: [(i64, &str); 3] =
     [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime"), (4, "io.containerd.cri.v1.runtime")];
 const DEFAULT: &str = "default_runtime_name";
+/// The annotations of pods that gpool reads.
+const ANNOTATIONS: &str = "gpool.io/*";
 
 /// What the text tells containerd.
 pub fn entry(text: &str) -> Result<Option<Entry>, Defect> {
@@ -63,7 +65,11 @@ pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<S
     let ours = descend(runtimes, &[RUNTIME_NAME])?;
     ours.insert("runtime_type", value("io.containerd.runc.v2"));
     for key in ["pod_annotations", "container_annotations"] {
-        ours.insert(key, value(["gpool.io/*"].into_iter().collect::<Array>()));
+        // What somebody else has let through besides, such as the annotations of a scheduler, stays.
+        let others = ours.get(key).and_then(Item::as_array).into_iter().flatten().filter_map(Value::as_str);
+        let others: Vec<String> = others.filter(|other| *other != ANNOTATIONS).map(str::to_owned).collect();
+        let all = std::iter::once(ANNOTATIONS.to_owned()).chain(others);
+        ours.insert(key, value(all.collect::<Array>()));
     }
     if !ours.contains_key("options") {
         ours.insert("options", Item::Table(options.map(|options| said(&options)).unwrap_or_default()));

@@ -47,6 +47,19 @@ fn the_entry_stands_beside_the_runtimes_that_are_there_anyway() {
     assert_eq!(runtimes["gpool"]["pod_annotations"][0].as_str(), Some("gpool.io/*"));
     let again = with_entry(Some(&after), &wanted(false), &facts("io.containerd.grpc.v1.cri")).unwrap();
     assert_eq!(again, after);
+    // What a person lets through besides, for a scheduler, is not gpool's to take away.
+    let more = after.replacen(
+        "pod_annotations = [\"gpool.io/*\"]",
+        "pod_annotations = [\"nvidia.cdi.k8s.io/*\", \"gpool.io/*\"]",
+        1,
+    );
+    assert_ne!(more, after);
+    let again = with_entry(Some(&more), &wanted(false), &facts("io.containerd.grpc.v1.cri")).unwrap();
+    let document: toml::Table = again.parse().unwrap();
+    let ours = &document["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["gpool"];
+    let both =
+        [ours["pod_annotations"].as_array().unwrap().len(), ours["container_annotations"].as_array().unwrap().len()];
+    assert_eq!(both, [2, 1], "{again}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use gpool_protocol::{CountedResource, ErrorBody, ErrorCode, MemoryCap, Request, 
 /// Those of the `open` GPUs on which the count that a request has allows as much memory as it asks for.
 ///
 /// # Errors
-/// There is none, because of the count; says how much it allows.
+/// There are too few, because of the count; says how much it allows.
 pub fn only_within_count(
     policy: &Policy,
     request: &Request,
@@ -28,7 +28,8 @@ pub fn only_within_count(
     let most = open.iter().map(allowed).max();
     let is_within = |gpu: &usize| memory.bytes_of(gpus[*gpu].memory_total_bytes) <= allowed(gpu);
     let within: Vec<usize> = open.into_iter().filter(is_within).collect();
-    match most.filter(|_| within.is_empty()) {
+    let too_few = within.len() < usize::from(request.gpus.max(1));
+    match most.filter(|_| too_few) {
         None => Ok(within),
         Some(most) => {
             let asked = match memory {
@@ -38,8 +39,9 @@ pub fn only_within_count(
             Err(ErrorBody::new(
                 ErrorCode::RequestNotAllowed,
                 format!(
-                    "memory={asked} is more than goes with gpool.io/percent: {counted}, {} on each GPU ([policy] \
+                    "memory={asked} is more than goes with gpool.io/percent: {counted} on {} GPU(s), at most {} on each ([policy] \
                      counted_memory_percent)",
+                    request.gpus.max(1),
                     format_bytes(most)
                 ),
                 "ask for less memory, or for more of gpool.io/percent in the container's limits",
@@ -70,7 +72,10 @@ mod tests {
         assert_eq!(within(0, &gib(80)), Ok(vec![0, 1]), "nobody wants it bounded");
         assert_eq!(within(100, r#","memory":{"bytes":85899345920}"#), Ok(vec![0, 1]), "nobody has counted it");
         assert_eq!(within(100, r#","resource":"percent=30""#), Ok(vec![0, 1]), "its share of the memory");
-        for (fields, asked) in [(gib(25), "memory=25GiB"), (counted(r#""permille":301"#), "memory=30.1%")] {
+        let on_two = gib(24) + r#","gpus":2"#;
+        for (fields, asked) in
+            [(gib(25), "memory=25GiB"), (counted(r#""permille":301"#), "memory=30.1%"), (on_two, "memory=24GiB")]
+        {
             let error = within(100, &fields).unwrap_err();
             assert_eq!(error.code, ErrorCode::RequestNotAllowed);
             for part in [asked, "gpool.io/percent: 30", "24GiB"] {

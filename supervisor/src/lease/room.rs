@@ -11,7 +11,7 @@ use super::quota::{Counted, Standing, Tally};
 use super::record::Record;
 use super::refusal::{kept_for_others, quota_kept_for_others, worded};
 use super::reserved::{Reserved, Whom};
-use super::suitable::{check_suitable, only_suitable};
+use super::suitable::{check_suitable, only_kept, only_suitable};
 use crate::clock;
 use crate::device::Gpu;
 use crate::mps::Domain;
@@ -464,7 +464,7 @@ impl Leases {
         open = only_within_count(&self.configuration().policy, &asked.request, open, gpus)?;
         let mut open = self.without_other_modes(open, &served, gpus)?;
         if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
-            open.retain(|gpu| self.time_slices.keeps(&gpus[*gpu].uuid));
+            open = only_kept(open, |gpu| self.time_slices.keeps(&gpus[gpu].uuid))?;
         }
         Ok(Choice { served, domain, has_no_hours, demand, counted, capacities, open })
     }

@@ -46,14 +46,15 @@ pub fn check_suitable(request: &Request, gpus: &[Gpu]) -> Result<(), ErrorBody> 
     Err(ErrorBody::new(
         ErrorCode::NoGpu,
         format!(
-            "{how_many} of this host {} what is asked for ({}): there is {there}",
+            "{how_many} that gpool serves {} what is asked for ({}): there is {there}",
             if wanted == 1 { "is" } else { "are" },
             described(request)
         ),
         match request.devices.is_empty() {
             true => "name a model that is there, or leave model and min-memory out (gpool gpu ls lists the GPUs)",
             false => {
-                "name a GPU that is there by its number or UUID, or leave device out (gpool gpu ls lists the GPUs)"
+                "name a GPU that is there, or leave device out; one that is on this host and not among them does not answer, or is not in \
+                 [driver] gpus (gpool gpu ls)"
             }
         },
     ))
@@ -76,6 +77,22 @@ pub fn only_suitable(request: &Request, open: Vec<usize>, gpus: &[Gpu]) -> Resul
         format!("GPUs that are what is asked for ({}) are divided with MIG, or about to be", described(request)),
         "name another one, or add mig-profile for an instance (gpool mig show lists them)",
     ))
+}
+
+/// Those of the `open` GPUs that keep a fraction by time slices.
+///
+/// # Errors
+/// None of them does: others of this host do, which will not do.
+pub fn only_kept(open: Vec<usize>, keeps: impl Fn(usize) -> bool) -> Result<Vec<usize>, ErrorBody> {
+    let kept: Vec<usize> = open.iter().copied().filter(|gpu| keeps(*gpu)).collect();
+    if kept.is_empty() && !open.is_empty() {
+        return Err(ErrorBody::new(
+            ErrorCode::NoMechanism,
+            "no GPU that will do is known to keep a fraction by time slices",
+            "ask for mode=slice, leave fraction out, or name another GPU; gpool doctor says what was tried",
+        ));
+    }
+    Ok(kept)
 }
 
 fn has(suitable: &Suitable, gpu: &Gpu) -> bool {
@@ -106,11 +123,17 @@ mod tests {
         assert_eq!(judged(r#","models":["H100"]"#), Ok(()));
         assert_eq!(judged(r#","models":["H100","L4"],"gpus":2"#), Ok(()));
         for (fields, parts) in [
-            (r#","models":["H200"]"#, ["no GPU of this host is", "model=H200", "NVIDIA L4 with"]),
+            (r#","models":["H200"]"#, ["no GPU that gpool serves is", "model=H200", "NVIDIA L4 with"]),
             (r#","models":["H100"],"gpus":2"#, ["1 and not 2 GPUs", "model=H100", "NVIDIA H100 80GB HBM3 with"]),
-            (r#","min_memory_bytes":1099511627776"#, ["no GPU of this host is", "min-memory=1TiB", "NVIDIA L4 with"]),
-            (r#","devices":["2"]"#, ["no GPU of this host is", "device=2", "1 (GPU-1, NVIDIA L4 with"]),
-            (r#","devices":["0"],"models":["L4"]"#, ["no GPU of this host is", "device=0, model=L4", "0 (GPU-0, "]),
+            (
+                r#","min_memory_bytes":1099511627776"#,
+                ["no GPU that gpool serves is", "min-memory=1TiB", "NVIDIA L4 with"],
+            ),
+            (r#","devices":["2"]"#, ["no GPU that gpool serves is", "device=2", "1 (GPU-1, NVIDIA L4 with"]),
+            (
+                r#","devices":["0"],"models":["L4"]"#,
+                ["no GPU that gpool serves is", "device=0, model=L4", "0 (GPU-0, "],
+            ),
             (r#","devices":["0","GPU-7"],"gpus":2"#, ["1 and not 2 GPUs", "device=0,GPU-7", "0 (GPU-0, "]),
         ] {
             let error = judged(fields).unwrap_err();
@@ -122,6 +145,9 @@ mod tests {
         assert_eq!(only_suitable(&asked, vec![0, 1], &gpus), Ok(vec![0]));
         assert_eq!(only_suitable(&asked, vec![1], &gpus).unwrap_err().code, ErrorCode::NoMechanism);
         assert_eq!(only_suitable(&request(""), vec![1], &gpus), Ok(vec![1]));
+        assert_eq!(only_kept(vec![0, 1], |gpu| gpu == 1), Ok(vec![1]));
+        assert_eq!(only_kept(vec![0], |gpu| gpu == 1).unwrap_err().code, ErrorCode::NoMechanism);
+        assert_eq!(only_kept(Vec::new(), |_| false), Ok(Vec::new()), "others say what is missing");
         assert_eq!(only_suitable(&request(r#","devices":["1"]"#), vec![0, 1], &gpus), Ok(vec![1]));
         assert_eq!(
             only_suitable(&request(r#","devices":["1"]"#), vec![0], &gpus).unwrap_err().code,
