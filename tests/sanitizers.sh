@@ -1,16 +1,17 @@
 #!/bin/bash
 # AddressSanitizer and ThreadSanitizer, whose runtimes the stable toolchain brings: on the CUDA shim as a library, used by
-# threads of gpool-shim-stand before a driver that does nothing, and on the tests of what the shims do. Then on a copy of
-# the code with a fault for each, which each of these must find: a checker that looks at nothing finds nothing either.
+# threads of gpool-shim-stand before a driver that does nothing, and on the tests of what the shims do. Then on a program
+# with a fault for each, which it must find: a checker that looks at nothing finds nothing either. With `long` on a copy of the
+# code with such faults, too, which the stand and the tests have to run into.
 #
 # `sanitizers.sh [long]`; after `make build`. What a toolchain lacks is skipped by name. The standard library is built
 # without the checkers and stays so; the shims use none of it.
 set -eu
 cd "$(dirname "$0")/.."
 
-rounds=1000 seeds="1 2 3 5 6 7"
+rounds=1000 seeds="1 2 3 5 6 7" copies=
 if [ "${1:-}" = long ]; then
-    rounds=20000 seeds=$(seq 48)
+    rounds=20000 seeds=$(seq 48) copies=yes
 fi
 
 repository=$PWD
@@ -23,7 +24,7 @@ mkdir -p "$made"
 
 # These options are no stable ones. The names are of the crates that get them, so that nobody else's build script takes
 # the compiler for a nightly one; ___ is what cargo asks the compiler about.
-export RUSTC_BOOTSTRAP=___,libc,zstd_sys,gpool_driver_abi,gpool_shared_region,gpool_interposer_logic,gpool_shim_cuda,gpool_shim_stand
+export RUSTC_BOOTSTRAP=___,libc,zstd_sys,gpool_driver_abi,gpool_shared_region,gpool_interposer_logic,gpool_shim_cuda,gpool_shim_stand,two_faults
 # Names and lines in reports.
 export CARGO_PROFILE_GUEST_STRIP=none CARGO_PROFILE_GUEST_DEBUG=line-tables-only
 # Four shims: what makes the one that is shipped small finds no faults.
@@ -101,6 +102,8 @@ check() {
     fi
     flags="-Zsanitizer=$kind -Cunsafe-allow-abi-mismatch=sanitizer"
     local built=$made/$kind
+    passes rustc --edition 2024 --crate-name two_faults $flags -o "$made/two-faults-$kind" tests/programs/two_faults.rs
+    finds "$made/two-faults-$kind" "$kind"
     # The stand as it was built, with the runtime in it, which the shim finds there.
     passes rustc --edition 2024 --crate-name gpool_shim_stand -Cpanic=abort -Clink-arg=-Wl,--export-dynamic $flags \
         --extern "gpool_tests=$repository/target/release/libgpool_tests.rlib" \
@@ -114,6 +117,10 @@ check() {
     local which=()
     if [ "$kind" = thread ]; then which=(futex:: pieces:: memory:: registration:: gate::); fi
     passes tests "$built" "${which[@]}"
+    if [ ! "$copies" ]; then
+        echo "$checker: nothing in the shim and its tests, and the $fault of another program"
+        return
+    fi
     # What has no fault put in is compiled already; what has must look newer than that.
     if [ ! -e "$built-faulty" ]; then
         rm -rf "$built-begun"
@@ -131,6 +138,6 @@ check() {
 # Suppressions go by names, which the runtimes have from one of these.
 command -v llvm-symbolizer > /dev/null || command -v addr2line > /dev/null || die "no addr2line: install binutils"
 cc -O2 -shared -fPIC -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic tests/programs/null_driver.c -o "$made/libnull.so"
-make_faults
+if [ "$copies" ]; then make_faults; fi
 check AddressSanitizer address stack-buffer-overflow asan memory::
 check ThreadSanitizer thread "data race" tsan futex::
