@@ -1,7 +1,7 @@
 #!/bin/sh
 # Packs what `make build` has laid out: pack.sh STAGE DESTINATION [VERSION]. Writes gpool and gpool-simulated-gpu as .deb,
 # and gpool as .rpm where rpmbuild is there. The same files and SOURCE_DATE_EPOCH give the same bytes. What the packages
-# hold stands in Cargo.toml.
+# hold stands in Cargo.toml. PACK_LEVEL, 1 to 9, packs in less time or into less space.
 set -eu
 export LC_ALL=C TZ=UTC
 umask 022
@@ -46,7 +46,7 @@ deb() {
     shift
     tree deb "$@" "$work/$name"
     same_times "$work/$name"
-    dpkg-deb --root-owner-group -Zxz -z3 --threads-max=1 --build "$work/$name" \
+    dpkg-deb --root-owner-group -Zxz "-z${PACK_LEVEL:-3}" --threads-max=1 --build "$work/$name" \
         "$destination/${name}_${version}_amd64.deb" > /dev/null
 }
 
@@ -58,6 +58,7 @@ if command -v rpmbuild > /dev/null; then
     same_times "$work/rpm-tree"
     rpmbuild --quiet -bb --define "_topdir $work/rpm" --define "_rpmdir $destination" \
         --define '_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' --define '_buildhost reproducible' \
+        ${PACK_LEVEL:+--define "_binary_payload w$PACK_LEVEL.gzdio"} \
         --define 'use_source_date_epoch_as_buildtime 1' --define 'clamp_mtime_to_source_date_epoch 1' \
         "$work/gpool.spec"
 else
