@@ -109,6 +109,9 @@ check() {
         --extern "gpool_tests=$repository/target/release/libgpool_tests.rlib" \
         -Ldependency="$repository/target/release/deps" -o "$made/stand-$kind" tests/src/bin/gpool-shim-stand.rs
     passes shim "$repository" "$built"
+    # Built otherwise than the two programs above, so that it could have come without.
+    nm --undefined-only "$built/$target/guest/libgpool_shim_cuda.so" | grep -q "__${short}_" ||
+        die "the shim was built without $checker"
     passes stand "$built" work
     passes stand "$built" displays
     passes stand "$built" crowd "$rounds"

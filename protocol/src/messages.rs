@@ -53,6 +53,10 @@ pub struct LeaseRequest {
     /// Whether nothing starts again under this id: its place is then free at once when it ends.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub starts_once: bool,
+    /// Whether its memory is counted in all that NVML shows of a GPU, of which the driver keeps a part that nobody can have: it is
+    /// made smaller by that part.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory_of_all: bool,
     /// Whether the container is so little confined that its share cannot be enforced. An older wrapper refuses some
     /// such containers and does not see the others.
     #[serde(default)]

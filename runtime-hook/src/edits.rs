@@ -21,6 +21,8 @@ const LIBRARY_OPTIONS: [&str; 5] = ["bind", "ro", "nosuid", "nodev", "rprivate"]
 const REGION_DIR: &str = "/dev/gpool";
 /// Where programs look for an MPS daemon that is not named.
 pub const MPS_DIR: &str = "/tmp/nvidia-mps";
+/// The loader's list of what to load into every program.
+const PRELOAD: &str = "/etc/ld.so.preload";
 /// What a group of MPS clients has in common with its server.
 const SHARED_MEMORY: &str = "/dev/shm";
 /// Hooks of NVIDIA's legacy mode, which inject a driver of their own after ours.
@@ -188,6 +190,14 @@ fn mask(spec: &mut Value, source: &str, options: &[String]) -> Result<(), ErrorB
     match mounts.iter().rev().find_map(above) {
         Some(place) if !place.exists() => Ok(()),
         _ => mount(spec, source, MPS_DIR, options),
+    }
+}
+
+/// Takes out what has another library loaded into every program of the container, as HAMi does with its own: that would count the
+/// same memory a second time, and hold it to another cap.
+pub fn without_preloads(spec: &mut Value) {
+    if let Some(mounts) = spec.get_mut("mounts").and_then(Value::as_array_mut) {
+        mounts.retain(|mount| !mount["destination"].as_str().is_some_and(|path| same_path(path, PRELOAD)));
     }
 }
 

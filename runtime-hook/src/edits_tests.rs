@@ -195,3 +195,15 @@ fn the_seal_of_what_was_counted_does_not_stay_in_the_bundle() {
     let annotations = applied(&spec.to_string())["annotations"].take();
     assert_eq!(annotations, json!({PERCENT_ANNOTATION: "percent=30", "example.com/a": ";seal=", INJECTED: "L"}));
 }
+
+#[test]
+fn another_library_is_not_loaded_beside_the_lease_s() {
+    let mut spec = json!({"mounts": [
+        {"destination": "/etc/ld.so.preload", "source": "/usr/local/vgpu/ld.so.preload"},
+        {"destination": "/etc//ld.so.preload/", "source": "/x"},
+        {"destination": "/usr/local/vgpu/libvgpu.so", "source": "/usr/local/vgpu/libvgpu.so"},
+    ]});
+    without_preloads(&mut spec);
+    assert_eq!(spec["mounts"].as_array().unwrap().len(), 1);
+    without_preloads(&mut json!({}));
+}

@@ -5,7 +5,6 @@ use crate::confinement;
 use crate::edits;
 use crate::image::Image;
 use crate::loader_cache;
-use crate::placed;
 use crate::spec::{self, Described};
 use crate::waiting;
 use gpool_configuration::{Compat, Configuration, DEFAULT_PATH, Placer};
@@ -83,6 +82,8 @@ pub fn lease_into(
         request,
         asked_for_parent: applicant.asked_for_parent,
         unenforced,
+        // HAMi counts all that NVML shows; KAI's part becomes one of what can be had.
+        memory_of_all: described.placed_by() == Placer::Hami,
         // Who placed it has the room again when its pod is gone, and gives it to another one.
         starts_once: applicant.starts_once || described.removes_itself() || is_placed,
         container_uid: Some(confinement::host_uid(spec)),
@@ -100,7 +101,7 @@ pub fn lease_into(
         .inspect_err(|_| leased.give_back())?;
     edits::apply(spec, &image, &leased.lease, &granted.edits).inspect_err(|_| leased.give_back())?;
     if described.placed_by() == Placer::Hami {
-        placed::without_preloads(spec);
+        edits::without_preloads(spec);
     }
     loader_cache::enter(&image, &edits::file_names(&granted.edits), &leased.lease);
     Ok(Some(leased))

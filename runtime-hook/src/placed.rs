@@ -8,9 +8,7 @@
 
 use gpool_configuration::Placer;
 use gpool_protocol::{ANNOTATION_PREFIX, ENV_PREFIX, ErrorBody, ErrorCode, INSTANCE_ANNOTATION, PERCENT_ANNOTATION};
-use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 const PORTIONS: [&str; 2] = ["GPU_PORTION", "RUNAI_NUM_OF_GPUS"];
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -26,8 +24,6 @@ const WITHOUT_CORES: &str = "0.01";
 /// Keys that say where a container is and what it has: nobody's but the scheduler's.
 const SAID_BY_PLACER: [&str; 9] =
     ["fraction", "memory", "gpus", "device", "model", "min-memory", "mode", "mig-profile", "isolation"];
-/// The loader's list of what to load into every program.
-const PRELOAD: &str = "/etc/ld.so.preload";
 
 /// Variables of which a container has one if any of these schedulers has placed it, or what its name begins with.
 pub fn marks() -> impl Iterator<Item = &'static str> {
@@ -84,14 +80,13 @@ fn by_kai(env: &[String], of_nri: Option<&str>) -> Result<Option<Given>, ErrorBo
     {
         return Err(contradicts(name, other));
     }
-    // CUDA's images say `all`, which is nobody's word for a part of one.
-    let told = variable(env, VISIBLE)?.filter(|told| *told != "all");
-    if let (Some(of_nri), Some(told)) = (of_nri, told)
-        && of_nri != told
-    {
+    let told = variable(env, VISIBLE)?;
+    // Beside the annotation the variable is an image's own, which says `all` or the like, or somebody's who names another GPU.
+    let named = told.and_then(gpus_in).filter(|_| of_nri.is_some());
+    let Some(gpus) = gpus(of_nri.or(told), by)? else { return Ok(None) };
+    if named.is_some_and(|named| named != gpus) {
         return Err(contradicts(VISIBLE, &format!("the annotation {OF_NRI}*")));
     }
-    let Some(gpus) = gpus(of_nri.or(told), by)? else { return Ok(None) };
     let permille = thousandths(portion).ok_or_else(|| {
         refused(
             format!("the container has {name}={portion:?} of a GPU from {by}, which is no share from 0.01 to 1"),
@@ -213,17 +208,6 @@ impl std::fmt::Display for Given {
     }
 }
 
-/// Takes out of `spec` what has HAMi's library loaded into every program of the container: it would count the same memory a second
-/// time, and hold it to another cap.
-pub fn without_preloads(spec: &mut Value) {
-    if let Some(mounts) = spec.get_mut("mounts").and_then(Value::as_array_mut) {
-        mounts.retain(|mount| {
-            let is_at = |path: &str| Path::new(path).components().eq(Path::new(PRELOAD).components());
-            !mount["destination"].as_str().is_some_and(is_at)
-        });
-    }
-}
-
 /// What the variable of that name says. What a device plugin says stands before what a pod's author does, and programs see only
 /// one of both.
 ///
@@ -249,26 +233,35 @@ fn on(gpus: &[&str]) -> BTreeMap<&'static str, String> {
     [("device", gpus.join(",")), ("gpus", gpus.len().to_string())].into()
 }
 
-/// The GPUs that `told` names, by number or UUID, also as CDI devices; none where the container is to have none.
+/// The GPUs that `told` names; none where the container is to have none.
 fn gpus<'a>(told: Option<&'a str>, by: &str) -> Result<Option<Vec<&'a str>>, ErrorBody> {
     let told = told.map_or("", str::trim);
     if matches!(told, "void" | "none") {
         return Ok(None);
     }
-    let name = |device: &'a str| device.rsplit_once('=').map_or(device, |(_, name)| name).trim();
-    let names: Vec<&str> = told.split(',').map(name).collect();
+    gpus_in(told).map(Some).ok_or_else(|| {
+        refused(
+            format!("the container has a part of a GPU from {by}, and {VISIBLE}={told:?} does not say of which"),
+            match by {
+                "KAI" => format!(
+                    "leave {VISIBLE} to KAI; where its NRI plugin hands GPUs on, let annotations nvidia.cdi.k8s.io/* of pods through to \
+                     the handler"
+                ),
+                _ => format!("leave {VISIBLE} to {by}, whose device plugin writes it with the device list strategy envvar"),
+            },
+        )
+    })
+}
+
+/// GPUs by number or UUID, also as CDI devices; none if it is no list of such.
+fn gpus_in(told: &str) -> Option<Vec<&str>> {
+    fn name(device: &str) -> &str {
+        device.rsplit_once('=').map_or(device, |(_, name)| name).trim()
+    }
     let is_gpu =
         |name: &&str| name.starts_with("GPU-") || (!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()));
-    if names.iter().all(is_gpu) {
-        return Ok(Some(names));
-    }
-    Err(refused(
-        format!("the container has a part of a GPU from {by}, and {VISIBLE}={told:?} does not say of which"),
-        format!(
-            "leave {VISIBLE} to {by}, and have it or its plugin write that variable; KAI's NRI plugin is told by an annotation in its \
-             place, nvidia.cdi.k8s.io/*, which the handler has to let through"
-        ),
-    ))
+    let names: Vec<&str> = told.split(',').map(name).collect();
+    names.iter().all(is_gpu).then_some(names)
 }
 
 /// A decimal from 0.01 to 1 in thousandths, cut off and not rounded: nobody has more than was counted.

@@ -3,7 +3,6 @@
 use super::*;
 use crate::report::assert_presentable;
 use gpool_protocol::{Class, MemoryCap, Mode, Priority, Request, RequestSource};
-use serde_json::json;
 
 const FIRST: &str = "GPU-51313131-0000-4000-8000-000000000000";
 const SECOND: &str = "GPU-51313131-0000-4000-8000-000000000001";
@@ -116,6 +115,7 @@ fn what_does_not_say_where_or_how_much_is_refused() {
         kai(&[&visible, "GPU_PORTION=1e-1"]),
         kai(&[&visible, "GPU_PORTION="]),
         hami(&["CUDA_DEVICE_SM_LIMIT=5"]),
+        hami(&["CUDA_DEVICE_SM_LIMIT=5", "NVIDIA_VISIBLE_DEVICES=all"]),
         hami(&[&visible, "CUDA_DEVICE_SM_LIMIT=101"]),
         hami(&[&visible, "CUDA_DEVICE_SM_LIMIT=x"]),
         hami(&[&visible, "CUDA_DEVICE_MEMORY_LIMIT_0=0m"]),
@@ -146,6 +146,13 @@ fn what_is_said_twice_has_to_be_the_same() {
         let error = result.unwrap_err();
         assert_presentable(&error);
         assert!(error.message.contains(" contradicts "), "{error}");
+    }
+    // An annotation in another form is the same, and an image's word for all or none no other one.
+    let cdi = format!("k8s.device-plugin.nvidia.com/gpu={SECOND}");
+    for told in [SECOND, "all", "void", ""] {
+        let env = [&format!("{VISIBLE}={told}"), "GPU_PORTION=0.1"];
+        let request = asked(Placer::Kai, &env, &[("nvidia.cdi.k8s.io/container.web", &cdi)]).unwrap().unwrap();
+        assert_eq!(request.devices, [SECOND], "{told:?}");
     }
     let twice = kai(&[&visible, &visible, "GPU_PORTION=0.10", "RUNAI_NUM_OF_GPUS=0.10", "GPU_PORTION=0.10"]).unwrap();
     assert_eq!(twice.unwrap().fraction_permille, 100);
@@ -192,16 +199,4 @@ fn what_is_the_scheduler_s_to_say_nobody_else_says() {
     let hamis = [&format!("{VISIBLE}={FIRST}"), "CUDA_DEVICE_MEMORY_LIMIT_0=3000m"];
     let burst = asked(Placer::Hami, &hamis, &[("gpool.io/priority", "burst")]).unwrap().unwrap();
     assert_eq!(burst.priority, Priority::Burst);
-}
-
-#[test]
-fn another_library_is_not_loaded_beside_the_lease_s() {
-    let mut spec = json!({"mounts": [
-        {"destination": "/etc/ld.so.preload", "source": "/usr/local/vgpu/ld.so.preload"},
-        {"destination": "/etc//ld.so.preload/", "source": "/x"},
-        {"destination": "/usr/local/vgpu/libvgpu.so", "source": "/usr/local/vgpu/libvgpu.so"},
-    ]});
-    without_preloads(&mut spec);
-    assert_eq!(spec["mounts"].as_array().unwrap().len(), 1);
-    without_preloads(&mut json!({}));
 }

@@ -247,6 +247,7 @@ mod tests {
             name: "a GPU".into(),
             minor: index,
             memory_total_bytes: 1,
+            memory_reserved_bytes: 0,
             driver_version: "1".into(),
             is_virtual: false,
             kind: Kind::Whole,

@@ -294,6 +294,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         request,
         asked_for_parent: true,
         starts_once: true,
+        memory_of_all: true,
         unenforced: true,
         container_uid: Some(1000),
         in_pod: Some(PodPlace { sandbox_id: text("s"), container_name: text("web") }),

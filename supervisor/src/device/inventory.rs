@@ -35,6 +35,8 @@ pub struct Gpu {
     pub minor: u32,
     /// All memory that programs can have.
     pub memory_total_bytes: u64,
+    /// What the driver keeps for itself beside that; NVML's total is both.
+    pub memory_reserved_bytes: u64,
     /// Version of the driver.
     pub driver_version: String,
     /// It is a virtual one: a part of a GPU that another host gives to this virtual machine.
@@ -84,6 +86,7 @@ impl Gpu {
             name: "a GPU".into(),
             minor: index,
             memory_total_bytes: 24 << 30,
+            memory_reserved_bytes: 0,
             driver_version: "1".into(),
             is_virtual: false,
             kind: Kind::Whole,
@@ -409,12 +412,14 @@ impl NvmlInventory {
 
     fn whole_gpu(&self, index: u32) -> Result<Gpu, InventoryError> {
         let device = self.nvml().device_by_index(index).map_err(unanswered("a GPU by its index"))?;
+        let memory = device.memory_info().map_err(unanswered("a GPU's memory"))?;
         Ok(Gpu {
             index,
             uuid: GpuUuid(device.uuid().map_err(unanswered("a GPU's UUID"))?),
             name: device.name().map_err(unanswered("a GPU's name"))?,
             minor: device.minor_number().map_err(unanswered("a GPU's minor number"))?,
-            memory_total_bytes: allocatable(&device.memory_info().map_err(unanswered("a GPU's memory"))?),
+            memory_total_bytes: allocatable(&memory),
+            memory_reserved_bytes: memory.reserved,
             driver_version: self.library.driver_version.clone(),
             // Drivers without virtual GPUs do not know the question.
             is_virtual: device.virtualization_mode().is_ok_and(|mode| mode == GpuVirtualizationMode::Vgpu),

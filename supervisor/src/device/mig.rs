@@ -188,10 +188,12 @@ impl NvmlInventory {
         let (gpu_instance, compute_instance) = self.numbers(instance).map_err(unread)?;
         let info = self.info(self.by_id(device, gpu_instance).map_err(unread)?).map_err(unread)?;
         let small = |value: c_uint| u8::try_from(value).unwrap_or(u8::MAX);
+        let memory = instance.memory_info().map_err(unanswered("a MIG device's memory"))?;
         Ok(Gpu {
             uuid: GpuUuid(instance.uuid().map_err(unanswered("a MIG device's UUID"))?),
             name: instance.name().map_err(unanswered("a MIG device's name"))?,
-            memory_total_bytes: allocatable(&instance.memory_info().map_err(unanswered("a MIG device's memory"))?),
+            memory_total_bytes: allocatable(&memory),
+            memory_reserved_bytes: memory.reserved,
             kind: Kind::Instance(MigInstance {
                 board: whole.uuid.clone(),
                 profile: board.profile_name(info.profileId),

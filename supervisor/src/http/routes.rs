@@ -169,6 +169,7 @@ fn start(request: &Request, peer: &Peer, leases: &Leases) -> Result<LeaseAnswer,
     let mut asked = readable(request, peer, policy).inspect_err(|error| leases.counters.note_refusal(error.code))?;
     let allowed = peer.confined_to().map_or(Ok(()), |uid| ordinary::check_request(policy, uid, &asked));
     let allowed = allowed.and_then(|()| leases.unseal(&mut asked));
+    leases.without_reserved(&mut asked);
     let granted = allowed.and_then(|()| leases.lease_or_wait(&asked, peer.maker(asked.asked_for_parent)?, peer.uid));
     granted.inspect_err(|error| leases.note_refusal(&asked, error, peer.uid))
 }

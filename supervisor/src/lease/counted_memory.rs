@@ -25,10 +25,11 @@ pub fn only_within_count(
         let of_share = u128::from(gpus[*gpu].memory_total_bytes) * u128::from(request.fraction_permille) / 1000;
         u64::try_from(of_share * u128::from(percent) / 100).unwrap_or(u64::MAX)
     };
-    let most = open.iter().map(allowed).max();
+    let (had, most) = (open.len(), open.iter().map(allowed).max());
     let is_within = |gpu: &usize| memory.bytes_of(gpus[*gpu].memory_total_bytes) <= allowed(gpu);
     let within: Vec<usize> = open.into_iter().filter(is_within).collect();
-    let too_few = within.len() < usize::from(request.gpus.max(1));
+    // Where the count takes none away others say what is missing.
+    let too_few = within.len() < had && within.len() < usize::from(request.gpus.max(1));
     match most.filter(|_| too_few) {
         None => Ok(within),
         Some(most) => {
@@ -72,6 +73,9 @@ mod tests {
         assert_eq!(within(0, &gib(80)), Ok(vec![0, 1]), "nobody wants it bounded");
         assert_eq!(within(100, r#","memory":{"bytes":85899345920}"#), Ok(vec![0, 1]), "nobody has counted it");
         assert_eq!(within(100, r#","resource":"percent=30""#), Ok(vec![0, 1]), "its share of the memory");
+        let short = serde_json::from_str(&format!(r#"{{"fraction_permille":300,"gpus":2{}}}"#, gib(6))).unwrap();
+        let policy = Policy { counted_memory_percent: 100, ..Policy::default() };
+        assert_eq!(only_within_count(&policy, &short, vec![1], &gpus), Ok(vec![1]), "a GPU is drained");
         let on_two = gib(24) + r#","gpus":2"#;
         for (fields, asked) in
             [(gib(25), "memory=25GiB"), (counted(r#""permille":301"#), "memory=30.1%"), (on_two, "memory=24GiB")]

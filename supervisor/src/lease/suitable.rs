@@ -1,8 +1,9 @@
 //! Which GPUs of this host will do for a request that says what they have to be.
 
+use super::grant::Leases;
 use crate::device::{Gpu, Kind};
 use gpool_policy::mechanism::Suitable;
-use gpool_protocol::{ErrorBody, ErrorCode, Request, format_bytes};
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, MemoryCap, Request, format_bytes};
 use std::collections::BTreeSet;
 
 /// What a request says of its GPUs, which of `gpus` it names with it.
@@ -95,6 +96,29 @@ pub fn only_kept(open: Vec<usize>, keeps: impl Fn(usize) -> bool) -> Result<Vec<
     Ok(kept)
 }
 
+impl Leases {
+    /// Takes what drivers keep for themselves out of memory that was counted in all that NVML shows.
+    pub fn without_reserved(&self, asked: &mut LeaseRequest) {
+        if asked.memory_of_all {
+            take_out_reserved(&mut asked.request, &self.gpus());
+        }
+    }
+}
+
+/// So that parts which come to all of a GPU fit on it. Of several GPUs that will do the one counts that has least left.
+fn take_out_reserved(request: &mut Request, gpus: &[Gpu]) {
+    let Some(MemoryCap::Bytes(bytes)) = request.memory else { return };
+    let suitable = suitable_for(request, gpus);
+    let left = |gpu: &Gpu| {
+        let all = u128::from(gpu.memory_total_bytes) + u128::from(gpu.memory_reserved_bytes);
+        u128::from(bytes) * u128::from(gpu.memory_total_bytes) / all.max(1)
+    };
+    let least = boards(gpus).filter(|gpu| has(&suitable, gpu)).map(left).min();
+    if let Some(least) = least.and_then(|least| u64::try_from(least).ok()) {
+        request.memory = Some(MemoryCap::Bytes(least));
+    }
+}
+
 fn has(suitable: &Suitable, gpu: &Gpu) -> bool {
     suitable.has(&gpu.uuid.0, &gpu.name, gpu.memory_total_bytes)
 }
@@ -112,6 +136,25 @@ mod tests {
 
     fn request(fields: &str) -> Request {
         serde_json::from_str(&format!(r#"{{"fraction_permille":300{fields}}}"#)).unwrap()
+    }
+
+    #[test]
+    fn parts_of_all_that_nvml_shows_fit_on_what_can_be_had() {
+        let mut gpus = [Gpu::sample(0), Gpu::sample(1)];
+        (gpus[0].memory_total_bytes, gpus[0].memory_reserved_bytes) = (143 << 30, 1 << 30);
+        let fitted = |gib: u64, device: u32, gpus: &[Gpu]| {
+            let fields = format!(r#","memory":{{"bytes":{}}},"devices":["{device}"]"#, gib << 30);
+            let mut asked = request(&fields);
+            take_out_reserved(&mut asked, gpus);
+            asked.memory
+        };
+        assert_eq!(fitted(144, 0, &gpus), Some(MemoryCap::Bytes(143 << 30)), "all of it");
+        assert_eq!(fitted(72, 0, &gpus), Some(MemoryCap::Bytes((143 << 30) / 2)), "two halves");
+        assert_eq!(fitted(12, 1, &gpus), Some(MemoryCap::Bytes(12 << 30)), "this driver keeps nothing");
+        assert_eq!(fitted(12, 7, &gpus), Some(MemoryCap::Bytes(12 << 30)), "such a GPU is refused later");
+        let mut part = request(r#","memory":{"permille":500}"#);
+        take_out_reserved(&mut part, &gpus);
+        assert_eq!(part.memory, Some(MemoryCap::Permille(500)));
     }
 
     #[test]

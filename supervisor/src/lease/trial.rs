@@ -16,6 +16,7 @@ pub fn of_nobody(trial: TrialRequest) -> LeaseRequest {
         request: Request { wait_seconds: None, ..trial.request },
         asked_for_parent: false,
         starts_once: true,
+        memory_of_all: false,
         unenforced: false,
         container_uid: None,
         in_pod: None,

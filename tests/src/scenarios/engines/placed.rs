@@ -14,6 +14,8 @@ use std::fs;
 
 /// GPUs of the host.
 const GPUS: u32 = 2;
+/// What the driver keeps of each, which NVML shows and nobody can have.
+const RESERVED: &str = "615MiB";
 const KAI: &str = "[policy]\nplaced_by = \"kai\"\n";
 const HAMI: &str = "[policy]\nplaced_by = \"hami\"\n";
 /// What HAMi has every program of a container load.
@@ -21,7 +23,7 @@ const PRELOAD: &str = "/run/gpool-vgpu/ld.so.preload";
 
 /// Makes pods as KAI places them, and as HAMi does.
 pub fn run(inside: &Inside) -> Result<()> {
-    let host = Host::start_with_gpus(inside, (GPUS, &[]), KAI)?;
+    let host = Host::start_with_gpus(inside, (GPUS, &["--reserved-memory", RESERVED]), KAI)?;
     let containerd = host.containerd_for_pods()?;
     let outcome = uuids(&host).and_then(|gpus| {
         let cluster = Cluster { host: &host, cri: containerd.cri(), gpus: &gpus };
@@ -137,19 +139,37 @@ impl Cluster<'_> {
                 ("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/usr/local/vgpu/5a.cache"),
             ]
         };
+        // All that NVML shows is what HAMi gives who asks for none in particular, and more than there is.
+        let total = self.host.client().get::<Vec<GpuView>>("/v1/gpus")?[1].memory_total_bytes;
+        let shown = format!("{}m", (total >> 20) + 615);
+        let all = self.pod("all", &[])?;
+        let env = [
+            ("NVIDIA_VISIBLE_DEVICES", self.gpus[1].as_str()),
+            ("CUDA_DEVICE_MEMORY_LIMIT_0", shown.as_str()),
+            ("CUDA_DEVICE_SM_LIMIT", "0"),
+        ];
+        let whole = self.start(&all, "web", Extras { env: &env, ..Extras::default() })?;
+        let cap = self.lease_on(&whole, 1)?.memory_cap_bytes;
+        ensure(cap <= total && cap >= total - (1 << 20), || format!("of {total} bytes it was granted {cap}"))?;
+        self.cri.remove_pod(&all)?;
+        wait_for_end(self.host, &whole)?;
         let (env, rest) = (given("3000m", "90"), given("1000m", "0"));
+        let fitted = |mib: u64| {
+            let shown = u128::from(total + (615 << 20));
+            u64::try_from(u128::from(mib << 20) * u128::from(total) / shown).unwrap_or(0)
+        };
         let mounts = [("/etc/ld.so.preload", PRELOAD)];
         let web = self.start(&first, "web", Extras { env: &env, mounts: &mounts })?;
         let lease = self.lease_on(&web, 1)?;
         let granted = (lease.fraction_permille, lease.memory_cap_bytes);
-        ensure(granted == (900, 3000 << 20), || format!("90 cores and 3000 MiB were granted as {granted:?}"))?;
+        ensure(granted == (900, fitted(3000)), || format!("90 cores and 3000 MiB were granted as {granted:?}"))?;
         let mounted = self.cri.exec(&web.id, &["cat", "/proc/self/mounts"])?;
         ensure(!mounted.contains("ld.so.preload"), || format!("another library is loaded as well: {mounted}"))?;
         // Without cores it has the least that there is, and does not stand still beside who has work for all of the GPU.
         let log = self.start(&second, "log", Extras { env: &rest, mounts: &mounts })?;
         let lease = self.lease_on(&log, 1)?;
         let granted = (lease.fraction_permille, lease.memory_cap_bytes);
-        ensure(granted == (10, 1000 << 20), || format!("1000 MiB alone were granted as {granted:?}"))?;
+        ensure(granted == (10, fitted(1000)), || format!("1000 MiB alone were granted as {granted:?}"))?;
         [&first, &second].into_iter().try_for_each(|pod| self.cri.remove_pod(pod))?;
         [&web, &log].into_iter().try_for_each(|container| wait_for_end(self.host, container))
     }
